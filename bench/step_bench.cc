@@ -1,0 +1,128 @@
+// Times training steps of a network file: forward, backward and update, on random data.
+//   step_bench NETWORK [--batch N] [--steps N] [--threads N] [--set a.b=value]... [--profile]
+// Prints one JSON object: seconds of the median step, the processor time of the best one (which a busy
+// machine disturbs less; all threads together) and, with --profile, each operation's share.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/philox.h"
+#include "nn/network.h"
+#include "nn/optimizer.h"
+
+namespace {
+
+struct Arguments {
+  std::string network;
+  long batch = 128, steps = 10, threads = 1;
+  bool profile = false;
+  std::vector<std::string> overrides;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments a;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto next = [&] {
+      if (i + 1 == argc) throw lpsgd::ConfigError(fmt::format("{} needs a value", word));
+      return std::string(argv[++i]);
+    };
+    if (word == "--batch")
+      a.batch = std::stol(next());
+    else if (word == "--steps")
+      a.steps = std::stol(next());
+    else if (word == "--threads")
+      a.threads = std::stol(next());
+    else if (word == "--set")
+      a.overrides.push_back(next());
+    else if (word == "--profile")
+      a.profile = true;
+    else
+      a.network = word;
+  }
+  if (a.network.empty() || a.batch < 1 || a.steps < 1 || a.threads < 1)
+    throw lpsgd::ConfigError("usage: step_bench NETWORK [--batch N] [--steps N] [--threads N] [--profile]");
+  return a;
+}
+
+void run(const Arguments& a) {
+  lpsgd::config::Value tree = lpsgd::config::parse_file(a.network);
+  for (const std::string& o : a.overrides) lpsgd::config::apply_override(tree, o);
+  const lpsgd::NetworkSpec spec(tree);
+  lpsgd::Network network(spec, {.batch = a.batch, .threads = static_cast<int>(a.threads)});
+  lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
+                             network.parameters().size());
+  std::size_t sample = 1;
+  for (const std::int64_t d : spec.input_shape()) sample *= static_cast<std::size_t>(d);
+  std::vector<float> inputs(sample * static_cast<std::size_t>(a.batch));
+  std::vector<std::int32_t> labels(static_cast<std::size_t>(a.batch));
+  lpsgd::PhiloxSequence draw(1, lpsgd::RandomUse::dataset, 0);
+  for (float& x : inputs) x = 2 * draw.uniform() - 1;
+  for (std::int32_t& l : labels)
+    l = static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes())));
+
+  const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  std::vector<double> steps, forward, backward, update, cpu;
+  for (long s = -2; s < a.steps; ++s) {  // two to warm up
+    if (s == 0) network.take_times();
+    const double cpu_before = cpu_seconds();
+    const double t0 = lpsgd::now_seconds();
+    network.forward_train(inputs, labels);
+    const double t1 = lpsgd::now_seconds();
+    network.backward({});
+    const double t2 = lpsgd::now_seconds();
+    optimizer.step(network.parameters(), network.gradients(), 0.01);
+    const double t3 = lpsgd::now_seconds();
+    if (s < 0) continue;
+    cpu.push_back(cpu_seconds() - cpu_before);
+    steps.push_back(t3 - t0);
+    forward.push_back(t1 - t0);
+    backward.push_back(t2 - t1);
+    update.push_back(t3 - t2);
+  }
+  const auto median = [](std::vector<double> v) {
+    std::sort(v.begin(), v.end());
+    return v[v.size() / 2];
+  };
+  const double seconds = median(steps);
+  fmt::print(
+      "{{\"name\": \"train_step\", \"network\": \"{}\", \"batch\": {}, \"threads\": {}, \"steps\": {}, "
+      "\"seconds\": {:.6f}, \"seconds_min\": {:.6f}, \"cpu_seconds_min\": {:.6f}, \"forward\": {:.6f}, "
+      "\"backward\": {:.6f}, \"update\": "
+      "{:.6f}, \"samples_per_s\": {:.1f}, \"flops\": {}",
+      spec.name(), a.batch, a.threads, a.steps, seconds, *std::min_element(steps.begin(), steps.end()),
+      *std::min_element(cpu.begin(), cpu.end()), median(forward), median(backward), median(update),
+      static_cast<double>(a.batch) / seconds, 3 * spec.flops() * a.batch);
+  if (a.profile) {
+    fmt::print(", \"operations\": [");
+    const char* comma = "";
+    for (const lpsgd::OperationTime& t : network.take_times()) {
+      fmt::print("{}\n  {{\"name\": \"{}\", \"forward\": {:.6f}, \"backward\": {:.6f}}}", comma, t.name,
+                 t.forward / static_cast<double>(a.steps), t.backward / static_cast<double>(a.steps));
+      comma = ",";
+    }
+    fmt::print("]");
+  }
+  fmt::print("}}\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(parse(argc, argv));
+  } catch (const lpsgd::Error& e) {
+    fmt::print(stderr, "step_bench: {}\n", e.what());
+    return e.exit_status();
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "step_bench: {}\n", e.what());
+    return 2;
+  }
+  return 0;
+}

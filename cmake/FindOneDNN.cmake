@@ -1,0 +1,15 @@
+# Finds oneDNN >= 2.6 and gives the imported target OneDNN::OneDNN. (Debian's own package configuration also asks
+# for OpenCL's headers, which the CPU engine does not need.)
+find_path(OneDNN_INCLUDE_DIR dnnl.hpp)
+find_library(OneDNN_LIBRARY dnnl)
+if(OneDNN_INCLUDE_DIR)
+  file(STRINGS ${OneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h _v REGEX "#define DNNL_VERSION_(MAJOR|MINOR|PATCH) ")
+  string(REGEX REPLACE ".*MAJOR +([0-9]+).*MINOR +([0-9]+).*PATCH +([0-9]+).*" "\\1.\\2.\\3" OneDNN_VERSION "${_v}")
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(OneDNN REQUIRED_VARS OneDNN_LIBRARY OneDNN_INCLUDE_DIR VERSION_VAR OneDNN_VERSION)
+if(OneDNN_FOUND AND NOT TARGET OneDNN::OneDNN)
+  add_library(OneDNN::OneDNN UNKNOWN IMPORTED)
+  set_target_properties(OneDNN::OneDNN PROPERTIES
+    IMPORTED_LOCATION ${OneDNN_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${OneDNN_INCLUDE_DIR})
+endif()

@@ -1,0 +1,111 @@
+# Compiler settings, CUDA detection and the helpers that declare lpsgd's targets.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+# Every float operation rounds once, in the order written: the wire format depends on it.
+# Errors name their place in the source from the repository's root.
+add_library(lpsgd_options INTERFACE)
+target_compile_options(lpsgd_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-fno-math-errno;-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=;-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Wold-style-cast;-Wcast-qual;-Woverloaded-virtual>
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
+if(LPSGD_WERROR)
+  target_compile_options(lpsgd_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>)
+endif()
+target_include_directories(lpsgd_options INTERFACE ${CMAKE_SOURCE_DIR})
+if(LPSGD_SANITIZE)
+  target_compile_options(lpsgd_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LPSGD_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
+  target_link_options(lpsgd_options INTERFACE -fsanitize=${LPSGD_SANITIZE})
+endif()
+
+set(LPSGD_HAVE_CUDA OFF)
+if(NOT LPSGD_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES "75-real;80-real;90" CACHE STRING "GPU architectures: real code for these, PTX of the last")
+    endif()
+    enable_language(CUDA)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    find_package(CUDAToolkit REQUIRED)
+    set(LPSGD_HAVE_CUDA ON)
+  elseif(LPSGD_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "LPSGD_CUDA=ON, but no CUDA compiler was found; set CUDACXX or CMAKE_CUDA_COMPILER")
+  endif()
+endif()
+message(STATUS "lpsgd: CUDA backend ${LPSGD_HAVE_CUDA}")
+
+# lpsgd_library(NAME SOURCES ... [CUDA_SOURCES ...] DEPENDS ...)
+# A static library lpsgd_NAME. DEPENDS are linked publicly; an lpsgd library among them must lie below NAME.
+set(LPSGD_LAYERS core quant comm nn data trainer)
+set(LPSGD_BELOW_core "")
+set(LPSGD_BELOW_quant core)
+set(LPSGD_BELOW_comm quant core)
+set(LPSGD_BELOW_nn core)
+set(LPSGD_BELOW_data core)
+set(LPSGD_BELOW_trainer comm quant nn data core)
+function(lpsgd_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;CUDA_SOURCES;DEPENDS" ${ARGN})
+  if(LPSGD_HAVE_CUDA)
+    list(APPEND ARG_SOURCES ${ARG_CUDA_SOURCES})
+  endif()
+  add_library(lpsgd_${name} STATIC ${ARG_SOURCES})
+  foreach(dep IN LISTS ARG_DEPENDS)
+    if(dep MATCHES "^lpsgd_(.*)$" AND NOT CMAKE_MATCH_1 IN_LIST LPSGD_BELOW_${name})
+      message(FATAL_ERROR "layering: ${name} may not depend on ${CMAKE_MATCH_1}")
+    endif()
+  endforeach()
+  target_link_libraries(lpsgd_${name} PUBLIC lpsgd_options ${ARG_DEPENDS})
+  if(LPSGD_HAVE_CUDA)
+    target_compile_definitions(lpsgd_${name} PRIVATE LPSGD_HAVE_CUDA=1)
+  endif()
+endfunction()
+
+# lpsgd_test(NAME SOURCES ... DEPENDS ... [LABELS ...]): a GoogleTest program whose cases ctest discovers.
+function(lpsgd_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main lpsgd_options)
+  # Tests are compiled for the compiler's speed, not for theirs.
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  target_precompile_headers(${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:<gmock/gmock.h$<ANGLE-R>> $<$<COMPILE_LANGUAGE:CXX>:<gtest/gtest.h$<ANGLE-R>>
+    $<$<COMPILE_LANGUAGE:CXX>:<fmt/format.h$<ANGLE-R>>)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300)
+endfunction()
+
+# lpsgd_mpi_test(NAME SOURCES ... DEPENDS ... RANKS 1 2 3 5): one program run under mpirun once per rank count.
+# The program's main is tests/mpi_main.cc: every rank runs the same cases, and a failure on any rank fails the run.
+function(lpsgd_mpi_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;RANKS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/mpi_main.cc)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock MPI::MPI_C lpsgd_options)
+  foreach(ranks IN LISTS ARG_RANKS)
+    add_test(NAME ${name}.n${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:${name}>)
+    set_tests_properties(${name}.n${ranks} PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
+      ENVIRONMENT "OMP_NUM_THREADS=1")
+  endforeach()
+endfunction()

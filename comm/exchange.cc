@@ -1,0 +1,348 @@
+#include "comm/exchange.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "comm/backoff.h"
+#include "comm/exchange_plan.h"
+#include "comm/exchange_tensor.h"
+#include "comm/exchange_unit.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace lpsgd {
+
+struct Exchange::Impl {
+  Impl(Transport& transport, std::vector<TensorInfo> infos, const std::vector<CodecSpec>& codecs,
+       std::span<float> gradients, std::vector<std::size_t> announce_order, const ExchangeOptions& given);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void begin(std::uint32_t step);
+  void submit(std::size_t tensor);
+  void finish();
+  NonFinite check_finite();
+  ExchangeState state() const;
+  void set_state(const ExchangeState& state);
+
+  const ExchangeOptions options;
+  const std::vector<std::size_t> order;
+  ExchangeShared shared;
+  ExchangeStats stats;  // of the steps that are finished
+
+ private:
+  void make_tensors(const std::vector<TensorInfo>& infos, const std::vector<CodecSpec>& codecs,
+                    std::span<float> gradients);
+  void serve();      // the communication thread
+  void run_steps();  // until stop
+  void run_step();
+  void warn_of_hang(std::size_t unit, double seconds) const;
+  void rethrow_failure() {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  std::vector<Unit> plan_;
+  std::vector<std::unique_ptr<UnitInFlight>> in_flight_;  // unit u is in place u mod units_in_flight
+
+  bool open_ = false;          // between begin() and finish()
+  std::size_t submitted_ = 0;  // tensors
+
+  std::mutex mutex_;
+  std::condition_variable wake_, finished_;
+  bool working_ = false;  // a step that the communication thread has not finished
+  std::exception_ptr failure_;
+  std::atomic<std::size_t> available_{0};  // submitted tensors that may be exchanged now
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
+                     const std::vector<CodecSpec>& codecs, std::span<float> gradients,
+                     std::vector<std::size_t> announce_order, const ExchangeOptions& given)
+    : options(given), order(std::move(announce_order)), shared{transport, {}, given.seed, 0, {}, 0} {
+  require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
+  require(options.chunk_bytes > 0 && options.pack_bytes >= 0 && options.units_in_flight > 0,
+          "the exchange's sizes must be positive");
+  std::vector<bool> announced(infos.size(), false);
+  for (const std::size_t t : order) {
+    require(t < infos.size() && !announced[t],
+            "the announce order names a tensor twice or one that is not there");
+    announced[t] = true;
+  }
+  require(order.size() == infos.size(), "the announce order leaves a tensor out");
+  make_tensors(infos, codecs, gradients);
+
+  std::vector<PlannedTensor> planned;
+  for (const ExchangeTensor& tensor : shared.tensors)
+    planned.push_back({tensor.codec.get(), tensor.info.elements, tensor.bucket});
+  PlanOptions plan{transport.size(), options.chunk_bytes, options.pack_bytes};
+  if (options.collective != Collective::reduce_broadcast) {
+    plan.chunk_bytes *= plan.owners;  // nobody owns a part: units are contiguous and as large
+    plan.owners = 1;
+  }
+  plan_ = make_plan(planned, order, plan);
+  const auto places = std::min(static_cast<std::size_t>(options.units_in_flight), plan_.size());
+  for (std::size_t place = 0; place < places; ++place) {
+    in_flight_.push_back(make_unit_in_flight(options.collective, shared));
+    for (std::size_t u = place; u < plan_.size(); u += places) in_flight_.back()->reserve(plan_[u]);
+  }
+  thread_ = std::thread([this] { serve(); });
+}
+
+void Exchange::Impl::make_tensors(const std::vector<TensorInfo>& infos, const std::vector<CodecSpec>& codecs,
+                                  std::span<float> gradients) {
+  const int ranks = shared.transport.size();
+  shared.tensors.resize(infos.size());
+  for (std::size_t t = 0; t < infos.size(); ++t) {
+    ExchangeTensor& tensor = shared.tensors[t];
+    tensor.info = infos[t];
+    const auto elements = static_cast<std::size_t>(tensor.info.elements);
+    require(tensor.info.offset >= 0 &&
+                static_cast<std::size_t>(tensor.info.offset) + elements <= gradients.size(),
+            "a tensor lies outside the gradient arena");
+    tensor.gradient = gradients.data() + tensor.info.offset;
+    const bool none = codecs[t].kind == CodecSpec::Kind::none;
+    if (options.collective == Collective::allreduce && !none)
+      throw ConfigError(
+          fmt::format("exchange.collective: allreduce sums float32 and takes codec none only, but tensor {} "
+                      "has codec {}; "
+                      "allowed with it: reduce_broadcast, simulated",
+                      tensor.info.name, to_text(codecs[t])));
+    tensor.codec = make_codec(codecs[t]);
+    tensor.bucket = tensor.codec->bucket(tensor.info);
+    tensor.untouched = none && ranks == 1;
+    if (is_permuted(tensor.info, codecs[t])) tensor.staging = Buffer<float>(elements);
+    for (const Stripe& stripe : stripes(tensor.info.elements, tensor.bucket, ranks, t))
+      if (stripe.owner == shared.transport.rank()) tensor.own = stripe;
+    if (!tensor.codec->error_feedback()) continue;
+    tensor.residual1 = Buffer<float>(elements);
+    if (options.collective == Collective::reduce_broadcast)
+      tensor.residual2 = Buffer<float>(static_cast<std::size_t>(tensor.own.last - tensor.own.first));
+  }
+}
+
+Exchange::Impl::~Impl() {
+  stop_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    wake_.notify_all();
+  }
+  thread_.join();
+}
+
+void Exchange::Impl::begin(std::uint32_t step) {
+  const std::lock_guard lock(mutex_);
+  rethrow_failure();
+  require(!open_, "begin() while a step is open");
+  open_ = true;
+  submitted_ = 0;
+  available_ = 0;
+  shared.step = step;
+  shared.bytes_sent = 0;
+  shared.clock.encode = shared.clock.decode = shared.clock.exposed = 0;
+  shared.clock.exposed_from = std::numeric_limits<double>::infinity();
+  for (ExchangeTensor& tensor : shared.tensors) tensor.begin_step();
+  working_ = true;
+  wake_.notify_all();
+}
+
+void Exchange::Impl::submit(std::size_t tensor) {
+  require(open_, "submit() without begin()");
+  require(submitted_ < order.size() && order[submitted_] == tensor, "a tensor was submitted out of order");
+  ++submitted_;
+  if (!options.overlap) return;
+  const std::lock_guard lock(mutex_);
+  if (failure_) {
+    open_ = false;
+    rethrow_failure();
+  }
+  available_.store(submitted_, std::memory_order_release);
+  wake_.notify_all();
+}
+
+void Exchange::Impl::finish() {
+  require(open_, "finish() without begin()");
+  require(submitted_ == order.size(), "finish() before every tensor was submitted");
+  open_ = false;
+  const double start = now_seconds();
+  shared.clock.exposed_from = start;
+  std::unique_lock lock(mutex_);
+  available_.store(submitted_, std::memory_order_release);
+  wake_.notify_all();
+  finished_.wait(lock, [&] { return !working_; });
+  stats.exposed += now_seconds() - start;
+  rethrow_failure();
+}
+
+void Exchange::Impl::serve() {
+  prefer_short_sleeps();
+  try {
+    run_steps();
+  } catch (...) {
+    shared.transport.cancel();
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+    working_ = false;
+    finished_.notify_all();
+  }
+}
+
+void Exchange::Impl::run_steps() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return stop_ || working_; });
+    }
+    if (stop_) return;
+    run_step();
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    working_ = false;
+    finished_.notify_all();
+  }
+}
+
+void Exchange::Impl::run_step() {
+  const std::size_t places = in_flight_.size();
+  std::size_t oldest = 0, next = 0;  // units [oldest, next) are in flight
+  double busy = 0, busy_since = 0, moved_at = 0, patience = 30;
+  const auto ready = [&] { return available_.load(std::memory_order_acquire) >= plan_[next].ready_after; };
+  Backoff backoff;
+  while (oldest < plan_.size()) {
+    if (stop_) {
+      if (oldest < next) shared.transport.cancel();
+      return;
+    }
+    if (oldest == next) {
+      if (busy_since > 0) busy += now_seconds() - busy_since;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stop_ || ready(); });
+      }
+      if (stop_) continue;
+      busy_since = moved_at = now_seconds();
+    }
+    bool moved = false;
+    for (; next < plan_.size() && next < oldest + places && ready(); ++next, moved = true)
+      in_flight_[next % places]->start(plan_[next], next);
+    for (std::size_t u = oldest; u < next; ++u) {
+      if (!in_flight_[u % places]->advance()) continue;
+      moved = true;
+      break;
+    }
+    for (; oldest < next && in_flight_[oldest % places]->done(); ++oldest) moved = true;
+    if (moved) {
+      backoff.reset();
+      moved_at = 0;
+    } else if (backoff.pause()) {
+      const double now = now_seconds();
+      if (moved_at == 0) moved_at = now;
+      if (now - moved_at < patience) continue;
+      warn_of_hang(oldest, now - moved_at);
+      patience *= 2;
+    }
+  }
+  if (busy_since > 0) busy += now_seconds() - busy_since;
+  const CodecClock& clock = shared.clock;
+  const std::lock_guard lock(mutex_);
+  stats.encode += clock.encode;
+  stats.decode += clock.decode;
+  stats.transfer += std::max(0.0, busy - clock.encode - clock.decode);
+  stats.exposed_codec += clock.exposed;
+  stats.bytes_sent += shared.bytes_sent;
+}
+
+void Exchange::Impl::warn_of_hang(std::size_t unit, double seconds) const {
+  log::warn("step {}: the exchange of {} has waited {:.0f} s for rank {}", shared.step,
+            shared.tensors[plan_[unit].segments.front().tensor].info.name, seconds,
+            in_flight_[unit % in_flight_.size()]->waiting_for());
+}
+
+NonFinite Exchange::Impl::check_finite() {
+  require(!open_, "check_finite() while a step is open");
+  const auto tensors = static_cast<std::int64_t>(shared.tensors.size());
+  std::int64_t lowest = tensors;
+  for (std::int64_t t = tensors - 1; t >= 0; --t)
+    if (!shared.tensors[static_cast<std::size_t>(t)].mean_finite) lowest = t;
+  if (options.collective == Collective::simulated) {  // means differ from rank to rank: always compare
+    for (const double other : shared.transport.all_gather(static_cast<double>(lowest)))
+      lowest = std::min(lowest, static_cast<std::int64_t>(other));
+  }
+  if (lowest == tensors) return {};
+  const bool mine = shared.tensors[static_cast<std::size_t>(lowest)].own_finite;
+  const std::vector<double> finite = shared.transport.all_gather(mine ? 1.0 : 0.0);
+  const auto culprit = std::find(finite.begin(), finite.end(), 0.0);
+  return {lowest, culprit == finite.end() ? -1 : static_cast<int>(culprit - finite.begin())};
+}
+
+ExchangeState Exchange::Impl::state() const {
+  require(!open_, "state() while a step is open");
+  ExchangeState state;
+  for (const ExchangeTensor& tensor : shared.tensors) {
+    state.round1.emplace_back(tensor.residual1.begin(), tensor.residual1.end());
+    state.round2.emplace_back(tensor.residual2.begin(), tensor.residual2.end());
+  }
+  return state;
+}
+
+void Exchange::Impl::set_state(const ExchangeState& state) {
+  require(!open_, "set_state() while a step is open");
+  const std::size_t tensors = shared.tensors.size();
+  if (state.round1.size() != tensors || state.round2.size() != tensors)
+    throw Error(fmt::format("residuals of {} and {} tensors where the network has {}", state.round1.size(),
+                            state.round2.size(), tensors));
+  for (std::size_t t = 0; t < tensors; ++t) {
+    const ExchangeTensor& tensor = shared.tensors[t];
+    for (const auto& [given, kept, round] : {std::tuple{&state.round1[t], &tensor.residual1, 1},
+                                             std::tuple{&state.round2[t], &tensor.residual2, 2}})
+      if (given->size() != kept->size())
+        throw Error(fmt::format("residual of tensor {}, round {}, rank {}: {} values, expected {}",
+                                tensor.info.name, round, shared.transport.rank(), given->size(),
+                                kept->size()));
+  }
+  for (std::size_t t = 0; t < tensors; ++t) {
+    std::copy(state.round1[t].begin(), state.round1[t].end(), shared.tensors[t].residual1.begin());
+    std::copy(state.round2[t].begin(), state.round2[t].end(), shared.tensors[t].residual2.begin());
+  }
+}
+
+Exchange::Exchange(Transport& transport, std::vector<TensorInfo> tensors,
+                   const std::vector<CodecSpec>& codecs, std::span<float> gradients,
+                   std::vector<std::size_t> order, const ExchangeOptions& options)
+    : impl_(std::make_unique<Impl>(transport, std::move(tensors), codecs, gradients, std::move(order),
+                                   options)) {}
+Exchange::~Exchange() = default;
+
+void Exchange::begin(std::uint32_t step) {
+  impl_->begin(step);
+}
+void Exchange::submit(std::size_t tensor) {
+  impl_->submit(tensor);
+}
+void Exchange::finish() {
+  impl_->finish();
+}
+NonFinite Exchange::check_finite() {
+  return impl_->check_finite();
+}
+ExchangeStats Exchange::take_stats() {
+  return std::exchange(impl_->stats, {});
+}
+ExchangeState Exchange::state() const {
+  return impl_->state();
+}
+void Exchange::set_state(const ExchangeState& state) {
+  impl_->set_state(state);
+}
+
+}  // namespace lpsgd

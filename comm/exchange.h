@@ -1,0 +1,94 @@
+// The exchange: a compressed all-reduce of one step's gradients, running on a communication thread of its own
+// while backward goes on (EDBT 2018, section 3: reduce and broadcast with quantization on both ways).
+//
+// Per tensor: slice r's bytes go to its owner (round 1); the owner decodes all contributions in rank order,
+// takes the mean, encodes it with a second residual (round 2) and sends it to all; every rank, the owner too,
+// decodes the same bytes into its gradient, so replicas stay identical bit for bit. Large tensors go through
+// in chunks, small ones are packed; neither changes a bit of the result.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+#include "core/config.h"
+#include "core/tensor_info.h"
+#include "quant/codec.h"
+
+namespace lpsgd {
+
+enum class Collective : std::uint8_t { reduce_broadcast, allreduce, simulated };
+
+struct ExchangeOptions {
+  Collective collective = Collective::reduce_broadcast;
+  std::uint32_t seed = 1;
+  bool overlap = true;                 // false: everything starts in finish()
+  std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per chunk and owner, rounded to buckets
+  std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
+  int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
+};
+
+/// Seconds of the communication thread and bytes, summed since the last take_stats().
+struct ExchangeStats {
+  double encode = 0, decode = 0, transfer = 0;  // owner's step: its decoding and adding count as decode
+                                                // (measured or apportioned), its encoding as encode
+  double exposed = 0;                           // finish() waited this long
+  double exposed_codec = 0;      // the part of it while the communication thread encoded or decoded
+  std::uint64_t bytes_sent = 0;  // by this rank: both rounds, all tensors, as put on the wire
+};
+
+/// Residuals of one rank, for checkpoints. Tensors without error feedback have empty entries.
+struct ExchangeState {
+  std::vector<std::vector<float>> round1;  // per tensor: `elements` values, in the codec's order
+  std::vector<std::vector<float>> round2;  // per tensor: the values of the stripe this rank owns
+};
+
+/// The lowest tensor (and its lowest rank) whose own gradient held a NaN or an infinity.
+struct NonFinite {
+  std::int64_t tensor = -1;  // -1: none
+  int rank = -1;             // -1: no one's did; only the sum or what the codec can hold overflowed
+};
+
+class Exchange {
+ public:
+  /// `tensors` and `codecs` (same length) are equal on all ranks; `gradients` is the arena they point into
+  /// and outlives the exchange. `order` is the order in which backward announces tensors; every tensor once.
+  Exchange(Transport& transport, std::vector<TensorInfo> tensors, const std::vector<CodecSpec>& codecs,
+           std::span<float> gradients, std::vector<std::size_t> order, const ExchangeOptions& options);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  /// Opens step `step` (counted from 0; the dither depends on it).
+  void begin(std::uint32_t step);
+  /// The gradient of `tensor` is final; returns at once. Tensors come in `order`.
+  void submit(std::size_t tensor);
+  /// Waits until every gradient holds the mean over ranks. Rethrows what failed on the communication thread.
+  void finish();
+  /// After finish(): whether this step's mean held a value that is not finite, and whose gradient it was. A
+  /// collective call (cheap: nothing is exchanged unless a mean is not finite, which all ranks see alike).
+  NonFinite check_finite();
+
+  ExchangeStats take_stats();
+  ExchangeState state() const;
+  void set_state(const ExchangeState& state);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Bytes of one encoded copy of a tensor; K ranks together send 2(K-1) of them a step.
+std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec);
+
+/// The residuals of a run with other ranks: round-1 residuals become the mean of the old ones (so that their
+/// mean is kept), round-2 residuals are cut anew along the stripes of `ranks`. `old` holds one entry per old
+/// rank.
+std::vector<ExchangeState> redistribute(const std::vector<ExchangeState>& old,
+                                        const std::vector<TensorInfo>& tensors,
+                                        const std::vector<CodecSpec>& codecs, int ranks);
+
+}  // namespace lpsgd

@@ -1,0 +1,83 @@
+#include "comm/exchange_plan.h"
+
+#include <algorithm>
+
+#include "quant/codec.h"
+
+namespace lpsgd {
+namespace {
+
+class UnitBuilder {
+ public:
+  explicit UnitBuilder(int owners) : segments_(static_cast<std::size_t>(owners)) {}
+
+  void add(int owner, std::size_t tensor, std::int64_t first, std::int64_t last) {
+    if (last > first) segments_[static_cast<std::size_t>(owner)].push_back({tensor, first, last - first, 0});
+  }
+
+  void close(std::span<const PlannedTensor> tensors, std::size_t ready_after, std::vector<Unit>& units) {
+    Unit unit;
+    unit.ready_after = ready_after;
+    unit.begin.push_back(0);
+    unit.message.push_back(0);
+    for (std::vector<Segment>& owned : segments_) {
+      std::size_t bytes = 0;
+      for (Segment& segment : owned) {
+        const PlannedTensor& tensor = tensors[segment.tensor];
+        segment.at = bytes;
+        bytes += tensor.codec->encoded_bytes(segment.n, tensor.bucket);
+        unit.segments.push_back(segment);
+      }
+      owned.clear();
+      unit.begin.push_back(unit.segments.size());
+      unit.message.push_back(unit.message.back() + bytes);
+    }
+    if (!unit.segments.empty()) units.push_back(std::move(unit));
+  }
+
+ private:
+  std::vector<std::vector<Segment>> segments_;  // by owner
+};
+
+}  // namespace
+
+std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<const std::size_t> order,
+                            const PlanOptions& options) {
+  constexpr auto value_bytes = static_cast<std::int64_t>(sizeof(float));
+  std::vector<Unit> units;
+  UnitBuilder pack(options.owners);
+  std::int64_t packed = 0;
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    const std::size_t t = order[position];
+    const auto [codec, elements, bucket] = tensors[t];
+    if (elements == 0) continue;
+    const std::vector<Stripe> parts = stripes(elements, bucket, options.owners, t);
+    if (elements * value_bytes < options.pack_bytes) {
+      for (const Stripe& part : parts) pack.add(part.owner, t, part.first, part.last);
+      packed += elements * value_bytes;
+      if (packed >= options.pack_bytes) {
+        pack.close(tensors, position + 1, units);
+        packed = 0;
+      }
+      continue;
+    }
+    const auto buckets = [&, width = bucket](std::int64_t n) { return (n + width - 1) / width; };
+    std::int64_t most = 1;
+    for (const Stripe& part : parts) most = std::max(most, buckets(part.last - part.first));
+    const std::int64_t per_chunk = std::max<std::int64_t>(1, options.chunk_bytes / (bucket * value_bytes));
+    const std::int64_t chunks = (most + per_chunk - 1) / per_chunk;
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      UnitBuilder chunk(options.owners);
+      for (const Stripe& part : parts) {
+        const std::int64_t n = buckets(part.last - part.first);
+        chunk.add(part.owner, t, part.first + n * c / chunks * bucket,
+                  std::min(part.last, part.first + n * (c + 1) / chunks * bucket));
+      }
+      chunk.close(tensors, position + 1, units);
+    }
+  }
+  pack.close(tensors, order.size(), units);
+  return units;
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,54 @@
+// The plan of an exchange: how tensors are cut and packed into units of work, made once from sizes alone, so
+// that every rank has the same plan and nothing is negotiated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace lpsgd {
+
+class Codec;
+
+/// Consecutive buckets of one tensor that belong to one owner.
+struct Segment {
+  std::size_t tensor = 0;
+  std::int64_t first = 0, n = 0;  // elements [first, first + n), in the codec's order
+  std::size_t at = 0;             // where its records start in the owner's message, in bytes
+};
+
+/// What travels together: one message to each owner (round 1) and one from each owner (round 2).
+struct Unit {
+  std::vector<Segment> segments;     // by owner
+  std::vector<std::size_t> begin;    // segments [begin[o], begin[o + 1]) belong to owner o
+  std::vector<std::size_t> message;  // owner o's message is bytes [message[o], message[o + 1]) of the unit
+  std::size_t ready_after = 0;       // ready once this many tensors are submitted
+
+  std::span<const Segment> owned_by(int owner) const {
+    const auto o = static_cast<std::size_t>(owner);
+    return std::span(segments).subspan(begin[o], begin[o + 1] - begin[o]);
+  }
+  std::size_t message_bytes(int owner) const {
+    const auto o = static_cast<std::size_t>(owner);
+    return message[o + 1] - message[o];
+  }
+  std::size_t bytes() const { return message.back(); }
+};
+
+struct PlannedTensor {
+  const Codec* codec = nullptr;
+  std::int64_t elements = 0, bucket = 1;
+};
+
+struct PlanOptions {
+  int owners = 1;
+  std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per unit and owner, rounded to buckets
+  std::int64_t pack_bytes = 1 << 18;   // tensors below this are packed until they hold as much
+};
+
+/// Units in the order in which they become ready when tensors are submitted in `order`.
+std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<const std::size_t> order,
+                            const PlanOptions& options);
+
+}  // namespace lpsgd

@@ -1,0 +1,227 @@
+// Ranks as processes under mpirun. Only nonblocking calls are used, each waited for in a test loop that
+// yields: MPICH's own waiting spins, and would hold the core against the very rank it waits for.
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "comm/backoff.h"
+#include "comm/transport.h"
+#include "core/error.h"
+
+namespace lpsgd {
+namespace {
+
+void check(int result, const char* call, std::source_location where = std::source_location::current()) {
+  if (result == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  if (MPI_Error_string(result, text, &length) != MPI_SUCCESS) length = 0;
+  throw CommError(fmt::format("{}: {}", call,
+                              length > 0 ? std::string(text, static_cast<std::size_t>(length))
+                                         : fmt::format("error {}", result)),
+                  where);
+}
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(std::size_t largest_message);
+  ~MpiTransport() override;
+  MpiTransport(const MpiTransport&) = delete;
+  MpiTransport& operator=(const MpiTransport&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const char* name() const override { return "mpi"; }
+
+  Request isend(std::span<const std::byte> bytes, int to, int tag) override;
+  Request irecv(std::span<std::byte> bytes, int from, int tag) override;
+  Request iallreduce(std::span<float> values) override;
+  bool test(Request request) override;
+
+  void barrier() override {
+    const Request request = take();
+    check(MPI_Ibarrier(comm_, add_part(request)), "MPI_Ibarrier");
+    wait({&request, 1});
+  }
+  void broadcast(std::span<std::byte> bytes, int root) override;
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
+  using Transport::all_gather;
+
+  void abort(int status) noexcept override {
+    broken_ = true;
+    MPI_Abort(MPI_COMM_WORLD, status);
+  }
+  void cancel() noexcept override { broken_ = true; }
+
+ private:
+  /// An operation: its parts in order. `expected` is each part's size where it is received, -1 elsewhere.
+  struct Operation {
+    std::vector<MPI_Request> parts;
+    std::vector<std::ptrdiff_t> expected;
+    std::size_t done = 0;  // parts complete
+    bool live = false;
+  };
+
+  Request take();
+  MPI_Request* add_part(Request request, std::ptrdiff_t expected = -1) {
+    Operation& operation = operations_[request];
+    operation.expected.push_back(expected);
+    return &operation.parts.emplace_back(MPI_REQUEST_NULL);
+  }
+  /// Calls part(offset, length) for each part of a message of `bytes` bytes; an empty one is one part.
+  template <class Part>
+  void for_parts(std::size_t bytes, std::size_t largest, Part part) {
+    std::size_t at = 0;
+    do {
+      const std::size_t n = std::min(largest, bytes - at);
+      part(at, static_cast<int>(n));
+      at += n;
+    } while (at < bytes);
+  }
+
+  const std::size_t largest_;
+  MPI_Comm comm_ = MPI_COMM_NULL;  // of its own, so that no one else's messages are matched
+  int rank_ = 0, size_ = 1;
+  int tag_limit_ = 32767;
+  bool owns_mpi_ = false;
+  bool broken_ = false;
+  int exceptions_;
+  std::vector<Operation> operations_;
+  std::vector<Request> free_;
+};
+
+MpiTransport::MpiTransport(std::size_t largest_message)
+    : largest_(largest_message / sizeof(float) * sizeof(float)), exceptions_(std::uncaught_exceptions()) {
+  require(largest_ > 0 && largest_ <= std::size_t{1} << 30, "largest_message is 4 bytes to 1 GiB");
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (finalized != 0) throw CommError("MPI was finalised already and cannot be started twice in a process");
+  if (initialized == 0) {
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    owns_mpi_ = true;
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw CommError("the MPI library offers less than MPI_THREAD_SERIALIZED");
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+  check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  int* limit = nullptr;
+  int found = 0;
+  if (MPI_Comm_get_attr(comm_, MPI_TAG_UB, &limit, &found) == MPI_SUCCESS && found != 0) tag_limit_ = *limit;
+}
+
+MpiTransport::~MpiTransport() {
+  const bool in_flight =
+      std::any_of(operations_.begin(), operations_.end(), [](const Operation& o) { return o.live; });
+  if (broken_ || in_flight || std::uncaught_exceptions() > exceptions_) return;
+  // Finalising spins until the last rank is there: come together yielding first.
+  try {
+    barrier();
+  } catch (const std::exception&) {
+    return;
+  }
+  MPI_Comm_free(&comm_);
+  if (owns_mpi_) MPI_Finalize();
+}
+
+Transport::Request MpiTransport::take() {
+  if (free_.empty()) {
+    free_.push_back(operations_.size());
+    operations_.emplace_back();
+  }
+  const Request request = free_.back();
+  free_.pop_back();
+  Operation& operation = operations_[request];
+  operation.parts.clear();
+  operation.expected.clear();
+  operation.done = 0;
+  operation.live = true;
+  return request;
+}
+
+Transport::Request MpiTransport::isend(std::span<const std::byte> bytes, int to, int tag) {
+  require(tag >= 0 && tag <= tag_limit_, "a tag that MPI does not allow");
+  bytes_sent_ += bytes.size();
+  const Request request = take();
+  for_parts(bytes.size(), largest_, [&](std::size_t at, int n) {
+    check(MPI_Isend(bytes.data() + at, n, MPI_BYTE, to, tag, comm_, add_part(request)), "MPI_Isend");
+  });
+  return request;
+}
+
+Transport::Request MpiTransport::irecv(std::span<std::byte> bytes, int from, int tag) {
+  require(tag >= 0 && tag <= tag_limit_, "a tag that MPI does not allow");
+  const Request request = take();
+  for_parts(bytes.size(), largest_, [&](std::size_t at, int n) {
+    check(MPI_Irecv(bytes.data() + at, n, MPI_BYTE, from, tag, comm_, add_part(request, n)), "MPI_Irecv");
+  });
+  return request;
+}
+
+Transport::Request MpiTransport::iallreduce(std::span<float> values) {
+  bytes_sent_ += ring_share(values.size_bytes());
+  const Request request = take();
+  for_parts(values.size(), largest_ / sizeof(float), [&](std::size_t at, int n) {
+    check(MPI_Iallreduce(MPI_IN_PLACE, values.data() + at, n, MPI_FLOAT, MPI_SUM, comm_, add_part(request)),
+          "MPI_Iallreduce");
+  });
+  return request;
+}
+
+bool MpiTransport::test(Request request) {
+  require(request < operations_.size() && operations_[request].live, "a request that is not in flight");
+  Operation& operation = operations_[request];
+  while (operation.done < operation.parts.size()) {
+    int complete = 0;
+    MPI_Status status;
+    const int result = MPI_Test(&operation.parts[operation.done], &complete, &status);
+    if (result == MPI_SUCCESS && complete == 0) return false;
+    const std::ptrdiff_t expected = operation.expected[operation.done++];
+    operation.live = operation.done < operation.parts.size();  // a failed part is complete, too
+    check(result, "MPI_Test");
+    if (expected < 0) continue;
+    int received = 0;
+    check(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
+    if (received != expected)
+      throw CommError(fmt::format("rank {}: a message from rank {} with tag {} has {} bytes, expected {}",
+                                  rank_, status.MPI_SOURCE, status.MPI_TAG, received, expected));
+  }
+  free_.push_back(request);
+  return true;
+}
+
+void MpiTransport::broadcast(std::span<std::byte> bytes, int root) {
+  const Request request = take();
+  for_parts(bytes.size(), largest_, [&](std::size_t at, int n) {
+    check(MPI_Ibcast(bytes.data() + at, n, MPI_BYTE, root, comm_, add_part(request)), "MPI_Ibcast");
+  });
+  wait({&request, 1});
+}
+
+void MpiTransport::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  const std::size_t n = mine.size();
+  require(all.size() == n * static_cast<std::size_t>(size_), "all_gather needs one part per rank");
+  if (n <= largest_) {
+    const Request request = take();
+    check(MPI_Iallgather(mine.data(), static_cast<int>(n), MPI_BYTE, all.data(), static_cast<int>(n),
+                         MPI_BYTE, comm_, add_part(request)),
+          "MPI_Iallgather");
+    return wait({&request, 1});
+  }
+  std::memcpy(all.data() + n * static_cast<std::size_t>(rank_), mine.data(), n);
+  for (int r = 0; r < size_; ++r) broadcast(all.subspan(n * static_cast<std::size_t>(r), n), r);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message) {
+  return std::make_unique<MpiTransport>(largest_message);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,82 @@
+// A transport moves bytes between ranks and knows no tensors. Ranks may be threads of this process or
+// processes under mpirun; both give the same results.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lpsgd {
+
+/// Point-to-point and collective operations of one rank. Calls on one Transport object come from one thread
+/// at a time (the communication thread while a step is in flight, the main thread otherwise). All waiting
+/// yields the core. Errors throw CommError; after one, the transport is only good for abort().
+class Transport {
+ public:
+  /// An operation in flight. The buffers it names stay valid and untouched until test() has said true.
+  using Request = std::size_t;
+
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const char* name() const = 0;
+
+  // Messages between two ranks with one tag arrive in the order sent; sizes on both sides are equal.
+  virtual Request isend(std::span<const std::byte> bytes, int to, int tag) = 0;
+  virtual Request irecv(std::span<std::byte> bytes, int from, int tag) = 0;
+  /// The transport's own sum over ranks, in place, in float32; its order is the transport's.
+  virtual Request iallreduce(std::span<float> values) = 0;
+  /// True once the operation is complete; the request is then gone.
+  virtual bool test(Request request) = 0;
+  /// Waits for all, yielding.
+  void wait(std::span<const Request> requests);
+
+  // Blocking collectives, for everything outside the step.
+  virtual void barrier() = 0;
+  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+  /// Every rank's `mine` (equal sizes), concatenated in rank order, on every rank.
+  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+
+  // Built on the above.
+  /// This rank's share of the 2(K-1) copies that a ring all-reduce of `bytes` moves; the shares of all ranks
+  /// add up exactly.
+  std::uint64_t ring_share(std::uint64_t bytes) const;
+  std::vector<double> all_gather(double mine);  // one value per rank
+  bool all_equal(std::uint64_t mine);           // the same value on every rank?
+  std::vector<std::string> all_gather_text(const std::string& mine);
+
+  /// Ends the job: all ranks of this transport stop waiting, with an error there (threads), or are ended by
+  /// the launcher, and this process with them (mpi). Never throws.
+  virtual void abort(int status) noexcept = 0;
+  /// Gives up every operation in flight, so that their buffers may be freed; afterwards the transport is only
+  /// good for abort(). The other ranks stop with an error at once (threads) or when this process ends (mpi).
+  virtual void cancel() noexcept = 0;
+
+  /// Bytes this rank has handed to isend, and through iallreduce by the ring's count 2(K-1)/K a value.
+  std::uint64_t bytes_sent() const { return bytes_sent_; }
+
+ protected:
+  std::uint64_t bytes_sent_ = 0;
+};
+
+/// Runs `body` once per rank on `size` threads, each with its own Transport. When one throws, the others are
+/// aborted; afterwards the exception of the lowest rank that failed first-hand is rethrown.
+void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
+
+/// The transport over MPI_COMM_WORLD. MPI is initialised here (MPI_THREAD_SERIALIZED) and finalised when the
+/// object goes; not so when an exception destroys it or operations are still in flight, because the other
+/// ranks would not join: then the launcher ends the job when this process exits. Also works without mpirun,
+/// as one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks.
+std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std::size_t{1} << 30);
+
+/// Rank and size as mpirun's environment tells them, before MPI is initialised; (0, 1) without mpirun.
+struct LaunchedAs {
+  int rank = 0, size = 1;
+};
+LaunchedAs launched_as();
+
+}  // namespace lpsgd

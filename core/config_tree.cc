@@ -1,0 +1,361 @@
+// The tree: parsing with yaml-cpp, overrides, environment variables, emission.
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "core/config.h"
+#include "core/error.h"
+
+namespace lpsgd::config {
+
+std::string Origin::text() const {
+  return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source;
+}
+
+const Value* Value::find(std::string_view key) const {
+  for (const Entry& e : entries)
+    if (e.key == key) return &e.value;
+  return nullptr;
+}
+
+Value* Value::find(std::string_view key) {
+  return const_cast<Value*>(std::as_const(*this).find(key));
+}
+
+void Value::set(std::string_view key, Value value) {
+  if (is_null()) kind = Kind::map;
+  if (Value* old = find(key)) {
+    *old = std::move(value);
+    return;
+  }
+  Origin at = value.origin;
+  entries.push_back({std::string(key), std::move(at), std::move(value)});
+}
+
+Value Value::string(std::string text) {
+  Value v = plain(std::move(text));
+  v.quoted = true;
+  return v;
+}
+
+Value Value::plain(std::string text) {
+  Value v;
+  v.kind = Kind::scalar;
+  v.scalar = std::move(text);
+  return v;
+}
+
+Value Value::map() {
+  Value v;
+  v.kind = Kind::map;
+  return v;
+}
+
+Value Value::sequence() {
+  Value v;
+  v.kind = Kind::sequence;
+  return v;
+}
+
+void fail(const Origin& origin, std::string_view path, std::string_view message) {
+  std::string text = origin.text();
+  if (!path.empty()) text += fmt::format(": {}", path);
+  throw ConfigError(fmt::format("{}: {}", text, message));
+}
+
+namespace {
+
+constexpr int max_depth = 64;
+constexpr std::size_t max_nodes = 100'000;  // aliases may not blow a small file up without bound
+
+struct Converter {
+  const std::string& source;
+  bool is_option;  // marks inside a command-line option mean nothing to its user
+  std::size_t nodes = 0;
+
+  Origin origin(const YAML::Mark& mark) const {
+    if (is_option) return {source, 0, 0};
+    return {source, mark.line + 1, mark.column + 1};
+  }
+
+  Value convert(const YAML::Node& node, int depth) {
+    Value v;
+    v.origin = origin(node.Mark());
+    if (depth > max_depth) fail(v.origin, "", fmt::format("nested deeper than {} levels", max_depth));
+    if (++nodes > max_nodes) fail(v.origin, "", fmt::format("more than {} values", max_nodes));
+    switch (node.Type()) {
+      case YAML::NodeType::Undefined:
+      case YAML::NodeType::Null:
+        break;
+      case YAML::NodeType::Scalar:
+        v.kind = Value::Kind::scalar;
+        v.scalar = node.Scalar();
+        v.quoted = node.Tag() == "!";
+        if (!v.quoted && (v.scalar == "~" || v.scalar == "null")) {
+          v.kind = Value::Kind::null;
+          v.scalar.clear();
+        }
+        break;
+      case YAML::NodeType::Sequence:
+        v.kind = Value::Kind::sequence;
+        for (const auto& item : node) v.items.push_back(convert(item, depth + 1));
+        break;
+      case YAML::NodeType::Map:
+        v.kind = Value::Kind::map;
+        for (const auto& entry : node) {
+          const Origin at = origin(entry.first.Mark());
+          if (!entry.first.IsScalar()) fail(at, "", "a key must be a plain word");
+          const std::string& key = entry.first.Scalar();
+          if (v.find(key)) fail(at, "", fmt::format("duplicate key '{}'", key));
+          v.entries.push_back({key, at, convert(entry.second, depth + 1)});
+        }
+        break;
+    }
+    return v;
+  }
+};
+
+Value parse(const std::string& text, const std::string& source, bool is_option) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    Converter converter{source, is_option};
+    if (documents.size() > 1) fail(converter.origin(documents[1].Mark()), "", "more than one YAML document");
+    if (documents.empty()) {
+      Value v;
+      v.origin = is_option ? Origin{source, 0, 0} : Origin{source, 1, 1};
+      return v;
+    }
+    return converter.convert(documents[0], 0);
+  } catch (const YAML::Exception& e) {
+    const Origin at = is_option ? Origin{source, 0, 0} : Origin{source, e.mark.line + 1, e.mark.column + 1};
+    fail(at, "", fmt::format("not valid YAML: {}", e.msg));
+  }
+}
+
+bool is_index(std::string_view word) {
+  return !word.empty() &&
+         std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
+bool plain_word(const std::string& s) {
+  static const std::string safe = "_-./";
+  if (s.empty() || s == "~" || s == "null" || s == "true" || s == "false" || s.front() == '-' ||
+      s.front() == '.')
+    return false;
+  if (std::isdigit(static_cast<unsigned char>(s.front()))) return false;
+  return std::all_of(s.begin(), s.end(), [](unsigned char c) {
+    return std::isalnum(c) || safe.find(char(c)) != std::string::npos;
+  });
+}
+
+std::string quote(const std::string& s) {
+  std::string out = "\"";
+  for (const char c : s) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string emit_key(const std::string& key) {
+  return plain_word(key) || is_index(key) ? key : quote(key);
+}
+
+void emit_flow(const Value& v, std::string& out) {
+  switch (v.kind) {
+    case Value::Kind::null:
+      out += "null";
+      break;
+    case Value::Kind::scalar:
+      out += v.quoted && (!plain_word(v.scalar) || v.scalar.find('$') != std::string::npos) ? quote(v.scalar)
+                                                                                            : v.scalar;
+      break;
+    case Value::Kind::sequence:
+      out += '[';
+      for (std::size_t i = 0; i < v.items.size(); ++i) {
+        if (i) out += ", ";
+        emit_flow(v.items[i], out);
+      }
+      out += ']';
+      break;
+    case Value::Kind::map:
+      out += '{';
+      for (std::size_t i = 0; i < v.entries.size(); ++i) {
+        if (i) out += ", ";
+        out += emit_key(v.entries[i].key) + ": ";
+        emit_flow(v.entries[i].value, out);
+      }
+      out += '}';
+      break;
+  }
+}
+
+void emit_block(const Value& v, int indent, std::string& out) {
+  constexpr std::size_t width = 100;
+  const std::string pad(static_cast<std::size_t>(indent), ' ');
+  const auto child = [&](const Value& value) {
+    std::string flow;
+    emit_flow(value, flow);
+    const bool compound =
+        (value.is_map() && !value.entries.empty()) || (value.is_sequence() && !value.items.empty());
+    if (!compound || (flow.size() + pad.size() < width && indent > 0)) {
+      out += ' ' + flow + '\n';
+    } else {
+      out += '\n';
+      emit_block(value, indent + 2, out);
+    }
+  };
+  if (v.is_map()) {
+    for (const Value::Entry& e : v.entries) {
+      out += pad + emit_key(e.key) + ':';
+      child(e.value);
+    }
+  } else if (v.is_sequence()) {
+    for (const Value& item : v.items) {
+      out += pad + '-';
+      child(item);
+    }
+  } else {
+    emit_flow(v, out);
+    out += '\n';
+  }
+}
+
+}  // namespace
+
+Value parse_text(const std::string& text, const std::string& source) {
+  return parse(text, source, false);
+}
+
+Value parse_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  if (!in || (text.str().empty() && in.bad()))
+    throw ConfigError(fmt::format("{}: cannot be read: {}", path, std::generic_category().message(errno)));
+  return parse_text(text.str(), path);
+}
+
+void apply_override(Value& root, const std::string& assignment) {
+  const std::string source = "--set " + assignment;
+  const Origin at{source, 0, 0};
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0)
+    fail(at, "", "expected key=value, with a dotted key such as train.seed=2");
+  const std::string path = assignment.substr(0, equals);
+  Value value = parse(assignment.substr(equals + 1), source, true);
+  value.origin = at;
+
+  Value* node = &root;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t dot = std::min(path.find('.', begin), path.size());
+    const std::string word = path.substr(begin, dot - begin);
+    if (word.empty()) fail(at, "", fmt::format("'{}' has an empty part", path));
+    const bool last = dot == path.size();
+    if (node->is_sequence()) {
+      if (!is_index(word) || word.size() > 9 || std::stoul(word) >= node->items.size())
+        fail(at, path.substr(0, begin ? begin - 1 : 0),
+             fmt::format("is a list of {}; '{}' is no position in it", node->items.size(), word));
+      node = &node->items[std::stoul(word)];
+    } else {
+      if (node->is_scalar()) {
+        fail(at, path.substr(0, begin ? begin - 1 : 0),
+             fmt::format("is '{}', not a map; it has no key '{}'", node->scalar, word));
+      }
+      if (!node->find(word)) {
+        Value empty;
+        empty.origin = at;
+        node->set(word, std::move(empty));
+      }
+      node = node->find(word);
+    }
+    if (last) break;
+    begin = dot + 1;
+  }
+  *node = std::move(value);
+}
+
+std::string emit(const Value& value) {
+  std::string out;
+  emit_block(value, 0, out);
+  return out;
+}
+
+std::string expand_environment(const Value& v, std::string_view path) {
+  if (!v.quoted) return v.scalar;
+  std::string out;
+  std::size_t i = 0;
+  while (i < v.scalar.size()) {
+    if (v.scalar.compare(i, 2, "${") != 0) {
+      out += v.scalar[i++];
+      continue;
+    }
+    const std::size_t end = v.scalar.find('}', i);
+    if (end == std::string::npos) fail(v.origin, path, "'${' without '}'");
+    const std::string name = v.scalar.substr(i + 2, end - i - 2);
+    const char* text = std::getenv(name.c_str());
+    if (!text) fail(v.origin, path, fmt::format("environment variable {} is not set", name));
+    out += text;
+    i = end + 1;
+  }
+  return out;
+}
+
+std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
+  // Edit distance in which two neighbours swapped count as one slip (optimal string alignment).
+  const auto distance = [](std::string_view a, std::string_view b) {
+    std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+    for (std::size_t i = 0; i <= a.size(); ++i) {
+      for (std::size_t j = 0; j <= b.size(); ++j) {
+        if (i == 0 || j == 0) {
+          d[i][j] = i + j;
+          continue;
+        }
+        d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+          d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+    return d[a.size()][b.size()];
+  };
+  std::optional<std::string> best;
+  std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const std::size_t d = distance(word, candidate);
+    if (d < best_distance) {
+      best_distance = d;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string number_text(double value) {
+  char text[64];
+  const auto end = std::to_chars(text, text + sizeof text, value);
+  std::string out(text, end.ptr);
+  const std::size_t e = out.find('e');
+  // YAML 1.1 readers take "1e-04" for a string: a mantissa with a point is a number everywhere.
+  if (e != std::string::npos && out.find('.') == std::string::npos) out.insert(e, ".0");
+  return out;
+}
+
+}  // namespace lpsgd::config

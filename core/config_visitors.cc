@@ -1,0 +1,300 @@
+// Reading, writing and listing declared fields.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "core/config.h"
+#include "core/error.h"
+
+namespace lpsgd::config {
+
+namespace {
+
+std::string shown(const Value& v) {
+  switch (v.kind) {
+    case Value::Kind::null:
+      return "nothing";
+    case Value::Kind::sequence:
+      return "a list";
+    case Value::Kind::map:
+      return "a map";
+    case Value::Kind::scalar:
+      break;
+  }
+  return v.quoted ? fmt::format("the string \"{}\"", v.scalar) : fmt::format("'{}'", v.scalar);
+}
+
+[[noreturn]] void wrong_type(const Value& v, std::string_view path, const std::string& expected) {
+  fail(v.origin, path, fmt::format("expected {}, got {}", expected, shown(v)));
+}
+
+std::string expected_number(const char* noun, const Range& range) {
+  const std::string bounds = range.text();
+  return bounds.empty() ? noun : fmt::format("{} {}", noun, bounds);
+}
+
+bool in_range(double x, const Range& range) {
+  if (x < range.min || x > range.max || (range.min_open && x == range.min)) return false;
+  return range.multiple_of == 0 || std::fmod(x, static_cast<double>(range.multiple_of)) == 0;
+}
+
+template <class T, class Convert>
+std::vector<T> to_list(const Value& v, const std::string& path, const char* noun, Convert convert) {
+  if (!v.is_sequence()) wrong_type(v, path, fmt::format("a list of {}", noun));
+  std::vector<T> out;
+  for (std::size_t i = 0; i < v.items.size(); ++i)
+    out.push_back(convert(v.items[i], fmt::format("{}[{}]", path, i)));
+  return out;
+}
+
+}  // namespace
+
+std::string Range::text() const {
+  std::string out;
+  const bool low = std::isfinite(min);
+  const bool high = std::isfinite(max);
+  if (low && high && !min_open) {
+    out = fmt::format("from {} to {}", number_text(min), number_text(max));
+  } else {
+    if (low) out = fmt::format("{} {}", min_open ? ">" : ">=", number_text(min));
+    if (high) out += fmt::format("{}<= {}", low ? " and " : "", number_text(max));
+  }
+  if (multiple_of) out += fmt::format("{}that is a multiple of {}", out.empty() ? "" : " ", multiple_of);
+  return out;
+}
+
+bool to_bool(const Value& v, std::string_view path) {
+  if (v.is_scalar() && !v.quoted) {
+    if (v.scalar == "true") return true;
+    if (v.scalar == "false") return false;
+  }
+  wrong_type(v, path, "true or false");
+}
+
+std::int64_t to_integer(const Value& v, std::string_view path, const Range& range) {
+  const std::string expected = expected_number("an integer", range);
+  if (!v.is_scalar() || v.quoted) wrong_type(v, path, expected);
+  std::int64_t x = 0;
+  const char* first = v.scalar.data();
+  const char* last = first + v.scalar.size();
+  if (first != last && *first == '+') ++first;
+  const auto [end, error] = std::from_chars(first, last, x);
+  if (error != std::errc{} || end != last || !in_range(static_cast<double>(x), range))
+    wrong_type(v, path, expected);
+  return x;
+}
+
+double to_number(const Value& v, std::string_view path, const Range& range) {
+  const std::string expected = expected_number("a number", range);
+  if (!v.is_scalar() || v.quoted) wrong_type(v, path, expected);
+  double x = 0;
+  const char* first = v.scalar.data();
+  const char* last = first + v.scalar.size();
+  if (first != last && *first == '+') ++first;
+  const auto [end, error] = std::from_chars(first, last, x);
+  if (error != std::errc{} || end != last || !std::isfinite(x) || !in_range(x, range))
+    wrong_type(v, path, expected);
+  return x;
+}
+
+std::string to_string(const Value& v, std::string_view path, Environment environment) {
+  if (!v.is_scalar()) wrong_type(v, path, "a string");
+  return environment == Environment::expand ? expand_environment(v, path) : v.scalar;
+}
+
+// ---- Reader
+
+Reader::Reader(const Value& value, std::string path, Environment environment)
+    : value_(value), path_(std::move(path)), environment_(environment) {
+  if (!value.is_map() && !value.is_null()) wrong_type(value, path_, "a map");
+}
+
+std::string Reader::path_of(std::string_view key) const {
+  return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+}
+
+const Value* Reader::take(const char* key) {
+  known_.emplace_back(key);
+  const bool required = std::exchange(required_, false);
+  const Value* v = value_.find(key);
+  if (v == nullptr && required)
+    fail(value_.origin, path_.empty() ? std::string_view(key) : path_,
+         path_.empty() ? "is missing; it must be given"
+                       : fmt::format("the key '{}' is missing; it must be given", key));
+  return v;
+}
+
+void Reader::field(const char* key, bool& value, const char*) {
+  if (const Value* v = take(key)) value = to_bool(*v, path_of(key));
+}
+void Reader::field(const char* key, std::int64_t& value, const char*, Range range) {
+  if (const Value* v = take(key)) value = to_integer(*v, path_of(key), range);
+}
+void Reader::field(const char* key, double& value, const char*, Range range) {
+  if (const Value* v = take(key)) value = to_number(*v, path_of(key), range);
+}
+void Reader::field(const char* key, std::string& value, const char*) {
+  if (const Value* v = take(key)) value = to_string(*v, path_of(key), environment_);
+}
+void Reader::field(const char* key, std::vector<std::string>& value, const char*) {
+  if (const Value* v = take(key))
+    value = to_list<std::string>(
+        *v, path_of(key), "words",
+        [this](const Value& item, const std::string& path) { return to_string(item, path, environment_); });
+}
+void Reader::field(const char* key, std::vector<double>& value, const char*) {
+  if (const Value* v = take(key))
+    value = to_list<double>(*v, path_of(key), "numbers",
+                            [](const Value& item, const std::string& path) { return to_number(item, path); });
+}
+void Reader::field(const char* key, std::vector<std::int64_t>& value, const char*, Range range) {
+  if (const Value* v = take(key))
+    value = to_list<std::int64_t>(
+        *v, path_of(key), "integers",
+        [&](const Value& item, const std::string& path) { return to_integer(item, path, range); });
+}
+
+void Reader::choice(const char* key, std::size_t& index, std::span<const char* const> names, const char*) {
+  const Value* v = take(key);
+  if (!v) return;
+  const std::string path = path_of(key);
+  if (!v->is_scalar()) wrong_type(*v, path, fmt::format("one of {}", fmt::join(names, ", ")));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (v->scalar == names[i]) {
+      index = i;
+      return;
+    }
+  }
+  const std::vector<std::string> candidates(names.begin(), names.end());
+  const auto near = nearest(v->scalar, candidates);
+  fail(v->origin, path,
+       fmt::format("'{}' is not known{}; allowed: {}", v->scalar,
+                   near ? fmt::format(", did you mean '{}'?", *near) : "", fmt::join(names, ", ")));
+}
+
+void Reader::custom(const char* key, const char*, const char*,
+                    const std::function<void(const Value&, const std::string&)>& parse,
+                    const std::function<Value()>&) {
+  if (const Value* v = take(key)) parse(*v, path_of(key));
+}
+
+void Reader::section(const char* key, const char*, const std::function<void(Visitor&)>& body) {
+  const Value* v = take(key);
+  Value absent;
+  absent.origin = value_.origin;
+  Reader inner(v ? *v : absent, path_of(key), environment_);
+  body(inner);
+  inner.finish();
+}
+
+void Reader::finish() {
+  for (const Value::Entry& e : value_.entries) {
+    if (std::find(known_.begin(), known_.end(), e.key) != known_.end()) continue;
+    const auto near = nearest(e.key, known_);
+    fail(e.origin, path_of(e.key),
+         fmt::format("unknown key{}; allowed here: {}",
+                     near ? fmt::format(", did you mean '{}'?", *near) : "", fmt::join(known_, ", ")));
+  }
+}
+
+// ---- Writer
+
+void Writer::field(const char* key, bool& value, const char*) {
+  value_.set(key, Value::plain(value ? "true" : "false"));
+}
+void Writer::field(const char* key, std::int64_t& value, const char*, Range) {
+  value_.set(key, Value::plain(fmt::format("{}", value)));
+}
+void Writer::field(const char* key, double& value, const char*, Range) {
+  value_.set(key, Value::plain(number_text(value)));
+}
+void Writer::field(const char* key, std::string& value, const char*) {
+  value_.set(key, Value::string(value));
+}
+void Writer::field(const char* key, std::vector<std::string>& value, const char*) {
+  Value list = Value::sequence();
+  for (const std::string& s : value) list.items.push_back(Value::string(s));
+  value_.set(key, std::move(list));
+}
+void Writer::field(const char* key, std::vector<double>& value, const char*) {
+  Value list = Value::sequence();
+  for (const double x : value) list.items.push_back(Value::plain(number_text(x)));
+  value_.set(key, std::move(list));
+}
+void Writer::field(const char* key, std::vector<std::int64_t>& value, const char*, Range) {
+  Value list = Value::sequence();
+  for (const std::int64_t x : value) list.items.push_back(Value::plain(fmt::format("{}", x)));
+  value_.set(key, std::move(list));
+}
+void Writer::choice(const char* key, std::size_t& index, std::span<const char* const> names, const char*) {
+  value_.set(key, Value::plain(names[index]));
+}
+void Writer::custom(const char* key, const char*, const char*,
+                    const std::function<void(const Value&, const std::string&)>&,
+                    const std::function<Value()>& write) {
+  Value v = write();
+  if (!v.is_null()) value_.set(key, std::move(v));
+}
+void Writer::section(const char* key, const char*, const std::function<void(Visitor&)>& body) {
+  Writer inner;
+  body(inner);
+  value_.set(key, inner.take());
+}
+
+// ---- Lister
+
+void Lister::add(const char* key, std::string type, std::string fallback, const char* help) {
+  if (std::exchange(required_, false)) fallback = "required";
+  rows_.push_back({prefix_ + key, std::move(type), std::move(fallback), help});
+}
+void Lister::field(const char* key, bool& value, const char* help) {
+  add(key, "true or false", value ? "true" : "false", help);
+}
+void Lister::field(const char* key, std::int64_t& value, const char* help, Range range) {
+  add(key, expected_number("integer", range), fmt::format("{}", value), help);
+}
+void Lister::field(const char* key, double& value, const char* help, Range range) {
+  add(key, expected_number("number", range), number_text(value), help);
+}
+void Lister::field(const char* key, std::string& value, const char* help) {
+  add(key, "string", value.empty() ? "empty" : value, help);
+}
+void Lister::field(const char* key, std::vector<std::string>& value, const char* help) {
+  add(key, "list of words", fmt::format("[{}]", fmt::join(value, ", ")), help);
+}
+void Lister::field(const char* key, std::vector<double>& value, const char* help) {
+  std::vector<std::string> words;
+  for (const double x : value) words.push_back(number_text(x));
+  add(key, "list of numbers", fmt::format("[{}]", fmt::join(words, ", ")), help);
+}
+void Lister::field(const char* key, std::vector<std::int64_t>& value, const char* help, Range range) {
+  add(key, expected_number("list of integers", range), fmt::format("[{}]", fmt::join(value, ", ")), help);
+}
+void Lister::choice(const char* key, std::size_t& index, std::span<const char* const> names,
+                    const char* help) {
+  add(key, fmt::format("{}", fmt::join(names, ", ")), names[index], help);
+}
+void Lister::custom(const char* key, const char* type, const char* help,
+                    const std::function<void(const Value&, const std::string&)>&,
+                    const std::function<Value()>& write) {
+  const Value v = write();
+  std::string text = v.is_null() ? "none" : emit(v);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  add(key, type, text, help);
+}
+void Lister::section(const char* key, const char*, const std::function<void(Visitor&)>& body) {
+  Lister inner(prefix_ + key + ".");
+  body(inner);
+  rows_.insert(rows_.end(), inner.rows_.begin(), inner.rows_.end());
+}
+
+std::string Lister::markdown() const {
+  std::string out = "| key | value | default | meaning |\n|---|---|---|---|\n";
+  for (const Row& r : rows_)
+    out += fmt::format("| `{}` | {} | `{}` | {} |\n", r.key, r.type, r.fallback, r.help);
+  return out;
+}
+
+}  // namespace lpsgd::config

@@ -1,0 +1,37 @@
+// The CUDA runtime as core/device.cc sees it: few functions, no CUDA headers. runtime.cc implements them;
+// absent.cc stands in where the backend is not built, and every function but discover() and the releases
+// throws DeviceError there. Releases never throw.
+#pragma once
+
+#include <cstddef>
+
+#include "core/device.h"
+
+namespace lpsgd::cuda {
+
+CudaDevices discover() noexcept;
+CudaDeviceInfo device_info(int index);
+int current_device();
+void set_device(int index);
+void restore_device(int index) noexcept;
+
+CUstream_st* create_stream(StreamPriority priority);
+void destroy_stream(CUstream_st* stream) noexcept;
+void synchronize_stream(CUstream_st* stream);
+void stream_wait(CUstream_st* stream, CUevent_st* event);
+
+CUevent_st* create_event(bool timing);
+void destroy_event(CUevent_st* event) noexcept;
+void record_event(CUevent_st* event, CUstream_st* stream);
+bool event_done(CUevent_st* event);
+void synchronize_event(CUevent_st* event);
+double event_seconds(CUevent_st* begin, CUevent_st* end);
+
+void* allocate_device(std::size_t bytes);  // zeroed
+void free_device(void* data) noexcept;
+void* allocate_pinned(std::size_t bytes);  // not zeroed
+void free_pinned(void* data) noexcept;
+void copy(void* to, const void* from, std::size_t bytes, CUstream_st* stream);
+void zero(void* to, std::size_t bytes, CUstream_st* stream);
+
+}  // namespace lpsgd::cuda

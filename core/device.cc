@@ -1,0 +1,170 @@
+#include "core/device.h"
+
+#include <cstring>
+#include <new>
+
+#include "core/clock.h"
+#include "core/cuda/runtime.h"
+
+namespace lpsgd {
+namespace {
+
+constexpr std::align_val_t host_alignment{64};
+
+void require_cuda(Device device) {
+  const CudaDevices& found = cuda_devices();
+  if (found.count == 0) throw DeviceError(fmt::format("{} cannot be used: {}", device.text(), found.reason));
+  if (device.index < 0 || device.index >= found.count)
+    throw DeviceError(fmt::format("{} cannot be used: this machine has {} CUDA device{}", device.text(),
+                                  found.count, found.count == 1 ? "" : "s"));
+}
+
+}  // namespace
+
+std::string Device::text() const {
+  return is_cuda() ? fmt::format("cuda:{}", index) : "cpu";
+}
+
+const CudaDevices& cuda_devices() {
+  static const CudaDevices found = cuda::discover();
+  return found;
+}
+
+CudaDeviceInfo cuda_device_info(int index) {
+  require_cuda(Device::cuda(index));
+  return cuda::device_info(index);
+}
+
+ScopedDevice::ScopedDevice(Device device) {
+  if (!device.is_cuda()) return;
+  require_cuda(device);
+  const int before = cuda::current_device();
+  if (before == device.index) return;
+  cuda::set_device(device.index);
+  before_ = before;
+}
+ScopedDevice::~ScopedDevice() {
+  if (before_ >= 0) cuda::restore_device(before_);
+}
+
+void StreamView::wait(const Event& event) const {
+  if (!device_.is_cuda()) {
+    event.synchronize();
+  } else if (event.device().is_cuda()) {  // the CPU's events are done when they are recorded
+    const ScopedDevice scope(device_);
+    cuda::stream_wait(handle_, event.handle());
+  }
+}
+void StreamView::synchronize() const {
+  if (device_.is_cuda()) cuda::synchronize_stream(handle_);
+}
+
+Stream::Stream(Device device, StreamPriority priority) : view_(device, nullptr) {
+  if (!device.is_cuda()) return;
+  const ScopedDevice scope(device);
+  view_ = StreamView(device, cuda::create_stream(priority));
+}
+Stream::~Stream() {
+  if (view_.handle() != nullptr) cuda::destroy_stream(view_.handle());
+}
+Stream& Stream::operator=(Stream&& other) noexcept {
+  std::swap(view_, other.view_);
+  return *this;
+}
+
+Event::Event(Device device, Timing timing) : device_(device) {
+  if (!device.is_cuda()) return;
+  const ScopedDevice scope(device);
+  handle_ = cuda::create_event(timing == Timing::on);
+}
+Event::~Event() {
+  if (handle_ != nullptr) cuda::destroy_event(handle_);
+}
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(handle_, other.handle_);
+  std::swap(when_, other.when_);
+  return *this;
+}
+void Event::record(StreamView stream) {
+  require(stream.device() == device_, "an event is recorded on a stream of another device");
+  if (device_.is_cuda()) {
+    const ScopedDevice scope(device_);
+    cuda::record_event(handle_, stream.handle());
+  } else {
+    when_ = now_seconds();
+  }
+}
+bool Event::done() const {
+  return !device_.is_cuda() || cuda::event_done(handle_);
+}
+void Event::synchronize() const {
+  if (device_.is_cuda()) cuda::synchronize_event(handle_);
+}
+double seconds_between(const Event& begin, const Event& end) {
+  require(begin.device_ == end.device_, "events of two devices have no common clock");
+  return begin.device_.is_cuda() ? cuda::event_seconds(begin.handle_, end.handle_) : end.when_ - begin.when_;
+}
+
+DeviceMemory::DeviceMemory(Device device, std::size_t bytes, Where where)
+    : device_(device), where_(where), bytes_(bytes) {
+  const ScopedDevice scope(device);
+  if (bytes == 0) return;
+  try {
+    void* data = nullptr;
+    if (!device.is_cuda())
+      data = ::operator new(bytes, host_alignment);
+    else
+      data = where == Where::device ? cuda::allocate_device(bytes) : cuda::allocate_pinned(bytes);
+    data_ = static_cast<std::byte*>(data);
+  } catch (const std::exception& e) {
+    throw DeviceError(fmt::format("{}: no room for {} bytes of {}: {}", device.text(), bytes,
+                                  where == Where::device ? "device memory" : "page-locked memory", e.what()));
+  }
+  if (!device.is_cuda() || where == Where::pinned_host) std::memset(data_, 0, bytes);
+}
+DeviceMemory::~DeviceMemory() {
+  release();
+}
+DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
+    : device_(other.device_),
+      where_(other.where_),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  if (this != &other) {
+    release();
+    device_ = other.device_;
+    where_ = other.where_;
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+void DeviceMemory::release() noexcept {
+  if (data_ == nullptr) return;
+  if (!device_.is_cuda())
+    ::operator delete(data_, host_alignment);
+  else if (where_ == Where::device)
+    cuda::free_device(data_);
+  else
+    cuda::free_pinned(data_);
+  data_ = nullptr;
+}
+
+void copy_bytes(void* to, const void* from, std::size_t bytes, StreamView stream) {
+  if (bytes == 0) return;
+  if (stream.device().is_cuda())
+    cuda::copy(to, from, bytes, stream.handle());
+  else
+    std::memcpy(to, from, bytes);
+}
+void zero_bytes(void* to, std::size_t bytes, StreamView stream) {
+  if (bytes == 0) return;
+  if (stream.device().is_cuda())
+    cuda::zero(to, bytes, stream.handle());
+  else
+    std::memset(to, 0, bytes);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,67 @@
+// Errors. Every failure that a user can cause or meet is thrown as one of these types, caught once in main(),
+// printed once and turned into the job's exit status.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+namespace lpsgd {
+
+/// Base of all errors. `exit_status` is what the process ends with: 2 for what is refused before anything
+/// starts (configuration, command line), 1 for what fails at run time.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message, int exit_status = 1,
+                 std::source_location where = std::source_location::current())
+      : std::runtime_error(message), exit_status_(exit_status), where_(where) {}
+  int exit_status() const { return exit_status_; }
+  /// Where in lpsgd's source the error was raised; shown for internal errors and in debug logs.
+  const std::source_location& where() const { return where_; }
+
+ private:
+  int exit_status_;
+  std::source_location where_;
+};
+
+/// A configuration, network file or command line that is refused. The message starts with
+/// "file:line:column: key: " or, for an override, with the option.
+class ConfigError : public Error {
+ public:
+  explicit ConfigError(const std::string& message,
+                       std::source_location where = std::source_location::current())
+      : Error(message, 2, where) {}
+};
+
+/// A data set, checkpoint or other file that is missing, truncated or malformed. The message names the path.
+class FileError : public Error {
+ public:
+  explicit FileError(const std::string& message, std::source_location where = std::source_location::current())
+      : Error(message, 1, where) {}
+};
+
+/// A failed call of a communication library, or a peer that went away.
+class CommError : public Error {
+ public:
+  explicit CommError(const std::string& message, std::source_location where = std::source_location::current())
+      : Error(message, 1, where) {}
+};
+
+/// A failed call of a device library (CUDA, cuDNN, cuBLAS, oneDNN) or a device that is not there.
+class DeviceError : public Error {
+ public:
+  explicit DeviceError(const std::string& message,
+                       std::source_location where = std::source_location::current())
+      : Error(message, 1, where) {}
+};
+
+/// Throws an internal error that names the caller's file and line when `condition` is false.
+inline void require(bool condition, const char* what,
+                    std::source_location where = std::source_location::current()) {
+  if (!condition)
+    throw Error(fmt::format("internal error at {}:{}: {}", where.file_name(), where.line(), what), 1, where);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,205 @@
+#include "core/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace lpsgd {
+
+static_assert(std::endian::native == std::endian::little, "safetensors data is mapped as it lies");
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::uint64_t max_header = 100'000'000;  // the format's own limit
+
+[[noreturn]] void malformed(const std::string& path, const std::string& what) {
+  throw FileError(fmt::format("{}: not a valid safetensors file: {}", path, what));
+}
+
+/// Parses the header; unlike the JSON library's default, duplicate keys are refused.
+ordered_json parse_header(const std::string& path, std::string_view text) {
+  std::vector<std::set<std::string>> keys;
+  std::string duplicate;
+  const auto watch = [&](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
+    using Event = ordered_json::parse_event_t;
+    if (depth > 8) malformed(path, "the header is nested too deeply");
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second)
+      duplicate = parsed.get<std::string>();
+    return true;
+  };
+  try {
+    ordered_json header = ordered_json::parse(text, watch);
+    if (!duplicate.empty()) malformed(path, fmt::format("duplicate key '{}'", duplicate));
+    if (!header.is_object()) malformed(path, "the header is not an object");
+    return header;
+  } catch (const ordered_json::exception& e) {
+    malformed(path, fmt::format("the header is not JSON ({})", e.what()));
+  }
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string out = "(";
+  for (std::size_t i = 0; i < shape.size(); ++i) out += fmt::format("{}{}", i ? ", " : "", shape[i]);
+  return out + ")";
+}
+
+/// The product of a shape, or nothing when it does not fit.
+bool product(const std::vector<std::int64_t>& shape, std::uint64_t& out) {
+  out = 1;
+  for (const std::int64_t d : shape)
+    if (__builtin_mul_overflow(out, static_cast<std::uint64_t>(d), &out)) return false;
+  return out <= (std::uint64_t{1} << 61);
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info {};
+  if (fd < 0 || ::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    const int error = fd < 0 ? errno : EINVAL;
+    if (fd >= 0) ::close(fd);
+    throw FileError(fmt::format("{}: cannot be read: {}", path, std::generic_category().message(error)));
+  }
+  bytes_ = static_cast<std::size_t>(info.st_size);
+  if (bytes_ < 8) {
+    ::close(fd);
+    malformed(path, fmt::format("{} bytes are too few for a header", bytes_));
+  }
+  map_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int error = errno;
+  ::close(fd);
+  if (map_ == MAP_FAILED) {
+    map_ = nullptr;
+    throw FileError(fmt::format("{}: cannot be mapped: {}", path, std::generic_category().message(error)));
+  }
+  try {
+    const auto* base = static_cast<const std::byte*>(map_);
+    std::uint64_t length = 0;
+    std::memcpy(&length, base, 8);
+    if (length > max_header || length > bytes_ - 8)
+      malformed(path,
+                fmt::format("its header of {} bytes goes past the end ({} bytes in all)", length, bytes_));
+    const std::uint64_t data_bytes = bytes_ - 8 - length;
+    const std::byte* data = base + 8 + length;
+    if (reinterpret_cast<std::uintptr_t>(data) % alignof(float) != 0)
+      malformed(path, "its data is not aligned to 4 bytes");
+    const ordered_json header = parse_header(path, {reinterpret_cast<const char*>(base + 8), length});
+
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+    for (const auto& [name, entry] : header.items()) {
+      if (name == "__metadata__") {
+        if (!entry.is_object()) malformed(path, "__metadata__ is not an object");
+        for (const auto& [key, value] : entry.items()) {
+          if (!value.is_string()) malformed(path, fmt::format("__metadata__.{} is not a string", key));
+          metadata_[key] = value.get<std::string>();
+        }
+        continue;
+      }
+      const auto field = [&](const char* key, bool right) {
+        if (!right) malformed(path, fmt::format("tensor '{}' has no proper '{}'", name, key));
+      };
+      field("entry", entry.is_object());
+      field("dtype", entry.contains("dtype") && entry["dtype"].is_string());
+      if (entry["dtype"] != "F32")
+        throw FileError(fmt::format("{}: tensor '{}' is {}; only F32 is read", path, name,
+                                    entry["dtype"].get<std::string>()));
+      const auto numbers = [](const ordered_json& list) {
+        return list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& x) {
+                 return x.is_number_unsigned() && x.template get<std::uint64_t>() <= (std::uint64_t{1} << 61);
+               });
+      };
+      field("shape", entry.contains("shape") && numbers(entry["shape"]));
+      field("data_offsets", entry.contains("data_offsets") && numbers(entry["data_offsets"]) &&
+                                entry["data_offsets"].size() == 2);
+      StoredTensor tensor{name, entry["shape"].get<std::vector<std::int64_t>>(), {}};
+      const auto begin = entry["data_offsets"][0].get<std::uint64_t>();
+      const auto end = entry["data_offsets"][1].get<std::uint64_t>();
+      std::uint64_t elements = 0;
+      if (begin > end || end > data_bytes)
+        malformed(path,
+                  fmt::format("tensor '{}' lies at bytes {} to {} of {}", name, begin, end, data_bytes));
+      if (!product(tensor.shape, elements) || elements * 4 != end - begin)
+        malformed(path, fmt::format("tensor '{}' of shape {} does not fit its {} bytes", name,
+                                    shape_text(tensor.shape), end - begin));
+      if (begin % 4 != 0) malformed(path, fmt::format("tensor '{}' is not aligned to 4 bytes", name));
+      tensor.values = {reinterpret_cast<const float*>(data + begin), static_cast<std::size_t>(elements)};
+      tensors_.push_back(std::move(tensor));
+      ranges.emplace_back(begin, end);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    std::uint64_t covered = 0;
+    for (const auto& [begin, end] : ranges) {
+      if (begin != covered)
+        malformed(path, begin < covered ? "tensors overlap" : "there is a hole between tensors");
+      covered = end;
+    }
+    if (covered != data_bytes)
+      malformed(path, fmt::format("its tensors cover {} of {} bytes", covered, data_bytes));
+    std::stable_sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
+      return a.values.data() < b.values.data();
+    });
+  } catch (...) {
+    ::munmap(map_, bytes_);
+    throw;
+  }
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (map_) ::munmap(map_, bytes_);
+}
+
+const StoredTensor* SafetensorsFile::find(const std::string& name) const {
+  for (const StoredTensor& tensor : tensors_)
+    if (tensor.name == name) return &tensor;
+  return nullptr;
+}
+
+const StoredTensor& SafetensorsFile::at(const std::string& name,
+                                        const std::vector<std::int64_t>& shape) const {
+  const StoredTensor* tensor = find(name);
+  if (!tensor) throw FileError(fmt::format("{}: has no tensor '{}'", path_, name));
+  if (tensor->shape != shape)
+    throw FileError(fmt::format("{}: tensor '{}' has shape {}, expected {}", path_, name,
+                                shape_text(tensor->shape), shape_text(shape)));
+  return *tensor;
+}
+
+void write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  ordered_json header = ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::uint64_t offset = 0;
+  for (const StoredTensor& tensor : tensors) {
+    std::uint64_t elements = 0;
+    require(product(tensor.shape, elements) && elements == tensor.values.size(),
+            "a stored tensor's shape and values differ");
+    require(!header.contains(tensor.name), "two stored tensors have one name");
+    header[tensor.name] = {
+        {"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + elements * 4}}};
+    offset += elements * 4;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const std::uint64_t length = text.size();
+  std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(&length, 1)),
+                                                 std::as_bytes(std::span(text))};
+  for (const StoredTensor& tensor : tensors) pieces.push_back(std::as_bytes(tensor.values));
+  write_file(path, pieces);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,108 @@
+#include "data/dataset.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "data/datasets.h"
+
+namespace lpsgd {
+
+namespace {
+
+struct Entry {
+  const char* name;
+  std::shared_ptr<const Dataset> (*open)(const DataOptions&, Split, std::uint32_t seed);
+  double mean[3], std[3];  // of pixels / 255 over the training set, per channel
+};
+
+constexpr Entry table[] = {
+    {"cifar10", open_cifar10, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
+    {"shapes", open_shapes, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
+};
+
+const Entry* find(const std::string& name) {
+  const auto* entry =
+      std::find_if(std::begin(table), std::end(table), [&](const Entry& e) { return e.name == name; });
+  return entry == std::end(table) ? nullptr : entry;
+}
+
+config::Value augment_value(const AugmentOptions& augment) {
+  if (augment.pad == 0 && !augment.mirror) return config::Value::plain("none");
+  config::Value value = config::Value::map();
+  value.set("pad", config::Value::plain(std::to_string(augment.pad)));
+  value.set("mirror", config::Value::plain(augment.mirror ? "true" : "false"));
+  return value;
+}
+
+void check_channels(const char* key, const std::vector<double>& values, std::int64_t channels) {
+  if (static_cast<std::int64_t>(values.size()) != channels)
+    throw ConfigError(fmt::format("data.{}: {} value{}, but the images have {} channel{}", key, values.size(),
+                                  values.size() == 1 ? "" : "s", channels, channels == 1 ? "" : "s"));
+  for (const double value : values) {
+    if (!std::isfinite(value))
+      throw ConfigError(fmt::format("data.{}: {} is not a finite number", key, value));
+  }
+}
+
+}  // namespace
+
+void fields(config::Visitor& visitor, DataOptions& options) {
+  std::vector<const char*> names;
+  std::size_t index = 0;
+  for (const Entry& entry : table) {
+    if (options.dataset == entry.name) index = names.size();
+    names.push_back(entry.name);
+  }
+  visitor.required();
+  visitor.choice("dataset", index, std::span<const char* const>(names), "what to train on");
+  options.dataset = names[index];
+
+  visitor.field("root", options.root, "folder of the data set's files; generated data sets need none");
+  visitor.field("shuffle", options.shuffle, "a new order of the training samples every epoch");
+  visitor.custom(
+      "augment", "`none` or {pad, mirror}",
+      "training images: `pad` black pixels on each side and a random crop, `mirror` left-right at random",
+      [&](const config::Value& value, const std::string& path) {
+        options.augment = {};
+        if (value.is_scalar() && value.scalar == "none") return;
+        if (!value.is_map()) config::fail(value.origin, path, "must be `none` or a map of pad and mirror");
+        config::Reader reader(value, path);
+        reader.field("pad", options.augment.pad, "", {.min = 0, .max = 1024});
+        reader.field("mirror", options.augment.mirror, "");
+        reader.finish();
+      },
+      [&] { return augment_value(options.augment); });
+  visitor.field("mean", options.mean, "of pixels / 255, per channel; empty: the data set's own");
+  visitor.field("std", options.std, "of pixels / 255, per channel; empty: the data set's own");
+  const config::Range samples{.min = 0, .max = 100'000'000};
+  visitor.field("train_samples", options.train_samples,
+                "generated data sets: how many to make; others: only the first so many; 0: all", samples);
+  visitor.field("test_samples", options.test_samples, "the same of the test split", samples);
+}
+
+std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split, std::uint32_t seed) {
+  const Entry* entry = find(options.dataset);
+  if (!entry) throw ConfigError(fmt::format("data.dataset: '{}' is not known", options.dataset));
+  return entry->open(options, split, seed);
+}
+
+Normalization normalization(const DataOptions& options, std::int64_t channels) {
+  Normalization out{options.mean, options.std};
+  if (const Entry* entry = find(options.dataset)) {
+    if (out.mean.empty()) out.mean.assign(std::begin(entry->mean), std::end(entry->mean));
+    if (out.std.empty()) out.std.assign(std::begin(entry->std), std::end(entry->std));
+  }
+  check_channels("mean", out.mean, channels);
+  check_channels("std", out.std, channels);
+  for (const double value : out.std) {
+    // As float32, which is what divides: a std that underflows to 0 would give infinities.
+    if (!(static_cast<float>(value) > 0))
+      throw ConfigError(fmt::format("data.std: {} is not above 0", value));
+  }
+  return out;
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,130 @@
+// The CPU backend: oneDNN for convolutions and dense layers, loops of our own for what is bound by memory.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/error.h"
+#include "nn/cpu/context.h"
+
+namespace lpsgd {
+namespace cpu {
+
+float* Context::allocate(std::int64_t elements) {
+  buffers_.emplace_back(static_cast<std::size_t>(elements));
+  return buffers_.back().data();
+}
+
+dnnl::memory Context::memory(const dnnl::memory::desc& md) {
+  return {md, engine,
+          allocate(static_cast<std::int64_t>((md.get_size() + sizeof(float) - 1) / sizeof(float)))};
+}
+
+dnnl::memory Context::scratchpad(const dnnl::memory::desc& md) {
+  scratch_bytes_ = std::max(scratch_bytes_, md.get_size());
+  dnnl::memory m(md, engine, DNNL_MEMORY_NONE);
+  scratchpads_.push_back(m);
+  return m;
+}
+
+void Context::seal() {
+  float* scratch = allocate(static_cast<std::int64_t>((scratch_bytes_ + sizeof(float) - 1) / sizeof(float)));
+  for (dnnl::memory& m : scratchpads_) m.set_data_handle(scratch);
+  scratchpads_.clear();
+}
+
+dnnl::primitive_attr user_scratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const float* data) {
+  return {md, context.engine, const_cast<float*>(data)};
+}
+
+namespace {
+
+Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory& to) {
+  const dnnl::reorder::primitive_desc pd(from, to, user_scratchpad());
+  return {dnnl::reorder(pd),
+          {{DNNL_ARG_FROM, from},
+           {DNNL_ARG_TO, to},
+           {DNNL_ARG_SCRATCHPAD, context.scratchpad(pd.scratchpad_desc())}}};
+}
+
+}  // namespace
+
+ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
+                              const dnnl::memory::desc& preferred) {
+  if (plain.get_desc() == preferred) return {plain, {}};
+  dnnl::memory m = context.memory(preferred);
+  return {m, reorder_call(context, plain, m)};
+}
+
+ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
+                                const dnnl::memory::desc& preferred) {
+  if (plain.get_desc() == preferred) return {plain, {}};
+  dnnl::memory m = context.memory(preferred);
+  return {m, reorder_call(context, m, plain)};
+}
+
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads) { context_.threads = std::max(1, threads); }
+
+  const char* name() const override { return "cpu"; }
+  float* allocate(std::int64_t elements) override { return context_.allocate(elements); }
+  void seal() override { context_.seal(); }
+  void enter() override {
+    if (omp_get_max_threads() != context_.threads) omp_set_num_threads(context_.threads);
+  }
+
+  std::unique_ptr<Op> conv(const Binding& b, const ConvDesc& desc) override {
+    return guarded("convolution", [&] { return make_conv(context_, b, desc); });
+  }
+  std::unique_ptr<Op> dense(const Binding& b) override {
+    return guarded("dense", [&] { return make_dense(context_, b); });
+  }
+  std::unique_ptr<Op> batch_norm(const Binding& b, const BatchNormDesc& desc) override {
+    return make_batch_norm(context_, b, desc);
+  }
+  std::unique_ptr<Op> activation(const Binding& b, Activation kind) override {
+    return make_activation(context_, b, kind);
+  }
+  std::unique_ptr<Op> add(const Binding& b) override { return make_add(context_, b); }
+  std::unique_ptr<Op> pool(const Binding& b, const PoolDesc& desc) override {
+    return make_pool(context_, b, desc);
+  }
+  std::unique_ptr<Op> channels_first(const Binding& b) override { return make_channels_first(context_, b); }
+  std::unique_ptr<Op> sum(float* into, std::vector<const float*> terms, std::int64_t elements) override {
+    return make_sum(context_, into, std::move(terms), elements);
+  }
+  std::unique_ptr<LossOp> softmax_cross_entropy(const float* logits, float* gradient, std::int64_t batch,
+                                                std::int64_t classes) override {
+    return make_loss(context_, logits, gradient, batch, classes);
+  }
+
+ private:
+  template <class Make>
+  std::unique_ptr<Op> guarded(const char* what, const Make& make) {
+    enter();  // oneDNN plans for the threads there are
+    try {
+      return make();
+    } catch (const dnnl::error& e) {
+      throw DeviceError(fmt::format("oneDNN cannot run a {}: {}", what, e.what()));
+    }
+  }
+
+  Context context_;
+};
+
+}  // namespace
+}  // namespace cpu
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) {
+  return std::make_unique<cpu::CpuBackend>(threads);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,207 @@
+// Batch normalisation with the sum and the ReLU that follow it in one pass. Forward reads its input twice
+// (statistics, then values), backward reads gradient and input twice. Moments of a block are taken in float32
+// around the block's own mean while it lies in cache; blocks are joined in double (Chan, Golub and LeVeque
+// 1979), so that a mean far from zero costs no precision.
+#include <cmath>
+
+#include "nn/cpu/context.h"
+
+namespace lpsgd::cpu {
+namespace {
+
+constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
+constexpr std::int64_t block_floats = 4096;  // 16 KiB, within the first-level cache
+
+class BatchNormOp final : public Op {
+ public:
+  BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc)
+      : context_(context), b_(b), desc_(desc), k_(context.k) {
+    channels_ = b.shape.back();
+    pixels_ = b.elements() / channels_;
+    fold_ = channels_ < fold_width && fold_width % channels_ == 0 ? fold_width / channels_ : 1;
+    if (pixels_ % fold_ != 0) fold_ = 1;
+    width_ = channels_ * fold_;
+    rows_ = pixels_ / fold_;
+    const auto array = [&](std::int64_t n) { return Buffer<float>(static_cast<std::size_t>(n)); };
+    mean_ = array(width_);
+    scale_ = array(width_);
+    shift_ = array(width_);
+    g_mean_ = array(width_);
+    slope_ = array(width_);
+    inverse_deviation_.resize(static_cast<std::size_t>(channels_));
+    partials_.resize(static_cast<std::size_t>(context.threads));
+    for (Partial& p : partials_) {
+      p.a = array(width_);
+      p.b = array(width_);
+      p.first.resize(static_cast<std::size_t>(width_));
+      p.second.resize(static_cast<std::size_t>(width_));
+    }
+  }
+
+  void forward(bool training) override {
+    const float* weight = b_.parameters[0].value;
+    const float* bias = b_.parameters[1].value;
+    float* running_mean = b_.buffers[0];
+    float* running_variance = b_.buffers[1];
+    if (training) moments();
+    const double count = static_cast<double>(pixels_);
+    const double unbiased = pixels_ > 1 ? count / (count - 1) : 1.0;
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      const std::size_t i = static_cast<std::size_t>(c);
+      double mean = static_cast<double>(running_mean[c]);
+      double variance = static_cast<double>(running_variance[c]);
+      if (training) {
+        mean = partials_[0].first[i];
+        variance = partials_[0].second[i] / count;
+        const double m = desc_.momentum;
+        running_mean[c] = static_cast<float>((1 - m) * static_cast<double>(running_mean[c]) + m * mean);
+        running_variance[c] =
+            static_cast<float>((1 - m) * static_cast<double>(running_variance[c]) + m * variance * unbiased);
+      }
+      inverse_deviation_[i] = 1 / std::sqrt(variance + desc_.eps);
+      const float scale = static_cast<float>(static_cast<double>(weight[c]) * inverse_deviation_[i]);
+      for (std::int64_t f = c; f < width_; f += channels_) {
+        mean_[static_cast<std::size_t>(f)] = static_cast<float>(mean);
+        scale_[static_cast<std::size_t>(f)] = scale;
+        shift_[static_cast<std::size_t>(f)] = bias[c];
+      }
+    }
+    context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
+      const std::int64_t at = first * width_;
+      k_.normalize(b_.inputs[0].value + at, b_.residual ? b_.residual + at : nullptr, b_.output + at,
+                   last - first, width_, constants(), b_.relu);
+    });
+  }
+
+  void backward() override {
+    // With a sum before the ReLU the mask is the output's; without, it is recomputed from the input.
+    const float* g = b_.masked ? b_.masked : b_.output_gradients[0];
+    const bool relu = b_.relu && !b_.masked;
+    const float* x = b_.inputs[0].value;
+    context_.parallel(rows_, [&](int thread, std::int64_t first, std::int64_t last) {
+      Partial& p = partials_[static_cast<std::size_t>(thread)];
+      std::fill(p.first.begin(), p.first.end(), 0.0);
+      std::fill(p.second.begin(), p.second.end(), 0.0);
+      std::vector<const float*>& terms = p.terms;
+      terms.resize(b_.output_gradients.size());
+      blocks(first, last, [&](std::int64_t row, std::int64_t rows) {
+        const std::int64_t at = row * width_;
+        if (b_.masked) {
+          for (std::size_t i = 0; i < terms.size(); ++i) terms[i] = b_.output_gradients[i] + at;
+          k_.masked_sum(terms.data(), static_cast<int>(terms.size()), b_.relu ? b_.output + at : nullptr,
+                        b_.masked + at, rows * width_);
+        }
+        k_.norm_gradient_sums(g + at, x + at, rows, width_, constants(), relu, p.a.data(), p.b.data());
+        for (std::int64_t c = 0; c < width_; ++c) {
+          const std::size_t i = static_cast<std::size_t>(c);
+          p.first[i] += static_cast<double>(p.a[i]);
+          p.second[i] += static_cast<double>(p.b[i]);
+        }
+      });
+    });
+
+    float* weight_gradient = b_.parameters[0].gradient;
+    float* bias_gradient = b_.parameters[1].gradient;
+    const double count = static_cast<double>(pixels_);
+    const std::size_t used =
+        static_cast<std::size_t>(std::min<std::int64_t>(context_.threads, std::max<std::int64_t>(rows_, 1)));
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      double sum_g = 0, sum_gx = 0;
+      for (std::size_t t = 0; t < used; ++t) {
+        for (std::int64_t f = c; f < width_; f += channels_) {
+          sum_g += partials_[t].first[static_cast<std::size_t>(f)];
+          sum_gx += partials_[t].second[static_cast<std::size_t>(f)];
+        }
+      }
+      const double inverse = inverse_deviation_[static_cast<std::size_t>(c)];
+      weight_gradient[c] = static_cast<float>(sum_gx * inverse);
+      bias_gradient[c] = static_cast<float>(sum_g);
+      const double scale = static_cast<double>(b_.parameters[0].value[c]) * inverse;
+      for (std::int64_t f = c; f < width_; f += channels_) {
+        g_mean_[static_cast<std::size_t>(f)] = static_cast<float>(sum_g / count);
+        slope_[static_cast<std::size_t>(f)] = static_cast<float>(scale * inverse * inverse * sum_gx / count);
+      }
+    }
+    float* dx = b_.inputs[0].gradient;
+    if (!dx) return;
+    context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
+      const std::int64_t at = first * width_;
+      k_.norm_gradient(g + at, x + at, dx + at, last - first, width_, constants(), relu, g_mean_.data(),
+                       slope_.data());
+    });
+  }
+
+ private:
+  struct Partial {
+    Buffer<float> a, b;                 // of one block
+    std::vector<double> first, second;  // of a thread's blocks
+    std::vector<const float*> terms;
+  };
+
+  NormConstants constants() const { return {mean_.data(), scale_.data(), shift_.data()}; }
+
+  template <class Body>
+  void blocks(std::int64_t first, std::int64_t last, const Body& body) const {
+    const std::int64_t step = std::max<std::int64_t>(1, block_floats / width_);
+    for (std::int64_t row = first; row < last; row += step) body(row, std::min(step, last - row));
+  }
+
+  /// Joins (count_b, mean_b, m2_b) to (count_a, mean_a, m2_a).
+  static void join(double& mean, double& m2, double count_a, double mean_b, double m2_b, double count_b) {
+    const double delta = mean_b - mean;
+    const double share = count_b / (count_a + count_b);
+    mean += delta * share;
+    m2 += m2_b + delta * delta * count_a * share;
+  }
+
+  /// Leaves each channel's mean and sum of squared differences in the first partial.
+  void moments() {
+    const float* x = b_.inputs[0].value;
+    context_.parallel(rows_, [&](int thread, std::int64_t first, std::int64_t last) {
+      Partial& p = partials_[static_cast<std::size_t>(thread)];
+      std::fill(p.first.begin(), p.first.end(), 0.0);
+      std::fill(p.second.begin(), p.second.end(), 0.0);
+      blocks(first, last, [&](std::int64_t row, std::int64_t rows) {
+        k_.row_moments(x + row * width_, rows, width_, p.a.data(), p.b.data());
+        const double before = static_cast<double>(row - first), now = static_cast<double>(rows);
+        for (std::int64_t c = 0; c < width_; ++c) {
+          const std::size_t i = static_cast<std::size_t>(c);
+          join(p.first[i], p.second[i], before, static_cast<double>(p.a[i]) / now,
+               static_cast<double>(p.b[i]), now);
+        }
+      });
+    });
+    const std::int64_t parts = std::clamp<std::int64_t>(rows_, 1, context_.threads);
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      double mean = 0, m2 = 0, count = 0;
+      for (std::int64_t t = 0; t < parts; ++t) {
+        const Partial& p = partials_[static_cast<std::size_t>(t)];
+        const double n = static_cast<double>(rows_ * (t + 1) / parts - rows_ * t / parts);
+        for (std::int64_t f = c; f < width_; f += channels_) {
+          join(mean, m2, count, p.first[static_cast<std::size_t>(f)], p.second[static_cast<std::size_t>(f)],
+               n);
+          count += n;
+        }
+      }
+      partials_[0].first[static_cast<std::size_t>(c)] = mean;  // later channels read other places: f >= c
+      partials_[0].second[static_cast<std::size_t>(c)] = m2;
+    }
+  }
+
+  Context& context_;
+  Binding b_;
+  BatchNormDesc desc_;
+  const Kernels& k_;
+  std::int64_t channels_ = 0, pixels_ = 0, fold_ = 1, width_ = 0, rows_ = 0;
+  Buffer<float> mean_, scale_, shift_, g_mean_, slope_;
+  std::vector<double> inverse_deviation_;
+  std::vector<Partial> partials_;
+};
+
+}  // namespace
+
+std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc) {
+  return std::make_unique<BatchNormOp>(context, binding, desc);
+}
+
+}  // namespace lpsgd::cpu

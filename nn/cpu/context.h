@@ -1,0 +1,90 @@
+// What the CPU backend's operations share: the oneDNN engine, memory, threads, and one scratchpad.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <dnnl.hpp>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/buffer.h"
+#include "nn/cpu/kernels.h"
+#include "nn/ops.h"
+
+namespace lpsgd::cpu {
+
+constexpr auto f32 = dnnl::memory::data_type::f32;
+
+using Arguments = std::unordered_map<int, dnnl::memory>;
+
+struct Context {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  int threads = 1;
+  const Kernels& k = kernels();
+
+  float* allocate(std::int64_t elements);
+  /// Memory described by `md`, from allocate().
+  dnnl::memory memory(const dnnl::memory::desc& md);
+  /// The one scratchpad, seen as `md`: valid once seal() has run; contents last for one primitive.
+  dnnl::memory scratchpad(const dnnl::memory::desc& md);
+  void seal();
+
+  /// Runs body(thread, first, last) for `threads` nearly equal parts of 0..n, on as many threads.
+  template <class Body>
+  void parallel(std::int64_t n, const Body& body) const {
+    const std::int64_t parts = std::clamp<std::int64_t>(n, 1, threads);
+    if (parts == 1) {
+      body(0, std::int64_t{0}, n);
+      return;
+    }
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(parts))
+    for (std::int64_t t = 0; t < parts; ++t) body(static_cast<int>(t), n * t / parts, n * (t + 1) / parts);
+  }
+
+ private:
+  std::vector<Buffer<float>> buffers_;
+  std::size_t scratch_bytes_ = 0;
+  std::vector<dnnl::memory> scratchpads_;
+};
+
+/// A primitive with its arguments, ready to run. Empty ones do nothing.
+struct Call {
+  dnnl::primitive primitive;
+  Arguments arguments;
+  void run(const dnnl::stream& stream) const {
+    if (primitive) primitive.execute(stream, arguments);
+  }
+};
+
+/// Attributes that leave the scratchpad to us.
+dnnl::primitive_attr user_scratchpad();
+
+/// Weights of the arena in the layout a primitive prefers: `plain` is the arena's, `preferred` may be it.
+struct ReorderedWeights {
+  dnnl::memory preferred;
+  Call reorder;  // empty when the layouts are one
+};
+ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
+                              const dnnl::memory::desc& preferred);
+ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
+                                const dnnl::memory::desc& preferred);
+
+/// A oneDNN memory over floats that we own. const is dropped only because dnnl::memory knows no const.
+dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const float* data);
+
+std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
+std::unique_ptr<Op> make_dense(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc);
+std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);
+std::unique_ptr<Op> make_add(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms, std::int64_t n);
+std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc);
+std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding);
+std::unique_ptr<LossOp> make_loss(Context& context, const float* logits, float* gradient, std::int64_t batch,
+                                  std::int64_t classes);
+
+}  // namespace lpsgd::cpu

@@ -1,0 +1,47 @@
+// The vectorised inner loops of the CPU backend: serial, over a range, compiled once per instruction set.
+// Every variant does the same operations in the same order, so results do not depend on which one runs.
+//
+// A "row" is one pixel's channels, or several pixels' when the per-channel arrays are repeated accordingly:
+// `width` floats, with per-channel arrays of `width`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lpsgd::cpu {
+
+/// Constants of a normalisation, y = (x - mean) * scale + shift.
+struct NormConstants {
+  const float* mean;
+  const float* scale;
+  const float* shift;
+};
+
+struct Kernels {
+  const char* name;
+  /// sum[c] = sum over rows of x; then m2[c] = sum over rows of (x - sum / rows)^2.
+  void (*row_moments)(const float* x, std::int64_t rows, std::int64_t width, float* sum, float* m2);
+  /// y = (x - mean) * scale + shift [+ residual] [then relu]. `residual` may be null.
+  void (*normalize)(const float* x, const float* residual, float* y, std::int64_t rows, std::int64_t width,
+                    NormConstants k, bool relu);
+  /// sum_g[c] = sum of g, sum_gx[c] = sum of g * (x - mean); with `relu`, g counts where normalize() gave >
+  /// 0.
+  void (*norm_gradient_sums)(const float* g, const float* x, std::int64_t rows, std::int64_t width,
+                             NormConstants k, bool relu, float* sum_g, float* sum_gx);
+  /// dx = (g - g_mean) * scale - (x - mean) * slope, g masked as above. dx may be g.
+  void (*norm_gradient)(const float* g, const float* x, float* dx, std::int64_t rows, std::int64_t width,
+                        NormConstants k, bool relu, const float* g_mean, const float* slope);
+  /// out = sum of terms [then relu]; `out` may be a term. terms >= 1.
+  void (*sum)(const float* const* terms, int count, float* out, std::int64_t n, bool relu);
+  /// out = sum of terms where `y` > 0, else 0; `y` null: everywhere.
+  void (*masked_sum)(const float* const* terms, int count, const float* y, float* out, std::int64_t n);
+  /// v = mu * v + (g * g_scale + decay * w); w -= lr * (nesterov ? g + mu * v : v). Beside the backend: the
+  /// optimizer's pass.
+  void (*sgd)(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay,
+              float g_scale, bool nesterov);
+};
+
+/// The variant for the widest instructions this machine has.
+const Kernels& kernels();
+
+}  // namespace lpsgd::cpu

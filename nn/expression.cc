@@ -1,0 +1,226 @@
+#include "nn/expression.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <charconv>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lpsgd {
+
+const config::Value* ParameterScope::find(const std::string& name) const {
+  const auto it = values_.find(name);
+  if (it != values_.end()) return &it->second;
+  return outer_ ? outer_->find(name) : nullptr;
+}
+
+std::vector<std::string> ParameterScope::names() const {
+  std::vector<std::string> out;
+  for (const auto& entry : values_) out.push_back(entry.first);
+  if (outer_)
+    for (std::string& name : outer_->names()) out.push_back(std::move(name));
+  return out;
+}
+
+namespace {
+
+using Result = std::variant<std::int64_t, bool, std::string>;
+
+constexpr std::size_t longest = 256;  // characters; bounds the recursion, too
+
+class Evaluator {
+ public:
+  Evaluator(const std::string& text, const ParameterScope& scope, const config::Origin& origin,
+            const std::string& path)
+      : text_(text), scope_(scope), origin_(origin), path_(path) {
+    if (text.size() > longest) fail(fmt::format("is longer than {} characters", longest));
+  }
+
+  Result run() {
+    Result r = disjunction();
+    skip();
+    if (at_ != text_.size()) fail(fmt::format("'{}' is not understood", text_.substr(at_)));
+    return r;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    config::fail(origin_, path_, fmt::format("in '{}': {}", text_, what));
+  }
+
+  void skip() {
+    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
+  }
+
+  static bool in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+  bool take(std::string_view token) {
+    skip();
+    if (text_.compare(at_, token.size(), token) != 0) return false;
+    const std::size_t end = at_ + token.size();
+    if (in_word(token.back()) && end < text_.size() && in_word(text_[end])) return false;
+    at_ = end;
+    return true;
+  }
+
+  std::string word() {
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && in_word(text_[at_])) ++at_;
+    return text_.substr(begin, at_ - begin);
+  }
+
+  std::int64_t integer(const Result& r) const {
+    if (const auto* x = std::get_if<std::int64_t>(&r)) return *x;
+    fail(fmt::format("'{}' is not an integer", show(r)));
+  }
+  bool truth(const Result& r) const {
+    if (const auto* x = std::get_if<bool>(&r)) return *x;
+    fail(fmt::format("'{}' is neither true nor false", show(r)));
+  }
+
+  Result disjunction() {
+    Result a = conjunction();
+    while (take("or")) {
+      const bool left = truth(a);
+      const bool right = truth(conjunction());
+      a = left || right;
+    }
+    return a;
+  }
+  Result conjunction() {
+    Result a = negation();
+    while (take("and")) {
+      const bool left = truth(a);
+      const bool right = truth(negation());
+      a = left && right;
+    }
+    return a;
+  }
+  Result negation() {
+    if (take("not")) return !truth(negation());
+    return comparison();
+  }
+  Result comparison() {
+    Result a = sum();
+    if (take("==")) return a == sum();
+    if (take("!=")) return a != sum();
+    if (take("<=")) return integer(a) <= integer(sum());
+    if (take(">=")) return integer(a) >= integer(sum());
+    if (take("<")) return integer(a) < integer(sum());
+    if (take(">")) return integer(a) > integer(sum());
+    return a;
+  }
+  Result sum() {
+    Result a = product();
+    while (true) {
+      const bool plus = take("+");
+      if (!plus && !take("-")) return a;
+      const std::int64_t x = integer(a);
+      const std::int64_t y = integer(product());
+      std::int64_t z = 0;
+      if (plus ? __builtin_add_overflow(x, y, &z) : __builtin_sub_overflow(x, y, &z)) fail("overflows");
+      a = z;
+    }
+  }
+  Result product() {
+    Result a = factor();
+    while (true) {
+      skip();
+      if (at_ == text_.size() || std::string_view("*/%").find(text_[at_]) == std::string_view::npos) return a;
+      const char op = text_[at_++];
+      const std::int64_t x = integer(a);
+      const std::int64_t y = integer(factor());
+      std::int64_t z = 0;
+      if (op == '*') {
+        if (__builtin_mul_overflow(x, y, &z)) fail("overflows");
+      } else {
+        if (y == 0 || (x == INT64_MIN && y == -1)) fail("division by zero or overflow");
+        if (op == '/' && x % y != 0) fail(fmt::format("{} / {} does not come out even", x, y));
+        z = op == '/' ? x / y : x % y;
+      }
+      a = z;
+    }
+  }
+  Result factor() {
+    if (take("(")) {
+      Result r = disjunction();
+      if (!take(")")) fail("')' is missing");
+      return r;
+    }
+    if (take("-")) {
+      const std::int64_t x = integer(factor());
+      if (x == INT64_MIN) fail("overflows");
+      return -x;
+    }
+    if (take("$")) return parameter(word());
+    skip();
+    const std::string w = word();
+    if (w.empty())
+      fail(at_ < text_.size() ? fmt::format("'{}' is not understood", text_.substr(at_))
+                              : "it ends too soon");
+    return parse(w);
+  }
+
+  Result parameter(const std::string& name) const {
+    const config::Value* v = scope_.find(name);
+    if (!v) {
+      const std::vector<std::string> names = scope_.names();
+      const auto near = config::nearest(name, names);
+      std::string known;
+      for (const std::string& n : names) known += (known.empty() ? "$" : ", $") + n;
+      fail(fmt::format("there is no parameter '${}'{}; known here: {}", name,
+                       near ? fmt::format(", did you mean '${}'?", *near) : "",
+                       known.empty() ? "none" : known));
+    }
+    return parse(v->scalar);
+  }
+
+  Result parse(const std::string& w) const {
+    if (w == "true") return true;
+    if (w == "false") return false;
+    std::int64_t x = 0;
+    const auto [end, error] = std::from_chars(w.data(), w.data() + w.size(), x);
+    if (end == w.data() + w.size() && !w.empty()) {
+      if (error != std::errc{}) fail("overflows");
+      return x;
+    }
+    return w;
+  }
+
+  static std::string show(const Result& r) {
+    if (const auto* x = std::get_if<std::int64_t>(&r)) return fmt::format("{}", *x);
+    if (const auto* x = std::get_if<bool>(&r)) return *x ? "true" : "false";
+    return std::get<std::string>(r);
+  }
+
+  friend std::string lpsgd::evaluate(const std::string&, const ParameterScope&, const config::Origin&,
+                                     const std::string&);
+
+  const std::string& text_;
+  const ParameterScope& scope_;
+  const config::Origin& origin_;
+  const std::string& path_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+std::string evaluate(const std::string& text, const ParameterScope& scope, const config::Origin& origin,
+                     const std::string& path) {
+  return Evaluator::show(Evaluator(text, scope, origin, path).run());
+}
+
+config::Value substitute(const config::Value& value, const ParameterScope& scope, const std::string& path) {
+  config::Value out = value;
+  if (value.is_scalar() && !value.quoted && value.scalar.find('$') != std::string::npos)
+    out.scalar = evaluate(value.scalar, scope, value.origin, path);
+  for (config::Value& item : out.items) item = substitute(item, scope, path);
+  for (config::Value::Entry& entry : out.entries) entry.value = substitute(entry.value, scope, path);
+  return out;
+}
+
+}  // namespace lpsgd

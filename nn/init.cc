@@ -1,0 +1,43 @@
+#include "nn/init.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "core/philox.h"
+#include "nn/network.h"
+
+namespace lpsgd {
+
+void initialize(const TensorInfo& tensor, std::uint32_t index, std::uint32_t seed, Init init,
+                std::int64_t fan, std::span<float> values) {
+  if (init == Init::zeros || init == Init::ones) {
+    std::fill(values.begin(), values.end(), init == Init::ones ? 1.0f : 0.0f);
+    return;
+  }
+  const double bound =
+      (init == Init::uniform_fan_in ? 1.0 : std::sqrt(2.0)) / std::sqrt(static_cast<double>(fan));
+  std::vector<float> drawn(values.size());
+  for (std::size_t e = 0; e < drawn.size(); e += 4) {
+    const Philox4x32 block = philox4x32(static_cast<std::uint32_t>(e / 4), index, 0, 0, seed,
+                                        static_cast<std::uint32_t>(RandomUse::weights));
+    double draw[4];
+    for (int i = 0; i < 4; ++i) draw[i] = (static_cast<double>(block.x[i]) + 0.5) * 0x1p-32;  // in (0, 1)
+    if (init == Init::uniform_fan_in) {
+      for (double& d : draw) d = 2 * d - 1;
+    } else {
+      for (int i = 0; i < 4; i += 2) {
+        const double radius = std::sqrt(-2 * std::log(draw[i]));
+        const double angle = 2 * std::numbers::pi * draw[i + 1];
+        draw[i] = radius * std::cos(angle);
+        draw[i + 1] = radius * std::sin(angle);
+      }
+    }
+    for (std::size_t i = 0; i < 4 && e + i < drawn.size(); ++i)
+      drawn[e + i] = static_cast<float>(draw[i] * bound);
+  }
+  from_pytorch_order(tensor, drawn.data(), values.data());
+}
+
+}  // namespace lpsgd

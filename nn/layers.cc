@@ -1,0 +1,69 @@
+// The table of layer kinds, and what layers share.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "nn/layer.h"
+
+namespace lpsgd {
+
+std::span<const LayerKind> layer_kinds() {
+  static const std::array kinds{
+      LayerKind{"conv", "2-D convolution (cross-correlation, as in every framework)", make_conv_layer},
+      LayerKind{"dense", "fully connected: y = W x + b; takes a flat input", make_dense_layer},
+      LayerKind{"batch_norm", "batch normalisation over N, H, W (Ioffe and Szegedy 2015)",
+                make_batch_norm_layer},
+      LayerKind{"relu", "max(x, 0)", make_relu_layer},
+      LayerKind{"tanh", "hyperbolic tangent", make_tanh_layer},
+      LayerKind{"add", "elementwise sum of two or more inputs of one shape", make_add_layer},
+      LayerKind{"max_pool", "largest value of each window", make_max_pool_layer},
+      LayerKind{"average_pool", "mean of each window", make_average_pool_layer},
+      LayerKind{"flatten", "(H, W, C) to features, in PyTorch's order C, H, W", make_flatten_layer},
+  };
+  return kinds;
+}
+
+std::string shape_text(const Shape& shape) {
+  std::string out = "(";
+  for (std::size_t i = 0; i < shape.size(); ++i) out += fmt::format("{}{}", i ? ", " : "", shape[i]);
+  return out + ")";
+}
+
+std::optional<std::int64_t> elements_of(const Shape& shape, std::int64_t limit) {
+  std::int64_t product = 1;
+  for (const std::int64_t d : shape)
+    if (d < 0 || __builtin_mul_overflow(product, d, &product) || product > limit) return std::nullopt;
+  return product;
+}
+
+const Shape& Layer::single(std::span<const Shape> inputs) {
+  if (inputs.size() != 1) throw Misfit(fmt::format("takes one input, got {}", inputs.size()));
+  return inputs[0];
+}
+
+const Shape& Layer::image(std::span<const Shape> inputs) {
+  const Shape& in = single(inputs);
+  if (in.size() != 3) throw Misfit(fmt::format("takes an image (H, W, C), got {}", shape_text(in)));
+  return in;
+}
+
+void size_field(config::Visitor& visitor, const char* key, Size2& size, const char* help,
+                config::Range range) {
+  const auto parse = [&](const config::Value& value, const std::string& path) {
+    if (!value.is_sequence()) {
+      size.h = size.w = config::to_integer(value, path, range);
+      return;
+    }
+    if (value.items.size() != 2)
+      config::fail(
+          value.origin, path,
+          fmt::format("expected an integer or [height, width], got a list of {}", value.items.size()));
+    size.h = config::to_integer(value.items[0], path + "[0]", range);
+    size.w = config::to_integer(value.items[1], path + "[1]", range);
+  };
+  const auto write = [&] { return config::Value::plain(fmt::format("{}", size.h)); };
+  const std::string type = fmt::format("integer {} or [height, width]", range.text());
+  visitor.custom(key, type.c_str(), help, parse, write);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,31 @@
+// Elementwise activations. Their backward needs the output only, so they may work in place.
+#include "nn/layer.h"
+#include "nn/ops.h"
+
+namespace lpsgd {
+namespace {
+
+template <Activation kind>
+class ActivationLayer final : public Layer {
+ public:
+  Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
+  bool is_relu() const override { return kind == Activation::relu; }
+  bool in_place() const override { return true; }
+  bool backward_reads_output() const override { return true; }
+  bool sums_gradients() const override { return true; }
+  std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
+    return backend.activation(binding, kind);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_relu_layer() {
+  return std::make_unique<ActivationLayer<Activation::relu>>();
+}
+
+std::unique_ptr<Layer> make_tanh_layer() {
+  return std::make_unique<ActivationLayer<Activation::tanh>>();
+}
+
+}  // namespace lpsgd

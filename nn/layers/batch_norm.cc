@@ -1,0 +1,53 @@
+// Batch normalisation (Ioffe and Szegedy 2015): y = (x - mean) / sqrt(variance + eps) * weight + bias, per
+// channel. Training uses the batch's mean and biased variance; running statistics move by `momentum` towards
+// the batch's mean and unbiased variance, as PyTorch's do.
+#include <fmt/core.h>
+
+#include "nn/layer.h"
+#include "nn/ops.h"
+
+namespace lpsgd {
+namespace {
+
+class BatchNormLayer final : public Layer {
+ public:
+  void fields(config::Visitor& v) override {
+    v.field("eps", desc_.eps, "added to the variance", {.min = 0, .min_open = true});
+    v.field("momentum", desc_.momentum, "how far running statistics move in a step", {.min = 0, .max = 1});
+  }
+
+  Shape infer(std::span<const Shape> inputs) override {
+    const Shape& in = single(inputs);
+    channels_ = in.back();
+    elements_ = elements_of(in).value_or(0);
+    return in;
+  }
+
+  std::vector<ParameterSpec> parameters() const override {
+    return {{"weight", TensorKind::norm, {channels_}, Init::ones},
+            {"bias", TensorKind::norm, {channels_}, Init::zeros}};
+  }
+  std::vector<BufferSpec> buffers() const override {
+    return {{"running_mean", {channels_}, 0.0f}, {"running_var", {channels_}, 1.0f}};
+  }
+
+  std::int64_t flops() const override { return 2 * elements_; }
+  bool fuses(Epilogue) const override { return true; }
+  bool sums_gradients() const override { return true; }
+
+  std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
+    return backend.batch_norm(binding, desc_);
+  }
+
+ private:
+  BatchNormDesc desc_;
+  std::int64_t channels_ = 0, elements_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_batch_norm_layer() {
+  return std::make_unique<BatchNormLayer>();
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,263 @@
+// Network: a plan bound to a backend's memory.
+#include "nn/network.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "nn/graph.h"
+#include "nn/init.h"
+#include "nn/ops.h"
+#include "nn/plan.h"
+
+namespace lpsgd {
+
+struct Network::Impl {
+  struct Step {
+    std::string name;
+    std::unique_ptr<Op> op, sum;  // `sum` gathers the output's gradients for an operation that takes one
+    std::vector<std::size_t> tensors;
+    bool backward = false;
+    double forward_seconds = 0, backward_seconds = 0;
+  };
+
+  std::unique_ptr<Backend> backend;
+  NetworkOptions options;
+  std::vector<TensorInfo> tensors;
+  std::vector<std::size_t> announce_order;
+  std::vector<NamedBuffer> buffers;
+  std::span<float> parameters, gradients;
+  float* input = nullptr;
+  std::int64_t input_elements = 0, classes = 0;
+  const float* logits = nullptr;
+  std::vector<Step> steps;
+  std::unique_ptr<LossOp> loss;
+  BatchMetrics metrics;
+  bool trained = false;  // the last forward was forward_train
+
+  void build(const Graph& graph);
+  Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, float* values,
+               float* gradient_arena);
+  void forward(std::span<const float> inputs, std::span<const std::int32_t> labels, std::int64_t valid,
+               bool training);
+};
+
+namespace {
+
+float* allocate_for(Backend& backend, std::int64_t per_sample, std::int64_t batch) {
+  std::int64_t floats = 0;
+  if (__builtin_mul_overflow(per_sample, batch, &floats) || floats > (std::int64_t{1} << 44))
+    throw Error(fmt::format("the network's activations for {} samples do not fit in memory", batch));
+  try {
+    return backend.allocate(floats);
+  } catch (const std::bad_alloc&) {
+    throw Error(fmt::format("{} GB of memory for the network cannot be had", floats >> 28));
+  }
+}
+
+}  // namespace
+
+Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, float* values,
+                            float* gradient_arena) {
+  const std::int64_t batch = options.batch;
+  const auto value = [&](std::size_t v) { return values + plan.values[v].offset * batch; };
+  const auto gradient = [&](std::size_t g) { return gradient_arena + plan.gradients[g].offset * batch; };
+  const Node& node = graph.nodes[step.node];
+  Binding b;
+  b.batch = batch;
+  b.training = !options.inference_only;
+  b.shape = node.shape;
+  b.output = value(step.output);
+  for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+    InputView in{graph.nodes[node.inputs[i]].shape, value(step.inputs[i]), nullptr};
+    if (step.backward && step.input_gradients[i]) in.gradient = gradient(*step.input_gradients[i]);
+    b.inputs.push_back(std::move(in));
+  }
+  for (const std::size_t t : node.tensors) {
+    const std::int64_t offset = tensors[t].offset;
+    b.parameters.push_back(
+        {&tensors[t], parameters.data() + offset, gradients.empty() ? nullptr : gradients.data() + offset});
+  }
+  for (const std::size_t i : node.buffers) b.buffers.push_back(buffers[i].values.data());
+  if (step.sum_into)
+    b.output_gradients = {gradient(*step.sum_into)};
+  else
+    for (const std::size_t g : step.output_gradients) b.output_gradients.push_back(gradient(g));
+  if (step.residual) b.residual = value(*step.residual);
+  b.relu = step.relu;
+  if (step.masked) b.masked = gradient(*step.masked);
+  return b;
+}
+
+void Network::Impl::build(const Graph& graph) {
+  require(options.batch >= 1, "a network's batch is at least one sample");
+  const bool training = !options.inference_only;
+  const Plan plan = make_plan(graph, training);
+  tensors = graph.tensors;
+  announce_order = plan.announce_order;
+  classes = graph.classes;
+  input_elements = elements_of(graph.input).value_or(0) * options.batch;
+
+  const auto arena = static_cast<std::size_t>(graph.arena);
+  parameters = {allocate_for(*backend, graph.arena, 1), arena};
+  if (training) gradients = {allocate_for(*backend, graph.arena, 1), arena};
+  for (const GraphBuffer& b : graph.buffers) {
+    const std::int64_t n = elements_of(b.shape).value_or(0);
+    buffers.push_back({b.name, b.shape, {backend->allocate(n), static_cast<std::size_t>(n)}});
+    std::fill(buffers.back().values.begin(), buffers.back().values.end(), b.initial);
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    initialize(tensors[t], static_cast<std::uint32_t>(t), options.seed, graph.inits[t].init,
+               graph.inits[t].fan,
+               parameters.subspan(static_cast<std::size_t>(tensors[t].offset),
+                                  static_cast<std::size_t>(tensors[t].elements)));
+
+  float* values = allocate_for(*backend, plan.value_arena, options.batch);
+  float* gradient_arena = training ? allocate_for(*backend, plan.gradient_arena, options.batch) : nullptr;
+  input = values + plan.values[0].offset * options.batch;
+  logits = values + plan.values[plan.value_of.back()].offset * options.batch;
+  loss = backend->softmax_cross_entropy(
+      logits, training ? gradient_arena + plan.gradients[0].offset * options.batch : nullptr, options.batch,
+      classes);
+  for (const PlanStep& planned : plan.steps) {
+    const Node& node = graph.nodes[planned.node];
+    Step step;
+    step.name = node.name;
+    for (std::size_t n = planned.node; n < planned.output;) {
+      n = planned.output;
+      step.name += "+" + graph.nodes[n].name;
+    }
+    step.op = node.layer->make(*backend, bind(graph, plan, planned, values, gradient_arena));
+    step.backward = planned.backward;
+    step.tensors = node.tensors;
+    if (planned.sum_into) {
+      std::vector<const float*> terms;
+      for (const std::size_t g : planned.output_gradients)
+        terms.push_back(gradient_arena + plan.gradients[g].offset * options.batch);
+      const Plan::Place& into = plan.gradients[*planned.sum_into];
+      step.sum = backend->sum(gradient_arena + into.offset * options.batch, std::move(terms),
+                              into.elements * options.batch);
+    }
+    steps.push_back(std::move(step));
+  }
+  backend->seal();
+}
+
+void Network::Impl::forward(std::span<const float> inputs, std::span<const std::int32_t> labels,
+                            std::int64_t valid, bool training) {
+  require(inputs.size() == static_cast<std::size_t>(input_elements), "a batch has the network's input shape");
+  require(labels.size() == static_cast<std::size_t>(options.batch), "a batch has one label a sample");
+  require(valid >= 0 && valid <= options.batch, "valid samples are part of the batch");
+  backend->enter();
+  std::memcpy(input, inputs.data(), inputs.size_bytes());
+  for (Step& step : steps) {
+    const ScopedTimer timer(step.forward_seconds);
+    step.op->forward(training);
+  }
+  const LossOp::Sums sums = loss->forward(labels, valid);
+  metrics.loss += sums.loss;
+  metrics.top1 += sums.top1;
+  metrics.top5 += sums.top5;
+  metrics.samples += valid;
+  trained = training;
+}
+
+Network::Network(const NetworkSpec& spec, const NetworkOptions& options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+  impl_->backend = make_cpu_backend(options.threads);
+  impl_->build(spec.impl().graph);
+}
+
+Network::~Network() = default;
+
+const std::vector<TensorInfo>& Network::tensors() const {
+  return impl_->tensors;
+}
+std::span<float> Network::parameters() {
+  return impl_->parameters;
+}
+std::span<const float> Network::parameters() const {
+  return impl_->parameters;
+}
+std::span<float> Network::gradients() {
+  return impl_->gradients;
+}
+std::vector<NamedBuffer> Network::buffers() {
+  return impl_->buffers;
+}
+const std::vector<std::size_t>& Network::announce_order() const {
+  return impl_->announce_order;
+}
+
+void Network::forward_train(std::span<const float> inputs, std::span<const std::int32_t> labels) {
+  require(!impl_->options.inference_only, "an inference-only network does not train");
+  impl_->forward(inputs, labels, impl_->options.batch, true);
+}
+
+void Network::forward_eval(std::span<const float> inputs, std::span<const std::int32_t> labels,
+                           std::int64_t valid) {
+  impl_->forward(inputs, labels, valid, false);
+}
+
+void Network::backward(const std::function<void(std::size_t)>& announce) {
+  require(impl_->trained, "backward follows forward_train");
+  impl_->backend->enter();
+  impl_->loss->backward();
+  for (auto step = impl_->steps.rbegin(); step != impl_->steps.rend(); ++step) {
+    if (!step->backward) continue;
+    {
+      const ScopedTimer timer(step->backward_seconds);
+      if (step->sum) step->sum->backward();
+      step->op->backward();
+    }
+    if (announce)
+      for (const std::size_t t : step->tensors) announce(t);
+  }
+  impl_->trained = false;
+}
+
+BatchMetrics Network::take_metrics() {
+  return std::exchange(impl_->metrics, {});
+}
+
+std::span<const float> Network::logits() const {
+  return {impl_->logits, static_cast<std::size_t>(impl_->options.batch * impl_->classes)};
+}
+
+std::vector<OperationTime> Network::take_times() {
+  std::vector<OperationTime> out;
+  for (Impl::Step& step : impl_->steps)
+    out.push_back(
+        {step.name, std::exchange(step.forward_seconds, 0.0), std::exchange(step.backward_seconds, 0.0)});
+  return out;
+}
+
+namespace {
+
+/// Copies (a, b, c) to (a, c, b).
+void swap_inner(const float* from, float* to, std::int64_t a, std::int64_t b, std::int64_t c) {
+  for (std::int64_t i = 0; i < a; ++i)
+    for (std::int64_t j = 0; j < b; ++j)
+      for (std::int64_t k = 0; k < c; ++k) to[(i * c + k) * b + j] = from[(i * b + j) * c + k];
+}
+
+}  // namespace
+
+void to_pytorch_order(const TensorInfo& tensor, const float* memory, float* pytorch) {
+  if (tensor.kind == TensorKind::conv)
+    swap_inner(memory, pytorch, tensor.shape[0], tensor.shape[2] * tensor.shape[3], tensor.shape[1]);
+  else
+    std::copy_n(memory, tensor.elements, pytorch);
+}
+
+void from_pytorch_order(const TensorInfo& tensor, const float* pytorch, float* memory) {
+  if (tensor.kind == TensorKind::conv)
+    swap_inner(pytorch, memory, tensor.shape[0], tensor.shape[1], tensor.shape[2] * tensor.shape[3]);
+  else
+    std::copy_n(pytorch, tensor.elements, memory);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,112 @@
+// A network: a graph of layers read from YAML, planned once for a batch size and a backend, then run step
+// after step without allocation. Parameters and gradients are views into arenas; activations are NHWC.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/tensor_info.h"
+
+namespace lpsgd {
+
+/// One row of `lpsgd show`: a layer after parameters and repetition are expanded.
+struct LayerInfo {
+  std::string name;                 // "layer1.0.conv1"
+  std::string kind;                 // "conv", "batch_norm", "relu", ...
+  std::vector<std::int64_t> shape;  // of its output for one sample: (H, W, C) or (features)
+  std::int64_t parameters = 0;
+  std::int64_t flops = 0;  // forward, one sample, multiply-add = 2
+};
+
+/// A network's description with every shape inferred; needs no backend and no memory for parameters.
+class NetworkSpec {
+ public:
+  /// Reads and checks the YAML tree (docs/networks.md). A misfit names the layer. ConfigError.
+  explicit NetworkSpec(const config::Value& value);
+  ~NetworkSpec();
+  NetworkSpec(NetworkSpec&&) noexcept;
+  NetworkSpec& operator=(NetworkSpec&&) noexcept;
+
+  const std::string& name() const;
+  const std::vector<std::int64_t>& input_shape() const;  // one sample: (H, W, C)
+  std::int64_t classes() const;
+  const std::vector<LayerInfo>& layers() const;
+  const std::vector<TensorInfo>& tensors() const;  // trainable, in order
+  std::int64_t parameters() const;
+  std::int64_t flops() const;
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A value that is not trained but belongs to the model: batch norm's running statistics.
+struct NamedBuffer {
+  std::string name;  // "bn1.running_mean"
+  std::vector<std::int64_t> shape;
+  std::span<float> values;
+};
+
+/// Sums over the samples seen since take_metrics().
+struct BatchMetrics {
+  double loss = 0;  // sum over samples of the cross-entropy
+  std::int64_t top1 = 0, top5 = 0, samples = 0;
+};
+
+/// Where time went: one operation's passes, summed since the last take_times().
+struct OperationTime {
+  std::string name;                  // of its layer, and of the last one fused into it: "bn1+act1"
+  double forward = 0, backward = 0;  // seconds
+};
+
+struct NetworkOptions {
+  std::int64_t batch = 1;       // samples per call, this rank's part
+  std::uint32_t seed = 1;       // initial weights
+  int threads = 1;              // of the CPU backend, for this rank
+  bool inference_only = false;  // no gradients, no backward
+};
+
+class Network {
+ public:
+  Network(const NetworkSpec& spec, const NetworkOptions& options);  // the CPU backend (oneDNN)
+  ~Network();
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  const std::vector<TensorInfo>& tensors() const;
+  std::span<float> parameters();  // arena: tensors at their offsets, in memory order (O-H-W-I, out x in)
+  std::span<const float> parameters() const;
+  std::span<float> gradients();        // arena, laid out like parameters
+  std::vector<NamedBuffer> buffers();  // running statistics, in order
+  /// The order in which backward announces the tensors: the same on every rank and in every step.
+  const std::vector<std::size_t>& announce_order() const;
+
+  /// inputs: (batch, H, W, C) float32; labels: batch class numbers. In training mode batch norm uses the
+  /// batch's own statistics and updates the running ones; in evaluation the first `valid` samples count.
+  void forward_train(std::span<const float> inputs, std::span<const std::int32_t> labels);
+  void forward_eval(std::span<const float> inputs, std::span<const std::int32_t> labels, std::int64_t valid);
+  /// Gradients of the mean loss over the batch of the last forward_train. Calls announce(tensor) as soon as
+  /// that tensor's gradient is final, in announce_order().
+  void backward(const std::function<void(std::size_t)>& announce);
+  BatchMetrics take_metrics();
+  /// Class scores (batch, classes) of the last forward, before the softmax.
+  std::span<const float> logits() const;
+  std::vector<OperationTime> take_times();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Copies a tensor between memory order and PyTorch's (conv O-H-W-I <-> O-I-H-W; others are equal).
+void to_pytorch_order(const TensorInfo& tensor, const float* memory, float* pytorch);
+void from_pytorch_order(const TensorInfo& tensor, const float* pytorch, float* memory);
+
+}  // namespace lpsgd

@@ -1,0 +1,121 @@
+// The operations that a backend implements. Layers are written over these; an operation is planned once, with
+// its memory, and then runs step after step without allocating or creating anything.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/tensor_info.h"
+#include "nn/shape.h"
+
+namespace lpsgd {
+
+/// A planned operation. forward() and backward() work on the memory it was planned with.
+class Op {
+ public:
+  virtual ~Op() = default;
+  /// `training`: batch norm uses and records the batch's statistics.
+  virtual void forward(bool training) = 0;
+  /// Reads the output's gradient(s); writes the inputs' gradients and the parameters'.
+  virtual void backward() = 0;
+};
+
+/// A trainable tensor's place in the arenas. `gradient` is null for inference.
+struct ParameterView {
+  const TensorInfo* info = nullptr;
+  const float* value = nullptr;
+  float* gradient = nullptr;
+};
+
+/// An input of an operation, (batch, shape...) in NHWC. `gradient` is null where none is asked for.
+struct InputView {
+  Shape shape;
+  const float* value = nullptr;
+  float* gradient = nullptr;
+};
+
+/// The memory that an operation is planned with. Device memory for a device backend.
+struct Binding {
+  std::int64_t batch = 1;
+  bool training = true;  // backward will be called
+  std::vector<InputView> inputs;
+  Shape shape;  // of the output
+  float* output = nullptr;
+  /// The output's gradient is the sum of these: one, unless the layer sums_gradients().
+  std::vector<const float*> output_gradients;
+  std::vector<ParameterView> parameters;
+  std::vector<float*> buffers;
+  // The epilogue: output = relu(layer(inputs) + residual). `masked` receives the gradient of the sum, which
+  // is also the residual's gradient; it is null where no one needs it (no ReLU, or no residual).
+  const float* residual = nullptr;
+  bool relu = false;
+  float* masked = nullptr;
+
+  std::int64_t elements() const { return batch * elements_of(shape).value_or(0); }
+};
+
+struct ConvDesc {
+  Size2 kernel, stride, pad;
+  std::int64_t filters = 1, groups = 1;
+  bool bias = true;
+};
+
+struct PoolDesc {
+  enum class Kind : std::uint8_t { max, average } kind = Kind::max;
+  Size2 kernel, stride, pad;
+  bool count_pad = true;  // average: padding counts in the divisor
+};
+
+struct BatchNormDesc {
+  double eps = 1e-5, momentum = 0.1;
+};
+
+enum class Activation : std::uint8_t { relu, tanh };
+
+/// The loss: softmax cross-entropy of logits (batch, classes).
+class LossOp {
+ public:
+  struct Sums {
+    double loss = 0;
+    std::int64_t top1 = 0, top5 = 0;
+  };
+  virtual ~LossOp() = default;
+  /// Sums over the first `valid` samples. A label's rank is the number of classes with a greater score, or
+  /// an equal one and a lower index.
+  virtual Sums forward(std::span<const std::int32_t> labels, std::int64_t valid) = 0;
+  /// Writes (softmax - onehot) / batch for the labels of the last forward.
+  virtual void backward() = 0;
+};
+
+/// A device: memory and operations. One object serves one network on one rank.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;
+  /// Zeroed memory of `elements` floats, aligned to 64 bytes, that lives as long as the backend.
+  virtual float* allocate(std::int64_t elements) = 0;
+  /// Called once, when every operation is made: memory that operations share is allocated here.
+  virtual void seal() = 0;
+  /// Called on the rank's own thread before a pass, with the threads it may use.
+  virtual void enter() = 0;
+
+  virtual std::unique_ptr<Op> conv(const Binding& binding, const ConvDesc& desc) = 0;
+  virtual std::unique_ptr<Op> dense(const Binding& binding) = 0;
+  virtual std::unique_ptr<Op> batch_norm(const Binding& binding, const BatchNormDesc& desc) = 0;
+  virtual std::unique_ptr<Op> activation(const Binding& binding, Activation kind) = 0;
+  virtual std::unique_ptr<Op> add(const Binding& binding) = 0;
+  virtual std::unique_ptr<Op> pool(const Binding& binding, const PoolDesc& desc) = 0;
+  /// (N, H, W, C) to (N, C, H, W), so that a flattened image has PyTorch's order of features.
+  virtual std::unique_ptr<Op> channels_first(const Binding& binding) = 0;
+  /// into = sum of `terms`; `into` may be one of them.
+  virtual std::unique_ptr<Op> sum(float* into, std::vector<const float*> terms, std::int64_t elements) = 0;
+  virtual std::unique_ptr<LossOp> softmax_cross_entropy(const float* logits, float* gradient,
+                                                        std::int64_t batch, std::int64_t classes) = 0;
+};
+
+/// The backend over oneDNN and OpenMP.
+std::unique_ptr<Backend> make_cpu_backend(int threads);
+
+}  // namespace lpsgd

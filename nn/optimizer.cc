@@ -1,0 +1,114 @@
+#include "nn/optimizer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/error.h"
+#include "nn/cpu/kernels.h"
+
+namespace lpsgd {
+
+namespace {
+
+constexpr std::array kinds{TensorKind::conv, TensorKind::dense, TensorKind::norm,
+                           TensorKind::bias, TensorKind::lstm,  TensorKind::embedding};
+
+bool is_kind(const std::string& word) {
+  return std::any_of(kinds.begin(), kinds.end(), [&](TensorKind kind) { return word == to_text(kind); });
+}
+
+std::vector<std::string> kind_words() {
+  std::vector<std::string> words;
+  for (const TensorKind kind : kinds) words.emplace_back(to_text(kind));
+  return words;
+}
+
+/// The 2-norm of all gradients: squares are added in double, tensor by tensor, in the order of memory.
+double norm(const std::vector<TensorInfo>& tensors, std::span<const float> gradients) {
+  double sum = 0;
+  for (const TensorInfo& t : tensors) {
+    const float* g = gradients.data() + t.offset;
+    double lanes[8] = {};
+    std::int64_t i = 0;
+    for (; i + 8 <= t.elements; i += 8)
+      for (int j = 0; j < 8; ++j) lanes[j] += static_cast<double>(g[i + j]) * static_cast<double>(g[i + j]);
+    for (int j = 0; i < t.elements; ++i, ++j)
+      lanes[j] += static_cast<double>(g[i]) * static_cast<double>(g[i]);
+    for (const double lane : lanes) sum += lane;
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+void fields(config::Visitor& v, OptimizerOptions& o) {
+  std::size_t kind = 0;
+  v.choice("kind", kind, std::array{"sgd"}, "the only one: SGD with momentum, as torch.optim.SGD");
+  v.field("momentum", o.momentum, "mu in v = mu*v + g", {.min = 0, .max = 1});
+  v.field("nesterov", o.nesterov, "step along g + mu*v instead of v");
+  v.field("weight_decay", o.weight_decay, "wd in g = g + wd*w", {.min = 0});
+  v.custom(
+      "no_decay", "list of conv, dense, norm, bias, lstm, embedding", "kinds of tensors that are not decayed",
+      [&](const config::Value& value, const std::string& path) {
+        if (!value.is_sequence()) config::fail(value.origin, path, "expected a list of kinds of tensors");
+        o.no_decay.clear();
+        for (const config::Value& item : value.items) {
+          const std::string word = config::to_string(item, path);
+          if (!is_kind(word)) {
+            const std::vector<std::string> words = kind_words();
+            const auto near = config::nearest(word, words);
+            config::fail(
+                item.origin, path,
+                fmt::format("'{}' is not a kind of tensor{}; allowed: {}", word,
+                            near ? fmt::format(", did you mean '{}'?", *near) : "", fmt::join(words, ", ")));
+          }
+          o.no_decay.push_back(word);
+        }
+      },
+      [&] {
+        config::Value list = config::Value::sequence();
+        for (const std::string& word : o.no_decay) list.items.push_back(config::Value::plain(word));
+        return list;
+      });
+  v.field("clip_norm", o.clip_norm,
+          "gradients are scaled so that their 2-norm over all tensors is at most this; 0: off", {.min = 0});
+}
+
+Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena)
+    : options_(options), tensors_(std::move(tensors)), momentum_(arena) {
+  for (const std::string& word : options_.no_decay) require(is_kind(word), "no_decay names kinds of tensors");
+}
+
+void Optimizer::step(std::span<float> parameters, std::span<const float> gradients, double lr) {
+  require(parameters.size() == momentum_.size() && gradients.size() == momentum_.size(),
+          "the arenas have one layout");
+  float scale = 1.0f;
+  if (options_.clip_norm > 0) {
+    // PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1.
+    const double factor = options_.clip_norm / (norm(tensors_, gradients) + 1e-6);
+    if (factor < 1) scale = static_cast<float>(factor);
+  }
+  const cpu::Kernels& k = cpu::kernels();
+  // Neighbours with one decay go in one pass; the padding between them is zero and stays so.
+  for (std::size_t first = 0; first < tensors_.size();) {
+    const auto decayed = [&](std::size_t t) {
+      return std::find(options_.no_decay.begin(), options_.no_decay.end(), to_text(tensors_[t].kind)) ==
+             options_.no_decay.end();
+    };
+    const bool decay = decayed(first);
+    std::size_t last = first + 1;
+    while (last < tensors_.size() && decayed(last) == decay) ++last;
+    const std::int64_t begin = tensors_[first].offset;
+    const std::int64_t end = tensors_[last - 1].offset + tensors_[last - 1].elements;
+    k.sgd(parameters.data() + begin, gradients.data() + begin, momentum_.data() + begin, end - begin,
+          static_cast<float>(lr), static_cast<float>(options_.momentum),
+          decay ? static_cast<float>(options_.weight_decay) : 0.0f, scale, options_.nesterov);
+    first = last;
+  }
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,40 @@
+// SGD with momentum, Nesterov's variant, weight decay and clipping, in PyTorch's convention
+// (torch.optim.SGD): g += wd*w; v = mu*v + g; w -= lr*(nesterov ? g + mu*v : v). One pass over the arena.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/config.h"
+#include "core/tensor_info.h"
+
+namespace lpsgd {
+
+struct OptimizerOptions {
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0;
+  std::vector<std::string> no_decay = {};  // kinds that are not decayed: norm, bias, ...
+  double clip_norm = 0;  // gradients are scaled so that their 2-norm over all tensors is at most this; 0: off
+};
+void fields(config::Visitor& visitor, OptimizerOptions& options);  // section `optimizer`
+
+class Optimizer {
+ public:
+  Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena);
+  /// One step: reads `gradients`, updates `parameters` and the momentum. The first step's v is g, as
+  /// PyTorch's.
+  void step(std::span<float> parameters, std::span<const float> gradients, double lr);
+  std::span<float> momentum() { return momentum_; }  // arena, laid out like parameters
+  std::span<const float> momentum() const { return momentum_; }
+
+ private:
+  OptimizerOptions options_;
+  std::vector<TensorInfo> tensors_;
+  Buffer<float> momentum_;
+};
+
+}  // namespace lpsgd

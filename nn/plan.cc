@@ -1,0 +1,284 @@
+#include "nn/plan.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace lpsgd {
+
+namespace {
+
+constexpr std::int64_t step_floats = 16;
+
+std::int64_t rounded(std::int64_t elements) {
+  return (std::max<std::int64_t>(elements, 1) + step_floats - 1) / step_floats * step_floats;
+}
+
+}  // namespace
+
+std::int64_t OffsetAllocator::take(std::int64_t elements) {
+  const std::int64_t need = rounded(elements);
+  for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+    if (hole->elements < need) continue;
+    const std::int64_t offset = hole->offset;
+    hole->offset += need;
+    hole->elements -= need;
+    if (hole->elements == 0) holes_.erase(hole);
+    return offset;
+  }
+  std::int64_t offset = end_;
+  if (!holes_.empty() && holes_.back().offset + holes_.back().elements == end_) {
+    offset = holes_.back().offset;  // grow the last hole
+    holes_.pop_back();
+  }
+  end_ = offset + need;
+  high_water_ = std::max(high_water_, end_);
+  return offset;
+}
+
+void OffsetAllocator::give_back(std::int64_t offset, std::int64_t elements) {
+  const std::int64_t size = rounded(elements);
+  auto next = std::find_if(holes_.begin(), holes_.end(), [&](const Hole& h) { return h.offset > offset; });
+  next = holes_.insert(next, {offset, size});
+  const auto merge = [&](std::vector<Hole>::iterator a) {
+    const auto b = a + 1;
+    if (b == holes_.end() || a->offset + a->elements != b->offset) return;
+    a->elements += b->elements;
+    holes_.erase(b);
+  };
+  merge(next);
+  if (next != holes_.begin()) merge(next - 1);
+}
+
+namespace {
+
+class Planner {
+ public:
+  Planner(const Graph& graph, bool training) : graph_(graph), training_(training) {}
+
+  Plan run() {
+    count_readers();
+    make_steps();
+    place_values();
+    if (training_) plan_backward();
+    return std::move(plan_);
+  }
+
+ private:
+  const Layer& layer(std::size_t node) const { return *graph_.nodes[node].layer; }
+  std::int64_t elements(std::size_t node) const { return elements_of(graph_.nodes[node].shape).value_or(0); }
+
+  void count_readers() {
+    readers_.assign(graph_.nodes.size(), 0);
+    for (const Node& node : graph_.nodes)
+      for (const std::size_t i : node.inputs) ++readers_[i];
+    ++readers_.back();  // the loss
+  }
+
+  // ---- fusion
+
+  /// The step that writes `node`, if it may take one more layer into its pass.
+  std::optional<std::size_t> extendable(std::size_t node, bool residual, bool relu) const {
+    if (readers_[node] != 1) return std::nullopt;
+    for (std::size_t s = plan_.steps.size(); s-- > 0;) {
+      const PlanStep& step = plan_.steps[s];
+      if (step.output != node) continue;
+      if (step.relu || (step.residual && residual)) return std::nullopt;
+      const Epilogue epilogue{residual || step.residual.has_value(), relu};
+      return layer(step.node).fuses(epilogue) ? std::optional(s) : std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  void extend(std::size_t s, std::size_t node, std::optional<std::size_t> residual, bool relu) {
+    PlanStep step = plan_.steps[s];
+    plan_.steps.erase(plan_.steps.begin() + static_cast<std::ptrdiff_t>(s));
+    step.output = node;
+    if (residual) step.residual = residual;
+    step.relu = step.relu || relu;
+    plan_.steps.push_back(std::move(step));  // it runs where the last fused layer stood
+  }
+
+  void make_steps() {
+    plan_.value_of.resize(graph_.nodes.size());
+    for (std::size_t n = 1; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      plan_.value_of[n] = n;
+      if (node.layer->is_view()) {
+        plan_.value_of[n] = plan_.value_of[node.inputs[0]];
+        continue;
+      }
+      if (node.layer->is_relu()) {
+        if (const auto s = extendable(node.inputs[0], false, true)) {
+          extend(*s, n, std::nullopt, true);
+          continue;
+        }
+      }
+      if (node.layer->is_sum() && node.inputs.size() == 2 && fuse_sum(n)) continue;
+      PlanStep step;
+      step.node = step.output = n;
+      for (const std::size_t i : node.inputs) step.inputs.push_back(plan_.value_of[i]);
+      plan_.steps.push_back(std::move(step));
+    }
+  }
+
+  bool fuse_sum(std::size_t n) {
+    const std::vector<std::size_t>& in = graph_.nodes[n].inputs;
+    for (const auto& [main, other] : {std::pair(in[0], in[1]), std::pair(in[1], in[0])}) {
+      const auto s = extendable(main, true, false);
+      if (!s) continue;
+      extend(*s, n, plan_.value_of[other], false);
+      return true;
+    }
+    return false;
+  }
+
+  // ---- forward's memory
+
+  void place_values() {
+    const std::size_t count = graph_.nodes.size();
+    plan_.values.resize(count);
+    std::vector<std::size_t> reads(count, 0);  // of each value, by steps and the loss
+    std::vector<bool> keeps(count, false);     // backward reads the value where it was written
+    for (const PlanStep& step : plan_.steps) {
+      for (const std::size_t v : step.inputs) ++reads[v];
+      if (step.residual) ++reads[*step.residual];
+      keeps[step.output] = step.relu || layer(step.node).backward_reads_output();
+    }
+    keeps[0] = true;
+    ++reads[plan_.value_of.back()];
+
+    OffsetAllocator arena;
+    const auto place = [&](std::size_t v) { plan_.values[v] = {arena.take(elements(v)), elements(v)}; };
+    std::vector<std::size_t> left = reads;
+    place(0);
+    for (const PlanStep& step : plan_.steps) {
+      const std::size_t in = step.inputs[0];
+      const bool over = layer(step.node).in_place() && step.inputs.size() == 1 && reads[in] == 1 && in != 0 &&
+                        !(training_ && keeps[in]);
+      if (over) {
+        plan_.values[step.output] = plan_.values[in];
+        continue;
+      }
+      place(step.output);
+      if (training_) continue;  // backward reads what forward wrote
+      const auto done = [&](std::size_t v) {
+        if (--left[v] == 0) arena.give_back(plan_.values[v].offset, plan_.values[v].elements);
+      };
+      for (const std::size_t v : step.inputs) done(v);
+      if (step.residual) done(*step.residual);
+    }
+    plan_.value_arena = arena.high_water();
+  }
+
+  // ---- backward
+
+  std::size_t new_gradient(std::int64_t size) {
+    plan_.gradients.push_back({gradient_arena_.take(size), size});
+    uses_.push_back(0);
+    return plan_.gradients.size() - 1;
+  }
+  void release(std::size_t g) {
+    if (uses_[g] == 0) gradient_arena_.give_back(plan_.gradients[g].offset, plan_.gradients[g].elements);
+  }
+  void contribute(std::size_t value, std::size_t g) {
+    if (!needs_[value]) return;
+    pending_[value].push_back(g);
+    ++uses_[g];
+  }
+
+  void plan_backward() {
+    needs_.assign(graph_.nodes.size(), false);
+    pending_.resize(graph_.nodes.size());
+    for (const PlanStep& step : plan_.steps) {
+      bool needs = !graph_.nodes[step.node].tensors.empty() || (step.residual && needs_[*step.residual]);
+      for (const std::size_t v : step.inputs) needs = needs || needs_[v];
+      needs_[step.output] = needs;
+    }
+    contribute(plan_.value_of.back(), new_gradient(graph_.classes));
+    for (std::size_t s = plan_.steps.size(); s-- > 0;) backward_step(plan_.steps[s]);
+    plan_.gradient_arena = gradient_arena_.high_water();
+  }
+
+  void backward_step(PlanStep& step) {
+    step.input_gradients.resize(step.inputs.size());
+    if (!needs_[step.output]) return;
+    const Layer& main = layer(step.node);
+    const std::int64_t size = elements(step.output);
+    std::vector<std::size_t> sources = std::move(pending_[step.output]);
+    require(!sources.empty(), "a value has no gradient");
+    for (const std::size_t g : sources) --uses_[g];
+
+    // A buffer that no one else waits for may be written over, value by value.
+    constexpr std::size_t no_gradient = SIZE_MAX;
+    std::size_t spare = no_gradient;
+    for (const std::size_t g : sources)
+      if (uses_[g] == 0) spare = g;
+
+    if (main.is_sum() && !step.relu) {
+      for (const std::size_t v : step.inputs)
+        for (const std::size_t g : sources) contribute(v, g);
+      release_finished(sources);
+      return;
+    }
+    step.backward = true;
+    for (const std::size_t t : graph_.nodes[step.node].tensors) plan_.announce_order.push_back(t);
+    step.output_gradients = sources;
+    std::vector<std::size_t> finished = sources;  // released at the end unless used on
+
+    if (sources.size() > 1 && !main.sums_gradients()) {
+      step.sum_into = spare != no_gradient ? spare : new_gradient(size);
+      if (spare == no_gradient) finished.push_back(*step.sum_into);
+      spare = no_gradient;
+    }
+    const bool elementwise = main.sums_gradients();
+    if (main.is_sum() || step.residual || (elementwise && !main.in_place() && sources.size() > 1)) {
+      const bool alias = sources.size() == 1 && !step.relu;  // the sum's gradient is the output's
+      if (alias) {
+        if (step.residual) contribute(*step.residual, sources[0]);
+      } else {
+        step.masked = spare != no_gradient ? spare : new_gradient(size);
+        if (spare == no_gradient) finished.push_back(*step.masked);
+        if (step.residual) contribute(*step.residual, *step.masked);
+      }
+      spare = no_gradient;
+      if (main.is_sum()) {
+        for (const std::size_t v : step.inputs) contribute(v, *step.masked);
+        release_finished(finished);
+        return;
+      }
+    }
+    for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+      const std::size_t v = step.inputs[i];
+      if (!needs_[v]) continue;
+      const std::size_t g = elementwise && spare != no_gradient ? spare : new_gradient(elements(v));
+      if (g == spare) spare = no_gradient;
+      step.input_gradients[i] = g;
+      contribute(v, g);
+    }
+    release_finished(finished);
+  }
+
+  void release_finished(std::vector<std::size_t> finished) {
+    std::sort(finished.begin(), finished.end());
+    finished.erase(std::unique(finished.begin(), finished.end()), finished.end());
+    for (const std::size_t g : finished) release(g);
+  }
+
+  const Graph& graph_;
+  bool training_;
+  Plan plan_;
+  std::vector<std::size_t> readers_;
+  std::vector<bool> needs_;                        // per value: a gradient is asked for
+  std::vector<std::vector<std::size_t>> pending_;  // per value: the parts of its gradient
+  std::vector<std::size_t> uses_;                  // per gradient: values that wait for it
+  OffsetAllocator gradient_arena_;
+};
+
+}  // namespace
+
+Plan make_plan(const Graph& graph, bool training) {
+  return Planner(graph, training).run();
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,59 @@
+// The plan of a network's passes: which layers run as one operation, which memory each tensor lies in, and in
+// which order backward goes. Made once, from the graph alone; knows no device.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "nn/graph.h"
+
+namespace lpsgd {
+
+/// Places in one arena, given out by first fit and taken back, for tensors whose lifetimes are known.
+class OffsetAllocator {
+ public:
+  std::int64_t take(std::int64_t elements);  // offset in floats, a multiple of 16
+  void give_back(std::int64_t offset, std::int64_t elements);
+  std::int64_t high_water() const { return high_water_; }
+
+ private:
+  struct Hole {
+    std::int64_t offset, elements;
+  };
+  std::vector<Hole> holes_;  // by offset, no two touching
+  std::int64_t end_ = 0, high_water_ = 0;
+};
+
+/// An operation: a layer with what is fused into its pass. Values are named by the node that writes them;
+/// gradients are numbers of buffers in Plan::gradients.
+struct PlanStep {
+  std::size_t node = 0;    // the layer that computes
+  std::size_t output = 0;  // the node whose value it writes: the last one fused
+  std::vector<std::size_t> inputs;
+  std::optional<std::size_t> residual;
+  bool relu = false;
+
+  // Backward, if it has any.
+  bool backward = false;
+  std::vector<std::size_t> output_gradients;
+  std::optional<std::size_t> sum_into;  // the output's gradients are summed here first, by an operation apart
+  std::optional<std::size_t> masked;
+  std::vector<std::optional<std::size_t>> input_gradients;
+};
+
+struct Plan {
+  struct Place {
+    std::int64_t offset = 0, elements = 0;  // per sample; the arena holds `batch` times as much
+  };
+  std::vector<PlanStep> steps;        // in forward's order; backward runs them the other way
+  std::vector<std::size_t> value_of;  // per node: the node whose memory holds its output (views)
+  std::vector<Place> values;          // per node that is its own value
+  std::vector<Place> gradients;       // buffers of backward; number 0 is the logits' gradient
+  std::int64_t value_arena = 0, gradient_arena = 0;  // floats per sample
+  std::vector<std::size_t> announce_order;           // tensors
+};
+
+Plan make_plan(const Graph& graph, bool training);
+
+}  // namespace lpsgd

@@ -1,0 +1,85 @@
+#include "nn/schedule.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace lpsgd {
+
+namespace {
+
+constexpr double most_epochs = 1e9;
+
+void parse_decay(ScheduleOptions& o, const config::Value& value, const std::string& path) {
+  if (!value.is_map() && !value.is_null())
+    config::fail(value.origin, path, "expected {epoch: factor, ...} or {every: epochs, factor: number}");
+  o.decay.clear();
+  o.every = 0;
+  o.factor = 1;
+  if (value.find("every") || value.find("factor")) {
+    config::Reader reader(value, path);
+    reader.required();
+    reader.field("every", o.every, "", {.min = 1, .max = most_epochs});
+    reader.required();
+    reader.field("factor", o.factor, "", {.min = 0, .min_open = true});
+    reader.finish();
+    return;
+  }
+  for (const config::Value::Entry& e : value.entries) {
+    config::Value key = config::Value::plain(e.key);
+    key.origin = e.origin;
+    std::int64_t epoch = 0;
+    const auto [end, error] = std::from_chars(e.key.data(), e.key.data() + e.key.size(), epoch);
+    if (error != std::errc{} || end != e.key.data() + e.key.size() || epoch < 1 ||
+        static_cast<double>(epoch) > most_epochs)
+      config::fail(
+          e.origin, path,
+          fmt::format("'{}' is no epoch; expected {{epoch: factor, ...}} or {{every: epochs, factor: "
+                      "number}}",
+                      e.key));
+    o.decay[epoch] = config::to_number(e.value, path + "." + e.key, {.min = 0, .min_open = true});
+  }
+}
+
+config::Value write_decay(const ScheduleOptions& o) {
+  config::Value map = config::Value::map();
+  if (o.every > 0) {
+    map.set("every", config::Value::plain(fmt::format("{}", o.every)));
+    map.set("factor", config::Value::plain(config::number_text(o.factor)));
+  }
+  for (const auto& [epoch, factor] : o.decay)
+    map.set(fmt::format("{}", epoch), config::Value::plain(config::number_text(factor)));
+  return map;
+}
+
+}  // namespace
+
+void fields(config::Visitor& v, ScheduleOptions& o) {
+  v.field("lr", o.lr, "the learning rate after warm-up, before any decay", {.min = 0});
+  v.field("warmup_epochs", o.warmup_epochs, "epochs over which the rate rises linearly, step by step",
+          {.min = 0, .max = most_epochs});
+  v.field("warmup_from", o.warmup_from, "the rate of the first step of the warm-up", {.min = 0});
+  v.custom(
+      "decay", "{epoch: factor, ...} or {every: epochs, factor: number}",
+      "once that many epochs are done, the rate is multiplied by the factor",
+      [&](const config::Value& value, const std::string& path) { parse_decay(o, value, path); },
+      [&] { return write_decay(o); });
+}
+
+double learning_rate(const ScheduleOptions& o, std::int64_t step, std::int64_t steps_per_epoch) {
+  const std::int64_t epoch = step / steps_per_epoch;
+  double lr = o.lr;
+  if (epoch < o.warmup_epochs) {
+    const double share = static_cast<double>(step) / static_cast<double>(o.warmup_epochs * steps_per_epoch);
+    lr = o.warmup_from + (o.lr - o.warmup_from) * share;
+  }
+  if (o.every > 0) lr *= std::pow(o.factor, static_cast<double>(epoch / o.every));
+  for (const auto& [done, factor] : o.decay)
+    if (epoch >= done) lr *= factor;
+  return lr;
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,221 @@
+// The codecs' arithmetic, for host and device: what docs/numerics.md fixes, written once. The per-value rules
+// are templates over a `Lanes` type, so that the same text runs on one value (ScalarLanes; a GPU thread) and
+// on a SIMD vector of them (the CPU kernels). Every operation rounds once, in the order written.
+//
+// A Lanes type has F (float lanes), I (int32 lanes of the same count) and: bits(F) -> I and value(I) -> F
+// (reinterpretation), truncate(F) -> I, convert(I) -> F (both exact where used here).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/philox.h"
+
+namespace lpsgd {
+
+inline constexpr std::int32_t canonical_nan_bits = 0x7fc00000;
+inline constexpr std::int32_t infinity_bits = 0x7f800000;
+inline constexpr std::int32_t magnitude_mask = 0x7fffffff;
+
+struct ScalarLanes {
+  using F = float;
+  using I = std::int32_t;
+  LPSGD_HD static I bits(F x) { return __builtin_bit_cast(I, x); }
+  LPSGD_HD static F value(I x) { return __builtin_bit_cast(F, x); }
+  LPSGD_HD static I truncate(F x) { return static_cast<I>(x); }
+  LPSGD_HD static F convert(I x) { return static_cast<F>(x); }
+};
+
+LPSGD_HD bool is_finite(float x) {
+  return (ScalarLanes::bits(x) & magnitude_mask) < infinity_bits;
+}
+LPSGD_HD float canonical_nan() {
+  return ScalarLanes::value(canonical_nan_bits);
+}
+
+/// x, or the canonical NaN in place of any NaN.
+template <class L>
+LPSGD_HD typename L::F canonical(typename L::F x) {
+  const typename L::F nan = L::value(typename L::I{} + canonical_nan_bits);
+  return x == x ? x : nan;
+}
+
+/// a + b rounded once; every NaN that comes out is the canonical one.
+template <class L>
+LPSGD_HD typename L::F add(typename L::F a, typename L::F b) {
+  return canonical<L>(a + b);
+}
+
+// ---- Sizes (docs/wire-format.md)
+
+/// 32-bit words that hold the codes of m values.
+LPSGD_HD std::int64_t code_words(std::int64_t m, std::int64_t bits) {
+  return (m * bits + 31) / 32;
+}
+
+/// Bytes of a bucket's record: its scales, then its codes.
+LPSGD_HD std::int64_t record_bytes(std::int64_t m, std::int64_t scales, std::int64_t bits) {
+  return 4 * (scales + code_words(m, bits));
+}
+
+/// Bytes of the records of n values in buckets.
+LPSGD_HD std::int64_t records_bytes(std::int64_t n, std::int64_t bucket, std::int64_t scales,
+                                    std::int64_t bits) {
+  const std::int64_t full = n / bucket;
+  const std::int64_t rest = n - full * bucket;
+  return full * record_bytes(bucket, scales, bits) + (rest > 0 ? record_bytes(rest, scales, bits) : 0);
+}
+
+// ---- The dither
+
+/// The 16-bit half d of element e: half e mod 8 of Philox block floor(e/8).
+LPSGD_HD std::int32_t dither_half(std::int64_t element, std::uint32_t seed, std::uint32_t tensor,
+                                  std::uint32_t step, std::uint32_t rank, std::uint32_t round) {
+  const Philox4x32 block =
+      philox4x32(static_cast<std::uint32_t>(element / 8), tensor, step, 2 * rank + round - 1, seed,
+                 static_cast<std::uint32_t>(RandomUse::codec));
+  const std::uint32_t word = block.x[(element % 8) / 2];
+  return static_cast<std::int32_t>(element % 2 ? word >> 16 : word & 0xffffu);
+}
+
+/// Whether the dither (2d+1)/131072 is below `fraction`, as lanes of 1 or 0.
+template <class L>
+LPSGD_HD typename L::I dithers_up(typename L::I half, typename L::F fraction) {
+  const typename L::F dither = L::convert(half) * 0x1p-16f + 0x1p-17f;  // exact
+  const typename L::I one = typename L::I{} + 1;
+  return dither < fraction ? one : one - 1;
+}
+
+// ---- The sum over a bucket
+
+/// The fixed-order sum, one value at a time: blocks of 4096, 32 partial sums in each, the block sums summed
+/// by the same rule again. What runs in parallel computes the same tree.
+class FixedOrderSum {
+ public:
+  static constexpr int partials = 32;
+  static constexpr int block = 4096;
+
+  /// Adds the 32 partial sums of one block: for h = 16, 8, 4, 2, 1 sum j += sum j+h.
+  LPSGD_HD static float fold(float* p) {
+    for (int h = partials / 2; h > 0; h /= 2)
+      for (int j = 0; j < h; ++j) p[j] += p[j + h];
+    return p[0];
+  }
+
+  LPSGD_HD FixedOrderSum() {
+    for (int level = 0; level < levels; ++level) clear(level);
+  }
+  LPSGD_HD void add(float x) {
+    for (int level = 0;; ++level) {
+      partial_[level][count_[level] % partials] += x;
+      if (++count_[level] < block || level + 1 == levels) return;
+      x = fold(partial_[level]);
+      clear(level);
+    }
+  }
+  LPSGD_HD float total() {
+    for (int level = 0; level + 1 < levels; ++level) {
+      if (count_[level] == 0) continue;
+      partial_[level + 1][count_[level + 1] % partials] += fold(partial_[level]);
+      ++count_[level + 1];
+      clear(level);
+    }
+    const float sum = fold(partial_[levels - 1]);
+    clear(levels - 1);
+    return sum;
+  }
+
+ private:
+  static constexpr int levels = 4;  // 4096^4 values
+  LPSGD_HD void clear(int level) {
+    for (int j = 0; j < partials; ++j) partial_[level][j] = 0.0f;
+    count_[level] = 0;
+  }
+  float partial_[levels][partials];
+  std::int32_t count_[levels];
+};
+
+/// sum / count as float32; an empty side is 0.
+LPSGD_HD float mean(float sum, std::int64_t count) {
+  return count == 0 ? 0.0f : sum / static_cast<float>(count);
+}
+
+// ---- qsgd, sign_magnitude (QSGD, Alistarh et al. 2017, section 3; EDBT 2018, section 2.3)
+
+/// s = 2^(bits-1) - 1 levels above zero.
+LPSGD_HD std::int32_t qsgd_levels(int bits) {
+  return (1 << (bits - 1)) - 1;
+}
+
+/// What the bucket is divided by. A norm of 0 comes with values of 0 alone; divided by 1 they get code 0.
+LPSGD_HD float qsgd_divisor(float norm) {
+  return norm > 0 ? norm : 1.0f;
+}
+
+/// The code of v in a bucket of scale norm > 0: level | sign << (bits-1).
+template <class L>
+LPSGD_HD typename L::I qsgd_code(typename L::F v, float norm, typename L::I half, int bits) {
+  using F = typename L::F;
+  using I = typename L::I;
+  const F magnitude = L::value(L::bits(v) & magnitude_mask);
+  const F a = (magnitude / norm) * static_cast<float>(qsgd_levels(bits));
+  const I low = L::truncate(a);
+  const I level = low + dithers_up<L>(half, a - L::convert(low));
+  const I sign = (L::bits(v) >> 31) & (1 << (bits - 1));
+  const I zero = I{};
+  return level | (level == 0 ? zero : sign);
+}
+
+/// The value of any code: norm * (level/s), then the sign.
+template <class L>
+LPSGD_HD typename L::F qsgd_value(typename L::I code, float norm, int bits) {
+  using I = typename L::I;
+  const I level = code & qsgd_levels(bits);
+  const I sign = (code << (32 - bits)) & ~magnitude_mask;
+  return L::value(L::bits(norm * (L::convert(level) / static_cast<float>(qsgd_levels(bits)))) ^ sign);
+}
+
+// ---- fp16 and bf16: round to nearest even, NaN canonical
+
+LPSGD_HD std::uint16_t to_bf16(float x) {
+  const auto bits = static_cast<std::uint32_t>(ScalarLanes::bits(x));
+  if (x != x) return 0x7fc0;
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+LPSGD_HD float from_bf16(std::uint16_t h) {
+  return canonical<ScalarLanes>(ScalarLanes::value(static_cast<std::int32_t>(std::uint32_t{h} << 16)));
+}
+
+LPSGD_HD std::uint16_t to_fp16(float x) {
+  const auto bits = static_cast<std::uint32_t>(ScalarLanes::bits(x));
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return 0x7e00;
+  if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds to 2^16 or more
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14: adding 1/2 leaves the units of 2^-24 in the low bits, rounded to nearest even.
+    const float shifted = ScalarLanes::value(static_cast<std::int32_t>(magnitude)) + 0.5f;
+    return static_cast<std::uint16_t>(sign |
+                                      (static_cast<std::uint32_t>(ScalarLanes::bits(shifted)) - 0x3f000000u));
+  }
+  const std::uint32_t rounded = magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u);
+  return static_cast<std::uint16_t>(sign | (rounded >> 13));
+}
+
+LPSGD_HD float from_fp16(std::uint16_t h) {
+  const std::uint32_t sign = (std::uint32_t{h} & 0x8000u) << 16;
+  const std::uint32_t rest = h & 0x7fffu;
+  if (rest > 0x7c00u) return canonical_nan();
+  std::uint32_t bits = 0;
+  if (rest >= 0x7c00u) {
+    bits = 0x7f800000u;
+  } else if (rest >= 0x0400u) {
+    bits = (rest << 13) + 0x38000000u;
+  } else {
+    bits = static_cast<std::uint32_t>(ScalarLanes::bits(static_cast<float>(rest) * 0x1p-24f));
+  }
+  return ScalarLanes::value(static_cast<std::int32_t>(sign | bits));
+}
+
+}  // namespace lpsgd

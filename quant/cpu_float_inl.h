@@ -1,0 +1,129 @@
+// Codecs without a bucket scale: none (float32), fp16, bf16. The encoding is a natural array.
+#pragma once
+
+#include "quant/cpu_simd_inl.h"
+
+namespace lpsgd::LPSGD_ISA {
+namespace {
+
+/// Any lane's magnitude bits not below infinity's, gathered over many values.
+struct FiniteCheck {
+  I top = {};
+  LPSGD_INLINE void see(const F* v) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) top = greater(top, Lanes::bits(v[k]) & magnitude_mask);
+  }
+  LPSGD_INLINE bool finite() const { return largest(top) < infinity_bits; }
+};
+
+struct None {
+  using Code = float;
+  LPSGD_INLINE static void encode(const F* v, Code* out) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(out + k * kLanes, canonical<Lanes>(v[k]));
+  }
+  LPSGD_INLINE static void decode(const Code* in, F* v) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = canonical<Lanes>(load<F>(in + k * kLanes));
+  }
+};
+
+struct Bf16 {
+  using Code = std::uint16_t;
+  LPSGD_INLINE static void encode(const F* v, Code* out) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
+      const I x = Lanes::bits(v[k]);
+      const I rounded = ((x + 0x7fff + ((x >> 16) & 1)) >> 16) & 0xffff;
+      store(out + k * kLanes, __builtin_convertvector(v[k] == v[k] ? rounded : splat_bits(0x7fc0), H));
+    }
+  }
+  LPSGD_INLINE static void decode(const Code* in, F* v) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] =
+        canonical<Lanes>(Lanes::value(load_halves(in + k * kLanes) << 16));
+  }
+};
+
+struct Fp16 {
+  using Code = std::uint16_t;
+  LPSGD_INLINE static void encode(const F* v, Code* out) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
+#if defined(__AVX512F__)
+      const F x = canonical<Lanes>(v[k]);
+      store(out + k * kLanes, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(__AVX2__)
+      const F x = canonical<Lanes>(v[k]);
+      store(out + k * kLanes, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+      for (int j = 0; j < kLanes; ++j) out[k * kLanes + j] = to_fp16(v[k][j]);
+#endif
+    }
+  }
+  LPSGD_INLINE static void decode(const Code* in, F* v) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
+#if defined(__AVX512F__)
+      v[k] = canonical<Lanes>(_mm512_cvtph_ps(load<__m256i>(in + k * kLanes)));
+#elif defined(__AVX2__)
+      v[k] = canonical<Lanes>(_mm256_cvtph_ps(load<__m128i>(in + k * kLanes)));
+#else
+      for (int j = 0; j < kLanes; ++j) v[k][j] = from_fp16(in[k * kLanes + j]);
+#endif
+    }
+  }
+};
+
+template <class T, bool residuals>
+bool float_encode_values(const float* values, float* residual, std::int64_t n, std::byte* out) {
+  using Code = typename T::Code;
+  FiniteCheck check;
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    F v[kVectors];
+    load_block<residuals>(values + at, advanced(residual, at), n - at, v);
+    check.see(v);
+    Code codes[kBlock];
+    T::encode(v, codes);
+    std::byte* to = out + at * static_cast<std::int64_t>(sizeof(Code));
+    if (n - at >= kBlock) [[likely]]
+      std::memcpy(to, codes, sizeof codes);
+    else
+      unpad(codes, (n - at) * static_cast<std::int64_t>(sizeof(Code)), to);
+    if constexpr (residuals) {
+      F q[kVectors];
+      T::decode(codes, q);
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = canonical<Lanes>(v[k] - q[k]);
+      store_block<false>(residual + at, n - at, v);
+    }
+  }
+  return check.finite();
+}
+
+template <class T>
+bool float_encode(const CodecSpec&, const float* values, float* residual, std::int64_t n, std::int64_t,
+                  std::int64_t, const CodingContext&, std::byte* out) {
+  return residual ? float_encode_values<T, true>(values, residual, n, out)
+                  : float_encode_values<T, false>(values, nullptr, n, out);
+}
+
+template <class T, bool adds>
+bool float_decode_values(const std::byte* in, std::int64_t n, float* out) {
+  using Code = typename T::Code;
+  FiniteCheck check;
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    Code codes[kBlock];
+    const std::byte* from = in + at * static_cast<std::int64_t>(sizeof(Code));
+    if (n - at >= kBlock) [[likely]]
+      std::memcpy(codes, from, sizeof codes);
+    else
+      pad(from, (n - at) * static_cast<std::int64_t>(sizeof(Code)), codes, sizeof codes);
+    F v[kVectors];
+    T::decode(codes, v);
+    check.see(v);
+    store_block<adds>(out + at, n - at, v);
+  }
+  return check.finite();
+}
+
+template <class T>
+bool float_decode(const CodecSpec&, const std::byte* in, std::int64_t n, std::int64_t, bool adds,
+                  float* out) {
+  return adds ? float_decode_values<T, true>(in, n, out) : float_decode_values<T, false>(in, n, out);
+}
+
+}  // namespace
+}  // namespace lpsgd::LPSGD_ISA

@@ -1,0 +1,238 @@
+// Vectors of the instruction set that this file is compiled for. Everything here and in the other cpu_*_inl.h
+// has internal linkage (namespace LPSGD_ISA::{anonymous}), so that no AVX code can stand in for a function of
+// the rest of the program. Work goes in blocks of 64 values; a partial block is padded with +0.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "quant/codec_math_device.h"
+#include "quant/cpu_codec.h"
+
+#define LPSGD_INLINE [[gnu::always_inline]] inline
+
+// Loops over a block's vectors are unrolled where a block fits the registers.
+#if defined(__AVX512F__)
+#define LPSGD_UNROLL _Pragma("GCC unroll 4")
+#elif defined(__AVX2__)
+#define LPSGD_UNROLL _Pragma("GCC unroll 8")
+#else
+#define LPSGD_UNROLL
+#endif
+
+namespace lpsgd::LPSGD_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+using Native = __m512i;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+using Native = __m256i;
+#else
+constexpr int kLanes = 4;
+using Native = __m128i;
+#endif
+
+constexpr int kBlock = 64;
+constexpr int kVectors = kBlock / kLanes;               // of a block
+constexpr int kRow = FixedOrderSum::partials / kLanes;  // vectors of the 32 partial sums
+
+typedef float F __attribute__((vector_size(4 * kLanes)));
+typedef std::int32_t I __attribute__((vector_size(4 * kLanes)));
+typedef std::uint16_t H __attribute__((vector_size(2 * kLanes)));
+typedef std::uint8_t B __attribute__((vector_size(kLanes)));
+typedef std::uint64_t Q __attribute__((vector_size(4 * kLanes)));
+
+struct Lanes {
+  using F = LPSGD_ISA::F;
+  using I = LPSGD_ISA::I;
+  LPSGD_INLINE static I bits(F x) { return reinterpret_cast<I>(x); }
+  LPSGD_INLINE static F value(I x) { return reinterpret_cast<F>(x); }
+  LPSGD_INLINE static I truncate(F x) { return __builtin_convertvector(x, I); }
+  LPSGD_INLINE static F convert(I x) { return __builtin_convertvector(x, F); }
+};
+
+// Unaligned access to any memory.
+template <class V, class P>
+LPSGD_INLINE V load(const P* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V, class P>
+LPSGD_INLINE void store(P* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+LPSGD_INLINE I splat_bits(std::int32_t x) {
+  return I{} + x;
+}
+LPSGD_INLINE F splat(float x) {
+  return Lanes::value(splat_bits(ScalarLanes::bits(x)));
+}  // keeps -0
+
+/// Unsigned 16- and 8-bit lanes in memory as int32 lanes.
+LPSGD_INLINE I load_halves(const void* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<I>(_mm512_cvtepu16_epi32(load<__m256i>(p)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<I>(_mm256_cvtepu16_epi32(load<__m128i>(p)));
+#else
+  return __builtin_convertvector(load<H>(p), I);
+#endif
+}
+LPSGD_INLINE I load_bytes(const void* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<I>(_mm512_cvtepu8_epi32(load<__m128i>(p)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<I>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(load<long long>(p))));
+#else
+  return __builtin_convertvector(load<B>(p), I);
+#endif
+}
+
+LPSGD_INLINE I lane_numbers() {
+#if defined(__AVX512F__)
+  return I{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif defined(__AVX2__)
+  return I{0, 1, 2, 3, 4, 5, 6, 7};
+#else
+  return I{0, 1, 2, 3};
+#endif
+}
+
+/// One bit per lane: x >= 0.
+LPSGD_INLINE std::uint32_t not_negative(F x) {
+#if defined(__AVX512F__)
+  return _cvtmask16_u32(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GE_OQ));
+#elif defined(__AVX2__)
+  return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GE_OQ)));
+#else
+  return static_cast<std::uint32_t>(_mm_movemask_ps(_mm_cmpge_ps(x, _mm_setzero_ps())));
+#endif
+}
+
+/// Lane j is `one` where bit j of `bits` is set, else `zero`.
+LPSGD_INLINE F choose(std::uint32_t bits, F one, F zero) {
+#if defined(__AVX512F__)
+  return _mm512_mask_blend_ps(_cvtu32_mask16(bits), zero, one);
+#else
+  const I lane = splat_bits(1) << lane_numbers();
+  return (splat_bits(static_cast<std::int32_t>(bits)) & lane) != 0 ? one : zero;
+#endif
+}
+
+LPSGD_INLINE F fused_multiply_add(F a, F b, F c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  for (int j = 0; j < kLanes; ++j) c[j] = __builtin_fmaf(a[j], b[j], c[j]);
+  return c;
+#endif
+}
+
+LPSGD_INLINE F rotated(F x, int by) {
+  return __builtin_shuffle(x, (lane_numbers() + by) & (kLanes - 1));
+}
+
+/// The tree over 32 partial sums.
+LPSGD_INLINE float fold(const F* partial) {
+  F p[kRow];
+  for (int j = 0; j < kRow; ++j) p[j] = partial[j];
+  for (int h = kRow / 2; h > 0; h /= 2)
+    for (int j = 0; j < h; ++j) p[j] += p[j + h];
+  F x = p[0];
+#pragma GCC unroll 4
+  for (int h = kLanes / 2; h > 0; h /= 2) x += rotated(x, h);
+  return x[0];
+}
+
+LPSGD_INLINE std::int32_t largest(I x) {
+  std::int32_t out = x[0];
+  for (int j = 1; j < kLanes; ++j) out = x[j] > out ? x[j] : out;
+  return out;
+}
+
+LPSGD_INLINE I greater(I a, I b) {
+  return a > b ? a : b;
+}
+
+template <class T>
+LPSGD_INLINE T* advanced(T* p, std::int64_t by) {
+  return p ? p + by : nullptr;
+}
+
+// Partial blocks take the same path as full ones, by way of a padded copy.
+
+[[gnu::noinline]] void pad(const void* from, std::int64_t bytes, void* to, std::size_t size) {
+  std::memset(to, 0, size);
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+[[gnu::noinline]] void unpad(const void* from, std::int64_t bytes, void* to) {
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+/// A block of `count` values at p, of which `left` exist: p itself, or a copy in `padded`.
+struct Padded {
+  alignas(64) float x[kBlock];
+
+  LPSGD_INLINE const float* read(const float* p, std::int64_t left) {
+    if (left >= kBlock) [[likely]]
+      return p;
+    pad(p, 4 * left, x, sizeof x);
+    return x;
+  }
+  LPSGD_INLINE float* write(float* p, std::int64_t left) { return left >= kBlock ? p : x; }
+  /// After writing to what write() gave.
+  LPSGD_INLINE void finish(float* p, std::int64_t left) const {
+    if (left < kBlock) [[unlikely]]
+      unpad(x, 4 * left, p);
+  }
+};
+
+/// v = values (+ residual) of the block at `values`, of which `left` values exist.
+template <bool residuals>
+LPSGD_INLINE void load_block(const float* values, const float* residual, std::int64_t left, F* v) {
+  Padded padded;
+  const float* p = padded.read(values, left);
+  LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = load<F>(p + k * kLanes);
+  if constexpr (residuals) {
+    p = padded.read(residual, left);
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] += load<F>(p + k * kLanes);
+  }
+}
+
+/// Stores the existing values of a block; `adds` adds to what is there.
+template <bool adds>
+LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
+  Padded padded;
+  float* p = padded.write(out, left);
+  if constexpr (adds) padded.read(out, left);
+  LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
+    if constexpr (adds)
+      store(p + k * kLanes, lpsgd::add<Lanes>(load<F>(p + k * kLanes), v[k]));
+    else
+      store(p + k * kLanes, v[k]);
+  }
+  padded.finish(out, left);
+}
+
+/// A record that carries no numbers: canonical NaN scales and codes 0; the residual becomes NaN throughout.
+[[gnu::noinline]] void write_poisoned(std::byte* record, std::int64_t scales, std::int64_t bits,
+                                      float* residual, std::int64_t m) {
+  std::memset(record, 0, static_cast<std::size_t>(record_bytes(m, scales, bits)));
+  for (std::int64_t i = 0; i < scales; ++i) store(record + 4 * i, canonical_nan_bits);
+  if (residual)
+    for (std::int64_t i = 0; i < m; ++i) residual[i] = canonical_nan();
+}
+
+/// What such a record decodes to, whether set or added.
+[[gnu::noinline]] void decode_poisoned(float* out, std::int64_t m) {
+  for (std::int64_t i = 0; i < m; ++i) out[i] = canonical_nan();
+}
+
+}  // namespace
+}  // namespace lpsgd::LPSGD_ISA

@@ -1,0 +1,152 @@
+#include "quant/policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace lpsgd {
+
+namespace {
+
+/// Whether `text` matches `pattern`: * any run of characters, ? any one.
+bool matches(std::string_view pattern, std::string_view text) {
+  std::size_t p = 0, t = 0;
+  std::size_t star = std::string_view::npos, resume = 0;  // after the last *, and where its run may grow
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = ++p;
+      resume = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+constexpr TensorKind kinds[] = {TensorKind::conv, TensorKind::dense, TensorKind::norm,
+                                TensorKind::bias, TensorKind::lstm,  TensorKind::embedding};
+
+void declare_codec(config::Visitor& v, CodecSpec& codec) {
+  v.custom(
+      "codec", "codec", "how gradients travel",
+      [&](const config::Value& value, const std::string& path) { codec = parse_codec(value, path); },
+      [&] { return write_codec(codec); });
+}
+
+PolicyRule parse_rule(const config::Value& value, const std::string& path) {
+  PolicyRule rule;
+  config::Reader reader(value, path);
+  reader.field("name", rule.name, "the tensor's name, a glob with * and ?");
+  reader.custom(
+      "kind", "kind", "the tensor's kind",
+      [&](const config::Value& word, const std::string& kind_path) {
+        config::Value map = config::Value::map();
+        map.set("kind", word);
+        config::Reader inner(map, kind_path.substr(0, kind_path.rfind('.')));
+        TensorKind kind = TensorKind::conv;
+        std::vector<const char*> names;
+        for (const TensorKind k : kinds) names.push_back(to_text(k));
+        std::size_t index = 0;
+        inner.choice("kind", index, std::span<const char* const>(names), "");
+        kind = kinds[index];
+        rule.kind = kind;
+      },
+      [] { return config::Value(); });
+  reader.required();
+  declare_codec(reader, rule.codec);
+  reader.finish();
+  return rule;
+}
+
+config::Value write_rule(const PolicyRule& rule) {
+  config::Value out = config::Value::map();
+  if (!rule.name.empty()) out.set("name", config::Value::string(rule.name));
+  if (rule.kind) out.set("kind", config::Value::plain(to_text(*rule.kind)));
+  out.set("codec", write_codec(rule.codec));
+  return out;
+}
+
+bool applies(const PolicyRule& rule, const TensorInfo& tensor) {
+  if (rule.kind && *rule.kind != tensor.kind) return false;
+  return rule.name.empty() || matches(rule.name, tensor.name);
+}
+
+}  // namespace
+
+void fields(config::Visitor& v, PolicySpec& spec) {
+  declare_codec(v, spec.codec);
+  v.custom(
+      "min_elements", "auto or an integer >= 0", "smaller tensors travel as float32",
+      [&](const config::Value& value, const std::string& path) {
+        if (value.is_scalar() && value.scalar == "auto") {
+          spec.min_elements.reset();
+          return;
+        }
+        try {
+          spec.min_elements = config::to_integer(value, path, {.min = 0});
+        } catch (const ConfigError&) {
+          config::fail(value.origin, path,
+                       fmt::format("expected auto or an integer >= 0{}",
+                                   value.is_scalar() ? fmt::format(", got '{}'", value.scalar) : ""));
+        }
+      },
+      [&] {
+        return config::Value::plain(spec.min_elements ? fmt::format("{}", *spec.min_elements) : "auto");
+      });
+  v.custom(
+      "rules", "list of {name, kind, codec}", "exceptions; the first that matches a tensor wins",
+      [&](const config::Value& value, const std::string& path) {
+        if (!value.is_sequence()) config::fail(value.origin, path, "expected a list of {name, kind, codec}");
+        spec.rules.clear();
+        for (std::size_t i = 0; i < value.items.size(); ++i)
+          spec.rules.push_back(parse_rule(value.items[i], fmt::format("{}[{}]", path, i)));
+      },
+      [&] {
+        config::Value list = config::Value::sequence();
+        for (const PolicyRule& rule : spec.rules) list.items.push_back(write_rule(rule));
+        return list;
+      });
+}
+
+std::int64_t auto_min_elements(const std::vector<TensorInfo>& tensors) {
+  std::vector<std::int64_t> sizes;
+  std::int64_t total = 0;
+  for (const TensorInfo& t : tensors) {
+    sizes.push_back(t.elements);
+    total += t.elements;
+  }
+  std::sort(sizes.rbegin(), sizes.rend());
+  std::int64_t covered = 0;
+  for (const std::int64_t size : sizes) {
+    covered += size;
+    if (static_cast<double>(covered) > 0.99 * static_cast<double>(total)) return size;
+  }
+  return 0;
+}
+
+std::int64_t min_elements(const PolicySpec& spec, const std::vector<TensorInfo>& tensors) {
+  return spec.min_elements ? *spec.min_elements : auto_min_elements(tensors);
+}
+
+std::vector<CodecSpec> assign_codecs(const PolicySpec& spec, const std::vector<TensorInfo>& tensors) {
+  const std::int64_t threshold = min_elements(spec, tensors);
+  std::vector<CodecSpec> out;
+  for (const TensorInfo& t : tensors) {
+    const auto rule = std::find_if(spec.rules.begin(), spec.rules.end(),
+                                   [&](const PolicyRule& r) { return applies(r, t); });
+    out.push_back(rule != spec.rules.end()  ? rule->codec
+                  : t.elements >= threshold ? spec.codec
+                                            : CodecSpec{});
+  }
+  return out;
+}
+
+}  // namespace lpsgd

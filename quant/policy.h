@@ -1,0 +1,41 @@
+// The policy: which codec each tensor gets. `min_elements: auto` leaves tensors too small to matter in
+// float32 so that more than 99 % of all parameters are still quantized (EDBT 2018, section 3); `rules` name
+// exceptions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/tensor_info.h"
+#include "quant/codec.h"
+
+namespace lpsgd {
+
+/// `{name: "layer1.*", kind: conv, codec: {...}}`: every key given must match.
+struct PolicyRule {
+  std::string name;  // glob with * and ?; empty matches all
+  std::optional<TensorKind> kind;
+  CodecSpec codec;
+};
+
+struct PolicySpec {
+  CodecSpec codec;                           // of every tensor that no rule names and that is large enough
+  std::optional<std::int64_t> min_elements;  // nullopt: auto
+  std::vector<PolicyRule> rules;             // the first match wins and overrides min_elements
+};
+
+/// Declares the keys codec, min_elements and rules of the section `exchange`.
+void fields(config::Visitor& visitor, PolicySpec& spec);
+
+/// The largest size T such that tensors of T or more elements hold more than 99 % of all parameters.
+std::int64_t auto_min_elements(const std::vector<TensorInfo>& tensors);
+
+/// The threshold in force.
+std::int64_t min_elements(const PolicySpec& spec, const std::vector<TensorInfo>& tensors);
+
+/// One codec per tensor, in the tensors' order.
+std::vector<CodecSpec> assign_codecs(const PolicySpec& spec, const std::vector<TensorInfo>& tensors);
+
+}  // namespace lpsgd

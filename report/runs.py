@@ -1,0 +1,149 @@
+"""Run folders: metrics.jsonl (one object an epoch), config.yaml and, where present, summary.json."""
+
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass
+
+import pandas
+import yaml
+
+# What a line of metrics.jsonl must have for the figure and the table.
+FIELDS = (
+    "epoch",
+    "train_top1",
+    "val_top1",
+    "samples_per_s",
+    "communication_s",
+    "computation_s",
+    "bytes_sent",
+    "bytes_fp32",
+)
+
+
+class RunError(Exception):
+    """A run folder that cannot be used; the message names the file, and the line where there is one."""
+
+
+@dataclass
+class Run:
+    name: str  # the folder's
+    codec: str  # "qsgd 4 bit, bucket 512"
+    ranks: int | None
+    simulated: bool  # moved as many bytes as the codec would, without encoding
+    epochs: pandas.DataFrame  # FIELDS, a row an epoch, in order
+    label: str = ""  # tells it from the other runs: set by tell_apart
+
+
+def read_run(folder):
+    path = os.path.join(folder, "metrics.jsonl")
+    epochs = read_metrics(path)
+    config = read_config(os.path.join(folder, "config.yaml"))
+    exchange = section(config, "exchange")
+    return Run(
+        name=os.path.basename(os.path.abspath(folder)),
+        codec=codec_text(exchange.get("codec")),
+        ranks=ranks_of(folder, exchange),
+        simulated=exchange.get("collective") == "simulated",
+        epochs=epochs,
+    )
+
+
+def read_metrics(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+    # A line counts once its newline is there: a running (or killed) job's last line may be half written.
+    unfinished = lines.pop()
+    if unfinished.strip():
+        print(f"lpsgd_report: {path}:{len(lines) + 1}: unfinished last line ignored", file=sys.stderr)
+
+    epochs = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            record = read_record(line, f"{path}:{number}")
+            epochs[record["epoch"]] = record  # an epoch run again after a resume replaces the first
+    if not epochs:
+        raise RunError(f"{path}: holds no finished epoch yet")
+    return pandas.DataFrame([epochs[epoch] for epoch in sorted(epochs)])
+
+
+def read_record(line, where):
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RunError(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(record, dict):
+        raise RunError(f"{where}: not an object")
+    for field in FIELDS:
+        if field not in record:
+            raise RunError(f"{where}: '{field}' is missing")
+        value = record[field]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise RunError(f"{where}: '{field}' is {json.dumps(value)}, not a finite number")
+    return {field: record[field] for field in FIELDS}
+
+
+def read_config(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            config = yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise RunError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None
+    if not isinstance(config, dict):
+        raise RunError(f"{path}: not a map")
+    return config
+
+
+def section(config, key):
+    value = config.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def codec_text(codec):
+    """A codec in a few words: its kind, its bits, its bucket."""
+    if not isinstance(codec, dict):
+        return str(codec or "none")
+    kind = str(codec.get("kind", "none"))
+    text = kind
+    if "bits" in codec:
+        text += f" {codec['bits']} bit"
+    if "density" in codec:
+        text += f" {codec['density']:g}"
+    if "bucket" in codec and kind not in ("none", "fp16", "bf16"):
+        text += f", bucket {codec['bucket']}"
+    return text
+
+
+def ranks_of(folder, exchange):
+    """The number of ranks: summary.json knows it, else environment.json, else the thread transport's option."""
+    for name in ("summary.json", "environment.json"):
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                ranks = json.load(file).get("ranks")
+        except (OSError, ValueError, AttributeError):
+            continue  # not there before the run's end
+        if isinstance(ranks, int):
+            return ranks
+    return exchange.get("ranks") if exchange.get("transport") == "threads" else None
+
+
+def tell_apart(read):
+    """Labels runs by codec, adding ranks, then folder names, only where that is not enough."""
+    labels = [run.codec + (" (simulated)" if run.simulated else "") for run in read]
+    for part in (lambda run: f"{run.ranks} ranks" if run.ranks else "", lambda run: run.name):
+        if len({part(run) for run in read}) > 1:
+            labels = [
+                f"{label}, {part(run)}" if labels.count(label) > 1 and part(run) else label
+                for label, run in zip(labels, read)
+            ]
+    for label, run in zip(labels, read):
+        run.label = label

@@ -1,0 +1,47 @@
+"""Runs as an aligned text table."""
+
+HEADER = ("run", "codec", "ranks", "top-1 %", "samples/s", "comm. s", "comp. s", "wire", "ratio")
+LEFT = 2  # the first columns hold words and are aligned to the left
+NOTE = "top-1: of the last epoch; samples/s, seconds and bytes on the wire: mean per epoch"
+
+
+def bytes_text(count):
+    """1234567 -> '1.23 MB' (powers of 1000): three digits."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    if unit == "B":
+        return f"{count:.0f} B"
+    digits = 2 if count < 9.995 else 1 if count < 99.95 else 0
+    return f"{count:.{digits}f} {unit}"
+
+
+def cells(run):
+    mean = run.epochs.mean()
+    ratio = mean["bytes_fp32"] / mean["bytes_sent"] if mean["bytes_sent"] > 0 else None
+    return (
+        run.name,
+        run.codec + (" (simulated)" if run.simulated else ""),
+        "-" if run.ranks is None else str(run.ranks),
+        f"{run.epochs['val_top1'].iloc[-1]:.2f}",
+        f"{mean['samples_per_s']:.0f}",
+        f"{mean['communication_s']:.2f}",
+        f"{mean['computation_s']:.2f}",
+        bytes_text(mean["bytes_sent"]),
+        "-" if ratio is None else f"{ratio:.1f}x",
+    )
+
+
+def text(runs):
+    rows = [HEADER] + [cells(run) for run in runs]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    lines = []
+    for row in rows:
+        aligned = [
+            cell.ljust(width) if column < LEFT else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        ]
+        lines.append("  ".join(aligned).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines + [NOTE])

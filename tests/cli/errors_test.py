@@ -1,0 +1,195 @@
+"""Wrong input: one clear message that says what and where, the right status, nothing lost."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import CONFIG, LPSGD, MPIRUN, NETWORK, Case, checkpoints, run
+
+
+class ConfigurationErrors(Case):
+    def refused(self, config_text, expected, *arguments, ranks=2):
+        config = self.write("bad.yaml", config_text)
+        result = run("train", config, "--out", self.path("out"), *arguments, ranks=ranks)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn(expected.format(config=config, dir=self.dir), result.err)
+        self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
+        self.assertFalse(os.path.exists(self.path("out")), "nothing may start")
+
+    def test_unknown_key_suggests_the_near_one(self):
+        self.refused(
+            CONFIG.replace("batch_size: 24", "batchsize: 24"),
+            "{config}:3:20: train.batchsize: unknown key, did you mean 'batch_size'?",
+            ranks=3,
+        )
+
+    def test_unknown_section(self):
+        self.refused(CONFIG + "exchnge: {}\n", "{config}:8:1: exchnge: unknown key, did you mean 'exchange'?")
+
+    def test_wrong_type(self):
+        self.refused(
+            CONFIG.replace("epochs: 2", "epochs: two"),
+            "{config}:3:17: train.epochs: expected an integer from 0 to 1.0e+09, got 'two'",
+        )
+
+    def test_impossible_value(self):
+        self.refused(
+            CONFIG.replace("bits: 4", "bits: 3"), "{config}:6:54: exchange.codec.bits: '3' is not known"
+        )
+
+    def test_unknown_codec(self):
+        self.refused(
+            CONFIG.replace("kind: qsgd", "kind: qsdg"), "exchange.codec.kind: 'qsdg' is not known, did you mean 'qsgd'?"
+        )
+
+    def test_duplicate_key(self):
+        self.refused(CONFIG + "train: {epochs: 1}\n", "{config}:8:1: duplicate key 'train'")
+
+    def test_set_names_the_option(self):
+        self.refused(CONFIG, "--set train.sed=4: train.sed: unknown key, did you mean 'seed'?", "--set", "train.sed=4")
+
+    def test_batch_size_that_ranks_do_not_divide(self):
+        self.refused(
+            CONFIG.replace("batch_size: 24", "batch_size: 25"),
+            "{config}:3:32: train.batch_size: 25 samples cannot be divided evenly over 2 ranks",
+        )
+
+    def test_missing_network_file(self):
+        self.refused(
+            CONFIG.replace("tiny_network.yaml", "none.yaml"), "{config}:1:10: network: no file {dir}/none.yaml"
+        )
+
+    def test_shapes_that_do_not_fit_name_the_layer(self):
+        network = NETWORK.replace("  - average_pool\n", "  - {conv: huge, filters: 4, kernel: 99}\n")
+        self.write("tiny_network.yaml", network)
+        self.refused(CONFIG, "huge")
+
+    def test_network_and_data_that_do_not_fit(self):
+        self.write("tiny_network.yaml", NETWORK.replace("classes: 10", "classes: 7").replace("units: 10", "units: 7"))
+        self.refused(CONFIG, "network.classes: the network tells 7 classes apart, data set shapes has 10")
+
+    def test_unset_variable_only_where_it_is_needed(self):
+        text = CONFIG.replace("dataset: shapes", 'dataset: cifar10, root: "${LPSGD_UNSET_VARIABLE}/x"')
+        self.refused(text, "environment variable LPSGD_UNSET_VARIABLE is not set")
+        self.assertEqual(run("show", self.write("bad.yaml", text)).status, 0)
+
+    def test_missing_configuration(self):
+        result = run("train", self.path("absent.yaml"), ranks=2)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn(self.path("absent.yaml") + ": cannot be read: No such file", result.err)
+
+    def test_command_line(self):
+        for arguments in (["train"], ["nonsense"], ["train", self.config, "--steps", "-1"], []):
+            self.assertEqual(run(*arguments).status, 2, arguments)
+
+    def test_allreduce_takes_no_codec(self):
+        self.refused(CONFIG.replace("transport: mpi", "collective: allreduce"), "takes only codec none")
+
+    def test_threads_under_mpirun(self):
+        self.refused(CONFIG.replace("transport: mpi", "transport: threads"), "without mpirun")
+
+
+class DataErrors(Case):
+    def cifar(self, truncate=None, missing=None):
+        os.mkdir(self.path("cifar"))
+        for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+            if name == missing:
+                continue
+            data = b"".join(bytes([i % 10]) + bytes(3072) for i in range(20))
+            with open(self.path("cifar", name), "wb") as file:
+                file.write(data[:-7] if name == truncate else data)
+        return self.write("cifar.yaml", CONFIG.replace("dataset: shapes", f"dataset: cifar10, root: {self.path('cifar')}")
+                          .replace(", train_samples: 96, test_samples: 50", ""))
+
+    def failed(self, config, *expected):
+        result = run("train", config, "--out", self.path("out"), ranks=2)
+        self.assertEqual(result.status, 1, result)
+        for text in expected:
+            self.assertIn(text, result.err)
+        self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
+
+    def test_whole_files_are_accepted(self):
+        self.train("out", config=self.cifar())
+
+    def test_truncated_file(self):
+        self.failed(self.cifar(truncate="data_batch_3.bin"), self.path("cifar", "data_batch_3.bin"), "61453")
+
+    def test_missing_file(self):
+        self.failed(self.cifar(missing="test_batch.bin"), self.path("cifar", "test_batch.bin"), "No such file")
+
+
+class RunErrors(Case):
+    def test_a_run_is_not_overwritten(self):
+        self.train("out")
+        before = self.metrics(self.path("out"))
+        result = run("train", self.config, "--out", self.path("out"), ranks=2)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("holds a run already", result.err)
+        self.assertEqual(self.metrics(self.path("out")), before)
+
+    def test_a_gradient_that_is_not_finite_stops_the_run(self):
+        result = run("train", self.config, "--out", self.path("out"), "--set", "schedule.lr=1e30", "--set",
+                     "schedule.decay={}", "--set", "network.parameters.norm=false", ranks=2)
+        self.assertEqual(result.status, 1, result)
+        self.assertRegex(result.err, r"step \d+: the gradient of '[\w.]+' on rank \d holds a NaN or an infinity")
+        self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
+
+    def test_damaged_checkpoint(self):
+        folder = self.train("out")
+        path = os.path.join(folder, "checkpoints", "epoch-0002", "state-rank0001.safetensors")
+        with open(path, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last[0] ^ 1]))
+        result = run("train", self.config, "--out", folder, "--resume", ranks=2)
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("state-rank0001.safetensors: is damaged", result.err)
+        for name in ("model.safetensors", "manifest.json"):
+            path = os.path.join(folder, "checkpoints", "epoch-0002", name)
+            os.truncate(path, 5)
+            result = run("train", self.config, "--out", folder, "--resume", ranks=2)
+            self.assertEqual(result.status, 1, result)
+            self.assertIn(name, result.err)
+
+    def test_a_full_disk_leaves_the_last_checkpoint(self):
+        threads = ["--set", "exchange.transport=threads", "--set", "exchange.ranks=2"]
+        folder = self.train("out", "--steps", "3", *threads, ranks=None)
+        kept = checkpoints(folder)
+
+        def limit():
+            # Writes past the limit fail with "File too large", as a full disk fails with "No space left".
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+        result = subprocess.run([LPSGD, "train", self.config, "--out", folder, "--resume", *threads], capture_output=True,
+                                text=True, timeout=300, preexec_fn=limit)
+        self.assertEqual(result.returncode, 1, result)
+        self.assertIn("cannot be written: File too large", result.stderr)
+        self.assertEqual([c for c in checkpoints(folder) if not c.startswith(".")], kept)
+        self.train("out", "--resume", *threads, ranks=None)
+
+    def test_a_dying_rank_ends_the_job(self):
+        process = subprocess.Popen([MPIRUN, "-n", "2", LPSGD, "train", self.config, "--out", self.path("out"), "--set",
+                                    "train.epochs=100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.time() + 60
+        while time.time() < deadline and not (
+            os.path.exists(self.path("out", "metrics.jsonl")) and len(self.metrics(self.path("out"))) >= 3
+        ):
+            time.sleep(0.1)
+        victims = subprocess.run(["pgrep", "-f", f"^{LPSGD} train {self.config}"], capture_output=True, text=True)
+        os.kill(int(victims.stdout.split()[-1]), signal.SIGKILL)
+        process.communicate(timeout=60)
+        self.assertNotEqual(process.returncode, 0)
+        with open(self.path("out", "checkpoints", sorted(
+                c for c in checkpoints(self.path("out")) if not c.startswith("."))[-1], "manifest.json")) as file:
+            step = json.load(file)["step"]
+        self.train("out", "--resume", "--steps", str(step + 2), "--set", "train.epochs=100000")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,160 @@
+"""A run's folder, checkpoints, resuming, and what must be equal."""
+
+import json
+import os
+import subprocess
+import unittest
+
+import numpy as np
+
+from harness import LPSGD, Case, checkpoints, load, model, run
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[k].view("<u4"), b[k].view("<u4")) for k in a)
+
+
+class Runs(Case):
+    def test_the_folder_holds_what_it_should(self):
+        folder = self.train("out")
+        self.assertEqual(
+            sorted(os.listdir(folder)), ["checkpoints", "config.yaml", "environment.json", "metrics.jsonl", "summary.json"]
+        )
+        self.assertEqual(checkpoints(folder), ["epoch-0001", "epoch-0002"])
+        self.assertEqual(
+            sorted(os.listdir(os.path.join(folder, "checkpoints", "epoch-0002"))),
+            ["manifest.json", "model.safetensors", "state-rank0000.safetensors", "state-rank0001.safetensors"],
+        )
+        show = json.loads(run("show", self.config, "--json").out)
+        records = self.metrics(folder)
+        self.assertEqual([r["epoch"] for r in records], [1, 2])
+        for r in records:
+            s = r["seconds"]
+            parts = ["data", "forward", "backward", "exposed_comm", "update", "eval", "other"]
+            self.assertAlmostEqual(sum(s[p] for p in parts), s["total"], delta=0.02 * s["total"])
+            self.assertGreaterEqual(s["other"], 0)
+            self.assertAlmostEqual(
+                r["communication_s"] + r["computation_s"], s["total"] - s["eval"] - s["other"], places=9
+            )
+            self.assertTrue(r["replicas_equal"])
+            self.assertEqual(r["samples"], 96)
+            self.assertEqual(r["bytes_sent"], 2 * 1 * show["wire_bytes"] * 4)
+            self.assertEqual(r["bytes_fp32"], 2 * 1 * 4 * show["parameters"] * 4)
+            for key in ("train_loss", "train_top1", "val_loss", "val_top1", "val_top5", "samples_per_s", "lr"):
+                self.assertIsInstance(r[key], float, key)
+        self.assertEqual([r["lr"] for r in records], [0.05, 0.05 * 0.1])
+        with open(os.path.join(folder, "environment.json")) as file:
+            environment = json.load(file)
+        self.assertEqual(environment["ranks"], 2)
+        for key in ("os", "cpu_info", "gcc_version", "is_debug_build", "mpi_version", "onednn_version", "git_hash"):
+            self.assertIn(key, environment)
+
+    def test_the_resolved_configuration_gives_the_same_run(self):
+        first = self.train("a", "--set", "train.seed=9")
+        second = self.train("b", config=os.path.join(first, "config.yaml"))
+        self.assertTrue(equal(model(first, "epoch-0002"), model(second, "epoch-0002")))
+
+    def test_same_seed_same_bytes_and_seeds_differ(self):
+        a, b = self.train("a"), self.train("b")
+        self.assertTrue(equal(model(a, "epoch-0002"), model(b, "epoch-0002")))
+        c = self.train("c", "--set", "train.seed=4")
+        self.assertFalse(equal(model(a, "epoch-0002"), model(c, "epoch-0002")))
+
+    def test_threads_and_mpi_give_the_same_bytes(self):
+        for codec in ("{kind: none}", "{kind: qsgd, bits: 2}", "{kind: onebit, bucket: 64}", "{kind: onebit, bucket: column}"):
+            name = "".join(c for c in codec if c.isalnum())
+            for ranks in (1, 3):
+                common = ["--set", f"exchange.codec={codec}", "--set", "train.epochs=1", "--set", "exchange.min_elements=8"]
+                a = self.train(f"mpi-{name}-{ranks}", *common, ranks=ranks)
+                b = self.train(f"threads-{name}-{ranks}", *common, "--set", "exchange.transport=threads", "--set",
+                               f"exchange.ranks={ranks}", ranks=None)
+                self.assertTrue(equal(model(a, "epoch-0001"), model(b, "epoch-0001")), (codec, ranks))
+
+    def test_overlap_changes_nothing_but_time(self):
+        a = self.train("a", "--set", "train.epochs=1")
+        b = self.train("b", "--set", "train.epochs=1", "--set", "exchange.overlap=false")
+        self.assertTrue(equal(model(a, "epoch-0001"), model(b, "epoch-0001")))
+
+    def test_resume_is_as_if_never_stopped(self):
+        for codec in ("{kind: onebit, bucket: 64}", "{kind: qsgd, bits: 2, error_feedback: true}"):
+            tag = codec[7:11]
+            common = ["--set", f"exchange.codec={codec}", "--set", "exchange.min_elements=8"]
+            whole = self.train(f"whole-{tag}", *common)
+            parts = f"parts-{tag}"
+            self.train(parts, *common, "--steps", "2")
+            self.assertEqual(checkpoints(self.path(parts)), ["step-000002"])
+            self.train(parts, *common, "--resume", "--steps", "4")  # ends exactly with the first epoch
+            self.train(parts, *common, "--resume", "--steps", "5")
+            self.train(parts, *common, "--resume")
+            a, b = whole, self.path(parts)
+            self.assertTrue(equal(model(a, "epoch-0002"), model(b, "epoch-0002")))
+            for r in range(2):
+                name = os.path.join("checkpoints", "epoch-0002", f"state-rank{r:04}.safetensors")
+                self.assertTrue(equal(load(os.path.join(a, name)), load(os.path.join(b, name))))
+            for x, y in zip(self.metrics(a), self.metrics(b), strict=True):
+                for key in ("epoch", "step", "lr", "train_loss", "train_top1", "val_loss", "val_top1", "samples", "bytes_sent"):
+                    self.assertEqual(x[key], y[key], key)
+
+    def test_resume_with_other_ranks_warns_and_goes_on(self):
+        common = ["--set", "exchange.codec={kind: onebit, bucket: 64}", "--set", "exchange.min_elements=8"]
+        self.train("out", *common, "--steps", "4", ranks=2)
+        old = [load(self.path("out", "checkpoints", "step-000004", f"state-rank000{r}.safetensors")) for r in range(2)]
+        result = run("train", self.config, "--out", self.path("out"), "--resume", "--steps", "4", *common, ranks=3)
+        self.assertEqual(result.status, 0, result)
+        result = run("train", self.config, "--out", self.path("out"), "--resume", *common, ranks=3)
+        self.assertEqual(result.status, 0, result)
+        self.assertIn("was written by 2 ranks, this run has 3", result.err)
+        self.assertTrue(any(name.startswith("residual1.") for name in old[0]))
+
+    def test_resume_without_a_checkpoint_says_so(self):
+        result = run("train", self.config, "--out", self.path("out"), "--resume", ranks=2)
+        self.assertEqual(result.status, 0, result)
+        self.assertIn("holds no checkpoint: starting afresh", result.err)
+
+    def test_steps_zero_writes_the_initial_weights(self):
+        a = model(self.train("a", "--steps", "0", ranks=2), "step-000000")
+        b = model(self.train("b", "--steps", "0", ranks=3), "step-000000")
+        self.assertTrue(equal(a, b), "initial weights do not depend on K")
+        self.assertEqual(a["conv1.weight"].shape, (8, 3, 3, 3))
+        self.assertEqual(a["fc.weight"].shape, (10, 16))
+        self.assertTrue(np.all(a["bn1.running_var"] == 1))
+
+    def test_eval_gives_what_training_said(self):
+        folder = self.train("out")
+        last = self.metrics(folder)[-1]
+        for where in (folder, os.path.join(folder, "checkpoints", "epoch-0002")):
+            result = json.loads(run("eval", self.config, "--checkpoint", where, "--json").out)
+            self.assertEqual(result["samples"], 50)
+            self.assertEqual(result["val_top1"], last["val_top1"])
+            self.assertAlmostEqual(result["val_loss"], last["val_loss"], places=5)
+
+    def test_keep_removes_the_oldest(self):
+        folder = self.train("out", "--set", "train.epochs=3", "--set", "checkpoint.keep=1")
+        self.assertEqual(checkpoints(folder), ["epoch-0003"])
+
+    def test_collectives(self):
+        common = ["--set", "train.epochs=1", "--set", "exchange.codec={kind: none}"]
+        a = self.train("a", *common, "--set", "exchange.collective=allreduce")
+        b = self.train("b", *common)
+        # With two ranks there is only one order of summation.
+        self.assertTrue(equal(model(a, "epoch-0001"), model(b, "epoch-0001")))
+        c = self.train("c", "--set", "exchange.collective=simulated", "--set", "train.epochs=1")
+        record = self.metrics(c)[0]
+        self.assertTrue(record["simulated"])
+        self.assertIsNone(record["replicas_equal"])
+
+    def test_version_and_show(self):
+        version = json.loads(run("version", "--json").out)
+        self.assertIn("onednn_version", version)
+        self.assertEqual(run("version").status, 0)
+        for network, parameters in (("resnet20", 272474), ("resnet110", 1730714)):
+            shown = json.loads(run("show", os.path.join(os.environ["LPSGD_SOURCE"], "configs", "networks", network + ".yaml"),
+                                   "--json").out)
+            self.assertEqual(shown["parameters"], parameters)
+            self.assertEqual(sum(t["elements"] for t in shown["tensors"]), parameters)
+            self.assertEqual(sum(layer["parameters"] for layer in shown["layers"]), parameters)
+            self.assertEqual(sum(layer["flops"] for layer in shown["layers"]), shown["flops"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

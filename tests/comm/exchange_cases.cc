@@ -1,0 +1,220 @@
+#include "tests/comm/exchange_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/checksum.h"
+
+namespace lpsgd::exchange_cases {
+namespace {
+
+bool same_bytes(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+std::vector<ExchangeOptions> all_options(const ExchangeSetup& setup) {
+  const auto make = [&](std::int64_t chunk, std::int64_t pack, int in_flight, bool overlap) {
+    ExchangeOptions options;
+    options.seed = setup.seed;
+    options.chunk_bytes = chunk;
+    options.pack_bytes = pack;
+    options.units_in_flight = in_flight;
+    options.overlap = overlap;
+    return options;
+  };
+  return {make(1 << 20, 1 << 18, 4, true), make(4096, 512, 1, true), make(1500, 0, 3, true),
+          make(20000, 4000, 9, false)};
+}
+
+void exchange_step(Exchange& exchange, const ExchangeSetup& setup, std::uint32_t step) {
+  exchange.begin(step);
+  for (const std::size_t t : setup.order) exchange.submit(t);
+  exchange.finish();
+}
+
+Means run(Transport& transport, const ExchangeSetup& setup, const ExchangeOptions& options,
+          std::uint32_t steps) {
+  std::vector<float> arena(setup.arena);
+  Exchange exchange(transport, setup.tensors, setup.codecs, arena, setup.order, options);
+  Means means;
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    const std::vector<float> own = setup.gradients(transport.rank(), step);
+    std::copy(own.begin(), own.end(), arena.begin());
+    exchange_step(exchange, setup, step);
+    means.push_back(arena);
+  }
+  return means;
+}
+
+std::vector<float> tensor_values(const ExchangeSetup& setup, const std::vector<float>& arena) {
+  std::vector<float> values;
+  for (const TensorInfo& tensor : setup.tensors)
+    values.insert(values.end(), arena.begin() + tensor.offset,
+                  arena.begin() + tensor.offset + tensor.elements);
+  return values;
+}
+
+void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected) {
+  for (const ExchangeOptions& options : all_options(setup)) {
+    const Means means = run(transport, setup, options, static_cast<std::uint32_t>(expected.size()));
+    for (std::size_t step = 0; step < expected.size(); ++step) {
+      const auto own = setup.gradients(transport.rank(), static_cast<std::uint32_t>(step));
+      for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
+        const TensorInfo& tensor = setup.tensors[t];
+        const auto offset = static_cast<std::size_t>(tensor.offset);
+        const auto end = offset + static_cast<std::size_t>(tensor.elements);
+        EXPECT_EQ(std::memcmp(&means[step][offset], &expected[step][offset], (end - offset) * sizeof(float)),
+                  0)
+            << tensor.name << " with " << to_text(setup.codecs[t]) << ", step " << step << ", rank "
+            << transport.rank() << " of " << transport.size() << ", chunks of " << options.chunk_bytes;
+        const std::size_t next = t + 1 < setup.tensors.size()
+                                     ? static_cast<std::size_t>(setup.tensors[t + 1].offset)
+                                     : setup.arena;
+        for (std::size_t gap = end; gap < next; ++gap)
+          ASSERT_EQ(means[step][gap], own[gap]) << "written past the end of " << tensor.name;
+      }
+    }
+  }
+}
+
+void replicas_stay_equal(Transport& transport, const std::string& codec) {
+  const ExchangeSetup setup = make_setup(codec);
+  const Means means = run(transport, setup, all_options(setup)[1], 12);
+  for (std::size_t step = 0; step < means.size(); ++step) {
+    const auto values = tensor_values(setup, means[step]);
+    EXPECT_TRUE(transport.all_equal(checksum64(std::as_bytes(std::span(values))))) << "step " << step;
+  }
+}
+
+void none_is_the_mean(Transport& transport, Collective collective) {
+  const ExchangeSetup setup = make_setup("none");
+  for (ExchangeOptions options : all_options(setup)) {
+    options.collective = collective;
+    const auto values = tensor_values(setup, run(transport, setup, options, 1)[0]);
+    std::vector<double> sum(values.size());
+    for (int r = 0; r < transport.size(); ++r) {
+      const auto own = tensor_values(setup, setup.gradients(r, 0));
+      for (std::size_t i = 0; i < own.size(); ++i) sum[i] += static_cast<double>(own[i]);
+      EXPECT_TRUE(transport.size() > 1 || same_bytes(own, values));
+    }
+    for (std::size_t i = 0; i < values.size(); ++i)
+      ASSERT_NEAR(static_cast<double>(values[i]), sum[i] / transport.size(), 4e-7) << i;
+    EXPECT_TRUE(transport.all_equal(checksum64(std::as_bytes(std::span(values)))));
+  }
+}
+
+void residuals_continue(Transport& transport, const std::string& codec) {
+  const ExchangeSetup setup = make_setup(codec);
+  const auto options = all_options(setup);
+  const Means straight = run(transport, setup, options[0], 4);
+  std::vector<float> arena(setup.arena);
+  const auto load = [&](std::uint32_t step) {
+    const std::vector<float> own = setup.gradients(transport.rank(), step);
+    std::copy(own.begin(), own.end(), arena.begin());
+  };
+  ExchangeState saved;
+  {
+    Exchange first(transport, setup.tensors, setup.codecs, arena, setup.order, options[0]);
+    for (const std::uint32_t step : {0u, 1u}) {
+      load(step);
+      exchange_step(first, setup, step);
+    }
+    saved = first.state();
+  }
+  Exchange second(transport, setup.tensors, setup.codecs, arena, setup.order, options[2]);
+  second.set_state(saved);
+  for (const std::uint32_t step : {2u, 3u}) {
+    load(step);
+    exchange_step(second, setup, step);
+    EXPECT_TRUE(same_bytes(tensor_values(setup, arena), tensor_values(setup, straight[step])))
+        << "step " << step;
+  }
+}
+
+void non_finite_is_named(Transport& transport, const std::string& codec, Collective collective) {
+  const ExchangeSetup setup = make_setup(codec);
+  ExchangeOptions options = all_options(setup)[1];
+  options.collective = collective;
+  std::vector<float> arena(setup.arena);
+  Exchange exchange(transport, setup.tensors, setup.codecs, arena, setup.order, options);
+  const auto load = [&](std::uint32_t step) {
+    const std::vector<float> own = setup.gradients(transport.rank(), step);
+    std::copy(own.begin(), own.end(), arena.begin());
+  };
+  load(0);
+  exchange_step(exchange, setup, 0);
+  EXPECT_EQ(exchange.check_finite().tensor, -1);
+  EXPECT_EQ(exchange.check_finite().rank, -1);
+
+  load(1);  // tensor 3 of the last two ranks, tensor 6 of rank 0
+  const int last = transport.size() - 1;
+  if (transport.rank() >= last - 1)
+    arena[static_cast<std::size_t>(setup.tensors[3].offset) + 777] = std::numeric_limits<float>::quiet_NaN();
+  if (transport.rank() == 0)
+    arena[static_cast<std::size_t>(setup.tensors[6].offset)] = std::numeric_limits<float>::infinity();
+  exchange_step(exchange, setup, 1);
+  const NonFinite found = exchange.check_finite();
+  EXPECT_EQ(found.tensor, 3);
+  EXPECT_EQ(found.rank, std::max(0, last - 1));
+}
+
+void bytes_are_those_announced(Transport& transport, const std::string& codec, Collective collective) {
+  const ExchangeSetup setup = make_setup(codec);
+  double announced = 0;
+  for (std::size_t t = 0; t < setup.tensors.size(); ++t)
+    announced += static_cast<double>(wire_bytes(setup.tensors[t], setup.codecs[t]));
+  EXPECT_TRUE(codec != "none" || announced == 4.0 * static_cast<double>(setup.elements()));
+  for (ExchangeOptions options : all_options(setup)) {
+    options.collective = collective;
+    std::vector<float> arena = setup.gradients(transport.rank(), 0);
+    Exchange exchange(transport, setup.tensors, setup.codecs, arena, setup.order, options);
+    const std::uint64_t handed_over = transport.bytes_sent();
+    for (std::uint32_t step = 0; step < 3; ++step) exchange_step(exchange, setup, step);
+    const std::uint64_t carried = transport.bytes_sent() - handed_over;
+    const ExchangeStats stats = exchange.take_stats();
+    EXPECT_TRUE(collective == Collective::simulated || stats.bytes_sent == carried);
+    double all = 0;
+    for (const double sent : transport.all_gather(static_cast<double>(stats.bytes_sent))) all += sent;
+    EXPECT_EQ(all, 3.0 * 2.0 * (transport.size() - 1) * announced);
+    EXPECT_GT(stats.encode, 0);
+    EXPECT_GT(stats.decode, 0);
+    EXPECT_GE(stats.transfer, 0);
+    EXPECT_GT(stats.exposed, 0);
+    EXPECT_GE(stats.exposed_codec, 0);
+    EXPECT_LE(stats.exposed_codec, stats.exposed);
+    EXPECT_LE(stats.exposed_codec, stats.encode + stats.decode + 1e-9);
+    EXPECT_EQ(exchange.take_stats().bytes_sent, 0u);
+  }
+}
+
+void simulated_decodes_its_own(Transport& transport, const std::string& codec) {
+  const ExchangeSetup setup = make_setup(codec);
+  for (ExchangeOptions options : all_options(setup)) {
+    options.collective = Collective::simulated;
+    const auto arena = run(transport, setup, options, 1)[0];
+    const auto own = setup.gradients(transport.rank(), 0);
+    for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
+      if (setup.codecs[t].bucket == CodecSpec::column) continue;  // the order differs from memory's
+      const TensorInfo& tensor = setup.tensors[t];
+      const auto c = make_codec(setup.codecs[t]);
+      const std::int64_t bucket = c->bucket(tensor);
+      std::vector<std::byte> bytes(c->encoded_bytes(tensor.elements, bucket));
+      std::vector<float> residual(static_cast<std::size_t>(tensor.elements)), decoded(residual.size());
+      c->encode(
+          own.data() + tensor.offset, c->error_feedback() ? residual.data() : nullptr, tensor.elements, 0,
+          bucket,
+          {setup.seed, static_cast<std::uint32_t>(t), 0, static_cast<std::uint32_t>(transport.rank()), 1},
+          bytes.data());
+      c->decode(bytes.data(), tensor.elements, bucket, false, decoded.data());
+      EXPECT_EQ(std::memcmp(decoded.data(), arena.data() + tensor.offset, decoded.size() * sizeof(float)), 0)
+          << tensor.name;
+    }
+  }
+}
+
+}  // namespace lpsgd::exchange_cases

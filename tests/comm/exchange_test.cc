@@ -1,0 +1,257 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+
+#include "comm/exchange_plan.h"
+#include "core/error.h"
+#include "tests/comm/exchange_cases.h"
+
+namespace lpsgd {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> codec_names() {
+  std::vector<std::string> names{"mixed"};
+  for (const NamedCodec& codec : tested_codecs()) names.emplace_back(codec.name);
+  return names;
+}
+
+class ExchangeOfRanks : public testing::TestWithParam<int> {
+ protected:
+  void run(const std::function<void(Transport&)>& body) { run_thread_ranks(GetParam(), body); }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, ExchangeOfRanks, testing::Values(1, 2, 3, 4, 5, 7));
+
+TEST_P(ExchangeOfRanks, EqualsTheReferenceHoweverItIsCut) {
+  for (const std::string& codec : codec_names()) {
+    const ExchangeSetup setup = make_setup(codec);
+    const auto expected = reference_means(setup, GetParam(), 3);
+    run([&](Transport& t) { exchange_cases::equals_reference(t, setup, expected); });
+  }
+}
+
+TEST_P(ExchangeOfRanks, ReplicasStayEqual) {
+  for (const char* codec : {"mixed", "onebit_column", "qsgd2"})
+    run([&](Transport& t) { exchange_cases::replicas_stay_equal(t, codec); });
+}
+
+TEST_P(ExchangeOfRanks, NoneIsTheMean) {
+  for (const Collective collective : {Collective::reduce_broadcast, Collective::allreduce})
+    run([&](Transport& t) { exchange_cases::none_is_the_mean(t, collective); });
+}
+
+TEST_P(ExchangeOfRanks, ResidualsContinue) {
+  for (const char* codec : {"mixed", "onebit64", "onebit_column", "qsgd4_l2_feedback"})
+    run([&](Transport& t) { exchange_cases::residuals_continue(t, codec); });
+}
+
+TEST_P(ExchangeOfRanks, NonFiniteIsNamed) {
+  for (const std::string& codec : codec_names())
+    run([&](Transport& t) { exchange_cases::non_finite_is_named(t, codec, Collective::reduce_broadcast); });
+  run([&](Transport& t) { exchange_cases::non_finite_is_named(t, "none", Collective::allreduce); });
+  run([&](Transport& t) { exchange_cases::non_finite_is_named(t, "qsgd4", Collective::simulated); });
+}
+
+TEST_P(ExchangeOfRanks, BytesAreThoseAnnounced) {
+  for (const std::string& codec : codec_names())
+    for (const Collective collective : {Collective::reduce_broadcast, Collective::simulated})
+      run([&](Transport& t) { exchange_cases::bytes_are_those_announced(t, codec, collective); });
+  run([&](Transport& t) { exchange_cases::bytes_are_those_announced(t, "none", Collective::allreduce); });
+}
+
+TEST_P(ExchangeOfRanks, SimulatedDecodesItsOwn) {
+  run([&](Transport& t) { exchange_cases::simulated_decodes_its_own(t, "mixed"); });
+}
+
+TEST(Exchange, AllreduceTakesNoCodec) {
+  run_thread_ranks(1, [](Transport& t) {
+    const ExchangeSetup setup = make_setup("qsgd4");
+    ExchangeOptions options;
+    options.collective = Collective::allreduce;
+    try {
+      exchange_cases::run(t, setup, options, 1);
+      FAIL() << "accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("allreduce sums float32 and takes codec none only"));
+      EXPECT_THAT(error.what(), HasSubstr("conv1.weight"));
+    }
+  });
+}
+
+TEST(Exchange, FailureOfOneRankInAStepEndsAll) {
+  for (const Collective collective :
+       {Collective::reduce_broadcast, Collective::allreduce, Collective::simulated}) {
+    std::atomic<int> ended{0};
+    try {
+      run_thread_ranks(4, [&](Transport& t) {
+        const ExchangeSetup setup = make_setup("none");
+        ExchangeOptions options = exchange_cases::all_options(setup)[1];
+        options.collective = collective;
+        std::vector<float> arena = setup.gradients(t.rank(), 0);
+        Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, options);
+        exchange_cases::exchange_step(exchange, setup, 0);
+        try {
+          exchange.begin(1);
+          for (std::size_t i = 0; i < setup.order.size(); ++i) {
+            if (t.rank() == 2 && i == 5) throw std::runtime_error("backward failed");
+            exchange.submit(setup.order[i]);
+          }
+          exchange.finish();
+          ADD_FAILURE() << "rank " << t.rank() << " finished without rank 2";
+        } catch (const CommError&) {
+          ++ended;
+          EXPECT_THROW(exchange.begin(2), CommError);  // and stays failed
+          throw;
+        }
+      });
+      FAIL() << "nothing was thrown";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "backward failed");
+    }
+    EXPECT_EQ(ended, 3);
+  }
+}
+
+TEST(Exchange, RanksWithOtherCodecsFail) {
+  EXPECT_THROW(run_thread_ranks(3,
+                                [](Transport& t) {
+                                  const ExchangeSetup setup = make_setup(t.rank() == 1 ? "qsgd4" : "qsgd8");
+                                  exchange_cases::run(t, setup, {}, 1);
+                                }),
+               CommError);
+}
+
+TEST(Exchange, MisuseIsRefused) {
+  run_thread_ranks(1, [](Transport& t) {
+    const ExchangeSetup setup = make_setup("none");
+    std::vector<float> arena(setup.arena);
+    Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, {});
+    EXPECT_THROW(exchange.submit(setup.order[0]), Error);
+    EXPECT_THROW(exchange.finish(), Error);
+    exchange.begin(0);
+    EXPECT_THROW(exchange.begin(1), Error);
+    EXPECT_THROW(exchange.submit(setup.order[1]), Error);
+    exchange.submit(setup.order[0]);
+    EXPECT_THROW(exchange.finish(), Error);
+    EXPECT_THROW(exchange.state(), Error);
+    auto order = setup.order;
+    order[0] = order[1];
+    EXPECT_THROW(Exchange(t, setup.tensors, setup.codecs, arena, order, {}), Error);
+    EXPECT_THROW(Exchange(t, setup.tensors, setup.codecs, std::span(arena).first(100), setup.order, {}),
+                 Error);
+  });
+}
+
+TEST(ExchangeState, SizesAreChecked) {
+  run_thread_ranks(2, [](Transport& t) {
+    const ExchangeSetup setup = make_setup("onebit64");
+    std::vector<float> arena(setup.arena);
+    Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, {});
+    ExchangeState state = exchange.state();
+    exchange.set_state(state);
+    state.round2[3].pop_back();
+    try {
+      exchange.set_state(state);
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("fc1.weight, round 2"));
+      EXPECT_THAT(error.what(), HasSubstr("values, expected"));
+    }
+    state.round1.pop_back();
+    EXPECT_THROW(exchange.set_state(state), Error);
+  });
+}
+
+TEST(ExchangeState, RedistributionKeepsTheMeanAndRecutsRound2) {
+  const ExchangeSetup setup = make_setup("mixed");
+  std::vector<ExchangeState> old(3);
+  run_thread_ranks(3, [&](Transport& t) {
+    std::vector<float> arena(setup.arena);
+    Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, {});
+    for (std::uint32_t step = 0; step < 2; ++step) {
+      const auto own = setup.gradients(t.rank(), step);
+      std::copy(own.begin(), own.end(), arena.begin());
+      exchange_cases::exchange_step(exchange, setup, step);
+    }
+    old[static_cast<std::size_t>(t.rank())] = exchange.state();
+  });
+  const auto round2 = [&](const std::vector<ExchangeState>& states, std::size_t t) {
+    const std::int64_t bucket = make_codec(setup.codecs[t])->bucket(setup.tensors[t]);
+    std::vector<float> whole;
+    for (const Stripe& s : stripes(setup.tensors[t].elements, bucket, static_cast<int>(states.size()), t)) {
+      const auto& part = states[static_cast<std::size_t>(s.owner)].round2[t];
+      whole.insert(whole.end(), part.begin(), part.end());
+    }
+    return whole;
+  };
+  for (const int ranks : {1, 2, 3, 5}) {
+    const auto states = redistribute(old, setup.tensors, setup.codecs, ranks);
+    ASSERT_EQ(states.size(), static_cast<std::size_t>(ranks));
+    for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
+      const bool feedback = setup.codecs[t].error_feedback;
+      const std::size_t n = feedback ? static_cast<std::size_t>(setup.tensors[t].elements) : 0;
+      for (const ExchangeState& state : states) {
+        ASSERT_EQ(state.round1[t].size(), n);
+        for (std::size_t i = 0; i < n; ++i)
+          ASSERT_NEAR(state.round1[t][i],
+                      (old[0].round1[t][i] + old[1].round1[t][i] + old[2].round1[t][i]) / 3, 1e-6f);
+      }
+      EXPECT_EQ(round2(states, t).size(), n);
+      EXPECT_EQ(round2(states, t), round2(old, t));
+    }
+    run_thread_ranks(ranks, [&](Transport& t) {
+      std::vector<float> arena(setup.arena);
+      Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, {});
+      exchange.set_state(states[static_cast<std::size_t>(t.rank())]);
+      exchange_cases::exchange_step(exchange, setup, 2);
+    });
+  }
+  old[1].round2[0].pop_back();
+  EXPECT_THROW(redistribute(old, setup.tensors, setup.codecs, 2), Error);
+}
+
+TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
+  const ExchangeSetup setup = make_setup("qsgd4");
+  std::vector<std::shared_ptr<const Codec>> codecs;
+  std::vector<PlannedTensor> tensors;
+  for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
+    codecs.push_back(make_codec(setup.codecs[t]));
+    tensors.push_back({codecs[t].get(), setup.tensors[t].elements, codecs[t]->bucket(setup.tensors[t])});
+  }
+  for (const int owners : {1, 2, 3, 5, 40})
+    for (const ExchangeOptions& options : exchange_cases::all_options(setup)) {
+      const auto units = make_plan(tensors, setup.order, {owners, options.chunk_bytes, options.pack_bytes});
+      std::vector<std::vector<int>> seen;
+      for (const PlannedTensor& tensor : tensors)
+        seen.emplace_back(static_cast<std::size_t>(tensor.elements));
+      std::size_t bytes = 0, ready_after = 0;
+      for (const Unit& unit : units) {
+        EXPECT_GE(unit.ready_after, ready_after);
+        ready_after = unit.ready_after;
+        bytes += unit.bytes();
+        for (int owner = 0; owner < owners; ++owner)
+          for (const Segment& segment : unit.owned_by(owner)) {
+            EXPECT_EQ(segment.first % tensors[segment.tensor].bucket, 0);
+            EXPECT_LT(segment.at, unit.message_bytes(owner));
+            const auto position = std::find(setup.order.begin(), setup.order.end(), segment.tensor);
+            EXPECT_LT(static_cast<std::size_t>(position - setup.order.begin()), unit.ready_after);
+            for (std::int64_t e = segment.first; e < segment.first + segment.n; ++e)
+              ++seen[segment.tensor][static_cast<std::size_t>(e)];
+          }
+      }
+      for (const auto& tensor : seen) EXPECT_THAT(tensor, testing::Each(1));
+      std::size_t announced = 0;
+      for (std::size_t t = 0; t < tensors.size(); ++t)
+        announced += wire_bytes(setup.tensors[t], setup.codecs[t]);
+      EXPECT_EQ(bytes, announced);
+    }
+  EXPECT_EQ(make_plan(tensors, setup.order, {3, 1 << 20, 1 << 20}).size(), 1u);
+  EXPECT_EQ(make_plan(tensors, setup.order, {3, 1 << 20, 0}).size(), tensors.size());
+  EXPECT_GT(make_plan(tensors, setup.order, {3, 1 << 12, 0}).size(), tensors.size());
+}
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,152 @@
+// Configuration: error texts, overrides, round trips.
+#include "core/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "core/error.h"
+
+namespace lpsgd::config {
+namespace {
+
+struct Options {
+  std::int64_t size = 3;
+  double rate = 0.5;
+  bool fast = false;
+  std::string name = "x";
+  std::vector<std::string> words;
+  int kind = 0;
+  std::int64_t depth = 1;
+};
+
+void fields(Visitor& v, Options& o) {
+  v.field("size", o.size, "how many", Range{.min = 1, .multiple_of = 2});
+  v.field("rate", o.rate, "how fast", Range{.min = 0, .min_open = true});
+  v.field("fast", o.fast, "whether");
+  v.field("name", o.name, "what");
+  v.field("words", o.words, "which");
+  v.choice("kind", o.kind, {{"red", 0}, {"green", 1}}, "colour");
+  v.section("inner", "more", [&](Visitor& inner) { inner.field("depth", o.depth, "how deep"); });
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    Options o;
+    read(parse_text(text, "a.yaml"), "", o);
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(e.exit_status(), 2);
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Config, ReadsEveryType) {
+  Options o;
+  read(
+      parse_text(
+          "{size: 4, rate: 1e-4, fast: true, name: abc, words: [a, b], kind: green, inner: {depth: 9}}", "a"),
+      "", o);
+  EXPECT_EQ(o.size, 4);
+  EXPECT_EQ(o.rate, 1e-4);
+  EXPECT_TRUE(o.fast);
+  EXPECT_EQ(o.name, "abc");
+  EXPECT_THAT(o.words, testing::ElementsAre("a", "b"));
+  EXPECT_EQ(o.kind, 1);
+  EXPECT_EQ(o.depth, 9);
+}
+
+TEST(Config, ErrorsNamePlaceKeyAndWhatIsAllowed) {
+  EXPECT_EQ(error_of("size: 4\nsizes: 5\n"),
+            "a.yaml:2:1: sizes: unknown key, did you mean 'size'?; allowed here: size, rate, fast, name, "
+            "words, kind, inner");
+  EXPECT_EQ(error_of("inner:\n  dept: 1\n"),
+            "a.yaml:2:3: inner.dept: unknown key, did you mean 'depth'?; allowed here: depth");
+  EXPECT_EQ(error_of("size: many"),
+            "a.yaml:1:7: size: expected an integer >= 1 that is a multiple of 2, got 'many'");
+  EXPECT_EQ(error_of("size: 3"),
+            "a.yaml:1:7: size: expected an integer >= 1 that is a multiple of 2, got '3'");
+  EXPECT_EQ(error_of("size: 4.0"),
+            "a.yaml:1:7: size: expected an integer >= 1 that is a multiple of 2, got '4.0'");
+  EXPECT_EQ(error_of("size: '4'"),
+            "a.yaml:1:7: size: expected an integer >= 1 that is a multiple of 2, got the string \"4\"");
+  EXPECT_EQ(error_of("rate: 0"), "a.yaml:1:7: rate: expected a number > 0, got '0'");
+  EXPECT_EQ(error_of("rate: .nan"), "a.yaml:1:7: rate: expected a number > 0, got '.nan'");
+  EXPECT_EQ(error_of("fast: 1"), "a.yaml:1:7: fast: expected true or false, got '1'");
+  EXPECT_EQ(error_of("kind: gren"),
+            "a.yaml:1:7: kind: 'gren' is not known, did you mean 'green'?; allowed: red, green");
+  EXPECT_EQ(error_of("inner: 3"), "a.yaml:1:8: inner: expected a map, got '3'");
+  EXPECT_EQ(error_of("size: 2\nsize: 4"), "a.yaml:2:1: duplicate key 'size'");
+  EXPECT_THAT(error_of("size: [2"), testing::StartsWith("a.yaml:1:"));
+  EXPECT_THAT(error_of("words: {a: 1}"), testing::HasSubstr("words: expected a list of words, got a map"));
+}
+
+TEST(Config, DeepNestingAndAliasBombsAreRefused) {
+  EXPECT_THAT(error_of(std::string(200, '[') + std::string(200, ']')), testing::HasSubstr("nested deeper"));
+  std::string bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\n";
+  for (char c = 'b'; c < 'k'; ++c)
+    bomb += std::string(1, c) + ": &" + c + " [" + [&] {
+      std::string s;
+      for (int i = 0; i < 10; ++i) s += std::string(i ? ",*" : "*") + char(c - 1);
+      return s;
+    }() + "]\n";
+  EXPECT_THAT(error_of(bomb), testing::HasSubstr("values"));
+}
+
+TEST(Config, OverridesReplaceAndNameTheOption) {
+  Value root = parse_text("size: 2\ninner: {depth: 1}\nwords: [a, b]\n", "a.yaml");
+  apply_override(root, "inner.depth=5");
+  apply_override(root, "words.1=c");
+  apply_override(root, "rate=0.25");
+  Options o;
+  read(root, "", o);
+  EXPECT_EQ(o.depth, 5);
+  EXPECT_THAT(o.words, testing::ElementsAre("a", "c"));
+  EXPECT_EQ(o.rate, 0.25);
+  apply_override(root, "sise=5");
+  try {
+    read(root, "", o);
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_THAT(e.what(), testing::StartsWith("--set sise=5: sise: unknown key, did you mean 'size'?"));
+  }
+  EXPECT_THROW(apply_override(root, "novalue"), ConfigError);
+  EXPECT_THROW(apply_override(root, "size.deeper=1"), ConfigError);
+  EXPECT_THROW(apply_override(root, "words.9=1"), ConfigError);
+}
+
+TEST(Config, EnvironmentOnlyInQuotedStrings) {
+  ::setenv("LPSGD_TEST_VARIABLE", "/data", 1);
+  ::unsetenv("LPSGD_TEST_UNSET");
+  Options o;
+  read(parse_text("name: \"${LPSGD_TEST_VARIABLE}/x\"", "a"), "", o);
+  EXPECT_EQ(o.name, "/data/x");
+  read(parse_text("name: ${LPSGD_TEST_VARIABLE}/x", "a"), "", o);
+  EXPECT_EQ(o.name, "${LPSGD_TEST_VARIABLE}/x");
+  EXPECT_EQ(error_of("name: \"${LPSGD_TEST_UNSET}\""),
+            "a.yaml:1:7: name: environment variable LPSGD_TEST_UNSET is not set");
+  read(parse_text("name: \"${LPSGD_TEST_UNSET}\"", "a"), "", o, Environment::keep);
+  EXPECT_EQ(o.name, "${LPSGD_TEST_UNSET}");
+}
+
+TEST(Config, WritesWhatItReads) {
+  Options o{
+      .size = 8, .rate = 1e-5, .fast = true, .name = "a: b", .words = {"p", "3"}, .kind = 1, .depth = -2};
+  Options back;
+  const std::string text = emit(write(o));
+  read(parse_text(text, "emitted"), "", back);
+  EXPECT_EQ(emit(write(back)), text);
+  EXPECT_EQ(back.rate, o.rate);
+  EXPECT_EQ(back.name, o.name);
+  EXPECT_EQ(back.words, o.words);
+}
+
+TEST(Config, NumbersReadBackExactly) {
+  for (const double x : {0.1, 1e-4, 1e22, 123456789.0, 5e-324})
+    EXPECT_EQ(to_number(parse_text(number_text(x), "a"), "x"), x) << number_text(x);
+  EXPECT_EQ(number_text(1e-5), "1.0e-05");
+}
+
+}  // namespace
+}  // namespace lpsgd::config

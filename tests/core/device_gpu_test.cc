@@ -1,0 +1,91 @@
+// Streams, events and memory of a real GPU.
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "core/cuda/check.h"
+#include "tests/core/gpu_test.h"
+
+namespace lpsgd {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Needs no GPU: the message of a failed call.
+TEST(CudaCheck, NamesTheErrorAndTheCallSite) {
+  EXPECT_NO_THROW(check(cudaSuccess));
+  const int line = __LINE__ + 2;
+  try {
+    check(cudaErrorInvalidValue);
+    FAIL() << "no DeviceError";
+  } catch (const DeviceError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("CUDA: invalid argument (cudaErrorInvalidValue) at "));
+    EXPECT_THAT(e.what(), HasSubstr("tests/core/device_gpu_test.cc:" + std::to_string(line)));
+    EXPECT_EQ(static_cast<int>(e.where().line()), line);
+  }
+}
+
+using DeviceGpu = GpuTest;
+
+TEST_F(DeviceGpu, Info) {
+  const CudaDeviceInfo info = cuda_device_info(0);
+  EXPECT_FALSE(info.name.empty());
+  EXPECT_GE(info.major, 5);
+  EXPECT_GT(info.memory, 0u);
+  EXPECT_GT(info.multiprocessors, 0);
+}
+
+TEST_F(DeviceGpu, CopiesThereAndBack) {
+  const Stream stream(device, StreamPriority::high);
+  const std::size_t n = 1000003;
+  PinnedBuffer<int> in(device, n), out(device, n);
+  DeviceBuffer<int> first(device, n), second(device, n);
+  std::iota(in.data(), in.data() + n, 1);
+  copy_values(out.view(), first.view(), stream);
+  stream.synchronize();
+  EXPECT_TRUE(std::ranges::all_of(out.view(), [](int x) { return x == 0; }));
+  copy_values(first.view(), in.view(), stream);
+  copy_values(second.view(), first.view(), stream);
+  copy_values(out.view(), second.view(), stream);
+  stream.synchronize();
+  EXPECT_TRUE(std::ranges::equal(in.view(), out.view()));
+  zero_bytes(second.data(), second.view().size_bytes(), stream);
+  copy_values(out.view(), second.view(), stream);
+  stream.synchronize();
+  EXPECT_TRUE(std::ranges::all_of(out.view(), [](int x) { return x == 0; }));
+}
+
+// A copy on one stream waits for the event of another; the host waits for neither until the end.
+TEST_F(DeviceGpu, EventsOrderStreams) {
+  const Stream producer(device), consumer(device);
+  Event begin(device, Event::Timing::on), ready(device, Event::Timing::on);
+  const std::size_t n = std::size_t{1} << 24;
+  PinnedBuffer<int> in(device, n), out(device, n);
+  DeviceBuffer<int> buffer(device, n);
+  std::iota(in.data(), in.data() + n, 1);
+  begin.record(producer);
+  copy_values(buffer.view(), in.view(), producer);
+  ready.record(producer);
+  consumer.wait(ready);
+  copy_values(out.view(), buffer.view(), consumer);
+  consumer.synchronize();
+  EXPECT_TRUE(ready.done());
+  EXPECT_GT(seconds_between(begin, ready), 0);
+  EXPECT_TRUE(std::ranges::equal(in.view(), out.view()));
+}
+
+TEST_F(DeviceGpu, TooMuchMemoryIsRefusedAndForgotten) {
+  try {
+    DeviceBuffer<char> buffer(device, std::size_t{1} << 60);
+    FAIL() << "no DeviceError";
+  } catch (const DeviceError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("cuda:0: no room for 1152921504606846976 bytes of device memory"));
+  }
+  EXPECT_NO_THROW(check(cudaGetLastError()));
+}
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,101 @@
+// Safetensors: round trip, and refusal of every kind of malformed file.
+#include "core/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace lpsgd {
+namespace {
+
+std::string temporary(const std::string& name) {
+  return (std::filesystem::path(testing::TempDir()) / name).string();
+}
+
+std::string file_with_header(const std::string& header, std::size_t data_bytes) {
+  std::string text(8, '\0');
+  const std::uint64_t length = header.size();
+  std::memcpy(text.data(), &length, 8);
+  return text + header + std::string(data_bytes, '\0');
+}
+
+std::string error_of(const std::string& bytes) {
+  const std::string path = temporary("bad.safetensors");
+  write_file(path, bytes);
+  try {
+    const SafetensorsFile file(path);
+  } catch (const FileError& e) {
+    EXPECT_THAT(e.what(), testing::StartsWith(path + ": "));
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Safetensors, RoundTrip) {
+  const std::string path = temporary("round.safetensors");
+  const std::vector<float> a{1, 2, 3, 4, 5, 6};
+  const std::vector<float> b{7};
+  write_safetensors(path, {{"z", {2, 3}, a}, {"a", {}, b}, {"empty", {0, 4}, {}}}, {{"format", "pt"}});
+  const SafetensorsFile file(path);
+  ASSERT_EQ(file.tensors().size(), 3u);
+  EXPECT_EQ(file.tensors()[0].name, "z");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  const StoredTensor& z = file.at("z", {2, 3});
+  EXPECT_THAT(std::vector<float>(z.values.begin(), z.values.end()), testing::ElementsAreArray(a));
+  EXPECT_EQ(file.at("a", {}).values[0], 7);
+  EXPECT_EQ(file.find("q"), nullptr);
+  EXPECT_THROW(file.at("q", {}), FileError);
+  EXPECT_THROW(file.at("z", {3, 2}), FileError);
+}
+
+TEST(Safetensors, RefusesMalformedFiles) {
+  using testing::HasSubstr;
+  const auto one = [](const std::string& fields) { return R"({"t":{)" + fields + "}}   "; };
+  EXPECT_THAT(error_of(""), HasSubstr("too few"));
+  EXPECT_THAT(error_of(std::string(8, '\xff')), HasSubstr("past the end"));
+  EXPECT_THAT(error_of(file_with_header("{]      ", 0)), HasSubstr("not JSON"));
+  EXPECT_THAT(error_of(file_with_header("[]      ", 0)), HasSubstr("not an object"));
+  std::string h = one(R"("dtype":"F32","shape":[2],"data_offsets":[0,12])");
+  h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
+  EXPECT_THAT(error_of(file_with_header(h, 12)), HasSubstr("does not fit"));
+  EXPECT_THAT(error_of(file_with_header(h, 4)), HasSubstr("lies at bytes"));
+  h = one(R"("dtype":"F16","shape":[2],"data_offsets":[0,4])");
+  h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
+  EXPECT_THAT(error_of(file_with_header(h, 4)), HasSubstr("only F32"));
+  h = one(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])");
+  h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
+  EXPECT_THAT(error_of(file_with_header(h, 4)), HasSubstr("shape"));
+  h = one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])");
+  h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
+  EXPECT_THAT(error_of(file_with_header(h, 4)), HasSubstr("does not fit"));
+  h = R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
+  h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
+  EXPECT_THAT(error_of(file_with_header(h, 8)), HasSubstr("duplicate"));
+  h = R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"u":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
+  EXPECT_THAT(error_of(file_with_header(h, 4)), HasSubstr("overlap"));
+  h = one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])");
+  h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
+  EXPECT_THAT(error_of(file_with_header(h, 8)), HasSubstr("cover 4 of 8"));
+  EXPECT_THAT(error_of(file_with_header(std::string(2000, '[') + std::string(2000, ']'), 0)),
+              HasSubstr("nested too deeply"));
+}
+
+TEST(Safetensors, AFullDiskIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const std::vector<float> values(1000);
+  try {
+    write_safetensors("/dev/full", {{"t", {1000}, values}});
+    FAIL();
+  } catch (const FileError& e) {
+    EXPECT_THAT(e.what(), testing::StartsWith("/dev/full: cannot be"));
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,194 @@
+"""A slow reference of the codecs, written from the numerics' text alone: plain Python with numpy float32 scalars,
+one operation at a time, and a Philox of its own. Nothing here is shared with the C++."""
+import math
+import struct
+
+import numpy as np
+
+f32 = np.float32
+NAN = np.frombuffer(struct.pack("<I", 0x7FC00000), dtype="<f4")[0]
+np.seterr(all="ignore")  # overflow to infinity and NaN are part of the definition
+
+
+# ---- Philox4x32-10
+
+def philox(counter, key):
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(p1 >> 32) ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, (p0 >> 32) ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c
+
+
+class Dither:
+    """(2d+1)/131072 of each element, d its 16-bit half."""
+
+    def __init__(self, seed, tensor, step, rank, round_):
+        self.key = (seed, 1)
+        self.rest = (tensor, step, 2 * rank + round_ - 1)
+        self.blocks = {}
+
+    def __call__(self, element):
+        block = element // 8
+        if block not in self.blocks:
+            self.blocks[block] = philox((block & 0xFFFFFFFF,) + self.rest, self.key)
+        half = element % 8
+        d = (self.blocks[block][half // 2] >> (16 * (half % 2))) & 0xFFFF
+        return f32((2 * d + 1) / 131072)
+
+
+# ---- Arithmetic in float32
+
+def fma(a, b, c):
+    """a*b + c rounded once: the product is exact in double; the sum is made odd before it is cut to float32."""
+    p, c = float(a) * float(b), float(c)
+    s = p + c
+    if not math.isfinite(s):
+        return f32(s)
+    bb = s - p  # the error of the sum, exactly
+    error = (p - (s - bb)) + (c - bb)
+    if error != 0.0:
+        bits = struct.unpack("<q", struct.pack("<d", s))[0]
+        if bits & 1 == 0:  # round to odd, so that the next rounding sees that something is left
+            away = (error > 0) == (s > 0)
+            bits += 1 if away else -1
+            s = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return f32(s)
+
+
+def fixed_sum(values, square=False):
+    """Blocks of 4096; in each 32 partial sums from +0, folded by halves; the block sums by the same rule."""
+    if len(values) == 0:
+        return f32(0)
+    sums = []
+    for start in range(0, len(values), 4096):
+        partial = [f32(0)] * 32
+        for i, x in enumerate(values[start:start + 4096]):
+            partial[i % 32] = fma(x, x, partial[i % 32]) if square else f32(partial[i % 32] + x)
+        for h in (16, 8, 4, 2, 1):
+            for j in range(h):
+                partial[j] = f32(partial[j] + partial[j + h])
+        sums.append(partial[0])
+    return sums[0] if len(sums) == 1 else fixed_sum(sums)
+
+
+def finite(x):
+    return bool(np.isfinite(x))
+
+
+def with_residual(values, residual):
+    if residual is None:
+        return [f32(x) for x in values]
+    return [f32(f32(g) + f32(r)) for g, r in zip(values, residual)]
+
+
+def difference(v, q):
+    out = np.array([f32(a - b) for a, b in zip(v, q)], dtype=np.float32)
+    out[np.isnan(out)] = NAN
+    return out
+
+
+def words(codes, bits):
+    """Codes from the lowest bit of 32-bit words up."""
+    stream = 0
+    for i, code in enumerate(codes):
+        stream |= int(code) << (i * bits)
+    return stream.to_bytes(4 * ((len(codes) * bits + 31) // 32), "little")
+
+
+def unpack(data, count, bits):
+    stream = int.from_bytes(data, "little")
+    return [(stream >> (i * bits)) & ((1 << bits) - 1) for i in range(count)]
+
+
+def scales(*values):
+    return b"".join(struct.pack("<I", 0x7FC00000) if np.isnan(x) else struct.pack("<f", x) for x in values)
+
+
+# ---- One bucket of each codec: (bytes, values they decode to)
+
+def onebit_bucket(v, **_):
+    positive = [bool(x >= 0) for x in v]
+    sum_pos = fixed_sum([x if p else f32(0) for x, p in zip(v, positive)])
+    sum_neg = fixed_sum([f32(0) if p else x for x, p in zip(v, positive)])
+    if not (all(map(finite, v)) and finite(sum_pos) and finite(sum_neg)):
+        return scales(NAN, NAN) + words([0] * len(v), 1), [NAN] * len(v)
+    n_pos = sum(positive)
+    n_neg = len(v) - n_pos
+    avg_pos = f32(sum_pos / f32(n_pos)) if n_pos else f32(0)
+    avg_neg = f32(sum_neg / f32(n_neg)) if n_neg else f32(0)
+    return scales(avg_pos, avg_neg) + words(positive, 1), [avg_pos if p else avg_neg for p in positive]
+
+
+def qsgd_bucket(v, first, dither, bits, norm, **_):
+    if not all(map(finite, v)):
+        return scales(NAN) + words([0] * len(v), bits), [NAN] * len(v)
+    s = (1 << (bits - 1)) - 1
+    scale = max((abs(x) for x in v), default=f32(0))
+    if norm == "l2":
+        squares = fixed_sum(v, square=True)
+        if finite(squares) and f32(np.sqrt(squares)) > scale:
+            scale = f32(np.sqrt(squares))
+    codes, values = [], []
+    for i, x in enumerate(v):
+        level = 0
+        if scale > 0:
+            a = f32(f32(abs(x) / scale) * f32(s))
+            level = int(np.floor(a))
+            if dither(first + i) < f32(a - f32(level)):
+                level += 1
+        negative = level > 0 and bool(np.signbit(x))
+        codes.append(level | (negative << (bits - 1)))
+        q = f32(scale * f32(f32(level) / f32(s)))
+        values.append(f32(-q) if negative else q)
+    return scales(scale) + words(codes, bits), values
+
+
+# ---- Whole tensors
+
+def encode(codec, values, residual=None, first=0, bucket=None, **context):
+    """(bytes, new residual, values they decode to)"""
+    v = with_residual(values, residual)
+    kind = codec["kind"]
+    if kind in ("none", "fp16", "bf16"):
+        data, q = encode_floats(kind, v)
+    else:
+        dither = Dither(context["seed"], context["tensor"], context["step"], context["rank"], context["round_"])
+        one = {"onebit": onebit_bucket, "qsgd": qsgd_bucket}[kind]
+        data, q = b"", []
+        for start in range(0, len(v), bucket):
+            record, part = one(v[start:start + bucket], first=first + start, dither=dither, **codec)
+            data += record
+            q += part
+    return data, difference(v, q), np.array(q, dtype=np.float32)
+
+
+def encode_floats(kind, v):
+    array = np.array(v, dtype=np.float32)
+    if kind == "none":
+        codes = array.view(np.uint32).copy()
+        codes[np.isnan(array)] = 0x7FC00000
+        return codes.astype("<u4").tobytes(), list(codes.view(np.float32))
+    if kind == "fp16":
+        codes = array.astype(np.float16).view(np.uint16).copy()
+        codes[np.isnan(array)] = 0x7E00
+        q = codes.view(np.float16).astype(np.float32)
+    else:
+        bits = array.view(np.uint32).astype(np.uint64)
+        half, rest = bits >> 16, bits & 0xFFFF
+        up = (rest > 0x8000) | ((rest == 0x8000) & (half % 2 == 1))
+        codes = (half + up).astype(np.uint16)
+        codes[np.isnan(array)] = 0x7FC0
+        q = (codes.astype(np.uint32) << 16).view(np.float32).copy()
+    q[np.isnan(q)] = NAN
+    return codes.astype("<u2").tobytes(), list(q)
+
+
+def reduce(codec, contributions, residual, **context):
+    """The mean over ranks of decoded contributions, added in rank order, encoded."""
+    total = contributions[0].astype(np.float32)
+    for q in contributions[1:]:
+        total = (total + q).astype(np.float32)
+    mean = (total * (f32(1) / f32(len(contributions)))).astype(np.float32)
+    return encode(codec, mean, residual, **context)

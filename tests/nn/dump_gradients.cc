@@ -1,0 +1,100 @@
+// Runs a network from given weights on a given batch and writes what another system can be compared with.
+//   dump_gradients NETWORK IN.safetensors OUT.safetensors [--set a.b=value]...
+// IN holds every parameter under its name (PyTorch's order of elements), "input" (N, H, W, C) and "labels"
+// (N). OUT gets "loss", "logits", "gradient.NAME" and "step.NAME" (after three steps of SGD: lr 0.1, momentum
+// 0.9, weight decay 1e-4, on the same batch), and "buffer.NAME" of the first forward. Without IN's weights
+// ("-"): OUT gets the initial weights of seed 1.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/error.h"
+#include "core/safetensors.h"
+#include "nn/network.h"
+#include "nn/optimizer.h"
+
+namespace {
+
+using lpsgd::StoredTensor;
+using lpsgd::TensorInfo;
+
+/// Tensors to write, with their own storage.
+class Output {
+ public:
+  void add(std::string name, std::vector<std::int64_t> shape, std::vector<float> values) {
+    storage_.push_back(std::move(values));
+    tensors_.push_back({std::move(name), std::move(shape), storage_.back()});
+  }
+  void add_arena(const char* prefix, const std::vector<TensorInfo>& tensors, std::span<const float> arena) {
+    for (const TensorInfo& t : tensors) {
+      std::vector<float> values(static_cast<std::size_t>(t.elements));
+      lpsgd::to_pytorch_order(t, arena.data() + t.offset, values.data());
+      add(prefix + t.name, t.shape, std::move(values));
+    }
+  }
+  void write(const std::string& path) const { lpsgd::write_safetensors(path, tensors_); }
+
+ private:
+  std::deque<std::vector<float>> storage_;
+  std::vector<StoredTensor> tensors_;
+};
+
+void run(const std::vector<std::string>& words) {
+  lpsgd::config::Value tree = lpsgd::config::parse_file(words[0]);
+  for (std::size_t i = 3; i + 1 < words.size(); i += 2) lpsgd::config::apply_override(tree, words[i + 1]);
+  const lpsgd::NetworkSpec spec(tree);
+  Output out;
+  if (words[1] == "-") {
+    const lpsgd::Network network(spec, {.inference_only = true});
+    out.add_arena("", spec.tensors(), network.parameters());
+    out.write(words[2]);
+    return;
+  }
+  const lpsgd::SafetensorsFile in(words[1]);
+  const StoredTensor* input = in.find("input");
+  const StoredTensor* label = in.find("labels");
+  if (!input || !label) throw lpsgd::FileError(words[1] + ": has no 'input' or no 'labels'");
+  const std::int64_t batch = input->shape[0];
+  lpsgd::Network network(spec, {.batch = batch});
+  for (const TensorInfo& t : spec.tensors())
+    lpsgd::from_pytorch_order(t, in.at(t.name, t.shape).values.data(),
+                              network.parameters().data() + t.offset);
+  std::vector<std::int32_t> labels;
+  for (const float l : label->values) labels.push_back(static_cast<std::int32_t>(l));
+  lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
+                             network.parameters().size());
+  for (int step = 0; step < 3; ++step) {
+    network.forward_train(input->values, labels);
+    network.backward({});
+    if (step == 0) {
+      out.add("loss", {1}, {static_cast<float>(network.take_metrics().loss / static_cast<double>(batch))});
+      out.add("logits", {batch, spec.classes()}, {network.logits().begin(), network.logits().end()});
+      out.add_arena("gradient.", network.tensors(), network.gradients());
+      for (const lpsgd::NamedBuffer& b : network.buffers())
+        out.add("buffer." + b.name, b.shape, {b.values.begin(), b.values.end()});
+    }
+    optimizer.step(network.parameters(), network.gradients(), 0.1);
+  }
+  out.add_arena("step.", network.tensors(), network.parameters());
+  out.write(words[2]);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    if (words.size() < 3)
+      throw lpsgd::ConfigError("usage: dump_gradients NETWORK IN OUT [--set a.b=value]...");
+    run(words);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "dump_gradients: {}\n", e.what());
+    return 1;
+  }
+  return 0;
+}

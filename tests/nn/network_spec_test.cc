@@ -1,0 +1,200 @@
+// The language of network files: what it expands to, and the texts of its errors.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "nn/graph.h"
+#include "nn/network.h"
+
+namespace lpsgd {
+namespace {
+
+const std::string source = LPSGD_SOURCE_DIR;
+
+NetworkSpec spec_of(const std::string& text) {
+  return NetworkSpec(config::parse_text(text, "net.yaml"));
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    const NetworkSpec spec = spec_of(text);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+/// The error of a network with these layers, the first on line 4.
+std::string layers_error(const std::string& layers) {
+  return error_of("input: [8, 8, 4]\nclasses: 4\nlayers:\n" + layers +
+                  "  - flatten\n  - {dense: fc, units: 4}\n");
+}
+
+TEST(NetworkSpec, ResnetsHaveTheirParametersAndNames) {
+  const NetworkSpec small(config::parse_file(source + "/configs/networks/resnet20.yaml"));
+  EXPECT_EQ(small.name(), "resnet20");
+  EXPECT_EQ(small.parameters(), 272'474);
+  const NetworkSpec large(config::parse_file(source + "/configs/networks/resnet110.yaml"));
+  EXPECT_EQ(large.parameters(), 1'730'714);
+  EXPECT_EQ(large.name(), "resnet110");
+
+  std::vector<std::string> names;
+  for (const TensorInfo& t : small.tensors()) names.push_back(t.name);
+  const std::vector<std::string> first{"conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight",
+                                       "layer1.0.bn1.weight"};
+  EXPECT_EQ(std::vector<std::string>(names.begin(), names.begin() + 5), first);
+  const auto at = std::find(names.begin(), names.end(), "layer2.0.bn2.bias");
+  ASSERT_LT(at, names.end() - 4);
+  EXPECT_EQ(*(at + 1), "layer2.0.downsample.0.weight");
+  EXPECT_EQ(*(at + 2), "layer2.0.downsample.1.weight");
+  EXPECT_EQ(*(at + 3), "layer2.0.downsample.1.bias");
+  EXPECT_EQ(*(at + 4), "layer2.1.conv1.weight");
+  EXPECT_EQ(names.back(), "fc.bias");
+
+  std::int64_t end = 0;
+  for (const TensorInfo& t : small.tensors()) {
+    EXPECT_EQ(t.offset % 16, 0);
+    EXPECT_GE(t.offset, end);
+    end = t.offset + t.elements;
+  }
+}
+
+TEST(NetworkSpec, ParametersOfAFileSwitchNormAndActivation) {
+  config::Value tree = config::parse_file(source + "/configs/networks/resnet20.yaml");
+  config::apply_override(tree, "parameters.norm=false");
+  config::apply_override(tree, "parameters.activation=tanh");
+  const NetworkSpec spec(tree);
+  for (const LayerInfo& layer : spec.layers()) {
+    EXPECT_NE(layer.kind, "batch_norm");
+    EXPECT_NE(layer.kind, "relu");
+  }
+  EXPECT_EQ(spec.tensors()[1].name, "conv1.bias");
+}
+
+TEST(NetworkSpec, ShapesAndFlopsAreInferred) {
+  const NetworkSpec spec = spec_of(
+      "input: [9, 7, 4]\nclasses: 6\nlayers:\n"
+      "  - {conv: c, filters: 8, kernel: [3, 2], stride: [2, 1], pad: [1, 0], groups: 2}\n"
+      "  - {max_pool: p, kernel: 2, ceil_mode: true}\n  - average_pool\n  - flatten\n  - {dense: fc, units: "
+      "6}\n");
+  ASSERT_EQ(spec.layers().size(), 5u);
+  EXPECT_EQ(spec.layers()[0].shape, (Shape{5, 6, 8}));
+  EXPECT_EQ(spec.layers()[0].parameters, 8 * 2 * 3 * 2 + 8);
+  EXPECT_EQ(spec.layers()[0].flops, 2 * 5 * 6 * 8 * 2 * 3 * 2 + 5 * 6 * 8);
+  EXPECT_EQ(spec.layers()[1].shape, (Shape{3, 3, 8}));
+  EXPECT_EQ(spec.layers()[2].shape, (Shape{1, 1, 8}));
+  EXPECT_EQ(spec.layers()[4].shape, (Shape{6}));
+  EXPECT_EQ(spec.tensors()[0].shape, (Shape{8, 2, 3, 2}));
+}
+
+TEST(NetworkSpec, MisfitsNameTheLayerAndTheLine) {
+  EXPECT_EQ(error_of("input: [32, 32, 16]\nclasses: 2\n"
+                     "blocks:\n  b:\n    layers:\n      - {conv: c, filters: 32, kernel: 1, stride: 2}\n"
+                     "      - {add: add, input: [in, c]}\n"
+                     "layers:\n  - {block: b, name: layer2, repeat: 2}\n"),
+            "net.yaml:7:9: layer 'layer2.0.add': inputs (32, 32, 16) and (16, 16, 32) differ");
+  EXPECT_EQ(layers_error("  - {conv: c, filters: 4, kernel: 9}\n"),
+            "net.yaml:4:5: layer 'c': kernel 9x9 with pad 0x0 is larger than the input (8, 8, 4)");
+  EXPECT_EQ(layers_error("  - {conv: c, filters: 4, kernel: 1, groups: 3}\n"),
+            "net.yaml:4:5: layer 'c': 3 groups do not divide 4 input channels and 4 filters");
+  EXPECT_EQ(layers_error("  - {dense: d, units: 4}\n"),
+            "net.yaml:4:5: layer 'd': takes a flat input, got (8, 8, 4); put a flatten before it");
+  EXPECT_EQ(layers_error("  - {max_pool: p, kernel: 3, pad: 2}\n"),
+            "net.yaml:4:5: layer 'p': pad 2x2 is more than half the kernel 3x3");
+  EXPECT_EQ(error_of("input: [4]\nclasses: 3\nlayers: [{dense: d, units: 2}]\n"),
+            "net.yaml:3:10: layer 'd': the last layer gives (2), but the network has 3 classes");
+  EXPECT_EQ(layers_error("  - {relu: a}\n  - {relu: b, input: in}\n"),
+            "net.yaml:4:5: layer 'a': nothing reads its output");
+}
+
+TEST(NetworkSpec, MisspellingsAreSuggested) {
+  EXPECT_EQ(
+      layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
+      "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
+      "batch_norm, relu, tanh, add, max_pool, average_pool, flatten");
+  EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n").substr(0, 62),
+            "net.yaml:4:5: c: the key 'filters' is missing; it must be given");
+  EXPECT_EQ(layers_error("  - {relu: r, inptu: in}\n"),
+            "net.yaml:4:15: r.inptu: unknown key, did you mean 'input'?; allowed here: relu, input, if");
+  EXPECT_EQ(layers_error("  - {filters: 4, conv: c, kernel: 3}\n"),
+            "net.yaml:4:6: layers[0]: an entry begins with its kind: write 'conv' first");
+  EXPECT_EQ(layers_error("  - {conv: c1, filters: 4, kernel: 3}\n  - {relu: r, input: c2}\n"),
+            "net.yaml:5:22: r.input: there is no layer 'c2' here, did you mean 'c1'?");
+  EXPECT_EQ(layers_error("  - {relu: a, input: b}\n  - {relu: b}\n"),
+            "net.yaml:4:22: a.input: 'b' comes later; a layer reads what is defined before it");
+  EXPECT_EQ(layers_error("  - {relu: a, input: a}\n"), "net.yaml:4:22: a.input: a layer cannot read itself");
+  EXPECT_EQ(layers_error("  - {relu: a}\n  - {tanh: a}\n"),
+            "net.yaml:5:12: layers[1]: there are two layers 'a'");
+  EXPECT_EQ(layers_error("  - {block: b}\n"),
+            "net.yaml:4:13: layers[0]: there is no block 'b'; blocks: none");
+}
+
+TEST(NetworkSpec, ExpressionsAreChecked) {
+  const auto with = [](const std::string& expression) {
+    return error_of("input: [4]\nclasses: 4\nparameters: {n: 3, word: x}\nlayers:\n  - {dense: fc, units: " +
+                    expression + "}\n");
+  };
+  EXPECT_EQ(with("2 * $n - 2"), "no error");
+  EXPECT_EQ(with("($n + 1) % 5"), "no error");
+  EXPECT_EQ(with("$m"),
+            "net.yaml:5:23: layers[0]: in '$m': there is no parameter '$m', did you mean '$n'?; known here: "
+            "$n, $word");
+  EXPECT_EQ(with("$n / 2"), "net.yaml:5:23: layers[0]: in '$n / 2': 3 / 2 does not come out even");
+  EXPECT_EQ(with("$n / 0"), "net.yaml:5:23: layers[0]: in '$n / 0': division by zero or overflow");
+  EXPECT_EQ(with("$n + $word"), "net.yaml:5:23: layers[0]: in '$n + $word': 'x' is not an integer");
+  EXPECT_EQ(with("$n * 9223372036854775807"),
+            "net.yaml:5:23: layers[0]: in '$n * 9223372036854775807': overflows");
+  EXPECT_EQ(with("$n +"), "net.yaml:5:23: layers[0]: in '$n +': it ends too soon");
+  EXPECT_EQ(with("$n $n"), "net.yaml:5:23: layers[0]: in '$n $n': '$n' is not understood");
+  EXPECT_EQ(with("-$n"), "net.yaml:5:23: fc.units: expected an integer from 1 to 16777216, got '-3'");
+}
+
+TEST(NetworkSpec, BlocksAreChecked) {
+  const auto with = [](const std::string& use, const std::string& body) {
+    return error_of(
+        "input: [4]\nclasses: 4\nblocks:\n  b:\n    parameters: {width: null, act: relu}\n    layers: " +
+        body + "\n  c: {layers: [{block: b, with: {width: 4}}, {block: c}]}\nlayers:\n  - " + use + "\n");
+  };
+  const std::string body = "[{dense: d, units: $width}, $act]";
+  EXPECT_EQ(with("{block: b, with: {width: 4}, repeat: 3}", body), "no error");
+  EXPECT_EQ(with("{block: b, with: {width: 7}, first: {width: 4}}", body), "no error");
+  EXPECT_EQ(with("{block: b}", body), "net.yaml:5:18: b: the parameter 'width' must be given");
+  EXPECT_EQ(
+      with("{block: b, with: {widht: 4}}", body),
+      "net.yaml:9:23: b: the block has no parameter 'widht', did you mean 'width'?; it has: width, act");
+  EXPECT_EQ(with("{block: c}", body), "net.yaml:7:54: blocks.c.layers[1]: the block 'c' contains itself");
+  EXPECT_EQ(with("{block: b, with: {width: 4}, repeat: 1000000000}", body),
+            "net.yaml:9:42: b.repeat: expected an integer from 1 to 10000, got '1000000000'");
+  EXPECT_EQ(with("{block: b, with: {width: 4}, repeat: 10000}", "[{dense: d, units: $width}, $act, tanh]"),
+            "net.yaml:6:27: b.6666.tanh: the network has more than 20000 layers");
+}
+
+TEST(NetworkSpec, AbsurdSizesAreRefused) {
+  EXPECT_NE(layers_error("  - {conv: c, filters: 1000000, kernel: 1, pad: 1000000}\n").find("is too large"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of("input: [1000000, 1000000, 3]\nclasses: 2\nlayers: [flatten]").find("input: is too large"),
+      std::string::npos);
+  EXPECT_NE(error_of("input: [1000000]\nclasses: 2\nlayers: [{dense: d, units: 16000000}]").find("too large"),
+            std::string::npos);
+  EXPECT_NE(error_of("layers: []").find("input"), std::string::npos);
+  EXPECT_NE(error_of("input: [4]\nclasses: 4\nlayers: []").find("expected a list of layers"),
+            std::string::npos);
+}
+
+TEST(NetworkSpec, DocumentationListsEveryOption) {
+  const std::string text = read_file(source + "/docs/networks.md");
+  const std::string begin = "<!-- generated: begin -->\n", end = "<!-- generated: end -->";
+  const std::size_t from = text.find(begin), to = text.find(end);
+  ASSERT_NE(from, std::string::npos);
+  ASSERT_NE(to, std::string::npos);
+  const std::string reference = network_reference();
+  EXPECT_EQ(text.substr(from + begin.size(), to - from - begin.size()), reference)
+      << "docs/networks.md is out of date; between the marks it should hold:\n"
+      << reference;
+}
+
+}  // namespace
+}  // namespace lpsgd

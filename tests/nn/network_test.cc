@@ -1,0 +1,134 @@
+// A network as a whole: determinism, initial weights, metrics, evaluation, buffers, orders of elements.
+#include "nn/network.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace lpsgd {
+namespace {
+
+const std::string small =
+    "input: [6, 6, 3]\nclasses: 7\nlayers:\n  - {conv: c, filters: 16, kernel: 3, pad: 1, bias: false}\n"
+    "  - {batch_norm: b}\n  - relu\n  - average_pool\n  - flatten\n  - {dense: fc, units: 7}\n";
+
+NetworkSpec spec_of(const std::string& text) {
+  return NetworkSpec(config::parse_text(text, "net.yaml"));
+}
+
+std::vector<float> images(std::size_t count) {
+  PhiloxSequence draw(9, RandomUse::dataset, 0);
+  std::vector<float> out(count);
+  for (float& x : out) x = 2 * draw.uniform() - 1;
+  return out;
+}
+
+std::vector<float> gradients_of(int threads) {
+  Network network(spec_of(small), {.batch = 5, .threads = threads});
+  const std::vector<std::int32_t> labels{0, 1, 2, 3, 6};
+  network.forward_train(images(5 * 108), labels);
+  network.backward({});
+  return {network.gradients().begin(), network.gradients().end()};
+}
+
+TEST(Network, SameThreadsSameBytes) {
+  EXPECT_EQ(gradients_of(1), gradients_of(1));
+  EXPECT_EQ(gradients_of(3), gradients_of(3));
+  const std::vector<float> one = gradients_of(1), three = gradients_of(3);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], three[i], 1e-5);
+}
+
+TEST(Network, InitialWeightsDependOnSeedAndTensor) {
+  const NetworkSpec spec = spec_of(small);
+  Network a(spec, {.batch = 1}), b(spec, {.batch = 4, .inference_only = true}), c(spec, {.seed = 2});
+  EXPECT_TRUE(std::equal(a.parameters().begin(), a.parameters().end(), b.parameters().begin()));
+  EXPECT_NE(a.parameters()[0], c.parameters()[0]);
+  EXPECT_TRUE(b.gradients().empty());
+
+  const NetworkSpec wide = spec_of(
+      "input: [3, 3, 64]\nclasses: 4\nlayers:\n  - {conv: c, filters: 100, kernel: 3}\n"
+      "  - flatten\n  - {dense: fc, units: 4}\n");
+  Network network(wide, {});
+  double squares = 0, largest = 0;
+  const TensorInfo& conv = wide.tensors()[0];
+  for (std::int64_t i = 0; i < conv.elements; ++i)
+    squares += std::pow(static_cast<double>(network.parameters()[static_cast<std::size_t>(i)]), 2);
+  EXPECT_NEAR(squares / static_cast<double>(conv.elements), 2.0 / (100 * 9), 0.05 * 2.0 / (100 * 9));
+  const TensorInfo& dense = wide.tensors()[2];
+  for (std::int64_t i = 0; i < dense.elements; ++i)
+    largest = std::max(
+        largest,
+        std::abs(static_cast<double>(network.parameters()[static_cast<std::size_t>(dense.offset + i)])));
+  EXPECT_LE(largest, 0.1);
+  EXPECT_GT(largest, 0.095);
+}
+
+TEST(Network, MetricsCountRanksAndValidSamples) {
+  // The network is the identity on six features, so inputs are scores.
+  Network network(spec_of("input: [6]\nclasses: 6\nlayers: [{dense: fc, units: 6, bias: false}]"),
+                  {.batch = 4});
+  for (std::size_t i = 0; i < 6; ++i)
+    for (std::size_t j = 0; j < 6; ++j) network.parameters()[i * 6 + j] = i == j ? 1.0f : 0.0f;
+  const std::vector<float> scores{5, 1, 1, 1, 1, 1,   // label 0: first
+                                  5, 1, 1, 1, 1, 1,   // label 5: five before it, ties by index
+                                  2, 2, 0, 0, 0, 0,   // label 1: tied, second
+                                  0, 0, 0, 0, 0, 9};  // label 5: first
+  network.forward_eval(scores, std::vector<std::int32_t>{0, 5, 1, 5}, 4);
+  BatchMetrics m = network.take_metrics();
+  EXPECT_EQ(m.samples, 4);
+  EXPECT_EQ(m.top1, 2);
+  EXPECT_EQ(m.top5, 3);
+  const double e = std::exp(1.0);
+  EXPECT_NEAR(m.loss,
+              std::log(1 + 5 * std::pow(e, -4)) + std::log(std::pow(e, 4) + 5) +
+                  std::log(2 + 4 * std::pow(e, -2)) + std::log(1 + 5 * std::pow(e, -9)),
+              1e-6);
+  network.forward_eval(scores, std::vector<std::int32_t>{0, 5, 1, 5}, 2);
+  m = network.take_metrics();
+  EXPECT_EQ(m.samples, 2);
+  EXPECT_EQ(m.top1, 1);
+  EXPECT_EQ(network.take_metrics().samples, 0);
+  EXPECT_THROW(network.forward_eval(scores, std::vector<std::int32_t>{6, 0, 0, 0}, 4), Error);
+}
+
+TEST(Network, EvaluationUsesRunningStatisticsAndLeavesThem) {
+  const NetworkSpec spec = spec_of(small);
+  Network train(spec, {.batch = 5}), eval(spec, {.batch = 5, .inference_only = true});
+  const std::vector<float> x = images(5 * 108);
+  const std::vector<std::int32_t> labels{0, 1, 2, 3, 4};
+  for (int i = 0; i < 3; ++i) train.forward_train(x, labels);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::span<float> from = train.buffers()[i].values;
+    std::copy(from.begin(), from.end(), eval.buffers()[i].values.begin());
+  }
+  const std::vector<float> before(train.buffers()[0].values.begin(), train.buffers()[0].values.end());
+  train.forward_eval(x, labels, 5);
+  eval.forward_eval(x, labels, 5);
+  for (std::size_t i = 0; i < train.logits().size(); ++i)
+    EXPECT_NEAR(train.logits()[i], eval.logits()[i], 1e-6);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), train.buffers()[0].values.begin()));
+  EXPECT_THROW(train.backward({}), Error);
+}
+
+TEST(Network, PytorchOrderIsThereAndBack) {
+  TensorInfo t{"w", TensorKind::conv, {2, 3, 2, 2}, 24, 0};
+  std::vector<float> pytorch(24), memory(24), back(24);
+  std::iota(pytorch.begin(), pytorch.end(), 0.0f);
+  from_pytorch_order(t, pytorch.data(), memory.data());
+  // Memory (o, h, w, i) holds PyTorch's (o, i, h, w).
+  EXPECT_EQ(memory[0], 0.0f);
+  EXPECT_EQ(memory[1], 4.0f);
+  EXPECT_EQ(memory[2], 8.0f);
+  EXPECT_EQ(memory[3], 1.0f);
+  EXPECT_EQ(memory[12], 12.0f);
+  to_pytorch_order(t, memory.data(), back.data());
+  EXPECT_EQ(back, pytorch);
+}
+
+}  // namespace
+}  // namespace lpsgd

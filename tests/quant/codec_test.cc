@@ -1,0 +1,332 @@
+// Properties that hold for every codec and instruction set.
+#include "quant/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/philox.h"
+#include "quant/codec_math_device.h"
+#include "quant/cpu_codec.h"
+
+namespace lpsgd {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr CodingContext context{.seed = 9, .tensor = 3, .step = 7, .rank = 1, .round = 1};
+
+CodecSpec spec_of(const std::string& text) {
+  return parse_codec(config::parse_text(text, "test"), "codec");
+}
+
+const std::vector<std::string> all_specs = {
+    "none",
+    "fp16",
+    "bf16",
+    "onebit",
+    "{kind: qsgd, bits: 2}",
+    "{kind: qsgd, bits: 4}",
+    "{kind: qsgd, bits: 8, norm: l2}",
+    "{kind: qsgd, bits: 16}",
+};
+
+/// Kinds: 0 bell-shaped, 1 of mixed magnitude, 2 constant, 3 zero, 4 denormal, 5 near the largest.
+std::vector<float> inputs(std::int64_t n, int kind, std::uint32_t seed = 1) {
+  PhiloxSequence random(seed, RandomUse::dataset, static_cast<std::uint32_t>(kind));
+  std::vector<float> out(static_cast<std::size_t>(n));
+  for (float& x : out) {
+    const float bell = random.uniform() + random.uniform() + random.uniform() - 1.5f;
+    switch (kind) {
+      case 0:
+        x = bell * 0.01f;
+        break;
+      case 1:
+        x = std::ldexp(bell, static_cast<int>(random.below(80)) - 40);
+        break;
+      case 2:
+        x = -0.3f;
+        break;
+      case 3:
+        x = 0.0f;
+        break;
+      case 4:
+        x = std::ldexp(bell, -130);
+        break;
+      default:
+        x = std::ldexp(bell, 126);
+    }
+  }
+  return out;
+}
+constexpr int kinds = 6;
+
+template <class T>
+bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+struct Encoded {
+  Bytes bytes;
+  std::vector<float> residual;
+  std::vector<float> decoded;
+  bool finite = false;
+};
+
+Encoded encode(const Codec& codec, const std::vector<float>& values, const std::vector<float>& residual,
+               std::int64_t bucket, const CodingContext& c = context) {
+  Encoded out;
+  const auto n = static_cast<std::int64_t>(values.size());
+  out.bytes.resize(codec.encoded_bytes(n, bucket));
+  out.residual = residual;
+  out.decoded.resize(values.size());
+  out.finite = codec.encode(values.data(), residual.empty() ? nullptr : out.residual.data(), n, 0, bucket, c,
+                            out.bytes.data());
+  codec.decode(out.bytes.data(), n, bucket, false, out.decoded.data());
+  return out;
+}
+
+std::int64_t bucket_of(const Codec& codec, std::int64_t n) {
+  return codec.bucket(TensorInfo{.name = "t", .shape = {n}, .elements = n});
+}
+
+constexpr std::int64_t lengths[] = {0, 1, 31, 32, 33, 63, 64, 65, 127, 509, 511, 512, 513, 4099, 8191, 8193};
+
+TEST(Codec, InstructionSetsAgreeBitForBit) {
+  for (const std::string& text : all_specs)
+    for (const std::int64_t n : lengths)
+      for (int kind = 0; kind < kinds; ++kind)
+        for (const bool feedback : {false, true}) {
+          const std::vector<float> values = inputs(n, kind);
+          const std::vector<float> residual = feedback ? inputs(n, 0, 2) : std::vector<float>();
+          const auto codec = make_cpu_codec(spec_of(text), CpuIsa::baseline);
+          const std::int64_t bucket = bucket_of(*codec, n);
+          const Encoded expected = encode(*codec, values, residual, bucket);
+          for (const CpuIsa isa : cpu_isas()) {
+            const Encoded got = encode(*make_cpu_codec(spec_of(text), isa), values, residual, bucket);
+            ASSERT_TRUE(same_bytes(got.bytes, expected.bytes)) << text << n << ' ' << kind << to_text(isa);
+            ASSERT_TRUE(same_bytes(got.residual, expected.residual)) << text << n << ' ' << kind;
+            ASSERT_TRUE(same_bytes(got.decoded, expected.decoded)) << text << n << ' ' << kind;
+            ASSERT_EQ(got.finite, expected.finite);
+          }
+        }
+}
+
+TEST(Codec, PiecesEncodeAsTheWhole) {
+  for (const std::string& text : all_specs) {
+    const auto codec = make_codec(spec_of(text));
+    const std::int64_t n = 40000;
+    const std::int64_t bucket = bucket_of(*codec, n);
+    const std::vector<float> values = inputs(n, 0);
+    const Encoded whole = encode(*codec, values, inputs(n, 0, 2), bucket);
+    for (const std::int64_t buckets : {1, 3}) {
+      const std::int64_t piece = buckets * bucket;
+      Bytes bytes(whole.bytes.size());
+      std::vector<float> residual = inputs(n, 0, 2);
+      for (std::int64_t at = 0; at < n; at += piece)
+        codec->encode(values.data() + at, residual.data() + at, std::min(piece, n - at), at, bucket, context,
+                      bytes.data() + codec->encoded_bytes(at, bucket));
+      EXPECT_TRUE(same_bytes(bytes, whole.bytes)) << text;
+      EXPECT_TRUE(same_bytes(residual, whole.residual)) << text;
+    }
+  }
+}
+
+TEST(Codec, DecodedPlusResidualIsTheValue) {
+  for (const std::string& text : all_specs)
+    for (int kind = 0; kind < 5; ++kind) {
+      const auto codec = make_codec(spec_of(text));
+      const std::int64_t n = 3001;
+      const std::vector<float> values = inputs(n, kind), residual = inputs(n, kind, 2);
+      const Encoded e = encode(*codec, values, residual, bucket_of(*codec, n));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const float v = values[i] + residual[i];
+        const float q = e.decoded[i];
+        if (std::isinf(q)) continue;  // beyond fp16's range
+        ASSERT_EQ(e.residual[i], v - q) << text;
+        // To one rounding of the residual: half a unit in its last place.
+        const double error = std::fabs(static_cast<double>(q) + e.residual[i] - v);
+        ASSERT_LE(error, std::max(std::fabs(e.residual[i]) * 0x1p-24, 0x1p-150)) << text << ' ' << kind;
+      }
+    }
+}
+
+TEST(Codec, BucketsWithoutNumbersTravelAsNan) {
+  for (const CpuIsa isa : cpu_isas())
+    for (const char* text : {"{kind: onebit, bucket: 64}", "{kind: qsgd, bits: 4, bucket: 64}"})
+      for (const float special : {std::nanf(""), infinity, -infinity}) {
+        const auto codec = make_cpu_codec(spec_of(text), isa);
+        std::vector<float> values = inputs(200, 0);
+        values[70] = special;
+        const Encoded e = encode(*codec, values, inputs(200, 0, 2), 64);
+        EXPECT_FALSE(e.finite);
+        for (std::size_t i = 0; i < 200; ++i) {
+          const bool poisoned = i >= 64 && i < 128;
+          ASSERT_EQ(std::isnan(e.decoded[i]), poisoned) << i;
+          ASSERT_EQ(std::isnan(e.residual[i]), poisoned) << i;
+          if (poisoned) {
+            ASSERT_EQ(ScalarLanes::bits(e.decoded[i]), canonical_nan_bits);
+          }
+        }
+        std::vector<float> sum(200, 1.0f);
+        EXPECT_FALSE(codec->decode(e.bytes.data(), 200, 64, true, sum.data()));
+        EXPECT_TRUE(std::isnan(sum[64]) && std::isnan(sum[127]) && !std::isnan(sum[63]) &&
+                    !std::isnan(sum[128]));
+      }
+}
+
+TEST(Codec, AnyBytesDecode) {
+  for (const CpuIsa isa : cpu_isas())
+    for (const std::string& text : all_specs)
+      for (std::uint32_t seed = 0; seed < 20; ++seed) {
+        const auto codec = make_cpu_codec(spec_of(text), isa);
+        const std::int64_t n = lengths[seed % std::size(lengths)];
+        const std::int64_t bucket = bucket_of(*codec, n);
+        // Exactly sized heap blocks: the sanitizer build sees any access beside them.
+        std::vector<float> out(static_cast<std::size_t>(n));
+        Bytes bytes(codec->encoded_bytes(n, bucket));
+        PhiloxSequence random(seed, RandomUse::dataset, 1);
+        for (std::byte& b : bytes) b = static_cast<std::byte>(random.next());
+        const bool finite = codec->decode(bytes.data(), n, bucket, false, out.data());
+        bool all = true;
+        for (const float x : out) {
+          all &= std::isfinite(x);
+          if (std::isnan(x)) {
+            ASSERT_EQ(ScalarLanes::bits(x), canonical_nan_bits);
+          }
+        }
+        EXPECT_EQ(finite, all) << text << " n " << n;
+        codec->decode(bytes.data(), n, bucket, true, out.data());
+      }
+}
+
+TEST(Codec, ReduceIsItsPartsInTurn) {
+  for (const CpuIsa isa : cpu_isas())
+    for (const std::string& text : all_specs)
+      for (const std::size_t ranks : {1u, 2u, 3u, 7u})
+        for (const std::int64_t n : {std::int64_t{1}, std::int64_t{65}, std::int64_t{9001}}) {
+          const auto codec = make_cpu_codec(spec_of(text), isa);
+          const std::int64_t bucket = bucket_of(*codec, n);
+          std::vector<Bytes> sent;
+          std::vector<const std::byte*> contributions;
+          std::vector<float> sum(static_cast<std::size_t>(n));
+          for (std::size_t r = 0; r < ranks; ++r) {
+            CodingContext c = context;
+            c.rank = static_cast<std::uint32_t>(r);
+            sent.push_back(encode(*codec, inputs(n, 0, 10 + c.rank), {}, bucket, c).bytes);
+            codec->decode(sent.back().data(), n, bucket, r > 0, sum.data());
+          }
+          for (const Bytes& b : sent) contributions.push_back(b.data());
+          for (float& x : sum) x *= 1.0f / static_cast<float>(ranks);
+          CodingContext round2 = context;
+          round2.round = 2;
+          const Encoded expected = encode(*codec, sum, inputs(n, 0, 99), bucket, round2);
+          Bytes out(expected.bytes.size());
+          std::vector<float> residual = inputs(n, 0, 99);
+          EXPECT_TRUE(codec->reduce(contributions, residual.data(), n, 0, bucket, round2, out.data()));
+          EXPECT_TRUE(same_bytes(out, expected.bytes)) << text;
+          EXPECT_TRUE(same_bytes(residual, expected.residual)) << text;
+        }
+}
+
+// Each value is rounded to a neighbouring level with the right probability: its mean over N draws lies within
+// 5 standard errors of v (a chance below 1e-6 per value to fail for a right codec; the seeds are fixed), and
+// a variance cannot exceed (step/2)^2.
+TEST(Codec, QsgdIsUnbiasedAndItsVarianceBounded) {
+  for (const int bits : {2, 4, 8, 16}) {
+    CodecSpec spec = spec_of("{kind: qsgd, bits: " + std::to_string(bits) + ", bucket: 128}");
+    const auto codec = make_codec(spec);
+    const std::vector<float> values = inputs(128, 0);
+    double largest = 0;
+    for (const float v : values) largest = std::max(largest, std::fabs(static_cast<double>(v)));
+    const double step = largest / ((1 << (bits - 1)) - 1);
+    std::vector<double> sum(128), squares(128);
+    const int draws = 4000;
+    for (int d = 0; d < draws; ++d) {
+      CodingContext c = context;
+      c.step = static_cast<std::uint32_t>(d);
+      c.seed = static_cast<std::uint32_t>(d % 7);
+      const Encoded e = encode(*codec, values, {}, 128, c);
+      for (std::size_t i = 0; i < 128; ++i) {
+        const double error = static_cast<double>(e.decoded[i]) - values[i];
+        ASSERT_LT(std::fabs(error), step * (1 + 1e-3)) << "beyond the neighbouring levels";
+        sum[i] += error;
+        squares[i] += error * error;
+      }
+    }
+    double total = 0;
+    for (std::size_t i = 0; i < 128; ++i) {
+      const double mean_error = sum[i] / draws;
+      EXPECT_LT(std::fabs(mean_error), 5 * step / 2 / std::sqrt(draws) + largest * 1e-6) << bits << ' ' << i;
+      EXPECT_LT(squares[i] / draws, step * step / 4 * 1.15 + largest * largest * 1e-12);
+      total += squares[i] / draws;
+    }
+    EXPECT_GT(total, 128 * step * step / 4 * 0.3) << "nothing was rounded at random";
+  }
+}
+
+TEST(Codec, Sizes) {
+  const auto bytes = [](const char* text, std::int64_t n) {
+    const auto codec = make_codec(spec_of(text));
+    return codec->encoded_bytes(n, bucket_of(*codec, n));
+  };
+  EXPECT_EQ(bytes("{kind: qsgd, bits: 4}", 512 * 100), 512 * 100 * 4.0625 / 8);
+  EXPECT_EQ(bytes("onebit", 6400), 6400 * 2 / 8);
+  EXPECT_EQ(bytes("{kind: qsgd, bits: 2}", 129), 4u + 32 + 4 + 4);
+  EXPECT_EQ(bytes("{kind: qsgd, bits: 16, bucket: tensor}", 33), 4u + 68);
+  EXPECT_EQ(bytes("{kind: onebit, bucket: tensor}", 33), 8u + 8);
+  EXPECT_EQ(bytes("none", 33), 132u);
+  EXPECT_EQ(bytes("fp16", 33), 66u);
+  EXPECT_EQ(bytes("onebit", 0), 0u);
+  const auto column = make_codec(spec_of("{kind: onebit, bucket: column}"));
+  const TensorInfo conv{.name = "c", .kind = TensorKind::conv, .shape = {4, 5, 3, 3}, .elements = 180};
+  EXPECT_EQ(column->bucket(conv), 3);
+  EXPECT_EQ(column->encoded_bytes(180, 3), 60u * 12);
+  EXPECT_EQ(bucket_of(*make_codec(spec_of("{kind: qsgd, bucket: tensor}")), 0), 1);
+}
+
+TEST(Codec, StripesCoverEveryBucketOnce) {
+  for (const int ranks : {1, 2, 3, 5, 7})
+    for (const std::int64_t n : lengths)
+      for (const std::size_t tensor : {0u, 1u, 9u}) {
+        const std::vector<Stripe> out = stripes(n, 64, ranks, tensor);
+        ASSERT_EQ(out.size(), static_cast<std::size_t>(ranks));
+        std::int64_t at = 0;
+        std::vector<int> owners(out.size());
+        for (std::size_t r = 0; r < out.size(); ++r) {
+          EXPECT_EQ(out[r].first, at);
+          EXPECT_TRUE(out[r].last == n || out[r].last % 64 == 0);
+          at = out[r].last;
+          EXPECT_EQ(out[r].owner, static_cast<int>((r + tensor) % out.size()));
+        }
+        EXPECT_EQ(at, n);
+      }
+  const std::vector<Stripe> three = stripes(64 * 4 + 1, 64, 3, 1);  // buckets 0, 1-2, 3-4
+  EXPECT_EQ(three[0].last, 64);
+  EXPECT_EQ(three[1].last, 3 * 64);
+  EXPECT_EQ(three[2].last, 257);
+}
+
+TEST(Codec, ColumnOrder) {
+  // conv in memory (O, H, W, I) to (O, H, I, W).
+  const TensorInfo conv{.name = "c", .kind = TensorKind::conv, .shape = {2, 37, 3, 5}, .elements = 1110};
+  const std::vector<float> memory = inputs(1110, 0);
+  std::vector<float> encoded(1110), back(1110);
+  to_column_order(conv.columns(), memory.data(), encoded.data());
+  for (std::size_t o = 0; o < 2; ++o)
+    for (std::size_t h = 0; h < 3; ++h)
+      for (std::size_t w = 0; w < 5; ++w)
+        for (std::size_t i = 0; i < 37; ++i)
+          ASSERT_EQ(encoded[((o * 3 + h) * 37 + i) * 5 + w], memory[((o * 3 + h) * 5 + w) * 37 + i]);
+  from_column_order(conv.columns(), encoded.data(), back.data());
+  EXPECT_EQ(back, memory);
+  // dense in memory (out, in) to (in, out).
+  const TensorInfo dense{.name = "d", .kind = TensorKind::dense, .shape = {10, 111}, .elements = 1110};
+  to_column_order(dense.columns(), memory.data(), encoded.data());
+  EXPECT_EQ(encoded[3 * 10 + 7], memory[7 * 111 + 3]);
+}
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,137 @@
+// Every instruction set against the golden vectors, which tests/golden/reference.py computed in Python.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/config.h"
+#include "core/file.h"
+#include "quant/cpu_codec.h"
+
+namespace lpsgd {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+struct Case {
+  config::Value meta;
+  std::vector<Bytes> blobs;
+
+  std::int64_t integer(const char* key) const { return config::to_integer(*meta.find(key), key); }
+  bool truth(const char* key) const { return config::to_bool(*meta.find(key), key); }
+  CodingContext context() const {
+    const auto word = [&](const char* key) { return static_cast<std::uint32_t>(integer(key)); };
+    return {word("seed"), word("tensor"), word("step"), word("rank"), word("round_")};
+  }
+};
+
+std::vector<float> floats(const Bytes& bytes) {
+  std::vector<float> out(bytes.size() / sizeof(float));
+  if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+Bytes bytes_of(const std::vector<float>& values) {
+  Bytes out(values.size() * sizeof(float));
+  if (!out.empty()) std::memcpy(out.data(), values.data(), out.size());
+  return out;
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string data) : data_(std::move(data)) {}
+  std::uint32_t word() {
+    std::uint32_t x = 0;
+    std::memcpy(&x, data_.data() + at_, 4);
+    at_ += 4;
+    return x;
+  }
+  std::string text() {
+    const std::uint32_t size = word();
+    at_ += size;
+    return data_.substr(at_ - size, size);
+  }
+  Bytes blob() {
+    const std::string s = text();
+    Bytes out(s.size());
+    if (!s.empty()) std::memcpy(out.data(), s.data(), s.size());
+    return out;
+  }
+
+ private:
+  std::string data_;
+  std::size_t at_ = 0;
+};
+
+std::vector<Case> load_cases() {
+  Parser parser(read_file(LPSGD_GOLDEN));
+  std::vector<Case> cases(parser.word());
+  for (Case& c : cases) {
+    c.meta = config::parse_text(parser.text(), "golden");
+    c.blobs.resize(parser.word());
+    for (Bytes& b : c.blobs) b = parser.blob();
+  }
+  return cases;
+}
+
+void check_encode(const Case& c, const Codec& codec) {
+  const std::vector<float> values = floats(c.blobs[0]);
+  std::vector<float> residual = floats(c.blobs[1]);
+  const bool feedback = !residual.empty();
+  const auto n = static_cast<std::int64_t>(values.size());
+  ASSERT_EQ(n, c.integer("n"));
+  const std::int64_t bucket = c.integer("bucket");
+
+  ASSERT_EQ(codec.encoded_bytes(n, bucket), c.blobs[2].size());
+  Bytes out(c.blobs[2].size() + 4, std::byte{0xab});
+  EXPECT_EQ(codec.encode(values.data(), feedback ? residual.data() : nullptr, n, c.integer("first"), bucket,
+                         c.context(), out.data()),
+            c.truth("finite"));
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(out[c.blobs[2].size() + static_cast<std::size_t>(i)], std::byte{0xab});
+  out.resize(c.blobs[2].size());
+  EXPECT_TRUE(out == c.blobs[2]) << "bytes";
+  EXPECT_TRUE(bytes_of(residual) == c.blobs[3]) << "new residual";
+
+  std::vector<float> decoded(values.size(), 123.0f);
+  EXPECT_EQ(codec.decode(c.blobs[2].data(), n, bucket, false, decoded.data()), c.truth("decoded_finite"));
+  EXPECT_TRUE(bytes_of(decoded) == c.blobs[4]) << "decoded";
+
+  std::vector<float> added(values.size(), 0.5f);
+  std::vector<float> expected = floats(c.blobs[4]);
+  for (float& x : expected) x = 0.5f + x;
+  codec.decode(c.blobs[2].data(), n, bucket, true, added.data());
+  EXPECT_TRUE(bytes_of(added) == bytes_of(expected)) << "added";
+}
+
+void check_reduce(const Case& c, const Codec& codec) {
+  std::vector<float> residual = floats(c.blobs[0]);
+  std::vector<const std::byte*> contributions;
+  for (std::size_t i = 3; i < c.blobs.size(); ++i) contributions.push_back(c.blobs[i].data());
+  Bytes out(c.blobs[1].size());
+  codec.reduce(contributions, residual.empty() ? nullptr : residual.data(), c.integer("n"),
+               c.integer("first"), c.integer("bucket"), c.context(), out.data());
+  EXPECT_TRUE(out == c.blobs[1]) << "bytes";
+  EXPECT_TRUE(bytes_of(residual) == c.blobs[2]) << "new residual";
+}
+
+class Golden : public testing::TestWithParam<CpuIsa> {};
+
+TEST_P(Golden, Cases) {
+  const std::vector<Case> cases = load_cases();
+  ASSERT_GT(cases.size(), 250u);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE("case " + std::to_string(i) + "\n" + config::emit(cases[i].meta));
+    const auto codec = make_cpu_codec(parse_codec(*cases[i].meta.find("codec"), "codec"), GetParam());
+    if (cases[i].meta.find("op")->scalar == "encode")
+      check_encode(cases[i], *codec);
+    else
+      check_reduce(cases[i], *codec);
+    if (HasFailure()) return;  // the first is enough
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Golden, testing::ValuesIn(cpu_isas()),
+                         [](const auto& p) { return std::string(to_text(p.param)); });
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,213 @@
+"""lpsgd_report.py: what it draws, prints and refuses. Ends with 77, a skip, where a package is missing."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+try:
+    import matplotlib  # noqa: F401
+    import pandas  # noqa: F401
+    import yaml  # noqa: F401
+except ImportError as missing:
+    print(f"skipped: {missing}: the report needs python3-matplotlib, python3-pandas and python3-yaml")
+    sys.exit(77)
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "report"))
+import figure  # noqa: E402
+import lpsgd_report  # noqa: E402
+import runs  # noqa: E402
+import table  # noqa: E402
+
+
+def record(epoch, **changes):
+    base = {
+        "epoch": epoch,
+        "train_top1": 40.0 + epoch,
+        "val_top1": 50.0 + epoch,
+        "samples_per_s": 1000.0 * epoch,
+        "communication_s": 2.0 * epoch,
+        "computation_s": 10.0,
+        "bytes_sent": 1_000_000,
+        "bytes_fp32": 7_900_000,
+        "replicas_equal": True,
+    }
+    return {**base, **changes}
+
+
+class Report(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+
+    def run_folder(self, name, records, codec="{kind: qsgd, bits: 4, bucket: 512}", ranks=2, more="", tail=""):
+        folder = self.root / name
+        folder.mkdir()
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records) + tail)
+        (folder / "config.yaml").write_text(f"network: a.yaml\nexchange:\n  codec: {codec}\n{more}")
+        if ranks:
+            (folder / "summary.json").write_text(json.dumps({"ranks": ranks}))
+        return str(folder)
+
+    def report(self, *words):
+        """Exit status, standard output, standard error."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            with mock.patch.object(sys, "argv", ["lpsgd_report.py", *words]):
+                try:
+                    status = lpsgd_report.main()
+                except SystemExit as end:
+                    status = end.code
+        return status, out.getvalue(), err.getvalue()
+
+    def refused(self, folder):
+        status, out, err = self.report(folder, "--table")
+        self.assertEqual(status, 2)
+        self.assertEqual(out, "")
+        self.assertEqual(err.count("\n"), 1, err)
+        return err
+
+    def test_table(self):
+        one = self.run_folder("first", [record(1), record(2)])
+        two = self.run_folder("second", [record(1, bytes_sent=0, bytes_fp32=0)], codec="{kind: none}", ranks=None)
+        status, out, err = self.report(one, two, "--table")
+        self.assertEqual((status, err), (0, ""))
+        lines = out.splitlines()
+        self.assertEqual(
+            lines[0].split("  ")[0:1] + lines[0].split()[1:],
+            ["run", *"codec ranks top-1 % samples/s comm. s comp. s wire ratio".split()],
+        )
+        cells = [[c.strip() for c in line.split("  ") if c.strip()] for line in lines]
+        self.assertEqual(
+            cells[2], ["first", "qsgd 4 bit, bucket 512", "2", "52.00", "1500", "3.00", "10.00", "1.00 MB", "7.9x"]
+        )
+        self.assertEqual(cells[3], ["second", "none", "-", "51.00", "1000", "2.00", "10.00", "0 B", "-"])
+        self.assertEqual(len(lines[0]), len(lines[2]), "columns are aligned")
+        self.assertTrue(lines[4].startswith("top-1: "))
+
+    def test_figure_shows_the_numbers(self):
+        folders = [
+            self.run_folder("a", [record(1), record(2), record(3)]),
+            self.run_folder("b", [record(1)], codec="{kind: onebit, bucket: 64}"),
+        ]
+        read = [runs.read_run(folder) for folder in folders]
+        runs.tell_apart(read)
+        left, right = figure.draw(read).axes
+        validation, training = left.lines[0], left.lines[1]
+        self.assertEqual(list(validation.get_xdata()), [1, 2, 3])
+        self.assertEqual(list(validation.get_ydata()), [51, 52, 53])
+        self.assertEqual(list(training.get_ydata()), [41, 42, 43])
+        self.assertTrue(training.is_dashed() and not validation.is_dashed())
+        computation, communication = right.containers
+        self.assertEqual([bar.get_height() for bar in computation], [10, 10])
+        self.assertEqual([bar.get_height() for bar in communication], [4, 2])  # means over epochs
+        self.assertEqual([bar.get_y() for bar in communication], [10, 10])  # on top
+        labels = [label.get_text().replace("\n", " ") for label in right.get_xticklabels()]
+        self.assertEqual(labels, ["qsgd 4 bit, bucket 512", "onebit, bucket 64"])
+
+    def test_figure_covers_nothing(self):
+        names = [f"run{i}" for i in range(6)]
+        read = [runs.read_run(self.run_folder(name, [record(e) for e in range(1, 6)])) for name in names]
+        runs.tell_apart(read)
+        drawn = figure.draw(read)
+        drawn.canvas.draw()
+        size = drawn.bbox
+        for axes in drawn.axes:
+            legend = axes.get_legend().get_window_extent()
+            self.assertFalse(legend.overlaps(axes.get_window_extent()))
+            self.assertGreaterEqual(legend.y0, size.y0)
+            self.assertGreaterEqual(legend.x0, size.x0)
+            self.assertLessEqual(legend.x1, size.x1)
+            for label in axes.get_xticklabels():
+                self.assertFalse(legend.overlaps(label.get_window_extent()))
+            boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+            for a, b in zip(boxes, boxes[1:]):
+                self.assertFalse(a.overlaps(b))
+        for text in drawn.axes[1].texts:
+            self.assertLessEqual(text.get_window_extent().y1, drawn.axes[1].get_window_extent().y1)
+
+    def test_writes_the_figure(self):
+        folder = self.run_folder("a", [record(1)])
+        out = self.root / "f.png"
+        status, _, err = self.report(folder, "--out", str(out))
+        self.assertEqual((status, err), (0, ""))
+        self.assertEqual(out.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        status, _, err = self.report(folder, "--out", str(self.root / "f.xyz"))
+        self.assertEqual(status, 2)
+        self.assertIn("f.xyz", err)
+        self.assertEqual(err.count("\n"), 1)
+
+    def test_runs_of_one_codec_are_told_apart(self):
+        def label(*folders):
+            read = [runs.read_run(folder) for folder in folders]
+            runs.tell_apart(read)
+            return [run.label for run in read]
+
+        a = self.run_folder("a", [record(1)], ranks=2)
+        b = self.run_folder("b", [record(1)], ranks=4)
+        c = self.run_folder("c", [record(1)], ranks=4)
+        d = self.run_folder("d", [record(1)], codec="{kind: none}", more="  collective: simulated\n")
+        base = "qsgd 4 bit, bucket 512"
+        self.assertEqual(label(a), [base])
+        self.assertEqual(label(a, b), [base + ", 2 ranks", base + ", 4 ranks"])
+        self.assertEqual(label(a, b, c), [base + ", 2 ranks", base + ", 4 ranks, b", base + ", 4 ranks, c"])
+        self.assertEqual(label(a, d), [base, "none (simulated)"])
+
+    def test_an_unfinished_last_line_is_ignored(self):
+        for tail in ('{"epoch": 3, "train_to', json.dumps(record(3))):
+            folder = self.run_folder(f"a{len(tail)}", [record(1), record(2)], tail=tail)
+            status, out, err = self.report(folder, "--table")
+            self.assertEqual(status, 0)
+            self.assertIn(" 52.00 ", out)
+            self.assertEqual(err, f"lpsgd_report: {folder}/metrics.jsonl:3: unfinished last line ignored\n")
+
+    def test_an_epoch_run_again_counts_once(self):
+        folder = self.run_folder("a", [record(1), record(2), record(2, val_top1=77.0)])
+        self.assertEqual(list(runs.read_run(folder).epochs["val_top1"]), [51.0, 77.0])
+
+    def test_refuses_with_file_and_line(self):
+        missing = record(2)
+        del missing["communication_s"]
+        cases = (
+            ([record(1), missing], "", "metrics.jsonl:2: 'communication_s' is missing"),
+            ([record(1, val_top1=None)], "", "metrics.jsonl:1: 'val_top1' is null, not a finite number"),
+            ([record(1, bytes_sent="7")], "", "metrics.jsonl:1: 'bytes_sent' is \"7\", not a finite number"),
+            ([record(float("nan"))], "", "metrics.jsonl:1: 'epoch' is NaN, not a finite number"),
+            ([record(1), [1]], "", "metrics.jsonl:2: not an object"),
+            ([record(1)], "{oops\n", "metrics.jsonl:2: not JSON: "),
+            ([], "", "metrics.jsonl: holds no finished epoch yet"),
+        )
+        for i, (records, tail, message) in enumerate(cases):
+            folder = self.run_folder(f"case{i}", records, tail=tail)
+            self.assertIn(f"lpsgd_report: {folder}/{message}", self.refused(folder))
+
+    def test_refuses_what_is_not_a_run(self):
+        self.assertIn("/none/metrics.jsonl: cannot be read: No such file", self.refused(str(self.root / "none")))
+        folder = self.run_folder("a", [record(1)])
+        config = os.path.join(folder, "config.yaml")
+        for text, message in (("a: [1\n", "config.yaml:2: not YAML: "), ("- 1\n", "config.yaml: not a map")):
+            pathlib.Path(config).write_text(text)
+            self.assertIn(message, self.refused(folder))
+        os.remove(config)
+        self.assertIn("config.yaml: cannot be read: No such file", self.refused(folder))
+
+    def test_needs_something_to_do(self):
+        status, _, err = self.report(self.run_folder("a", [record(1)]))
+        self.assertEqual(status, 2)
+        self.assertIn("--out", err)
+
+    def test_bytes_text(self):
+        for count, expected in ((0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"),
+                                (99_960, "100 kB"), (999_499, "999 kB"), (999_501, "1.00 MB"), (5e12, "5.00 TB")):
+            self.assertEqual(table.bytes_text(count), expected)
+
+
+if __name__ == "__main__":
+    unittest.main()

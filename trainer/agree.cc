@@ -1,0 +1,30 @@
+#include "trainer/agree.h"
+
+#include <algorithm>
+
+namespace lpsgd {
+
+void together(Transport& transport, const std::function<void()>& body) {
+  std::string note;  // exit status, then the message
+  try {
+    body();
+  } catch (const CommError&) {
+    throw;  // the transport itself is broken: nothing can be compared over it
+  } catch (const Error& e) {
+    note = fmt::format("{} {}", e.exit_status(), e.what());
+  } catch (const std::exception& e) {
+    note = fmt::format("1 {}", e.what());
+  }
+  const std::vector<std::string> notes = transport.all_gather_text(note);
+  const auto first =
+      std::find_if(notes.begin(), notes.end(), [](const std::string& s) { return !s.empty(); });
+  if (first == notes.end()) return;
+  const bool everywhere =
+      std::all_of(notes.begin(), notes.end(), [&](const std::string& s) { return s == *first; });
+  const int status = first->front() - '0';
+  const std::string message = first->substr(2);
+  throw SharedError(everywhere ? message : fmt::format("rank {}: {}", first - notes.begin(), message),
+                    status);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,23 @@
+// Failing together: one message for an error that all ranks share, the right rank's name for one that they do
+// not.
+#pragma once
+
+#include <functional>
+
+#include "comm/transport.h"
+#include "core/error.h"
+
+namespace lpsgd {
+
+/// An error that every rank throws at the same point: rank 0 prints it, all ranks end in order.
+class SharedError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Runs `body` on every rank and then compares notes: when it threw on any rank, all ranks throw a
+/// SharedError with the message of the lowest rank that failed (naming the rank, unless every rank says the
+/// same). Collective.
+void together(Transport& transport, const std::function<void()>& body);
+
+}  // namespace lpsgd

@@ -1,0 +1,48 @@
+// The commands of `lpsgd`, one function each. They throw core/error.h's types; main() prints and picks the
+// status.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lpsgd {
+
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> overrides;  // a.b=value
+  std::string out;                     // empty: runs/<name>-<time>
+  bool resume = false;
+  std::optional<std::int64_t> steps;
+  std::vector<std::string> command_line;
+};
+
+/// Trains; prints its own errors where ranks must agree on one. Returns the process's exit status.
+int train_command(const TrainArguments& arguments);
+
+struct ShowArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+/// Every layer and tensor: shape, parameters, FLOPs, codec, bytes on the wire.
+std::string show_command(const ShowArguments& arguments);
+
+struct EvalArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string checkpoint;
+  bool json = false;
+};
+/// Loss, top-1 and top-5 of a checkpoint on the test split.
+std::string eval_command(const EvalArguments& arguments);
+
+struct QuantizeArguments {
+  std::string in, codec, out;
+  std::int64_t seed = 1;
+};
+/// Tensors (steps, K, n) in, exchanged means (steps, n) out: K ranks' gradients through the real exchange.
+std::string quantize_command(const QuantizeArguments& arguments);
+
+}  // namespace lpsgd

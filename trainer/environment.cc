@@ -1,0 +1,115 @@
+#include "trainer/environment.h"
+
+#include <dnnl.h>
+#include <fmt/format.h>
+#include <gnu/libc-version.h>
+#include <mpi.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lpsgd_build.h"
+#include "trainer/run_folder.h"
+
+namespace lpsgd {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// The value of the first line `KEY=value` or `KEY : value` of a system file.
+std::string value_in_file(const char* path, const std::string& key, char separator) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(key)) continue;
+    std::string value = line.substr(line.find(separator) + 1);
+    const auto strip = [](char c) { return c == ' ' || c == '\t' || c == '"'; };
+    while (!value.empty() && strip(value.front())) value.erase(value.begin());
+    while (!value.empty() && strip(value.back())) value.pop_back();
+    return value;
+  }
+  return "unknown";
+}
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  std::string first(text, static_cast<std::size_t>(length));
+  first = first.substr(0, first.find('\n'));
+  for (char& c : first)
+    if (c == '\t') c = ' ';
+  return first;
+}
+
+std::string onednn_version() {
+  const dnnl_version_t* v = dnnl_version();
+  return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+}
+
+ordered_json build_and_libraries() {
+  ordered_json o;
+  o["lpsgd_version"] = build::version;
+  o["git_hash"] = build::git_hash;
+  o["build_type"] = build::type;
+  o["is_debug_build"] = std::string(build::type) == "Debug";
+  o["gcc_version"] = build::compiler;
+  o["cmake_version"] = build::cmake;
+  o["compile_flags"] = build::flags;
+  o["backends"] = ordered_json::array({"cpu"});
+  o["cuda_compiled_version"] = build::cuda[0] ? ordered_json(build::cuda) : ordered_json(nullptr);
+  o["onednn_version"] = onednn_version();
+  o["mpi_version"] = mpi_version();
+  o["libc_version"] = fmt::format("glibc-{}", gnu_get_libc_version());
+  return o;
+}
+
+std::string hostname() {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+}  // namespace
+
+std::string environment_json(Transport& transport, const std::vector<std::string>& command_line) {
+  const std::vector<std::string> hosts = transport.all_gather_text(hostname());
+  utsname system{};
+  ::uname(&system);
+  ordered_json o = build_and_libraries();
+  o["os"] = value_in_file("/etc/os-release", "PRETTY_NAME", '=');
+  o["kernel"] = fmt::format("{} {} {}", system.sysname, system.release, system.machine);
+  o["cpu_info"] = value_in_file("/proc/cpuinfo", "model name", ':');
+  o["cpu_cores"] = usable_cores();
+  o["is_cuda_available"] = false;
+  o["transport"] = transport.name();
+  o["ranks"] = transport.size();
+  o["hosts"] = hosts;
+  o["command"] = command_line;
+  char time[64];
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  o["started"] = time;
+  return o.dump(2) + "\n";
+}
+
+std::string version_json() {
+  return build_and_libraries().dump(2);
+}
+
+std::string version_text() {
+  const ordered_json o = build_and_libraries();
+  std::string out = fmt::format("lpsgd {} ({}, {})\n", build::version, build::git_hash, build::type);
+  for (const auto& [key, value] : o.items()) {
+    if (key == "lpsgd_version" || key == "git_hash" || key == "build_type") continue;
+    out += fmt::format("  {:<22} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return out;
+}
+
+}  // namespace lpsgd

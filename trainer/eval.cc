@@ -1,0 +1,49 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "data/loader.h"
+#include "nn/network.h"
+#include "trainer/checkpoint.h"
+#include "trainer/commands.h"
+#include "trainer/evaluate.h"
+#include "trainer/run_config.h"
+#include "trainer/run_folder.h"
+
+namespace lpsgd {
+
+std::string eval_command(const EvalArguments& arguments) {
+  const RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
+  const NetworkSpec spec(run.network);
+  const auto seed = static_cast<std::uint32_t>(run.train.seed);
+  const auto dataset = open_dataset(run.data, Split::test, seed);
+  check_data(run, spec, *dataset);
+
+  const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();
+  Network network(spec,
+                  {.batch = run.train.batch_size, .seed = seed, .threads = threads, .inference_only = true});
+  read_checkpoint_model(arguments.checkpoint, network.tensors(), network.parameters(), network.buffers());
+  LoaderOptions options;
+  options.global_batch = run.train.batch_size;
+  options.seed = seed;
+  options.training = false;
+  Loader loader(dataset, run.data, options);
+  const BatchMetrics m = evaluate(network, loader, network.buffers());
+
+  const auto n = static_cast<double>(m.samples);
+  const double top1 = 100.0 * static_cast<double>(m.top1) / n;
+  const double top5 = 100.0 * static_cast<double>(m.top5) / n;
+  if (!arguments.json)
+    return fmt::format("{} samples | loss {:.4f} | top1 {:.2f}% | top5 {:.2f}%\n", m.samples, m.loss / n,
+                       top1, top5);
+  const nlohmann::ordered_json o = {{"checkpoint", arguments.checkpoint},
+                                    {"samples", m.samples},
+                                    {"val_loss", m.loss / n},
+                                    {"val_top1", top1},
+                                    {"val_top5", top5}};
+  return o.dump() + "\n";
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,116 @@
+// The command line.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+
+#include "core/error.h"
+#include "trainer/commands.h"
+#include "trainer/environment.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{"Data-parallel SGD with low-precision gradient exchange"};
+  app.name("lpsgd");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", lpsgd::version_text());
+  app.footer("Several ranks: mpirun -n K lpsgd train CONFIG");
+
+  const auto config_options = [](CLI::App* command, std::string& config,
+                                 std::vector<std::string>& overrides) {
+    command->add_option("config", config, "configuration file (YAML)")->required();
+    command->add_option("--set", overrides, "override a key: a.b=value; may be repeated")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
+  };
+
+  lpsgd::TrainArguments train;
+  train.command_line.assign(argv, argv + argc);
+  CLI::App* train_command =
+      app.add_subcommand("train", "train a network; under mpirun, one process is one rank");
+  config_options(train_command, train.config, train.overrides);
+  train_command->add_option("--out", train.out, "the run's folder (default runs/<config name>-<time>)")
+      ->type_name("DIR");
+  train_command->add_flag("--resume", train.resume, "go on from the newest checkpoint in --out");
+  std::int64_t steps = -1;
+  CLI::Option* steps_option =
+      train_command
+          ->add_option("--steps", steps,
+                       "stop after N steps in all, without evaluation; 0 writes the initial weights")
+          ->type_name("N")
+          ->take_last()
+          ->check(CLI::NonNegativeNumber);
+
+  lpsgd::ShowArguments show;
+  CLI::App* show_command =
+      app.add_subcommand("show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire");
+  config_options(show_command, show.config, show.overrides);
+  show_command->add_flag("--json", show.json, "print JSON");
+
+  lpsgd::EvalArguments eval;
+  CLI::App* eval_command = app.add_subcommand("eval", "loss and accuracy of a checkpoint");
+  config_options(eval_command, eval.config, eval.overrides);
+  eval_command
+      ->add_option("--checkpoint", eval.checkpoint, "checkpoint folder, or a run's folder for its newest")
+      ->required()
+      ->type_name("DIR");
+  eval_command->add_flag("--json", eval.json, "print JSON");
+
+  lpsgd::QuantizeArguments quantize;
+  CLI::App* quantize_command =
+      app.add_subcommand("quantize", "tensors (steps, K, n) in, exchanged means (steps, n) out");
+  quantize_command->add_option("in", quantize.in, "safetensors file of float32 tensors (steps, K, n)")
+      ->required()
+      ->type_name("IN.safetensors");
+  quantize_command
+      ->add_option("--codec", quantize.codec, "as in the configuration: '{kind: onebit, bucket: 64}'")
+      ->required()
+      ->type_name("CODEC");
+  quantize_command->add_option("--out", quantize.out, "safetensors file to write")
+      ->required()
+      ->type_name("OUT.safetensors");
+  quantize_command->add_option("--seed", quantize.seed, "of the dither")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{4294967295}));
+
+  bool version_json = false;
+  CLI::App* version_command = app.add_subcommand("version", "build, backends, library versions");
+  version_command->add_flag("--json", version_json, "print JSON");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  const auto print = [](const std::string& text) {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+      throw lpsgd::FileError("standard output cannot be written");
+    return 0;
+  };
+  if (*train_command) {
+    if (*steps_option) train.steps = steps;
+    return lpsgd::train_command(train);
+  }
+  if (*show_command) return print(lpsgd::show_command(show));
+  if (*eval_command) return print(lpsgd::eval_command(eval));
+  if (*quantize_command) return print(lpsgd::quantize_command(quantize));
+  return print(version_json ? lpsgd::version_json() + "\n" : lpsgd::version_text());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const lpsgd::Error& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "lpsgd: error: %s\n", e.what());
+    return e.exit_status();
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "lpsgd: error: out of memory\n");
+    return 1;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "lpsgd: error: %s\n", e.what());
+    return 1;
+  }
+}

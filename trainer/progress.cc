@@ -1,0 +1,77 @@
+#include "trainer/progress.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/clock.h"
+
+namespace lpsgd {
+
+std::string text(const StepLine& l) {
+  return fmt::format(
+      "step {}/{} | loss {:.4f} | lr {:.1e} | {:.1f} ms | {:.0f} samples/s | comm {:.0f}% | wire {:.1f}x",
+      l.step, l.steps, l.loss, l.lr, l.step_seconds * 1e3, l.samples_per_second, l.communication * 100,
+      l.compression);
+}
+
+std::string duration_text(double seconds) {
+  const auto s = static_cast<std::int64_t>(seconds + 0.5);
+  if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+  if (s >= 60) return fmt::format("{}m{:02}s", s / 60, s % 60);
+  return fmt::format("{}s", s);
+}
+
+Progress::Progress(bool active, std::int64_t first_step, std::int64_t total_steps)
+    : active_(active),
+      terminal_(::isatty(STDOUT_FILENO) == 1),
+      first_step_(first_step),
+      total_steps_(total_steps),
+      started_(now_seconds()) {
+  // mpirun puts a pipe between a rank and the terminal; who knows that a terminal is at its end may say so.
+  if (const char* mode = std::getenv("LPSGD_PROGRESS")) terminal_ = std::string(mode) == "terminal";
+}
+
+Progress::~Progress() {
+  if (open_) std::fputc('\n', stdout);
+}
+
+void Progress::step(std::int64_t step, double loss, double lr, double seconds, double communication_seconds,
+                    std::int64_t samples, double compression, bool last) {
+  if (!active_) return;
+  ++steps_;
+  seconds_ += seconds;
+  communication_ += communication_seconds;
+  samples_ += samples;
+  loss_ += loss;
+  const double now = now_seconds();
+  const bool first = step == first_step_ + 1;
+  if (!last && !first && now - shown_ < (terminal_ ? 0.1 : 10.0)) return;
+  shown_ = now;
+  const double n = static_cast<double>(steps_);
+  std::string out = text({step, total_steps_, loss_ / n, lr, seconds_ / n,
+                          static_cast<double>(samples_) / seconds_, communication_ / seconds_, compression});
+  const double per_step = (now - started_) / static_cast<double>(step - first_step_);
+  if (!last)
+    out += fmt::format(" | {} left", duration_text(per_step * static_cast<double>(total_steps_ - step)));
+  steps_ = samples_ = 0;
+  seconds_ = communication_ = loss_ = 0;
+  if (terminal_) {
+    std::fprintf(stdout, "\r\x1b[K%s", out.c_str());
+    open_ = true;
+  } else {
+    std::fprintf(stdout, "%s\n", out.c_str());
+  }
+  std::fflush(stdout);
+}
+
+void Progress::line(const std::string& text) {
+  if (!active_) return;
+  std::fprintf(stdout, "%s%s\n", open_ ? "\r\x1b[K" : "", text.c_str());
+  open_ = false;
+  std::fflush(stdout);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,47 @@
+// Progress on standard output: one line rewritten in place on a terminal, plain lines elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lpsgd {
+
+struct StepLine {
+  std::int64_t step = 0, steps = 0;  // since the start, in all
+  double loss = 0;                   // of rank 0's part of the batch
+  double lr = 0;
+  double step_seconds = 0, samples_per_second = 0;
+  double communication = 0;  // share of the time, 0..1
+  double compression = 1;    // float32 bytes over bytes on the wire
+};
+
+/// "step 1/390 | loss 2.3013 | lr 1.0e-01 | 12.3 ms | 10374 samples/s | comm 31% | wire 7.9x"
+std::string text(const StepLine& line);
+
+/// "1h02m", "3m10s", "12s".
+std::string duration_text(double seconds);
+
+/// Rate-limits step lines: on a terminal ten times a second, elsewhere the first, the last and one in ten
+/// seconds.
+class Progress {
+ public:
+  Progress(bool active, std::int64_t first_step, std::int64_t total_steps);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// Accounts for one finished step; `last` forces a line.
+  void step(std::int64_t step, double loss, double lr, double seconds, double communication_seconds,
+            std::int64_t samples, double compression, bool last);
+  /// A line that stays, such as an epoch's summary.
+  void line(const std::string& text);
+
+ private:
+  bool active_, terminal_, open_ = false;
+  std::int64_t first_step_, total_steps_;
+  double started_, shown_ = 0;
+  double seconds_ = 0, communication_ = 0, loss_ = 0;
+  std::int64_t steps_ = 0, samples_ = 0;
+};
+
+}  // namespace lpsgd

@@ -1,0 +1,199 @@
+#include "trainer/run_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+
+namespace lpsgd {
+
+namespace {
+
+using config::Range;
+using config::Value;
+using config::Visitor;
+
+void fields(Visitor& v, TrainOptions& o) {
+  v.field("epochs", o.epochs, "passes over the training set", Range{.min = 0, .max = 1e9});
+  v.field("batch_size", o.batch_size, "samples of a step over all ranks", Range{.min = 1, .max = 1e9});
+  v.field("seed", o.seed, "of all randomness", Range{.min = 0, .max = 4294967295.0});
+  v.choice("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}}, "where layers run; auto picks");
+  v.choice("compute", o.compute, {{"fp32", "fp32"}}, "the arithmetic of layers");
+  v.field("threads", o.threads, "of each rank; 0: the node's cores divided by its ranks",
+          Range{.min = 0, .max = 4096});
+}
+
+void fields(Visitor& v, ExchangeConfig& o) {
+  v.choice("transport", o.transport, {{"mpi", TransportKind::mpi}, {"threads", TransportKind::threads}},
+           "how bytes travel");
+  v.choice("collective", o.collective,
+           {{"reduce_broadcast", Collective::reduce_broadcast},
+            {"allreduce", Collective::allreduce},
+            {"simulated", Collective::simulated}},
+           "reduce_broadcast: every codec; allreduce: the transport's own sum, codec none; simulated: an "
+           "all-reduce "
+           "of as many bytes as the codec would send");
+  lpsgd::fields(v, o.policy);
+  v.field("overlap", o.overlap, "exchange while backward goes on; false: after it");
+  v.field("ranks", o.ranks, "with transport threads: how many ranks", Range{.min = 1, .max = 1024});
+}
+
+void fields(Visitor& v, CheckpointOptions& o) {
+  v.field("every_epochs", o.every_epochs, "a checkpoint after so many epochs; 0: only at the end",
+          Range{.min = 0, .max = 1e9});
+  v.field("keep", o.keep, "how many checkpoints stay", Range{.min = 1, .max = 1e9});
+}
+
+const Value* at_path(const Value& root, std::string_view section, std::string_view key) {
+  const Value* inner = root.find(section);
+  return inner ? inner->find(key) : nullptr;
+}
+
+/// Where `section.key` was written, or the root when it was left to its default.
+config::Origin origin_of(const RunConfig& run, std::string_view section, std::string_view key) {
+  if (const Value* v = at_path(run.tree, section, key)) return v->origin;
+  if (const Value* v = run.tree.find(section)) return v->origin;
+  return run.tree.origin;
+}
+
+/// Replaces `network: path` by the tree of the file.
+void resolve_network(Value& root, const std::string& config_path) {
+  Value* network = root.find("network");
+  if (!network || !network->is_scalar()) return;
+  const std::filesystem::path given = config::to_string(*network, "network");
+  std::filesystem::path file =
+      given.is_absolute() ? given : std::filesystem::path(config_path).parent_path() / given;
+  // A path given on the command line may also mean the current folder.
+  if (network->origin.line == 0 && !std::filesystem::exists(file) && std::filesystem::exists(given))
+    file = given;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored))
+    config::fail(network->origin, "network", fmt::format("no file {}", file.string()));
+  Value tree = config::parse_file(file.string());
+  if (!tree.is_map()) config::fail(tree.origin, "network", "expected a map that describes a network");
+  *network = std::move(tree);
+}
+
+Value load_tree(const std::string& path, const std::vector<std::string>& overrides) {
+  Value root = config::parse_file(path);
+  if (root.is_null()) root.kind = Value::Kind::map;
+  if (!root.is_map()) config::fail(root.origin, "", "expected a map of sections: network, data, train, ...");
+  const auto replaces_network = [](const std::string& o) { return o.starts_with("network="); };
+  for (const std::string& o : overrides)
+    if (replaces_network(o)) config::apply_override(root, o);
+  resolve_network(root, path);
+  for (const std::string& o : overrides)
+    if (!replaces_network(o)) config::apply_override(root, o);
+  return root;
+}
+
+RunConfig from_tree(Value tree, const std::string& path, config::Environment environment) {
+  RunConfig run;
+  run.name = std::filesystem::path(path).stem().string();
+  run.tree = std::move(tree);
+  config::read(run.tree, "", run, environment);
+  return run;
+}
+
+}  // namespace
+
+void fields(Visitor& v, RunConfig& run) {
+  v.required();
+  v.custom(
+      "network", "a path relative to this file, or the network itself", "the layers: docs/networks.md",
+      [&](const Value& value, const std::string& path) {
+        if (!value.is_map())
+          config::fail(value.origin, path, "expected a path or a map that describes a network");
+        run.network = value;
+      },
+      [&] { return run.network; });
+  v.section("data", "what is trained on", [&](Visitor& s) { fields(s, run.data); });
+  v.section("train", "how long, on what", [&](Visitor& s) { fields(s, run.train); });
+  v.section("optimizer", "SGD", [&](Visitor& s) {
+    std::size_t sgd = 0;
+    static constexpr const char* kinds[] = {"sgd"};
+    s.choice("kind", sgd, kinds, "stochastic gradient descent with momentum");
+    fields(s, run.optimizer);
+  });
+  v.section("schedule", "the learning rate", [&](Visitor& s) { fields(s, run.schedule); });
+  v.section("exchange", "what travels between ranks, and how", [&](Visitor& s) { fields(s, run.exchange); });
+  v.section("sync", "when ranks exchange", [&](Visitor& s) {
+    std::size_t every_step = 0;
+    static constexpr const char* kinds[] = {"every_step"};
+    s.choice("kind", every_step, kinds, "every_step: gradients are exchanged in each step");
+  });
+  v.section("checkpoint", "what survives", [&](Visitor& s) { fields(s, run.checkpoint); });
+}
+
+RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
+                          config::Environment environment) {
+  return from_tree(load_tree(path, overrides), path, environment);
+}
+
+RunConfig load_run_config_or_network(const std::string& path, const std::vector<std::string>& overrides) {
+  Value root = config::parse_file(path);
+  if (!root.find("layers") || root.find("network"))
+    return load_run_config(path, overrides, config::Environment::keep);
+  Value outer = Value::map();
+  outer.origin = root.origin;
+  outer.set("network", std::move(root));
+  // A network alone names no data; any will do where only shapes are asked for.
+  Value data = Value::map();
+  data.set("dataset", Value::plain("shapes"));
+  outer.set("data", std::move(data));
+  for (const std::string& o : overrides) config::apply_override(outer, o);
+  return from_tree(std::move(outer), path, config::Environment::keep);
+}
+
+void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
+  if (run.exchange.transport == TransportKind::threads && under_mpirun)
+    config::fail(
+        origin_of(run, "exchange", "transport"), "exchange.transport",
+        "threads makes its ranks inside one process; start it without mpirun (exchange.ranks says how many), "
+        "or use mpi");
+  if (run.exchange.transport != TransportKind::threads && run.exchange.ranks != 1)
+    config::fail(origin_of(run, "exchange", "ranks"), "exchange.ranks",
+                 "is for transport threads; with mpi, mpirun -n says how many ranks there are");
+  if (run.train.batch_size % ranks != 0)
+    config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
+                 fmt::format("{} samples cannot be divided evenly over {} ranks; allowed: multiples of {}",
+                             run.train.batch_size, ranks, ranks));
+  if (run.exchange.collective == Collective::allreduce) {
+    const auto refuse = [&](std::string_view key) {
+      config::fail(origin_of(run, "exchange", key), fmt::format("exchange.{}", key),
+                   "collective allreduce sums float32 and takes only codec none; use reduce_broadcast");
+    };
+    if (run.exchange.policy.codec.kind != CodecSpec::Kind::none) refuse("codec");
+    for (const PolicyRule& rule : run.exchange.policy.rules)
+      if (rule.codec.kind != CodecSpec::Kind::none) refuse("rules");
+  }
+}
+
+void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset) {
+  const std::vector<std::int64_t> image{dataset.height(), dataset.width(), dataset.channels()};
+  if (network.input_shape() != image)
+    config::fail(
+        run.network.find("input") ? run.network.find("input")->origin : run.network.origin, "network.input",
+        fmt::format("the network takes ({}), data set {} has images of ({}, {}, {})",
+                    fmt::join(network.input_shape(), ", "), run.data.dataset, image[0], image[1], image[2]));
+  if (network.classes() != dataset.classes())
+    config::fail(run.network.find("classes") ? run.network.find("classes")->origin : run.network.origin,
+                 "network.classes",
+                 fmt::format("the network tells {} classes apart, data set {} has {}", network.classes(),
+                             run.data.dataset, dataset.classes()));
+}
+
+std::string resolved_text(const RunConfig& run) {
+  return config::emit(config::write(run));
+}
+
+std::string run_config_markdown() {
+  RunConfig run;
+  config::Lister lister;
+  fields(lister, run);
+  return lister.markdown();
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,81 @@
+// A run's configuration: every key that `lpsgd train` knows, as plain structs. Defaults and meaning stand at
+// the fields (trainer/run_config.cc declares them once, for reading, for config.yaml in the run's folder, for
+// the docs).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/exchange.h"
+#include "core/config.h"
+#include "data/dataset.h"
+#include "nn/network.h"
+#include "nn/optimizer.h"
+#include "nn/schedule.h"
+#include "quant/policy.h"
+
+namespace lpsgd {
+
+struct TrainOptions {
+  std::int64_t epochs = 1;
+  std::int64_t batch_size = 128;  // global: every rank takes batch_size / K samples
+  std::int64_t seed = 1;
+  std::string device = "auto";
+  std::string compute = "fp32";
+  std::int64_t threads = 0;  // per rank; 0: the cores of this node divided by its ranks
+};
+
+struct CheckpointOptions {
+  std::int64_t every_epochs = 10;  // 0: only at the end
+  std::int64_t keep = 2;           // checkpoints kept, the newest
+};
+
+enum class TransportKind : std::uint8_t { mpi, threads };
+
+struct ExchangeConfig {
+  TransportKind transport = TransportKind::mpi;
+  Collective collective = Collective::reduce_broadcast;
+  PolicySpec policy;
+  bool overlap = true;
+  std::int64_t ranks = 1;  // transport: threads only
+};
+
+struct RunConfig {
+  config::Value network;  // the network's own tree, read by NetworkSpec
+  DataOptions data;
+  TrainOptions train;
+  OptimizerOptions optimizer;
+  ScheduleOptions schedule;
+  ExchangeConfig exchange;
+  CheckpointOptions checkpoint;
+
+  std::string name;    // the file's name without folder and extension
+  config::Value tree;  // as written, overrides applied, the network in place of its path
+};
+
+void fields(config::Visitor& visitor, RunConfig& run);
+
+/// Reads CONFIG, replaces a network path by the file it names (relative to CONFIG's folder), applies the
+/// overrides, and checks every key. With Environment::keep unset variables in strings are no error.
+RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
+                          config::Environment environment);
+
+/// As load_run_config, but CONFIG may be a bare network file, which gets every other key's default and no
+/// codec.
+RunConfig load_run_config_or_network(const std::string& path, const std::vector<std::string>& overrides);
+
+/// What can only be checked once K is known: batch size, collective, transport. ConfigError at the key's
+/// place.
+void check_ranks(const RunConfig& run, int ranks, bool under_mpirun);
+
+/// Whether network and data fit: image shape and number of classes. ConfigError.
+void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset);
+
+/// The configuration as resolved: every key with the value in force, the network in place.
+std::string resolved_text(const RunConfig& run);
+
+/// The table of all keys, for the documentation.
+std::string run_config_markdown();
+
+}  // namespace lpsgd

@@ -1,0 +1,116 @@
+#include "trainer/run_folder.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "trainer/agree.h"
+#include "trainer/environment.h"
+
+namespace lpsgd {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+int ranks_on_this_node(Transport& transport) {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  const std::vector<std::string> hosts = transport.all_gather_text(host);
+  return static_cast<int>(
+      std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(transport.rank())]));
+}
+
+namespace {
+
+std::string default_folder(const RunConfig& run) {
+  const std::string stem =
+      fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", run.name, fmt::localtime(std::time(nullptr)));
+  std::string folder = stem;
+  for (int i = 2; fs::exists(folder); ++i) folder = fmt::format("{}-{}", stem, i);
+  return folder;
+}
+
+}  // namespace
+
+std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume,
+                            const std::vector<std::string>& command_line) {
+  std::string folder;
+  const std::string environment = environment_json(transport, command_line);
+  together(transport, [&] {
+    if (transport.rank() != 0) return;
+    folder = out.empty() ? default_folder(run) : out;
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) throw FileError(fmt::format("{}: cannot be made: {}", folder, error.message()));
+    const bool holds_a_run = fs::exists(folder + "/config.yaml") || fs::exists(folder + "/checkpoints") ||
+                             fs::exists(folder + "/metrics.jsonl");
+    if (holds_a_run && !resume)
+      throw ConfigError(fmt::format(
+          "--out {}: holds a run already; give --resume to go on with it, or another folder", folder));
+    write_file(folder + "/config.yaml", resolved_text(run));
+    write_file(folder + "/environment.json", environment);
+  });
+  for (const std::string& text : transport.all_gather_text(folder))
+    if (!text.empty()) folder = text;
+  return folder;
+}
+
+std::vector<std::string> metrics_lines(const std::string& folder) {
+  std::vector<std::string> lines;
+  std::istringstream in(read_file(folder + "/metrics.jsonl"));
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+void write_summary(const std::string& folder, const RunConfig& run, int ranks,
+                   const std::vector<std::string>& records) {
+  ordered_json s;
+  s["name"] = run.name;
+  s["ranks"] = ranks;
+  s["codec"] = to_text(run.exchange.policy.codec);
+  ordered_json last, best;
+  double seconds = 0, communication = 0, computation = 0, samples = 0;
+  std::uint64_t sent = 0, fp32 = 0;
+  for (const std::string& line : records) {
+    last = ordered_json::parse(line);
+    if (best.is_null() || (last["val_top1"].is_number() && last["val_top1"] > best["val_top1"])) best = last;
+    seconds += last["seconds"]["total"].get<double>();
+    communication += last["communication_s"].get<double>();
+    computation += last["computation_s"].get<double>();
+    samples += last["samples"].get<double>();
+    sent += last["bytes_sent"].get<std::uint64_t>();
+    fp32 += last["bytes_fp32"].get<std::uint64_t>();
+  }
+  s["epochs"] = records.size();
+  s["step"] = last.is_null() ? ordered_json(0) : last["step"];
+  s["val_top1"] = last.is_null() ? ordered_json() : last["val_top1"];
+  s["val_top5"] = last.is_null() ? ordered_json() : last["val_top5"];
+  s["val_loss"] = last.is_null() ? ordered_json() : last["val_loss"];
+  s["best_val_top1"] = best.is_null() ? ordered_json() : best["val_top1"];
+  s["best_epoch"] = best.is_null() ? ordered_json() : best["epoch"];
+  s["seconds"] = seconds;
+  s["communication_s"] = communication;
+  s["computation_s"] = computation;
+  s["samples_per_s"] = communication + computation > 0 ? samples / (communication + computation) : 0.0;
+  s["bytes_sent"] = sent;
+  s["bytes_fp32"] = fp32;
+  write_file(folder + "/summary.json", s.dump(2) + "\n");
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,30 @@
+// A run's folder: config.yaml (as resolved), environment.json, metrics.jsonl, summary.json, checkpoints/.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+#include "trainer/run_config.h"
+
+namespace lpsgd {
+
+/// Cores this process may run on.
+int usable_cores();
+/// Ranks of the transport on this host. Collective.
+int ranks_on_this_node(Transport& transport);
+
+/// Chooses and makes the folder on rank 0 (default: runs/<name>-<time>), writes config.yaml and
+/// environment.json, and returns its path on every rank. A folder that holds a run already is refused unless
+/// `resume`. Collective.
+std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume,
+                            const std::vector<std::string>& command_line);
+
+/// The complete lines of metrics.jsonl.
+std::vector<std::string> metrics_lines(const std::string& folder);
+
+/// summary.json: the best and the last epoch, totals, codec and ranks.
+void write_summary(const std::string& folder, const RunConfig& run, int ranks,
+                   const std::vector<std::string>& records);
+
+}  // namespace lpsgd

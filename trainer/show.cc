@@ -1,0 +1,92 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "comm/exchange.h"
+#include "trainer/commands.h"
+#include "trainer/run_config.h"
+
+namespace lpsgd {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string json_text(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs) {
+  ordered_json o;
+  std::uint64_t total = 0;
+  ordered_json tensors = ordered_json::array();
+  for (std::size_t t = 0; t < codecs.size(); ++t) {
+    const TensorInfo& tensor = spec.tensors()[t];
+    const std::uint64_t bytes = wire_bytes(tensor, codecs[t]);
+    total += bytes;
+    tensors.push_back({{"name", tensor.name},
+                       {"kind", to_text(tensor.kind)},
+                       {"shape", tensor.shape},
+                       {"elements", tensor.elements},
+                       {"codec", kind_text(codecs[t])},
+                       {"codec_options", to_text(codecs[t])},
+                       {"wire_bytes", bytes}});
+  }
+  ordered_json layers = ordered_json::array();
+  for (const LayerInfo& layer : spec.layers())
+    layers.push_back({{"name", layer.name},
+                      {"kind", layer.kind},
+                      {"shape", layer.shape},
+                      {"parameters", layer.parameters},
+                      {"flops", layer.flops}});
+  o["network"] = spec.name();
+  o["parameters"] = spec.parameters();
+  o["flops"] = spec.flops();
+  o["threshold"] = threshold;
+  o["wire_bytes"] = total;
+  o["layers"] = std::move(layers);
+  o["tensors"] = std::move(tensors);
+  return o.dump(2) + "\n";
+}
+
+std::string table_text(const NetworkSpec& spec, std::int64_t threshold,
+                       const std::vector<CodecSpec>& codecs) {
+  std::string out = fmt::format("{}: {} parameters, {:.2f} MFLOP a sample forward\n\n", spec.name(),
+                                spec.parameters(), static_cast<double>(spec.flops()) * 1e-6);
+  std::size_t width = 5;
+  for (const LayerInfo& layer : spec.layers()) width = std::max(width, layer.name.size());
+  for (const TensorInfo& tensor : spec.tensors()) width = std::max(width, tensor.name.size());
+  out += fmt::format("{:<{}}  {:<12} {:>18} {:>12} {:>14}\n", "layer", width, "kind", "output", "parameters",
+                     "FLOPs");
+  for (const LayerInfo& layer : spec.layers())
+    out += fmt::format("{:<{}}  {:<12} {:>18} {:>12} {:>14}\n", layer.name, width, layer.kind,
+                       fmt::format("{}", fmt::join(layer.shape, " x ")), layer.parameters, layer.flops);
+  out += fmt::format("\n{:<{}}  {:<9} {:>18} {:>12} {:>12} {:>7}  {}\n", "tensor", width, "kind", "shape",
+                     "elements", "wire bytes", "ratio", "codec");
+  std::uint64_t total = 0;
+  for (std::size_t t = 0; t < codecs.size(); ++t) {
+    const TensorInfo& tensor = spec.tensors()[t];
+    const std::uint64_t bytes = wire_bytes(tensor, codecs[t]);
+    total += bytes;
+    out += fmt::format(
+        "{:<{}}  {:<9} {:>18} {:>12} {:>12} {:>6.2f}x  {}\n", tensor.name, width, to_text(tensor.kind),
+        fmt::format("{}", fmt::join(tensor.shape, " x ")), tensor.elements, bytes,
+        4.0 * static_cast<double>(tensor.elements) / static_cast<double>(bytes), to_text(codecs[t]));
+  }
+  out += fmt::format(
+      "\ntensors of fewer than {} elements go as float32 unless a rule names them\none encoded copy: {} "
+      "bytes, {:.2f}x less than "
+      "float32; K ranks together send 2(K-1) copies a step\n",
+      threshold, total,
+      4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)));
+  return out;
+}
+
+}  // namespace
+
+std::string show_command(const ShowArguments& arguments) {
+  const RunConfig run = load_run_config_or_network(arguments.config, arguments.overrides);
+  const NetworkSpec spec(run.network);
+  const std::int64_t threshold = min_elements(run.exchange.policy, spec.tensors());
+  const std::vector<CodecSpec> codecs = assign_codecs(run.exchange.policy, spec.tensors());
+  return arguments.json ? json_text(spec, threshold, codecs) : table_text(spec, threshold, codecs);
+}
+
+}  // namespace lpsgd

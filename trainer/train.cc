@@ -1,0 +1,118 @@
+// `lpsgd train`: finds its ranks, agrees on configuration and data, trains, and turns failures into one
+// message.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+
+#include "comm/transport.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "trainer/agree.h"
+#include "trainer/commands.h"
+#include "trainer/run_config.h"
+#include "trainer/run_folder.h"
+#include "trainer/trainer.h"
+
+namespace lpsgd {
+
+namespace {
+
+void say(const std::string& message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "lpsgd: error: %s\n", message.c_str());
+  std::fflush(stderr);
+}
+
+/// Everything after the ranks are there. Collective.
+void train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
+              const NetworkSpec& spec, const TrainData& data) {
+  TrainCommand command;
+  command.steps = arguments.steps;
+  command.resume = arguments.resume;
+  command.out = open_run_folder(transport, run, arguments.out, arguments.resume, arguments.command_line);
+  if (transport.rank() == 0) {
+    fmt::print("{} | {} parameters | {} rank{} over {} | {} | {}\n", spec.name(), spec.parameters(),
+               transport.size(), transport.size() > 1 ? "s" : "", transport.name(),
+               to_text(run.exchange.policy.codec), command.out);
+    std::fflush(stdout);
+  }
+  train_rank(run, command, data, spec, transport);
+}
+
+struct Prepared {
+  RunConfig run;
+  std::unique_ptr<NetworkSpec> spec;
+  TrainData data;
+};
+
+/// Configuration and network: refused before anything starts.
+void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpirun, Prepared& out) {
+  out.run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
+  out.spec = std::make_unique<NetworkSpec>(out.run.network);
+  check_ranks(
+      out.run,
+      out.run.exchange.transport == TransportKind::threads ? static_cast<int>(out.run.exchange.ranks) : ranks,
+      under_mpirun);
+}
+
+void prepare_data(Prepared& out) {
+  const auto seed = static_cast<std::uint32_t>(out.run.train.seed);
+  out.data.train = open_dataset(out.run.data, Split::train, seed);
+  out.data.test = open_dataset(out.run.data, Split::test, seed);
+  check_data(out.run, *out.spec, *out.data.train);
+}
+
+int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
+  prepare_data(prepared);
+  run_thread_ranks(static_cast<int>(prepared.run.exchange.ranks), [&](Transport& transport) {
+    try {
+      train_on(transport, prepared.run, arguments, *prepared.spec, prepared.data);
+    } catch (const SharedError&) {
+      throw;
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& e) {
+      throw Error(fmt::format("rank {}: {}", transport.rank(), e.what()));
+    }
+  });
+  return 0;
+}
+
+int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> transport, Prepared& prepared,
+                   bool under_mpirun) {
+  try {
+    together(*transport, [&] {
+      prepare_config(arguments, transport->size(), under_mpirun, prepared);
+      prepare_data(prepared);
+    });
+    train_on(*transport, prepared.run, arguments, *prepared.spec, prepared.data);
+    return 0;
+  } catch (const SharedError& e) {
+    if (transport->rank() == 0) say(e.what());
+    return e.exit_status();
+  } catch (const std::bad_alloc&) {
+    say(fmt::format("rank {}: out of memory", transport->rank()));
+  } catch (const std::exception& e) {
+    say(fmt::format("rank {}: {}", transport->rank(), e.what()));
+  }
+  transport->abort(1);
+  return 1;
+}
+
+}  // namespace
+
+int train_command(const TrainArguments& arguments) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const LaunchedAs launched = launched_as();
+  init_logging(launched.rank, launched.size);
+  Prepared prepared;
+  if (launched.size > 1) return train_with_mpi(arguments, make_mpi_transport(), prepared, true);
+  prepare_config(arguments, 1, false, prepared);
+  if (prepared.run.exchange.transport == TransportKind::threads)
+    return train_with_threads(arguments, prepared);
+  return train_with_mpi(arguments, make_mpi_transport(), prepared, false);
+}
+
+}  // namespace lpsgd

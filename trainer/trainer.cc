@@ -1,0 +1,313 @@
+#include "trainer/trainer.h"
+
+#include <fmt/format.h>
+
+#include "comm/exchange.h"
+#include "core/checksum.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "data/loader.h"
+#include "nn/network.h"
+#include "nn/optimizer.h"
+#include "quant/policy.h"
+#include "trainer/agree.h"
+#include "trainer/checkpoint.h"
+#include "trainer/evaluate.h"
+#include "trainer/metrics.h"
+#include "trainer/progress.h"
+#include "trainer/run_folder.h"
+
+namespace lpsgd {
+
+namespace {
+
+int threads_per_rank(const RunConfig& run, Transport& transport) {
+  const int on_this_node =
+      run.exchange.transport == TransportKind::threads ? transport.size() : ranks_on_this_node(transport);
+  if (run.train.threads > 0) return static_cast<int>(run.train.threads);
+  return std::max(1, usable_cores() / on_this_node);
+}
+
+LoaderOptions loader_options(const RunConfig& run, const Transport& transport, bool training) {
+  LoaderOptions o;
+  o.global_batch = run.train.batch_size;
+  o.rank = transport.rank();
+  o.ranks = transport.size();
+  o.seed = static_cast<std::uint32_t>(run.train.seed);
+  o.training = training;
+  return o;
+}
+
+ExchangeOptions exchange_options(const RunConfig& run) {
+  ExchangeOptions o;
+  o.collective = run.exchange.collective;
+  o.seed = static_cast<std::uint32_t>(run.train.seed);
+  o.overlap = run.exchange.overlap;
+  return o;
+}
+
+class RankTrainer {
+ public:
+  RankTrainer(const RunConfig& run, const TrainCommand& command, const TrainData& data,
+              const NetworkSpec& spec, Transport& transport)
+      : run_(run),
+        command_(command),
+        transport_(transport),
+        codecs_(assign_codecs(run.exchange.policy, spec.tensors())),
+        network_(spec, {.batch = run.train.batch_size / transport.size(),
+                        .seed = static_cast<std::uint32_t>(run.train.seed),
+                        .threads = threads_per_rank(run, transport)}),
+        optimizer_(run.optimizer, network_.tensors(), network_.parameters().size()),
+        train_loader_(data.train, run.data, loader_options(run, transport, true)),
+        test_loader_(data.test, run.data, loader_options(run, transport, false)),
+        exchange_(transport, network_.tensors(), codecs_, network_.gradients(), network_.announce_order(),
+                  exchange_options(run)),
+        checkpoints_(command.out) {
+    std::uint64_t encoded = 0;
+    for (std::size_t t = 0; t < codecs_.size(); ++t) encoded += wire_bytes(network_.tensors()[t], codecs_[t]);
+    parameters_ = spec.parameters();
+    compression_ =
+        static_cast<double>(4 * parameters_) / static_cast<double>(std::max<std::uint64_t>(1, encoded));
+  }
+
+  void run() {
+    const std::int64_t per_epoch = train_loader_.batches();
+    const std::int64_t total = run_.train.epochs * per_epoch;
+    const std::int64_t last = command_.steps ? std::min(*command_.steps, total) : total;
+    const bool resumed = command_.resume && restore();
+    if (position_.batch > per_epoch)
+      throw FileError(fmt::format("the checkpoint is at batch {} of an epoch of {}: it is of other data",
+                                  position_.batch, per_epoch));
+    std::unique_ptr<MetricsFile> metrics;
+    together(transport_, [&] {
+      if (transport_.rank() == 0)
+        metrics = std::make_unique<MetricsFile>(command_.out + "/metrics.jsonl", position_.epoch);
+    });
+    Progress progress(transport_.rank() == 0, position_.step, last);
+    const bool by_steps = command_.steps && *command_.steps <= total;
+    if (by_steps && position_.step >= last) {
+      if (!resumed) save(step_checkpoint_name(position_.step));
+      progress.line(fmt::format("at step {}: nothing to do", position_.step));
+      return;
+    }
+    EpochRecord newest;
+    epoch_started_ = now_seconds();
+    while (position_.epoch < run_.train.epochs) {
+      train_loader_.start(position_.epoch, position_.batch);
+      while (position_.batch < per_epoch && position_.step < last) train_step(progress, last, per_epoch);
+      if (by_steps && position_.step == last) {
+        save(step_checkpoint_name(position_.step));
+        progress.line(fmt::format("stopped after step {}; checkpoint {}", position_.step,
+                                  step_checkpoint_name(position_.step)));
+        return;
+      }
+      newest = finish_epoch(metrics.get(), progress);
+      const std::int64_t every = run_.checkpoint.every_epochs;
+      if (position_.epoch == run_.train.epochs || (every > 0 && position_.epoch % every == 0))
+        save(epoch_checkpoint_name(position_.epoch));
+    }
+    if (position_.epoch == 0) save(epoch_checkpoint_name(0));
+    together(transport_, [&] {
+      if (transport_.rank() == 0)
+        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out));
+    });
+  }
+
+ private:
+  bool restore() {
+    std::optional<std::string> folder;
+    bool redistributed = false;
+    together(transport_, [&] {
+      folder = checkpoints_.newest();
+      if (!folder) return;
+      const CheckpointMeta meta = read_manifest(*folder);
+      if (meta.seed != static_cast<std::uint32_t>(run_.train.seed))
+        throw FileError(fmt::format("{}: was written with seed {}, the configuration says {}", *folder,
+                                    meta.seed, run_.train.seed));
+      if (meta.batch_size != run_.train.batch_size && meta.position.batch != 0)
+        throw FileError(fmt::format("{}: stands inside an epoch of batches of {}, the configuration says {}",
+                                    *folder, meta.batch_size, run_.train.batch_size));
+      TrainingState state = training_state();
+      redistributed = read_checkpoint(*folder, meta, transport_.rank(), transport_.size(), codecs_, state);
+      exchange_.set_state(state.residuals);
+      position_ = meta.position;
+      carried_ = meta.so_far;
+      old_ranks_ = meta.ranks;
+    });
+    if (transport_.rank() != 0) return folder.has_value();
+    if (!folder)
+      log::warn("{} holds no checkpoint: starting afresh", command_.out);
+    else if (redistributed)
+      log::warn(
+          "{} was written by {} ranks, this run has {}: round-1 residuals are the mean of the old ones, "
+          "round-2 residuals are cut "
+          "anew, running statistics are averaged",
+          *folder, old_ranks_, transport_.size());
+    else
+      log::info("resuming from {} (step {})", *folder, position_.step);
+    return folder.has_value();
+  }
+
+  TrainingState training_state() {
+    return {&network_.tensors(), network_.parameters(), optimizer_.momentum(), network_.buffers(),
+            exchange_.state()};
+  }
+
+  void train_step(Progress& progress, std::int64_t last, std::int64_t per_epoch) {
+    const double lr = learning_rate(run_.schedule, position_.step, per_epoch);
+    const double t0 = now_seconds();
+    const Batch batch = train_loader_.next();
+    const double t1 = now_seconds();
+    network_.forward_train(batch.images, batch.labels);
+    const double t2 = now_seconds();
+    exchange_.begin(static_cast<std::uint32_t>(position_.step));
+    network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
+    const double t3 = now_seconds();
+    exchange_.finish();
+    const double t4 = now_seconds();
+    stop_if_not_finite();
+    optimizer_.step(network_.parameters(), network_.gradients(), lr);
+    const double t5 = now_seconds();
+
+    const BatchMetrics m = network_.take_metrics();
+    train_.loss += m.loss;
+    train_.top1 += m.top1;
+    train_.top5 += m.top5;
+    train_.samples += m.samples;
+    const ExchangeStats stats = exchange_.take_stats();
+    seconds_.data += t1 - t0;
+    seconds_.forward += t2 - t1;
+    seconds_.backward += t3 - t2;
+    seconds_.exposed_comm += t4 - t3;
+    seconds_.exposed_codec += std::min(stats.exposed_codec, t4 - t3);
+    seconds_.update += t5 - t4;
+    seconds_.encode += stats.encode;
+    seconds_.transfer += stats.transfer;
+    seconds_.decode += stats.decode;
+    bytes_sent_ += stats.bytes_sent;
+    ++position_.step;
+    ++position_.batch;
+    progress.step(position_.step, m.loss / static_cast<double>(m.samples), lr, t5 - t0,
+                  (t4 - t3) - std::min(stats.exposed_codec, t4 - t3), run_.train.batch_size, compression_,
+                  position_.step == last);
+  }
+
+  void stop_if_not_finite() {
+    const NonFinite bad = exchange_.check_finite();
+    if (bad.tensor < 0) return;
+    const std::string& name = network_.tensors()[static_cast<std::size_t>(bad.tensor)].name;
+    const std::string where = bad.rank >= 0 ? fmt::format("the gradient of '{}' on rank {}", name, bad.rank)
+                                            : fmt::format("the mean gradient of '{}'", name);
+    throw SharedError(fmt::format("step {}: {} holds a NaN or an infinity; the last checkpoint stands",
+                                  position_.step, where));
+  }
+
+  EpochRecord finish_epoch(MetricsFile* metrics, Progress& progress) {
+    const double start = now_seconds();
+    const AveragedBuffers averaged(transport_, network_.buffers());
+    const BatchMetrics validation = evaluate(network_, test_loader_, averaged.buffers());
+    EpochRecord record;
+    record.validation = sum_over_ranks(transport_, validation);
+    record.replicas_compared = run_.exchange.collective != Collective::simulated;
+    record.replicas_equal = transport_.all_equal(checksum64(std::as_bytes(network_.parameters())));
+    seconds_.eval += now_seconds() - start;
+
+    const EpochSoFar whole = epoch_so_far();
+    ++position_.epoch;
+    const std::int64_t steps = std::exchange(position_.batch, 0);
+    record.epoch = position_.epoch;
+    record.step = position_.step;
+    record.lr = learning_rate(run_.schedule, position_.step - 1, train_loader_.batches());
+    record.train = whole.train;
+    record.seconds = whole.seconds;
+    record.bytes_sent = whole.bytes_sent;
+    record.bytes_fp32 = 2 * static_cast<std::uint64_t>(transport_.size() - 1) * 4 *
+                        static_cast<std::uint64_t>(parameters_) * static_cast<std::uint64_t>(steps);
+    record.simulated = run_.exchange.collective == Collective::simulated;
+    together(transport_, [&] {
+      if (metrics) metrics->append(record);
+    });
+    const auto percent = [](std::int64_t hits, std::int64_t n) {
+      return 100.0 * static_cast<double>(hits) / static_cast<double>(std::max<std::int64_t>(1, n));
+    };
+    progress.line(fmt::format(
+        "epoch {}/{} | train loss {:.4f} top1 {:.2f}% | val loss {:.4f} top1 {:.2f}% top5 {:.2f}% | {:.0f} "
+        "samples/s | comm "
+        "{:.1f} s comp {:.1f} s{}",
+        record.epoch, run_.train.epochs,
+        record.train.loss / static_cast<double>(std::max<std::int64_t>(1, record.train.samples)),
+        percent(record.train.top1, record.train.samples),
+        record.validation.loss / static_cast<double>(std::max<std::int64_t>(1, record.validation.samples)),
+        percent(record.validation.top1, record.validation.samples),
+        percent(record.validation.top5, record.validation.samples), record.samples_per_second(),
+        record.seconds.communication(), record.seconds.computation(),
+        record.replicas_compared && !record.replicas_equal ? " | REPLICAS DIFFER" : ""));
+    train_ = {};
+    seconds_ = {};
+    bytes_sent_ = 0;
+    carried_ = {};
+    epoch_started_ = now_seconds();
+    return record;
+  }
+
+  /// This epoch's sums over ranks and mean seconds, with what came from before a resume. Collective.
+  EpochSoFar epoch_so_far() {
+    EpochSoFar out = carried_;
+    const BatchMetrics train = sum_over_ranks(transport_, train_);
+    out.train.loss += train.loss;
+    out.train.top1 += train.top1;
+    out.train.top5 += train.top5;
+    out.train.samples += train.samples;
+    Seconds mine = seconds_;
+    mine.total = now_seconds() - epoch_started_;
+    const Seconds mean = mean_over_ranks(transport_, mine);
+    out.seconds.add(mean);
+    out.bytes_sent += sum_over_ranks(transport_, bytes_sent_);
+    return out;
+  }
+
+  void save(const std::string& name) {
+    CheckpointMeta meta;
+    meta.so_far = epoch_so_far();
+    meta.position = position_;
+    meta.seed = static_cast<std::uint32_t>(run_.train.seed);
+    meta.ranks = transport_.size();
+    meta.batch_size = run_.train.batch_size;
+    meta.lr = learning_rate(run_.schedule, position_.step, train_loader_.batches());
+    for (const CodecSpec& codec : codecs_) meta.codecs.push_back(to_text(codec));
+    if (position_.batch == 0) meta.so_far = {};
+    const AveragedBuffers averaged(transport_, network_.buffers());
+    checkpoints_.write(transport_, name, meta, training_state(), averaged.buffers(), run_.checkpoint.keep);
+  }
+
+  const RunConfig& run_;
+  const TrainCommand& command_;
+  Transport& transport_;
+  std::vector<CodecSpec> codecs_;
+  Network network_;
+  Optimizer optimizer_;
+  Loader train_loader_, test_loader_;
+  Exchange exchange_;
+  CheckpointFolder checkpoints_;
+
+  Position position_;
+  EpochSoFar carried_;
+  int old_ranks_ = 0;
+  BatchMetrics train_;
+  Seconds seconds_;
+  std::uint64_t bytes_sent_ = 0;
+  double epoch_started_ = 0, compression_ = 1;
+  std::int64_t parameters_ = 0;
+};
+
+}  // namespace
+
+void train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
+                const NetworkSpec& spec, Transport& transport) {
+  std::unique_ptr<RankTrainer> trainer;
+  together(transport, [&] { trainer = std::make_unique<RankTrainer>(run, command, data, spec, transport); });
+  trainer->run();
+}
+
+}  // namespace lpsgd

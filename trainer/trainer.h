@@ -1,0 +1,31 @@
+// The training loop of one rank.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/transport.h"
+#include "data/dataset.h"
+#include "trainer/run_config.h"
+
+namespace lpsgd {
+
+/// What `lpsgd train` was asked beyond the configuration.
+struct TrainCommand {
+  std::string out;                    // the run's folder, the same on every rank; made and checked already
+  std::optional<std::int64_t> steps;  // stop after so many steps in all, without evaluation
+  bool resume = false;
+};
+
+/// Data opened once per process and shared by its ranks.
+struct TrainData {
+  std::shared_ptr<const Dataset> train, test;
+};
+
+/// Trains on this rank until the configured epochs (or steps) are done. Collective. Rank 0 writes the run's
+/// files and the progress. Throws SharedError for what all ranks see alike, other errors for this rank's own.
+void train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
+                const NetworkSpec& spec, Transport& transport);
+
+}  // namespace lpsgd
