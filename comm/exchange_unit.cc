@@ -286,14 +286,11 @@ class Simulated final : public UnitInFlight {
 void CodecClock::add(Work work, double values, int ranks, double start, double end) {
   const double seconds = end - start;
   exposed += std::max(0.0, end - std::max(start, exposed_from.load(std::memory_order_relaxed)));
-  if (work == Work::encode) {
-    encode += seconds;
-    encoding_ += seconds;
-    encoded_ += values;
-  } else if (work == Work::decode) {
-    decode += seconds;
-    decoding_ += seconds;
-    decoded_ += values;
+  if (work != Work::reduce) {
+    (work == Work::encode ? encode : decode) += seconds;
+    if (values == 0) return;  // an owner's part can be empty; it says nothing of the speed
+    (work == Work::encode ? encoding_ : decoding_) += seconds;
+    (work == Work::encode ? encoded_ : decoded_) += values;
   } else {
     // Until both are measured, an encoding counts like a decoding.
     const bool measured = encoding_ > 0 && decoding_ > 0;

@@ -119,10 +119,16 @@ const Value* Reader::take(const char* key) {
   known_.emplace_back(key);
   const bool required = std::exchange(required_, false);
   const Value* v = value_.find(key);
-  if (v == nullptr && required)
+  if (v == nullptr && required) {
+    std::vector<std::string> unread;
+    for (const Value::Entry& e : value_.entries)
+      if (std::find(known_.begin(), known_.end(), e.key) == known_.end()) unread.push_back(e.key);
+    const auto near = nearest(key, unread);
+    const std::string hint = near ? fmt::format(", is '{}' meant for it?", *near) : "";
     fail(value_.origin, path_.empty() ? std::string_view(key) : path_,
-         path_.empty() ? "is missing; it must be given"
-                       : fmt::format("the key '{}' is missing; it must be given", key));
+         path_.empty() ? fmt::format("is missing; it must be given{}", hint)
+                       : fmt::format("the key '{}' is missing; it must be given{}", key, hint));
+  }
   return v;
 }
 
@@ -168,7 +174,8 @@ void Reader::choice(const char* key, std::size_t& index, std::span<const char* c
     }
   }
   const std::vector<std::string> candidates(names.begin(), names.end());
-  const auto near = nearest(v->scalar, candidates);
+  const bool number = v->scalar.find_first_not_of("0123456789") == std::string::npos;  // 5 is no slip for 4
+  const auto near = number ? std::nullopt : nearest(v->scalar, candidates);
   fail(v->origin, path,
        fmt::format("'{}' is not known{}; allowed: {}", v->scalar,
                    near ? fmt::format(", did you mean '{}'?", *near) : "", fmt::join(names, ", ")));

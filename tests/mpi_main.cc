@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string>
 
 namespace lpsgd {
 namespace {
@@ -16,17 +17,21 @@ namespace {
 std::unique_ptr<Transport> transport;
 
 class RankListener final : public testing::EmptyTestEventListener {
+  // Kept here: GoogleTest holds the lock of current_test_info() while it reports a part's result.
+  void OnTestStart(const testing::TestInfo& test) override {
+    test_ = fmt::format("{}.{}", test.test_suite_name(), test.name());
+  }
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
     if (world().rank() != 0) {
-      const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-      fmt::print(stderr, "rank {}: {}.{}: {}:{}: {}\n", world().rank(), test ? test->test_suite_name() : "?",
-                 test ? test->name() : "?", result.file_name() ? result.file_name() : "?",
-                 result.line_number(), result.message());
+      fmt::print(stderr, "rank {}: {}: {}:{}: {}\n", world().rank(), test_,
+                 result.file_name() ? result.file_name() : "?", result.line_number(), result.message());
     }
     std::fflush(nullptr);
     if (result.fatally_failed() && world().size() > 1) world().abort(1);
   }
+
+  std::string test_ = "?";
 };
 
 }  // namespace
