@@ -69,7 +69,7 @@ void run(const std::vector<std::string>& words) {
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
                              network.parameters().size());
   for (int step = 0; step < 3; ++step) {
-    network.forward_train(input->values, labels);
+    network.forward_train({input->values, labels}, step);
     network.backward({});
     if (step == 0) {
       out.add("loss", {1}, {static_cast<float>(network.take_metrics().loss / static_cast<double>(batch))});
