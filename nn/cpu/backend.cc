@@ -19,17 +19,22 @@ dnnl::memory Context::memory(const dnnl::memory::desc& md) {
           allocate(static_cast<std::int64_t>((md.get_size() + sizeof(float) - 1) / sizeof(float)))};
 }
 
-dnnl::memory Context::scratchpad(const dnnl::memory::desc& md) {
-  scratch_bytes_ = std::max(scratch_bytes_, md.get_size());
+dnnl::memory Context::Shared::view(const dnnl::memory::desc& md, const dnnl::engine& engine) {
+  bytes = std::max(bytes, md.get_size());
   dnnl::memory m(md, engine, DNNL_MEMORY_NONE);
-  scratchpads_.push_back(m);
+  views.push_back(m);
   return m;
 }
 
+void Context::Shared::seal(Context& context) {
+  float* memory = context.allocate(static_cast<std::int64_t>((bytes + sizeof(float) - 1) / sizeof(float)));
+  for (dnnl::memory& m : views) m.set_data_handle(memory);
+  views.clear();
+}
+
 void Context::seal() {
-  float* scratch = allocate(static_cast<std::int64_t>((scratch_bytes_ + sizeof(float) - 1) / sizeof(float)));
-  for (dnnl::memory& m : scratchpads_) m.set_data_handle(scratch);
-  scratchpads_.clear();
+  scratchpad_.seal(*this);
+  passing_.seal(*this);
 }
 
 dnnl::primitive_attr user_scratchpad(bool relu) {
@@ -62,6 +67,12 @@ Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory
 ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
                               const dnnl::memory::desc& preferred) {
   if (plain.get_desc() == preferred) return {plain, {}};
+  dnnl::memory m = context.passing_weights(preferred);
+  return {m, reorder_call(context, plain, m)};
+}
+
+ReorderedWeights to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred) {
+  if (plain.get_desc() == preferred) return {plain, {}};
   dnnl::memory m = context.memory(preferred);
   return {m, reorder_call(context, plain, m)};
 }
@@ -69,7 +80,7 @@ ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
 ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
                                 const dnnl::memory::desc& preferred) {
   if (plain.get_desc() == preferred) return {plain, {}};
-  dnnl::memory m = context.memory(preferred);
+  dnnl::memory m = context.passing_weights(preferred);
   return {m, reorder_call(context, m, plain)};
 }
 

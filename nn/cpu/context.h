@@ -30,7 +30,9 @@ struct Context {
   /// Memory described by `md`, from allocate().
   dnnl::memory memory(const dnnl::memory::desc& md);
   /// The one scratchpad, seen as `md`: valid once seal() has run; contents last for one primitive.
-  dnnl::memory scratchpad(const dnnl::memory::desc& md);
+  dnnl::memory scratchpad(const dnnl::memory::desc& md) { return scratchpad_.view(md, engine); }
+  /// The one place for weights on their way between layouts; contents last from a reorder to the next.
+  dnnl::memory passing_weights(const dnnl::memory::desc& md) { return passing_.view(md, engine); }
   void seal();
 
   /// Runs body(thread, first, last) for `threads` nearly equal parts of 0..n, on as many threads.
@@ -46,9 +48,16 @@ struct Context {
   }
 
  private:
+  /// Memory that many use in turn, as large as the largest of them needs.
+  struct Shared {
+    std::size_t bytes = 0;
+    std::vector<dnnl::memory> views;
+    dnnl::memory view(const dnnl::memory::desc& md, const dnnl::engine& engine);
+    void seal(Context& context);
+  };
+
   std::vector<Buffer<float>> buffers_;
-  std::size_t scratch_bytes_ = 0;
-  std::vector<dnnl::memory> scratchpads_;
+  Shared scratchpad_, passing_;
 };
 
 /// A primitive with its arguments, ready to run. Empty ones do nothing.
@@ -70,6 +79,8 @@ struct ReorderedWeights {
 };
 ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
                               const dnnl::memory::desc& preferred);
+/// As to_preferred, but the copy is kept until the reorder runs again.
+ReorderedWeights to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
 ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
                                 const dnnl::memory::desc& preferred);
 

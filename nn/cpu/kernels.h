@@ -41,6 +41,10 @@ struct Kernels {
   void (*sum)(const float* const* terms, int count, float* out, std::int64_t n, bool relu);
   /// out = sum of terms where `y` > 0, else 0; `y` null: everywhere.
   void (*masked_sum)(const float* const* terms, int count, const float* y, float* out, std::int64_t n);
+  /// out[c] = the largest of pixels[i][c], i < count, the first among equals, a NaN before all; place[c] (if
+  /// not null) = its number in `numbers`.
+  void (*largest)(const float* const* pixels, const std::int32_t* numbers, std::int64_t count,
+                  std::int64_t channels, float* out, std::int32_t* place);
   void (*sigmoid)(const float* x, float* y, std::int64_t n);
   void (*tanh)(const float* x, float* y, std::int64_t n);
   /// out = exp(x - top), and its sum. For x <= top.

@@ -277,6 +277,35 @@ void masked_sum(const float* const* terms, int count, const float* y, float* out
   (count == 1 ? masked_sum_as<1> : count == 2 ? masked_sum_as<2> : masked_sum_as<0>)(terms, count, y, out, n);
 }
 
+inline Integers splat(Vector, std::int32_t i) {
+  return Integers{} + i;
+}
+inline std::int32_t splat(float, std::int32_t i) {
+  return i;
+}
+inline void put_integers(std::int32_t* p, Integers v) {
+  __builtin_memcpy(p, &v, sizeof(v));
+}
+inline void put_integers(std::int32_t* p, std::int32_t v) {
+  *p = v;
+}
+
+void largest(const float* const* pixels, const std::int32_t* numbers, std::int64_t count,
+             std::int64_t channels, float* out, std::int32_t* place) {
+  over_values(channels, [&]<class L>(std::int64_t c) {
+    typename L::V best = L::get(pixels[0] + c);
+    auto where = splat(best, numbers[0]);
+    for (std::int64_t i = 1; i < count; ++i) {
+      const typename L::V x = L::get(pixels[i] + c);
+      const auto keep = (x <= best) | (best != best);  // false where x is greater or the first NaN
+      where = keep ? where : splat(best, numbers[i]);
+      best = keep ? best : x;
+    }
+    L::put(out + c, best);
+    if (place) put_integers(place + c, where);
+  });
+}
+
 void sigmoid(const float* x, float* y, std::int64_t n) {
   over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, sigmoid_of(L::get(x + i))); });
 }
@@ -376,6 +405,7 @@ const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS),
                             norm_gradient,
                             sum,
                             masked_sum,
+                            largest,
                             sigmoid,
                             tanh,
                             exponentials,
