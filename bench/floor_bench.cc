@@ -110,6 +110,8 @@ class FloorBackend final : public lpsgd::Backend {
   std::unique_ptr<Op> concat(const Binding&) override { return idle(); }
   std::unique_ptr<Op> dropout(const Binding&, double) override { return idle(); }
   std::unique_ptr<Op> lrn(const Binding&, const lpsgd::LrnDesc&) override { return idle(); }
+  std::unique_ptr<Op> lstm(const Binding&, const lpsgd::LstmDesc&) override { return idle(); }
+  std::unique_ptr<Op> embedding(const Binding&) override { return idle(); }
   std::unique_ptr<Op> pool(const Binding&, const lpsgd::PoolDesc&) override { return idle(); }
   std::unique_ptr<Op> channels_first(const Binding&) override { return idle(); }
   std::unique_ptr<Op> sum(float*, std::vector<const float*>, const float*, std::int64_t) override {

@@ -37,13 +37,12 @@ void Context::seal() {
   passing_.seal(*this);
 }
 
-dnnl::primitive_attr user_scratchpad(bool relu) {
+dnnl::primitive_attr user_scratchpad(bool relu, bool accumulate) {
   dnnl::primitive_attr attr;
-  if (relu) {
-    dnnl::post_ops ops;
-    ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-    attr.set_post_ops(ops);
-  }
+  dnnl::post_ops ops;
+  if (accumulate) ops.append_sum();
+  if (relu) ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  if (ops.len() > 0) attr.set_post_ops(ops);
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attr;
 }
@@ -114,6 +113,10 @@ class CpuBackend final : public Backend {
     return make_pool(context_, b, desc);
   }
   std::unique_ptr<Op> channels_first(const Binding& b) override { return make_channels_first(context_, b); }
+  std::unique_ptr<Op> lstm(const Binding& b, const LstmDesc& desc) override {
+    return guarded("LSTM", [&] { return make_lstm(context_, b, desc); });
+  }
+  std::unique_ptr<Op> embedding(const Binding& b) override { return make_embedding(context_, b); }
   std::unique_ptr<Op> concat(const Binding& b) override { return make_concat(context_, b); }
   std::unique_ptr<Op> dropout(const Binding& b, double probability) override {
     return make_dropout(context_, b, probability);

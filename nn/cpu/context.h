@@ -69,8 +69,9 @@ struct Call {
   }
 };
 
-/// Attributes that leave the scratchpad to us; with `relu` it is applied to the result.
-dnnl::primitive_attr user_scratchpad(bool relu = false);
+/// Attributes that leave the scratchpad to us; with `accumulate` results are added to what is there,
+/// with `relu` it is applied to them.
+dnnl::primitive_attr user_scratchpad(bool relu = false, bool accumulate = false);
 
 /// Weights of the arena in the layout a primitive prefers: `plain` is the arena's, `preferred` may be it.
 struct ReorderedWeights {
@@ -93,6 +94,8 @@ std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, co
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_concat(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
 std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability);
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc);
 std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms,

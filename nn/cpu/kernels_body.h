@@ -321,6 +321,37 @@ double exponentials(const float* x, float top, float* out, std::int64_t n) {
   return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));
 }
 
+void lstm_cell(float* gates, const float* before, float* c, float* output, std::int64_t cells) {
+  over_values(cells, [&]<class L>(std::int64_t j) {
+    const typename L::V i = sigmoid_of(L::get(gates + j)), f = sigmoid_of(L::get(gates + cells + j)),
+                        g = tanh_of(L::get(gates + 2 * cells + j)),
+                        o = sigmoid_of(L::get(gates + 3 * cells + j));
+    typename L::V cell = i * g;
+    if (before) cell += f * L::get(before + j);
+    L::put(gates + j, i);
+    L::put(gates + cells + j, f);
+    L::put(gates + 2 * cells + j, g);
+    L::put(gates + 3 * cells + j, o);
+    L::put(c + j, cell);
+    L::put(output + j, o * tanh_of(cell));
+  });
+}
+
+void lstm_cell_gradient(float* gates, const float* before, const float* c, const float* output_gradient,
+                        float* dc, std::int64_t cells) {
+  over_values(cells, [&]<class L>(std::int64_t j) {
+    const typename L::V i = L::get(gates + j), f = L::get(gates + cells + j),
+                        g = L::get(gates + 2 * cells + j), o = L::get(gates + 3 * cells + j),
+                        dy = L::get(output_gradient + j), y = tanh_of(L::get(c + j));
+    const typename L::V d = L::get(dc + j) + dy * o * (1.0f - y * y);
+    L::put(gates + j, d * g * i * (1.0f - i));
+    L::put(gates + cells + j, before ? d * L::get(before + j) * f * (1.0f - f) : d - d);
+    L::put(gates + 2 * cells + j, d * i * (1.0f - g * g));
+    L::put(gates + 3 * cells + j, dy * y * o * (1.0f - o));
+    L::put(dc + j, d * f);
+  });
+}
+
 /// power = d^-beta.
 void negative_power(const float* d, float* power, std::int64_t n, float beta) {
   if (beta == 0.75f) {
@@ -409,6 +440,8 @@ const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS),
                             sigmoid,
                             tanh,
                             exponentials,
+                            lstm_cell,
+                            lstm_cell_gradient,
                             lrn,
                             lrn_gradient,
                             sgd};
