@@ -38,6 +38,8 @@ void fields(Visitor& v, ExchangeConfig& o) {
   lpsgd::fields(v, o.policy);
   v.field("overlap", o.overlap, "exchange while backward goes on; false: after it");
   v.field("ranks", o.ranks, "with transport threads: how many ranks", Range{.min = 1, .max = 1024});
+  v.section("link", "a slower network, emulated inside the transport",
+            [&](Visitor& s) { fields(s, o.link); });
 }
 
 void fields(Visitor& v, CheckpointOptions& o) {

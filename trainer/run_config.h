@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/exchange.h"
+#include "comm/link.h"
 #include "core/config.h"
 #include "data/dataset.h"
 #include "nn/network.h"
@@ -39,6 +40,7 @@ struct ExchangeConfig {
   PolicySpec policy;
   bool overlap = true;
   std::int64_t ranks = 1;  // transport: threads only
+  LinkSpec link;           // emulated; none by default
 };
 
 struct RunConfig {

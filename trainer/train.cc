@@ -33,12 +33,16 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
   command.resume = arguments.resume;
   command.out = open_run_folder(transport, run, arguments.out, arguments.resume, arguments.command_line);
   if (transport.rank() == 0) {
-    fmt::print("{} | {} parameters | {} rank{} over {} | {} | {}\n", spec.name(), spec.parameters(),
-               transport.size(), transport.size() > 1 ? "s" : "", transport.name(),
-               to_text(run.exchange.policy.codec), command.out);
+    fmt::print(
+        "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", spec.name(), spec.parameters(),
+        transport.size(), transport.size() > 1 ? "s" : "", transport.name(),
+        run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
+        to_text(run.exchange.policy.codec), command.out);
     std::fflush(stdout);
   }
-  train_rank(run, command, data, spec, transport);
+  if (!run.exchange.link.emulated()) return train_rank(run, command, data, spec, transport);
+  const std::unique_ptr<Transport> linked = make_linked_transport(transport, run.exchange.link);
+  train_rank(run, command, data, spec, *linked);
 }
 
 struct Prepared {
