@@ -274,7 +274,8 @@ NonFinite Exchange::Impl::check_finite() {
   std::int64_t lowest = tensors;
   for (std::int64_t t = tensors - 1; t >= 0; --t)
     if (!shared.tensors[static_cast<std::size_t>(t)].mean_finite) lowest = t;
-  if (options.collective == Collective::simulated) {  // means differ from rank to rank: always compare
+  // Means that differ from rank to rank, or that the transport does not promise to be the same: compare.
+  if (options.collective != Collective::reduce_broadcast) {
     for (const double other : shared.transport.all_gather(static_cast<double>(lowest)))
       lowest = std::min(lowest, static_cast<std::int64_t>(other));
   }

@@ -115,11 +115,7 @@ MetricsFile::MetricsFile(std::string path, std::int64_t finished_epochs) : path_
         kept += line + '\n';
     }
   }
-  const std::string fresh = path_ + ".new";
-  write_file(fresh, kept);
-  std::error_code error;
-  std::filesystem::rename(fresh, path_, error);
-  if (error) throw FileError(fmt::format("{}: cannot be written: {}", path_, error.message()));
+  replace_file(path_, kept);
 }
 
 void MetricsFile::append(const EpochRecord& record) {

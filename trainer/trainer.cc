@@ -73,12 +73,14 @@ class RankTrainer {
 
   void run() {
     const std::int64_t per_epoch = train_loader_.batches();
-    const std::int64_t total = run_.train.epochs * per_epoch;
-    const std::int64_t last = command_.steps ? std::min(*command_.steps, total) : total;
     const bool resumed = command_.resume && restore();
-    if (position_.batch > per_epoch)
-      throw FileError(fmt::format("the checkpoint is at batch {} of an epoch of {}: it is of other data",
-                                  position_.batch, per_epoch));
+    // Epochs done before a resume may have had another length.
+    const std::int64_t left = (run_.train.epochs - position_.epoch) * per_epoch - position_.batch;
+    const std::int64_t total = position_.step + std::max<std::int64_t>(0, left);
+    const std::int64_t last = command_.steps ? std::min(*command_.steps, total) : total;
+    if (position_.batch > 0)
+      rate_ = learning_rate(run_.schedule, position_.epoch * per_epoch + position_.batch - 1, per_epoch);
+    describe_run(transport_, command_.out, run_, command_.command_line);
     std::unique_ptr<MetricsFile> metrics;
     together(transport_, [&] {
       if (transport_.rank() == 0)
@@ -88,14 +90,16 @@ class RankTrainer {
     const bool by_steps = command_.steps && *command_.steps <= total;
     if (by_steps && position_.step >= last) {
       if (!resumed) save(step_checkpoint_name(position_.step));
-      progress.line(fmt::format("at step {}: nothing to do", position_.step));
+      progress.line(resumed ? fmt::format("at step {}: nothing to do", position_.step)
+                            : fmt::format("wrote the initial weights: checkpoint {}",
+                                          step_checkpoint_name(position_.step)));
       return;
     }
     EpochRecord newest;
     epoch_started_ = now_seconds();
     while (position_.epoch < run_.train.epochs) {
       train_loader_.start(position_.epoch, position_.batch);
-      while (position_.batch < per_epoch && position_.step < last) train_step(progress, last, per_epoch);
+      while (position_.batch < per_epoch && position_.step < last) train_step(progress, last);
       if (by_steps && position_.step == last) {
         save(step_checkpoint_name(position_.step));
         progress.line(fmt::format("stopped after step {}; checkpoint {}", position_.step,
@@ -125,9 +129,12 @@ class RankTrainer {
       if (meta.seed != static_cast<std::uint32_t>(run_.train.seed))
         throw FileError(fmt::format("{}: was written with seed {}, the configuration says {}", *folder,
                                     meta.seed, run_.train.seed));
-      if (meta.batch_size != run_.train.batch_size && meta.position.batch != 0)
-        throw FileError(fmt::format("{}: stands inside an epoch of batches of {}, the configuration says {}",
-                                    *folder, meta.batch_size, run_.train.batch_size));
+      if (meta.position.batch != 0 &&
+          (meta.batch_size != run_.train.batch_size || meta.batches != train_loader_.batches()))
+        throw FileError(fmt::format(
+            "{}: stands inside an epoch of {} batches of {} samples, the configuration "
+            "makes it {} of {}",
+            *folder, meta.batches, meta.batch_size, train_loader_.batches(), run_.train.batch_size));
       TrainingState state = training_state();
       redistributed = read_checkpoint(*folder, meta, transport_.rank(), transport_.size(), codecs_, state);
       exchange_.set_state(state.residuals);
@@ -154,8 +161,14 @@ class RankTrainer {
             exchange_.state()};
   }
 
-  void train_step(Progress& progress, std::int64_t last, std::int64_t per_epoch) {
-    const double lr = learning_rate(run_.schedule, position_.step, per_epoch);
+  /// Of the next step: by epochs done, however many steps those had.
+  double rate() const {
+    const std::int64_t per_epoch = train_loader_.batches();
+    return learning_rate(run_.schedule, position_.epoch * per_epoch + position_.batch, per_epoch);
+  }
+
+  void train_step(Progress& progress, std::int64_t last) {
+    const double lr = rate_ = rate();
     const double t0 = now_seconds();
     const Batch batch = train_loader_.next();
     const double t1 = now_seconds();
@@ -186,6 +199,8 @@ class RankTrainer {
     seconds_.transfer += stats.transfer;
     seconds_.decode += stats.decode;
     bytes_sent_ += stats.bytes_sent;
+    bytes_fp32_ +=
+        2 * static_cast<std::uint64_t>(transport_.size() - 1) * 4 * static_cast<std::uint64_t>(parameters_);
     ++position_.step;
     ++position_.batch;
     progress.step(position_.step, m.loss / static_cast<double>(m.samples), lr, t5 - t0,
@@ -215,15 +230,14 @@ class RankTrainer {
 
     const EpochSoFar whole = epoch_so_far();
     ++position_.epoch;
-    const std::int64_t steps = std::exchange(position_.batch, 0);
+    position_.batch = 0;
     record.epoch = position_.epoch;
     record.step = position_.step;
-    record.lr = learning_rate(run_.schedule, position_.step - 1, train_loader_.batches());
+    record.lr = rate_;
     record.train = whole.train;
     record.seconds = whole.seconds;
     record.bytes_sent = whole.bytes_sent;
-    record.bytes_fp32 = 2 * static_cast<std::uint64_t>(transport_.size() - 1) * 4 *
-                        static_cast<std::uint64_t>(parameters_) * static_cast<std::uint64_t>(steps);
+    record.bytes_fp32 = whole.bytes_fp32;
     record.simulated = run_.exchange.collective == Collective::simulated;
     together(transport_, [&] {
       if (metrics) metrics->append(record);
@@ -245,7 +259,7 @@ class RankTrainer {
         record.replicas_compared && !record.replicas_equal ? " | REPLICAS DIFFER" : ""));
     train_ = {};
     seconds_ = {};
-    bytes_sent_ = 0;
+    bytes_sent_ = bytes_fp32_ = 0;
     carried_ = {};
     epoch_started_ = now_seconds();
     return record;
@@ -264,6 +278,7 @@ class RankTrainer {
     const Seconds mean = mean_over_ranks(transport_, mine);
     out.seconds.add(mean);
     out.bytes_sent += sum_over_ranks(transport_, bytes_sent_);
+    out.bytes_fp32 += bytes_fp32_;
     return out;
   }
 
@@ -274,7 +289,8 @@ class RankTrainer {
     meta.seed = static_cast<std::uint32_t>(run_.train.seed);
     meta.ranks = transport_.size();
     meta.batch_size = run_.train.batch_size;
-    meta.lr = learning_rate(run_.schedule, position_.step, train_loader_.batches());
+    meta.batches = train_loader_.batches();
+    meta.lr = rate();
     for (const CodecSpec& codec : codecs_) meta.codecs.push_back(to_text(codec));
     if (position_.batch == 0) meta.so_far = {};
     const AveragedBuffers averaged(transport_, network_.buffers());
@@ -296,7 +312,8 @@ class RankTrainer {
   int old_ranks_ = 0;
   BatchMetrics train_;
   Seconds seconds_;
-  std::uint64_t bytes_sent_ = 0;
+  std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
+  double rate_ = 0;                                // of the last step
   double epoch_started_ = 0, compression_ = 1;
   std::int64_t parameters_ = 0;
 };

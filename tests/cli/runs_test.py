@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -105,6 +106,33 @@ class Runs(Case):
         self.assertEqual(result.status, 0, result)
         self.assertIn("was written by 2 ranks, this run has 3", result.err)
         self.assertTrue(any(name.startswith("residual1.") for name in old[0]))
+
+    def test_resume_with_another_batch_size_trains_whole_epochs(self):
+        folder = self.train("out", "--set", "train.epochs=1")
+        for batch, epochs, steps in ((48, 2, 2), (12, 3, 8)):
+            self.train("out", "--resume", "--set", f"train.batch_size={batch}", "--set", f"train.epochs={epochs}",
+                       "--set", "schedule.decay={2: 0.1}")
+            last = self.metrics(folder)[-1]
+            self.assertEqual((last["epoch"], last["samples"]), (epochs, 96))
+            self.assertEqual(last["step"], sum(m["samples"] // b for m, b in zip(self.metrics(folder), (24, 48, 12))))
+        self.assertEqual([round(m["lr"], 9) for m in self.metrics(folder)], [0.05, 0.05, 0.005])
+
+    def test_a_users_own_folder_is_no_checkpoint(self):
+        folder = self.train("out", "--steps", "1")
+        os.mkdir(os.path.join(folder, "checkpoints", "step-by-me"))
+        shutil.copytree(os.path.join(folder, "checkpoints", "step-000001"),
+                        os.path.join(folder, "checkpoints", "step-000001-mine"))
+        self.train("out", "--resume", "--set", "checkpoint.keep=1")
+        self.assertEqual(checkpoints(folder), ["epoch-0002", "step-000001-mine", "step-by-me"])
+
+    def test_a_path_that_is_not_utf8(self):
+        result = run("train", self.config, "--out", self.dir.encode() + b"/p\xff", "--steps", "0", ranks=2)
+        self.assertEqual(result.status, 0, result)
+
+    def test_the_model_has_pytorchs_order(self):
+        names = list(model(self.train("out", "--steps", "0"), "step-000000"))
+        self.assertEqual(names[:5], ["conv1.weight", "bn1.weight", "bn1.bias", "bn1.running_mean", "bn1.running_var"])
+        self.assertEqual(names[-2:], ["fc.weight", "fc.bias"])
 
     def test_resume_without_a_checkpoint_says_so(self):
         result = run("train", self.config, "--out", self.path("out"), "--resume", ranks=2)
