@@ -43,6 +43,11 @@ ordered_json to_json(const BatchMetrics& m) {
   return {{"loss", m.loss}, {"top1", m.top1}, {"top5", m.top5}, {"samples", m.samples}};
 }
 
+ordered_json to_json(const Seconds& s);
+ordered_json to_json(const SecondsOfRanks& s) {
+  return {{"mean", to_json(s.mean)}, {"min", to_json(s.least)}, {"max", to_json(s.most)}};
+}
+
 ordered_json to_json(const Seconds& s) {
   return {{"total", s.total},
           {"data", s.data},
@@ -72,6 +77,12 @@ std::string manifest_checksum(ordered_json manifest) {
   manifest.erase("checksum");
   const std::string text = manifest.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   return checksum(std::as_bytes(std::span(text)));
+}
+
+void from_json(const ordered_json& j, SecondsOfRanks& s) {
+  from_json(j.at("mean"), s.mean);
+  from_json(j.at("min"), s.least);
+  from_json(j.at("max"), s.most);
 }
 
 ordered_json parse_manifest(const std::string& folder) {

@@ -24,7 +24,7 @@ struct Position {
 /// means for seconds.
 struct EpochSoFar {
   BatchMetrics train;
-  Seconds seconds;
+  SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;
 };
 

@@ -255,7 +255,7 @@ class RankTrainer {
         record.validation.loss / static_cast<double>(std::max<std::int64_t>(1, record.validation.samples)),
         percent(record.validation.top1, record.validation.samples),
         percent(record.validation.top5, record.validation.samples), record.samples_per_second(),
-        record.seconds.communication(), record.seconds.computation(),
+        record.seconds.mean.communication(), record.seconds.mean.computation(),
         record.replicas_compared && !record.replicas_equal ? " | REPLICAS DIFFER" : ""));
     train_ = {};
     seconds_ = {};
@@ -275,8 +275,7 @@ class RankTrainer {
     out.train.samples += train.samples;
     Seconds mine = seconds_;
     mine.total = now_seconds() - epoch_started_;
-    const Seconds mean = mean_over_ranks(transport_, mine);
-    out.seconds.add(mean);
+    out.seconds.add(over_ranks(transport_, mine));
     out.bytes_sent += sum_over_ranks(transport_, bytes_sent_);
     out.bytes_fp32 += bytes_fp32_;
     return out;

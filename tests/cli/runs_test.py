@@ -34,6 +34,9 @@ class Runs(Case):
             parts = ["data", "forward", "backward", "exposed_comm", "update", "eval", "other"]
             self.assertAlmostEqual(sum(s[p] for p in parts), s["total"], delta=0.02 * s["total"])
             self.assertGreaterEqual(s["other"], 0)
+            for part in parts[:-1] + ["total", "encode", "transfer", "decode"]:
+                self.assertLessEqual(r["seconds_min"][part], s[part] * (1 + 1e-12), part)
+                self.assertGreaterEqual(r["seconds_max"][part], s[part] * (1 - 1e-12), part)
             self.assertAlmostEqual(
                 r["communication_s"] + r["computation_s"], s["total"] - s["eval"] - s["other"], places=9
             )
