@@ -311,10 +311,14 @@ void UnitInFlight::encode(std::span<const Segment> segments, std::byte* message)
           tensor.untouched
               ? check_values(values, segment.n)
               : tensor.codec->encode(values, tensor.residual1_at(segment.first), segment.n, segment.first,
-                                     tensor.bucket, shared_.context(segment.tensor, 1), message + segment.at);
+                                     tensor.bucket, shared_.context(segment.tensor, 1, tensor.stage_table()),
+                                     message + segment.at);
       if (!finite) tensor.own_finite = false;
     }
   });
+  if (shared_.error)
+    for (const Segment& segment : segments)
+      shared_.error->see(segment, shared_.tensors[segment.tensor], message + segment.at);
 }
 
 void UnitInFlight::decode(std::span<const Segment> segments, const std::byte* message) {

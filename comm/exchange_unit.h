@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/error_meter.h"
 #include "comm/exchange.h"
 #include "comm/exchange_plan.h"
 #include "comm/exchange_tensor.h"
@@ -50,9 +51,15 @@ struct ExchangeShared {
   CodecClock clock;
   std::uint64_t bytes_sent = 0;  // of this step
 
-  CodingContext context(std::size_t tensor, int round) const {
-    return {seed, static_cast<std::uint32_t>(tensor), step, static_cast<std::uint32_t>(transport.rank()),
-            static_cast<std::uint32_t>(round)};
+  std::unique_ptr<ErrorMeter> error;  // what coding loses, where that is asked for
+
+  CodingContext context(std::size_t tensor, int round, const std::byte* table = nullptr) const {
+    return {seed,
+            static_cast<std::uint32_t>(tensor),
+            step,
+            static_cast<std::uint32_t>(transport.rank()),
+            static_cast<std::uint32_t>(round),
+            table};
   }
 };
 

@@ -180,9 +180,9 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
       config::fail(origin_of(run, "exchange", key), fmt::format("exchange.{}", key),
                    "collective allreduce sums float32 and takes only codec none; use reduce_broadcast");
     };
-    if (run.exchange.policy.codec.kind != CodecSpec::Kind::none) refuse("codec");
+    if (!run.exchange.policy.codec.is_none()) refuse("codec");
     for (const PolicyRule& rule : run.exchange.policy.rules)
-      if (rule.codec.kind != CodecSpec::Kind::none) refuse("rules");
+      if (!rule.codec.is_none()) refuse("rules");
   }
 }
 

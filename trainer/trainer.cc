@@ -65,7 +65,8 @@ class RankTrainer {
                   exchange_options(run)),
         checkpoints_(command.out) {
     std::uint64_t encoded = 0;
-    for (std::size_t t = 0; t < codecs_.size(); ++t) encoded += wire_bytes(network_.tensors()[t], codecs_[t]);
+    for (std::size_t t = 0; t < codecs_.size(); ++t)
+      encoded += wire_bytes(network_.tensors()[t], codecs_[t], transport.size());
     parameters_ = spec.parameters();
     compression_ =
         static_cast<double>(4 * parameters_) / static_cast<double>(std::max<std::uint64_t>(1, encoded));

@@ -1,7 +1,5 @@
 // 1-bit SGD (Seide et al. 2014, section 3; EDBT 2018, section 2.2): q_i is the mean of the bucket's values of
 // v_i's side of zero, residual_i = v_i - q_i. Record: avg_pos, avg_neg, then bit i = (v_i >= 0).
-#pragma once
-
 #include "quant/cpu_simd_inl.h"
 
 namespace lpsgd::LPSGD_ISA {
@@ -140,8 +138,8 @@ bool onebit_encode_buckets(const float* values, float* residual, std::int64_t n,
   return finite;
 }
 
-bool onebit_encode(const CodecSpec&, const float* values, float* residual, std::int64_t n, std::int64_t,
-                   std::int64_t bucket, const CodingContext&, std::byte* out) {
+bool encode(const CodecSpec&, const std::byte*, const float* values, float* residual, std::int64_t n,
+            std::int64_t, std::int64_t bucket, const CodingContext&, std::byte* out) {
   return residual ? onebit_encode_buckets<true>(values, residual, n, bucket, out)
                   : onebit_encode_buckets<false>(values, nullptr, n, bucket, out);
 }
@@ -173,11 +171,30 @@ bool onebit_decode_buckets(const std::byte* in, std::int64_t n, std::int64_t buc
   return finite;
 }
 
-bool onebit_decode(const CodecSpec&, const std::byte* in, std::int64_t n, std::int64_t bucket, bool adds,
-                   float* out) {
+bool decode(const CodecSpec&, const std::byte*, const std::byte* in, std::int64_t n, std::int64_t bucket,
+            bool adds, float* out) {
   return adds ? onebit_decode_buckets<true>(in, n, bucket, out)
               : onebit_decode_buckets<false>(in, n, bucket, out);
 }
 
 }  // namespace
+
+CodecKernels onebit_kernels() {
+  return {encode, decode};
+}
+
 }  // namespace lpsgd::LPSGD_ISA
+
+#ifdef LPSGD_CODEC_ROWS
+namespace lpsgd {
+
+CodecRow onebit_row() {
+  CodecRow row;
+  row.columns = true;
+  row.error_feedback = true;
+  row.record_bytes = [](const CodecSpec&, std::int64_t m) { return record_bytes(m, 2, 1); };
+  return row;
+}
+
+}  // namespace lpsgd
+#endif
