@@ -50,6 +50,12 @@ int run(int argc, char** argv) {
           ->take_last()
           ->check(whole_number);
 
+  train_command
+      ->add_option(
+          "--trace", train.trace,
+          "write a Chrome trace of each rank into this folder (a million spans at most: use --steps)")
+      ->type_name("DIR");
+
   lpsgd::ShowArguments show;
   CLI::App* show_command =
       app.add_subcommand("show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire");

@@ -32,6 +32,7 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
   command.steps = arguments.steps;
   command.resume = arguments.resume;
   command.command_line = arguments.command_line;
+  command.trace = arguments.trace;
   command.out = open_run_folder(transport, run, arguments.out, arguments.resume);
   if (transport.rank() == 0) {
     fmt::print(

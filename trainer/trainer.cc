@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "comm/exchange.h"
 #include "core/checksum.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/trace.h"
 #include "data/loader.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
@@ -39,11 +42,29 @@ LoaderOptions loader_options(const RunConfig& run, const Transport& transport, b
   return o;
 }
 
-ExchangeOptions exchange_options(const RunConfig& run) {
+/// What the main thread does in a step, as spans.
+struct StepTrace {
+  explicit StepTrace(Trace& to)
+      : trace(to),
+        steps(to.track("steps")),
+        compute(to.track("main thread")),
+        step(to.label("ProfilerStep#", "user_annotation")),
+        data(to.label("data", "cpu_op")),
+        forward(to.label("forward", "kernel")),
+        backward(to.label("backward", "kernel")),
+        exposed(to.label("exposed communication", "cpu_op")),
+        update(to.label("update", "kernel")) {}
+  Trace& trace;
+  Trace::Track steps, compute;
+  Trace::Label step, data, forward, backward, exposed, update;
+};
+
+ExchangeOptions exchange_options(const RunConfig& run, Trace* trace) {
   ExchangeOptions o;
   o.collective = run.exchange.collective;
   o.seed = static_cast<std::uint32_t>(run.train.seed);
   o.overlap = run.exchange.overlap;
+  o.trace = trace;
   return o;
 }
 
@@ -54,6 +75,8 @@ class RankTrainer {
       : run_(run),
         command_(command),
         transport_(transport),
+        trace_(command.trace.empty() ? nullptr : std::make_unique<Trace>()),
+        step_trace_(trace_ ? std::make_unique<StepTrace>(*trace_) : nullptr),
         codecs_(assign_codecs(run.exchange.policy, spec.tensors())),
         network_(spec, {.batch = run.train.batch_size / transport.size(),
                         .seed = static_cast<std::uint32_t>(run.train.seed),
@@ -62,7 +85,7 @@ class RankTrainer {
         train_loader_(data.train, run.data, loader_options(run, transport, true)),
         test_loader_(data.test, run.data, loader_options(run, transport, false)),
         exchange_(transport, network_.tensors(), codecs_, network_.gradients(), network_.announce_order(),
-                  exchange_options(run)),
+                  exchange_options(run, trace_.get())),
         checkpoints_(command.out) {
     std::uint64_t encoded = 0;
     for (std::size_t t = 0; t < codecs_.size(); ++t)
@@ -117,6 +140,20 @@ class RankTrainer {
       if (transport_.rank() == 0)
         write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out));
     });
+  }
+
+  void write_trace() {
+    if (!trace_) return;
+    together(transport_, [&] {
+      std::error_code error;
+      std::filesystem::create_directories(command_.trace, error);
+      if (error)
+        throw FileError(fmt::format("--trace {}: cannot be made: {}", command_.trace, error.message()));
+      trace_->write(fmt::format("{}/rank{:04}.json", command_.trace, transport_.rank()), transport_.rank(),
+                    transport_.size());
+    });
+    if (transport_.rank() == 0 && trace_->dropped() > 0)
+      log::warn("the trace was full: {} spans were left out; --steps makes it shorter", trace_->dropped());
   }
 
  private:
@@ -183,6 +220,16 @@ class RankTrainer {
     stop_if_not_finite();
     optimizer_.step(network_.parameters(), network_.gradients(), lr);
     const double t5 = now_seconds();
+
+    if (step_trace_) {
+      const StepTrace& s = *step_trace_;
+      s.trace.span(s.steps, s.step, t0, t5, position_.step);
+      s.trace.span(s.compute, s.data, t0, t1);
+      s.trace.span(s.compute, s.forward, t1, t2);
+      s.trace.span(s.compute, s.backward, t2, t3);
+      s.trace.span(s.compute, s.exposed, t3, t4);
+      s.trace.span(s.compute, s.update, t4, t5);
+    }
 
     const BatchMetrics m = network_.take_metrics();
     train_.loss += m.loss;
@@ -300,6 +347,8 @@ class RankTrainer {
   const RunConfig& run_;
   const TrainCommand& command_;
   Transport& transport_;
+  std::unique_ptr<Trace> trace_;
+  std::unique_ptr<StepTrace> step_trace_;
   std::vector<CodecSpec> codecs_;
   Network network_;
   Optimizer optimizer_;
@@ -325,6 +374,7 @@ void train_rank(const RunConfig& run, const TrainCommand& command, const TrainDa
   std::unique_ptr<RankTrainer> trainer;
   together(transport, [&] { trainer = std::make_unique<RankTrainer>(run, command, data, spec, transport); });
   trainer->run();
+  trainer->write_trace();
 }
 
 }  // namespace lpsgd

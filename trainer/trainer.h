@@ -18,6 +18,7 @@ struct TrainCommand {
   std::optional<std::int64_t> steps;  // stop after so many steps in all, without evaluation
   bool resume = false;
   std::vector<std::string> command_line;
+  std::string trace;  // a folder for one Chrome trace per rank; empty: none
 };
 
 /// Data opened once per process and shared by its ranks.

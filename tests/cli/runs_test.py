@@ -74,6 +74,33 @@ class Runs(Case):
                                f"exchange.ranks={ranks}", ranks=None)
                 self.assertTrue(equal(model(a, "epoch-0001"), model(b, "epoch-0001")), (codec, ranks))
 
+    def test_traces_nest_and_cover_the_steps(self):
+        for overlap in ("true", "false"):
+            folder = self.path("trace-" + overlap)
+            self.train("out-" + overlap, "--steps", "5", "--trace", folder, "--set", f"exchange.overlap={overlap}", ranks=3)
+            self.assertEqual(sorted(os.listdir(folder)), [f"rank000{r}.json" for r in range(3)])
+            for rank in range(3):
+                with open(os.path.join(folder, f"rank000{rank}.json")) as file:
+                    text = file.read()
+                self.assertIn(f'"rank": {rank},', text)
+                tracks = {}
+                for event in json.loads(text)["traceEvents"]:
+                    if event["ph"] == "X":
+                        tracks.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
+                names = [name for spans in tracks.values() for _, _, name in spans]
+                self.assertEqual([n for n in names if n.startswith("ProfilerStep")], [f"ProfilerStep#{i}" for i in range(5)])
+                for part in ("data", "forward", "backward", "update", "exposed communication"):
+                    self.assertEqual(names.count(part), 5, part)
+                for part in ("encode ", "reduce ", "decode ", "nccl:exchange "):
+                    self.assertGreaterEqual(sum(n.startswith(part) for n in names), 5, part)
+                for spans in tracks.values():  # on one track, what begins within a span ends within it
+                    ends = []
+                    for begin, end, name in sorted(spans):
+                        while ends and ends[-1] <= begin + 0.002:
+                            ends.pop()
+                        self.assertTrue(not ends or end <= ends[-1] + 0.002, name)
+                        ends.append(end)
+
     def test_overlap_changes_nothing_but_time(self):
         a = self.train("a", "--set", "train.epochs=1")
         b = self.train("b", "--set", "train.epochs=1", "--set", "exchange.overlap=false")
