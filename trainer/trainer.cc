@@ -79,6 +79,7 @@ class RankTrainer {
         step_trace_(trace_ ? std::make_unique<StepTrace>(*trace_) : nullptr),
         codecs_(assign_codecs(run.exchange.policy, spec.tensors())),
         network_(spec, {.batch = run.train.batch_size / transport.size(),
+                        .first = run.train.batch_size / transport.size() * transport.rank(),
                         .seed = static_cast<std::uint32_t>(run.train.seed),
                         .threads = threads_per_rank(run, transport)}),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size()),
@@ -210,7 +211,7 @@ class RankTrainer {
     const double t0 = now_seconds();
     const Batch batch = train_loader_.next();
     const double t1 = now_seconds();
-    network_.forward_train(batch.images, batch.labels);
+    network_.forward_train({batch.images, batch.labels}, position_.step);
     const double t2 = now_seconds();
     exchange_.begin(static_cast<std::uint32_t>(position_.step));
     network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
