@@ -88,9 +88,8 @@ class CodecBench {
     const std::int64_t residual_bytes = residual ? 2 * array : 0;
 
     std::fill(residual_.begin(), residual_.end(), 0.0f);
-    measure(name, "encode", array + residual_bytes + bytes, [&] {
-      codec->encode(values_.data(), residual, n_, 0, bucket, context, out.data());
-    });
+    measure(name, "encode", array + residual_bytes + bytes,
+            [&] { codec->encode(values_.data(), residual, n_, 0, bucket, context, out.data()); });
     std::fill(sum_.begin(), sum_.end(), 0.0f);
     measure(name, "decode_add", bytes + 2 * array,
             [&] { codec->decode(received[0], n_, bucket, true, sum_.data()); });
@@ -98,8 +97,8 @@ class CodecBench {
     const double fused = measure(name, "reduce4", all * bytes + residual_bytes + bytes, [&] {
       codec->reduce(received, residual, n_, 0, bucket, context, out.data());
     });
-    const double parts = measure(
-        name, "reduce4_in_parts", all * bytes + (2 * all + 2) * array + residual_bytes + bytes, [&] {
+    const double parts =
+        measure(name, "reduce4_in_parts", all * bytes + (2 * all + 2) * array + residual_bytes + bytes, [&] {
           for (std::size_t r = 0; r < contributions; ++r)
             codec->decode(received[r], n_, bucket, r > 0, sum_.data());
           for (float& x : sum_) x *= 1.0f / static_cast<float>(contributions);
@@ -144,15 +143,18 @@ class CodecBench {
 };
 
 std::string table(const ordered_json& results) {
-  std::string out = fmt::format("{:<17} {:>9} {:>9} {:>8} {:>12} {:>9}  {}\n", "operation", "ms", "memcpy ms", "ratio",
-                                "memory limit", "speed-up", "codec");
+  std::string out = fmt::format("{:<17} {:>9} {:>9} {:>8} {:>12} {:>9}  {}\n", "operation", "ms", "memcpy ms",
+                                "ratio", "memory limit", "speed-up", "codec");
   for (const ordered_json& r : results)
-    out += fmt::format("{:<17} {:>9.2f} {:>9.2f} {:>8.3f} {:>12.3f} {:>9}  {}\n", r["operation"].get<std::string>(),
-                       1e3 * r["seconds"].get<double>(), 1e3 * r["memcpy_seconds"].get<double>(),
-                       r["ratio_to_memcpy"].get<double>(), r["fraction_of_memory_limit"].get<double>(),
-                       r.contains("speedup_over_parts") ? fmt::format("{:.2f}x", r["speedup_over_parts"].get<double>()) : "",
-                       r["codec"].get<std::string>());
-  return out + "ratio: memcpy's seconds over the operation's; memory limit: the part of memcpy's bandwidth that it uses\n";
+    out += fmt::format(
+        "{:<17} {:>9.2f} {:>9.2f} {:>8.3f} {:>12.3f} {:>9}  {}\n", r["operation"].get<std::string>(),
+        1e3 * r["seconds"].get<double>(), 1e3 * r["memcpy_seconds"].get<double>(),
+        r["ratio_to_memcpy"].get<double>(), r["fraction_of_memory_limit"].get<double>(),
+        r.contains("speedup_over_parts") ? fmt::format("{:.2f}x", r["speedup_over_parts"].get<double>()) : "",
+        r["codec"].get<std::string>());
+  return out +
+         "ratio: memcpy's seconds over the operation's; memory limit: the part of memcpy's bandwidth that it "
+         "uses\n";
 }
 
 }  // namespace

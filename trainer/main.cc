@@ -76,8 +76,8 @@ int run(int argc, char** argv) {
   CLI::App* bench_command = app.add_subcommand("bench", "how fast the parts are");
   bench_command->require_subcommand(1);
   lpsgd::BenchCodecArguments bench_codec;
-  CLI::App* bench_codec_command =
-      bench_command->add_subcommand("codec", "encode, decode and the owner's step on one core, beside memcpy");
+  CLI::App* bench_codec_command = bench_command->add_subcommand(
+      "codec", "encode, decode and the owner's step on one core, beside memcpy");
   bench_codec_command->add_flag("--json", bench_codec.json, "print JSON");
   bench_codec_command->add_option("--elements", bench_codec.elements, "values of the array")
       ->capture_default_str()
@@ -86,7 +86,8 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
   bench_codec_command
-      ->add_option("--codec", bench_codec.codecs, "as in the configuration; may be repeated (default: all kinds)")
+      ->add_option("--codec", bench_codec.codecs,
+                   "as in the configuration; may be repeated (default: all kinds)")
       ->type_name("CODEC")
       ->allow_extra_args(false);
 
