@@ -3,7 +3,8 @@
 // on a SIMD vector of them (the CPU kernels). Every operation rounds once, in the order written.
 //
 // A Lanes type has F (float lanes), I (int32 lanes of the same count) and: bits(F) -> I and value(I) -> F
-// (reinterpretation), truncate(F) -> I, convert(I) -> F (both exact where used here), gather(array, I) -> F.
+// (reinterpretation), truncate(F) -> I, convert(I) -> F (both exact where used here), divide(F, float) -> F
+// (of integers from 0 to the divisor, below 2^16), gather(array, I) -> F.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,7 @@ struct ScalarLanes {
   LPSGD_HD static F value(I x) { return __builtin_bit_cast(F, x); }
   LPSGD_HD static I truncate(F x) { return static_cast<I>(x); }
   LPSGD_HD static F convert(I x) { return static_cast<F>(x); }
+  LPSGD_HD static F divide(F whole, float by) { return whole / by; }
   LPSGD_HD static F gather(const float* from, I at) { return from[at]; }
 };
 

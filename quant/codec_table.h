@@ -43,6 +43,12 @@ struct CodecKernels {
                  std::byte* out) = nullptr;
   bool (*decode)(const CodecSpec& spec, const std::byte* table, const std::byte* in, std::int64_t n,
                  std::int64_t bucket, bool add, float* out) = nullptr;
+  /// Codec::reduce of buckets up to reduce_bucket, without a table; nullptr: decode, add and encode in turn.
+  /// `scratch` holds a bucket, rounded up to 64 values.
+  bool (*reduce)(const CodecSpec& spec, const std::byte* const* contributions, std::size_t ranks,
+                 float* residual, std::int64_t n, std::int64_t first, std::int64_t bucket,
+                 const CodingContext& context, float* scratch, std::byte* out) = nullptr;
+  std::int64_t reduce_bucket = 8192;
   /// Adds the values to the table_cells counts that make_table starts from.
   void (*count)(const CodecSpec& spec, const float* values, const float* residual, std::int64_t n,
                 std::int64_t bucket, std::int64_t* counts) = nullptr;

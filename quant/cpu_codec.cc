@@ -60,14 +60,18 @@ class CpuCodec final : public Codec {
               std::byte* out) const override {
     require(!contributions.empty(), "a mean over no ranks");
     if (n == 0) return true;
+    const std::size_t table = table_bytes();
+    const bool fused = kernels_.reduce && table == 0 && bucket <= kernels_.reduce_bucket;
     // Whole buckets at a time, few enough that their sum stays in the first-level cache.
     constexpr std::int64_t cached_values = 4096;
     const std::int64_t chunk = bucket * std::max<std::int64_t>(1, cached_values / bucket);
     thread_local Buffer<float> scratch;
-    const auto wanted = static_cast<std::size_t>(std::min(n, chunk));
+    const auto wanted = static_cast<std::size_t>(fused ? bucket + unit : std::min(n, chunk));
     if (scratch.size() < wanted) scratch = Buffer<float>(wanted);
     float* mean = scratch.data();
-    const std::size_t table = table_bytes();
+    if (fused)
+      return kernels_.reduce(spec_, contributions.data(), contributions.size(), residual, n, first, bucket,
+                             context, mean, out);
 
     // Calls use(begin, count) for each chunk, with its mean at hand.
     const auto for_each_chunk = [&](auto use) {

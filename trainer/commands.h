@@ -46,4 +46,12 @@ struct QuantizeArguments {
 /// Tensors (steps, K, n) in, exchanged means (steps, n) out: K ranks' gradients through the real exchange.
 std::string quantize_command(const QuantizeArguments& arguments);
 
+struct BenchCodecArguments {
+  std::vector<std::string> codecs;  // empty: a choice of all kinds
+  std::int64_t elements = std::int64_t{1} << 28, repeats = 5;
+  bool json = false;
+};
+/// Encode, decode and the owner's step of each codec on one core, beside memcpy.
+std::string bench_codec_command(const BenchCodecArguments& arguments);
+
 }  // namespace lpsgd

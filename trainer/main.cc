@@ -88,6 +88,24 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{4294967295}));
 
+  CLI::App* bench_command = app.add_subcommand("bench", "how fast the parts are");
+  bench_command->require_subcommand(1);
+  lpsgd::BenchCodecArguments bench_codec;
+  CLI::App* bench_codec_command = bench_command->add_subcommand(
+      "codec", "encode, decode and the owner's step on one core, beside memcpy");
+  bench_codec_command->add_flag("--json", bench_codec.json, "print JSON");
+  bench_codec_command->add_option("--elements", bench_codec.elements, "values of the array")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 33));
+  bench_codec_command->add_option("--repeats", bench_codec.repeats, "runs whose median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
+  bench_codec_command
+      ->add_option("--codec", bench_codec.codecs,
+                   "as in the configuration; may be repeated (default: all kinds)")
+      ->type_name("CODEC")
+      ->allow_extra_args(false);
+
   bool version_json = false;
   CLI::App* version_command = app.add_subcommand("version", "build, backends, library versions");
   version_command->add_flag("--json", version_json, "print JSON");
@@ -110,6 +128,7 @@ int run(int argc, char** argv) {
   if (*show_command) return print(lpsgd::show_command(show));
   if (*eval_command) return print(lpsgd::eval_command(eval));
   if (*quantize_command) return print(lpsgd::quantize_command(quantize));
+  if (*bench_codec_command) return print(lpsgd::bench_codec_command(bench_codec));
   return print(version_json ? lpsgd::version_json() + "\n" : lpsgd::version_text());
 }
 

@@ -9,7 +9,7 @@ namespace {
 struct Dynamic8 {
   static constexpr int bits = 8;
   static constexpr bool dithered = false;
-  const Dynamic8Table* table;
+  const Dynamic8Table* table = nullptr;
   float scale = 0, divisor = 1;
   LPSGD_INLINE void start(float s) {
     scale = s;
@@ -31,10 +31,18 @@ bool decode(const CodecSpec& spec, const std::byte*, const std::byte* in, std::i
   return scaled_decode(rule, Scale::largest, in, n, bucket, adds, out);
 }
 
+bool reduce(const CodecSpec& spec, const std::byte* const* contributions, std::size_t ranks, float* residual,
+            std::int64_t n, std::int64_t first, std::int64_t bucket, const CodingContext& context,
+            float* scratch, std::byte* out) {
+  const Dynamic8 rule{&dynamic8_table(spec.options.get<Dynamic8Options>().type)};
+  return scaled_reduce<Scale::largest>(rule, contributions, ranks, residual, n, first, bucket, context,
+                                       scratch, out);
+}
+
 }  // namespace
 
 CodecKernels dynamic8_kernels() {
-  return {encode, decode};
+  return {.encode = encode, .decode = decode, .reduce = reduce};
 }
 
 }  // namespace lpsgd::LPSGD_ISA

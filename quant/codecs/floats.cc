@@ -123,16 +123,21 @@ bool float_decode(const CodecSpec&, const std::byte*, const std::byte* in, std::
   return adds ? float_decode_values<T, true>(in, n, out) : float_decode_values<T, false>(in, n, out);
 }
 
+template <class T>
+CodecKernels float_kernels() {
+  return {.encode = float_encode<T>, .decode = float_decode<T>};
+}
+
 }  // namespace
 
 CodecKernels none_kernels() {
-  return {float_encode<None>, float_decode<None>};
+  return float_kernels<None>();
 }
 CodecKernels fp16_kernels() {
-  return {float_encode<Fp16>, float_decode<Fp16>};
+  return float_kernels<Fp16>();
 }
 CodecKernels bf16_kernels() {
-  return {float_encode<Bf16>, float_decode<Bf16>};
+  return float_kernels<Bf16>();
 }
 
 }  // namespace lpsgd::LPSGD_ISA

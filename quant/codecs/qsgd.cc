@@ -6,14 +6,9 @@
 namespace lpsgd::LPSGD_ISA {
 namespace {
 
-struct NoTable {
-  NoTable(const std::byte*, int) {}
-};
-
 /// Rules of the four sets of levels.
 template <int width>
-struct SignMagnitude : NoTable {
-  using NoTable::NoTable;
+struct SignMagnitude {
   static constexpr int bits = width;
   static constexpr bool dithered = true;
   float norm = 0, divisor = 1;
@@ -27,22 +22,19 @@ struct SignMagnitude : NoTable {
 
 template <int width>
 struct Interval : SignMagnitude<width> {
-  using SignMagnitude<width>::SignMagnitude;
   LPSGD_INLINE I code(F v, I half) const { return interval_code<Lanes>(v, this->norm, half, width); }
   LPSGD_INLINE F value(I code) const { return interval_value<Lanes>(code, this->norm, width); }
 };
 
 template <int width>
 struct Exponential : SignMagnitude<width> {
-  using SignMagnitude<width>::SignMagnitude;
   LPSGD_INLINE I code(F v, I half) const { return exponential_code<Lanes>(v, this->divisor, half, width); }
   LPSGD_INLINE F value(I code) const { return exponential_value<Lanes>(code, this->norm, width); }
 };
 
 template <int width>
 struct Optimal : SignMagnitude<width> {
-  const LevelTable* levels;
-  explicit Optimal(const LevelTable* unpacked) : SignMagnitude<width>(nullptr, 0), levels(unpacked) {}
+  const LevelTable* levels = nullptr;
   LPSGD_INLINE I code(F v, I half) const {
     return optimal_code<Lanes>(*levels, v, this->divisor, half, width);
   }
@@ -54,18 +46,21 @@ template <int width, class Body>
 bool with_levels(const QsgdOptions& options, const std::byte* table, bool encodes, Body body) {
   switch (options.levels) {
     case QsgdOptions::Levels::sign_magnitude:
-      return body(SignMagnitude<width>(table, width));
+      return body(SignMagnitude<width>());
     case QsgdOptions::Levels::interval:
-      return body(Interval<width>(table, width));
+      return body(Interval<width>());
     case QsgdOptions::Levels::exponential:
-      if constexpr (width <= 8) return body(Exponential<width>(table, width));
+      if constexpr (width <= 8) return body(Exponential<width>());
       break;
     case QsgdOptions::Levels::optimal:
       if constexpr (width <= 8) {
+        if (table == nullptr) break;
         LevelTable levels;
         levels.read(table, width);
         if (encodes) levels.fill(width);
-        return body(Optimal<width>(&levels));
+        Optimal<width> rule;
+        rule.levels = &levels;
+        return body(rule);
       }
   }
   return false;
@@ -106,6 +101,18 @@ bool decode(const CodecSpec& spec, const std::byte* table, const std::byte* in, 
   });
 }
 
+bool reduce(const CodecSpec& spec, const std::byte* const* contributions, std::size_t ranks, float* residual,
+            std::int64_t n, std::int64_t first, std::int64_t bucket, const CodingContext& context,
+            float* scratch, std::byte* out) {
+  const auto options = spec.options.get<QsgdOptions>();
+  return with_rule(options, nullptr, false, [&](auto rule) {
+    const auto reduce_scaled = options.norm == QsgdOptions::Norm::l2
+                                   ? scaled_reduce<Scale::norm, decltype(rule)>
+                                   : scaled_reduce<Scale::largest, decltype(rule)>;
+    return reduce_scaled(rule, contributions, ranks, residual, n, first, bucket, context, scratch, out);
+  });
+}
+
 template <bool residuals>
 void count_bucket(const float* values, const float* residual, std::int64_t m, float norm,
                   std::int64_t* counts) {
@@ -138,7 +145,7 @@ void count(const CodecSpec& spec, const float* values, const float* residual, st
 }  // namespace
 
 CodecKernels qsgd_kernels() {
-  return {encode, decode, count};
+  return {.encode = encode, .decode = decode, .reduce = reduce, .count = count};
 }
 
 }  // namespace lpsgd::LPSGD_ISA

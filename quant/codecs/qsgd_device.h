@@ -50,8 +50,8 @@ LPSGD_HD typename L::I qsgd_code(typename L::F v, float divisor, typename L::I h
 
 template <class L>
 LPSGD_HD typename L::F qsgd_value(typename L::I code, float norm, int bits) {
-  const auto levels = static_cast<float>(qsgd_levels(bits));
-  return qsgd_scaled<L>(L::convert(code & qsgd_levels(bits)) / levels, code, norm, bits);
+  const std::int32_t s = qsgd_levels(bits);
+  return qsgd_scaled<L>(L::divide(L::convert(code & s), static_cast<float>(s)), code, norm, bits);
 }
 
 // ---- interval: 2^bits levels at equal distances from -1 to 1. A bucket of norm 0 has codes 0 and decodes to
@@ -69,7 +69,11 @@ LPSGD_HD typename L::I interval_code(typename L::F v, float norm, typename L::I 
 template <class L>
 LPSGD_HD typename L::F interval_value(typename L::I code, float norm, int bits) {
   const std::int32_t top = (1 << bits) - 1;
-  const typename L::F x = norm * (L::convert(2 * (code & top) - top) / static_cast<float>(top));
+  const typename L::I distance = 2 * (code & top) - top;  // of an odd number of steps from 0
+  const typename L::I sign = distance & ~magnitude_mask;
+  const typename L::I size = distance < 0 ? -distance : distance;
+  const typename L::F fraction = L::divide(L::convert(size), static_cast<float>(top));
+  const typename L::F x = norm * L::value(L::bits(fraction) ^ sign);
   return norm == 0 ? typename L::F{} : x;
 }
 

@@ -10,7 +10,7 @@ namespace {
 struct Sign {
   static constexpr int bits = 1;
   static constexpr bool dithered = false;
-  bool majority;
+  bool majority = false;
   float scale = 1;
   LPSGD_INLINE void start(float s) { scale = majority ? 1.0f : s; }
   LPSGD_INLINE I code(F v, I) const { return sign_code<Lanes>(v); }
@@ -30,10 +30,19 @@ bool decode(const CodecSpec& spec, const std::byte*, const std::byte* in, std::i
   return scaled_decode(Sign{majority}, majority ? Scale::none : Scale::mean, in, n, bucket, adds, out);
 }
 
+bool reduce(const CodecSpec& spec, const std::byte* const* contributions, std::size_t ranks, float* residual,
+            std::int64_t n, std::int64_t first, std::int64_t bucket, const CodingContext& context,
+            float* scratch, std::byte* out) {
+  const bool majority = spec.options.get<SignOptions>().majority;
+  const auto reduce_scaled = majority ? scaled_reduce<Scale::none, Sign> : scaled_reduce<Scale::mean, Sign>;
+  return reduce_scaled(Sign{majority}, contributions, ranks, residual, n, first, bucket, context, scratch,
+                       out);
+}
+
 }  // namespace
 
 CodecKernels sign_kernels() {
-  return {encode, decode};
+  return {.encode = encode, .decode = decode, .reduce = reduce};
 }
 
 }  // namespace lpsgd::LPSGD_ISA

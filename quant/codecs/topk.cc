@@ -124,7 +124,7 @@ bool decode(const CodecSpec& spec, const std::byte*, const std::byte* in, std::i
 }  // namespace
 
 CodecKernels topk_kernels() {
-  return {encode, decode};
+  return {.encode = encode, .decode = decode};
 }
 
 }  // namespace lpsgd::LPSGD_ISA

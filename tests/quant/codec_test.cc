@@ -305,10 +305,46 @@ TEST(Codec, AnyBytesDecode) {
       }
 }
 
+// Every code of every scaled codec, against the arithmetic of docs/numerics.md in plain floats.
+TEST(Codec, EveryCodeDecodes) {
+  for (const CpuIsa isa : cpu_isas())
+    for (const int bits : {2, 4, 8, 16})
+      for (const bool interval : {false, true}) {
+        const auto codec =
+            make_cpu_codec(spec_of("{kind: qsgd, bucket: tensor, bits: " + std::to_string(bits) +
+                                   ", levels: " + (interval ? "interval}" : "sign_magnitude}")),
+                           isa);
+        const std::int64_t n = std::max(32, 1 << bits);
+        for (const float norm : {1.0f, 0.3f, 3e-39f, 3e38f, -7.7f}) {
+          Bytes bytes(codec->encoded_bytes(n, n));
+          std::memcpy(bytes.data(), &norm, 4);
+          for (std::int64_t i = 0; i < n; ++i)
+            for (int b = 0; b < bits; ++b)
+              if (i >> b & 1) {
+                const std::int64_t at = i * bits + b;
+                bytes[static_cast<std::size_t>(4 + at / 8)] |= static_cast<std::byte>(1 << at % 8);
+              }
+          std::vector<float> out(static_cast<std::size_t>(n));
+          codec->decode(bytes.data(), n, n, false, out.data());
+          const float s = static_cast<float>((1 << (bits - 1)) - 1),
+                      top = static_cast<float>((1 << bits) - 1);
+          for (std::int64_t i = 0; i < n; ++i) {
+            const std::int64_t code = i % (std::int64_t{1} << bits);
+            const auto level = static_cast<float>(code & ((1 << (bits - 1)) - 1));
+            float expected = norm * (level / s);
+            if (code >> (bits - 1)) expected = -expected;
+            if (interval) expected = norm * ((2 * static_cast<float>(code) - top) / top);
+            ASSERT_EQ(ScalarLanes::bits(out[static_cast<std::size_t>(i)]), ScalarLanes::bits(expected))
+                << to_text(isa) << bits << " code " << code << " norm " << norm << interval;
+          }
+        }
+      }
+}
+
 TEST(Codec, ReduceIsItsPartsInTurn) {
   for (const CpuIsa isa : cpu_isas())
     for (const std::string& text : all_specs)
-      for (const std::size_t ranks : {1u, 2u, 3u, 7u})
+      for (const std::size_t ranks : {1u, 2u, 3u, 8u, 17u})
         for (const std::int64_t n : {std::int64_t{1}, std::int64_t{65}, std::int64_t{9001}}) {
           const auto codec = make_cpu_codec(spec_of(text), isa);
           const std::int64_t bucket = bucket_of(*codec, n);
