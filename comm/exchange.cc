@@ -69,7 +69,7 @@ struct Exchange::Impl {
 Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
                      const std::vector<CodecSpec>& codecs, std::span<float> gradients,
                      std::vector<std::size_t> announce_order, const ExchangeOptions& given)
-    : options(given), order(std::move(announce_order)), shared{transport, {}, given.seed, 0, {}, 0} {
+    : options(given), order(std::move(announce_order)), shared{transport, {}, given.seed, 0, {}, 0, {}, {}} {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
   require(options.chunk_bytes > 0 && options.pack_bytes >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");
@@ -81,6 +81,7 @@ Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
   }
   require(order.size() == infos.size(), "the announce order leaves a tensor out");
   make_tensors(infos, codecs, gradients);
+  if (options.measure_error) shared.error = std::make_unique<ErrorMeter>(infos.size());
 
   std::vector<PlannedTensor> planned;
   for (const ExchangeTensor& tensor : shared.tensors)
@@ -96,6 +97,8 @@ Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
     in_flight_.push_back(make_unit_in_flight(options.collective, shared));
     for (std::size_t u = place; u < plan_.size(); u += places) in_flight_.back()->reserve(plan_[u]);
   }
+  if (options.trace)
+    shared.trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared.tensors, places);
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -111,7 +114,7 @@ void Exchange::Impl::make_tensors(const std::vector<TensorInfo>& infos, const st
                 static_cast<std::size_t>(tensor.info.offset) + elements <= gradients.size(),
             "a tensor lies outside the gradient arena");
     tensor.gradient = gradients.data() + tensor.info.offset;
-    const bool none = codecs[t].kind == CodecSpec::Kind::none;
+    const bool none = codecs[t].is_none();
     if (options.collective == Collective::allreduce && !none)
       throw ConfigError(
           fmt::format("exchange.collective: allreduce sums float32 and takes codec none only, but tensor {} "
@@ -122,6 +125,7 @@ void Exchange::Impl::make_tensors(const std::vector<TensorInfo>& infos, const st
     tensor.bucket = tensor.codec->bucket(tensor.info);
     tensor.untouched = none && ranks == 1;
     if (is_permuted(tensor.info, codecs[t])) tensor.staging = Buffer<float>(elements);
+    if (const std::size_t table = tensor.codec->table_bytes()) tensor.table = Buffer<std::byte>(table);
     for (const Stripe& stripe : stripes(tensor.info.elements, tensor.bucket, ranks, t))
       if (stripe.owner == shared.transport.rank()) tensor.own = stripe;
     if (!tensor.codec->error_feedback()) continue;
@@ -240,7 +244,8 @@ void Exchange::Impl::run_step() {
       moved = true;
       break;
     }
-    for (; oldest < next && in_flight_[oldest % places]->done(); ++oldest) moved = true;
+    for (; oldest < next && in_flight_[oldest % places]->done(); ++oldest, moved = true)
+      in_flight_[oldest % places]->finish();
     if (moved) {
       backoff.reset();
       moved_at = 0;
@@ -272,9 +277,15 @@ NonFinite Exchange::Impl::check_finite() {
   require(!open_, "check_finite() while a step is open");
   const auto tensors = static_cast<std::int64_t>(shared.tensors.size());
   std::int64_t lowest = tensors;
-  for (std::int64_t t = tensors - 1; t >= 0; --t)
-    if (!shared.tensors[static_cast<std::size_t>(t)].mean_finite) lowest = t;
-  if (options.collective == Collective::simulated) {  // means differ from rank to rank: always compare
+  // Otherwise means differ from rank to rank, or the transport does not promise that they are the same.
+  bool seen_by_all = options.collective == Collective::reduce_broadcast;
+  for (std::int64_t t = tensors - 1; t >= 0; --t) {
+    const ExchangeTensor& tensor = shared.tensors[static_cast<std::size_t>(t)];
+    const bool carried = tensor.codec->carries_non_finite();
+    seen_by_all &= carried;
+    if (!tensor.mean_finite || (!carried && !tensor.own_finite)) lowest = t;
+  }
+  if (!seen_by_all) {
     for (const double other : shared.transport.all_gather(static_cast<double>(lowest)))
       lowest = std::min(lowest, static_cast<std::int64_t>(other));
   }
@@ -336,7 +347,9 @@ NonFinite Exchange::check_finite() {
   return impl_->check_finite();
 }
 ExchangeStats Exchange::take_stats() {
-  return std::exchange(impl_->stats, {});
+  ExchangeStats stats = std::exchange(impl_->stats, {});
+  if (impl_->shared.error) stats.errors = impl_->shared.error->take();
+  return stats;
 }
 ExchangeState Exchange::state() const {
   return impl_->state();

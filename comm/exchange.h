@@ -20,6 +20,8 @@
 
 namespace lpsgd {
 
+class Trace;
+
 enum class Collective : std::uint8_t { reduce_broadcast, allreduce, simulated };
 
 struct ExchangeOptions {
@@ -29,6 +31,15 @@ struct ExchangeOptions {
   std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per chunk and owner, rounded to buckets
   std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
   int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
+  bool measure_error = false;          // fill ExchangeStats::errors
+  Trace* trace = nullptr;              // where spans go, if anywhere; outlives the exchange
+};
+
+/// Sums of squares over the steps and values of one tensor on this rank, round 1: what was coded is gradient
+/// + residual, `error` is that less what it decodes to.
+struct CodingError {
+  double gradient = 0, error = 0;
+  double residual = 0;  // after the step; the error itself with error feedback, else 0
 };
 
 /// Seconds of the communication thread and bytes, summed since the last take_stats().
@@ -36,8 +47,9 @@ struct ExchangeStats {
   double encode = 0, decode = 0, transfer = 0;  // owner's step: its decoding and adding count as decode
                                                 // (measured or apportioned), its encoding as encode
   double exposed = 0;                           // finish() waited this long
-  double exposed_codec = 0;      // the part of it while the communication thread encoded or decoded
-  std::uint64_t bytes_sent = 0;  // by this rank: both rounds, all tensors, as put on the wire
+  double exposed_codec = 0;         // the part of it while the communication thread encoded or decoded
+  std::uint64_t bytes_sent = 0;     // by this rank: both rounds, all tensors, as put on the wire
+  std::vector<CodingError> errors;  // per tensor, with ExchangeOptions::measure_error
 };
 
 /// Residuals of one rank, for checkpoints. Tensors without error feedback have empty entries.
@@ -81,8 +93,9 @@ class Exchange {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Bytes of one encoded copy of a tensor; K ranks together send 2(K-1) of them a step.
-std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec);
+/// Bytes of one encoded copy of a tensor; K ranks together send 2(K-1) of them a step. K matters only to
+/// codecs with a table, which precedes every stripe.
+std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks);
 
 /// The residuals of a run with other ranks: round-1 residuals become the mean of the old ones (so that their
 /// mean is kept), round-2 residuals are cut anew along the stripes of `ranks`. `old` holds one entry per old

@@ -39,6 +39,7 @@ struct Unit {
 struct PlannedTensor {
   const Codec* codec = nullptr;
   std::int64_t elements = 0, bucket = 1;
+  // A codec with a table (Codec::table_bytes) writes it before each stripe: its stripes are not cut.
 };
 
 struct PlanOptions {

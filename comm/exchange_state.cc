@@ -14,9 +14,13 @@ bool is_permuted(const TensorInfo& tensor, const CodecSpec& codec) {
   return codec.bucket == CodecSpec::column && columns.rows > 1 && columns.columns > 1;
 }
 
-std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec) {
+std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks) {
   const auto c = make_codec(codec);
-  return c->encoded_bytes(tensor.elements, c->bucket(tensor));
+  const std::int64_t bucket = c->bucket(tensor);
+  std::uint64_t bytes = 0;
+  for (const Stripe& stripe : stripes(tensor.elements, bucket, ranks, 0))
+    bytes += c->encoded_bytes(stripe.last - stripe.first, bucket);
+  return bytes;
 }
 
 std::vector<ExchangeState> redistribute(const std::vector<ExchangeState>& old,

@@ -19,9 +19,11 @@ struct ExchangeTensor {
   Buffer<float> residual1;    // `elements` values in the codec's order, or empty
   Buffer<float> residual2;    // of the own stripe, or empty
   Buffer<float> staging;      // the gradient in the codec's order, where that is not memory order
+  Buffer<std::byte> table;    // of a codec with one: this step's
   bool untouched = false;     // none on one rank: the gradient is its own mean
 
   bool staged = false;         // this step's gradient is in `staging`
+  bool tabled = false;         // and its table in `table`
   std::int64_t undecoded = 0;  // elements whose mean is still to come
   bool own_finite = true;      // this rank's own gradient, plus residual
   bool mean_finite = true;
@@ -35,7 +37,7 @@ struct ExchangeTensor {
   }
 
   void begin_step() {
-    staged = false;
+    staged = tabled = false;
     undecoded = info.elements;
     own_finite = mean_finite = true;
   }
@@ -44,6 +46,14 @@ struct ExchangeTensor {
     if (!permuted() || staged) return;
     to_column_order(info.columns(), gradient, staging.data());
     staged = true;
+  }
+  /// The table of the whole tensor's gradient and residual; nullptr where the codec has none. Call before the
+  /// first stripe is encoded in a step, because encoding changes the residual.
+  const std::byte* stage_table() {
+    if (table.empty()) return nullptr;
+    if (!tabled) codec->make_table(values(), residual1_at(0), info.elements, bucket, table.data());
+    tabled = true;
+    return table.data();
   }
   /// Call after `n` values of the mean have been written.
   void decoded(std::int64_t n) {

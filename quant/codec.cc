@@ -2,36 +2,7 @@
 
 #include <algorithm>
 
-#include "core/buffer.h"
-#include "core/error.h"
-
 namespace lpsgd {
-
-bool Codec::reduce(std::span<const std::byte* const> contributions, float* residual, std::int64_t n,
-                   std::int64_t first, std::int64_t bucket, const CodingContext& context,
-                   std::byte* out) const {
-  require(!contributions.empty(), "a mean over no ranks");
-  // Whole buckets at a time, few enough that their sum stays in the first-level cache.
-  constexpr std::int64_t cached_values = 4096;
-  const std::int64_t chunk = bucket * std::max<std::int64_t>(1, cached_values / bucket);
-  thread_local Buffer<float> scratch;
-  const auto wanted = static_cast<std::size_t>(std::min(n, chunk));
-  if (scratch.size() < wanted) scratch = Buffer<float>(wanted);
-  float* sum = scratch.data();
-
-  const float weight = 1.0f / static_cast<float>(contributions.size());
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += chunk) {
-    const std::int64_t m = std::min(chunk, n - begin);
-    const std::size_t offset = encoded_bytes(begin, bucket);
-    for (std::size_t r = 0; r < contributions.size(); ++r)
-      decode(contributions[r] + offset, m, bucket, r > 0, sum);
-    for (std::int64_t i = 0; i < m; ++i) sum[i] *= weight;
-    finite &=
-        encode(sum, residual ? residual + begin : nullptr, m, first + begin, bucket, context, out + offset);
-  }
-  return finite;
-}
 
 namespace {
 

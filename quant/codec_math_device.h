@@ -3,7 +3,8 @@
 // on a SIMD vector of them (the CPU kernels). Every operation rounds once, in the order written.
 //
 // A Lanes type has F (float lanes), I (int32 lanes of the same count) and: bits(F) -> I and value(I) -> F
-// (reinterpretation), truncate(F) -> I, convert(I) -> F (both exact where used here).
+// (reinterpretation), truncate(F) -> I, convert(I) -> F (both exact where used here), divide(F, float) -> F
+// (of integers from 0 to the divisor, below 2^16), gather(array, I) -> F.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,8 @@ struct ScalarLanes {
   LPSGD_HD static F value(I x) { return __builtin_bit_cast(F, x); }
   LPSGD_HD static I truncate(F x) { return static_cast<I>(x); }
   LPSGD_HD static F convert(I x) { return static_cast<F>(x); }
+  LPSGD_HD static F divide(F whole, float by) { return whole / by; }
+  LPSGD_HD static F gather(const float* from, I at) { return from[at]; }
 };
 
 LPSGD_HD bool is_finite(float x) {
@@ -38,6 +41,11 @@ template <class L>
 LPSGD_HD typename L::F canonical(typename L::F x) {
   const typename L::F nan = L::value(typename L::I{} + canonical_nan_bits);
   return x == x ? x : nan;
+}
+
+template <class L>
+LPSGD_HD typename L::F magnitude(typename L::F x) {
+  return L::value(L::bits(x) & magnitude_mask);
 }
 
 /// a + b rounded once; every NaN that comes out is the canonical one.
@@ -56,14 +64,6 @@ LPSGD_HD std::int64_t code_words(std::int64_t m, std::int64_t bits) {
 /// Bytes of a bucket's record: its scales, then its codes.
 LPSGD_HD std::int64_t record_bytes(std::int64_t m, std::int64_t scales, std::int64_t bits) {
   return 4 * (scales + code_words(m, bits));
-}
-
-/// Bytes of the records of n values in buckets.
-LPSGD_HD std::int64_t records_bytes(std::int64_t n, std::int64_t bucket, std::int64_t scales,
-                                    std::int64_t bits) {
-  const std::int64_t full = n / bucket;
-  const std::int64_t rest = n - full * bucket;
-  return full * record_bytes(bucket, scales, bits) + (rest > 0 ? record_bytes(rest, scales, bits) : 0);
 }
 
 // ---- The dither
@@ -138,41 +138,6 @@ class FixedOrderSum {
 /// sum / count as float32; an empty side is 0.
 LPSGD_HD float mean(float sum, std::int64_t count) {
   return count == 0 ? 0.0f : sum / static_cast<float>(count);
-}
-
-// ---- qsgd, sign_magnitude (QSGD, Alistarh et al. 2017, section 3; EDBT 2018, section 2.3)
-
-/// s = 2^(bits-1) - 1 levels above zero.
-LPSGD_HD std::int32_t qsgd_levels(int bits) {
-  return (1 << (bits - 1)) - 1;
-}
-
-/// What the bucket is divided by. A norm of 0 comes with values of 0 alone; divided by 1 they get code 0.
-LPSGD_HD float qsgd_divisor(float norm) {
-  return norm > 0 ? norm : 1.0f;
-}
-
-/// The code of v in a bucket of scale norm > 0: level | sign << (bits-1).
-template <class L>
-LPSGD_HD typename L::I qsgd_code(typename L::F v, float norm, typename L::I half, int bits) {
-  using F = typename L::F;
-  using I = typename L::I;
-  const F magnitude = L::value(L::bits(v) & magnitude_mask);
-  const F a = (magnitude / norm) * static_cast<float>(qsgd_levels(bits));
-  const I low = L::truncate(a);
-  const I level = low + dithers_up<L>(half, a - L::convert(low));
-  const I sign = (L::bits(v) >> 31) & (1 << (bits - 1));
-  const I zero = I{};
-  return level | (level == 0 ? zero : sign);
-}
-
-/// The value of any code: norm * (level/s), then the sign.
-template <class L>
-LPSGD_HD typename L::F qsgd_value(typename L::I code, float norm, int bits) {
-  using I = typename L::I;
-  const I level = code & qsgd_levels(bits);
-  const I sign = (code << (32 - bits)) & ~magnitude_mask;
-  return L::value(L::bits(norm * (L::convert(level) / static_cast<float>(qsgd_levels(bits)))) ^ sign);
 }
 
 // ---- fp16 and bf16: round to nearest even, NaN canonical

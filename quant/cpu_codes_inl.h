@@ -1,4 +1,5 @@
-// Codes of 2, 4, 8 or 16 bits to and from their words: value i of a bucket at bit i*bits of the word stream.
+// Codes of 1, 2, 4, 8 or 16 bits to and from their words: value i of a bucket at bit i*bits of the word
+// stream.
 #pragma once
 
 #include "quant/cpu_simd_inl.h"
@@ -6,9 +7,27 @@
 namespace lpsgd::LPSGD_ISA {
 namespace {
 
+/// The lowest bit of each lane, one bit a lane.
+LPSGD_INLINE std::uint32_t lowest_bits(I x) {
+#if defined(__AVX512F__)
+  return _cvtmask16_u32(_mm512_movepi32_mask(reinterpret_cast<Native>(x << 31)));
+#elif defined(__AVX2__)
+  return static_cast<std::uint32_t>(_mm256_movemask_ps(Lanes::value(x << 31)));
+#else
+  return static_cast<std::uint32_t>(_mm_movemask_ps(Lanes::value(x << 31)));
+#endif
+}
+
 /// Packs a block of 64 codes into 8*bits bytes.
 template <int bits>
 LPSGD_INLINE void pack_block(const I* codes, std::byte* out) {
+  if constexpr (bits == 1) {
+    std::uint64_t word = 0;
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) word |= std::uint64_t{lowest_bits(codes[k])}
+                                                            << (k * kLanes);
+    store(out, word);
+    return;
+  }
 #if defined(__AVX512F__)
   const auto c = [&](int k) { return reinterpret_cast<Native>(codes[k]); };
   if constexpr (bits == 16) {
@@ -56,7 +75,10 @@ template <int bits>
 LPSGD_INLINE void unpack_block(const std::byte* in, I* codes) {
   LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
     const std::byte* p = in + k * kLanes * bits / 8;
-    if constexpr (bits == 16) {
+    if constexpr (bits == 1) {
+      codes[k] =
+          splat_bits(static_cast<std::int32_t>(load<std::uint64_t>(in) >> (k * kLanes))) >> lane_numbers();
+    } else if constexpr (bits == 16) {
       codes[k] = load_halves(p);
     } else if constexpr (bits == 8) {
       codes[k] = load_bytes(p);
@@ -78,14 +100,19 @@ LPSGD_INLINE void unpack_block(const std::byte* in, I* codes) {
   }
 }
 
-/// Stores a block of codes, of which `left` exist and the others are 0.
+/// Stores a block of codes, of which `left` exist.
 template <int bits>
 LPSGD_INLINE void store_codes(const I* codes, std::byte* out, std::int64_t left) {
+  if (left >= kBlock) [[likely]] {
+    pack_block<bits>(codes, out);
+    return;
+  }
+  I kept[kVectors];
+  for (int k = 0; k < kVectors; ++k)
+    kept[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(left) ? codes[k] : I{};
   std::byte padded[8 * bits];
-  const bool full = left >= kBlock;
-  pack_block<bits>(codes, full ? out : padded);
-  if (!full) [[unlikely]]
-    unpad(padded, 4 * code_words(left, bits), out);
+  pack_block<bits>(kept, padded);
+  unpad(padded, 4 * code_words(left, bits), out);
 }
 
 template <int bits>

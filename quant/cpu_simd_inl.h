@@ -1,6 +1,7 @@
-// Vectors of the instruction set that this file is compiled for. Everything here and in the other cpu_*_inl.h
-// has internal linkage (namespace LPSGD_ISA::{anonymous}), so that no AVX code can stand in for a function of
-// the rest of the program. Work goes in blocks of 64 values; a partial block is padded with +0.
+// Vectors of the instruction set that this file is compiled for. Everything here, in the other cpu_*_inl.h
+// and in the kernels of quant/codecs has internal linkage (namespace LPSGD_ISA::{anonymous}), so that no AVX
+// code can stand in for a function of the rest of the program. Work goes in blocks of 64 values; a partial
+// block is padded with +0.
 #pragma once
 
 #include <immintrin.h>
@@ -8,7 +9,7 @@
 #include <cstring>
 
 #include "quant/codec_math_device.h"
-#include "quant/cpu_codec.h"
+#include "quant/codec_table.h"
 
 #define LPSGD_INLINE [[gnu::always_inline]] inline
 
@@ -52,6 +53,30 @@ struct Lanes {
   LPSGD_INLINE static F value(I x) { return reinterpret_cast<F>(x); }
   LPSGD_INLINE static I truncate(F x) { return __builtin_convertvector(x, I); }
   LPSGD_INLINE static F convert(I x) { return __builtin_convertvector(x, F); }
+  /// whole / by, for integers 0 <= whole <= by < 2^16: a product with the reciprocal, corrected, which gives
+  /// the quotient's bits (Markstein 1990; the tests try every one).
+  LPSGD_INLINE static F divide(F whole, float by) {
+#if defined(__AVX512F__)
+    const F q = whole * (1.0f / by);
+    return _mm512_fmadd_ps(_mm512_fnmadd_ps(q, _mm512_set1_ps(by), whole), _mm512_set1_ps(1.0f / by), q);
+#elif defined(__AVX2__)
+    const F q = whole * (1.0f / by);
+    return _mm256_fmadd_ps(_mm256_fnmadd_ps(q, _mm256_set1_ps(by), whole), _mm256_set1_ps(1.0f / by), q);
+#else
+    return whole / by;
+#endif
+  }
+  LPSGD_INLINE static F gather(const float* from, I at) {
+#if defined(__AVX512F__)
+    return _mm512_i32gather_ps(reinterpret_cast<Native>(at), from, 4);
+#elif defined(__AVX2__)
+    return _mm256_i32gather_ps(from, reinterpret_cast<Native>(at), 4);
+#else
+    F x;
+    for (int j = 0; j < kLanes; ++j) x[j] = from[at[j]];
+    return x;
+#endif
+  }
 };
 
 // Unaligned access to any memory.
@@ -221,8 +246,8 @@ LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
 }
 
 /// A record that carries no numbers: canonical NaN scales and codes 0; the residual becomes NaN throughout.
-[[gnu::noinline]] void write_poisoned(std::byte* record, std::int64_t scales, std::int64_t bits,
-                                      float* residual, std::int64_t m) {
+[[maybe_unused, gnu::noinline]] void write_poisoned(std::byte* record, std::int64_t scales, std::int64_t bits,
+                                                    float* residual, std::int64_t m) {
   std::memset(record, 0, static_cast<std::size_t>(record_bytes(m, scales, bits)));
   for (std::int64_t i = 0; i < scales; ++i) store(record + 4 * i, canonical_nan_bits);
   if (residual)
@@ -230,7 +255,7 @@ LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
 }
 
 /// What such a record decodes to, whether set or added.
-[[gnu::noinline]] void decode_poisoned(float* out, std::int64_t m) {
+[[maybe_unused, gnu::noinline]] void decode_poisoned(float* out, std::int64_t m) {
   for (std::int64_t i = 0; i < m; ++i) out[i] = canonical_nan();
 }
 

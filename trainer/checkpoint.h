@@ -20,12 +20,11 @@ struct Position {
   std::int64_t step = 0, epoch = 0, batch = 0;
 };
 
-/// What the running epoch has gathered so far, so that its record is whole after a resume. Sums over ranks,
-/// means for seconds.
+/// What the running epoch has gathered so far, so that its record is whole after a resume.
 struct EpochSoFar {
-  BatchMetrics train;
-  Seconds seconds;
-  std::uint64_t bytes_sent = 0;
+  std::vector<BatchMetrics> train;  // of each rank
+  SecondsOfRanks seconds;
+  std::uint64_t bytes_sent = 0, bytes_fp32 = 0;
 };
 
 /// One rank's training state, as views and copies.
@@ -42,6 +41,7 @@ struct CheckpointMeta {
   std::uint32_t seed = 0;
   int ranks = 1;
   std::int64_t batch_size = 0;
+  std::int64_t batches = 0;         // of an epoch
   double lr = 0;                    // of the next step
   std::vector<std::string> codecs;  // per tensor
 };

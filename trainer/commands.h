@@ -15,6 +15,7 @@ struct TrainArguments {
   std::string out;                     // empty: runs/<name>-<time>
   bool resume = false;
   std::optional<std::int64_t> steps;
+  std::string trace;  // folder; empty: none
   std::vector<std::string> command_line;
 };
 
@@ -44,5 +45,13 @@ struct QuantizeArguments {
 };
 /// Tensors (steps, K, n) in, exchanged means (steps, n) out: K ranks' gradients through the real exchange.
 std::string quantize_command(const QuantizeArguments& arguments);
+
+struct BenchCodecArguments {
+  std::vector<std::string> codecs;  // empty: a choice of all kinds
+  std::int64_t elements = std::int64_t{1} << 28, repeats = 5;
+  bool json = false;
+};
+/// Encode, decode and the owner's step of each codec on one core, beside memcpy.
+std::string bench_codec_command(const BenchCodecArguments& arguments);
 
 }  // namespace lpsgd

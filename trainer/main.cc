@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <new>
 
+#include "comm/transport.h"
 #include "core/error.h"
 #include "trainer/commands.h"
 #include "trainer/environment.h"
@@ -24,6 +25,14 @@ int run(int argc, char** argv) {
         ->allow_extra_args(false);
   };
 
+  const CLI::Validator whole_number(
+      [](const std::string& text) {
+        const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        return digits && text.size() <= 18 ? std::string()
+                                           : "expected a whole number from 0 on, got '" + text + "'";
+      },
+      "");
+
   lpsgd::TrainArguments train;
   train.command_line.assign(argv, argv + argc);
   CLI::App* train_command =
@@ -39,7 +48,13 @@ int run(int argc, char** argv) {
                        "stop after N steps in all, without evaluation; 0 writes the initial weights")
           ->type_name("N")
           ->take_last()
-          ->check(CLI::NonNegativeNumber);
+          ->check(whole_number);
+
+  train_command
+      ->add_option(
+          "--trace", train.trace,
+          "write a Chrome trace of each rank into this folder (a million spans at most: use --steps)")
+      ->type_name("DIR");
 
   lpsgd::ShowArguments show;
   CLI::App* show_command =
@@ -73,6 +88,24 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{4294967295}));
 
+  CLI::App* bench_command = app.add_subcommand("bench", "how fast the parts are");
+  bench_command->require_subcommand(1);
+  lpsgd::BenchCodecArguments bench_codec;
+  CLI::App* bench_codec_command = bench_command->add_subcommand(
+      "codec", "encode, decode and the owner's step on one core, beside memcpy");
+  bench_codec_command->add_flag("--json", bench_codec.json, "print JSON");
+  bench_codec_command->add_option("--elements", bench_codec.elements, "values of the array")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 33));
+  bench_codec_command->add_option("--repeats", bench_codec.repeats, "runs whose median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
+  bench_codec_command
+      ->add_option("--codec", bench_codec.codecs,
+                   "as in the configuration; may be repeated (default: all kinds)")
+      ->type_name("CODEC")
+      ->allow_extra_args(false);
+
   bool version_json = false;
   CLI::App* version_command = app.add_subcommand("version", "build, backends, library versions");
   version_command->add_flag("--json", version_json, "print JSON");
@@ -80,6 +113,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
+    if (lpsgd::launched_as().rank != 0) return e.get_exit_code() == 0 ? 0 : 2;  // rank 0 says it once
     return app.exit(e) == 0 ? 0 : 2;
   }
   const auto print = [](const std::string& text) {
@@ -94,6 +128,7 @@ int run(int argc, char** argv) {
   if (*show_command) return print(lpsgd::show_command(show));
   if (*eval_command) return print(lpsgd::eval_command(eval));
   if (*quantize_command) return print(lpsgd::quantize_command(quantize));
+  if (*bench_codec_command) return print(lpsgd::bench_codec_command(bench_codec));
   return print(version_json ? lpsgd::version_json() + "\n" : lpsgd::version_text());
 }
 

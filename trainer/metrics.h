@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "comm/transport.h"
 #include "nn/network.h"
@@ -24,17 +25,27 @@ struct Seconds {
   double computation() const { return total - eval - other() - communication(); }
 };
 
-/// Means over ranks. Collective.
-Seconds mean_over_ranks(Transport& transport, const Seconds& mine);
-/// Sums over ranks, in rank order. Collective.
-BatchMetrics sum_over_ranks(Transport& transport, const BatchMetrics& mine);
+/// One epoch's seconds over ranks. After a resume within the epoch, least and most are sums of the parts'.
+struct SecondsOfRanks {
+  Seconds mean, least, most;
+
+  void add(const SecondsOfRanks& more);
+};
+
+/// Collective.
+SecondsOfRanks over_ranks(Transport& transport, const Seconds& mine);
+/// Every rank's. Collective.
+std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine);
+/// Sums in rank order.
+BatchMetrics sum(const std::vector<BatchMetrics>& parts);
+/// The sum over ranks. Collective.
 std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t mine);
 
 struct EpochRecord {
-  std::int64_t epoch = 0, step = 0;              // finished epochs, steps since the start
-  double lr = 0;                                 // of the last step
-  BatchMetrics train, validation;                // sums over ranks
-  Seconds seconds;                               // means over ranks
+  std::int64_t epoch = 0, step = 0;  // finished epochs, steps since the start
+  double lr = 0;                     // of the last step
+  BatchMetrics train, validation;    // sums over ranks
+  SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks, this epoch
   bool replicas_equal = true, replicas_compared = true;
   bool simulated = false;

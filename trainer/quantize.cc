@@ -75,14 +75,15 @@ std::string quantize_command(const QuantizeArguments& arguments) {
     if (t.shape[1] < 1 || t.shape[1] > max_ranks)
       throw FileError(fmt::format("{}: tensor '{}' is of {} ranks; allowed: 1 to {}", arguments.in, t.name,
                                   t.shape[1], max_ranks));
-    groups[{t.shape[0], t.shape[1]}] = true;
+    if (t.shape[2] > 0) groups[{t.shape[0], t.shape[1]}] = true;
   }
   std::vector<Buffer<float>> means;
   std::uint64_t wire = 0;
   std::uint64_t fp32 = 0;
   for (const StoredTensor& t : stored) {
     means.emplace_back(static_cast<std::size_t>(t.shape[0] * t.shape[2]));
-    wire += wire_bytes({t.name, TensorKind::bias, {t.shape[2]}, t.shape[2], 0}, codec);
+    wire += wire_bytes({t.name, TensorKind::bias, {t.shape[2]}, t.shape[2], 0}, codec,
+                       static_cast<int>(t.shape[1]));
     fp32 += 4 * static_cast<std::uint64_t>(t.shape[2]);
   }
   for (const auto& [group, present] : groups)

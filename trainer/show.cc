@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
-
 #include "comm/exchange.h"
+#include "comm/transport.h"
 #include "trainer/commands.h"
+#include "trainer/json_text.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
@@ -13,19 +13,20 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string json_text(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs) {
+std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
+                      int ranks) {
   ordered_json o;
   std::uint64_t total = 0;
   ordered_json tensors = ordered_json::array();
   for (std::size_t t = 0; t < codecs.size(); ++t) {
     const TensorInfo& tensor = spec.tensors()[t];
-    const std::uint64_t bytes = wire_bytes(tensor, codecs[t]);
+    const std::uint64_t bytes = wire_bytes(tensor, codecs[t], ranks);
     total += bytes;
     tensors.push_back({{"name", tensor.name},
                        {"kind", to_text(tensor.kind)},
                        {"shape", tensor.shape},
                        {"elements", tensor.elements},
-                       {"codec", kind_text(codecs[t])},
+                       {"codec", codecs[t].kind},
                        {"codec_options", to_text(codecs[t])},
                        {"wire_bytes", bytes}});
   }
@@ -43,11 +44,11 @@ std::string json_text(const NetworkSpec& spec, std::int64_t threshold, const std
   o["wire_bytes"] = total;
   o["layers"] = std::move(layers);
   o["tensors"] = std::move(tensors);
-  return o.dump(2) + "\n";
+  return json_text(o, 2) + "\n";
 }
 
-std::string table_text(const NetworkSpec& spec, std::int64_t threshold,
-                       const std::vector<CodecSpec>& codecs) {
+std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
+                       int ranks) {
   std::string out = fmt::format("{}: {} parameters, {:.2f} MFLOP a sample forward\n\n", spec.name(),
                                 spec.parameters(), static_cast<double>(spec.flops()) * 1e-6);
   std::size_t width = 5;
@@ -63,7 +64,7 @@ std::string table_text(const NetworkSpec& spec, std::int64_t threshold,
   std::uint64_t total = 0;
   for (std::size_t t = 0; t < codecs.size(); ++t) {
     const TensorInfo& tensor = spec.tensors()[t];
-    const std::uint64_t bytes = wire_bytes(tensor, codecs[t]);
+    const std::uint64_t bytes = wire_bytes(tensor, codecs[t], ranks);
     total += bytes;
     out += fmt::format(
         "{:<{}}  {:<9} {:>18} {:>12} {:>12} {:>6.2f}x  {}\n", tensor.name, width, to_text(tensor.kind),
@@ -83,10 +84,13 @@ std::string table_text(const NetworkSpec& spec, std::int64_t threshold,
 
 std::string show_command(const ShowArguments& arguments) {
   const RunConfig run = load_run_config_or_network(arguments.config, arguments.overrides);
-  const NetworkSpec spec(run.network);
+  const NetworkSpec spec = network_of(run);
   const std::int64_t threshold = min_elements(run.exchange.policy, spec.tensors());
   const std::vector<CodecSpec> codecs = assign_codecs(run.exchange.policy, spec.tensors());
-  return arguments.json ? json_text(spec, threshold, codecs) : table_text(spec, threshold, codecs);
+  // Bytes depend on the number of ranks only where tables travel (qsgd's optimal levels).
+  const int ranks = run.exchange.transport == TransportKind::threads ? static_cast<int>(run.exchange.ranks)
+                                                                     : launched_as().size;
+  return (arguments.json ? show_json : show_table)(spec, threshold, codecs, ranks);
 }
 
 }  // namespace lpsgd

@@ -8,23 +8,8 @@
 namespace lpsgd {
 namespace {
 
-CodecSpec onebit(std::int64_t bucket) {
-  CodecSpec spec;
-  spec.kind = CodecSpec::Kind::onebit;
-  spec.bucket = bucket;
-  spec.error_feedback = true;
-  return spec;
-}
-
-CodecSpec qsgd(std::int64_t bits, std::int64_t bucket, CodecSpec::Norm norm = CodecSpec::Norm::max,
-               bool error_feedback = false) {
-  CodecSpec spec;
-  spec.kind = CodecSpec::Kind::qsgd;
-  spec.bits = bits;
-  spec.bucket = bucket;
-  spec.norm = norm;
-  spec.error_feedback = error_feedback;
-  return spec;
+CodecSpec spec_of(const char* text) {
+  return parse_codec(config::parse_text(text, "test"), "codec");
 }
 
 bool is_matrix(const TensorInfo& tensor) {
@@ -32,7 +17,7 @@ bool is_matrix(const TensorInfo& tensor) {
 }
 
 std::int64_t bucket_of(const TensorInfo& tensor, const CodecSpec& codec) {
-  if (codec.kind == CodecSpec::Kind::none) return 64;
+  if (codec.is_none()) return 64;
   if (codec.bucket == CodecSpec::whole_tensor) return tensor.elements;
   if (codec.bucket != CodecSpec::column) return codec.bucket;
   if (tensor.kind == TensorKind::conv) return tensor.shape[3];
@@ -65,14 +50,24 @@ std::vector<std::size_t> memory_index(const TensorInfo& tensor, const CodecSpec&
 const std::vector<NamedCodec>& tested_codecs() {
   static const std::vector<NamedCodec> codecs{
       {"none", CodecSpec{}},
-      {"onebit64", onebit(64)},
-      {"onebit_column", onebit(CodecSpec::column)},
-      {"qsgd2", qsgd(2, 128)},
-      {"qsgd4", qsgd(4, 512)},
-      {"qsgd8", qsgd(8, 512)},
-      {"qsgd16", qsgd(16, 8192)},
-      {"qsgd4_l2_feedback", qsgd(4, 96, CodecSpec::Norm::l2, true)},
-      {"qsgd8_tensor", qsgd(8, CodecSpec::whole_tensor)},
+      {"onebit64", spec_of("onebit")},
+      {"onebit_column", spec_of("{kind: onebit, bucket: column}")},
+      {"qsgd2", spec_of("{kind: qsgd, bits: 2}")},
+      {"qsgd4", spec_of("{kind: qsgd, bits: 4}")},
+      {"qsgd8", spec_of("{kind: qsgd, bits: 8}")},
+      {"qsgd16", spec_of("{kind: qsgd, bits: 16}")},
+      {"qsgd4_l2_feedback", spec_of("{kind: qsgd, bits: 4, bucket: 96, norm: l2, error_feedback: true}")},
+      {"qsgd8_tensor", spec_of("{kind: qsgd, bits: 8, bucket: tensor}")},
+      {"interval", spec_of("{kind: qsgd, bits: 4, levels: interval, error_feedback: true}")},
+      {"exponential", spec_of("{kind: qsgd, bits: 8, levels: exponential, bucket: 64}")},
+      {"optimal", spec_of("{kind: qsgd, bits: 4, levels: optimal, bucket: 96}")},
+      {"optimal_feedback",
+       spec_of("{kind: qsgd, bits: 8, levels: optimal, bucket: 64, error_feedback: true}")},
+      {"sign", spec_of("sign")},
+      {"sign_bucket", spec_of("{kind: sign, bucket: 64, error_feedback: false}")},
+      {"majority", spec_of("{kind: sign, bucket: 96, majority: true}")},
+      {"topk", spec_of("{kind: topk, density: 0.05, bucket: 128}")},
+      {"dynamic8", spec_of("{kind: dynamic8, bucket: 512, error_feedback: true}")},
   };
   return codecs;
 }
@@ -150,29 +145,48 @@ std::vector<float> ExchangeReference::step() {
     const std::int64_t buckets = (tensor.elements + bucket - 1) / bucket;
     const auto index = memory_index(tensor, setup_.codecs[t]);
     const auto offset = static_cast<std::size_t>(tensor.offset);
-    for (std::int64_t b = 0; b < buckets; ++b) {
-      const std::int64_t first = b * bucket, n = std::min(bucket, tensor.elements - first);
-      const auto f = static_cast<std::size_t>(first), m = static_cast<std::size_t>(n);
-      std::vector<std::byte> bytes(codec->encoded_bytes(n, bucket));
-      std::vector<float> values(m), sum(m), mean(m);
-      for (std::size_t r = 0; r < ranks; ++r) {
-        for (std::size_t i = 0; i < m; ++i) values[i] = gradients[r][offset + index[f + i]];
-        const CodingContext context{setup_.seed, static_cast<std::uint32_t>(t), step_,
-                                    static_cast<std::uint32_t>(r), 1};
-        codec->encode(values.data(), feedback ? residual1_[r][t].data() + f : nullptr, n, first, bucket,
-                      context, bytes.data());
-        codec->decode(bytes.data(), n, bucket, false, values.data());
-        for (std::size_t i = 0; i < m; ++i) sum[i] = r == 0 ? values[i] : sum[i] + values[i];
+    // Round 1: every rank's buckets, decoded and added.
+    std::vector<float> mean(static_cast<std::size_t>(tensor.elements));
+    std::vector<std::byte> bytes(codec->encoded_bytes(std::min(bucket, tensor.elements), bucket));
+    std::vector<std::byte> table(codec->table_bytes());
+    std::vector<float> decoded(static_cast<std::size_t>(bucket));
+    for (std::size_t r = 0; r < ranks; ++r) {
+      std::vector<float> values(mean.size());
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradients[r][offset + index[i]];
+      float* residual = feedback ? residual1_[r][t].data() : nullptr;
+      codec->make_table(values.data(), residual, tensor.elements, bucket, table.data());
+      const CodingContext context{
+          setup_.seed, static_cast<std::uint32_t>(t), step_, static_cast<std::uint32_t>(r), 1, table.data()};
+      for (std::int64_t first = 0; first < tensor.elements; first += bucket) {
+        const std::int64_t n = std::min(bucket, tensor.elements - first);
+        codec->encode(values.data() + first, residual ? residual + first : nullptr, n, first, bucket, context,
+                      bytes.data());
+        codec->decode(bytes.data(), n, bucket, false, decoded.data());
+        for (std::int64_t i = 0; i < n; ++i) {
+          float& sum = mean[static_cast<std::size_t>(first + i)];
+          const float q = decoded[static_cast<std::size_t>(i)];
+          sum = r == 0 ? q : sum + q;
+        }
       }
-      for (float& value : sum) value *= 1.0f / static_cast<float>(ranks_);
-      std::int64_t stripe = 0;
-      while (!(stripe * buckets / ranks_ <= b && b < (stripe + 1) * buckets / ranks_)) ++stripe;
+    }
+    for (float& value : mean) value *= 1.0f / static_cast<float>(ranks_);
+    // Round 2: each owner's buckets.
+    for (std::int64_t stripe = 0; stripe < ranks_; ++stripe) {
+      const std::int64_t begin = std::min(tensor.elements, stripe * buckets / ranks_ * bucket);
+      const std::int64_t end = std::min(tensor.elements, (stripe + 1) * buckets / ranks_ * bucket);
+      float* residual = feedback ? residual2_[t].data() : nullptr;
+      codec->make_table(mean.data() + begin, residual ? residual + begin : nullptr, end - begin, bucket,
+                        table.data());
       const auto owner = static_cast<std::uint32_t>((static_cast<std::size_t>(stripe) + t) % ranks);
-      const CodingContext context{setup_.seed, static_cast<std::uint32_t>(t), step_, owner, 2};
-      codec->encode(sum.data(), feedback ? residual2_[t].data() + f : nullptr, n, first, bucket, context,
-                    bytes.data());
-      codec->decode(bytes.data(), n, bucket, false, mean.data());
-      for (std::size_t i = 0; i < m; ++i) means[offset + index[f + i]] = mean[i];
+      const CodingContext context{setup_.seed, static_cast<std::uint32_t>(t), step_, owner, 2, table.data()};
+      for (std::int64_t first = begin; first < end; first += bucket) {
+        const std::int64_t n = std::min(bucket, end - first);
+        codec->encode(mean.data() + first, residual ? residual + first : nullptr, n, first, bucket, context,
+                      bytes.data());
+        codec->decode(bytes.data(), n, bucket, false, decoded.data());
+        for (std::int64_t i = 0; i < n; ++i)
+          means[offset + index[static_cast<std::size_t>(first + i)]] = decoded[static_cast<std::size_t>(i)];
+      }
     }
   }
   ++step_;

@@ -1,5 +1,6 @@
 // The exchange of all ranks at once, as docs/numerics.md defines it: slow and obvious, one bucket at a time,
-// with no stripes cut, no chunks, no messages. A codec is only ever asked for single buckets.
+// with no chunks and no messages. A codec is only ever asked for single buckets (and for the tables before
+// them).
 #pragma once
 
 #include <cstdint>

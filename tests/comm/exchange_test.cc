@@ -245,7 +245,7 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
       for (const auto& tensor : seen) EXPECT_THAT(tensor, testing::Each(1));
       std::size_t announced = 0;
       for (std::size_t t = 0; t < tensors.size(); ++t)
-        announced += wire_bytes(setup.tensors[t], setup.codecs[t]);
+        announced += wire_bytes(setup.tensors[t], setup.codecs[t], owners);
       EXPECT_EQ(bytes, announced);
     }
   EXPECT_EQ(make_plan(tensors, setup.order, {3, 1 << 20, 1 << 20}).size(), 1u);

@@ -10,7 +10,8 @@ namespace lpsgd {
 namespace {
 
 TEST(MpiExchange, EqualsTheReferenceHoweverItIsCut) {
-  for (const char* codec : {"mixed", "none", "onebit64", "onebit_column", "qsgd2", "qsgd4", "qsgd16"}) {
+  for (const char* codec : {"mixed", "none", "onebit64", "onebit_column", "qsgd2", "qsgd4", "qsgd16",
+                            "optimal_feedback", "topk", "majority"}) {
     const ExchangeSetup setup = make_setup(codec);
     const auto expected = reference_means(setup, world().size(), 2);
     exchange_cases::equals_reference(world(), setup, expected);

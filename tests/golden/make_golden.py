@@ -83,10 +83,12 @@ class Golden:
         self.cases.append(text(yaml(meta)) + struct.pack("<I", len(blobs)) + b"".join(map(blob, blobs)))
 
     def encode(self, codec, bucket, values, residual=None, first=0):
+        if codec.get("majority"):
+            residual = None  # goes without error feedback
         context = self.context()
         data, left, q = reference.encode(codec, values, residual, first, bucket, **context)
         v = np.array(reference.with_residual(values, residual), dtype=np.float32)
-        scale_poisoned = bool(np.isnan(q).any()) if codec["kind"] in ("onebit", "qsgd") else False
+        scale_poisoned = bool(np.isnan(q).any()) if codec["kind"] not in ("none", "fp16", "bf16") else False
         meta = dict(op="encode", codec=yaml(codec), n=len(values), first=first, bucket=bucket, **context,
                     finite=bool(np.isfinite(v).all()) and not scale_poisoned,
                     decoded_finite=bool(np.isfinite(q).all()))
@@ -94,6 +96,8 @@ class Golden:
                         floats(q)])
 
     def reduce(self, codec, bucket, gradients, residual, first=0):
+        if codec.get("majority"):
+            residual = None
         context = self.context()
         contributions, decoded = [], []
         for rank, g in enumerate(gradients):
@@ -116,7 +120,15 @@ def make():
     kinds = ("random", "mixed", "constant", "zero", "signed_zero", "positive", "levels", "denormal", "tiny", "huge",
              "overflow", "squares_overflow", "squares_vanish")
 
-    for codec in [onebit] + qsgd:
+    others = [dict(kind="qsgd", bits=b, levels="interval") for b in (2, 8, 16)]
+    others += [dict(kind="qsgd", bits=b, levels="exponential") for b in (2, 4, 8)]
+    others += [dict(kind="qsgd", bits=b, levels="optimal") for b in (2, 4, 8)]
+    others += [dict(kind="qsgd", bits=4, norm="l2", levels=levels) for levels in ("interval", "exponential", "optimal")]
+    others += [dict(kind="sign"), dict(kind="sign", majority=True, error_feedback=False)]
+    others += [dict(kind="topk", density=d) for d in (0.01, 0.3, 1.0)]
+    others += [dict(kind="dynamic8", type=t) for t in ("dynamic_tree", "static_tree", "linear", "mantissa")]
+
+    for codec in [onebit] + qsgd + others:
         for i, kind in enumerate(kinds):  # what is coded
             residual = inputs("random", 70, 50 + i) if i % 2 else None
             out.encode(codec, 64, inputs(kind, 70, i), residual, first=64 * i)
@@ -137,6 +149,18 @@ def make():
     # Columns of any length.
     for rows in (1, 3, 5, 7, 100):
         out.encode(onebit, rows, inputs("random", 3 * rows + 2, 310 + rows), inputs("random", 3 * rows + 2, 320))
+    for codec in (dict(kind="sign"), dict(kind="topk", density=0.02), dict(kind="qsgd", bits=4, levels="optimal")):
+        out.encode(codec, 9001, inputs("mixed", 9001, 302), inputs("random", 9001, 303))
+    # Values between the codes of every 8-bit type, and ties of magnitudes.
+    for kind in ("dynamic_tree", "static_tree", "linear", "mantissa"):
+        grid = reference.dynamic8_magnitudes(kind)
+        half = [np.float32((float(a) + float(b)) / 2) for a, b in zip(grid, grid[1:])]
+        near = [np.nextafter(x, np.float32(t), dtype=np.float32) for x in half for t in (0, 2)]
+        values = np.array([1.0] + half + near + [-x for x in half] + list(grid), dtype=np.float32)
+        out.encode(dict(kind="dynamic8", type=kind), len(values), values)
+    tied = np.array([1, -2, 2, 0, -1, 2, -2, 1, 0, -0.0] * 9, dtype=np.float32)
+    for density in (0.1, 0.35, 0.9):
+        out.encode(dict(kind="topk", density=density), 64, tied)
     # A late element, a late step, any seed.
     out.encode(dict(kind="qsgd", bits=4, norm="max"), 512, inputs("random", 600, 330), first=2**31 + 2**20)
 

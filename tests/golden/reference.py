@@ -121,28 +121,163 @@ def onebit_bucket(v, **_):
     return scales(avg_pos, avg_neg) + words(positive, 1), [avg_pos if p else avg_neg for p in positive]
 
 
-def qsgd_bucket(v, first, dither, bits, norm, **_):
-    if not all(map(finite, v)):
-        return scales(NAN) + words([0] * len(v), bits), [NAN] * len(v)
-    s = (1 << (bits - 1)) - 1
-    scale = max((abs(x) for x in v), default=f32(0))
+def poisoned(scale_count, v, bits):
+    return scales(*[NAN] * scale_count) + words([0] * len(v), bits), [NAN] * len(v)
+
+
+def norm_of(v, norm):
+    scale = max((f32(abs(x)) for x in v), default=f32(0))
     if norm == "l2":
         squares = fixed_sum(v, square=True)
         if finite(squares) and f32(np.sqrt(squares)) > scale:
             scale = f32(np.sqrt(squares))
+    return scale
+
+
+def magnitude_levels(levels, bits, table):
+    """The levels from 0 to 1 that a magnitude is rounded to, exactly."""
+    s = (1 << (bits - 1)) - 1
+    if levels == "exponential":
+        return [f32(0)] + [f32(2.0 ** -(s - j)) for j in range(1, s + 1)]
+    return [f32(b / 256) for b in table[:s]] + [f32(1)]
+
+
+def qsgd_bucket(v, first, dither, bits, norm="max", levels="sign_magnitude", table=b"", **_):
+    if not all(map(finite, v)):
+        return poisoned(1, v, bits)
+    s = (1 << (bits - 1)) - 1
+    scale = norm_of(v, norm)
     codes, values = [], []
+    if levels == "interval":
+        top = f32((1 << bits) - 1)
+        for i, x in enumerate(v):
+            code = 0
+            if scale > 0:
+                a = f32(f32(f32(f32(x / scale) * top) + top) / f32(2))
+                code = int(np.floor(a))
+                if dither(first + i) < f32(a - f32(code)):
+                    code += 1
+            codes.append(code)
+            values.append(f32(scale * f32(f32(2 * code - int(top)) / top)) if scale > 0 else f32(0))
+        return scales(scale) + words(codes, bits), values
+    grid = None if levels == "sign_magnitude" else magnitude_levels(levels, bits, table)
     for i, x in enumerate(v):
         level = 0
-        if scale > 0:
+        if scale > 0 and grid is None:
             a = f32(f32(abs(x) / scale) * f32(s))
             level = int(np.floor(a))
             if dither(first + i) < f32(a - f32(level)):
                 level += 1
+        elif scale > 0:
+            y = f32(abs(x) / scale)
+            level = max(j for j in range(s + 1) if grid[j] <= y)
+            if level < s and dither(first + i) < f32(f32(y - grid[level]) / f32(grid[level + 1] - grid[level])):
+                level += 1
         negative = level > 0 and bool(np.signbit(x))
         codes.append(level | (negative << (bits - 1)))
-        q = f32(scale * f32(f32(level) / f32(s)))
+        q = f32(scale * (f32(f32(level) / f32(s)) if grid is None else grid[level]))
         values.append(f32(-q) if negative else q)
     return scales(scale) + words(codes, bits), values
+
+
+def optimal_table(v, bucket, bits, norm="max", **_):
+    """One byte a level: those that minimise the sum over cells of count * (x - lo) * (hi - x), the plain way."""
+    counts = [0] * 256
+    for start in range(0, len(v), bucket):
+        part = v[start:start + bucket]
+        if not all(map(finite, part)):
+            continue
+        scale = norm_of(part, norm)
+        if scale > 0:
+            for x in part:
+                counts[min(255, int(f32(abs(x) / scale) * f32(256)))] += 1
+    s = (1 << (bits - 1)) - 1
+    # cost[a, b]: of a level at a/256 and the next at b/256, times 512^2; every one tried for every b.
+    x = 2 * np.arange(256, dtype=np.int64) + 1
+    lo, hi = 2 * np.arange(257, dtype=np.int64)[:, None, None], 2 * np.arange(257, dtype=np.int64)[None, :, None]
+    present = np.nonzero(counts)[0]
+    x, n = x[present], np.array(counts, dtype=np.int64)[present]
+    cost = np.where((lo < x) & (x < hi), n * (x - lo) * (hi - x), 0).sum(axis=2)
+    never = np.int64(2**60)
+    cost[np.tril_indices(257)] = never
+    best = np.full(257, never)
+    best[0] = 0
+    steps = []
+    for _ in range(s):
+        sums = np.minimum(best[:, None] + cost, never)
+        steps.append(np.argmin(sums, axis=0))  # of equal sums the smaller level
+        best = np.min(sums, axis=0)
+    levels = [256]
+    for step in reversed(steps):
+        levels.append(int(step[levels[-1]]))
+    return bytes(min(level, 255) for level in reversed(levels))
+
+
+def sign_bucket(v, majority=False, **_):
+    total = fixed_sum([f32(abs(x)) for x in v])
+    if majority:
+        if not all(map(finite, v)):
+            return words([0] * len(v), 1), [f32(-1)] * len(v)
+        scale, head = f32(1), b""
+    else:
+        if not (all(map(finite, v)) and finite(total)):
+            return poisoned(1, v, 1)
+        scale = f32(total / f32(len(v)))
+        head = scales(scale)
+    plus = [bool(x >= 0) for x in v]
+    return head + words(plus, 1), [scale if p else f32(-scale) for p in plus]
+
+
+def topk_bucket(v, density=0.01, **_):
+    kept = max(1, math.floor(density * len(v) + 0.5))
+
+    def order(i):
+        magnitude = math.inf if np.isnan(v[i]) else float(abs(v[i]))
+        return (not np.isnan(v[i]), -magnitude, i)  # NaNs first, then by magnitude, then by place
+
+    places = sorted(sorted(range(len(v)), key=order)[:kept])
+    q = [f32(0)] * len(v)
+    for i in places:
+        q[i] = NAN if np.isnan(v[i]) else f32(v[i] + f32(0))
+    return struct.pack(f"<{kept}I", *places) + scales(*[v[i] for i in places]), q
+
+
+def dynamic8_magnitudes(type_):
+    if type_ == "dynamic_tree":
+        out = [0.0]
+        for i in range(6):
+            for low, high in ((0.1, 0.45), (0.45, 1.0)):
+                width = (high - low) / 2**i
+                out += [10.0 ** (i - 5) * (low + width * (j + 0.5)) for j in range(2**i)]
+        out.append(1.0)
+    elif type_ == "static_tree":
+        out = [10.0 ** (c // 16 - 7) * (0.1 + 0.9 * (c % 16 + 0.5) / 16) for c in range(128)]
+    elif type_ == "linear":
+        out = [c / 127 for c in range(128)]
+    else:
+        out = [(c if c < 16 else (16 + c % 16) * 2 ** (c // 16 - 1)) / 1984 for c in range(128)]
+    out[0], out[127] = 0.0, 1.0
+    return [f32(x) for x in out]
+
+
+def dynamic8_bucket(v, type="dynamic_tree", **_):
+    if not all(map(finite, v)):
+        return poisoned(1, v, 8)
+    grid = dynamic8_magnitudes(type)
+    scale = max((f32(abs(x)) for x in v), default=f32(0))
+    codes, values = [], []
+    for x in v:
+        y = float(f32(abs(x) / scale)) if scale > 0 else 0.0
+        code = min(range(128), key=lambda c: (abs(float(grid[c]) - y), c))  # exact in double; ties to the smaller
+        negative = code > 0 and bool(np.signbit(x))
+        codes.append(code | (negative << 7))
+        q = f32(scale * grid[code])
+        values.append(f32(-q) if negative else q)
+    return scales(scale) + words(codes, 8), values
+
+
+BUCKETS = {"onebit": onebit_bucket, "qsgd": qsgd_bucket, "sign": sign_bucket, "topk": topk_bucket,
+           "dynamic8": dynamic8_bucket}
 
 
 # ---- Whole tensors
@@ -155,10 +290,11 @@ def encode(codec, values, residual=None, first=0, bucket=None, **context):
         data, q = encode_floats(kind, v)
     else:
         dither = Dither(context["seed"], context["tensor"], context["step"], context["rank"], context["round_"])
-        one = {"onebit": onebit_bucket, "qsgd": qsgd_bucket}[kind]
-        data, q = b"", []
+        one = BUCKETS[kind]
+        table = optimal_table(v, bucket, **codec) if codec.get("levels") == "optimal" and v else b""
+        data, q = table, []
         for start in range(0, len(v), bucket):
-            record, part = one(v[start:start + bucket], first=first + start, dither=dither, **codec)
+            record, part = one(v[start:start + bucket], first=first + start, dither=dither, table=table, **codec)
             data += record
             q += part
     return data, difference(v, q), np.array(q, dtype=np.float32)

@@ -51,7 +51,7 @@ TEST(Policy, RulesBeforeTheThreshold) {
       "onebit}}, "
       "{name: 'fc.b?as', codec: {kind: bf16}}, {kind: conv, codec: {kind: fp16}}]}");
   std::vector<std::string> got;
-  for (const CodecSpec& c : assign_codecs(spec, tensors)) got.emplace_back(kind_text(c));
+  for (const CodecSpec& c : assign_codecs(spec, tensors)) got.emplace_back(c.kind);
   EXPECT_EQ(got, (std::vector<std::string>{"fp16", "onebit", "none", "qsgd", "bf16"}));
   EXPECT_EQ(min_elements(spec, tensors), 700);
   EXPECT_EQ(min_elements(PolicySpec{}, tensors), 700);  // 14700 of 14726 values
@@ -60,8 +60,9 @@ TEST(Policy, RulesBeforeTheThreshold) {
 TEST(Policy, Globs) {
   const auto hit = [](const std::string& pattern, const std::string& name) {
     PolicySpec spec;
-    spec.rules = {{.name = pattern, .kind = {}, .codec = {.kind = CodecSpec::Kind::onebit, .bucket = 64}}};
-    return assign_codecs(spec, {tensor(name, TensorKind::conv, 1)})[0].kind == CodecSpec::Kind::onebit;
+    spec.rules = {
+        {.name = pattern, .kind = {}, .codec = parse_codec(config::Value::plain("onebit"), "codec")}};
+    return assign_codecs(spec, {tensor(name, TensorKind::conv, 1)})[0].kind == "onebit";
   };
   EXPECT_TRUE(hit("*", "a") && hit("a*c", "abcbc") && hit("a?c", "abc") && hit("", "a") && hit("a**", "a"));
   EXPECT_FALSE(hit("a", "ab") || hit("a?", "a") || hit("*b", "abc") || hit("a.c", "abc") || hit("A", "a"));

@@ -1,7 +1,5 @@
 // 1-bit SGD (Seide et al. 2014, section 3; EDBT 2018, section 2.2): q_i is the mean of the bucket's values of
 // v_i's side of zero, residual_i = v_i - q_i. Record: avg_pos, avg_neg, then bit i = (v_i >= 0).
-#pragma once
-
 #include "quant/cpu_simd_inl.h"
 
 namespace lpsgd::LPSGD_ISA {
@@ -93,11 +91,9 @@ LPSGD_INLINE bool onebit_means(const OnebitSides& sides, std::int64_t m, float* 
   return true;
 }
 
-/// A bucket of at most one block: v stays in registers.
+/// A bucket of at most one block, v in registers.
 template <bool residuals>
-LPSGD_INLINE bool onebit_small_bucket(const float* values, float* residual, std::int64_t m, std::byte* out) {
-  F v[kVectors];
-  load_block<residuals>(values, residual, m, v);
+LPSGD_INLINE bool onebit_block_of(F* v, float* residual, std::int64_t m, std::byte* out) {
   F positive[kRow] = {};
   F negative[kRow] = {};
   const std::uint64_t bits = onebit_block(v, positive, negative) & valid_bits(m);
@@ -107,6 +103,13 @@ LPSGD_INLINE bool onebit_small_bucket(const float* values, float* residual, std:
   store_words(bits, m, out + 8);
   if constexpr (residuals) onebit_store_residual(v, splat(means[0]), splat(means[1]), m, residual);
   return true;
+}
+
+template <bool residuals>
+LPSGD_INLINE bool onebit_small_bucket(const float* values, float* residual, std::int64_t m, std::byte* out) {
+  F v[kVectors];
+  load_block<residuals>(values, residual, m, v);
+  return onebit_block_of<residuals>(v, residual, m, out);
 }
 
 template <bool residuals>
@@ -140,8 +143,8 @@ bool onebit_encode_buckets(const float* values, float* residual, std::int64_t n,
   return finite;
 }
 
-bool onebit_encode(const CodecSpec&, const float* values, float* residual, std::int64_t n, std::int64_t,
-                   std::int64_t bucket, const CodingContext&, std::byte* out) {
+bool encode(const CodecSpec&, const std::byte*, const float* values, float* residual, std::int64_t n,
+            std::int64_t, std::int64_t bucket, const CodingContext&, std::byte* out) {
   return residual ? onebit_encode_buckets<true>(values, residual, n, bucket, out)
                   : onebit_encode_buckets<false>(values, nullptr, n, bucket, out);
 }
@@ -173,11 +176,86 @@ bool onebit_decode_buckets(const std::byte* in, std::int64_t n, std::int64_t buc
   return finite;
 }
 
-bool onebit_decode(const CodecSpec&, const std::byte* in, std::int64_t n, std::int64_t bucket, bool adds,
-                   float* out) {
+bool decode(const CodecSpec&, const std::byte*, const std::byte* in, std::int64_t n, std::int64_t bucket,
+            bool adds, float* out) {
   return adds ? onebit_decode_buckets<true>(in, n, bucket, out)
               : onebit_decode_buckets<false>(in, n, bucket, out);
 }
 
+/// The owner's step of buckets of at most one block: the mean and v stay in registers.
+template <bool residuals>
+bool reduce_buckets(const std::byte* const* contributions, std::size_t ranks, float* residual, std::int64_t n,
+                    std::int64_t bucket, std::byte* out) {
+  const float weight = 1.0f / static_cast<float>(ranks);
+  bool finite = true;
+  std::int64_t offset = 0;
+  for (std::int64_t begin = 0; begin < n; begin += bucket) {
+    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
+    F v[kVectors] = {};
+    bool numbers = true;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      const std::byte* record = contributions[r] + offset;
+      float means[2];
+      std::memcpy(means, record, sizeof means);
+      numbers &= is_finite(means[0]) && is_finite(means[1]);
+      const F positive = splat(means[0]);
+      const F negative = splat(means[1]);
+      std::uint64_t bits = 0;
+      if (m > 32) [[likely]]
+        std::memcpy(&bits, record + 8, 8);
+      else
+        std::memcpy(&bits, record + 8, 4);
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
+        const F q = choose(static_cast<std::uint32_t>(bits >> (k * kLanes)), positive, negative);
+        v[k] = r == 0 ? q : v[k] + q;
+      }
+    }
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
+    float* to = advanced(residual, begin);
+    if constexpr (residuals) {
+      Padded padded;
+      const float* p = padded.read(to, m);
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] += load<F>(p + k * kLanes);
+    }
+    if (m < kBlock) [[unlikely]] {
+      for (int k = 0; k < kVectors; ++k)
+        v[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(m) ? v[k] : F{};
+    }
+    if (numbers) [[likely]] {
+      finite &= onebit_block_of<residuals>(v, to, m, out + offset);
+    } else {
+      write_poisoned(out + offset, kOnebitScales, 1, to, m);
+      finite = false;
+    }
+    offset += record_bytes(m, kOnebitScales, 1);
+  }
+  return finite;
+}
+
+bool reduce(const CodecSpec&, const std::byte* const* contributions, std::size_t ranks, float* residual,
+            std::int64_t n, std::int64_t, std::int64_t bucket, const CodingContext&, float*, std::byte* out) {
+  return residual ? reduce_buckets<true>(contributions, ranks, residual, n, bucket, out)
+                  : reduce_buckets<false>(contributions, ranks, nullptr, n, bucket, out);
+}
+
 }  // namespace
+
+CodecKernels onebit_kernels() {
+  return {.encode = encode, .decode = decode, .reduce = reduce, .reduce_bucket = kBlock};
+}
+
 }  // namespace lpsgd::LPSGD_ISA
+
+#ifdef LPSGD_CODEC_ROWS
+namespace lpsgd {
+
+CodecRow onebit_row() {
+  CodecRow row;
+  row.columns = true;
+  row.error_feedback = true;
+  row.record_bytes = [](const CodecSpec&, std::int64_t m) { return record_bytes(m, 2, 1); };
+  return row;
+}
+
+}  // namespace lpsgd
+#endif

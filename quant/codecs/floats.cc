@@ -1,6 +1,4 @@
 // Codecs without a bucket scale: none (float32), fp16, bf16. The encoding is a natural array.
-#pragma once
-
 #include "quant/cpu_simd_inl.h"
 
 namespace lpsgd::LPSGD_ISA {
@@ -94,8 +92,8 @@ bool float_encode_values(const float* values, float* residual, std::int64_t n, s
 }
 
 template <class T>
-bool float_encode(const CodecSpec&, const float* values, float* residual, std::int64_t n, std::int64_t,
-                  std::int64_t, const CodingContext&, std::byte* out) {
+bool float_encode(const CodecSpec&, const std::byte*, const float* values, float* residual, std::int64_t n,
+                  std::int64_t, std::int64_t, const CodingContext&, std::byte* out) {
   return residual ? float_encode_values<T, true>(values, residual, n, out)
                   : float_encode_values<T, false>(values, nullptr, n, out);
 }
@@ -120,10 +118,48 @@ bool float_decode_values(const std::byte* in, std::int64_t n, float* out) {
 }
 
 template <class T>
-bool float_decode(const CodecSpec&, const std::byte* in, std::int64_t n, std::int64_t, bool adds,
-                  float* out) {
+bool float_decode(const CodecSpec&, const std::byte*, const std::byte* in, std::int64_t n, std::int64_t,
+                  bool adds, float* out) {
   return adds ? float_decode_values<T, true>(in, n, out) : float_decode_values<T, false>(in, n, out);
 }
 
+template <class T>
+CodecKernels float_kernels() {
+  return {.encode = float_encode<T>, .decode = float_decode<T>};
+}
+
 }  // namespace
+
+CodecKernels none_kernels() {
+  return float_kernels<None>();
+}
+CodecKernels fp16_kernels() {
+  return float_kernels<Fp16>();
+}
+CodecKernels bf16_kernels() {
+  return float_kernels<Bf16>();
+}
+
 }  // namespace lpsgd::LPSGD_ISA
+
+#ifdef LPSGD_CODEC_ROWS
+namespace lpsgd {
+
+CodecRow none_row() {
+  CodecRow row;
+  row.bucketed = false;
+  row.record_bytes = [](const CodecSpec&, std::int64_t m) { return 4 * m; };
+  return row;
+}
+CodecRow fp16_row() {
+  CodecRow row;
+  row.bucketed = false;
+  row.record_bytes = [](const CodecSpec&, std::int64_t m) { return 2 * m; };
+  return row;
+}
+CodecRow bf16_row() {
+  return fp16_row();
+}
+
+}  // namespace lpsgd
+#endif

@@ -1,0 +1,42 @@
+#include "comm/error_meter.h"
+
+#include <utility>
+
+namespace lpsgd {
+
+namespace {
+
+double square(float x) {
+  return static_cast<double>(x) * static_cast<double>(x);
+}
+
+}  // namespace
+
+void ErrorMeter::see(const Segment& segment, ExchangeTensor& tensor, const std::byte* record) {
+  CodingError& sum = sums_[segment.tensor];
+  const float* gradient = tensor.values() + segment.first;
+  const auto n = static_cast<std::size_t>(segment.n);
+  double own = 0, lost = 0;
+  if (const float* residual = tensor.residual1_at(segment.first)) {  // it is what was lost
+    for (std::size_t i = 0; i < n; ++i) {
+      own += square(gradient[i]);
+      lost += square(residual[i]);
+    }
+    sum.residual += lost;
+  } else if (!tensor.untouched) {
+    if (decoded_.size() < n) decoded_ = Buffer<float>(n);
+    tensor.codec->decode(record, segment.n, tensor.bucket, false, decoded_.data());
+    for (std::size_t i = 0; i < n; ++i) {
+      own += square(gradient[i]);
+      lost += square(gradient[i] - decoded_[i]);
+    }
+  }
+  sum.gradient += own;
+  sum.error += lost;
+}
+
+std::vector<CodingError> ErrorMeter::take() {
+  return std::exchange(sums_, std::vector<CodingError>(sums_.size()));
+}
+
+}  // namespace lpsgd

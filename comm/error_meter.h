@@ -1,0 +1,29 @@
+// What coding loses, per tensor, measured on request: it costs a pass over the gradient and, without error
+// feedback, a decoding.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "comm/exchange.h"
+#include "comm/exchange_plan.h"
+#include "comm/exchange_tensor.h"
+#include "core/buffer.h"
+
+namespace lpsgd {
+
+class ErrorMeter {
+ public:
+  explicit ErrorMeter(std::size_t tensors) : sums_(tensors) {}
+
+  /// After a segment of the rank's own gradient was encoded into `record` and before its mean is decoded.
+  void see(const Segment& segment, ExchangeTensor& tensor, const std::byte* record);
+  /// The sums since the last call, one entry a tensor.
+  std::vector<CodingError> take();
+
+ private:
+  std::vector<CodingError> sums_;
+  Buffer<float> decoded_;
+};
+
+}  // namespace lpsgd

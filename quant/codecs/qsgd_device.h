@@ -1,0 +1,152 @@
+// QSGD (Alistarh et al. 2017, section 3; EDBT 2018, section 2.3): v/norm is rounded at random to one of its
+// two neighbouring levels, without bias. The four sets of levels: docs/numerics.md.
+#pragma once
+
+#include "quant/codec_math_device.h"
+
+namespace lpsgd {
+
+struct QsgdOptions {
+  enum class Norm : std::uint8_t { max, l2 };
+  enum class Levels : std::uint8_t { sign_magnitude, interval, exponential, optimal };
+  std::int32_t bits = 4;  // 2, 4, 8 or 16
+  Norm norm = Norm::max;
+  Levels levels = Levels::sign_magnitude;
+};
+
+/// s = 2^(bits-1) - 1 levels above zero.
+LPSGD_HD std::int32_t qsgd_levels(int bits) {
+  return (1 << (bits - 1)) - 1;
+}
+
+/// What the bucket is divided by. A norm of 0 comes with values of 0 alone; divided by 1 they stay 0.
+LPSGD_HD float qsgd_divisor(float norm) {
+  return norm > 0 ? norm : 1.0f;
+}
+
+/// level | sign of v << (bits-1); level 0 has sign 0.
+template <class L>
+LPSGD_HD typename L::I qsgd_signed(typename L::F v, typename L::I level, int bits) {
+  const typename L::I sign = (L::bits(v) >> 31) & (1 << (bits - 1));
+  const typename L::I zero = typename L::I{};
+  return level | (level == 0 ? zero : sign);
+}
+
+/// norm * fraction, then the sign of the code.
+template <class L>
+LPSGD_HD typename L::F qsgd_scaled(typename L::F fraction, typename L::I code, float norm, int bits) {
+  const typename L::I sign = (code << (32 - bits)) & ~magnitude_mask;
+  return L::value(L::bits(norm * fraction) ^ sign);
+}
+
+// ---- sign_magnitude: levels 0, 1/s, ..., 1 and a sign
+
+template <class L>
+LPSGD_HD typename L::I qsgd_code(typename L::F v, float divisor, typename L::I half, int bits) {
+  const typename L::F a = (magnitude<L>(v) / divisor) * static_cast<float>(qsgd_levels(bits));
+  const typename L::I low = L::truncate(a);
+  return qsgd_signed<L>(v, low + dithers_up<L>(half, a - L::convert(low)), bits);
+}
+
+template <class L>
+LPSGD_HD typename L::F qsgd_value(typename L::I code, float norm, int bits) {
+  const std::int32_t s = qsgd_levels(bits);
+  return qsgd_scaled<L>(L::divide(L::convert(code & s), static_cast<float>(s)), code, norm, bits);
+}
+
+// ---- interval: 2^bits levels at equal distances from -1 to 1. A bucket of norm 0 has codes 0 and decodes to
+// 0.
+
+template <class L>
+LPSGD_HD typename L::I interval_code(typename L::F v, float norm, typename L::I half, int bits) {
+  const auto top = static_cast<float>((1 << bits) - 1);
+  const typename L::F a = ((v / qsgd_divisor(norm)) * top + top) * 0.5f;
+  const typename L::I low = L::truncate(a);
+  const typename L::I code = low + dithers_up<L>(half, a - L::convert(low));
+  return norm > 0 ? code : typename L::I{};
+}
+
+template <class L>
+LPSGD_HD typename L::F interval_value(typename L::I code, float norm, int bits) {
+  const std::int32_t top = (1 << bits) - 1;
+  const typename L::I distance = 2 * (code & top) - top;  // of an odd number of steps from 0
+  const typename L::I sign = distance & ~magnitude_mask;
+  const typename L::I size = distance < 0 ? -distance : distance;
+  const typename L::F fraction = L::divide(L::convert(size), static_cast<float>(top));
+  const typename L::F x = norm * L::value(L::bits(fraction) ^ sign);
+  return norm == 0 ? typename L::F{} : x;
+}
+
+// ---- exponential: levels 0, 2^-(s-1), ..., 1/2, 1 and a sign
+
+template <class L>
+LPSGD_HD typename L::I exponential_code(typename L::F v, float divisor, typename L::I half, int bits) {
+  using F = typename L::F;
+  using I = typename L::I;
+  const std::int32_t s = qsgd_levels(bits);
+  const F y = magnitude<L>(v) / divisor;
+  const I zero = I{};
+  const I exponent = (L::bits(y) >> 23) - (127 - s);  // the level below y, where that is not 0
+  const I low = exponent > 0 ? exponent : zero;
+  const F lowest = y * L::value(I{} + ((127 + s - 1) << 23));               // of [0, 2^-(s-1)]
+  const F between = L::value((L::bits(y) & 0x7fffff) | 0x3f800000) - 1.0f;  // (y - lo)/(hi - lo), exactly
+  return qsgd_signed<L>(v, low + dithers_up<L>(half, low == 0 ? lowest : between), bits);
+}
+
+template <class L>
+LPSGD_HD typename L::F exponential_value(typename L::I code, float norm, int bits) {
+  const std::int32_t s = qsgd_levels(bits);
+  const typename L::I level = code & s;
+  const typename L::F power = L::value((level + (127 - s)) << 23);
+  return qsgd_scaled<L>(level == 0 ? typename L::F{} : power, code, norm, bits);
+}
+
+// ---- optimal: levels from {0, 1/256, ..., 1}, in a table (ZipML, Zhang et al. 2017, section 3)
+
+/// A table of levels unpacked: byte j is 256 times level j, but for the last, which is 1.
+struct LevelTable {
+  static constexpr int cells = 256;
+  float level[128];
+  float low[cells], lower[cells], width[cells];  // of y's cell: the index and value of the level below, the
+                                                 // distance to the next
+  LPSGD_HD void read(const std::byte* table, int bits) {
+    const std::int32_t s = qsgd_levels(bits);
+    for (std::int32_t j = 0; j <= s; ++j)
+      level[j] = j == s ? 1.0f : static_cast<float>(static_cast<std::uint8_t>(table[j])) * 0x1p-8f;
+  }
+  /// For encoding: after read() of levels that increase from 0 to 1.
+  LPSGD_HD void fill(int bits) {
+    std::int32_t j = 0;
+    for (int cell = 0; cell < cells; ++cell) {
+      while (j + 1 < qsgd_levels(bits) && level[j + 1] <= static_cast<float>(cell) * 0x1p-8f) ++j;
+      low[cell] = static_cast<float>(j);
+      lower[cell] = level[j];
+      width[cell] = level[j + 1] - level[j];
+    }
+  }
+};
+
+/// The histogram's cell of y = abs(v)/norm <= 1.
+template <class L>
+LPSGD_HD typename L::I level_cell(typename L::F y) {
+  const typename L::I cell = L::truncate(y * 256.0f);
+  const typename L::I last = typename L::I{} + (LevelTable::cells - 1);
+  return cell < last ? cell : last;
+}
+
+template <class L>
+LPSGD_HD typename L::I optimal_code(const LevelTable& table, typename L::F v, float divisor,
+                                    typename L::I half, int bits) {
+  const typename L::F y = magnitude<L>(v) / divisor;
+  const typename L::I cell = level_cell<L>(y);
+  const typename L::I low = L::truncate(L::gather(table.low, cell));
+  const typename L::F fraction = (y - L::gather(table.lower, cell)) / L::gather(table.width, cell);
+  return qsgd_signed<L>(v, low + dithers_up<L>(half, fraction), bits);
+}
+
+template <class L>
+LPSGD_HD typename L::F optimal_value(const LevelTable& table, typename L::I code, float norm, int bits) {
+  return qsgd_scaled<L>(L::gather(table.level, code & qsgd_levels(bits)), code, norm, bits);
+}
+
+}  // namespace lpsgd

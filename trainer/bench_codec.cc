@@ -1,0 +1,173 @@
+// `lpsgd bench codec`: each codec's speed on one core beside memcpy of the same array in the same run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "core/buffer.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/philox.h"
+#include "quant/codec.h"
+#include "trainer/commands.h"
+
+namespace lpsgd {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t contributions = 4;
+
+const char* const default_codecs[] = {
+    "{kind: qsgd, bits: 2, bucket: 512}",
+    "{kind: qsgd, bits: 4, bucket: 512}",
+    "{kind: qsgd, bits: 8, bucket: 512}",
+    "{kind: qsgd, bits: 16, bucket: 8192}",
+    "{kind: qsgd, bits: 4, levels: interval}",
+    "{kind: qsgd, bits: 4, levels: exponential}",
+    "{kind: qsgd, bits: 4, levels: optimal}",
+    "{kind: onebit, bucket: 64}",
+    "{kind: sign, bucket: 512}",
+    "{kind: topk, density: 0.01}",
+    "{kind: dynamic8}",
+    "none",
+    "fp16",
+    "bf16",
+};
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+/// Bell-shaped values, as gradients are, of a pattern long enough that no cache or predictor learns it.
+void fill(std::span<float> values, std::uint32_t stream) {
+  const std::size_t pattern = std::min<std::size_t>(values.size(), std::size_t{1} << 20);
+  PhiloxSequence random(1, RandomUse::dataset, stream);
+  for (std::size_t i = 0; i < pattern; ++i)
+    values[i] = (random.uniform() + random.uniform() + random.uniform() - 1.5f) * 0.01f;
+  for (std::size_t at = pattern; at < values.size(); at += pattern)
+    std::memcpy(values.data() + at, values.data(), std::min(pattern, values.size() - at) * sizeof(float));
+}
+
+class CodecBench {
+ public:
+  CodecBench(std::int64_t elements, std::int64_t repeats)
+      : n_(elements),
+        repeats_(repeats),
+        values_(static_cast<std::size_t>(n_)),
+        residual_(static_cast<std::size_t>(n_)),
+        sum_(static_cast<std::size_t>(n_)) {
+    fill(values_, 0);
+  }
+
+  ordered_json results = ordered_json::array();
+
+  void run(const CodecSpec& spec) {
+    const auto codec = make_codec(spec);
+    const std::int64_t bucket = codec->bucket({"bench", TensorKind::bias, {n_}, n_, 0});
+    const std::size_t encoded = codec->encoded_bytes(n_, bucket);
+    const std::int64_t array = 4 * n_;
+    const auto bytes = static_cast<std::int64_t>(encoded);
+    float* residual = codec->error_feedback() ? residual_.data() : nullptr;
+    std::vector<Buffer<std::byte>> sent;
+    std::vector<const std::byte*> received;
+    for (std::size_t r = 0; r < contributions; ++r) {
+      sent.emplace_back(encoded);
+      const CodingContext context{1, 0, 0, static_cast<std::uint32_t>(r), 1};
+      codec->encode(values_.data(), nullptr, n_, 0, bucket, context, sent.back().data());
+      received.push_back(sent.back().data());
+    }
+    Buffer<std::byte> out(encoded);
+    const CodingContext context{1, 0, 0, 0, 2};
+    const std::string name = to_text(spec);
+    const std::int64_t residual_bytes = residual ? 2 * array : 0;
+
+    std::fill(residual_.begin(), residual_.end(), 0.0f);
+    measure(name, "encode", array + residual_bytes + bytes,
+            [&] { codec->encode(values_.data(), residual, n_, 0, bucket, context, out.data()); });
+    std::fill(sum_.begin(), sum_.end(), 0.0f);
+    measure(name, "decode_add", bytes + 2 * array,
+            [&] { codec->decode(received[0], n_, bucket, true, sum_.data()); });
+    const auto all = static_cast<std::int64_t>(contributions);
+    const double fused = measure(name, "reduce4", all * bytes + residual_bytes + bytes, [&] {
+      codec->reduce(received, residual, n_, 0, bucket, context, out.data());
+    });
+    const double parts =
+        measure(name, "reduce4_in_parts", all * bytes + (2 * all + 2) * array + residual_bytes + bytes, [&] {
+          for (std::size_t r = 0; r < contributions; ++r)
+            codec->decode(received[r], n_, bucket, r > 0, sum_.data());
+          for (float& x : sum_) x *= 1.0f / static_cast<float>(contributions);
+          codec->encode(sum_.data(), residual, n_, 0, bucket, context, out.data());
+        });
+    results[results.size() - 2]["speedup_over_parts"] = parts / fused;
+  }
+
+ private:
+  /// Times `body`, a memcpy of the array before each run of it. Returns its median seconds.
+  double measure(const std::string& codec, const char* operation, std::int64_t bytes_moved,
+                 const std::function<void()>& body) {
+    std::vector<double> seconds, copies;
+    for (std::int64_t i = -1; i < repeats_; ++i) {  // the first warms up
+      const double t0 = now_seconds();
+      std::memcpy(copy_.data(), values_.data(), values_.size() * sizeof(float));
+      const double t1 = now_seconds();
+      body();
+      const double t2 = now_seconds();
+      if (i < 0) continue;
+      copies.push_back(t1 - t0);
+      seconds.push_back(t2 - t1);
+    }
+    const double mine = median(seconds), copy = median(copies);
+    // What memory lets through, as the copy shows it: it reads and writes the array.
+    const double limit = static_cast<double>(bytes_moved) / (8.0 * static_cast<double>(n_)) * copy;
+    results.push_back({{"name", fmt::format("{} {}", operation, codec)},
+                       {"operation", operation},
+                       {"codec", codec},
+                       {"elements", n_},
+                       {"seconds", mine},
+                       {"seconds_min", *std::min_element(seconds.begin(), seconds.end())},
+                       {"bytes_moved", bytes_moved},
+                       {"memcpy_seconds", copy},
+                       {"ratio_to_memcpy", copy / mine},
+                       {"fraction_of_memory_limit", limit / mine}});
+    return mine;
+  }
+
+  const std::int64_t n_, repeats_;
+  Buffer<float> values_, residual_, sum_, copy_{static_cast<std::size_t>(n_)};
+};
+
+std::string table(const ordered_json& results) {
+  std::string out = fmt::format("{:<17} {:>9} {:>9} {:>8} {:>12} {:>9}  {}\n", "operation", "ms", "memcpy ms",
+                                "ratio", "memory limit", "speed-up", "codec");
+  for (const ordered_json& r : results)
+    out += fmt::format(
+        "{:<17} {:>9.2f} {:>9.2f} {:>8.3f} {:>12.3f} {:>9}  {}\n", r["operation"].get<std::string>(),
+        1e3 * r["seconds"].get<double>(), 1e3 * r["memcpy_seconds"].get<double>(),
+        r["ratio_to_memcpy"].get<double>(), r["fraction_of_memory_limit"].get<double>(),
+        r.contains("speedup_over_parts") ? fmt::format("{:.2f}x", r["speedup_over_parts"].get<double>()) : "",
+        r["codec"].get<std::string>());
+  return out +
+         "ratio: memcpy's seconds over the operation's; memory limit: the part of memcpy's bandwidth that it "
+         "uses\n";
+}
+
+}  // namespace
+
+std::string bench_codec_command(const BenchCodecArguments& arguments) {
+  std::vector<CodecSpec> specs;
+  std::vector<std::string> texts = arguments.codecs;
+  if (texts.empty()) texts.assign(std::begin(default_codecs), std::end(default_codecs));
+  for (const std::string& text : texts)
+    specs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
+  CodecBench bench(arguments.elements, arguments.repeats);
+  for (const CodecSpec& spec : specs) bench.run(spec);
+  return arguments.json ? bench.results.dump(2) + "\n" : table(bench.results);
+}
+
+}  // namespace lpsgd
