@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "comm/exchange.h"
 #include "comm/transport.h"
 #include "nn/network.h"
 
@@ -29,6 +31,15 @@ Seconds mean_over_ranks(Transport& transport, const Seconds& mine);
 /// Sums over ranks, in rank order. Collective.
 BatchMetrics sum_over_ranks(Transport& transport, const BatchMetrics& mine);
 std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t mine);
+std::vector<CodingError> sum_over_ranks(Transport& transport, const std::vector<CodingError>& mine);
+
+/// A tensor's codec in one epoch (docs/exchange.md).
+struct TensorCoding {
+  std::string name;
+  double error = 0;         // norm of what coding lost over the norm of the gradients
+  double residual = 0;      // norm of the residual, root of the mean square over steps and ranks
+  std::uint64_t bytes = 0;  // on the wire, all ranks
+};
 
 struct EpochRecord {
   std::int64_t epoch = 0, step = 0;              // finished epochs, steps since the start
@@ -38,6 +49,7 @@ struct EpochRecord {
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks, this epoch
   bool replicas_equal = true, replicas_compared = true;
   bool simulated = false;
+  std::vector<TensorCoding> coding;  // with metrics.codec_error
 
   double samples_per_second() const;
   std::string json() const;  // one line, no newline
