@@ -73,7 +73,7 @@ void run(const Arguments& a) {
     if (s == 0) network.take_times();
     const double cpu_before = cpu_seconds();
     const double t0 = lpsgd::now_seconds();
-    network.forward_train(inputs, labels);
+    network.forward_train({inputs, labels}, s + 2);
     const double t1 = lpsgd::now_seconds();
     network.backward({});
     const double t2 = lpsgd::now_seconds();

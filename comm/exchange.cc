@@ -69,7 +69,7 @@ struct Exchange::Impl {
 Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
                      const std::vector<CodecSpec>& codecs, std::span<float> gradients,
                      std::vector<std::size_t> announce_order, const ExchangeOptions& given)
-    : options(given), order(std::move(announce_order)), shared{transport, {}, given.seed, 0, {}, 0, {}} {
+    : options(given), order(std::move(announce_order)), shared{transport, {}, given.seed, 0, {}, 0, {}, {}} {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
   require(options.chunk_bytes > 0 && options.pack_bytes >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");
@@ -97,6 +97,8 @@ Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
     in_flight_.push_back(make_unit_in_flight(options.collective, shared));
     for (std::size_t u = place; u < plan_.size(); u += places) in_flight_.back()->reserve(plan_[u]);
   }
+  if (options.trace)
+    shared.trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared.tensors, places);
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -242,7 +244,8 @@ void Exchange::Impl::run_step() {
       moved = true;
       break;
     }
-    for (; oldest < next && in_flight_[oldest % places]->done(); ++oldest) moved = true;
+    for (; oldest < next && in_flight_[oldest % places]->done(); ++oldest, moved = true)
+      in_flight_[oldest % places]->finish();
     if (moved) {
       backoff.reset();
       moved_at = 0;
@@ -274,7 +277,8 @@ NonFinite Exchange::Impl::check_finite() {
   require(!open_, "check_finite() while a step is open");
   const auto tensors = static_cast<std::int64_t>(shared.tensors.size());
   std::int64_t lowest = tensors;
-  bool seen_by_all = options.collective != Collective::simulated;  // there, means differ from rank to rank
+  // Otherwise means differ from rank to rank, or the transport does not promise that they are the same.
+  bool seen_by_all = options.collective == Collective::reduce_broadcast;
   for (std::int64_t t = tensors - 1; t >= 0; --t) {
     const ExchangeTensor& tensor = shared.tensors[static_cast<std::size_t>(t)];
     const bool carried = tensor.codec->carries_non_finite();

@@ -20,6 +20,8 @@
 
 namespace lpsgd {
 
+class Trace;
+
 enum class Collective : std::uint8_t { reduce_broadcast, allreduce, simulated };
 
 struct ExchangeOptions {
@@ -30,6 +32,7 @@ struct ExchangeOptions {
   std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
   int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
   bool measure_error = false;          // fill ExchangeStats::errors
+  Trace* trace = nullptr;              // where spans go, if anywhere; outlives the exchange
 };
 
 /// Sums of squares over the steps and values of one tensor on this rank, round 1: what was coded is gradient

@@ -50,14 +50,14 @@ class ReduceBroadcast final : public UnitInFlight {
     if (incoming_.size() < incoming) incoming_ = Buffer<std::byte>(incoming);
   }
 
-  void start(const Unit& unit, std::size_t number) override {
-    unit_ = &unit;
-    tag_ = static_cast<int>(number % 8192) * 2;
+  void begin() override {
+    tag_ = static_cast<int>(number_ % 8192) * 2;
     encoded_ = 0;
     reduced_ = false;
     undecoded_ = ranks_;
     std::fill(decoded_.begin(), decoded_.end(), false);
     sends_.clear();
+    const Unit& unit = *unit_;
     const std::size_t own_bytes = unit.message_bytes(rank_);
     std::byte* incoming = incoming_.data();
     for (int r = 0; r < ranks_; ++r) {
@@ -145,7 +145,7 @@ class ReduceBroadcast final : public UnitInFlight {
   void reduce() {
     const std::span<const Segment> segments = unit_->owned_by(rank_);
     const std::span<std::byte> mean = message(means_, rank_);
-    shared_.clock.run(CodecClock::Work::reduce, count(segments), ranks_, [&] {
+    coded(CodecClock::Work::reduce, count(segments), ranks_, [&] {
       for (const Segment& segment : segments) {
         ExchangeTensor& tensor = shared_.tensors[segment.tensor];
         if (tensor.untouched) continue;
@@ -181,10 +181,7 @@ class AllReduce final : public UnitInFlight {
     if (unit.segments.size() > 1 && packed_.size() < n) packed_ = Buffer<float>(n);
   }
 
-  void start(const Unit& unit, std::size_t) override {
-    unit_ = &unit;
-    done_ = false;
-  }
+  void begin() override { done_ = false; }
 
   bool advance() override {
     if (done_) return false;
@@ -194,14 +191,14 @@ class AllReduce final : public UnitInFlight {
     float* values =
         segments.size() > 1 ? packed_.data() : shared_.tensors[first.tensor].gradient + first.first;
     if (request_ == no_request) {
-      shared_.clock.run(CodecClock::Work::encode, n, 1, [&] { gather(values); });
+      coded(CodecClock::Work::encode, n, 1, [&] { gather(values); });
       request_ = shared_.transport.iallreduce({values, static_cast<std::size_t>(n)});
       shared_.bytes_sent += shared_.transport.ring_share(static_cast<std::size_t>(n) * sizeof(float));
       return true;
     }
     if (!shared_.transport.test(request_)) return false;
     request_ = no_request;
-    shared_.clock.run(CodecClock::Work::decode, n, 1, [&] { scatter(values); });
+    coded(CodecClock::Work::decode, n, 1, [&] { scatter(values); });
     done_ = true;
     return true;
   }
@@ -249,10 +246,7 @@ class Simulated final : public UnitInFlight {
     if (summed_.size() < summed(unit)) summed_ = Buffer<float>(summed(unit));
   }
 
-  void start(const Unit& unit, std::size_t) override {
-    unit_ = &unit;
-    done_ = false;
-  }
+  void begin() override { done_ = false; }
 
   bool advance() override {
     if (done_) return false;
@@ -301,8 +295,19 @@ void CodecClock::add(Work work, double values, int ranks, double start, double e
   }
 }
 
+void UnitInFlight::start(const Unit& unit, std::size_t number) {
+  unit_ = &unit;
+  number_ = number;
+  if (shared_.trace) started_ = now_seconds();
+  begin();
+}
+
+void UnitInFlight::finish() {
+  if (shared_.trace) shared_.trace->carried(number_, started_, now_seconds());
+}
+
 void UnitInFlight::encode(std::span<const Segment> segments, std::byte* message) {
-  shared_.clock.run(CodecClock::Work::encode, count(segments), 1, [&] {
+  coded(CodecClock::Work::encode, count(segments), 1, [&] {
     for (const Segment& segment : segments) {
       ExchangeTensor& tensor = shared_.tensors[segment.tensor];
       tensor.stage();
@@ -322,7 +327,7 @@ void UnitInFlight::encode(std::span<const Segment> segments, std::byte* message)
 }
 
 void UnitInFlight::decode(std::span<const Segment> segments, const std::byte* message) {
-  shared_.clock.run(CodecClock::Work::decode, count(segments), 1, [&] {
+  coded(CodecClock::Work::decode, count(segments), 1, [&] {
     for (const Segment& segment : segments) {
       ExchangeTensor& tensor = shared_.tensors[segment.tensor];
       const bool finite = tensor.untouched

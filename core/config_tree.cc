@@ -7,11 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
+#include <optional>
 
 #include "core/config.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace lpsgd::config {
 
@@ -122,7 +122,37 @@ struct Converter {
   }
 };
 
+/// The first byte that is no UTF-8, if any.
+std::optional<std::size_t> not_utf8(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+    const unsigned char lead = byte(i);
+    const std::size_t more = lead < 0x80                   ? 0
+                             : lead >= 0xc2 && lead < 0xe0 ? 1
+                             : lead >= 0xe0 && lead < 0xf0 ? 2
+                             : lead >= 0xf0 && lead < 0xf5 ? 3
+                                                           : text.size();
+    if (more >= text.size() - i) return i;
+    for (std::size_t k = 1; k <= more; ++k)
+      if ((byte(i + k) & 0xc0) != 0x80) return i;
+    // No overlong forms, surrogates, or numbers beyond Unicode's last.
+    if ((lead == 0xe0 && byte(i + 1) < 0xa0) || (lead == 0xed && byte(i + 1) >= 0xa0) ||
+        (lead == 0xf0 && byte(i + 1) < 0x90) || (lead == 0xf4 && byte(i + 1) >= 0x90))
+      return i;
+    i += more + 1;
+  }
+  return std::nullopt;
+}
+
 Value parse(const std::string& text, const std::string& source, bool is_option) {
+  if (const auto bad = not_utf8(text)) {
+    const std::size_t line_start = text.rfind('\n', *bad) + 1;  // 0 on the first line
+    const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*bad), '\n') + 1;
+    fail(is_option ? Origin{source, 0, 0}
+                   : Origin{source, static_cast<int>(line), static_cast<int>(*bad - line_start) + 1},
+         "", fmt::format("byte 0x{:02x} is not UTF-8 text", static_cast<unsigned char>(text[*bad])));
+  }
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     Converter converter{source, is_option};
@@ -245,12 +275,11 @@ Value parse_text(const std::string& text, const std::string& source) {
 }
 
 Value parse_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in) text << in.rdbuf();
-  if (!in || (text.str().empty() && in.bad()))
-    throw ConfigError(fmt::format("{}: cannot be read: {}", path, std::generic_category().message(errno)));
-  return parse_text(text.str(), path);
+  try {
+    return parse_text(read_file(path), path);
+  } catch (const FileError& e) {
+    throw ConfigError(e.what());
+  }
 }
 
 void apply_override(Value& root, const std::string& assignment) {
@@ -276,6 +305,8 @@ void apply_override(Value& root, const std::string& assignment) {
              fmt::format("is a list of {}; '{}' is no position in it", node->items.size(), word));
       node = &node->items[std::stoul(word)];
     } else {
+      if (node->is_scalar() && node->scalar == "none")
+        *node = Value::map();  // `augment: none`, `codec: none`
       if (node->is_scalar()) {
         fail(at, path.substr(0, begin ? begin - 1 : 0),
              fmt::format("is '{}', not a map; it has no key '{}'", node->scalar, word));

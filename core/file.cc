@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 #include <utility>
 
@@ -71,6 +72,17 @@ void write_file(const std::string& path, std::span<const std::span<const std::by
 void write_file(const std::string& path, const std::string& text) {
   const std::span<const std::byte> piece = std::as_bytes(std::span(text));
   write_file(path, std::span(&piece, 1));
+}
+
+void replace_file(const std::string& path, const std::string& text) {
+  const std::string fresh = path + ".new";
+  try {
+    write_file(fresh, text);
+    if (std::rename(fresh.c_str(), path.c_str()) != 0) fail(path, "cannot be written");
+  } catch (...) {
+    std::remove(fresh.c_str());
+    throw;
+  }
 }
 
 void sync_folder(const std::string& path) {

@@ -96,8 +96,12 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
                 fmt::format("its header of {} bytes goes past the end ({} bytes in all)", length, bytes_));
     const std::uint64_t data_bytes = bytes_ - 8 - length;
     const std::byte* data = base + 8 + length;
-    if (reinterpret_cast<std::uintptr_t>(data) % alignof(float) != 0)
-      malformed(path, "its data is not aligned to 4 bytes");
+    if (reinterpret_cast<std::uintptr_t>(data) % alignof(float) !=
+        0) {  // a writer that does not pad its header
+      aligned_ = Buffer<std::byte>(data_bytes);
+      std::copy_n(data, data_bytes, aligned_.data());
+      data = aligned_.data();
+    }
     const ordered_json header = parse_header(path, {reinterpret_cast<const char*>(base + 8), length});
 
     std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/buffer.h"
+
 namespace lpsgd {
 
 /// A float32 tensor of a safetensors file.
@@ -22,7 +24,7 @@ struct StoredTensor {
 class SafetensorsFile {
  public:
   /// FileError "path: what is wrong" on anything that is not a well-formed file: header past the end,
-  /// overlapping or misaligned offsets, sizes that do not match shapes, duplicate names, invalid UTF-8 or
+  /// overlapping offsets, sizes that do not match shapes, duplicate names, invalid UTF-8 or
   /// JSON.
   explicit SafetensorsFile(const std::string& path);
   ~SafetensorsFile();
@@ -40,6 +42,7 @@ class SafetensorsFile {
   std::string path_;
   void* map_ = nullptr;
   std::size_t bytes_ = 0;
+  Buffer<std::byte> aligned_;  // a copy of the data, where the file's is not aligned
   std::vector<StoredTensor> tensors_;
   std::map<std::string, std::string> metadata_;
 };

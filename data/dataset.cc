@@ -20,6 +20,7 @@ struct Entry {
 
 constexpr Entry table[] = {
     {"cifar10", open_cifar10, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
+    {"noise", open_noise, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
     {"shapes", open_shapes, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
 };
 
@@ -81,6 +82,9 @@ void fields(config::Visitor& visitor, DataOptions& options) {
   visitor.field("train_samples", options.train_samples,
                 "generated data sets: how many to make; others: only the first so many; 0: all", samples);
   visitor.field("test_samples", options.test_samples, "the same of the test split", samples);
+  visitor.field("image", options.image, "`noise`: height, width and channels of its images",
+                {.min = 1, .max = 65536});
+  visitor.field("classes", options.classes, "`noise`: how many classes", {.min = 1, .max = 1'000'000});
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split, std::uint32_t seed) {
@@ -92,8 +96,14 @@ std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split sp
 Normalization normalization(const DataOptions& options, std::int64_t channels) {
   Normalization out{options.mean, options.std};
   if (const Entry* entry = find(options.dataset)) {
-    if (out.mean.empty()) out.mean.assign(std::begin(entry->mean), std::end(entry->mean));
-    if (out.std.empty()) out.std.assign(std::begin(entry->std), std::end(entry->std));
+    // `noise` is the same in every channel, however many there are.
+    const auto fill = [&](std::vector<double>& values, const double(&own)[3]) {
+      if (!values.empty()) return;
+      values.assign(std::begin(own), std::end(own));
+      if (std::string_view(entry->name) == "noise") values.resize(static_cast<std::size_t>(channels), own[0]);
+    };
+    fill(out.mean, entry->mean);
+    fill(out.std, entry->std);
   }
   check_channels("mean", out.mean, channels);
   check_channels("std", out.std, channels);

@@ -41,6 +41,8 @@ struct DataOptions {
   std::vector<double> mean, std;  // per channel, of pixels / 255; empty: the data set's own default
   std::int64_t train_samples = 0,
                test_samples = 0;  // generated: how many to make; others: use only the first; 0: all
+  std::vector<std::int64_t> image{224, 224, 3};  // `noise`: height, width, channels
+  std::int64_t classes = 1000;                   // `noise`
 };
 void fields(config::Visitor& visitor, DataOptions& options);  // section `data`
 

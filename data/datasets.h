@@ -17,4 +17,8 @@ std::shared_ptr<const Dataset> open_cifar10(const DataOptions& options, Split sp
 /// and 4,000 for testing, label i mod 10. See shapes.cc.
 std::shared_ptr<const Dataset> open_shapes(const DataOptions& options, Split split, std::uint32_t seed);
 
+/// Uniform random bytes of the size that `data.image` asks, `data.classes` classes, by default 512 for
+/// training and 128 for testing: for measuring time, not accuracy. See noise.cc.
+std::shared_ptr<const Dataset> open_noise(const DataOptions& options, Split split, std::uint32_t seed);
+
 }  // namespace lpsgd

@@ -41,7 +41,7 @@ class Evaluator {
   }
 
   Result run() {
-    Result r = disjunction();
+    Result r = choice();
     skip();
     if (at_ != text_.size()) fail(fmt::format("'{}' is not understood", text_.substr(at_)));
     return r;
@@ -82,6 +82,14 @@ class Evaluator {
     fail(fmt::format("'{}' is neither true nor false", show(r)));
   }
 
+  Result choice() {
+    Result a = disjunction();
+    if (!take("if")) return a;
+    const bool condition = truth(disjunction());
+    if (!take("else")) fail("'else' is missing");
+    Result b = choice();
+    return condition ? a : b;
+  }
   Result disjunction() {
     Result a = conjunction();
     while (take("or")) {
@@ -147,7 +155,7 @@ class Evaluator {
   }
   Result factor() {
     if (take("(")) {
-      Result r = disjunction();
+      Result r = choice();
       if (!take(")")) fail("')' is missing");
       return r;
     }

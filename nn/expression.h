@@ -1,6 +1,6 @@
 // Expressions in network files: "$n", "2 * $width", "$stride != 1 or not $norm". Values are integers, true or
-// false, and words. Operators, from loose to tight: or, and, not, == != < <= > >=, + -, * / %, unary -;
-// division rounds towards zero and must come out even.
+// false, and words. Operators, from loose to tight: A if C else B, or, and, not, == != < <= > >=, + -, * / %,
+// unary -; division rounds towards zero and must come out even.
 #pragma once
 
 #include <map>

@@ -32,18 +32,13 @@ struct GraphBuffer {
   float initial = 0;
 };
 
-struct GraphTensor {
-  Init init = Init::zeros;
-  std::int64_t fan = 1;
-};
-
 struct Graph {
   std::string name;
   Shape input;
   std::int64_t classes = 0;
   std::vector<Node> nodes;
   std::vector<TensorInfo> tensors;
-  std::vector<GraphTensor> inits;  // beside `tensors`
+  std::vector<Init> inits;  // beside `tensors`
   std::vector<GraphBuffer> buffers;
   std::int64_t parameters = 0;
   std::int64_t arena = 0;  // floats, padding included

@@ -40,7 +40,8 @@ void fields(config::Visitor& v, FileOptions& o) {
   const auto nothing = [] { return Value(); };
   v.field("name", o.name, "what `show` and the run's folder call it");
   v.required();
-  v.field("input", o.input, "shape of one sample: [H, W, C] or [features]", {.min = 1, .max = 1 << 20});
+  v.field("input", o.input, "shape of one sample: [H, W, C], [frames, features] or [features]",
+          {.min = 1, .max = 1 << 20});
   v.required();
   v.field("classes", o.classes, "the last layer's features; the loss is softmax cross-entropy over them",
           {.min = 1, .max = 1 << 24});
@@ -97,9 +98,10 @@ class GraphReader {
     FileOptions options;
     config::read(value, "", options, config::Environment::keep);
     const Origin at = origin_of(value, "input");
-    if (options.input.size() != 1 && options.input.size() != 3)
+    if (options.input.empty() || options.input.size() > 3)
       config::fail(at, "input",
-                   fmt::format("expected [H, W, C] or [features], got {} numbers", options.input.size()));
+                   fmt::format("expected [H, W, C], [frames, features] or [features], got {} numbers",
+                               options.input.size()));
     if (!elements_of(options.input)) config::fail(at, "input", "is too large");
     graph_.name = options.name;
     graph_.input = options.input;
@@ -379,7 +381,7 @@ class GraphReader {
       if (!elements) misfit(fmt::format("its {} {} is too large", p.suffix, shape_text(p.shape)));
       node.tensors.push_back(graph_.tensors.size());
       graph_.tensors.push_back({name + "." + p.suffix, p.kind, p.shape, *elements, graph_.arena});
-      graph_.inits.push_back({p.init, p.fan});
+      graph_.inits.push_back(p.init);
       graph_.parameters += *elements;
       graph_.arena += (*elements + arena_step - 1) / arena_step * arena_step;
       if (graph_.parameters > max_parameters) misfit("the network has too many parameters");
@@ -397,7 +399,7 @@ class GraphReader {
   void finish(std::size_t last, const Value& value) const {
     const Node& end = graph_.nodes[last];
     if (last == 0) config::fail(origin_of(value, "layers"), "layers", "the network has no layer");
-    if (end.shape.size() != 1 || end.shape[0] != graph_.classes)
+    if (end.shape.size() > 2 || end.shape.back() != graph_.classes)
       config::fail(end.origin, fmt::format("layer '{}'", end.name),
                    fmt::format("the last layer gives {}, but the network has {} classes",
                                shape_text(end.shape), graph_.classes));

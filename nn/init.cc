@@ -11,20 +11,18 @@
 namespace lpsgd {
 
 void initialize(const TensorInfo& tensor, std::uint32_t index, std::uint32_t seed, Init init,
-                std::int64_t fan, std::span<float> values) {
-  if (init == Init::zeros || init == Init::ones) {
-    std::fill(values.begin(), values.end(), init == Init::ones ? 1.0f : 0.0f);
+                std::span<float> values) {
+  if (init.kind == Init::Kind::constant) {
+    std::fill(values.begin(), values.end(), static_cast<float>(init.scale));
     return;
   }
-  const double bound =
-      (init == Init::uniform_fan_in ? 1.0 : std::sqrt(2.0)) / std::sqrt(static_cast<double>(fan));
   std::vector<float> drawn(values.size());
   for (std::size_t e = 0; e < drawn.size(); e += 4) {
     const Philox4x32 block = philox4x32(static_cast<std::uint32_t>(e / 4), index, 0, 0, seed,
                                         static_cast<std::uint32_t>(RandomUse::weights));
     double draw[4];
     for (int i = 0; i < 4; ++i) draw[i] = (static_cast<double>(block.x[i]) + 0.5) * 0x1p-32;  // in (0, 1)
-    if (init == Init::uniform_fan_in) {
+    if (init.kind == Init::Kind::uniform) {
       for (double& d : draw) d = 2 * d - 1;
     } else {
       for (int i = 0; i < 4; i += 2) {
@@ -35,7 +33,7 @@ void initialize(const TensorInfo& tensor, std::uint32_t index, std::uint32_t see
       }
     }
     for (std::size_t i = 0; i < 4 && e + i < drawn.size(); ++i)
-      drawn[e + i] = static_cast<float>(draw[i] * bound);
+      drawn[e + i] = static_cast<float>(draw[i] * init.scale);
   }
   from_pytorch_order(tensor, drawn.data(), values.data());
 }

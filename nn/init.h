@@ -10,10 +10,9 @@
 
 namespace lpsgd {
 
-/// Fills `values` (memory order) with tensor number `index`'s initial weights. kaiming_normal_fan_out: normal
-/// with deviation sqrt(2 / fan) (He et al. 2015), by Box and Muller in double from words 2j, 2j+1 of each
-/// Philox block; uniform_fan_in: uniform in +-1/sqrt(fan), one word an element.
+/// Fills `values` (memory order) with tensor number `index`'s initial weights. Normal ones by Box and Muller
+/// in double from words 2j, 2j+1 of each Philox block; uniform ones take one word an element.
 void initialize(const TensorInfo& tensor, std::uint32_t index, std::uint32_t seed, Init init,
-                std::int64_t fan, std::span<float> values);
+                std::span<float> values);
 
 }  // namespace lpsgd

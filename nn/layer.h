@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -25,8 +26,16 @@ class Misfit : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// How a parameter starts (docs/networks.md).
-enum class Init : std::uint8_t { zeros, ones, kaiming_normal_fan_out, uniform_fan_in };
+/// How a parameter starts (docs/networks.md): all at `scale`, normal with deviation `scale`, or uniform in
+/// +-`scale`.
+struct Init {
+  enum class Kind : std::uint8_t { constant, normal, uniform } kind = Kind::constant;
+  double scale = 0;
+};
+/// Normal with deviation sqrt(2 / fan): He et al. 2015.
+Init he_normal(std::int64_t fan);
+/// Uniform in +-1/sqrt(fan): PyTorch's default for dense weights and biases.
+Init uniform_over(std::int64_t fan);
 
 /// A trainable tensor that a layer asks for.
 struct ParameterSpec {
@@ -34,7 +43,15 @@ struct ParameterSpec {
   TensorKind kind;
   Shape shape;  // PyTorch's order
   Init init;
-  std::int64_t fan = 1;  // the fan that `init` names
+};
+
+/// The options of layers that let a file say how their weights and biases start.
+struct InitOptions {
+  double deviation = 0;        // of weights; 0: the layer's own rule
+  std::optional<double> bias;  // every bias; nothing: the layer's own rule
+  void fields(config::Visitor& visitor);
+  Init weights(Init own) const;
+  Init biases(Init own) const;
 };
 
 /// A tensor that is kept with the model but not trained.
@@ -66,6 +83,7 @@ class Layer {
   virtual bool is_relu() const { return false; }
   virtual bool is_sum() const { return false; }    // an input's gradient is the output's gradient
   virtual bool in_place() const { return false; }  // the output may lie where the input lay
+  virtual bool backward_reads_input() const { return true; }
   virtual bool backward_reads_output() const { return false; }
   virtual bool fuses(Epilogue) const { return false; }
   virtual bool sums_gradients() const { return false; }  // backward takes any number of output gradients
@@ -99,8 +117,12 @@ std::unique_ptr<Layer> make_conv_layer();
 std::unique_ptr<Layer> make_dense_layer();
 std::unique_ptr<Layer> make_batch_norm_layer();
 std::unique_ptr<Layer> make_relu_layer();
+std::unique_ptr<Layer> make_sigmoid_layer();
 std::unique_ptr<Layer> make_tanh_layer();
+std::unique_ptr<Layer> make_dropout_layer();
+std::unique_ptr<Layer> make_lrn_layer();
 std::unique_ptr<Layer> make_add_layer();
+std::unique_ptr<Layer> make_concat_layer();
 std::unique_ptr<Layer> make_max_pool_layer();
 std::unique_ptr<Layer> make_average_pool_layer();
 std::unique_ptr<Layer> make_flatten_layer();

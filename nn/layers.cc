@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 
 #include "nn/layer.h"
 
@@ -14,8 +15,16 @@ std::span<const LayerKind> layer_kinds() {
       LayerKind{"batch_norm", "batch normalisation over N, H, W (Ioffe and Szegedy 2015)",
                 make_batch_norm_layer},
       LayerKind{"relu", "max(x, 0)", make_relu_layer},
+      LayerKind{"sigmoid", "1 / (1 + exp(-x))", make_sigmoid_layer},
       LayerKind{"tanh", "hyperbolic tangent", make_tanh_layer},
+      LayerKind{"dropout",
+                "sets values to 0 by chance in training and scales the others, so that the mean stays; drawn "
+                "by (seed, step, layer, place in the global batch)",
+                make_dropout_layer},
+      LayerKind{"lrn", "local response normalisation across channels (Krizhevsky et al. 2012)",
+                make_lrn_layer},
       LayerKind{"add", "elementwise sum of two or more inputs of one shape", make_add_layer},
+      LayerKind{"concat", "joins the channels (or features) of its inputs", make_concat_layer},
       LayerKind{"max_pool", "largest value of each window", make_max_pool_layer},
       LayerKind{"average_pool", "mean of each window", make_average_pool_layer},
       LayerKind{"flatten", "(H, W, C) to features, in PyTorch's order C, H, W", make_flatten_layer},
@@ -45,6 +54,31 @@ const Shape& Layer::image(std::span<const Shape> inputs) {
   const Shape& in = single(inputs);
   if (in.size() != 3) throw Misfit(fmt::format("takes an image (H, W, C), got {}", shape_text(in)));
   return in;
+}
+
+Init he_normal(std::int64_t fan) {
+  return {Init::Kind::normal, std::sqrt(2.0) / std::sqrt(static_cast<double>(fan))};
+}
+
+Init uniform_over(std::int64_t fan) {
+  return {Init::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(fan))};
+}
+
+void InitOptions::fields(config::Visitor& v) {
+  v.field("init_deviation", deviation, "initial weights: normal with this deviation; 0: by the rule above",
+          {.min = 0});
+  v.custom(
+      "init_bias", "number", "initial biases: all this number; none: by the rule above",
+      [&](const config::Value& value, const std::string& path) { bias = config::to_number(value, path); },
+      [] { return config::Value(); });
+}
+
+Init InitOptions::weights(Init own) const {
+  return deviation > 0 ? Init{Init::Kind::normal, deviation} : own;
+}
+
+Init InitOptions::biases(Init own) const {
+  return bias ? Init{Init::Kind::constant, *bias} : own;
 }
 
 void size_field(config::Visitor& visitor, const char* key, Size2& size, const char* help,

@@ -31,18 +31,16 @@ struct Network::Impl {
   std::vector<NamedBuffer> buffers;
   std::span<float> parameters, gradients;
   float* input = nullptr;
-  std::int64_t input_elements = 0, classes = 0;
-  const float* logits = nullptr;
+  std::int64_t input_elements = 0, frames = 1;  // frames: scored ones of a sample at most
+  std::span<const float> logits;
   std::vector<Step> steps;
   std::unique_ptr<LossOp> loss;
   BatchMetrics metrics;
   bool trained = false;  // the last forward was forward_train
 
   void build(const Graph& graph);
-  Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, float* values,
-               float* gradient_arena);
-  void forward(std::span<const float> inputs, std::span<const std::int32_t> labels, std::int64_t valid,
-               bool training);
+  Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, float* arena);
+  void forward(const Samples& samples, const Pass& pass);
 };
 
 namespace {
@@ -60,15 +58,15 @@ float* allocate_for(Backend& backend, std::int64_t per_sample, std::int64_t batc
 
 }  // namespace
 
-Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, float* values,
-                            float* gradient_arena) {
+Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, float* arena) {
   const std::int64_t batch = options.batch;
-  const auto value = [&](std::size_t v) { return values + plan.values[v].offset * batch; };
-  const auto gradient = [&](std::size_t g) { return gradient_arena + plan.gradients[g].offset * batch; };
+  const auto value = [&](std::size_t v) { return arena + plan.values[v].offset * batch; };
+  const auto gradient = [&](std::size_t g) { return arena + plan.gradients[g].offset * batch; };
   const Node& node = graph.nodes[step.node];
   Binding b;
   b.batch = batch;
   b.training = !options.inference_only;
+  b.random = {options.seed, static_cast<std::uint32_t>(step.node), options.first};
   b.shape = node.shape;
   b.output = value(step.output);
   for (std::size_t i = 0; i < step.inputs.size(); ++i) {
@@ -98,7 +96,6 @@ void Network::Impl::build(const Graph& graph) {
   const Plan plan = make_plan(graph, training);
   tensors = graph.tensors;
   announce_order = plan.announce_order;
-  classes = graph.classes;
   input_elements = elements_of(graph.input).value_or(0) * options.batch;
 
   const auto arena = static_cast<std::size_t>(graph.arena);
@@ -110,18 +107,19 @@ void Network::Impl::build(const Graph& graph) {
     std::fill(buffers.back().values.begin(), buffers.back().values.end(), b.initial);
   }
   for (std::size_t t = 0; t < tensors.size(); ++t)
-    initialize(tensors[t], static_cast<std::uint32_t>(t), options.seed, graph.inits[t].init,
-               graph.inits[t].fan,
+    initialize(tensors[t], static_cast<std::uint32_t>(t), options.seed, graph.inits[t],
                parameters.subspan(static_cast<std::size_t>(tensors[t].offset),
                                   static_cast<std::size_t>(tensors[t].elements)));
 
-  float* values = allocate_for(*backend, plan.value_arena, options.batch);
-  float* gradient_arena = training ? allocate_for(*backend, plan.gradient_arena, options.batch) : nullptr;
-  input = values + plan.values[0].offset * options.batch;
-  logits = values + plan.values[plan.value_of.back()].offset * options.batch;
-  loss = backend->softmax_cross_entropy(
-      logits, training ? gradient_arena + plan.gradients[0].offset * options.batch : nullptr, options.batch,
-      classes);
+  float* activations = allocate_for(*backend, plan.arena, options.batch);
+  const auto value = [&](std::size_t v) { return activations + plan.values[v].offset * options.batch; };
+  const auto gradient = [&](std::size_t g) { return activations + plan.gradients[g].offset * options.batch; };
+  input = value(0);
+  const std::size_t last = plan.value_of.back();
+  logits = {value(last), static_cast<std::size_t>(plan.values[last].elements * options.batch)};
+  frames = plan.values[last].elements / graph.classes;
+  loss = backend->softmax_cross_entropy(logits.data(), training ? gradient(0) : nullptr, options.batch,
+                                        frames, graph.classes);
   for (const PlanStep& planned : plan.steps) {
     const Node& node = graph.nodes[planned.node];
     Step step;
@@ -130,39 +128,41 @@ void Network::Impl::build(const Graph& graph) {
       n = planned.output;
       step.name += "+" + graph.nodes[n].name;
     }
-    step.op = node.layer->make(*backend, bind(graph, plan, planned, values, gradient_arena));
+    step.op = node.layer->make(*backend, bind(graph, plan, planned, activations));
     step.backward = planned.backward;
     step.tensors = node.tensors;
     if (planned.sum_into) {
       std::vector<const float*> terms;
-      for (const std::size_t g : planned.output_gradients)
-        terms.push_back(gradient_arena + plan.gradients[g].offset * options.batch);
-      const Plan::Place& into = plan.gradients[*planned.sum_into];
-      step.sum = backend->sum(gradient_arena + into.offset * options.batch, std::move(terms),
-                              into.elements * options.batch);
+      for (const std::size_t g : planned.output_gradients) terms.push_back(gradient(g));
+      step.sum = backend->sum(gradient(*planned.sum_into), std::move(terms),
+                              planned.relu ? value(planned.output) : nullptr,
+                              plan.gradients[*planned.sum_into].elements * options.batch);
     }
     steps.push_back(std::move(step));
   }
   backend->seal();
 }
 
-void Network::Impl::forward(std::span<const float> inputs, std::span<const std::int32_t> labels,
-                            std::int64_t valid, bool training) {
-  require(inputs.size() == static_cast<std::size_t>(input_elements), "a batch has the network's input shape");
-  require(labels.size() == static_cast<std::size_t>(options.batch), "a batch has one label a sample");
-  require(valid >= 0 && valid <= options.batch, "valid samples are part of the batch");
+void Network::Impl::forward(const Samples& samples, const Pass& pass) {
+  require(samples.inputs.size() == static_cast<std::size_t>(input_elements),
+          "a batch has the network's input shape");
+  require(samples.labels.size() == static_cast<std::size_t>(options.batch * frames),
+          "a batch has one label a sample, or a frame");
+  require(samples.lengths.empty() || samples.lengths.size() == static_cast<std::size_t>(options.batch),
+          "a batch has one length a sample, or none");
+  require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
   backend->enter();
-  std::memcpy(input, inputs.data(), inputs.size_bytes());
+  std::memcpy(input, samples.inputs.data(), samples.inputs.size_bytes());
   for (Step& step : steps) {
     const ScopedTimer timer(step.forward_seconds);
-    step.op->forward(training);
+    step.op->forward(pass);
   }
-  const LossOp::Sums sums = loss->forward(labels, valid);
+  const LossOp::Sums sums = loss->forward(pass, samples.labels);
   metrics.loss += sums.loss;
   metrics.top1 += sums.top1;
   metrics.top5 += sums.top5;
-  metrics.samples += valid;
-  trained = training;
+  metrics.samples += sums.scored;
+  trained = pass.training;
 }
 
 Network::Network(const NetworkSpec& spec, const NetworkOptions& options) : impl_(std::make_unique<Impl>()) {
@@ -192,14 +192,13 @@ const std::vector<std::size_t>& Network::announce_order() const {
   return impl_->announce_order;
 }
 
-void Network::forward_train(std::span<const float> inputs, std::span<const std::int32_t> labels) {
+void Network::forward_train(const Samples& samples, std::int64_t step) {
   require(!impl_->options.inference_only, "an inference-only network does not train");
-  impl_->forward(inputs, labels, impl_->options.batch, true);
+  impl_->forward(samples, {true, static_cast<std::uint32_t>(step), impl_->options.batch, samples.lengths});
 }
 
-void Network::forward_eval(std::span<const float> inputs, std::span<const std::int32_t> labels,
-                           std::int64_t valid) {
-  impl_->forward(inputs, labels, valid, false);
+void Network::forward_eval(const Samples& samples, std::int64_t valid) {
+  impl_->forward(samples, {false, 0, valid, samples.lengths});
 }
 
 void Network::backward(const std::function<void(std::size_t)>& announce) {
@@ -224,7 +223,7 @@ BatchMetrics Network::take_metrics() {
 }
 
 std::span<const float> Network::logits() const {
-  return {impl_->logits, static_cast<std::size_t>(impl_->options.batch * impl_->classes)};
+  return impl_->logits;
 }
 
 std::vector<OperationTime> Network::take_times() {

@@ -54,7 +54,15 @@ struct NamedBuffer {
   std::span<float> values;
 };
 
-/// Sums over the samples seen since take_metrics().
+/// This rank's part of a global batch.
+struct Samples {
+  std::span<const float> inputs;         // (batch, input shape...); tokens are numbers, too
+  std::span<const std::int32_t> labels;  // (batch); (batch, frames) where each frame has its class scores
+  /// Frames of each sequence, from 1; what lies behind is not looked at. Empty: all are full.
+  std::span<const std::int32_t> lengths = {};
+};
+
+/// Sums over the samples seen since take_metrics(); over frames where each frame is scored.
 struct BatchMetrics {
   double loss = 0;  // sum over samples of the cross-entropy
   std::int64_t top1 = 0, top5 = 0, samples = 0;
@@ -68,7 +76,8 @@ struct OperationTime {
 
 struct NetworkOptions {
   std::int64_t batch = 1;       // samples per call, this rank's part
-  std::uint32_t seed = 1;       // initial weights
+  std::int64_t first = 0;       // the first one's position in the global batch, for dropout
+  std::uint32_t seed = 1;       // initial weights and dropout
   int threads = 1;              // of the CPU backend, for this rank
   bool inference_only = false;  // no gradients, no backward
 };
@@ -88,15 +97,15 @@ class Network {
   /// The order in which backward announces the tensors: the same on every rank and in every step.
   const std::vector<std::size_t>& announce_order() const;
 
-  /// inputs: (batch, H, W, C) float32; labels: batch class numbers. In training mode batch norm uses the
-  /// batch's own statistics and updates the running ones; in evaluation the first `valid` samples count.
-  void forward_train(std::span<const float> inputs, std::span<const std::int32_t> labels);
-  void forward_eval(std::span<const float> inputs, std::span<const std::int32_t> labels, std::int64_t valid);
+  /// In training batch norm uses the batch's own statistics and updates the running ones, and dropout draws
+  /// by `step`, counted from the run's start; in evaluation the first `valid` samples count.
+  void forward_train(const Samples& samples, std::int64_t step);
+  void forward_eval(const Samples& samples, std::int64_t valid);
   /// Gradients of the mean loss over the batch of the last forward_train. Calls announce(tensor) as soon as
   /// that tensor's gradient is final, in announce_order().
   void backward(const std::function<void(std::size_t)>& announce);
   BatchMetrics take_metrics();
-  /// Class scores (batch, classes) of the last forward, before the softmax.
+  /// Class scores of the last forward before the softmax: (batch, classes) or (batch, frames, classes).
   std::span<const float> logits() const;
   std::vector<OperationTime> take_times();
 

@@ -12,12 +12,19 @@
 
 namespace lpsgd {
 
+/// What a pass over the network is about.
+struct Pass {
+  bool training = false;                  // batch norm uses and records the batch's statistics, dropout drops
+  std::uint32_t step = 0;                 // of the run, counted from 0
+  std::int64_t valid = 0;                 // samples that count: the first ones
+  std::span<const std::int32_t> lengths;  // of each sequence in frames; empty: all are full
+};
+
 /// A planned operation. forward() and backward() work on the memory it was planned with.
 class Op {
  public:
   virtual ~Op() = default;
-  /// `training`: batch norm uses and records the batch's statistics.
-  virtual void forward(bool training) = 0;
+  virtual void forward(const Pass& pass) = 0;
   /// Reads the output's gradient(s); writes the inputs' gradients and the parameters'.
   virtual void backward() = 0;
 };
@@ -36,10 +43,17 @@ struct InputView {
   float* gradient = nullptr;
 };
 
+/// What an operation's random draws depend on beside the step.
+struct RandomPlace {
+  std::uint32_t seed = 0, layer = 0;
+  std::int64_t first = 0;  // the first sample's position in the global batch
+};
+
 /// The memory that an operation is planned with. Device memory for a device backend.
 struct Binding {
   std::int64_t batch = 1;
   bool training = true;  // backward will be called
+  RandomPlace random;
   std::vector<InputView> inputs;
   Shape shape;  // of the output
   float* output = nullptr;
@@ -72,20 +86,27 @@ struct BatchNormDesc {
   double eps = 1e-5, momentum = 0.1;
 };
 
-enum class Activation : std::uint8_t { relu, tanh };
+enum class Activation : std::uint8_t { relu, sigmoid, tanh };
 
-/// The loss: softmax cross-entropy of logits (batch, classes).
+/// y = x * (k + alpha / size * sum of x^2 over `size` channels around)^-beta.
+struct LrnDesc {
+  std::int64_t size = 5;
+  double alpha = 1e-4, beta = 0.75, k = 1;
+};
+
+/// The loss: softmax cross-entropy of logits (batch, frames, classes), the mean over what is scored: each
+/// sample's frames within its length.
 class LossOp {
  public:
   struct Sums {
     double loss = 0;
-    std::int64_t top1 = 0, top5 = 0;
+    std::int64_t top1 = 0, top5 = 0, scored = 0;
   };
   virtual ~LossOp() = default;
-  /// Sums over the first `valid` samples. A label's rank is the number of classes with a greater score, or
-  /// an equal one and a lower index.
-  virtual Sums forward(std::span<const std::int32_t> labels, std::int64_t valid) = 0;
-  /// Writes (softmax - onehot) / batch for the labels of the last forward.
+  /// Sums over the pass's valid samples. A label's rank is the number of classes with a greater score, or an
+  /// equal one and a lower index.
+  virtual Sums forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
+  /// Writes (softmax - onehot) / scored for the labels of the last forward, 0 for what is not scored.
   virtual void backward() = 0;
 };
 
@@ -106,13 +127,19 @@ class Backend {
   virtual std::unique_ptr<Op> batch_norm(const Binding& binding, const BatchNormDesc& desc) = 0;
   virtual std::unique_ptr<Op> activation(const Binding& binding, Activation kind) = 0;
   virtual std::unique_ptr<Op> add(const Binding& binding) = 0;
+  /// Joins the inputs' last dimension.
+  virtual std::unique_ptr<Op> concat(const Binding& binding) = 0;
+  virtual std::unique_ptr<Op> dropout(const Binding& binding, double probability) = 0;
+  virtual std::unique_ptr<Op> lrn(const Binding& binding, const LrnDesc& desc) = 0;
   virtual std::unique_ptr<Op> pool(const Binding& binding, const PoolDesc& desc) = 0;
   /// (N, H, W, C) to (N, C, H, W), so that a flattened image has PyTorch's order of features.
   virtual std::unique_ptr<Op> channels_first(const Binding& binding) = 0;
-  /// into = sum of `terms`; `into` may be one of them.
-  virtual std::unique_ptr<Op> sum(float* into, std::vector<const float*> terms, std::int64_t elements) = 0;
+  /// into = sum of `terms`, 0 where `mask` is not positive (null: nowhere); `into` may be one of them.
+  virtual std::unique_ptr<Op> sum(float* into, std::vector<const float*> terms, const float* mask,
+                                  std::int64_t elements) = 0;
   virtual std::unique_ptr<LossOp> softmax_cross_entropy(const float* logits, float* gradient,
-                                                        std::int64_t batch, std::int64_t classes) = 0;
+                                                        std::int64_t batch, std::int64_t frames,
+                                                        std::int64_t classes) = 0;
 };
 
 /// The backend over oneDNN and OpenMP.

@@ -59,8 +59,11 @@ class Planner {
   Plan run() {
     count_readers();
     make_steps();
+    find_needs();
+    count_backward_reads();
     place_values();
     if (training_) plan_backward();
+    plan_.arena = arena_.high_water();
     return std::move(plan_);
   }
 
@@ -133,53 +136,75 @@ class Planner {
     return false;
   }
 
-  // ---- forward's memory
+  // ---- the memory of values: from forward's write to the last read, which may be backward's
+
+  /// Which values a gradient is asked for.
+  void find_needs() {
+    needs_.assign(graph_.nodes.size(), false);
+    for (const PlanStep& step : plan_.steps) {
+      bool needs = !graph_.nodes[step.node].tensors.empty() || (step.residual && needs_[*step.residual]);
+      for (const std::size_t v : step.inputs) needs = needs || needs_[v];
+      needs_[step.output] = needs;
+    }
+  }
+
+  /// Calls body(value) for every value that the step's backward reads.
+  template <class Body>
+  void backward_reads(const PlanStep& step, const Body& body) const {
+    if (!training_ || !needs_[step.output]) return;
+    const Layer& main = layer(step.node);
+    if (step.relu || main.backward_reads_output()) body(step.output);
+    if (main.backward_reads_input())
+      for (const std::size_t v : step.inputs) body(v);
+  }
+
+  void count_backward_reads() {
+    left_in_backward_.assign(graph_.nodes.size(), 0);
+    for (const PlanStep& step : plan_.steps)
+      backward_reads(step, [&](std::size_t v) { ++left_in_backward_[v]; });
+    ++left_in_backward_[plan_.value_of.back()];  // the caller reads the logits after the passes
+  }
+
+  void free_value(std::size_t v) { arena_.give_back(plan_.values[v].offset, plan_.values[v].elements); }
 
   void place_values() {
     const std::size_t count = graph_.nodes.size();
     plan_.values.resize(count);
     std::vector<std::size_t> reads(count, 0);  // of each value, by steps and the loss
-    std::vector<bool> keeps(count, false);     // backward reads the value where it was written
     for (const PlanStep& step : plan_.steps) {
       for (const std::size_t v : step.inputs) ++reads[v];
       if (step.residual) ++reads[*step.residual];
-      keeps[step.output] = step.relu || layer(step.node).backward_reads_output();
     }
-    keeps[0] = true;
     ++reads[plan_.value_of.back()];
 
-    OffsetAllocator arena;
-    const auto place = [&](std::size_t v) { plan_.values[v] = {arena.take(elements(v)), elements(v)}; };
+    const auto place = [&](std::size_t v) { plan_.values[v] = {arena_.take(elements(v)), elements(v)}; };
     std::vector<std::size_t> left = reads;
     place(0);
     for (const PlanStep& step : plan_.steps) {
       const std::size_t in = step.inputs[0];
-      const bool over = layer(step.node).in_place() && step.inputs.size() == 1 && reads[in] == 1 && in != 0 &&
-                        !(training_ && keeps[in]);
-      if (over) {
+      if (layer(step.node).in_place() && step.inputs.size() == 1 && reads[in] == 1 && in != 0 &&
+          left_in_backward_[in] == 0) {
         plan_.values[step.output] = plan_.values[in];
         continue;
       }
       place(step.output);
-      if (training_) continue;  // backward reads what forward wrote
       const auto done = [&](std::size_t v) {
-        if (--left[v] == 0) arena.give_back(plan_.values[v].offset, plan_.values[v].elements);
+        if (--left[v] == 0 && left_in_backward_[v] == 0) free_value(v);
       };
       for (const std::size_t v : step.inputs) done(v);
       if (step.residual) done(*step.residual);
     }
-    plan_.value_arena = arena.high_water();
   }
 
   // ---- backward
 
   std::size_t new_gradient(std::int64_t size) {
-    plan_.gradients.push_back({gradient_arena_.take(size), size});
+    plan_.gradients.push_back({arena_.take(size), size});
     uses_.push_back(0);
     return plan_.gradients.size() - 1;
   }
   void release(std::size_t g) {
-    if (uses_[g] == 0) gradient_arena_.give_back(plan_.gradients[g].offset, plan_.gradients[g].elements);
+    if (uses_[g] == 0) arena_.give_back(plan_.gradients[g].offset, plan_.gradients[g].elements);
   }
   void contribute(std::size_t value, std::size_t g) {
     if (!needs_[value]) return;
@@ -188,16 +213,15 @@ class Planner {
   }
 
   void plan_backward() {
-    needs_.assign(graph_.nodes.size(), false);
     pending_.resize(graph_.nodes.size());
-    for (const PlanStep& step : plan_.steps) {
-      bool needs = !graph_.nodes[step.node].tensors.empty() || (step.residual && needs_[*step.residual]);
-      for (const std::size_t v : step.inputs) needs = needs || needs_[v];
-      needs_[step.output] = needs;
+    contribute(plan_.value_of.back(), new_gradient(elements(plan_.value_of.back())));
+    for (std::size_t s = plan_.steps.size(); s-- > 0;) {
+      PlanStep& step = plan_.steps[s];
+      backward_step(step);
+      backward_reads(step, [&](std::size_t v) {
+        if (--left_in_backward_[v] == 0) free_value(v);
+      });
     }
-    contribute(plan_.value_of.back(), new_gradient(graph_.classes));
-    for (std::size_t s = plan_.steps.size(); s-- > 0;) backward_step(plan_.steps[s]);
-    plan_.gradient_arena = gradient_arena_.high_water();
   }
 
   void backward_step(PlanStep& step) {
@@ -226,7 +250,7 @@ class Planner {
     step.output_gradients = sources;
     std::vector<std::size_t> finished = sources;  // released at the end unless used on
 
-    if (sources.size() > 1 && !main.sums_gradients()) {
+    if ((sources.size() > 1 || step.relu) && !main.sums_gradients()) {
       step.sum_into = spare != no_gradient ? spare : new_gradient(size);
       if (spare == no_gradient) finished.push_back(*step.sum_into);
       spare = no_gradient;
@@ -270,9 +294,10 @@ class Planner {
   Plan plan_;
   std::vector<std::size_t> readers_;
   std::vector<bool> needs_;                        // per value: a gradient is asked for
+  std::vector<std::size_t> left_in_backward_;      // per value: reads of it yet to come in backward
   std::vector<std::vector<std::size_t>> pending_;  // per value: the parts of its gradient
   std::vector<std::size_t> uses_;                  // per gradient: values that wait for it
-  OffsetAllocator gradient_arena_;
+  OffsetAllocator arena_;
 };
 
 }  // namespace

@@ -37,7 +37,8 @@ struct PlanStep {
   // Backward, if it has any.
   bool backward = false;
   std::vector<std::size_t> output_gradients;
-  std::optional<std::size_t> sum_into;  // the output's gradients are summed here first, by an operation apart
+  /// The output's gradients are summed (and masked by the fused ReLU) here first, by an operation apart.
+  std::optional<std::size_t> sum_into;
   std::optional<std::size_t> masked;
   std::vector<std::optional<std::size_t>> input_gradients;
 };
@@ -46,12 +47,12 @@ struct Plan {
   struct Place {
     std::int64_t offset = 0, elements = 0;  // per sample; the arena holds `batch` times as much
   };
-  std::vector<PlanStep> steps;        // in forward's order; backward runs them the other way
-  std::vector<std::size_t> value_of;  // per node: the node whose memory holds its output (views)
-  std::vector<Place> values;          // per node that is its own value
-  std::vector<Place> gradients;       // buffers of backward; number 0 is the logits' gradient
-  std::int64_t value_arena = 0, gradient_arena = 0;  // floats per sample
-  std::vector<std::size_t> announce_order;           // tensors
+  std::vector<PlanStep> steps;              // in forward's order; backward runs them the other way
+  std::vector<std::size_t> value_of;        // per node: the node whose memory holds its output (views)
+  std::vector<Place> values;                // per node that is its own value
+  std::vector<Place> gradients;             // buffers of backward; number 0 is the logits' gradient
+  std::int64_t arena = 0;                   // floats per sample: values and gradients share it
+  std::vector<std::size_t> announce_order;  // tensors
 };
 
 Plan make_plan(const Graph& graph, bool training);

@@ -1,4 +1,4 @@
-// Shapes of one sample: (H, W, C) or (features). The batch is not part of them.
+// Shapes of one sample: (H, W, C), (frames, features) or (features). The batch is not part of them.
 #pragma once
 
 #include <cstdint>

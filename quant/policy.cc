@@ -43,7 +43,7 @@ void declare_codec(config::Visitor& v, CodecSpec& codec) {
 
 PolicyRule parse_rule(const config::Value& value, const std::string& path) {
   PolicyRule rule;
-  config::Reader reader(value, path);
+  config::Reader reader(value, path, config::Environment::keep);  // whoever loads a file expands
   reader.field("name", rule.name, "the tensor's name, a glob with * and ?");
   reader.custom(
       "kind", "kind", "the tensor's kind",

@@ -1,6 +1,7 @@
 #include "trainer/agree.h"
 
 #include <algorithm>
+#include <new>
 
 namespace lpsgd {
 
@@ -12,6 +13,8 @@ void together(Transport& transport, const std::function<void()>& body) {
     throw;  // the transport itself is broken: nothing can be compared over it
   } catch (const Error& e) {
     note = fmt::format("{} {}", e.exit_status(), e.what());
+  } catch (const std::bad_alloc&) {
+    note = "1 out of memory";
   } catch (const std::exception& e) {
     note = fmt::format("1 {}", e.what());
   }

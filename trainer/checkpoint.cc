@@ -43,6 +43,11 @@ ordered_json to_json(const BatchMetrics& m) {
   return {{"loss", m.loss}, {"top1", m.top1}, {"top5", m.top5}, {"samples", m.samples}};
 }
 
+ordered_json to_json(const Seconds& s);
+ordered_json to_json(const SecondsOfRanks& s) {
+  return {{"mean", to_json(s.mean)}, {"min", to_json(s.least)}, {"max", to_json(s.most)}};
+}
+
 ordered_json to_json(const Seconds& s) {
   return {{"total", s.total},
           {"data", s.data},
@@ -67,10 +72,27 @@ void from_json(const ordered_json& j, Seconds& s) {
        j.at("exposed_codec"), j.at("update"),   j.at("eval")};
 }
 
+/// Of everything but the checksum itself.
+std::string manifest_checksum(ordered_json manifest) {
+  manifest.erase("checksum");
+  const std::string text = manifest.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return checksum(std::as_bytes(std::span(text)));
+}
+
+void from_json(const ordered_json& j, SecondsOfRanks& s) {
+  from_json(j.at("mean"), s.mean);
+  from_json(j.at("min"), s.least);
+  from_json(j.at("max"), s.most);
+}
+
 ordered_json parse_manifest(const std::string& folder) {
   const std::string path = folder + "/manifest.json";
   ordered_json manifest = ordered_json::parse(read_file(path), nullptr, false);
   if (!manifest.is_object()) throw FileError(fmt::format("{}: is not a checkpoint's manifest", path));
+  if (!manifest.contains("format") || manifest["format"] != manifest_format)
+    throw FileError(fmt::format("{}: is not a manifest of format {}", path, manifest_format));
+  if (!manifest.contains("checksum") || manifest["checksum"] != manifest_checksum(manifest))
+    throw FileError(fmt::format("{}: is damaged: its checksum is not its own", path));
   return manifest;
 }
 
@@ -94,7 +116,15 @@ void write_model(const std::string& path, const TrainingState& state,
     to_pytorch_order(tensor, state.parameters.data() + tensor.offset, turned[t].data());
     stored.push_back({tensor.name, tensor.shape, turned[t]});
   }
-  for (const NamedBuffer& b : buffers) stored.push_back({b.name, b.shape, b.values});
+  // PyTorch's order: a module's running statistics follow its own parameters.
+  const auto module_of = [](const std::string& name) { return name.substr(0, name.rfind('.')); };
+  for (const NamedBuffer& b : buffers) {
+    const auto last = std::find_if(stored.rbegin(), stored.rend(), [&](const StoredTensor& s) {
+      return module_of(s.name) == module_of(b.name);
+    });
+    stored.insert(last == stored.rend() ? stored.end() : last.base(),
+                  StoredTensor{b.name, b.shape, b.values});
+  }
   write_safetensors(path, stored, {{"format", "pt"}});
 }
 
@@ -126,16 +156,20 @@ void write_manifest(const std::string& folder, const CheckpointMeta& meta,
   m["ranks"] = meta.ranks;
   m["seeds"] = {{"run", meta.seed}};
   m["schedule"] = {{"lr", meta.lr}};
-  m["data"] = {
-      {"epoch", meta.position.epoch}, {"batch", meta.position.batch}, {"batch_size", meta.batch_size}};
+  m["data"] = {{"epoch", meta.position.epoch},
+               {"batch", meta.position.batch},
+               {"batches", meta.batches},
+               {"batch_size", meta.batch_size}};
   m["epoch_so_far"] = {{"train", to_json(meta.so_far.train)},
                        {"seconds", to_json(meta.so_far.seconds)},
-                       {"bytes_sent", meta.so_far.bytes_sent}};
+                       {"bytes_sent", meta.so_far.bytes_sent},
+                       {"bytes_fp32", meta.so_far.bytes_fp32}};
   ordered_json& codecs = m["codecs"] = ordered_json::object();
   for (std::size_t t = 0; t < tensors.size(); ++t) codecs[tensors[t].name] = meta.codecs[t];
   ordered_json& files = m["files"] = ordered_json::object();
   files["model.safetensors"] = file_checksum(folder + "/model.safetensors");
   for (int r = 0; r < meta.ranks; ++r) files[state_name(r)] = file_checksum(folder + "/" + state_name(r));
+  m["checksum"] = manifest_checksum(m);
   write_file(folder + "/manifest.json", m.dump(2) + "\n");
 }
 
@@ -167,13 +201,23 @@ OldState read_state(const std::string& folder, const ordered_json& manifest, int
   return out;
 }
 
+bool is_checkpoint_name(std::string_view name) {
+  for (const auto& [prefix, digits] : {std::pair{"epoch-", 4u}, std::pair{"step-", 6u}}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view rest = name.substr(std::string_view(prefix).size());
+    return rest.size() >= digits && rest.find_first_not_of("0123456789") == std::string_view::npos;
+  }
+  return false;
+}
+
 /// All complete checkpoints, oldest first.
 std::vector<fs::path> all_checkpoints(const fs::path& root) {
   std::vector<std::tuple<std::int64_t, std::int64_t, fs::path>> found;
   std::error_code error;
   for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (!name.starts_with("epoch-") && !name.starts_with("step-")) continue;
+    // Others are the user's own, such as copies; a folder without a manifest is no checkpoint.
+    if (!is_checkpoint_name(name) || !fs::exists(it->path() / "manifest.json")) continue;
     const CheckpointMeta meta = read_manifest(it->path().string());
     found.emplace_back(meta.position.step, meta.position.epoch, it->path());
   }
@@ -203,25 +247,28 @@ CheckpointMeta read_manifest(const std::string& folder) {
   const ordered_json m = parse_manifest(folder);
   CheckpointMeta meta;
   try {
-    if (m.at("format") != manifest_format)
-      throw FileError(fmt::format("{}/manifest.json: format {} is not known; this program reads {}", folder,
-                                  m.at("format").dump(), manifest_format));
-    meta.position = {m.at("step"), m.at("epoch"), m.at("data").at("batch")};
-    meta.ranks = m.at("ranks");
-    meta.seed = m.at("seeds").at("run");
+    const auto count = [&](const ordered_json& number, std::uint64_t most = std::uint64_t{1} << 48) {
+      if (!number.is_number_unsigned() || number.get<std::uint64_t>() > most)
+        throw FileError(fmt::format("{}/manifest.json: {} is an impossible number", folder, number.dump()));
+      return number.get<std::int64_t>();
+    };
+    const ordered_json& data = m.at("data");
+    meta.position = {count(m.at("step")), count(m.at("epoch")), count(data.at("batch"))};
+    meta.ranks = static_cast<int>(count(m.at("ranks"), 1'000'000));
+    meta.seed = static_cast<std::uint32_t>(count(m.at("seeds").at("run"), 0xffffffffu));
     meta.lr = m.at("schedule").at("lr");
-    meta.batch_size = m.at("data").at("batch_size");
+    meta.batch_size = count(data.at("batch_size"));
+    meta.batches = count(data.at("batches"));
     const ordered_json& so_far = m.at("epoch_so_far");
     from_json(so_far.at("train"), meta.so_far.train);
     from_json(so_far.at("seconds"), meta.so_far.seconds);
     meta.so_far.bytes_sent = so_far.at("bytes_sent");
+    meta.so_far.bytes_fp32 = so_far.at("bytes_fp32");
     for (const auto& [name, codec] : m.at("codecs").items()) meta.codecs.push_back(codec.get<std::string>());
   } catch (const ordered_json::exception& e) {
     throw FileError(fmt::format("{}/manifest.json: is not a checkpoint's manifest: {}", folder, e.what()));
   }
-  if (meta.ranks < 1 || meta.ranks > 1'000'000 || meta.position.step < 0 || meta.position.epoch < 0 ||
-      meta.position.batch < 0)
-    throw FileError(fmt::format("{}/manifest.json: impossible ranks, step, epoch or batch", folder));
+  if (meta.ranks < 1) throw FileError(fmt::format("{}/manifest.json: names no ranks", folder));
   return meta;
 }
 
@@ -291,10 +338,13 @@ bool read_checkpoint(const std::string& folder, const CheckpointMeta& meta, int 
                      const std::vector<CodecSpec>& codecs, TrainingState& state) {
   const ordered_json manifest = parse_manifest(folder);
   const std::vector<TensorInfo>& tensors = *state.tensors;
+  const ordered_json& written = manifest.at("codecs");
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const ordered_json& written = manifest.at("codecs");
     const std::string now = to_text(codecs[t]);
-    if (written.contains(tensors[t].name) && written[tensors[t].name] != now)
+    if (!written.contains(tensors[t].name))
+      throw FileError(
+          fmt::format("{}: is of another network: it has no tensor '{}'", folder, tensors[t].name));
+    if (written[tensors[t].name] != now)
       throw FileError(fmt::format(
           "{}: was written with codec {} for '{}', the configuration says {}: their residuals differ", folder,
           written[tensors[t].name].get<std::string>(), tensors[t].name, now));

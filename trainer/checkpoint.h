@@ -24,8 +24,8 @@ struct Position {
 /// means for seconds.
 struct EpochSoFar {
   BatchMetrics train;
-  Seconds seconds;
-  std::uint64_t bytes_sent = 0;
+  SecondsOfRanks seconds;
+  std::uint64_t bytes_sent = 0, bytes_fp32 = 0;
 };
 
 /// One rank's training state, as views and copies.
@@ -42,6 +42,7 @@ struct CheckpointMeta {
   std::uint32_t seed = 0;
   int ranks = 1;
   std::int64_t batch_size = 0;
+  std::int64_t batches = 0;         // of an epoch
   double lr = 0;                    // of the next step
   std::vector<std::string> codecs;  // per tensor
 };

@@ -15,6 +15,7 @@ struct TrainArguments {
   std::string out;                     // empty: runs/<name>-<time>
   bool resume = false;
   std::optional<std::int64_t> steps;
+  std::string trace;  // folder; empty: none
   std::vector<std::string> command_line;
 };
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lpsgd_build.h"
+#include "trainer/json_text.h"
 #include "trainer/run_folder.h"
 
 namespace lpsgd {
@@ -95,11 +96,11 @@ std::string environment_json(Transport& transport, const std::vector<std::string
   ::gmtime_r(&now, &utc);
   std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", &utc);
   o["started"] = time;
-  return o.dump(2) + "\n";
+  return json_text(o, 2) + "\n";
 }
 
 std::string version_json() {
-  return build_and_libraries().dump(2);
+  return json_text(build_and_libraries(), 2);
 }
 
 std::string version_text() {

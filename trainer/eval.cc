@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "data/loader.h"
@@ -9,6 +8,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/commands.h"
 #include "trainer/evaluate.h"
+#include "trainer/json_text.h"
 #include "trainer/run_config.h"
 #include "trainer/run_folder.h"
 
@@ -16,10 +16,11 @@ namespace lpsgd {
 
 std::string eval_command(const EvalArguments& arguments) {
   const RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
-  const NetworkSpec spec(run.network);
+  const NetworkSpec spec = network_of(run);
   const auto seed = static_cast<std::uint32_t>(run.train.seed);
-  const auto dataset = open_dataset(run.data, Split::test, seed);
-  check_data(run, spec, *dataset);
+  std::shared_ptr<const Dataset> dataset;
+  with_places(run, [&] { dataset = open_dataset(run.data, Split::test, seed); });
+  check_data(run, spec, *dataset, Split::test);
 
   const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();
   Network network(spec,
@@ -43,7 +44,7 @@ std::string eval_command(const EvalArguments& arguments) {
                                     {"val_loss", m.loss / n},
                                     {"val_top1", top1},
                                     {"val_top5", top5}};
-  return o.dump() + "\n";
+  return json_text(o) + "\n";
 }
 
 }  // namespace lpsgd

@@ -51,7 +51,7 @@ BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedB
   loader.start(0);
   for (std::int64_t b = loader.batches(); b > 0; --b) {
     const Batch batch = loader.next();
-    network.forward_eval(batch.images, batch.labels, batch.valid);
+    network.forward_eval({batch.images, batch.labels}, batch.valid);
   }
   copy_values(saved, own);
   return network.take_metrics();

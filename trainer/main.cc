@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <new>
 
+#include "comm/transport.h"
 #include "core/error.h"
 #include "trainer/commands.h"
 #include "trainer/environment.h"
@@ -24,6 +25,14 @@ int run(int argc, char** argv) {
         ->allow_extra_args(false);
   };
 
+  const CLI::Validator whole_number(
+      [](const std::string& text) {
+        const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        return digits && text.size() <= 18 ? std::string()
+                                           : "expected a whole number from 0 on, got '" + text + "'";
+      },
+      "");
+
   lpsgd::TrainArguments train;
   train.command_line.assign(argv, argv + argc);
   CLI::App* train_command =
@@ -39,7 +48,13 @@ int run(int argc, char** argv) {
                        "stop after N steps in all, without evaluation; 0 writes the initial weights")
           ->type_name("N")
           ->take_last()
-          ->check(CLI::NonNegativeNumber);
+          ->check(whole_number);
+
+  train_command
+      ->add_option(
+          "--trace", train.trace,
+          "write a Chrome trace of each rank into this folder (a million spans at most: use --steps)")
+      ->type_name("DIR");
 
   lpsgd::ShowArguments show;
   CLI::App* show_command =
@@ -98,6 +113,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
+    if (lpsgd::launched_as().rank != 0) return e.get_exit_code() == 0 ? 0 : 2;  // rank 0 says it once
     return app.exit(e) == 0 ? 0 : 2;
   }
   const auto print = [](const std::string& text) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
@@ -29,14 +30,26 @@ void Seconds::add(const Seconds& more) {
   for (std::size_t i = 0; i < seconds_count; ++i) as_doubles(*this)[i] += as_doubles(more)[i];
 }
 
-Seconds mean_over_ranks(Transport& transport, const Seconds& mine) {
+void SecondsOfRanks::add(const SecondsOfRanks& more) {
+  mean.add(more.mean);
+  least.add(more.least);
+  most.add(more.most);
+}
+
+SecondsOfRanks over_ranks(Transport& transport, const Seconds& mine) {
   const std::size_t ranks = static_cast<std::size_t>(transport.size());
   std::vector<Seconds> all(ranks);
   transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  Seconds mean;
-  for (const Seconds& one : all) mean.add(one);
-  for (std::size_t i = 0; i < seconds_count; ++i) as_doubles(mean)[i] /= static_cast<double>(ranks);
-  return mean;
+  SecondsOfRanks out{{}, all[0], all[0]};
+  for (const Seconds& one : all) {
+    out.mean.add(one);
+    for (std::size_t i = 0; i < seconds_count; ++i) {
+      as_doubles(out.least)[i] = std::min(as_doubles(out.least)[i], as_doubles(one)[i]);
+      as_doubles(out.most)[i] = std::max(as_doubles(out.most)[i], as_doubles(one)[i]);
+    }
+  }
+  for (std::size_t i = 0; i < seconds_count; ++i) as_doubles(out.mean)[i] /= static_cast<double>(ranks);
+  return out;
 }
 
 BatchMetrics sum_over_ranks(Transport& transport, const BatchMetrics& mine) {
@@ -69,7 +82,7 @@ std::vector<CodingError> sum_over_ranks(Transport& transport, const std::vector<
 }
 
 double EpochRecord::samples_per_second() const {
-  const double busy = seconds.total - seconds.eval - seconds.other();
+  const double busy = seconds.mean.total - seconds.mean.eval - seconds.mean.other();
   return busy > 0 ? static_cast<double>(train.samples) / busy : 0;
 }
 
@@ -92,20 +105,19 @@ std::string EpochRecord::json() const {
   o["val_top5"] = percent(validation.top5, validation.samples);
   o["samples"] = train.samples;
   o["samples_per_s"] = samples_per_second();
-  ordered_json& s = o["seconds"];
-  s["total"] = seconds.total;
-  s["data"] = seconds.data;
-  s["forward"] = seconds.forward;
-  s["backward"] = seconds.backward;
-  s["encode"] = seconds.encode;
-  s["transfer"] = seconds.transfer;
-  s["decode"] = seconds.decode;
-  s["exposed_comm"] = seconds.exposed_comm;
-  s["update"] = seconds.update;
-  s["eval"] = seconds.eval;
-  s["other"] = seconds.other();
-  o["communication_s"] = seconds.communication();
-  o["computation_s"] = seconds.computation();
+  const auto parts = [](const Seconds& of) {
+    return ordered_json{{"total", of.total},     {"data", of.data},
+                        {"forward", of.forward}, {"backward", of.backward},
+                        {"encode", of.encode},   {"transfer", of.transfer},
+                        {"decode", of.decode},   {"exposed_comm", of.exposed_comm},
+                        {"update", of.update},   {"eval", of.eval}};
+  };
+  o["seconds"] = parts(seconds.mean);
+  o["seconds"]["other"] = seconds.mean.other();
+  o["seconds_min"] = parts(seconds.least);
+  o["seconds_max"] = parts(seconds.most);
+  o["communication_s"] = seconds.mean.communication();
+  o["computation_s"] = seconds.mean.computation();
   o["bytes_sent"] = bytes_sent;
   o["bytes_fp32"] = bytes_fp32;
   o["replicas_equal"] = replicas_compared ? ordered_json(replicas_equal) : ordered_json(nullptr);
@@ -125,11 +137,7 @@ MetricsFile::MetricsFile(std::string path, std::int64_t finished_epochs) : path_
         kept += line + '\n';
     }
   }
-  const std::string fresh = path_ + ".new";
-  write_file(fresh, kept);
-  std::error_code error;
-  std::filesystem::rename(fresh, path_, error);
-  if (error) throw FileError(fmt::format("{}: cannot be written: {}", path_, error.message()));
+  replace_file(path_, kept);
 }
 
 void MetricsFile::append(const EpochRecord& record) {

@@ -26,8 +26,15 @@ struct Seconds {
   double computation() const { return total - eval - other() - communication(); }
 };
 
-/// Means over ranks. Collective.
-Seconds mean_over_ranks(Transport& transport, const Seconds& mine);
+/// One epoch's seconds over ranks. After a resume within the epoch, least and most are sums of the parts'.
+struct SecondsOfRanks {
+  Seconds mean, least, most;
+
+  void add(const SecondsOfRanks& more);
+};
+
+/// Collective.
+SecondsOfRanks over_ranks(Transport& transport, const Seconds& mine);
 /// Sums over ranks, in rank order. Collective.
 BatchMetrics sum_over_ranks(Transport& transport, const BatchMetrics& mine);
 std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t mine);
@@ -42,10 +49,10 @@ struct TensorCoding {
 };
 
 struct EpochRecord {
-  std::int64_t epoch = 0, step = 0;              // finished epochs, steps since the start
-  double lr = 0;                                 // of the last step
-  BatchMetrics train, validation;                // sums over ranks
-  Seconds seconds;                               // means over ranks
+  std::int64_t epoch = 0, step = 0;  // finished epochs, steps since the start
+  double lr = 0;                     // of the last step
+  BatchMetrics train, validation;    // sums over ranks
+  SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks, this epoch
   bool replicas_equal = true, replicas_compared = true;
   bool simulated = false;

@@ -75,7 +75,7 @@ std::string quantize_command(const QuantizeArguments& arguments) {
     if (t.shape[1] < 1 || t.shape[1] > max_ranks)
       throw FileError(fmt::format("{}: tensor '{}' is of {} ranks; allowed: 1 to {}", arguments.in, t.name,
                                   t.shape[1], max_ranks));
-    groups[{t.shape[0], t.shape[1]}] = true;
+    if (t.shape[2] > 0) groups[{t.shape[0], t.shape[1]}] = true;
   }
   std::vector<Buffer<float>> means;
   std::uint64_t wire = 0;

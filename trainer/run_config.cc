@@ -38,6 +38,8 @@ void fields(Visitor& v, ExchangeConfig& o) {
   lpsgd::fields(v, o.policy);
   v.field("overlap", o.overlap, "exchange while backward goes on; false: after it");
   v.field("ranks", o.ranks, "with transport threads: how many ranks", Range{.min = 1, .max = 1024});
+  v.section("link", "a slower network, emulated inside the transport",
+            [&](Visitor& s) { fields(s, o.link); });
 }
 
 void fields(Visitor& v, CheckpointOptions& o) {
@@ -94,11 +96,24 @@ Value load_tree(const std::string& path, const std::vector<std::string>& overrid
   return root;
 }
 
-RunConfig from_tree(Value tree, const std::string& path, config::Environment environment) {
+/// Expands the environment variables of every quoted string.
+void expand(Value& value, const std::string& path) {
+  const auto inner = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
+  if (value.is_scalar() && value.quoted) value.scalar = config::to_string(value, path);
+  for (Value::Entry& e : value.entries) expand(e.value, inner(e.key));
+  for (std::size_t i = 0; i < value.items.size(); ++i) expand(value.items[i], fmt::format("{}[{}]", path, i));
+}
+
+RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::string>& overrides,
+                    config::Environment environment) {
   RunConfig run;
   run.name = std::filesystem::path(path).stem().string();
   run.tree = std::move(tree);
-  config::read(run.tree, "", run, environment);
+  run.overrides = overrides;
+  if (environment == config::Environment::expand)
+    for (Value::Entry& section : run.tree.entries)
+      if (section.key != "network") expand(section.value, section.key);  // its $names are parameters
+  config::read(run.tree, "", run, config::Environment::keep);
   return run;
 }
 
@@ -135,7 +150,7 @@ void fields(Visitor& v, RunConfig& run) {
 
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
                           config::Environment environment) {
-  return from_tree(load_tree(path, overrides), path, environment);
+  return from_tree(load_tree(path, overrides), path, overrides, environment);
 }
 
 RunConfig load_run_config_or_network(const std::string& path, const std::vector<std::string>& overrides) {
@@ -150,7 +165,7 @@ RunConfig load_run_config_or_network(const std::string& path, const std::vector<
   data.set("dataset", Value::plain("shapes"));
   outer.set("data", std::move(data));
   for (const std::string& o : overrides) config::apply_override(outer, o);
-  return from_tree(std::move(outer), path, config::Environment::keep);
+  return from_tree(std::move(outer), path, overrides, config::Environment::keep);
 }
 
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
@@ -177,7 +192,36 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
   }
 }
 
-void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset) {
+NetworkSpec network_of(const RunConfig& run) {
+  try {
+    return NetworkSpec(run.network);
+  } catch (const ConfigError& e) {
+    const std::string message = e.what();
+    if (message.find("--set ") != std::string::npos) throw;
+    std::string options;
+    for (const std::string& o : run.overrides)
+      if (o.starts_with("network")) options += fmt::format("{}--set {}", options.empty() ? "" : ", ", o);
+    if (options.empty()) throw;
+    throw ConfigError(fmt::format("{} (with {})", message, options));
+  }
+}
+
+void with_places(const RunConfig& run, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const ConfigError& e) {
+    const std::string message = e.what();
+    const std::string key = message.substr(0, message.find(':'));
+    const std::size_t dot = key.find('.');
+    if (dot == std::string::npos || message.substr(key.size(), 2) != ": " ||
+        run.tree.find(key.substr(0, dot)) == nullptr)
+      throw;
+    const config::Origin origin = origin_of(run, key.substr(0, dot), key.substr(dot + 1));
+    throw ConfigError(fmt::format("{}: {}", origin.text(), message));
+  }
+}
+
+void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split) {
   const std::vector<std::int64_t> image{dataset.height(), dataset.width(), dataset.channels()};
   if (network.input_shape() != image)
     config::fail(
@@ -189,6 +233,11 @@ void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset&
                  "network.classes",
                  fmt::format("the network tells {} classes apart, data set {} has {}", network.classes(),
                              run.data.dataset, dataset.classes()));
+  with_places(run, [&] { normalization(run.data, dataset.channels()); });
+  if (split == Split::train && dataset.size() < run.train.batch_size)
+    config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
+                 fmt::format("the training set has {} samples, fewer than one global batch of {}",
+                             dataset.size(), run.train.batch_size));
 }
 
 std::string resolved_text(const RunConfig& run) {

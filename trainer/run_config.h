@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "comm/exchange.h"
+#include "comm/link.h"
 #include "core/config.h"
 #include "data/dataset.h"
 #include "nn/network.h"
@@ -43,6 +45,7 @@ struct ExchangeConfig {
   PolicySpec policy;
   bool overlap = true;
   std::int64_t ranks = 1;  // transport: threads only
+  LinkSpec link;           // emulated; none by default
 };
 
 struct RunConfig {
@@ -55,8 +58,9 @@ struct RunConfig {
   CheckpointOptions checkpoint;
   MetricsOptions metrics;
 
-  std::string name;    // the file's name without folder and extension
-  config::Value tree;  // as written, overrides applied, the network in place of its path
+  std::string name;                    // the file's name without folder and extension
+  config::Value tree;                  // as written, overrides applied, the network in place of its path
+  std::vector<std::string> overrides;  // as given to --set
 };
 
 void fields(config::Visitor& visitor, RunConfig& run);
@@ -74,8 +78,16 @@ RunConfig load_run_config_or_network(const std::string& path, const std::vector<
 /// place.
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun);
 
-/// Whether network and data fit: image shape and number of classes. ConfigError.
-void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset);
+/// The network of the configuration. An error that an override may have caused names the option.
+NetworkSpec network_of(const RunConfig& run);
+
+/// Runs `body`; a ConfigError of it that begins with a key of the configuration ("data.mean: ...") gets that
+/// key's place.
+void with_places(const RunConfig& run, const std::function<void()>& body);
+
+/// Whether network and data fit: image shape, number of classes, mean and std, and a training set of at least
+/// one batch. ConfigError.
+void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split);
 
 /// The configuration as resolved: every key with the value in force, the network in place.
 std::string resolved_text(const RunConfig& run);

@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "trainer/agree.h"
 #include "trainer/environment.h"
+#include "trainer/json_text.h"
 
 namespace lpsgd {
 
@@ -42,16 +42,18 @@ std::string default_folder(const RunConfig& run) {
   const std::string stem =
       fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", run.name, fmt::localtime(std::time(nullptr)));
   std::string folder = stem;
-  for (int i = 2; fs::exists(folder); ++i) folder = fmt::format("{}-{}", stem, i);
+  std::error_code ignored;
+  fs::create_directories("runs", ignored);
+  // Whoever makes the folder has it: two runs may start within a second.
+  for (int i = 2; !fs::create_directory(folder, ignored) && fs::exists(folder); ++i)
+    folder = fmt::format("{}-{}", stem, i);
   return folder;
 }
 
 }  // namespace
 
-std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume,
-                            const std::vector<std::string>& command_line) {
+std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume) {
   std::string folder;
-  const std::string environment = environment_json(transport, command_line);
   together(transport, [&] {
     if (transport.rank() != 0) return;
     folder = out.empty() ? default_folder(run) : out;
@@ -63,12 +65,20 @@ std::string open_run_folder(Transport& transport, const RunConfig& run, const st
     if (holds_a_run && !resume)
       throw ConfigError(fmt::format(
           "--out {}: holds a run already; give --resume to go on with it, or another folder", folder));
-    write_file(folder + "/config.yaml", resolved_text(run));
-    write_file(folder + "/environment.json", environment);
   });
   for (const std::string& text : transport.all_gather_text(folder))
     if (!text.empty()) folder = text;
   return folder;
+}
+
+void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
+                  const std::vector<std::string>& command_line) {
+  const std::string environment = environment_json(transport, command_line);
+  together(transport, [&] {
+    if (transport.rank() != 0) return;
+    replace_file(folder + "/config.yaml", resolved_text(run));
+    replace_file(folder + "/environment.json", environment);
+  });
 }
 
 std::vector<std::string> metrics_lines(const std::string& folder) {
@@ -84,19 +94,23 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
   s["name"] = run.name;
   s["ranks"] = ranks;
   s["codec"] = to_text(run.exchange.policy.codec);
+  if (run.exchange.collective == Collective::simulated) s["simulated"] = true;
   ordered_json last, best;
   double seconds = 0, communication = 0, computation = 0, samples = 0;
   std::uint64_t sent = 0, fp32 = 0;
-  for (const std::string& line : records) {
-    last = ordered_json::parse(line);
-    if (best.is_null() || (last["val_top1"].is_number() && last["val_top1"] > best["val_top1"])) best = last;
-    seconds += last["seconds"]["total"].get<double>();
-    communication += last["communication_s"].get<double>();
-    computation += last["computation_s"].get<double>();
-    samples += last["samples"].get<double>();
-    sent += last["bytes_sent"].get<std::uint64_t>();
-    fp32 += last["bytes_fp32"].get<std::uint64_t>();
-  }
+  for (const std::string& line : records) try {
+      last = ordered_json::parse(line);
+      if (best.is_null() || (last["val_top1"].is_number() && last["val_top1"] > best["val_top1"]))
+        best = last;
+      seconds += last["seconds"]["total"].get<double>();
+      communication += last["communication_s"].get<double>();
+      computation += last["computation_s"].get<double>();
+      samples += last["samples"].get<double>();
+      sent += last["bytes_sent"].get<std::uint64_t>();
+      fp32 += last["bytes_fp32"].get<std::uint64_t>();
+    } catch (const ordered_json::exception&) {
+      throw FileError(fmt::format("{}/metrics.jsonl: '{}' is no epoch's record", folder, line.substr(0, 80)));
+    }
   s["epochs"] = records.size();
   s["step"] = last.is_null() ? ordered_json(0) : last["step"];
   s["val_top1"] = last.is_null() ? ordered_json() : last["val_top1"];
@@ -110,7 +124,7 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
   s["samples_per_s"] = communication + computation > 0 ? samples / (communication + computation) : 0.0;
   s["bytes_sent"] = sent;
   s["bytes_fp32"] = fp32;
-  write_file(folder + "/summary.json", s.dump(2) + "\n");
+  replace_file(folder + "/summary.json", json_text(s, 2) + "\n");
 }
 
 }  // namespace lpsgd

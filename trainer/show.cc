@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
-
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "trainer/commands.h"
+#include "trainer/json_text.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
@@ -14,7 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string json_text(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
+std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
                       int ranks) {
   ordered_json o;
   std::uint64_t total = 0;
@@ -45,10 +44,10 @@ std::string json_text(const NetworkSpec& spec, std::int64_t threshold, const std
   o["wire_bytes"] = total;
   o["layers"] = std::move(layers);
   o["tensors"] = std::move(tensors);
-  return o.dump(2) + "\n";
+  return json_text(o, 2) + "\n";
 }
 
-std::string table_text(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
+std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
                        int ranks) {
   std::string out = fmt::format("{}: {} parameters, {:.2f} MFLOP a sample forward\n\n", spec.name(),
                                 spec.parameters(), static_cast<double>(spec.flops()) * 1e-6);
@@ -85,13 +84,13 @@ std::string table_text(const NetworkSpec& spec, std::int64_t threshold, const st
 
 std::string show_command(const ShowArguments& arguments) {
   const RunConfig run = load_run_config_or_network(arguments.config, arguments.overrides);
-  const NetworkSpec spec(run.network);
+  const NetworkSpec spec = network_of(run);
   const std::int64_t threshold = min_elements(run.exchange.policy, spec.tensors());
   const std::vector<CodecSpec> codecs = assign_codecs(run.exchange.policy, spec.tensors());
   // Bytes depend on the number of ranks only where tables travel (qsgd's optimal levels).
   const int ranks = run.exchange.transport == TransportKind::threads ? static_cast<int>(run.exchange.ranks)
                                                                      : launched_as().size;
-  return (arguments.json ? json_text : table_text)(spec, threshold, codecs, ranks);
+  return (arguments.json ? show_json : show_table)(spec, threshold, codecs, ranks);
 }
 
 }  // namespace lpsgd

@@ -31,14 +31,20 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
   TrainCommand command;
   command.steps = arguments.steps;
   command.resume = arguments.resume;
-  command.out = open_run_folder(transport, run, arguments.out, arguments.resume, arguments.command_line);
+  command.command_line = arguments.command_line;
+  command.trace = arguments.trace;
+  command.out = open_run_folder(transport, run, arguments.out, arguments.resume);
   if (transport.rank() == 0) {
-    fmt::print("{} | {} parameters | {} rank{} over {} | {} | {}\n", spec.name(), spec.parameters(),
-               transport.size(), transport.size() > 1 ? "s" : "", transport.name(),
-               to_text(run.exchange.policy.codec), command.out);
+    fmt::print(
+        "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", spec.name(), spec.parameters(),
+        transport.size(), transport.size() > 1 ? "s" : "", transport.name(),
+        run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
+        to_text(run.exchange.policy.codec), command.out);
     std::fflush(stdout);
   }
-  train_rank(run, command, data, spec, transport);
+  if (!run.exchange.link.emulated()) return train_rank(run, command, data, spec, transport);
+  const std::unique_ptr<Transport> linked = make_linked_transport(transport, run.exchange.link);
+  train_rank(run, command, data, spec, *linked);
 }
 
 struct Prepared {
@@ -50,7 +56,7 @@ struct Prepared {
 /// Configuration and network: refused before anything starts.
 void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpirun, Prepared& out) {
   out.run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
-  out.spec = std::make_unique<NetworkSpec>(out.run.network);
+  out.spec = std::make_unique<NetworkSpec>(network_of(out.run));
   check_ranks(
       out.run,
       out.run.exchange.transport == TransportKind::threads ? static_cast<int>(out.run.exchange.ranks) : ranks,
@@ -59,9 +65,15 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
 
 void prepare_data(Prepared& out) {
   const auto seed = static_cast<std::uint32_t>(out.run.train.seed);
-  out.data.train = open_dataset(out.run.data, Split::train, seed);
-  out.data.test = open_dataset(out.run.data, Split::test, seed);
-  check_data(out.run, *out.spec, *out.data.train);
+  with_places(out.run, [&] {
+    out.data.train = open_dataset(out.run.data, Split::train, seed);
+    out.data.test = open_dataset(out.run.data, Split::test, seed);
+  });
+  check_data(out.run, *out.spec, *out.data.train, Split::train);
+  // The run's folder tells the values in force.
+  const Normalization used = normalization(out.run.data, out.data.train->channels());
+  out.run.data.mean = used.mean;
+  out.run.data.std = used.std;
 }
 
 int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "comm/exchange.h"
 #include "core/checksum.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/trace.h"
 #include "data/loader.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
@@ -41,12 +43,30 @@ LoaderOptions loader_options(const RunConfig& run, const Transport& transport, b
   return o;
 }
 
-ExchangeOptions exchange_options(const RunConfig& run) {
+/// What the main thread does in a step, as spans.
+struct StepTrace {
+  explicit StepTrace(Trace& to)
+      : trace(to),
+        steps(to.track("steps")),
+        compute(to.track("main thread")),
+        step(to.label("ProfilerStep#", "user_annotation")),
+        data(to.label("data", "cpu_op")),
+        forward(to.label("forward", "kernel")),
+        backward(to.label("backward", "kernel")),
+        exposed(to.label("exposed communication", "cpu_op")),
+        update(to.label("update", "kernel")) {}
+  Trace& trace;
+  Trace::Track steps, compute;
+  Trace::Label step, data, forward, backward, exposed, update;
+};
+
+ExchangeOptions exchange_options(const RunConfig& run, Trace* trace) {
   ExchangeOptions o;
   o.collective = run.exchange.collective;
   o.seed = static_cast<std::uint32_t>(run.train.seed);
   o.overlap = run.exchange.overlap;
   o.measure_error = run.metrics.codec_error;
+  o.trace = trace;
   return o;
 }
 
@@ -57,15 +77,18 @@ class RankTrainer {
       : run_(run),
         command_(command),
         transport_(transport),
+        trace_(command.trace.empty() ? nullptr : std::make_unique<Trace>()),
+        step_trace_(trace_ ? std::make_unique<StepTrace>(*trace_) : nullptr),
         codecs_(assign_codecs(run.exchange.policy, spec.tensors())),
         network_(spec, {.batch = run.train.batch_size / transport.size(),
+                        .first = run.train.batch_size / transport.size() * transport.rank(),
                         .seed = static_cast<std::uint32_t>(run.train.seed),
                         .threads = threads_per_rank(run, transport)}),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size()),
         train_loader_(data.train, run.data, loader_options(run, transport, true)),
         test_loader_(data.test, run.data, loader_options(run, transport, false)),
         exchange_(transport, network_.tensors(), codecs_, network_.gradients(), network_.announce_order(),
-                  exchange_options(run)),
+                  exchange_options(run, trace_.get())),
         checkpoints_(command.out),
         errors_(run.metrics.codec_error ? codecs_.size() : 0) {
     std::uint64_t encoded = 0;
@@ -78,12 +101,14 @@ class RankTrainer {
 
   void run() {
     const std::int64_t per_epoch = train_loader_.batches();
-    const std::int64_t total = run_.train.epochs * per_epoch;
-    const std::int64_t last = command_.steps ? std::min(*command_.steps, total) : total;
     const bool resumed = command_.resume && restore();
-    if (position_.batch > per_epoch)
-      throw FileError(fmt::format("the checkpoint is at batch {} of an epoch of {}: it is of other data",
-                                  position_.batch, per_epoch));
+    // Epochs done before a resume may have had another length.
+    const std::int64_t left = (run_.train.epochs - position_.epoch) * per_epoch - position_.batch;
+    const std::int64_t total = position_.step + std::max<std::int64_t>(0, left);
+    const std::int64_t last = command_.steps ? std::min(*command_.steps, total) : total;
+    if (position_.batch > 0)
+      rate_ = learning_rate(run_.schedule, position_.epoch * per_epoch + position_.batch - 1, per_epoch);
+    describe_run(transport_, command_.out, run_, command_.command_line);
     std::unique_ptr<MetricsFile> metrics;
     together(transport_, [&] {
       if (transport_.rank() == 0)
@@ -93,14 +118,16 @@ class RankTrainer {
     const bool by_steps = command_.steps && *command_.steps <= total;
     if (by_steps && position_.step >= last) {
       if (!resumed) save(step_checkpoint_name(position_.step));
-      progress.line(fmt::format("at step {}: nothing to do", position_.step));
+      progress.line(resumed ? fmt::format("at step {}: nothing to do", position_.step)
+                            : fmt::format("wrote the initial weights: checkpoint {}",
+                                          step_checkpoint_name(position_.step)));
       return;
     }
     EpochRecord newest;
     epoch_started_ = now_seconds();
     while (position_.epoch < run_.train.epochs) {
       train_loader_.start(position_.epoch, position_.batch);
-      while (position_.batch < per_epoch && position_.step < last) train_step(progress, last, per_epoch);
+      while (position_.batch < per_epoch && position_.step < last) train_step(progress, last);
       if (by_steps && position_.step == last) {
         save(step_checkpoint_name(position_.step));
         progress.line(fmt::format("stopped after step {}; checkpoint {}", position_.step,
@@ -119,6 +146,20 @@ class RankTrainer {
     });
   }
 
+  void write_trace() {
+    if (!trace_) return;
+    together(transport_, [&] {
+      std::error_code error;
+      std::filesystem::create_directories(command_.trace, error);
+      if (error)
+        throw FileError(fmt::format("--trace {}: cannot be made: {}", command_.trace, error.message()));
+      trace_->write(fmt::format("{}/rank{:04}.json", command_.trace, transport_.rank()), transport_.rank(),
+                    transport_.size());
+    });
+    if (transport_.rank() == 0 && trace_->dropped() > 0)
+      log::warn("the trace was full: {} spans were left out; --steps makes it shorter", trace_->dropped());
+  }
+
  private:
   bool restore() {
     std::optional<std::string> folder;
@@ -130,9 +171,12 @@ class RankTrainer {
       if (meta.seed != static_cast<std::uint32_t>(run_.train.seed))
         throw FileError(fmt::format("{}: was written with seed {}, the configuration says {}", *folder,
                                     meta.seed, run_.train.seed));
-      if (meta.batch_size != run_.train.batch_size && meta.position.batch != 0)
-        throw FileError(fmt::format("{}: stands inside an epoch of batches of {}, the configuration says {}",
-                                    *folder, meta.batch_size, run_.train.batch_size));
+      if (meta.position.batch != 0 &&
+          (meta.batch_size != run_.train.batch_size || meta.batches != train_loader_.batches()))
+        throw FileError(fmt::format(
+            "{}: stands inside an epoch of {} batches of {} samples, the configuration "
+            "makes it {} of {}",
+            *folder, meta.batches, meta.batch_size, train_loader_.batches(), run_.train.batch_size));
       TrainingState state = training_state();
       redistributed = read_checkpoint(*folder, meta, transport_.rank(), transport_.size(), codecs_, state);
       exchange_.set_state(state.residuals);
@@ -159,12 +203,18 @@ class RankTrainer {
             exchange_.state()};
   }
 
-  void train_step(Progress& progress, std::int64_t last, std::int64_t per_epoch) {
-    const double lr = learning_rate(run_.schedule, position_.step, per_epoch);
+  /// Of the next step: by epochs done, however many steps those had.
+  double rate() const {
+    const std::int64_t per_epoch = train_loader_.batches();
+    return learning_rate(run_.schedule, position_.epoch * per_epoch + position_.batch, per_epoch);
+  }
+
+  void train_step(Progress& progress, std::int64_t last) {
+    const double lr = rate_ = rate();
     const double t0 = now_seconds();
     const Batch batch = train_loader_.next();
     const double t1 = now_seconds();
-    network_.forward_train(batch.images, batch.labels);
+    network_.forward_train({batch.images, batch.labels}, position_.step);
     const double t2 = now_seconds();
     exchange_.begin(static_cast<std::uint32_t>(position_.step));
     network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
@@ -174,6 +224,16 @@ class RankTrainer {
     stop_if_not_finite();
     optimizer_.step(network_.parameters(), network_.gradients(), lr);
     const double t5 = now_seconds();
+
+    if (step_trace_) {
+      const StepTrace& s = *step_trace_;
+      s.trace.span(s.steps, s.step, t0, t5, position_.step);
+      s.trace.span(s.compute, s.data, t0, t1);
+      s.trace.span(s.compute, s.forward, t1, t2);
+      s.trace.span(s.compute, s.backward, t2, t3);
+      s.trace.span(s.compute, s.exposed, t3, t4);
+      s.trace.span(s.compute, s.update, t4, t5);
+    }
 
     const BatchMetrics m = network_.take_metrics();
     train_.loss += m.loss;
@@ -193,6 +253,8 @@ class RankTrainer {
     bytes_sent_ += stats.bytes_sent;
     if (!stats.errors.empty()) ++measured_steps_;
     for (std::size_t t = 0; t < stats.errors.size(); ++t) errors_[t].add(stats.errors[t]);
+    bytes_fp32_ +=
+        2 * static_cast<std::uint64_t>(transport_.size() - 1) * 4 * static_cast<std::uint64_t>(parameters_);
     ++position_.step;
     ++position_.batch;
     progress.step(position_.step, m.loss / static_cast<double>(m.samples), lr, t5 - t0,
@@ -222,15 +284,14 @@ class RankTrainer {
 
     const EpochSoFar whole = epoch_so_far();
     ++position_.epoch;
-    const std::int64_t steps = std::exchange(position_.batch, 0);
+    position_.batch = 0;
     record.epoch = position_.epoch;
     record.step = position_.step;
-    record.lr = learning_rate(run_.schedule, position_.step - 1, train_loader_.batches());
+    record.lr = rate_;
     record.train = whole.train;
     record.seconds = whole.seconds;
     record.bytes_sent = whole.bytes_sent;
-    record.bytes_fp32 = 2 * static_cast<std::uint64_t>(transport_.size() - 1) * 4 *
-                        static_cast<std::uint64_t>(parameters_) * static_cast<std::uint64_t>(steps);
+    record.bytes_fp32 = whole.bytes_fp32;
     record.simulated = run_.exchange.collective == Collective::simulated;
     record.coding = coding_of_epoch();
     together(transport_, [&] {
@@ -249,11 +310,11 @@ class RankTrainer {
         record.validation.loss / static_cast<double>(std::max<std::int64_t>(1, record.validation.samples)),
         percent(record.validation.top1, record.validation.samples),
         percent(record.validation.top5, record.validation.samples), record.samples_per_second(),
-        record.seconds.communication(), record.seconds.computation(),
+        record.seconds.mean.communication(), record.seconds.mean.computation(),
         record.replicas_compared && !record.replicas_equal ? " | REPLICAS DIFFER" : ""));
     train_ = {};
     seconds_ = {};
-    bytes_sent_ = 0;
+    bytes_sent_ = bytes_fp32_ = 0;
     carried_ = {};
     epoch_started_ = now_seconds();
     return record;
@@ -287,9 +348,9 @@ class RankTrainer {
     out.train.samples += train.samples;
     Seconds mine = seconds_;
     mine.total = now_seconds() - epoch_started_;
-    const Seconds mean = mean_over_ranks(transport_, mine);
-    out.seconds.add(mean);
+    out.seconds.add(over_ranks(transport_, mine));
     out.bytes_sent += sum_over_ranks(transport_, bytes_sent_);
+    out.bytes_fp32 += bytes_fp32_;
     return out;
   }
 
@@ -300,7 +361,8 @@ class RankTrainer {
     meta.seed = static_cast<std::uint32_t>(run_.train.seed);
     meta.ranks = transport_.size();
     meta.batch_size = run_.train.batch_size;
-    meta.lr = learning_rate(run_.schedule, position_.step, train_loader_.batches());
+    meta.batches = train_loader_.batches();
+    meta.lr = rate();
     for (const CodecSpec& codec : codecs_) meta.codecs.push_back(to_text(codec));
     if (position_.batch == 0) meta.so_far = {};
     const AveragedBuffers averaged(transport_, network_.buffers());
@@ -310,6 +372,8 @@ class RankTrainer {
   const RunConfig& run_;
   const TrainCommand& command_;
   Transport& transport_;
+  std::unique_ptr<Trace> trace_;
+  std::unique_ptr<StepTrace> step_trace_;
   std::vector<CodecSpec> codecs_;
   Network network_;
   Optimizer optimizer_;
@@ -322,8 +386,10 @@ class RankTrainer {
   int old_ranks_ = 0;
   BatchMetrics train_;
   Seconds seconds_;
-  std::uint64_t bytes_sent_ = 0, measured_steps_ = 0;
-  std::vector<CodingError> errors_;  // per tensor, this epoch
+  std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
+  std::uint64_t measured_steps_ = 0;
+  std::vector<CodingError> errors_;  // per tensor, of those steps
+  double rate_ = 0;                  // of the last step
   double epoch_started_ = 0, compression_ = 1;
   std::int64_t parameters_ = 0;
 };
@@ -335,6 +401,7 @@ void train_rank(const RunConfig& run, const TrainCommand& command, const TrainDa
   std::unique_ptr<RankTrainer> trainer;
   together(transport, [&] { trainer = std::make_unique<RankTrainer>(run, command, data, spec, transport); });
   trainer->run();
+  trainer->write_trace();
 }
 
 }  // namespace lpsgd

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/transport.h"
 #include "data/dataset.h"
@@ -16,6 +17,8 @@ struct TrainCommand {
   std::string out;                    // the run's folder, the same on every rank; made and checked already
   std::optional<std::int64_t> steps;  // stop after so many steps in all, without evaluation
   bool resume = false;
+  std::vector<std::string> command_line;
+  std::string trace;  // a folder for one Chrome trace per rank; empty: none
 };
 
 /// Data opened once per process and shared by its ranks.

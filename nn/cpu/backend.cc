@@ -32,8 +32,13 @@ void Context::seal() {
   scratchpads_.clear();
 }
 
-dnnl::primitive_attr user_scratchpad() {
+dnnl::primitive_attr user_scratchpad(bool relu) {
   dnnl::primitive_attr attr;
+  if (relu) {
+    dnnl::post_ops ops;
+    ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+    attr.set_post_ops(ops);
+  }
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attr;
 }
@@ -98,12 +103,20 @@ class CpuBackend final : public Backend {
     return make_pool(context_, b, desc);
   }
   std::unique_ptr<Op> channels_first(const Binding& b) override { return make_channels_first(context_, b); }
-  std::unique_ptr<Op> sum(float* into, std::vector<const float*> terms, std::int64_t elements) override {
-    return make_sum(context_, into, std::move(terms), elements);
+  std::unique_ptr<Op> concat(const Binding& b) override { return make_concat(context_, b); }
+  std::unique_ptr<Op> dropout(const Binding& b, double probability) override {
+    return make_dropout(context_, b, probability);
+  }
+  std::unique_ptr<Op> lrn(const Binding& b, const LrnDesc& desc) override {
+    return make_lrn(context_, b, desc);
+  }
+  std::unique_ptr<Op> sum(float* into, std::vector<const float*> terms, const float* mask,
+                          std::int64_t elements) override {
+    return make_sum(context_, into, std::move(terms), mask, elements);
   }
   std::unique_ptr<LossOp> softmax_cross_entropy(const float* logits, float* gradient, std::int64_t batch,
-                                                std::int64_t classes) override {
-    return make_loss(context_, logits, gradient, batch, classes);
+                                                std::int64_t frames, std::int64_t classes) override {
+    return make_loss(context_, logits, gradient, batch, frames, classes);
   }
 
  private:

@@ -38,7 +38,8 @@ class BatchNormOp final : public Op {
     }
   }
 
-  void forward(bool training) override {
+  void forward(const Pass& pass) override {
+    const bool training = pass.training;
     const float* weight = b_.parameters[0].value;
     const float* bias = b_.parameters[1].value;
     float* running_mean = b_.buffers[0];

@@ -60,8 +60,8 @@ struct Call {
   }
 };
 
-/// Attributes that leave the scratchpad to us.
-dnnl::primitive_attr user_scratchpad();
+/// Attributes that leave the scratchpad to us; with `relu` it is applied to the result.
+dnnl::primitive_attr user_scratchpad(bool relu = false);
 
 /// Weights of the arena in the layout a primitive prefers: `plain` is the arena's, `preferred` may be it.
 struct ReorderedWeights {
@@ -81,10 +81,14 @@ std::unique_ptr<Op> make_dense(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc);
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding);
-std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms, std::int64_t n);
+std::unique_ptr<Op> make_concat(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability);
+std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc);
+std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms,
+                             const float* mask, std::int64_t n);
 std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc);
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding);
 std::unique_ptr<LossOp> make_loss(Context& context, const float* logits, float* gradient, std::int64_t batch,
-                                  std::int64_t classes);
+                                  std::int64_t frames, std::int64_t classes);
 
 }  // namespace lpsgd::cpu

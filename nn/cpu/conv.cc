@@ -42,7 +42,7 @@ class ConvOp final : public Op {
     const dnnl::convolution_forward::primitive_desc forward(
         {b.training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference, algorithm, src,
          any, bias, dst, stride, pad, pad_r},
-        attr, context.engine);
+        user_scratchpad(b.relu), context.engine);
     forward_weights_ = to_preferred(context, weights, forward.weights_desc());
     forward_ = {dnnl::convolution_forward(forward),
                 {{DNNL_ARG_SRC, src_memory},
@@ -77,7 +77,7 @@ class ConvOp final : public Op {
     if (desc.bias) gradient_.arguments[DNNL_ARG_DIFF_BIAS] = view(context, bias, b.parameters[1].gradient);
   }
 
-  void forward(bool) override {
+  void forward(const Pass&) override {
     forward_weights_.reorder.run(context_.stream);
     forward_.run(context_.stream);
   }

@@ -11,9 +11,10 @@ class DenseOp final : public Op {
  public:
   DenseOp(Context& context, const Binding& b) : context_(context) {
     const InputView& in = b.inputs[0];
-    const std::int64_t features = in.shape[0], units = b.shape[0];
-    const memory::desc src({b.batch, features}, f32, plain_tag);
-    const memory::desc dst({b.batch, units}, f32, plain_tag);
+    const std::int64_t features = in.shape.back(), units = b.shape.back();
+    const std::int64_t rows = b.elements() / units;  // samples, or all their frames
+    const memory::desc src({rows, features}, f32, plain_tag);
+    const memory::desc dst({rows, units}, f32, plain_tag);
     const memory::desc plain({units, features}, f32, plain_tag);
     const memory::desc any({units, features}, f32, memory::format_tag::any);
     const bool has_bias = b.parameters.size() > 1;
@@ -25,7 +26,7 @@ class DenseOp final : public Op {
     const dnnl::inner_product_forward::primitive_desc forward(
         {b.training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference, src, any, bias,
          dst},
-        attr, context.engine);
+        user_scratchpad(b.relu), context.engine);
     forward_weights_ = to_preferred(context, weights, forward.weights_desc());
     forward_ = {dnnl::inner_product_forward(forward),
                 {{DNNL_ARG_SRC, src_memory},
@@ -60,7 +61,7 @@ class DenseOp final : public Op {
     if (has_bias) gradient_.arguments[DNNL_ARG_DIFF_BIAS] = view(context, bias, b.parameters[1].gradient);
   }
 
-  void forward(bool) override {
+  void forward(const Pass&) override {
     forward_weights_.reorder.run(context_.stream);
     forward_.run(context_.stream);
   }

@@ -36,7 +36,7 @@ class ReluOp final : public Op {
         b_(b),
         inputs_(context, input_values(b)),
         gradients_(context, b.output_gradients) {}
-  void forward(bool) override {
+  void forward(const Pass&) override {
     context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
       context_.k.sum(inputs_.at(t, first), 1, b_.output + first, last - first, true);
     });
@@ -54,13 +54,15 @@ class ReluOp final : public Op {
   Terms inputs_, gradients_;
 };
 
-class TanhOp final : public Op {
+/// Tanh, with derivative 1 - y^2, or the logistic sigmoid, with y - y^2.
+class SmoothOp final : public Op {
  public:
-  TanhOp(Context& context, const Binding& b) : context_(context), b_(b) {}
-  void forward(bool) override {
+  SmoothOp(Context& context, const Binding& b, Activation kind)
+      : context_(context), b_(b), tanh_(kind == Activation::tanh) {}
+  void forward(const Pass&) override {
     const float* x = b_.inputs[0].value;
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) b_.output[i] = std::tanh(x[i]);
+      (tanh_ ? context_.k.tanh : context_.k.sigmoid)(x + first, b_.output + first, last - first);
     });
   }
   void backward() override {
@@ -69,7 +71,8 @@ class TanhOp final : public Op {
       for (std::int64_t i = first; i < last; ++i) {
         float g = b_.output_gradients[0][i];
         for (std::size_t j = 1; j < b_.output_gradients.size(); ++j) g += b_.output_gradients[j][i];
-        dx[i] = g * (1.0f - b_.output[i] * b_.output[i]);
+        const float y = b_.output[i];
+        dx[i] = g * ((tanh_ ? 1.0f : y) - y * y);
       }
     });
   }
@@ -77,6 +80,7 @@ class TanhOp final : public Op {
  private:
   Context& context_;
   Binding b_;
+  bool tanh_;
 };
 
 class AddOp final : public Op {
@@ -86,7 +90,7 @@ class AddOp final : public Op {
         b_(b),
         inputs_(context, input_values(b)),
         gradients_(context, b.output_gradients) {}
-  void forward(bool) override {
+  void forward(const Pass&) override {
     context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
       context_.k.sum(inputs_.at(t, first), inputs_.count(), b_.output + first, last - first, b_.relu);
     });
@@ -106,19 +110,21 @@ class AddOp final : public Op {
 
 class SumOp final : public Op {
  public:
-  SumOp(Context& context, float* into, std::vector<const float*> terms, std::int64_t n)
-      : context_(context), into_(into), terms_(context, std::move(terms)), n_(n) {}
-  void forward(bool) override {
+  SumOp(Context& context, float* into, std::vector<const float*> terms, const float* mask, std::int64_t n)
+      : context_(context), into_(into), terms_(context, std::move(terms)), mask_(mask), n_(n) {}
+  void forward(const Pass&) override {
     context_.parallel(n_, [&](int t, std::int64_t first, std::int64_t last) {
-      context_.k.sum(terms_.at(t, first), terms_.count(), into_ + first, last - first, false);
+      context_.k.masked_sum(terms_.at(t, first), terms_.count(), mask_ ? mask_ + first : nullptr,
+                            into_ + first, last - first);
     });
   }
-  void backward() override { forward(true); }
+  void backward() override { forward({}); }
 
  private:
   Context& context_;
   float* into_;
   Terms terms_;
+  const float* mask_;
   std::int64_t n_;
 };
 
@@ -129,7 +135,7 @@ class ChannelsFirstOp final : public Op {
     pixels_ = in[0] * in[1];
     channels_ = in[2];
   }
-  void forward(bool) override {
+  void forward(const Pass&) override {
     each([&](std::int64_t nhwc, std::int64_t nchw) { b_.output[nchw] = b_.inputs[0].value[nhwc]; });
   }
   void backward() override {
@@ -159,15 +165,16 @@ class ChannelsFirstOp final : public Op {
 
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind) {
   if (kind == Activation::relu) return std::make_unique<ReluOp>(context, binding);
-  return std::make_unique<TanhOp>(context, binding);
+  return std::make_unique<SmoothOp>(context, binding, kind);
 }
 
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding) {
   return std::make_unique<AddOp>(context, binding);
 }
 
-std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms, std::int64_t n) {
-  return std::make_unique<SumOp>(context, into, std::move(terms), n);
+std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms,
+                             const float* mask, std::int64_t n) {
+  return std::make_unique<SumOp>(context, into, std::move(terms), mask, n);
 }
 
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding) {

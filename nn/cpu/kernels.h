@@ -17,6 +17,12 @@ struct NormConstants {
   const float* shift;
 };
 
+/// Constants of local response normalisation, y = x * (k + scale * sum of x^2 over `size` channels)^-beta.
+struct LrnConstants {
+  std::int64_t size;
+  float scale, beta, k;
+};
+
 struct Kernels {
   const char* name;
   /// sum[c] = sum over rows of x; then m2[c] = sum over rows of (x - sum / rows)^2.
@@ -35,6 +41,15 @@ struct Kernels {
   void (*sum)(const float* const* terms, int count, float* out, std::int64_t n, bool relu);
   /// out = sum of terms where `y` > 0, else 0; `y` null: everywhere.
   void (*masked_sum)(const float* const* terms, int count, const float* y, float* out, std::int64_t n);
+  void (*sigmoid)(const float* x, float* y, std::int64_t n);
+  void (*tanh)(const float* x, float* y, std::int64_t n);
+  /// out = exp(x - top), and its sum. For x <= top.
+  double (*exponentials)(const float* x, float top, float* out, std::int64_t n);
+  /// Rows of `width` channels. `scratch` holds 4 * (width + size) floats.
+  void (*lrn)(const float* x, float* y, std::int64_t rows, std::int64_t width, LrnConstants k,
+              float* scratch);
+  void (*lrn_gradient)(const float* g, const float* x, float* dx, std::int64_t rows, std::int64_t width,
+                       LrnConstants k, float* scratch);
   /// v = mu * v + (g * g_scale + decay * w); w -= lr * (nesterov ? g + mu * v : v). Beside the backend: the
   /// optimizer's pass.
   void (*sgd)(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay,

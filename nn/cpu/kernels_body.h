@@ -1,5 +1,8 @@
 // The kernels' only definition, included once per instruction set with LPSGD_KERNELS set to its name. Vectors
 // are of 16 floats everywhere; narrower machines take several registers for one.
+#include <algorithm>
+#include <cmath>
+
 #include "nn/cpu/kernels.h"
 
 #ifndef LPSGD_KERNELS
@@ -33,6 +36,56 @@ inline Vector where_positive(Vector y, Vector g) {
 }
 inline float where_positive(float y, float g) {
   return y <= 0.0f ? 0.0f : g;
+}
+
+typedef std::int32_t Integers __attribute__((vector_size(64)));
+
+inline Integers to_integers(Vector v) {
+  return __builtin_convertvector(v, Integers);
+}
+inline std::int32_t to_integers(float v) {
+  return static_cast<std::int32_t>(v);
+}
+inline Vector from_bits(Integers bits) {
+  return reinterpret_cast<Vector>(bits);
+}
+inline float from_bits(std::int32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
+
+/// exp(x) to about one unit in the last place; 0 below -87, 2^127 above 88. A NaN gives a NaN.
+template <class V>
+inline V exp_of(V x) {
+  constexpr float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+  constexpr float to_even = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const V low = x - x - 87.0f, high = x - x + 88.0f;
+  const V bounded = x < low ? low : (x > high ? high : x);
+  const V n = (bounded * log2_e + to_even) - to_even;
+  const V r = (bounded - n * ln2_high) - n * ln2_low;  // in +-ln(2)/2, where Taylor's series is short
+  V p = r * (1.0f / 5040) + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = (p * r) * r + r + 1.0f;
+  const V scaled = p * from_bits((to_integers(n) + 127) << 23);
+  return x < low ? x - x : scaled;
+}
+
+template <class V>
+inline V sigmoid_of(V x) {
+  return 1.0f / (1.0f + exp_of(-x));
+}
+
+/// Near 0, where 1 - 2 / (exp(2x) + 1) cancels, the continued fraction x / (1 + x^2 / (3 + x^2 / (5 + ...))).
+template <class V>
+inline V tanh_of(V x) {
+  const V size = x < 0.0f ? -x : x;
+  const V far = 1.0f - 2.0f / (exp_of(size + size) + 1.0f);
+  const V s = x * x;
+  const V near = size / (1.0f + s / (3.0f + s / (5.0f + s / (7.0f + s / (9.0f + s / 11.0f)))));
+  const V y = size < 0.75f + (x - x) ? near : far;
+  return x < 0.0f ? -y : y;
 }
 
 /// One lane or sixteen: the loops below are written once over both.
@@ -224,6 +277,84 @@ void masked_sum(const float* const* terms, int count, const float* y, float* out
   (count == 1 ? masked_sum_as<1> : count == 2 ? masked_sum_as<2> : masked_sum_as<0>)(terms, count, y, out, n);
 }
 
+void sigmoid(const float* x, float* y, std::int64_t n) {
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, sigmoid_of(L::get(x + i))); });
+}
+
+void tanh(const float* x, float* y, std::int64_t n) {
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, tanh_of(L::get(x + i))); });
+}
+
+double exponentials(const float* x, float top, float* out, std::int64_t n) {
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(out + i, exp_of(L::get(x + i) - top)); });
+  double parts[8] = {};
+  for (std::int64_t i = 0; i < n; ++i) parts[i % 8] += static_cast<double>(out[i]);
+  return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));
+}
+
+/// power = d^-beta.
+void negative_power(const float* d, float* power, std::int64_t n, float beta) {
+  if (beta == 0.75f) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float r = 1.0f / std::sqrt(d[i]);
+      power[i] = r * std::sqrt(r);
+    }
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) power[i] = std::pow(d[i], -beta);
+  }
+}
+
+/// out[c] = sum of values[c + j], j from 0 to size - 1.
+void window_sums(const float* values, float* out, std::int64_t n, std::int64_t size) {
+  over_values(n, [&]<class L>(std::int64_t c) {
+    typename L::V sum = L::get(values + c);
+    for (std::int64_t j = 1; j < size; ++j) sum += L::get(values + c + j);
+    L::put(out + c, sum);
+  });
+}
+
+/// The parts of the scratch: values with a zero border before and behind them, and two arrays of a row.
+struct LrnScratch {
+  LrnScratch(float* p, std::int64_t width, std::int64_t size)
+      : bordered(p), a(p + width + size), b(a + width), c(b + width) {
+    std::fill(bordered, bordered + width + size, 0.0f);
+  }
+  float *bordered, *a, *b, *c;
+};
+
+/// a = k + scale * window's sum of squares; b = a^-beta.
+void lrn_row(const float* x, std::int64_t width, LrnConstants k, const LrnScratch& s) {
+  float* squares = s.bordered + k.size / 2;
+  for (std::int64_t c = 0; c < width; ++c) squares[c] = x[c] * x[c];
+  window_sums(s.bordered, s.a, width, k.size);
+  for (std::int64_t c = 0; c < width; ++c) s.a[c] = s.a[c] * k.scale + k.k;
+  negative_power(s.a, s.b, width, k.beta);
+}
+
+void lrn(const float* x, float* y, std::int64_t rows, std::int64_t width, LrnConstants k, float* scratch) {
+  const LrnScratch s(scratch, width, k.size);
+  for (; rows > 0; --rows, x += width, y += width) {
+    lrn_row(x, width, k, s);
+    for (std::int64_t c = 0; c < width; ++c) y[c] = x[c] * s.b[c];
+  }
+}
+
+void lrn_gradient(const float* g, const float* x, float* dx, std::int64_t rows, std::int64_t width,
+                  LrnConstants k, float* scratch) {
+  const LrnScratch s(scratch, width, k.size);
+  float* terms =
+      s.bordered + (k.size - 1) / 2;  // c lies in the windows of c - (size - 1) / 2 to c + size / 2
+  const float factor = 2 * k.scale * k.beta;
+  for (; rows > 0; --rows, g += width, x += width, dx += width) {
+    std::fill(s.bordered, s.bordered + width + k.size, 0.0f);
+    lrn_row(x, width, k, s);
+    std::fill(s.bordered, s.bordered + width + k.size, 0.0f);
+    for (std::int64_t c = 0; c < width; ++c) terms[c] = g[c] * x[c] * s.b[c] / s.a[c];
+    window_sums(s.bordered, s.c, width, k.size);
+    for (std::int64_t c = 0; c < width; ++c) dx[c] = g[c] * s.b[c] - factor * x[c] * s.c[c];
+  }
+}
+
 void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay, float g_scale,
          bool nesterov) {
   over_values(n, [&]<class L>(std::int64_t i) {
@@ -245,6 +376,11 @@ const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS),
                             norm_gradient,
                             sum,
                             masked_sum,
+                            sigmoid,
+                            tanh,
+                            exponentials,
+                            lrn,
+                            lrn_gradient,
                             sgd};
 
 }  // namespace lpsgd::cpu

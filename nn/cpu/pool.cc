@@ -16,7 +16,7 @@ class PoolOp final : public Op {
       places_ = Buffer<std::int32_t>(static_cast<std::size_t>(b.elements()));
   }
 
-  void forward(bool) override {
+  void forward(const Pass&) override {
     const float* x = b_.inputs[0].value;
     context_.parallel(b_.batch * out_[0], [&](int, std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {

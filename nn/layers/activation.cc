@@ -11,6 +11,7 @@ class ActivationLayer final : public Layer {
   Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
   bool is_relu() const override { return kind == Activation::relu; }
   bool in_place() const override { return true; }
+  bool backward_reads_input() const override { return false; }
   bool backward_reads_output() const override { return true; }
   bool sums_gradients() const override { return true; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
@@ -22,6 +23,10 @@ class ActivationLayer final : public Layer {
 
 std::unique_ptr<Layer> make_relu_layer() {
   return std::make_unique<ActivationLayer<Activation::relu>>();
+}
+
+std::unique_ptr<Layer> make_sigmoid_layer() {
+  return std::make_unique<ActivationLayer<Activation::sigmoid>>();
 }
 
 std::unique_ptr<Layer> make_tanh_layer() {

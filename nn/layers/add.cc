@@ -20,6 +20,7 @@ class AddLayer final : public Layer {
   std::int64_t flops() const override { return flops_; }
   bool is_sum() const override { return true; }
   bool fuses(Epilogue epilogue) const override { return !epilogue.residual; }
+  bool backward_reads_input() const override { return false; }
   bool sums_gradients() const override { return true; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.add(binding);

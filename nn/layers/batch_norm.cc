@@ -24,8 +24,8 @@ class BatchNormLayer final : public Layer {
   }
 
   std::vector<ParameterSpec> parameters() const override {
-    return {{"weight", TensorKind::norm, {channels_}, Init::ones},
-            {"bias", TensorKind::norm, {channels_}, Init::zeros}};
+    return {{"weight", TensorKind::norm, {channels_}, Init{Init::Kind::constant, 1}},
+            {"bias", TensorKind::norm, {channels_}, Init{}}};
   }
   std::vector<BufferSpec> buffers() const override {
     return {{"running_mean", {channels_}, 0.0f}, {"running_var", {channels_}, 1.0f}};

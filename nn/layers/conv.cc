@@ -18,6 +18,7 @@ class ConvLayer final : public Layer {
     size_field(v, "pad", desc_.pad, "zeros added on each side", {.min = 0, .max = largest_option});
     v.field("groups", desc_.groups, "groups of channels that do not mix", {.min = 1, .max = largest_option});
     v.field("bias", desc_.bias, "add one trained number a filter");
+    init_.fields(v);
   }
 
   Shape infer(std::span<const Shape> inputs) override {
@@ -43,10 +44,9 @@ class ConvLayer final : public Layer {
     std::vector<ParameterSpec> out{{"weight",
                                     TensorKind::conv,
                                     {desc_.filters, inner, desc_.kernel.h, desc_.kernel.w},
-                                    Init::kaiming_normal_fan_out,
-                                    desc_.filters * window}};
+                                    init_.weights(he_normal(desc_.filters * window))}};
     if (desc_.bias)
-      out.push_back({"bias", TensorKind::bias, {desc_.filters}, Init::uniform_fan_in, inner * window});
+      out.push_back({"bias", TensorKind::bias, {desc_.filters}, init_.biases(uniform_over(inner * window))});
     return out;
   }
 
@@ -56,11 +56,14 @@ class ConvLayer final : public Layer {
            (desc_.bias ? pixels : 0);
   }
 
+  bool fuses(Epilogue epilogue) const override { return !epilogue.residual; }
+
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.conv(binding, desc_);
   }
 
  private:
+  InitOptions init_;
   ConvDesc desc_{.kernel = {1, 1}, .stride = {1, 1}, .pad = {0, 0}};
   std::int64_t channels_ = 0;
   Shape out_;

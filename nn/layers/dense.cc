@@ -1,4 +1,4 @@
-// Fully connected layer: y = W x + b, W of shape out x in.
+// Fully connected layer: y = W x + b, W of shape out x in; on a sequence, the same for each frame.
 #include <fmt/core.h>
 
 #include "nn/layer.h"
@@ -13,31 +13,38 @@ class DenseLayer final : public Layer {
     v.required();
     v.field("units", units_, "output features", {.min = 1, .max = 1 << 24});
     v.field("bias", bias_, "add one trained number an output");
+    init_.fields(v);
   }
 
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = single(inputs);
-    if (in.size() != 1)
+    if (in.size() > 2)
       throw Misfit(fmt::format("takes a flat input, got {}; put a flatten before it", shape_text(in)));
-    features_ = in[0];
-    return {units_};
+    features_ = in.back();
+    frames_ = in.size() == 2 ? in[0] : 1;
+    Shape out = in;
+    out.back() = units_;
+    return out;
   }
 
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> out{
-        {"weight", TensorKind::dense, {units_, features_}, Init::uniform_fan_in, features_}};
-    if (bias_) out.push_back({"bias", TensorKind::bias, {units_}, Init::uniform_fan_in, features_});
+        {"weight", TensorKind::dense, {units_, features_}, init_.weights(uniform_over(features_))}};
+    if (bias_) out.push_back({"bias", TensorKind::bias, {units_}, init_.biases(uniform_over(features_))});
     return out;
   }
 
-  std::int64_t flops() const override { return 2 * units_ * features_ + (bias_ ? units_ : 0); }
+  std::int64_t flops() const override { return frames_ * (2 * units_ * features_ + (bias_ ? units_ : 0)); }
+
+  bool fuses(Epilogue epilogue) const override { return !epilogue.residual; }
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.dense(binding);
   }
 
  private:
-  std::int64_t units_ = 1, features_ = 0;
+  InitOptions init_;
+  std::int64_t units_ = 1, features_ = 0, frames_ = 1;
   bool bias_ = true;
 };
 

@@ -16,6 +16,7 @@ class FlattenLayer final : public Layer {
     return {*elements};
   }
   bool is_view() const override { return view_; }
+  bool backward_reads_input() const override { return false; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.channels_first(binding);
   }

@@ -46,6 +46,8 @@ class PoolLayer final : public Layer {
             extent(in[1], desc_.kernel.w, desc_.stride.w, desc_.pad.w), in[2]};
   }
 
+  bool backward_reads_input() const override { return false; }
+
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.pool(binding, desc_);
   }

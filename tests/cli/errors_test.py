@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 import unittest
+from pathlib import Path
 
 from harness import CONFIG, LPSGD, MPIRUN, NETWORK, Case, checkpoints, run
 
@@ -77,6 +78,40 @@ class ConfigurationErrors(Case):
         self.refused(text, "environment variable LPSGD_UNSET_VARIABLE is not set")
         self.assertEqual(run("show", self.write("bad.yaml", text)).status, 0)
 
+    def test_variables_are_expanded_in_every_quoted_string_but_not_by_show(self):
+        text = CONFIG.replace("dataset: shapes", 'dataset: "${LPSGD_TEST_SET}"')
+        self.refused(text, "{config}:2:17: data.dataset: environment variable LPSGD_TEST_SET is not set")
+        rules = ["--set", 'exchange.rules=[{name: "${LPSGD_UNSET_VARIABLE}", codec: none}]']
+        self.assertEqual(run("show", self.config, *rules).status, 0)
+        self.refused(CONFIG, "exchange.rules[0].name: environment variable LPSGD_UNSET_VARIABLE is not set", *rules)
+        self.train("out", config=self.write("set.yaml", text), env={"LPSGD_TEST_SET": "shapes"})
+
+    def test_what_only_the_data_tell_has_a_place_too(self):
+        for option, expected in (
+            ("data.mean=[0.5]", "data.mean: 1 value, but the images have 3 channels"),
+            ("data.std=[0, 1, 1]", "data.std: 0 is not above 0"),
+            ("train.batch_size=200", "train.batch_size: the training set has 96 samples, fewer than one global batch of 200"),
+            ("data.dataset=cifar10", "data.root: missing"),
+        ):
+            place = "{config}:2:7" if "cifar10" in option else "--set " + option
+            self.refused(CONFIG, f"{place}: {expected}", "--set", option)
+
+    def test_a_network_changed_by_set_names_the_option(self):
+        self.refused(CONFIG, "(with --set network.classes=7)", "--set", "network.classes=7")
+
+    def test_text_that_is_not_utf8(self):
+        path = self.path("latin.yaml")
+        with open(path, "wb") as file:
+            file.write(CONFIG.encode() + b"# caf\xe9\n")
+        result = run("train", path, "--out", self.path("out"), ranks=2)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn(f"{path}:8:6: byte 0xe9 is not UTF-8 text", result.err)
+
+    def test_a_folder_is_no_configuration(self):
+        result = run("show", self.dir)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn(f"{self.dir}: cannot be read: Is a directory", result.err)
+
     def test_missing_configuration(self):
         result = run("train", self.path("absent.yaml"), ranks=2)
         self.assertEqual(result.status, 2, result)
@@ -85,6 +120,9 @@ class ConfigurationErrors(Case):
     def test_command_line(self):
         for arguments in (["train"], ["nonsense"], ["train", self.config, "--steps", "-1"], []):
             self.assertEqual(run(*arguments).status, 2, arguments)
+        result = run("train", self.config, "--steps", "abc", ranks=3)
+        self.assertEqual(result.status, 2, result)
+        self.assertEqual(result.err.count("expected a whole number from 0 on, got 'abc'"), 1, result)
 
     def test_allreduce_takes_no_codec(self):
         self.refused(CONFIG.replace("transport: mpi", "collective: allreduce"), "takes only codec none")
@@ -155,6 +193,33 @@ class RunErrors(Case):
             result = run("train", self.config, "--out", folder, "--resume", ranks=2)
             self.assertEqual(result.status, 1, result)
             self.assertIn(name, result.err)
+
+    def test_an_edited_manifest_is_damaged(self):
+        folder = self.train("out", "--steps", "1")
+        path = os.path.join(folder, "checkpoints", "step-000001", "manifest.json")
+        with open(path) as file:
+            text = file.read()
+        with open(path, "w") as file:
+            file.write(text.replace('"step": 1', '"step": 3'))
+        result = run("train", self.config, "--out", folder, "--resume", ranks=2)
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("manifest.json: is damaged", result.err)
+
+    def test_a_refused_resume_changes_nothing(self):
+        folder = self.train("out", "--steps", "3")
+        names = ("config.yaml", "environment.json")
+        files = lambda: [Path(folder, name).read_text() for name in names]
+        before = files()
+        for option, expected in (
+            ("train.seed=4", "was written with seed 3, the configuration says 4"),
+            ("exchange.codec={kind: onebit}", "their residuals differ"),
+            ("data.train_samples=48", "stands inside an epoch of 4 batches of 24 samples"),
+        ):
+            result = run("train", self.config, "--out", folder, "--resume", "--set", option, ranks=2)
+            self.assertEqual(result.status, 1, result)
+            self.assertIn(expected, result.err)
+            self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
+            self.assertEqual(files(), before)
 
     def test_a_full_disk_leaves_the_last_checkpoint(self):
         threads = ["--set", "exchange.transport=threads", "--set", "exchange.ranks=2"]

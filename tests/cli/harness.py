@@ -57,11 +57,12 @@ class Result:
 
 def run(*arguments, ranks=None, env=None, timeout=300, **options):
     """Runs lpsgd, under mpirun when `ranks` is given."""
-    command = [LPSGD, *map(str, arguments)]
+    command = [LPSGD, *(a if isinstance(a, bytes) else str(a) for a in arguments)]
     if ranks:
         command = [MPIRUN, "-n", str(ranks), *command]
     environment = dict(os.environ, OMP_NUM_THREADS="1", **(env or {}))
-    return Result(subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, **options))
+    return Result(subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout,
+                                 env=environment, **options))
 
 
 class Case(unittest.TestCase):

@@ -1,6 +1,8 @@
 """Full precision: K ranks equal one rank with the same global batch; `quantize` equals the slow reference."""
 
+import json
 import os
+import struct
 import sys
 import unittest
 
@@ -39,6 +41,16 @@ class Quantize(Case):
                 total = total + x[:, r]
             expected = total * np.float32(1.0 / ranks)
             self.assertTrue(np.array_equal(load(self.path("o.safetensors"))["a"], expected))
+
+    def test_a_header_without_padding_is_read(self):
+        x = np.arange(12, dtype="f4").reshape(2, 1, 6)
+        header = json.dumps({"a": {"dtype": "F32", "shape": [2, 1, 6], "data_offsets": [0, 48]}}).encode()
+        header += b" " * ((1 - len(header)) % 4)  # one byte off
+        with open(self.path("in.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header + x.tobytes())
+        result = run("quantize", self.path("in.safetensors"), "--codec", "none", "--out", self.path("o.safetensors"))
+        self.assertEqual(result.status, 0, result)
+        self.assertTrue(np.array_equal(load(self.path("o.safetensors"))["a"], x[:, 0]))
 
     def test_wrong_shape_and_wrong_codec(self):
         save(self.path("in.safetensors"), {"a": np.zeros((3, 4))})

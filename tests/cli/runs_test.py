@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -33,6 +34,9 @@ class Runs(Case):
             parts = ["data", "forward", "backward", "exposed_comm", "update", "eval", "other"]
             self.assertAlmostEqual(sum(s[p] for p in parts), s["total"], delta=0.02 * s["total"])
             self.assertGreaterEqual(s["other"], 0)
+            for part in parts[:-1] + ["total", "encode", "transfer", "decode"]:
+                self.assertLessEqual(r["seconds_min"][part], s[part] * (1 + 1e-12), part)
+                self.assertGreaterEqual(r["seconds_max"][part], s[part] * (1 - 1e-12), part)
             self.assertAlmostEqual(
                 r["communication_s"] + r["computation_s"], s["total"] - s["eval"] - s["other"], places=9
             )
@@ -70,6 +74,33 @@ class Runs(Case):
                                f"exchange.ranks={ranks}", ranks=None)
                 self.assertTrue(equal(model(a, "epoch-0001"), model(b, "epoch-0001")), (codec, ranks))
 
+    def test_traces_nest_and_cover_the_steps(self):
+        for overlap in ("true", "false"):
+            folder = self.path("trace-" + overlap)
+            self.train("out-" + overlap, "--steps", "5", "--trace", folder, "--set", f"exchange.overlap={overlap}", ranks=3)
+            self.assertEqual(sorted(os.listdir(folder)), [f"rank000{r}.json" for r in range(3)])
+            for rank in range(3):
+                with open(os.path.join(folder, f"rank000{rank}.json")) as file:
+                    text = file.read()
+                self.assertIn(f'"rank": {rank},', text)
+                tracks = {}
+                for event in json.loads(text)["traceEvents"]:
+                    if event["ph"] == "X":
+                        tracks.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
+                names = [name for spans in tracks.values() for _, _, name in spans]
+                self.assertEqual([n for n in names if n.startswith("ProfilerStep")], [f"ProfilerStep#{i}" for i in range(5)])
+                for part in ("data", "forward", "backward", "update", "exposed communication"):
+                    self.assertEqual(names.count(part), 5, part)
+                for part in ("encode ", "reduce ", "decode ", "nccl:exchange "):
+                    self.assertGreaterEqual(sum(n.startswith(part) for n in names), 5, part)
+                for spans in tracks.values():  # on one track, what begins within a span ends within it
+                    ends = []
+                    for begin, end, name in sorted(spans):
+                        while ends and ends[-1] <= begin + 0.002:
+                            ends.pop()
+                        self.assertTrue(not ends or end <= ends[-1] + 0.002, name)
+                        ends.append(end)
+
     def test_overlap_changes_nothing_but_time(self):
         a = self.train("a", "--set", "train.epochs=1")
         b = self.train("b", "--set", "train.epochs=1", "--set", "exchange.overlap=false")
@@ -105,6 +136,33 @@ class Runs(Case):
         self.assertEqual(result.status, 0, result)
         self.assertIn("was written by 2 ranks, this run has 3", result.err)
         self.assertTrue(any(name.startswith("residual1.") for name in old[0]))
+
+    def test_resume_with_another_batch_size_trains_whole_epochs(self):
+        folder = self.train("out", "--set", "train.epochs=1")
+        for batch, epochs, steps in ((48, 2, 2), (12, 3, 8)):
+            self.train("out", "--resume", "--set", f"train.batch_size={batch}", "--set", f"train.epochs={epochs}",
+                       "--set", "schedule.decay={2: 0.1}")
+            last = self.metrics(folder)[-1]
+            self.assertEqual((last["epoch"], last["samples"]), (epochs, 96))
+            self.assertEqual(last["step"], sum(m["samples"] // b for m, b in zip(self.metrics(folder), (24, 48, 12))))
+        self.assertEqual([round(m["lr"], 9) for m in self.metrics(folder)], [0.05, 0.05, 0.005])
+
+    def test_a_users_own_folder_is_no_checkpoint(self):
+        folder = self.train("out", "--steps", "1")
+        os.mkdir(os.path.join(folder, "checkpoints", "step-by-me"))
+        shutil.copytree(os.path.join(folder, "checkpoints", "step-000001"),
+                        os.path.join(folder, "checkpoints", "step-000001-mine"))
+        self.train("out", "--resume", "--set", "checkpoint.keep=1")
+        self.assertEqual(checkpoints(folder), ["epoch-0002", "step-000001-mine", "step-by-me"])
+
+    def test_a_path_that_is_not_utf8(self):
+        result = run("train", self.config, "--out", self.dir.encode() + b"/p\xff", "--steps", "0", ranks=2)
+        self.assertEqual(result.status, 0, result)
+
+    def test_the_model_has_pytorchs_order(self):
+        names = list(model(self.train("out", "--steps", "0"), "step-000000"))
+        self.assertEqual(names[:5], ["conv1.weight", "bn1.weight", "bn1.bias", "bn1.running_mean", "bn1.running_var"])
+        self.assertEqual(names[-2:], ["fc.weight", "fc.bias"])
 
     def test_resume_without_a_checkpoint_says_so(self):
         result = run("train", self.config, "--out", self.path("out"), "--resume", ranks=2)

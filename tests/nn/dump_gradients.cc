@@ -1,9 +1,9 @@
 // Runs a network from given weights on a given batch and writes what another system can be compared with.
-//   dump_gradients NETWORK IN.safetensors OUT.safetensors [--set a.b=value]...
+//   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--set a.b=value]...
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, H, W, C) and "labels"
-// (N). OUT gets "loss", "logits", "gradient.NAME" and "step.NAME" (after three steps of SGD: lr 0.1, momentum
-// 0.9, weight decay 1e-4, on the same batch), and "buffer.NAME" of the first forward. Without IN's weights
-// ("-"): OUT gets the initial weights of seed 1.
+// (N). OUT gets "loss", "logits", "gradient.NAME" and "buffer.NAME" of the first step, "step.NAME" after N
+// steps of SGD (lr 0.01, momentum 0.9, weight decay 1e-4, on the same batch), and "evaluation": the logits of
+// an evaluation after them. Without IN's weights ("-"): OUT gets the initial weights of seed 1.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -46,7 +46,13 @@ class Output {
 
 void run(const std::vector<std::string>& words) {
   lpsgd::config::Value tree = lpsgd::config::parse_file(words[0]);
-  for (std::size_t i = 3; i + 1 < words.size(); i += 2) lpsgd::config::apply_override(tree, words[i + 1]);
+  int steps = 1;
+  for (std::size_t i = 3; i + 1 < words.size(); i += 2) {
+    if (words[i] == "--steps")
+      steps = std::stoi(words[i + 1]);
+    else
+      lpsgd::config::apply_override(tree, words[i + 1]);
+  }
   const lpsgd::NetworkSpec spec(tree);
   Output out;
   if (words[1] == "-") {
@@ -68,8 +74,8 @@ void run(const std::vector<std::string>& words) {
   for (const float l : label->values) labels.push_back(static_cast<std::int32_t>(l));
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
                              network.parameters().size());
-  for (int step = 0; step < 3; ++step) {
-    network.forward_train(input->values, labels);
+  for (int step = 0; step < steps; ++step) {
+    network.forward_train({input->values, labels}, step);
     network.backward({});
     if (step == 0) {
       out.add("loss", {1}, {static_cast<float>(network.take_metrics().loss / static_cast<double>(batch))});
@@ -78,8 +84,10 @@ void run(const std::vector<std::string>& words) {
       for (const lpsgd::NamedBuffer& b : network.buffers())
         out.add("buffer." + b.name, b.shape, {b.values.begin(), b.values.end()});
     }
-    optimizer.step(network.parameters(), network.gradients(), 0.1);
+    optimizer.step(network.parameters(), network.gradients(), 0.01);
   }
+  network.forward_eval({input->values, labels}, batch);
+  out.add("evaluation", {batch, spec.classes()}, {network.logits().begin(), network.logits().end()});
   out.add_arena("step.", network.tensors(), network.parameters());
   out.write(words[2]);
 }
@@ -90,7 +98,7 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> words(argv + 1, argv + argc);
     if (words.size() < 3)
-      throw lpsgd::ConfigError("usage: dump_gradients NETWORK IN OUT [--set a.b=value]...");
+      throw lpsgd::ConfigError("usage: dump_gradients NETWORK IN OUT [--steps N] [--set a.b=value]...");
     run(words);
   } catch (const std::exception& e) {
     fmt::print(stderr, "dump_gradients: {}\n", e.what());

@@ -20,19 +20,21 @@ struct Fixture {
     PhiloxSequence draw(seed, RandomUse::dataset, 1);
     inputs.resize(sample * static_cast<std::size_t>(n));
     for (float& x : inputs) x = 2 * draw.uniform() - 1;
-    for (std::int64_t i = 0; i < n; ++i)
+    const Shape scores = spec.layers().back().shape;
+    frames = scores.size() == 2 ? scores[0] : 1;
+    for (std::int64_t i = 0; i < n * frames; ++i)
       labels.push_back(static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes()))));
     for (float& w : network.parameters())
       if (w != 0) w += 0.1f * (draw.uniform() - 0.5f);  // norm weights away from 1
   }
   double loss() {
-    network.forward_train(inputs, labels);
-    return network.take_metrics().loss / static_cast<double>(batch);
+    network.forward_train({inputs, labels}, 0);
+    return network.take_metrics().loss / static_cast<double>(batch * frames);
   }
 
   NetworkSpec spec;
   Network network;
-  std::int64_t batch;
+  std::int64_t batch, frames = 1;
   std::vector<float> inputs;
   std::vector<std::int32_t> labels;
 };
@@ -112,6 +114,38 @@ TEST(Gradients, Pooling) {
                   3, 0.05);
 }
 
+TEST(Gradients, LocalResponseNormalisation) {
+  // Windows wider than the channels, even windows, exponents with and without a shortcut.
+  for (const std::string options : {"alpha: 0.5", "size: 4, alpha: 2, beta: 0.75",
+                                    "size: 9, alpha: 3, beta: 1.5", "size: 1, alpha: 1, k: 2"})
+    check_gradients(
+        network("[4, 3, 3]", "  - {conv: c, filters: 7, kernel: 1}\n  - {lrn: l, " + options + "}\n"));
+  check_gradients(network("[3, 3, 3]", "  - {conv: c, filters: 37, kernel: 1}\n  - {lrn: l, alpha: 4}\n"));
+}
+
+TEST(Gradients, Dropout) {
+  check_gradients(network("[4, 3, 3]", "  - {dropout: d, probability: 0.3}\n"));
+  check_gradients(network("[4, 3, 3]", "  - {dropout: d}\n  - {add: s, input: [d, d, smooth]}\n"));
+}
+
+TEST(Gradients, Concatenation) {
+  check_gradients(
+      network("[4, 3, 3]",
+              "  - {conv: a, filters: 5, kernel: 1}\n  - {conv: b, input: smooth, filters: 2, kernel: "
+              "1}\n  - {concat: c, input: [a, smooth, b]}\n  - {conv: d, filters: 3, kernel: 1}\n"
+              "  - {concat: e, input: [c, d, c]}\n"));
+  check_gradients(
+      "input: [7]\nclasses: 3\nlayers: [{dense: a, units: 5}, tanh, {concat: c, input: [tanh, in]}, {dense: "
+      "b, "
+      "units: 3}]",
+      5);
+}
+
+TEST(Gradients, DenseOnEachFrame) {
+  check_gradients("input: [5, 4]\nclasses: 3\nlayers: [{dense: a, units: 5}, sigmoid, {dense: b, units: 3}]",
+                  4);
+}
+
 TEST(Gradients, SharedTensorsAddUp) {
   check_gradients(network("[4, 4, 3]",
                           "  - {conv: a, filters: 4, kernel: 1}\n  - {conv: b, input: smooth, filters: 4, "
@@ -126,7 +160,8 @@ TEST(Gradients, SharedTensorsAddUp) {
                   4);
 }
 
-TEST(Gradients, DenseAndTanh) {
+TEST(Gradients, DenseAndActivations) {
+  check_gradients("input: [7]\nclasses: 3\nlayers: [{dense: a, units: 5}, sigmoid, {dense: b, units: 3}]", 5);
   check_gradients(
       "input: [7]\nclasses: 3\nlayers: [{dense: a, units: 5, bias: false}, tanh, {dense: b, units: 3}]", 5);
 }
@@ -165,9 +200,9 @@ void check_forward(
     Fixture& f, bool training,
     const std::function<double(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>& value) {
   if (training)
-    f.network.forward_train(f.inputs, f.labels);
+    f.network.forward_train({f.inputs, f.labels}, 0);
   else
-    f.network.forward_eval(f.inputs, f.labels, f.batch);
+    f.network.forward_eval({f.inputs, f.labels}, f.batch);
   const Shape out = f.spec.layers()[0].shape;
   std::size_t i = 0;
   for (std::int64_t n = 0; n < f.batch; ++n)
@@ -248,6 +283,74 @@ TEST(Forward, PoolingWithCeilMode) {
   check(false, 2, 3, 0, true, 3 * 2 * 4);
 }
 
+TEST(Forward, LocalResponseNormalisation) {
+  const auto check = [](std::int64_t size, double alpha, double beta, double k) {
+    Fixture f(one_layer("{lrn: l, size: " + std::to_string(size) + ", alpha: " + std::to_string(alpha) +
+                            ", beta: " + std::to_string(beta) + ", k: " + std::to_string(k) + "}",
+                        7 * 5 * 4),
+              2);
+    check_forward(f, true, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
+      double sum = 0;
+      for (std::int64_t j = c - size / 2; j <= c + (size - 1) / 2; ++j)
+        if (j >= 0 && j < 4) sum += std::pow(read(f, n, y, x, j, 0), 2);
+      return read(f, n, y, x, c, 0) * std::pow(k + alpha / static_cast<double>(size) * sum, -beta);
+    });
+  };
+  check(5, 1e-4, 0.75, 1);
+  check(2, 3, 0.75, 1);
+  check(3, 2, 1.25, 0.5);
+  check(9, 2, 0.5, 2);
+}
+
+TEST(Forward, SigmoidAndTanhOverTheirRange) {
+  for (const bool sigmoid : {true, false}) {
+    Fixture f("input: [64]\nclasses: 64\nlayers: [" + std::string(sigmoid ? "sigmoid" : "tanh") + "]", 21);
+    for (std::size_t i = 0; i < f.inputs.size(); ++i) {
+      const double size =
+          std::pow(10.0, -8 + 11 * static_cast<double>(i) / static_cast<double>(f.inputs.size()));
+      f.inputs[i] = static_cast<float>(i % 2 ? -size : size);
+    }
+    f.network.forward_train({f.inputs, f.labels}, 0);
+    for (std::size_t i = 0; i < f.inputs.size(); ++i) {
+      const double x = static_cast<double>(f.inputs[i]), y = static_cast<double>(f.network.logits()[i]);
+      const double truth = sigmoid ? 1 / (1 + std::exp(-x)) : std::tanh(x);
+      EXPECT_NEAR(y, truth, 4e-7 * std::abs(truth) + 1e-37) << x;
+    }
+    f.inputs[0] = std::nanf("");
+    f.network.forward_train({f.inputs, f.labels}, 0);
+    EXPECT_TRUE(std::isnan(f.network.logits()[0]));
+  }
+}
+
+/// The mask: by chance, another in every step and layer, scaled, off in evaluation, and of no rank's making.
+TEST(Forward, DropoutDependsOnThePlaceInTheGlobalBatch) {
+  const std::string text =
+      "input: [50]\nclasses: 50\nlayers: [{dropout: a, probability: 0.2}, {dropout: b, probability: 0.2}]";
+  const NetworkSpec spec(config::parse_text(text, "net.yaml"));
+  const auto run = [&](std::int64_t first, std::int64_t batch, std::int64_t step, std::uint32_t seed) {
+    Network network(spec, {.batch = batch, .first = first, .seed = seed});
+    const std::vector<float> ones(static_cast<std::size_t>(batch * 50), 1.0f);
+    const std::vector<std::int32_t> labels(static_cast<std::size_t>(batch), 0);
+    network.forward_eval({ones, labels}, batch);
+    EXPECT_EQ(std::vector<float>(network.logits().begin(), network.logits().end()), ones);
+    network.forward_train({ones, labels}, step);
+    return std::vector<float>(network.logits().begin(), network.logits().end());
+  };
+  const std::vector<float> whole = run(0, 40, 3, 1);
+  std::vector<float> parts;
+  for (std::int64_t rank = 0; rank < 4; ++rank)
+    for (const float x : run(10 * rank, 10, 3, 1)) parts.push_back(x);
+  EXPECT_EQ(whole, parts);
+  EXPECT_NE(whole, run(0, 40, 4, 1));
+  EXPECT_NE(whole, run(0, 40, 3, 2));
+  std::int64_t kept = 0;
+  for (const float x : whole) {
+    EXPECT_TRUE(x == 0.0f || std::abs(x - 1 / 0.64f) < 1e-6f) << x;
+    kept += x != 0.0f;
+  }
+  EXPECT_NEAR(static_cast<double>(kept) / 2000, 0.64, 0.03);  // two layers with one mask would keep 0.8
+}
+
 TEST(Forward, BatchNormStatistics) {
   for (const float offset : {0.0f, 1000.0f}) {  // a mean far from zero
     Fixture f(one_layer("{batch_norm: b}", 7 * 5 * 4), 3);
@@ -267,7 +370,7 @@ TEST(Forward, BatchNormStatistics) {
     if (offset == 0.0f)
       check_forward(f, true, output(mean, variance));
     else
-      f.network.forward_train(f.inputs, f.labels);
+      f.network.forward_train({f.inputs, f.labels}, 0);
     const std::vector<NamedBuffer> buffers = f.network.buffers();
     ASSERT_EQ(buffers.size(), 2u);
     EXPECT_EQ(buffers[0].name, "b.running_mean");

@@ -32,6 +32,42 @@ std::string layers_error(const std::string& layers) {
                   "  - flatten\n  - {dense: fc, units: 4}\n");
 }
 
+/// Parameters as published; multiply-adds counted by hand from the layers' sizes, biases and norms apart.
+TEST(NetworkSpec, NetworksHaveTheLiteraturesSizes) {
+  const auto check = [](const char* file, std::int64_t parameters, double gflops) {
+    const NetworkSpec spec(config::parse_file(source + "/configs/networks/" + file + ".yaml"));
+    EXPECT_EQ(spec.name(), file);
+    EXPECT_EQ(spec.parameters(), parameters) << file;
+    EXPECT_NEAR(static_cast<double>(spec.flops()) * 1e-9, gflops, 0.01 * gflops) << file;
+  };
+  check("alexnet", 62'378'344, 2 * 1.135);
+  check("vgg19", 143'667'240, 2 * 19.632);
+  check("resnet50", 25'557'032, 2 * 4.089);
+  check("resnet152", 60'192'808, 2 * 11.514);
+  check("bn_inception", 11'285'224, 2 * 2.025);
+  check("resnet110", 1'730'714, 2 * 0.2535);
+  check("densenet40_12", 1'019'722, 2 * 0.265);
+  check("wideresnet28_12", 52'517'850, 2 * 7.545);
+  check("logistic", 30'730, 2 * 30.72e-6);
+}
+
+TEST(NetworkSpec, StrideOfBottlenecksCanMove) {
+  const auto tree = [](const std::vector<std::string>& overrides) {
+    config::Value v = config::parse_file(source + "/configs/networks/resnet50.yaml");
+    for (const std::string& o : overrides) config::apply_override(v, o);
+    return NetworkSpec(v);
+  };
+  const auto shape = [](const NetworkSpec& spec, const std::string& layer) {
+    for (const LayerInfo& l : spec.layers())
+      if (l.name == layer) return l.shape;
+    return std::vector<std::int64_t>{};
+  };
+  EXPECT_EQ(shape(tree({}), "layer2.0.conv1"), (std::vector<std::int64_t>{56, 56, 128}));
+  const NetworkSpec original = tree({"parameters.stride_in=1"});
+  EXPECT_EQ(shape(original, "layer2.0.conv1"), (std::vector<std::int64_t>{28, 28, 128}));
+  EXPECT_EQ(original.parameters(), 25'557'032);
+}
+
 TEST(NetworkSpec, ResnetsHaveTheirParametersAndNames) {
   const NetworkSpec small(config::parse_file(source + "/configs/networks/resnet20.yaml"));
   EXPECT_EQ(small.name(), "resnet20");
@@ -113,7 +149,7 @@ TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
       "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
-      "batch_norm, relu, tanh, add, max_pool, average_pool, flatten");
+      "batch_norm, relu, sigmoid, tanh, dropout, lrn, add, concat, max_pool, average_pool, flatten");
   EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n"),
             "net.yaml:4:5: c: the key 'filters' is missing; it must be given, is 'filter' meant for it?");
   EXPECT_EQ(layers_error("  - {relu: r, inptu: in}\n"),

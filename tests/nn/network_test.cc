@@ -31,7 +31,8 @@ std::vector<float> images(std::size_t count) {
 std::vector<float> gradients_of(int threads) {
   Network network(spec_of(small), {.batch = 5, .threads = threads});
   const std::vector<std::int32_t> labels{0, 1, 2, 3, 6};
-  network.forward_train(images(5 * 108), labels);
+  const std::vector<float> x = images(5 * 108);
+  network.forward_train({x, labels}, 0);
   network.backward({});
   return {network.gradients().begin(), network.gradients().end()};
 }
@@ -78,7 +79,7 @@ TEST(Network, MetricsCountRanksAndValidSamples) {
                                   5, 1, 1, 1, 1, 1,   // label 5: five before it, ties by index
                                   2, 2, 0, 0, 0, 0,   // label 1: tied, second
                                   0, 0, 0, 0, 0, 9};  // label 5: first
-  network.forward_eval(scores, std::vector<std::int32_t>{0, 5, 1, 5}, 4);
+  network.forward_eval({scores, std::vector<std::int32_t>{0, 5, 1, 5}}, 4);
   BatchMetrics m = network.take_metrics();
   EXPECT_EQ(m.samples, 4);
   EXPECT_EQ(m.top1, 2);
@@ -88,12 +89,12 @@ TEST(Network, MetricsCountRanksAndValidSamples) {
               std::log(1 + 5 * std::pow(e, -4)) + std::log(std::pow(e, 4) + 5) +
                   std::log(2 + 4 * std::pow(e, -2)) + std::log(1 + 5 * std::pow(e, -9)),
               1e-6);
-  network.forward_eval(scores, std::vector<std::int32_t>{0, 5, 1, 5}, 2);
+  network.forward_eval({scores, std::vector<std::int32_t>{0, 5, 1, 5}}, 2);
   m = network.take_metrics();
   EXPECT_EQ(m.samples, 2);
   EXPECT_EQ(m.top1, 1);
   EXPECT_EQ(network.take_metrics().samples, 0);
-  EXPECT_THROW(network.forward_eval(scores, std::vector<std::int32_t>{6, 0, 0, 0}, 4), Error);
+  EXPECT_THROW(network.forward_eval({scores, std::vector<std::int32_t>{6, 0, 0, 0}}, 4), Error);
 }
 
 TEST(Network, EvaluationUsesRunningStatisticsAndLeavesThem) {
@@ -101,14 +102,14 @@ TEST(Network, EvaluationUsesRunningStatisticsAndLeavesThem) {
   Network train(spec, {.batch = 5}), eval(spec, {.batch = 5, .inference_only = true});
   const std::vector<float> x = images(5 * 108);
   const std::vector<std::int32_t> labels{0, 1, 2, 3, 4};
-  for (int i = 0; i < 3; ++i) train.forward_train(x, labels);
+  for (int i = 0; i < 3; ++i) train.forward_train({x, labels}, 0);
   for (std::size_t i = 0; i < 2; ++i) {
     const std::span<float> from = train.buffers()[i].values;
     std::copy(from.begin(), from.end(), eval.buffers()[i].values.begin());
   }
   const std::vector<float> before(train.buffers()[0].values.begin(), train.buffers()[0].values.end());
-  train.forward_eval(x, labels, 5);
-  eval.forward_eval(x, labels, 5);
+  train.forward_eval({x, labels}, 5);
+  eval.forward_eval({x, labels}, 5);
   for (std::size_t i = 0; i < train.logits().size(); ++i)
     EXPECT_NEAR(train.logits()[i], eval.logits()[i], 1e-6);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), train.buffers()[0].values.begin()));

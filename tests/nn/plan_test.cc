@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 namespace lpsgd {
@@ -50,20 +51,88 @@ TEST(Plan, DoesNotFuseWhatOthersRead) {
 }
 
 TEST(Plan, ReluWorksInPlaceUnlessItsInputIsKept) {
-  const Plan plain =
-      make_plan(graph_of("  - {conv: c1, filters: 4, kernel: 1}\n  - {relu: r}\n" + tail), true);
+  const Plan plain = make_plan(graph_of("  - {max_pool: p, kernel: 1}\n  - {relu: r}\n" + tail), true);
   EXPECT_EQ(plain.values[1].offset, plain.values[2].offset);
   const Plan kept = make_plan(
       graph_of("  - {conv: c1, filters: 4, kernel: 1}\n  - {tanh: t}\n  - {relu: r}\n" + tail), true);
   EXPECT_NE(kept.values[2].offset, kept.values[3].offset);
 }
 
+TEST(Plan, ConvolutionTakesTheReluAndItsMask) {
+  const Plan plan = make_plan(
+      graph_of(
+          "  - {conv: c1, filters: 4, kernel: 1}\n  - {relu: r}\n  - {conv: c2, filters: 4, kernel: 1}\n" +
+          tail),
+      true);
+  ASSERT_EQ(plan.steps.size(), 4u);
+  EXPECT_TRUE(plan.steps[0].relu);
+  EXPECT_TRUE(plan.steps[0].sum_into.has_value());
+  EXPECT_FALSE(plan.steps[1].sum_into.has_value());
+}
+
+/// Memory by liveness, checked against a replay of the passes: while a value or a gradient is still to be
+/// read, no step writes where it lies. Values are what steps write; a read is of the last one written there.
+TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
+  for (const char* file : {"resnet20", "densenet40_12", "bn_inception", "alexnet"}) {
+    const Graph graph =
+        read_graph(config::parse_file(std::string(LPSGD_SOURCE_DIR "/configs/networks/") + file + ".yaml"));
+    const Plan plan = make_plan(graph, true);
+    struct Block {
+      Plan::Place place;
+      std::string owner;
+    };
+    std::vector<Block> written;  // newest last
+    const auto write = [&](const Plan::Place& p, const std::string& owner) {
+      std::erase_if(written, [&](const Block& b) {
+        return b.place.offset < p.offset + p.elements && p.offset < b.place.offset + b.place.elements;
+      });
+      written.push_back({p, owner});
+    };
+    const auto expect = [&](const Plan::Place& p, const std::string& owner, const std::string& reader) {
+      const bool there = std::any_of(written.begin(), written.end(), [&](const Block& b) {
+        return b.owner == owner && b.place.offset == p.offset && b.place.elements == p.elements;
+      });
+      EXPECT_TRUE(there) << file << ": " << reader << " reads " << owner << ", which is overwritten";
+    };
+    const auto value = [](std::size_t v) { return "value " + std::to_string(v); };
+    const auto gradient = [](std::size_t g) { return "gradient " + std::to_string(g); };
+    write(plan.values[0], value(0));
+    for (const PlanStep& step : plan.steps) {
+      const std::string& name = graph.nodes[step.node].name;
+      for (const std::size_t v : step.inputs) expect(plan.values[v], value(v), name);
+      if (step.residual) expect(plan.values[*step.residual], value(*step.residual), name);
+      write(plan.values[step.output], value(step.output));
+    }
+    const std::size_t scores = plan.value_of.back();
+    expect(plan.values[scores], value(scores), "the loss");
+    write(plan.gradients[0], gradient(0));
+    for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
+      if (!step->backward) continue;
+      const Layer& layer = *graph.nodes[step->node].layer;
+      const std::string name = graph.nodes[step->node].name + " backward";
+      for (const std::size_t g : step->output_gradients) expect(plan.gradients[g], gradient(g), name);
+      if (step->relu || layer.backward_reads_output())
+        expect(plan.values[step->output], value(step->output), name);
+      if (layer.backward_reads_input())
+        for (const std::size_t v : step->inputs) expect(plan.values[v], value(v), name);
+      // Gradients may lie over those they are computed from, but over nothing else that is read.
+      if (step->sum_into) write(plan.gradients[*step->sum_into], gradient(*step->sum_into));
+      if (step->masked) write(plan.gradients[*step->masked], gradient(*step->masked));
+      for (const auto& g : step->input_gradients)
+        if (g) write(plan.gradients[*g], gradient(*g));
+      if (layer.backward_reads_input())
+        for (const std::size_t v : step->inputs) expect(plan.values[v], value(v), name + " at its end");
+    }
+    expect(plan.values[scores], value(scores), "the caller");
+  }
+}
+
 TEST(Plan, InferenceNeedsLessMemory) {
   std::string deep;
   for (int i = 0; i < 20; ++i) deep += "  - {conv: c" + std::to_string(i) + ", filters: 4, kernel: 1}\n";
   const Graph graph = graph_of(deep + tail);
-  EXPECT_LE(make_plan(graph, false).value_arena, 3 * 256 + 64);
-  EXPECT_GE(make_plan(graph, true).value_arena, 21 * 256);
+  EXPECT_LE(make_plan(graph, false).arena, 3 * 256 + 64);
+  EXPECT_GE(make_plan(graph, true).arena, 21 * 256);
 }
 
 TEST(Plan, AnnouncesEveryTensorOnceAndLastLayersFirst) {

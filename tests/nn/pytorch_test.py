@@ -1,9 +1,10 @@
-"""Compares lpsgd with PyTorch on ResNet-20: the first loss, every gradient and three steps of SGD.
+"""Compares a network with PyTorch from the same weights: loss, scores, every gradient, three steps of SGD, evaluation.
 
-PyTorch in float64 is the truth. With ReLU, float32 differs from float64 by its kinks, so PyTorch's own float32 is
-the measure; with tanh every tensor must agree to 1e-4. Exits with 77 (skipped) where PyTorch is missing.
+PyTorch in float64 is the truth. With ReLU, float32 differs from float64 by its kinks, so PyTorch's own float32 is the
+measure; with tanh every tensor must agree to 1e-4. Images are smaller than the network's own where it allows that.
+Exits with 77 (skipped) where PyTorch is missing.
 
-    pytorch_test.py DUMP_GRADIENTS NETWORK_FILE
+    pytorch_test.py DUMP_GRADIENTS NETWORKS_FOLDER NAME
 """
 import json
 import subprocess
@@ -13,12 +14,61 @@ import tempfile
 try:
     import numpy as np
     import torch
+    import torch_networks
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
 torch.set_num_threads(1)
-BATCH = 16
+
+# Samples, and where it differs from the file's own: the image's size, the features it is flattened to.
+CASES = {
+    "resnet20": (16, None, None),
+    "resnet110": (8, None, None),
+    "resnet50": (8, 64, None),
+    "resnet152": (8, 64, None),
+    "alexnet": (4, 99, 1024),
+    "vgg19": (2, 64, 2048),
+    "bn_inception": (8, 64, None),
+    "densenet40_12": (8, 16, None),
+    "wideresnet28_12": (4, 16, None),
+    "logistic": (16, None, None),
+}
+
+# What these files do not use, or not in every way.
+LAYERS = """
+name: layers
+input: [13, 12, 6]
+classes: 7
+parameters: {activation: relu, dropout: true}
+layers:
+  - {conv: a, filters: 16, kernel: 3, stride: 2, groups: 2, pad: [1, 2]}
+  - {lrn: l, size: 4, alpha: 0.7, beta: 0.6, k: 1.5}
+  - sigmoid
+  - {max_pool: m, input: l, kernel: 3, stride: 2, pad: 1, ceil_mode: true}
+  - {average_pool: p, input: sigmoid, kernel: 3, stride: 2, pad: 1, ceil_mode: true, count_pad: false}
+  - {concat: c, input: [m, p]}
+  - {lrn: l2, size: 5, alpha: 1.0}
+  - flatten
+  - {dense: d, units: 7}
+"""
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        nn = torch.nn
+        self.a = nn.Conv2d(6, 16, 3, 2, (1, 2), groups=2)
+        self.l = nn.LocalResponseNorm(4, 0.7, 0.6, 1.5)
+        self.m = nn.MaxPool2d(3, 2, 1, ceil_mode=True)
+        self.p = nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)
+        self.l2 = nn.LocalResponseNorm(5, 1.0)
+        self.d = nn.Linear(32 * 4 * 4, 7)
+
+    def forward(self, x):
+        x = self.l(self.a(x))
+        x = torch.cat([self.m(x), self.p(torch.sigmoid(x))], 1)
+        return self.d(self.l2(x).flatten(1))
 
 
 def load(path):
@@ -30,68 +80,46 @@ def load(path):
 
 
 def save(path, tensors):
-    header, data = {}, b""
+    header, data, at = {}, [], 0
     for name, values in tensors.items():
         values = np.ascontiguousarray(values, "<f4")
-        header[name] = {"dtype": "F32", "shape": list(values.shape),
-                        "data_offsets": [len(data), len(data) + values.nbytes]}
-        data += values.tobytes()
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + values.nbytes]}
+        data.append(values.tobytes())
+        at += values.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text + data)
+        file.write(len(text).to_bytes(8, "little") + text + b"".join(data))
 
 
-class Block(torch.nn.Module):
-    def __init__(self, inputs, filters, stride, act):
-        super().__init__()
-        nn = torch.nn
-        self.act = act
-        self.conv1 = nn.Conv2d(inputs, filters, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(filters)
-        self.conv2 = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(filters)
-        self.downsample = None
-        if stride != 1 or inputs != filters:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, filters, 1, stride, bias=False),
-                                            nn.BatchNorm2d(filters))
-
-    def forward(self, x):
-        y = self.bn2(self.conv2(self.act(self.bn1(self.conv1(x)))))
-        return self.act(y + (x if self.downsample is None else self.downsample(x)))
+def draw_weights(shapes, rng):
+    """Weights under which signals keep their size, so that no layer is tested in a corner of its range."""
+    out = {}
+    for name, values in shapes.items():
+        if values.ndim > 1:
+            out[name] = rng.standard_normal(values.shape) * np.sqrt(1.5 / np.prod(values.shape[1:]))
+        else:
+            out[name] = 0.1 * rng.standard_normal(values.shape) + (1 if name.endswith("weight") else 0)
+        out[name] = out[name].astype(np.float32)
+    return out
 
 
-class ResNet20(torch.nn.Module):
-    def __init__(self, act):
-        super().__init__()
-        nn = torch.nn
-        self.act = act
-        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        inputs = 16
-        for i, filters in enumerate([16, 32, 64], 1):
-            blocks = []
-            for j in range(3):
-                blocks.append(Block(inputs, filters, 2 if i > 1 and j == 0 else 1, act))
-                inputs = filters
-            setattr(self, f"layer{i}", nn.Sequential(*blocks))
-        self.fc = nn.Linear(64, 10)
-
-    def forward(self, x):
-        x = self.act(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        return self.fc(x.mean((2, 3)))
-
-
-def run_torch(act, dtype, weights, x, labels, steps):
+def run_torch(model, dtype, weights, x, labels, steps):
     """What dump_gradients writes, as float64 arrays."""
-    model = ResNet20(act).to(dtype)
-    model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
+    model = model.to(dtype)
+    missing = model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
+    assert not missing.unexpected_keys and not [k for k in missing.missing_keys if "running" not in k
+                                                and "num_batches" not in k], missing
     model.train()
     assert [name for name, _ in model.named_parameters()] == list(weights), "the order of tensors is PyTorch's"
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     images = torch.tensor(x).permute(0, 3, 1, 2).to(dtype)
     out = {}
+
+    def copy(prefix, tensors):
+        for name, t in tensors:
+            out[prefix + name] = t.detach().double().numpy().copy()
+
     for step in range(steps):
         optimizer.zero_grad()
         logits = model(images)
@@ -99,16 +127,14 @@ def run_torch(act, dtype, weights, x, labels, steps):
         loss.backward()
         if step == 0:
             out["loss"] = np.array([loss.item()])
-            out["logits"] = logits.detach().double().numpy()
-            for name, p in model.named_parameters():
-                out["gradient." + name] = p.grad.double().numpy().copy()
-            for name, b in model.named_buffers():
-                if "running" in name:
-                    out["buffer." + name] = b.double().numpy().copy()
-        if steps > 1:
-            optimizer.step()
-    for name, p in model.named_parameters():
-        out["step." + name] = p.detach().double().numpy().copy()
+            copy("", [("logits", logits)])
+            copy("gradient.", [(name, p.grad) for name, p in model.named_parameters()])
+            copy("buffer.", [(name, b) for name, b in model.named_buffers() if "running" in name])
+        optimizer.step()
+    copy("step.", model.named_parameters())
+    model.eval()
+    with torch.no_grad():
+        copy("", [("evaluation", model(images))])
     return out
 
 
@@ -117,47 +143,71 @@ def distance(a, b):
 
 
 def worst(ours, truth, prefix):
-    names = [k for k in truth if k.startswith(prefix)]
-    return max((distance(ours[k], truth[k]), k) for k in names)
+    return max([(distance(ours[k], truth[k]), k) for k in truth if k.startswith(prefix)], default=(0.0, "none"))
 
 
 def main():
-    program, network = sys.argv[1:3]
+    program, folder_of_networks, name = sys.argv[1:4]
     failures = []
 
     def check(what, value, limit):
-        print(f"{'ok  ' if value <= limit else 'FAIL'} {what}: {value:.3g} (at most {limit:.3g})")
+        print(f"{'ok  ' if value <= limit else 'FAIL'} {what}: {value:.3g} (at most {limit:.3g})", flush=True)
         if not value <= limit:
             failures.append(what)
 
     with tempfile.TemporaryDirectory() as folder:
-        def ours(arguments):
-            subprocess.run([program, network] + arguments, check=True)
+        network = f"{folder_of_networks}/{name}.yaml"
+        batch, size, features = CASES.get(name, (4, None, None))
+        if name == "layers":
+            network = f"{folder}/layers.yaml"
+            with open(network, "w") as file:
+                file.write(LAYERS)
+        with open(network) as file:
+            text = file.read()
+        settings = [] if size is None else ["--set", f"input=[{size}, {size}, 3]"]
+        if "dropout" in text:
+            settings += ["--set", "parameters.dropout=false"]
+        shape = [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
+        classes = int(text.split("\nclasses:")[1].split()[0])
 
-        ours(["-", f"{folder}/weights", "--set", "name=weights"])
-        weights = load(f"{folder}/weights")
+        def ours(arguments):
+            subprocess.run([program, network] + arguments + settings, check=True)
+
+        def build(act):
+            return Layers() if name == "layers" else torch_networks.make(name, act, False, features)
+
+        ours(["-", f"{folder}/weights"])
         rng = np.random.default_rng(7)
-        x = rng.standard_normal((BATCH, 32, 32, 3)).astype(np.float32)
-        labels = rng.integers(0, 10, BATCH)
+        weights = draw_weights(load(f"{folder}/weights"), rng)
+        x = rng.standard_normal((batch, *shape)).astype(np.float32)
+        labels = rng.integers(0, classes, batch)
         save(f"{folder}/in", {**weights, "input": x, "labels": labels})
-        for name, act in [("relu", torch.relu), ("tanh", torch.tanh)]:
-            ours([f"{folder}/in", f"{folder}/out", "--set", f"parameters.activation={name}"])
+        activations = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
+        if "$activation" not in text:
+            activations = {"tanh": torch.nn.Tanh}  # the network has none: it is smooth as it is
+        for word, act in activations.items():
+            smooth = word == "tanh"
+            steps = 3 if smooth else 1
+            choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
+            ours([f"{folder}/in", f"{folder}/out", "--steps", str(steps)] + choice)
             got = load(f"{folder}/out")
-            truth = run_torch(act, torch.float64, weights, x, labels, 3 if name == "tanh" else 1)
+            truth = run_torch(build(act), torch.float64, weights, x, labels, steps)
             assert set(got) == set(truth), set(got) ^ set(truth)
-            check(f"{name}: loss", distance(got["loss"], truth["loss"]), 1e-5)
-            check(f"{name}: logits", distance(got["logits"], truth["logits"]), 1e-4)
-            check(f"{name}: running statistics", worst(got, truth, "buffer.")[0], 1e-5)
             value, tensor = worst(got, truth, "gradient.")
-            if name == "relu":
-                single = run_torch(act, torch.float32, weights, x, labels, 1)
+            if smooth:
+                check(f"{word}: loss", distance(got["loss"], truth["loss"]), 1e-5)
+                check(f"{word}: worst gradient ({tensor})", value, 1e-4)
+                check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0], 1e-5)
+                check(f"{word}: worst parameter after three steps", worst(got, truth, "step.")[0], 1e-4)
+                check(f"{word}: scores in evaluation after them", distance(got["evaluation"], truth["evaluation"]), 1e-4)
+            else:
+                single = run_torch(build(act), torch.float32, weights, x, labels, steps)
+                for what in ["loss", "logits", "evaluation"]:
+                    check(f"{word}: {what}", distance(got[what], truth[what]),
+                          max(3 * distance(single[what], truth[what]), 1e-5))
                 limit, where = worst(single, truth, "gradient.")
                 print(f"     PyTorch float32's own worst gradient: {limit:.3g} ({where})")
-                check(f"relu: worst gradient ({tensor})", value, 3 * limit)
-            else:
-                check(f"tanh: worst gradient ({tensor})", value, 1e-4)
-                value, tensor = worst(got, truth, "step.")
-                check(f"tanh: worst parameter after three steps ({tensor})", value, 1e-4)
+                check(f"{word}: worst gradient ({tensor})", value, 3 * limit)
     sys.exit(1 if failures else 0)
 
 

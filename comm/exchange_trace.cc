@@ -1,0 +1,34 @@
+#include "comm/exchange_trace.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+namespace lpsgd {
+
+ExchangeTrace::ExchangeTrace(Trace& trace, std::span<const Unit> plan,
+                             std::span<const ExchangeTensor> tensors, std::size_t places)
+    : trace_(trace), thread_(trace.track("communication thread: coding")) {
+  for (std::size_t p = 0; p < places; ++p)
+    places_.push_back(trace.track(fmt::format("exchange, place {}", p)));
+  std::map<std::size_t, int> chunks, seen;
+  for (const Unit& unit : plan) ++chunks[unit.segments.front().tensor];
+  for (const Unit& unit : plan) {
+    std::set<std::size_t> held;
+    for (const Segment& segment : unit.segments) held.insert(segment.tensor);
+    const std::size_t first = unit.segments.front().tensor;
+    std::string name = tensors[first].info.name;
+    if (held.size() > 1)
+      name += fmt::format(" and {} more", held.size() - 1);
+    else if (chunks[first] > 1)
+      name += fmt::format(" {}/{}", ++seen[first], chunks[first]);
+    labels_.push_back(
+        {{trace.label("encode " + name, "cpu_op"), trace.label("reduce " + name, "cpu_op"),
+          trace.label("decode " + name, "cpu_op")},
+         trace.label("nccl:exchange " + name, "kernel"),  // the name by which tools know communication
+         static_cast<std::int64_t>(unit.bytes())});
+  }
+}
+
+}  // namespace lpsgd

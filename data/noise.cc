@@ -1,0 +1,64 @@
+// The data set `noise`: images of any size whose pixels are uniform random bytes, with labels i mod classes.
+// Nothing can be learned from it; it is for measuring time and memory where real images are not at hand.
+// Sample i of a split is a pure function of (i, split).
+#include "core/buffer.h"
+#include "core/error.h"
+#include "core/philox.h"
+#include "data/datasets.h"
+
+namespace lpsgd {
+
+namespace {
+
+constexpr std::int64_t default_train = 512, default_test = 128;
+
+class Noise final : public Dataset {
+ public:
+  Noise(const DataOptions& options, std::int64_t size, Split split)
+      : shape_(options.image),
+        classes_(options.classes),
+        size_(size),
+        pixels_(shape_[0] * shape_[1] * shape_[2]),
+        images_(static_cast<std::size_t>(size_ * pixels_)) {
+    for (std::int64_t i = 0; i < size_; ++i) {
+      PhiloxSequence random(1, RandomUse::dataset, static_cast<std::uint32_t>(i),
+                            split == Split::train ? 0u : 1u);
+      std::uint8_t* out = images_.data() + i * pixels_;
+      std::uint32_t word = 0;
+      for (std::int64_t p = 0; p < pixels_; ++p, word >>= 8) {
+        if (p % 4 == 0) word = random.next();
+        out[p] = static_cast<std::uint8_t>(word);
+      }
+    }
+  }
+  std::int64_t size() const override { return size_; }
+  std::int64_t classes() const override { return classes_; }
+  std::int64_t height() const override { return shape_[0]; }
+  std::int64_t width() const override { return shape_[1]; }
+  std::int64_t channels() const override { return shape_[2]; }
+  std::span<const std::uint8_t> image(std::int64_t i) const override {
+    return images_.view().subspan(static_cast<std::size_t>(i * pixels_), static_cast<std::size_t>(pixels_));
+  }
+  std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i % classes_); }
+
+ private:
+  std::vector<std::int64_t> shape_;
+  std::int64_t classes_, size_, pixels_;
+  Buffer<std::uint8_t> images_;  // (N, H, W, C)
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> open_noise(const DataOptions& options, Split split, std::uint32_t) {
+  std::int64_t size = split == Split::train ? options.train_samples : options.test_samples;
+  if (size == 0) size = split == Split::train ? default_train : default_test;
+  if (options.image.size() != 3)
+    throw ConfigError(
+        fmt::format("data.image: {} numbers; expected [height, width, channels]", options.image.size()));
+  if (options.image[0] * options.image[1] * options.image[2] > (std::int64_t{1} << 40) / size)
+    throw ConfigError(fmt::format("data.image: {} samples of {} x {} x {} are more than a tebibyte", size,
+                                  options.image[0], options.image[1], options.image[2]));
+  return std::make_shared<Noise>(options, size, split);
+}
+
+}  // namespace lpsgd

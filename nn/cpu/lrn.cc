@@ -1,0 +1,51 @@
+// Local response normalisation. Backward computes the windows' sums anew: that is cheaper than keeping them.
+#include "nn/cpu/context.h"
+
+namespace lpsgd::cpu {
+namespace {
+
+class LrnOp final : public Op {
+ public:
+  LrnOp(Context& context, const Binding& b, const LrnDesc& desc)
+      : context_(context), b_(b), channels_(b.shape.back()), pixels_(b.elements() / channels_) {
+    constants_ = {desc.size, static_cast<float>(desc.alpha / static_cast<double>(desc.size)),
+                  static_cast<float>(desc.beta), static_cast<float>(desc.k)};
+    for (int t = 0; t < context.threads; ++t)
+      scratch_.emplace_back(static_cast<std::size_t>(4 * channels_ + 4 * desc.size));
+  }
+
+  void forward(const Pass&) override {
+    context_.parallel(pixels_, [&](int thread, std::int64_t first, std::int64_t last) {
+      const std::int64_t at = first * channels_;
+      context_.k.lrn(b_.inputs[0].value + at, b_.output + at, last - first, channels_, constants_,
+                     scratch(thread));
+    });
+  }
+
+  void backward() override {
+    if (!b_.inputs[0].gradient) return;
+    context_.parallel(pixels_, [&](int thread, std::int64_t first, std::int64_t last) {
+      const std::int64_t at = first * channels_;
+      context_.k.lrn_gradient(b_.output_gradients[0] + at, b_.inputs[0].value + at,
+                              b_.inputs[0].gradient + at, last - first, channels_, constants_,
+                              scratch(thread));
+    });
+  }
+
+ private:
+  float* scratch(int thread) { return scratch_[static_cast<std::size_t>(thread)].data(); }
+
+  Context& context_;
+  Binding b_;
+  std::int64_t channels_, pixels_;
+  LrnConstants constants_{};
+  std::vector<Buffer<float>> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc) {
+  return std::make_unique<LrnOp>(context, binding, desc);
+}
+
+}  // namespace lpsgd::cpu

@@ -1,0 +1,31 @@
+// Dropout (Srivastava et al. 2014), scaled in training so that evaluation needs no change.
+#include "nn/layer.h"
+#include "nn/ops.h"
+
+namespace lpsgd {
+namespace {
+
+class DropoutLayer final : public Layer {
+ public:
+  void fields(config::Visitor& v) override {
+    v.field("probability", probability_, "chance of a value to become 0", {.min = 0, .max = 0.999});
+  }
+  Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
+  bool in_place() const override { return true; }
+  bool backward_reads_input() const override { return false; }
+  bool sums_gradients() const override { return true; }
+  std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
+    return backend.dropout(binding, probability_);
+  }
+
+ private:
+  double probability_ = 0.5;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_dropout_layer() {
+  return std::make_unique<DropoutLayer>();
+}
+
+}  // namespace lpsgd
