@@ -108,9 +108,9 @@ def draw_weights(shapes, rng):
     return out
 
 
-def run_torch(model, dtype, weights, x, labels, steps, lengths=None):
+def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last):
     """What dump_gradients writes, as float64 arrays."""
-    model = model.to(dtype)
+    model = model.to(dtype=dtype, memory_format=layout)
     missing = model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
     assert not missing.unexpected_keys and not [k for k in missing.missing_keys if "running" not in k
                                                 and "num_batches" not in k], missing
@@ -118,7 +118,7 @@ def run_torch(model, dtype, weights, x, labels, steps, lengths=None):
     assert [name for name, _ in model.named_parameters()] == list(weights), "the order of tensors is PyTorch's"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     if lengths is None:
-        inputs = [torch.tensor(x).permute(0, 3, 1, 2).to(dtype)]
+        inputs = [torch.tensor(x).permute(0, 3, 1, 2).to(dtype).contiguous(memory_format=layout)]
     else:
         inputs = [torch.tensor(x).to(dtype), torch.tensor(lengths)]
         inside = np.arange(x.shape[1])[None, :] < np.array(lengths)[:, None]
@@ -205,28 +205,35 @@ def main():
         if "$activation" not in text:
             activations = {"tanh": torch.nn.Tanh}  # the network has none: it is smooth as it is
         for word, act in activations.items():
-            smooth = word == "tanh"
-            steps = 3 if smooth else 1
+            smooth = word == "tanh" and "max_pool" not in text
+            steps = 3 if word == "tanh" else 1
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
             ours([f"{folder}/in", f"{folder}/out", "--steps", str(steps)] + choice)
             got = load(f"{folder}/out")
             truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths)
             assert set(got) == set(truth), set(got) ^ set(truth)
             value, tensor = worst(got, truth, "gradient.")
+            # Which kinks float32 meets is chance, and tens of normalised layers amplify rounding: PyTorch's own float32 is
+            # over both of its memory formats.
+            layouts = [torch.contiguous_format, torch.channels_last] if x.ndim == 4 else [torch.contiguous_format]
+            singles = [run_torch(build(act), torch.float32, weights, x, labels, steps, lengths, layout) for layout in layouts]
+
+            def own(what, least):
+                return max(*(3 * distance(single[what], truth[what]) for single in singles), least)
+
             if smooth:
                 check(f"{word}: loss", distance(got["loss"], truth["loss"]), 1e-5)
                 check(f"{word}: worst gradient ({tensor})", value, 1e-4)
                 check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0], 1e-5)
                 check(f"{word}: worst parameter after three steps", worst(got, truth, "step.")[0], 1e-4)
-                check(f"{word}: scores in evaluation after them", distance(got["evaluation"], truth["evaluation"]), 1e-4)
             else:
-                single = run_torch(build(act), torch.float32, weights, x, labels, steps, lengths)
-                for what in ["loss", "logits", "evaluation"]:
-                    check(f"{word}: {what}", distance(got[what], truth[what]),
-                          max(3 * distance(single[what], truth[what]), 1e-5))
-                limit, where = worst(single, truth, "gradient.")
+                for what in ["loss", "logits"]:
+                    check(f"{word}: {what}", distance(got[what], truth[what]), own(what, 1e-5))
+                limit, where = max(worst(single, truth, "gradient.") for single in singles)
                 print(f"     PyTorch float32's own worst gradient: {limit:.3g} ({where})")
-                check(f"{word}: worst gradient ({tensor})", value, 3 * limit)
+                check(f"{word}: worst gradient ({tensor})", value, max(3 * limit, 1e-5))
+            check(f"{word}: scores in evaluation after {steps} steps", distance(got["evaluation"], truth["evaluation"]),
+                  own("evaluation", 1e-5))
     sys.exit(1 if failures else 0)
 
 
