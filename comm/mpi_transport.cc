@@ -1,13 +1,19 @@
 // Ranks as processes under mpirun. Only nonblocking calls are used, each waited for in a test loop that
 // yields: MPICH's own waiting spins, and would hold the core against the very rank it waits for.
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <exception>
+#include <thread>
 
 #include "comm/backoff.h"
 #include "comm/transport.h"
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace lpsgd {
@@ -64,6 +70,7 @@ class MpiTransport final : public Transport {
     bool live = false;
   };
 
+  void help_others() const;
   Request take();
   MPI_Request* add_part(Request request, std::ptrdiff_t expected = -1) {
     Operation& operation = operations_[request];
@@ -116,6 +123,31 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   if (MPI_Comm_get_attr(comm_, MPI_TAG_UB, &limit, &found) == MPI_SUCCESS && found != 0) tag_limit_ = *limit;
 }
 
+// MPICH before 4.2 closes its connections and then waits outside MPI for the other ranks: over UCX's TCP, a
+// rank whose last messages need an answer then waits for ever (https://github.com/pmodels/mpich/pull/6596).
+// Answering for a moment longer makes that rare; a rank that is still there after seconds, when all have done
+// their work, leaves.
+
+std::atomic<bool> finalized{false};
+std::atomic<int> exit_status{0};
+
+void MpiTransport::help_others() const {
+  Backoff backoff;
+  for (const double until = now_seconds() + 0.1; now_seconds() < until; backoff.pause()) {
+    int waiting = 0;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &waiting, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+  }
+}
+
+void leave_unless_finalized() {
+  for (const double until = now_seconds() + 3; now_seconds() < until;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (finalized) return;
+  }
+  std::fflush(nullptr);
+  ::_exit(exit_status);
+}
+
 MpiTransport::~MpiTransport() {
   const bool in_flight =
       std::any_of(operations_.begin(), operations_.end(), [](const Operation& o) { return o.live; });
@@ -126,8 +158,12 @@ MpiTransport::~MpiTransport() {
   } catch (const std::exception&) {
     return;
   }
+  const bool finalizes = owns_mpi_ && size_ > 1;
+  if (finalizes) help_others();
   MPI_Comm_free(&comm_);
+  if (finalizes) std::thread(leave_unless_finalized).detach();
   if (owns_mpi_) MPI_Finalize();
+  finalized = true;
 }
 
 Transport::Request MpiTransport::take() {
@@ -219,6 +255,10 @@ void MpiTransport::all_gather(std::span<const std::byte> mine, std::span<std::by
 }
 
 }  // namespace
+
+void set_mpi_exit_status(int status) {
+  exit_status = status;
+}
 
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message) {
   return std::make_unique<MpiTransport>(largest_message);
