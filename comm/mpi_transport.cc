@@ -1,6 +1,8 @@
 // Ranks as processes under mpirun. Only nonblocking calls are used, each waited for in a test loop that
 // yields: MPICH's own waiting spins, and would hold the core against the very rank it waits for.
 #include <mpi.h>
+#include <pthread.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,9 +126,10 @@ MpiTransport::MpiTransport(std::size_t largest_message)
 }
 
 // MPICH before 4.2 closes its connections and then waits outside MPI for the other ranks: over UCX's TCP, a
-// rank whose last messages need an answer then waits for ever (https://github.com/pmodels/mpich/pull/6596).
-// Answering for a moment longer makes that rare; a rank that is still there after seconds, when all have done
-// their work, leaves.
+// rank whose last messages need an answer then spins for ever (https://github.com/pmodels/mpich/pull/6596).
+// Answering for a moment longer makes that rare. When all have done their work, a rank that still spins after
+// 3 seconds leaves, and later those that sleep until it comes: in this order, because the launcher fails when
+// it wants to wake one that has left.
 
 std::atomic<bool> finalized{false};
 std::atomic<int> exit_status{0};
@@ -139,13 +142,25 @@ void MpiTransport::help_others() const {
   }
 }
 
-void leave_unless_finalized() {
-  for (const double until = now_seconds() + 3; now_seconds() < until;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (finalized) return;
+/// Seconds of processor that the thread behind `clock` has used.
+double seconds_used(clockid_t clock) {
+  timespec used{};
+  return ::clock_gettime(clock, &used) == 0
+             ? static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9
+             : 0;
+}
+
+void leave_unless_finalized(clockid_t clock) {
+  double before = 0;
+  for (int seconds = 0; !finalized; ++seconds) {
+    const double now = seconds_used(clock);
+    if (seconds >= (now - before > 0.05 ? 3 : 6)) {
+      std::fflush(nullptr);
+      ::_exit(exit_status);
+    }
+    before = now;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
   }
-  std::fflush(nullptr);
-  ::_exit(exit_status);
 }
 
 MpiTransport::~MpiTransport() {
@@ -161,7 +176,9 @@ MpiTransport::~MpiTransport() {
   const bool finalizes = owns_mpi_ && size_ > 1;
   if (finalizes) help_others();
   MPI_Comm_free(&comm_);
-  if (finalizes) std::thread(leave_unless_finalized).detach();
+  clockid_t clock{};
+  if (finalizes && ::pthread_getcpuclockid(::pthread_self(), &clock) == 0)
+    std::thread(leave_unless_finalized, clock).detach();
   if (owns_mpi_) MPI_Finalize();
   finalized = true;
 }
