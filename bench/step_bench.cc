@@ -1,5 +1,5 @@
 // Times training steps of a network file: forward, backward and update, on random data.
-//   step_bench NETWORK [--batch N] [--steps N] [--threads N] [--set a.b=value]... [--profile]
+//   step_bench NETWORK [--batch N] [--steps N] [--threads N] [--bf16] [--set a.b=value]... [--profile]
 // Prints one JSON object: seconds of the median step, the processor time of the best one (which a busy
 // machine disturbs less; all threads together), the memory needed for it and, with --profile, each
 // operation's share.
@@ -23,7 +23,7 @@ namespace {
 struct Arguments {
   std::string network;
   long batch = 128, steps = 10, threads = 1;
-  bool profile = false;
+  bool profile = false, bf16 = false;
   std::vector<std::string> overrides;
 };
 
@@ -43,6 +43,8 @@ Arguments parse(int argc, char** argv) {
       a.threads = std::stol(next());
     else if (word == "--set")
       a.overrides.push_back(next());
+    else if (word == "--bf16")
+      a.bf16 = true;
     else if (word == "--profile")
       a.profile = true;
     else
@@ -65,7 +67,9 @@ void run(const Arguments& a) {
   lpsgd::config::Value tree = lpsgd::config::parse_file(a.network);
   for (const std::string& o : a.overrides) lpsgd::config::apply_override(tree, o);
   const lpsgd::NetworkSpec spec(tree);
-  lpsgd::Network network(spec, {.batch = a.batch, .threads = static_cast<int>(a.threads)});
+  lpsgd::Network network(spec, {.batch = a.batch,
+                                .threads = static_cast<int>(a.threads),
+                                .compute = a.bf16 ? lpsgd::Compute::bf16 : lpsgd::Compute::fp32});
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
                              network.parameters().size());
   std::size_t sample = 1;

@@ -175,7 +175,7 @@ void Network::Impl::forward(const Samples& samples, const Pass& pass) {
 
 Network::Network(const NetworkSpec& spec, const NetworkOptions& options) : impl_(std::make_unique<Impl>()) {
   impl_->options = options;
-  impl_->backend = make_cpu_backend(options.threads);
+  impl_->backend = make_cpu_backend(options.threads, options.compute);
   impl_->build(spec.impl().graph);
 }
 

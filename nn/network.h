@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -74,17 +75,26 @@ struct OperationTime {
   double forward = 0, backward = 0;  // seconds
 };
 
+/// The arithmetic of convolutions, dense and recurrent layers. bf16: their operands (activations, gradients
+/// and a working copy of the weights) are rounded to bfloat16, products are summed in float32; everything
+/// else, and what they hand on, is float32.
+enum class Compute : std::uint8_t { fp32, bf16 };
+/// Why this machine's processor cannot do it; nothing where it can.
+std::optional<std::string> unsupported(Compute compute);
+
 struct NetworkOptions {
-  std::int64_t batch = 1;       // samples per call, this rank's part
-  std::int64_t first = 0;       // the first one's position in the global batch, for dropout
-  std::uint32_t seed = 1;       // initial weights and dropout
-  int threads = 1;              // of the CPU backend, for this rank
+  std::int64_t batch = 1;  // samples per call, this rank's part
+  std::int64_t first = 0;  // the first one's position in the global batch, for dropout
+  std::uint32_t seed = 1;  // initial weights and dropout
+  int threads = 1;         // of the CPU backend, for this rank
+  Compute compute = Compute::fp32;
   bool inference_only = false;  // no gradients, no backward
 };
 
 class Network {
  public:
-  Network(const NetworkSpec& spec, const NetworkOptions& options);  // the CPU backend (oneDNN)
+  /// The CPU backend (oneDNN). DeviceError where the processor cannot do the arithmetic.
+  Network(const NetworkSpec& spec, const NetworkOptions& options);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;

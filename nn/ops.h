@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/tensor_info.h"
+#include "nn/network.h"
 #include "nn/shape.h"
 
 namespace lpsgd {
@@ -150,7 +151,7 @@ class Backend {
                                                         std::int64_t classes) = 0;
 };
 
-/// The backend over oneDNN and OpenMP.
-std::unique_ptr<Backend> make_cpu_backend(int threads);
+/// The backend over oneDNN and OpenMP. DeviceError where the processor cannot do the arithmetic.
+std::unique_ptr<Backend> make_cpu_backend(int threads, Compute compute);
 
 }  // namespace lpsgd

@@ -23,8 +23,11 @@ std::string eval_command(const EvalArguments& arguments) {
   check_data(run, spec, *dataset, Split::test);
 
   const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();
-  Network network(spec,
-                  {.batch = run.train.batch_size, .seed = seed, .threads = threads, .inference_only = true});
+  Network network(spec, {.batch = run.train.batch_size,
+                         .seed = seed,
+                         .threads = threads,
+                         .compute = run.train.compute,
+                         .inference_only = true});
   read_checkpoint_model(arguments.checkpoint, network.tensors(), network.parameters(), network.buffers());
   LoaderOptions options;
   options.global_batch = run.train.batch_size;

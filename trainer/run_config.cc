@@ -20,7 +20,8 @@ void fields(Visitor& v, TrainOptions& o) {
   v.field("batch_size", o.batch_size, "samples of a step over all ranks", Range{.min = 1, .max = 1e9});
   v.field("seed", o.seed, "of all randomness", Range{.min = 0, .max = 4294967295.0});
   v.choice("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}}, "where layers run; auto picks");
-  v.choice("compute", o.compute, {{"fp32", "fp32"}}, "the arithmetic of layers");
+  v.choice("compute", o.compute, {{"fp32", Compute::fp32}, {"bf16", Compute::bf16}},
+           "the arithmetic of convolutions, dense and recurrent layers; bf16 where the processor has it");
   v.field("threads", o.threads, "of each rank; 0: the node's cores divided by its ranks",
           Range{.min = 0, .max = 4096});
 }
@@ -177,6 +178,8 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
   if (run.exchange.transport != TransportKind::threads && run.exchange.ranks != 1)
     config::fail(origin_of(run, "exchange", "ranks"), "exchange.ranks",
                  "is for transport threads; with mpi, mpirun -n says how many ranks there are");
+  if (const auto why = unsupported(run.train.compute))
+    config::fail(origin_of(run, "train", "compute"), "train.compute", *why);
   if (run.train.batch_size % ranks != 0)
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("{} samples cannot be divided evenly over {} ranks; allowed: multiples of {}",

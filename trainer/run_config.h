@@ -24,7 +24,7 @@ struct TrainOptions {
   std::int64_t batch_size = 128;  // global: every rank takes batch_size / K samples
   std::int64_t seed = 1;
   std::string device = "auto";
-  std::string compute = "fp32";
+  Compute compute = Compute::fp32;
   std::int64_t threads = 0;  // per rank; 0: the cores of this node divided by its ranks
 };
 

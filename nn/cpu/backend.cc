@@ -33,8 +33,8 @@ void Context::Shared::seal(Context& context) {
 }
 
 void Context::seal() {
-  scratchpad_.seal(*this);
-  passing_.seal(*this);
+  for (Shared* shared : {&scratchpad_, &passing_, &converted_activations_, &converted_gradients_})
+    shared->seal(*this);
 }
 
 dnnl::primitive_attr user_scratchpad(bool relu, bool accumulate) {
@@ -83,11 +83,28 @@ ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
   return {m, reorder_call(context, m, plain)};
 }
 
+dnnl::memory::desc with_type(const dnnl::memory::desc& desc, dnnl::memory::data_type type) {
+  dnnl::memory::desc out = desc;
+  out.data.data_type = dnnl::memory::convert_to_c(type);
+  return out;
+}
+
+Operand::Operand(Context& context, const dnnl::memory::desc& desc, const float* data, bool gradient)
+    : plain_(desc, context.engine, const_cast<float*>(data)), memory_(plain_) {
+  if (context.compute == f32) return;
+  memory_ = context.converted(with_type(desc, context.compute), gradient);
+  convert_ = reorder_call(context, plain_, memory_);
+}
+
 namespace {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) { context_.threads = std::max(1, threads); }
+  CpuBackend(int threads, Compute compute) {
+    context_.threads = std::max(1, threads);
+    if (const auto why = unsupported(compute)) throw DeviceError("compute " + *why);
+    if (compute == Compute::bf16) context_.compute = dnnl::memory::data_type::bf16;
+  }
 
   const char* name() const override { return "cpu"; }
   float* allocate(std::int64_t elements) override { return context_.allocate(elements); }
@@ -150,8 +167,17 @@ class CpuBackend final : public Backend {
 }  // namespace
 }  // namespace cpu
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
-  return std::make_unique<cpu::CpuBackend>(threads);
+std::optional<std::string> unsupported(Compute compute) {
+  if (compute == Compute::fp32) return std::nullopt;
+  // oneDNN would imitate bfloat16 on any machine with AVX-512, many times slower than float32.
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  if ((isa & needed) == needed) return std::nullopt;
+  return "bf16 needs a processor with AVX512-BF16 or AMX, and this one has neither; allowed: fp32";
+}
+
+std::unique_ptr<Backend> make_cpu_backend(int threads, Compute compute) {
+  return std::make_unique<cpu::CpuBackend>(threads, compute);
 }
 
 }  // namespace lpsgd

@@ -24,6 +24,7 @@ struct Context {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   int threads = 1;
+  dnnl::memory::data_type compute = f32;  // of the operands of products
   const Kernels& k = kernels();
 
   float* allocate(std::int64_t elements);
@@ -33,6 +34,10 @@ struct Context {
   dnnl::memory scratchpad(const dnnl::memory::desc& md) { return scratchpad_.view(md, engine); }
   /// The one place for weights on their way between layouts; contents last from a reorder to the next.
   dnnl::memory passing_weights(const dnnl::memory::desc& md) { return passing_.view(md, engine); }
+  /// The one place for a product's converted activations, and the one for its converted gradients.
+  dnnl::memory converted(const dnnl::memory::desc& md, bool gradient) {
+    return (gradient ? converted_gradients_ : converted_activations_).view(md, engine);
+  }
   void seal();
 
   /// Runs body(thread, first, last) for `threads` nearly equal parts of 0..n, on as many threads.
@@ -57,7 +62,7 @@ struct Context {
   };
 
   std::vector<Buffer<float>> buffers_;
-  Shared scratchpad_, passing_;
+  Shared scratchpad_, passing_, converted_activations_, converted_gradients_;
 };
 
 /// A primitive with its arguments, ready to run. Empty ones do nothing.
@@ -84,6 +89,25 @@ ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
 ReorderedWeights to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
 ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
                                 const dnnl::memory::desc& preferred);
+
+/// An activation or gradient as a product reads it: itself, or its copy in the arithmetic's type, which
+/// convert() brings up to date.
+class Operand {
+ public:
+  Operand() = default;
+  /// `desc` is of float32; `data` may be null and follow with point().
+  Operand(Context& context, const dnnl::memory::desc& desc, const float* data, bool gradient);
+  const dnnl::memory& memory() const { return memory_; }
+  void point(const float* data) { plain_.set_data_handle(const_cast<float*>(data)); }
+  void convert(const dnnl::stream& stream) const { convert_.run(stream); }
+
+ private:
+  dnnl::memory plain_, memory_;
+  Call convert_;
+};
+
+/// `desc` with another type of values.
+dnnl::memory::desc with_type(const dnnl::memory::desc& desc, dnnl::memory::data_type type);
 
 /// A oneDNN memory over floats that we own. const is dropped only because dnnl::memory knows no const.
 dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const float* data);

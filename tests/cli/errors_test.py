@@ -28,6 +28,14 @@ class ConfigurationErrors(Case):
             ranks=3,
         )
 
+    def test_arithmetic_that_the_processor_lacks(self):
+        config = self.write("bf16.yaml", CONFIG.replace("{epochs: 2", "{compute: bf16, epochs: 2"))
+        # oneDNN, told to know no more than AVX2, stands for an older processor.
+        result = run("train", config, "--out", self.path("out"), ranks=2, env={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+        self.assertEqual(result.status, 2, result)
+        self.assertIn(f"{config}:3:18: train.compute: bf16 needs a processor with AVX512-BF16 or AMX", result.err)
+        self.assertFalse(os.path.exists(self.path("out")), "nothing may start")
+
     def test_unknown_section(self):
         self.refused(CONFIG + "exchnge: {}\n", "{config}:8:1: exchnge: unknown key, did you mean 'exchange'?")
 

@@ -1,5 +1,5 @@
 // Runs a network from given weights on a given batch and writes what another system can be compared with.
-//   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--set a.b=value]...
+//   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--compute bf16] [--set a.b=value]...
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
 // or (N, frames), and "lengths" (N) if it likes. OUT gets "loss", "logits", "gradient.NAME" and "buffer.NAME"
 // of the first step, "step.NAME" after N steps of SGD (lr 0.01, momentum 0.9, weight decay 1e-4, on the same
@@ -48,9 +48,12 @@ class Output {
 void run(const std::vector<std::string>& words) {
   lpsgd::config::Value tree = lpsgd::config::parse_file(words[0]);
   int steps = 1;
+  lpsgd::Compute compute = lpsgd::Compute::fp32;
   for (std::size_t i = 3; i + 1 < words.size(); i += 2) {
     if (words[i] == "--steps")
       steps = std::stoi(words[i + 1]);
+    else if (words[i] == "--compute")
+      compute = words[i + 1] == "bf16" ? lpsgd::Compute::bf16 : lpsgd::Compute::fp32;
     else
       lpsgd::config::apply_override(tree, words[i + 1]);
   }
@@ -67,7 +70,7 @@ void run(const std::vector<std::string>& words) {
   const StoredTensor* label = in.find("labels");
   if (!input || !label) throw lpsgd::FileError(words[1] + ": has no 'input' or no 'labels'");
   const std::int64_t batch = input->shape[0];
-  lpsgd::Network network(spec, {.batch = batch});
+  lpsgd::Network network(spec, {.batch = batch, .compute = compute});
   for (const TensorInfo& t : spec.tensors())
     lpsgd::from_pytorch_order(t, in.at(t.name, t.shape).values.data(),
                               network.parameters().data() + t.offset);

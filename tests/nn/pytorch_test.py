@@ -36,6 +36,9 @@ CASES = {
     "lstm_an4": (4, None, None),
     "lstm_wikitext2": (3, None, None),
 }
+# How far bfloat16 may be from float64: operands are rounded to 8 bits, 2^-9 of each, and layers add up. Where PyTorch's
+# autocast, which rounds more, is farther, that is the measure.
+BF16_LOSS, BF16_GRADIENT = 0.01, 0.05
 FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7]), "lstm_wikitext2": ([5], [5, 2, 4])}  # and each sample's length
 
 # What these files do not use, or not in every way.
@@ -108,7 +111,7 @@ def draw_weights(shapes, rng):
     return out
 
 
-def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last):
+def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last, autocast=False):
     """What dump_gradients writes, as float64 arrays."""
     model = model.to(dtype=dtype, memory_format=layout)
     missing = model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
@@ -132,7 +135,8 @@ def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torc
 
     for step in range(steps):
         optimizer.zero_grad()
-        logits = model(*inputs)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = model(*inputs).to(dtype)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), target)
         loss.backward()
         if step == 0:
@@ -201,6 +205,7 @@ def main():
                 x = rng.integers(0, classes, (batch, shape[0])).astype(np.float32)
         save(f"{folder}/in", {**weights, "input": x, "labels": labels,
                               **({} if lengths is None else {"lengths": np.array(lengths)})})
+        bf16 = "avx512_bf16" in open("/proc/cpuinfo").read()
         activations = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
         if "$activation" not in text:
             activations = {"tanh": torch.nn.Tanh}  # the network has none: it is smooth as it is
@@ -213,10 +218,11 @@ def main():
             truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths)
             assert set(got) == set(truth), set(got) ^ set(truth)
             value, tensor = worst(got, truth, "gradient.")
-            # Which kinks float32 meets is chance, and tens of normalised layers amplify rounding: PyTorch's own float32 is
-            # over both of its memory formats.
-            layouts = [torch.contiguous_format, torch.channels_last] if x.ndim == 4 else [torch.contiguous_format]
-            singles = [run_torch(build(act), torch.float32, weights, x, labels, steps, lengths, layout) for layout in layouts]
+            # Which kinks float32 meets is luck, and tens of normalised layers amplify rounding: PyTorch's own float32 is taken
+            # from inputs equal but for rounding, and in both memory formats.
+            layouts = [torch.channels_last, torch.channels_last, torch.contiguous_format]
+            singles = [run_torch(build(act), torch.float32, weights, x * np.float32(1 + i * 2.0**-23), labels, steps, lengths,
+                                 layout if x.ndim == 4 else torch.contiguous_format) for i, layout in enumerate(layouts)]
 
             def own(what, least):
                 return max(*(3 * distance(single[what], truth[what]) for single in singles), least)
@@ -226,6 +232,21 @@ def main():
                 check(f"{word}: worst gradient ({tensor})", value, 1e-4)
                 check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0], 1e-5)
                 check(f"{word}: worst parameter after three steps", worst(got, truth, "step.")[0], 1e-4)
+                if bf16:
+                    ours([f"{folder}/in", f"{folder}/out", "--compute", "bf16"] + choice)
+                    got = load(f"{folder}/out")
+                    names = [k for k in truth if k.startswith("gradient.")]
+                    whole = distance(np.concatenate([got[k].ravel() for k in names]),
+                                     np.concatenate([truth[k].ravel() for k in names]))
+                    check(f"{word}: bf16: loss", distance(got["loss"], truth["loss"]), BF16_LOSS)
+                    limit = BF16_GRADIENT
+                    if lengths is None:
+                        peer = run_torch(build(act), torch.float32, weights, x, labels, 1, autocast=True)
+                        limit = max(limit, distance(np.concatenate([peer[k].ravel() for k in names]),
+                                                    np.concatenate([truth[k].ravel() for k in names])))
+                    check(f"{word}: bf16: the whole gradient", whole, limit)
+                    if whole < 1e-4:
+                        failures.append("bf16 is float32")
             else:
                 for what in ["loss", "logits"]:
                     check(f"{word}: {what}", distance(got[what], truth[what]), own(what, 1e-5))
