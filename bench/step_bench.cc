@@ -1,8 +1,10 @@
 // Times training steps of a network file: forward, backward and update, on random data.
 //   step_bench NETWORK [--batch N] [--steps N] [--threads N] [--set a.b=value]... [--profile]
 // Prints one JSON object: seconds of the median step, the processor time of the best one (which a busy
-// machine disturbs less; all threads together) and, with --profile, each operation's share.
+// machine disturbs less; all threads together), the memory needed for it and, with --profile, each
+// operation's share.
 #include <fmt/core.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <ctime>
@@ -51,7 +53,15 @@ Arguments parse(int argc, char** argv) {
   return a;
 }
 
+/// The most memory that this process has held so far.
+long peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
 void run(const Arguments& a) {
+  const long before = peak_bytes();
   lpsgd::config::Value tree = lpsgd::config::parse_file(a.network);
   for (const std::string& o : a.overrides) lpsgd::config::apply_override(tree, o);
   const lpsgd::NetworkSpec spec(tree);
@@ -95,10 +105,10 @@ void run(const Arguments& a) {
       "{{\"name\": \"train_step\", \"network\": \"{}\", \"batch\": {}, \"threads\": {}, \"steps\": {}, "
       "\"seconds\": {:.6f}, \"seconds_min\": {:.6f}, \"cpu_seconds_min\": {:.6f}, \"forward\": {:.6f}, "
       "\"backward\": {:.6f}, \"update\": "
-      "{:.6f}, \"samples_per_s\": {:.1f}, \"flops\": {}",
+      "{:.6f}, \"samples_per_s\": {:.1f}, \"peak_bytes\": {}, \"flops\": {}",
       spec.name(), a.batch, a.threads, a.steps, seconds, *std::min_element(steps.begin(), steps.end()),
       *std::min_element(cpu.begin(), cpu.end()), median(forward), median(backward), median(update),
-      static_cast<double>(a.batch) / seconds, 3 * spec.flops() * a.batch);
+      static_cast<double>(a.batch) / seconds, peak_bytes() - before, 3 * spec.flops() * a.batch);
   if (a.profile) {
     fmt::print(", \"operations\": [");
     const char* comma = "";

@@ -66,7 +66,7 @@ std::vector<std::string> Transport::all_gather_text(const std::string& mine) {
   std::size_t longest = 0;
   for (const std::uint64_t l : lengths) longest = std::max<std::size_t>(longest, l);
   std::vector<char> padded(longest), all(longest * ranks);
-  std::memcpy(padded.data(), mine.data(), mine.size());
+  std::copy(mine.begin(), mine.end(), padded.begin());
   if (longest > 0) all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < ranks; ++r) texts.emplace_back(all.data() + r * longest, lengths[r]);

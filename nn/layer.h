@@ -122,6 +122,8 @@ std::unique_ptr<Layer> make_tanh_layer();
 std::unique_ptr<Layer> make_dropout_layer();
 std::unique_ptr<Layer> make_lrn_layer();
 std::unique_ptr<Layer> make_add_layer();
+std::unique_ptr<Layer> make_embedding_layer();
+std::unique_ptr<Layer> make_lstm_layer();
 std::unique_ptr<Layer> make_concat_layer();
 std::unique_ptr<Layer> make_max_pool_layer();
 std::unique_ptr<Layer> make_average_pool_layer();

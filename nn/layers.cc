@@ -11,7 +11,10 @@ namespace lpsgd {
 std::span<const LayerKind> layer_kinds() {
   static const std::array kinds{
       LayerKind{"conv", "2-D convolution (cross-correlation, as in every framework)", make_conv_layer},
-      LayerKind{"dense", "fully connected: y = W x + b; takes a flat input", make_dense_layer},
+      LayerKind{"dense", "fully connected: y = W x + b; takes a flat input, or each frame of a sequence",
+                make_dense_layer},
+      LayerKind{"lstm", "long short-term memory over a sequence; lengths may differ", make_lstm_layer},
+      LayerKind{"embedding", "vectors for token numbers", make_embedding_layer},
       LayerKind{"batch_norm", "batch normalisation over N, H, W (Ioffe and Szegedy 2015)",
                 make_batch_norm_layer},
       LayerKind{"relu", "max(x, 0)", make_relu_layer},

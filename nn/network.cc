@@ -31,7 +31,7 @@ struct Network::Impl {
   std::vector<NamedBuffer> buffers;
   std::span<float> parameters, gradients;
   float* input = nullptr;
-  std::int64_t input_elements = 0, frames = 1;  // frames: scored ones of a sample at most
+  std::int64_t input_elements = 0, longest = 1, frames = 1;  // frames of an input, and scored ones
   std::span<const float> logits;
   std::vector<Step> steps;
   std::unique_ptr<LossOp> loss;
@@ -96,6 +96,7 @@ void Network::Impl::build(const Graph& graph) {
   const Plan plan = make_plan(graph, training);
   tensors = graph.tensors;
   announce_order = plan.announce_order;
+  longest = graph.input[0];
   input_elements = elements_of(graph.input).value_or(0) * options.batch;
 
   const auto arena = static_cast<std::size_t>(graph.arena);
@@ -153,6 +154,13 @@ void Network::Impl::forward(const Samples& samples, const Pass& pass) {
   require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
   backend->enter();
   std::memcpy(input, samples.inputs.data(), samples.inputs.size_bytes());
+  const std::int64_t width = input_elements / (options.batch * longest);  // of a frame
+  for (std::size_t n = 0; n < samples.lengths.size(); ++n) {
+    const std::int64_t length = samples.lengths[n];
+    require(length >= 1 && length <= longest, "a sequence has 1 to `frames` frames");
+    const std::int64_t begin = static_cast<std::int64_t>(n) * longest;
+    std::fill(input + (begin + length) * width, input + (begin + longest) * width, 0.0f);
+  }
   for (Step& step : steps) {
     const ScopedTimer timer(step.forward_seconds);
     step.op->forward(pass);

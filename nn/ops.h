@@ -76,6 +76,11 @@ struct ConvDesc {
   bool bias = true;
 };
 
+struct LstmDesc {
+  std::int64_t cell = 1, projection = 0;
+  bool bias = true;
+};
+
 struct PoolDesc {
   enum class Kind : std::uint8_t { max, average } kind = Kind::max;
   Size2 kernel, stride, pad;
@@ -131,6 +136,9 @@ class Backend {
   virtual std::unique_ptr<Op> concat(const Binding& binding) = 0;
   virtual std::unique_ptr<Op> dropout(const Binding& binding, double probability) = 0;
   virtual std::unique_ptr<Op> lrn(const Binding& binding, const LrnDesc& desc) = 0;
+  /// (batch, frames, features) to (batch, frames, state); parameters in PyTorch's order.
+  virtual std::unique_ptr<Op> lstm(const Binding& binding, const LstmDesc& desc) = 0;
+  virtual std::unique_ptr<Op> embedding(const Binding& binding) = 0;
   virtual std::unique_ptr<Op> pool(const Binding& binding, const PoolDesc& desc) = 0;
   /// (N, H, W, C) to (N, C, H, W), so that a flattened image has PyTorch's order of features.
   virtual std::unique_ptr<Op> channels_first(const Binding& binding) = 0;

@@ -160,7 +160,9 @@ void write_manifest(const std::string& folder, const CheckpointMeta& meta,
                {"batch", meta.position.batch},
                {"batches", meta.batches},
                {"batch_size", meta.batch_size}};
-  m["epoch_so_far"] = {{"train", to_json(meta.so_far.train)},
+  ordered_json train = ordered_json::array();
+  for (const BatchMetrics& rank : meta.so_far.train) train.push_back(to_json(rank));
+  m["epoch_so_far"] = {{"train", std::move(train)},
                        {"seconds", to_json(meta.so_far.seconds)},
                        {"bytes_sent", meta.so_far.bytes_sent},
                        {"bytes_fp32", meta.so_far.bytes_fp32}};
@@ -260,7 +262,7 @@ CheckpointMeta read_manifest(const std::string& folder) {
     meta.batch_size = count(data.at("batch_size"));
     meta.batches = count(data.at("batches"));
     const ordered_json& so_far = m.at("epoch_so_far");
-    from_json(so_far.at("train"), meta.so_far.train);
+    for (const ordered_json& rank : so_far.at("train")) from_json(rank, meta.so_far.train.emplace_back());
     from_json(so_far.at("seconds"), meta.so_far.seconds);
     meta.so_far.bytes_sent = so_far.at("bytes_sent");
     meta.so_far.bytes_fp32 = so_far.at("bytes_fp32");

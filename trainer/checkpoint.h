@@ -20,10 +20,9 @@ struct Position {
   std::int64_t step = 0, epoch = 0, batch = 0;
 };
 
-/// What the running epoch has gathered so far, so that its record is whole after a resume. Sums over ranks,
-/// means for seconds.
+/// What the running epoch has gathered so far, so that its record is whole after a resume.
 struct EpochSoFar {
-  BatchMetrics train;
+  std::vector<BatchMetrics> train;  // of each rank
   SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;
 };

@@ -52,11 +52,15 @@ SecondsOfRanks over_ranks(Transport& transport, const Seconds& mine) {
   return out;
 }
 
-BatchMetrics sum_over_ranks(Transport& transport, const BatchMetrics& mine) {
+std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine) {
   std::vector<BatchMetrics> all(static_cast<std::size_t>(transport.size()));
   transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+BatchMetrics sum(const std::vector<BatchMetrics>& parts) {
   BatchMetrics sum;
-  for (const BatchMetrics& one : all) {
+  for (const BatchMetrics& one : parts) {
     sum.loss += one.loss;
     sum.top1 += one.top1;
     sum.top5 += one.top5;

@@ -35,8 +35,11 @@ struct SecondsOfRanks {
 
 /// Collective.
 SecondsOfRanks over_ranks(Transport& transport, const Seconds& mine);
-/// Sums over ranks, in rank order. Collective.
-BatchMetrics sum_over_ranks(Transport& transport, const BatchMetrics& mine);
+/// Every rank's. Collective.
+std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine);
+/// Sums in rank order.
+BatchMetrics sum(const std::vector<BatchMetrics>& parts);
+/// The sum over ranks. Collective.
 std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t mine);
 std::vector<CodingError> sum_over_ranks(Transport& transport, const std::vector<CodingError>& mine);
 

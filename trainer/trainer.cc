@@ -182,6 +182,12 @@ class RankTrainer {
       exchange_.set_state(state.residuals);
       position_ = meta.position;
       carried_ = meta.so_far;
+      // Each rank goes on with its own sum, so that the epoch's is the same as if it had never stopped.
+      const auto rank = static_cast<std::size_t>(transport_.rank());
+      if (redistributed)
+        train_ = rank == 0 ? sum(carried_.train) : BatchMetrics{};
+      else if (rank < carried_.train.size())
+        train_ = carried_.train[rank];
       old_ranks_ = meta.ranks;
     });
     if (transport_.rank() != 0) return folder.has_value();
@@ -277,7 +283,7 @@ class RankTrainer {
     const AveragedBuffers averaged(transport_, network_.buffers());
     const BatchMetrics validation = evaluate(network_, test_loader_, averaged.buffers());
     EpochRecord record;
-    record.validation = sum_over_ranks(transport_, validation);
+    record.validation = sum(of_all_ranks(transport_, validation));
     record.replicas_compared = run_.exchange.collective != Collective::simulated;
     record.replicas_equal = transport_.all_equal(checksum64(std::as_bytes(network_.parameters())));
     seconds_.eval += now_seconds() - start;
@@ -288,7 +294,7 @@ class RankTrainer {
     record.epoch = position_.epoch;
     record.step = position_.step;
     record.lr = rate_;
-    record.train = whole.train;
+    record.train = sum(whole.train);
     record.seconds = whole.seconds;
     record.bytes_sent = whole.bytes_sent;
     record.bytes_fp32 = whole.bytes_fp32;
@@ -341,11 +347,7 @@ class RankTrainer {
   /// This epoch's sums over ranks and mean seconds, with what came from before a resume. Collective.
   EpochSoFar epoch_so_far() {
     EpochSoFar out = carried_;
-    const BatchMetrics train = sum_over_ranks(transport_, train_);
-    out.train.loss += train.loss;
-    out.train.top1 += train.top1;
-    out.train.top5 += train.top5;
-    out.train.samples += train.samples;
+    out.train = of_all_ranks(transport_, train_);
     Seconds mine = seconds_;
     mine.total = now_seconds() - epoch_started_;
     out.seconds.add(over_ranks(transport_, mine));

@@ -19,26 +19,30 @@ dnnl::memory Context::memory(const dnnl::memory::desc& md) {
           allocate(static_cast<std::int64_t>((md.get_size() + sizeof(float) - 1) / sizeof(float)))};
 }
 
-dnnl::memory Context::scratchpad(const dnnl::memory::desc& md) {
-  scratch_bytes_ = std::max(scratch_bytes_, md.get_size());
+dnnl::memory Context::Shared::view(const dnnl::memory::desc& md, const dnnl::engine& engine) {
+  bytes = std::max(bytes, md.get_size());
   dnnl::memory m(md, engine, DNNL_MEMORY_NONE);
-  scratchpads_.push_back(m);
+  views.push_back(m);
   return m;
 }
 
-void Context::seal() {
-  float* scratch = allocate(static_cast<std::int64_t>((scratch_bytes_ + sizeof(float) - 1) / sizeof(float)));
-  for (dnnl::memory& m : scratchpads_) m.set_data_handle(scratch);
-  scratchpads_.clear();
+void Context::Shared::seal(Context& context) {
+  float* memory = context.allocate(static_cast<std::int64_t>((bytes + sizeof(float) - 1) / sizeof(float)));
+  for (dnnl::memory& m : views) m.set_data_handle(memory);
+  views.clear();
 }
 
-dnnl::primitive_attr user_scratchpad(bool relu) {
+void Context::seal() {
+  scratchpad_.seal(*this);
+  passing_.seal(*this);
+}
+
+dnnl::primitive_attr user_scratchpad(bool relu, bool accumulate) {
   dnnl::primitive_attr attr;
-  if (relu) {
-    dnnl::post_ops ops;
-    ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-    attr.set_post_ops(ops);
-  }
+  dnnl::post_ops ops;
+  if (accumulate) ops.append_sum();
+  if (relu) ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  if (ops.len() > 0) attr.set_post_ops(ops);
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attr;
 }
@@ -62,6 +66,12 @@ Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory
 ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
                               const dnnl::memory::desc& preferred) {
   if (plain.get_desc() == preferred) return {plain, {}};
+  dnnl::memory m = context.passing_weights(preferred);
+  return {m, reorder_call(context, plain, m)};
+}
+
+ReorderedWeights to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred) {
+  if (plain.get_desc() == preferred) return {plain, {}};
   dnnl::memory m = context.memory(preferred);
   return {m, reorder_call(context, plain, m)};
 }
@@ -69,7 +79,7 @@ ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
 ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
                                 const dnnl::memory::desc& preferred) {
   if (plain.get_desc() == preferred) return {plain, {}};
-  dnnl::memory m = context.memory(preferred);
+  dnnl::memory m = context.passing_weights(preferred);
   return {m, reorder_call(context, m, plain)};
 }
 
@@ -103,6 +113,10 @@ class CpuBackend final : public Backend {
     return make_pool(context_, b, desc);
   }
   std::unique_ptr<Op> channels_first(const Binding& b) override { return make_channels_first(context_, b); }
+  std::unique_ptr<Op> lstm(const Binding& b, const LstmDesc& desc) override {
+    return guarded("LSTM", [&] { return make_lstm(context_, b, desc); });
+  }
+  std::unique_ptr<Op> embedding(const Binding& b) override { return make_embedding(context_, b); }
   std::unique_ptr<Op> concat(const Binding& b) override { return make_concat(context_, b); }
   std::unique_ptr<Op> dropout(const Binding& b, double probability) override {
     return make_dropout(context_, b, probability);

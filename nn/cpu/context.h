@@ -30,7 +30,9 @@ struct Context {
   /// Memory described by `md`, from allocate().
   dnnl::memory memory(const dnnl::memory::desc& md);
   /// The one scratchpad, seen as `md`: valid once seal() has run; contents last for one primitive.
-  dnnl::memory scratchpad(const dnnl::memory::desc& md);
+  dnnl::memory scratchpad(const dnnl::memory::desc& md) { return scratchpad_.view(md, engine); }
+  /// The one place for weights on their way between layouts; contents last from a reorder to the next.
+  dnnl::memory passing_weights(const dnnl::memory::desc& md) { return passing_.view(md, engine); }
   void seal();
 
   /// Runs body(thread, first, last) for `threads` nearly equal parts of 0..n, on as many threads.
@@ -46,9 +48,16 @@ struct Context {
   }
 
  private:
+  /// Memory that many use in turn, as large as the largest of them needs.
+  struct Shared {
+    std::size_t bytes = 0;
+    std::vector<dnnl::memory> views;
+    dnnl::memory view(const dnnl::memory::desc& md, const dnnl::engine& engine);
+    void seal(Context& context);
+  };
+
   std::vector<Buffer<float>> buffers_;
-  std::size_t scratch_bytes_ = 0;
-  std::vector<dnnl::memory> scratchpads_;
+  Shared scratchpad_, passing_;
 };
 
 /// A primitive with its arguments, ready to run. Empty ones do nothing.
@@ -60,8 +69,9 @@ struct Call {
   }
 };
 
-/// Attributes that leave the scratchpad to us; with `relu` it is applied to the result.
-dnnl::primitive_attr user_scratchpad(bool relu = false);
+/// Attributes that leave the scratchpad to us; with `accumulate` results are added to what is there,
+/// with `relu` it is applied to them.
+dnnl::primitive_attr user_scratchpad(bool relu = false, bool accumulate = false);
 
 /// Weights of the arena in the layout a primitive prefers: `plain` is the arena's, `preferred` may be it.
 struct ReorderedWeights {
@@ -70,6 +80,8 @@ struct ReorderedWeights {
 };
 ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
                               const dnnl::memory::desc& preferred);
+/// As to_preferred, but the copy is kept until the reorder runs again.
+ReorderedWeights to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
 ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
                                 const dnnl::memory::desc& preferred);
 
@@ -82,6 +94,8 @@ std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, co
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_concat(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
 std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability);
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc);
 std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms,

@@ -43,7 +43,12 @@ class ConvOp final : public Op {
         {b.training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference, algorithm, src,
          any, bias, dst, stride, pad, pad_r},
         user_scratchpad(b.relu), context.engine);
-    forward_weights_ = to_preferred(context, weights, forward.weights_desc());
+    // One copy serves both passes where both like the same layout.
+    dnnl::convolution_backward_data::primitive_desc data;
+    if (b.training && in.gradient)
+      data = {{algorithm, src, any, dst, stride, pad, pad_r}, attr, context.engine, forward};
+    const bool shared = data && data.weights_desc() == forward.weights_desc();
+    forward_weights_ = (shared ? to_kept : to_preferred)(context, weights, forward.weights_desc());
     forward_ = {dnnl::convolution_forward(forward),
                 {{DNNL_ARG_SRC, src_memory},
                  {DNNL_ARG_WEIGHTS, forward_weights_.preferred},
@@ -53,12 +58,9 @@ class ConvOp final : public Op {
     if (!b.training) return;
 
     const memory diff_dst = view(context, dst, b.output_gradients[0]);
-    if (in.gradient) {
-      const dnnl::convolution_backward_data::primitive_desc data(
-          {algorithm, src, any, dst, stride, pad, pad_r}, attr, context.engine, forward);
-      data_weights_ = data.weights_desc() == forward.weights_desc()
-                          ? ReorderedWeights{forward_weights_.preferred, {}}
-                          : to_preferred(context, weights, data.weights_desc());
+    if (data) {
+      data_weights_ = shared ? ReorderedWeights{forward_weights_.preferred, {}}
+                             : to_preferred(context, weights, data.weights_desc());
       data_ = {dnnl::convolution_backward_data(data),
                {{DNNL_ARG_DIFF_DST, diff_dst},
                 {DNNL_ARG_WEIGHTS, data_weights_.preferred},

@@ -41,10 +41,20 @@ struct Kernels {
   void (*sum)(const float* const* terms, int count, float* out, std::int64_t n, bool relu);
   /// out = sum of terms where `y` > 0, else 0; `y` null: everywhere.
   void (*masked_sum)(const float* const* terms, int count, const float* y, float* out, std::int64_t n);
+  /// out[c] = the largest of pixels[i][c], i < count, the first among equals, a NaN before all; place[c] (if
+  /// not null) = its number in `numbers`.
+  void (*largest)(const float* const* pixels, const std::int32_t* numbers, std::int64_t count,
+                  std::int64_t channels, float* out, std::int32_t* place);
   void (*sigmoid)(const float* x, float* y, std::int64_t n);
   void (*tanh)(const float* x, float* y, std::int64_t n);
   /// out = exp(x - top), and its sum. For x <= top.
   double (*exponentials)(const float* x, float top, float* out, std::int64_t n);
+  /// One LSTM step of one sample: `gates` holds the sums of i, f, g, o (`cells` floats each) and gets their
+  /// activations; c = f before + i g (`before` null: zeros), output = o tanh(c).
+  void (*lstm_cell)(float* gates, const float* before, float* c, float* output, std::int64_t cells);
+  /// Backward: `gates` gets the gradients of the sums. `dc`: in, of c by later steps; out, of `before`.
+  void (*lstm_cell_gradient)(float* gates, const float* before, const float* c, const float* output_gradient,
+                             float* dc, std::int64_t cells);
   /// Rows of `width` channels. `scratch` holds 4 * (width + size) floats.
   void (*lrn)(const float* x, float* y, std::int64_t rows, std::int64_t width, LrnConstants k,
               float* scratch);

@@ -277,6 +277,35 @@ void masked_sum(const float* const* terms, int count, const float* y, float* out
   (count == 1 ? masked_sum_as<1> : count == 2 ? masked_sum_as<2> : masked_sum_as<0>)(terms, count, y, out, n);
 }
 
+inline Integers splat(Vector, std::int32_t i) {
+  return Integers{} + i;
+}
+inline std::int32_t splat(float, std::int32_t i) {
+  return i;
+}
+inline void put_integers(std::int32_t* p, Integers v) {
+  __builtin_memcpy(p, &v, sizeof(v));
+}
+inline void put_integers(std::int32_t* p, std::int32_t v) {
+  *p = v;
+}
+
+void largest(const float* const* pixels, const std::int32_t* numbers, std::int64_t count,
+             std::int64_t channels, float* out, std::int32_t* place) {
+  over_values(channels, [&]<class L>(std::int64_t c) {
+    typename L::V best = L::get(pixels[0] + c);
+    auto where = splat(best, numbers[0]);
+    for (std::int64_t i = 1; i < count; ++i) {
+      const typename L::V x = L::get(pixels[i] + c);
+      const auto keep = (x <= best) | (best != best);  // false where x is greater or the first NaN
+      where = keep ? where : splat(best, numbers[i]);
+      best = keep ? best : x;
+    }
+    L::put(out + c, best);
+    if (place) put_integers(place + c, where);
+  });
+}
+
 void sigmoid(const float* x, float* y, std::int64_t n) {
   over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, sigmoid_of(L::get(x + i))); });
 }
@@ -290,6 +319,37 @@ double exponentials(const float* x, float top, float* out, std::int64_t n) {
   double parts[8] = {};
   for (std::int64_t i = 0; i < n; ++i) parts[i % 8] += static_cast<double>(out[i]);
   return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));
+}
+
+void lstm_cell(float* gates, const float* before, float* c, float* output, std::int64_t cells) {
+  over_values(cells, [&]<class L>(std::int64_t j) {
+    const typename L::V i = sigmoid_of(L::get(gates + j)), f = sigmoid_of(L::get(gates + cells + j)),
+                        g = tanh_of(L::get(gates + 2 * cells + j)),
+                        o = sigmoid_of(L::get(gates + 3 * cells + j));
+    typename L::V cell = i * g;
+    if (before) cell += f * L::get(before + j);
+    L::put(gates + j, i);
+    L::put(gates + cells + j, f);
+    L::put(gates + 2 * cells + j, g);
+    L::put(gates + 3 * cells + j, o);
+    L::put(c + j, cell);
+    L::put(output + j, o * tanh_of(cell));
+  });
+}
+
+void lstm_cell_gradient(float* gates, const float* before, const float* c, const float* output_gradient,
+                        float* dc, std::int64_t cells) {
+  over_values(cells, [&]<class L>(std::int64_t j) {
+    const typename L::V i = L::get(gates + j), f = L::get(gates + cells + j),
+                        g = L::get(gates + 2 * cells + j), o = L::get(gates + 3 * cells + j),
+                        dy = L::get(output_gradient + j), y = tanh_of(L::get(c + j));
+    const typename L::V d = L::get(dc + j) + dy * o * (1.0f - y * y);
+    L::put(gates + j, d * g * i * (1.0f - i));
+    L::put(gates + cells + j, before ? d * L::get(before + j) * f * (1.0f - f) : d - d);
+    L::put(gates + 2 * cells + j, d * i * (1.0f - g * g));
+    L::put(gates + 3 * cells + j, dy * y * o * (1.0f - o));
+    L::put(dc + j, d * f);
+  });
 }
 
 /// power = d^-beta.
@@ -376,9 +436,12 @@ const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS),
                             norm_gradient,
                             sum,
                             masked_sum,
+                            largest,
                             sigmoid,
                             tanh,
                             exponentials,
+                            lstm_cell,
+                            lstm_cell_gradient,
                             lrn,
                             lrn_gradient,
                             sgd};

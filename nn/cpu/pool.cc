@@ -1,8 +1,5 @@
 // Max and average pooling in NHWC. Max pooling remembers the place of each maximum (the first among equals;
 // a NaN wins), so backward adds each gradient in one place.
-#include <cmath>
-#include <limits>
-
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
@@ -14,18 +11,23 @@ class PoolOp final : public Op {
       : context_(context), b_(b), desc_(desc), in_(b.inputs[0].shape), out_(b.shape), channels_(in_[2]) {
     if (desc.kind == PoolDesc::Kind::max && b.training)
       places_ = Buffer<std::int32_t>(static_cast<std::size_t>(b.elements()));
+    pixels_.resize(static_cast<std::size_t>(context.threads));
+    for (WindowPixels& p : pixels_) {
+      p.values.resize(static_cast<std::size_t>(desc.kernel.h * desc.kernel.w));
+      p.numbers.resize(p.values.size());
+    }
   }
 
   void forward(const Pass&) override {
     const float* x = b_.inputs[0].value;
-    context_.parallel(b_.batch * out_[0], [&](int, std::int64_t first, std::int64_t last) {
+    context_.parallel(b_.batch * out_[0], [&](int thread, std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
         const float* image = x + row / out_[0] * in_[0] * in_[1] * channels_;
         for (std::int64_t ow = 0; ow < out_[1]; ++ow) {
           const Window w = window(row % out_[0], ow);
           const std::int64_t at = (row * out_[1] + ow) * channels_;
           if (desc_.kind == PoolDesc::Kind::max)
-            largest(image, w, at);
+            largest(image, w, at, pixels_[static_cast<std::size_t>(thread)]);
           else
             mean(image, w, b_.output + at);
         }
@@ -69,6 +71,12 @@ class PoolOp final : public Op {
     float divisor;
   };
 
+  /// A window's pixels: where their channels lie, and their numbers in the image.
+  struct WindowPixels {
+    std::vector<const float*> values;
+    std::vector<std::int32_t> numbers;
+  };
+
   Window window(std::int64_t oh, std::int64_t ow) const {
     const std::int64_t h = oh * desc_.stride.h - desc_.pad.h, w = ow * desc_.stride.w - desc_.pad.w;
     Window out{std::max<std::int64_t>(h, 0), std::min(h + desc_.kernel.h, in_[0]),
@@ -92,23 +100,17 @@ class PoolOp final : public Op {
     for (std::int64_t c = 0; c < channels_; ++c) out[c] /= w.divisor;
   }
 
-  void largest(const float* image, const Window& w, std::int64_t at) {
-    float* out = b_.output + at;
-    std::int32_t* place = places_.empty() ? nullptr : places_.data() + at;
-    bool first = true;
+  void largest(const float* image, const Window& w, std::int64_t at, WindowPixels& pixels) {
+    std::size_t count = 0;
     for (std::int64_t h = w.h0; h < w.h1; ++h) {
-      for (std::int64_t col = w.w0; col < w.w1; ++col) {
+      for (std::int64_t col = w.w0; col < w.w1; ++col, ++count) {
         const std::int64_t pixel = h * in_[1] + col;
-        const float* x = image + pixel * channels_;
-        for (std::int64_t c = 0; c < channels_; ++c) {
-          if (first || x[c] > out[c] || (std::isnan(x[c]) && !std::isnan(out[c]))) {
-            out[c] = x[c];
-            if (place) place[c] = static_cast<std::int32_t>(pixel);
-          }
-        }
-        first = false;
+        pixels.values[count] = image + pixel * channels_;
+        pixels.numbers[count] = static_cast<std::int32_t>(pixel);
       }
     }
+    context_.k.largest(pixels.values.data(), pixels.numbers.data(), static_cast<std::int64_t>(count),
+                       channels_, b_.output + at, places_.empty() ? nullptr : places_.data() + at);
   }
 
   Context& context_;
@@ -117,6 +119,7 @@ class PoolOp final : public Op {
   Shape in_, out_;
   std::int64_t channels_;
   Buffer<std::int32_t> places_;
+  std::vector<WindowPixels> pixels_;  // per thread
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
 // Runs a network from given weights on a given batch and writes what another system can be compared with.
 //   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--set a.b=value]...
-// IN holds every parameter under its name (PyTorch's order of elements), "input" (N, H, W, C) and "labels"
-// (N). OUT gets "loss", "logits", "gradient.NAME" and "buffer.NAME" of the first step, "step.NAME" after N
-// steps of SGD (lr 0.01, momentum 0.9, weight decay 1e-4, on the same batch), and "evaluation": the logits of
-// an evaluation after them. Without IN's weights ("-"): OUT gets the initial weights of seed 1.
+// IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
+// or (N, frames), and "lengths" (N) if it likes. OUT gets "loss", "logits", "gradient.NAME" and "buffer.NAME"
+// of the first step, "step.NAME" after N steps of SGD (lr 0.01, momentum 0.9, weight decay 1e-4, on the same
+// batch), and "evaluation": the logits of an evaluation after them. Without IN's weights ("-"): OUT gets the
+// initial weights of seed 1.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -70,24 +71,31 @@ void run(const std::vector<std::string>& words) {
   for (const TensorInfo& t : spec.tensors())
     lpsgd::from_pytorch_order(t, in.at(t.name, t.shape).values.data(),
                               network.parameters().data() + t.offset);
+  std::vector<std::int64_t> scores = spec.layers().back().shape;
+  scores.insert(scores.begin(), batch);
   std::vector<std::int32_t> labels;
   for (const float l : label->values) labels.push_back(static_cast<std::int32_t>(l));
+  std::vector<std::int32_t> lengths;
+  if (const StoredTensor* length = in.find("lengths"))
+    for (const float l : length->values) lengths.push_back(static_cast<std::int32_t>(l));
+  const lpsgd::Samples samples{input->values, labels, lengths};
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
                              network.parameters().size());
   for (int step = 0; step < steps; ++step) {
-    network.forward_train({input->values, labels}, step);
+    network.forward_train(samples, step);
     network.backward({});
     if (step == 0) {
-      out.add("loss", {1}, {static_cast<float>(network.take_metrics().loss / static_cast<double>(batch))});
-      out.add("logits", {batch, spec.classes()}, {network.logits().begin(), network.logits().end()});
+      const lpsgd::BatchMetrics m = network.take_metrics();
+      out.add("loss", {1}, {static_cast<float>(m.loss / static_cast<double>(m.samples))});
+      out.add("logits", scores, {network.logits().begin(), network.logits().end()});
       out.add_arena("gradient.", network.tensors(), network.gradients());
       for (const lpsgd::NamedBuffer& b : network.buffers())
         out.add("buffer." + b.name, b.shape, {b.values.begin(), b.values.end()});
     }
     optimizer.step(network.parameters(), network.gradients(), 0.01);
   }
-  network.forward_eval({input->values, labels}, batch);
-  out.add("evaluation", {batch, spec.classes()}, {network.logits().begin(), network.logits().end()});
+  network.forward_eval(samples, batch);
+  out.add("evaluation", scores, {network.logits().begin(), network.logits().end()});
   out.add_arena("step.", network.tensors(), network.parameters());
   out.write(words[2]);
 }

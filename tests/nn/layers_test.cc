@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "core/error.h"
 #include "core/philox.h"
 #include "nn/graph.h"
 #include "nn/network.h"
@@ -28,22 +29,25 @@ struct Fixture {
       if (w != 0) w += 0.1f * (draw.uniform() - 0.5f);  // norm weights away from 1
   }
   double loss() {
-    network.forward_train({inputs, labels}, 0);
-    return network.take_metrics().loss / static_cast<double>(batch * frames);
+    network.forward_train({inputs, labels, lengths}, 0);
+    const BatchMetrics m = network.take_metrics();
+    return m.loss / static_cast<double>(m.samples);
   }
 
   NetworkSpec spec;
   Network network;
   std::int64_t batch, frames = 1;
   std::vector<float> inputs;
-  std::vector<std::int32_t> labels;
+  std::vector<std::int32_t> labels, lengths;
 };
 
 /// Compares backward with central differences, in the direction of the gradient of each tensor (so that
 /// float32's noise is small beside the change) and along a few single elements. `scale` shortens the steps.
-void check_gradients(const std::string& text, std::int64_t batch = 3, double scale = 1) {
+void check_gradients(const std::string& text, std::int64_t batch = 3, double scale = 1,
+                     const std::vector<std::int32_t>& lengths = {}) {
   SCOPED_TRACE(text);
   Fixture f(text, batch);
+  f.lengths = lengths;
   f.loss();
   std::vector<std::size_t> announced;
   f.network.backward([&](std::size_t t) { announced.push_back(t); });
@@ -144,6 +148,75 @@ TEST(Gradients, Concatenation) {
 TEST(Gradients, DenseOnEachFrame) {
   check_gradients("input: [5, 4]\nclasses: 3\nlayers: [{dense: a, units: 5}, sigmoid, {dense: b, units: 3}]",
                   4);
+}
+
+TEST(Gradients, Lstm) {
+  const auto text = [](const std::string& layers, int frames) {
+    return "input: [" + std::to_string(frames) + ", 4]\nclasses: 3\nlayers: [" + layers +
+           ", {dense: fc, units: 3}]";
+  };
+  check_gradients(text("{lstm: a, cell: 5}", 4), 3);
+  check_gradients(text("{lstm: a, cell: 5, projection: 3}, {lstm: b, cell: 18}", 4), 3);
+  check_gradients(text("{lstm: a, cell: 3, bias: false}", 1), 3);
+  check_gradients(text("{lstm: a, cell: 6, projection: 2, bias: false}, {lstm: b, cell: 5}", 5), 4, 1,
+                  {2, 5, 1, 4});
+}
+
+/// What lies behind a sequence's end, in inputs and labels, changes nothing; short rows are as if alone.
+TEST(Forward, SequencesEndAtTheirLengths) {
+  const std::string text =
+      "input: [6, 4]\nclasses: 3\nlayers: [{lstm: a, cell: 7, projection: 5}, {lstm: b, cell: 6}, {dense: "
+      "fc, units: 3}]";
+  Fixture f(text, 2);
+  f.lengths = {3, 6};
+  const double loss = f.loss();
+  f.network.backward({});
+  const std::vector<float> gradients(f.network.gradients().begin(), f.network.gradients().end());
+  for (std::size_t i = 3 * 4; i < 6 * 4; ++i) f.inputs[i] = std::nanf("");
+  for (std::size_t i = 3; i < 6; ++i) f.labels[i] = 99;
+  EXPECT_EQ(f.loss(), loss);
+  f.network.backward({});
+  EXPECT_TRUE(std::equal(gradients.begin(), gradients.end(), f.network.gradients().begin()));
+
+  Fixture alone(
+      "input: [3, 4]\nclasses: 3\nlayers: [{lstm: a, cell: 7, projection: 5}, {lstm: b, cell: 6}, {dense: "
+      "fc, units: 3}]",
+      1);
+  std::copy(f.network.parameters().begin(), f.network.parameters().end(), alone.network.parameters().begin());
+  std::copy_n(f.inputs.begin(), 12, alone.inputs.begin());
+  alone.loss();
+  for (std::size_t i = 0; i < 9; ++i) EXPECT_NEAR(alone.network.logits()[i], f.network.logits()[i], 1e-6);
+  f.lengths = {0, 6};
+  EXPECT_THROW(f.loss(), std::exception);
+}
+
+TEST(Gradients, Embedding) {
+  const std::string text =
+      "input: [5]\nclasses: 3\nlayers: [{embedding: e, vocabulary: 6, dimension: 7}, {lstm: l, cell: 4}, "
+      "{dense: fc, "
+      "units: 3}]";
+  Fixture f(text, 2);
+  for (std::size_t i = 0; i < f.inputs.size(); ++i)
+    f.inputs[i] = static_cast<float>(i * i % 5);  // 5 is not used
+  f.lengths = {5, 3};
+  f.loss();
+  f.network.backward({});
+  const std::vector<float> gradients(f.network.gradients().begin(), f.network.gradients().end());
+  for (std::size_t i = 0; i < 42; ++i) {
+    const float w = f.network.parameters()[i];
+    double value[2];
+    for (const int side : {0, 1}) {
+      f.network.parameters()[i] = w + (side ? 1e-2f : -1e-2f);
+      value[side] = f.loss();
+    }
+    f.network.parameters()[i] = w;
+    EXPECT_NEAR((value[1] - value[0]) / 2e-2, static_cast<double>(gradients[i]), 1e-4) << i;
+    if (i >= 35) {
+      EXPECT_EQ(gradients[i], 0.0f);
+    }
+  }
+  f.inputs[3] = 6;
+  EXPECT_THROW(f.loss(), Error);
 }
 
 TEST(Gradients, SharedTensorsAddUp) {

@@ -48,6 +48,8 @@ TEST(NetworkSpec, NetworksHaveTheLiteraturesSizes) {
   check("resnet110", 1'730'714, 2 * 0.2535);
   check("densenet40_12", 1'019'722, 2 * 0.265);
   check("wideresnet28_12", 52'517'850, 2 * 7.545);
+  check("lstm_an4", 13'637'764, 2 * 256 * 13.61e-3);  // 13,625,476 with one vector of biases a layer
+  check("lstm_wikitext2", 53'450'278, 2 * 30 * 31.8e-3);
   check("logistic", 30'730, 2 * 30.72e-6);
 }
 
@@ -149,7 +151,8 @@ TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
       "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
-      "batch_norm, relu, sigmoid, tanh, dropout, lrn, add, concat, max_pool, average_pool, flatten");
+      "lstm, embedding, batch_norm, relu, sigmoid, tanh, dropout, lrn, add, concat, max_pool, average_pool, "
+      "flatten");
   EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n"),
             "net.yaml:4:5: c: the key 'filters' is missing; it must be given, is 'filter' meant for it?");
   EXPECT_EQ(layers_error("  - {relu: r, inptu: in}\n"),

@@ -33,7 +33,10 @@ CASES = {
     "densenet40_12": (8, 16, None),
     "wideresnet28_12": (4, 16, None),
     "logistic": (16, None, None),
+    "lstm_an4": (4, None, None),
+    "lstm_wikitext2": (3, None, None),
 }
+FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7]), "lstm_wikitext2": ([5], [5, 2, 4])}  # and each sample's length
 
 # What these files do not use, or not in every way.
 LAYERS = """
@@ -93,27 +96,34 @@ def save(path, tensors):
 
 
 def draw_weights(shapes, rng):
-    """Weights under which signals keep their size, so that no layer is tested in a corner of its range."""
+    """Weights under which signals keep their size, so that no layer is tested in a corner of its range. Norms scale by
+    about a half: with 1, tens of normalised residual blocks amplify rounding until float32, PyTorch's too, is 3e-4 off."""
     out = {}
     for name, values in shapes.items():
         if values.ndim > 1:
-            out[name] = rng.standard_normal(values.shape) * np.sqrt(1.5 / np.prod(values.shape[1:]))
+            out[name] = rng.standard_normal(values.shape) * np.sqrt(2 / np.prod(values.shape[1:]))
         else:
-            out[name] = 0.1 * rng.standard_normal(values.shape) + (1 if name.endswith("weight") else 0)
+            out[name] = 0.1 * rng.standard_normal(values.shape) + (0.5 if name.endswith("weight") else 0)
         out[name] = out[name].astype(np.float32)
     return out
 
 
-def run_torch(model, dtype, weights, x, labels, steps):
+def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last):
     """What dump_gradients writes, as float64 arrays."""
-    model = model.to(dtype)
+    model = model.to(dtype=dtype, memory_format=layout)
     missing = model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
     assert not missing.unexpected_keys and not [k for k in missing.missing_keys if "running" not in k
                                                 and "num_batches" not in k], missing
     model.train()
     assert [name for name, _ in model.named_parameters()] == list(weights), "the order of tensors is PyTorch's"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-    images = torch.tensor(x).permute(0, 3, 1, 2).to(dtype)
+    if lengths is None:
+        inputs = [torch.tensor(x).permute(0, 3, 1, 2).to(dtype).contiguous(memory_format=layout)]
+    else:
+        inputs = [torch.tensor(x).to(dtype), torch.tensor(lengths)]
+        inside = np.arange(x.shape[1])[None, :] < np.array(lengths)[:, None]
+        labels = np.where(inside, labels, -100)  # cross_entropy's word for "not scored"
+    target = torch.tensor(labels).long().flatten()
     out = {}
 
     def copy(prefix, tensors):
@@ -122,8 +132,8 @@ def run_torch(model, dtype, weights, x, labels, steps):
 
     for step in range(steps):
         optimizer.zero_grad()
-        logits = model(images)
-        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels).long())
+        logits = model(*inputs)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), target)
         loss.backward()
         if step == 0:
             out["loss"] = np.array([loss.item()])
@@ -134,7 +144,7 @@ def run_torch(model, dtype, weights, x, labels, steps):
     copy("step.", model.named_parameters())
     model.eval()
     with torch.no_grad():
-        copy("", [("evaluation", model(images))])
+        copy("", [("evaluation", model(*inputs))])
     return out
 
 
@@ -165,9 +175,11 @@ def main():
         with open(network) as file:
             text = file.read()
         settings = [] if size is None else ["--set", f"input=[{size}, {size}, 3]"]
+        if name in FRAMES:
+            settings += ["--set", f"input={FRAMES[name][0]}"]
         if "dropout" in text:
             settings += ["--set", "parameters.dropout=false"]
-        shape = [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
+        shape = FRAMES[name][0] if name in FRAMES else [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
         classes = int(text.split("\nclasses:")[1].split()[0])
 
         def ours(arguments):
@@ -181,33 +193,47 @@ def main():
         weights = draw_weights(load(f"{folder}/weights"), rng)
         x = rng.standard_normal((batch, *shape)).astype(np.float32)
         labels = rng.integers(0, classes, batch)
-        save(f"{folder}/in", {**weights, "input": x, "labels": labels})
+        lengths = None
+        if name in FRAMES:
+            lengths = FRAMES[name][1]
+            labels = rng.integers(0, classes, (batch, shape[0]))
+            if len(shape) == 1:
+                x = rng.integers(0, classes, (batch, shape[0])).astype(np.float32)
+        save(f"{folder}/in", {**weights, "input": x, "labels": labels,
+                              **({} if lengths is None else {"lengths": np.array(lengths)})})
         activations = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
         if "$activation" not in text:
             activations = {"tanh": torch.nn.Tanh}  # the network has none: it is smooth as it is
         for word, act in activations.items():
-            smooth = word == "tanh"
-            steps = 3 if smooth else 1
+            smooth = word == "tanh" and "max_pool" not in text
+            steps = 3 if word == "tanh" else 1
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
             ours([f"{folder}/in", f"{folder}/out", "--steps", str(steps)] + choice)
             got = load(f"{folder}/out")
-            truth = run_torch(build(act), torch.float64, weights, x, labels, steps)
+            truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths)
             assert set(got) == set(truth), set(got) ^ set(truth)
             value, tensor = worst(got, truth, "gradient.")
+            # Which kinks float32 meets is chance, and tens of normalised layers amplify rounding: PyTorch's own float32 is
+            # over both of its memory formats.
+            layouts = [torch.contiguous_format, torch.channels_last] if x.ndim == 4 else [torch.contiguous_format]
+            singles = [run_torch(build(act), torch.float32, weights, x, labels, steps, lengths, layout) for layout in layouts]
+
+            def own(what, least):
+                return max(*(3 * distance(single[what], truth[what]) for single in singles), least)
+
             if smooth:
                 check(f"{word}: loss", distance(got["loss"], truth["loss"]), 1e-5)
                 check(f"{word}: worst gradient ({tensor})", value, 1e-4)
                 check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0], 1e-5)
                 check(f"{word}: worst parameter after three steps", worst(got, truth, "step.")[0], 1e-4)
-                check(f"{word}: scores in evaluation after them", distance(got["evaluation"], truth["evaluation"]), 1e-4)
             else:
-                single = run_torch(build(act), torch.float32, weights, x, labels, steps)
-                for what in ["loss", "logits", "evaluation"]:
-                    check(f"{word}: {what}", distance(got[what], truth[what]),
-                          max(3 * distance(single[what], truth[what]), 1e-5))
-                limit, where = worst(single, truth, "gradient.")
+                for what in ["loss", "logits"]:
+                    check(f"{word}: {what}", distance(got[what], truth[what]), own(what, 1e-5))
+                limit, where = max(worst(single, truth, "gradient.") for single in singles)
                 print(f"     PyTorch float32's own worst gradient: {limit:.3g} ({where})")
-                check(f"{word}: worst gradient ({tensor})", value, 3 * limit)
+                check(f"{word}: worst gradient ({tensor})", value, max(3 * limit, 1e-5))
+            check(f"{word}: scores in evaluation after {steps} steps", distance(got["evaluation"], truth["evaluation"]),
+                  own("evaluation", 1e-5))
     sys.exit(1 if failures else 0)
 
 

@@ -283,6 +283,42 @@ class Logistic(nn.Module):
         return self.fc(x.flatten(1))
 
 
+def by_length(lstm, x, lengths):
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    return nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+
+
+class LstmAn4(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for i, features in enumerate([363, 512, 512], 1):
+            setattr(self, f"lstm{i}", nn.LSTM(features, 1024, proj_size=512, batch_first=True))
+        self.fc = nn.Linear(512, 132)
+
+    def forward(self, x, lengths=None):
+        lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
+        for i in range(1, 4):
+            x = by_length(getattr(self, f"lstm{i}"), x, lengths)
+        return self.fc(x)
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, dropout=0.4):
+        super().__init__()
+        self.encoder = nn.Embedding(33278, 650)
+        for i in range(1, 4):
+            setattr(self, f"lstm{i}", nn.LSTM(650, 650, batch_first=True))
+        self.decoder = nn.Linear(650, 33278)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x, lengths=None):
+        x = self.drop(self.encoder(x.long()))
+        for i in range(1, 4):
+            lstm = getattr(self, f"lstm{i}")
+            x = self.drop(lstm(x)[0] if lengths is None else by_length(lstm, x, lengths))
+        return self.decoder(x)
+
+
 def make(name, act=relu, dropout=True, features=None):
     """`features`: of the flattened image, where the input is not the file's own."""
     sizes = {} if features is None else {"features": features}
@@ -297,6 +333,8 @@ def make(name, act=relu, dropout=True, features=None):
         "densenet40_12": lambda: DenseNet(act),
         "wideresnet28_12": lambda: WideResNet(act),
         "logistic": Logistic,
+        "lstm_an4": LstmAn4,
+        "lstm_wikitext2": LanguageModel,
     }[name]()
     if not dropout:
         for layer in model.modules():

@@ -1,0 +1,208 @@
+// The floor of a training step: the network's convolutions and dense layers alone, each as a bare oneDNN
+// primitive in the layouts that oneDNN likes best, forward, backward by data and backward by weights.
+//   floor_bench NETWORK [--batch N] [--repeat N] [--set a.b=value]...
+// Prints one JSON object: the sum over layers of each primitive's best time, by the wall and the processor's
+// clock.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <ctime>
+#include <dnnl.hpp>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "nn/graph.h"
+#include "nn/ops.h"
+
+namespace {
+
+using dnnl::memory;
+using lpsgd::Binding;
+using lpsgd::Op;
+using lpsgd::Shape;
+
+struct Idle final : Op {
+  void forward(const lpsgd::Pass&) override {}
+  void backward() override {}
+};
+
+/// Takes the layers' descriptions and times what oneDNN would run for them; computes nothing itself.
+class FloorBackend final : public lpsgd::Backend {
+ public:
+  explicit FloorBackend(int repeat) : repeat_(repeat) {}
+  double wall = 0, cpu = 0;
+
+  const char* name() const override { return "floor"; }
+  float* allocate(std::int64_t) override { return nullptr; }
+  void seal() override {}
+  void enter() override {}
+
+  std::unique_ptr<Op> conv(const Binding& b, const lpsgd::ConvDesc& d) override {
+    const Shape& in = b.inputs[0].shape;
+    const auto any = [](const memory::dims& dims) {
+      return memory::desc(dims, memory::data_type::f32, memory::format_tag::any);
+    };
+    const memory::desc src = any({b.batch, in[2], in[0], in[1]}),
+                       dst = any({b.batch, b.shape[2], b.shape[0], b.shape[1]});
+    const std::int64_t inner = in[2] / d.groups;
+    const memory::desc weights = d.groups == 1
+                                     ? any({d.filters, inner, d.kernel.h, d.kernel.w})
+                                     : any({d.groups, d.filters / d.groups, inner, d.kernel.h, d.kernel.w});
+    const memory::dims stride{d.stride.h, d.stride.w}, pad{d.pad.h, d.pad.w};
+    const memory::dims pad_r{(b.shape[0] - 1) * d.stride.h + d.kernel.h - in[0] - d.pad.h,
+                             (b.shape[1] - 1) * d.stride.w + d.kernel.w - in[1] - d.pad.w};
+    const auto direct = dnnl::algorithm::convolution_direct;
+    const dnnl::convolution_forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, direct, src, weights, dst, stride, pad, pad_r}, engine_);
+    time(dnnl::convolution_forward(forward), {{DNNL_ARG_SRC, forward.src_desc()},
+                                              {DNNL_ARG_WEIGHTS, forward.weights_desc()},
+                                              {DNNL_ARG_DST, forward.dst_desc()}});
+    if (b.inputs[0].gradient) {
+      const dnnl::convolution_backward_data::primitive_desc data(
+          {direct, src, weights, dst, stride, pad, pad_r}, engine_, forward);
+      time(dnnl::convolution_backward_data(data), {{DNNL_ARG_DIFF_SRC, data.diff_src_desc()},
+                                                   {DNNL_ARG_WEIGHTS, data.weights_desc()},
+                                                   {DNNL_ARG_DIFF_DST, data.diff_dst_desc()}});
+    }
+    const dnnl::convolution_backward_weights::primitive_desc gradient(
+        {direct, src, weights, dst, stride, pad, pad_r}, engine_, forward);
+    time(dnnl::convolution_backward_weights(gradient), {{DNNL_ARG_SRC, gradient.src_desc()},
+                                                        {DNNL_ARG_DIFF_WEIGHTS, gradient.diff_weights_desc()},
+                                                        {DNNL_ARG_DIFF_DST, gradient.diff_dst_desc()}});
+    return std::make_unique<Idle>();
+  }
+
+  std::unique_ptr<Op> dense(const Binding& b) override {
+    const std::int64_t in = b.inputs[0].shape.back(), out = b.shape.back(), rows = b.elements() / out;
+    const auto any = [](std::int64_t n, std::int64_t m) {
+      return memory::desc({n, m}, memory::data_type::f32, memory::format_tag::any);
+    };
+    const dnnl::inner_product_forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, any(rows, in), any(out, in), any(rows, out)}, engine_);
+    time(dnnl::inner_product_forward(forward), {{DNNL_ARG_SRC, forward.src_desc()},
+                                                {DNNL_ARG_WEIGHTS, forward.weights_desc()},
+                                                {DNNL_ARG_DST, forward.dst_desc()}});
+    if (b.inputs[0].gradient) {
+      const dnnl::inner_product_backward_data::primitive_desc data(
+          {any(rows, in), any(out, in), any(rows, out)}, engine_, forward);
+      time(dnnl::inner_product_backward_data(data), {{DNNL_ARG_DIFF_SRC, data.diff_src_desc()},
+                                                     {DNNL_ARG_WEIGHTS, data.weights_desc()},
+                                                     {DNNL_ARG_DIFF_DST, data.diff_dst_desc()}});
+    }
+    const dnnl::inner_product_backward_weights::primitive_desc gradient(
+        {any(rows, in), any(out, in), any(rows, out)}, engine_, forward);
+    time(dnnl::inner_product_backward_weights(gradient),
+         {{DNNL_ARG_SRC, gradient.src_desc()},
+          {DNNL_ARG_DIFF_WEIGHTS, gradient.diff_weights_desc()},
+          {DNNL_ARG_DIFF_DST, gradient.diff_dst_desc()}});
+    return std::make_unique<Idle>();
+  }
+
+  std::unique_ptr<Op> batch_norm(const Binding&, const lpsgd::BatchNormDesc&) override { return idle(); }
+  std::unique_ptr<Op> activation(const Binding&, lpsgd::Activation) override { return idle(); }
+  std::unique_ptr<Op> add(const Binding&) override { return idle(); }
+  std::unique_ptr<Op> concat(const Binding&) override { return idle(); }
+  std::unique_ptr<Op> dropout(const Binding&, double) override { return idle(); }
+  std::unique_ptr<Op> lrn(const Binding&, const lpsgd::LrnDesc&) override { return idle(); }
+  std::unique_ptr<Op> lstm(const Binding&, const lpsgd::LstmDesc&) override { return idle(); }
+  std::unique_ptr<Op> embedding(const Binding&) override { return idle(); }
+  std::unique_ptr<Op> pool(const Binding&, const lpsgd::PoolDesc&) override { return idle(); }
+  std::unique_ptr<Op> channels_first(const Binding&) override { return idle(); }
+  std::unique_ptr<Op> sum(float*, std::vector<const float*>, const float*, std::int64_t) override {
+    return idle();
+  }
+  std::unique_ptr<lpsgd::LossOp> softmax_cross_entropy(const float*, float*, std::int64_t, std::int64_t,
+                                                       std::int64_t) override {
+    return nullptr;
+  }
+
+ private:
+  static std::unique_ptr<Op> idle() { return std::make_unique<Idle>(); }
+
+  struct Best {
+    double wall = 1e30, cpu = 1e30;
+  };
+
+  void time(const dnnl::primitive& primitive, const std::vector<std::pair<int, memory::desc>>& operands) {
+    std::unordered_map<int, memory> arguments;
+    for (const auto& [argument, desc] : operands) {
+      memory m(desc, engine_);
+      float* values = static_cast<float*>(m.get_data_handle());
+      for (std::size_t i = 0; i < desc.get_size() / sizeof(float); ++i)
+        values[i] = 0.01f * static_cast<float>(i % 7) - 0.03f;
+      arguments.emplace(argument, std::move(m));
+    }
+    Best best;
+    for (int r = -1; r < repeat_; ++r) {
+      const double cpu_before = static_cast<double>(std::clock()), before = lpsgd::now_seconds();
+      primitive.execute(stream_, arguments);
+      stream_.wait();
+      if (r < 0) continue;
+      best.wall = std::min(best.wall, lpsgd::now_seconds() - before);
+      best.cpu = std::min(best.cpu, (static_cast<double>(std::clock()) - cpu_before) / CLOCKS_PER_SEC);
+    }
+    wall += best.wall;
+    cpu += best.cpu;
+  }
+
+  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream_{engine_};
+  int repeat_;
+};
+
+void run(int argc, char** argv) {
+  std::string network;
+  std::int64_t batch = 128;
+  int repeat = 3;
+  std::vector<std::string> overrides;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool last = i + 1 == argc;
+    if (word == "--batch" && !last)
+      batch = std::stol(argv[++i]);
+    else if (word == "--repeat" && !last)
+      repeat = std::stoi(argv[++i]);
+    else if (word == "--set" && !last)
+      overrides.emplace_back(argv[++i]);
+    else
+      network = word;
+  }
+  if (network.empty() || batch < 1 || repeat < 1)
+    throw lpsgd::ConfigError("usage: floor_bench NETWORK [--batch N] [--repeat N] [--set a.b=value]...");
+  lpsgd::config::Value tree = lpsgd::config::parse_file(network);
+  for (const std::string& o : overrides) lpsgd::config::apply_override(tree, o);
+  const lpsgd::Graph graph = lpsgd::read_graph(tree);
+  FloorBackend backend(repeat);
+  float dummy = 0;
+  for (const lpsgd::Node& node : graph.nodes) {
+    if (!node.layer) continue;
+    Binding b;
+    b.batch = batch;
+    b.shape = node.shape;
+    for (const std::size_t i : node.inputs)
+      b.inputs.push_back({graph.nodes[i].shape, nullptr, i == 0 ? nullptr : &dummy});
+    node.layer->make(backend, b);
+  }
+  fmt::print(
+      "{{\"name\": \"floor\", \"network\": \"{}\", \"batch\": {}, \"seconds\": {:.6f}, \"cpu_seconds\": "
+      "{:.6f}}}\n",
+      graph.name, batch, backend.wall, backend.cpu);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(argc, argv);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "floor_bench: {}\n", e.what());
+    return 2;
+  }
+  return 0;
+}

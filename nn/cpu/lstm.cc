@@ -1,0 +1,193 @@
+// A layer of LSTM over sequences of unequal length. Inside, rows are ordered by time, then sample, so that a
+// step's rows lie together: what does not depend on the step before (the input's part of the gates and every
+// weight's gradient) is one product over all frames. Behind a sequence's end states, outputs and gradients
+// are 0.
+#include "nn/cpu/product.h"
+
+namespace lpsgd::cpu {
+namespace {
+
+class LstmOp final : public Op {
+ public:
+  LstmOp(Context& context, const Binding& b, const LstmDesc& desc)
+      : context_(context),
+        k_(context.k),
+        b_(b),
+        cell_(desc.cell),
+        width_(b.shape[1]),
+        features_(b.inputs[0].shape[1]),
+        frames_(b.shape[0]),
+        batch_(b.batch),
+        projected_(desc.projection > 0),
+        bias_(desc.bias),
+        from_input_(context,
+                    {.rows = rows(),
+                     .in = features_,
+                     .out = gates(),
+                     .bias = bias_,
+                     .data = b.training && b.inputs[0].gradient != nullptr,
+                     .gradient = b.training},
+                    b.parameters[0].value, bias_ ? sum_of_biases() : nullptr),
+        from_state_(context,
+                    {.rows = batch_, .in = width_, .out = gates(), .accumulate = true, .data = b.training},
+                    b.parameters[1].value, nullptr) {
+    lengths_.assign(static_cast<std::size_t>(batch_), 0);
+    inputs_ = Buffer<float>(size(rows() * features_));
+    gates_ = Buffer<float>(size(rows() * gates()));
+    cells_ = Buffer<float>(size(rows() * cell_));
+    hidden_ = Buffer<float>(size(rows() * width_));
+    if (projected_) {
+      projection_.emplace(context,
+                          ProductDesc{.rows = batch_, .in = cell_, .out = width_, .data = b.training},
+                          projection_weights().value, nullptr);
+      outputs_ = Buffer<float>(size(rows() * cell_));
+    }
+    if (!b.training) return;
+    cell_gradient_ = Buffer<float>(size(batch_ * cell_));
+    output_gradient_ = Buffer<float>(size(batch_ * cell_));
+    hidden_gradients_ = Buffer<float>(size(rows() * width_));
+    if (frames_ > 1)
+      state_gradient_.emplace(
+          context,
+          ProductDesc{
+              .rows = rows() - batch_, .in = width_, .out = gates(), .forward = false, .gradient = true},
+          b.parameters[1].value, nullptr);
+    if (projected_)
+      projection_gradient_.emplace(
+          context,
+          ProductDesc{.rows = rows(), .in = cell_, .out = width_, .forward = false, .gradient = true},
+          projection_weights().value, nullptr);
+  }
+
+  void forward(const Pass& pass) override {
+    for (std::int64_t n = 0; n < batch_; ++n)
+      lengths_[size(n)] = pass.lengths.empty() ? frames_ : pass.lengths[size(n)];
+    if (bias_)
+      for (std::int64_t i = 0; i < gates(); ++i)
+        biases_[size(i)] = b_.parameters[2].value[i] + b_.parameters[3].value[i];
+    by_time(b_.inputs[0].value, inputs_.data(), features_);
+    from_input_.prepare_forward();
+    from_input_.forward(inputs_.data(), gates_.data());
+    from_state_.prepare_forward();
+    if (projected_) projection_->prepare_forward();
+    for (std::int64_t t = 0; t < frames_; ++t) {
+      if (t > 0) from_state_.forward(hidden_at(t - 1), gates_at(t));
+      float* outputs = projected_ ? outputs_.data() + t * batch_ * cell_ : hidden_at(t);
+      context_.parallel(batch_, [&](int, std::int64_t first, std::int64_t last) {
+        for (std::int64_t n = first; n < last; ++n) {
+          float* cells = cells_at(t) + n * cell_;
+          if (t < lengths_[size(n)]) {
+            k_.lstm_cell(gates_at(t) + n * gates(), t > 0 ? cells - batch_ * cell_ : nullptr, cells,
+                         outputs + n * cell_, cell_);
+          } else {
+            std::fill_n(cells, cell_, 0.0f);
+            std::fill_n(outputs + n * cell_, cell_, 0.0f);
+          }
+        }
+      });
+      if (projected_) projection_->forward(outputs, hidden_at(t));
+    }
+    by_sample(hidden_.data(), b_.output, width_);
+  }
+
+  void backward() override {
+    by_time(b_.output_gradients[0], hidden_gradients_.data(), width_);
+    std::fill(cell_gradient_.begin(), cell_gradient_.end(), 0.0f);
+    from_state_.prepare_input_gradient();
+    if (projected_) projection_->prepare_input_gradient();
+    for (std::int64_t t = frames_ - 1; t >= 0; --t) {
+      float* hidden = hidden_gradients_.data() + t * batch_ * width_;
+      if (t + 1 < frames_) {
+        // The step behind reads this one's state, too.
+        from_state_.input_gradient(gates_at(t + 1), output_gradient_.data());
+        const float* terms[2] = {hidden, output_gradient_.data()};
+        k_.sum(terms, 2, hidden, batch_ * width_, false);
+      }
+      const float* outputs = hidden;
+      if (projected_) {
+        projection_->input_gradient(hidden, output_gradient_.data());
+        outputs = output_gradient_.data();
+      }
+      context_.parallel(batch_, [&](int, std::int64_t first, std::int64_t last) {
+        for (std::int64_t n = first; n < last; ++n) {
+          float* gates_here = gates_at(t) + n * gates();
+          const float* cells = cells_at(t) + n * cell_;
+          if (t < lengths_[size(n)])
+            k_.lstm_cell_gradient(gates_here, t > 0 ? cells - batch_ * cell_ : nullptr, cells,
+                                  outputs + n * cell_, cell_gradient_.data() + n * cell_, cell_);
+          else
+            std::fill_n(gates_here, gates(), 0.0f);
+        }
+      });
+    }
+    from_input_.weight_gradient(inputs_.data(), gates_.data(), b_.parameters[0].gradient,
+                                bias_ ? b_.parameters[2].gradient : nullptr);
+    if (bias_) std::copy_n(b_.parameters[2].gradient, gates(), b_.parameters[3].gradient);
+    if (state_gradient_)
+      state_gradient_->weight_gradient(hidden_.data(), gates_at(1), b_.parameters[1].gradient, nullptr);
+    else
+      std::fill_n(b_.parameters[1].gradient, gates() * width_, 0.0f);
+    if (projected_)
+      projection_gradient_->weight_gradient(outputs_.data(), hidden_gradients_.data(),
+                                            projection_weights().gradient, nullptr);
+    if (!b_.inputs[0].gradient) return;
+    from_input_.prepare_input_gradient();
+    from_input_.input_gradient(gates_.data(),
+                               inputs_.data());  // the inputs were read for the last time above
+    by_sample(inputs_.data(), b_.inputs[0].gradient, features_);
+  }
+
+ private:
+  static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+  std::int64_t rows() const { return frames_ * batch_; }
+  std::int64_t gates() const { return 4 * cell_; }
+  float* gates_at(std::int64_t t) { return gates_.data() + t * batch_ * gates(); }
+  float* cells_at(std::int64_t t) { return cells_.data() + t * batch_ * cell_; }
+  float* hidden_at(std::int64_t t) { return hidden_.data() + t * batch_ * width_; }
+  const ParameterView& projection_weights() const { return b_.parameters[bias_ ? 4 : 2]; }
+  const float* sum_of_biases() {
+    biases_ = Buffer<float>(size(gates()));
+    return biases_.data();
+  }
+
+  /// (sample, time, width) to (time, sample, width); 0 behind a sequence's end.
+  void by_time(const float* from, float* to, std::int64_t width) const {
+    context_.parallel(rows(), [&](int, std::int64_t first, std::int64_t last) {
+      for (std::int64_t r = first; r < last; ++r) {
+        const std::int64_t t = r / batch_, n = r % batch_;
+        if (t < lengths_[size(n)])
+          std::copy_n(from + (n * frames_ + t) * width, width, to + r * width);
+        else
+          std::fill_n(to + r * width, width, 0.0f);
+      }
+    });
+  }
+  void by_sample(const float* from, float* to, std::int64_t width) const {
+    context_.parallel(rows(), [&](int, std::int64_t first, std::int64_t last) {
+      for (std::int64_t r = first; r < last; ++r)
+        std::copy_n(from + (r % frames_ * batch_ + r / frames_) * width, width, to + r * width);
+    });
+  }
+
+  Context& context_;
+  const Kernels& k_;
+  Binding b_;
+  std::int64_t cell_, width_, features_, frames_,
+      batch_;  // width: of the state, the cell's or the projection's
+  bool projected_, bias_;
+  Buffer<float> biases_;  // both vectors' sum; declared before the products that read it
+  Product from_input_, from_state_;
+  std::optional<Product> projection_, state_gradient_, projection_gradient_;
+  std::vector<std::int64_t> lengths_;
+  // By time. Gates: activated after forward, their sums' gradients after backward.
+  Buffer<float> inputs_, gates_, cells_, outputs_, hidden_, hidden_gradients_;
+  Buffer<float> cell_gradient_, output_gradient_;  // of one step
+};
+
+}  // namespace
+
+std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc) {
+  return std::make_unique<LstmOp>(context, binding, desc);
+}
+
+}  // namespace lpsgd::cpu

@@ -1,0 +1,39 @@
+// y = x W^T + b on rows of x, with its two backward products, planned once for a number of rows and run on
+// any memory: what dense and recurrent layers are made of.
+#pragma once
+
+#include "nn/cpu/context.h"
+
+namespace lpsgd::cpu {
+
+struct ProductDesc {
+  std::int64_t rows = 0, in = 0, out = 0;
+  bool bias = false, relu = false;
+  bool accumulate = false;  // y += x W^T
+  bool forward = true;      // forward() will be called
+  bool data = false;        // input_gradient() will be called
+  bool gradient = false;    // weight_gradient() will be called
+};
+
+/// W is (out, in) as in the arena, or a copy in the layout that oneDNN prefers where there are rows enough to
+/// make up for the reorder; prepare_*() bring that copy up to date with the weights.
+class Product {
+ public:
+  Product(Context& context, const ProductDesc& desc, const float* weights, const float* bias);
+  void prepare_forward() { forward_weights_.reorder.run(context_.stream); }
+  /// x (rows, in), y (rows, out).
+  void forward(const float* x, float* y);
+  void prepare_input_gradient() { data_weights_.reorder.run(context_.stream); }
+  /// dx (rows, in) = dy (rows, out) W.
+  void input_gradient(const float* dy, float* dx);
+  /// dw (out, in) = dy^T x, and db (out) = the sum of dy's rows where the product has a bias.
+  void weight_gradient(const float* x, const float* dy, float* dw, float* db);
+
+ private:
+  Context& context_;
+  ReorderedWeights forward_weights_, data_weights_, gradient_weights_;
+  Call forward_, data_, gradient_;
+  dnnl::memory plain_gradient_;
+};
+
+}  // namespace lpsgd::cpu
