@@ -59,7 +59,7 @@ void parse(const std::string& text) {
 void decode(const std::uint8_t* data, std::size_t size) {
   constexpr std::int64_t buckets[] = {1, 3, 32, 64, 96, 512, 4096, 10000};
   const CodecSpec spec = parse_codec(config::parse_text(specs[data[0] % std::size(specs)], "fuzz"), "codec");
-  const std::int64_t n = (data[1] | data[2] << 8) % 10001;
+  const std::int64_t n = (data[1] | data[2] << 8) % 2049;
   const std::int64_t bucket =
       spec.bucket == 0 && spec.kind != "sign" ? 64 : buckets[data[3] % std::size(buckets)];
   std::vector<float> first, first_sum;
