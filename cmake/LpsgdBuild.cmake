@@ -32,6 +32,13 @@ if(LPSGD_SANITIZE)
   target_link_options(lpsgd_options INTERFACE -fsanitize=${LPSGD_SANITIZE})
 endif()
 
+if(LPSGD_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "LPSGD_FUZZ needs Clang: -DCMAKE_CXX_COMPILER=clang++-16")
+  endif()
+  target_compile_options(lpsgd_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+
 set(LPSGD_HAVE_CUDA OFF)
 if(NOT LPSGD_CUDA STREQUAL "OFF")
   include(CheckLanguage)

@@ -40,6 +40,12 @@ struct ExchangeOptions {
 struct CodingError {
   double gradient = 0, error = 0;
   double residual = 0;  // after the step; the error itself with error feedback, else 0
+
+  void add(const CodingError& more) {
+    gradient += more.gradient;
+    error += more.error;
+    residual += more.residual;
+  }
 };
 
 /// Seconds of the communication thread and bytes, summed since the last take_stats().

@@ -1,13 +1,21 @@
 // Ranks as processes under mpirun. Only nonblocking calls are used, each waited for in a test loop that
 // yields: MPICH's own waiting spins, and would hold the core against the very rank it waits for.
 #include <mpi.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <exception>
+#include <thread>
 
 #include "comm/backoff.h"
 #include "comm/transport.h"
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace lpsgd {
@@ -64,6 +72,7 @@ class MpiTransport final : public Transport {
     bool live = false;
   };
 
+  void help_others() const;
   Request take();
   MPI_Request* add_part(Request request, std::ptrdiff_t expected = -1) {
     Operation& operation = operations_[request];
@@ -116,6 +125,44 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   if (MPI_Comm_get_attr(comm_, MPI_TAG_UB, &limit, &found) == MPI_SUCCESS && found != 0) tag_limit_ = *limit;
 }
 
+// MPICH before 4.2 closes its connections and then waits outside MPI for the other ranks: over UCX's TCP, a
+// rank whose last messages need an answer then spins for ever (https://github.com/pmodels/mpich/pull/6596).
+// Answering for a moment longer makes that rare. When all have done their work, a rank that still spins after
+// 3 seconds leaves, and later those that sleep until it comes: in this order, because the launcher fails when
+// it wants to wake one that has left.
+
+std::atomic<bool> finalized{false};
+std::atomic<int> exit_status{0};
+
+void MpiTransport::help_others() const {
+  Backoff backoff;
+  for (const double until = now_seconds() + 0.1; now_seconds() < until; backoff.pause()) {
+    int waiting = 0;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &waiting, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+  }
+}
+
+/// Seconds of processor that the thread behind `clock` has used.
+double seconds_used(clockid_t clock) {
+  timespec used{};
+  return ::clock_gettime(clock, &used) == 0
+             ? static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9
+             : 0;
+}
+
+void leave_unless_finalized(clockid_t clock) {
+  double before = 0;
+  for (int seconds = 0; !finalized; ++seconds) {
+    const double now = seconds_used(clock);
+    if (seconds >= (now - before > 0.05 ? 3 : 6)) {
+      std::fflush(nullptr);
+      ::_exit(exit_status);
+    }
+    before = now;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
 MpiTransport::~MpiTransport() {
   const bool in_flight =
       std::any_of(operations_.begin(), operations_.end(), [](const Operation& o) { return o.live; });
@@ -126,8 +173,14 @@ MpiTransport::~MpiTransport() {
   } catch (const std::exception&) {
     return;
   }
+  const bool finalizes = owns_mpi_ && size_ > 1;
+  if (finalizes) help_others();
   MPI_Comm_free(&comm_);
+  clockid_t clock{};
+  if (finalizes && ::pthread_getcpuclockid(::pthread_self(), &clock) == 0)
+    std::thread(leave_unless_finalized, clock).detach();
   if (owns_mpi_) MPI_Finalize();
+  finalized = true;
 }
 
 Transport::Request MpiTransport::take() {
@@ -219,6 +272,10 @@ void MpiTransport::all_gather(std::span<const std::byte> mine, std::span<std::by
 }
 
 }  // namespace
+
+void set_mpi_exit_status(int status) {
+  exit_status = status;
+}
 
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message) {
   return std::make_unique<MpiTransport>(largest_message);

@@ -73,6 +73,10 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 /// as one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks.
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std::size_t{1} << 30);
 
+/// What this process will end with, for the case that MPI cannot be finalised in time (see mpi_transport.cc).
+/// 0 unless it is called, before the transport goes.
+void set_mpi_exit_status(int status);
+
 /// Rank and size as mpirun's environment tells them, before MPI is initialised; (0, 1) without mpirun.
 struct LaunchedAs {
   int rank = 0, size = 1;

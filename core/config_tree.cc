@@ -1,5 +1,6 @@
 // The tree: parsing with yaml-cpp, overrides, environment variables, emission.
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
 
 #include "core/config.h"
 #include "core/error.h"
@@ -145,6 +147,45 @@ std::optional<std::size_t> not_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+/// Notes where a document's first node stands.
+class FirstNode final : public YAML::EventHandler {
+ public:
+  std::optional<YAML::Mark> mark;
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& at, YAML::anchor_t) override { see(at); }
+  void OnAlias(const YAML::Mark& at, YAML::anchor_t) override { see(at); }
+  void OnScalar(const YAML::Mark& at, const std::string&, YAML::anchor_t, const std::string&) override {
+    see(at);
+  }
+  void OnSequenceStart(const YAML::Mark& at, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    see(at);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& at, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    see(at);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void see(const YAML::Mark& at) {
+    if (!mark) mark = at;
+  }
+};
+
+/// The second document's first node, if there is a second one. (YAML::LoadAll takes a token that begins no
+/// node, such as a lone ',', for an endless row of empty documents.)
+std::optional<YAML::Mark> second_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  FirstNode first, second;
+  if (!parser.HandleNextDocument(first) || !parser.HandleNextDocument(second)) return std::nullopt;
+  return second.mark.value_or(YAML::Mark());
+}
+
 Value parse(const std::string& text, const std::string& source, bool is_option) {
   if (const auto bad = not_utf8(text)) {
     const std::size_t line_start = text.rfind('\n', *bad) + 1;  // 0 on the first line
@@ -154,15 +195,16 @@ Value parse(const std::string& text, const std::string& source, bool is_option) 
          "", fmt::format("byte 0x{:02x} is not UTF-8 text", static_cast<unsigned char>(text[*bad])));
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     Converter converter{source, is_option};
-    if (documents.size() > 1) fail(converter.origin(documents[1].Mark()), "", "more than one YAML document");
-    if (documents.empty()) {
+    if (const auto second = second_document(text))
+      fail(converter.origin(*second), "", "more than one YAML document");
+    const YAML::Node document = YAML::Load(text);
+    if (document.IsNull() && document.Mark().is_null()) {  // there is none
       Value v;
       v.origin = is_option ? Origin{source, 0, 0} : Origin{source, 1, 1};
       return v;
     }
-    return converter.convert(documents[0], 0);
+    return converter.convert(document, 0);
   } catch (const YAML::Exception& e) {
     const Origin at = is_option ? Origin{source, 0, 0} : Origin{source, e.mark.line + 1, e.mark.column + 1};
     fail(at, "", fmt::format("not valid YAML: {}", e.msg));

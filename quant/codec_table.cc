@@ -4,8 +4,17 @@
 
 // The table: one line a kind. quant/codecs defines <kind>_row() and, for each instruction set,
 // <kind>_kernels().
+// clang-format off
 #define LPSGD_CODECS(codec) \
-  codec(none) codec(fp16) codec(bf16) codec(onebit) codec(qsgd) codec(sign) codec(topk) codec(dynamic8)
+  codec(none) \
+  codec(fp16) \
+  codec(bf16) \
+  codec(onebit) \
+  codec(qsgd) \
+  codec(sign) \
+  codec(topk) \
+  codec(dynamic8)
+// clang-format on
 
 namespace lpsgd {
 

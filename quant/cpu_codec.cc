@@ -1,5 +1,7 @@
 #include "quant/cpu_codec.h"
 
+#include <cpuid.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -127,9 +129,18 @@ const char* to_text(CpuIsa isa) {
   return "?";
 }
 
+namespace {
+
+bool has_f16c() {  // not every compiler's __builtin_cpu_supports knows it
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
+}  // namespace
+
 std::vector<CpuIsa> cpu_isas() {
   std::vector<CpuIsa> isas{CpuIsa::baseline};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
       __builtin_cpu_supports("popcnt")) {
     isas.push_back(CpuIsa::avx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

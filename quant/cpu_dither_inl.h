@@ -33,21 +33,21 @@ LPSGD_INLINE Q drawn_order() {
 
 LPSGD_INLINE Q even_lanes(Q a, Q b) {  // a0 b0 a2 b2 ...
 #if defined(__AVX512F__)
-  return __builtin_shuffle(a, b, Q{0, 8, 2, 10, 4, 12, 6, 14});
+  return __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
 #elif defined(__AVX2__)
-  return __builtin_shuffle(a, b, Q{0, 4, 2, 6});
+  return __builtin_shufflevector(a, b, 0, 4, 2, 6);
 #else
-  return __builtin_shuffle(a, b, Q{0, 2});
+  return __builtin_shufflevector(a, b, 0, 2);
 #endif
 }
 
 LPSGD_INLINE Q odd_lanes(Q a, Q b) {  // a1 b1 a3 b3 ...
 #if defined(__AVX512F__)
-  return __builtin_shuffle(a, b, Q{1, 9, 3, 11, 5, 13, 7, 15});
+  return __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
 #elif defined(__AVX2__)
-  return __builtin_shuffle(a, b, Q{1, 5, 3, 7});
+  return __builtin_shufflevector(a, b, 1, 5, 3, 7);
 #else
-  return __builtin_shuffle(a, b, Q{1, 3});
+  return __builtin_shufflevector(a, b, 1, 3);
 #endif
 }
 

@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <utility>
 
 #include "quant/codec_math_device.h"
 #include "quant/codec_table.h"
@@ -159,8 +160,18 @@ LPSGD_INLINE F fused_multiply_add(F a, F b, F c) {
 #endif
 }
 
-LPSGD_INLINE F rotated(F x, int by) {
-  return __builtin_shuffle(x, (lane_numbers() + by) & (kLanes - 1));
+template <int by, int... lane>
+LPSGD_INLINE F rotate(F x, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(x, x, (lane + by) % kLanes...);
+}
+
+/// x, each lane plus the one `by` lanes on, down to by = 1.
+template <int by>
+LPSGD_INLINE F folded(F x) {
+  if constexpr (by == 0)
+    return x;
+  else
+    return folded<by / 2>(x + rotate<by>(x, std::make_integer_sequence<int, kLanes>()));
 }
 
 /// The tree over 32 partial sums.
@@ -169,10 +180,7 @@ LPSGD_INLINE float fold(const F* partial) {
   for (int j = 0; j < kRow; ++j) p[j] = partial[j];
   for (int h = kRow / 2; h > 0; h /= 2)
     for (int j = 0; j < h; ++j) p[j] += p[j + h];
-  F x = p[0];
-#pragma GCC unroll 4
-  for (int h = kLanes / 2; h > 0; h /= 2) x += rotated(x, h);
-  return x[0];
+  return folded<kLanes / 2>(p[0])[0];
 }
 
 LPSGD_INLINE std::int32_t largest(I x) {

@@ -11,7 +11,7 @@ namespace lpsgd {
 namespace {
 
 /// Whether `text` matches `pattern`: * any run of characters, ? any one.
-bool matches(std::string_view pattern, std::string_view text) {
+bool matches_glob(std::string_view pattern, std::string_view text) {
   std::size_t p = 0, t = 0;
   std::size_t star = std::string_view::npos, resume = 0;  // after the last *, and where its run may grow
   while (t < text.size()) {
@@ -31,6 +31,21 @@ bool matches(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
+/// The same, with {a,b} for either of a and b.
+bool matches(const std::string& pattern, const std::string& text) {
+  const std::size_t open = pattern.find('{');
+  const std::size_t close = open == std::string::npos ? open : pattern.find('}', open);
+  if (close == std::string::npos) return matches_glob(pattern, text);
+  for (std::size_t begin = open + 1; begin <= close;) {
+    const std::size_t end = std::min(close, pattern.find(',', begin));
+    if (matches(pattern.substr(0, open) + pattern.substr(begin, end - begin) + pattern.substr(close + 1),
+                text))
+      return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 constexpr TensorKind kinds[] = {TensorKind::conv, TensorKind::dense, TensorKind::norm,
                                 TensorKind::bias, TensorKind::lstm,  TensorKind::embedding};
 
@@ -44,7 +59,7 @@ void declare_codec(config::Visitor& v, CodecSpec& codec) {
 PolicyRule parse_rule(const config::Value& value, const std::string& path) {
   PolicyRule rule;
   config::Reader reader(value, path, config::Environment::keep);  // whoever loads a file expands
-  reader.field("name", rule.name, "the tensor's name, a glob with * and ?");
+  reader.field("name", rule.name, "the tensor's name, a glob with *, ? and {a,b}");
   reader.custom(
       "kind", "kind", "the tensor's kind",
       [&](const config::Value& word, const std::string& kind_path) {

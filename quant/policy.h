@@ -15,7 +15,7 @@ namespace lpsgd {
 
 /// `{name: "layer1.*", kind: conv, codec: {...}}`: every key given must match.
 struct PolicyRule {
-  std::string name;  // glob with * and ?; empty matches all
+  std::string name;  // glob with *, ? and {a,b}; empty matches all
   std::optional<TensorKind> kind;
   CodecSpec codec;
 };

@@ -50,6 +50,8 @@ int main(int argc, char** argv) {
   listeners.Append(new lpsgd::RankListener);  // GoogleTest owns it
   const double mine = RUN_ALL_TESTS();
   const auto all = lpsgd::world().all_gather(mine);
+  const int status = static_cast<int>(*std::max_element(all.begin(), all.end()));
+  lpsgd::set_mpi_exit_status(status);
   lpsgd::transport.reset();
-  return static_cast<int>(*std::max_element(all.begin(), all.end()));
+  return status;
 }

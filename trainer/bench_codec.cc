@@ -88,54 +88,63 @@ class CodecBench {
     const std::int64_t residual_bytes = residual ? 2 * array : 0;
 
     std::fill(residual_.begin(), residual_.end(), 0.0f);
-    measure(name, "encode", array + residual_bytes + bytes,
-            [&] { codec->encode(values_.data(), residual, n_, 0, bucket, context, out.data()); });
     std::fill(sum_.begin(), sum_.end(), 0.0f);
-    measure(name, "decode_add", bytes + 2 * array,
-            [&] { codec->decode(received[0], n_, bucket, true, sum_.data()); });
     const auto all = static_cast<std::int64_t>(contributions);
-    const double fused = measure(name, "reduce4", all * bytes + residual_bytes + bytes, [&] {
-      codec->reduce(received, residual, n_, 0, bucket, context, out.data());
-    });
-    const double parts =
-        measure(name, "reduce4_in_parts", all * bytes + (2 * all + 2) * array + residual_bytes + bytes, [&] {
-          for (std::size_t r = 0; r < contributions; ++r)
-            codec->decode(received[r], n_, bucket, r > 0, sum_.data());
-          for (float& x : sum_) x *= 1.0f / static_cast<float>(contributions);
-          codec->encode(sum_.data(), residual, n_, 0, bucket, context, out.data());
-        });
-    results[results.size() - 2]["speedup_over_parts"] = parts / fused;
+    std::vector<Operation> operations{
+        {"encode", array + residual_bytes + bytes,
+         [&] { codec->encode(values_.data(), residual, n_, 0, bucket, context, out.data()); }},
+        {"decode_add", bytes + 2 * array, [&] { codec->decode(received[0], n_, bucket, true, sum_.data()); }},
+        {"reduce4", all * bytes + residual_bytes + bytes,
+         [&] { codec->reduce(received, residual, n_, 0, bucket, context, out.data()); }},
+        {"reduce4_in_parts", all * bytes + (2 * all + 2) * array + residual_bytes + bytes, [&] {
+           for (std::size_t r = 0; r < contributions; ++r)
+             codec->decode(received[r], n_, bucket, r > 0, sum_.data());
+           for (float& x : sum_) x *= 1.0f / static_cast<float>(contributions);
+           codec->encode(sum_.data(), residual, n_, 0, bucket, context, out.data());
+         }}};
+    measure(name, operations);
+    results[results.size() - 2]["speedup_over_parts"] =
+        median(operations[3].seconds) / median(operations[2].seconds);
   }
 
  private:
-  /// Times `body`, a memcpy of the array before each run of it. Returns its median seconds.
-  double measure(const std::string& codec, const char* operation, std::int64_t bytes_moved,
-                 const std::function<void()>& body) {
-    std::vector<double> seconds, copies;
-    for (std::int64_t i = -1; i < repeats_; ++i) {  // the first warms up
-      const double t0 = now_seconds();
-      std::memcpy(copy_.data(), values_.data(), values_.size() * sizeof(float));
-      const double t1 = now_seconds();
-      body();
-      const double t2 = now_seconds();
-      if (i < 0) continue;
-      copies.push_back(t1 - t0);
-      seconds.push_back(t2 - t1);
+  struct Operation {
+    const char* name;
+    std::int64_t bytes_moved;
+    std::function<void()> body;
+    std::vector<double> seconds = {}, copies = {};
+  };
+
+  /// Times all operations in turn, a memcpy of the array before each, so that what disturbs the machine
+  /// disturbs them alike.
+  void measure(const std::string& codec, std::vector<Operation>& operations) {
+    for (std::int64_t i = -1; i < repeats_; ++i)  // the first round warms up
+      for (Operation& o : operations) {
+        const double t0 = now_seconds();
+        std::memcpy(copy_.data(), values_.data(), values_.size() * sizeof(float));
+        const double t1 = now_seconds();
+        o.body();
+        const double t2 = now_seconds();
+        if (i < 0) continue;
+        o.copies.push_back(t1 - t0);
+        o.seconds.push_back(t2 - t1);
+      }
+    for (const Operation& o : operations) {
+      const double mine = median(o.seconds), copy = median(o.copies);
+      // What memory lets through, as the copy shows it: it reads and writes the array.
+      const double limit = static_cast<double>(o.bytes_moved) / (8.0 * static_cast<double>(n_)) * copy;
+      results.push_back({{"name", fmt::format("{} {}", o.name, codec)},
+                         {"operation", o.name},
+                         {"codec", codec},
+                         {"elements", n_},
+                         {"seconds", mine},
+                         {"seconds_min", *std::min_element(o.seconds.begin(), o.seconds.end())},
+                         {"bytes_moved", o.bytes_moved},
+                         {"memcpy_seconds", copy},
+                         {"memcpy_seconds_min", *std::min_element(o.copies.begin(), o.copies.end())},
+                         {"ratio_to_memcpy", copy / mine},
+                         {"fraction_of_memory_limit", limit / mine}});
     }
-    const double mine = median(seconds), copy = median(copies);
-    // What memory lets through, as the copy shows it: it reads and writes the array.
-    const double limit = static_cast<double>(bytes_moved) / (8.0 * static_cast<double>(n_)) * copy;
-    results.push_back({{"name", fmt::format("{} {}", operation, codec)},
-                       {"operation", operation},
-                       {"codec", codec},
-                       {"elements", n_},
-                       {"seconds", mine},
-                       {"seconds_min", *std::min_element(seconds.begin(), seconds.end())},
-                       {"bytes_moved", bytes_moved},
-                       {"memcpy_seconds", copy},
-                       {"ratio_to_memcpy", copy / mine},
-                       {"fraction_of_memory_limit", limit / mine}});
-    return mine;
   }
 
   const std::int64_t n_, repeats_;

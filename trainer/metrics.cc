@@ -77,6 +77,14 @@ std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t mine) {
   return sum;
 }
 
+std::vector<CodingError> sum_over_ranks(Transport& transport, const std::vector<CodingError>& mine) {
+  std::vector<CodingError> all(mine.size() * static_cast<std::size_t>(transport.size()));
+  transport.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  std::vector<CodingError> sum(mine.size());
+  for (std::size_t i = 0; i < all.size(); ++i) sum[i % mine.size()].add(all[i]);
+  return sum;
+}
+
 double EpochRecord::samples_per_second() const {
   const double busy = seconds.mean.total - seconds.mean.eval - seconds.mean.other();
   return busy > 0 ? static_cast<double>(train.samples) / busy : 0;
@@ -118,6 +126,8 @@ std::string EpochRecord::json() const {
   o["bytes_fp32"] = bytes_fp32;
   o["replicas_equal"] = replicas_compared ? ordered_json(replicas_equal) : ordered_json(nullptr);
   if (simulated) o["simulated"] = true;
+  for (const TensorCoding& t : coding)
+    o["codec_error"][t.name] = {{"error", t.error}, {"residual", t.residual}, {"bytes", t.bytes}};
   return o.dump();
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/exchange.h"
 #include "comm/transport.h"
 #include "nn/network.h"
 
@@ -40,6 +41,15 @@ std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics&
 BatchMetrics sum(const std::vector<BatchMetrics>& parts);
 /// The sum over ranks. Collective.
 std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t mine);
+std::vector<CodingError> sum_over_ranks(Transport& transport, const std::vector<CodingError>& mine);
+
+/// A tensor's codec in one epoch (docs/exchange.md).
+struct TensorCoding {
+  std::string name;
+  double error = 0;         // norm of what coding lost over the norm of the gradients
+  double residual = 0;      // norm of the residual, root of the mean square over steps and ranks
+  std::uint64_t bytes = 0;  // on the wire, all ranks
+};
 
 struct EpochRecord {
   std::int64_t epoch = 0, step = 0;  // finished epochs, steps since the start
@@ -49,6 +59,7 @@ struct EpochRecord {
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks, this epoch
   bool replicas_equal = true, replicas_compared = true;
   bool simulated = false;
+  std::vector<TensorCoding> coding;  // with metrics.codec_error
 
   double samples_per_second() const;
   std::string json() const;  // one line, no newline

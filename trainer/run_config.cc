@@ -49,6 +49,11 @@ void fields(Visitor& v, CheckpointOptions& o) {
   v.field("keep", o.keep, "how many checkpoints stay", Range{.min = 1, .max = 1e9});
 }
 
+void fields(Visitor& v, MetricsOptions& o) {
+  v.field("codec_error", o.codec_error,
+          "per tensor and epoch: error and residual of its codec, and its bytes (docs/exchange.md)");
+}
+
 const Value* at_path(const Value& root, std::string_view section, std::string_view key) {
   const Value* inner = root.find(section);
   return inner ? inner->find(key) : nullptr;
@@ -141,6 +146,7 @@ void fields(Visitor& v, RunConfig& run) {
     s.choice("kind", every_step, kinds, "every_step: gradients are exchanged in each step");
   });
   v.section("checkpoint", "what survives", [&](Visitor& s) { fields(s, run.checkpoint); });
+  v.section("metrics", "what else metrics.jsonl tells", [&](Visitor& s) { fields(s, run.metrics); });
 }
 
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,

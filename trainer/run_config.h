@@ -33,6 +33,10 @@ struct CheckpointOptions {
   std::int64_t keep = 2;           // checkpoints kept, the newest
 };
 
+struct MetricsOptions {
+  bool codec_error = false;  // per tensor, what coding loses; costs a pass over the gradients
+};
+
 enum class TransportKind : std::uint8_t { mpi, threads };
 
 struct ExchangeConfig {
@@ -52,6 +56,7 @@ struct RunConfig {
   ScheduleOptions schedule;
   ExchangeConfig exchange;
   CheckpointOptions checkpoint;
+  MetricsOptions metrics;
 
   std::string name;                    // the file's name without folder and extension
   config::Value tree;                  // as written, overrides applied, the network in place of its path

@@ -103,6 +103,7 @@ int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> t
     return 0;
   } catch (const SharedError& e) {
     if (transport->rank() == 0) say(e.what());
+    set_mpi_exit_status(e.exit_status());
     return e.exit_status();
   } catch (const std::bad_alloc&) {
     say(fmt::format("rank {}: out of memory", transport->rank()));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "comm/exchange.h"
@@ -64,6 +65,7 @@ ExchangeOptions exchange_options(const RunConfig& run, Trace* trace) {
   o.collective = run.exchange.collective;
   o.seed = static_cast<std::uint32_t>(run.train.seed);
   o.overlap = run.exchange.overlap;
+  o.measure_error = run.metrics.codec_error;
   o.trace = trace;
   return o;
 }
@@ -88,7 +90,8 @@ class RankTrainer {
         test_loader_(data.test, run.data, loader_options(run, transport, false)),
         exchange_(transport, network_.tensors(), codecs_, network_.gradients(), network_.announce_order(),
                   exchange_options(run, trace_.get())),
-        checkpoints_(command.out) {
+        checkpoints_(command.out),
+        errors_(run.metrics.codec_error ? codecs_.size() : 0) {
     std::uint64_t encoded = 0;
     for (std::size_t t = 0; t < codecs_.size(); ++t)
       encoded += wire_bytes(network_.tensors()[t], codecs_[t], transport.size());
@@ -255,6 +258,8 @@ class RankTrainer {
     seconds_.transfer += stats.transfer;
     seconds_.decode += stats.decode;
     bytes_sent_ += stats.bytes_sent;
+    if (!stats.errors.empty()) ++measured_steps_;
+    for (std::size_t t = 0; t < stats.errors.size(); ++t) errors_[t].add(stats.errors[t]);
     bytes_fp32_ +=
         2 * static_cast<std::uint64_t>(transport_.size() - 1) * 4 * static_cast<std::uint64_t>(parameters_);
     ++position_.step;
@@ -295,6 +300,7 @@ class RankTrainer {
     record.bytes_sent = whole.bytes_sent;
     record.bytes_fp32 = whole.bytes_fp32;
     record.simulated = run_.exchange.collective == Collective::simulated;
+    record.coding = coding_of_epoch();
     together(transport_, [&] {
       if (metrics) metrics->append(record);
     });
@@ -319,6 +325,24 @@ class RankTrainer {
     carried_ = {};
     epoch_started_ = now_seconds();
     return record;
+  }
+
+  /// What the epoch's coding lost (since the last resume), and starts the next epoch's sums. Collective.
+  std::vector<TensorCoding> coding_of_epoch() {
+    if (errors_.empty()) return {};
+    const std::vector<CodingError> sums = sum_over_ranks(transport_, errors_);
+    std::vector<TensorCoding> out;
+    for (std::size_t t = 0; t < sums.size(); ++t) {
+      const TensorInfo& tensor = network_.tensors()[t];
+      const double draws = static_cast<double>(measured_steps_) * transport_.size();
+      const std::uint64_t copies = 2 * static_cast<std::uint64_t>(transport_.size() - 1) * measured_steps_;
+      out.push_back({tensor.name, std::sqrt(sums[t].error / sums[t].gradient),
+                     std::sqrt(sums[t].residual / draws),
+                     copies * wire_bytes(tensor, codecs_[t], transport_.size())});
+    }
+    errors_.assign(errors_.size(), {});
+    measured_steps_ = 0;
+    return out;
   }
 
   /// This epoch's sums over ranks and mean seconds, with what came from before a resume. Collective.
@@ -366,7 +390,9 @@ class RankTrainer {
   BatchMetrics train_;
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
-  double rate_ = 0;                                // of the last step
+  std::uint64_t measured_steps_ = 0;
+  std::vector<CodingError> errors_;  // per tensor, of those steps
+  double rate_ = 0;                  // of the last step
   double epoch_started_ = 0, compression_ = 1;
   std::int64_t parameters_ = 0;
 };

@@ -13,6 +13,9 @@ from harness import Case, load, model, run, save
 sys.path.insert(0, os.path.join(os.environ["LPSGD_SOURCE"], "tests", "golden"))
 
 
+import reference  # noqa: E402  (tests/golden)
+
+
 class RanksAgree(Case):
     def test_k_ranks_equal_one(self):
         """tanh, no batch norm, codec none: three steps agree with K = 1 to 1e-5 in norm."""
@@ -51,6 +54,60 @@ class Quantize(Case):
         result = run("quantize", self.path("in.safetensors"), "--codec", "none", "--out", self.path("o.safetensors"))
         self.assertEqual(result.status, 0, result)
         self.assertTrue(np.array_equal(load(self.path("o.safetensors"))["a"], x[:, 0]))
+
+    def exchanged(self, codec, x, seed):
+        """Means of the steps, by the slow reference: x is (steps, K, n), the file's only tensor."""
+        steps, ranks, n = x.shape
+        bucket = n if codec["bucket"] == "tensor" else codec["bucket"]
+        buckets = -(-n // bucket)
+        feedback = codec["error_feedback"]
+        zeros = np.zeros(n, dtype="f4")
+        residual1 = [zeros.copy() for _ in range(ranks)]
+        residual2 = zeros.copy()
+        means = np.empty((steps, n), dtype="f4")
+        for step in range(steps):
+            decoded = []
+            for rank in range(ranks):
+                context = dict(seed=seed, tensor=0, step=step, rank=rank, round_=1)
+                _, left, q = reference.encode(codec, x[step, rank], residual1[rank] if feedback else None, 0, bucket, **context)
+                residual1[rank] = left
+                decoded.append(q)
+            for stripe in range(ranks):
+                a = min(n, stripe * buckets // ranks * bucket)
+                b = min(n, (stripe + 1) * buckets // ranks * bucket)
+                if a == b:
+                    continue
+                context = dict(seed=seed, tensor=0, step=step, rank=stripe, round_=2)
+                _, left, q = reference.reduce(
+                    codec, [d[a:b] for d in decoded], residual2[a:b] if feedback else None, first=a, bucket=bucket, **context
+                )
+                residual2[a:b] = left
+                means[step, a:b] = q
+        return means
+
+    def test_every_codec_equals_the_slow_reference(self):
+        rng = np.random.default_rng(2)
+        for ranks, codec in [
+            (2, dict(kind="onebit", bucket=64, error_feedback=True)),
+            (3, dict(kind="qsgd", bits=2, bucket=128, error_feedback=True)),
+            (2, dict(kind="qsgd", bits=4, norm="l2", bucket=64, error_feedback=False)),
+            (3, dict(kind="qsgd", bits=8, levels="interval", bucket=96, error_feedback=False)),
+            (2, dict(kind="qsgd", bits=4, levels="exponential", bucket=64, error_feedback=True)),
+            (3, dict(kind="qsgd", bits=4, levels="optimal", bucket=64, error_feedback=True)),
+            (2, dict(kind="qsgd", bits=8, levels="optimal", bucket=32, error_feedback=False)),
+            (2, dict(kind="sign", bucket="tensor", error_feedback=True)),
+            (3, dict(kind="sign", majority=True, bucket=64, error_feedback=False)),
+            (2, dict(kind="topk", density=0.05, bucket=128, error_feedback=True)),
+            (1, dict(kind="dynamic8", bucket=64, error_feedback=True)),
+            (3, dict(kind="dynamic8", type="static_tree", bucket=512, error_feedback=False)),
+        ]:
+            x = (rng.standard_normal((2, ranks, 333)) * 0.01).astype("f4")
+            save(self.path("in.safetensors"), {"a": x})
+            text = "{" + ", ".join(f"{k}: {str(v).lower() if isinstance(v, bool) else v}" for k, v in codec.items()) + "}"
+            result = run("quantize", self.path("in.safetensors"), "--codec", text, "--seed", "7", "--out", self.path("o.safetensors"))
+            self.assertEqual(result.status, 0, result)
+            got = load(self.path("o.safetensors"))["a"]
+            self.assertTrue(np.array_equal(got.view("u4"), self.exchanged(codec, x, 7).view("u4")), text)
 
     def test_wrong_shape_and_wrong_codec(self):
         save(self.path("in.safetensors"), {"a": np.zeros((3, 4))})

@@ -53,6 +53,26 @@ class Runs(Case):
         for key in ("os", "cpu_info", "gcc_version", "is_debug_build", "mpi_version", "onednn_version", "git_hash"):
             self.assertIn(key, environment)
 
+    def test_codec_error_on_request(self):
+        """Per tensor: error over gradient, residual, bytes; and tables that travel are counted as `show` counts them."""
+        codec = "exchange.codec={kind: qsgd, bits: 4, levels: optimal, bucket: 64, error_feedback: true}"
+        folder = self.train("out", "--set", "metrics.codec_error=true", "--set", codec, "--set", "exchange.min_elements=200")
+        text = run("show", self.config, "--json", "--set", codec, "--set", "exchange.min_elements=200", ranks=2).out
+        shown, _ = json.JSONDecoder().raw_decode(text)  # each rank prints it
+        for r in self.metrics(folder):
+            errors = r["codec_error"]
+            self.assertEqual([t["name"] for t in shown["tensors"]], list(errors))
+            self.assertEqual(sum(e["bytes"] for e in errors.values()), r["bytes_sent"])
+            for t in shown["tensors"]:
+                e = errors[t["name"]]
+                self.assertEqual(e["bytes"], 2 * 1 * t["wire_bytes"] * 4)
+                if t["codec"] == "none":
+                    self.assertEqual((e["error"], e["residual"]), (0, 0))
+                else:
+                    self.assertTrue(0 < e["error"] < 1 and e["residual"] > 0, (t, e))
+        for r in self.metrics(self.train("plain")):
+            self.assertNotIn("codec_error", r)
+
     def test_the_resolved_configuration_gives_the_same_run(self):
         first = self.train("a", "--set", "train.seed=9")
         second = self.train("b", config=os.path.join(first, "config.yaml"))

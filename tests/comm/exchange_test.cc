@@ -145,6 +145,32 @@ TEST(Exchange, MisuseIsRefused) {
   });
 }
 
+// torch_cgx: the loop over packed tensors loses what lies beyond 64 MB.
+TEST(Exchange, NothingIsDroppedPastSixtyFourMegabytes) {
+  ExchangeSetup setup;
+  for (const std::int64_t n : {9'000'001, 5, 9'000'003, 70}) {
+    TensorInfo tensor{.name = "t", .kind = TensorKind::bias, .shape = {n}, .elements = n};
+    tensor.offset = static_cast<std::int64_t>(setup.arena);
+    setup.arena += static_cast<std::size_t>(n + 15) / 16 * 16;
+    setup.order.push_back(setup.tensors.size());
+    setup.tensors.push_back(tensor);
+    setup.codecs.emplace_back();
+  }
+  for (const std::int64_t pack_bytes : {1 << 30, 1 << 18}) {
+    ExchangeOptions options;
+    options.pack_bytes = pack_bytes;
+    run_thread_ranks(2, [&](Transport& t) {
+      std::vector<float> arena(setup.arena, t.rank() == 0 ? 1.0f : 2.0f);
+      Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, options);
+      exchange_cases::exchange_step(exchange, setup, 0);
+      for (const TensorInfo& tensor : setup.tensors)
+        EXPECT_THAT(std::span(arena).subspan(static_cast<std::size_t>(tensor.offset),
+                                             static_cast<std::size_t>(tensor.elements)),
+                    testing::Each(1.5f));
+    });
+  }
+}
+
 TEST(ExchangeState, SizesAreChecked) {
   run_thread_ranks(2, [](Transport& t) {
     const ExchangeSetup setup = make_setup("onebit64");

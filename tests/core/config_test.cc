@@ -148,5 +148,19 @@ TEST(Config, NumbersReadBackExactly) {
   EXPECT_EQ(number_text(1e-5), "1.0e-05");
 }
 
+// Found by tests/fuzz: yaml-cpp's LoadAll never returns from some of these.
+TEST(Config, TextThatBeginsNoNodeIsRefused) {
+  for (const char* text : {",'", ",", "a: 1\n---\nb: 2", "]", "}", ", a"}) {
+    try {
+      parse_text(text, "a.yaml");
+      ADD_FAILURE() << text << " was taken";
+    } catch (const ConfigError&) {
+    }
+  }
+  EXPECT_TRUE(parse_text("", "a.yaml").is_null());
+  EXPECT_TRUE(parse_text("# nothing\n", "a.yaml").is_null());
+  EXPECT_TRUE(parse_text("---\n{a: 1}\n...\n", "a.yaml").is_map());
+}
+
 }  // namespace
 }  // namespace lpsgd::config

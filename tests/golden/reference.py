@@ -180,7 +180,7 @@ def qsgd_bucket(v, first, dither, bits, norm="max", levels="sign_magnitude", tab
     return scales(scale) + words(codes, bits), values
 
 
-def optimal_table(v, bucket, bits, norm="max", **_):
+def optimal_table(v, bucket, bits, norm):
     """One byte a level: those that minimise the sum over cells of count * (x - lo) * (hi - x), the plain way."""
     counts = [0] * 256
     for start in range(0, len(v), bucket):
@@ -291,7 +291,8 @@ def encode(codec, values, residual=None, first=0, bucket=None, **context):
     else:
         dither = Dither(context["seed"], context["tensor"], context["step"], context["rank"], context["round_"])
         one = BUCKETS[kind]
-        table = optimal_table(v, bucket, **codec) if codec.get("levels") == "optimal" and v else b""
+        optimal = codec.get("levels") == "optimal" and len(v) > 0
+        table = optimal_table(v, bucket, codec["bits"], codec.get("norm", "max")) if optimal else b""
         data, q = table, []
         for start in range(0, len(v), bucket):
             record, part = one(v[start:start + bucket], first=first + start, dither=dither, table=table, **codec)

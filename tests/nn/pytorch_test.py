@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 try:
     import numpy as np
@@ -114,9 +115,9 @@ def draw_weights(shapes, rng):
     return out
 
 
-def run_torch(model, dtype, weights, x, labels, steps, lengths=None, autocast=False):
+def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last, autocast=False):
     """What dump_gradients writes, as float64 arrays."""
-    model = model.to(dtype)
+    model = model.to(dtype=dtype, memory_format=layout)
     missing = model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
     assert not missing.unexpected_keys and not [k for k in missing.missing_keys if "running" not in k
                                                 and "num_batches" not in k], missing
@@ -124,7 +125,7 @@ def run_torch(model, dtype, weights, x, labels, steps, lengths=None, autocast=Fa
     assert [name for name, _ in model.named_parameters()] == list(weights), "the order of tensors is PyTorch's"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     if lengths is None:
-        inputs = [torch.tensor(x).permute(0, 3, 1, 2).to(dtype)]
+        inputs = [torch.tensor(x).permute(0, 3, 1, 2).to(dtype).contiguous(memory_format=layout)]
     else:
         inputs = [torch.tensor(x).to(dtype), torch.tensor(lengths)]
         inside = np.arange(x.shape[1])[None, :] < np.array(lengths)[:, None]
@@ -208,32 +209,42 @@ def main():
                 x = rng.integers(0, classes, (batch, shape[0])).astype(np.float32)
         save(f"{folder}/in", {**weights, "input": x, "labels": labels,
                               **({} if lengths is None else {"lengths": np.array(lengths)})})
-        bf16 = "avx512_bf16" in open("/proc/cpuinfo").read()
+        bf16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
         activations = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
         if "$activation" not in text:
             activations = {"tanh": torch.nn.Tanh}  # the network has none: it is smooth as it is
         for word, act in activations.items():
-            smooth = word == "tanh"
-            steps = 3 if smooth else 1
+            smooth = word == "tanh" and "max_pool" not in text
+            steps = 3 if word == "tanh" else 1
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
             ours([f"{folder}/in", f"{folder}/out", "--steps", str(steps)] + choice)
             got = load(f"{folder}/out")
             truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths)
             assert set(got) == set(truth), set(got) ^ set(truth)
             value, tensor = worst(got, truth, "gradient.")
+            # Which kinks float32 meets is luck, and tens of normalised layers amplify rounding: PyTorch's own float32 is taken
+            # from inputs equal but for rounding, and in both memory formats.
+            layouts = [torch.contiguous_format]
+            if x.ndim == 4:
+                layouts += [torch.channels_last, torch.channels_last]
+            singles = [run_torch(build(act), torch.float32, weights, x * np.float32(1 + i * 2.0**-23), labels, steps, lengths,
+                                 layout) for i, layout in enumerate(layouts)]
+
+            def own(what, least):
+                return max(*(3 * distance(single[what], truth[what]) for single in singles), least)
+
             if smooth:
                 check(f"{word}: loss", distance(got["loss"], truth["loss"]), 1e-5)
                 check(f"{word}: worst gradient ({tensor})", value, 1e-4)
                 check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0], 1e-5)
                 check(f"{word}: worst parameter after three steps", worst(got, truth, "step.")[0], 1e-4)
-                check(f"{word}: scores in evaluation after them", distance(got["evaluation"], truth["evaluation"]), 1e-4)
                 if bf16:
                     ours([f"{folder}/in", f"{folder}/out", "--compute", "bf16"] + choice)
-                    got = load(f"{folder}/out")
+                    low = load(f"{folder}/out")
                     names = [k for k in truth if k.startswith("gradient.")]
-                    whole = distance(np.concatenate([got[k].ravel() for k in names]),
+                    whole = distance(np.concatenate([low[k].ravel() for k in names]),
                                      np.concatenate([truth[k].ravel() for k in names]))
-                    check(f"{word}: bf16: loss", distance(got["loss"], truth["loss"]), BF16_LOSS)
+                    check(f"{word}: bf16: loss", distance(low["loss"], truth["loss"]), BF16_LOSS)
                     limit = BF16_GRADIENT
                     if lengths is None:
                         peer = run_torch(build(act), torch.float32, weights, x, labels, 1, autocast=True)
@@ -243,16 +254,13 @@ def main():
                     if whole < 1e-4:
                         failures.append("bf16 is float32")
             else:
-                # A unit that changes sides of ReLU's kink by rounding moves a gradient a lot, and few do: how far float32
-                # is from float64 is a matter of luck, so it is taken three times, from inputs equal but for rounding.
-                singles = [run_torch(build(act), torch.float32, weights, x * np.float32(1 + i * 2.0**-23), labels, steps,
-                                     lengths) for i in range(3)]
-                for what in ["loss", "logits", "evaluation"]:
-                    check(f"{word}: {what}", distance(got[what], truth[what]),
-                          max([3 * distance(s[what], truth[what]) for s in singles] + [1e-5 if what == "loss" else 1e-4]))
-                limit, where = max(worst(s, truth, "gradient.") for s in singles)
+                for what in ["loss", "logits"]:
+                    check(f"{word}: {what}", distance(got[what], truth[what]), own(what, 1e-5))
+                limit, where = max(worst(single, truth, "gradient.") for single in singles)
                 print(f"     PyTorch float32's own worst gradient: {limit:.3g} ({where})")
-                check(f"{word}: worst gradient ({tensor})", value, 3 * limit)
+                check(f"{word}: worst gradient ({tensor})", value, max(3 * limit, 1e-5))
+            check(f"{word}: scores in evaluation after {steps} steps", distance(got["evaluation"], truth["evaluation"]),
+                  own("evaluation", 1e-5))
     sys.exit(1 if failures else 0)
 
 

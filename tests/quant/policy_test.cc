@@ -57,6 +57,24 @@ TEST(Policy, RulesBeforeTheThreshold) {
   EXPECT_EQ(min_elements(PolicySpec{}, tensors), 700);  // 14700 of 14726 values
 }
 
+// docs/exchange.md's lines.
+TEST(Policy, OneLinePolicies) {
+  const std::vector<TensorInfo> tensors = {
+      tensor("conv1.weight", TensorKind::conv, 432), tensor("bn1.weight", TensorKind::norm, 16),
+      tensor("layer1.0.conv1.weight", TensorKind::conv, 2304), tensor("fc.weight", TensorKind::dense, 640),
+      tensor("fc.bias", TensorKind::bias, 10)};
+  const auto kinds = [&](const char* text) {
+    std::string out;
+    for (const CodecSpec& c : assign_codecs(parse(text), tensors)) out += std::string(c.kind) + " ";
+    return out;
+  };
+  EXPECT_EQ(kinds("{codec: none, rules: [{kind: conv, codec: {kind: qsgd, bits: 4}}]}"),
+            "qsgd none qsgd none none ");
+  EXPECT_EQ(
+      kinds("{codec: {kind: qsgd, bits: 4}, min_elements: 0, rules: [{name: '{conv1,fc}.*', codec: none}]}"),
+      "none qsgd qsgd none none ");
+}
+
 TEST(Policy, Globs) {
   const auto hit = [](const std::string& pattern, const std::string& name) {
     PolicySpec spec;
@@ -64,6 +82,10 @@ TEST(Policy, Globs) {
         {.name = pattern, .kind = {}, .codec = parse_codec(config::Value::plain("onebit"), "codec")}};
     return assign_codecs(spec, {tensor(name, TensorKind::conv, 1)})[0].kind == "onebit";
   };
+  EXPECT_TRUE(hit("{a,b}.*", "a.w") && hit("{a,b}.*", "b.w") && hit("x{1,22}y", "x22y") && hit("{a}", "a"));
+  EXPECT_TRUE(hit("{,a}b", "b") && hit("a{*c,d}e", "abce") && hit("{a,b}{c,d}", "bc"));
+  EXPECT_FALSE(hit("{a,b}.*", "c.w") || hit("{a,b}", "a,b") || hit("{a,b}{c,d}", "ab"));
+  EXPECT_TRUE(hit("{a", "{a") && hit("a}", "a}"));  // without a partner they are themselves
   EXPECT_TRUE(hit("*", "a") && hit("a*c", "abcbc") && hit("a?c", "abc") && hit("", "a") && hit("a**", "a"));
   EXPECT_FALSE(hit("a", "ab") || hit("a?", "a") || hit("*b", "abc") || hit("a.c", "abc") || hit("A", "a"));
 }

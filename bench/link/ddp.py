@@ -1,0 +1,59 @@
+"""One rank of PyTorch's DistributedDataParallel over gloo, on random images: seconds of a step (link.py starts it)."""
+import argparse
+import json
+import os
+import re
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "nn"))
+import torch_networks  # noqa: E402
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--network", required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--hook", choices=["full", "fp16", "powersgd"], default="full")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    with open(os.path.join(ROOT, "configs/networks", options.network + ".yaml")) as file:
+        text = file.read()
+    height, width, channels = map(int, re.search(r"^input: \[(\d+), *(\d+), *(\d+)\]", text, re.M).groups())
+    classes = int(re.search(r"^classes: (\d+)", text, re.M).group(1))
+    torch.manual_seed(1)
+    network = torch_networks.make(options.network, torch.nn.ReLU, True, None).to(memory_format=torch.channels_last)
+    model = torch.nn.parallel.DistributedDataParallel(network)
+    if options.hook == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif options.hook == "powersgd":
+        # Rank 2 from the third step on: as its authors advise, and the earliest that PyTorch allows.
+        model.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3),
+                                 powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9, weight_decay=1e-4)
+    x = torch.randn(options.batch, channels, height, width).contiguous(memory_format=torch.channels_last)
+    y = torch.randint(0, classes, (options.batch,))
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    for _ in range(max(5, options.steps // 2)):
+        step()
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(options.steps):
+        step()
+    dist.barrier()
+    print(json.dumps({"step_s": (time.perf_counter() - start) / options.steps}))
+
+
+main()
