@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/clock.h"
 #include "core/file.h"
 
 namespace lpsgd {
@@ -75,13 +74,6 @@ void Trace::write(const std::string& path, int rank, int ranks) const {
   }
   out += "\n]\n}\n";
   write_file(path, out);
-}
-
-TraceScope::TraceScope(Trace* trace, Trace::Track track, Trace::Label label, std::int64_t number)
-    : trace_(trace), track_(track), label_(label), number_(number), start_(trace ? now_seconds() : 0) {}
-
-TraceScope::~TraceScope() {
-  if (trace_) trace_->span(track_, label_, start_, now_seconds(), number_);
 }
 
 }  // namespace lpsgd

@@ -47,20 +47,4 @@ class Trace {
   std::atomic<std::size_t> count_{0};
 };
 
-/// A span of its scope; nothing where there is no trace.
-class TraceScope {
- public:
-  TraceScope(Trace* trace, Trace::Track track, Trace::Label label, std::int64_t number = -1);
-  ~TraceScope();
-  TraceScope(const TraceScope&) = delete;
-  TraceScope& operator=(const TraceScope&) = delete;
-
- private:
-  Trace* trace_;
-  Trace::Track track_;
-  Trace::Label label_;
-  std::int64_t number_;
-  double start_ = 0;
-};
-
 }  // namespace lpsgd
