@@ -58,7 +58,7 @@ TEST_P(ExchangeStress, AThousandSteps) {
     std::vector<std::vector<float>> gradients;
     for (std::uint32_t p = 0; p < patterns; ++p) gradients.push_back(setup.gradients(transport.rank(), p));
 
-    Trace trace(std::size_t{1} << 16);  // it fills up
+    Trace trace(std::size_t{1} << 13);  // it fills up
     ExchangeOptions options;
     options.collective = c.collective;
     options.seed = setup.seed;
