@@ -2,12 +2,14 @@
 // (https://github.com/NVIDIA/nccl-tests): codec x ranks x size, over threads or, under mpirun, over MPI.
 // Values are checked against an expectation that uses neither the exchange nor the owner's fused step.
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "comm/exchange.h"
 #include "comm/link.h"
@@ -122,6 +124,13 @@ double memory_traffic(const CodecSpec& spec, std::int64_t n, int ranks, std::uin
   return 2 * coding + messages + reduce + residuals;
 }
 
+/// Processor time of this process: what other programs do adds nothing to it.
+double processor_seconds() {
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
 /// One rank's part in all measurements; calls are collective.
 class ExchangeBench {
  public:
@@ -144,19 +153,19 @@ class ExchangeBench {
     ExchangeOptions options;
     options.seed = seed;
     Exchange exchange(on, {tensor_of(n)}, {spec}, gradient, {0}, options);
-    double seconds = 0, copy = 0;
+    double seconds = 0, copy = 0, cpu = 0, copy_cpu = 0;  // of the last step
     const auto step = [&](std::uint32_t number) {
       transport_.barrier();
-      const double t0 = now_seconds();
+      const double t0 = now_seconds(), c0 = processor_seconds();
       std::memcpy(gradient.data(), values.data(), size * sizeof(float));
-      const double t1 = now_seconds();
-      transport_.barrier();
-      const double t2 = now_seconds();
+      copy = slowest(now_seconds() - t0);
+      const double t1 = now_seconds(), c1 = processor_seconds();
       exchange.begin(number);
       exchange.submit(0);
       exchange.finish();
-      seconds = slowest(now_seconds() - t2);
-      copy = slowest(t1 - t0);
+      seconds = slowest(now_seconds() - t1);
+      cpu = processor_seconds() - c1;
+      copy_cpu = c1 - c0;
     };
 
     std::uint64_t wrong = 0;
@@ -173,11 +182,13 @@ class ExchangeBench {
     }
     exchange.take_stats();
     const std::uint64_t bytes_before = on.bytes_sent(), messages_before = on.messages_sent();
-    std::vector<double> times, copies;
+    std::vector<double> times, copies, cpus, copy_cpus;
     for (std::int64_t i = 0; i < sweep_.repeats; ++i) {
       step(checked_steps + static_cast<std::uint32_t>(i));
       times.push_back(seconds);
       copies.push_back(copy);
+      cpus.push_back(cpu);
+      copy_cpus.push_back(copy_cpu);
     }
     const ExchangeStats stats = exchange.take_stats();
     const double steps = static_cast<double>(sweep_.repeats), ranks = transport_.size();
@@ -186,6 +197,7 @@ class ExchangeBench {
     const double bytes = total(static_cast<double>(on.bytes_sent() - bytes_before)) / steps;
     const double messages = total(static_cast<double>(on.messages_sent() - messages_before)) / steps;
     const double all_wrong = total(static_cast<double>(wrong));
+    const double all_cpu = over_processes(median(cpus)), all_copy_cpu = over_processes(median(copy_cpus));
     if (transport_.rank() != 0) return;
 
     const double mine = median(times), array = 4.0 * static_cast<double>(n), memcpy_seconds = median(copies);
@@ -209,6 +221,8 @@ class ExchangeBench {
         {"bytes_moved", static_cast<std::uint64_t>(memory_traffic(spec, n, transport_.size(), encoded))},
         {"memcpy_seconds", memcpy_seconds},
         {"memcpy_seconds_min", *std::min_element(copies.begin(), copies.end())},
+        {"cpu_seconds", all_cpu},
+        {"memcpy_cpu_seconds", all_copy_cpu},
         {"encode_seconds", encode},
         {"transfer_seconds", transfer},
         {"decode_seconds", decode}};
@@ -219,6 +233,10 @@ class ExchangeBench {
   double slowest(double mine) {
     const std::vector<double> all = transport_.all_gather(mine);
     return *std::max_element(all.begin(), all.end());
+  }
+  /// The sum over processes, of which there is one where ranks are threads.
+  double over_processes(double mine) {
+    return transport_.name() == std::string_view("threads") ? mine : total(mine);
   }
   double total(double mine) {
     double sum = 0;
