@@ -63,7 +63,10 @@ class Hosts:
     def remove(self):
         for line in sh("ip", "netns", "list").splitlines():
             if line.startswith("lpsgd"):
-                subprocess.run(["ip", "netns", "del", line.split()[0]], check=False)
+                name = line.split()[0]
+                for pid in sh("ip", "netns", "pids", name).split():  # what an interrupted job left
+                    subprocess.run(["kill", "-KILL", pid], check=False, capture_output=True)
+                subprocess.run(["ip", "netns", "del", name], check=False)
 
     def addresses(self):
         return [f"10.77.0.{i}" for i in range(1, self.count + 1)]

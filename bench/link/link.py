@@ -19,6 +19,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -250,6 +251,7 @@ def main():
         rows = [row for row in rows if re.search(options.only, row.key)]
     if os.geteuid() != 0 and any(row.over == "cable" for row in rows):
         sys.exit("link.py: making network namespaces needs root")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces go, too
     options.out = os.path.abspath(options.out)
     results = Results(options.out)
     options.environment = environment(options)
