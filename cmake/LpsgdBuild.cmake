@@ -88,11 +88,14 @@ function(lpsgd_library name)
   endif()
 endfunction()
 
-# lpsgd_test(NAME SOURCES ... DEPENDS ... [LABELS ...]): a GoogleTest program whose cases ctest discovers.
+# lpsgd_test(NAME SOURCES ... DEPENDS ... [LABELS ...] [TIMEOUT seconds]): a GoogleTest program whose cases ctest discovers.
 function(lpsgd_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
     set(ARG_LABELS cpu)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main lpsgd_options)
@@ -101,7 +104,7 @@ function(lpsgd_test name)
   target_precompile_headers(${name} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:<gmock/gmock.h$<ANGLE-R>> $<$<COMPILE_LANGUAGE:CXX>:<gtest/gtest.h$<ANGLE-R>>
     $<$<COMPILE_LANGUAGE:CXX>:<fmt/format.h$<ANGLE-R>>)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
 # lpsgd_mpi_test(NAME SOURCES ... DEPENDS ... RANKS 1 2 3 5): one program run under mpirun once per rank count.

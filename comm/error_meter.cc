@@ -35,8 +35,8 @@ void ErrorMeter::see(const Segment& segment, ExchangeTensor& tensor, const std::
   sum.error += lost;
 }
 
-std::vector<CodingError> ErrorMeter::take() {
-  return std::exchange(sums_, std::vector<CodingError>(sums_.size()));
+void ErrorMeter::take(std::span<CodingError> sums) {
+  for (std::size_t t = 0; t < sums_.size(); ++t) sums[t].add(std::exchange(sums_[t], {}));
 }
 
 }  // namespace lpsgd

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "comm/exchange.h"
@@ -18,8 +19,8 @@ class ErrorMeter {
 
   /// After a segment of the rank's own gradient was encoded into `record` and before its mean is decoded.
   void see(const Segment& segment, ExchangeTensor& tensor, const std::byte* record);
-  /// The sums since the last call, one entry a tensor.
-  std::vector<CodingError> take();
+  /// Adds the sums since the last call to `sums`, one entry a tensor.
+  void take(std::span<CodingError> sums);
 
  private:
   std::vector<CodingError> sums_;

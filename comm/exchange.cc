@@ -56,6 +56,7 @@ struct Exchange::Impl {
 
   bool open_ = false;          // between begin() and finish()
   std::size_t submitted_ = 0;  // tensors
+  std::vector<std::int64_t> lowest_of_ranks_;
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
@@ -92,11 +93,14 @@ Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
     plan.owners = 1;
   }
   plan_ = make_plan(planned, order, plan);
+  lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
   const auto places = std::min(static_cast<std::size_t>(options.units_in_flight), plan_.size());
   for (std::size_t place = 0; place < places; ++place) {
     in_flight_.push_back(make_unit_in_flight(options.collective, shared));
     for (std::size_t u = place; u < plan_.size(); u += places) in_flight_.back()->reserve(plan_[u]);
   }
+  // A unit has a message of either round under way to and from each other rank.
+  transport.reserve(4 * places);
   if (options.trace)
     shared.trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared.tensors, places);
   thread_ = std::thread([this] { serve(); });
@@ -286,8 +290,9 @@ NonFinite Exchange::Impl::check_finite() {
     if (!tensor.mean_finite || (!carried && !tensor.own_finite)) lowest = t;
   }
   if (!seen_by_all) {
-    for (const double other : shared.transport.all_gather(static_cast<double>(lowest)))
-      lowest = std::min(lowest, static_cast<std::int64_t>(other));
+    shared.transport.all_gather(std::as_bytes(std::span(&lowest, 1)),
+                                std::as_writable_bytes(std::span(lowest_of_ranks_)));
+    lowest = *std::min_element(lowest_of_ranks_.begin(), lowest_of_ranks_.end());
   }
   if (lowest == tensors) return {};
   const bool mine = shared.tensors[static_cast<std::size_t>(lowest)].own_finite;
@@ -347,9 +352,12 @@ NonFinite Exchange::check_finite() {
   return impl_->check_finite();
 }
 ExchangeStats Exchange::take_stats() {
-  ExchangeStats stats = std::exchange(impl_->stats, {});
-  if (impl_->shared.error) stats.errors = impl_->shared.error->take();
-  return stats;
+  return std::exchange(impl_->stats, {});
+}
+void Exchange::take_errors(std::span<CodingError> sums) {
+  require(impl_->shared.error != nullptr && sums.size() == impl_->shared.tensors.size(),
+          "take_errors() needs measure_error and one sum per tensor");
+  impl_->shared.error->take(sums);
 }
 ExchangeState Exchange::state() const {
   return impl_->state();

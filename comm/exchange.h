@@ -31,7 +31,7 @@ struct ExchangeOptions {
   std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per chunk and owner, rounded to buckets
   std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
   int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
-  bool measure_error = false;          // fill ExchangeStats::errors
+  bool measure_error = false;          // for take_errors()
   Trace* trace = nullptr;              // where spans go, if anywhere; outlives the exchange
 };
 
@@ -53,9 +53,8 @@ struct ExchangeStats {
   double encode = 0, decode = 0, transfer = 0;  // owner's step: its decoding and adding count as decode
                                                 // (measured or apportioned), its encoding as encode
   double exposed = 0;                           // finish() waited this long
-  double exposed_codec = 0;         // the part of it while the communication thread encoded or decoded
-  std::uint64_t bytes_sent = 0;     // by this rank: both rounds, all tensors, as put on the wire
-  std::vector<CodingError> errors;  // per tensor, with ExchangeOptions::measure_error
+  double exposed_codec = 0;      // the part of it while the communication thread encoded or decoded
+  std::uint64_t bytes_sent = 0;  // by this rank: both rounds, all tensors, as put on the wire
 };
 
 /// Residuals of one rank, for checkpoints. Tensors without error feedback have empty entries.
@@ -91,6 +90,8 @@ class Exchange {
   NonFinite check_finite();
 
   ExchangeStats take_stats();
+  /// With ExchangeOptions::measure_error: adds the sums since the last call to `sums`, one entry a tensor.
+  void take_errors(std::span<CodingError> sums);
   ExchangeState state() const;
   void set_state(const ExchangeState& state);
 

@@ -26,7 +26,8 @@ ExchangeTrace::ExchangeTrace(Trace& trace, std::span<const Unit> plan,
     labels_.push_back(
         {{trace.label("encode " + name, "cpu_op"), trace.label("reduce " + name, "cpu_op"),
           trace.label("decode " + name, "cpu_op")},
-         trace.label("nccl:exchange " + name, "kernel"),  // the name by which tools know communication
+         // HTA takes for communication what matches ^nccl.*Kernel.
+         trace.label("nccl:exchange Kernel: " + name, "kernel"),
          static_cast<std::int64_t>(unit.bytes())});
   }
 }

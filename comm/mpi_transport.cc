@@ -47,6 +47,7 @@ class MpiTransport final : public Transport {
   Request irecv(std::span<std::byte> bytes, int from, int tag) override;
   Request iallreduce(std::span<float> values) override;
   bool test(Request request) override;
+  void reserve(std::size_t per_peer) override;
 
   void barrier() override {
     const Request request = take();
@@ -198,9 +199,20 @@ Transport::Request MpiTransport::take() {
   return request;
 }
 
+void MpiTransport::reserve(std::size_t per_peer) {
+  const std::size_t most = per_peer * static_cast<std::size_t>(size_) + 1;  // and a collective
+  free_.reserve(most);
+  while (operations_.size() < most) {
+    free_.push_back(operations_.size());
+    Operation& operation = operations_.emplace_back();
+    operation.parts.reserve(1);
+    operation.expected.reserve(1);
+  }
+}
+
 Transport::Request MpiTransport::isend(std::span<const std::byte> bytes, int to, int tag) {
   require(tag >= 0 && tag <= tag_limit_, "a tag that MPI does not allow");
-  bytes_sent_ += bytes.size();
+  count_message(bytes.size());
   const Request request = take();
   for_parts(bytes.size(), largest_, [&](std::size_t at, int n) {
     check(MPI_Isend(bytes.data() + at, n, MPI_BYTE, to, tag, comm_, add_part(request)), "MPI_Isend");

@@ -32,6 +32,9 @@ class Transport {
   virtual Request iallreduce(std::span<float> values) = 0;
   /// True once the operation is complete; the request is then gone.
   virtual bool test(Request request) = 0;
+  /// Makes room for `per_peer` messages in flight to and from each other rank, and as many all-reduces, so
+  /// that none of them allocates.
+  virtual void reserve(std::size_t /*per_peer*/) {}
   /// Waits for all, yielding.
   void wait(std::span<const Request> requests);
 
@@ -58,9 +61,15 @@ class Transport {
 
   /// Bytes this rank has handed to isend, and through iallreduce by the ring's count 2(K-1)/K a value.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
+  /// Messages this rank has handed to isend.
+  std::uint64_t messages_sent() const { return messages_sent_; }
 
  protected:
-  std::uint64_t bytes_sent_ = 0;
+  void count_message(std::size_t bytes) {
+    bytes_sent_ += bytes;
+    ++messages_sent_;
+  }
+  std::uint64_t bytes_sent_ = 0, messages_sent_ = 0;
 };
 
 /// Runs `body` once per rank on `size` threads, each with its own Transport. When one throws, the others are

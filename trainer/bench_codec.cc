@@ -10,8 +10,8 @@
 #include "core/buffer.h"
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/philox.h"
 #include "quant/codec.h"
+#include "trainer/bench.h"
 #include "trainer/commands.h"
 
 namespace lpsgd {
@@ -39,21 +39,6 @@ const char* const default_codecs[] = {
     "bf16",
 };
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-/// Bell-shaped values, as gradients are, of a pattern long enough that no cache or predictor learns it.
-void fill(std::span<float> values, std::uint32_t stream) {
-  const std::size_t pattern = std::min<std::size_t>(values.size(), std::size_t{1} << 20);
-  PhiloxSequence random(1, RandomUse::dataset, stream);
-  for (std::size_t i = 0; i < pattern; ++i)
-    values[i] = (random.uniform() + random.uniform() + random.uniform() - 1.5f) * 0.01f;
-  for (std::size_t at = pattern; at < values.size(); at += pattern)
-    std::memcpy(values.data() + at, values.data(), std::min(pattern, values.size() - at) * sizeof(float));
-}
-
 class CodecBench {
  public:
   CodecBench(std::int64_t elements, std::int64_t repeats)
@@ -62,7 +47,7 @@ class CodecBench {
         values_(static_cast<std::size_t>(n_)),
         residual_(static_cast<std::size_t>(n_)),
         sum_(static_cast<std::size_t>(n_)) {
-    fill(values_, 0);
+    fill_like_gradients(values_, 0);
   }
 
   ordered_json results = ordered_json::array();

@@ -54,4 +54,18 @@ struct BenchCodecArguments {
 /// Encode, decode and the owner's step of each codec on one core, beside memcpy.
 std::string bench_codec_command(const BenchCodecArguments& arguments);
 
+struct BenchExchangeArguments {
+  std::vector<std::string> codecs;  // none: a choice of them
+  std::string transport;            // empty: mpi under mpirun, threads otherwise
+  std::vector<int> ranks;           // of transport threads; empty: 2
+  std::uint64_t min = 4096, max = std::uint64_t{1} << 26, factor = 4;  // bytes of float32
+  std::int64_t repeats = 10;
+  std::string link;  // as exchange.link; empty: none
+  bool json = false;
+};
+/// The exchange of one tensor: codec x ranks x size, checked against an expectation of its own. Under mpirun
+/// all ranks take part and rank 0 has the text; errors that they share are printed here. Returns the
+/// process's exit status.
+int bench_exchange_command(const BenchExchangeArguments& arguments, std::string& text);
+
 }  // namespace lpsgd

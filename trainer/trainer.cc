@@ -258,8 +258,10 @@ class RankTrainer {
     seconds_.transfer += stats.transfer;
     seconds_.decode += stats.decode;
     bytes_sent_ += stats.bytes_sent;
-    if (!stats.errors.empty()) ++measured_steps_;
-    for (std::size_t t = 0; t < stats.errors.size(); ++t) errors_[t].add(stats.errors[t]);
+    if (!errors_.empty()) {
+      exchange_.take_errors(errors_);
+      ++measured_steps_;
+    }
     bytes_fp32_ +=
         2 * static_cast<std::uint64_t>(transport_.size() - 1) * 4 * static_cast<std::uint64_t>(parameters_);
     ++position_.step;

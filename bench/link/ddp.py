@@ -21,6 +21,7 @@ def main():
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--hook", choices=["full", "fp16", "powersgd"], default="full")
+    parser.add_argument("--one-bucket", action="store_true", help="all gradients in one message")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -30,7 +31,11 @@ def main():
     classes = int(re.search(r"^classes: (\d+)", text, re.M).group(1))
     torch.manual_seed(1)
     network = torch_networks.make(options.network, torch.nn.ReLU, True, None).to(memory_format=torch.channels_last)
-    model = torch.nn.parallel.DistributedDataParallel(network)
+    if options.one_bucket:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 40
+        model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=1 << 20)
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(network)
     if options.hook == "fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif options.hook == "powersgd":
@@ -53,7 +58,7 @@ def main():
     for _ in range(options.steps):
         step()
     dist.barrier()
-    print(json.dumps({"step_s": (time.perf_counter() - start) / options.steps}))
+    print(json.dumps({"step_s": (time.perf_counter() - start) / options.steps, "torch": torch.__version__}))
 
 
 main()
