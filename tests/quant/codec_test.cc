@@ -154,10 +154,10 @@ TEST(Codec, TenMillionValues) {
   const std::int64_t n = 10'000'019;  // a prime
   std::vector<float> values = inputs(n, 0), residual = inputs(n, 0, 2);
   for (std::size_t i = 0; i < values.size(); i += 100'003) values[i] = std::ldexp(values[i], 12);
-  for (const char* text :
-       {"fp16", "onebit", "{kind: qsgd, bits: 2}", "{kind: qsgd, bits: 8, norm: l2, bucket: tensor}",
-        "{kind: qsgd, bits: 4, levels: interval}", "{kind: qsgd, bits: 4, levels: exponential}",
-        "{kind: qsgd, bits: 4, levels: optimal}", "sign", "{kind: topk, bucket: tensor}", "dynamic8"}) {
+  std::vector<std::string> texts(std::begin(all_specs), std::end(all_specs));
+  texts.insert(texts.end(),
+               {"{kind: qsgd, bits: 8, norm: l2, bucket: tensor}", "{kind: topk, bucket: tensor}"});
+  for (const std::string& text : texts) {
     const CodecSpec spec = spec_of(text);
     const std::int64_t bucket = bucket_of(*make_codec(spec), n);
     const slow::Coded expected = slow::encode(spec, values, residual, bucket, context);
@@ -345,7 +345,11 @@ TEST(Codec, ReduceIsItsPartsInTurn) {
   for (const CpuIsa isa : cpu_isas())
     for (const std::string& text : all_specs)
       for (const std::size_t ranks : {1u, 2u, 3u, 8u, 17u})
-        for (const std::int64_t n : {std::int64_t{1}, std::int64_t{65}, std::int64_t{9001}}) {
+        for (const auto& [n, special] : {std::pair{std::int64_t{1}, 0.0f},
+                                         {65, 0.0f},
+                                         {9001, 0.0f},
+                                         {9001, infinity},
+                                         {513, std::nanf("")}}) {
           const auto codec = make_cpu_codec(spec_of(text), isa);
           const std::int64_t bucket = bucket_of(*codec, n);
           std::vector<Bytes> sent;
@@ -354,19 +358,26 @@ TEST(Codec, ReduceIsItsPartsInTurn) {
           for (std::size_t r = 0; r < ranks; ++r) {
             CodingContext c = context;
             c.rank = static_cast<std::uint32_t>(r);
-            sent.push_back(encode(*codec, inputs(n, 0, 10 + c.rank), {}, bucket, c).bytes);
+            std::vector<float> values = inputs(n, 0, 10 + c.rank);
+            if (special != 0 && r + 1 == ranks) values[70] = special;
+            sent.push_back(encode(*codec, values, {}, bucket, c).bytes);
             codec->decode(sent.back().data(), n, bucket, r > 0, sum.data());
           }
           for (const Bytes& b : sent) contributions.push_back(b.data());
           for (float& x : sum) x *= 1.0f / static_cast<float>(ranks);
           CodingContext round2 = context;
           round2.round = 2;
-          const Encoded expected = encode(*codec, sum, inputs(n, 0, 99), bucket, round2);
-          Bytes out(expected.bytes.size());
-          std::vector<float> residual = inputs(n, 0, 99);
-          EXPECT_TRUE(codec->reduce(contributions, residual.data(), n, 0, bucket, round2, out.data()));
-          EXPECT_TRUE(same_bytes(out, expected.bytes)) << text;
-          EXPECT_TRUE(same_bytes(residual, expected.residual)) << text;
+          for (const bool feedback : {false, true}) {
+            const std::vector<float> before = feedback ? inputs(n, 0, 99) : std::vector<float>();
+            const Encoded expected = encode(*codec, sum, before, bucket, round2);
+            Bytes out(expected.bytes.size());
+            std::vector<float> residual = before;
+            EXPECT_EQ(codec->reduce(contributions, feedback ? residual.data() : nullptr, n, 0, bucket, round2,
+                                    out.data()),
+                      expected.finite);
+            EXPECT_TRUE(same_bytes(out, expected.bytes)) << text;
+            EXPECT_TRUE(same_bytes(residual, expected.residual)) << text;
+          }
         }
 }
 
