@@ -146,4 +146,4 @@ def ddp_ranks(row, hosts, *more):
         raise JobError(f"ddp.py ended with {[p.returncode for p in processes]}:\n" + "".join(err[-3000:] for _, err in outputs))
     results = [json.loads(out) for out, _ in outputs]
     step = max(r["step_s"] for r in results)
-    return {"samples_per_s": row.batch * hosts.count / step, "step_s": step, "torch": results[0]["torch"]}
+    return {"samples_per_s": row.batch * hosts.count / step, "step_s": step, "torch": f"{results[0]['torch']}, {results[0]['format']}"}

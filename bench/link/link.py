@@ -64,7 +64,7 @@ def rows_of(options):
     if options.point == "bytes":
         return [row for network in ("alexnet", "resnet20") for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"])]
     if options.point == "ranks":
-        return [Row("resnet20", batch("resnet20"), steps("resnet20"), ranks=ranks, rate="none", over="local", codec=codec)
+        return [Row("resnet20", batch("resnet20"), steps("resnet20"), ranks=ranks, rate="", over="local", codec=codec)
                 for codec in ("none", "qsgd4") for ranks in (2, 8)]
     rows = []
     for network in options.networks:
@@ -161,7 +161,7 @@ def against_two_ranks(r, everything):
 
 
 COMMON = {
-    "network": lambda r, _: f"{r['network']}, {r['batch']} a rank",
+    "network": lambda r, _: f"{r['network']}, {r['ranks']} ranks, {r['batch']} samples each",
     "link": lambda r, _: {"cable": r["rate"], "emulated": f"{r['rate']}, emulated", "local": "one host"}[r["over"]],
     "who": lambda r, _: r["name"] + (f" ({r['torch']})" if r.get("torch") else "")
            + (f" ({r['note']})" if r.get("note") else ""),
