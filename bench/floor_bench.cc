@@ -1,6 +1,6 @@
 // The floor of a training step: the network's convolutions and dense layers alone, each as a bare oneDNN
 // primitive in the layouts that oneDNN likes best, forward, backward by data and backward by weights.
-//   floor_bench NETWORK [--batch N] [--repeat N] [--set a.b=value]...
+//   floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--set a.b=value]...
 // Prints one JSON object: the sum over layers of each primitive's best time, by the wall and the processor's
 // clock.
 #include <fmt/core.h>
@@ -35,7 +35,7 @@ struct Idle final : Op {
 /// Takes the layers' descriptions and times what oneDNN would run for them; computes nothing itself.
 class FloorBackend final : public lpsgd::Backend {
  public:
-  explicit FloorBackend(int repeat) : repeat_(repeat) {}
+  FloorBackend(int repeat, memory::data_type type) : repeat_(repeat), type_(type) {}
   double wall = 0, cpu = 0;
 
   const char* name() const override { return "floor"; }
@@ -47,15 +47,14 @@ class FloorBackend final : public lpsgd::Backend {
 
   std::unique_ptr<Op> conv(const Binding& b, const lpsgd::ConvDesc& d) override {
     const Shape& in = b.inputs[0].shape;
-    const auto any = [](const memory::dims& dims) {
-      return memory::desc(dims, memory::data_type::f32, memory::format_tag::any);
-    };
+    const auto any = [&](const memory::dims& dims) { return any_of(dims, type_); };
     const memory::desc src = any({b.batch, in[2], in[0], in[1]}),
                        dst = any({b.batch, b.shape[2], b.shape[0], b.shape[1]});
     const std::int64_t inner = in[2] / d.groups;
-    const memory::desc weights = d.groups == 1
-                                     ? any({d.filters, inner, d.kernel.h, d.kernel.w})
-                                     : any({d.groups, d.filters / d.groups, inner, d.kernel.h, d.kernel.w});
+    const memory::dims dims =
+        d.groups == 1 ? memory::dims{d.filters, inner, d.kernel.h, d.kernel.w}
+                      : memory::dims{d.groups, d.filters / d.groups, inner, d.kernel.h, d.kernel.w};
+    const memory::desc weights = any(dims), weights_gradient = any_of(dims, memory::data_type::f32);
     const memory::dims stride{d.stride.h, d.stride.w}, pad{d.pad.h, d.pad.w};
     const memory::dims pad_r{(b.shape[0] - 1) * d.stride.h + d.kernel.h - in[0] - d.pad.h,
                              (b.shape[1] - 1) * d.stride.w + d.kernel.w - in[1] - d.pad.w};
@@ -73,7 +72,7 @@ class FloorBackend final : public lpsgd::Backend {
                                                    {DNNL_ARG_DIFF_DST, data.diff_dst_desc()}});
     }
     const dnnl::convolution_backward_weights::primitive_desc gradient(
-        {direct, src, weights, dst, stride, pad, pad_r}, engine_, forward);
+        {direct, src, weights_gradient, dst, stride, pad, pad_r}, engine_, forward);
     time(dnnl::convolution_backward_weights(gradient), {{DNNL_ARG_SRC, gradient.src_desc()},
                                                         {DNNL_ARG_DIFF_WEIGHTS, gradient.diff_weights_desc()},
                                                         {DNNL_ARG_DIFF_DST, gradient.diff_dst_desc()}});
@@ -82,9 +81,7 @@ class FloorBackend final : public lpsgd::Backend {
 
   std::unique_ptr<Op> dense(const Binding& b) override {
     const std::int64_t in = b.inputs[0].shape.back(), out = b.shape.back(), rows = b.elements() / out;
-    const auto any = [](std::int64_t n, std::int64_t m) {
-      return memory::desc({n, m}, memory::data_type::f32, memory::format_tag::any);
-    };
+    const auto any = [&](std::int64_t n, std::int64_t m) { return any_of({n, m}, type_); };
     const dnnl::inner_product_forward::primitive_desc forward(
         {dnnl::prop_kind::forward_training, any(rows, in), any(out, in), any(rows, out)}, engine_);
     time(dnnl::inner_product_forward(forward), {{DNNL_ARG_SRC, forward.src_desc()},
@@ -98,7 +95,7 @@ class FloorBackend final : public lpsgd::Backend {
                                                      {DNNL_ARG_DIFF_DST, data.diff_dst_desc()}});
     }
     const dnnl::inner_product_backward_weights::primitive_desc gradient(
-        {any(rows, in), any(out, in), any(rows, out)}, engine_, forward);
+        {any(rows, in), any_of({out, in}, memory::data_type::f32), any(rows, out)}, engine_, forward);
     time(dnnl::inner_product_backward_weights(gradient),
          {{DNNL_ARG_SRC, gradient.src_desc()},
           {DNNL_ARG_DIFF_WEIGHTS, gradient.diff_weights_desc()},
@@ -126,6 +123,9 @@ class FloorBackend final : public lpsgd::Backend {
   }
 
  private:
+  static memory::desc any_of(const memory::dims& dims, memory::data_type type) {
+    return {dims, type, memory::format_tag::any};
+  }
   static std::unique_ptr<Op> idle() { return std::make_unique<Idle>(); }
 
   struct Best {
@@ -136,9 +136,15 @@ class FloorBackend final : public lpsgd::Backend {
     std::unordered_map<int, memory> arguments;
     for (const auto& [argument, desc] : operands) {
       memory m(desc, engine_);
-      float* values = static_cast<float*>(m.get_data_handle());
-      for (std::size_t i = 0; i < desc.get_size() / sizeof(float); ++i)
-        values[i] = 0.01f * static_cast<float>(i % 7) - 0.03f;
+      const auto value = [](std::size_t i) { return 0.01f * static_cast<float>(i % 7) - 0.03f; };
+      if (desc.data_type() == memory::data_type::f32) {
+        auto* values = static_cast<float*>(m.get_data_handle());
+        for (std::size_t i = 0; i < desc.get_size() / sizeof(float); ++i) values[i] = value(i);
+      } else {
+        auto* values = static_cast<lpsgd::Bf16*>(m.get_data_handle());
+        for (std::size_t i = 0; i < desc.get_size() / sizeof(lpsgd::Bf16); ++i)
+          values[i] = lpsgd::narrow<lpsgd::Bf16>(value(i));
+      }
       arguments.emplace(argument, std::move(m));
     }
     Best best;
@@ -157,12 +163,14 @@ class FloorBackend final : public lpsgd::Backend {
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   int repeat_;
+  memory::data_type type_;
 };
 
 void run(int argc, char** argv) {
   std::string network;
   std::int64_t batch = 128;
   int repeat = 3;
+  auto type = memory::data_type::f32;
   std::vector<std::string> overrides;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -171,17 +179,20 @@ void run(int argc, char** argv) {
       batch = std::stol(argv[++i]);
     else if (word == "--repeat" && !last)
       repeat = std::stoi(argv[++i]);
+    else if (word == "--bf16")
+      type = memory::data_type::bf16;
     else if (word == "--set" && !last)
       overrides.emplace_back(argv[++i]);
     else
       network = word;
   }
   if (network.empty() || batch < 1 || repeat < 1)
-    throw lpsgd::ConfigError("usage: floor_bench NETWORK [--batch N] [--repeat N] [--set a.b=value]...");
+    throw lpsgd::ConfigError(
+        "usage: floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--set a.b=value]...");
   lpsgd::config::Value tree = lpsgd::config::parse_file(network);
   for (const std::string& o : overrides) lpsgd::config::apply_override(tree, o);
   const lpsgd::Graph graph = lpsgd::read_graph(tree);
-  FloorBackend backend(repeat);
+  FloorBackend backend(repeat, type);
   float dummy = 0;
   for (const lpsgd::Node& node : graph.nodes) {
     if (!node.layer) continue;

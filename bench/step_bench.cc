@@ -1,13 +1,14 @@
 // Times training steps of a network file: forward, backward and update, on random data.
-//   step_bench NETWORK [--batch N] [--steps N] [--threads N] [--bf16] [--set a.b=value]... [--profile]
+//   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--bf16] [--set a.b=value]...
+//              [--profile]
 // Prints one JSON object: seconds of the median step, the processor time of the best one (which a busy
-// machine disturbs less; all threads together), the memory needed for it and, with --profile, each
-// operation's share.
+// machine disturbs less; all threads together), the memory needed for it (the process's peak less what it
+// held before the network was made) and, with --profile, each operation's share.
 #include <fmt/core.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <ctime>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ namespace {
 
 struct Arguments {
   std::string network;
-  long batch = 128, steps = 10, threads = 1;
+  long batch = 128, steps = 10, warm_up = 2, threads = 1;
   bool profile = false, bf16 = false;
   std::vector<std::string> overrides;
 };
@@ -39,6 +40,8 @@ Arguments parse(int argc, char** argv) {
       a.batch = std::stol(next());
     else if (word == "--steps")
       a.steps = std::stol(next());
+    else if (word == "--warm-up")
+      a.warm_up = std::stol(next());
     else if (word == "--threads")
       a.threads = std::stol(next());
     else if (word == "--set")
@@ -50,20 +53,27 @@ Arguments parse(int argc, char** argv) {
     else
       a.network = word;
   }
-  if (a.network.empty() || a.batch < 1 || a.steps < 1 || a.threads < 1)
-    throw lpsgd::ConfigError("usage: step_bench NETWORK [--batch N] [--steps N] [--threads N] [--profile]");
+  if (a.network.empty() || a.batch < 1 || a.steps < 1 || a.warm_up < 0 || a.threads < 1)
+    throw lpsgd::ConfigError(
+        "usage: step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--profile]");
   return a;
 }
 
-/// The most memory that this process has held so far.
-long peak_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss * 1024;
+/// A size that Linux keeps for this process, in bytes: VmRSS is resident now, VmHWM the most it ever was.
+/// (getrusage's maximum would count what the parent held when it started us.)
+long memory_bytes(const std::string& which) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word != which + ":") continue;
+    long kibibytes = 0;
+    status >> kibibytes;
+    return 1024 * kibibytes;
+  }
+  throw lpsgd::FileError("/proc/self/status: no " + which);
 }
 
 void run(const Arguments& a) {
-  const long before = peak_bytes();
+  const long before = memory_bytes("VmRSS");
   lpsgd::config::Value tree = lpsgd::config::parse_file(a.network);
   for (const std::string& o : a.overrides) lpsgd::config::apply_override(tree, o);
   const lpsgd::NetworkSpec spec(tree);
@@ -75,19 +85,21 @@ void run(const Arguments& a) {
   std::size_t sample = 1;
   for (const std::int64_t d : spec.input_shape()) sample *= static_cast<std::size_t>(d);
   std::vector<float> inputs(sample * static_cast<std::size_t>(a.batch));
-  std::vector<std::int32_t> labels(static_cast<std::size_t>(a.batch));
+  const std::vector<std::int64_t>& scores = spec.layers().back().shape;
+  std::vector<std::int32_t> labels(static_cast<std::size_t>(a.batch * (scores.size() == 2 ? scores[0] : 1)));
   lpsgd::PhiloxSequence draw(1, lpsgd::RandomUse::dataset, 0);
-  for (float& x : inputs) x = 2 * draw.uniform() - 1;
-  for (std::int32_t& l : labels)
-    l = static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes())));
+  const auto classes = static_cast<std::uint32_t>(spec.classes());
+  const bool tokens = spec.layers().front().kind == "embedding";  // as many words as classes
+  for (float& x : inputs) x = tokens ? static_cast<float>(draw.below(classes)) : 2 * draw.uniform() - 1;
+  for (std::int32_t& l : labels) l = static_cast<std::int32_t>(draw.below(classes));
 
   const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
   std::vector<double> steps, forward, backward, update, cpu;
-  for (long s = -2; s < a.steps; ++s) {  // two to warm up
+  for (long s = -a.warm_up; s < a.steps; ++s) {
     if (s == 0) network.take_times();
     const double cpu_before = cpu_seconds();
     const double t0 = lpsgd::now_seconds();
-    network.forward_train({inputs, labels}, s + 2);
+    network.forward_train({inputs, labels}, s + a.warm_up);
     const double t1 = lpsgd::now_seconds();
     network.backward({});
     const double t2 = lpsgd::now_seconds();
@@ -112,7 +124,7 @@ void run(const Arguments& a) {
       "{:.6f}, \"samples_per_s\": {:.1f}, \"peak_bytes\": {}, \"flops\": {}",
       spec.name(), a.batch, a.threads, a.steps, seconds, *std::min_element(steps.begin(), steps.end()),
       *std::min_element(cpu.begin(), cpu.end()), median(forward), median(backward), median(update),
-      static_cast<double>(a.batch) / seconds, peak_bytes() - before, 3 * spec.flops() * a.batch);
+      static_cast<double>(a.batch) / seconds, memory_bytes("VmHWM") - before, 3 * spec.flops() * a.batch);
   if (a.profile) {
     fmt::print(", \"operations\": [");
     const char* comma = "";

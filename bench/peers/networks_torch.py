@@ -1,29 +1,44 @@
+#!/usr/bin/env python3
 """Training steps of lpsgd beside PyTorch's, for every network of configs/networks, in one run.
 
-    bench/peers/networks_torch.py [NAME...] [--build build/release] [--rounds 3] [--steps 3] [--threads 1] [--cpu-time]
+    bench/peers/networks_torch.py [NAME...] [--compute bf16] [--python PROGRAM]... [--build build/release] [--rounds 3]
+                                  [--steps 3] [--threads 1] [--cpu-time]
 
 For each network: lpsgd, PyTorch in both memory formats, and the floor (the network's convolutions and products alone, as
-bare oneDNN primitives) take turns, round after round, each in a process of its own, so that a busy machine slows all
-alike; each one's best step counts. Prints a table and one JSON array. `ratio` is the better PyTorch's time over
-ours; `floor` the bare primitives' time over ours; memory is what a process needed at its peak above what it had
-before the network was built. With --cpu-time it is processor time, for machines that are never quiet.
+bare oneDNN primitives; an LSTM's are not counted) take turns, round after round, each in a process of its own, so that a
+busy machine slows all alike; each one's best step counts. Prints a table and one JSON array. `ratio` is the better
+PyTorch's time over ours (above 1: we are faster); `floor` the bare primitives' time over ours. With --cpu-time it is
+processor time, for machines that are never quiet.
+
+Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS): weights,
+gradients, momentum, activations, workspaces, the batch, and library code that is loaded late. PyTorch's is that of the
+format that takes less; the last column is ours over it (below 1: we take less).
 """
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BATCHES = {"alexnet": 32, "vgg19": 8, "resnet50": 8, "resnet152": 8, "bn_inception": 16, "resnet20": 128,
-           "resnet110": 128, "densenet40_12": 64, "wideresnet28_12": 16, "logistic": 128}
+# Samples a step, and the shape of one: an image, a sequence, or words.
+NETWORKS = {"alexnet": (32, [3, 227, 227]), "vgg19": (8, [3, 224, 224]), "resnet50": (8, [3, 224, 224]),
+            "resnet152": (8, [3, 224, 224]), "bn_inception": (16, [3, 224, 224]), "resnet20": (128, [3, 32, 32]),
+            "resnet110": (128, [3, 32, 32]), "densenet40_12": (64, [3, 32, 32]), "wideresnet28_12": (16, [3, 32, 32]),
+            "logistic": (128, [3, 32, 32]), "lstm_an4": (4, [256, 363]), "lstm_wikitext2": (16, [30])}
 FORMATS = ["nchw", "nhwc"]
+CLASSES = {"lstm_an4": 132, "lstm_wikitext2": 33278}
 
 
-def peer(name, memory_format, batch, steps, threads):
+def memory_bytes(which):
+    """VmRSS: resident now; VmHWM: the most it ever was."""
+    with open("/proc/self/status") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith(which + ":"))
+
+
+def peer(name, memory_format, batch, steps, threads, compute):
     """Runs in a process of its own; prints what step_bench prints."""
     sys.path.insert(0, str(ROOT / "tests/nn"))
     import torch
@@ -31,25 +46,31 @@ def peer(name, memory_format, batch, steps, threads):
 
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory_bytes("VmRSS")
+    shape = NETWORKS[name][1]
+    classes = CLASSES.get(name, 10 if shape[-1] == 32 else 1000)
     layout = torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
     model = torch_networks.make(name).to(memory_format=layout)
-    size = {"alexnet": 227, "vgg19": 224, "resnet50": 224, "resnet152": 224, "bn_inception": 224}.get(name, 32)
-    classes = 10 if size == 32 else 1000
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-    x = torch.randn(batch, 3, size, size).contiguous(memory_format=layout)
-    y = torch.randint(0, classes, (batch,))
+    if len(shape) == 1:
+        x = torch.randint(0, classes, (batch, *shape))
+    else:
+        x = torch.randn(batch, *shape)
+    if len(shape) == 3:
+        x = x.contiguous(memory_format=layout)
+    y = torch.randint(0, classes, (batch,) if len(shape) == 3 else (batch * shape[0],))
     wall, cpu = [], []
     for step in range(-2, steps):
         start, cpu_start = time.perf_counter(), time.process_time()
         optimizer.zero_grad(set_to_none=True)
-        torch.nn.functional.cross_entropy(model(x), y).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=compute == "bf16"):
+            loss = torch.nn.functional.cross_entropy(model(x).flatten(0, -2), y)
+        loss.backward()
         optimizer.step()
         if step >= 0:
             wall.append(time.perf_counter() - start)
             cpu.append(time.process_time() - cpu_start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"seconds_min": min(wall), "cpu_seconds_min": min(cpu), "peak_bytes": 1024 * (peak - before),
+    print(json.dumps({"seconds_min": min(wall), "cpu_seconds_min": min(cpu), "peak_bytes": memory_bytes("VmHWM") - before,
                       "version": torch.__version__}))
 
 
@@ -61,46 +82,57 @@ def main():
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, help="samples a step; by default a size that fits everywhere")
+    parser.add_argument("--compute", choices=["fp32", "bf16"], default="fp32", help="bf16: PyTorch under its autocast")
+    parser.add_argument("--python", action="append", metavar="PROGRAM",
+                        help="an interpreter that has PyTorch, to be given once for each PyTorch to compare with; this one by "
+                        "default. A newer one than Debian's: python3 -m venv DIR; DIR/bin/pip install torch numpy "
+                        "--index-url https://download.pytorch.org/whl/cpu (or without the index, larger, from PyPI)")
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.peer:
-        return peer(a.names[0], a.peer, a.batch, a.steps, a.threads)
+        return peer(a.names[0], a.peer, a.batch, a.steps, a.threads, a.compute)
     clock = "cpu_seconds" if a.cpu_time else "seconds"
     rows = []
-    print(f"{'network':16} {'batch':>5} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} {'floor':>6}   memory: lpsgd, PyTorch",
-          file=sys.stderr)
-    for name in a.names or BATCHES:
-        batch = a.batch or BATCHES[name]
+    print(f"{'network':16} {'batch':>5} {'PyTorch':>12} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} {'floor':>6}   memory: lpsgd,"
+          "  PyTorch, ratio", file=sys.stderr)
+    for name in a.names or NETWORKS:
+        batch = a.batch or NETWORKS[name][0]
         network = str(ROOT / f"configs/networks/{name}.yaml")
         bench = f"{a.build}/bench/"
+        low = ["--bf16"] if a.compute == "bf16" else []
         commands = {
             "lpsgd": [bench + "step_bench", network, "--batch", str(batch), "--steps", str(a.steps), "--threads",
-                      str(a.threads)],
-            "floor": [bench + "floor_bench", network, "--batch", str(batch), "--repeat", str(a.steps)]}
-        for f in FORMATS:
-            commands["pytorch " + f] = [sys.executable, __file__, name, "--peer", f, "--batch", str(batch), "--steps",
-                                        str(a.steps), "--threads", str(a.threads)]
-        best, peak, version = {}, {}, ""
+                      str(a.threads)] + low,
+            "floor": [bench + "floor_bench", network, "--batch", str(batch), "--repeat", str(a.steps)] + low}
+        peers = {}  # by interpreter: the names of its commands
+        for python in a.python or [sys.executable]:
+            for f in FORMATS if len(NETWORKS[name][1]) == 3 else FORMATS[:1]:
+                system = f"{python} {f}"
+                peers.setdefault(python, []).append(system)
+                commands[system] = [python, __file__, name, "--peer", f, "--batch", str(batch), "--steps", str(a.steps),
+                                    "--threads", str(a.threads), "--compute", a.compute]
+        best, peak, version = {}, {}, {}
         for _ in range(a.rounds):
             for system, command in commands.items():
-                out = subprocess.run(command, check=True, capture_output=True, text=True,
+                out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
                                      env={**os.environ, "OMP_NUM_THREADS": str(a.threads)}).stdout
                 result = json.loads(out)
                 seconds = result.get(clock + "_min", result.get(clock))
                 best[system] = min(best.get(system, seconds), seconds)
                 peak[system] = max(peak.get(system, 0), result.get("peak_bytes", 0))
-                version = result.get("version", version)
-        rival = min(["pytorch " + f for f in FORMATS], key=best.get)
-        row = {"name": "train_step", "network": name, "batch": batch, "threads": a.threads, "clock": clock,
-               "seconds": best["lpsgd"], "peer": rival, "peer_version": version, "peer_seconds": best[rival],
-               "ratio": best[rival] / best["lpsgd"], "floor": best["floor"] / best["lpsgd"],
-               "peak_bytes": peak["lpsgd"], "peer_peak_bytes": min(peak["pytorch " + f] for f in FORMATS),
-               "all_seconds": best}
-        rows.append(row)
-        print(f"{name:16} {batch:5} {1e3 * row['seconds']:7.0f}ms {1e3 * row['peer_seconds']:7.0f}ms {row['ratio']:5.2f}x "
-              f"{row['floor']:6.2f}   {row['peak_bytes'] / 2**20:6.0f} MiB {row['peer_peak_bytes'] / 2**20:6.0f} MiB",
-              file=sys.stderr, flush=True)
+                version[system] = result.get("version")
+        for systems in peers.values():
+            rival, least = min(systems, key=best.get), min(peak[s] for s in systems)
+            row = {"name": "train_step", "network": name, "batch": batch, "threads": a.threads, "compute": a.compute,
+                   "clock": clock, "seconds": best["lpsgd"], "peer": "pytorch " + rival.split()[-1],
+                   "peer_version": version[rival], "peer_seconds": best[rival], "ratio": best[rival] / best["lpsgd"],
+                   "floor": best["floor"] / best["lpsgd"], "peak_bytes": peak["lpsgd"], "peer_peak_bytes": least,
+                   "memory_ratio": peak["lpsgd"] / least, "all_seconds": {s: best[s] for s in ["lpsgd", "floor"] + systems}}
+            rows.append(row)
+            print(f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms {1e3 * row['peer_seconds']:7.0f}ms "
+                  f"{row['ratio']:5.2f}x {row['floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB {least / 2**20:5.0f} MiB "
+                  f"{row['memory_ratio']:6.2f}", file=sys.stderr, flush=True)
     print(json.dumps(rows))
 
 

@@ -1,10 +1,10 @@
 // Runs a network from given weights on a given batch and writes what another system can be compared with.
 //   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--compute bf16] [--set a.b=value]...
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
-// or (N, frames), and "lengths" (N) if it likes. OUT gets "loss", "logits", "gradient.NAME" and "buffer.NAME"
-// of the first step, "step.NAME" after N steps of SGD (lr 0.01, momentum 0.9, weight decay 1e-4, on the same
-// batch), and "evaluation": the logits of an evaluation after them. Without IN's weights ("-"): OUT gets the
-// initial weights of seed 1.
+// or (N, frames), and, if it likes, "lengths" (N) and running statistics under their names. OUT gets "loss",
+// "logits", "gradient.NAME" and "buffer.NAME" of the first step, "step.NAME" after N steps of SGD (lr 0.01,
+// momentum 0.9, weight decay 1e-4, on the same batch), and "evaluation": the logits of an evaluation after
+// them. Without IN's weights ("-"): OUT gets the initial weights of seed 1.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -74,6 +74,9 @@ void run(const std::vector<std::string>& words) {
   for (const TensorInfo& t : spec.tensors())
     lpsgd::from_pytorch_order(t, in.at(t.name, t.shape).values.data(),
                               network.parameters().data() + t.offset);
+  for (const lpsgd::NamedBuffer& b : network.buffers())
+    if (const StoredTensor* given = in.find(b.name))
+      std::copy(given->values.begin(), given->values.end(), b.values.begin());
   std::vector<std::int64_t> scores = spec.layers().back().shape;
   scores.insert(scores.begin(), batch);
   std::vector<std::int32_t> labels;

@@ -16,6 +16,7 @@ try:
     import numpy as np
     import torch
     import torch_networks
+    from safetensors_file import load, save
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -78,27 +79,6 @@ class Layers(torch.nn.Module):
         x = self.l(self.a(x))
         x = torch.cat([self.m(x), self.p(torch.sigmoid(x))], 1)
         return self.d(self.l2(x).flatten(1))
-
-
-def load(path):
-    with open(path, "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        data = file.read()
-    return {name: np.frombuffer(data[slice(*entry["data_offsets"])], "<f4").reshape(entry["shape"])
-            for name, entry in header.items() if name != "__metadata__"}
-
-
-def save(path, tensors):
-    header, data, at = {}, [], 0
-    for name, values in tensors.items():
-        values = np.ascontiguousarray(values, "<f4")
-        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + values.nbytes]}
-        data.append(values.tobytes())
-        at += values.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text + b"".join(data))
 
 
 def draw_weights(shapes, rng):

@@ -1,0 +1,101 @@
+"""Checkpoints of ours in PyTorch: they load strictly into torchvision's ResNet-50, ResNet-152 and VGG19, and ResNet-50 gives
+the same class scores there.
+
+torchvision need not be installed: its models' names and shapes are written down here, and the modules of torch_networks
+are held to them. Exits with 77 (skipped) where PyTorch is missing.
+
+    torchvision_test.py LPSGD DUMP_GRADIENTS CONFIGS_FOLDER
+"""
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import numpy as np
+    import torch
+    import torch_networks
+    from safetensors_file import load, save
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+
+
+def norm(name, channels):
+    return {f"{name}.{part}": (channels,) for part in ["weight", "bias", "running_mean", "running_var"]} | {
+        f"{name}.num_batches_tracked": ()}
+
+
+def torchvision_resnet(counts):
+    """The names and shapes of torchvision.models.resnet50 (3, 4, 6, 3) and resnet152 (3, 8, 36, 3)."""
+    out = {"conv1.weight": (64, 3, 7, 7)} | norm("bn1", 64)
+    inputs = 64
+    for stage, count in enumerate(counts):
+        width = 64 * 2**stage
+        for block in range(count):
+            name = f"layer{stage + 1}.{block}"
+            for i, (o, c, k) in enumerate([(width, inputs, 1), (width, width, 3), (4 * width, width, 1)], 1):
+                out |= {f"{name}.conv{i}.weight": (o, c, k, k)} | norm(f"{name}.bn{i}", o)
+            if block == 0:
+                out |= {f"{name}.downsample.0.weight": (4 * width, inputs, 1, 1)} | norm(f"{name}.downsample.1", 4 * width)
+            inputs = 4 * width
+    return out | {"fc.weight": (1000, 2048), "fc.bias": (1000,)}
+
+
+def torchvision_vgg19():
+    out, inputs = {}, 3
+    places = [0, 2, 5, 7, 10, 12, 14, 16, 19, 21, 23, 25, 28, 30, 32, 34]
+    for place, width in zip(places, [64] * 2 + [128] * 2 + [256] * 4 + [512] * 8):
+        out |= {f"features.{place}.weight": (width, inputs, 3, 3), f"features.{place}.bias": (width,)}
+        inputs = width
+    for place, (o, i) in {0: (4096, 25088), 3: (4096, 4096), 6: (1000, 4096)}.items():
+        out |= {f"classifier.{place}.weight": (o, i), f"classifier.{place}.bias": (o,)}
+    return out
+
+
+def loaded(name, shapes, tensors):
+    """torchvision's `name` with a checkpoint's tensors in it, all of them in their places."""
+    model = torch_networks.make(name)
+    assert {k: tuple(v.shape) for k, v in model.state_dict().items()} == shapes, f"{name} is not torchvision's"
+    state = {k: torch.tensor(v) for k, v in tensors.items()}
+    state |= {k: torch.tensor(0) for k in shapes if k.endswith("num_batches_tracked")}  # we do not count
+    model.load_state_dict(state, strict=True)
+    return model.eval()
+
+
+def main():
+    lpsgd, dump_gradients, configs = sys.argv[1:4]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def trained(name, steps):
+            out = f"{folder}/{name}"
+            subprocess.run([lpsgd, "train", f"{configs}/{name}_noise.yaml", "--steps", str(steps), "--out", out, "--set",
+                            "train.batch_size=4", "--set", "data.train_samples=16", "--set", "data.test_samples=4", "--set",
+                            "train.threads=1"], check=True, stdout=subprocess.DEVNULL)
+            return load(next(Path(out).glob("checkpoints/*/model.safetensors")))
+
+        loaded("resnet152", torchvision_resnet([3, 8, 36, 3]), trained("resnet152", 0))
+        loaded("vgg19", torchvision_vgg19(), trained("vgg19", 0))
+        print("ok   resnet152 and vgg19 load", flush=True)
+
+        tensors = trained("resnet50", 2)
+        model = loaded("resnet50", torchvision_resnet([3, 4, 6, 3]), tensors)
+        assert np.abs(tensors["bn1.running_mean"]).max() > 0, "two steps have moved the running statistics"
+        x = np.random.default_rng(1).standard_normal((3, 224, 224, 3)).astype(np.float32)
+        save(f"{folder}/in", {**tensors, "input": x, "labels": np.zeros(3)})
+        subprocess.run([dump_gradients, f"{configs}/networks/resnet50.yaml", f"{folder}/in", f"{folder}/out", "--steps", "0"],
+                       check=True)
+        ours = load(f"{folder}/out")["evaluation"]
+        with torch.no_grad():
+            images = torch.tensor(x).permute(0, 3, 1, 2)
+            single = model(images).double().numpy()
+            truth = model.double()(images.double()).numpy()
+        size = np.linalg.norm(truth)
+        distance, own = np.linalg.norm(ours - truth) / size, np.linalg.norm(single - truth) / size
+        print(f"resnet50's scores differ from float64's by {distance:.3g}, PyTorch float32's by {own:.3g}")
+        sys.exit(0 if distance <= max(3 * own, 1e-6) else 1)
+
+
+main()
