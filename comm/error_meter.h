@@ -18,7 +18,9 @@ class ErrorMeter {
   explicit ErrorMeter(std::size_t tensors) : sums_(tensors) {}
 
   /// After a segment of the rank's own gradient was encoded into `record` and before its mean is decoded.
-  void see(const Segment& segment, ExchangeTensor& tensor, const std::byte* record);
+  /// `gradient` and `residual` are the segment's; `residual` is nullptr without error feedback.
+  void see(const Segment& segment, const ExchangeTensor& tensor, const float* gradient, const float* residual,
+           const std::byte* record);
   /// Adds the sums since the last call to `sums`, one entry a tensor.
   void take(std::span<CodingError> sums);
 

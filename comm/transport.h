@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
+
 namespace lpsgd {
 
 /// Point-to-point and collective operations of one rank. Calls on one Transport object come from one thread
@@ -24,6 +26,19 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const char* name() const = 0;
+  /// Rank and number of ranks among those that share this rank's machine.
+  virtual int local_rank() const = 0;
+  virtual int local_size() const = 0;
+
+  /// Whether messages may lie in CUDA device memory.
+  virtual bool takes_device_memory() const { return false; }
+  /// Whether operations are queued on stream(), to run there in the order called, and count as complete at
+  /// once: what reads or overwrites their buffers is queued behind them. All ranks call them in one order;
+  /// messages that cross are posted in one group.
+  virtual bool ordered() const { return false; }
+  virtual StreamView stream() const { return {}; }
+  virtual void begin_group() {}
+  virtual void end_group() {}
 
   // Messages between two ranks with one tag arrive in the order sent; sizes on both sides are equal.
   virtual Request isend(std::span<const std::byte> bytes, int to, int tag) = 0;

@@ -1,4 +1,6 @@
 // `lpsgd bench codec`: each codec's speed on one core beside memcpy of the same array in the same run.
+#include "trainer/bench_codec.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t contributions = 4;
+constexpr auto contributions = static_cast<std::size_t>(bench_contributions);
 
 const char* const default_codecs[] = {
     "{kind: qsgd, bits: 2, bucket: 512}",
@@ -153,15 +155,27 @@ std::string table(const ordered_json& results) {
 
 }  // namespace
 
+#if !LPSGD_HAVE_CUDA
+ordered_json bench_codec_cuda(const std::vector<CodecSpec>&, std::int64_t, std::int64_t) {
+  throw DeviceError("--device cuda: this build has no CUDA backend");
+}
+#endif
+
 std::string bench_codec_command(const BenchCodecArguments& arguments) {
   std::vector<CodecSpec> specs;
   std::vector<std::string> texts = arguments.codecs;
   if (texts.empty()) texts.assign(std::begin(default_codecs), std::end(default_codecs));
   for (const std::string& text : texts)
     specs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
-  CodecBench bench(arguments.elements, arguments.repeats);
+  const auto shown = [&](const ordered_json& results) {
+    return arguments.json ? results.dump(2) + "\n" : table(results);
+  };
+  if (arguments.device == "cuda")
+    return shown(bench_codec_cuda(specs, arguments.elements > 0 ? arguments.elements : std::int64_t{1} << 24,
+                                  arguments.repeats));
+  CodecBench bench(arguments.elements > 0 ? arguments.elements : std::int64_t{1} << 28, arguments.repeats);
   for (const CodecSpec& spec : specs) bench.run(spec);
-  return arguments.json ? bench.results.dump(2) + "\n" : table(bench.results);
+  return shown(bench.results);
 }
 
 }  // namespace lpsgd

@@ -48,10 +48,12 @@ std::string quantize_command(const QuantizeArguments& arguments);
 
 struct BenchCodecArguments {
   std::vector<std::string> codecs;  // empty: a choice of all kinds
-  std::int64_t elements = std::int64_t{1} << 28, repeats = 5;
+  std::string device = "cpu";       // or "cuda"
+  std::int64_t elements = 0;        // 0: 2^28, on a GPU 2^24
+  std::int64_t repeats = 5;
   bool json = false;
 };
-/// Encode, decode and the owner's step of each codec on one core, beside memcpy.
+/// Encode, decode and the owner's step of each codec on one core, or on the GPU, beside a copy.
 std::string bench_codec_command(const BenchCodecArguments& arguments);
 
 struct BenchExchangeArguments {

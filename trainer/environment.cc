@@ -11,6 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "comm/nccl_transport.h"
 #include "lpsgd_build.h"
 #include "trainer/json_text.h"
 #include "trainer/run_folder.h"
@@ -62,6 +63,7 @@ ordered_json build_and_libraries() {
   o["compile_flags"] = build::flags;
   o["backends"] = ordered_json::array({"cpu"});
   o["cuda_compiled_version"] = build::cuda[0] ? ordered_json(build::cuda) : ordered_json(nullptr);
+  o["nccl_version"] = nccl_missing().empty() ? ordered_json(nccl_version()) : ordered_json(nullptr);
   o["onednn_version"] = onednn_version();
   o["mpi_version"] = mpi_version();
   o["libc_version"] = fmt::format("glibc-{}", gnu_get_libc_version());

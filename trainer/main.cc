@@ -92,10 +92,13 @@ int run(int argc, char** argv) {
   bench_command->require_subcommand(1);
   lpsgd::BenchCodecArguments bench_codec;
   CLI::App* bench_codec_command = bench_command->add_subcommand(
-      "codec", "encode, decode and the owner's step on one core, beside memcpy");
+      "codec", "encode, decode and the owner's step on one core, or on a GPU, beside a copy");
   bench_codec_command->add_flag("--json", bench_codec.json, "print JSON");
-  bench_codec_command->add_option("--elements", bench_codec.elements, "values of the array")
+  bench_codec_command->add_option("--device", bench_codec.device, "cpu, or cuda for the first GPU")
       ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  bench_codec_command
+      ->add_option("--elements", bench_codec.elements, "values of the array (default: 2^28, on a GPU 2^24)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 33));
   bench_codec_command->add_option("--repeats", bench_codec.repeats, "runs whose median counts")
       ->capture_default_str()

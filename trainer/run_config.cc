@@ -5,6 +5,8 @@
 
 #include <filesystem>
 
+#include "comm/nccl_transport.h"
+#include "core/device.h"
 #include "core/error.h"
 
 namespace lpsgd {
@@ -27,8 +29,9 @@ void fields(Visitor& v, TrainOptions& o) {
 }
 
 void fields(Visitor& v, ExchangeConfig& o) {
-  v.choice("transport", o.transport, {{"mpi", TransportKind::mpi}, {"threads", TransportKind::threads}},
-           "how bytes travel");
+  v.choice("transport", o.transport,
+           {{"mpi", TransportKind::mpi}, {"nccl", TransportKind::nccl}, {"threads", TransportKind::threads}},
+           "how bytes travel; nccl: between GPUs, one for each rank");
   v.choice("collective", o.collective,
            {{"reduce_broadcast", Collective::reduce_broadcast},
             {"allreduce", Collective::allreduce},
@@ -39,6 +42,11 @@ void fields(Visitor& v, ExchangeConfig& o) {
   lpsgd::fields(v, o.policy);
   v.field("overlap", o.overlap, "exchange while backward goes on; false: after it");
   v.field("ranks", o.ranks, "with transport threads: how many ranks", Range{.min = 1, .max = 1024});
+  v.choice(
+      "device_pointers", o.device_pointers,
+      {{"auto", DevicePointers::automatic}, {"true", DevicePointers::yes}, {"false", DevicePointers::no}},
+      "with gradients on a GPU: whether MPI is handed device memory; auto: where it says it takes it, else "
+      "messages are staged through the host");
   v.section("link", "a slower network, emulated inside the transport",
             [&](Visitor& s) { fields(s, o.link); });
 }
@@ -178,6 +186,17 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
   if (run.exchange.transport != TransportKind::threads && run.exchange.ranks != 1)
     config::fail(origin_of(run, "exchange", "ranks"), "exchange.ranks",
                  "is for transport threads; with mpi, mpirun -n says how many ranks there are");
+  if (run.exchange.transport == TransportKind::nccl) {
+    std::string why = nccl_missing();
+    if (why.empty()) why = cuda_devices().reason;
+    if (why.empty() && run.train.device == "cpu") why = "gradients stay on the CPU (train.device: cpu)";
+    if (!why.empty())
+      config::fail(origin_of(run, "exchange", "transport"), "exchange.transport",
+                   fmt::format("nccl moves bytes between GPUs, but {}; allowed here: mpi, threads", why));
+    if (run.exchange.link.emulated())
+      config::fail(origin_of(run, "exchange", "link"), "exchange.link",
+                   "cannot be emulated with transport nccl; use mpi or threads");
+  }
   if (const auto why = unsupported(run.train.compute))
     config::fail(origin_of(run, "train", "compute"), "train.compute", *why);
   if (run.train.batch_size % ranks != 0)

@@ -37,7 +37,8 @@ struct MetricsOptions {
   bool codec_error = false;  // per tensor, what coding loses; costs a pass over the gradients
 };
 
-enum class TransportKind : std::uint8_t { mpi, threads };
+enum class TransportKind : std::uint8_t { mpi, nccl, threads };
+enum class DevicePointers : std::uint8_t { automatic, yes, no };
 
 struct ExchangeConfig {
   TransportKind transport = TransportKind::mpi;
@@ -46,6 +47,8 @@ struct ExchangeConfig {
   bool overlap = true;
   std::int64_t ranks = 1;  // transport: threads only
   LinkSpec link;           // emulated; none by default
+  DevicePointers device_pointers =
+      DevicePointers::automatic;  // auto: where the MPI library says it takes them
 };
 
 struct RunConfig {

@@ -67,6 +67,8 @@ ExchangeOptions exchange_options(const RunConfig& run, Trace* trace) {
   o.overlap = run.exchange.overlap;
   o.measure_error = run.metrics.codec_error;
   o.trace = trace;
+  if (run.exchange.device_pointers != DevicePointers::automatic)
+    o.device_pointers = run.exchange.device_pointers == DevicePointers::yes;
   return o;
 }
 

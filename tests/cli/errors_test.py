@@ -67,6 +67,14 @@ class ConfigurationErrors(Case):
             "{config}:3:32: train.batch_size: 25 samples cannot be divided evenly over 2 ranks",
         )
 
+    def test_transport_nccl_where_it_cannot_be(self):
+        version = json.loads(run("version", "--json").out)
+        if version["nccl_version"] and version.get("is_cuda_available"):
+            self.skipTest("this machine has NCCL and a GPU")
+        text = CONFIG.replace("transport: mpi", "transport: nccl")
+        self.refused(text, "{config}:6:23: exchange.transport: nccl moves bytes between GPUs, but ")
+        self.refused(text, "; allowed here: mpi, threads")
+
     def test_missing_network_file(self):
         self.refused(
             CONFIG.replace("tiny_network.yaml", "none.yaml"), "{config}:1:10: network: no file {dir}/none.yaml"
