@@ -6,6 +6,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -82,19 +83,20 @@ def save(rows, path):
     from matplotlib import pyplot, ticker
 
     best = max(row.top1 for row in rows)
-    low = max(min(row.top1 for row in rows), best - 12) - 1
+    low = max(min(row.top1 for row in rows), best - 14) - 1
+    line = (best + 1 - low) / 32  # the height of a label
     figure, axes = pyplot.subplots(figsize=(9, 5.5), layout="constrained")
-    for row in rows:
+    labels = []  # where they stand: log2 of the ratio, height
+    for row in sorted(rows, key=lambda row: -row.top1):
         inside = row.top1 >= low
-        y = row.top1 if inside else low + 0.3
+        y = row.top1 if inside else low + line
         axes.plot(row.ratio, y, "o" if inside else "v", color="#0072b2" if inside else "#d55e00")
-        axes.annotate(
-            row.name if inside else f"{row.name} ({row.top1:.1f} %)",
-            (row.ratio, y),
-            xytext=(6, 5),
-            textcoords="offset points",
-            fontsize=9,
-        )
+        x, height = math.log2(row.ratio), y + line / 2
+        while any(abs(x - other) < 0.7 and abs(height - at) < line for other, at in labels):
+            height -= line / 4
+        labels.append((x, height))
+        text = row.name if inside else f"{row.name} ({row.top1:.1f} %)"
+        axes.text(row.ratio * 1.06, height, text, fontsize=9, verticalalignment="center")
     for row in rows:
         if row.name == "none":
             axes.axhline(row.top1, color="0.6", linewidth=1, linestyle="--")
