@@ -26,6 +26,8 @@ class LinkedTransport final : public Transport {
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   const char* name() const override { return inner_.name(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
 
   Request isend(std::span<const std::byte> bytes, int to, int tag) override {
     bytes_sent_ += bytes.size();

@@ -42,6 +42,8 @@ class MpiTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const char* name() const override { return "mpi"; }
+  int local_rank() const override { return local_rank_; }
+  int local_size() const override { return local_size_; }
 
   Request isend(std::span<const std::byte> bytes, int to, int tag) override;
   Request irecv(std::span<std::byte> bytes, int from, int tag) override;
@@ -93,6 +95,7 @@ class MpiTransport final : public Transport {
   const std::size_t largest_;
   MPI_Comm comm_ = MPI_COMM_NULL;  // of its own, so that no one else's messages are matched
   int rank_ = 0, size_ = 1;
+  int local_rank_ = 0, local_size_ = 1;
   int tag_limit_ = 32767;
   bool owns_mpi_ = false;
   bool broken_ = false;
@@ -120,6 +123,12 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  MPI_Comm local = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local),
+        "MPI_Comm_split_type");
+  check(MPI_Comm_rank(local, &local_rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(local, &local_size_), "MPI_Comm_size");
+  MPI_Comm_free(&local);
   int* limit = nullptr;
   int found = 0;
   if (MPI_Comm_get_attr(comm_, MPI_TAG_UB, &limit, &found) == MPI_SUCCESS && found != 0) tag_limit_ = *limit;

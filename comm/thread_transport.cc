@@ -81,6 +81,8 @@ class ThreadTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return hub_.size; }
   const char* name() const override { return "threads"; }
+  int local_rank() const override { return rank_; }
+  int local_size() const override { return hub_.size; }
 
   Request isend(std::span<const std::byte> bytes, int to, int tag) override {
     bytes_sent_ += bytes.size();

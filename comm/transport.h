@@ -24,6 +24,9 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const char* name() const = 0;
+  /// Rank and number of ranks among those that share this rank's machine.
+  virtual int local_rank() const = 0;
+  virtual int local_size() const = 0;
 
   // Messages between two ranks with one tag arrive in the order sent; sizes on both sides are equal.
   virtual Request isend(std::span<const std::byte> bytes, int to, int tag) = 0;
