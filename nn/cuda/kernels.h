@@ -22,7 +22,7 @@ struct PassState {
 };
 
 /// Arrays of one type and length.
-inline constexpr int max_terms = 32;
+inline constexpr int max_terms = 64;
 struct Terms {
   const void* at[max_terms] = {};
   int count = 0;
