@@ -39,7 +39,9 @@ class FloorBackend final : public lpsgd::Backend {
   double wall = 0, cpu = 0;
 
   const char* name() const override { return "floor"; }
-  float* allocate(std::int64_t) override { return nullptr; }
+  void* allocate(std::int64_t) override { return nullptr; }
+  void upload(void*, lpsgd::DataType, std::span<const float>) override {}
+  void download(std::span<float>, lpsgd::DataType, const void*) override {}
   void seal() override {}
   void enter() override {}
 
@@ -114,11 +116,12 @@ class FloorBackend final : public lpsgd::Backend {
   std::unique_ptr<Op> embedding(const Binding&) override { return idle(); }
   std::unique_ptr<Op> pool(const Binding&, const lpsgd::PoolDesc&) override { return idle(); }
   std::unique_ptr<Op> channels_first(const Binding&) override { return idle(); }
-  std::unique_ptr<Op> sum(float*, std::vector<const float*>, const float*, std::int64_t) override {
+  std::unique_ptr<Op> sum(lpsgd::DataType, void*, std::vector<const void*>, const void*,
+                          std::int64_t) override {
     return idle();
   }
-  std::unique_ptr<lpsgd::LossOp> softmax_cross_entropy(const float*, float*, std::int64_t, std::int64_t,
-                                                       std::int64_t) override {
+  std::unique_ptr<lpsgd::LossOp> softmax_cross_entropy(lpsgd::DataType, const void*, void*, std::int64_t,
+                                                       std::int64_t, std::int64_t) override {
     return nullptr;
   }
 
@@ -186,7 +189,7 @@ void run(int argc, char** argv) {
     b.batch = batch;
     b.shape = node.shape;
     for (const std::size_t i : node.inputs)
-      b.inputs.push_back({graph.nodes[i].shape, nullptr, i == 0 ? nullptr : &dummy});
+      b.inputs.push_back({graph.nodes[i].shape, lpsgd::DataType::f32, nullptr, i == 0 ? nullptr : &dummy});
     node.layer->make(backend, b);
   }
   fmt::print(

@@ -81,8 +81,9 @@ class Layer {
   // What the planner needs to know to share memory and fuse passes.
   virtual bool is_view() const { return false; }  // the output is the input under another shape
   virtual bool is_relu() const { return false; }
-  virtual bool is_sum() const { return false; }    // an input's gradient is the output's gradient
-  virtual bool in_place() const { return false; }  // the output may lie where the input lay
+  virtual bool reads_tokens() const { return false; }  // whole numbers, which stay float32
+  virtual bool is_sum() const { return false; }        // an input's gradient is the output's gradient
+  virtual bool in_place() const { return false; }      // the output may lie where the input lay
   virtual bool backward_reads_input() const { return true; }
   virtual bool backward_reads_output() const { return false; }
   virtual bool fuses(Epilogue) const { return false; }

@@ -4,7 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -30,35 +31,48 @@ struct Network::Impl {
   std::vector<std::size_t> announce_order;
   std::vector<NamedBuffer> buffers;
   std::span<float> parameters, gradients;
-  float* input = nullptr;
-  std::int64_t input_elements = 0, longest = 1, frames = 1;  // frames of an input, and scored ones
-  std::span<const float> logits;
+  /// Activations in the backend's memory.
+  struct Values {
+    void* data = nullptr;
+    DataType type = DataType::f32;
+    std::int64_t elements = 0;
+  };
+  Values input, logits;
+  std::int64_t longest = 1, frames = 1;  // frames of an input, and scored ones
+  std::vector<float> padded;             // inputs with zeros behind the sequences' ends
+  std::vector<float> host_logits;        // of the last forward, once asked for
+  bool logits_on_host = false;
   std::vector<Step> steps;
   std::unique_ptr<LossOp> loss;
-  BatchMetrics metrics;
   bool trained = false;  // the last forward was forward_train
 
   void build(const Graph& graph);
-  Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, float* arena);
+  Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
+  std::span<const float> up_to_lengths(const Samples& samples);
   void forward(const Samples& samples, const Pass& pass);
 };
 
 namespace {
 
-float* allocate_for(Backend& backend, std::int64_t per_sample, std::int64_t batch) {
-  std::int64_t floats = 0;
-  if (__builtin_mul_overflow(per_sample, batch, &floats) || floats > (std::int64_t{1} << 44))
+void* allocate_for(Backend& backend, std::int64_t bytes_per_sample, std::int64_t batch) {
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(bytes_per_sample, batch, &bytes) || bytes > (std::int64_t{1} << 46))
     throw Error(fmt::format("the network's activations for {} samples do not fit in memory", batch));
   try {
-    return backend.allocate(floats);
+    return backend.allocate(bytes);
   } catch (const std::bad_alloc&) {
-    throw Error(fmt::format("{} GB of memory for the network cannot be had", floats >> 28));
+    throw Error(fmt::format("{} GB of memory for the network cannot be had", bytes >> 30));
   }
+}
+
+std::span<float> allocate_floats(Backend& backend, std::int64_t elements) {
+  return {static_cast<float*>(allocate_for(backend, elements, sizeof(float))),
+          static_cast<std::size_t>(elements)};
 }
 
 }  // namespace
 
-Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, float* arena) {
+Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena) {
   const std::int64_t batch = options.batch;
   const auto value = [&](std::size_t v) { return arena + plan.values[v].offset * batch; };
   const auto gradient = [&](std::size_t g) { return arena + plan.gradients[g].offset * batch; };
@@ -68,9 +82,11 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   b.training = !options.inference_only;
   b.random = {options.seed, static_cast<std::uint32_t>(step.node), options.first};
   b.shape = node.shape;
+  b.type = plan.values[step.output].type;
   b.output = value(step.output);
   for (std::size_t i = 0; i < step.inputs.size(); ++i) {
-    InputView in{graph.nodes[node.inputs[i]].shape, value(step.inputs[i]), nullptr};
+    const std::size_t v = step.inputs[i];
+    InputView in{graph.nodes[node.inputs[i]].shape, plan.values[v].type, value(v), nullptr};
     if (step.backward && step.input_gradients[i]) in.gradient = gradient(*step.input_gradients[i]);
     b.inputs.push_back(std::move(in));
   }
@@ -93,18 +109,16 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
 void Network::Impl::build(const Graph& graph) {
   require(options.batch >= 1, "a network's batch is at least one sample");
   const bool training = !options.inference_only;
-  const Plan plan = make_plan(graph, training);
+  const DataType type = options.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
+  const Plan plan = make_plan(graph, training, type);
   tensors = graph.tensors;
   announce_order = plan.announce_order;
   longest = graph.input[0];
-  input_elements = elements_of(graph.input).value_or(0) * options.batch;
 
-  const auto arena = static_cast<std::size_t>(graph.arena);
-  parameters = {allocate_for(*backend, graph.arena, 1), arena};
-  if (training) gradients = {allocate_for(*backend, graph.arena, 1), arena};
+  parameters = allocate_floats(*backend, graph.arena);
+  if (training) gradients = allocate_floats(*backend, graph.arena);
   for (const GraphBuffer& b : graph.buffers) {
-    const std::int64_t n = elements_of(b.shape).value_or(0);
-    buffers.push_back({b.name, b.shape, {backend->allocate(n), static_cast<std::size_t>(n)}});
+    buffers.push_back({b.name, b.shape, allocate_floats(*backend, elements_of(b.shape).value_or(0))});
     std::fill(buffers.back().values.begin(), buffers.back().values.end(), b.initial);
   }
   for (std::size_t t = 0; t < tensors.size(); ++t)
@@ -112,14 +126,21 @@ void Network::Impl::build(const Graph& graph) {
                parameters.subspan(static_cast<std::size_t>(tensors[t].offset),
                                   static_cast<std::size_t>(tensors[t].elements)));
 
-  float* activations = allocate_for(*backend, plan.arena, options.batch);
-  const auto value = [&](std::size_t v) { return activations + plan.values[v].offset * options.batch; };
-  const auto gradient = [&](std::size_t g) { return activations + plan.gradients[g].offset * options.batch; };
-  input = value(0);
+  auto* activations = static_cast<std::byte*>(allocate_for(*backend, plan.arena, options.batch));
+  const auto value = [&](std::size_t v) -> void* {
+    return activations + plan.values[v].offset * options.batch;
+  };
+  const auto gradient = [&](std::size_t g) -> void* {
+    return activations + plan.gradients[g].offset * options.batch;
+  };
+  const auto values = [&](std::size_t v) {
+    return Values{value(v), plan.values[v].type, plan.values[v].elements * options.batch};
+  };
   const std::size_t last = plan.value_of.back();
-  logits = {value(last), static_cast<std::size_t>(plan.values[last].elements * options.batch)};
+  input = values(0);
+  logits = values(last);
   frames = plan.values[last].elements / graph.classes;
-  loss = backend->softmax_cross_entropy(logits.data(), training ? gradient(0) : nullptr, options.batch,
+  loss = backend->softmax_cross_entropy(type, logits.data, training ? gradient(0) : nullptr, options.batch,
                                         frames, graph.classes);
   for (const PlanStep& planned : plan.steps) {
     const Node& node = graph.nodes[planned.node];
@@ -133,9 +154,9 @@ void Network::Impl::build(const Graph& graph) {
     step.backward = planned.backward;
     step.tensors = node.tensors;
     if (planned.sum_into) {
-      std::vector<const float*> terms;
+      std::vector<const void*> terms;
       for (const std::size_t g : planned.output_gradients) terms.push_back(gradient(g));
-      step.sum = backend->sum(gradient(*planned.sum_into), std::move(terms),
+      step.sum = backend->sum(type, gradient(*planned.sum_into), std::move(terms),
                               planned.relu ? value(planned.output) : nullptr,
                               plan.gradients[*planned.sum_into].elements * options.batch);
     }
@@ -144,8 +165,22 @@ void Network::Impl::build(const Graph& graph) {
   backend->seal();
 }
 
+/// The inputs, with zeros in place of what lies behind a sequence's end.
+std::span<const float> Network::Impl::up_to_lengths(const Samples& samples) {
+  if (samples.lengths.empty()) return samples.inputs;
+  padded.assign(samples.inputs.begin(), samples.inputs.end());
+  const std::int64_t width = input.elements / (options.batch * longest);  // of a frame
+  for (std::size_t n = 0; n < samples.lengths.size(); ++n) {
+    const std::int64_t length = samples.lengths[n];
+    require(length >= 1 && length <= longest, "a sequence has 1 to `frames` frames");
+    const auto sample = padded.begin() + static_cast<std::int64_t>(n) * longest * width;
+    std::fill(sample + length * width, sample + longest * width, 0.0f);
+  }
+  return padded;
+}
+
 void Network::Impl::forward(const Samples& samples, const Pass& pass) {
-  require(samples.inputs.size() == static_cast<std::size_t>(input_elements),
+  require(samples.inputs.size() == static_cast<std::size_t>(input.elements),
           "a batch has the network's input shape");
   require(samples.labels.size() == static_cast<std::size_t>(options.batch * frames),
           "a batch has one label a sample, or a frame");
@@ -153,23 +188,13 @@ void Network::Impl::forward(const Samples& samples, const Pass& pass) {
           "a batch has one length a sample, or none");
   require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
   backend->enter();
-  std::memcpy(input, samples.inputs.data(), samples.inputs.size_bytes());
-  const std::int64_t width = input_elements / (options.batch * longest);  // of a frame
-  for (std::size_t n = 0; n < samples.lengths.size(); ++n) {
-    const std::int64_t length = samples.lengths[n];
-    require(length >= 1 && length <= longest, "a sequence has 1 to `frames` frames");
-    const std::int64_t begin = static_cast<std::int64_t>(n) * longest;
-    std::fill(input + (begin + length) * width, input + (begin + longest) * width, 0.0f);
-  }
+  backend->upload(input.data, input.type, up_to_lengths(samples));
   for (Step& step : steps) {
     const ScopedTimer timer(step.forward_seconds);
     step.op->forward(pass);
   }
-  const LossOp::Sums sums = loss->forward(pass, samples.labels);
-  metrics.loss += sums.loss;
-  metrics.top1 += sums.top1;
-  metrics.top5 += sums.top5;
-  metrics.samples += sums.scored;
+  loss->forward(pass, samples.labels);
+  logits_on_host = false;
   trained = pass.training;
 }
 
@@ -227,11 +252,21 @@ void Network::backward(const std::function<void(std::size_t)>& announce) {
 }
 
 BatchMetrics Network::take_metrics() {
-  return std::exchange(impl_->metrics, {});
+  const LossOp::Sums sums = impl_->loss->take();
+  return {sums.loss, sums.top1, sums.top5, sums.scored};
 }
 
 std::span<const float> Network::logits() const {
-  return impl_->logits;
+  if (!impl_->logits_on_host) {
+    impl_->host_logits.resize(static_cast<std::size_t>(impl_->logits.elements));
+    impl_->backend->download(impl_->host_logits, impl_->logits.type, impl_->logits.data);
+    impl_->logits_on_host = true;
+  }
+  return impl_->host_logits;
+}
+
+StreamView Network::stream() const {
+  return impl_->backend->stream();
 }
 
 std::vector<OperationTime> Network::take_times() {

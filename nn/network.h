@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/device.h"
 #include "core/tensor_info.h"
 
 namespace lpsgd {
@@ -75,9 +76,9 @@ struct OperationTime {
   double forward = 0, backward = 0;  // seconds
 };
 
-/// The arithmetic of convolutions, dense and recurrent layers. bf16: their operands (activations, gradients
-/// and a working copy of the weights) are rounded to bfloat16, products are summed in float32; everything
-/// else, and what they hand on, is float32.
+/// The arithmetic of layers. bf16: activations, their gradients and a working copy of the weights are stored
+/// as bfloat16; every layer computes and sums in float32. Weights, their gradients and statistics are float32
+/// in either.
 enum class Compute : std::uint8_t { fp32, bf16 };
 /// Why this machine's processor cannot do it; nothing where it can.
 std::optional<std::string> unsupported(Compute compute);
@@ -115,8 +116,12 @@ class Network {
   /// that tensor's gradient is final, in announce_order().
   void backward(const std::function<void(std::size_t)>& announce);
   BatchMetrics take_metrics();
-  /// Class scores of the last forward before the softmax: (batch, classes) or (batch, frames, classes).
+  /// Class scores of the last forward before the softmax: (batch, classes) or (batch, frames, classes). A
+  /// copy on the host, which the next forward outdates.
   std::span<const float> logits() const;
+  /// The queue that passes run on: what announce() was called for has been queued there. On the CPU it is
+  /// done.
+  StreamView stream() const;
   std::vector<OperationTime> take_times();
 
  private:

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "core/data_type.h"
+#include "core/device.h"
 #include "core/tensor_info.h"
 #include "nn/network.h"
 #include "nn/shape.h"
@@ -37,11 +39,13 @@ struct ParameterView {
   float* gradient = nullptr;
 };
 
-/// An input of an operation, (batch, shape...) in NHWC. `gradient` is null where none is asked for.
+/// An input of an operation, (batch, shape...) in NHWC, of values of `type`; its gradient is of the same.
+/// `gradient` is null where none is asked for.
 struct InputView {
   Shape shape;
-  const float* value = nullptr;
-  float* gradient = nullptr;
+  DataType type = DataType::f32;
+  const void* value = nullptr;
+  void* gradient = nullptr;
 };
 
 /// What an operation's random draws depend on beside the step.
@@ -50,23 +54,26 @@ struct RandomPlace {
   std::int64_t first = 0;  // the first sample's position in the global batch
 };
 
-/// The memory that an operation is planned with. Device memory for a device backend.
+/// The memory that an operation is planned with. Device memory for a device backend. Activations and their
+/// gradients are stored as `type`, which all of a network's are but the token numbers that an embedding reads
+/// (float32); parameters, their gradients and buffers are float32.
 struct Binding {
   std::int64_t batch = 1;
   bool training = true;  // backward will be called
   RandomPlace random;
   std::vector<InputView> inputs;
   Shape shape;  // of the output
-  float* output = nullptr;
+  DataType type = DataType::f32;
+  void* output = nullptr;
   /// The output's gradient is the sum of these: one, unless the layer sums_gradients().
-  std::vector<const float*> output_gradients;
+  std::vector<const void*> output_gradients;
   std::vector<ParameterView> parameters;
   std::vector<float*> buffers;
   // The epilogue: output = relu(layer(inputs) + residual). `masked` receives the gradient of the sum, which
   // is also the residual's gradient; it is null where no one needs it (no ReLU, or no residual).
-  const float* residual = nullptr;
+  const void* residual = nullptr;
   bool relu = false;
-  float* masked = nullptr;
+  void* masked = nullptr;
 
   std::int64_t elements() const { return batch * elements_of(shape).value_or(0); }
 };
@@ -101,7 +108,7 @@ struct LrnDesc {
 };
 
 /// The loss: softmax cross-entropy of logits (batch, frames, classes), the mean over what is scored: each
-/// sample's frames within its length.
+/// sample's frames within its length. Computed in float32 whatever the logits' type.
 class LossOp {
  public:
   struct Sums {
@@ -109,11 +116,13 @@ class LossOp {
     std::int64_t top1 = 0, top5 = 0, scored = 0;
   };
   virtual ~LossOp() = default;
-  /// Sums over the pass's valid samples. A label's rank is the number of classes with a greater score, or an
-  /// equal one and a lower index.
-  virtual Sums forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
+  /// Adds to the sums over the pass's valid samples. A label's rank is the number of classes with a greater
+  /// score, or an equal one and a lower index.
+  virtual void forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
   /// Writes (softmax - onehot) / scored for the labels of the last forward, 0 for what is not scored.
   virtual void backward() = 0;
+  /// The sums since the last take(), which a device brings to the host here.
+  virtual Sums take() = 0;
 };
 
 /// A device: memory and operations. One object serves one network on one rank.
@@ -121,8 +130,13 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
-  /// Zeroed memory of `elements` floats, aligned to 64 bytes, that lives as long as the backend.
-  virtual float* allocate(std::int64_t elements) = 0;
+  /// The queue that operations run on.
+  virtual StreamView stream() const { return {}; }
+  /// Zeroed memory of the device, aligned to 64 bytes, that lives as long as the backend.
+  virtual void* allocate(std::int64_t bytes) = 0;
+  /// Copies values from the host to memory of allocate(), as `type`, and back.
+  virtual void upload(void* to, DataType type, std::span<const float> from) = 0;
+  virtual void download(std::span<float> to, DataType type, const void* from) = 0;
   /// Called once, when every operation is made: memory that operations share is allocated here.
   virtual void seal() = 0;
   /// Called on the rank's own thread before a pass, with the threads it may use.
@@ -144,9 +158,9 @@ class Backend {
   /// (N, H, W, C) to (N, C, H, W), so that a flattened image has PyTorch's order of features.
   virtual std::unique_ptr<Op> channels_first(const Binding& binding) = 0;
   /// into = sum of `terms`, 0 where `mask` is not positive (null: nowhere); `into` may be one of them.
-  virtual std::unique_ptr<Op> sum(float* into, std::vector<const float*> terms, const float* mask,
+  virtual std::unique_ptr<Op> sum(DataType type, void* into, std::vector<const void*> terms, const void* mask,
                                   std::int64_t elements) = 0;
-  virtual std::unique_ptr<LossOp> softmax_cross_entropy(const float* logits, float* gradient,
+  virtual std::unique_ptr<LossOp> softmax_cross_entropy(DataType type, const void* logits, void* gradient,
                                                         std::int64_t batch, std::int64_t frames,
                                                         std::int64_t classes) = 0;
 };

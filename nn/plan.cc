@@ -1,33 +1,36 @@
 #include "nn/plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
+#include "core/config.h"
 #include "core/error.h"
 
 namespace lpsgd {
 
 namespace {
 
-constexpr std::int64_t step_floats = 16;
+constexpr std::int64_t step_bytes = 64;
 
-std::int64_t rounded(std::int64_t elements) {
-  return (std::max<std::int64_t>(elements, 1) + step_floats - 1) / step_floats * step_floats;
+std::int64_t rounded(std::int64_t bytes) {
+  return (std::max<std::int64_t>(bytes, 1) + step_bytes - 1) / step_bytes * step_bytes;
 }
 
 }  // namespace
 
-std::int64_t OffsetAllocator::take(std::int64_t elements) {
-  const std::int64_t need = rounded(elements);
+std::int64_t OffsetAllocator::take(std::int64_t bytes) {
+  const std::int64_t need = rounded(bytes);
   for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-    if (hole->elements < need) continue;
+    if (hole->bytes < need) continue;
     const std::int64_t offset = hole->offset;
     hole->offset += need;
-    hole->elements -= need;
-    if (hole->elements == 0) holes_.erase(hole);
+    hole->bytes -= need;
+    if (hole->bytes == 0) holes_.erase(hole);
     return offset;
   }
   std::int64_t offset = end_;
-  if (!holes_.empty() && holes_.back().offset + holes_.back().elements == end_) {
+  if (!holes_.empty() && holes_.back().offset + holes_.back().bytes == end_) {
     offset = holes_.back().offset;  // grow the last hole
     holes_.pop_back();
   }
@@ -36,14 +39,14 @@ std::int64_t OffsetAllocator::take(std::int64_t elements) {
   return offset;
 }
 
-void OffsetAllocator::give_back(std::int64_t offset, std::int64_t elements) {
-  const std::int64_t size = rounded(elements);
+void OffsetAllocator::give_back(std::int64_t offset, std::int64_t bytes) {
+  const std::int64_t size = rounded(bytes);
   auto next = std::find_if(holes_.begin(), holes_.end(), [&](const Hole& h) { return h.offset > offset; });
   next = holes_.insert(next, {offset, size});
   const auto merge = [&](std::vector<Hole>::iterator a) {
     const auto b = a + 1;
-    if (b == holes_.end() || a->offset + a->elements != b->offset) return;
-    a->elements += b->elements;
+    if (b == holes_.end() || a->offset + a->bytes != b->offset) return;
+    a->bytes += b->bytes;
     holes_.erase(b);
   };
   merge(next);
@@ -54,11 +57,13 @@ namespace {
 
 class Planner {
  public:
-  Planner(const Graph& graph, bool training) : graph_(graph), training_(training) {}
+  Planner(const Graph& graph, bool training, DataType type)
+      : graph_(graph), training_(training), type_(type) {}
 
   Plan run() {
     count_readers();
     make_steps();
+    find_types();
     find_needs();
     count_backward_reads();
     place_values();
@@ -136,6 +141,23 @@ class Planner {
     return false;
   }
 
+  /// bfloat16 cannot hold token numbers, so what an embedding reads stays float32.
+  void find_types() {
+    types_.assign(graph_.nodes.size(), type_);
+    if (type_ == DataType::f32) return;
+    for (const PlanStep& step : plan_.steps)
+      if (layer(step.node).reads_tokens()) types_[step.inputs[0]] = DataType::f32;
+    for (const PlanStep& step : plan_.steps) {
+      bool mixed = types_[step.output] != type_ || (step.residual && types_[*step.residual] != type_);
+      for (const std::size_t v : step.inputs)
+        mixed = mixed || (types_[v] != type_ && !layer(step.node).reads_tokens());
+      const Node& node = graph_.nodes[step.node];
+      if (mixed)
+        config::fail(node.origin, fmt::format("layer '{}'", node.name),
+                     "with compute: bf16 only an embedding may read or write token numbers");
+    }
+  }
+
   // ---- the memory of values: from forward's write to the last read, which may be backward's
 
   /// Which values a gradient is asked for.
@@ -165,7 +187,7 @@ class Planner {
     ++left_in_backward_[plan_.value_of.back()];  // the caller reads the logits after the passes
   }
 
-  void free_value(std::size_t v) { arena_.give_back(plan_.values[v].offset, plan_.values[v].elements); }
+  void free_value(std::size_t v) { arena_.give_back(plan_.values[v].offset, plan_.values[v].bytes()); }
 
   void place_values() {
     const std::size_t count = graph_.nodes.size();
@@ -177,7 +199,10 @@ class Planner {
     }
     ++reads[plan_.value_of.back()];
 
-    const auto place = [&](std::size_t v) { plan_.values[v] = {arena_.take(elements(v)), elements(v)}; };
+    const auto place = [&](std::size_t v) {
+      plan_.values[v] = {0, elements(v), types_[v]};
+      plan_.values[v].offset = arena_.take(plan_.values[v].bytes());
+    };
     std::vector<std::size_t> left = reads;
     place(0);
     for (const PlanStep& step : plan_.steps) {
@@ -199,12 +224,12 @@ class Planner {
   // ---- backward
 
   std::size_t new_gradient(std::int64_t size) {
-    plan_.gradients.push_back({arena_.take(size), size});
+    plan_.gradients.push_back({arena_.take(size * size_of(type_)), size, type_});
     uses_.push_back(0);
     return plan_.gradients.size() - 1;
   }
   void release(std::size_t g) {
-    if (uses_[g] == 0) arena_.give_back(plan_.gradients[g].offset, plan_.gradients[g].elements);
+    if (uses_[g] == 0) arena_.give_back(plan_.gradients[g].offset, plan_.gradients[g].bytes());
   }
   void contribute(std::size_t value, std::size_t g) {
     if (!needs_[value]) return;
@@ -291,7 +316,9 @@ class Planner {
 
   const Graph& graph_;
   bool training_;
+  DataType type_;
   Plan plan_;
+  std::vector<DataType> types_;  // per value
   std::vector<std::size_t> readers_;
   std::vector<bool> needs_;                        // per value: a gradient is asked for
   std::vector<std::size_t> left_in_backward_;      // per value: reads of it yet to come in backward
@@ -302,8 +329,8 @@ class Planner {
 
 }  // namespace
 
-Plan make_plan(const Graph& graph, bool training) {
-  return Planner(graph, training).run();
+Plan make_plan(const Graph& graph, bool training, DataType type) {
+  return Planner(graph, training, type).run();
 }
 
 }  // namespace lpsgd

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/data_type.h"
 #include "nn/graph.h"
 
 namespace lpsgd {
@@ -13,13 +14,13 @@ namespace lpsgd {
 /// Places in one arena, given out by first fit and taken back, for tensors whose lifetimes are known.
 class OffsetAllocator {
  public:
-  std::int64_t take(std::int64_t elements);  // offset in floats, a multiple of 16
-  void give_back(std::int64_t offset, std::int64_t elements);
+  std::int64_t take(std::int64_t bytes);  // offset in bytes, a multiple of 64
+  void give_back(std::int64_t offset, std::int64_t bytes);
   std::int64_t high_water() const { return high_water_; }
 
  private:
   struct Hole {
-    std::int64_t offset, elements;
+    std::int64_t offset, bytes;
   };
   std::vector<Hole> holes_;  // by offset, no two touching
   std::int64_t end_ = 0, high_water_ = 0;
@@ -44,17 +45,22 @@ struct PlanStep {
 };
 
 struct Plan {
+  /// Per sample; the arena holds `batch` times as much.
   struct Place {
-    std::int64_t offset = 0, elements = 0;  // per sample; the arena holds `batch` times as much
+    std::int64_t offset = 0;  // in bytes
+    std::int64_t elements = 0;
+    DataType type = DataType::f32;
+    std::int64_t bytes() const { return elements * size_of(type); }
   };
   std::vector<PlanStep> steps;              // in forward's order; backward runs them the other way
   std::vector<std::size_t> value_of;        // per node: the node whose memory holds its output (views)
   std::vector<Place> values;                // per node that is its own value
   std::vector<Place> gradients;             // buffers of backward; number 0 is the logits' gradient
-  std::int64_t arena = 0;                   // floats per sample: values and gradients share it
+  std::int64_t arena = 0;                   // bytes per sample: values and gradients share it
   std::vector<std::size_t> announce_order;  // tensors
 };
 
-Plan make_plan(const Graph& graph, bool training);
+/// `type`: of all values and gradients but token numbers. ConfigError where those cannot be told apart.
+Plan make_plan(const Graph& graph, bool training, DataType type = DataType::f32);
 
 }  // namespace lpsgd

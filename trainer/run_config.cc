@@ -21,7 +21,7 @@ void fields(Visitor& v, TrainOptions& o) {
   v.field("seed", o.seed, "of all randomness", Range{.min = 0, .max = 4294967295.0});
   v.choice("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}}, "where layers run; auto picks");
   v.choice("compute", o.compute, {{"fp32", Compute::fp32}, {"bf16", Compute::bf16}},
-           "the arithmetic of convolutions, dense and recurrent layers; bf16 where the processor has it");
+           "the arithmetic of layers; bf16 where the processor has it");
   v.field("threads", o.threads, "of each rank; 0: the node's cores divided by its ranks",
           Range{.min = 0, .max = 4096});
 }

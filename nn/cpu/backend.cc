@@ -9,14 +9,13 @@
 namespace lpsgd {
 namespace cpu {
 
-float* Context::allocate(std::int64_t elements) {
-  buffers_.emplace_back(static_cast<std::size_t>(elements));
+void* Context::allocate(std::int64_t bytes) {
+  buffers_.emplace_back(static_cast<std::size_t>(bytes));
   return buffers_.back().data();
 }
 
 dnnl::memory Context::memory(const dnnl::memory::desc& md) {
-  return {md, engine,
-          allocate(static_cast<std::int64_t>((md.get_size() + sizeof(float) - 1) / sizeof(float)))};
+  return {md, engine, allocate(static_cast<std::int64_t>(md.get_size()))};
 }
 
 dnnl::memory Context::Shared::view(const dnnl::memory::desc& md, const dnnl::engine& engine) {
@@ -27,14 +26,14 @@ dnnl::memory Context::Shared::view(const dnnl::memory::desc& md, const dnnl::eng
 }
 
 void Context::Shared::seal(Context& context) {
-  float* memory = context.allocate(static_cast<std::int64_t>((bytes + sizeof(float) - 1) / sizeof(float)));
+  void* memory = context.allocate(static_cast<std::int64_t>(bytes));
   for (dnnl::memory& m : views) m.set_data_handle(memory);
   views.clear();
 }
 
 void Context::seal() {
-  for (Shared* shared : {&scratchpad_, &passing_, &converted_activations_, &converted_gradients_})
-    shared->seal(*this);
+  scratchpad_.seal(*this);
+  passing_.seal(*this);
 }
 
 dnnl::primitive_attr user_scratchpad(bool relu, bool accumulate) {
@@ -47,8 +46,8 @@ dnnl::primitive_attr user_scratchpad(bool relu, bool accumulate) {
   return attr;
 }
 
-dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const float* data) {
-  return {md, context.engine, const_cast<float*>(data)};
+dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data) {
+  return {md, context.engine, const_cast<void*>(data)};
 }
 
 namespace {
@@ -83,19 +82,6 @@ ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
   return {m, reorder_call(context, m, plain)};
 }
 
-dnnl::memory::desc with_type(const dnnl::memory::desc& desc, dnnl::memory::data_type type) {
-  dnnl::memory::desc out = desc;
-  out.data.data_type = dnnl::memory::convert_to_c(type);
-  return out;
-}
-
-Operand::Operand(Context& context, const dnnl::memory::desc& desc, const float* data, bool gradient)
-    : plain_(desc, context.engine, const_cast<float*>(data)), memory_(plain_) {
-  if (context.compute == f32) return;
-  memory_ = context.converted(with_type(desc, context.compute), gradient);
-  convert_ = reorder_call(context, plain_, memory_);
-}
-
 namespace {
 
 class CpuBackend final : public Backend {
@@ -103,11 +89,23 @@ class CpuBackend final : public Backend {
   CpuBackend(int threads, Compute compute) {
     context_.threads = std::max(1, threads);
     if (const auto why = unsupported(compute)) throw DeviceError("compute " + *why);
-    if (compute == Compute::bf16) context_.compute = dnnl::memory::data_type::bf16;
   }
 
   const char* name() const override { return "cpu"; }
-  float* allocate(std::int64_t elements) override { return context_.allocate(elements); }
+  void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
+  void upload(void* to, DataType type, std::span<const float> from) override {
+    of_type(type, [&]<class T>() {
+      context_.parallel(static_cast<std::int64_t>(from.size()),
+                        [&](int, std::int64_t first, std::int64_t last) {
+                          context_.k.of<T>().narrow(from.data() + first, as<T>(to) + first, last - first);
+                        });
+    });
+  }
+  void download(std::span<float> to, DataType type, const void* from) override {
+    of_type(type, [&]<class T>() {
+      context_.k.of<T>().widen(as<T>(from), to.data(), static_cast<std::int64_t>(to.size()));
+    });
+  }
   void seal() override { context_.seal(); }
   void enter() override {
     if (omp_get_max_threads() != context_.threads) omp_set_num_threads(context_.threads);
@@ -141,13 +139,14 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Op> lrn(const Binding& b, const LrnDesc& desc) override {
     return make_lrn(context_, b, desc);
   }
-  std::unique_ptr<Op> sum(float* into, std::vector<const float*> terms, const float* mask,
+  std::unique_ptr<Op> sum(DataType type, void* into, std::vector<const void*> terms, const void* mask,
                           std::int64_t elements) override {
-    return make_sum(context_, into, std::move(terms), mask, elements);
+    return make_sum(context_, type, into, std::move(terms), mask, elements);
   }
-  std::unique_ptr<LossOp> softmax_cross_entropy(const float* logits, float* gradient, std::int64_t batch,
-                                                std::int64_t frames, std::int64_t classes) override {
-    return make_loss(context_, logits, gradient, batch, frames, classes);
+  std::unique_ptr<LossOp> softmax_cross_entropy(DataType type, const void* logits, void* gradient,
+                                                std::int64_t batch, std::int64_t frames,
+                                                std::int64_t classes) override {
+    return make_loss(context_, type, logits, gradient, batch, frames, classes);
   }
 
  private:

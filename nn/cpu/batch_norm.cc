@@ -12,10 +12,11 @@ namespace {
 constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
 constexpr std::int64_t block_floats = 4096;  // 16 KiB, within the first-level cache
 
+template <class T>
 class BatchNormOp final : public Op {
  public:
   BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc)
-      : context_(context), b_(b), desc_(desc), k_(context.k) {
+      : context_(context), b_(b), desc_(desc), k_(context.k.of<T>()) {
     channels_ = b.shape.back();
     pixels_ = b.elements() / channels_;
     fold_ = channels_ < fold_width && fold_width % channels_ == 0 ? fold_width / channels_ : 1;
@@ -69,28 +70,28 @@ class BatchNormOp final : public Op {
     }
     context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
       const std::int64_t at = first * width_;
-      k_.normalize(b_.inputs[0].value + at, b_.residual ? b_.residual + at : nullptr, b_.output + at,
-                   last - first, width_, constants(), b_.relu);
+      k_.normalize(as<T>(b_.inputs[0].value) + at, b_.residual ? as<T>(b_.residual) + at : nullptr,
+                   as<T>(b_.output) + at, last - first, width_, constants(), b_.relu);
     });
   }
 
   void backward() override {
     // With a sum before the ReLU the mask is the output's; without, it is recomputed from the input.
-    const float* g = b_.masked ? b_.masked : b_.output_gradients[0];
+    const T* g = as<T>(b_.masked ? b_.masked : b_.output_gradients[0]);
     const bool relu = b_.relu && !b_.masked;
-    const float* x = b_.inputs[0].value;
+    const T* x = as<T>(b_.inputs[0].value);
     context_.parallel(rows_, [&](int thread, std::int64_t first, std::int64_t last) {
       Partial& p = partials_[static_cast<std::size_t>(thread)];
       std::fill(p.first.begin(), p.first.end(), 0.0);
       std::fill(p.second.begin(), p.second.end(), 0.0);
-      std::vector<const float*>& terms = p.terms;
+      std::vector<const T*>& terms = p.terms;
       terms.resize(b_.output_gradients.size());
       blocks(first, last, [&](std::int64_t row, std::int64_t rows) {
         const std::int64_t at = row * width_;
         if (b_.masked) {
-          for (std::size_t i = 0; i < terms.size(); ++i) terms[i] = b_.output_gradients[i] + at;
-          k_.masked_sum(terms.data(), static_cast<int>(terms.size()), b_.relu ? b_.output + at : nullptr,
-                        b_.masked + at, rows * width_);
+          for (std::size_t i = 0; i < terms.size(); ++i) terms[i] = as<T>(b_.output_gradients[i]) + at;
+          k_.masked_sum(terms.data(), static_cast<int>(terms.size()),
+                        b_.relu ? as<T>(b_.output) + at : nullptr, as<T>(b_.masked) + at, rows * width_);
         }
         k_.norm_gradient_sums(g + at, x + at, rows, width_, constants(), relu, p.a.data(), p.b.data());
         for (std::int64_t c = 0; c < width_; ++c) {
@@ -123,7 +124,7 @@ class BatchNormOp final : public Op {
         slope_[static_cast<std::size_t>(f)] = static_cast<float>(scale * inverse * inverse * sum_gx / count);
       }
     }
-    float* dx = b_.inputs[0].gradient;
+    T* dx = as<T>(b_.inputs[0].gradient);
     if (!dx) return;
     context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
       const std::int64_t at = first * width_;
@@ -136,7 +137,7 @@ class BatchNormOp final : public Op {
   struct Partial {
     Buffer<float> a, b;                 // of one block
     std::vector<double> first, second;  // of a thread's blocks
-    std::vector<const float*> terms;
+    std::vector<const T*> terms;
   };
 
   NormConstants constants() const { return {mean_.data(), scale_.data(), shift_.data()}; }
@@ -157,7 +158,7 @@ class BatchNormOp final : public Op {
 
   /// Leaves each channel's mean and sum of squared differences in the first partial.
   void moments() {
-    const float* x = b_.inputs[0].value;
+    const T* x = as<T>(b_.inputs[0].value);
     context_.parallel(rows_, [&](int thread, std::int64_t first, std::int64_t last) {
       Partial& p = partials_[static_cast<std::size_t>(thread)];
       std::fill(p.first.begin(), p.first.end(), 0.0);
@@ -192,7 +193,7 @@ class BatchNormOp final : public Op {
   Context& context_;
   Binding b_;
   BatchNormDesc desc_;
-  const Kernels& k_;
+  const ActivationKernels<T>& k_;
   std::int64_t channels_ = 0, pixels_ = 0, fold_ = 1, width_ = 0, rows_ = 0;
   Buffer<float> mean_, scale_, shift_, g_mean_, slope_;
   std::vector<double> inverse_deviation_;
@@ -202,7 +203,9 @@ class BatchNormOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc) {
-  return std::make_unique<BatchNormOp>(context, binding, desc);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<BatchNormOp<T>>(context, binding, desc);
+  });
 }
 
 }  // namespace lpsgd::cpu

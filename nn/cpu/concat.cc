@@ -4,6 +4,7 @@
 namespace lpsgd::cpu {
 namespace {
 
+template <class T>
 class ConcatOp final : public Op {
  public:
   ConcatOp(Context& context, const Binding& b)
@@ -11,12 +12,12 @@ class ConcatOp final : public Op {
 
   void forward(const Pass&) override {
     each_part([&](const InputView& in, std::int64_t p, std::int64_t n, std::int64_t at) {
-      std::copy_n(in.value + p * n, n, b_.output + at);
+      std::copy_n(as<T>(in.value) + p * n, n, as<T>(b_.output) + at);
     });
   }
   void backward() override {
     each_part([&](const InputView& in, std::int64_t p, std::int64_t n, std::int64_t at) {
-      if (in.gradient) std::copy_n(b_.output_gradients[0] + at, n, in.gradient + p * n);
+      if (in.gradient) std::copy_n(as<T>(b_.output_gradients[0]) + at, n, as<T>(in.gradient) + p * n);
     });
   }
 
@@ -44,7 +45,9 @@ class ConcatOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_concat(Context& context, const Binding& binding) {
-  return std::make_unique<ConcatOp>(context, binding);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<ConcatOp<T>>(context, binding);
+  });
 }
 
 }  // namespace lpsgd::cpu

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <dnnl.hpp>
 #include <memory>
@@ -18,26 +19,41 @@ namespace lpsgd::cpu {
 
 constexpr auto f32 = dnnl::memory::data_type::f32;
 
+constexpr dnnl::memory::data_type dnnl_type(DataType type) {
+  return type == DataType::f32 ? f32 : dnnl::memory::data_type::bf16;
+}
+
+/// Untyped memory of activations as values of T.
+template <class T>
+T* as(void* p) {
+  return static_cast<T*>(p);
+}
+template <class T>
+const T* as(const void* p) {
+  return static_cast<const T*>(p);
+}
+
+/// make<T>() for the T that `type` stands for.
+template <class Make>
+auto of_type(DataType type, const Make& make) {
+  return type == DataType::f32 ? make.template operator()<float>() : make.template operator()<Bf16>();
+}
+
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
 struct Context {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   int threads = 1;
-  dnnl::memory::data_type compute = f32;  // of the operands of products
   const Kernels& k = kernels();
 
-  float* allocate(std::int64_t elements);
+  void* allocate(std::int64_t bytes);
   /// Memory described by `md`, from allocate().
   dnnl::memory memory(const dnnl::memory::desc& md);
   /// The one scratchpad, seen as `md`: valid once seal() has run; contents last for one primitive.
   dnnl::memory scratchpad(const dnnl::memory::desc& md) { return scratchpad_.view(md, engine); }
   /// The one place for weights on their way between layouts; contents last from a reorder to the next.
   dnnl::memory passing_weights(const dnnl::memory::desc& md) { return passing_.view(md, engine); }
-  /// The one place for a product's converted activations, and the one for its converted gradients.
-  dnnl::memory converted(const dnnl::memory::desc& md, bool gradient) {
-    return (gradient ? converted_gradients_ : converted_activations_).view(md, engine);
-  }
   void seal();
 
   /// Runs body(thread, first, last) for `threads` nearly equal parts of 0..n, on as many threads.
@@ -61,8 +77,8 @@ struct Context {
     void seal(Context& context);
   };
 
-  std::vector<Buffer<float>> buffers_;
-  Shared scratchpad_, passing_, converted_activations_, converted_gradients_;
+  std::vector<Buffer<std::byte>> buffers_;
+  Shared scratchpad_, passing_;
 };
 
 /// A primitive with its arguments, ready to run. Empty ones do nothing.
@@ -90,27 +106,8 @@ ReorderedWeights to_kept(Context& context, const dnnl::memory& plain, const dnnl
 ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
                                 const dnnl::memory::desc& preferred);
 
-/// An activation or gradient as a product reads it: itself, or its copy in the arithmetic's type, which
-/// convert() brings up to date.
-class Operand {
- public:
-  Operand() = default;
-  /// `desc` is of float32; `data` may be null and follow with point().
-  Operand(Context& context, const dnnl::memory::desc& desc, const float* data, bool gradient);
-  const dnnl::memory& memory() const { return memory_; }
-  void point(const float* data) { plain_.set_data_handle(const_cast<float*>(data)); }
-  void convert(const dnnl::stream& stream) const { convert_.run(stream); }
-
- private:
-  dnnl::memory plain_, memory_;
-  Call convert_;
-};
-
-/// `desc` with another type of values.
-dnnl::memory::desc with_type(const dnnl::memory::desc& desc, dnnl::memory::data_type type);
-
-/// A oneDNN memory over floats that we own. const is dropped only because dnnl::memory knows no const.
-dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const float* data);
+/// A oneDNN memory over values that we own. const is dropped only because dnnl::memory knows no const.
+dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data);
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
 std::unique_ptr<Op> make_dense(Context& context, const Binding& binding);
@@ -122,11 +119,11 @@ std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
 std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability);
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc);
-std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms,
-                             const float* mask, std::int64_t n);
+std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into, std::vector<const void*> terms,
+                             const void* mask, std::int64_t n);
 std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc);
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding);
-std::unique_ptr<LossOp> make_loss(Context& context, const float* logits, float* gradient, std::int64_t batch,
-                                  std::int64_t frames, std::int64_t classes);
+std::unique_ptr<LossOp> make_loss(Context& context, DataType type, const void* logits, void* gradient,
+                                  std::int64_t batch, std::int64_t frames, std::int64_t classes);
 
 }  // namespace lpsgd::cpu

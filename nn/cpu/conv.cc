@@ -7,16 +7,15 @@ namespace {
 
 using dnnl::memory;
 
-memory::desc nhwc(std::int64_t batch, const Shape& shape) {
-  return {{batch, shape[2], shape[0], shape[1]}, f32, memory::format_tag::nhwc};
+memory::desc nhwc(std::int64_t batch, const Shape& shape, DataType type) {
+  return {{batch, shape[2], shape[0], shape[1]}, dnnl_type(type), memory::format_tag::nhwc};
 }
 
 class ConvOp final : public Op {
  public:
   ConvOp(Context& context, const Binding& b, const ConvDesc& desc) : context_(context) {
     const InputView& in = b.inputs[0];
-    const memory::desc plain_src = nhwc(b.batch, in.shape), src = with_type(plain_src, context.compute);
-    const memory::desc dst = nhwc(b.batch, b.shape), diff_dst = with_type(dst, context.compute);
+    const memory::desc src = nhwc(b.batch, in.shape, b.type), dst = nhwc(b.batch, b.shape, b.type);
     const std::int64_t inner = in.shape[2] / desc.groups;
     const memory::dims dims =
         desc.groups == 1
@@ -24,7 +23,8 @@ class ConvOp final : public Op {
             : memory::dims{desc.groups, desc.filters / desc.groups, inner, desc.kernel.h, desc.kernel.w};
     const memory::desc plain(dims, f32,
                              desc.groups == 1 ? memory::format_tag::ohwi : memory::format_tag::gohwi);
-    const memory::desc any(dims, context.compute, memory::format_tag::any);
+    const memory::desc any(dims, dnnl_type(b.type), memory::format_tag::any);
+    const memory::desc any_gradient(dims, f32, memory::format_tag::any);
     const memory::desc bias =
         desc.bias ? memory::desc({desc.filters}, f32, memory::format_tag::a) : memory::desc();
     const memory::dims stride{desc.stride.h, desc.stride.w};
@@ -37,7 +37,7 @@ class ConvOp final : public Op {
     const auto algorithm = dnnl::algorithm::convolution_direct;
 
     const ParameterView& w = b.parameters[0];
-    src_ = Operand(context, plain_src, in.value, false);
+    const memory src_memory = view(context, src, in.value);
     const memory weights = view(context, plain, w.value);
     const dnnl::convolution_forward::primitive_desc forward(
         {b.training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference, algorithm, src,
@@ -46,49 +46,45 @@ class ConvOp final : public Op {
     // One copy serves both passes where both like the same layout.
     dnnl::convolution_backward_data::primitive_desc data;
     if (b.training && in.gradient)
-      data = {{algorithm, plain_src, any, diff_dst, stride, pad, pad_r}, attr, context.engine, forward};
+      data = {{algorithm, src, any, dst, stride, pad, pad_r}, attr, context.engine, forward};
     const bool shared = data && data.weights_desc() == forward.weights_desc();
     forward_weights_ = (shared ? to_kept : to_preferred)(context, weights, forward.weights_desc());
     forward_ = {dnnl::convolution_forward(forward),
-                {{DNNL_ARG_SRC, src_.memory()},
+                {{DNNL_ARG_SRC, src_memory},
                  {DNNL_ARG_WEIGHTS, forward_weights_.preferred},
                  {DNNL_ARG_DST, view(context, dst, b.output)},
                  {DNNL_ARG_SCRATCHPAD, context.scratchpad(forward.scratchpad_desc())}}};
     if (desc.bias) forward_.arguments[DNNL_ARG_BIAS] = view(context, bias, b.parameters[1].value);
     if (!b.training) return;
 
-    diff_dst_ = Operand(context, dst, b.output_gradients[0], true);
+    const memory diff_dst = view(context, dst, b.output_gradients[0]);
     if (data) {
       data_weights_ = shared ? ReorderedWeights{forward_weights_.preferred, {}}
                              : to_preferred(context, weights, data.weights_desc());
       data_ = {dnnl::convolution_backward_data(data),
-               {{DNNL_ARG_DIFF_DST, diff_dst_.memory()},
+               {{DNNL_ARG_DIFF_DST, diff_dst},
                 {DNNL_ARG_WEIGHTS, data_weights_.preferred},
-                {DNNL_ARG_DIFF_SRC, view(context, plain_src, in.gradient)},
+                {DNNL_ARG_DIFF_SRC, view(context, src, in.gradient)},
                 {DNNL_ARG_SCRATCHPAD, context.scratchpad(data.scratchpad_desc())}}};
     }
     const dnnl::convolution_backward_weights::primitive_desc gradient(
-        {algorithm, src, with_type(any, f32), bias, diff_dst, stride, pad, pad_r}, attr, context.engine,
-        forward);
+        {algorithm, src, any_gradient, bias, dst, stride, pad, pad_r}, attr, context.engine, forward);
     gradient_weights_ =
         from_preferred(context, view(context, plain, w.gradient), gradient.diff_weights_desc());
     gradient_ = {dnnl::convolution_backward_weights(gradient),
-                 {{DNNL_ARG_SRC, src_.memory()},
-                  {DNNL_ARG_DIFF_DST, diff_dst_.memory()},
+                 {{DNNL_ARG_SRC, src_memory},
+                  {DNNL_ARG_DIFF_DST, diff_dst},
                   {DNNL_ARG_DIFF_WEIGHTS, gradient_weights_.preferred},
                   {DNNL_ARG_SCRATCHPAD, context.scratchpad(gradient.scratchpad_desc())}}};
     if (desc.bias) gradient_.arguments[DNNL_ARG_DIFF_BIAS] = view(context, bias, b.parameters[1].gradient);
   }
 
   void forward(const Pass&) override {
-    src_.convert(context_.stream);
     forward_weights_.reorder.run(context_.stream);
     forward_.run(context_.stream);
   }
 
   void backward() override {
-    src_.convert(context_.stream);
-    diff_dst_.convert(context_.stream);
     gradient_.run(context_.stream);
     gradient_weights_.reorder.run(context_.stream);
     data_weights_.reorder.run(context_.stream);
@@ -97,7 +93,6 @@ class ConvOp final : public Op {
 
  private:
   Context& context_;
-  Operand src_, diff_dst_;
   ReorderedWeights forward_weights_, data_weights_, gradient_weights_;
   Call forward_, data_, gradient_;
 };

@@ -16,7 +16,7 @@ class DenseOp final : public Op {
   }
 
   void backward() override {
-    const float* dy = b_.output_gradients[0];
+    const void* dy = b_.output_gradients[0];
     product_.weight_gradient(b_.inputs[0].value, dy, b_.parameters[0].gradient,
                              has_bias() ? b_.parameters[1].gradient : nullptr);
     if (!b_.inputs[0].gradient) return;
@@ -30,6 +30,8 @@ class DenseOp final : public Op {
     return {.rows = b.elements() / b.shape.back(),
             .in = b.inputs[0].shape.back(),
             .out = b.shape.back(),
+            .type = b.type,
+            .sums = b.type,
             .bias = b.parameters.size() > 1,
             .relu = b.relu,
             .data = b.training && b.inputs[0].gradient != nullptr,

@@ -9,6 +9,7 @@
 namespace lpsgd::cpu {
 namespace {
 
+template <class T>
 class DropoutOp final : public Op {
  public:
   DropoutOp(Context& context, const Binding& b, double probability)
@@ -21,9 +22,10 @@ class DropoutOp final : public Op {
   }
 
   void forward(const Pass& pass) override {
-    const float* x = b_.inputs[0].value;
+    const T* x = as<T>(b_.inputs[0].value);
+    T* y = as<T>(b_.output);
     if (!pass.training) {
-      if (x != b_.output) std::copy_n(x, b_.elements(), b_.output);
+      if (x != y) std::copy_n(x, b_.elements(), y);
       return;
     }
     context_.parallel(b_.batch, [&](int, std::int64_t first, std::int64_t last) {
@@ -37,7 +39,7 @@ class DropoutOp final : public Op {
           for (std::int64_t i = 0; i < std::min<std::int64_t>(4, per_sample_ - e); ++i) {
             const bool keep = draw.x[i] >= limit_;
             kept_[static_cast<std::size_t>(at + i)] = keep;
-            b_.output[at + i] = keep ? x[at + i] * scale_ : 0.0f;
+            y[at + i] = narrow<T>(keep ? widen(x[at + i]) * scale_ : 0.0f);
           }
         }
       }
@@ -45,13 +47,14 @@ class DropoutOp final : public Op {
   }
 
   void backward() override {
-    float* dx = b_.inputs[0].gradient;
+    T* dx = as<T>(b_.inputs[0].gradient);
     if (!dx) return;
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        float g = b_.output_gradients[0][i];
-        for (std::size_t j = 1; j < b_.output_gradients.size(); ++j) g += b_.output_gradients[j][i];
-        dx[i] = kept_[static_cast<std::size_t>(i)] ? g * scale_ : 0.0f;
+        float g = widen(as<T>(b_.output_gradients[0])[i]);
+        for (std::size_t j = 1; j < b_.output_gradients.size(); ++j)
+          g += widen(as<T>(b_.output_gradients[j])[i]);
+        dx[i] = narrow<T>(kept_[static_cast<std::size_t>(i)] ? g * scale_ : 0.0f);
       }
     });
   }
@@ -68,7 +71,9 @@ class DropoutOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability) {
-  return std::make_unique<DropoutOp>(context, binding, probability);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<DropoutOp<T>>(context, binding, probability);
+  });
 }
 
 }  // namespace lpsgd::cpu

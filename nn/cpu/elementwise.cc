@@ -7,28 +7,32 @@ namespace lpsgd::cpu {
 namespace {
 
 /// Pointers moved to a thread's part. Small, so that a step allocates nothing.
+template <class T>
 class Terms {
  public:
-  Terms(const Context& context, std::vector<const float*> terms)
-      : terms_(std::move(terms)), moved_(static_cast<std::size_t>(context.threads), terms_) {}
-  const float* const* at(int thread, std::int64_t offset) {
-    std::vector<const float*>& out = moved_[static_cast<std::size_t>(thread)];
+  Terms(const Context& context, const std::vector<const void*>& terms) {
+    for (const void* term : terms) terms_.push_back(as<T>(term));
+    moved_.assign(static_cast<std::size_t>(context.threads), terms_);
+  }
+  const T* const* at(int thread, std::int64_t offset) {
+    std::vector<const T*>& out = moved_[static_cast<std::size_t>(thread)];
     for (std::size_t i = 0; i < terms_.size(); ++i) out[i] = terms_[i] + offset;
     return out.data();
   }
   int count() const { return static_cast<int>(terms_.size()); }
 
  private:
-  std::vector<const float*> terms_;
-  std::vector<std::vector<const float*>> moved_;
+  std::vector<const T*> terms_;
+  std::vector<std::vector<const T*>> moved_;
 };
 
-std::vector<const float*> input_values(const Binding& b) {
-  std::vector<const float*> out;
+std::vector<const void*> input_values(const Binding& b) {
+  std::vector<const void*> out;
   for (const InputView& in : b.inputs) out.push_back(in.value);
   return out;
 }
 
+template <class T>
 class ReluOp final : public Op {
  public:
   ReluOp(Context& context, const Binding& b)
@@ -38,41 +42,44 @@ class ReluOp final : public Op {
         gradients_(context, b.output_gradients) {}
   void forward(const Pass&) override {
     context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
-      context_.k.sum(inputs_.at(t, first), 1, b_.output + first, last - first, true);
+      context_.k.of<T>().sum(inputs_.at(t, first), 1, as<T>(b_.output) + first, last - first, true);
     });
   }
   void backward() override {
     context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
-      context_.k.masked_sum(gradients_.at(t, first), gradients_.count(), b_.output + first,
-                            b_.inputs[0].gradient + first, last - first);
+      context_.k.of<T>().masked_sum(gradients_.at(t, first), gradients_.count(), as<T>(b_.output) + first,
+                                    as<T>(b_.inputs[0].gradient) + first, last - first);
     });
   }
 
  private:
   Context& context_;
   Binding b_;
-  Terms inputs_, gradients_;
+  Terms<T> inputs_, gradients_;
 };
 
 /// Tanh, with derivative 1 - y^2, or the logistic sigmoid, with y - y^2.
+template <class T>
 class SmoothOp final : public Op {
  public:
   SmoothOp(Context& context, const Binding& b, Activation kind)
       : context_(context), b_(b), tanh_(kind == Activation::tanh) {}
   void forward(const Pass&) override {
-    const float* x = b_.inputs[0].value;
+    const T* x = as<T>(b_.inputs[0].value);
+    const ActivationKernels<T>& k = context_.k.of<T>();
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
-      (tanh_ ? context_.k.tanh : context_.k.sigmoid)(x + first, b_.output + first, last - first);
+      (tanh_ ? k.tanh : k.sigmoid)(x + first, as<T>(b_.output) + first, last - first);
     });
   }
   void backward() override {
-    float* dx = b_.inputs[0].gradient;
+    T* dx = as<T>(b_.inputs[0].gradient);
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        float g = b_.output_gradients[0][i];
-        for (std::size_t j = 1; j < b_.output_gradients.size(); ++j) g += b_.output_gradients[j][i];
-        const float y = b_.output[i];
-        dx[i] = g * ((tanh_ ? 1.0f : y) - y * y);
+        float g = widen(as<T>(b_.output_gradients[0])[i]);
+        for (std::size_t j = 1; j < b_.output_gradients.size(); ++j)
+          g += widen(as<T>(b_.output_gradients[j])[i]);
+        const float y = widen(as<T>(b_.output)[i]);
+        dx[i] = narrow<T>(g * ((tanh_ ? 1.0f : y) - y * y));
       }
     });
   }
@@ -83,6 +90,7 @@ class SmoothOp final : public Op {
   bool tanh_;
 };
 
+template <class T>
 class AddOp final : public Op {
  public:
   AddOp(Context& context, const Binding& b)
@@ -92,42 +100,46 @@ class AddOp final : public Op {
         gradients_(context, b.output_gradients) {}
   void forward(const Pass&) override {
     context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
-      context_.k.sum(inputs_.at(t, first), inputs_.count(), b_.output + first, last - first, b_.relu);
+      context_.k.of<T>().sum(inputs_.at(t, first), inputs_.count(), as<T>(b_.output) + first, last - first,
+                             b_.relu);
     });
   }
   void backward() override {
     context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
-      context_.k.masked_sum(gradients_.at(t, first), gradients_.count(),
-                            b_.relu ? b_.output + first : nullptr, b_.masked + first, last - first);
+      context_.k.of<T>().masked_sum(gradients_.at(t, first), gradients_.count(),
+                                    b_.relu ? as<T>(b_.output) + first : nullptr, as<T>(b_.masked) + first,
+                                    last - first);
     });
   }
 
  private:
   Context& context_;
   Binding b_;
-  Terms inputs_, gradients_;
+  Terms<T> inputs_, gradients_;
 };
 
+template <class T>
 class SumOp final : public Op {
  public:
-  SumOp(Context& context, float* into, std::vector<const float*> terms, const float* mask, std::int64_t n)
-      : context_(context), into_(into), terms_(context, std::move(terms)), mask_(mask), n_(n) {}
+  SumOp(Context& context, void* into, const std::vector<const void*>& terms, const void* mask, std::int64_t n)
+      : context_(context), into_(as<T>(into)), terms_(context, terms), mask_(as<T>(mask)), n_(n) {}
   void forward(const Pass&) override {
     context_.parallel(n_, [&](int t, std::int64_t first, std::int64_t last) {
-      context_.k.masked_sum(terms_.at(t, first), terms_.count(), mask_ ? mask_ + first : nullptr,
-                            into_ + first, last - first);
+      context_.k.of<T>().masked_sum(terms_.at(t, first), terms_.count(), mask_ ? mask_ + first : nullptr,
+                                    into_ + first, last - first);
     });
   }
   void backward() override { forward({}); }
 
  private:
   Context& context_;
-  float* into_;
-  Terms terms_;
-  const float* mask_;
+  T* into_;
+  Terms<T> terms_;
+  const T* mask_;
   std::int64_t n_;
 };
 
+template <class T>
 class ChannelsFirstOp final : public Op {
  public:
   ChannelsFirstOp(Context& context, const Binding& b) : context_(context), b_(b) {
@@ -136,13 +148,15 @@ class ChannelsFirstOp final : public Op {
     channels_ = in[2];
   }
   void forward(const Pass&) override {
-    each([&](std::int64_t nhwc, std::int64_t nchw) { b_.output[nchw] = b_.inputs[0].value[nhwc]; });
+    T* to = as<T>(b_.output);
+    const T* from = as<T>(b_.inputs[0].value);
+    each([&](std::int64_t nhwc, std::int64_t nchw) { to[nchw] = from[nhwc]; });
   }
   void backward() override {
     if (!b_.inputs[0].gradient) return;
-    each([&](std::int64_t nhwc, std::int64_t nchw) {
-      b_.inputs[0].gradient[nhwc] = b_.output_gradients[0][nchw];
-    });
+    T* to = as<T>(b_.inputs[0].gradient);
+    const T* from = as<T>(b_.output_gradients[0]);
+    each([&](std::int64_t nhwc, std::int64_t nchw) { to[nhwc] = from[nchw]; });
   }
 
  private:
@@ -164,21 +178,29 @@ class ChannelsFirstOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind) {
-  if (kind == Activation::relu) return std::make_unique<ReluOp>(context, binding);
-  return std::make_unique<SmoothOp>(context, binding, kind);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    if (kind == Activation::relu) return std::make_unique<ReluOp<T>>(context, binding);
+    return std::make_unique<SmoothOp<T>>(context, binding, kind);
+  });
 }
 
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding) {
-  return std::make_unique<AddOp>(context, binding);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<AddOp<T>>(context, binding);
+  });
 }
 
-std::unique_ptr<Op> make_sum(Context& context, float* into, std::vector<const float*> terms,
-                             const float* mask, std::int64_t n) {
-  return std::make_unique<SumOp>(context, into, std::move(terms), mask, n);
+std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into, std::vector<const void*> terms,
+                             const void* mask, std::int64_t n) {
+  return of_type(type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<SumOp<T>>(context, into, terms, mask, n);
+  });
 }
 
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding) {
-  return std::make_unique<ChannelsFirstOp>(context, binding);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<ChannelsFirstOp<T>>(context, binding);
+  });
 }
 
 }  // namespace lpsgd::cpu

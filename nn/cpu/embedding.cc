@@ -7,6 +7,7 @@
 namespace lpsgd::cpu {
 namespace {
 
+template <class T>
 class EmbeddingOp final : public Op {
  public:
   EmbeddingOp(Context& context, const Binding& b)
@@ -18,12 +19,12 @@ class EmbeddingOp final : public Op {
 
   void forward(const Pass&) override {
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
-      const float x = b_.inputs[0].value[i];
+      const float x = as<float>(b_.inputs[0].value)[i];
       if (!(x >= 0 && x < static_cast<float>(vocabulary_)))
         throw Error(fmt::format("a token is {}, but the vocabulary has {} words", x, vocabulary_));
       tokens_[i] = static_cast<std::int64_t>(x);
-      std::copy_n(b_.parameters[0].value + tokens_[i] * width_, width_,
-                  b_.output + static_cast<std::int64_t>(i) * width_);
+      context_.k.of<T>().narrow(b_.parameters[0].value + tokens_[i] * width_,
+                                as<T>(b_.output) + static_cast<std::int64_t>(i) * width_, width_);
     }
   }
 
@@ -34,9 +35,9 @@ class EmbeddingOp final : public Op {
     });
     context_.parallel(width_, [&](int, std::int64_t first, std::int64_t last) {
       for (std::size_t i = 0; i < tokens_.size(); ++i) {
-        const float* g = b_.output_gradients[0] + static_cast<std::int64_t>(i) * width_;
+        const T* g = as<T>(b_.output_gradients[0]) + static_cast<std::int64_t>(i) * width_;
         float* row = dw + tokens_[i] * width_;
-        for (std::int64_t c = first; c < last; ++c) row[c] += g[c];
+        for (std::int64_t c = first; c < last; ++c) row[c] += widen(g[c]);
       }
     });
   }
@@ -51,7 +52,9 @@ class EmbeddingOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding) {
-  return std::make_unique<EmbeddingOp>(context, binding);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<EmbeddingOp<T>>(context, binding);
+  });
 }
 
 }  // namespace lpsgd::cpu

@@ -24,6 +24,22 @@ inline Vector load(const float* p) {
 inline void store(float* p, Vector v) {
   *reinterpret_cast<Vector*>(p) = v;
 }
+
+typedef std::uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
+typedef std::uint32_t Words __attribute__((vector_size(64)));
+
+inline Vector load(const Bf16* p) {
+  const Halves halves = *reinterpret_cast<const Halves*>(p);
+  return reinterpret_cast<Vector>(__builtin_convertvector(halves, Words) << 16);
+}
+/// As narrow<Bf16>() of core/data_type.h does it.
+inline void store(Bf16* p, Vector v) {
+  const Words bits = reinterpret_cast<Words>(v);
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words out = v != v ? Words{} + 0x7fc0u : rounded;
+  *reinterpret_cast<Halves*>(p) = __builtin_convertvector(out, Halves);
+}
+
 // A NaN passes both.
 inline Vector relu_of(Vector v) {
   return v < 0.0f ? Vector{} : v;
@@ -91,14 +107,26 @@ inline V tanh_of(V x) {
 /// One lane or sixteen: the loops below are written once over both.
 struct Wide {
   using V = Vector;
-  static V get(const float* p) { return load(p); }
-  static void put(float* p, V v) { store(p, v); }
+  template <class T>
+  static V get(const T* p) {
+    return load(p);
+  }
+  template <class T>
+  static void put(T* p, V v) {
+    store(p, v);
+  }
   static constexpr std::int64_t n = lanes;
 };
 struct Narrow {
   using V = float;
-  static V get(const float* p) { return *p; }
-  static void put(float* p, V v) { *p = v; }
+  template <class T>
+  static V get(const T* p) {
+    return lpsgd::widen(*p);
+  }
+  template <class T>
+  static void put(T* p, V v) {
+    *p = lpsgd::narrow<T>(v);
+  }
   static constexpr std::int64_t n = 1;
 };
 
@@ -111,7 +139,8 @@ inline void over_channels(std::int64_t width, const Body& body) {
   for (; c < width; ++c) body.template operator()<1, Narrow>(c);
 }
 
-void row_moments(const float* x, std::int64_t rows, std::int64_t width, float* sum, float* m2) {
+template <class T>
+void row_moments(const T* x, std::int64_t rows, std::int64_t width, float* sum, float* m2) {
   const float count = static_cast<float>(rows);
   over_channels(width, [&]<int N, class L>(std::int64_t c) {
     typename L::V s[N] = {}, q[N] = {};
@@ -132,8 +161,8 @@ void row_moments(const float* x, std::int64_t rows, std::int64_t width, float* s
   });
 }
 
-template <bool with_residual, bool relu>
-void normalize_as(const float* x, const float* residual, float* y, std::int64_t rows, std::int64_t width,
+template <bool with_residual, bool relu, class T>
+void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
                   NormConstants k) {
   over_channels(width, [&]<int N, class L>(std::int64_t c) {
     typename L::V mean[N], scale[N], shift[N];
@@ -154,17 +183,18 @@ void normalize_as(const float* x, const float* residual, float* y, std::int64_t 
   });
 }
 
-void normalize(const float* x, const float* residual, float* y, std::int64_t rows, std::int64_t width,
-               NormConstants k, bool relu) {
+template <class T>
+void normalize(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width, NormConstants k,
+               bool relu) {
   if (residual)
-    (relu ? normalize_as<true, true> : normalize_as<true, false>)(x, residual, y, rows, width, k);
+    (relu ? normalize_as<true, true, T> : normalize_as<true, false, T>)(x, residual, y, rows, width, k);
   else
-    (relu ? normalize_as<false, true> : normalize_as<false, false>)(x, residual, y, rows, width, k);
+    (relu ? normalize_as<false, true, T> : normalize_as<false, false, T>)(x, residual, y, rows, width, k);
 }
 
-template <bool relu>
-void norm_gradient_sums_as(const float* g, const float* x, std::int64_t rows, std::int64_t width,
-                           NormConstants k, float* sum_g, float* sum_gx) {
+template <bool relu, class T>
+void norm_gradient_sums_as(const T* g, const T* x, std::int64_t rows, std::int64_t width, NormConstants k,
+                           float* sum_g, float* sum_gx) {
   over_channels(width, [&]<int N, class L>(std::int64_t c) {
     typename L::V mean[N], scale[N], shift[N], a[N] = {}, b[N] = {};
     for (int j = 0; j < N; ++j) {
@@ -189,14 +219,16 @@ void norm_gradient_sums_as(const float* g, const float* x, std::int64_t rows, st
   });
 }
 
-void norm_gradient_sums(const float* g, const float* x, std::int64_t rows, std::int64_t width,
-                        NormConstants k, bool relu, float* sum_g, float* sum_gx) {
-  (relu ? norm_gradient_sums_as<true> : norm_gradient_sums_as<false>)(g, x, rows, width, k, sum_g, sum_gx);
+template <class T>
+void norm_gradient_sums(const T* g, const T* x, std::int64_t rows, std::int64_t width, NormConstants k,
+                        bool relu, float* sum_g, float* sum_gx) {
+  (relu ? norm_gradient_sums_as<true, T> : norm_gradient_sums_as<false, T>)(g, x, rows, width, k, sum_g,
+                                                                            sum_gx);
 }
 
-template <bool relu>
-void norm_gradient_as(const float* g, const float* x, float* dx, std::int64_t rows, std::int64_t width,
-                      NormConstants k, const float* g_mean, const float* slope) {
+template <bool relu, class T>
+void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, NormConstants k,
+                      const float* g_mean, const float* slope) {
   over_channels(width, [&]<int N, class L>(std::int64_t c) {
     typename L::V mean[N], scale[N], shift[N], gm[N], sl[N];
     for (int j = 0; j < N; ++j) {
@@ -218,9 +250,10 @@ void norm_gradient_as(const float* g, const float* x, float* dx, std::int64_t ro
   });
 }
 
-void norm_gradient(const float* g, const float* x, float* dx, std::int64_t rows, std::int64_t width,
-                   NormConstants k, bool relu, const float* g_mean, const float* slope) {
-  (relu ? norm_gradient_as<true> : norm_gradient_as<false>)(g, x, dx, rows, width, k, g_mean, slope);
+template <class T>
+void norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, NormConstants k,
+                   bool relu, const float* g_mean, const float* slope) {
+  (relu ? norm_gradient_as<true, T> : norm_gradient_as<false, T>)(g, x, dx, rows, width, k, g_mean, slope);
 }
 
 /// Calls body(Lane, i) for every block of Lane::n values.
@@ -231,9 +264,20 @@ inline void over_values(std::int64_t n, const Body& body) {
   for (; i < n; ++i) body.template operator()<Narrow>(i);
 }
 
-template <int count>
-void sum_as(const float* const* terms, int any, float* out, std::int64_t n, bool relu) {
-  const float* t[count > 0 ? count : 1];
+template <class T>
+void widen(const T* x, float* y, std::int64_t n) {
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, L::get(x + i)); });
+}
+
+template <class T>
+void narrow(const float* x, T* y, std::int64_t n) {
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, L::get(x + i)); });
+}
+
+/// body(Lane, i, sum of the terms' values at i); for one or two terms their addresses stay in registers.
+template <int count, class T, class Body>
+void each_sum_as(const T* const* terms, int any, std::int64_t n, const Body& body) {
+  const T* t[count > 0 ? count : 1];
   for (int j = 0; j < count; ++j) t[j] = terms[j];
   over_values(n, [&]<class L>(std::int64_t i) {
     typename L::V v;
@@ -244,37 +288,36 @@ void sum_as(const float* const* terms, int any, float* out, std::int64_t n, bool
       v = L::get(terms[0] + i);
       for (int j = 1; j < any; ++j) v += L::get(terms[j] + i);
     }
-    L::put(out + i, relu ? relu_of(v) : v);
+    body.template operator()<L>(i, v);
   });
 }
 
-void sum(const float* const* terms, int count, float* out, std::int64_t n, bool relu) {
-  (count == 1 ? sum_as<1> : count == 2 ? sum_as<2> : sum_as<0>)(terms, count, out, n, relu);
+template <class T, class Body>
+void each_sum(const T* const* terms, int count, std::int64_t n, const Body& body) {
+  if (count == 1)
+    each_sum_as<1>(terms, count, n, body);
+  else if (count == 2)
+    each_sum_as<2>(terms, count, n, body);
+  else
+    each_sum_as<0>(terms, count, n, body);
 }
 
-template <int count>
-void masked_sum_as(const float* const* terms, int any, const float* y, float* out, std::int64_t n) {
-  const float* t[count > 0 ? count : 1];
-  for (int j = 0; j < count; ++j) t[j] = terms[j];
-  over_values(n, [&]<class L>(std::int64_t i) {
-    typename L::V v;
-    if constexpr (count > 0) {
-      v = L::get(t[0] + i);
-      for (int j = 1; j < count; ++j) v += L::get(t[j] + i);
-    } else {
-      v = L::get(terms[0] + i);
-      for (int j = 1; j < any; ++j) v += L::get(terms[j] + i);
-    }
-    L::put(out + i, where_positive(L::get(y + i), v));
-  });
+template <class T>
+void sum(const T* const* terms, int count, T* out, std::int64_t n, bool relu) {
+  if (relu)
+    each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, relu_of(v)); });
+  else
+    each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, v); });
 }
 
-void masked_sum(const float* const* terms, int count, const float* y, float* out, std::int64_t n) {
-  if (!y) {
+template <class T>
+void masked_sum(const T* const* terms, int count, const T* y, T* out, std::int64_t n) {
+  if (!y)
     sum(terms, count, out, n, false);
-    return;
-  }
-  (count == 1 ? masked_sum_as<1> : count == 2 ? masked_sum_as<2> : masked_sum_as<0>)(terms, count, y, out, n);
+  else
+    each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) {
+      L::put(out + i, where_positive(L::get(y + i), v));
+    });
 }
 
 inline Integers splat(Vector, std::int32_t i) {
@@ -290,8 +333,9 @@ inline void put_integers(std::int32_t* p, std::int32_t v) {
   *p = v;
 }
 
-void largest(const float* const* pixels, const std::int32_t* numbers, std::int64_t count,
-             std::int64_t channels, float* out, std::int32_t* place) {
+template <class T>
+void largest(const T* const* pixels, const std::int32_t* numbers, std::int64_t count, std::int64_t channels,
+             T* out, std::int32_t* place) {
   over_values(channels, [&]<class L>(std::int64_t c) {
     typename L::V best = L::get(pixels[0] + c);
     auto where = splat(best, numbers[0]);
@@ -306,11 +350,13 @@ void largest(const float* const* pixels, const std::int32_t* numbers, std::int64
   });
 }
 
-void sigmoid(const float* x, float* y, std::int64_t n) {
+template <class T>
+void sigmoid(const T* x, T* y, std::int64_t n) {
   over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, sigmoid_of(L::get(x + i))); });
 }
 
-void tanh(const float* x, float* y, std::int64_t n) {
+template <class T>
+void tanh(const T* x, T* y, std::int64_t n) {
   over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, tanh_of(L::get(x + i))); });
 }
 
@@ -321,7 +367,8 @@ double exponentials(const float* x, float top, float* out, std::int64_t n) {
   return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));
 }
 
-void lstm_cell(float* gates, const float* before, float* c, float* output, std::int64_t cells) {
+template <class T>
+void lstm_cell(float* gates, const float* before, float* c, T* output, std::int64_t cells) {
   over_values(cells, [&]<class L>(std::int64_t j) {
     const typename L::V i = sigmoid_of(L::get(gates + j)), f = sigmoid_of(L::get(gates + cells + j)),
                         g = tanh_of(L::get(gates + 2 * cells + j)),
@@ -337,17 +384,18 @@ void lstm_cell(float* gates, const float* before, float* c, float* output, std::
   });
 }
 
-void lstm_cell_gradient(float* gates, const float* before, const float* c, const float* output_gradient,
-                        float* dc, std::int64_t cells) {
+template <class T>
+void lstm_cell_gradient(const float* gates, const float* before, const float* c, const T* output_gradient,
+                        float* dc, T* sums_gradient, std::int64_t cells) {
   over_values(cells, [&]<class L>(std::int64_t j) {
     const typename L::V i = L::get(gates + j), f = L::get(gates + cells + j),
                         g = L::get(gates + 2 * cells + j), o = L::get(gates + 3 * cells + j),
                         dy = L::get(output_gradient + j), y = tanh_of(L::get(c + j));
     const typename L::V d = L::get(dc + j) + dy * o * (1.0f - y * y);
-    L::put(gates + j, d * g * i * (1.0f - i));
-    L::put(gates + cells + j, before ? d * L::get(before + j) * f * (1.0f - f) : d - d);
-    L::put(gates + 2 * cells + j, d * i * (1.0f - g * g));
-    L::put(gates + 3 * cells + j, dy * y * o * (1.0f - o));
+    L::put(sums_gradient + j, d * g * i * (1.0f - i));
+    L::put(sums_gradient + cells + j, before ? d * L::get(before + j) * f * (1.0f - f) : d - d);
+    L::put(sums_gradient + 2 * cells + j, d * i * (1.0f - g * g));
+    L::put(sums_gradient + 3 * cells + j, dy * y * o * (1.0f - o));
     L::put(dc + j, d * f);
   });
 }
@@ -383,24 +431,30 @@ struct LrnScratch {
 };
 
 /// a = k + scale * window's sum of squares; b = a^-beta.
-void lrn_row(const float* x, std::int64_t width, LrnConstants k, const LrnScratch& s) {
+template <class T>
+void lrn_row(const T* x, std::int64_t width, LrnConstants k, const LrnScratch& s) {
   float* squares = s.bordered + k.size / 2;
-  for (std::int64_t c = 0; c < width; ++c) squares[c] = x[c] * x[c];
+  over_values(width, [&]<class L>(std::int64_t c) {
+    const typename L::V v = L::get(x + c);
+    L::put(squares + c, v * v);
+  });
   window_sums(s.bordered, s.a, width, k.size);
   for (std::int64_t c = 0; c < width; ++c) s.a[c] = s.a[c] * k.scale + k.k;
   negative_power(s.a, s.b, width, k.beta);
 }
 
-void lrn(const float* x, float* y, std::int64_t rows, std::int64_t width, LrnConstants k, float* scratch) {
+template <class T>
+void lrn(const T* x, T* y, std::int64_t rows, std::int64_t width, LrnConstants k, float* scratch) {
   const LrnScratch s(scratch, width, k.size);
   for (; rows > 0; --rows, x += width, y += width) {
     lrn_row(x, width, k, s);
-    for (std::int64_t c = 0; c < width; ++c) y[c] = x[c] * s.b[c];
+    over_values(width, [&]<class L>(std::int64_t c) { L::put(y + c, L::get(x + c) * L::get(s.b + c)); });
   }
 }
 
-void lrn_gradient(const float* g, const float* x, float* dx, std::int64_t rows, std::int64_t width,
-                  LrnConstants k, float* scratch) {
+template <class T>
+void lrn_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, LrnConstants k,
+                  float* scratch) {
   const LrnScratch s(scratch, width, k.size);
   float* terms =
       s.bordered + (k.size - 1) / 2;  // c lies in the windows of c - (size - 1) / 2 to c + size / 2
@@ -409,9 +463,13 @@ void lrn_gradient(const float* g, const float* x, float* dx, std::int64_t rows, 
     std::fill(s.bordered, s.bordered + width + k.size, 0.0f);
     lrn_row(x, width, k, s);
     std::fill(s.bordered, s.bordered + width + k.size, 0.0f);
-    for (std::int64_t c = 0; c < width; ++c) terms[c] = g[c] * x[c] * s.b[c] / s.a[c];
+    over_values(width, [&]<class L>(std::int64_t c) {
+      L::put(terms + c, L::get(g + c) * L::get(x + c) * L::get(s.b + c) / L::get(s.a + c));
+    });
     window_sums(s.bordered, s.c, width, k.size);
-    for (std::int64_t c = 0; c < width; ++c) dx[c] = g[c] * s.b[c] - factor * x[c] * s.c[c];
+    over_values(width, [&]<class L>(std::int64_t c) {
+      L::put(dx + c, L::get(g + c) * L::get(s.b + c) - factor * L::get(x + c) * L::get(s.c + c));
+    });
   }
 }
 
@@ -426,24 +484,16 @@ void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu,
   });
 }
 
+template <class T>
+constexpr ActivationKernels<T> activation_kernels{
+    widen<T>,         narrow<T>,    row_moments<T>,        normalize<T>, norm_gradient_sums<T>,
+    norm_gradient<T>, sum<T>,       masked_sum<T>,         largest<T>,   sigmoid<T>,
+    tanh<T>,          lstm_cell<T>, lstm_cell_gradient<T>, lrn<T>,       lrn_gradient<T>};
+
 }  // namespace
 
 extern const Kernels LPSGD_KERNELS;
-const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS),
-                            row_moments,
-                            normalize,
-                            norm_gradient_sums,
-                            norm_gradient,
-                            sum,
-                            masked_sum,
-                            largest,
-                            sigmoid,
-                            tanh,
-                            exponentials,
-                            lstm_cell,
-                            lstm_cell_gradient,
-                            lrn,
-                            lrn_gradient,
-                            sgd};
+const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS), activation_kernels<float>, activation_kernels<Bf16>,
+                            exponentials, sgd};
 
 }  // namespace lpsgd::cpu

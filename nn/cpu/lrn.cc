@@ -4,6 +4,7 @@
 namespace lpsgd::cpu {
 namespace {
 
+template <class T>
 class LrnOp final : public Op {
  public:
   LrnOp(Context& context, const Binding& b, const LrnDesc& desc)
@@ -17,8 +18,8 @@ class LrnOp final : public Op {
   void forward(const Pass&) override {
     context_.parallel(pixels_, [&](int thread, std::int64_t first, std::int64_t last) {
       const std::int64_t at = first * channels_;
-      context_.k.lrn(b_.inputs[0].value + at, b_.output + at, last - first, channels_, constants_,
-                     scratch(thread));
+      context_.k.of<T>().lrn(as<T>(b_.inputs[0].value) + at, as<T>(b_.output) + at, last - first, channels_,
+                             constants_, scratch(thread));
     });
   }
 
@@ -26,9 +27,9 @@ class LrnOp final : public Op {
     if (!b_.inputs[0].gradient) return;
     context_.parallel(pixels_, [&](int thread, std::int64_t first, std::int64_t last) {
       const std::int64_t at = first * channels_;
-      context_.k.lrn_gradient(b_.output_gradients[0] + at, b_.inputs[0].value + at,
-                              b_.inputs[0].gradient + at, last - first, channels_, constants_,
-                              scratch(thread));
+      context_.k.of<T>().lrn_gradient(as<T>(b_.output_gradients[0]) + at, as<T>(b_.inputs[0].value) + at,
+                                      as<T>(b_.inputs[0].gradient) + at, last - first, channels_, constants_,
+                                      scratch(thread));
     });
   }
 
@@ -45,7 +46,9 @@ class LrnOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc) {
-  return std::make_unique<LrnOp>(context, binding, desc);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<LrnOp<T>>(context, binding, desc);
+  });
 }
 
 }  // namespace lpsgd::cpu

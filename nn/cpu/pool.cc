@@ -1,66 +1,80 @@
 // Max and average pooling in NHWC. Max pooling remembers the place of each maximum (the first among equals;
-// a NaN wins), so backward adds each gradient in one place.
+// a NaN wins), so backward adds each gradient in one place. Sums are taken in float32.
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
 namespace {
 
+template <class T>
 class PoolOp final : public Op {
  public:
   PoolOp(Context& context, const Binding& b, const PoolDesc& desc)
-      : context_(context), b_(b), desc_(desc), in_(b.inputs[0].shape), out_(b.shape), channels_(in_[2]) {
+      : context_(context),
+        k_(context.k.of<T>()),
+        b_(b),
+        desc_(desc),
+        in_(b.inputs[0].shape),
+        out_(b.shape),
+        channels_(in_[2]) {
     if (desc.kind == PoolDesc::Kind::max && b.training)
       places_ = Buffer<std::int32_t>(static_cast<std::size_t>(b.elements()));
-    pixels_.resize(static_cast<std::size_t>(context.threads));
-    for (WindowPixels& p : pixels_) {
-      p.values.resize(static_cast<std::size_t>(desc.kernel.h * desc.kernel.w));
-      p.numbers.resize(p.values.size());
+    workers_.resize(static_cast<std::size_t>(context.threads));
+    for (Worker& w : workers_) {
+      w.values.resize(static_cast<std::size_t>(desc.kernel.h * desc.kernel.w));
+      w.numbers.resize(w.values.size());
+      const bool image = b.training && !std::is_same_v<T, float>;
+      w.sums = Buffer<float>(static_cast<std::size_t>(image ? in_[0] * in_[1] * channels_ : channels_));
     }
   }
 
   void forward(const Pass&) override {
-    const float* x = b_.inputs[0].value;
+    const T* x = as<T>(b_.inputs[0].value);
     context_.parallel(b_.batch * out_[0], [&](int thread, std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
-        const float* image = x + row / out_[0] * in_[0] * in_[1] * channels_;
+        const T* image = x + row / out_[0] * in_[0] * in_[1] * channels_;
         for (std::int64_t ow = 0; ow < out_[1]; ++ow) {
           const Window w = window(row % out_[0], ow);
           const std::int64_t at = (row * out_[1] + ow) * channels_;
           if (desc_.kind == PoolDesc::Kind::max)
-            largest(image, w, at, pixels_[static_cast<std::size_t>(thread)]);
+            largest(image, w, at, worker(thread));
           else
-            mean(image, w, b_.output + at);
+            mean(image, w, worker(thread).sums.data(), as<T>(b_.output) + at);
         }
       }
     });
   }
 
   void backward() override {
-    float* dx = b_.inputs[0].gradient;
-    if (!dx) return;
-    const float* g = b_.output_gradients[0];
+    T* gradient = as<T>(b_.inputs[0].gradient);
+    if (!gradient) return;
+    const T* g = as<T>(b_.output_gradients[0]);
     const std::int64_t image = in_[0] * in_[1] * channels_;
-    context_.parallel(b_.batch, [&](int, std::int64_t first, std::int64_t last) {
-      std::fill(dx + first * image, dx + last * image, 0.0f);
+    context_.parallel(b_.batch, [&](int thread, std::int64_t first, std::int64_t last) {
       for (std::int64_t n = first; n < last; ++n) {
+        float* dx = nullptr;
+        if constexpr (std::is_same_v<T, float>)
+          dx = gradient + n * image;
+        else
+          dx = worker(thread).sums.data();
+        std::fill_n(dx, image, 0.0f);
         for (std::int64_t oh = 0; oh < out_[0]; ++oh) {
           for (std::int64_t ow = 0; ow < out_[1]; ++ow) {
             const std::int64_t at = ((n * out_[0] + oh) * out_[1] + ow) * channels_;
             if (desc_.kind == PoolDesc::Kind::max) {
               const std::int32_t* place = places_.data() + at;
-              for (std::int64_t c = 0; c < channels_; ++c)
-                dx[n * image + place[c] * channels_ + c] += g[at + c];
+              for (std::int64_t c = 0; c < channels_; ++c) dx[place[c] * channels_ + c] += widen(g[at + c]);
             } else {
               const Window w = window(oh, ow);
               for (std::int64_t h = w.h0; h < w.h1; ++h) {
                 for (std::int64_t col = w.w0; col < w.w1; ++col) {
-                  float* to = dx + n * image + (h * in_[1] + col) * channels_;
-                  for (std::int64_t c = 0; c < channels_; ++c) to[c] += g[at + c] / w.divisor;
+                  float* to = dx + (h * in_[1] + col) * channels_;
+                  for (std::int64_t c = 0; c < channels_; ++c) to[c] += widen(g[at + c]) / w.divisor;
                 }
               }
             }
           }
         }
+        if constexpr (!std::is_same_v<T, float>) k_.narrow(dx, gradient + n * image, image);
       }
     });
   }
@@ -71,11 +85,14 @@ class PoolOp final : public Op {
     float divisor;
   };
 
-  /// A window's pixels: where their channels lie, and their numbers in the image.
-  struct WindowPixels {
-    std::vector<const float*> values;
+  /// A thread's memory.
+  struct Worker {
+    // A window's pixels: where their channels lie, and their numbers in the image.
+    std::vector<const T*> values;
     std::vector<std::int32_t> numbers;
+    Buffer<float> sums;  // of a pixel's channels; of an image's gradient where that is not float32 itself
   };
+  Worker& worker(int thread) { return workers_[static_cast<std::size_t>(thread)]; }
 
   Window window(std::int64_t oh, std::int64_t ow) const {
     const std::int64_t h = oh * desc_.stride.h - desc_.pad.h, w = ow * desc_.stride.w - desc_.pad.w;
@@ -89,18 +106,18 @@ class PoolOp final : public Op {
     return out;
   }
 
-  void mean(const float* image, const Window& w, float* out) const {
-    std::fill(out, out + channels_, 0.0f);
+  void mean(const T* image, const Window& w, float* sums, T* out) const {
+    std::fill_n(sums, channels_, 0.0f);
     for (std::int64_t h = w.h0; h < w.h1; ++h) {
       for (std::int64_t col = w.w0; col < w.w1; ++col) {
-        const float* x = image + (h * in_[1] + col) * channels_;
-        for (std::int64_t c = 0; c < channels_; ++c) out[c] += x[c];
+        const T* x = image + (h * in_[1] + col) * channels_;
+        for (std::int64_t c = 0; c < channels_; ++c) sums[c] += widen(x[c]);
       }
     }
-    for (std::int64_t c = 0; c < channels_; ++c) out[c] /= w.divisor;
+    for (std::int64_t c = 0; c < channels_; ++c) out[c] = narrow<T>(sums[c] / w.divisor);
   }
 
-  void largest(const float* image, const Window& w, std::int64_t at, WindowPixels& pixels) {
+  void largest(const T* image, const Window& w, std::int64_t at, Worker& pixels) {
     std::size_t count = 0;
     for (std::int64_t h = w.h0; h < w.h1; ++h) {
       for (std::int64_t col = w.w0; col < w.w1; ++col, ++count) {
@@ -109,23 +126,26 @@ class PoolOp final : public Op {
         pixels.numbers[count] = static_cast<std::int32_t>(pixel);
       }
     }
-    context_.k.largest(pixels.values.data(), pixels.numbers.data(), static_cast<std::int64_t>(count),
-                       channels_, b_.output + at, places_.empty() ? nullptr : places_.data() + at);
+    k_.largest(pixels.values.data(), pixels.numbers.data(), static_cast<std::int64_t>(count), channels_,
+               as<T>(b_.output) + at, places_.empty() ? nullptr : places_.data() + at);
   }
 
   Context& context_;
+  const ActivationKernels<T>& k_;
   Binding b_;
   PoolDesc desc_;
   Shape in_, out_;
   std::int64_t channels_;
   Buffer<std::int32_t> places_;
-  std::vector<WindowPixels> pixels_;  // per thread
+  std::vector<Worker> workers_;
 };
 
 }  // namespace
 
 std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc) {
-  return std::make_unique<PoolOp>(context, binding, desc);
+  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<PoolOp<T>>(context, binding, desc);
+  });
 }
 
 }  // namespace lpsgd::cpu

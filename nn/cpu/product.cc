@@ -11,36 +11,36 @@ constexpr auto plain_tag = memory::format_tag::ab;
 /// oneDNN 2.6, 9216 x 4096: the two meet at 56 rows).
 constexpr std::int64_t rows_worth_a_reorder = 64;
 
-void point(Call& call, int argument, const float* data) {
-  call.arguments.at(argument).set_data_handle(const_cast<float*>(data));
+void point(Call& call, int argument, const void* data) {
+  call.arguments.at(argument).set_data_handle(const_cast<void*>(data));
 }
 
 }  // namespace
 
 Product::Product(Context& context, const ProductDesc& d, const float* weights, const float* bias)
     : context_(context) {
-  const memory::desc plain_src({d.rows, d.in}, f32, plain_tag), dst({d.rows, d.out}, f32, plain_tag);
-  const memory::desc src = with_type(plain_src, context.compute), diff_dst = with_type(dst, context.compute);
+  const auto type = dnnl_type(d.type);
+  const memory::desc src({d.rows, d.in}, type, plain_tag), dst({d.rows, d.out}, dnnl_type(d.sums), plain_tag),
+      diff_dst({d.rows, d.out}, type, plain_tag);
   const memory::desc plain({d.out, d.in}, f32, plain_tag);
-  const bool as_it_is = context.compute == f32 && d.rows < rows_worth_a_reorder;
-  const memory::desc any({d.out, d.in}, context.compute, as_it_is ? plain_tag : memory::format_tag::any);
+  const bool as_it_is = type == f32 && d.rows < rows_worth_a_reorder;
+  const auto tag = as_it_is ? plain_tag : memory::format_tag::any;
+  const memory::desc any({d.out, d.in}, type, tag), any_gradient({d.out, d.in}, f32, tag);
   const memory::desc bias_desc = d.bias ? memory::desc({d.out}, f32, memory::format_tag::a) : memory::desc();
   const dnnl::primitive_attr attr = user_scratchpad();
   const auto unset = [&](const memory::desc& md) { return memory(md, context.engine, DNNL_MEMORY_NONE); };
-  x_ = Operand(context, plain_src, nullptr, false);
-  if (d.data || d.gradient) dy_ = Operand(context, dst, nullptr, true);
   const memory plain_weights = view(context, plain, weights);
 
   const dnnl::inner_product_forward::primitive_desc forward(
       {dnnl::prop_kind::forward_training, src, any, bias_desc, dst}, user_scratchpad(d.relu, d.accumulate),
       context.engine);
   dnnl::inner_product_backward_data::primitive_desc data;
-  if (d.data) data = {{plain_src, any, diff_dst}, attr, context.engine, forward};
+  if (d.data) data = {{src, any, diff_dst}, attr, context.engine, forward};
   const bool shared = d.forward && d.data && data.weights_desc() == forward.weights_desc();
   if (d.forward) {
     forward_weights_ = to_kept(context, plain_weights, forward.weights_desc());
     forward_ = {dnnl::inner_product_forward(forward),
-                {{DNNL_ARG_SRC, x_.memory()},
+                {{DNNL_ARG_SRC, unset(src)},
                  {DNNL_ARG_WEIGHTS, forward_weights_.preferred},
                  {DNNL_ARG_DST, unset(dst)},
                  {DNNL_ARG_SCRATCHPAD, context.scratchpad(forward.scratchpad_desc())}}};
@@ -50,44 +50,40 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
     data_weights_ = shared ? ReorderedWeights{forward_weights_.preferred, {}}
                            : to_kept(context, plain_weights, data.weights_desc());
     data_ = {dnnl::inner_product_backward_data(data),
-             {{DNNL_ARG_DIFF_DST, dy_.memory()},
+             {{DNNL_ARG_DIFF_DST, unset(diff_dst)},
               {DNNL_ARG_WEIGHTS, data_weights_.preferred},
-              {DNNL_ARG_DIFF_SRC, unset(plain_src)},
+              {DNNL_ARG_DIFF_SRC, unset(src)},
               {DNNL_ARG_SCRATCHPAD, context.scratchpad(data.scratchpad_desc())}}};
   }
   if (d.gradient) {
     const dnnl::inner_product_backward_weights::primitive_desc gradient(
-        {src, with_type(any, f32), bias_desc, diff_dst}, attr, context.engine, forward);
+        {src, any_gradient, bias_desc, diff_dst}, attr, context.engine, forward);
     plain_gradient_ = unset(plain);
     gradient_weights_ = from_preferred(context, plain_gradient_, gradient.diff_weights_desc());
     gradient_ = {dnnl::inner_product_backward_weights(gradient),
-                 {{DNNL_ARG_SRC, x_.memory()},
-                  {DNNL_ARG_DIFF_DST, dy_.memory()},
+                 {{DNNL_ARG_SRC, unset(src)},
+                  {DNNL_ARG_DIFF_DST, unset(diff_dst)},
                   {DNNL_ARG_DIFF_WEIGHTS, gradient_weights_.preferred},
                   {DNNL_ARG_SCRATCHPAD, context.scratchpad(gradient.scratchpad_desc())}}};
     if (d.bias) gradient_.arguments[DNNL_ARG_DIFF_BIAS] = unset(bias_desc);
   }
 }
 
-void Product::forward(const float* x, float* y) {
-  x_.point(x);
-  x_.convert(context_.stream);
+void Product::forward(const void* x, void* y) {
+  point(forward_, DNNL_ARG_SRC, x);
   point(forward_, DNNL_ARG_DST, y);
   forward_.run(context_.stream);
 }
 
-void Product::input_gradient(const float* dy, float* dx) {
-  dy_.point(dy);
-  dy_.convert(context_.stream);
+void Product::input_gradient(const void* dy, void* dx) {
+  point(data_, DNNL_ARG_DIFF_DST, dy);
   point(data_, DNNL_ARG_DIFF_SRC, dx);
   data_.run(context_.stream);
 }
 
-void Product::weight_gradient(const float* x, const float* dy, float* dw, float* db) {
-  x_.point(x);
-  x_.convert(context_.stream);
-  dy_.point(dy);
-  dy_.convert(context_.stream);
+void Product::weight_gradient(const void* x, const void* dy, float* dw, float* db) {
+  point(gradient_, DNNL_ARG_SRC, x);
+  point(gradient_, DNNL_ARG_DIFF_DST, dy);
   plain_gradient_.set_data_handle(dw);
   if (gradient_.arguments.contains(DNNL_ARG_DIFF_BIAS)) point(gradient_, DNNL_ARG_DIFF_BIAS, db);
   gradient_.run(context_.stream);

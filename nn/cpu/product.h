@@ -8,6 +8,8 @@ namespace lpsgd::cpu {
 
 struct ProductDesc {
   std::int64_t rows = 0, in = 0, out = 0;
+  DataType type = DataType::f32;  // of x, its gradient, and y's gradient
+  DataType sums = DataType::f32;  // of y
   bool bias = false, relu = false;
   bool accumulate = false;  // y += x W^T
   bool forward = true;      // forward() will be called
@@ -22,16 +24,15 @@ class Product {
   Product(Context& context, const ProductDesc& desc, const float* weights, const float* bias);
   void prepare_forward() { forward_weights_.reorder.run(context_.stream); }
   /// x (rows, in), y (rows, out).
-  void forward(const float* x, float* y);
+  void forward(const void* x, void* y);
   void prepare_input_gradient() { data_weights_.reorder.run(context_.stream); }
   /// dx (rows, in) = dy (rows, out) W.
-  void input_gradient(const float* dy, float* dx);
+  void input_gradient(const void* dy, void* dx);
   /// dw (out, in) = dy^T x, and db (out) = the sum of dy's rows where the product has a bias.
-  void weight_gradient(const float* x, const float* dy, float* dw, float* db);
+  void weight_gradient(const void* x, const void* dy, float* dw, float* db);
 
  private:
   Context& context_;
-  Operand x_, dy_;
   ReorderedWeights forward_weights_, data_weights_, gradient_weights_;
   Call forward_, data_, gradient_;
   dnnl::memory plain_gradient_;

@@ -26,6 +26,7 @@ class EmbeddingLayer final : public Layer {
   std::vector<ParameterSpec> parameters() const override {
     return {{"weight", TensorKind::embedding, {vocabulary_, dimension_}, {Init::Kind::normal, deviation_}}};
   }
+  bool reads_tokens() const override { return true; }
   bool backward_reads_input() const override { return false; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.embedding(binding);
