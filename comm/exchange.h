@@ -15,6 +15,7 @@
 
 #include "comm/transport.h"
 #include "core/config.h"
+#include "core/device.h"
 #include "core/tensor_info.h"
 #include "quant/codec.h"
 
@@ -33,6 +34,9 @@ struct ExchangeOptions {
   int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
   bool measure_error = false;          // fill ExchangeStats::errors
   Trace* trace = nullptr;              // where spans go, if anywhere; outlives the exchange
+
+  Device device;       // where the gradients lie and are coded
+  StreamView compute;  // of a CUDA device: the stream that writes and reads the gradients
 };
 
 /// Sums of squares over the steps and values of one tensor on this rank, round 1: what was coded is gradient

@@ -28,7 +28,10 @@ void InputFeed::upload(void* to, DataType type, std::span<const float> from) {
   if (!staging_ || staging_->bytes() < from.size_bytes()) {
     context_.stream.synchronize();
     staging_.emplace(context_.device, from.size_bytes());
-    if (type != DataType::f32) unconverted_ = context_.allocate(static_cast<std::int64_t>(from.size_bytes()));
+  }
+  if (type != DataType::f32 && unconverted_bytes_ < from.size_bytes()) {
+    unconverted_ = context_.allocate(static_cast<std::int64_t>(from.size_bytes()));
+    unconverted_bytes_ = from.size_bytes();
   }
   std::byte* half = staging_->next();
   std::memcpy(half, from.data(), from.size_bytes());

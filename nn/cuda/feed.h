@@ -40,6 +40,7 @@ class InputFeed {
   Context& context_;
   std::optional<Staging> staging_;
   void* unconverted_ = nullptr;
+  std::size_t unconverted_bytes_ = 0;
 };
 
 /// Step, labels and lengths: PassState and the arrays beside it, in one copy.

@@ -87,9 +87,9 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(preference.handle, name, alignment);
-  if (context_.deterministic)
-    set(preference.handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  // Parts of a sum are joined in float32, in a fixed order.
+  set(preference.handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   std::array<cublasLtMatmulHeuristicResult_t, algorithms_measured> found{};
   int count = 0;
   const cublasStatus_t status =
