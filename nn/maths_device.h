@@ -67,7 +67,7 @@ LPSGD_HD typename L::V tanh(typename L::V x) {
 /// One cell of an LSTM: the gates' sums become the gates; `before` is the cell's last state, 0 at first.
 template <class L>
 struct LstmCell {
-  typename L::V i, f, g, o, cell, output;
+  typename L::V i, f, g, o, cell = {}, output = {};
 
   LPSGD_HD void forward(typename L::V before) {
     i = sigmoid<L>(i);

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "core/data_type.h"
@@ -87,7 +88,8 @@ struct Kernels {
               float g_scale, bool nesterov);
 };
 
-/// The variant for the widest instructions this machine has.
+/// The variants that this machine can run, the widest instructions first; and the first of them.
+std::span<const Kernels* const> usable_kernels();
 const Kernels& kernels();
 
 }  // namespace lpsgd::cpu

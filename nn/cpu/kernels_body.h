@@ -1,9 +1,9 @@
-// The kernels' only definition, included once per instruction set with LPSGD_KERNELS set to its name. Vectors
-// are of 16 floats everywhere; narrower machines take several registers for one.
+// The kernels' only definition, included once per instruction set with LPSGD_KERNELS set to its name.
 #include <algorithm>
 #include <cmath>
 
 #include "nn/cpu/kernels.h"
+#include "nn/cpu/kernels_lanes.h"
 
 #ifndef LPSGD_KERNELS
 #error "define LPSGD_KERNELS"
@@ -14,130 +14,6 @@
 
 namespace lpsgd::cpu {
 namespace {
-
-constexpr std::int64_t lanes = 16;
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
-
-inline Vector load(const float* p) {
-  return *reinterpret_cast<const Vector*>(p);
-}
-inline void store(float* p, Vector v) {
-  *reinterpret_cast<Vector*>(p) = v;
-}
-
-typedef std::uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
-typedef std::uint32_t Words __attribute__((vector_size(64)));
-
-inline Vector load(const Bf16* p) {
-  const Halves halves = *reinterpret_cast<const Halves*>(p);
-  return reinterpret_cast<Vector>(__builtin_convertvector(halves, Words) << 16);
-}
-/// As narrow<Bf16>() of core/data_type.h does it.
-inline void store(Bf16* p, Vector v) {
-  const Words bits = reinterpret_cast<Words>(v);
-  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Words out = v != v ? Words{} + 0x7fc0u : rounded;
-  *reinterpret_cast<Halves*>(p) = __builtin_convertvector(out, Halves);
-}
-
-// A NaN passes both.
-inline Vector relu_of(Vector v) {
-  return v < 0.0f ? Vector{} : v;
-}
-inline float relu_of(float v) {
-  return v < 0.0f ? 0.0f : v;
-}
-inline Vector where_positive(Vector y, Vector g) {
-  return y <= 0.0f ? Vector{} : g;
-}
-inline float where_positive(float y, float g) {
-  return y <= 0.0f ? 0.0f : g;
-}
-
-typedef std::int32_t Integers __attribute__((vector_size(64)));
-
-inline Integers to_integers(Vector v) {
-  return __builtin_convertvector(v, Integers);
-}
-inline std::int32_t to_integers(float v) {
-  return static_cast<std::int32_t>(v);
-}
-inline Vector from_bits(Integers bits) {
-  return reinterpret_cast<Vector>(bits);
-}
-inline float from_bits(std::int32_t bits) {
-  return __builtin_bit_cast(float, bits);
-}
-
-/// exp(x) to about one unit in the last place; 0 below -87, 2^127 above 88. A NaN gives a NaN.
-template <class V>
-inline V exp_of(V x) {
-  constexpr float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
-  constexpr float to_even = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const V low = x - x - 87.0f, high = x - x + 88.0f;
-  const V bounded = x < low ? low : (x > high ? high : x);
-  const V n = (bounded * log2_e + to_even) - to_even;
-  const V r = (bounded - n * ln2_high) - n * ln2_low;  // in +-ln(2)/2, where Taylor's series is short
-  V p = r * (1.0f / 5040) + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r + 1.0f;
-  const V scaled = p * from_bits((to_integers(n) + 127) << 23);
-  return x < low ? x - x : scaled;
-}
-
-template <class V>
-inline V sigmoid_of(V x) {
-  return 1.0f / (1.0f + exp_of(-x));
-}
-
-/// Near 0, where 1 - 2 / (exp(2x) + 1) cancels, the continued fraction x / (1 + x^2 / (3 + x^2 / (5 + ...))).
-template <class V>
-inline V tanh_of(V x) {
-  const V size = x < 0.0f ? -x : x;
-  const V far = 1.0f - 2.0f / (exp_of(size + size) + 1.0f);
-  const V s = x * x;
-  const V near = size / (1.0f + s / (3.0f + s / (5.0f + s / (7.0f + s / (9.0f + s / 11.0f)))));
-  const V y = size < 0.75f + (x - x) ? near : far;
-  return x < 0.0f ? -y : y;
-}
-
-/// One lane or sixteen: the loops below are written once over both.
-struct Wide {
-  using V = Vector;
-  template <class T>
-  static V get(const T* p) {
-    return load(p);
-  }
-  template <class T>
-  static void put(T* p, V v) {
-    store(p, v);
-  }
-  static constexpr std::int64_t n = lanes;
-};
-struct Narrow {
-  using V = float;
-  template <class T>
-  static V get(const T* p) {
-    return lpsgd::widen(*p);
-  }
-  template <class T>
-  static void put(T* p, V v) {
-    *p = lpsgd::narrow<T>(v);
-  }
-  static constexpr std::int64_t n = 1;
-};
-
-/// Calls body(integral constant N, Lane, first channel) so that blocks of N * Lane::n channels cover a row.
-template <class Body>
-inline void over_channels(std::int64_t width, const Body& body) {
-  std::int64_t c = 0;
-  for (; c + 4 * lanes <= width; c += 4 * lanes) body.template operator()<4, Wide>(c);
-  for (; c + lanes <= width; c += lanes) body.template operator()<1, Wide>(c);
-  for (; c < width; ++c) body.template operator()<1, Narrow>(c);
-}
 
 template <class T>
 void row_moments(const T* x, std::int64_t rows, std::int64_t width, float* sum, float* m2) {
@@ -176,7 +52,7 @@ void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::i
         const std::int64_t at = r * width + c + j * L::n;
         typename L::V v = (L::get(x + at) - mean[j]) * scale[j] + shift[j];
         if constexpr (with_residual) v += L::get(residual + at);
-        if constexpr (relu) v = relu_of(v);
+        if constexpr (relu) v = maths::relu(v);
         L::put(y + at, v);
       }
     }
@@ -207,7 +83,7 @@ void norm_gradient_sums_as(const T* g, const T* x, std::int64_t rows, std::int64
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];
         typename L::V v = L::get(g + at);
-        if constexpr (relu) v = where_positive(d * scale[j] + shift[j], v);
+        if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
         a[j] += v;
         b[j] += v * d;
       }
@@ -243,7 +119,7 @@ void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];
         typename L::V v = L::get(g + at);
-        if constexpr (relu) v = where_positive(d * scale[j] + shift[j], v);
+        if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
         L::put(dx + at, (v - gm[j]) * scale[j] - d * sl[j]);
       }
     }
@@ -254,14 +130,6 @@ template <class T>
 void norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, NormConstants k,
                    bool relu, const float* g_mean, const float* slope) {
   (relu ? norm_gradient_as<true, T> : norm_gradient_as<false, T>)(g, x, dx, rows, width, k, g_mean, slope);
-}
-
-/// Calls body(Lane, i) for every block of Lane::n values.
-template <class Body>
-inline void over_values(std::int64_t n, const Body& body) {
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) body.template operator()<Wide>(i);
-  for (; i < n; ++i) body.template operator()<Narrow>(i);
 }
 
 template <class T>
@@ -305,7 +173,7 @@ void each_sum(const T* const* terms, int count, std::int64_t n, const Body& body
 template <class T>
 void sum(const T* const* terms, int count, T* out, std::int64_t n, bool relu) {
   if (relu)
-    each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, relu_of(v)); });
+    each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, maths::relu(v)); });
   else
     each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, v); });
 }
@@ -316,7 +184,7 @@ void masked_sum(const T* const* terms, int count, const T* y, T* out, std::int64
     sum(terms, count, out, n, false);
   else
     each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) {
-      L::put(out + i, where_positive(L::get(y + i), v));
+      L::put(out + i, maths::where_positive(L::get(y + i), v));
     });
 }
 
@@ -352,16 +220,16 @@ void largest(const T* const* pixels, const std::int32_t* numbers, std::int64_t c
 
 template <class T>
 void sigmoid(const T* x, T* y, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, sigmoid_of(L::get(x + i))); });
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::sigmoid<typename L::Maths>(L::get(x + i))); });
 }
 
 template <class T>
 void tanh(const T* x, T* y, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, tanh_of(L::get(x + i))); });
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::tanh<typename L::Maths>(L::get(x + i))); });
 }
 
 double exponentials(const float* x, float top, float* out, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(out + i, exp_of(L::get(x + i) - top)); });
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(out + i, maths::exp<typename L::Maths>(L::get(x + i) - top)); });
   double parts[8] = {};
   for (std::int64_t i = 0; i < n; ++i) parts[i % 8] += static_cast<double>(out[i]);
   return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));
@@ -370,17 +238,15 @@ double exponentials(const float* x, float top, float* out, std::int64_t n) {
 template <class T>
 void lstm_cell(float* gates, const float* before, float* c, T* output, std::int64_t cells) {
   over_values(cells, [&]<class L>(std::int64_t j) {
-    const typename L::V i = sigmoid_of(L::get(gates + j)), f = sigmoid_of(L::get(gates + cells + j)),
-                        g = tanh_of(L::get(gates + 2 * cells + j)),
-                        o = sigmoid_of(L::get(gates + 3 * cells + j));
-    typename L::V cell = i * g;
-    if (before) cell += f * L::get(before + j);
-    L::put(gates + j, i);
-    L::put(gates + cells + j, f);
-    L::put(gates + 2 * cells + j, g);
-    L::put(gates + 3 * cells + j, o);
-    L::put(c + j, cell);
-    L::put(output + j, o * tanh_of(cell));
+    maths::LstmCell<typename L::Maths> cell{L::get(gates + j), L::get(gates + cells + j),
+                                            L::get(gates + 2 * cells + j), L::get(gates + 3 * cells + j)};
+    cell.forward(before ? L::get(before + j) : typename L::V{});
+    L::put(gates + j, cell.i);
+    L::put(gates + cells + j, cell.f);
+    L::put(gates + 2 * cells + j, cell.g);
+    L::put(gates + 3 * cells + j, cell.o);
+    L::put(c + j, cell.cell);
+    L::put(output + j, cell.output);
   });
 }
 
@@ -388,15 +254,16 @@ template <class T>
 void lstm_cell_gradient(const float* gates, const float* before, const float* c, const T* output_gradient,
                         float* dc, T* sums_gradient, std::int64_t cells) {
   over_values(cells, [&]<class L>(std::int64_t j) {
-    const typename L::V i = L::get(gates + j), f = L::get(gates + cells + j),
-                        g = L::get(gates + 2 * cells + j), o = L::get(gates + 3 * cells + j),
-                        dy = L::get(output_gradient + j), y = tanh_of(L::get(c + j));
-    const typename L::V d = L::get(dc + j) + dy * o * (1.0f - y * y);
-    L::put(sums_gradient + j, d * g * i * (1.0f - i));
-    L::put(sums_gradient + cells + j, before ? d * L::get(before + j) * f * (1.0f - f) : d - d);
-    L::put(sums_gradient + 2 * cells + j, d * i * (1.0f - g * g));
-    L::put(sums_gradient + 3 * cells + j, dy * y * o * (1.0f - o));
-    L::put(dc + j, d * f);
+    maths::LstmCell<typename L::Maths> cell{L::get(gates + j), L::get(gates + cells + j),
+                                            L::get(gates + 2 * cells + j), L::get(gates + 3 * cells + j),
+                                            L::get(c + j)};
+    typename L::V change = L::get(dc + j);
+    cell.backward(before ? L::get(before + j) : typename L::V{}, L::get(output_gradient + j), change);
+    L::put(sums_gradient + j, cell.i);
+    L::put(sums_gradient + cells + j, cell.f);
+    L::put(sums_gradient + 2 * cells + j, cell.g);
+    L::put(sums_gradient + 3 * cells + j, cell.o);
+    L::put(dc + j, change);
   });
 }
 
@@ -476,11 +343,10 @@ void lrn_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t
 void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay, float g_scale,
          bool nesterov) {
   over_values(n, [&]<class L>(std::int64_t i) {
-    const typename L::V weight = L::get(w + i);
-    const typename L::V d = L::get(g + i) * g_scale + weight * decay;
-    const typename L::V m = L::get(v + i) * mu + d;
-    L::put(v + i, m);
-    L::put(w + i, weight - (nesterov ? d + m * mu : m) * lr);
+    typename L::V weight = L::get(w + i), momentum = L::get(v + i);
+    maths::sgd(weight, L::get(g + i), momentum, lr, mu, decay, g_scale, nesterov);
+    L::put(v + i, momentum);
+    L::put(w + i, weight);
   });
 }
 

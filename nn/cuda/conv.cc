@@ -42,10 +42,10 @@ ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& t
     if (!fused) p.bias = p.relu = false;
     int measured = 0;
     try {
-      const ConvGraph graph(p);
-      for (const Descriptor& engine : graph.engines(target)) {
+      const ConvGraph graph(p, target);
+      for (const Descriptor& engine : graph.engines()) {
         if (measured == engines_measured) break;
-        std::optional<ConvPlan> plan = graph.plan(engine, target);
+        std::optional<ConvPlan> plan = graph.plan(engine);
         if (!plan || plan->workspace() > context.workspace_bytes) continue;
         const Descriptor pack = bind(tensors, p.bias, context.workspace);
         const std::optional<double> seconds = context.measure([&] {

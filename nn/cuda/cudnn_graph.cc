@@ -134,7 +134,8 @@ void Descriptor::finalize() {
   check(try_finalize());
 }
 
-ConvGraph::ConvGraph(const ConvProblem& p) : problem_(p), graph_(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
+ConvGraph::ConvGraph(const ConvProblem& p, const Target& target)
+    : problem_(p), target_(target), graph_(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   const bool fused = p.bias || p.relu;
   const Shape filter{p.kernel.h, p.kernel.w, p.in[2] / p.groups};
   Descriptor conv = convolution(p);
@@ -177,23 +178,23 @@ ConvGraph::ConvGraph(const ConvProblem& p) : problem_(p), graph_(CUDNN_BACKEND_O
   parts_.push_back(std::move(y));
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
              static_cast<std::int64_t>(operations.size()), static_cast<const void*>(operations.data()));
+  if (target_.handle) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target_.handle);
   graph_.finalize();
 }
 
-std::vector<Descriptor> ConvGraph::engines(const Target& target) const {
+std::vector<Descriptor> ConvGraph::engines() const {
   std::vector<Descriptor> out;
-  heuristics(CUDNN_HEUR_MODE_A, target, out);
-  heuristics(CUDNN_HEUR_MODE_FALLBACK, target, out);
+  heuristics(CUDNN_HEUR_MODE_A, out);
+  heuristics(CUDNN_HEUR_MODE_FALLBACK, out);
   return out;
 }
 
-void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, const Target& target,
-                           std::vector<Descriptor>& out) const {
+void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>& out) const {
   constexpr std::int64_t most = 24;
   Descriptor finder(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   finder.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   finder.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-  if (target.device) finder.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.device);
+  if (target_.device) finder.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target_.device);
   if (finder.try_finalize() != CUDNN_STATUS_SUCCESS) return;  // nothing to offer
   for (Descriptor& d :
        held(finder, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, most))
@@ -231,11 +232,11 @@ bool ConvGraph::allows(const Descriptor& configuration) const {
   return true;
 }
 
-std::optional<ConvPlan> ConvGraph::plan(const Descriptor& configuration, const Target& target) const {
+std::optional<ConvPlan> ConvGraph::plan(const Descriptor& configuration) const {
   Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
-  if (target.handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
-  if (target.device) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
+  if (target_.handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target_.handle);
+  if (target_.device) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target_.device);
   if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) return std::nullopt;
   std::int64_t workspace = 0, index = -1, count = 0;
   check(cudnnBackendGetAttribute(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,

@@ -102,18 +102,19 @@ class ConvGraph {
     const Descriptor* device = nullptr;
   };
   /// DeviceError where cuDNN does not take the graph.
-  explicit ConvGraph(const ConvProblem& problem);
+  ConvGraph(const ConvProblem& problem, const Target& target);
   /// Those whose arithmetic is the problem's: fp32 multiplies float32 without rounding it first, and
   /// deterministic ones add in a fixed order.
-  std::vector<Descriptor> engines(const Target& target) const;
+  std::vector<Descriptor> engines() const;
   /// Nothing where cuDNN then finds that the engine cannot do it.
-  std::optional<ConvPlan> plan(const Descriptor& engine, const Target& target) const;
+  std::optional<ConvPlan> plan(const Descriptor& engine) const;
 
  private:
-  void heuristics(cudnnBackendHeurMode_t mode, const Target& target, std::vector<Descriptor>& out) const;
+  void heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>& out) const;
   bool allows(const Descriptor& engine_configuration) const;
 
   ConvProblem problem_;
+  Target target_;
   std::vector<Descriptor> parts_;  // what the graph refers to
   Descriptor graph_;
 };

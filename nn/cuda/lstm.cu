@@ -37,7 +37,7 @@ __global__ void cell_kernel(float* gates, const float* before, float* cell, T* o
       continue;
     }
     float* g = gates + n * 4 * cells + i % cells;
-    Cell at{g[0], g[cells], g[2 * cells], g[3 * cells], 0, 0};
+    Cell at{g[0], g[cells], g[2 * cells], g[3 * cells]};
     at.forward(before != nullptr ? before[i] : 0.0f);
     g[0] = at.i, g[cells] = at.f, g[2 * cells] = at.g, g[3 * cells] = at.o;
     cell[i] = at.cell;
@@ -58,7 +58,7 @@ __global__ void cell_gradient_kernel(const float* gates, const float* before, co
       continue;
     }
     const float* g = gates + first;
-    Cell at{g[0], g[cells], g[2 * cells], g[3 * cells], cell[i], 0};
+    Cell at{g[0], g[cells], g[2 * cells], g[3 * cells], cell[i]};
     at.backward(before != nullptr ? before[i] : 0.0f, output_gradient[i], dc[i]);
     to[0] = from_float<T>(at.i);
     to[cells] = from_float<T>(at.f);

@@ -43,7 +43,7 @@ struct DoubleCell {
 TEST(Maths, LstmCell) {
   const DoubleCell sums{0.3, -0.7, 1.1, 0.2};
   const double before = -0.4, dy = 0.8, dc = 0.25;
-  maths::LstmCell<One> cell{0.3f, -0.7f, 1.1f, 0.2f, 0, 0};
+  maths::LstmCell<One> cell{0.3f, -0.7f, 1.1f, 0.2f};
   cell.forward(-0.4f);
   EXPECT_NEAR(cell.cell, sums(before).first, 1e-6);
   EXPECT_NEAR(cell.output, sums(before).second, 1e-6);

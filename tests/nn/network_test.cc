@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <string>
 
+#include "core/data_type.h"
 #include "core/error.h"
 #include "core/philox.h"
 
@@ -114,6 +116,32 @@ TEST(Network, EvaluationUsesRunningStatisticsAndLeavesThem) {
     EXPECT_NEAR(train.logits()[i], eval.logits()[i], 1e-6);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), train.buffers()[0].values.begin()));
   EXPECT_THROW(train.backward({}), Error);
+}
+
+/// 513 and 514 are one number in bfloat16; as tokens they are two.
+TEST(Network, Bfloat16KeepsTokensAndGivesFloat32Scores) {
+  if (const auto why = unsupported(Compute::bf16)) GTEST_SKIP() << *why;
+  Network network(spec_of("input: [2]\nclasses: 8\nlayers:\n"
+                          "  - {embedding: e, vocabulary: 600, dimension: 8}\n"),
+                  {.batch = 1, .compute = Compute::bf16});
+  const std::vector<float> tokens{513, 514};
+  const std::vector<std::int32_t> labels{1, 2};
+  network.forward_train({tokens, labels}, 0);
+  const std::span<const float> logits = network.logits();
+  ASSERT_EQ(logits.size(), 16u);
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    EXPECT_EQ(logits[i], widen(narrow<Bf16>(network.parameters()[513 * 8 + i])));
+  network.backward({});
+  const std::span<const float> gradients = network.gradients();
+  for (std::size_t row = 0; row < 600; ++row) {
+    const auto at = gradients.begin() + static_cast<std::ptrdiff_t>(row * 8);
+    const bool read = row == 513 || row == 514;
+    EXPECT_EQ(std::any_of(at, at + 8, [](float g) { return g != 0; }), read) << row;
+  }
+  // What backward left is softmax - onehot, in bfloat16.
+  const BatchMetrics m = network.take_metrics();
+  EXPECT_EQ(m.samples, 2);
+  EXPECT_TRUE(std::isfinite(m.loss));
 }
 
 TEST(Network, PytorchOrderIsThereAndBack) {

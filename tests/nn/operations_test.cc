@@ -2,6 +2,8 @@
 // bfloat16 where the processor has it. It keeps the cases right on machines without a GPU.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/nn/operation_cases.h"
 
 namespace lpsgd {
@@ -43,7 +45,8 @@ TEST(Operations, ADifferenceIsSeen) {
   const Results a{{"x", {1, 2, 3}}}, b{{"x", {1, 2, 3.1f}}};
   EXPECT_NEAR(worst_distance(b, a).value, 0.1 / std::sqrt(14.0), 1e-6);
   EXPECT_EQ(worst_distance(a, a).value, 0.0);
-  EXPECT_TRUE(std::isnan(worst_distance({{"x", {std::nanf(""), 2, 3}}}, a).value));
+  const Results nan{{"x", {std::nanf(""), 2, 3}}};
+  EXPECT_TRUE(std::isnan(worst_distance(nan, a).value));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "core/error.h"
+
 namespace lpsgd {
 namespace {
 
@@ -73,10 +75,11 @@ TEST(Plan, ConvolutionTakesTheReluAndItsMask) {
 /// Memory by liveness, checked against a replay of the passes: while a value or a gradient is still to be
 /// read, no step writes where it lies. Values are what steps write; a read is of the last one written there.
 TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
-  for (const char* file : {"resnet20", "densenet40_12", "bn_inception", "alexnet"}) {
+  for (const char* file : {"resnet20", "densenet40_12", "bn_inception", "alexnet", "lstm_wikitext2"}) {
     const Graph graph =
         read_graph(config::parse_file(std::string(LPSGD_SOURCE_DIR "/configs/networks/") + file + ".yaml"));
-    const Plan plan = make_plan(graph, true);
+    const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
+    const Plan plan = make_plan(graph, true, type);
     struct Block {
       Plan::Place place;
       std::string owner;
@@ -133,6 +136,41 @@ TEST(Plan, InferenceNeedsLessMemory) {
   const Graph graph = graph_of(deep + tail);
   EXPECT_LE(make_plan(graph, false).arena, 4 * (3 * 256 + 64));
   EXPECT_GE(make_plan(graph, true).arena, 4 * 21 * 256);
+}
+
+TEST(Plan, Bfloat16HalvesTheMemoryButTokensStayFloat32) {
+  const Graph images = read_graph(config::parse_file(LPSGD_SOURCE_DIR "/configs/networks/resnet20.yaml"));
+  const Plan plain = make_plan(images, true), half = make_plan(images, true, DataType::bf16);
+  EXPECT_NEAR(static_cast<double>(half.arena), 0.5 * static_cast<double>(plain.arena),
+              0.01 * static_cast<double>(plain.arena));
+  for (const PlanStep& step : half.steps) EXPECT_EQ(half.values[step.output].type, DataType::bf16);
+  for (const Plan::Place& p : half.gradients) EXPECT_EQ(p.type, DataType::bf16);
+
+  const auto sequence = [](const std::string& layers) {
+    return read_graph(config::parse_text("input: [5]\nclasses: 3\nlayers:\n" + layers, "net.yaml"));
+  };
+  const std::string embedding = "  - {embedding: e, vocabulary: 600, dimension: 5}\n";
+  const Graph words = sequence(embedding + "  - {dense: fc, units: 3}\n");
+  const Plan plan = make_plan(words, true, DataType::bf16);
+  EXPECT_EQ(plan.values[0].type, DataType::f32);
+  EXPECT_EQ(plan.values[0].bytes(), 20);
+  EXPECT_EQ(plan.values[1].type, DataType::bf16);
+
+  const auto refused = [&](const std::string& layers, const std::string& where) {
+    const Graph graph = sequence(layers + "  - {dense: fc, units: 3}\n");
+    EXPECT_NO_THROW(make_plan(graph, true));
+    try {
+      make_plan(graph, true, DataType::bf16);
+      ADD_FAILURE() << "not refused";
+    } catch (const ConfigError& e) {
+      EXPECT_EQ(std::string(e.what()),
+                where + ": with compute: bf16 only an embedding may read or write token numbers");
+    }
+  };
+  refused("  - relu\n" + embedding, "net.yaml:4:5: layer 'relu'");
+  refused(
+      embedding + "  - flatten\n  - {dense: d, input: in, units: 4}\n  - {concat: c, input: [flatten, d]}\n",
+      "net.yaml:6:5: layer 'd'");
 }
 
 TEST(Plan, AnnouncesEveryTensorOnceAndLastLayersFirst) {

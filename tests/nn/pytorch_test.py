@@ -39,9 +39,11 @@ CASES = {
     "lstm_an4": (4, None, None),
     "lstm_wikitext2": (3, None, None),
 }
-# How far bfloat16 may be from float64: operands are rounded to 8 bits, 2^-9 of each, and layers add up. Where PyTorch's
-# autocast, which rounds more, is farther, that is the measure.
-BF16_LOSS, BF16_GRADIENT = 0.01, 0.05
+# How far bfloat16 may be from float64. Values are rounded to 8 bits, 2^-9 of each, and layers add up, so that PyTorch's
+# autocast, which stores as much in bfloat16, is the measure where it is farther than these; it knows no packed sequences.
+# Both are as far off, to a few percent, also where kinks make either a poor gradient (1.3 in norm for ResNet-50's at random
+# weights with ReLU).
+BF16_LOSS, BF16_LOGITS, BF16_GRADIENT, BF16_PEER = 0.01, 0.01, 0.02, 1.25
 FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7]), "lstm_wikitext2": ([5], [5, 2, 4])}  # and each sample's length
 
 # What these files do not use, or not in every way.
@@ -163,6 +165,11 @@ def worst(ours, truth, prefix):
     return max([(distance(ours[k], truth[k]), k) for k in truth if k.startswith(prefix)], default=(0.0, "none"))
 
 
+def whole_gradient(a, b):
+    names = [k for k in b if k.startswith("gradient.")]
+    return distance(*(np.concatenate([values[k].ravel() for k in names]) for values in (a, b)))
+
+
 def main():
     program, folder_of_networks, name = sys.argv[1:4]
     device = sys.argv[4] if len(sys.argv) > 4 else "cpu"
@@ -244,21 +251,6 @@ def main():
                 check(f"{word}: worst gradient ({tensor})", value, 1e-4)
                 check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0], 1e-5)
                 check(f"{word}: worst parameter after three steps", worst(got, truth, "step.")[0], 1e-4)
-                if bf16:
-                    ours([f"{folder}/in", f"{folder}/out", "--compute", "bf16"] + choice)
-                    low = load(f"{folder}/out")
-                    names = [k for k in truth if k.startswith("gradient.")]
-                    whole = distance(np.concatenate([low[k].ravel() for k in names]),
-                                     np.concatenate([truth[k].ravel() for k in names]))
-                    check(f"{word}: bf16: loss", distance(low["loss"], truth["loss"]), BF16_LOSS)
-                    limit = BF16_GRADIENT
-                    if lengths is None:
-                        peer = run_torch(build(act), torch.float32, weights, x, labels, 1, autocast=True)
-                        limit = max(limit, distance(np.concatenate([peer[k].ravel() for k in names]),
-                                                    np.concatenate([truth[k].ravel() for k in names])))
-                    check(f"{word}: bf16: the whole gradient", whole, limit)
-                    if whole < 1e-4:
-                        failures.append("bf16 is float32")
             else:
                 for what in ["loss", "logits"]:
                     check(f"{word}: {what}", distance(got[what], truth[what]), own(what, 1e-5))
@@ -267,6 +259,20 @@ def main():
                 check(f"{word}: worst gradient ({tensor})", value, max(3 * limit, 1e-5))
             check(f"{word}: scores in evaluation after {steps} steps", distance(got["evaluation"], truth["evaluation"]),
                   own("evaluation", 1e-5))
+            if bf16:
+                ours([f"{folder}/in", f"{folder}/out", "--compute", "bf16"] + choice)
+                low = load(f"{folder}/out")
+                logits, gradient = BF16_LOGITS, BF16_GRADIENT
+                if lengths is None:
+                    peer = run_torch(build(act), torch.float32, weights, x, labels, 1, autocast=True)
+                    logits = max(logits, BF16_PEER * distance(peer["logits"], truth["logits"]))
+                    gradient = max(gradient, BF16_PEER * whole_gradient(peer, truth))
+                if smooth:
+                    check(f"{word}: bf16: loss", distance(low["loss"], truth["loss"]), BF16_LOSS)
+                check(f"{word}: bf16: logits", distance(low["logits"], truth["logits"]), logits)
+                check(f"{word}: bf16: the whole gradient", whole_gradient(low, truth), gradient)
+                if whole_gradient(low, truth) < 1e-4:
+                    failures.append("bf16 is float32")
     sys.exit(1 if failures else 0)
 
 

@@ -1,0 +1,112 @@
+// What the kernels' loops are made of: vectors of 16 floats on every machine (narrower ones take several
+// registers for one), and loads and stores of either type of activations. Included by kernels_body.h alone, once per instruction set.
+#pragma once
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+
+#include "core/data_type.h"
+#include "nn/maths_device.h"
+
+namespace lpsgd::cpu {
+namespace {
+
+constexpr std::int64_t lanes = 16;
+typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+
+inline Vector load(const float* p) {
+  return *reinterpret_cast<const Vector*>(p);
+}
+inline void store(float* p, Vector v) {
+  *reinterpret_cast<Vector*>(p) = v;
+}
+
+typedef std::uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
+typedef std::uint32_t Words __attribute__((vector_size(64)));
+
+// GCC makes three instructions of a conversion where AVX-512 has one (and warns of the unmasked intrinsics).
+inline Words words_of(Halves v) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Words>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(v)));
+#else
+  return __builtin_convertvector(v, Words);
+#endif
+}
+inline Halves low_halves(Words v) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Halves>(_mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(v)));
+#else
+  return __builtin_convertvector(v, Halves);
+#endif
+}
+
+inline Vector load(const Bf16* p) {
+  return reinterpret_cast<Vector>(words_of(*reinterpret_cast<const Halves*>(p)) << 16);
+}
+/// As narrow<Bf16>() of core/data_type.h does it.
+inline void store(Bf16* p, Vector v) {
+  const Words bits = reinterpret_cast<Words>(v);
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words out = v != v ? Words{} + 0x7fc0u : rounded;
+  *reinterpret_cast<Halves*>(p) = low_halves(out);
+}
+
+typedef std::int32_t Integers __attribute__((vector_size(64)));
+
+/// The lanes that nn/maths_device.h's functions run on.
+struct Sixteen {
+  using V = Vector;
+  static V from_bits(Integers bits) { return reinterpret_cast<Vector>(bits); }
+  static Integers to_integers(V v) { return __builtin_convertvector(v, Integers); }
+};
+
+/// One lane or sixteen: the loops below are written once over both.
+struct Wide {
+  using V = Vector;
+  using Maths = Sixteen;
+  template <class T>
+  static V get(const T* p) {
+    return load(p);
+  }
+  template <class T>
+  static void put(T* p, V v) {
+    store(p, v);
+  }
+  static constexpr std::int64_t n = lanes;
+};
+struct Narrow {
+  using V = float;
+  using Maths = maths::One;
+  template <class T>
+  static V get(const T* p) {
+    return lpsgd::widen(*p);
+  }
+  template <class T>
+  static void put(T* p, V v) {
+    *p = lpsgd::narrow<T>(v);
+  }
+  static constexpr std::int64_t n = 1;
+};
+
+/// Calls body(Lane, i) for every block of Lane::n values.
+template <class Body>
+inline void over_values(std::int64_t n, const Body& body) {
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) body.template operator()<Wide>(i);
+  for (; i < n; ++i) body.template operator()<Narrow>(i);
+}
+
+/// Calls body(integral constant N, Lane, first channel) so that blocks of N * Lane::n channels cover a row.
+template <class Body>
+inline void over_channels(std::int64_t width, const Body& body) {
+  std::int64_t c = 0;
+  for (; c + 4 * lanes <= width; c += 4 * lanes) body.template operator()<4, Wide>(c);
+  for (; c + lanes <= width; c += lanes) body.template operator()<1, Wide>(c);
+  for (; c < width; ++c) body.template operator()<1, Narrow>(c);
+}
+
+}  // namespace
+}  // namespace lpsgd::cpu

@@ -1,0 +1,153 @@
+// The CPU backend's loops: bfloat16 rounds as it should, every instruction set gives the same bits, and the
+// loops on bfloat16 are those on float32 between widening and rounding.
+#include "nn/cpu/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/philox.h"
+
+namespace lpsgd::cpu {
+namespace {
+
+/// Rounding by definition: of the two neighbours of |x| the nearer one, of equally near ones the even one.
+std::uint16_t rounded(float x) {
+  if (std::isnan(x)) return 0x7fc0;
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const auto low = static_cast<std::uint16_t>((bits >> 16) & 0x7fff);
+  // As if the exponent went on above the largest number, where bfloat16 has its infinity.
+  const auto value = [](std::uint16_t h) {
+    return h == 0x7f80 ? 0x1p128 : static_cast<double>(std::bit_cast<float>(std::uint32_t{h} << 16));
+  };
+  const double size = std::isinf(x) ? 0x1p128 : std::abs(static_cast<double>(x));
+  const double below = size - value(low), above = low == 0x7f80 ? 1 : value(low + 1) - size;
+  const bool up = above < below || (above == below && low % 2 == 1);
+  return static_cast<std::uint16_t>((bits >> 31 << 15) | static_cast<std::uint32_t>(low + up));
+}
+
+TEST(Kernels, BfloatRoundsToNearestEven) {
+  std::vector<float> x;
+  for (std::uint32_t high = 0; high < 0x10000; ++high)
+    for (const std::uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+      x.push_back(std::bit_cast<float>(high << 16 | low));
+  const auto n = static_cast<std::int64_t>(x.size());
+  for (const Kernels* k : usable_kernels()) {
+    SCOPED_TRACE(k->name);
+    std::vector<Bf16> y(x.size());
+    std::vector<float> back(x.size());
+    k->bf16.narrow(x.data(), y.data(), n);
+    k->bf16.widen(y.data(), back.data(), n);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(y[i].bits, rounded(x[i])) << std::hexfloat << x[i];
+      ASSERT_EQ(narrow<Bf16>(x[i]).bits, y[i].bits) << std::hexfloat << x[i];
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(back[i]), std::uint32_t{y[i].bits} << 16);
+    }
+  }
+}
+
+/// What every loop writes, from inputs that both types can hold.
+template <class T>
+class Results {
+ public:
+  Results(const ActivationKernels<T>& k, std::int64_t width) : rows_(5), width_(width), n_(rows_ * width) {
+    const std::vector<T> x = values(1), g = values(2), r = values(3);
+    const std::vector<float> mean = floats(4), scale = floats(5), shift = floats(6), slope = floats(7);
+    const NormConstants norm{mean.data(), scale.data(), shift.data()};
+    k.row_moments(x.data(), rows_, width_, number(width_), number(width_));
+    for (const bool relu : {false, true}) {
+      k.normalize(x.data(), nullptr, out(), rows_, width_, norm, relu);
+      k.normalize(x.data(), r.data(), out(), rows_, width_, norm, relu);
+      k.norm_gradient_sums(g.data(), x.data(), rows_, width_, norm, relu, number(width_), number(width_));
+      k.norm_gradient(g.data(), x.data(), out(), rows_, width_, norm, relu, shift.data(), slope.data());
+      const std::array<const T*, 3> terms{x.data(), g.data(), r.data()};
+      for (const int count : {1, 2, 3}) {
+        k.sum(terms.data(), count, out(), n_, relu);
+        k.masked_sum(terms.data(), count, relu ? r.data() : nullptr, out(), n_);
+      }
+    }
+    const std::array<const T*, 3> pixels{x.data(), g.data(), r.data()};
+    const std::array<std::int32_t, 3> numbers{7, 5, 9};
+    places.resize(static_cast<std::size_t>(n_));
+    k.largest(pixels.data(), numbers.data(), 3, n_, out(), places.data());
+    k.sigmoid(x.data(), out(), n_);
+    k.tanh(x.data(), out(), n_);
+    std::vector<float> gates = floats(8, 4 * width_), before = floats(9), cells(before), dc = floats(10);
+    k.lstm_cell(gates.data(), before.data(), cells.data(), out(), width_);
+    std::vector<T> sums_gradient(gates.size());
+    k.lstm_cell_gradient(gates.data(), before.data(), cells.data(), g.data(), dc.data(), sums_gradient.data(),
+                         width_);
+    outputs.insert(outputs.end(), sums_gradient.begin(), sums_gradient.end());
+    for (const auto& v : {gates, cells, dc}) sums.insert(sums.end(), v.begin(), v.end());
+    for (const float beta : {0.75f, 0.6f}) {
+      std::vector<float> scratch(static_cast<std::size_t>(4 * (width_ + 5)));
+      const LrnConstants lrn{5, 0.3f, beta, 1.5f};
+      k.lrn(x.data(), out(), rows_, width_, lrn, scratch.data());
+      k.lrn_gradient(g.data(), x.data(), out(), rows_, width_, lrn, scratch.data());
+    }
+  }
+
+  std::vector<T> outputs;
+  std::vector<float> sums;
+  std::vector<std::int32_t> places;
+
+ private:
+  // Results are laid end to end; what a call writes is room for more of them.
+  T* out() {
+    outputs.resize(outputs.size() + static_cast<std::size_t>(n_));
+    return outputs.data() + outputs.size() - n_;
+  }
+  float* number(std::int64_t n) {
+    sums.reserve(100000);  // pointers to earlier numbers stay valid
+    sums.resize(sums.size() + static_cast<std::size_t>(n));
+    return sums.data() + sums.size() - n;
+  }
+  std::vector<float> floats(std::uint32_t stream, std::int64_t n = 0) const {
+    PhiloxSequence draw(3, RandomUse::dataset, stream);
+    std::vector<float> v(static_cast<std::size_t>(n > 0 ? n : width_));
+    for (float& a : v) a = 4 * draw.uniform() - 2;
+    return v;
+  }
+  std::vector<T> values(std::uint32_t stream) const {
+    std::vector<T> v;
+    for (const float a : floats(stream, n_)) v.push_back(lpsgd::narrow<T>(widen(lpsgd::narrow<Bf16>(a))));
+    return v;
+  }
+
+  std::int64_t rows_, width_, n_;
+};
+
+std::vector<std::uint16_t> bits_of(const std::vector<Bf16>& v) {
+  std::vector<std::uint16_t> out;
+  for (const Bf16 x : v) out.push_back(x.bits);
+  return out;
+}
+std::vector<std::uint16_t> rounded(const std::vector<float>& v) {
+  std::vector<std::uint16_t> out;
+  for (const float x : v) out.push_back(rounded(x));
+  return out;
+}
+
+TEST(Kernels, EveryVariantGivesTheSameBitsInBothTypes) {
+  for (const std::int64_t width : {1, 15, 16, 17, 64, 96, 147}) {
+    const Results<float> first(kernels().f32, width);
+    for (const Kernels* k : usable_kernels()) {
+      SCOPED_TRACE(std::string(k->name) + ", " + std::to_string(width) + " wide");
+      const Results<float> f32(k->f32, width);
+      EXPECT_EQ(f32.outputs, first.outputs);
+      EXPECT_EQ(f32.sums, first.sums);
+      EXPECT_EQ(f32.places, first.places);
+      const Results<Bf16> bf16(k->bf16, width);
+      EXPECT_EQ(bits_of(bf16.outputs), rounded(first.outputs));
+      EXPECT_EQ(bf16.sums, first.sums);
+      EXPECT_EQ(bf16.places, first.places);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd::cpu
