@@ -77,7 +77,14 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
   }
   const Memory weights = rig.make(std::max<std::int64_t>(arena, 1), DataType::f32);
   const Memory gradients = rig.make(std::max<std::int64_t>(arena, 1), DataType::f32);
-  rig.put(weights, draw(weights.elements, 1));
+  // Matrices keep the size of what they multiply (by a power of two: exact), or an LSTM is chaos.
+  std::vector<float> initial = draw(weights.elements, 1);
+  for (const TensorInfo& info : infos) {
+    const std::int64_t fan = info.shape.size() > 1 ? info.elements / info.shape[0] : 1;
+    const float scale = std::exp2(-std::floor(std::log2(static_cast<float>(fan)) / 2));
+    for (std::int64_t i = info.offset; i < info.offset + info.elements; ++i) initial[size(i)] *= scale;
+  }
+  rig.put(weights, initial);
   rig.put(gradients, draw(gradients.elements, 2));
   backend.parameters({static_cast<const float*>(weights.data), size(weights.elements)});
 
