@@ -1,8 +1,9 @@
 // Times training steps of a network file: forward, backward and update, on random data.
-//   step_bench NETWORK [--batch N] [--steps N] [--threads N] [--device cuda] [--tf32|--bf16] [--set a.b=value]... [--profile]
-// Prints one JSON object: seconds of the median step (on a GPU of the mean one, with the passes' own times), the processor time of the best one (which a busy
-// machine disturbs less; all threads together), the memory needed for it and, with --profile, each
-// operation's share.
+//   step_bench NETWORK [--batch N] [--steps N] [--threads N] [--device cuda] [--tf32|--bf16] [--set
+//   a.b=value]... [--profile]
+// Prints one JSON object: seconds of the median step (on a GPU of the mean one, with the passes' own times),
+// the processor time of the best one (which a busy machine disturbs less; all threads together), the memory
+// needed for it and, with --profile, each operation's share.
 #include <fmt/core.h>
 #include <sys/resource.h>
 

@@ -145,9 +145,8 @@ void Network::Impl::build(const Graph& graph) {
   if (training) gradients = allocate_floats(*backend, graph.arena);
   for (const GraphBuffer& b : graph.buffers) {
     buffers.push_back({b.name, b.shape, allocate_floats(*backend, elements_of(b.shape).value_or(0))});
-    fill(buffers.back().values, [&](std::span<float> values) {
-      std::fill(values.begin(), values.end(), b.initial);
-    });
+    fill(buffers.back().values,
+         [&](std::span<float> values) { std::fill(values.begin(), values.end(), b.initial); });
   }
   fill(parameters, [&](std::span<float> values) {
     for (std::size_t t = 0; t < tensors.size(); ++t)

@@ -124,11 +124,10 @@ void Optimizer::step(std::span<float> parameters, std::span<const float> gradien
     if (factor < 1) scale = static_cast<float>(factor);
   }
   for (const Run& run : runs())
-    cpu::kernels().sgd(parameters.data() + run.begin, gradients.data() + run.begin,
-                       momentum_.data() + run.begin, run.end - run.begin, static_cast<float>(lr),
-                       static_cast<float>(options_.momentum),
-                       run.decayed ? static_cast<float>(options_.weight_decay) : 0.0f, scale,
-                       options_.nesterov);
+    cpu::kernels().sgd(
+        parameters.data() + run.begin, gradients.data() + run.begin, momentum_.data() + run.begin,
+        run.end - run.begin, static_cast<float>(lr), static_cast<float>(options_.momentum),
+        run.decayed ? static_cast<float>(options_.weight_decay) : 0.0f, scale, options_.nesterov);
 }
 
 }  // namespace lpsgd

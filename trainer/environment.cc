@@ -111,7 +111,8 @@ std::string hostname() {
 
 }  // namespace
 
-std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& command_line) {
+std::string environment_json(Transport& transport, Device device,
+                             const std::vector<std::string>& command_line) {
   const std::vector<std::string> hosts = transport.all_gather_text(hostname());
   utsname system{};
   ::uname(&system);

@@ -11,7 +11,8 @@
 namespace lpsgd {
 
 /// environment.json's text; `device` is this rank's. Collective.
-std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& command_line);
+std::string environment_json(Transport& transport, Device device,
+                             const std::vector<std::string>& command_line);
 
 /// `lpsgd version`: build, backends, library versions.
 std::string version_json();

@@ -19,10 +19,9 @@ void fields(Visitor& v, TrainOptions& o) {
   v.field("epochs", o.epochs, "passes over the training set", Range{.min = 0, .max = 1e9});
   v.field("batch_size", o.batch_size, "samples of a step over all ranks", Range{.min = 1, .max = 1e9});
   v.field("seed", o.seed, "of all randomness", Range{.min = 0, .max = 4294967295.0});
-  v.choice(
-      "device", o.device,
-      {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
-      "where layers run; auto: a GPU where there is one, else the CPU");
+  v.choice("device", o.device,
+           {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
+           "where layers run; auto: a GPU where there is one, else the CPU");
   v.choice("compute", o.compute, {{"fp32", Compute::fp32}, {"tf32", Compute::tf32}, {"bf16", Compute::bf16}},
            "the arithmetic of layers; tf32 on GPUs alone, bf16 where the processor or the GPU has it");
   v.field("deterministic", o.deterministic,

@@ -247,8 +247,9 @@ class RankTrainer {
     Batch batch;
     part("data", times_.data, [&] { batch = train_loader_.next(); });
     const double t1 = now_seconds();
-    part("forward", times_.forward,
-         [&] { network_.forward_train({batch.images, batch.labels}, position_.step); });
+    part("forward", times_.forward, [&] {
+      network_.forward_train({batch.images, batch.labels}, position_.step);
+    });
     const double t2 = now_seconds();
     exchange_.begin(static_cast<std::uint32_t>(position_.step));
     part("backward", times_.backward, [&] { backward(); });
@@ -256,8 +257,7 @@ class RankTrainer {
     part("exposed communication", times_.exposed, [&] { exchange_.finish(); });
     const double t4 = now_seconds();
     stop_if_not_finite();
-    part("update", times_.update,
-         [&] { optimizer_.step(network_.parameters(), network_.gradients(), lr); });
+    part("update", times_.update, [&] { optimizer_.step(network_.parameters(), network_.gradients(), lr); });
     const double t5 = now_seconds();
 
     if (step_trace_) {
@@ -425,7 +425,8 @@ class RankTrainer {
     const AveragedBuffers averaged(transport_, network_);
     HostState host(network_, &optimizer_);
     host.download();
-    checkpoints_.write(transport_, name, meta, training_state(host), averaged.buffers(), run_.checkpoint.keep);
+    checkpoints_.write(transport_, name, meta, training_state(host), averaged.buffers(),
+                       run_.checkpoint.keep);
   }
 
   const RunConfig& run_;
@@ -446,7 +447,7 @@ class RankTrainer {
   int old_ranks_ = 0;
   BatchMetrics train_, line_;  // since the epoch's start, since the last line
   Seconds seconds_;
-  double exposed_codec_ = 0;  // since the last collect()
+  double exposed_codec_ = 0;                       // since the last collect()
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
   std::uint64_t measured_steps_ = 0;
   std::vector<CodingError> errors_;  // per tensor, of those steps

@@ -173,7 +173,8 @@ void each_sum(const T* const* terms, int count, std::int64_t n, const Body& body
 template <class T>
 void sum(const T* const* terms, int count, T* out, std::int64_t n, bool relu) {
   if (relu)
-    each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, maths::relu(v)); });
+    each_sum(terms, count, n,
+             [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, maths::relu(v)); });
   else
     each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, v); });
 }
@@ -220,16 +221,20 @@ void largest(const T* const* pixels, const std::int32_t* numbers, std::int64_t c
 
 template <class T>
 void sigmoid(const T* x, T* y, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::sigmoid<typename L::Maths>(L::get(x + i))); });
+  over_values(
+      n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::sigmoid<typename L::Maths>(L::get(x + i))); });
 }
 
 template <class T>
 void tanh(const T* x, T* y, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::tanh<typename L::Maths>(L::get(x + i))); });
+  over_values(n,
+              [&]<class L>(std::int64_t i) { L::put(y + i, maths::tanh<typename L::Maths>(L::get(x + i))); });
 }
 
 double exponentials(const float* x, float top, float* out, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(out + i, maths::exp<typename L::Maths>(L::get(x + i) - top)); });
+  over_values(n, [&]<class L>(std::int64_t i) {
+    L::put(out + i, maths::exp<typename L::Maths>(L::get(x + i) - top));
+  });
   double parts[8] = {};
   for (std::int64_t i = 0; i < n; ++i) parts[i % 8] += static_cast<double>(out[i]);
   return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));

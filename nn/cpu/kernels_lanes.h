@@ -1,5 +1,6 @@
 // What the kernels' loops are made of: vectors of 16 floats on every machine (narrower ones take several
-// registers for one), and loads and stores of either type of activations. Included by kernels_body.h alone, once per instruction set.
+// registers for one), and loads and stores of either type of activations. Included by kernels_body.h alone,
+// once per instruction set.
 #pragma once
 
 #if defined(__AVX512F__)

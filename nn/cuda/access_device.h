@@ -1,4 +1,5 @@
-// How kernels read and write activations: values of float32 or bfloat16, four at a time where that is aligned.
+// How kernels read and write activations: values of float32 or bfloat16, four at a time where that is
+// aligned.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,5 +1,5 @@
-// The CUDA backend: cuDNN for convolutions, cuBLASLt for products, kernels of our own for the rest. Everything
-// is queued on one stream; no pass allocates, and none waits for the device.
+// The CUDA backend: cuDNN for convolutions, cuBLASLt for products, kernels of our own for the rest.
+// Everything is queued on one stream; no pass allocates, and none waits for the device.
 #include "nn/cuda/backend.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,9 @@ class CudaBackend final : public Backend {
   void seal() override { context_.stream.synchronize(); }
   void enter() override { set_device(context_.device.index); }
 
-  void upload(void* to, DataType type, std::span<const float> from) override { inputs_.upload(to, type, from); }
+  void upload(void* to, DataType type, std::span<const float> from) override {
+    inputs_.upload(to, type, from);
+  }
   void download(std::span<float> to, DataType type, const void* from) override {
     if (type != DataType::f32) {
       const DeviceBuffer<float> wide(context_.device, to.size());

@@ -57,8 +57,7 @@ Context::~Context() {
 
 void* Context::allocate(std::int64_t bytes) {
   bytes = (std::max<std::int64_t>(bytes, 1) + memory_alignment - 1) / memory_alignment * memory_alignment;
-  if (bytes > chunk_bytes / 4)
-    return memory_.emplace_back(device, static_cast<std::size_t>(bytes)).data();
+  if (bytes > chunk_bytes / 4) return memory_.emplace_back(device, static_cast<std::size_t>(bytes)).data();
   if (bytes > chunk_left_) {
     chunk_ = memory_.emplace_back(device, static_cast<std::size_t>(chunk_bytes)).data();
     chunk_left_ = chunk_bytes;

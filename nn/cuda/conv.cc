@@ -1,5 +1,5 @@
-// Convolution by cuDNN's graph API. Of the engines that cuDNN offers for a shape the fastest on this device is
-// taken, measured once on the operation's own memory; where results must not depend on a measurement, the
+// Convolution by cuDNN's graph API. Of the engines that cuDNN offers for a shape the fastest on this device
+// is taken, measured once on the operation's own memory; where results must not depend on a measurement, the
 // first that cuDNN names. Bias and ReLU are in the plan where that is faster than a pass of their own.
 #include <fmt/format.h>
 
@@ -22,9 +22,9 @@ Descriptor bind(const Tensors& tensors, bool bias, void* workspace) {
 
 std::string text_of(const ConvProblem& p) {
   static constexpr const char* passes[] = {"", ", gradient of the input", ", gradient of the weights"};
-  return fmt::format("{} images {}, window {}x{}, stride {}x{}, pad {}x{}, {} filters in {} groups{}", p.batch,
-                     shape_text(p.in), p.kernel.h, p.kernel.w, p.stride.h, p.stride.w, p.pad.h, p.pad.w,
-                     p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
+  return fmt::format("{} images {}, window {}x{}, stride {}x{}, pad {}x{}, {} filters in {} groups{}",
+                     p.batch, shape_text(p.in), p.kernel.h, p.kernel.w, p.stride.h, p.stride.w, p.pad.h,
+                     p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
 }
 
 /// `apart` queues what a plan without bias and ReLU leaves to do.

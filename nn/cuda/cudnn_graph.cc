@@ -10,8 +10,8 @@ namespace lpsgd {
 void throw_cudnn_error(cudnnStatus_t status, std::source_location where) {
   char why[512] = "";
   cudnnGetLastErrorString(why, sizeof why);
-  throw DeviceError(fmt::format("cuDNN: {}{}{} at {}:{}", cudnnGetErrorString(status), why[0] ? ": " : "", why,
-                                where.file_name(), where.line()),
+  throw DeviceError(fmt::format("cuDNN: {}{}{} at {}:{}", cudnnGetErrorString(status), why[0] ? ": " : "",
+                                why, where.file_name(), where.line()),
                     where);
 }
 
@@ -140,8 +140,8 @@ ConvGraph::ConvGraph(const ConvProblem& p, const Target& target)
   const Shape filter{p.kernel.h, p.kernel.w, p.in[2] / p.groups};
   Descriptor conv = convolution(p);
   Descriptor x = tensor(conv_input, p.type, p.batch, p.in);
-  Descriptor w = tensor(conv_weights, p.pass == ConvPass::weight_gradient ? p.gradient_type : p.type,
-                        p.out[2], filter);
+  Descriptor w =
+      tensor(conv_weights, p.pass == ConvPass::weight_gradient ? p.gradient_type : p.type, p.out[2], filter);
   Descriptor y = fused ? tensor(virtual_id, DataType::f32, p.batch, p.out, true)
                        : tensor(conv_output, p.type, p.batch, p.out);
   const ConvNames names = names_of(p.pass);
@@ -196,8 +196,7 @@ void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>&
   finder.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   if (target_.device) finder.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target_.device);
   if (finder.try_finalize() != CUDNN_STATUS_SUCCESS) return;  // nothing to offer
-  for (Descriptor& d :
-       held(finder, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, most))
+  for (Descriptor& d : held(finder, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, most))
     if (allows(d)) out.push_back(std::move(d));
 }
 

@@ -69,9 +69,23 @@ struct ConvProblem {
                                      static_cast<std::int64_t>(compute),
                                      static_cast<std::int64_t>(type),
                                      static_cast<std::int64_t>(gradient_type),
-                                     batch,    in[0],    in[1],    in[2],    out[0], out[1], out[2],
-                                     kernel.h, kernel.w, stride.h, stride.w, pad.h,  pad.w,  groups,
-                                     bias,     relu,     deterministic};
+                                     batch,
+                                     in[0],
+                                     in[1],
+                                     in[2],
+                                     out[0],
+                                     out[1],
+                                     out[2],
+                                     kernel.h,
+                                     kernel.w,
+                                     stride.h,
+                                     stride.w,
+                                     pad.h,
+                                     pad.w,
+                                     groups,
+                                     bias,
+                                     relu,
+                                     deterministic};
   }
 };
 

@@ -81,8 +81,8 @@ class ConcatOp final : public Op {
 
   void forward(const Pass&) override {
     each_part([&](const InputView& in, std::int64_t n, std::int64_t at) {
-      check(launch_copy_rows(b_.type, in.value, n, moved(b_.output, at), width_, rows_, n,
-                             context_.handle()));
+      check(
+          launch_copy_rows(b_.type, in.value, n, moved(b_.output, at), width_, rows_, n, context_.handle()));
     });
   }
   void backward() override {
@@ -141,14 +141,13 @@ class ChannelsFirstOp final : public Op {
 
 std::unique_ptr<Op> make_activation(Context& context, const Binding& b, Activation kind) {
   if (kind != Activation::relu)
-    return std::make_unique<SmoothOp>(context, b,
-                                      kind == Activation::tanh ? Smooth::tanh : Smooth::sigmoid);
+    return std::make_unique<SmoothOp>(context, b, kind == Activation::tanh ? Smooth::tanh : Smooth::sigmoid);
   std::optional<Sum> backward;
   if (b.training && b.inputs[0].gradient)
     backward.emplace(context, b.type, b.inputs[0].gradient, b.output_gradients, b.output, false,
                      b.elements());
-  return std::make_unique<SumOp>(
-      Sum(context, b.type, b.output, input_values(b), nullptr, true, b.elements()), std::move(backward));
+  return std::make_unique<SumOp>(Sum(context, b.type, b.output, input_values(b), nullptr, true, b.elements()),
+                                 std::move(backward));
 }
 
 std::unique_ptr<Op> make_add(Context& context, const Binding& b) {
@@ -160,8 +159,8 @@ std::unique_ptr<Op> make_add(Context& context, const Binding& b) {
       Sum(context, b.type, b.output, input_values(b), nullptr, b.relu, b.elements()), std::move(backward));
 }
 
-std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into, const std::vector<const void*>& terms,
-                             const void* mask, std::int64_t elements) {
+std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into,
+                             const std::vector<const void*>& terms, const void* mask, std::int64_t elements) {
   return std::make_unique<SumOp>(std::nullopt, Sum(context, type, into, terms, mask, false, elements));
 }
 

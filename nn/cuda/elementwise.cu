@@ -80,12 +80,10 @@ __global__ void transpose_kernel(const T* from, T* to, std::int64_t batch, std::
     const T* source = from + n * a * b;
     T* target = to + n * a * b;
     for (int r = static_cast<int>(threadIdx.y); r < tile; r += tile_rows)
-      if (a0 + r < a && b0 + threadIdx.x < b)
-        moved[r][threadIdx.x] = source[(a0 + r) * b + b0 + threadIdx.x];
+      if (a0 + r < a && b0 + threadIdx.x < b) moved[r][threadIdx.x] = source[(a0 + r) * b + b0 + threadIdx.x];
     __syncthreads();
     for (int r = static_cast<int>(threadIdx.y); r < tile; r += tile_rows)
-      if (b0 + r < b && a0 + threadIdx.x < a)
-        target[(b0 + r) * a + a0 + threadIdx.x] = moved[threadIdx.x][r];
+      if (b0 + r < b && a0 + threadIdx.x < a) target[(b0 + r) * a + a0 + threadIdx.x] = moved[threadIdx.x][r];
     __syncthreads();
   }
 }
@@ -121,8 +119,8 @@ void with_pack(bool fours, const Body& body) {
 cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
                        std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    sum_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(
-        static_cast<T*>(into), terms, static_cast<const T*>(mask), relu, n);
+    sum_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(static_cast<T*>(into), terms,
+                                                                static_cast<const T*>(mask), relu, n);
   });
 }
 

@@ -2,8 +2,8 @@
 // alike. Internal to nn/cuda. Every function queues its work on the stream and returns what the launch said.
 //
 // Pointers are device memory. Activations are of the DataType given; they are read and written four values at
-// a time where their rows allow it, so arrays start at multiples of 16 bytes. Sums are taken in a fixed order:
-// the same launch gives the same bits.
+// a time where their rows allow it, so arrays start at multiples of 16 bytes. Sums are taken in a fixed
+// order: the same launch gives the same bits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -76,11 +76,11 @@ struct NormState {
   const float *weight = nullptr, *bias = nullptr;
   float *running_mean = nullptr, *running_variance = nullptr;
   float *weight_gradient = nullptr, *bias_gradient = nullptr;
-  float *mean = nullptr, *scale = nullptr;       // of this pass: y = (x - mean) * scale + bias
-  double* inverse = nullptr;                     // 1 / sqrt(variance + eps)
+  float *mean = nullptr, *scale = nullptr;  // of this pass: y = (x - mean) * scale + bias
+  double* inverse = nullptr;                // 1 / sqrt(variance + eps)
   float *gradient_mean = nullptr, *slope = nullptr;
-  double2* partials = nullptr;     // parts * channels
-  unsigned* finished = nullptr;    // tiles, zero between launches
+  double2* partials = nullptr;   // parts * channels
+  unsigned* finished = nullptr;  // tiles, zero between launches
   double eps = 1e-5, momentum = 0.1;
 };
 /// The batch's statistics, and the running ones moved by them.
@@ -93,18 +93,18 @@ cudaError_t launch_normalize(DataType type, const void* x, const void* residual,
                              const Cut& cut, const NormState& state, cudaStream_t stream);
 /// What backward shares between its two launches.
 struct NormGradient {
-  Terms gradients;             // of the output
+  Terms gradients;  // of the output
   const void* x = nullptr;
-  const void* y = nullptr;     // masks `masked`, if there is a ReLU
-  void* masked = nullptr;      // receives the masked sum of `gradients`; null: there is one, used as it is
+  const void* y = nullptr;  // masks `masked`, if there is a ReLU
+  void* masked = nullptr;   // receives the masked sum of `gradients`; null: there is one, used as it is
   bool relu = false;
   void* dx = nullptr;
 };
 /// The parameters' gradients, `masked`, and what launch_norm_gradient needs.
 cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, const Cut& cut,
                                       const NormState& state, cudaStream_t stream);
-cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut,
-                                 const NormState& state, cudaStream_t stream);
+cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut, const NormState& state,
+                                 cudaStream_t stream);
 
 // ---- pool.cu
 
@@ -148,9 +148,9 @@ cudaError_t launch_dropout_gradient(DataType type, const Terms& gradients, const
 
 /// y (count, width) = the rows of `table` that x numbers. A number without a row takes row 0, and the first
 /// such is left in *bad (NaN while there is none).
-cudaError_t launch_embedding(DataType type, const float* x, const float* table, void* y,
-                             std::int32_t* tokens, float* bad, std::int64_t count, std::int64_t vocabulary,
-                             std::int64_t width, cudaStream_t stream);
+cudaError_t launch_embedding(DataType type, const float* x, const float* table, void* y, std::int32_t* tokens,
+                             float* bad, std::int64_t count, std::int64_t vocabulary, std::int64_t width,
+                             cudaStream_t stream);
 /// Adds each token's gradients to its row, in order; rows without a token are left alone.
 cudaError_t launch_embedding_gradient(DataType type, const void* dy, const std::int32_t* tokens,
                                       float* gradient, std::int64_t count, std::int64_t width,
@@ -163,8 +163,8 @@ struct LossSums {
   long long top1 = 0, top5 = 0, scored = 0;
 };
 struct LossRow {
-  double loss, sum;  // of the row; of its exponentials
-  float top;         // the largest logit
+  double loss, sum;   // of the row; of its exponentials
+  float top;          // the largest logit
   std::int32_t hits;  // 1: first, 2: among five
 };
 /// A row's label is negative where it does not count.

@@ -44,8 +44,7 @@ class LstmOp final : public Op {
 
   void forward(const Pass&) override {
     const cudaStream_t s = context_.handle();
-    if (bias_)
-      check(launch_add_vectors(b_.parameters[2].value, b_.parameters[3].value, biases_, gates(), s));
+    if (bias_) check(launch_add_vectors(b_.parameters[2].value, b_.parameters[3].value, biases_, gates(), s));
     check(launch_by_time(type(), b_.inputs[0].value, inputs_, shape(), features_, context_.lengths, s));
     from_input_->run(inputs_, input_weights_, gates_);
     for (std::int64_t t = 0; t < frames_; ++t) {
@@ -75,7 +74,8 @@ class LstmOp final : public Op {
         outputs = output_gradient_;
       }
       check(launch_lstm_cell_gradient(type(), gates_at(t), before(t), cells_at(t), outputs, cell_gradient_,
-                                      at(gate_gradients_, t, gates()), batch_, cell_, t, context_.lengths, s));
+                                      at(gate_gradients_, t, gates()), batch_, cell_, t, context_.lengths,
+                                      s));
     }
     input_weight_gradient_->run(gate_gradients_, inputs_, b_.parameters[0].gradient);
     if (bias_)

@@ -13,8 +13,7 @@ __global__ void by_time_kernel(const From* from, To* to, SequenceShape s, std::i
                                const std::int32_t* lengths) {
   for (std::int64_t i = thread_number(); i < s.batch * s.frames * width; i += thread_count()) {
     const std::int64_t row = i / width, t = row / s.batch, n = row % s.batch;
-    to[i] = from_float<To>(
-        t < lengths[n] ? as_float(from[(n * s.frames + t) * width + i % width]) : 0.0f);
+    to[i] = from_float<To>(t < lengths[n] ? as_float(from[(n * s.frames + t) * width + i % width]) : 0.0f);
   }
 }
 

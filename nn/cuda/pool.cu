@@ -14,9 +14,9 @@ __device__ __forceinline__ Window window(const PoolShape& s, int oh, int ow) {
   const int h = oh * s.stride_h - s.pad_h, w = ow * s.stride_w - s.pad_w;
   Window out{max(h, 0), min(h + s.kernel_h, s.h), max(w, 0), min(w + s.kernel_w, s.w), 1.0f};
   // A window counts its border, but not what hangs over the border in ceil mode.
-  const int area = s.count_pad ? (min(h + s.kernel_h, s.h + s.pad_h) - h) *
-                                     (min(w + s.kernel_w, s.w + s.pad_w) - w)
-                               : (out.h1 - out.h0) * (out.w1 - out.w0);
+  const int area = s.count_pad
+                       ? (min(h + s.kernel_h, s.h + s.pad_h) - h) * (min(w + s.kernel_w, s.w + s.pad_w) - w)
+                       : (out.h1 - out.h0) * (out.w1 - out.w0);
   out.divisor = static_cast<float>(area);
   return out;
 }

@@ -72,9 +72,16 @@ Product::~Product() {
 }
 
 void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c) {
-  const std::vector<std::int64_t> key{
-      d.m,    d.n,          d.k,        d.a_turned, d.b_turned, static_cast<std::int64_t>(d.out), d.bias != nullptr,
-      d.relu, d.accumulate, d.alignment};
+  const std::vector<std::int64_t> key{d.m,
+                                      d.n,
+                                      d.k,
+                                      d.a_turned,
+                                      d.b_turned,
+                                      static_cast<std::int64_t>(d.out),
+                                      d.bias != nullptr,
+                                      d.relu,
+                                      d.accumulate,
+                                      d.alignment};
   if (const auto known = context_.product_choices.find(key); known != context_.product_choices.end()) {
     algorithm_ = known->second;
     return;

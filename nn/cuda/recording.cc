@@ -29,8 +29,7 @@ void Recording::record(StreamView stream, const std::function<void()>& work) {
   }
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream.handle(), &graph);
-  if (whole && ended == cudaSuccess && graph &&
-      cudaGraphInstantiate(&graph_, graph, 0) != cudaSuccess)
+  if (whole && ended == cudaSuccess && graph && cudaGraphInstantiate(&graph_, graph, 0) != cudaSuccess)
     graph_ = nullptr;
   if (graph) cudaGraphDestroy(graph);
   cudaGetLastError();  // a failed recording is no failure

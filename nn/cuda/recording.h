@@ -10,8 +10,8 @@
 namespace lpsgd::cuda {
 
 /// Runs work that queues the same launches on the same memory every time. The first runs go to the stream as
-/// they are (libraries set themselves up then); later ones are recorded once and replayed. Work that cannot be
-/// recorded goes on as it is.
+/// they are (libraries set themselves up then); later ones are recorded once and replayed. Work that cannot
+/// be recorded goes on as it is.
 class Recording {
  public:
   Recording() = default;

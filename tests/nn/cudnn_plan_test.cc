@@ -124,9 +124,9 @@ int check_all(const ConvProblem& shape, const std::function<bool(const ConvProbl
         p.type = p.gradient_type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
         p.bias = false;
         EXPECT_TRUE(has_plan(p)) << "input " << shape_text(p.in) << " window " << p.kernel.h << "x"
-                               << p.kernel.w << " stride " << p.stride.h << " filters " << p.out[2]
-                               << " pass " << static_cast<int>(pass) << " compute "
-                               << static_cast<int>(compute) << " deterministic " << deterministic;
+                                 << p.kernel.w << " stride " << p.stride.h << " filters " << p.out[2]
+                                 << " pass " << static_cast<int>(pass) << " compute "
+                                 << static_cast<int>(compute) << " deterministic " << deterministic;
         ++checked;
       }
     }
@@ -140,7 +140,8 @@ TEST_F(CudnnPlan, EveryConvolutionOfEveryNetwork) {
   for (const auto& file : std::filesystem::directory_iterator(LPSGD_SOURCE_DIR "/configs/networks")) {
     SCOPED_TRACE(file.path().string());
     for (const ConvProblem& p : convolutions_of(file.path().string(), 32))
-      if (seen.insert(p.key()).second) checked += check_all(p, [&](const ConvProblem& q) { return has_plan(q); });
+      if (seen.insert(p.key()).second)
+        checked += check_all(p, [&](const ConvProblem& q) { return has_plan(q); });
   }
   EXPECT_GT(checked, 18 * 50);
 }
@@ -159,11 +160,11 @@ TEST_F(CudnnPlan, OddShapesGroupsAndFusedBiasAndRelu) {
                        .groups = groups};
   };
   const auto has = [&](const ConvProblem& p) { return has_plan(p); };
-  for (const ConvProblem& p : {problem({7, 6, 3}, {3, 2}, {2, 1}, {1, 0}, 6, 1),
-                               problem({8, 8, 2}, {3, 3}, {4, 4}, {0, 0}, 4, 1),
-                               problem({9, 9, 24}, {3, 3}, {1, 1}, {1, 1}, 24, 24),
-                               problem({13, 13, 16}, {5, 5}, {1, 1}, {2, 2}, 32, 2),
-                               problem({1, 1, 5}, {1, 1}, {1, 1}, {0, 0}, 7, 1)}) {
+  for (const ConvProblem& p :
+       {problem({7, 6, 3}, {3, 2}, {2, 1}, {1, 0}, 6, 1), problem({8, 8, 2}, {3, 3}, {4, 4}, {0, 0}, 4, 1),
+        problem({9, 9, 24}, {3, 3}, {1, 1}, {1, 1}, 24, 24),
+        problem({13, 13, 16}, {5, 5}, {1, 1}, {2, 2}, 32, 2),
+        problem({1, 1, 5}, {1, 1}, {1, 1}, {0, 0}, 7, 1)}) {
     check_all(p, has);
     for (const bool relu : {false, true}) {
       ConvProblem fused = p;
@@ -186,8 +187,8 @@ TEST_F(CudnnPlan, ThereIsOneWithoutWorkspace) {
 
 // What cuDNN is told must fit together: the comparison above could not fail otherwise.
 TEST_F(CudnnPlan, AWrongShapeIsRefused) {
-  ConvProblem p{.batch = 2, .in = {8, 8, 16}, .out = {7, 8, 16}, .kernel = {3, 3}, .stride = {1, 1},
-                .pad = {1, 1}};
+  ConvProblem p{
+      .batch = 2, .in = {8, 8, 16}, .out = {7, 8, 16}, .kernel = {3, 3}, .stride = {1, 1}, .pad = {1, 1}};
   EXPECT_THROW(ConvGraph(p, {}), DeviceError);
 }
 

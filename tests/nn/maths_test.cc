@@ -1,10 +1,10 @@
 // The arithmetic that kernels of both devices share, one value at a time, against double precision.
-#include "nn/maths_device.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+
+#include "nn/maths_device.h"
 
 namespace lpsgd {
 namespace {

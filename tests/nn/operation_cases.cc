@@ -34,9 +34,7 @@ struct Memory {
 class Rig {
  public:
   Rig(Backend& backend, DataType type) : backend_(backend), type_(type) {}
-  Memory make(std::int64_t n, DataType type) {
-    return {backend_.allocate(n * size_of(type)), type, n};
-  }
+  Memory make(std::int64_t n, DataType type) { return {backend_.allocate(n * size_of(type)), type, n}; }
   Memory make(std::int64_t n) { return make(n, type_); }
   void put(const Memory& m, const std::vector<float>& values) { backend_.upload(m.data, m.type, values); }
   Memory holding(const std::vector<float>& values, DataType type) {
@@ -121,7 +119,8 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
     }
   }
   for (int i = 0; c.buffers > 0 && i < 2; ++i) {
-    buffers.push_back(rig.holding(draw(c.buffers, 30 + static_cast<std::uint32_t>(i), 0.5f, 1), DataType::f32));
+    buffers.push_back(
+        rig.holding(draw(c.buffers, 30 + static_cast<std::uint32_t>(i), 0.5f, 1), DataType::f32));
     b.buffers.push_back(static_cast<float*>(buffers.back().data));
   }
   if (c.residual) b.residual = rig.holding(draw(b.elements(), 40), type).data;
@@ -163,8 +162,7 @@ Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64
   Rig rig(backend, type);
   const std::int64_t rows = batch * frames;
   const Memory logits = rig.make(rows * classes), gradient = rig.make(rows * classes);
-  const auto loss =
-      backend.softmax_cross_entropy(type, logits.data, gradient.data, batch, frames, classes);
+  const auto loss = backend.softmax_cross_entropy(type, logits.data, gradient.data, batch, frames, classes);
   backend.seal();
   Results out;
   PhiloxSequence sequence(3, RandomUse::dataset, 77);

@@ -22,9 +22,9 @@ struct OperationCase {
   std::vector<Shape> parameters;  // in memory order
   std::int64_t buffers = 0;       // values of each of two buffers: running mean and variance
   bool residual = false, relu = false, masked = false;
-  int gradients = 1;              // of the output, to be summed
+  int gradients = 1;  // of the output, to be summed
   bool input_gradients = true;
-  bool in_place = false;          // the output lies where the input does, the gradients likewise
+  bool in_place = false;  // the output lies where the input does, the gradients likewise
   bool training = true;
   std::int64_t tokens = 0;  // inputs are numbers below this
   std::vector<std::int32_t> lengths;

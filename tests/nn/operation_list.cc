@@ -108,8 +108,8 @@ void add_elementwise(Cases& out) {
     c.make = make;
     return out.emplace_back(std::move(c));
   };
-  for (const auto& [name, kind] : {std::pair{"relu", Activation::relu}, {"sigmoid", Activation::sigmoid},
-                                   {"tanh", Activation::tanh}}) {
+  for (const auto& [name, kind] :
+       {std::pair{"relu", Activation::relu}, {"sigmoid", Activation::sigmoid}, {"tanh", Activation::tanh}}) {
     const auto make = [kind = kind](Backend& backend, const Binding& b) {
       return backend.activation(b, kind);
     };
@@ -159,10 +159,10 @@ void add_pools(Cases& out) {
         return e;
       };
       OperationCase c;
-      c.name = fmt::format("{} pool {} kernel {}x{} stride {}x{} pad {}x{}{}{}",
-                           kind == PoolDesc::Kind::max ? "max" : "average", shape_text(in), kernel.h,
-                           kernel.w, stride.h, stride.w, pad.h, pad.w, ceil ? " ceil" : "",
-                           count_pad ? "" : " inside");
+      c.name =
+          fmt::format("{} pool {} kernel {}x{} stride {}x{} pad {}x{}{}{}",
+                      kind == PoolDesc::Kind::max ? "max" : "average", shape_text(in), kernel.h, kernel.w,
+                      stride.h, stride.w, pad.h, pad.w, ceil ? " ceil" : "", count_pad ? "" : " inside");
       c.output = {extent(in[0], kernel.h, stride.h, pad.h), extent(in[1], kernel.w, stride.w, pad.w), in[2]};
       c.inputs = {std::move(in)};
       const PoolDesc desc{kind, kernel, stride, pad, count_pad};

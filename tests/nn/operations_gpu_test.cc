@@ -63,9 +63,12 @@ TEST_F(OperationsGpu, DropoutMasksAndMaximaAreTheCpus) {
 }
 
 TEST_F(OperationsGpu, Loss) {
-  for (const auto& [batch, frames, classes, lengths] :
-       {std::tuple{5, 1, 7, false}, {128, 1, 10, false}, {6, 9, 33, true}, {3, 2, 1000, true},
-        {2, 1, 20000, false}, {300, 1, 1, false}}) {
+  for (const auto& [batch, frames, classes, lengths] : {std::tuple{5, 1, 7, false},
+                                                        {128, 1, 10, false},
+                                                        {6, 9, 33, true},
+                                                        {3, 2, 1000, true},
+                                                        {2, 1, 20000, false},
+                                                        {300, 1, 1, false}}) {
     for (const DataType type : {DataType::f32, DataType::bf16}) {
       SCOPED_TRACE(classes);
       const Compute compute = type == DataType::bf16 ? Compute::bf16 : Compute::fp32;
@@ -75,7 +78,8 @@ TEST_F(OperationsGpu, Loss) {
       const Results got = run_loss(*cuda, type, batch, frames, classes, lengths);
       const Results expected = run_loss(*cpu, DataType::f32, batch, frames, classes, lengths);
       for (const char* count : {"top1", "top5", "scored"}) EXPECT_EQ(got.at(count), expected.at(count));
-      EXPECT_NEAR(got.at("loss")[0], expected.at("loss")[0], 1e-6f * std::abs(expected.at("loss")[0]) + 1e-6f);
+      EXPECT_NEAR(got.at("loss")[0], expected.at("loss")[0],
+                  1e-6f * std::abs(expected.at("loss")[0]) + 1e-6f);
       if (classes == 1) continue;  // the loss is 0
       EXPECT_LE(worst_distance(got, expected).value, type == DataType::f32 ? fp32_bound : bf16_bound);
     }

@@ -12,8 +12,7 @@ namespace {
 TEST(Operations, ThreadsDoNotMatter) {
   for (const OperationCase& c : operation_cases()) {
     const auto one = make_cpu_backend(1, Compute::fp32), three = make_cpu_backend(3, Compute::fp32);
-    const Distance d =
-        worst_distance(run_case(*three, DataType::f32, c), run_case(*one, DataType::f32, c));
+    const Distance d = worst_distance(run_case(*three, DataType::f32, c), run_case(*one, DataType::f32, c));
     EXPECT_LE(d.value, 1e-5) << c.name << ": " << d.tensor;
   }
 }
