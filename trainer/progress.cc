@@ -50,29 +50,32 @@ Progress::~Progress() {
   if (open_) std::fputc('\n', stdout);
 }
 
+bool Progress::due(std::int64_t step) const {
+  const bool forced = step == first_step_ + 1 || step == total_steps_;
+  return active_ && (forced || now_seconds() - shown_ >= (terminal_ ? 0.1 : 10.0));
+}
+
 void Progress::step(std::int64_t step, double loss, double lr, double seconds, double communication_seconds,
-                    std::int64_t samples, double compression, bool last) {
+                    std::int64_t samples, double compression, bool due) {
   if (!active_) return;
   ++steps_;
   seconds_ += seconds;
   communication_ += communication_seconds;
   samples_ += samples;
-  loss_ += loss;
+  if (!due) return;
   const double now = now_seconds();
-  const bool first = step == first_step_ + 1;
-  if (!last && !first && now - shown_ < (terminal_ ? 0.1 : 10.0)) return;
   shown_ = now;
   const double n = static_cast<double>(steps_);
   fmt::memory_buffer out;  // on the stack: a step allocates nothing
   if (terminal_) out.append(std::string_view("\r\x1b[K"));
-  append(out, {step, total_steps_, loss_ / n, lr, seconds_ / n, static_cast<double>(samples_) / seconds_,
+  append(out, {step, total_steps_, loss, lr, seconds_ / n, static_cast<double>(samples_) / seconds_,
                communication_ / seconds_, compression});
   const double per_step = (now - started_) / static_cast<double>(step - first_step_);
-  if (!last)
+  if (step != total_steps_)
     fmt::format_to(std::back_inserter(out), " | {} left",
                    duration_text(per_step * static_cast<double>(total_steps_ - step)));
   steps_ = samples_ = 0;
-  seconds_ = communication_ = loss_ = 0;
+  seconds_ = communication_ = 0;
   if (!terminal_) out.push_back('\n');
   open_ = terminal_;
   std::fwrite(out.data(), 1, out.size(), stdout);
