@@ -76,7 +76,7 @@ TEST(Codec, TenMillionValues) {
   const std::int64_t n = 10'000'019;  // a prime
   std::vector<float> values = inputs(n, 0), residual = inputs(n, 0, 2);
   for (std::size_t i = 0; i < values.size(); i += 100'003) values[i] = std::ldexp(values[i], 12);
-  std::vector<std::string> texts(std::begin(all_specs), std::end(all_specs));
+  std::vector<std::string> texts = all_specs();
   texts.insert(texts.end(),
                {"{kind: qsgd, bits: 8, norm: l2, bucket: tensor}", "{kind: topk, bucket: tensor}"});
   for (const std::string& text : texts) {
