@@ -118,7 +118,7 @@ class NcclTransport final : public Transport {
 
   Request isend(std::span<const std::byte> bytes, int to, int) override {
     require(grouping_, "NCCL's messages come in groups");
-    bytes_sent_ += bytes.size();
+    count_message(bytes.size());
     group_.push_back({true, to, const_cast<std::byte*>(bytes.data()), bytes.size()});  // only read
     return 0;
   }
