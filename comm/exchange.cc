@@ -53,7 +53,7 @@ struct Exchange::Impl {
   double poll_units();  // seconds in which units were in flight
   void queue_units();
   void wait_until_ready(std::size_t unit);
-  void collect(bool all);
+  void collect();
   void warn_of_hang(std::size_t unit, double seconds) const;
   void rethrow_failure() {
     if (failure_) std::rethrow_exception(failure_);
@@ -171,7 +171,7 @@ void Exchange::Impl::begin(std::uint32_t step) {
   open_ = true;
   submitted_ = 0;
   available_ = 0;
-  collect(false);
+  collect();
   shared.step = step;
   shared.bytes_sent = 0;
   shared.next_sum = 0;
@@ -207,8 +207,8 @@ void Exchange::Impl::finish() {
   coder_->joined();
 }
 
-void Exchange::Impl::collect(bool all) {
-  const Coder::Times times = coder_->collect(all);
+void Exchange::Impl::collect() {
+  const Coder::Times times = coder_->collect();
   CodecClock& clock = shared.clock;
   stats_.encode += clock.encode;
   stats_.decode += clock.decode;
@@ -220,7 +220,7 @@ void Exchange::Impl::collect(bool all) {
 
 ExchangeStats Exchange::Impl::take_stats() {
   require(!open_, "take_stats() while a step is open");
-  collect(true);
+  collect();
   ExchangeStats stats = std::exchange(stats_, {});
   stats.errors = coder_->take_errors();
   return stats;
