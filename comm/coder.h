@@ -119,12 +119,11 @@ class Coder {
   virtual void waiting() = 0;
   virtual void joined() = 0;
 
-  /// What the steps took: of all steps, for which it may wait, or of those that are known to be over. Coding
-  /// times are added to the clock.
+  /// What the steps took that are over, since the last call. Coding times are added to the clock.
   struct Times {
     double exposed = 0, busy = 0;  // finish() waited; units were in flight
   };
-  virtual Times collect(bool all) = 0;
+  virtual Times collect() = 0;
   /// Fills the tensors' own_finite and mean_finite for the last step, or with `before` for the newest that
   /// needs no waiting. Returns which that is, -1 for none.
   virtual std::int64_t see_finite(bool before) = 0;

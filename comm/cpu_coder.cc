@@ -63,7 +63,7 @@ class CpuCoder final : public Coder {
     shared_.clock.exposed_from = waiting_since_;
   }
   void joined() override { times_.exposed += now_seconds() - waiting_since_; }
-  Times collect(bool) override { return std::exchange(times_, {}); }
+  Times collect() override { return std::exchange(times_, {}); }
   std::int64_t see_finite(bool) override { return shared_.step; }
 
   std::vector<float> residual(std::size_t tensor, int round) const override {

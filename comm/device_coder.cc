@@ -71,11 +71,11 @@ void DeviceCoder::end_step(double) {
 }
 
 // The host is never more than two steps ahead of what it has collected.
-Coder::Times DeviceCoder::collect(bool all) {
+Coder::Times DeviceCoder::collect() {
   Times times;
   while (!steps_.empty()) {
     StepTimes& step = steps_.front();
-    if (all || steps_.size() >= 2)
+    if (steps_.size() >= 2)
       device_.synchronize(*step.joined);
     else if (!device_.done(*step.joined))
       break;

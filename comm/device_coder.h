@@ -53,7 +53,7 @@ class DeviceCoder final : public Coder {
     device_.wait(CodingDevice::Queue::compute, *steps_.back().end);
     device_.record(*steps_.back().joined, CodingDevice::Queue::compute);
   }
-  Times collect(bool all) override;
+  Times collect() override;
   std::int64_t see_finite(bool before) override;
 
   std::vector<float> residual(std::size_t tensor, int round) const override {

@@ -54,7 +54,7 @@ struct Exchange::Impl {
   double poll_units();  // seconds in which units were in flight
   void queue_units();
   void wait_until_ready(std::size_t unit);
-  void collect(bool all);
+  void collect();
   void warn_of_hang(std::size_t unit, double seconds) const;
   void rethrow_failure() {
     if (failure_) std::rethrow_exception(failure_);
@@ -176,7 +176,7 @@ void Exchange::Impl::begin(std::uint32_t step) {
   open_ = true;
   submitted_ = 0;
   available_ = 0;
-  collect(false);
+  collect();
   shared.step = step;
   shared.bytes_sent = 0;
   shared.next_sum = 0;
@@ -212,8 +212,8 @@ void Exchange::Impl::finish() {
   coder_->joined();
 }
 
-void Exchange::Impl::collect(bool all) {
-  const Coder::Times times = coder_->collect(all);
+void Exchange::Impl::collect() {
+  const Coder::Times times = coder_->collect();
   CodecClock& clock = shared.clock;
   stats_.encode += clock.encode;
   stats_.decode += clock.decode;
@@ -225,7 +225,7 @@ void Exchange::Impl::collect(bool all) {
 
 ExchangeStats Exchange::Impl::take_stats() {
   require(!open_, "take_stats() while a step is open");
-  collect(true);
+  collect();
   return std::exchange(stats_, {});
 }
 
