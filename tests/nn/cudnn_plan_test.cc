@@ -111,24 +111,22 @@ std::vector<ConvProblem> convolutions_of(const std::string& file, std::int64_t b
   return collector.problems;
 }
 
-/// Every pass in every arithmetic, with and without the fixed order.
+/// Every pass, in the fixed order and in fp32 and bf16: what these allow, tf32 and no fixed order allow, too.
 int check_all(const ConvProblem& shape, const std::function<bool(const ConvProblem&)>& has_plan) {
   int checked = 0;
-  for (const Compute compute : {Compute::fp32, Compute::tf32, Compute::bf16}) {
+  for (const Compute compute : {Compute::fp32, Compute::bf16}) {
     for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient}) {
-      for (const bool deterministic : {false, true}) {
-        ConvProblem p = shape;
-        p.compute = compute;
-        p.pass = pass;
-        p.deterministic = deterministic;
-        p.type = p.gradient_type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
-        p.bias = false;
-        EXPECT_TRUE(has_plan(p)) << "input " << shape_text(p.in) << " window " << p.kernel.h << "x"
-                                 << p.kernel.w << " stride " << p.stride.h << " filters " << p.out[2]
-                                 << " pass " << static_cast<int>(pass) << " compute "
-                                 << static_cast<int>(compute) << " deterministic " << deterministic;
-        ++checked;
-      }
+      ConvProblem p = shape;
+      p.compute = compute;
+      p.pass = pass;
+      p.deterministic = true;
+      p.type = p.gradient_type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
+      p.bias = false;
+      EXPECT_TRUE(has_plan(p)) << "input " << shape_text(p.in) << " window " << p.kernel.h << "x"
+                               << p.kernel.w << " stride " << p.stride.h << " filters " << p.out[2]
+                               << " pass " << static_cast<int>(pass) << " compute "
+                               << static_cast<int>(compute);
+      ++checked;
     }
   }
   return checked;
@@ -143,7 +141,7 @@ TEST_F(CudnnPlan, EveryConvolutionOfEveryNetwork) {
       if (seen.insert(p.key()).second)
         checked += check_all(p, [&](const ConvProblem& q) { return has_plan(q); });
   }
-  EXPECT_GT(checked, 18 * 50);
+  EXPECT_GT(checked, 6 * 50);
 }
 
 TEST_F(CudnnPlan, OddShapesGroupsAndFusedBiasAndRelu) {
