@@ -200,10 +200,9 @@ def main():
         for word, act in activations.items():
             # Max pooling has kinks, too. BN-Inception with tanh at this seed: a few of inception3c.pool's windows hold two values
             # 5e-7 apart, and where float32 takes the other one the gradient flows elsewhere. PyTorch's float32 in NHWC does so
-            # in one window of channel 97 and is 1.3e-2 off in inception3b.three.conv.weight; float64 given its choices agrees
-            # with it to 1.5e-5. Ours takes the other one in a
-            # window of channel 312 and is 3.4e-4 off in inception3b.project.conv.weight; given that choice float64 agrees to 1.0e-5
-            # in every tensor. With average pooling in place of max pooling ours agrees to 7.4e-6.
+            # in one window and is 1.3e-2 off in inception3b.three.conv.weight; float64 given its choices agrees with it to
+            # 1.5e-5. Ours does so in another and is 3.4e-4 off in inception3b.project.conv.weight; given that choice, float64
+            # agrees to 1.0e-5 in every tensor. With average pooling in place of max pooling ours agrees to 7.4e-6.
             smooth = word == "tanh" and "max_pool" not in text
             steps = 3 if word == "tanh" else 1
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
