@@ -1,9 +1,10 @@
 // Times training steps of a network file: forward, backward and update, on random data.
-//   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--bf16] [--set a.b=value]...
-//              [--profile]
-// Prints one JSON object: seconds of the median step, the processor time of the best one (which a busy
-// machine disturbs less; all threads together), the memory needed for it (the process's peak less what it
-// held before the network was made) and, with --profile, each operation's share.
+//   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
+//              [--set a.b=value]... [--profile]
+// Prints one JSON object: seconds of the median step (on a GPU of the mean one, with the passes' own times),
+// the processor time of the best one (which a busy machine disturbs less; all threads together), the memory
+// needed for it (the process's peak less what it held before the network was made) and, with --profile, each
+// operation's share.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "core/stopwatch.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
 
@@ -23,8 +25,10 @@ namespace {
 
 struct Arguments {
   std::string network;
-  long batch = 128, steps = 10, warm_up = 2, threads = 1;
-  bool profile = false, bf16 = false;
+  long batch = 128, steps = 10, warm_up = 4, threads = 1;  // a GPU records its passes in the third step
+  bool profile = false;
+  lpsgd::Compute compute = lpsgd::Compute::fp32;
+  lpsgd::Device device;
   std::vector<std::string> overrides;
 };
 
@@ -47,7 +51,11 @@ Arguments parse(int argc, char** argv) {
     else if (word == "--set")
       a.overrides.push_back(next());
     else if (word == "--bf16")
-      a.bf16 = true;
+      a.compute = lpsgd::Compute::bf16;
+    else if (word == "--tf32")
+      a.compute = lpsgd::Compute::tf32;
+    else if (word == "--device")
+      a.device = next() == "cuda" ? lpsgd::Device::cuda(0) : lpsgd::Device::cpu();
     else if (word == "--profile")
       a.profile = true;
     else
@@ -79,9 +87,11 @@ void run(const Arguments& a) {
   const lpsgd::NetworkSpec spec(tree);
   lpsgd::Network network(spec, {.batch = a.batch,
                                 .threads = static_cast<int>(a.threads),
-                                .compute = a.bf16 ? lpsgd::Compute::bf16 : lpsgd::Compute::fp32});
+                                .compute = a.compute,
+                                .device = a.device,
+                                .time_operations = a.profile});
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
-                             network.parameters().size());
+                             network.parameters().size(), network.stream());
   std::size_t sample = 1;
   for (const std::int64_t d : spec.input_shape()) sample *= static_cast<std::size_t>(d);
   std::vector<float> inputs(sample * static_cast<std::size_t>(a.batch));
@@ -95,15 +105,28 @@ void run(const Arguments& a) {
 
   const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
   std::vector<double> steps, forward, backward, update, cpu;
+  lpsgd::Stopwatch forward_watch(network.stream()), backward_watch(network.stream()),
+      update_watch(network.stream());
+  double started = 0;
   for (long s = -a.warm_up; s < a.steps; ++s) {
-    if (s == 0) network.take_times();
+    if (s == 0) {
+      network.take_times();
+      for (lpsgd::Stopwatch* watch : {&forward_watch, &backward_watch, &update_watch}) watch->take();
+      started = lpsgd::now_seconds();
+    }
     const double cpu_before = cpu_seconds();
     const double t0 = lpsgd::now_seconds();
+    forward_watch.start();
     network.forward_train({inputs, labels}, s + a.warm_up);
+    forward_watch.stop();
     const double t1 = lpsgd::now_seconds();
+    backward_watch.start();
     network.backward({});
+    backward_watch.stop();
     const double t2 = lpsgd::now_seconds();
+    update_watch.start();
     optimizer.step(network.parameters(), network.gradients(), 0.01);
+    update_watch.stop();
     const double t3 = lpsgd::now_seconds();
     if (s < 0) continue;
     cpu.push_back(cpu_seconds() - cpu_before);
@@ -111,6 +134,14 @@ void run(const Arguments& a) {
     forward.push_back(t1 - t0);
     backward.push_back(t2 - t1);
     update.push_back(t3 - t2);
+  }
+  if (a.device.is_cuda()) {  // steps overlap with the host: their mean, and the device's own times
+    network.stream().synchronize();
+    const auto mean = [&](double total) { return std::vector{total / static_cast<double>(a.steps)}; };
+    steps = mean(lpsgd::now_seconds() - started);
+    forward = mean(forward_watch.take());
+    backward = mean(backward_watch.take());
+    update = mean(update_watch.take());
   }
   const auto median = [](std::vector<double> v) {
     std::sort(v.begin(), v.end());

@@ -12,12 +12,12 @@ double square(float x) {
 
 }  // namespace
 
-void ErrorMeter::see(const Segment& segment, ExchangeTensor& tensor, const std::byte* record) {
+void ErrorMeter::see(const Segment& segment, const ExchangeTensor& tensor, const float* gradient,
+                     const float* residual, const std::byte* record) {
   CodingError& sum = sums_[segment.tensor];
-  const float* gradient = tensor.values() + segment.first;
   const auto n = static_cast<std::size_t>(segment.n);
   double own = 0, lost = 0;
-  if (const float* residual = tensor.residual1_at(segment.first)) {  // it is what was lost
+  if (residual != nullptr) {  // it is what was lost
     for (std::size_t i = 0; i < n; ++i) {
       own += square(gradient[i]);
       lost += square(residual[i]);
@@ -35,8 +35,8 @@ void ErrorMeter::see(const Segment& segment, ExchangeTensor& tensor, const std::
   sum.error += lost;
 }
 
-std::vector<CodingError> ErrorMeter::take() {
-  return std::exchange(sums_, std::vector<CodingError>(sums_.size()));
+void ErrorMeter::take(std::span<CodingError> sums) {
+  for (std::size_t t = 0; t < sums_.size(); ++t) sums[t].add(std::exchange(sums_[t], {}));
 }
 
 }  // namespace lpsgd

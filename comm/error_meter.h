@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "comm/exchange.h"
@@ -17,9 +18,11 @@ class ErrorMeter {
   explicit ErrorMeter(std::size_t tensors) : sums_(tensors) {}
 
   /// After a segment of the rank's own gradient was encoded into `record` and before its mean is decoded.
-  void see(const Segment& segment, ExchangeTensor& tensor, const std::byte* record);
-  /// The sums since the last call, one entry a tensor.
-  std::vector<CodingError> take();
+  /// `gradient` and `residual` are the segment's; `residual` is nullptr without error feedback.
+  void see(const Segment& segment, const ExchangeTensor& tensor, const float* gradient, const float* residual,
+           const std::byte* record);
+  /// Adds the sums since the last call to `sums`, one entry a tensor.
+  void take(std::span<CodingError> sums);
 
  private:
   std::vector<CodingError> sums_;

@@ -13,9 +13,13 @@
 #include <utility>
 
 #include "comm/backoff.h"
+#include "comm/coder.h"
+#include "comm/device_coder.h"
 #include "comm/exchange_plan.h"
 #include "comm/exchange_tensor.h"
 #include "comm/exchange_unit.h"
+#include "core/checksum.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -31,14 +35,15 @@ struct Exchange::Impl {
   void begin(std::uint32_t step);
   void submit(std::size_t tensor);
   void finish();
-  NonFinite check_finite();
+  NonFinite check_finite(bool before);
+  ExchangeStats take_stats();
+  void take_errors(std::span<CodingError> sums);
   ExchangeState state() const;
   void set_state(const ExchangeState& state);
 
   const ExchangeOptions options;
   const std::vector<std::size_t> order;
   ExchangeShared shared;
-  ExchangeStats stats;  // of the steps that are finished
 
  private:
   void make_tensors(const std::vector<TensorInfo>& infos, const std::vector<CodecSpec>& codecs,
@@ -46,16 +51,23 @@ struct Exchange::Impl {
   void serve();      // the communication thread
   void run_steps();  // until stop
   void run_step();
+  double poll_units();  // seconds in which units were in flight
+  void queue_units();
+  void wait_until_ready(std::size_t unit);
+  void collect(bool all);
   void warn_of_hang(std::size_t unit, double seconds) const;
   void rethrow_failure() {
     if (failure_) std::rethrow_exception(failure_);
   }
 
+  ExchangeStats stats_;  // of the steps that have been collected
+  std::unique_ptr<Coder> coder_;
   std::vector<Unit> plan_;
   std::vector<std::unique_ptr<UnitInFlight>> in_flight_;  // unit u is in place u mod units_in_flight
 
   bool open_ = false;          // between begin() and finish()
   std::size_t submitted_ = 0;  // tensors
+  std::vector<std::int64_t> lowest_of_ranks_;
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
@@ -69,7 +81,9 @@ struct Exchange::Impl {
 Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
                      const std::vector<CodecSpec>& codecs, std::span<float> gradients,
                      std::vector<std::size_t> announce_order, const ExchangeOptions& given)
-    : options(given), order(std::move(announce_order)), shared{transport, {}, given.seed, 0, {}, 0, {}, {}} {
+    : options(given),
+      order(std::move(announce_order)),
+      shared{transport, {}, given.seed, 0, given.measure_error, {}, 0, 0, {}} {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
   require(options.chunk_bytes > 0 && options.pack_bytes >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");
@@ -81,7 +95,6 @@ Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
   }
   require(order.size() == infos.size(), "the announce order leaves a tensor out");
   make_tensors(infos, codecs, gradients);
-  if (options.measure_error) shared.error = std::make_unique<ErrorMeter>(infos.size());
 
   std::vector<PlannedTensor> planned;
   for (const ExchangeTensor& tensor : shared.tensors)
@@ -92,13 +105,26 @@ Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
     plan.owners = 1;
   }
   plan_ = make_plan(planned, order, plan);
-  const auto places = std::min(static_cast<std::size_t>(options.units_in_flight), plan_.size());
-  for (std::size_t place = 0; place < places; ++place) {
-    in_flight_.push_back(make_unit_in_flight(options.collective, shared));
-    for (std::size_t u = place; u < plan_.size(); u += places) in_flight_.back()->reserve(plan_[u]);
+  lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
+  if (transport.ordered()) {  // nothing there would notice messages of other sizes
+    std::vector<std::size_t> sizes;
+    for (const Unit& unit : plan_) sizes.insert(sizes.end(), unit.message.begin(), unit.message.end());
+    if (!transport.all_equal(checksum64(std::as_bytes(std::span(sizes)))))
+      throw CommError("the ranks' tensors or codecs differ, so that their messages would not match");
   }
+  // Units that are queued are two behind each other (queue_units).
+  const int in_flight = transport.ordered() ? std::max(3, options.units_in_flight) : options.units_in_flight;
+  const auto places = std::min(static_cast<std::size_t>(in_flight), plan_.size());
+  // A unit has a message of either round under way to and from each other rank.
+  transport.reserve(4 * places);
   if (options.trace)
     shared.trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared.tensors, places);
+  coder_ = make_coder(shared, options, order, plan_);
+  for (std::size_t place = 0; place < places; ++place) {
+    std::vector<NumberedUnit> units;
+    for (std::size_t u = place; u < plan_.size(); u += places) units.push_back({&plan_[u], u});
+    in_flight_.push_back(make_unit_in_flight(options.collective, shared, coder_->make_unit_coder(units)));
+  }
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -124,14 +150,13 @@ void Exchange::Impl::make_tensors(const std::vector<TensorInfo>& infos, const st
     tensor.codec = make_codec(codecs[t]);
     tensor.bucket = tensor.codec->bucket(tensor.info);
     tensor.untouched = none && ranks == 1;
-    if (is_permuted(tensor.info, codecs[t])) tensor.staging = Buffer<float>(elements);
-    if (const std::size_t table = tensor.codec->table_bytes()) tensor.table = Buffer<std::byte>(table);
+    tensor.permuted = is_permuted(tensor.info, codecs[t]);
     for (const Stripe& stripe : stripes(tensor.info.elements, tensor.bucket, ranks, t))
       if (stripe.owner == shared.transport.rank()) tensor.own = stripe;
     if (!tensor.codec->error_feedback()) continue;
-    tensor.residual1 = Buffer<float>(elements);
+    tensor.residual1 = elements;
     if (options.collective == Collective::reduce_broadcast)
-      tensor.residual2 = Buffer<float>(static_cast<std::size_t>(tensor.own.last - tensor.own.first));
+      tensor.residual2 = static_cast<std::size_t>(tensor.own.last - tensor.own.first);
   }
 }
 
@@ -151,11 +176,11 @@ void Exchange::Impl::begin(std::uint32_t step) {
   open_ = true;
   submitted_ = 0;
   available_ = 0;
+  collect(false);
   shared.step = step;
   shared.bytes_sent = 0;
-  shared.clock.encode = shared.clock.decode = shared.clock.exposed = 0;
-  shared.clock.exposed_from = std::numeric_limits<double>::infinity();
-  for (ExchangeTensor& tensor : shared.tensors) tensor.begin_step();
+  shared.next_sum = 0;
+  coder_->begin_step();
   working_ = true;
   wake_.notify_all();
 }
@@ -163,7 +188,7 @@ void Exchange::Impl::begin(std::uint32_t step) {
 void Exchange::Impl::submit(std::size_t tensor) {
   require(open_, "submit() without begin()");
   require(submitted_ < order.size() && order[submitted_] == tensor, "a tensor was submitted out of order");
-  ++submitted_;
+  coder_->submitted(++submitted_);
   if (!options.overlap) return;
   const std::lock_guard lock(mutex_);
   if (failure_) {
@@ -178,14 +203,36 @@ void Exchange::Impl::finish() {
   require(open_, "finish() without begin()");
   require(submitted_ == order.size(), "finish() before every tensor was submitted");
   open_ = false;
-  const double start = now_seconds();
-  shared.clock.exposed_from = start;
+  coder_->waiting();
   std::unique_lock lock(mutex_);
   available_.store(submitted_, std::memory_order_release);
   wake_.notify_all();
   finished_.wait(lock, [&] { return !working_; });
-  stats.exposed += now_seconds() - start;
   rethrow_failure();
+  coder_->joined();
+}
+
+void Exchange::Impl::collect(bool all) {
+  const Coder::Times times = coder_->collect(all);
+  CodecClock& clock = shared.clock;
+  stats_.encode += clock.encode;
+  stats_.decode += clock.decode;
+  stats_.transfer += std::max(0.0, times.busy - clock.encode - clock.decode);
+  stats_.exposed += times.exposed;
+  stats_.exposed_codec += clock.exposed;
+  clock.encode = clock.decode = clock.exposed = 0;
+}
+
+ExchangeStats Exchange::Impl::take_stats() {
+  require(!open_, "take_stats() while a step is open");
+  collect(true);
+  return std::exchange(stats_, {});
+}
+
+void Exchange::Impl::take_errors(std::span<CodingError> sums) {
+  require(!open_ && shared.measure_error && sums.size() == shared.tensors.size(),
+          "take_errors() needs measure_error, one sum per tensor and no open step");
+  coder_->take_errors(sums);
 }
 
 void Exchange::Impl::serve() {
@@ -217,28 +264,44 @@ void Exchange::Impl::run_steps() {
 }
 
 void Exchange::Impl::run_step() {
+  double busy = 0;
+  if (shared.transport.ordered())
+    queue_units();
+  else
+    busy = poll_units();
+  if (stop_) return;
+  coder_->end_step(busy);
+  const std::lock_guard lock(mutex_);
+  stats_.bytes_sent += shared.bytes_sent;
+}
+
+void Exchange::Impl::wait_until_ready(std::size_t unit) {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [&] { return stop_ || available_.load() >= plan_[unit].ready_after; });
+}
+
+double Exchange::Impl::poll_units() {
   const std::size_t places = in_flight_.size();
   std::size_t oldest = 0, next = 0;  // units [oldest, next) are in flight
   double busy = 0, busy_since = 0, moved_at = 0, patience = 30;
-  const auto ready = [&] { return available_.load(std::memory_order_acquire) >= plan_[next].ready_after; };
   Backoff backoff;
   while (oldest < plan_.size()) {
     if (stop_) {
       if (oldest < next) shared.transport.cancel();
-      return;
+      return 0;
     }
     if (oldest == next) {
       if (busy_since > 0) busy += now_seconds() - busy_since;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stop_ || ready(); });
-      }
+      wait_until_ready(next);
       if (stop_) continue;
       busy_since = moved_at = now_seconds();
     }
     bool moved = false;
-    for (; next < plan_.size() && next < oldest + places && ready(); ++next, moved = true)
-      in_flight_[next % places]->start(plan_[next], next);
+    for (; next < plan_.size() && next < oldest + places &&
+           available_.load(std::memory_order_acquire) >= plan_[next].ready_after &&
+           in_flight_[next % places]->free();
+         ++next, moved = true)
+      in_flight_[next % places]->start({&plan_[next], next});
     for (std::size_t u = oldest; u < next; ++u) {
       if (!in_flight_[u % places]->advance()) continue;
       moved = true;
@@ -257,14 +320,27 @@ void Exchange::Impl::run_step() {
       patience *= 2;
     }
   }
-  if (busy_since > 0) busy += now_seconds() - busy_since;
-  const CodecClock& clock = shared.clock;
-  const std::lock_guard lock(mutex_);
-  stats.encode += clock.encode;
-  stats.decode += clock.decode;
-  stats.transfer += std::max(0.0, busy - clock.encode - clock.decode);
-  stats.exposed_codec += clock.exposed;
-  stats.bytes_sent += shared.bytes_sent;
+  return busy_since > 0 ? busy + (now_seconds() - busy_since) : busy;
+}
+
+// The order of messages is the same on all ranks, and leaves the network no gap: while it carries one unit's
+// first round, the unit before is reduced, and the one before that decoded.
+void Exchange::Impl::queue_units() {
+  const std::size_t places = in_flight_.size(), units = plan_.size();
+  const auto place = [&](std::size_t u) -> UnitInFlight& { return *in_flight_[u % places]; };
+  for (std::size_t u = 0; u < units + 2; ++u) {
+    if (u < units) {
+      wait_until_ready(u);
+      if (stop_) return u > 0 ? shared.transport.cancel() : void();
+      place(u).start({&plan_[u], u});
+      while (!place(u).under_way()) place(u).advance();
+    }
+    if (u >= 1 && u - 1 < units) place(u - 1).advance();
+    if (u >= 2) {
+      while (!place(u - 2).done()) place(u - 2).advance();
+      place(u - 2).finish();
+    }
+  }
 }
 
 void Exchange::Impl::warn_of_hang(std::size_t unit, double seconds) const {
@@ -273,8 +349,10 @@ void Exchange::Impl::warn_of_hang(std::size_t unit, double seconds) const {
             in_flight_[unit % in_flight_.size()]->waiting_for());
 }
 
-NonFinite Exchange::Impl::check_finite() {
+NonFinite Exchange::Impl::check_finite(bool before) {
   require(!open_, "check_finite() while a step is open");
+  const std::int64_t step = coder_->see_finite(before);
+  if (step < 0) return {};
   const auto tensors = static_cast<std::int64_t>(shared.tensors.size());
   std::int64_t lowest = tensors;
   // Otherwise means differ from rank to rank, or the transport does not promise that they are the same.
@@ -286,22 +364,24 @@ NonFinite Exchange::Impl::check_finite() {
     if (!tensor.mean_finite || (!carried && !tensor.own_finite)) lowest = t;
   }
   if (!seen_by_all) {
-    for (const double other : shared.transport.all_gather(static_cast<double>(lowest)))
-      lowest = std::min(lowest, static_cast<std::int64_t>(other));
+    shared.transport.all_gather(std::as_bytes(std::span(&lowest, 1)),
+                                std::as_writable_bytes(std::span(lowest_of_ranks_)));
+    lowest = *std::min_element(lowest_of_ranks_.begin(), lowest_of_ranks_.end());
   }
-  if (lowest == tensors) return {};
+  const auto number = static_cast<std::uint32_t>(step);
+  if (lowest == tensors) return {-1, -1, number};
   const bool mine = shared.tensors[static_cast<std::size_t>(lowest)].own_finite;
   const std::vector<double> finite = shared.transport.all_gather(mine ? 1.0 : 0.0);
   const auto culprit = std::find(finite.begin(), finite.end(), 0.0);
-  return {lowest, culprit == finite.end() ? -1 : static_cast<int>(culprit - finite.begin())};
+  return {lowest, culprit == finite.end() ? -1 : static_cast<int>(culprit - finite.begin()), number};
 }
 
 ExchangeState Exchange::Impl::state() const {
   require(!open_, "state() while a step is open");
   ExchangeState state;
-  for (const ExchangeTensor& tensor : shared.tensors) {
-    state.round1.emplace_back(tensor.residual1.begin(), tensor.residual1.end());
-    state.round2.emplace_back(tensor.residual2.begin(), tensor.residual2.end());
+  for (std::size_t t = 0; t < shared.tensors.size(); ++t) {
+    state.round1.push_back(coder_->residual(t, 1));
+    state.round2.push_back(coder_->residual(t, 2));
   }
   return state;
 }
@@ -314,16 +394,15 @@ void Exchange::Impl::set_state(const ExchangeState& state) {
                             state.round2.size(), tensors));
   for (std::size_t t = 0; t < tensors; ++t) {
     const ExchangeTensor& tensor = shared.tensors[t];
-    for (const auto& [given, kept, round] : {std::tuple{&state.round1[t], &tensor.residual1, 1},
-                                             std::tuple{&state.round2[t], &tensor.residual2, 2}})
-      if (given->size() != kept->size())
+    for (const auto& [given, kept, round] : {std::tuple{&state.round1[t], tensor.residual1, 1},
+                                             std::tuple{&state.round2[t], tensor.residual2, 2}})
+      if (given->size() != kept)
         throw Error(fmt::format("residual of tensor {}, round {}, rank {}: {} values, expected {}",
-                                tensor.info.name, round, shared.transport.rank(), given->size(),
-                                kept->size()));
+                                tensor.info.name, round, shared.transport.rank(), given->size(), kept));
   }
   for (std::size_t t = 0; t < tensors; ++t) {
-    std::copy(state.round1[t].begin(), state.round1[t].end(), shared.tensors[t].residual1.begin());
-    std::copy(state.round2[t].begin(), state.round2[t].end(), shared.tensors[t].residual2.begin());
+    coder_->set_residual(t, 1, state.round1[t]);
+    coder_->set_residual(t, 2, state.round2[t]);
   }
 }
 
@@ -343,13 +422,14 @@ void Exchange::submit(std::size_t tensor) {
 void Exchange::finish() {
   impl_->finish();
 }
-NonFinite Exchange::check_finite() {
-  return impl_->check_finite();
+NonFinite Exchange::check_finite(bool before) {
+  return impl_->check_finite(before);
 }
 ExchangeStats Exchange::take_stats() {
-  ExchangeStats stats = std::exchange(impl_->stats, {});
-  if (impl_->shared.error) stats.errors = impl_->shared.error->take();
-  return stats;
+  return impl_->take_stats();
+}
+void Exchange::take_errors(std::span<CodingError> sums) {
+  impl_->take_errors(sums);
 }
 ExchangeState Exchange::state() const {
   return impl_->state();

@@ -9,17 +9,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "comm/transport.h"
 #include "core/config.h"
+#include "core/device.h"
 #include "core/tensor_info.h"
 #include "quant/codec.h"
 
 namespace lpsgd {
 
+class CodingDevice;
 class Trace;
 
 enum class Collective : std::uint8_t { reduce_broadcast, allreduce, simulated };
@@ -31,8 +34,15 @@ struct ExchangeOptions {
   std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per chunk and owner, rounded to buckets
   std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
   int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
-  bool measure_error = false;          // fill ExchangeStats::errors
+  bool measure_error = false;          // for take_errors()
   Trace* trace = nullptr;              // where spans go, if anywhere; outlives the exchange
+
+  Device device;       // where the gradients lie and are coded
+  StreamView compute;  // of a CUDA device: the stream that writes and reads the gradients
+  /// Whether the transport is handed device memory; unset: where it says that it takes it. Otherwise messages
+  /// are staged through page-locked memory.
+  std::optional<bool> device_pointers;
+  CodingDevice* coding_device = nullptr;  // in place of `device` (tests); outlives the exchange
 };
 
 /// Sums of squares over the steps and values of one tensor on this rank, round 1: what was coded is gradient
@@ -48,14 +58,14 @@ struct CodingError {
   }
 };
 
-/// Seconds of the communication thread and bytes, summed since the last take_stats().
+/// Seconds of the communication thread, or of the device's work, and bytes, summed since the last
+/// take_stats().
 struct ExchangeStats {
   double encode = 0, decode = 0, transfer = 0;  // owner's step: its decoding and adding count as decode
                                                 // (measured or apportioned), its encoding as encode
-  double exposed = 0;                           // finish() waited this long
-  double exposed_codec = 0;         // the part of it while the communication thread encoded or decoded
-  std::uint64_t bytes_sent = 0;     // by this rank: both rounds, all tensors, as put on the wire
-  std::vector<CodingError> errors;  // per tensor, with ExchangeOptions::measure_error
+  double exposed = 0;                           // finish() waited this long; on a device the compute stream
+  double exposed_codec = 0;      // the part of it while the communication thread encoded or decoded
+  std::uint64_t bytes_sent = 0;  // by this rank: both rounds, all tensors, as put on the wire
 };
 
 /// Residuals of one rank, for checkpoints. Tensors without error feedback have empty entries.
@@ -68,6 +78,7 @@ struct ExchangeState {
 struct NonFinite {
   std::int64_t tensor = -1;  // -1: none
   int rank = -1;             // -1: no one's did; only the sum or what the codec can hold overflowed
+  std::uint32_t step = 0;    // the step that was looked at
 };
 
 class Exchange {
@@ -82,15 +93,21 @@ class Exchange {
 
   /// Opens step `step` (counted from 0; the dither depends on it).
   void begin(std::uint32_t step);
-  /// The gradient of `tensor` is final; returns at once. Tensors come in `order`.
+  /// The gradient of `tensor` is final, on a device once what the compute stream holds now is done; returns
+  /// at once. Tensors come in `order`.
   void submit(std::size_t tensor);
-  /// Waits until every gradient holds the mean over ranks. Rethrows what failed on the communication thread.
+  /// Waits until every gradient holds the mean over ranks. On a device it returns when all of the step's work
+  /// is queued, and the compute stream waits for it. Rethrows what failed on the communication thread.
   void finish();
   /// After finish(): whether this step's mean held a value that is not finite, and whose gradient it was. A
-  /// collective call (cheap: nothing is exchanged unless a mean is not finite, which all ranks see alike).
-  NonFinite check_finite();
+  /// collective call (cheap: nothing is exchanged unless a mean is not finite, which all ranks see alike). On
+  /// a device it waits for the step's work; with `before` it looks at the step before instead, whose work is
+  /// over, so that a caller who looks every step never waits.
+  NonFinite check_finite(bool before = false);
 
   ExchangeStats take_stats();
+  /// With ExchangeOptions::measure_error: adds the sums since the last call to `sums`, one entry a tensor.
+  void take_errors(std::span<CodingError> sums);
   ExchangeState state() const;
   void set_state(const ExchangeState& state);
 

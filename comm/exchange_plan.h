@@ -34,6 +34,11 @@ struct Unit {
     return message[o + 1] - message[o];
   }
   std::size_t bytes() const { return message.back(); }
+  int owners() const { return static_cast<int>(begin.size()) - 1; }
+  /// Owner o's message within `buffer`, which holds the unit's.
+  std::span<std::byte> message_of(int owner, std::span<std::byte> buffer) const {
+    return buffer.subspan(message[static_cast<std::size_t>(owner)], message_bytes(owner));
+  }
 };
 
 struct PlannedTensor {

@@ -23,11 +23,11 @@ ExchangeTrace::ExchangeTrace(Trace& trace, std::span<const Unit> plan,
       name += fmt::format(" and {} more", held.size() - 1);
     else if (chunks[first] > 1)
       name += fmt::format(" {}/{}", ++seen[first], chunks[first]);
-    labels_.push_back(
-        {{trace.label("encode " + name, "cpu_op"), trace.label("reduce " + name, "cpu_op"),
-          trace.label("decode " + name, "cpu_op")},
-         trace.label("nccl:exchange " + name, "kernel"),  // the name by which tools know communication
-         static_cast<std::int64_t>(unit.bytes())});
+    labels_.push_back({{trace.label("encode " + name, "cpu_op"), trace.label("reduce " + name, "cpu_op"),
+                        trace.label("decode " + name, "cpu_op")},
+                       // HTA takes for communication what matches ^nccl.*Kernel.
+                       trace.label("nccl:exchange Kernel: " + name, "kernel"),
+                       static_cast<std::int64_t>(unit.bytes())});
   }
 }
 

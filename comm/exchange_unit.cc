@@ -3,97 +3,74 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
+
+#include "core/clock.h"
 
 namespace lpsgd {
 namespace {
 
 constexpr Transport::Request no_request = static_cast<Transport::Request>(-1);
 
-/// Whether all values are finite; NaNs become the canonical one.
-bool check_values(float* values, std::int64_t n) {
-  std::uint32_t largest = 0;
-  for (std::int64_t i = 0; i < n; ++i)
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
-  if (largest < 0x7f800000u) return true;
-  for (std::int64_t i = 0; i < n; ++i)
-    if (values[i] != values[i]) values[i] = std::bit_cast<float>(0x7fc00000u);
-  return false;
-}
+/// Messages that are posted together.
+class Group {
+ public:
+  explicit Group(Transport& transport) : transport_(transport) { transport_.begin_group(); }
+  void end() { transport_.end_group(); }
 
-std::int64_t count(std::span<const Segment> segments) {
-  std::int64_t n = 0;
-  for (const Segment& segment : segments) n += segment.n;
-  return n;
-}
+ private:
+  Transport& transport_;
+};
 
 /// Each rank sends every owner its part of the gradient; the owner sends back its part of the mean.
+///
+/// Over a transport that completes messages as they come, receives are posted first of all. Over one that
+/// queues them on a stream (Transport::ordered) each round is a group of messages, and nothing is waited for.
 class ReduceBroadcast final : public UnitInFlight {
  public:
-  explicit ReduceBroadcast(ExchangeShared& shared)
-      : UnitInFlight(shared),
+  ReduceBroadcast(ExchangeShared& shared, std::unique_ptr<UnitCoder> coder)
+      : UnitInFlight(shared, std::move(coder)),
+        ordered_(shared.transport.ordered()),
         rank_(shared.transport.rank()),
         ranks_(shared.transport.size()),
         arriving_(static_cast<std::size_t>(ranks_), no_request),
         returning_(static_cast<std::size_t>(ranks_), no_request),
-        decoded_(static_cast<std::size_t>(ranks_)),
-        contributions_(static_cast<std::size_t>(ranks_)),
-        segment_contributions_(static_cast<std::size_t>(ranks_)) {
+        decoded_(static_cast<std::size_t>(ranks_)) {
     sends_.reserve(2 * static_cast<std::size_t>(ranks_));
-  }
-
-  void reserve(const Unit& unit) override {
-    const std::size_t incoming = unit.message_bytes(rank_) * static_cast<std::size_t>(ranks_ - 1);
-    if (outgoing_.size() < unit.bytes()) outgoing_ = Buffer<std::byte>(unit.bytes());
-    if (means_.size() < unit.bytes()) means_ = Buffer<std::byte>(unit.bytes());
-    if (incoming_.size() < incoming) incoming_ = Buffer<std::byte>(incoming);
+    owners_.reserve(static_cast<std::size_t>(ranks_));
   }
 
   void begin() override {
-    tag_ = static_cast<int>(number_ % 8192) * 2;
-    encoded_ = 0;
-    reduced_ = false;
+    tag_ = static_cast<int>(unit_.number % 8192) * 2;
+    encoded_ = sent_ = 0;
+    reduced_ = returned_ = false;
     undecoded_ = ranks_;
     std::fill(decoded_.begin(), decoded_.end(), false);
     sends_.clear();
-    const Unit& unit = *unit_;
-    const std::size_t own_bytes = unit.message_bytes(rank_);
-    std::byte* incoming = incoming_.data();
-    for (int r = 0; r < ranks_; ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      if (r == rank_) {
-        contributions_[at] = message(outgoing_, r).data();
-        continue;
-      }
-      contributions_[at] = incoming;
-      if (own_bytes > 0) arriving_[at] = shared_.transport.irecv({incoming, own_bytes}, r, tag_);
-      incoming += own_bytes;
-      if (unit.message_bytes(r) > 0)
-        returning_[at] = shared_.transport.irecv(message(means_, r), r, tag_ + 1);
-    }
+    if (ordered_) return;
+    receive_contributions();
+    receive_means();
   }
 
   bool advance() override {
     if (done()) return false;
-    if (encoded_ < ranks_) return encode_next();
-    bool moved = false;
-    if (!reduced_) {
-      moved = poll(arriving_);
-      if (std::all_of(arriving_.begin(), arriving_.end(), [](auto r) { return r == no_request; })) {
-        reduce();
-        return true;
-      }
-    }
-    for (int shift = 0; shift < ranks_; ++shift) {
-      const int owner = (rank_ + shift) % ranks_;
-      const auto o = static_cast<std::size_t>(owner);
-      if (decoded_[o] || (owner == rank_ && !reduced_) || !complete(returning_[o])) continue;
-      decode(unit_->owned_by(owner), message(means_, owner).data());
-      decoded_[o] = true;
-      --undecoded_;
+    if (encoded_ < ranks_) {
+      encode_next();
       return true;
     }
+    bool moved = send_encoded();
+    if (!reduced_) {
+      moved |= poll(arriving_);
+      if (sent_ == ranks_ &&
+          std::all_of(arriving_.begin(), arriving_.end(), [](auto r) { return r == no_request; })) {
+        coder_->reduce();
+        reduced_ = true;
+        return_mean();
+        return true;
+      }
+    } else {
+      moved |= return_mean();
+    }
+    if (decode_arrived()) return true;
     if (poll(sends_)) {
       std::erase(sends_, no_request);
       moved = true;
@@ -101,7 +78,8 @@ class ReduceBroadcast final : public UnitInFlight {
     return moved;
   }
 
-  bool done() const override { return encoded_ == ranks_ && reduced_ && undecoded_ == 0 && sends_.empty(); }
+  bool under_way() const override { return sent_ == ranks_; }
+  bool done() const override { return returned_ && undecoded_ == 0 && sends_.empty(); }
 
   std::string waiting_for() const override {
     std::string text;
@@ -112,10 +90,6 @@ class ReduceBroadcast final : public UnitInFlight {
   }
 
  private:
-  std::span<std::byte> message(Buffer<std::byte>& buffer, int owner) {
-    return buffer.view().subspan(unit_->message[static_cast<std::size_t>(owner)],
-                                 unit_->message_bytes(owner));
-  }
   bool complete(Transport::Request& request) {
     if (request != no_request && shared_.transport.test(request)) request = no_request;
     return request == no_request;
@@ -131,223 +105,182 @@ class ReduceBroadcast final : public UnitInFlight {
     sends_.push_back(shared_.transport.isend(bytes, to, tag));
     shared_.bytes_sent += bytes.size();
   }
+  Transport::Request receive(std::span<std::byte> bytes, int from, int tag) {
+    return bytes.empty() ? no_request : shared_.transport.irecv(bytes, from, tag);
+  }
+  void receive_contributions() {
+    for (int r = 0; r < ranks_; ++r)
+      if (r != rank_) arriving_[static_cast<std::size_t>(r)] = receive(coder_->incoming(r), r, tag_);
+  }
+  void receive_means() {
+    for (int r = 0; r < ranks_; ++r)
+      if (r != rank_) returning_[static_cast<std::size_t>(r)] = receive(coder_->mean(r), r, tag_ + 1);
+  }
 
   // The next rank's part first and the own part last: ranks begin with different owners.
-  bool encode_next() {
-    const int owner = (rank_ + 1 + encoded_) % ranks_;
-    const std::span<std::byte> bytes = message(outgoing_, owner);
-    encode(unit_->owned_by(owner), bytes.data());
-    ++encoded_;
-    if (owner != rank_) send(bytes, owner, tag_);
+  int owner_in_turn(int turn) const { return (rank_ + 1 + turn) % ranks_; }
+
+  void encode_next() {
+    owners_.clear();
+    const int last = std::min(ranks_, encoded_ + coder_->owners_at_once());
+    for (; encoded_ < last; ++encoded_) owners_.push_back(owner_in_turn(encoded_));
+    coder_->encode(owners_);
+    send_encoded();
+  }
+
+  bool send_encoded() {
+    if (sent_ == encoded_ || !coder_->ready()) return false;
+    Group group(shared_.transport);
+    if (ordered_) receive_contributions();
+    for (; sent_ < encoded_; ++sent_)
+      if (const int owner = owner_in_turn(sent_); owner != rank_) send(coder_->outgoing(owner), owner, tag_);
+    group.end();
     return true;
   }
 
-  void reduce() {
-    const std::span<const Segment> segments = unit_->owned_by(rank_);
-    const std::span<std::byte> mean = message(means_, rank_);
-    coded(CodecClock::Work::reduce, count(segments), ranks_, [&] {
-      for (const Segment& segment : segments) {
-        ExchangeTensor& tensor = shared_.tensors[segment.tensor];
-        if (tensor.untouched) continue;
-        for (std::size_t r = 0; r < contributions_.size(); ++r)
-          segment_contributions_[r] = contributions_[r] + segment.at;
-        tensor.codec->reduce(segment_contributions_, tensor.residual2_at(segment.first), segment.n,
-                             segment.first, tensor.bucket, shared_.context(segment.tensor, 2),
-                             mean.data() + segment.at);
-      }
-    });
-    reduced_ = true;
-    for (int shift = 1; shift < ranks_; ++shift) send(mean, (rank_ + shift) % ranks_, tag_ + 1);
+  bool return_mean() {
+    if (returned_ || !coder_->ready()) return false;
+    Group group(shared_.transport);
+    if (ordered_) receive_means();
+    for (int shift = 1; shift < ranks_; ++shift)
+      send(coder_->mean(rank_), (rank_ + shift) % ranks_, tag_ + 1);
+    group.end();
+    returned_ = true;
+    return true;
   }
 
+  bool decode_arrived() {
+    owners_.clear();
+    const auto most = static_cast<std::size_t>(coder_->owners_at_once());
+    for (int shift = 0; shift < ranks_ && owners_.size() < most; ++shift) {
+      const int owner = (rank_ + shift) % ranks_;
+      const auto o = static_cast<std::size_t>(owner);
+      const bool posted = ordered_ ? returned_ : owner != rank_ || reduced_;
+      if (decoded_[o] || !posted || !complete(returning_[o])) continue;
+      owners_.push_back(owner);
+      decoded_[o] = true;
+      --undecoded_;
+    }
+    if (owners_.empty()) return false;
+    coder_->decode(owners_);
+    return true;
+  }
+
+  const bool ordered_;
   const int rank_, ranks_;
-  Buffer<std::byte> outgoing_, incoming_, means_;  // by owner; by rank; by owner
   std::vector<Transport::Request> arriving_, returning_, sends_;
   std::vector<bool> decoded_;
-  std::vector<const std::byte*> contributions_, segment_contributions_;
+  std::vector<int> owners_;  // of the coding at hand
   int tag_ = 0;
-  int encoded_ = 0;  // owners whose part is encoded
+  int encoded_ = 0, sent_ = 0;  // owners whose part is encoded, and sent
   int undecoded_ = 0;
-  bool reduced_ = false;
+  bool reduced_ = false, returned_ = false;
 };
 
-/// The transport's own sum of float32.
-class AllReduce final : public UnitInFlight {
+/// Encode, let the transport sum, decode: what the two collectives below have in common.
+class Summed : public UnitInFlight {
  public:
   using UnitInFlight::UnitInFlight;
 
-  void reserve(const Unit& unit) override {
-    const auto n = static_cast<std::size_t>(count(unit.segments));
-    if (unit.segments.size() > 1 && packed_.size() < n) packed_ = Buffer<float>(n);
-  }
-
-  void begin() override { done_ = false; }
+  void begin() override { stage_ = Stage::fresh; }
 
   bool advance() override {
-    if (done_) return false;
-    const std::span<const Segment> segments = unit_->segments;
-    const std::int64_t n = count(segments);
-    const Segment& first = segments.front();
-    float* values =
-        segments.size() > 1 ? packed_.data() : shared_.tensors[first.tensor].gradient + first.first;
-    if (request_ == no_request) {
-      coded(CodecClock::Work::encode, n, 1, [&] { gather(values); });
-      request_ = shared_.transport.iallreduce({values, static_cast<std::size_t>(n)});
-      shared_.bytes_sent += shared_.transport.ring_share(static_cast<std::size_t>(n) * sizeof(float));
-      return true;
+    switch (stage_) {
+      case Stage::fresh:
+        values_ = encode();
+        stage_ = Stage::encoded;
+        sum();
+        return true;
+      case Stage::encoded:
+        return sum();
+      case Stage::summing:
+        if (!shared_.transport.test(request_)) return false;
+        decode();
+        stage_ = Stage::done;
+        return true;
+      default:
+        return false;
     }
-    if (!shared_.transport.test(request_)) return false;
-    request_ = no_request;
-    coded(CodecClock::Work::decode, n, 1, [&] { scatter(values); });
-    done_ = true;
+  }
+
+  bool under_way() const override { return stage_ >= Stage::summing; }
+  bool done() const override { return stage_ == Stage::done; }
+  std::string waiting_for() const override { return done() ? "" : "any"; }
+
+ protected:
+  /// Returns what is to be summed.
+  virtual std::span<float> encode() = 0;
+  virtual void decode() = 0;
+  virtual std::size_t summed_bytes() const = 0;
+
+ private:
+  enum class Stage : std::uint8_t { fresh, encoded, summing, done };
+
+  bool sum() {
+    if (unit_.number != shared_.next_sum || !coder_->ready()) return false;
+    ++shared_.next_sum;
+    request_ = shared_.transport.iallreduce(values_);
+    shared_.bytes_sent += shared_.transport.ring_share(summed_bytes());
+    stage_ = Stage::summing;
     return true;
   }
 
-  bool done() const override { return done_; }
-  std::string waiting_for() const override { return done_ ? "" : "any"; }
+  std::span<float> values_;
+  Transport::Request request_ = no_request;
+  Stage stage_ = Stage::done;
+};
+
+/// The transport's own sum of float32.
+class AllReduce final : public Summed {
+ public:
+  using Summed::Summed;
 
  private:
-  void gather(float* values) {
-    for (const Segment& segment : unit_->segments) {
-      ExchangeTensor& tensor = shared_.tensors[segment.tensor];
-      float* gradient = tensor.gradient + segment.first;
-      if (!check_values(gradient, segment.n)) tensor.own_finite = false;
-      if (values != gradient)
-        std::memcpy(values, gradient, static_cast<std::size_t>(segment.n) * sizeof(float));
-      values += segment.n;
-    }
+  std::span<float> encode() override { return coder_->pack(); }
+  void decode() override { coder_->unpack(); }
+  std::size_t summed_bytes() const override {
+    return static_cast<std::size_t>(count_values(unit_.unit->segments)) * sizeof(float);
   }
-  void scatter(const float* values) {
-    const float scale = 1.0f / static_cast<float>(shared_.transport.size());
-    for (const Segment& segment : unit_->segments) {
-      ExchangeTensor& tensor = shared_.tensors[segment.tensor];
-      float* gradient = tensor.gradient + segment.first;
-      for (std::int64_t i = 0; i < segment.n; ++i) gradient[i] = values[i] * scale;
-      if (!check_values(gradient, segment.n)) tensor.mean_finite = false;
-      tensor.decoded(segment.n);
-      values += segment.n;
-    }
-  }
-
-  Buffer<float> packed_;
-  Transport::Request request_ = no_request;
-  bool done_ = true;
 };
 
 /// An all-reduce of as many bytes as the codec would send, whose values nobody reads; each rank goes on with
 /// its own encoded gradient.
-class Simulated final : public UnitInFlight {
+class Simulated final : public Summed {
  public:
-  using UnitInFlight::UnitInFlight;
-
-  void reserve(const Unit& unit) override {
-    if (outgoing_.size() < unit.bytes()) outgoing_ = Buffer<std::byte>(unit.bytes());
-    // Zeros stay zeros: sums of encoded bytes taken for floats would be denormal, and slow.
-    if (summed_.size() < summed(unit)) summed_ = Buffer<float>(summed(unit));
-  }
-
-  void begin() override { done_ = false; }
-
-  bool advance() override {
-    if (done_) return false;
-    if (request_ == no_request) {
-      encode(unit_->segments, outgoing_.data());
-      request_ = shared_.transport.iallreduce(summed_.view().first(summed(*unit_)));
-      shared_.bytes_sent += shared_.transport.ring_share(unit_->bytes());
-      return true;
-    }
-    if (!shared_.transport.test(request_)) return false;
-    request_ = no_request;
-    decode(unit_->segments, outgoing_.data());
-    done_ = true;
-    return true;
-  }
-
-  bool done() const override { return done_; }
-  std::string waiting_for() const override { return done_ ? "" : "any"; }
+  using Summed::Summed;
 
  private:
-  static std::size_t summed(const Unit& unit) { return (unit.bytes() + sizeof(float) - 1) / sizeof(float); }
-
-  Buffer<std::byte> outgoing_;
-  Buffer<float> summed_;
-  Transport::Request request_ = no_request;
-  bool done_ = true;
+  std::span<float> encode() override {
+    const int all = 0;
+    coder_->encode({&all, 1});
+    return coder_->zeros();
+  }
+  void decode() override { coder_->decode_own(); }
+  std::size_t summed_bytes() const override { return unit_.unit->bytes(); }
 };
 
 }  // namespace
 
-void CodecClock::add(Work work, double values, int ranks, double start, double end) {
-  const double seconds = end - start;
-  exposed += std::max(0.0, end - std::max(start, exposed_from.load(std::memory_order_relaxed)));
-  if (work != Work::reduce) {
-    (work == Work::encode ? encode : decode) += seconds;
-    if (values == 0) return;  // an owner's part can be empty; it says nothing of the speed
-    (work == Work::encode ? encoding_ : decoding_) += seconds;
-    (work == Work::encode ? encoded_ : decoded_) += values;
-  } else {
-    // Until both are measured, an encoding counts like a decoding.
-    const bool measured = encoding_ > 0 && decoding_ > 0;
-    const double one_encode = measured ? encoding_ / encoded_ : 1.0;
-    const double decodes = ranks * (measured ? decoding_ / decoded_ : 1.0);
-    decode += seconds * decodes / (decodes + one_encode);
-    encode += seconds * one_encode / (decodes + one_encode);
-  }
-}
-
-void UnitInFlight::start(const Unit& unit, std::size_t number) {
-  unit_ = &unit;
-  number_ = number;
+void UnitInFlight::start(NumberedUnit unit) {
+  unit_ = unit;
   if (shared_.trace) started_ = now_seconds();
+  coder_->start(unit);
   begin();
 }
 
 void UnitInFlight::finish() {
-  if (shared_.trace) shared_.trace->carried(number_, started_, now_seconds());
+  if (shared_.trace) shared_.trace->carried(unit_.number, started_, now_seconds());
 }
 
-void UnitInFlight::encode(std::span<const Segment> segments, std::byte* message) {
-  coded(CodecClock::Work::encode, count(segments), 1, [&] {
-    for (const Segment& segment : segments) {
-      ExchangeTensor& tensor = shared_.tensors[segment.tensor];
-      tensor.stage();
-      float* values = tensor.values() + segment.first;
-      const bool finite =
-          tensor.untouched
-              ? check_values(values, segment.n)
-              : tensor.codec->encode(values, tensor.residual1_at(segment.first), segment.n, segment.first,
-                                     tensor.bucket, shared_.context(segment.tensor, 1, tensor.stage_table()),
-                                     message + segment.at);
-      if (!finite) tensor.own_finite = false;
-    }
-  });
-  if (shared_.error)
-    for (const Segment& segment : segments)
-      shared_.error->see(segment, shared_.tensors[segment.tensor], message + segment.at);
-}
-
-void UnitInFlight::decode(std::span<const Segment> segments, const std::byte* message) {
-  coded(CodecClock::Work::decode, count(segments), 1, [&] {
-    for (const Segment& segment : segments) {
-      ExchangeTensor& tensor = shared_.tensors[segment.tensor];
-      const bool finite = tensor.untouched
-                              ? tensor.own_finite
-                              : tensor.codec->decode(message + segment.at, segment.n, tensor.bucket, false,
-                                                     tensor.values() + segment.first);
-      if (!finite) tensor.mean_finite = false;
-      tensor.decoded(segment.n);
-    }
-  });
-}
-
-std::unique_ptr<UnitInFlight> make_unit_in_flight(Collective collective, ExchangeShared& shared) {
+std::unique_ptr<UnitInFlight> make_unit_in_flight(Collective collective, ExchangeShared& shared,
+                                                  std::unique_ptr<UnitCoder> coder) {
   switch (collective) {
     case Collective::allreduce:
-      return std::make_unique<AllReduce>(shared);
+      return std::make_unique<AllReduce>(shared, std::move(coder));
     case Collective::simulated:
-      return std::make_unique<Simulated>(shared);
+      return std::make_unique<Simulated>(shared, std::move(coder));
     default:
-      return std::make_unique<ReduceBroadcast>(shared);
+      return std::make_unique<ReduceBroadcast>(shared, std::move(coder));
   }
 }
 

@@ -26,9 +26,12 @@ class LinkedTransport final : public Transport {
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   const char* name() const override { return inner_.name(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  bool takes_device_memory() const override { return inner_.takes_device_memory(); }
 
   Request isend(std::span<const std::byte> bytes, int to, int tag) override {
-    bytes_sent_ += bytes.size();
+    count_message(bytes.size());
     const Request request = take({.state = State::queued, .bytes = bytes, .peer = to, .tag = tag});
     Operation& operation = operations_[request];
     operation.due = out_.pass(wire_bytes(bytes.size()), now_seconds()) + latency_;
@@ -83,6 +86,16 @@ class LinkedTransport final : public Transport {
     return true;
   }
 
+  void reserve(std::size_t per_peer) override {
+    inner_.reserve(per_peer);
+    const std::size_t most = per_peer * static_cast<std::size_t>(size());
+    free_.reserve(most);
+    queue_.reserve(most);
+    while (operations_.size() < most) {
+      free_.push_back(operations_.size());
+      operations_.emplace_back();
+    }
+  }
   void barrier() override { inner_.barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
@@ -117,14 +130,13 @@ class LinkedTransport final : public Transport {
 
   /// Gives the messages that have crossed the link to the transport, in the order sent.
   void hand_on(double now) {
-    for (; sent_ < queue_.size() && operations_[queue_[sent_]].due <= now; ++sent_) {
-      Operation& operation = operations_[queue_[sent_]];
+    auto next = queue_.begin();
+    for (; next != queue_.end() && operations_[*next].due <= now; ++next) {
+      Operation& operation = operations_[*next];
       operation.inner = inner_.isend(operation.bytes, operation.peer, operation.tag);
       operation.state = State::sending;
     }
-    if (sent_ < queue_.size()) return;
-    queue_.clear();
-    sent_ = 0;
+    queue_.erase(queue_.begin(), next);
   }
 
   Transport& inner_;
@@ -132,8 +144,7 @@ class LinkedTransport final : public Transport {
   TokenBucket out_, in_;
   std::vector<Operation> operations_;
   std::vector<Request> free_;
-  std::vector<Request> queue_;  // sends, in order
-  std::size_t sent_ = 0;        // of them, those handed on
+  std::vector<Request> queue_;  // sends that are still on the link, in order
 };
 
 // From the largest down.

@@ -1,6 +1,9 @@
 // Ranks as processes under mpirun. Only nonblocking calls are used, each waited for in a test loop that
 // yields: MPICH's own waiting spins, and would hold the core against the very rank it waits for.
 #include <mpi.h>
+#if defined(OPEN_MPI)
+#include <mpi-ext.h>
+#endif
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,11 +45,15 @@ class MpiTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const char* name() const override { return "mpi"; }
+  int local_rank() const override { return local_rank_; }
+  int local_size() const override { return local_size_; }
+  bool takes_device_memory() const override;
 
   Request isend(std::span<const std::byte> bytes, int to, int tag) override;
   Request irecv(std::span<std::byte> bytes, int from, int tag) override;
   Request iallreduce(std::span<float> values) override;
   bool test(Request request) override;
+  void reserve(std::size_t per_peer) override;
 
   void barrier() override {
     const Request request = take();
@@ -93,6 +100,7 @@ class MpiTransport final : public Transport {
   const std::size_t largest_;
   MPI_Comm comm_ = MPI_COMM_NULL;  // of its own, so that no one else's messages are matched
   int rank_ = 0, size_ = 1;
+  int local_rank_ = 0, local_size_ = 1;
   int tag_limit_ = 32767;
   bool owns_mpi_ = false;
   bool broken_ = false;
@@ -120,6 +128,12 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  MPI_Comm local = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local),
+        "MPI_Comm_split_type");
+  check(MPI_Comm_rank(local, &local_rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(local, &local_size_), "MPI_Comm_size");
+  MPI_Comm_free(&local);
   int* limit = nullptr;
   int found = 0;
   if (MPI_Comm_get_attr(comm_, MPI_TAG_UB, &limit, &found) == MPI_SUCCESS && found != 0) tag_limit_ = *limit;
@@ -183,6 +197,17 @@ MpiTransport::~MpiTransport() {
   finalized = true;
 }
 
+bool MpiTransport::takes_device_memory() const {
+#if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION >= 40000000
+  int supported = 0;
+  return MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &supported) == MPI_SUCCESS && supported != 0;
+#elif defined(MPIX_CUDA_AWARE_SUPPORT)
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return false;
+#endif
+}
+
 Transport::Request MpiTransport::take() {
   if (free_.empty()) {
     free_.push_back(operations_.size());
@@ -198,9 +223,20 @@ Transport::Request MpiTransport::take() {
   return request;
 }
 
+void MpiTransport::reserve(std::size_t per_peer) {
+  const std::size_t most = per_peer * static_cast<std::size_t>(size_) + 1;  // and a collective
+  free_.reserve(most);
+  while (operations_.size() < most) {
+    free_.push_back(operations_.size());
+    Operation& operation = operations_.emplace_back();
+    operation.parts.reserve(1);
+    operation.expected.reserve(1);
+  }
+}
+
 Transport::Request MpiTransport::isend(std::span<const std::byte> bytes, int to, int tag) {
   require(tag >= 0 && tag <= tag_limit_, "a tag that MPI does not allow");
-  bytes_sent_ += bytes.size();
+  count_message(bytes.size());
   const Request request = take();
   for_parts(bytes.size(), largest_, [&](std::size_t at, int n) {
     check(MPI_Isend(bytes.data() + at, n, MPI_BYTE, to, tag, comm_, add_part(request)), "MPI_Isend");

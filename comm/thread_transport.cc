@@ -58,14 +58,18 @@ struct Hub {
     return channels[static_cast<std::size_t>(from) * static_cast<std::size_t>(size) +
                     static_cast<std::size_t>(to)];
   }
+  void add_spare() {
+    spare.push_back(std::make_unique<Reduction>());
+    spare.back()->buffers.resize(static_cast<std::size_t>(size));
+  }
   bool ended() const { return ended_by.load(std::memory_order_acquire) >= 0; }
 
   const int size;
   std::vector<Channel> channels;
   std::atomic<int> ended_by{-1};  // the rank that ended the job
 
-  std::mutex mutex;                                   // guards what follows and the reductions' counters
-  std::deque<std::unique_ptr<Reduction>> reductions;  // number first_reduction and later
+  std::mutex mutex;                                    // guards what follows and the reductions' counters
+  std::vector<std::unique_ptr<Reduction>> reductions;  // number first_reduction and later
   std::vector<std::unique_ptr<Reduction>> spare;
   std::uint64_t first_reduction = 0;
   int summing = 0;  // ranks at work on others' buffers
@@ -81,9 +85,11 @@ class ThreadTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return hub_.size; }
   const char* name() const override { return "threads"; }
+  int local_rank() const override { return rank_; }
+  int local_size() const override { return hub_.size; }
 
   Request isend(std::span<const std::byte> bytes, int to, int tag) override {
-    bytes_sent_ += bytes.size();
+    count_message(bytes.size());
     return send(bytes, to, tag);
   }
   Request irecv(std::span<std::byte> bytes, int from, int tag) override {
@@ -95,6 +101,7 @@ class ThreadTransport final : public Transport {
   }
   Request iallreduce(std::span<float> values) override;
   bool test(Request request) override;
+  void reserve(std::size_t per_peer) override;
 
   void barrier() override {
     std::vector<std::byte> all(static_cast<std::size_t>(size()));
@@ -138,7 +145,8 @@ class ThreadTransport final : public Transport {
   const int rank_;
   std::deque<Operation> operations_;  // their addresses stay
   std::vector<Request> free_;
-  std::vector<Request> reducing_;  // all-reduces whose part of this rank is still to be summed
+  std::vector<Request> reducing_;   // all-reduces whose part of this rank is still to be summed
+  std::vector<Request> gathering_;  // of the collective that is going on
   std::uint64_t next_reduction_ = 0;
 };
 
@@ -159,6 +167,31 @@ std::pair<Transport::Request, Operation*> ThreadTransport::take(std::size_t byte
   operation.tag = tag;
   operation.state.store(Operation::State::pending, std::memory_order_relaxed);
   return {request, &operation};
+}
+
+void ThreadTransport::reserve(std::size_t per_peer) {
+  const auto ranks = static_cast<std::size_t>(hub_.size);
+  const std::size_t gathers = 2 * ranks, most = per_peer * ranks + gathers;
+  gathering_.reserve(gathers);
+  free_.reserve(most);
+  reducing_.reserve(most);
+  while (operations_.size() < most) {
+    free_.push_back(operations_.size());
+    operations_.emplace_back();
+  }
+  for (int peer = 0; peer < hub_.size; ++peer) {
+    const auto reserve_one = [&](Channel& channel, std::vector<Operation*>& side) {
+      const std::lock_guard lock(channel.mutex);
+      side.reserve(per_peer + 1);
+    };
+    reserve_one(hub_.channel(rank_, peer), hub_.channel(rank_, peer).sends);
+    reserve_one(hub_.channel(peer, rank_), hub_.channel(peer, rank_).receives);
+  }
+  // A rank may be so far ahead that two rounds of all-reduces are known.
+  const std::lock_guard lock(hub_.mutex);
+  hub_.reductions.reserve(2 * per_peer);
+  hub_.spare.reserve(2 * per_peer);
+  while (hub_.reductions.size() + hub_.spare.size() < 2 * per_peer) hub_.add_spare();
 }
 
 void ThreadTransport::release(Request request) {
@@ -206,7 +239,7 @@ bool ThreadTransport::test(Request request) {
       if (++reduction.left == hub_.size) {
         while (!hub_.reductions.empty() && hub_.reductions.front()->left == hub_.size) {
           hub_.spare.push_back(std::move(hub_.reductions.front()));
-          hub_.reductions.pop_front();
+          hub_.reductions.erase(hub_.reductions.begin());
           ++hub_.first_reduction;
         }
       }
@@ -237,10 +270,9 @@ Transport::Request ThreadTransport::iallreduce(std::span<float> values) {
   const std::lock_guard lock(hub_.mutex);
   const std::uint64_t index = next_reduction_++ - hub_.first_reduction;
   if (index == hub_.reductions.size()) {
-    if (hub_.spare.empty()) hub_.spare.push_back(std::make_unique<Reduction>());
+    if (hub_.spare.empty()) hub_.add_spare();
     Reduction& fresh = *hub_.reductions.emplace_back(std::move(hub_.spare.back()));
     hub_.spare.pop_back();
-    fresh.buffers.assign(static_cast<std::size_t>(hub_.size), nullptr);
     fresh.values = values.size();
     fresh.joined = fresh.summed = fresh.left = 0;
     fresh.mismatched = false;
@@ -325,14 +357,14 @@ void ThreadTransport::broadcast(std::span<std::byte> bytes, int root) {
 void ThreadTransport::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
   const std::size_t n = mine.size();
   require(all.size() == n * static_cast<std::size_t>(size()), "all_gather needs one part per rank");
-  std::vector<Request> requests;
+  gathering_.clear();
   for (int shift = 1; shift < size(); ++shift) {
     const int peer = (rank_ + shift) % size();
-    requests.push_back(send(mine, peer, collective_tag));
-    requests.push_back(irecv(all.subspan(n * static_cast<std::size_t>(peer), n), peer, collective_tag));
+    gathering_.push_back(send(mine, peer, collective_tag));
+    gathering_.push_back(irecv(all.subspan(n * static_cast<std::size_t>(peer), n), peer, collective_tag));
   }
   if (n > 0) std::memcpy(all.data() + n * static_cast<std::size_t>(rank_), mine.data(), n);
-  wait(requests);
+  wait(gathering_);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
+
 namespace lpsgd {
 
 /// Point-to-point and collective operations of one rank. Calls on one Transport object come from one thread
@@ -24,6 +26,19 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const char* name() const = 0;
+  /// Rank and number of ranks among those that share this rank's machine.
+  virtual int local_rank() const = 0;
+  virtual int local_size() const = 0;
+
+  /// Whether messages may lie in CUDA device memory.
+  virtual bool takes_device_memory() const { return false; }
+  /// Whether operations are queued on stream(), to run there in the order called, and count as complete at
+  /// once: what reads or overwrites their buffers is queued behind them. All ranks call them in one order;
+  /// messages that cross are posted in one group.
+  virtual bool ordered() const { return false; }
+  virtual StreamView stream() const { return {}; }
+  virtual void begin_group() {}
+  virtual void end_group() {}
 
   // Messages between two ranks with one tag arrive in the order sent; sizes on both sides are equal.
   virtual Request isend(std::span<const std::byte> bytes, int to, int tag) = 0;
@@ -32,6 +47,9 @@ class Transport {
   virtual Request iallreduce(std::span<float> values) = 0;
   /// True once the operation is complete; the request is then gone.
   virtual bool test(Request request) = 0;
+  /// Makes room for `per_peer` messages in flight to and from each other rank, and as many all-reduces, so
+  /// that none of them allocates.
+  virtual void reserve(std::size_t /*per_peer*/) {}
   /// Waits for all, yielding.
   void wait(std::span<const Request> requests);
 
@@ -58,9 +76,15 @@ class Transport {
 
   /// Bytes this rank has handed to isend, and through iallreduce by the ring's count 2(K-1)/K a value.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
+  /// Messages this rank has handed to isend.
+  std::uint64_t messages_sent() const { return messages_sent_; }
 
  protected:
-  std::uint64_t bytes_sent_ = 0;
+  void count_message(std::size_t bytes) {
+    bytes_sent_ += bytes;
+    ++messages_sent_;
+  }
+  std::uint64_t bytes_sent_ = 0, messages_sent_ = 0;
 };
 
 /// Runs `body` once per rank on `size` threads, each with its own Transport. When one throws, the others are

@@ -118,8 +118,11 @@ DeviceMemory::DeviceMemory(Device device, std::size_t bytes, Where where)
       data = where == Where::device ? cuda::allocate_device(bytes) : cuda::allocate_pinned(bytes);
     data_ = static_cast<std::byte*>(data);
   } catch (const std::exception& e) {
-    throw DeviceError(fmt::format("{}: no room for {} bytes of {}: {}", device.text(), bytes,
-                                  where == Where::device ? "device memory" : "page-locked memory", e.what()));
+    const bool on_device = device.is_cuda() && where == Where::device;
+    throw DeviceError(fmt::format("{}: no room for {} bytes of {}{}: {}", device.text(), bytes,
+                                  where == Where::device ? "device memory" : "page-locked memory",
+                                  on_device ? fmt::format(" ({} are free)", cuda::free_memory()) : "",
+                                  e.what()));
   }
   if (!device.is_cuda() || where == Where::pinned_host) std::memset(data_, 0, bytes);
 }

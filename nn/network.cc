@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <utility>
 
-#include "core/clock.h"
+#include "core/buffer.h"
 #include "core/error.h"
+#include "core/stopwatch.h"
+#include "nn/cuda/backend.h"
 #include "nn/graph.h"
 #include "nn/init.h"
 #include "nn/ops.h"
@@ -18,11 +20,12 @@ namespace lpsgd {
 
 struct Network::Impl {
   struct Step {
+    explicit Step(StreamView stream) : forward_time(stream), backward_time(stream) {}
     std::string name;
     std::unique_ptr<Op> op, sum;  // `sum` gathers the output's gradients for an operation that takes one
     std::vector<std::size_t> tensors;
     bool backward = false;
-    double forward_seconds = 0, backward_seconds = 0;
+    Stopwatch forward_time, backward_time;
   };
 
   std::unique_ptr<Backend> backend;
@@ -45,14 +48,26 @@ struct Network::Impl {
   std::vector<Step> steps;
   std::unique_ptr<LossOp> loss;
   bool trained = false;  // the last forward was forward_train
+  bool timed = true;
 
+  template <class Fill>
+  void fill(std::span<float> to, const Fill& fill) const;
   void build(const Graph& graph);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
   std::span<const float> up_to_lengths(const Samples& samples);
   void forward(const Samples& samples, const Pass& pass);
+  void backward(const std::function<void(std::size_t)>& announce);
 };
 
 namespace {
+
+/// Runs `work`, as a lap of the stopwatch where times are taken.
+template <class Work>
+void run_lap(Stopwatch& watch, bool timed, const Work& work) {
+  if (timed) watch.start();
+  work();
+  if (timed) watch.stop();
+}
 
 void* allocate_for(Backend& backend, std::int64_t bytes_per_sample, std::int64_t batch) {
   std::int64_t bytes = 0;
@@ -106,6 +121,17 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   return b;
 }
 
+/// Writes to the backend's memory from the host: fill(values) is called with memory of the host.
+template <class Fill>
+void Network::Impl::fill(std::span<float> to, const Fill& fill) const {
+  const StreamView stream = backend->stream();
+  if (!stream.device().is_cuda()) return fill(to);
+  Buffer<float> host(to.size());
+  fill(host.view());
+  copy_values(to, host.view(), stream);
+  stream.synchronize();
+}
+
 void Network::Impl::build(const Graph& graph) {
   require(options.batch >= 1, "a network's batch is at least one sample");
   const bool training = !options.inference_only;
@@ -119,12 +145,16 @@ void Network::Impl::build(const Graph& graph) {
   if (training) gradients = allocate_floats(*backend, graph.arena);
   for (const GraphBuffer& b : graph.buffers) {
     buffers.push_back({b.name, b.shape, allocate_floats(*backend, elements_of(b.shape).value_or(0))});
-    std::fill(buffers.back().values.begin(), buffers.back().values.end(), b.initial);
+    fill(buffers.back().values,
+         [&](std::span<float> values) { std::fill(values.begin(), values.end(), b.initial); });
   }
-  for (std::size_t t = 0; t < tensors.size(); ++t)
-    initialize(tensors[t], static_cast<std::uint32_t>(t), options.seed, graph.inits[t],
-               parameters.subspan(static_cast<std::size_t>(tensors[t].offset),
-                                  static_cast<std::size_t>(tensors[t].elements)));
+  fill(parameters, [&](std::span<float> values) {
+    for (std::size_t t = 0; t < tensors.size(); ++t)
+      initialize(tensors[t], static_cast<std::uint32_t>(t), options.seed, graph.inits[t],
+                 values.subspan(static_cast<std::size_t>(tensors[t].offset),
+                                static_cast<std::size_t>(tensors[t].elements)));
+  });
+  backend->parameters(parameters);
 
   auto* activations = static_cast<std::byte*>(allocate_for(*backend, plan.arena, options.batch));
   const auto value = [&](std::size_t v) -> void* {
@@ -144,7 +174,7 @@ void Network::Impl::build(const Graph& graph) {
                                         frames, graph.classes);
   for (const PlanStep& planned : plan.steps) {
     const Node& node = graph.nodes[planned.node];
-    Step step;
+    Step step(backend->stream());
     step.name = node.name;
     for (std::size_t n = planned.node; n < planned.output;) {
       n = planned.output;
@@ -189,18 +219,37 @@ void Network::Impl::forward(const Samples& samples, const Pass& pass) {
   require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
   backend->enter();
   backend->upload(input.data, input.type, up_to_lengths(samples));
-  for (Step& step : steps) {
-    const ScopedTimer timer(step.forward_seconds);
-    step.op->forward(pass);
-  }
-  loss->forward(pass, samples.labels);
+  backend->begin(pass, samples.labels);
+  const auto all = [&] {
+    for (Step& step : steps) run_lap(step.forward_time, timed, [&] { step.op->forward(pass); });
+    loss->forward(pass, samples.labels);
+  };
+  if (timed)
+    all();
+  else
+    backend->run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, all);
   logits_on_host = false;
   trained = pass.training;
 }
 
+std::optional<std::string> unsupported(Compute compute, Device device) {
+  if (!device.is_cuda()) return cpu_unsupported(compute);
+  if (compute == Compute::fp32) return std::nullopt;
+  const CudaDeviceInfo info = cuda_device_info(device.index);
+  if (info.major >= 8) return std::nullopt;
+  return fmt::format("{} needs a GPU of compute capability 8.0, {} ({}) has {}.{}; allowed: fp32",
+                     compute == Compute::tf32 ? "tf32" : "bf16", device.text(), info.name, info.major,
+                     info.minor);
+}
+
 Network::Network(const NetworkSpec& spec, const NetworkOptions& options) : impl_(std::make_unique<Impl>()) {
   impl_->options = options;
-  impl_->backend = make_cpu_backend(options.threads, options.compute);
+  if (options.device.is_cuda())
+    impl_->backend = make_cuda_backend(options.device, options.compute, options.deterministic);
+  else
+    impl_->backend = make_cpu_backend(options.threads, options.compute);
+  impl_->timed = options.time_operations || !options.device.is_cuda();
+  const ScopedDevice scope(options.device);
   impl_->build(spec.impl().graph);
 }
 
@@ -234,20 +283,26 @@ void Network::forward_eval(const Samples& samples, std::int64_t valid) {
   impl_->forward(samples, {false, 0, valid, samples.lengths});
 }
 
-void Network::backward(const std::function<void(std::size_t)>& announce) {
-  require(impl_->trained, "backward follows forward_train");
-  impl_->backend->enter();
-  impl_->loss->backward();
-  for (auto step = impl_->steps.rbegin(); step != impl_->steps.rend(); ++step) {
+void Network::Impl::backward(const std::function<void(std::size_t)>& announce) {
+  loss->backward();
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (!step->backward) continue;
-    {
-      const ScopedTimer timer(step->backward_seconds);
+    run_lap(step->backward_time, timed, [&] {
       if (step->sum) step->sum->backward();
       step->op->backward();
-    }
+    });
     if (announce)
       for (const std::size_t t : step->tensors) announce(t);
   }
+}
+
+void Network::backward(const std::function<void(std::size_t)>& announce) {
+  require(impl_->trained, "backward follows forward_train");
+  impl_->backend->enter();
+  if (announce || impl_->timed)
+    impl_->backward(announce);
+  else
+    impl_->backend->run(Backend::Part::backward, [this] { impl_->backward({}); });
   impl_->trained = false;
 }
 
@@ -272,8 +327,7 @@ StreamView Network::stream() const {
 std::vector<OperationTime> Network::take_times() {
   std::vector<OperationTime> out;
   for (Impl::Step& step : impl_->steps)
-    out.push_back(
-        {step.name, std::exchange(step.forward_seconds, 0.0), std::exchange(step.backward_seconds, 0.0)});
+    out.push_back({step.name, step.forward_time.take(), step.backward_time.take()});
   return out;
 }
 

@@ -78,10 +78,10 @@ struct OperationTime {
 
 /// The arithmetic of layers. bf16: activations, their gradients and a working copy of the weights are stored
 /// as bfloat16; every layer computes and sums in float32. Weights, their gradients and statistics are float32
-/// in either.
-enum class Compute : std::uint8_t { fp32, bf16 };
-/// Why this machine's processor cannot do it; nothing where it can.
-std::optional<std::string> unsupported(Compute compute);
+/// in either. tf32, of GPUs alone: products round their float32 operands to ten bits of fraction.
+enum class Compute : std::uint8_t { fp32, tf32, bf16 };
+/// Why the device cannot do it, and what it can; nothing where it can. DeviceError where it is not there.
+std::optional<std::string> unsupported(Compute compute, Device device = Device::cpu());
 
 struct NetworkOptions {
   std::int64_t batch = 1;  // samples per call, this rank's part
@@ -90,17 +90,24 @@ struct NetworkOptions {
   int threads = 1;         // of the CPU backend, for this rank
   Compute compute = Compute::fp32;
   bool inference_only = false;  // no gradients, no backward
+  Device device = {};           // where it lies and runs
+  /// On a GPU: only algorithms that add in a fixed order, chosen by cuDNN's rules and not by measurement.
+  bool deterministic = false;
+  /// On a GPU: fill take_times(), which costs a little time itself. Always on the CPU.
+  bool time_operations = false;
 };
 
 class Network {
  public:
-  /// The CPU backend (oneDNN). DeviceError where the processor cannot do the arithmetic.
+  /// By oneDNN on the CPU, by cuDNN and cuBLASLt on a GPU. DeviceError where the device is not there, cannot
+  /// do the arithmetic or has no room.
   Network(const NetworkSpec& spec, const NetworkOptions& options);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
   const std::vector<TensorInfo>& tensors() const;
+  // On a device these are its memory: copy_values (core/device.h) brings them to the host.
   std::span<float> parameters();  // arena: tensors at their offsets, in memory order (O-H-W-I, out x in)
   std::span<const float> parameters() const;
   std::span<float> gradients();        // arena, laid out like parameters
@@ -113,8 +120,9 @@ class Network {
   void forward_train(const Samples& samples, std::int64_t step);
   void forward_eval(const Samples& samples, std::int64_t valid);
   /// Gradients of the mean loss over the batch of the last forward_train. Calls announce(tensor) as soon as
-  /// that tensor's gradient is final, in announce_order().
+  /// that tensor's gradient is final, in announce_order(): on a device, once its work is queued on stream().
   void backward(const std::function<void(std::size_t)>& announce);
+  /// Waits for the device.
   BatchMetrics take_metrics();
   /// Class scores of the last forward before the softmax: (batch, classes) or (batch, frames, classes). A
   /// copy on the host, which the next forward outdates.

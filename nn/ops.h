@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -137,6 +138,13 @@ class Backend {
   /// Copies values from the host to memory of allocate(), as `type`, and back.
   virtual void upload(void* to, DataType type, std::span<const float> from) = 0;
   virtual void download(std::span<float> to, DataType type, const void* from) = 0;
+  /// The arena of the parameters; called once, before operations are made.
+  virtual void parameters(std::span<const float>) {}
+  /// Called before a pass: what operations are to read beside their inputs. Error where a label is no class.
+  virtual void begin(const Pass&, std::span<const std::int32_t>) {}
+  /// Runs a part of a step, which asks for the same operations every time: a device may record and replay it.
+  enum class Part : std::uint8_t { train_forward, evaluate, backward, count };
+  virtual void run(Part, const std::function<void()>& work) { work(); }
   /// Called once, when every operation is made: memory that operations share is allocated here.
   virtual void seal() = 0;
   /// Called on the rank's own thread before a pass, with the threads it may use.
@@ -165,6 +173,8 @@ class Backend {
                                                         std::int64_t classes) = 0;
 };
 
+/// Why this machine's processor cannot do it; nothing where it can.
+std::optional<std::string> cpu_unsupported(Compute compute);
 /// The backend over oneDNN and OpenMP. DeviceError where the processor cannot do the arithmetic.
 std::unique_ptr<Backend> make_cpu_backend(int threads, Compute compute);
 

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "nn/cpu/kernels.h"
+#include "nn/cuda/device_sgd.h"
 
 namespace lpsgd {
 
@@ -78,37 +79,55 @@ void fields(config::Visitor& v, OptimizerOptions& o) {
           "gradients are scaled so that their 2-norm over all tensors is at most this; 0: off", {.min = 0});
 }
 
-Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena)
-    : options_(options), tensors_(std::move(tensors)), momentum_(arena) {
+Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena,
+                     StreamView stream)
+    : options_(options), tensors_(std::move(tensors)) {
   for (const std::string& word : options_.no_decay) require(is_kind(word), "no_decay names kinds of tensors");
+  if (!stream.device().is_cuda()) {
+    momentum_ = Buffer<float>(arena);
+    return;
+  }
+  constexpr std::int64_t group = 16;  // tensors start at multiples of it
+  std::vector<std::uint8_t> decayed(arena / group, 1);
+  for (const Run& run : runs())
+    for (std::int64_t i = run.begin / group; i * group < run.end; ++i)
+      decayed[static_cast<std::size_t>(i)] = run.decayed;
+  device_ = make_device_sgd(options_, arena, decayed, stream);
+}
+
+Optimizer::~Optimizer() = default;
+
+std::span<float> Optimizer::momentum() {
+  return device_ ? device_->momentum() : momentum_.view();
+}
+
+std::vector<Optimizer::Run> Optimizer::runs() const {
+  std::vector<Run> out;
+  for (const TensorInfo& t : tensors_) {
+    const bool decayed = std::find(options_.no_decay.begin(), options_.no_decay.end(), to_text(t.kind)) ==
+                         options_.no_decay.end();
+    // The padding between neighbours is zero and stays so.
+    if (out.empty() || out.back().decayed != decayed) out.push_back({t.offset, t.offset, decayed});
+    out.back().end = t.offset + t.elements;
+  }
+  return out;
 }
 
 void Optimizer::step(std::span<float> parameters, std::span<const float> gradients, double lr) {
-  require(parameters.size() == momentum_.size() && gradients.size() == momentum_.size(),
+  require(parameters.size() == momentum().size() && gradients.size() == parameters.size(),
           "the arenas have one layout");
+  if (device_) return device_->step(parameters, gradients, lr);
   float scale = 1.0f;
   if (options_.clip_norm > 0) {
     // PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1.
     const double factor = options_.clip_norm / (norm(tensors_, gradients) + 1e-6);
     if (factor < 1) scale = static_cast<float>(factor);
   }
-  const cpu::Kernels& k = cpu::kernels();
-  // Neighbours with one decay go in one pass; the padding between them is zero and stays so.
-  for (std::size_t first = 0; first < tensors_.size();) {
-    const auto decayed = [&](std::size_t t) {
-      return std::find(options_.no_decay.begin(), options_.no_decay.end(), to_text(tensors_[t].kind)) ==
-             options_.no_decay.end();
-    };
-    const bool decay = decayed(first);
-    std::size_t last = first + 1;
-    while (last < tensors_.size() && decayed(last) == decay) ++last;
-    const std::int64_t begin = tensors_[first].offset;
-    const std::int64_t end = tensors_[last - 1].offset + tensors_[last - 1].elements;
-    k.sgd(parameters.data() + begin, gradients.data() + begin, momentum_.data() + begin, end - begin,
-          static_cast<float>(lr), static_cast<float>(options_.momentum),
-          decay ? static_cast<float>(options_.weight_decay) : 0.0f, scale, options_.nesterov);
-    first = last;
-  }
+  for (const Run& run : runs())
+    cpu::kernels().sgd(
+        parameters.data() + run.begin, gradients.data() + run.begin, momentum_.data() + run.begin,
+        run.end - run.begin, static_cast<float>(lr), static_cast<float>(options_.momentum),
+        run.decayed ? static_cast<float>(options_.weight_decay) : 0.0f, scale, options_.nesterov);
 }
 
 }  // namespace lpsgd

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/buffer.h"
 #include "core/config.h"
+#include "core/device.h"
 #include "core/tensor_info.h"
 
 namespace lpsgd {
@@ -22,19 +24,30 @@ struct OptimizerOptions {
 };
 void fields(config::Visitor& visitor, OptimizerOptions& options);  // section `optimizer`
 
+class DeviceSgd;
+
 class Optimizer {
  public:
-  Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena);
+  /// Arenas lie in the memory of the stream's device, and steps are queued on it.
+  Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena,
+            StreamView stream = {});
+  ~Optimizer();
   /// One step: reads `gradients`, updates `parameters` and the momentum. The first step's v is g, as
   /// PyTorch's.
   void step(std::span<float> parameters, std::span<const float> gradients, double lr);
-  std::span<float> momentum() { return momentum_; }  // arena, laid out like parameters
-  std::span<const float> momentum() const { return momentum_; }
+  std::span<float> momentum();  // arena, laid out like parameters
 
  private:
   OptimizerOptions options_;
   std::vector<TensorInfo> tensors_;
-  Buffer<float> momentum_;
+  /// Tensors that follow each other and are decayed, or not: one pass.
+  struct Run {
+    std::int64_t begin = 0, end = 0;
+    bool decayed = true;
+  };
+  std::vector<Run> runs() const;
+  Buffer<float> momentum_;             // of the CPU
+  std::unique_ptr<DeviceSgd> device_;  // of a device
 };
 
 }  // namespace lpsgd

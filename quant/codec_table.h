@@ -2,6 +2,7 @@
 // codec is one file in quant/codecs and one line in codec_table.cc (docs/add-a-codec.md). Internal to quant.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,7 +49,7 @@ struct CodecKernels {
   bool (*reduce)(const CodecSpec& spec, const std::byte* const* contributions, std::size_t ranks,
                  float* residual, std::int64_t n, std::int64_t first, std::int64_t bucket,
                  const CodingContext& context, float* scratch, std::byte* out) = nullptr;
-  std::int64_t reduce_bucket = 8192;
+  std::int64_t reduce_bucket = std::numeric_limits<std::int64_t>::max();
   /// Adds the values to the table_cells counts that make_table starts from.
   void (*count)(const CodecSpec& spec, const float* values, const float* residual, std::int64_t n,
                 std::int64_t bucket, std::int64_t* counts) = nullptr;

@@ -1,4 +1,6 @@
 // `lpsgd bench codec`: each codec's speed on one core beside memcpy of the same array in the same run.
+#include "trainer/bench_codec.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +12,8 @@
 #include "core/buffer.h"
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/philox.h"
 #include "quant/codec.h"
+#include "trainer/bench.h"
 #include "trainer/commands.h"
 
 namespace lpsgd {
@@ -20,7 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t contributions = 4;
+constexpr auto contributions = static_cast<std::size_t>(bench_contributions);
 
 const char* const default_codecs[] = {
     "{kind: qsgd, bits: 2, bucket: 512}",
@@ -39,21 +41,6 @@ const char* const default_codecs[] = {
     "bf16",
 };
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-/// Bell-shaped values, as gradients are, of a pattern long enough that no cache or predictor learns it.
-void fill(std::span<float> values, std::uint32_t stream) {
-  const std::size_t pattern = std::min<std::size_t>(values.size(), std::size_t{1} << 20);
-  PhiloxSequence random(1, RandomUse::dataset, stream);
-  for (std::size_t i = 0; i < pattern; ++i)
-    values[i] = (random.uniform() + random.uniform() + random.uniform() - 1.5f) * 0.01f;
-  for (std::size_t at = pattern; at < values.size(); at += pattern)
-    std::memcpy(values.data() + at, values.data(), std::min(pattern, values.size() - at) * sizeof(float));
-}
-
 class CodecBench {
  public:
   CodecBench(std::int64_t elements, std::int64_t repeats)
@@ -62,7 +49,7 @@ class CodecBench {
         values_(static_cast<std::size_t>(n_)),
         residual_(static_cast<std::size_t>(n_)),
         sum_(static_cast<std::size_t>(n_)) {
-    fill(values_, 0);
+    fill_like_gradients(values_, 0);
   }
 
   ordered_json results = ordered_json::array();
@@ -168,15 +155,27 @@ std::string table(const ordered_json& results) {
 
 }  // namespace
 
+#if !LPSGD_HAVE_CUDA
+ordered_json bench_codec_cuda(const std::vector<CodecSpec>&, std::int64_t, std::int64_t) {
+  throw DeviceError("--device cuda: this build has no CUDA backend");
+}
+#endif
+
 std::string bench_codec_command(const BenchCodecArguments& arguments) {
   std::vector<CodecSpec> specs;
   std::vector<std::string> texts = arguments.codecs;
   if (texts.empty()) texts.assign(std::begin(default_codecs), std::end(default_codecs));
   for (const std::string& text : texts)
     specs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
-  CodecBench bench(arguments.elements, arguments.repeats);
+  const auto shown = [&](const ordered_json& results) {
+    return arguments.json ? results.dump(2) + "\n" : table(results);
+  };
+  if (arguments.device == "cuda")
+    return shown(bench_codec_cuda(specs, arguments.elements > 0 ? arguments.elements : std::int64_t{1} << 24,
+                                  arguments.repeats));
+  CodecBench bench(arguments.elements > 0 ? arguments.elements : std::int64_t{1} << 28, arguments.repeats);
   for (const CodecSpec& spec : specs) bench.run(spec);
-  return arguments.json ? bench.results.dump(2) + "\n" : table(bench.results);
+  return shown(bench.results);
 }
 
 }  // namespace lpsgd

@@ -48,10 +48,26 @@ std::string quantize_command(const QuantizeArguments& arguments);
 
 struct BenchCodecArguments {
   std::vector<std::string> codecs;  // empty: a choice of all kinds
-  std::int64_t elements = std::int64_t{1} << 28, repeats = 5;
+  std::string device = "cpu";       // or "cuda"
+  std::int64_t elements = 0;        // 0: 2^28, on a GPU 2^24
+  std::int64_t repeats = 5;
   bool json = false;
 };
-/// Encode, decode and the owner's step of each codec on one core, beside memcpy.
+/// Encode, decode and the owner's step of each codec on one core, or on the GPU, beside a copy.
 std::string bench_codec_command(const BenchCodecArguments& arguments);
+
+struct BenchExchangeArguments {
+  std::vector<std::string> codecs;  // none: a choice of them
+  std::string transport;            // empty: mpi under mpirun, threads otherwise
+  std::vector<int> ranks;           // of transport threads; empty: 2
+  std::uint64_t min = 4096, max = std::uint64_t{1} << 26, factor = 4;  // bytes of float32
+  std::int64_t repeats = 10;
+  std::string link;  // as exchange.link; empty: none
+  bool json = false;
+};
+/// The exchange of one tensor: codec x ranks x size, checked against an expectation of its own. Under mpirun
+/// all ranks take part and rank 0 has the text; errors that they share are printed here. Returns the
+/// process's exit status.
+int bench_exchange_command(const BenchExchangeArguments& arguments, std::string& text);
 
 }  // namespace lpsgd

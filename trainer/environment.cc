@@ -11,7 +11,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "comm/nccl_transport.h"
+#include "core/device.h"
 #include "lpsgd_build.h"
+#include "nn/cuda/backend.h"
 #include "trainer/json_text.h"
 #include "trainer/run_folder.h"
 
@@ -46,9 +49,40 @@ std::string mpi_version() {
   return first;
 }
 
+/// "580.65.06", from "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..."
+std::string driver_version() {
+  const std::string line = value_in_file("/proc/driver/nvidia/version", "NVRM version", ':');
+  for (std::size_t at = 0; at < line.size();) {
+    const std::size_t end = std::min(line.find(' ', at), line.size());
+    const std::string word = line.substr(at, end - at);
+    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos)
+      return word;
+    at = end + 1;
+  }
+  return "unknown";
+}
+
 std::string onednn_version() {
   const dnnl_version_t* v = dnnl_version();
   return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+}
+
+/// What runs on a GPU, and which there are.
+void add_cuda(ordered_json& o) {
+  const CudaDevices& found = cuda_devices();
+  const auto known = [](const std::string& text) {
+    return text.empty() ? ordered_json(nullptr) : ordered_json(text);
+  };
+  o["cudnn_version"] = known(cudnn_version());
+  o["cublas_version"] = known(cublas_version());
+  o["is_cuda_available"] = found.count > 0;
+  if (found.count == 0) o["cuda_unavailable_because"] = found.reason;
+  if (found.driver_version == 0) return;
+  o["nvidia_driver_version"] = driver_version();
+  o["nvidia_driver_cuda_version"] =
+      fmt::format("{}.{}", found.driver_version / 1000, found.driver_version % 1000 / 10);
+  ordered_json& models = o["nvidia_gpu_models"] = ordered_json::array();
+  for (int i = 0; i < found.count; ++i) models.push_back(cuda_device_info(i).name);
 }
 
 ordered_json build_and_libraries() {
@@ -61,7 +95,10 @@ ordered_json build_and_libraries() {
   o["cmake_version"] = build::cmake;
   o["compile_flags"] = build::flags;
   o["backends"] = ordered_json::array({"cpu"});
+  if (cuda_devices().runtime_version > 0) o["backends"].push_back("cuda");
   o["cuda_compiled_version"] = build::cuda[0] ? ordered_json(build::cuda) : ordered_json(nullptr);
+  add_cuda(o);
+  o["nccl_version"] = nccl_missing().empty() ? ordered_json(nccl_version()) : ordered_json(nullptr);
   o["onednn_version"] = onednn_version();
   o["mpi_version"] = mpi_version();
   o["libc_version"] = fmt::format("glibc-{}", gnu_get_libc_version());
@@ -76,7 +113,8 @@ std::string hostname() {
 
 }  // namespace
 
-std::string environment_json(Transport& transport, const std::vector<std::string>& command_line) {
+std::string environment_json(Transport& transport, Device device,
+                             const std::vector<std::string>& command_line) {
   const std::vector<std::string> hosts = transport.all_gather_text(hostname());
   utsname system{};
   ::uname(&system);
@@ -85,7 +123,9 @@ std::string environment_json(Transport& transport, const std::vector<std::string
   o["kernel"] = fmt::format("{} {} {}", system.sysname, system.release, system.machine);
   o["cpu_info"] = value_in_file("/proc/cpuinfo", "model name", ':');
   o["cpu_cores"] = usable_cores();
-  o["is_cuda_available"] = false;
+  o["devices"] = transport.all_gather_text(
+      device.is_cuda() ? fmt::format("{} ({})", device.text(), cuda_device_info(device.index).name)
+                       : device.text());
   o["transport"] = transport.name();
   o["ranks"] = transport.size();
   o["hosts"] = hosts;

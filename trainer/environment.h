@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "comm/transport.h"
+#include "core/device.h"
 
 namespace lpsgd {
 
-/// environment.json's text. Collective.
-std::string environment_json(Transport& transport, const std::vector<std::string>& command_line);
+/// environment.json's text; `device` is this rank's. Collective.
+std::string environment_json(Transport& transport, Device device,
+                             const std::vector<std::string>& command_line);
 
 /// `lpsgd version`: build, backends, library versions.
 std::string version_json();

@@ -8,6 +8,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/commands.h"
 #include "trainer/evaluate.h"
+#include "trainer/host_state.h"
 #include "trainer/json_text.h"
 #include "trainer/run_config.h"
 #include "trainer/run_folder.h"
@@ -27,14 +28,18 @@ std::string eval_command(const EvalArguments& arguments) {
                          .seed = seed,
                          .threads = threads,
                          .compute = run.train.compute,
-                         .inference_only = true});
-  read_checkpoint_model(arguments.checkpoint, network.tensors(), network.parameters(), network.buffers());
+                         .inference_only = true,
+                         .device = device_of(run.train, 0),
+                         .deterministic = run.train.deterministic});
+  HostState state(network, nullptr);
+  read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
+  state.upload();
   LoaderOptions options;
   options.global_batch = run.train.batch_size;
   options.seed = seed;
   options.training = false;
   Loader loader(dataset, run.data, options);
-  const BatchMetrics m = evaluate(network, loader, network.buffers());
+  const BatchMetrics m = evaluate(network, loader, state.buffers());
 
   const auto n = static_cast<double>(m.samples);
   const double top1 = 100.0 * static_cast<double>(m.top1) / n;

@@ -6,13 +6,15 @@ namespace lpsgd {
 
 namespace {
 
-void copy_values(const std::vector<NamedBuffer>& from, const std::vector<NamedBuffer>& to) {
-  for (std::size_t i = 0; i < from.size(); ++i)
-    std::copy(from[i].values.begin(), from[i].values.end(), to[i].values.begin());
+/// Queued on `stream`: either may be a device's.
+void copy_buffers(const std::vector<NamedBuffer>& from, const std::vector<NamedBuffer>& to,
+                  StreamView stream) {
+  for (std::size_t i = 0; i < from.size(); ++i) copy_values(to[i].values, from[i].values, stream);
 }
 
-/// The buffers' values one after the other, and views into that copy.
-Buffer<float> packed(const std::vector<NamedBuffer>& buffers, std::vector<NamedBuffer>& views) {
+/// A copy of the buffers' values on the host, one after the other, and views into it.
+Buffer<float> packed(const std::vector<NamedBuffer>& buffers, StreamView stream,
+                     std::vector<NamedBuffer>& views) {
   std::size_t total = 0;
   for (const NamedBuffer& b : buffers) total += b.values.size();
   Buffer<float> values(total);
@@ -21,14 +23,15 @@ Buffer<float> packed(const std::vector<NamedBuffer>& buffers, std::vector<NamedB
     views.push_back({b.name, b.shape, values.view().subspan(at, b.values.size())});
     at += b.values.size();
   }
-  copy_values(buffers, views);
+  copy_buffers(buffers, views, stream);
+  stream.synchronize();
   return values;
 }
 
 }  // namespace
 
-AveragedBuffers::AveragedBuffers(Transport& transport, const std::vector<NamedBuffer>& own)
-    : values_(packed(own, averaged_)) {
+AveragedBuffers::AveragedBuffers(Transport& transport, Network& network)
+    : values_(packed(network.buffers(), network.stream(), averaged_)) {
   const std::size_t n = values_.size();
   const auto ranks = static_cast<std::size_t>(transport.size());
   if (n == 0 || ranks == 1) return;
@@ -45,16 +48,17 @@ AveragedBuffers::AveragedBuffers(Transport& transport, const std::vector<NamedBu
 BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with) {
   const std::vector<NamedBuffer> own = network.buffers();
   std::vector<NamedBuffer> saved;
-  const Buffer<float> keep = packed(own, saved);
-  copy_values(with, own);
+  const StreamView stream = network.stream();
+  const Buffer<float> keep = packed(own, stream, saved);
+  copy_buffers(with, own, stream);
   network.take_metrics();
   loader.start(0);
   for (std::int64_t b = loader.batches(); b > 0; --b) {
     const Batch batch = loader.next();
     network.forward_eval({batch.images, batch.labels}, batch.valid);
   }
-  copy_values(saved, own);
-  return network.take_metrics();
+  copy_buffers(saved, own, stream);
+  return network.take_metrics();  // and waits for the copies
 }
 
 }  // namespace lpsgd

@@ -10,12 +10,12 @@
 
 namespace lpsgd {
 
-/// Running statistics averaged over ranks (mean and variance alike, in rank order, times 1/K): a copy, so
+/// The running statistics averaged over ranks (mean and variance alike, in rank order, times 1/K): a copy, so
 /// that each rank goes on with its own.
 class AveragedBuffers {
  public:
   /// Collective.
-  AveragedBuffers(Transport& transport, const std::vector<NamedBuffer>& own);
+  AveragedBuffers(Transport& transport, Network& network);
   /// The averaged values, named and shaped as the network's.
   const std::vector<NamedBuffer>& buffers() const { return averaged_; }
 
@@ -24,8 +24,8 @@ class AveragedBuffers {
   Buffer<float> values_;
 };
 
-/// Sums over this rank's part of the loader's data, with the running statistics `with` in place of the
-/// network's own, which are restored.
+/// Sums over this rank's part of the loader's data, with the running statistics `with`, on the host, in place
+/// of the network's own, which are restored.
 BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with);
 
 }  // namespace lpsgd

@@ -92,10 +92,13 @@ int run(int argc, char** argv) {
   bench_command->require_subcommand(1);
   lpsgd::BenchCodecArguments bench_codec;
   CLI::App* bench_codec_command = bench_command->add_subcommand(
-      "codec", "encode, decode and the owner's step on one core, beside memcpy");
+      "codec", "encode, decode and the owner's step on one core, or on a GPU, beside a copy");
   bench_codec_command->add_flag("--json", bench_codec.json, "print JSON");
-  bench_codec_command->add_option("--elements", bench_codec.elements, "values of the array")
+  bench_codec_command->add_option("--device", bench_codec.device, "cpu, or cuda for the first GPU")
       ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  bench_codec_command
+      ->add_option("--elements", bench_codec.elements, "values of the array (default: 2^28, on a GPU 2^24)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 33));
   bench_codec_command->add_option("--repeats", bench_codec.repeats, "runs whose median counts")
       ->capture_default_str()
@@ -105,6 +108,41 @@ int run(int argc, char** argv) {
                    "as in the configuration; may be repeated (default: all kinds)")
       ->type_name("CODEC")
       ->allow_extra_args(false);
+
+  lpsgd::BenchExchangeArguments bench_exchange;
+  CLI::App* bench_exchange_command = bench_command->add_subcommand(
+      "exchange", "the exchange of one tensor, checked; ranks are threads, or processes under mpirun");
+  bench_exchange_command->add_flag("--json", bench_exchange.json, "print JSON");
+  bench_exchange_command
+      ->add_option("--codec", bench_exchange.codecs, "as in the configuration; may be repeated")
+      ->type_name("CODEC")
+      ->allow_extra_args(false);
+  bench_exchange_command
+      ->add_option("--transport", bench_exchange.transport, "default: mpi under mpirun, threads otherwise")
+      ->check(CLI::IsMember({"threads", "mpi"}));
+  bench_exchange_command
+      ->add_option("--ranks", bench_exchange.ranks, "of transport threads: 2,3,4 (default 2)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256));
+  const auto size_option = [&](const char* name, std::uint64_t& size, const char* help) {
+    bench_exchange_command->add_option(name, size, help)
+        ->type_name("SIZE")
+        ->capture_default_str()
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 40));
+  };
+  size_option("--min", bench_exchange.min, "bytes of float32 gradients: 64K, 16M");
+  size_option("--max", bench_exchange.max, "the largest size");
+  bench_exchange_command->add_option("--factor", bench_exchange.factor, "from one size to the next")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  bench_exchange_command->add_option("--repeats", bench_exchange.repeats, "steps whose median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100000}));
+  bench_exchange_command
+      ->add_option("--link", bench_exchange.link,
+                   "emulated, as exchange.link: '{bandwidth: 1Gbit, latency: 50us}'")
+      ->type_name("LINK");
 
   bool version_json = false;
   CLI::App* version_command = app.add_subcommand("version", "build, backends, library versions");
@@ -129,6 +167,11 @@ int run(int argc, char** argv) {
   if (*eval_command) return print(lpsgd::eval_command(eval));
   if (*quantize_command) return print(lpsgd::quantize_command(quantize));
   if (*bench_codec_command) return print(lpsgd::bench_codec_command(bench_codec));
+  if (*bench_exchange_command) {
+    std::string text;
+    const int status = lpsgd::bench_exchange_command(bench_exchange, text);
+    return status == 0 ? print(text) : status;
+  }
   return print(version_json ? lpsgd::version_json() + "\n" : lpsgd::version_text());
 }
 

@@ -1,20 +1,32 @@
 #include "trainer/progress.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 #include "core/clock.h"
 
 namespace lpsgd {
 
-std::string text(const StepLine& l) {
-  return fmt::format(
+namespace {
+
+void append(fmt::memory_buffer& out, const StepLine& l) {
+  fmt::format_to(
+      std::back_inserter(out),
       "step {}/{} | loss {:.4f} | lr {:.1e} | {:.1f} ms | {:.0f} samples/s | comm {:.0f}% | wire {:.1f}x",
       l.step, l.steps, l.loss, l.lr, l.step_seconds * 1e3, l.samples_per_second, l.communication * 100,
       l.compression);
+}
+
+}  // namespace
+
+std::string text(const StepLine& line) {
+  fmt::memory_buffer out;
+  append(out, line);
+  return fmt::to_string(out);
 }
 
 std::string duration_text(double seconds) {
@@ -38,32 +50,35 @@ Progress::~Progress() {
   if (open_) std::fputc('\n', stdout);
 }
 
+bool Progress::due(std::int64_t step) const {
+  const bool forced = step == first_step_ + 1 || step == total_steps_;
+  return active_ && (forced || now_seconds() - shown_ >= (terminal_ ? 0.1 : 10.0));
+}
+
 void Progress::step(std::int64_t step, double loss, double lr, double seconds, double communication_seconds,
-                    std::int64_t samples, double compression, bool last) {
+                    std::int64_t samples, double compression, bool due) {
   if (!active_) return;
   ++steps_;
   seconds_ += seconds;
   communication_ += communication_seconds;
   samples_ += samples;
-  loss_ += loss;
+  if (!due) return;
   const double now = now_seconds();
-  const bool first = step == first_step_ + 1;
-  if (!last && !first && now - shown_ < (terminal_ ? 0.1 : 10.0)) return;
   shown_ = now;
   const double n = static_cast<double>(steps_);
-  std::string out = text({step, total_steps_, loss_ / n, lr, seconds_ / n,
-                          static_cast<double>(samples_) / seconds_, communication_ / seconds_, compression});
+  fmt::memory_buffer out;  // on the stack: a step allocates nothing
+  if (terminal_) out.append(std::string_view("\r\x1b[K"));
+  append(out, {step, total_steps_, loss, lr, seconds_ / n, static_cast<double>(samples_) / seconds_,
+               communication_ / seconds_, compression});
   const double per_step = (now - started_) / static_cast<double>(step - first_step_);
-  if (!last)
-    out += fmt::format(" | {} left", duration_text(per_step * static_cast<double>(total_steps_ - step)));
+  if (step != total_steps_)
+    fmt::format_to(std::back_inserter(out), " | {} left",
+                   duration_text(per_step * static_cast<double>(total_steps_ - step)));
   steps_ = samples_ = 0;
-  seconds_ = communication_ = loss_ = 0;
-  if (terminal_) {
-    std::fprintf(stdout, "\r\x1b[K%s", out.c_str());
-    open_ = true;
-  } else {
-    std::fprintf(stdout, "%s\n", out.c_str());
-  }
+  seconds_ = communication_ = 0;
+  if (!terminal_) out.push_back('\n');
+  open_ = terminal_;
+  std::fwrite(out.data(), 1, out.size(), stdout);
   std::fflush(stdout);
 }
 

@@ -8,7 +8,7 @@ namespace lpsgd {
 
 struct StepLine {
   std::int64_t step = 0, steps = 0;  // since the start, in all
-  double loss = 0;                   // of rank 0's part of the batch
+  double loss = 0;                   // of rank 0's parts of the batches since the last line
   double lr = 0;
   double step_seconds = 0, samples_per_second = 0;
   double communication = 0;  // share of the time, 0..1
@@ -30,9 +30,11 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Accounts for one finished step; `last` forces a line.
+  /// Whether a line is due once `step` is done.
+  bool due(std::int64_t step) const;
+  /// Accounts for one finished step and, where `due`, shows a line with `loss`, the mean since the last one.
   void step(std::int64_t step, double loss, double lr, double seconds, double communication_seconds,
-            std::int64_t samples, double compression, bool last);
+            std::int64_t samples, double compression, bool due);
   /// A line that stays, such as an epoch's summary.
   void line(const std::string& text);
 
@@ -40,7 +42,7 @@ class Progress {
   bool active_, terminal_, open_ = false;
   std::int64_t first_step_, total_steps_;
   double started_, shown_ = 0;
-  double seconds_ = 0, communication_ = 0, loss_ = 0;
+  double seconds_ = 0, communication_ = 0;
   std::int64_t steps_ = 0, samples_ = 0;
 };
 

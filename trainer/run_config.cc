@@ -5,6 +5,8 @@
 
 #include <filesystem>
 
+#include "comm/nccl_transport.h"
+#include "core/device.h"
 #include "core/error.h"
 
 namespace lpsgd {
@@ -19,16 +21,21 @@ void fields(Visitor& v, TrainOptions& o) {
   v.field("epochs", o.epochs, "passes over the training set", Range{.min = 0, .max = 1e9});
   v.field("batch_size", o.batch_size, "samples of a step over all ranks", Range{.min = 1, .max = 1e9});
   v.field("seed", o.seed, "of all randomness", Range{.min = 0, .max = 4294967295.0});
-  v.choice("device", o.device, {{"auto", "auto"}, {"cpu", "cpu"}}, "where layers run; auto picks");
-  v.choice("compute", o.compute, {{"fp32", Compute::fp32}, {"bf16", Compute::bf16}},
-           "the arithmetic of layers; bf16 where the processor has it");
+  v.choice("device", o.device,
+           {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
+           "where layers run; auto: a GPU where there is one, else the CPU");
+  v.choice("compute", o.compute, {{"fp32", Compute::fp32}, {"tf32", Compute::tf32}, {"bf16", Compute::bf16}},
+           "the arithmetic of layers; tf32 on GPUs alone, bf16 where the processor or the GPU has it");
+  v.field("deterministic", o.deterministic,
+          "on a GPU: the same bits in every run, at some cost in speed (the CPU's always are)");
   v.field("threads", o.threads, "of each rank; 0: the node's cores divided by its ranks",
           Range{.min = 0, .max = 4096});
 }
 
 void fields(Visitor& v, ExchangeConfig& o) {
-  v.choice("transport", o.transport, {{"mpi", TransportKind::mpi}, {"threads", TransportKind::threads}},
-           "how bytes travel");
+  v.choice("transport", o.transport,
+           {{"mpi", TransportKind::mpi}, {"nccl", TransportKind::nccl}, {"threads", TransportKind::threads}},
+           "how bytes travel; nccl: between GPUs, one for each rank");
   v.choice("collective", o.collective,
            {{"reduce_broadcast", Collective::reduce_broadcast},
             {"allreduce", Collective::allreduce},
@@ -39,6 +46,11 @@ void fields(Visitor& v, ExchangeConfig& o) {
   lpsgd::fields(v, o.policy);
   v.field("overlap", o.overlap, "exchange while backward goes on; false: after it");
   v.field("ranks", o.ranks, "with transport threads: how many ranks", Range{.min = 1, .max = 1024});
+  v.choice(
+      "device_pointers", o.device_pointers,
+      {{"auto", DevicePointers::automatic}, {"true", DevicePointers::yes}, {"false", DevicePointers::no}},
+      "with gradients on a GPU: whether MPI is handed device memory; auto: where it says it takes it, else "
+      "messages are staged through the host");
   v.section("link", "a slower network, emulated inside the transport",
             [&](Visitor& s) { fields(s, o.link); });
 }
@@ -169,6 +181,13 @@ RunConfig load_run_config_or_network(const std::string& path, const std::vector<
   return from_tree(std::move(outer), path, overrides, config::Environment::keep);
 }
 
+Device device_of(const TrainOptions& options, int local_rank) {
+  if (options.device == DeviceChoice::cpu) return Device::cpu();
+  const int count = cuda_devices().count;
+  if (count == 0) return options.device == DeviceChoice::cuda ? Device::cuda(0) : Device::cpu();
+  return Device::cuda(local_rank % count);
+}
+
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
   if (run.exchange.transport == TransportKind::threads && under_mpirun)
     config::fail(
@@ -178,7 +197,18 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
   if (run.exchange.transport != TransportKind::threads && run.exchange.ranks != 1)
     config::fail(origin_of(run, "exchange", "ranks"), "exchange.ranks",
                  "is for transport threads; with mpi, mpirun -n says how many ranks there are");
-  if (const auto why = unsupported(run.train.compute))
+  if (run.exchange.transport == TransportKind::nccl) {
+    std::string why = nccl_missing();
+    if (why.empty()) why = cuda_devices().reason;
+    if (why.empty() && run.train.device == "cpu") why = "gradients stay on the CPU (train.device: cpu)";
+    if (!why.empty())
+      config::fail(origin_of(run, "exchange", "transport"), "exchange.transport",
+                   fmt::format("nccl moves bytes between GPUs, but {}; allowed here: mpi, threads", why));
+    if (run.exchange.link.emulated())
+      config::fail(origin_of(run, "exchange", "link"), "exchange.link",
+                   "cannot be emulated with transport nccl; use mpi or threads");
+  }
+  if (const auto why = unsupported(run.train.compute, device_of(run.train, 0)))
     config::fail(origin_of(run, "train", "compute"), "train.compute", *why);
   if (run.train.batch_size % ranks != 0)
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",

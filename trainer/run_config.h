@@ -19,13 +19,17 @@
 
 namespace lpsgd {
 
+/// `automatic`: a GPU where there is one, else the CPU.
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+
 struct TrainOptions {
   std::int64_t epochs = 1;
   std::int64_t batch_size = 128;  // global: every rank takes batch_size / K samples
   std::int64_t seed = 1;
-  std::string device = "auto";
+  DeviceChoice device = DeviceChoice::automatic;
   Compute compute = Compute::fp32;
-  std::int64_t threads = 0;  // per rank; 0: the cores of this node divided by its ranks
+  bool deterministic = false;  // on a GPU: the same bits in every run, at some cost in speed
+  std::int64_t threads = 0;    // per rank; 0: the cores of this node divided by its ranks
 };
 
 struct CheckpointOptions {
@@ -37,7 +41,8 @@ struct MetricsOptions {
   bool codec_error = false;  // per tensor, what coding loses; costs a pass over the gradients
 };
 
-enum class TransportKind : std::uint8_t { mpi, threads };
+enum class TransportKind : std::uint8_t { mpi, nccl, threads };
+enum class DevicePointers : std::uint8_t { automatic, yes, no };
 
 struct ExchangeConfig {
   TransportKind transport = TransportKind::mpi;
@@ -46,6 +51,8 @@ struct ExchangeConfig {
   bool overlap = true;
   std::int64_t ranks = 1;  // transport: threads only
   LinkSpec link;           // emulated; none by default
+  DevicePointers device_pointers =
+      DevicePointers::automatic;  // auto: where the MPI library says it takes them
 };
 
 struct RunConfig {
@@ -73,6 +80,10 @@ RunConfig load_run_config(const std::string& path, const std::vector<std::string
 /// As load_run_config, but CONFIG may be a bare network file, which gets every other key's default and no
 /// codec.
 RunConfig load_run_config_or_network(const std::string& path, const std::vector<std::string>& overrides);
+
+/// Where the rank that is `local_rank`-th on its machine runs: ranks take that machine's GPUs in turn. With
+/// `cuda` where there is no GPU it is one that cannot be used.
+Device device_of(const TrainOptions& options, int local_rank);
 
 /// What can only be checked once K is known: batch size, collective, transport. ConfigError at the key's
 /// place.

@@ -3,7 +3,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
@@ -26,14 +25,6 @@ int usable_cores() {
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
   return std::max(1, CPU_COUNT(&set));
-}
-
-int ranks_on_this_node(Transport& transport) {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  const std::vector<std::string> hosts = transport.all_gather_text(host);
-  return static_cast<int>(
-      std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(transport.rank())]));
 }
 
 namespace {
@@ -71,9 +62,9 @@ std::string open_run_folder(Transport& transport, const RunConfig& run, const st
   return folder;
 }
 
-void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
+void describe_run(Transport& transport, const std::string& folder, const RunConfig& run, Device device,
                   const std::vector<std::string>& command_line) {
-  const std::string environment = environment_json(transport, command_line);
+  const std::string environment = environment_json(transport, device, command_line);
   together(transport, [&] {
     if (transport.rank() != 0) return;
     replace_file(folder + "/config.yaml", resolved_text(run));

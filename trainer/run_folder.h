@@ -11,15 +11,14 @@ namespace lpsgd {
 
 /// Cores this process may run on.
 int usable_cores();
-/// Ranks of the transport on this host. Collective.
-int ranks_on_this_node(Transport& transport);
 
 /// Chooses and makes the folder on rank 0 (default: runs/<name>-<time>) and returns its path on every rank. A
 /// folder that holds a run already is refused unless `resume`. Collective.
 std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume);
 
-/// Writes config.yaml and environment.json, once nothing can be refused any more. Collective.
-void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
+/// Writes config.yaml and environment.json, once nothing can be refused any more. `device`: this rank's.
+/// Collective.
+void describe_run(Transport& transport, const std::string& folder, const RunConfig& run, Device device,
                   const std::vector<std::string>& command_line);
 
 /// The complete lines of metrics.jsonl.

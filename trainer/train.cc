@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "comm/nccl_transport.h"
 #include "comm/transport.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -37,10 +38,18 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
   if (transport.rank() == 0) {
     fmt::print(
         "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", spec.name(), spec.parameters(),
-        transport.size(), transport.size() > 1 ? "s" : "", transport.name(),
+        transport.size(), transport.size() > 1 ? "s" : "",
+        run.exchange.transport == TransportKind::nccl ? "nccl" : transport.name(),
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
         to_text(run.exchange.policy.codec), command.out);
     std::fflush(stdout);
+  }
+  if (run.exchange.transport == TransportKind::nccl) {
+    std::unique_ptr<Transport> nccl;
+    together(transport, [&] {
+      nccl = make_nccl_transport(transport, Device::cuda(transport.local_rank() % cuda_devices().count));
+    });
+    return train_rank(run, command, data, spec, *nccl);
   }
   if (!run.exchange.link.emulated()) return train_rank(run, command, data, spec, transport);
   const std::unique_ptr<Transport> linked = make_linked_transport(transport, run.exchange.link);

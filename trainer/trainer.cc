@@ -4,12 +4,15 @@
 
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "comm/exchange.h"
 #include "core/checksum.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/range.h"
+#include "core/stopwatch.h"
 #include "core/trace.h"
 #include "data/loader.h"
 #include "nn/network.h"
@@ -18,6 +21,7 @@
 #include "trainer/agree.h"
 #include "trainer/checkpoint.h"
 #include "trainer/evaluate.h"
+#include "trainer/host_state.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
 #include "trainer/run_folder.h"
@@ -26,11 +30,9 @@ namespace lpsgd {
 
 namespace {
 
-int threads_per_rank(const RunConfig& run, Transport& transport) {
-  const int on_this_node =
-      run.exchange.transport == TransportKind::threads ? transport.size() : ranks_on_this_node(transport);
+int threads_per_rank(const RunConfig& run, const Transport& transport) {
   if (run.train.threads > 0) return static_cast<int>(run.train.threads);
-  return std::max(1, usable_cores() / on_this_node);
+  return std::max(1, usable_cores() / transport.local_size());
 }
 
 LoaderOptions loader_options(const RunConfig& run, const Transport& transport, bool training) {
@@ -60,14 +62,35 @@ struct StepTrace {
   Trace::Label step, data, forward, backward, exposed, update;
 };
 
-ExchangeOptions exchange_options(const RunConfig& run, Trace* trace) {
+ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace) {
   ExchangeOptions o;
+  o.device = compute.device();
+  o.compute = compute;
   o.collective = run.exchange.collective;
   o.seed = static_cast<std::uint32_t>(run.train.seed);
   o.overlap = run.exchange.overlap;
   o.measure_error = run.metrics.codec_error;
   o.trace = trace;
+  if (run.exchange.device_pointers != DevicePointers::automatic)
+    o.device_pointers = run.exchange.device_pointers == DevicePointers::yes;
   return o;
+}
+
+/// Where a step's time goes: the host's on the CPU; on a GPU that of its compute stream, so that `data` is
+/// what it idles for want of work.
+struct StepTimes {
+  explicit StepTimes(StreamView stream)
+      : data(stream), forward(stream), backward(stream), exposed(stream), update(stream) {}
+  Stopwatch data, forward, backward, exposed, update;
+};
+
+/// A part of a step: measured, and shown to profilers.
+template <class Work>
+void part(const char* name, Stopwatch& watch, const Work& work) {
+  const ScopedRange range(name);
+  watch.start();
+  work();
+  watch.stop();
 }
 
 class RankTrainer {
@@ -84,12 +107,15 @@ class RankTrainer {
                         .first = run.train.batch_size / transport.size() * transport.rank(),
                         .seed = static_cast<std::uint32_t>(run.train.seed),
                         .threads = threads_per_rank(run, transport),
-                        .compute = run.train.compute}),
-        optimizer_(run.optimizer, network_.tensors(), network_.parameters().size()),
+                        .compute = run.train.compute,
+                        .device = device_of(run.train, transport.local_rank()),
+                        .deterministic = run.train.deterministic}),
+        optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream()),
+        times_(network_.stream()),
         train_loader_(data.train, run.data, loader_options(run, transport, true)),
         test_loader_(data.test, run.data, loader_options(run, transport, false)),
         exchange_(transport, network_.tensors(), codecs_, network_.gradients(), network_.announce_order(),
-                  exchange_options(run, trace_.get())),
+                  exchange_options(run, network_.stream(), trace_.get())),
         checkpoints_(command.out),
         errors_(run.metrics.codec_error ? codecs_.size() : 0) {
     std::uint64_t encoded = 0;
@@ -109,13 +135,13 @@ class RankTrainer {
     const std::int64_t last = command_.steps ? std::min(*command_.steps, total) : total;
     if (position_.batch > 0)
       rate_ = learning_rate(run_.schedule, position_.epoch * per_epoch + position_.batch - 1, per_epoch);
-    describe_run(transport_, command_.out, run_, command_.command_line);
+    describe_run(transport_, command_.out, run_, network_.stream().device(), command_.command_line);
     std::unique_ptr<MetricsFile> metrics;
     together(transport_, [&] {
       if (transport_.rank() == 0)
         metrics = std::make_unique<MetricsFile>(command_.out + "/metrics.jsonl", position_.epoch);
     });
-    Progress progress(transport_.rank() == 0, position_.step, last);
+    Progress progress(transport_.rank() == 0, position_.step, last);  // `last` is the last step's number
     const bool by_steps = command_.steps && *command_.steps <= total;
     if (by_steps && position_.step >= last) {
       if (!resumed) save(step_checkpoint_name(position_.step));
@@ -128,7 +154,7 @@ class RankTrainer {
     epoch_started_ = now_seconds();
     while (position_.epoch < run_.train.epochs) {
       train_loader_.start(position_.epoch, position_.batch);
-      while (position_.batch < per_epoch && position_.step < last) train_step(progress, last);
+      while (position_.batch < per_epoch && position_.step < last) train_step(progress);
       if (by_steps && position_.step == last) {
         save(step_checkpoint_name(position_.step));
         progress.line(fmt::format("stopped after step {}; checkpoint {}", position_.step,
@@ -178,8 +204,10 @@ class RankTrainer {
             "{}: stands inside an epoch of {} batches of {} samples, the configuration "
             "makes it {} of {}",
             *folder, meta.batches, meta.batch_size, train_loader_.batches(), run_.train.batch_size));
-      TrainingState state = training_state();
+      HostState host(network_, &optimizer_);
+      TrainingState state = training_state(host);
       redistributed = read_checkpoint(*folder, meta, transport_.rank(), transport_.size(), codecs_, state);
+      host.upload();
       exchange_.set_state(state.residuals);
       position_ = meta.position;
       carried_ = meta.so_far;
@@ -205,9 +233,8 @@ class RankTrainer {
     return folder.has_value();
   }
 
-  TrainingState training_state() {
-    return {&network_.tensors(), network_.parameters(), optimizer_.momentum(), network_.buffers(),
-            exchange_.state()};
+  TrainingState training_state(const HostState& host) {
+    return {&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), exchange_.state()};
   }
 
   /// Of the next step: by epochs done, however many steps those had.
@@ -216,20 +243,23 @@ class RankTrainer {
     return learning_rate(run_.schedule, position_.epoch * per_epoch + position_.batch, per_epoch);
   }
 
-  void train_step(Progress& progress, std::int64_t last) {
+  void train_step(Progress& progress) {
     const double lr = rate_ = rate();
     const double t0 = now_seconds();
-    const Batch batch = train_loader_.next();
+    Batch batch;
+    part("data", times_.data, [&] { batch = train_loader_.next(); });
     const double t1 = now_seconds();
-    network_.forward_train({batch.images, batch.labels}, position_.step);
+    part("forward", times_.forward, [&] {
+      network_.forward_train({batch.images, batch.labels}, position_.step);
+    });
     const double t2 = now_seconds();
     exchange_.begin(static_cast<std::uint32_t>(position_.step));
-    network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
+    part("backward", times_.backward, [&] { backward(); });
     const double t3 = now_seconds();
-    exchange_.finish();
+    part("exposed communication", times_.exposed, [&] { exchange_.finish(); });
     const double t4 = now_seconds();
-    stop_if_not_finite();
-    optimizer_.step(network_.parameters(), network_.gradients(), lr);
+    stop_if_not_finite(on_gpu());  // one step late there: its flags are on their way
+    part("update", times_.update, [&] { optimizer_.step(network_.parameters(), network_.gradients(), lr); });
     const double t5 = now_seconds();
 
     if (step_trace_) {
@@ -242,51 +272,79 @@ class RankTrainer {
       s.trace.span(s.compute, s.update, t4, t5);
     }
 
-    const BatchMetrics m = network_.take_metrics();
-    train_.loss += m.loss;
-    train_.top1 += m.top1;
-    train_.top5 += m.top5;
-    train_.samples += m.samples;
-    const ExchangeStats stats = exchange_.take_stats();
-    seconds_.data += t1 - t0;
-    seconds_.forward += t2 - t1;
-    seconds_.backward += t3 - t2;
-    seconds_.exposed_comm += t4 - t3;
-    seconds_.exposed_codec += std::min(stats.exposed_codec, t4 - t3);
-    seconds_.update += t5 - t4;
-    seconds_.encode += stats.encode;
-    seconds_.transfer += stats.transfer;
-    seconds_.decode += stats.decode;
-    bytes_sent_ += stats.bytes_sent;
-    if (!stats.errors.empty()) ++measured_steps_;
-    for (std::size_t t = 0; t < stats.errors.size(); ++t) errors_[t].add(stats.errors[t]);
+    if (!errors_.empty()) ++measured_steps_;
     bytes_fp32_ +=
         2 * static_cast<std::uint64_t>(transport_.size() - 1) * 4 * static_cast<std::uint64_t>(parameters_);
     ++position_.step;
     ++position_.batch;
-    progress.step(position_.step, m.loss / static_cast<double>(m.samples), lr, t5 - t0,
-                  (t4 - t3) - std::min(stats.exposed_codec, t4 - t3), run_.train.batch_size, compression_,
-                  position_.step == last);
+
+    // A GPU is asked only where a line needs it: the host would wait for it.
+    const bool due = progress.due(position_.step);
+    const double before = seconds_.communication();
+    if (due || !on_gpu()) collect();
+    progress.step(position_.step, line_.loss / static_cast<double>(line_.samples), lr, now_seconds() - t0,
+                  seconds_.communication() - before, run_.train.batch_size, compression_, due);
+    if (due) line_ = {};
   }
 
-  void stop_if_not_finite() {
-    const NonFinite bad = exchange_.check_finite();
+  void backward() {
+    // A GPU replays a pass that nobody listens to in one launch.
+    const bool alone = transport_.size() == 1 && on_gpu();
+    if (run_.exchange.overlap && !alone)
+      return network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
+    network_.backward({});
+    for (const std::size_t tensor : network_.announce_order()) exchange_.submit(tensor);
+  }
+
+  /// Adds up what the steps since the last call have measured. Waits for a GPU.
+  void collect() {
+    const BatchMetrics m = network_.take_metrics();
+    for (BatchMetrics* to : {&train_, &line_}) {
+      to->loss += m.loss;
+      to->top1 += m.top1;
+      to->top5 += m.top5;
+      to->samples += m.samples;
+    }
+    seconds_.data += times_.data.take();
+    seconds_.forward += times_.forward.take();
+    seconds_.backward += times_.backward.take();
+    seconds_.update += times_.update.take();
+    const double exposed = times_.exposed.take();
+    const ExchangeStats stats = exchange_.take_stats();
+    seconds_.exposed_comm += exposed;
+    seconds_.exposed_codec += std::min(stats.exposed_codec, exposed);
+    seconds_.encode += stats.encode;
+    seconds_.transfer += stats.transfer;
+    seconds_.decode += stats.decode;
+    bytes_sent_ += stats.bytes_sent;
+    if (!errors_.empty()) exchange_.take_errors(errors_);
+  }
+
+  bool on_gpu() const { return network_.stream().device().is_cuda(); }
+
+  /// `before`: looks at the step before the last, for which nothing waits.
+  void stop_if_not_finite(bool before) {
+    const NonFinite bad = exchange_.check_finite(before);
     if (bad.tensor < 0) return;
     const std::string& name = network_.tensors()[static_cast<std::size_t>(bad.tensor)].name;
     const std::string where = bad.rank >= 0 ? fmt::format("the gradient of '{}' on rank {}", name, bad.rank)
                                             : fmt::format("the mean gradient of '{}'", name);
-    throw SharedError(fmt::format("step {}: {} holds a NaN or an infinity; the last checkpoint stands",
-                                  position_.step, where));
+    throw SharedError(
+        fmt::format("step {}: {} holds a NaN or an infinity; the last checkpoint stands", bad.step, where));
   }
 
   EpochRecord finish_epoch(MetricsFile* metrics, Progress& progress) {
+    if (on_gpu()) stop_if_not_finite(false);
+    collect();
     const double start = now_seconds();
-    const AveragedBuffers averaged(transport_, network_.buffers());
+    const AveragedBuffers averaged(transport_, network_);
     const BatchMetrics validation = evaluate(network_, test_loader_, averaged.buffers());
     EpochRecord record;
     record.validation = sum(of_all_ranks(transport_, validation));
     record.replicas_compared = run_.exchange.collective != Collective::simulated;
-    record.replicas_equal = transport_.all_equal(checksum64(std::as_bytes(network_.parameters())));
+    HostState host(network_, nullptr);
+    host.download();
+    record.replicas_equal = transport_.all_equal(checksum64(std::as_bytes(host.parameters())));
     seconds_.eval += now_seconds() - start;
 
     const EpochSoFar whole = epoch_so_far();
@@ -358,6 +416,8 @@ class RankTrainer {
   }
 
   void save(const std::string& name) {
+    if (on_gpu() && position_.step > 0) stop_if_not_finite(false);
+    collect();
     CheckpointMeta meta;
     meta.so_far = epoch_so_far();
     meta.position = position_;
@@ -368,8 +428,11 @@ class RankTrainer {
     meta.lr = rate();
     for (const CodecSpec& codec : codecs_) meta.codecs.push_back(to_text(codec));
     if (position_.batch == 0) meta.so_far = {};
-    const AveragedBuffers averaged(transport_, network_.buffers());
-    checkpoints_.write(transport_, name, meta, training_state(), averaged.buffers(), run_.checkpoint.keep);
+    const AveragedBuffers averaged(transport_, network_);
+    HostState host(network_, &optimizer_);
+    host.download();
+    checkpoints_.write(transport_, name, meta, training_state(host), averaged.buffers(),
+                       run_.checkpoint.keep);
   }
 
   const RunConfig& run_;
@@ -380,6 +443,7 @@ class RankTrainer {
   std::vector<CodecSpec> codecs_;
   Network network_;
   Optimizer optimizer_;
+  StepTimes times_;
   Loader train_loader_, test_loader_;
   Exchange exchange_;
   CheckpointFolder checkpoints_;
@@ -387,7 +451,7 @@ class RankTrainer {
   Position position_;
   EpochSoFar carried_;
   int old_ranks_ = 0;
-  BatchMetrics train_;
+  BatchMetrics train_, line_;  // since the epoch's start, since the last line
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
   std::uint64_t measured_steps_ = 0;

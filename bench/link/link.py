@@ -1,201 +1,264 @@
 #!/usr/bin/env python3
-"""Training over a real, slow network link on one machine: hosts are network namespaces joined by veth pairs, shaped by
-`tc tbf`. lpsgd, with several codecs, beside PyTorch's DistributedDataParallel over gloo, in turns in one run.
+"""Training over real, slow network links on one machine: hosts are network namespaces joined by veth pairs, shaped by
+`tc tbf`; lpsgd, and PyTorch's DistributedDataParallel over gloo, take turns on them. As root; needs iproute2 and MPICH.
 
-    link.py --network alexnet --batch 32 --rate 1gbit                       (as root; needs iproute2 and MPICH)
-    link.py --network resnet20 --batch 64 --rate 100mbit --emulate          also the emulated link, for comparison
+    link.py ddp --out FOLDER        samples/s beside DDP: AlexNet at 32 and ResNet-50 at 8 a rank, 1 Gbit/s, two hosts
+    link.py overlap --out FOLDER    exposed communication: AlexNet, QSGD 4 bit, 1 Gbit/s and unshaped; with traces
+    link.py emulated --out FOLDER   the emulated link beside the real one, step time
+    link.py bytes --out FOLDER      bytes on the cable beside bytes_sent, and whether the seconds add up
+    link.py ranks --out FOLDER      more ranks than cores: ResNet-20, 8 ranks beside 2 on one host
+    link.py own --out FOLDER --networks resnet20 --batch 64 --rates 100mbit --codecs none,topk --hooks full
 
-Each host runs one rank of one thread. A table on standard output, one line of JSON at its end. Namespaces, cables and run
-folders are removed at the end, also after an error.
+Every rank has one thread. Rows take turns, round after round, so that what disturbs the machine disturbs all alike. Each
+row's result is kept in FOLDER/rows, so a run that was stopped goes on where it was; FOLDER/POINT.md and POINT.json have the
+table so far. Namespaces, cables and run folders are removed at the end, also after an error.
 """
+
 import argparse
+import datetime
 import json
 import os
 import re
-import shutil
+import signal
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-# Bytes that leave at once after a pause. Less than this and tbf cannot keep the rate; more and the link is not the one named.
-BURST = {"100mbit": "64kb", "1gbit": "256kb", "10gbit": "2mb"}
-CODECS = {
-    "none": "{kind: none}",
-    "qsgd8": "{kind: qsgd, bits: 8, bucket: 512}",
-    "qsgd4": "{kind: qsgd, bits: 4, bucket: 512}",
-    "qsgd2": "{kind: qsgd, bits: 2, bucket: 128}",
-    "onebit": "{kind: onebit, bucket: 64}",
+from hosts import BURST, Hosts
+from jobs import CODECS, ROOT, JobError, Row, ddp, train
+
+HOOKS = ["full", "fp16", "powersgd"]
+STEPS = {"alexnet": 8, "resnet50": 4, "resnet20": 40}
+BATCH = {"alexnet": 32, "resnet50": 8, "resnet20": 64}
+
+
+def rows_of(options):
+    """The rows of a point, in the order in which they take turns."""
+    def steps(network):
+        return options.steps or STEPS.get(network, 8)
+
+    def batch(network):
+        return options.batch or BATCH.get(network, 32)
+
+    def ours(network, codecs, rates, computes=("fp32",), **more):
+        return [Row(network, batch(network), steps(network), rate=rate, codec=codec, compute=compute, **more)
+                for rate in rates for codec in codecs for compute in computes]
+
+    def theirs(network, hooks, rates):
+        return [Row(network, batch(network), steps(network), rate=rate, hook=hook, python=python, label=label)
+                for rate in rates for label, python in options.torch for hook in hooks]
+
+    def and_emulated(rows):
+        return [r for row in rows for r in (row, Row(**{**vars(row), "over": "emulated"}))]
+
+    if options.point == "ddp":
+        return [row for network in ("alexnet", "resnet50")
+                for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"], ["fp32", "bf16"])
+                + theirs(network, HOOKS, ["1gbit"])]
+    if options.point == "overlap":
+        return ours("alexnet", ["qsgd4"], ["1gbit", "unshaped"], ["fp32", "bf16"], trace=True)
+    if options.point == "emulated":
+        return [row for network in ("alexnet", "resnet20")
+                for row in and_emulated(ours(network, ["none", "qsgd4", "onebit"], ["100mbit", "1gbit", "10gbit"]))]
+    if options.point == "bytes":
+        return [row for network in ("alexnet", "resnet20") for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"])]
+    if options.point == "ranks":
+        return [Row("resnet20", batch("resnet20"), steps("resnet20"), ranks=ranks, rate="", over="local", codec=codec)
+                for codec in ("none", "qsgd4") for ranks in (2, 8)]
+    rows = []
+    for network in options.networks:
+        cable = ours(network, options.codecs, options.rates, options.computes)
+        rows += (and_emulated(cable) if options.emulate else cable) + theirs(network, options.hooks, options.rates)
+    return rows
+
+
+class Results:
+    """One JSON file a row and round."""
+
+    def __init__(self, folder):
+        self.folder = os.path.join(folder, "rows")
+        os.makedirs(self.folder, exist_ok=True)
+
+    def path(self, row, number):
+        return os.path.join(self.folder, f"{row.key}.{number}.json")
+
+    def done(self, row, number):
+        return os.path.exists(self.path(row, number))
+
+    def keep(self, row, number, result):
+        with open(self.path(row, number) + ".part", "w", encoding="utf-8") as file:
+            json.dump(result, file)
+        os.rename(self.path(row, number) + ".part", self.path(row, number))
+
+    def of(self, row, rounds):
+        """Every key's median over the rounds that are there; None where there is none."""
+        found = []
+        for number in range(rounds):
+            if self.done(row, number):
+                with open(self.path(row, number), encoding="utf-8") as file:
+                    found.append(json.load(file))
+        if not found:
+            return None
+        out = {k: statistics.median(f[k] for f in found) if isinstance(v, (int, float)) else v for k, v in found[0].items()}
+        out["rounds"] = len(found)
+        out["range"] = [min(f["samples_per_s"] for f in found), max(f["samples_per_s"] for f in found)]
+        return {**vars(row), "name": row.name, **out}
+
+
+def measure(options, rows, results):
+    """Runs what is not there yet. Returns how many rows failed."""
+    failed, jobs = 0, [(number, row) for number in range(options.rounds) for row in rows]
+    jobs = [(number, row) for number, row in jobs if not results.done(row, number)]
+    print(f"{len(rows) * options.rounds - len(jobs)} of {len(rows) * options.rounds} rows are there already", flush=True)
+    hosts, there = None, None
+    try:
+        for i, (number, row) in enumerate(jobs):
+            wanted = (row.ranks, row.rate) if row.over == "cable" else there
+            if wanted != there:
+                if hosts:
+                    hosts.__exit__()
+                hosts, there = Hosts(*wanted).__enter__(), wanted
+            print(f"[{i + 1}/{len(jobs)}] round {number + 1}: {row.network}, {row.ranks} ranks, {row.over} {row.rate}, {row.name} ...",
+                  end=" ", flush=True)
+            start = time.time()
+            try:
+                trace = os.path.join(options.out, "trace-" + row.key) if row.trace else None
+                result = ddp(row, hosts) if row.hook else train(row, hosts, options.lpsgd, trace)
+                results.keep(row, number, result)
+                print(f"{result['samples_per_s']:.2f} samples/s ({time.time() - start:.0f} s)", flush=True)
+            except JobError as error:
+                failed += 1
+                print(f"failed: {error}", flush=True)
+            write(options, rows, results)
+    finally:
+        if hosts:
+            hosts.__exit__()
+    return failed
+
+
+# The columns: a title, and a row's text for it from (result, all results).
+def of_best_ddp(r, everything):
+    rivals = [o["samples_per_s"] for o in everything if o["hook"] and (o["network"], o["rate"]) == (r["network"], r["rate"])]
+    return f"{r['samples_per_s'] / max(rivals):.2f}x" if rivals else ""
+
+
+def of_full_ddp(r, everything):
+    rivals = [o["samples_per_s"] for o in everything
+              if o["hook"] == "full" and (o["network"], o["rate"]) == (r["network"], r["rate"])]
+    return f"{r['samples_per_s'] / max(rivals):.2f}x" if rivals else ""
+
+
+def against_real(r, everything):
+    real = [o for o in everything if o["over"] == "cable" and r["over"] == "emulated" and not o["hook"]
+            and all(o[k] == r[k] for k in ("network", "codec", "rate", "compute"))]
+    return f"{r['step_s'] / real[0]['step_s']:.3f}" if real else ""
+
+
+def against_two_ranks(r, everything):
+    two = [o for o in everything if o["ranks"] == 2 and o["codec"] == r["codec"]]
+    return f"{r['step_s'] / two[0]['step_s'] * 2 / r['ranks']:.2f}" if two else ""
+
+
+COMMON = {
+    "network": lambda r, _: f"{r['network']}, {r['ranks']} ranks, {r['batch']} samples each",
+    "link": lambda r, _: {"cable": r["rate"], "emulated": f"{r['rate']}, emulated", "local": "one host"}[r["over"]],
+    "who": lambda r, _: r["name"] + (f" ({r['torch']})" if r.get("torch") else "")
+           + (f" ({r['note']})" if r.get("note") else ""),
+    "samples/s": lambda r, _: f"{r['samples_per_s']:.2f}",
+    "min-max": lambda r, _: f"{r['range'][0]:.2f}-{r['range'][1]:.2f}",
+    "step": lambda r, _: f"{1e3 * r['step_s']:.0f} ms",
+}
+EXPOSED = {"exposed": lambda r, _: f"{100 * r['exposed']:.1f} %" if "exposed" in r else ""}
+WIRE = {"wire": lambda r, _: f"{r['wire_ratio']:.1f}x less" if "wire_ratio" in r else ""}
+CABLE = {
+    "bytes_sent": lambda r, _: f"{r['bytes_sent'] / 1e6:.2f} MB" if "bytes_sent" in r else "",
+    "on the cable / bytes_sent":
+        lambda r, _: f"{(r['cable_bytes'] - r['start_bytes']) / r['bytes_sent']:.3f}" if r.get("cable_bytes") else "",
+    "with start and end": lambda r, _: f"{r['cable_bytes'] / r['bytes_sent']:.3f}" if r.get("cable_bytes") else "",
+    "sum of parts / total": lambda r, _: f"{r['sum_of_parts']:.4f}" if "sum_of_parts" in r else "",
+}
+DDP = {"of best DDP": of_best_ddp, "of full DDP": of_full_ddp}
+COLUMNS = {
+    "ddp": COMMON | EXPOSED | WIRE | DDP,
+    "overlap": COMMON | EXPOSED,
+    "emulated": COMMON | EXPOSED | {"emulated / real": against_real},
+    "bytes": COMMON | CABLE,
+    "ranks": COMMON | {"step / (ranks/2 steps of 2 ranks)": against_two_ranks},
+    "own": COMMON | EXPOSED | WIRE | CABLE | DDP | {"emulated / real": against_real},
 }
 
 
-def sh(*command, **options):
-    return subprocess.run([str(c) for c in command], check=True, capture_output=True, text=True, **options).stdout
+def environment(options):
+    version = subprocess.run([options.lpsgd, "version", "--json"], check=True, capture_output=True, text=True).stdout
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        model = re.search(r"^model name\s*: (.*)", file.read(), re.M)
+    return {"date": datetime.date.today().isoformat(), "cpu": model.group(1) if model else "?", "cores": os.cpu_count(),
+            "kernel": os.uname().release, "load": os.getloadavg(), "lpsgd": json.loads(version)}
 
 
-class Hosts:
-    """Namespaces lpsgd1.. with addresses 10.77.0.1.., each behind a shaped veth into one bridge (or, two of them, joined)."""
-
-    def __init__(self, count, rate):
-        self.count, self.rate = count, rate
-
-    def __enter__(self):
-        self.remove()
-        try:
-            for i in range(1, self.count + 1):
-                sh("ip", "netns", "add", f"lpsgd{i}")
-                sh("ip", "-n", f"lpsgd{i}", "link", "set", "lo", "up")
-            if self.count == 2:
-                sh("ip", "link", "add", "eth0", "netns", "lpsgd1", "type", "veth", "peer", "name", "eth0", "netns", "lpsgd2")
-            else:
-                sh("ip", "netns", "add", "lpsgdswitch")
-                sh("ip", "-n", "lpsgdswitch", "link", "add", "switch", "type", "bridge")
-                sh("ip", "-n", "lpsgdswitch", "link", "set", "switch", "up")
-                for i in range(1, self.count + 1):
-                    sh("ip", "link", "add", "eth0", "netns", f"lpsgd{i}", "type", "veth", "peer", "name", f"port{i}", "netns",
-                       "lpsgdswitch")
-                    sh("ip", "-n", "lpsgdswitch", "link", "set", f"port{i}", "master", "switch", "up")
-                    self.shape("lpsgdswitch", f"port{i}")
-            for i in range(1, self.count + 1):
-                sh("ip", "-n", f"lpsgd{i}", "addr", "add", f"10.77.0.{i}/24", "dev", "eth0")
-                sh("ip", "-n", f"lpsgd{i}", "link", "set", "eth0", "up")
-                self.shape(f"lpsgd{i}", "eth0")
-            deadline = time.time() + 10
-            while any("LOWER_UP" not in (link := sh("ip", "-n", f"lpsgd{i}", "link", "show", "eth0")) or "NO-CARRIER" in link
-                      for i in range(1, self.count + 1)):
-                if time.time() > deadline:
-                    sys.exit("link.py: the cables do not come up")
-                time.sleep(0.05)
-            return self
-        except BaseException:
-            self.remove()
-            raise
-
-    def shape(self, host, device):
-        if self.rate != "unshaped":
-            sh("tc", "-n", host, "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", BURST[self.rate],
-               "latency", "50ms")
-
-    def __exit__(self, *_):
-        self.remove()
-
-    def remove(self):
-        for line in sh("ip", "netns", "list").splitlines():
-            if line.startswith("lpsgd"):
-                subprocess.run(["ip", "netns", "del", line.split()[0]], check=False)
-
-    def addresses(self):
-        return [f"10.77.0.{i}" for i in range(1, self.count + 1)]
-
-    def bytes_sent(self):
-        """Of all hosts, as the kernel counted them on the cables."""
-        return sum(int(sh("ip", "netns", "exec", f"lpsgd{i}", "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
-                   for i in range(1, self.count + 1))
+def write(options, rows, results):
+    """The table so far."""
+    found = [r for r in (results.of(row, options.rounds) for row in rows) if r]
+    columns = COLUMNS[options.point]
+    where = options.environment
+    lines = [f"{where['date']}, {where['cores']} cores of {where['cpu']}, Linux {where['kernel']}; "
+             f"load before: {where['load'][0]:.1f}. {'; '.join(f'{r}: burst {b}' for r, b in BURST.items())}. "
+             f"Medians of up to {options.rounds} rounds.", "",
+             "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(text(r, found) for text in columns.values()) + " |" for r in found]
+    with open(os.path.join(options.out, options.point + ".md"), "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    with open(os.path.join(options.out, options.point + ".json"), "w", encoding="utf-8") as file:
+        json.dump({"point": options.point, "environment": where, "burst": BURST, "rows": found}, file, indent=1)
+    return "\n".join(lines)
 
 
-def train(options, folder, name, settings, prefix):
-    """One run of two epochs; the second's record, and the bytes that the kernel saw are the caller's to count."""
-    out = os.path.join(folder, name)
-    config = os.path.join(folder, "config.yaml")
-    shape = re.search(r"^input: \[(\d+), *(\d+), *(\d+)\]", open(options.network_file).read(), re.M).groups()
-    classes = re.search(r"^classes: (\d+)", open(options.network_file).read(), re.M).group(1)
-    with open(config, "w") as file:
-        samples = options.steps * options.batch * options.hosts
-        file.write(f"network: {options.network_file}\n"
-                   f"data: {{dataset: noise, image: [{', '.join(shape)}], classes: {classes}, train_samples: {samples}, "
-                   f"test_samples: {options.hosts}}}\n"
-                   f"train: {{epochs: 2, batch_size: {options.batch * options.hosts}, threads: 1}}\n"
-                   "schedule: {lr: 0.001}\ncheckpoint: {every_epochs: 0}\n")
-    command = [*prefix, options.lpsgd, "train", config, "--out", out]
-    for setting in settings:
-        command += ["--set", setting]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    with open(os.path.join(out, "metrics.jsonl")) as file:
-        records = [json.loads(line) for line in file]
-    shutil.rmtree(out)
-    record = records[-1]
-    steps = record["samples"] / (options.batch * options.hosts)
-    busy = record["communication_s"] + record["computation_s"]
-    return {"name": name, "samples_per_s": record["samples_per_s"], "step_s": busy / steps,
-            "exposed": record["seconds"]["exposed_comm"] / busy, "bytes_sent": sum(r["bytes_sent"] for r in records),
-            "wire_ratio": record["bytes_fp32"] / max(1, record["bytes_sent"])}
+def words(text):
+    return [w for w in text.split(",") if w]
 
 
-def mpirun(hosts):
-    # No shared memory between ranks: what travels goes over the cable.
-    return ["ip", "netns", "exec", "lpsgd1", "env", "MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=eth0", "mpirun",
-            "-iface", "eth0", "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter"), "-hosts",
-            ",".join(hosts.addresses()), "-ppn", "1", "-n", str(hosts.count)]
-
-
-def ddp(options, hosts, hook):
-    processes = []
-    for rank in range(hosts.count):
-        command = ["ip", "netns", "exec", f"lpsgd{rank + 1}", "env", f"RANK={rank}", f"WORLD_SIZE={hosts.count}",
-                   "MASTER_ADDR=10.77.0.1", "MASTER_PORT=29577", "GLOO_SOCKET_IFNAME=eth0", "OMP_NUM_THREADS=1", options.python,
-                   os.path.join(HERE, "ddp.py"), "--network", options.network, "--batch", str(options.batch), "--steps",
-                   str(options.steps), "--hook", hook]
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    outputs = [p.communicate() for p in processes]
-    if any(p.returncode for p in processes):
-        sys.exit(f"ddp.py ended with {[p.returncode for p in processes]}:\n" + "".join(err for _, err in outputs))
-    step = max(json.loads(out)["step_s"] for out, _ in outputs)
-    return {"name": f"ddp {hook}", "samples_per_s": options.batch * hosts.count / step, "step_s": step}
-
-
-def emulated_link(rate):
-    return f"exchange.link={{bandwidth: {rate.replace('gbit', 'Gbit').replace('mbit', 'Mbit')}, latency: 30us}}"
+def interpreter(text):
+    label, _, path = text.rpartition("=")
+    return label or "Debian's PyTorch", path
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", default="alexnet", help="a file of configs/networks, without .yaml")
-    parser.add_argument("--batch", type=int, default=32, help="samples a host")
-    parser.add_argument("--rate", default="1gbit", choices=[*BURST, "unshaped"])
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=8, help="of each of the two epochs of a run; the second counts")
-    parser.add_argument("--codecs", default="none,qsgd8,qsgd4,onebit", help=f"of {', '.join(CODECS)}")
-    parser.add_argument("--ddp", default="full,fp16,powersgd", help="PyTorch's hooks; empty: none")
-    parser.add_argument("--emulate", action="store_true", help="also over the emulated link, on one host")
-    parser.add_argument("--python", default="/usr/bin/python3", help="the one that has PyTorch")
+    parser.add_argument("point", choices=COLUMNS)
+    parser.add_argument("--out", required=True, help="folder for rows and tables")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, help="of each of the two epochs of a run; the second counts")
+    parser.add_argument("--only", help="rows whose key matches this pattern")
+    parser.add_argument("--torch", type=interpreter, action="append", metavar="[LABEL=]PYTHON",
+                        help="an interpreter that has PyTorch; may be repeated (default /usr/bin/python3)")
     parser.add_argument("--lpsgd", default=os.path.join(ROOT, "build/release/lpsgd"))
+    parser.add_argument("--networks", type=words, default=["resnet20"], help="own: files of configs/networks, without .yaml")
+    parser.add_argument("--batch", type=int, help="samples a rank")
+    parser.add_argument("--rates", type=words, default=["1gbit"], help=f"own: of {', '.join(BURST)}, unshaped")
+    parser.add_argument("--codecs", type=words, default=["none", "qsgd4"], help=f"own: of {', '.join(CODECS)}")
+    parser.add_argument("--computes", type=words, default=["fp32"], help="own: fp32, bf16")
+    parser.add_argument("--hooks", type=words, default=[], help=f"own: DDP's, of {', '.join(HOOKS)}")
+    parser.add_argument("--emulate", action="store_true", help="own: also over the emulated link, on one host")
     options = parser.parse_args()
-    options.network_file = os.path.join(ROOT, "configs/networks", options.network + ".yaml")
-    if os.geteuid() != 0:
+    options.torch = options.torch or [interpreter("/usr/bin/python3")]
+    for given, known in ((options.codecs, CODECS), (options.rates, [*BURST, "unshaped"]), (options.hooks, HOOKS)):
+        unknown = [g for g in given if g not in known]
+        if unknown:
+            parser.error(f"{', '.join(unknown)}: not known; there are {', '.join(known)}")
+    rows = rows_of(options)
+    if options.only:
+        rows = [row for row in rows if re.search(options.only, row.key)]
+    if os.geteuid() != 0 and any(row.over == "cable" for row in rows):
         sys.exit("link.py: making network namespaces needs root")
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="lpsgd-link-") as folder, Hosts(options.hosts, options.rate) as hosts:
-        for codec in filter(None, options.codecs.split(",")):
-            setting = f"exchange.codec={CODECS[codec]}"
-            before = hosts.bytes_sent()
-            row = train(options, folder, f"lpsgd {codec}", [setting], mpirun(hosts))
-            row["kernel_bytes_ratio"] = (hosts.bytes_sent() - before) / row["bytes_sent"]
-            rows.append(row)
-            print(row, file=sys.stderr)
-            if options.emulate:
-                row = train(options, folder, f"lpsgd {codec}, emulated", [setting, emulated_link(options.rate)],
-                            ["mpirun", "-n", str(options.hosts)])
-                row["against_real"] = row["step_s"] / rows[-1]["step_s"]
-                rows.append(row)
-                print(row, file=sys.stderr)
-        for hook in filter(None, options.ddp.split(",")):
-            rows.append(ddp(options, hosts, hook))
-            print(rows[-1], file=sys.stderr)
-    best = max((r["samples_per_s"] for r in rows if r["name"].startswith("ddp")), default=None)
-    print(f"{options.network}, {options.hosts} hosts, {options.batch} samples a host, {options.rate} (burst "
-          f"{BURST.get(options.rate, '-')})")
-    print(f"{'':28} {'samples/s':>10} {'step':>9} {'exposed':>8} {'wire':>7} {'cable/ours':>10} {'of best DDP':>12}")
-    for r in rows:
-        print(f"{r['name']:28} {r['samples_per_s']:10.2f} {r['step_s']:8.3f}s "
-              + (f"{100 * r['exposed']:7.1f}% {r['wire_ratio']:6.1f}x " if "exposed" in r else f"{'':8} {'':7} ")
-              + (f"{r['kernel_bytes_ratio']:10.3f}" if "kernel_bytes_ratio" in r else f"{'':10}")
-              + (f" {r['samples_per_s'] / best:11.2f}x" if best else ""))
-    print(json.dumps({"network": options.network, "hosts": options.hosts, "batch": options.batch, "rate": options.rate,
-                      "burst": BURST.get(options.rate), "rows": rows}))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces go, too
+    options.out = os.path.abspath(options.out)
+    results = Results(options.out)
+    options.environment = environment(options)
+    failed = measure(options, rows, results)
+    print(write(options, rows, results))
+    return 1 if failed else 0
 
 
-main()
+if __name__ == "__main__":
+    sys.exit(main())

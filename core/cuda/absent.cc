@@ -59,6 +59,9 @@ double event_seconds(CUevent_st*, CUevent_st*) {
 void* allocate_device(std::size_t) {
   refuse();
 }
+std::size_t free_memory() {
+  refuse();
+}
 void free_device(void*) noexcept {}
 void* allocate_pinned(std::size_t) {
   refuse();

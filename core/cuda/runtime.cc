@@ -134,6 +134,12 @@ void* allocate_device(std::size_t bytes) {
   }
   return data;
 }
+std::size_t free_memory() {
+  std::size_t free = 0, all = 0;
+  if (cudaMemGetInfo(&free, &all) == cudaSuccess) return free;
+  cudaGetLastError();
+  return 0;
+}
 void free_device(void* data) noexcept {
   cudaFree(data);
 }

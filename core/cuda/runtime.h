@@ -28,6 +28,7 @@ void synchronize_event(CUevent_st* event);
 double event_seconds(CUevent_st* begin, CUevent_st* end);
 
 void* allocate_device(std::size_t bytes);  // zeroed
+std::size_t free_memory();                 // of the current device; 0 where that cannot be told
 void free_device(void* data) noexcept;
 void* allocate_pinned(std::size_t bytes);  // not zeroed
 void free_pinned(void* data) noexcept;

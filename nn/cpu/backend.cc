@@ -88,7 +88,7 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, Compute compute) {
     context_.threads = std::max(1, threads);
-    if (const auto why = unsupported(compute)) throw DeviceError("compute " + *why);
+    if (const auto why = cpu_unsupported(compute)) throw DeviceError("compute " + *why);
   }
 
   const char* name() const override { return "cpu"; }
@@ -166,8 +166,9 @@ class CpuBackend final : public Backend {
 }  // namespace
 }  // namespace cpu
 
-std::optional<std::string> unsupported(Compute compute) {
+std::optional<std::string> cpu_unsupported(Compute compute) {
   if (compute == Compute::fp32) return std::nullopt;
+  if (compute == Compute::tf32) return "tf32 is an arithmetic of GPUs; allowed on the CPU: fp32, bf16";
   // oneDNN would imitate bfloat16 on any machine with AVX-512, many times slower than float32.
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);

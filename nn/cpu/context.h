@@ -81,12 +81,18 @@ struct Context {
   Shared scratchpad_, passing_;
 };
 
-/// A primitive with its arguments, ready to run. Empty ones do nothing.
+/// A primitive with its arguments, which are final once it has run. Empty ones do nothing.
 struct Call {
   dnnl::primitive primitive;
   Arguments arguments;
+  mutable std::vector<dnnl_exec_arg_t> list = {};  // dnnl::primitive::execute() makes it anew every time
   void run(const dnnl::stream& stream) const {
-    if (primitive) primitive.execute(stream, arguments);
+    if (!primitive) return;
+    if (list.empty())
+      for (const auto& [argument, memory] : arguments) list.push_back({argument, memory.get()});
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(primitive.get(), stream.get(), static_cast<int>(list.size()), list.data()),
+        "could not execute a primitive");
   }
 };
 

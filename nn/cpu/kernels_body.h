@@ -52,7 +52,7 @@ void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::i
         const std::int64_t at = r * width + c + j * L::n;
         typename L::V v = (L::get(x + at) - mean[j]) * scale[j] + shift[j];
         if constexpr (with_residual) v += L::get(residual + at);
-        if constexpr (relu) v = relu_of(v);
+        if constexpr (relu) v = maths::relu(v);
         L::put(y + at, v);
       }
     }
@@ -83,7 +83,7 @@ void norm_gradient_sums_as(const T* g, const T* x, std::int64_t rows, std::int64
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];
         typename L::V v = L::get(g + at);
-        if constexpr (relu) v = where_positive(d * scale[j] + shift[j], v);
+        if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
         a[j] += v;
         b[j] += v * d;
       }
@@ -119,7 +119,7 @@ void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];
         typename L::V v = L::get(g + at);
-        if constexpr (relu) v = where_positive(d * scale[j] + shift[j], v);
+        if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
         L::put(dx + at, (v - gm[j]) * scale[j] - d * sl[j]);
       }
     }
@@ -173,7 +173,8 @@ void each_sum(const T* const* terms, int count, std::int64_t n, const Body& body
 template <class T>
 void sum(const T* const* terms, int count, T* out, std::int64_t n, bool relu) {
   if (relu)
-    each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, relu_of(v)); });
+    each_sum(terms, count, n,
+             [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, maths::relu(v)); });
   else
     each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, v); });
 }
@@ -184,7 +185,7 @@ void masked_sum(const T* const* terms, int count, const T* y, T* out, std::int64
     sum(terms, count, out, n, false);
   else
     each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) {
-      L::put(out + i, where_positive(L::get(y + i), v));
+      L::put(out + i, maths::where_positive(L::get(y + i), v));
     });
 }
 
@@ -220,16 +221,20 @@ void largest(const T* const* pixels, const std::int32_t* numbers, std::int64_t c
 
 template <class T>
 void sigmoid(const T* x, T* y, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, sigmoid_of(L::get(x + i))); });
+  over_values(
+      n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::sigmoid<typename L::Maths>(L::get(x + i))); });
 }
 
 template <class T>
 void tanh(const T* x, T* y, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, tanh_of(L::get(x + i))); });
+  over_values(n,
+              [&]<class L>(std::int64_t i) { L::put(y + i, maths::tanh<typename L::Maths>(L::get(x + i))); });
 }
 
 double exponentials(const float* x, float top, float* out, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) { L::put(out + i, exp_of(L::get(x + i) - top)); });
+  over_values(n, [&]<class L>(std::int64_t i) {
+    L::put(out + i, maths::exp<typename L::Maths>(L::get(x + i) - top));
+  });
   double parts[8] = {};
   for (std::int64_t i = 0; i < n; ++i) parts[i % 8] += static_cast<double>(out[i]);
   return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));
@@ -238,17 +243,15 @@ double exponentials(const float* x, float top, float* out, std::int64_t n) {
 template <class T>
 void lstm_cell(float* gates, const float* before, float* c, T* output, std::int64_t cells) {
   over_values(cells, [&]<class L>(std::int64_t j) {
-    const typename L::V i = sigmoid_of(L::get(gates + j)), f = sigmoid_of(L::get(gates + cells + j)),
-                        g = tanh_of(L::get(gates + 2 * cells + j)),
-                        o = sigmoid_of(L::get(gates + 3 * cells + j));
-    typename L::V cell = i * g;
-    if (before) cell += f * L::get(before + j);
-    L::put(gates + j, i);
-    L::put(gates + cells + j, f);
-    L::put(gates + 2 * cells + j, g);
-    L::put(gates + 3 * cells + j, o);
-    L::put(c + j, cell);
-    L::put(output + j, o * tanh_of(cell));
+    maths::LstmCell<typename L::Maths> cell{L::get(gates + j), L::get(gates + cells + j),
+                                            L::get(gates + 2 * cells + j), L::get(gates + 3 * cells + j)};
+    cell.forward(before ? L::get(before + j) : typename L::V{});
+    L::put(gates + j, cell.i);
+    L::put(gates + cells + j, cell.f);
+    L::put(gates + 2 * cells + j, cell.g);
+    L::put(gates + 3 * cells + j, cell.o);
+    L::put(c + j, cell.cell);
+    L::put(output + j, cell.output);
   });
 }
 
@@ -256,15 +259,16 @@ template <class T>
 void lstm_cell_gradient(const float* gates, const float* before, const float* c, const T* output_gradient,
                         float* dc, T* sums_gradient, std::int64_t cells) {
   over_values(cells, [&]<class L>(std::int64_t j) {
-    const typename L::V i = L::get(gates + j), f = L::get(gates + cells + j),
-                        g = L::get(gates + 2 * cells + j), o = L::get(gates + 3 * cells + j),
-                        dy = L::get(output_gradient + j), y = tanh_of(L::get(c + j));
-    const typename L::V d = L::get(dc + j) + dy * o * (1.0f - y * y);
-    L::put(sums_gradient + j, d * g * i * (1.0f - i));
-    L::put(sums_gradient + cells + j, before ? d * L::get(before + j) * f * (1.0f - f) : d - d);
-    L::put(sums_gradient + 2 * cells + j, d * i * (1.0f - g * g));
-    L::put(sums_gradient + 3 * cells + j, dy * y * o * (1.0f - o));
-    L::put(dc + j, d * f);
+    maths::LstmCell<typename L::Maths> cell{L::get(gates + j), L::get(gates + cells + j),
+                                            L::get(gates + 2 * cells + j), L::get(gates + 3 * cells + j),
+                                            L::get(c + j)};
+    typename L::V change = L::get(dc + j);
+    cell.backward(before ? L::get(before + j) : typename L::V{}, L::get(output_gradient + j), change);
+    L::put(sums_gradient + j, cell.i);
+    L::put(sums_gradient + cells + j, cell.f);
+    L::put(sums_gradient + 2 * cells + j, cell.g);
+    L::put(sums_gradient + 3 * cells + j, cell.o);
+    L::put(dc + j, change);
   });
 }
 
@@ -344,11 +348,10 @@ void lrn_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t
 void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay, float g_scale,
          bool nesterov) {
   over_values(n, [&]<class L>(std::int64_t i) {
-    const typename L::V weight = L::get(w + i);
-    const typename L::V d = L::get(g + i) * g_scale + weight * decay;
-    const typename L::V m = L::get(v + i) * mu + d;
-    L::put(v + i, m);
-    L::put(w + i, weight - (nesterov ? d + m * mu : m) * lr);
+    typename L::V weight = L::get(w + i), momentum = L::get(v + i);
+    maths::sgd(weight, L::get(g + i), momentum, lr, mu, decay, g_scale, nesterov);
+    L::put(v + i, momentum);
+    L::put(w + i, weight);
   });
 }
 

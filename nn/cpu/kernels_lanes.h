@@ -1,6 +1,6 @@
 // What the kernels' loops are made of: vectors of 16 floats on every machine (narrower ones take several
-// registers for one), loads and stores of either type of activations, and functions of a vector or of one
-// value. Included by kernels_body.h alone, once per instruction set.
+// registers for one), and loads and stores of either type of activations. Included by kernels_body.h alone,
+// once per instruction set.
 #pragma once
 
 #if defined(__AVX512F__)
@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/data_type.h"
+#include "nn/maths_device.h"
 
 namespace lpsgd::cpu {
 namespace {
@@ -54,73 +55,19 @@ inline void store(Bf16* p, Vector v) {
   *reinterpret_cast<Halves*>(p) = low_halves(out);
 }
 
-// A NaN passes both.
-inline Vector relu_of(Vector v) {
-  return v < 0.0f ? Vector{} : v;
-}
-inline float relu_of(float v) {
-  return v < 0.0f ? 0.0f : v;
-}
-inline Vector where_positive(Vector y, Vector g) {
-  return y <= 0.0f ? Vector{} : g;
-}
-inline float where_positive(float y, float g) {
-  return y <= 0.0f ? 0.0f : g;
-}
-
 typedef std::int32_t Integers __attribute__((vector_size(64)));
 
-inline Integers to_integers(Vector v) {
-  return __builtin_convertvector(v, Integers);
-}
-inline std::int32_t to_integers(float v) {
-  return static_cast<std::int32_t>(v);
-}
-inline Vector from_bits(Integers bits) {
-  return reinterpret_cast<Vector>(bits);
-}
-inline float from_bits(std::int32_t bits) {
-  return __builtin_bit_cast(float, bits);
-}
-
-/// exp(x) to about one unit in the last place; 0 below -87, 2^127 above 88. A NaN gives a NaN.
-template <class V>
-inline V exp_of(V x) {
-  constexpr float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
-  constexpr float to_even = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const V low = x - x - 87.0f, high = x - x + 88.0f;
-  const V bounded = x < low ? low : (x > high ? high : x);
-  const V n = (bounded * log2_e + to_even) - to_even;
-  const V r = (bounded - n * ln2_high) - n * ln2_low;  // in +-ln(2)/2, where Taylor's series is short
-  V p = r * (1.0f / 5040) + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r + 1.0f;
-  const V scaled = p * from_bits((to_integers(n) + 127) << 23);
-  return x < low ? x - x : scaled;
-}
-
-template <class V>
-inline V sigmoid_of(V x) {
-  return 1.0f / (1.0f + exp_of(-x));
-}
-
-/// Near 0, where 1 - 2 / (exp(2x) + 1) cancels, the continued fraction x / (1 + x^2 / (3 + x^2 / (5 + ...))).
-template <class V>
-inline V tanh_of(V x) {
-  const V size = x < 0.0f ? -x : x;
-  const V far = 1.0f - 2.0f / (exp_of(size + size) + 1.0f);
-  const V s = x * x;
-  const V near = size / (1.0f + s / (3.0f + s / (5.0f + s / (7.0f + s / (9.0f + s / 11.0f)))));
-  const V y = size < 0.75f + (x - x) ? near : far;
-  return x < 0.0f ? -y : y;
-}
+/// The lanes that nn/maths_device.h's functions run on.
+struct Sixteen {
+  using V = Vector;
+  static V from_bits(Integers bits) { return reinterpret_cast<Vector>(bits); }
+  static Integers to_integers(V v) { return __builtin_convertvector(v, Integers); }
+};
 
 /// One lane or sixteen: the loops below are written once over both.
 struct Wide {
   using V = Vector;
+  using Maths = Sixteen;
   template <class T>
   static V get(const T* p) {
     return load(p);
@@ -133,6 +80,7 @@ struct Wide {
 };
 struct Narrow {
   using V = float;
+  using Maths = maths::One;
   template <class T>
   static V get(const T* p) {
     return lpsgd::widen(*p);

@@ -66,27 +66,43 @@ struct Fp16 {
   }
 };
 
+/// A block of codes, of which `left` exist.
+template <class Code>
+LPSGD_INLINE void load_floats(const std::byte* in, std::int64_t left, Code* codes) {
+  if (left >= kBlock) [[likely]]
+    std::memcpy(codes, in, kBlock * sizeof(Code));
+  else
+    pad(in, left * static_cast<std::int64_t>(sizeof(Code)), codes, kBlock * sizeof(Code));
+}
+
+/// Encodes a block of which `left` values exist; with `residuals` what is lost becomes the residual.
+template <class T, bool residuals>
+LPSGD_INLINE void float_encode_block(F* v, float* residual, std::int64_t left, FiniteCheck& check,
+                                     std::byte* out) {
+  using Code = typename T::Code;
+  check.see(v);
+  Code codes[kBlock];
+  T::encode(v, codes);
+  if (left >= kBlock) [[likely]]
+    std::memcpy(out, codes, sizeof codes);
+  else
+    unpad(codes, left * static_cast<std::int64_t>(sizeof(Code)), out);
+  if constexpr (residuals) {
+    F q[kVectors];
+    T::decode(codes, q);
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = canonical<Lanes>(v[k] - q[k]);
+    store_block<false>(residual, left, v);
+  }
+}
+
 template <class T, bool residuals>
 bool float_encode_values(const float* values, float* residual, std::int64_t n, std::byte* out) {
-  using Code = typename T::Code;
   FiniteCheck check;
   for (std::int64_t at = 0; at < n; at += kBlock) {
     F v[kVectors];
     load_block<residuals>(values + at, advanced(residual, at), n - at, v);
-    check.see(v);
-    Code codes[kBlock];
-    T::encode(v, codes);
-    std::byte* to = out + at * static_cast<std::int64_t>(sizeof(Code));
-    if (n - at >= kBlock) [[likely]]
-      std::memcpy(to, codes, sizeof codes);
-    else
-      unpad(codes, (n - at) * static_cast<std::int64_t>(sizeof(Code)), to);
-    if constexpr (residuals) {
-      F q[kVectors];
-      T::decode(codes, q);
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = canonical<Lanes>(v[k] - q[k]);
-      store_block<false>(residual + at, n - at, v);
-    }
+    float_encode_block<T, residuals>(v, advanced(residual, at), n - at, check,
+                                     out + at * static_cast<std::int64_t>(sizeof(typename T::Code)));
   }
   return check.finite();
 }
@@ -104,11 +120,7 @@ bool float_decode_values(const std::byte* in, std::int64_t n, float* out) {
   FiniteCheck check;
   for (std::int64_t at = 0; at < n; at += kBlock) {
     Code codes[kBlock];
-    const std::byte* from = in + at * static_cast<std::int64_t>(sizeof(Code));
-    if (n - at >= kBlock) [[likely]]
-      std::memcpy(codes, from, sizeof codes);
-    else
-      pad(from, (n - at) * static_cast<std::int64_t>(sizeof(Code)), codes, sizeof codes);
+    load_floats(in + at * static_cast<std::int64_t>(sizeof(Code)), n - at, codes);
     F v[kVectors];
     T::decode(codes, v);
     check.see(v);
@@ -123,9 +135,44 @@ bool float_decode(const CodecSpec&, const std::byte*, const std::byte* in, std::
   return adds ? float_decode_values<T, true>(in, n, out) : float_decode_values<T, false>(in, n, out);
 }
 
+/// The owner's step: the mean of a block stays in registers.
+template <class T, bool residuals>
+bool float_reduce_values(const std::byte* const* contributions, std::size_t ranks, float* residual,
+                         std::int64_t n, std::byte* out) {
+  using Code = typename T::Code;
+  const float weight = 1.0f / static_cast<float>(ranks);
+  FiniteCheck check;
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    const std::int64_t byte = at * static_cast<std::int64_t>(sizeof(Code));
+    F v[kVectors] = {};
+    for (std::size_t r = 0; r < ranks; ++r) {
+      Code codes[kBlock];
+      load_floats(contributions[r] + byte, n - at, codes);
+      F q[kVectors];
+      T::decode(codes, q);
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = r == 0 ? q[k] : add<Lanes>(v[k], q[k]);
+    }
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
+    if constexpr (residuals) {
+      Padded padded;
+      const float* p = padded.read(residual + at, n - at);
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] += load<F>(p + k * kLanes);
+    }
+    float_encode_block<T, residuals>(v, advanced(residual, at), n - at, check, out + byte);
+  }
+  return check.finite();
+}
+
+template <class T>
+bool float_reduce(const CodecSpec&, const std::byte* const* contributions, std::size_t ranks, float* residual,
+                  std::int64_t n, std::int64_t, std::int64_t, const CodingContext&, float*, std::byte* out) {
+  return residual ? float_reduce_values<T, true>(contributions, ranks, residual, n, out)
+                  : float_reduce_values<T, false>(contributions, ranks, nullptr, n, out);
+}
+
 template <class T>
 CodecKernels float_kernels() {
-  return {.encode = float_encode<T>, .decode = float_decode<T>};
+  return {.encode = float_encode<T>, .decode = float_decode<T>, .reduce = float_reduce<T>};
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The largest magnitudes alone, with error feedback (Aji & Heafield 2017; Stich et al. 2018, section 2).
 // Record of a bucket: the kept values' places in the bucket, ascending, then the values.
 #include "quant/codecs/topk_device.h"
-#include "quant/cpu_simd_inl.h"
+#include "quant/cpu_codes_inl.h"
 
 namespace lpsgd::LPSGD_ISA {
 namespace {
@@ -45,54 +45,116 @@ Threshold find_threshold(const float* values, const float* residual, std::int64_
   return found;
 }
 
+/// One bit a value of a block: it exists, and its key is `key` or more.
+LPSGD_INLINE std::uint64_t at_least(const I* keys, std::int32_t key, std::int64_t left) {
+  std::uint64_t bits = 0;
+  LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) bits |= std::uint64_t{lowest_bits(keys[k] >= key)}
+                                                          << (k * kLanes);
+  return left >= kBlock ? bits : bits & ((std::uint64_t{1} << left) - 1);
+}
+
+/// The threshold where it is `guess` or more and few keys are: only those are set aside, and halving the
+/// range of keys finds it among them. False where it is not so.
 template <bool residuals>
-bool encode_bucket(const float* values, float* residual, std::int64_t m, std::int64_t kept, std::byte* out) {
-  Threshold threshold = find_threshold<residuals>(values, residual, m, kept);
+bool guess_threshold(const float* values, const float* residual, std::int64_t m, std::int64_t kept,
+                     std::int32_t guess, Threshold& found) {
+  constexpr std::int64_t room = 4096;
+  alignas(64) std::int32_t keys[room + kBlock];
+  std::int64_t count = 0;
+  for (std::int64_t at = 0; at < m; at += kBlock) {
+    F v[kVectors];
+    load_block<residuals>(values + at, advanced(residual, at), m - at, v);
+    I block[kVectors];
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) block[k] = order_of(v[k]);
+    std::uint64_t bits = at_least(block, guess, m - at);
+    if (bits == 0) continue;
+    std::int32_t own[kBlock];
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(own + k * kLanes, block[k]);
+    for (; bits != 0; bits &= bits - 1) keys[count++] = own[__builtin_ctzll(bits)];
+    if (count > room) return false;
+  }
+  if (count < kept) return false;
+  for (int j = 0; j < kLanes; ++j) keys[count + j] = -1;  // to a whole vector
+  const auto count_from = [&](std::int32_t key) {
+    I sum = {};
+    for (std::int64_t at = 0; at < count; at += kLanes) sum -= load<I>(keys + at) >= key;
+    std::int64_t out = 0;
+    for (int j = 0; j < kLanes; ++j) out += sum[j];
+    return out;
+  };
+  std::int32_t low = guess, high = magnitude_mask;  // count_from(low) >= kept > count_from(high)
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    (count_from(middle) >= kept ? low : high) = middle;
+  }
+  found = {low, kept - count_from(high)};
+  return true;
+}
+
+template <bool residuals>
+bool encode_bucket(const float* values, float* residual, std::int64_t m, std::int64_t kept,
+                   Threshold threshold, std::byte* out) {
   std::byte* places = out;
   std::byte* chosen = out + 4 * kept;
   std::int32_t top = 0;
   for (std::int64_t at = 0; at < m; at += kBlock) {
     F v[kVectors];
     load_block<residuals>(values + at, advanced(residual, at), m - at, v);
-    float block[kBlock];
-    std::int32_t keys[kBlock];
-    I candidates = {};
-    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
-      const I key = order_of(v[k]);
-      store(block + k * kLanes, v[k]);
-      store(keys + k * kLanes, key);
-      candidates |= key >= threshold.key;
-    }
-    const std::int64_t left = m - at < kBlock ? m - at : kBlock;
-    if (largest(candidates & 1) != 0) {
-      for (std::int64_t i = 0; i < left; ++i) {
-        if (keys[i] < threshold.key || (keys[i] == threshold.key && threshold.ties-- <= 0)) continue;
+    I keys[kVectors];
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) keys[k] = order_of(v[k]);
+    std::uint64_t bits = at_least(keys, threshold.key, m - at);
+    if (bits != 0) {
+      float block[kBlock];
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(block + k * kLanes, v[k]);
+      for (; bits != 0; bits &= bits - 1) {
+        const int i = __builtin_ctzll(bits);
         const float value = canonical<ScalarLanes>(block[i]);
+        const std::int32_t key = ScalarLanes::bits(value) & magnitude_mask;
+        if (key == threshold.key && threshold.ties-- <= 0) continue;
         store(places, static_cast<std::uint32_t>(at + i));
         store(chosen, value);
         places += 4;
         chosen += 4;
-        top = keys[i] > top ? keys[i] : top;
-        block[i] = canonical<ScalarLanes>(block[i] - (value + 0.0f));
+        top = key > top ? key : top;
+        block[i] = value - (value + 0.0f);
       }
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = load<F>(block + k * kLanes);
     }
     if constexpr (residuals) {
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = canonical<Lanes>(load<F>(block + k * kLanes));
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = canonical<Lanes>(v[k]);
       store_block<false>(residual + at, m - at, v);
     }
   }
   return top < infinity_bits;
 }
 
+/// Buckets in turn: those of one tensor are alike, so each one's threshold is a guess at the next one's.
+class Encoder {
+ public:
+  template <bool residuals>
+  bool encode(const float* values, float* residual, std::int64_t m, std::int64_t kept, std::byte* out) {
+    Threshold threshold;
+    if (guess_ == 0 || !guess_threshold<residuals>(values, residual, m, kept, guess_, threshold))
+      threshold = find_threshold<residuals>(values, residual, m, kept);
+    constexpr std::int32_t margin = 1 << 22;  // half a power of two
+    guess_ = threshold.key > margin ? threshold.key - margin : 0;
+    return encode_bucket<residuals>(values, residual, m, kept, threshold, out);
+  }
+
+ private:
+  std::int32_t guess_ = 0;
+};
+
 bool encode(const CodecSpec& spec, const std::byte*, const float* values, float* residual, std::int64_t n,
             std::int64_t, std::int64_t bucket, const CodingContext&, std::byte* out) {
   const double density = spec.options.get<TopkOptions>().density;
+  Encoder encoder;
   bool finite = true;
   for (std::int64_t begin = 0; begin < n; begin += bucket) {
     const std::int64_t m = n - begin < bucket ? n - begin : bucket;
     const std::int64_t kept = topk_kept(density, m);
-    finite &= residual ? encode_bucket<true>(values + begin, residual + begin, m, kept, out)
-                       : encode_bucket<false>(values + begin, nullptr, m, kept, out);
+    finite &= residual ? encoder.encode<true>(values + begin, residual + begin, m, kept, out)
+                       : encoder.encode<false>(values + begin, nullptr, m, kept, out);
     out += 8 * kept;
   }
   return finite;
@@ -121,10 +183,32 @@ bool decode(const CodecSpec& spec, const std::byte*, const std::byte* in, std::i
   return finite;
 }
 
+/// The owner's step: the mean of a bucket stays in the cache.
+bool reduce(const CodecSpec& spec, const std::byte* const* contributions, std::size_t ranks, float* residual,
+            std::int64_t n, std::int64_t, std::int64_t bucket, const CodingContext&, float* mean,
+            std::byte* out) {
+  const double density = spec.options.get<TopkOptions>().density;
+  const float weight = 1.0f / static_cast<float>(ranks);
+  Encoder encoder;
+  std::int64_t offset = 0;
+  bool finite = true;
+  for (std::int64_t begin = 0; begin < n; begin += bucket) {
+    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
+    const std::int64_t kept = topk_kept(density, m);
+    for (std::size_t r = 0; r < ranks; ++r)
+      decode(spec, nullptr, contributions[r] + offset, m, bucket, r > 0, mean);
+    for (std::int64_t i = 0; i < m; ++i) mean[i] *= weight;
+    finite &= residual ? encoder.encode<true>(mean, residual + begin, m, kept, out + offset)
+                       : encoder.encode<false>(mean, nullptr, m, kept, out + offset);
+    offset += 8 * kept;
+  }
+  return finite;
+}
+
 }  // namespace
 
 CodecKernels topk_kernels() {
-  return {.encode = encode, .decode = decode};
+  return {.encode = encode, .decode = decode, .reduce = reduce};
 }
 
 }  // namespace lpsgd::LPSGD_ISA

@@ -22,32 +22,23 @@ struct Job {
   float* residual = nullptr;                        // encode, reduce; or nullptr
   float* out = nullptr;                             // decode
   std::byte* bytes = nullptr;                       // the encoding: written, or read by decode
-  const LevelTable* levels = nullptr;               // of an encoding with a table
   std::uint32_t* not_finite = nullptr;              // set to 1 where a value is not
+  double* error = nullptr;  // or nullptr: sums of squares, of the values and of what is lost
+  float* means =
+      nullptr;  // topk's reduce of buckets that do not fit shared memory: scratch, as long as the job
   std::int64_t n = 0, first = 0, bucket = 1;
-  std::int64_t pieces_before = 0, buckets_before = 0;  // of the launch
+  std::int64_t pieces_before = 0, buckets_before = 0;  // of the batch
   std::uint32_t tensor = 0;
+  std::int32_t table = 0;  // its number among the batch's
 };
 
 enum class Kind : std::uint8_t { none, fp16, bf16, onebit, qsgd, sign, topk, dynamic8 };
 
-/// What a launch's jobs share.
-struct Launch {
-  Kind kind = Kind::none;
-  QsgdOptions qsgd;
-  SignOptions sign;
-  TopkOptions topk;
-  const Dynamic8Table* dynamic8 = nullptr;  // device memory
-  std::uint32_t seed = 0, step = 0, rank = 0, round = 1;
-  std::int32_t ranks = 0;  // of contributions
-  float weight = 1;        // 1/ranks
-  const Job* jobs = nullptr;
-  std::int32_t job_count = 0;
-  std::int64_t pieces = 0;  // runs of at most piece_values of one bucket
-  std::int64_t buckets = 0;
-  bool small = true;  // every bucket is one piece
+/// A table of qsgd's optimal levels: unpacked, and its bytes.
+struct DeviceTable {
+  LevelTable levels;
+  std::uint8_t bytes[128];
 };
-inline constexpr std::int64_t piece_values = 4096;  // a block of the fixed-order sum
 
 /// What a piece tells of its bucket.
 struct PieceScan {
@@ -59,14 +50,81 @@ struct Scales {
   float a = 0, b = 0;  // a NaN: the bucket holds no numbers
 };
 
-/// Queue the work of all jobs on the stream. `scans` and `scales` are device memory for `pieces` and
-/// `buckets` entries, wanted unless `small`. none, fp16, bf16 and topk count no pieces but buckets.
-cudaError_t launch_encode(const Launch& launch, PieceScan* scans, Scales* scales, cudaStream_t stream);
-cudaError_t launch_decode(const Launch& launch, bool adds, cudaStream_t stream);
-/// Adds the histograms of qsgd's magnitudes to counts[256 * job]. First of all with `small` false: scans.
-cudaError_t launch_count(const Launch& launch, PieceScan* scans, Scales* scales, unsigned long long* counts,
-                         cudaStream_t stream);
-/// values[i] *= by.
-cudaError_t launch_scale(float* values, std::int64_t n, float by, cudaStream_t stream);
+/// What a launch's jobs share. They are jobs [job_first, job_last) of a batch, whose pieces and buckets begin
+/// at these numbers of the batch.
+struct Launch {
+  Kind kind = Kind::none;
+  QsgdOptions qsgd;
+  SignOptions sign;
+  TopkOptions topk;
+  const Dynamic8Table* dynamic8 = nullptr;
+  std::uint32_t seed = 0, step = 0, rank = 0, round = 1;
+  std::int32_t ranks = 0;  // of contributions
+  float weight = 1;        // 1/ranks; decode of none: what values are multiplied by
+  const Job* jobs = nullptr;
+  std::int32_t job_first = 0, job_last = 0;
+  std::int64_t piece_first = 0, pieces = 0;
+  std::int64_t bucket_first = 0, buckets = 0;
+  bool large = false;  // some bucket is more than one piece
+  // Scratch memory of the batch: for its pieces and buckets where `large`, and for its tables.
+  PieceScan* scans = nullptr;
+  Scales* scales = nullptr;
+  DeviceTable* tables = nullptr;         // of what is encoded; nullptr: nothing is
+  std::int32_t table_count = 0;          // how many
+  unsigned long long* counts = nullptr;  // 256 a table
+};
+
+/// A piece is what a warp takes at once: a bucket of up to `piece_values`, a part of a larger one, or several
+/// small ones. `none`, `fp16` and `bf16` have pieces of tile_values, whatever their buckets.
+inline constexpr std::int64_t piece_values = 4096;  // a block of the fixed-order sum
+inline constexpr std::int64_t tile_values = 256;
+/// topk's buckets that fit.
+inline constexpr std::int64_t topk_shared_values = 4096;
+/// Buckets of 32, 64 or 128 share a tile.
+LPSGD_HD bool shares_tile(std::int64_t bucket) {
+  return bucket == 32 || bucket == 64 || bucket == 128;
+}
+/// Values of a piece of these buckets.
+LPSGD_HD std::int64_t piece_length(std::int64_t bucket) {
+  return shares_tile(bucket) ? tile_values : bucket < piece_values ? bucket : piece_values;
+}
+/// Pieces of n values.
+LPSGD_HD std::int64_t piece_count(std::int64_t n, std::int64_t bucket) {
+  if (bucket <= piece_values) return (n + piece_length(bucket) - 1) / piece_length(bucket);
+  return n / bucket * ((bucket + piece_values - 1) / piece_values) +
+         (n % bucket + piece_values - 1) / piece_values;
+}
+
+// Queue the work of all jobs on the stream. With contributions, encode is the owner's step.
+cudaError_t encode_floats(const Launch& launch, cudaStream_t stream);
+cudaError_t encode_onebit(const Launch& launch, cudaStream_t stream);
+cudaError_t encode_qsgd(const Launch& launch, cudaStream_t stream);
+cudaError_t encode_sign(const Launch& launch, cudaStream_t stream);
+cudaError_t encode_topk(const Launch& launch, cudaStream_t stream);
+cudaError_t encode_dynamic8(const Launch& launch, cudaStream_t stream);
+cudaError_t decode_floats(const Launch& launch, bool adds, cudaStream_t stream);
+cudaError_t decode_onebit(const Launch& launch, bool adds, cudaStream_t stream);
+cudaError_t decode_qsgd(const Launch& launch, bool adds, cudaStream_t stream);
+cudaError_t decode_sign(const Launch& launch, bool adds, cudaStream_t stream);
+cudaError_t decode_topk(const Launch& launch, bool adds, cudaStream_t stream);
+cudaError_t decode_dynamic8(const Launch& launch, bool adds, cudaStream_t stream);
+cudaError_t check_floats(const Launch& launch, cudaStream_t stream);
+
+/// From launch.counts to launch.tables.
+cudaError_t choose_level_tables(const Launch& launch, std::int32_t tables, cudaStream_t stream);
+
+struct Transpositions {
+  static constexpr int most = 16;
+  struct One {
+    const float* from;
+    float* to;
+    std::int64_t outer, rows, columns;
+    std::int64_t tiles_before;
+  } jobs[most];
+  int count = 0;
+  std::int64_t tiles = 0;
+};
+inline constexpr int transposed_tile = 32;
+cudaError_t transpose(const Transpositions& jobs, cudaStream_t stream);
 
 }  // namespace lpsgd::cuda

@@ -1,53 +1,53 @@
-// Codecs on a CUDA device: the same bytes as the CPU's, many tensors a launch. Only in builds with CUDA.
+// Codecs on a CUDA device: the same bytes as the CPU's, many runs of buckets a launch. Only in builds with
+// CUDA.
 //
-// All addresses are device memory. Values, residuals and outputs are read and written 16 bytes at a time
-// where they are aligned to that (arenas are); encodings start at multiples of 4.
+// Values, residuals and outputs are read and written 16 bytes at a time where they are aligned to that, as
+// arenas are; encodings may lie at any even address.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "core/device.h"
 #include "quant/codec.h"
+#include "quant/coding_job.h"
 
 namespace lpsgd {
 
-/// A run of whole buckets of one tensor: Codec::encode's and Codec::decode's arguments.
-struct CudaCodecJob {
-  const float* values = nullptr;                    // encode
-  std::span<const std::byte* const> contributions;  // reduce: the encodings, on the device, in rank order
-  float* residual = nullptr;                        // encode, reduce; or nullptr
-  float* out = nullptr;                             // decode
-  std::byte* bytes = nullptr;                       // the encoding: written, or read by decode
-  const std::byte* table = nullptr;                 // encode: Codec::make_table's, on the host; or nullptr
-  std::int64_t n = 0, first = 0, bucket = 1;
-  std::uint32_t tensor = 0;
-};
-
-/// One codec on one device. Work is queued on the stream given; one queue at a time.
-class CudaCodec {
+/// Jobs of one codec, put on the device once; what a call needs beside them are launch arguments, so nothing
+/// is copied and the host never waits. Work is queued on the stream given; one stream at a time.
+class CudaBatch {
  public:
-  CudaCodec(const CodecSpec& spec, Device device);
-  ~CudaCodec();
-  CudaCodec(const CudaCodec&) = delete;
-  CudaCodec& operator=(const CudaCodec&) = delete;
+  CudaBatch(const CodecSpec& spec, Device device, std::span<const CodingJob> jobs);
+  ~CudaBatch();
+  CudaBatch(const CudaBatch&) = delete;
+  CudaBatch& operator=(const CudaBatch&) = delete;
 
-  /// Codec::encode of every job. `context.tensor` and `context.table` are the jobs'. A codec with a table
-  /// makes those that are not given, for which the host waits. `not_finite` (device memory, one word a job,
-  /// zeroed by the caller) becomes 1 where encode would return false.
-  void encode(std::span<const CudaCodecJob> jobs, const CodingContext& context, std::uint32_t* not_finite,
-              StreamView stream);
-  /// Codec::decode of every job; `not_finite` likewise.
-  void decode(std::span<const CudaCodecJob> jobs, bool add, std::uint32_t* not_finite, StreamView stream);
-  /// Codec::reduce of every job, all with the same number of contributions.
-  void reduce(std::span<const CudaCodecJob> jobs, const CodingContext& context, std::uint32_t* not_finite,
-              StreamView stream);
+  /// Codec::encode, Codec::reduce and Codec::decode of jobs; `context.tensor` and `context.table` are the
+  /// jobs'. A codec with a table makes one for all jobs of a tensor when it encodes, and one for each job
+  /// when it reduces.
+  void encode(const CodingContext& context, StreamView stream);
+  void reduce(const CodingContext& context, StreamView stream);
+  /// Jobs [first, last). With codec none, decoded values times `weight`.
+  void decode(std::size_t first, std::size_t last, bool add, StreamView stream, float weight = 1.0f);
+  /// Codec none: looks for values of `out` that are not finite; NaNs become the canonical one.
+  void check(StreamView stream);
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// `outer` matrices of rows x columns, transposed. All memory is the device's.
+struct CudaTransposition {
+  const float* from = nullptr;
+  float* to = nullptr;
+  std::int64_t outer = 0, rows = 0, columns = 0;
+};
+/// One launch for every sixteen.
+void cuda_transpose(std::span<const CudaTransposition> jobs, StreamView stream);
 
 }  // namespace lpsgd

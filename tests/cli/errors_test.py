@@ -36,6 +36,21 @@ class ConfigurationErrors(Case):
         self.assertIn(f"{config}:3:18: train.compute: bf16 needs a processor with AVX512-BF16 or AMX", result.err)
         self.assertFalse(os.path.exists(self.path("out")), "nothing may start")
 
+    def test_arithmetic_of_gpus_on_the_cpu(self):
+        result = run("train", self.config, "--out", self.path("o"), "--set", "train.compute=tf32", ranks=2)
+        self.assertEqual(result.status, 2, result)
+        self.assertEqual(result.err, "lpsgd: error: --set train.compute=tf32: train.compute: tf32 is an arithmetic of "
+                                     "GPUs; allowed on the CPU: fp32, bf16\n")
+
+    def test_a_gpu_where_there_is_none(self):
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}
+        result = run("train", self.config, "--out", self.path("o"), "--set", "train.device=cuda", ranks=2, env=hidden)
+        self.assertEqual(result.status, 1, result)
+        self.assertRegex(result.err, r"\Alpsgd: error: cuda:0 cannot be used: [^\n]+\n\Z")
+        result = run("train", self.config, "--out", self.path("auto"), "--set", "train.device=auto", "--steps", "0",
+                     env=hidden)
+        self.assertEqual(result.status, 0, result)
+
     def test_unknown_section(self):
         self.refused(CONFIG + "exchnge: {}\n", "{config}:8:1: exchnge: unknown key, did you mean 'exchange'?")
 
@@ -66,6 +81,14 @@ class ConfigurationErrors(Case):
             CONFIG.replace("batch_size: 24", "batch_size: 25"),
             "{config}:3:32: train.batch_size: 25 samples cannot be divided evenly over 2 ranks",
         )
+
+    def test_transport_nccl_where_it_cannot_be(self):
+        version = json.loads(run("version", "--json").out)
+        if version["nccl_version"] and version.get("is_cuda_available"):
+            self.skipTest("this machine has NCCL and a GPU")
+        text = CONFIG.replace("transport: mpi", "transport: nccl")
+        self.refused(text, "{config}:6:23: exchange.transport: nccl moves bytes between GPUs, but ")
+        self.refused(text, "; allowed here: mpi, threads")
 
     def test_missing_network_file(self):
         self.refused(

@@ -39,7 +39,7 @@ layers:
 
 CONFIG = """network: tiny_network.yaml
 data: {dataset: shapes, shuffle: true, augment: {pad: 2, mirror: true}, train_samples: 96, test_samples: 50}
-train: {epochs: 2, batch_size: 24, seed: 3, threads: 1}
+train: {epochs: 2, batch_size: 24, seed: 3, threads: 1, device: cpu}
 optimizer: {momentum: 0.9, weight_decay: 1.0e-4}
 schedule: {lr: 0.05, decay: {1: 0.1}}
 exchange: {transport: mpi, codec: {kind: qsgd, bits: 4, bucket: 64}}

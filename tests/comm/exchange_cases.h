@@ -1,7 +1,9 @@
-// What the exchange must do over every transport; each function is called by all ranks at once.
+// What the exchange must do over every transport and on every device; each function is called by all ranks at
+// once.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,20 +17,44 @@ using Means = std::vector<std::vector<float>>;  // an arena per step
 /// Ways of cutting, packing and overlapping that must not change a bit.
 std::vector<ExchangeOptions> all_options(const ExchangeSetup& setup);
 
-/// Announces all tensors of rank's `gradients`, in place.
-void exchange_step(Exchange& exchange, const ExchangeSetup& setup, std::uint32_t step);
+/// Where a rank's gradients lie, and who writes them.
+class Arena {
+ public:
+  virtual ~Arena() = default;
+  virtual std::span<float> values() = 0;
+  /// The options with what this place asks for.
+  virtual ExchangeOptions adapt(ExchangeOptions options) = 0;
+  /// Queues writing values[first, first + n) where the gradients are computed. `values` stay as they are
+  /// until read().
+  virtual void write(const float* values, std::int64_t first, std::int64_t n) = 0;
+  /// What the arena holds when all that is queued is done.
+  virtual std::vector<float> read() = 0;
+};
+using MakeArena = std::function<std::unique_ptr<Arena>(std::size_t size)>;
+std::unique_ptr<Arena> host_arena(std::size_t size);
+
+/// Rank `rank`'s gradients `own` of one step are written and announced, tensor by tensor; then the means.
+std::vector<float> exchange_step(Exchange& exchange, const ExchangeSetup& setup, std::uint32_t step,
+                                 Arena& arena, const std::vector<float>& own);
 /// This rank's arenas after each of `steps` steps.
 Means run(Transport& transport, const ExchangeSetup& setup, const ExchangeOptions& options,
-          std::uint32_t steps);
+          std::uint32_t steps, const MakeArena& arena = host_arena);
 /// The values that belong to tensors, in order: without the gaps of the arena.
 std::vector<float> tensor_values(const ExchangeSetup& setup, const std::vector<float>& arena);
 
-void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected);
-void replicas_stay_equal(Transport& transport, const std::string& codec);
-void none_is_the_mean(Transport& transport, Collective collective);
-void residuals_continue(Transport& transport, const std::string& codec);
-void non_finite_is_named(Transport& transport, const std::string& codec, Collective collective);
-void bytes_are_those_announced(Transport& transport, const std::string& codec, Collective collective);
-void simulated_decodes_its_own(Transport& transport, const std::string& codec);
+void equals_reference(Transport& transport, const ExchangeSetup& setup, const Means& expected,
+                      const MakeArena& arena = host_arena);
+void replicas_stay_equal(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
+void none_is_the_mean(Transport& transport, Collective collective, const MakeArena& arena = host_arena);
+void residuals_continue(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
+void non_finite_is_named(Transport& transport, const std::string& codec, Collective collective,
+                         const MakeArena& arena = host_arena);
+void bytes_are_those_announced(Transport& transport, const std::string& codec, Collective collective,
+                               const MakeArena& arena = host_arena);
+void simulated_decodes_its_own(Transport& transport, const std::string& codec,
+                               const MakeArena& arena = host_arena);
+
+/// Errors that coding makes, as docs/exchange.md defines them, and none where they are not asked for.
+void errors_are_measured(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
 
 }  // namespace lpsgd::exchange_cases

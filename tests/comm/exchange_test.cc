@@ -66,6 +66,11 @@ TEST_P(ExchangeOfRanks, SimulatedDecodesItsOwn) {
   run([&](Transport& t) { exchange_cases::simulated_decodes_its_own(t, "mixed"); });
 }
 
+TEST_P(ExchangeOfRanks, ErrorsAreMeasured) {
+  for (const char* codec : {"mixed", "onebit_column", "sign_bucket"})
+    run([&](Transport& t) { exchange_cases::errors_are_measured(t, codec); });
+}
+
 TEST(Exchange, AllreduceTakesNoCodec) {
   run_thread_ranks(1, [](Transport& t) {
     const ExchangeSetup setup = make_setup("qsgd4");
@@ -90,9 +95,9 @@ TEST(Exchange, FailureOfOneRankInAStepEndsAll) {
         const ExchangeSetup setup = make_setup("none");
         ExchangeOptions options = exchange_cases::all_options(setup)[1];
         options.collective = collective;
-        std::vector<float> arena = setup.gradients(t.rank(), 0);
-        Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, options);
-        exchange_cases::exchange_step(exchange, setup, 0);
+        const auto arena = exchange_cases::host_arena(setup.arena);
+        Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, options);
+        exchange_cases::exchange_step(exchange, setup, 0, *arena, setup.gradients(t.rank(), 0));
         try {
           exchange.begin(1);
           for (std::size_t i = 0; i < setup.order.size(); ++i) {
@@ -160,11 +165,12 @@ TEST(Exchange, NothingIsDroppedPastSixtyFourMegabytes) {
     ExchangeOptions options;
     options.pack_bytes = pack_bytes;
     run_thread_ranks(2, [&](Transport& t) {
-      std::vector<float> arena(setup.arena, t.rank() == 0 ? 1.0f : 2.0f);
-      Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, options);
-      exchange_cases::exchange_step(exchange, setup, 0);
+      const auto arena = exchange_cases::host_arena(setup.arena);
+      Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, options);
+      const auto means = exchange_cases::exchange_step(
+          exchange, setup, 0, *arena, std::vector<float>(setup.arena, t.rank() == 0 ? 1.0f : 2.0f));
       for (const TensorInfo& tensor : setup.tensors)
-        EXPECT_THAT(std::span(arena).subspan(static_cast<std::size_t>(tensor.offset),
+        EXPECT_THAT(std::span(means).subspan(static_cast<std::size_t>(tensor.offset),
                                              static_cast<std::size_t>(tensor.elements)),
                     testing::Each(1.5f));
     });
@@ -195,13 +201,10 @@ TEST(ExchangeState, RedistributionKeepsTheMeanAndRecutsRound2) {
   const ExchangeSetup setup = make_setup("mixed");
   std::vector<ExchangeState> old(3);
   run_thread_ranks(3, [&](Transport& t) {
-    std::vector<float> arena(setup.arena);
-    Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, {});
-    for (std::uint32_t step = 0; step < 2; ++step) {
-      const auto own = setup.gradients(t.rank(), step);
-      std::copy(own.begin(), own.end(), arena.begin());
-      exchange_cases::exchange_step(exchange, setup, step);
-    }
+    const auto arena = exchange_cases::host_arena(setup.arena);
+    Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, {});
+    for (std::uint32_t step = 0; step < 2; ++step)
+      exchange_cases::exchange_step(exchange, setup, step, *arena, setup.gradients(t.rank(), step));
     old[static_cast<std::size_t>(t.rank())] = exchange.state();
   });
   const auto round2 = [&](const std::vector<ExchangeState>& states, std::size_t t) {
@@ -229,10 +232,10 @@ TEST(ExchangeState, RedistributionKeepsTheMeanAndRecutsRound2) {
       EXPECT_EQ(round2(states, t), round2(old, t));
     }
     run_thread_ranks(ranks, [&](Transport& t) {
-      std::vector<float> arena(setup.arena);
-      Exchange exchange(t, setup.tensors, setup.codecs, arena, setup.order, {});
+      const auto arena = exchange_cases::host_arena(setup.arena);
+      Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, {});
       exchange.set_state(states[static_cast<std::size_t>(t.rank())]);
-      exchange_cases::exchange_step(exchange, setup, 2);
+      exchange_cases::exchange_step(exchange, setup, 2, *arena, setup.gradients(t.rank(), 2));
     });
   }
   old[1].round2[0].pop_back();

@@ -1,5 +1,6 @@
 // Runs a network from given weights on a given batch and writes what another system can be compared with.
-//   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--compute bf16] [--set a.b=value]...
+//   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--device cuda] [--compute tf32|bf16]
+//                  [--set a.b=value]...
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
 // or (N, frames), and, if it likes, "lengths" (N) and running statistics under their names. OUT gets "loss",
 // "logits", "gradient.NAME" and "buffer.NAME" of the first step, "step.NAME" after N steps of SGD (lr 0.01,
@@ -45,23 +46,39 @@ class Output {
   std::vector<StoredTensor> tensors_;
 };
 
+lpsgd::Compute compute_of(const std::string& word) {
+  if (word == "bf16") return lpsgd::Compute::bf16;
+  return word == "tf32" ? lpsgd::Compute::tf32 : lpsgd::Compute::fp32;
+}
+
+/// A copy of the device's memory on the host.
+std::vector<float> on_host(std::span<const float> values, lpsgd::StreamView stream) {
+  std::vector<float> out(values.size());
+  lpsgd::copy_values(std::span(out), values, stream);
+  stream.synchronize();
+  return out;
+}
+
 void run(const std::vector<std::string>& words) {
   lpsgd::config::Value tree = lpsgd::config::parse_file(words[0]);
   int steps = 1;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
+  lpsgd::Device device;
   for (std::size_t i = 3; i + 1 < words.size(); i += 2) {
     if (words[i] == "--steps")
       steps = std::stoi(words[i + 1]);
     else if (words[i] == "--compute")
-      compute = words[i + 1] == "bf16" ? lpsgd::Compute::bf16 : lpsgd::Compute::fp32;
+      compute = compute_of(words[i + 1]);
+    else if (words[i] == "--device")
+      device = words[i + 1] == "cuda" ? lpsgd::Device::cuda(0) : lpsgd::Device::cpu();
     else
       lpsgd::config::apply_override(tree, words[i + 1]);
   }
   const lpsgd::NetworkSpec spec(tree);
   Output out;
   if (words[1] == "-") {
-    const lpsgd::Network network(spec, {.inference_only = true});
-    out.add_arena("", spec.tensors(), network.parameters());
+    const lpsgd::Network network(spec, {.inference_only = true, .device = device});
+    out.add_arena("", spec.tensors(), on_host(network.parameters(), network.stream()));
     out.write(words[2]);
     return;
   }
@@ -70,13 +87,14 @@ void run(const std::vector<std::string>& words) {
   const StoredTensor* label = in.find("labels");
   if (!input || !label) throw lpsgd::FileError(words[1] + ": has no 'input' or no 'labels'");
   const std::int64_t batch = input->shape[0];
-  lpsgd::Network network(spec, {.batch = batch, .compute = compute});
+  lpsgd::Network network(spec, {.batch = batch, .compute = compute, .device = device});
+  const lpsgd::StreamView stream = network.stream();
+  std::vector<float> weights(network.parameters().size());
   for (const TensorInfo& t : spec.tensors())
-    lpsgd::from_pytorch_order(t, in.at(t.name, t.shape).values.data(),
-                              network.parameters().data() + t.offset);
+    lpsgd::from_pytorch_order(t, in.at(t.name, t.shape).values.data(), weights.data() + t.offset);
+  lpsgd::copy_values(network.parameters(), weights, stream);
   for (const lpsgd::NamedBuffer& b : network.buffers())
-    if (const StoredTensor* given = in.find(b.name))
-      std::copy(given->values.begin(), given->values.end(), b.values.begin());
+    if (const StoredTensor* given = in.find(b.name)) lpsgd::copy_values(b.values, given->values, stream);
   std::vector<std::int64_t> scores = spec.layers().back().shape;
   scores.insert(scores.begin(), batch);
   std::vector<std::int32_t> labels;
@@ -86,7 +104,7 @@ void run(const std::vector<std::string>& words) {
     for (const float l : length->values) lengths.push_back(static_cast<std::int32_t>(l));
   const lpsgd::Samples samples{input->values, labels, lengths};
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
-                             network.parameters().size());
+                             network.parameters().size(), stream);
   for (int step = 0; step < steps; ++step) {
     network.forward_train(samples, step);
     network.backward({});
@@ -94,15 +112,15 @@ void run(const std::vector<std::string>& words) {
       const lpsgd::BatchMetrics m = network.take_metrics();
       out.add("loss", {1}, {static_cast<float>(m.loss / static_cast<double>(m.samples))});
       out.add("logits", scores, {network.logits().begin(), network.logits().end()});
-      out.add_arena("gradient.", network.tensors(), network.gradients());
+      out.add_arena("gradient.", network.tensors(), on_host(network.gradients(), stream));
       for (const lpsgd::NamedBuffer& b : network.buffers())
-        out.add("buffer." + b.name, b.shape, {b.values.begin(), b.values.end()});
+        out.add("buffer." + b.name, b.shape, on_host(b.values, stream));
     }
     optimizer.step(network.parameters(), network.gradients(), 0.01);
   }
   network.forward_eval(samples, batch);
   out.add("evaluation", scores, {network.logits().begin(), network.logits().end()});
-  out.add_arena("step.", network.tensors(), network.parameters());
+  out.add_arena("step.", network.tensors(), on_host(network.parameters(), stream));
   out.write(words[2]);
 }
 

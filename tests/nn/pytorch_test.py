@@ -4,7 +4,9 @@ PyTorch in float64 is the truth. With ReLU, float32 differs from float64 by its 
 measure; with tanh every tensor must agree to 1e-4. Images are smaller than the network's own where it allows that.
 Exits with 77 (skipped) where PyTorch is missing.
 
-    pytorch_test.py DUMP_GRADIENTS NETWORKS_FOLDER NAME
+    pytorch_test.py DUMP_GRADIENTS NETWORKS_FOLDER NAME [cpu|cuda]
+
+The device is ours; PyTorch runs on the CPU.
 """
 import json
 import subprocess
@@ -150,6 +152,7 @@ def whole_gradient(a, b):
 
 def main():
     program, folder_of_networks, name = sys.argv[1:4]
+    device = sys.argv[4] if len(sys.argv) > 4 else "cpu"
     failures = []
 
     def check(what, value, limit):
@@ -175,7 +178,13 @@ def main():
         classes = int(text.split("\nclasses:")[1].split()[0])
 
         def ours(arguments):
-            subprocess.run([program, network] + arguments + settings, check=True)
+            done = subprocess.run([program, network] + arguments + ["--device", device] + settings,
+                                  stderr=subprocess.PIPE, text=True)
+            if device == "cuda" and "cannot be used" in done.stderr:
+                print(f"skipped: {done.stderr.strip()}")
+                sys.exit(77)
+            sys.stderr.write(done.stderr)
+            done.check_returncode()
 
         def build(act):
             return Layers() if name == "layers" else torch_networks.make(name, act, False, features)
@@ -193,7 +202,7 @@ def main():
                 x = rng.integers(0, classes, (batch, shape[0])).astype(np.float32)
         save(f"{folder}/in", {**weights, "input": x, "labels": labels,
                               **({} if lengths is None else {"lengths": np.array(lengths)})})
-        bf16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+        bf16 = device == "cuda" or "avx512_bf16" in Path("/proc/cpuinfo").read_text()
         activations = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
         if "$activation" not in text:
             activations = {"tanh": torch.nn.Tanh}  # the network has none: it is smooth as it is

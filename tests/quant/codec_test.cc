@@ -12,87 +12,15 @@
 #include "quant/codec_math_device.h"
 #include "quant/codecs/qsgd_device.h"
 #include "quant/cpu_codec.h"
+#include "tests/quant/codec_cases.h"
 #include "tests/quant/slow_codec.h"
 
 namespace lpsgd {
 namespace {
 
-using Bytes = std::vector<std::byte>;
+using namespace codec_cases;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr CodingContext context{.seed = 9, .tensor = 3, .step = 7, .rank = 1, .round = 1};
-
-CodecSpec spec_of(const std::string& text) {
-  return parse_codec(config::parse_text(text, "test"), "codec");
-}
-
-const std::vector<std::string> all_specs = {
-    "none",
-    "fp16",
-    "bf16",
-    "onebit",
-    "{kind: onebit, bucket: tensor}",
-    "{kind: qsgd, bits: 2}",
-    "{kind: qsgd, bits: 4}",
-    "{kind: qsgd, bits: 8, norm: l2}",
-    "{kind: qsgd, bits: 16}",
-    "{kind: qsgd, bits: 2, levels: interval, norm: l2}",
-    "{kind: qsgd, bits: 4, levels: interval}",
-    "{kind: qsgd, bits: 16, levels: interval}",
-    "{kind: qsgd, bits: 4, levels: exponential}",
-    "{kind: qsgd, bits: 8, levels: exponential, norm: l2}",
-    "{kind: qsgd, bits: 2, levels: optimal}",
-    "{kind: qsgd, bits: 4, levels: optimal}",
-    "{kind: qsgd, bits: 8, levels: optimal}",
-    "sign",
-    "{kind: sign, bucket: 128}",
-    "{kind: sign, bucket: 512, majority: true}",
-    "{kind: topk, density: 0.02}",
-    "{kind: topk, density: 0.4, bucket: 64}",
-    "dynamic8",
-    "{kind: dynamic8, type: static_tree}",
-    "{kind: dynamic8, type: linear}",
-    "{kind: dynamic8, type: mantissa, bucket: 64}",
-};
-
-/// Kinds: 0 bell-shaped, 1 of mixed magnitude, 2 constant, 3 zero, 4 denormal, 5 near the largest, 6 all
-/// different kinds of values and signed zeros.
-std::vector<float> inputs(std::int64_t n, int kind, std::uint32_t seed = 1) {
-  PhiloxSequence random(seed, RandomUse::dataset, static_cast<std::uint32_t>(kind));
-  std::vector<float> out(static_cast<std::size_t>(n));
-  for (float& x : out) {
-    const float bell = random.uniform() + random.uniform() + random.uniform() - 1.5f;
-    switch (kind) {
-      case 0:
-        x = bell * 0.01f;
-        break;
-      case 1:
-        x = std::ldexp(bell, static_cast<int>(random.below(80)) - 40);
-        break;
-      case 2:
-        x = -0.3f;
-        break;
-      case 3:
-        x = 0.0f;
-        break;
-      case 4:
-        x = std::ldexp(bell, -130);
-        break;
-      case 5:
-        x = std::ldexp(bell, 126);
-        break;
-      default:
-        x = random.below(3) == 0 ? (random.below(2) ? 0.0f : -0.0f)
-                                 : std::ldexp(bell, static_cast<int>(random.below(250)) - 140);
-    }
-  }
-  return out;
-}
-constexpr int kinds = 7;
-
-template <class T>
-bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
 
 struct Encoded {
   Bytes bytes;
@@ -114,12 +42,6 @@ Encoded encode(const Codec& codec, const std::vector<float>& values, const std::
   return out;
 }
 
-std::int64_t bucket_of(const Codec& codec, std::int64_t n) {
-  return codec.bucket(TensorInfo{.name = "t", .shape = {n}, .elements = n});
-}
-
-constexpr std::int64_t lengths[] = {0, 1, 31, 32, 33, 63, 64, 65, 127, 509, 511, 512, 513, 4099, 8191, 8193};
-
 void expect_slow(const std::string& text, const Codec& codec, const std::vector<float>& values,
                  const std::vector<float>& residual, std::int64_t bucket, const slow::Coded& expected) {
   const Encoded got = encode(codec, values, residual, bucket);
@@ -133,8 +55,8 @@ void expect_slow(const std::string& text, const Codec& codec, const std::vector<
 }
 
 TEST(Codec, EveryInstructionSetGivesTheSlowReferencesBytes) {
-  for (const std::string& text : all_specs)
-    for (const std::int64_t n : lengths)
+  for (const std::string& text : all_specs())
+    for (const std::int64_t n : lengths())
       for (int kind = 0; kind < kinds; ++kind)
         for (const bool feedback : {false, true}) {
           const CodecSpec spec = spec_of(text);
@@ -154,10 +76,10 @@ TEST(Codec, TenMillionValues) {
   const std::int64_t n = 10'000'019;  // a prime
   std::vector<float> values = inputs(n, 0), residual = inputs(n, 0, 2);
   for (std::size_t i = 0; i < values.size(); i += 100'003) values[i] = std::ldexp(values[i], 12);
-  for (const char* text :
-       {"fp16", "onebit", "{kind: qsgd, bits: 2}", "{kind: qsgd, bits: 8, norm: l2, bucket: tensor}",
-        "{kind: qsgd, bits: 4, levels: interval}", "{kind: qsgd, bits: 4, levels: exponential}",
-        "{kind: qsgd, bits: 4, levels: optimal}", "sign", "{kind: topk, bucket: tensor}", "dynamic8"}) {
+  std::vector<std::string> texts = all_specs();
+  texts.insert(texts.end(),
+               {"{kind: qsgd, bits: 8, norm: l2, bucket: tensor}", "{kind: topk, bucket: tensor}"});
+  for (const std::string& text : texts) {
     const CodecSpec spec = spec_of(text);
     const std::int64_t bucket = bucket_of(*make_codec(spec), n);
     const slow::Coded expected = slow::encode(spec, values, residual, bucket, context);
@@ -169,7 +91,7 @@ TEST(Codec, TenMillionValues) {
 }
 
 TEST(Codec, PiecesEncodeAsTheWhole) {
-  for (const std::string& text : all_specs) {
+  for (const std::string& text : all_specs()) {
     const auto codec = make_codec(spec_of(text));
     const std::int64_t n = 40000;
     const std::int64_t bucket = bucket_of(*codec, n);
@@ -198,7 +120,7 @@ TEST(Codec, PiecesEncodeAsTheWhole) {
 }
 
 TEST(Codec, DecodedPlusResidualIsTheValue) {
-  for (const std::string& text : all_specs)
+  for (const std::string& text : all_specs())
     for (int kind = 0; kind < 5; ++kind) {
       const auto codec = make_codec(spec_of(text));
       const std::int64_t n = 3001;
@@ -282,10 +204,10 @@ TEST(Codec, MajorityTellsWhatIsNotFinite) {
 
 TEST(Codec, AnyBytesDecode) {
   for (const CpuIsa isa : cpu_isas())
-    for (const std::string& text : all_specs)
+    for (const std::string& text : all_specs())
       for (std::uint32_t seed = 0; seed < 20; ++seed) {
         const auto codec = make_cpu_codec(spec_of(text), isa);
-        const std::int64_t n = lengths[seed % std::size(lengths)];
+        const std::int64_t n = lengths()[seed % lengths().size()];
         const std::int64_t bucket = bucket_of(*codec, n);
         // Exactly sized heap blocks: the sanitizer build sees any access beside them.
         std::vector<float> out(static_cast<std::size_t>(n));
@@ -343,9 +265,13 @@ TEST(Codec, EveryCodeDecodes) {
 
 TEST(Codec, ReduceIsItsPartsInTurn) {
   for (const CpuIsa isa : cpu_isas())
-    for (const std::string& text : all_specs)
+    for (const std::string& text : all_specs())
       for (const std::size_t ranks : {1u, 2u, 3u, 8u, 17u})
-        for (const std::int64_t n : {std::int64_t{1}, std::int64_t{65}, std::int64_t{9001}}) {
+        for (const auto& [n, special] : {std::pair{std::int64_t{1}, 0.0f},
+                                         {65, 0.0f},
+                                         {9001, 0.0f},
+                                         {9001, infinity},
+                                         {513, std::nanf("")}}) {
           const auto codec = make_cpu_codec(spec_of(text), isa);
           const std::int64_t bucket = bucket_of(*codec, n);
           std::vector<Bytes> sent;
@@ -354,19 +280,26 @@ TEST(Codec, ReduceIsItsPartsInTurn) {
           for (std::size_t r = 0; r < ranks; ++r) {
             CodingContext c = context;
             c.rank = static_cast<std::uint32_t>(r);
-            sent.push_back(encode(*codec, inputs(n, 0, 10 + c.rank), {}, bucket, c).bytes);
+            std::vector<float> values = inputs(n, 0, 10 + c.rank);
+            if (special != 0 && r + 1 == ranks) values[70] = special;
+            sent.push_back(encode(*codec, values, {}, bucket, c).bytes);
             codec->decode(sent.back().data(), n, bucket, r > 0, sum.data());
           }
           for (const Bytes& b : sent) contributions.push_back(b.data());
           for (float& x : sum) x *= 1.0f / static_cast<float>(ranks);
           CodingContext round2 = context;
           round2.round = 2;
-          const Encoded expected = encode(*codec, sum, inputs(n, 0, 99), bucket, round2);
-          Bytes out(expected.bytes.size());
-          std::vector<float> residual = inputs(n, 0, 99);
-          EXPECT_TRUE(codec->reduce(contributions, residual.data(), n, 0, bucket, round2, out.data()));
-          EXPECT_TRUE(same_bytes(out, expected.bytes)) << text;
-          EXPECT_TRUE(same_bytes(residual, expected.residual)) << text;
+          for (const bool feedback : {false, true}) {
+            const std::vector<float> before = feedback ? inputs(n, 0, 99) : std::vector<float>();
+            const Encoded expected = encode(*codec, sum, before, bucket, round2);
+            Bytes out(expected.bytes.size());
+            std::vector<float> residual = before;
+            EXPECT_EQ(codec->reduce(contributions, feedback ? residual.data() : nullptr, n, 0, bucket, round2,
+                                    out.data()),
+                      expected.finite);
+            EXPECT_TRUE(same_bytes(out, expected.bytes)) << text;
+            EXPECT_TRUE(same_bytes(residual, expected.residual)) << text;
+          }
         }
 }
 
@@ -483,7 +416,7 @@ TEST(Codec, Sizes) {
 
 TEST(Codec, StripesCoverEveryBucketOnce) {
   for (const int ranks : {1, 2, 3, 5, 7})
-    for (const std::int64_t n : lengths)
+    for (const std::int64_t n : lengths())
       for (const std::size_t tensor : {0u, 1u, 9u}) {
         const std::vector<Stripe> out = stripes(n, 64, ranks, tensor);
         ASSERT_EQ(out.size(), static_cast<std::size_t>(ranks));

@@ -4,74 +4,14 @@
 #include <cstring>
 
 #include "core/config.h"
-#include "core/file.h"
 #include "quant/cpu_codec.h"
+#include "tests/quant/codec_cases.h"
 
 namespace lpsgd {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-
-struct Case {
-  config::Value meta;
-  std::vector<Bytes> blobs;
-
-  std::int64_t integer(const char* key) const { return config::to_integer(*meta.find(key), key); }
-  bool truth(const char* key) const { return config::to_bool(*meta.find(key), key); }
-  CodingContext context() const {
-    const auto word = [&](const char* key) { return static_cast<std::uint32_t>(integer(key)); };
-    return {word("seed"), word("tensor"), word("step"), word("rank"), word("round_")};
-  }
-};
-
-std::vector<float> floats(const Bytes& bytes) {
-  std::vector<float> out(bytes.size() / sizeof(float));
-  if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
-  return out;
-}
-
-Bytes bytes_of(const std::vector<float>& values) {
-  Bytes out(values.size() * sizeof(float));
-  if (!out.empty()) std::memcpy(out.data(), values.data(), out.size());
-  return out;
-}
-
-class Parser {
- public:
-  explicit Parser(std::string data) : data_(std::move(data)) {}
-  std::uint32_t word() {
-    std::uint32_t x = 0;
-    std::memcpy(&x, data_.data() + at_, 4);
-    at_ += 4;
-    return x;
-  }
-  std::string text() {
-    const std::uint32_t size = word();
-    at_ += size;
-    return data_.substr(at_ - size, size);
-  }
-  Bytes blob() {
-    const std::string s = text();
-    Bytes out(s.size());
-    if (!s.empty()) std::memcpy(out.data(), s.data(), s.size());
-    return out;
-  }
-
- private:
-  std::string data_;
-  std::size_t at_ = 0;
-};
-
-std::vector<Case> load_cases() {
-  Parser parser(read_file(LPSGD_GOLDEN));
-  std::vector<Case> cases(parser.word());
-  for (Case& c : cases) {
-    c.meta = config::parse_text(parser.text(), "golden");
-    c.blobs.resize(parser.word());
-    for (Bytes& b : c.blobs) b = parser.blob();
-  }
-  return cases;
-}
+using namespace codec_cases;
+using Case = codec_cases::Golden;
 
 void check_encode(const Case& c, const Codec& codec) {
   const std::vector<float> values = floats(c.blobs[0]);
@@ -114,10 +54,10 @@ void check_reduce(const Case& c, const Codec& codec) {
   EXPECT_TRUE(bytes_of(residual) == c.blobs[2]) << "new residual";
 }
 
-class Golden : public testing::TestWithParam<CpuIsa> {};
+class GoldenVectors : public testing::TestWithParam<CpuIsa> {};
 
-TEST_P(Golden, Cases) {
-  const std::vector<Case> cases = load_cases();
+TEST_P(GoldenVectors, Hold) {
+  const std::vector<Case> cases = golden_cases(LPSGD_GOLDEN);
   ASSERT_GT(cases.size(), 250u);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE("case " + std::to_string(i) + "\n" + config::emit(cases[i].meta));
@@ -130,7 +70,7 @@ TEST_P(Golden, Cases) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Golden, testing::ValuesIn(cpu_isas()),
+INSTANTIATE_TEST_SUITE_P(, GoldenVectors, testing::ValuesIn(cpu_isas()),
                          [](const auto& p) { return std::string(to_text(p.param)); });
 
 }  // namespace

@@ -20,10 +20,12 @@ except ImportError as missing:
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "report"))
+import ablation  # noqa: E402
 import figure  # noqa: E402
 import lpsgd_report  # noqa: E402
 import runs  # noqa: E402
 import table  # noqa: E402
+import trace_picture  # noqa: E402
 
 
 def record(epoch, **changes):
@@ -198,6 +200,24 @@ class Report(unittest.TestCase):
         os.remove(config)
         self.assertIn("config.yaml: cannot be read: No such file", self.refused(folder))
 
+    def test_ablation(self):
+        def coded(epoch, encode, **changes):
+            return record(epoch, train_loss=1.5, seconds={"encode": encode, "decode": 0.25}, **changes)
+
+        folders = [
+            self.run_folder("none", [coded(1, 2.0), coded(2, 1.0)], codec="none"),
+            self.run_folder("far", [coded(1, 1.0, val_top1=10, bytes_sent=500_000, replicas_equal=False)]),
+        ]
+        rows = [ablation.read_row(folder) for folder in folders]
+        lines = ablation.markdown(rows).splitlines()
+        self.assertEqual(lines[2], "| none | none | 52.00 | 1.5000 | 1.00 MB | 7.9x | 1.25 | yes |")
+        self.assertEqual(
+            lines[3], "| far | qsgd 4 bit, bucket 512 | 10.00 | 1.5000 | 500 kB | 15.8x | 1.25 | NO |"
+        )
+        path = self.root / "a.png"
+        ablation.save(rows, path)
+        self.assertGreater(path.stat().st_size, 1000)
+
     def test_needs_something_to_do(self):
         status, _, err = self.report(self.run_folder("a", [record(1)]))
         self.assertEqual(status, 2)
@@ -207,6 +227,52 @@ class Report(unittest.TestCase):
         for count, expected in ((0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"),
                                 (99_960, "100 kB"), (999_499, "999 kB"), (999_501, "1.00 MB"), (5e12, "5.00 TB")):
             self.assertEqual(table.bytes_text(count), expected)
+
+
+class TracePicture(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def trace(self, rank):
+        def span(tid, name, start, end):
+            return {"ph": "X", "cat": "kernel", "name": name, "pid": rank, "tid": tid, "ts": 1e3 * start, "dur": 1e3 * (end - start)}
+
+        events = [{"ph": "M", "name": "thread_name", "pid": rank, "tid": i, "args": {"name": n}}
+                  for i, n in enumerate(["exchange, place 0", "main thread", "communication thread: coding", "steps"])]
+        for step, at in ((7, 0), (8, 100)):
+            events += [span(3, f"ProfilerStep#{step}", at, at + 100), span(1, "forward", at, at + 30),
+                       span(1, "backward", at + 30, at + 80), span(1, "exposed communication", at + 80, at + 95),
+                       span(1, "update", at + 95, at + 100), span(2, "encode fc.weight", at + 40, at + 50),
+                       span(0, "nccl:exchange Kernel: fc.weight", at + 40, at + 95)]
+        with open(os.path.join(self.folder.name, f"rank{rank:04}.json"), "w") as file:
+            json.dump({"distributedInfo": {"rank": rank}, "traceEvents": events}, file)
+
+    def picture(self, *arguments):
+        errors = io.StringIO()
+        out = os.path.join(self.folder.name, "out.png")
+        with contextlib.redirect_stderr(errors), mock.patch.object(sys, "argv", ["x", self.folder.name, "--out", out, *arguments]):
+            return trace_picture.main(), errors.getvalue(), os.path.exists(out)
+
+    def test_rows_and_the_exposed_share(self):
+        self.trace(0)
+        self.trace(1)
+        self.assertEqual(self.picture("--steps", "7,8"), (0, "", True))
+        drawn = trace_picture.draw(trace_picture.read(self.folder.name), [8])
+        self.assertEqual([a.get_title(loc="left") for a in drawn.axes], [f"rank {r}, step 8: 15.0 % exposed" for r in (0, 1)])
+        self.assertEqual([t.get_text() for t in drawn.axes[0].get_yticklabels()], ["main thread", "coding", "exchange, place 0"])
+        bars = [c.get_paths() for c in drawn.axes[0].collections]
+        self.assertEqual(sum(map(len, bars)), 5)  # forward, backward, update, encode, on its way
+
+    def test_what_is_refused(self):
+        self.assertEqual(self.picture()[0], 2)  # no trace there
+        self.trace(0)
+        status, errors, drawn = self.picture("--steps", "9")
+        self.assertEqual((status, errors, drawn), (2, "trace_picture: step 9 is not in the trace of rank 0; there: 7 to 8\n", False))
+        self.assertEqual(self.picture("--ranks", "5")[0], 2)
+        with open(os.path.join(self.folder.name, "rank0000.json"), "w") as file:
+            file.write("{")
+        self.assertEqual(self.picture()[0], 2)
 
 
 if __name__ == "__main__":

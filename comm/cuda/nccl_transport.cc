@@ -1,0 +1,262 @@
+#include "comm/nccl_transport.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/backoff.h"
+#include "core/cuda/check.h"
+#include "core/error.h"
+
+namespace lpsgd {
+namespace {
+
+/// What tells two GPUs apart, as NCCL sees it: the host, and the device's place on it.
+std::string identity(Device device) {
+  char bus[64] = "";
+  check(cudaDeviceGetPCIBusId(bus, sizeof bus, device.index));
+  const char* host_id = std::getenv("NCCL_HOSTID");
+  char host[256] = "";
+  if (host_id == nullptr) ::gethostname(host, sizeof host - 1);
+  return std::string(host_id != nullptr ? host_id : host) + " " + bus;
+}
+
+class NcclTransport final : public Transport {
+ public:
+  NcclTransport(Transport& inner, Device device)
+      : inner_(inner),
+        device_(device),
+        stream_(device, StreamPriority::high),
+        exceptions_(std::uncaught_exceptions()) {
+    const ScopedDevice current(device);
+    require_own_gpus();
+    ncclUniqueId id{};
+    std::string failure;
+    if (rank() == 0) {
+      const ncclResult_t result = ncclGetUniqueId(&id);
+      if (result != ncclSuccess) failure = text_of(result);
+    }
+    const std::vector<std::string> failures = inner_.all_gather_text(failure);
+    if (!failures[0].empty()) throw CommError("NCCL: no unique id: " + failures[0]);
+    inner_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    // Calls do not block, so that a rank that cannot connect is heard of instead of waited for.
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    try {
+      const std::lock_guard lock(mutex_);
+      settle(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "ncclCommInitRankConfig");
+    } catch (...) {
+      break_off();
+      throw;
+    }
+    watch_ = std::thread([this] { watch(); });
+  }
+
+  ~NcclTransport() override {
+    {
+      const std::lock_guard lock(watch_mutex_);
+      ends_ = true;
+      watch_wake_.notify_all();
+    }
+    if (watch_.joinable()) watch_.join();
+    try {
+      const ScopedDevice current(device_);
+      if (std::uncaught_exceptions() > exceptions_) break_off();
+      if (!broken_) stream_.synchronize();
+      const std::lock_guard lock(mutex_);
+      if (comm_ == nullptr || broken_) return;
+      settle(ncclCommFinalize(comm_), "ncclCommFinalize");
+      ncclCommDestroy(comm_);
+      comm_ = nullptr;
+    } catch (const std::exception&) {
+      break_off();
+    }
+  }
+  NcclTransport(const NcclTransport&) = delete;
+  NcclTransport& operator=(const NcclTransport&) = delete;
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  const char* name() const override { return "nccl"; }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  bool takes_device_memory() const override { return true; }
+  bool ordered() const override { return true; }
+  StreamView stream() const override { return stream_; }
+
+  void begin_group() override {
+    require(!grouping_, "a group of messages within another");
+    grouping_ = true;
+    group_.clear();
+  }
+  void end_group() override {
+    require(grouping_, "a group of messages that was not begun");
+    grouping_ = false;
+    if (group_.empty()) return;
+    run("ncclGroupEnd", [&] {
+      ncclResult_t result = ncclGroupStart();
+      for (const Message& m : group_) {
+        if (result != ncclSuccess) break;
+        result = m.sends ? ncclSend(m.bytes, m.size, ncclUint8, m.peer, comm_, stream_.view().handle())
+                         : ncclRecv(m.bytes, m.size, ncclUint8, m.peer, comm_, stream_.view().handle());
+        if (result == ncclInProgress) result = ncclSuccess;
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return result == ncclSuccess ? ended : result;
+    });
+  }
+
+  Request isend(std::span<const std::byte> bytes, int to, int) override {
+    require(grouping_, "NCCL's messages come in groups");
+    bytes_sent_ += bytes.size();
+    group_.push_back({true, to, const_cast<std::byte*>(bytes.data()), bytes.size()});  // only read
+    return 0;
+  }
+  Request irecv(std::span<std::byte> bytes, int from, int) override {
+    require(grouping_, "NCCL's messages come in groups");
+    group_.push_back({false, from, bytes.data(), bytes.size()});
+    return 0;
+  }
+  Request iallreduce(std::span<float> values) override {
+    bytes_sent_ += ring_share(values.size_bytes());
+    run("ncclAllReduce", [&] {
+      return ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, comm_,
+                           stream_.view().handle());
+    });
+    return 0;
+  }
+  bool test(Request) override { return true; }
+
+  void barrier() override { inner_.barrier(); }
+  void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    inner_.all_gather(mine, all);
+  }
+  using Transport::all_gather;
+  void abort(int status) noexcept override { inner_.abort(status); }
+  void cancel() noexcept override {
+    break_off();
+    inner_.cancel();
+  }
+
+ private:
+  struct Message {
+    bool sends;
+    int peer;
+    std::byte* bytes;
+    std::size_t size;
+  };
+
+  void require_own_gpus() {
+    const std::vector<std::string> all = inner_.all_gather_text(identity(device_));
+    for (std::size_t a = 0; a < all.size(); ++a)
+      for (std::size_t b = 0; b < a; ++b)
+        if (all[a] == all[b])
+          throw DeviceError(fmt::format(
+              "transport nccl: ranks {} and {} share one GPU ({}); NCCL needs one for each rank. Start as "
+              "many "
+              "ranks as there are GPUs, use transport mpi, or set NCCL_HOSTID differently on each rank",
+              b, a, all[a]));
+  }
+
+  std::string text_of(ncclResult_t result) const {
+    const char* more = ncclGetLastError(comm_);
+    return fmt::format("{}{}{}", ncclGetErrorString(result), more != nullptr && *more != 0 ? ": " : "",
+                       more != nullptr ? more : "");
+  }
+
+  /// Queues what `call` queues, and waits until NCCL has taken it up.
+  template <class Call>
+  void run(const char* name, Call call) {
+    const ScopedDevice current(device_);
+    const std::lock_guard lock(mutex_);
+    if (broken_) throw CommError(failure_.empty() ? "NCCL's communicator was given up" : "NCCL: " + failure_);
+    settle(call(), name);
+  }
+
+  /// With mutex_ held. Connecting takes its time at a rank's first message to another.
+  void settle(ncclResult_t result, const char* call) {
+    for (Backoff backoff; result == ncclInProgress; backoff.pause()) {
+      ncclResult_t state = ncclSuccess;
+      result = ncclCommGetAsyncError(comm_, &state);
+      if (result == ncclSuccess) result = state;
+    }
+    if (result != ncclSuccess) throw CommError(fmt::format("NCCL: {}: {}", call, text_of(result)));
+  }
+
+  /// Looks after the work in flight: an error there would leave the stream waiting for ever.
+  void watch() {
+    for (;;) {
+      {
+        std::unique_lock lock(watch_mutex_);
+        watch_wake_.wait_for(lock, std::chrono::milliseconds(500), [&] { return ends_; });
+        if (ends_) return;
+      }
+      const std::unique_lock lock(mutex_, std::try_to_lock);
+      if (!lock.owns_lock()) continue;  // a call is on its way, and sees for itself
+      if (broken_) return;
+      ncclResult_t state = ncclSuccess;
+      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+      if (asked != ncclSuccess) state = asked;
+      if (state == ncclSuccess || state == ncclInProgress) continue;
+      failure_ = text_of(state);
+      broken_ = true;
+      ncclCommAbort(comm_);
+      comm_ = nullptr;
+      return;
+    }
+  }
+
+  void break_off() noexcept {
+    const std::lock_guard lock(mutex_);
+    broken_ = true;
+    if (comm_ != nullptr) ncclCommAbort(comm_);
+    comm_ = nullptr;
+  }
+
+  Transport& inner_;
+  const Device device_;
+  const Stream stream_;
+  const int exceptions_;
+  bool grouping_ = false;
+  std::vector<Message> group_;
+
+  std::mutex mutex_;  // guards what follows; held during calls
+  ncclComm_t comm_ = nullptr;
+  std::atomic<bool> broken_{false};
+  std::string failure_;
+
+  std::mutex watch_mutex_;
+  std::condition_variable watch_wake_;
+  bool ends_ = false;
+  std::thread watch_;
+};
+
+}  // namespace
+
+std::string nccl_missing() {
+  return "";
+}
+
+std::string nccl_version() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "";
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::unique_ptr<Transport> make_nccl_transport(Transport& inner, Device device) {
+  if (!device.is_cuda()) throw DeviceError("transport nccl: needs a CUDA device on every rank");
+  return std::make_unique<NcclTransport>(inner, device);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,180 @@
+#include "comm/device_coder.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/clock.h"
+#include "core/error.h"
+
+namespace lpsgd {
+
+using Queue = CodingDevice::Queue;
+
+DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
+                         std::unique_ptr<CodingDevice> owned, CodingDevice& device,
+                         std::span<const std::size_t> order, std::span<const Unit> plan)
+    : shared_(shared),
+      owned_(std::move(owned)),
+      device_(device),
+      collective_(options.collective),
+      staged_(!options.device_pointers.value_or(shared.transport.takes_device_memory())),
+      kept_(shared.tensors.size()),
+      submitted_(order.size()) {
+  const std::size_t tensors = kept_.size();
+  flags_ = allocate<std::uint32_t>(2 * tensors);
+  for (SeenFlags& seen : seen_) {
+    seen.values = reinterpret_cast<std::uint32_t*>(device_.host_memory(8 * tensors + 1));
+    seen.there = device_.make_event(false);
+  }
+  if (shared.measure_error) errors_ = allocate<double>(2 * tensors);
+  for (std::size_t t = 0; t < tensors; ++t) {
+    const ExchangeTensor& tensor = shared.tensors[t];
+    DeviceTensor& kept = kept_[t];
+    kept.residual1 = allocate<float>(tensor.residual1);
+    kept.residual2 = allocate<float>(tensor.residual2);
+    if (tensor.permuted) kept.staging = allocate<float>(static_cast<std::size_t>(tensor.info.elements));
+    kept.own_flag = flags_ + t;
+    kept.mean_flag = flags_ + tensors + t;
+    if (errors_ != nullptr) kept.error = errors_ + 2 * t;
+  }
+  for (const Unit& unit : plan)
+    if (EventPtr& event = submitted_[unit.ready_after - 1]; !event) event = device_.make_event(false);
+  origin_ = device_.make_event(true);
+  device_.record(*origin_, Queue::compute);
+  device_.synchronize(*origin_);
+  origin_time_ = now_seconds();
+}
+
+DeviceCoder::~DeviceCoder() = default;
+
+void DeviceCoder::begin_step() {
+  for (std::size_t t = 0; t < kept_.size(); ++t) {
+    kept_[t].staged = false;
+    kept_[t].undecoded = shared_.tensors[t].info.elements;
+  }
+  StepTimes& step = steps_.emplace_back();
+  for (EventPtr* event : {&step.opened, &step.waiting, &step.joined, &step.end}) *event = take_timed();
+  device_.record(*step.opened, Queue::compute);
+}
+
+void DeviceCoder::end_step(double) {
+  std::swap(seen_[0], seen_[1]);
+  SeenFlags& seen = seen_[1];
+  const std::size_t bytes = 2 * kept_.size() * sizeof(std::uint32_t);
+  if (bytes > 0) {
+    device_.copy(seen.values, flags_, bytes, Queue::codec);
+    device_.zero(flags_, bytes, Queue::codec);
+  }
+  seen.step = shared_.step;
+  device_.record(*seen.there, Queue::codec);
+  device_.record(*steps_.back().end, Queue::codec);
+}
+
+// The host is never more than two steps ahead of what it has collected.
+Coder::Times DeviceCoder::collect(bool all) {
+  Times times;
+  while (!steps_.empty()) {
+    StepTimes& step = steps_.front();
+    if (all || steps_.size() >= 2)
+      device_.synchronize(*step.joined);
+    else if (!device_.done(*step.joined))
+      break;
+    count(step, times);
+    steps_.pop_front();
+  }
+  return times;
+}
+
+void DeviceCoder::count(StepTimes& step, Times& times) {
+  const double opened = origin_time_ + device_.seconds(*origin_, *step.opened);
+  const auto at = [&](const EventPtr& event) { return opened + device_.seconds(*step.opened, *event); };
+  times.exposed += device_.seconds(*step.waiting, *step.joined);
+  shared_.clock.exposed_from = at(step.waiting);
+  if (!step.spans.empty()) times.busy += device_.seconds(*step.spans.front().begin, *step.end);
+  for (Span& span : step.spans) {
+    const double begin = at(span.begin), end = at(span.end);
+    shared_.clock.add(span.work, span.values, span.ranks, begin, end);
+    if (shared_.trace) shared_.trace->coded(span.unit, span.work, begin, end);
+    timed_.push_back(std::move(span.begin));
+    timed_.push_back(std::move(span.end));
+  }
+  // Times are counted from the newest step: an event's clock loses precision over hours.
+  timed_.push_back(std::exchange(origin_, std::move(step.opened)));
+  origin_time_ = opened;
+  for (EventPtr* event : {&step.waiting, &step.joined, &step.end}) timed_.push_back(std::move(*event));
+}
+
+std::int64_t DeviceCoder::see_finite(bool before) {
+  const SeenFlags& seen = seen_[before ? 0 : 1];
+  if (seen.step < 0) return -1;
+  device_.synchronize(*seen.there);
+  const std::size_t tensors = kept_.size();
+  for (std::size_t t = 0; t < tensors; ++t) {
+    ExchangeTensor& tensor = shared_.tensors[t];
+    tensor.own_finite = seen.values[t] == 0;
+    tensor.mean_finite = seen.values[tensors + t] == 0 && (!untouched(t) || tensor.own_finite);
+  }
+  return seen.step;
+}
+
+void DeviceCoder::take_errors(std::span<CodingError> sums) {
+  std::vector<double> squares(2 * kept_.size());
+  fetch(squares.data(), errors_, squares.size() * sizeof(double));
+  device_.zero(errors_, squares.size() * sizeof(double), Queue::codec);
+  for (std::size_t t = 0; t < kept_.size(); ++t) {
+    const double lost = squares[2 * t + 1];
+    sums[t].add({squares[2 * t], lost, shared_.tensors[t].residual1 > 0 ? lost : 0.0});
+  }
+}
+
+void DeviceCoder::gradients_of(const Unit& unit) {
+  device_.wait(Queue::codec, *submitted_[unit.ready_after - 1]);
+  transpositions_.clear();
+  for (const Segment& s : unit.segments)
+    if (shared_.tensors[s.tensor].permuted && !std::exchange(kept_[s.tensor].staged, true))
+      transpositions_.push_back(to_codec(s.tensor));
+  if (!transpositions_.empty()) device_.transpose(transpositions_);
+}
+
+void DeviceCoder::decoded(std::span<const Segment> segments) {
+  transpositions_.clear();
+  for (const Segment& s : segments) {
+    kept_[s.tensor].undecoded -= s.n;
+    if (shared_.tensors[s.tensor].permuted && kept_[s.tensor].undecoded == 0)
+      transpositions_.push_back(to_memory(s.tensor));
+  }
+  if (!transpositions_.empty()) device_.transpose(transpositions_);
+}
+
+std::unique_ptr<UnitCoder> DeviceCoder::make_unit_coder(std::span<const NumberedUnit> units) {
+  return make_device_unit_coder(*this, units);
+}
+
+std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions& options,
+                                  std::span<const std::size_t> order, std::span<const Unit> plan) {
+  const Transport& transport = shared.transport;
+  if (options.coding_device == nullptr && !options.device.is_cuda()) {
+    if (transport.ordered())
+      throw ConfigError(std::string("exchange.transport: ") + transport.name() +
+                        " moves device memory alone, but gradients are on the CPU; use mpi");
+    return make_cpu_coder(shared);
+  }
+  if (options.device_pointers == true && !transport.takes_device_memory())
+    throw ConfigError(std::string("exchange.device_pointers: the transport ") + transport.name() +
+                      " does not take device memory; allowed: auto, false");
+  if (options.device_pointers == false && transport.ordered())
+    throw ConfigError(std::string("exchange.device_pointers: the transport ") + transport.name() +
+                      " takes device memory alone; allowed: auto, true");
+  std::unique_ptr<CodingDevice> owned;
+  if (options.coding_device == nullptr) {
+#if LPSGD_HAVE_CUDA
+    owned = make_cuda_coding_device(options.device, options.compute, transport.stream());
+#else
+    throw DeviceError("this build has no CUDA backend");
+#endif
+  }
+  CodingDevice& device = owned ? *owned : *options.coding_device;
+  return std::make_unique<DeviceCoder>(shared, options, std::move(owned), device, order, plan);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,122 @@
+// How kernels read and write activations: values of float32 or bfloat16, four at a time where that is
+// aligned.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "core/data_type.h"
+#include "nn/cuda/kernels.h"
+
+namespace lpsgd::cuda {
+
+__device__ __forceinline__ float as_float(float x) {
+  return x;
+}
+__device__ __forceinline__ float as_float(Bf16 x) {
+  return widen(x);
+}
+template <class T>
+__device__ __forceinline__ T from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ Bf16 from_float<Bf16>(float x) {
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+}
+/// What is left of x once it is stored as T.
+template <class T>
+__device__ __forceinline__ float rounded(float x) {
+  return as_float(from_float<T>(x));
+}
+
+/// V values from p: 1, or 4 from an address that is a multiple of their size.
+template <int V>
+__device__ __forceinline__ void load(const float* p, float* v) {
+  if constexpr (V == 4) {
+    const float4 x = *reinterpret_cast<const float4*>(p);
+    v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+  } else {
+    v[0] = *p;
+  }
+}
+template <int V>
+__device__ __forceinline__ void load(const Bf16* p, float* v) {
+  if constexpr (V == 4) {
+    const uint2 x = *reinterpret_cast<const uint2*>(p);
+    v[0] = __uint_as_float(x.x << 16), v[1] = __uint_as_float(x.x & 0xffff0000u);
+    v[2] = __uint_as_float(x.y << 16), v[3] = __uint_as_float(x.y & 0xffff0000u);
+  } else {
+    v[0] = as_float(*p);
+  }
+}
+template <int V>
+__device__ __forceinline__ void store(float* p, const float* v) {
+  if constexpr (V == 4)
+    *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+  else
+    *p = v[0];
+}
+template <int V>
+__device__ __forceinline__ void store(Bf16* p, const float* v) {
+  if constexpr (V == 4) {
+    const auto pair = [](float low, float high) {
+      return static_cast<std::uint32_t>(from_float<Bf16>(low).bits) |
+             static_cast<std::uint32_t>(from_float<Bf16>(high).bits) << 16;
+    };
+    *reinterpret_cast<uint2*>(p) = make_uint2(pair(v[0], v[1]), pair(v[2], v[3]));
+  } else {
+    *p = from_float<Bf16>(v[0]);
+  }
+}
+
+/// The sum of V values of each term at place i, term by term.
+template <int V, class T>
+__device__ __forceinline__ void load_sum(const Terms& terms, std::int64_t i, float* v) {
+  load<V>(static_cast<const T*>(terms.at[0]) + i, v);
+  for (int t = 1; t < terms.count; ++t) {
+    float more[V];
+    load<V>(static_cast<const T*>(terms.at[t]) + i, more);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] += more[k];
+  }
+}
+
+__device__ __forceinline__ std::int64_t thread_number() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ __forceinline__ std::int64_t thread_count() {
+  return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+}
+
+/// Calls body.operator()<V>(i) for all of 0..n, in runs of 4 and the rest by 1, over the grid's threads.
+template <class Body>
+__device__ __forceinline__ void over_values(std::int64_t n, const Body& body) {
+  const std::int64_t packs = n / 4;
+  for (std::int64_t i = thread_number(); i < packs; i += thread_count()) body.template operator()<4>(4 * i);
+  const std::int64_t rest = 4 * packs + thread_number();
+  if (rest < n) body.template operator()<1>(rest);
+}
+
+constexpr int block_threads = 256;
+
+/// Blocks for n threads' worth of work, at most `most`: kernels loop over what is left.
+inline unsigned blocks_for(std::int64_t n, std::int64_t most = 8192) {
+  const std::int64_t blocks = (n + block_threads - 1) / block_threads;
+  return static_cast<unsigned>(blocks < 1 ? 1 : (blocks < most ? blocks : most));
+}
+
+/// Calls body(T{}) with the type that values of `type` are read as, and says what the launch said.
+template <class Body>
+cudaError_t with_type(DataType type, const Body& body) {
+  if (type == DataType::f32)
+    body(float{});
+  else
+    body(Bf16{});
+  return cudaGetLastError();
+}
+
+}  // namespace lpsgd::cuda

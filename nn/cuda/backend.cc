@@ -1,0 +1,116 @@
+// The CUDA backend: cuDNN for convolutions, cuBLASLt for products, kernels of our own for the rest.
+// Everything is queued on one stream; no pass allocates, and none waits for the device.
+#include "nn/cuda/backend.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+#include "nn/cuda/context.h"
+#include "nn/cuda/feed.h"
+#include "nn/cuda/recording.h"
+
+namespace lpsgd {
+namespace cuda {
+namespace {
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(Device device, Compute compute, bool deterministic)
+      : context_(device, compute, deterministic), inputs_(context_) {}
+
+  const char* name() const override { return "cuda"; }
+  StreamView stream() const override { return context_.stream; }
+  void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
+  void parameters(std::span<const float> arena) override { context_.parameters(arena); }
+  void seal() override { context_.stream.synchronize(); }
+  void enter() override { set_device(context_.device.index); }
+
+  void upload(void* to, DataType type, std::span<const float> from) override {
+    inputs_.upload(to, type, from);
+  }
+  void download(std::span<float> to, DataType type, const void* from) override {
+    if (type != DataType::f32) {
+      const DeviceBuffer<float> wide(context_.device, to.size());
+      check(launch_convert(from, type, const_cast<float*>(wide.data()), DataType::f32,
+                           static_cast<std::int64_t>(to.size()), context_.handle()));
+      copy_values(to, wide.view(), context_.stream);
+      context_.stream.synchronize();
+      return;
+    }
+    copy_bytes(to.data(), from, to.size_bytes(), context_.stream);
+    context_.stream.synchronize();
+  }
+  void begin(const Pass& pass, std::span<const std::int32_t> labels) override {
+    feed_->upload(pass, labels);
+    context_.refresh();
+  }
+  void run(Part part, const std::function<void()>& work) override {
+    recordings_[static_cast<std::size_t>(part)].run(context_.stream, work);
+  }
+
+  std::unique_ptr<Op> conv(const Binding& b, const ConvDesc& desc) override {
+    return make_conv(context_, b, desc);
+  }
+  std::unique_ptr<Op> dense(const Binding& b) override { return make_dense(context_, b); }
+  std::unique_ptr<Op> batch_norm(const Binding& b, const BatchNormDesc& desc) override {
+    return make_batch_norm(context_, b, desc);
+  }
+  std::unique_ptr<Op> activation(const Binding& b, Activation kind) override {
+    return make_activation(context_, b, kind);
+  }
+  std::unique_ptr<Op> add(const Binding& b) override { return make_add(context_, b); }
+  std::unique_ptr<Op> concat(const Binding& b) override { return make_concat(context_, b); }
+  std::unique_ptr<Op> dropout(const Binding& b, double probability) override {
+    return make_dropout(context_, b, probability);
+  }
+  std::unique_ptr<Op> lrn(const Binding& b, const LrnDesc& desc) override {
+    return make_lrn(context_, b, desc);
+  }
+  std::unique_ptr<Op> lstm(const Binding& b, const LstmDesc& desc) override {
+    return make_lstm(context_, b, desc);
+  }
+  std::unique_ptr<Op> embedding(const Binding& b) override { return make_embedding(context_, b); }
+  std::unique_ptr<Op> pool(const Binding& b, const PoolDesc& desc) override {
+    return make_pool(context_, b, desc);
+  }
+  std::unique_ptr<Op> channels_first(const Binding& b) override { return make_channels_first(context_, b); }
+  std::unique_ptr<Op> sum(DataType type, void* into, std::vector<const void*> terms, const void* mask,
+                          std::int64_t elements) override {
+    return make_sum(context_, type, into, terms, mask, elements);
+  }
+  std::unique_ptr<LossOp> softmax_cross_entropy(DataType type, const void* logits, void* gradient,
+                                                std::int64_t batch, std::int64_t frames,
+                                                std::int64_t classes) override {
+    feed_.emplace(context_, batch, frames, classes);
+    return make_loss(context_, type, logits, gradient, batch, frames, classes);
+  }
+
+ private:
+  Context context_;
+  InputFeed inputs_;
+  std::optional<PassFeed> feed_;
+  std::array<Recording, static_cast<std::size_t>(Part::count)> recordings_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<Backend> make_cuda_backend(Device device, Compute compute, bool deterministic) {
+  const ScopedDevice scope(device);
+  return std::make_unique<cuda::CudaBackend>(device, compute, deterministic);
+}
+
+std::string cudnn_version() {
+  const std::size_t v = cudnnGetVersion();
+  return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+}
+
+std::string cublas_version() {
+  const std::size_t v = cublasLtGetVersion();
+  return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,63 @@
+// Batch normalisation: the kernels of batch_norm.cu with their memory.
+#include "nn/cuda/context.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+class BatchNormOp final : public Op {
+ public:
+  BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc) : context_(context), b_(b) {
+    const std::int64_t channels = b.shape.back();
+    cut_ = cut_rows(b.elements() / channels, channels);
+    state_.weight = b.parameters[0].value;
+    state_.bias = b.parameters[1].value;
+    state_.weight_gradient = b.parameters[0].gradient;
+    state_.bias_gradient = b.parameters[1].gradient;
+    state_.running_mean = b.buffers[0];
+    state_.running_variance = b.buffers[1];
+    for (float** array : {&state_.mean, &state_.scale, &state_.gradient_mean, &state_.slope})
+      *array = context.array<float>(channels);
+    state_.inverse = context.array<double>(channels);
+    state_.partials = static_cast<double2*>(
+        context.partials(static_cast<std::int64_t>(sizeof(double2)) * cut_.parts * cut_.channels));
+    state_.finished = context.counters(cut_.tiles);
+    state_.eps = desc.eps;
+    state_.momentum = desc.momentum;
+    if (!b.training) return;
+    gradient_.gradients = terms_of(b.output_gradients);
+    gradient_.x = b.inputs[0].value;
+    gradient_.y = b.output;
+    gradient_.masked = b.masked;
+    gradient_.relu = b.relu;
+    gradient_.dx = b.inputs[0].gradient;
+  }
+
+  void forward(const Pass& pass) override {
+    const void* x = b_.inputs[0].value;
+    if (pass.training)
+      check(launch_norm_statistics(b_.type, x, cut_, state_, context_.handle()));
+    else
+      check(launch_norm_constants(cut_, state_, context_.handle()));
+    check(launch_normalize(b_.type, x, b_.residual, b_.output, b_.relu, cut_, state_, context_.handle()));
+  }
+
+  void backward() override {
+    check(launch_norm_gradient_sums(b_.type, gradient_, cut_, state_, context_.handle()));
+    if (gradient_.dx) check(launch_norm_gradient(b_.type, gradient_, cut_, state_, context_.handle()));
+  }
+
+ private:
+  Context& context_;
+  Binding b_;
+  Cut cut_;
+  NormState state_;
+  NormGradient gradient_;
+};
+
+}  // namespace
+
+std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc) {
+  return std::make_unique<BatchNormOp>(context, binding, desc);
+}
+
+}  // namespace lpsgd::cuda

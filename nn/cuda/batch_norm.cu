@@ -1,0 +1,368 @@
+// Batch normalisation over NHWC with the sum and the ReLU that follow it, as nn/cpu/batch_norm.cc has it.
+//
+// Statistics and gradient sums are reductions over rows for each channel: a block's threads walk down their
+// rows eight at a time, with the moments of each eight taken around their own mean (Chan, Golub and LeVeque
+// 1979), so that a mean far from zero costs no precision. Blocks leave their parts in memory, and the last
+// block of a group of channels joins them, in the order of parts.
+#include "nn/cuda/access_device.h"
+#include "nn/maths_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+constexpr int unrolled = 8;
+
+__device__ __forceinline__ std::int64_t smaller(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+
+/// This thread's place: its first channel and its rows.
+struct Place {
+  int channel, me;  // `me` numbers the block's threads, rows of them first
+  std::int64_t begin, end;
+  bool active;
+  __device__ explicit Place(const Cut& cut, int pack)
+      : channel((static_cast<int>(blockIdx.x) * cut.tx + static_cast<int>(threadIdx.x)) * pack),
+        me(static_cast<int>(threadIdx.y) * cut.tx + static_cast<int>(threadIdx.x)),
+        begin(static_cast<std::int64_t>(blockIdx.y) * cut.rows_each),
+        end(smaller(begin + cut.rows_each, cut.rows)),
+        active(channel < cut.channels) {}
+};
+
+/// The sums over the block's rows of threads of each v[k], on all of them. All threads call it.
+template <int V>
+__device__ void sum_over_rows(double* v, const Cut& cut, double* shared, int me) {
+  __syncthreads();
+  for (int k = 0; k < V; ++k) shared[me * V + k] = v[k];
+  for (int half = cut.ty / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.y) < half)
+      for (int k = 0; k < V; ++k) shared[me * V + k] += shared[(me + half * cut.tx) * V + k];
+  }
+  __syncthreads();
+  for (int k = 0; k < V; ++k) v[k] = shared[static_cast<int>(threadIdx.x) * V + k];
+}
+
+/// Whether this block is the last of its group of channels to come here; the others' writes are then seen.
+__device__ bool is_last(unsigned* finished) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0) {
+    last = atomicAdd(&finished[blockIdx.x], 1u) == gridDim.y - 1;
+    if (last) finished[blockIdx.x] = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+// ---- forward
+
+__device__ void set_constants(const NormState& s, int c, double mean, double variance) {
+  const double inverse = 1 / sqrt(variance + s.eps);
+  s.inverse[c] = inverse;
+  s.mean[c] = static_cast<float>(mean);
+  s.scale[c] = static_cast<float>(static_cast<double>(s.weight[c]) * inverse);
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, Cut cut, NormState s) {
+  __shared__ double shared[block_threads * V];
+  const Place place(cut, V);
+  double mean[V] = {}, m2[V] = {}, count = 0;
+  if (place.active) {
+    for (std::int64_t r = place.begin + threadIdx.y; r < place.end; r += unrolled * cut.ty) {
+      float v[unrolled][V], few_mean[V] = {}, few_m2[V] = {};
+      int n = 0;
+#pragma unroll
+      for (int u = 0; u < unrolled; ++u) {
+        if (r + u * cut.ty < place.end) {
+          load<V>(x + (r + u * cut.ty) * cut.channels + place.channel, v[u]);
+          ++n;
+#pragma unroll
+          for (int k = 0; k < V; ++k) few_mean[k] += v[u][k];
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < V; ++k) few_mean[k] /= static_cast<float>(n);
+#pragma unroll
+      for (int u = 0; u < unrolled; ++u) {
+        if (u < n) {
+#pragma unroll
+          for (int k = 0; k < V; ++k) {
+            const float d = v[u][k] - few_mean[k];
+            few_m2[k] += d * d;
+          }
+        }
+      }
+      const double share = n / (count + n);
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const double delta = static_cast<double>(few_mean[k]) - mean[k];
+        mean[k] += delta * share;
+        m2[k] += static_cast<double>(few_m2[k]) + delta * delta * count * share;
+      }
+      count += n;
+    }
+  }
+  // The block's mean, then its squares around that.
+  const double here = static_cast<double>(place.end - place.begin);
+  double block_mean[V];
+  for (int k = 0; k < V; ++k) block_mean[k] = count * mean[k] / here;
+  sum_over_rows<V>(block_mean, cut, shared, place.me);
+  for (int k = 0; k < V; ++k) m2[k] += count * (mean[k] - block_mean[k]) * (mean[k] - block_mean[k]);
+  sum_over_rows<V>(m2, cut, shared, place.me);
+  if (threadIdx.y == 0 && place.active)
+    for (int k = 0; k < V; ++k)
+      s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + place.channel + k] =
+          make_double2(block_mean[k], m2[k]);
+  if (!is_last(s.finished)) return;
+
+  // Each row of threads takes every ty-th part.
+  const double rows = static_cast<double>(cut.rows);
+  const auto rows_of = [&](int p) {
+    const std::int64_t first = static_cast<std::int64_t>(p) * cut.rows_each;
+    return static_cast<double>(smaller(cut.rows_each, cut.rows - first));
+  };
+  double all_mean[V] = {}, all_m2[V] = {};
+  if (place.active)
+    for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty)
+      for (int k = 0; k < V; ++k)
+        all_mean[k] +=
+            rows_of(p) * s.partials[static_cast<std::int64_t>(p) * cut.channels + place.channel + k].x / rows;
+  sum_over_rows<V>(all_mean, cut, shared, place.me);
+  if (place.active) {
+    for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
+      for (int k = 0; k < V; ++k) {
+        const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + place.channel + k];
+        all_m2[k] += part.y + rows_of(p) * (part.x - all_mean[k]) * (part.x - all_mean[k]);
+      }
+    }
+  }
+  sum_over_rows<V>(all_m2, cut, shared, place.me);
+  if (threadIdx.y != 0 || !place.active) return;
+  const double unbiased = cut.rows > 1 ? rows / (rows - 1) : 1.0, m = s.momentum;
+  for (int k = 0; k < V; ++k) {
+    const int c = place.channel + k;
+    const double variance = all_m2[k] / rows;
+    s.running_mean[c] =
+        static_cast<float>((1 - m) * static_cast<double>(s.running_mean[c]) + m * all_mean[k]);
+    s.running_variance[c] =
+        static_cast<float>((1 - m) * static_cast<double>(s.running_variance[c]) + m * variance * unbiased);
+    set_constants(s, c, all_mean[k], variance);
+  }
+}
+
+__global__ void constants_kernel(int channels, NormState s) {
+  for (std::int64_t i = thread_number(); i < channels; i += thread_count()) {
+    const int c = static_cast<int>(i);
+    set_constants(s, c, static_cast<double>(s.running_mean[c]), static_cast<double>(s.running_variance[c]));
+  }
+}
+
+/// A thread's channels' constants: y = (x - mean) * scale + bias.
+template <int V>
+struct Constants {
+  float mean[V], scale[V], bias[V];
+  __device__ Constants(const NormState& s, int channel) {
+    load<V>(s.mean + channel, mean);
+    load<V>(s.scale + channel, scale);
+    load<V>(s.bias + channel, bias);
+  }
+};
+
+template <class T, int V>
+__global__ void __launch_bounds__(block_threads)
+    normalize_kernel(const T* x, const T* residual, T* y, bool relu, Cut cut, NormState s) {
+  const Place place(cut, V);
+  if (!place.active) return;
+  const Constants<V> k(s, place.channel);
+#pragma unroll 4
+  for (std::int64_t r = place.begin + threadIdx.y; r < place.end; r += cut.ty) {
+    const std::int64_t at = r * cut.channels + place.channel;
+    float v[V], more[V];
+    load<V>(x + at, v);
+    if (residual != nullptr) load<V>(residual + at, more);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      v[i] = (v[i] - k.mean[i]) * k.scale[i] + k.bias[i];
+      if (residual != nullptr) v[i] += more[i];
+      if (relu) v[i] = maths::relu(v[i]);
+    }
+    store<V>(y + at, v);
+  }
+}
+
+// ---- backward
+
+template <class T, int V>
+__global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradient g, Cut cut, NormState s) {
+  __shared__ double shared[block_threads * V];
+  const Place place(cut, V);
+  const T* x = static_cast<const T*>(g.x);
+  double sum_g[V] = {}, sum_gx[V] = {};
+  if (place.active) {
+    const Constants<V> k(s, place.channel);
+    for (std::int64_t r = place.begin + threadIdx.y; r < place.end; r += unrolled * cut.ty) {
+      float few_g[V] = {}, few_gx[V] = {};
+#pragma unroll
+      for (int u = 0; u < unrolled; ++u) {
+        if (r + u * cut.ty >= place.end) break;
+        const std::int64_t at = (r + u * cut.ty) * cut.channels + place.channel;
+        float v[V], d[V];
+        load_sum<V, T>(g.gradients, at, v);
+        load<V>(x + at, d);
+        if (g.masked != nullptr) {
+          if (g.relu) {
+            float y[V];
+            load<V>(static_cast<const T*>(g.y) + at, y);
+#pragma unroll
+            for (int i = 0; i < V; ++i) v[i] = maths::where_positive(y[i], v[i]);
+          }
+          store<V>(static_cast<T*>(g.masked) + at, v);
+#pragma unroll
+          for (int i = 0; i < V; ++i) v[i] = rounded<T>(v[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          d[i] -= k.mean[i];
+          if (g.relu && g.masked == nullptr)
+            v[i] = maths::where_positive(d[i] * k.scale[i] + k.bias[i], v[i]);
+          few_g[i] += v[i];
+          few_gx[i] += v[i] * d[i];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        sum_g[i] += static_cast<double>(few_g[i]);
+        sum_gx[i] += static_cast<double>(few_gx[i]);
+      }
+    }
+  }
+  sum_over_rows<V>(sum_g, cut, shared, place.me);
+  sum_over_rows<V>(sum_gx, cut, shared, place.me);
+  if (threadIdx.y == 0 && place.active)
+    for (int i = 0; i < V; ++i)
+      s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + place.channel + i] =
+          make_double2(sum_g[i], sum_gx[i]);
+  if (!is_last(s.finished)) return;
+
+  for (int i = 0; i < V; ++i) sum_g[i] = sum_gx[i] = 0;
+  if (place.active) {
+    for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
+      for (int i = 0; i < V; ++i) {
+        const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + place.channel + i];
+        sum_g[i] += part.x;
+        sum_gx[i] += part.y;
+      }
+    }
+  }
+  sum_over_rows<V>(sum_g, cut, shared, place.me);
+  sum_over_rows<V>(sum_gx, cut, shared, place.me);
+  if (threadIdx.y != 0 || !place.active) return;
+  const double count = static_cast<double>(cut.rows);
+  for (int i = 0; i < V; ++i) {
+    const int c = place.channel + i;
+    const double inverse = s.inverse[c], scale = static_cast<double>(s.weight[c]) * inverse;
+    s.weight_gradient[c] = static_cast<float>(sum_gx[i] * inverse);
+    s.bias_gradient[c] = static_cast<float>(sum_g[i]);
+    s.gradient_mean[c] = static_cast<float>(sum_g[i] / count);
+    s.slope[c] = static_cast<float>(scale * inverse * inverse * sum_gx[i] / count);
+  }
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g, Cut cut, NormState s) {
+  const Place place(cut, V);
+  if (!place.active) return;
+  const T* gradient = static_cast<const T*>(g.masked != nullptr ? g.masked : g.gradients.at[0]);
+  const T* x = static_cast<const T*>(g.x);
+  const bool relu = g.relu && g.masked == nullptr;
+  const Constants<V> k(s, place.channel);
+  float mean[V], slope[V];
+  load<V>(s.gradient_mean + place.channel, mean);
+  load<V>(s.slope + place.channel, slope);
+#pragma unroll 4
+  for (std::int64_t r = place.begin + threadIdx.y; r < place.end; r += cut.ty) {
+    const std::int64_t at = r * cut.channels + place.channel;
+    float v[V], d[V];
+    load<V>(gradient + at, v);
+    load<V>(x + at, d);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      d[i] -= k.mean[i];
+      if (relu) v[i] = maths::where_positive(d[i] * k.scale[i] + k.bias[i], v[i]);
+      v[i] = (v[i] - mean[i]) * k.scale[i] - d[i] * slope[i];
+    }
+    store<V>(static_cast<T*>(g.dx) + at, v);
+  }
+}
+
+/// Calls body(T{}, integral constant V).
+template <class Body>
+cudaError_t launch(DataType type, const Cut& cut, const Body& body) {
+  return with_type(type, [&]<class T>(T) {
+    if (cut.pack == 4)
+      body.template operator()<T, 4>();
+    else
+      body.template operator()<T, 1>();
+  });
+}
+
+dim3 grid(const Cut& cut) {
+  return {static_cast<unsigned>(cut.tiles), static_cast<unsigned>(cut.parts), 1};
+}
+dim3 threads(const Cut& cut) {
+  return {static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty), 1};
+}
+
+/// The same with more, shorter runs of rows: for passes that join nothing.
+Cut finer(Cut cut) {
+  const std::int64_t most = 2048 / cut.tiles, rows_wanted = 4 * cut.ty;
+  std::int64_t parts = (cut.rows + rows_wanted - 1) / rows_wanted;
+  parts = parts < 1 ? 1 : (parts < most ? parts : (most < 1 ? 1 : most));
+  cut.rows_each = (cut.rows + parts - 1) / parts;
+  cut.parts = static_cast<int>((cut.rows + cut.rows_each - 1) / cut.rows_each);
+  return cut;
+}
+
+}  // namespace
+
+cudaError_t launch_norm_statistics(DataType type, const void* x, const Cut& cut, const NormState& state,
+                                   cudaStream_t stream) {
+  return launch(type, cut, [&]<class T, int V>() {
+    statistics_kernel<T, V><<<grid(cut), threads(cut), 0, stream>>>(static_cast<const T*>(x), cut, state);
+  });
+}
+
+cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaStream_t stream) {
+  constants_kernel<<<blocks_for(cut.channels), block_threads, 0, stream>>>(cut.channels, state);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, bool relu,
+                             const Cut& cut, const NormState& state, cudaStream_t stream) {
+  const Cut fine = finer(cut);
+  return launch(type, cut, [&]<class T, int V>() {
+    normalize_kernel<T, V><<<grid(fine), threads(fine), 0, stream>>>(
+        static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), relu, fine, state);
+  });
+}
+
+cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, const Cut& cut,
+                                      const NormState& state, cudaStream_t stream) {
+  return launch(type, cut, [&]<class T, int V>() {
+    gradient_sums_kernel<T, V><<<grid(cut), threads(cut), 0, stream>>>(g, cut, state);
+  });
+}
+
+cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut, const NormState& state,
+                                 cudaStream_t stream) {
+  const Cut fine = finer(cut);
+  return launch(type, cut, [&]<class T, int V>() {
+    gradient_kernel<T, V><<<grid(fine), threads(fine), 0, stream>>>(g, fine, state);
+  });
+}
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,123 @@
+#include "nn/cuda/context.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/error.h"
+
+namespace lpsgd {
+
+void throw_cublas_error(cublasStatus_t status, std::source_location where) {
+  throw DeviceError(fmt::format("cuBLAS: {} ({}) at {}:{}", cublasLtGetStatusString(status),
+                                cublasLtGetStatusName(status), where.file_name(), where.line()),
+                    where);
+}
+
+namespace cuda {
+namespace {
+
+constexpr std::int64_t mib = std::int64_t{1} << 20;
+constexpr std::int64_t memory_alignment = 256, chunk_bytes = 4 * mib;
+constexpr std::int64_t shared_partials = mib, shared_counters = 1 << 14;
+
+/// For libraries' workspace: enough for the fast algorithms, a small part of the device.
+std::int64_t wanted_workspace(Device device) {
+  const auto memory = static_cast<std::int64_t>(cuda_device_info(device.index).memory);
+  return std::clamp(memory / 64, 64 * mib, 1024 * mib);
+}
+
+}  // namespace
+
+Context::Context(Device where, Compute arithmetic, bool fixed)
+    : device(where),
+      compute(arithmetic),
+      deterministic(fixed),
+      type(arithmetic == Compute::bf16 ? DataType::bf16 : DataType::f32),
+      stream(where) {
+  check(cudnnCreate(&cudnn));
+  check(cudnnSetStream(cudnn, handle()));
+  check(cublasLtCreate(&blas));
+  workspace_bytes = wanted_workspace(device);
+  workspace = allocate(workspace_bytes);
+  partials_ = allocate(shared_partials);
+  counters_ = array<unsigned>(shared_counters);
+  bad_token = array<float>(1);
+  const float none = std::numeric_limits<float>::quiet_NaN();
+  copy_bytes(bad_token, &none, sizeof none, stream);
+  stream.synchronize();
+}
+
+Context::~Context() {
+  cudaStreamSynchronize(handle());
+  if (blas) cublasLtDestroy(blas);
+  if (cudnn) cudnnDestroy(cudnn);
+}
+
+void* Context::allocate(std::int64_t bytes) {
+  bytes = (std::max<std::int64_t>(bytes, 1) + memory_alignment - 1) / memory_alignment * memory_alignment;
+  if (bytes > chunk_bytes / 4) return memory_.emplace_back(device, static_cast<std::size_t>(bytes)).data();
+  if (bytes > chunk_left_) {
+    chunk_ = memory_.emplace_back(device, static_cast<std::size_t>(chunk_bytes)).data();
+    chunk_left_ = chunk_bytes;
+  }
+  void* out = chunk_;
+  chunk_ += bytes;
+  chunk_left_ -= bytes;
+  return out;
+}
+
+void* Context::partials(std::int64_t bytes) {
+  return bytes <= shared_partials ? partials_ : allocate(bytes);
+}
+
+unsigned* Context::counters(std::int64_t n) {
+  return n <= shared_counters ? counters_ : array<unsigned>(n);
+}
+
+void Context::parameters(std::span<const float> arena) {
+  parameters_ = arena;
+  if (type == DataType::bf16) low_ = allocate(static_cast<std::int64_t>(arena.size()) * size_of(type));
+}
+
+void Context::refresh() {
+  if (low_ == nullptr) return;
+  check(launch_convert(parameters_.data(), DataType::f32, low_, type,
+                       static_cast<std::int64_t>(parameters_.size()), handle()));
+}
+
+const void* Context::operand(const float* parameter) const {
+  if (low_ == nullptr) return parameter;
+  return static_cast<const std::byte*>(low_) + (parameter - parameters_.data()) * size_of(type);
+}
+
+std::optional<double> Context::measure(const std::function<void()>& run) const {
+  constexpr int rounds = 3, runs = 4;
+  Event begin(device, Event::Timing::on), end(device, Event::Timing::on);
+  double best = std::numeric_limits<double>::infinity();
+  try {
+    run();
+    stream.synchronize();
+    for (int r = 0; r < rounds; ++r) {
+      begin.record(stream);
+      for (int i = 0; i < runs; ++i) run();
+      end.record(stream);
+      end.synchronize();
+      best = std::min(best, seconds_between(begin, end) / runs);
+    }
+  } catch (const DeviceError&) {
+    return std::nullopt;
+  }
+  return best;
+}
+
+Terms terms_of(const std::vector<const void*>& pointers) {
+  require(pointers.size() <= static_cast<std::size_t>(max_terms), "a launch adds up to 64 arrays");
+  Terms out;
+  for (const void* p : pointers) out.at[out.count++] = p;
+  return out;
+}
+
+}  // namespace cuda
+}  // namespace lpsgd

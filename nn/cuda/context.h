@@ -1,0 +1,107 @@
+// What the CUDA backend's operations share: the device, its stream and libraries, memory, what a pass reads,
+// and the plans that were measured.
+#pragma once
+
+#include <cublasLt.h>
+#include <cudnn.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "nn/cuda/check.h"
+#include "nn/cuda/cudnn_graph.h"
+#include "nn/cuda/kernels.h"
+#include "nn/ops.h"
+
+namespace lpsgd::cuda {
+
+/// A convolution's plan, and whether bias and ReLU are in it.
+struct ConvChoice {
+  std::shared_ptr<const ConvPlan> plan;
+  bool fused = false;
+};
+
+struct Context {
+  Context(Device device, Compute compute, bool deterministic);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  Device device;
+  Compute compute;
+  bool deterministic;
+  DataType type;  // of activations and of products' operands
+  Stream stream;
+  cudnnHandle_t cudnn = nullptr;
+  cublasLtHandle_t blas = nullptr;
+
+  /// Zeroed device memory, aligned to 256 bytes, that lives as long as the context. DeviceError.
+  void* allocate(std::int64_t bytes);
+  template <class T>
+  T* array(std::int64_t n) {
+    return static_cast<T*>(allocate(n * static_cast<std::int64_t>(sizeof(T))));
+  }
+
+  // Memory that operations use in turn: contents last for one operation's launches.
+  void* workspace = nullptr;  // of libraries
+  std::int64_t workspace_bytes = 0;
+  void* partials(std::int64_t bytes);
+  unsigned* counters(std::int64_t n);  // zero between launches
+
+  // What a pass reads on the device (PassFeed), and what it tells.
+  const PassState* pass = nullptr;
+  const std::int32_t* labels = nullptr;   // negative where a row does not count
+  const std::int32_t* lengths = nullptr;  // frames of each sample
+  float* bad_token = nullptr;             // NaN: none
+
+  /// The parameters' arena; with bf16 a copy of it in that type, which refresh() brings up to date.
+  void parameters(std::span<const float> arena);
+  void refresh();
+  /// A parameter as products read it.
+  const void* operand(const float* parameter) const;
+
+  std::map<std::vector<std::int64_t>, ConvChoice> conv_choices;
+  std::map<std::vector<std::int64_t>, cublasLtMatmulAlgo_t> product_choices;
+
+  cudaStream_t handle() const { return stream.view().handle(); }
+  /// Seconds that `run` takes on the stream; nothing where it throws a DeviceError. For planning only.
+  std::optional<double> measure(const std::function<void()>& run) const;
+
+ private:
+  std::vector<DeviceMemory> memory_;
+  std::byte* chunk_ = nullptr;
+  std::int64_t chunk_left_ = 0;
+  void* partials_ = nullptr;
+  unsigned* counters_ = nullptr;
+  std::span<const float> parameters_;
+  void* low_ = nullptr;  // their copy
+};
+
+/// Pointers as a launch takes them. Error where there are more than a launch takes.
+Terms terms_of(const std::vector<const void*>& pointers);
+
+std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
+std::unique_ptr<Op> make_dense(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc);
+std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);
+std::unique_ptr<Op> make_add(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_concat(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability);
+std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc);
+std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
+std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc);
+std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding);
+std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into,
+                             const std::vector<const void*>& terms, const void* mask, std::int64_t elements);
+std::unique_ptr<LossOp> make_loss(Context& context, DataType type, const void* logits, void* gradient,
+                                  std::int64_t batch, std::int64_t frames, std::int64_t classes);
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,71 @@
+#include "nn/cuda/device_sgd.h"
+
+#include <algorithm>
+
+#include "core/cuda/check.h"
+#include "core/error.h"
+#include "nn/cuda/kernels.h"
+#include "nn/optimizer.h"
+
+namespace lpsgd {
+namespace cuda {
+namespace {
+
+class Sgd final : public DeviceSgd {
+ public:
+  Sgd(const OptimizerOptions& options, std::size_t arena, const std::vector<std::uint8_t>& decayed,
+      StreamView stream)
+      : options_(options),
+        stream_(stream),
+        momentum_(stream.device(), arena),
+        partials_(stream.device(), norm_parts),
+        finished_(stream.device(), 1),
+        scale_(stream.device(), 1) {
+    require(arena % sgd_group == 0 && decayed.size() == arena / sgd_group, "arenas are padded to 16 values");
+    if (std::find(decayed.begin(), decayed.end(), 0) == decayed.end()) return;
+    decayed_ = DeviceBuffer<std::uint8_t>(stream.device(), decayed.size());
+    copy_values(decayed_.view(), decayed, stream);
+    stream.synchronize();
+  }
+
+  void step(std::span<float> parameters, std::span<const float> gradients, double lr) override {
+    const ScopedDevice scope(stream_.device());
+    const auto n = static_cast<std::int64_t>(momentum_.size());
+    const bool clips = options_.clip_norm > 0;
+    if (clips)
+      check(launch_clip_scale(gradients.data(), n, options_.clip_norm, partials_.data(), finished_.data(),
+                              scale_.data(), stream_.handle()));
+    check(launch_sgd({.weights = parameters.data(),
+                      .gradients = gradients.data(),
+                      .momentum = momentum_.data(),
+                      .decayed = decayed_.size() > 0 ? decayed_.data() : nullptr,
+                      .scale = clips ? scale_.data() : nullptr,
+                      .n = n,
+                      .lr = static_cast<float>(lr),
+                      .mu = static_cast<float>(options_.momentum),
+                      .decay = static_cast<float>(options_.weight_decay),
+                      .nesterov = options_.nesterov},
+                     stream_.handle()));
+  }
+
+  std::span<float> momentum() override { return momentum_.view(); }
+
+ private:
+  OptimizerOptions options_;
+  StreamView stream_;
+  DeviceBuffer<float> momentum_;
+  DeviceBuffer<std::uint8_t> decayed_;
+  DeviceBuffer<double> partials_;
+  DeviceBuffer<unsigned> finished_;
+  DeviceBuffer<float> scale_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<DeviceSgd> make_device_sgd(const OptimizerOptions& options, std::size_t arena,
+                                           const std::vector<std::uint8_t>& decayed, StreamView stream) {
+  return std::make_unique<cuda::Sgd>(options, arena, decayed, stream);
+}
+
+}  // namespace lpsgd

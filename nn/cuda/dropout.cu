@@ -1,0 +1,58 @@
+// Dropout with the draws of nn/cpu/dropout.cc: one Philox block for four values of a sample.
+#include "nn/cuda/access_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+template <class T>
+__global__ void dropout_kernel(DropoutShape s, const PassState* pass, const T* x, T* y, std::uint8_t* kept) {
+  const std::int64_t groups = (s.per_sample + 3) / 4;
+  const std::uint32_t step = pass->step;
+  for (std::int64_t i = thread_number(); i < s.batch * groups; i += thread_count()) {
+    const std::int64_t n = i / groups, e = i % groups * 4;
+    const Philox4x32 draw =
+        philox4x32(static_cast<std::uint32_t>(e / 4), s.first + static_cast<std::uint32_t>(n), step, s.layer,
+                   s.seed, static_cast<std::uint32_t>(RandomUse::dropout));
+    const std::int64_t at = n * s.per_sample + e;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (e + k >= s.per_sample) break;
+      const bool keep = draw.x[k] >= s.limit;
+      kept[at + k] = keep;
+      y[at + k] = from_float<T>(keep ? as_float(x[at + k]) * s.scale : 0.0f);
+    }
+  }
+}
+
+template <class T>
+__global__ void dropout_gradient_kernel(Terms gradients, const std::uint8_t* kept, float scale, T* dx,
+                                        std::int64_t n) {
+  over_values(n, [&]<int V>(std::int64_t i) {
+    float g[V];
+    load_sum<V, T>(gradients, i, g);
+#pragma unroll
+    for (int k = 0; k < V; ++k) g[k] = kept[i + k] ? g[k] * scale : 0.0f;
+    store<V>(dx + i, g);
+  });
+}
+
+}  // namespace
+
+cudaError_t launch_dropout(DataType type, const DropoutShape& s, const PassState* pass, const void* x,
+                           void* y, std::uint8_t* kept, cudaStream_t stream) {
+  const std::int64_t groups = s.batch * ((s.per_sample + 3) / 4);
+  return with_type(type, [&]<class T>(T) {
+    dropout_kernel<<<blocks_for(groups), block_threads, 0, stream>>>(s, pass, static_cast<const T*>(x),
+                                                                     static_cast<T*>(y), kept);
+  });
+}
+
+cudaError_t launch_dropout_gradient(DataType type, const Terms& gradients, const std::uint8_t* kept,
+                                    float scale, void* dx, std::int64_t n, cudaStream_t stream) {
+  return with_type(type, [&]<class T>(T) {
+    dropout_gradient_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(gradients, kept, scale,
+                                                                             static_cast<T*>(dx), n);
+  });
+}
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,188 @@
+// What touches every value once: sums, activations, conversions and moves. Bound by memory.
+#include "nn/cuda/access_device.h"
+#include "nn/maths_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+using maths::One;
+
+template <class T>
+__global__ void sum_kernel(T* into, Terms terms, const T* mask, bool relu, std::int64_t n) {
+  over_values(n, [&]<int V>(std::int64_t i) {
+    float v[V], y[V];
+    load_sum<V, T>(terms, i, v);
+    if (mask != nullptr) load<V>(mask + i, y);
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      if (mask != nullptr) v[k] = maths::where_positive(y[k], v[k]);
+      if (relu) v[k] = maths::relu(v[k]);
+    }
+    store<V>(into + i, v);
+  });
+}
+
+template <class T>
+__global__ void smooth_kernel(Smooth kind, const T* x, T* y, std::int64_t n) {
+  over_values(n, [&]<int V>(std::int64_t i) {
+    float v[V];
+    load<V>(x + i, v);
+#pragma unroll
+    for (int k = 0; k < V; ++k)
+      v[k] = kind == Smooth::tanh ? maths::tanh<One>(v[k]) : maths::sigmoid<One>(v[k]);
+    store<V>(y + i, v);
+  });
+}
+
+template <class T>
+__global__ void smooth_gradient_kernel(Smooth kind, Terms gradients, const T* y, T* dx, std::int64_t n) {
+  over_values(n, [&]<int V>(std::int64_t i) {
+    float g[V], v[V];
+    load_sum<V, T>(gradients, i, g);
+    load<V>(y + i, v);
+#pragma unroll
+    for (int k = 0; k < V; ++k) g[k] *= (kind == Smooth::tanh ? 1.0f : v[k]) - v[k] * v[k];
+    store<V>(dx + i, g);
+  });
+}
+
+template <class From, class To>
+__global__ void convert_kernel(const From* from, To* to, std::int64_t n) {
+  over_values(n, [&]<int V>(std::int64_t i) {
+    float v[V];
+    load<V>(from + i, v);
+    store<V>(to + i, v);
+  });
+}
+
+template <class T, int V>
+__global__ void copy_rows_kernel(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride,
+                                 std::int64_t rows, std::int64_t width) {
+  const std::int64_t packs = width / V;
+  for (std::int64_t i = thread_number(); i < rows * packs; i += thread_count()) {
+    const std::int64_t row = i / packs, c = i % packs * V;
+    float v[V];
+    load<V>(from + row * from_stride + c, v);
+    store<V>(to + row * to_stride + c, v);
+  }
+}
+
+constexpr int tile = 32, tile_rows = 8;
+
+/// Blocks of 32 x 8 threads move tiles of 32 x 32 through shared memory.
+template <class T>
+__global__ void transpose_kernel(const T* from, T* to, std::int64_t batch, std::int64_t a, std::int64_t b) {
+  __shared__ T moved[tile][tile + 1];
+  const std::int64_t tiles_a = (a + tile - 1) / tile, tiles_b = (b + tile - 1) / tile;
+  for (std::int64_t t = blockIdx.x; t < batch * tiles_a * tiles_b; t += gridDim.x) {
+    const std::int64_t n = t / (tiles_a * tiles_b);
+    const std::int64_t a0 = t / tiles_b % tiles_a * tile, b0 = t % tiles_b * tile;
+    const T* source = from + n * a * b;
+    T* target = to + n * a * b;
+    for (int r = static_cast<int>(threadIdx.y); r < tile; r += tile_rows)
+      if (a0 + r < a && b0 + threadIdx.x < b) moved[r][threadIdx.x] = source[(a0 + r) * b + b0 + threadIdx.x];
+    __syncthreads();
+    for (int r = static_cast<int>(threadIdx.y); r < tile; r += tile_rows)
+      if (b0 + r < b && a0 + threadIdx.x < a) target[(b0 + r) * a + a0 + threadIdx.x] = moved[threadIdx.x][r];
+    __syncthreads();
+  }
+}
+
+template <class T, int V>
+__global__ void bias_relu_kernel(T* y, const float* bias, bool relu, std::int64_t rows, std::int64_t width) {
+  const std::int64_t packs = width / V;
+  for (std::int64_t i = thread_number(); i < rows * packs; i += thread_count()) {
+    const std::int64_t c = i % packs * V;
+    float v[V], b[V] = {};
+    load<V>(y + i * V, v);
+    if (bias != nullptr) load<V>(bias + c, b);
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      if (bias != nullptr) v[k] += b[k];
+      if (relu) v[k] = maths::relu(v[k]);
+    }
+    store<V>(y + i * V, v);
+  }
+}
+
+/// Calls body.operator()<V>() with 4 where all rows start at multiples of 4 values, else 1.
+template <class Body>
+void with_pack(bool fours, const Body& body) {
+  if (fours)
+    body.template operator()<4>();
+  else
+    body.template operator()<1>();
+}
+
+}  // namespace
+
+cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
+                       std::int64_t n, cudaStream_t stream) {
+  return with_type(type, [&]<class T>(T) {
+    sum_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(static_cast<T*>(into), terms,
+                                                                static_cast<const T*>(mask), relu, n);
+  });
+}
+
+cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, std::int64_t n,
+                          cudaStream_t stream) {
+  return with_type(type, [&]<class T>(T) {
+    smooth_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(kind, static_cast<const T*>(x),
+                                                                   static_cast<T*>(y), n);
+  });
+}
+
+cudaError_t launch_smooth_gradient(DataType type, Smooth kind, const Terms& gradients, const void* y,
+                                   void* dx, std::int64_t n, cudaStream_t stream) {
+  return with_type(type, [&]<class T>(T) {
+    smooth_gradient_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(
+        kind, gradients, static_cast<const T*>(y), static_cast<T*>(dx), n);
+  });
+}
+
+cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataType to_type, std::int64_t n,
+                           cudaStream_t stream) {
+  return with_type(from_type, [&]<class From>(From) {
+    with_type(to_type, [&]<class To>(To) {
+      convert_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(static_cast<const From*>(from),
+                                                                      static_cast<To*>(to), n);
+    });
+  });
+}
+
+cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_stride, void* to,
+                             std::int64_t to_stride, std::int64_t rows, std::int64_t width,
+                             cudaStream_t stream) {
+  const std::int64_t bytes = 4 * size_of(type);
+  const bool fours = width % 4 == 0 && from_stride % 4 == 0 && to_stride % 4 == 0 &&
+                     reinterpret_cast<std::uintptr_t>(from) % static_cast<std::uintptr_t>(bytes) == 0 &&
+                     reinterpret_cast<std::uintptr_t>(to) % static_cast<std::uintptr_t>(bytes) == 0;
+  return with_type(type, [&]<class T>(T) {
+    with_pack(fours, [&]<int V>() {
+      copy_rows_kernel<T, V><<<blocks_for(rows * width / V), block_threads, 0, stream>>>(
+          static_cast<const T*>(from), from_stride, static_cast<T*>(to), to_stride, rows, width);
+    });
+  });
+}
+
+cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int64_t batch, std::int64_t a,
+                             std::int64_t b, cudaStream_t stream) {
+  const std::int64_t tiles = batch * ((a + tile - 1) / tile) * ((b + tile - 1) / tile);
+  const auto blocks = static_cast<unsigned>(tiles < 65536 ? tiles : 65536);
+  return with_type(type, [&]<class T>(T) {
+    transpose_kernel<<<blocks, dim3(tile, tile_rows), 0, stream>>>(static_cast<const T*>(from),
+                                                                   static_cast<T*>(to), batch, a, b);
+  });
+}
+
+cudaError_t launch_bias_relu(DataType type, void* y, const float* bias, bool relu, std::int64_t rows,
+                             std::int64_t width, cudaStream_t stream) {
+  return with_type(type, [&]<class T>(T) {
+    with_pack(width % 4 == 0, [&]<int V>() {
+      bias_relu_kernel<T, V><<<blocks_for(rows * width / V), block_threads, 0, stream>>>(
+          static_cast<T*>(y), bias, relu, rows, width);
+    });
+  });
+}
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,70 @@
+// Rows of a table by number. In backward the block of a token's first place adds all its places' gradients,
+// in order, so that the sum has the same bits in every run.
+#include "nn/cuda/access_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+template <class T>
+__global__ void embedding_kernel(const float* x, const float* table, T* y, std::int32_t* tokens, float* bad,
+                                 std::int64_t count, std::int64_t vocabulary, std::int64_t width) {
+  for (std::int64_t i = thread_number(); i < count * width; i += thread_count()) {
+    const std::int64_t place = i / width, c = i % width;
+    const float number = x[place];
+    const bool there = number >= 0 && number < static_cast<float>(vocabulary);
+    const auto token = there ? static_cast<std::int64_t>(number) : 0;
+    if (c == 0) {
+      tokens[place] = static_cast<std::int32_t>(token);
+      // One of them is as good as another. A token that is no number is told as one below 0.
+      if (!there) *bad = number == number ? number : -1.0f;
+    }
+    y[i] = from_float<T>(table[token * width + c]);
+  }
+}
+
+template <class T>
+__global__ void embedding_gradient_kernel(const T* dy, const std::int32_t* tokens, float* gradient,
+                                          std::int64_t count, std::int64_t width) {
+  __shared__ std::int32_t near[block_threads];
+  for (std::int64_t place = blockIdx.x; place < count; place += gridDim.x) {
+    const std::int32_t token = tokens[place];
+    bool again = false;
+    for (std::int64_t i = threadIdx.x; i < place; i += block_threads) again = again || tokens[i] == token;
+    if (__syncthreads_or(again)) continue;  // an earlier block adds them
+    for (std::int64_t base = place; base < count; base += block_threads) {
+      __syncthreads();
+      const std::int64_t mine = base + threadIdx.x;
+      near[threadIdx.x] = mine < count ? tokens[mine] : -1;
+      __syncthreads();
+      for (std::int64_t c = threadIdx.x; c < width; c += block_threads) {
+        float sum = gradient[token * width + c];
+        for (int i = 0; i < block_threads; ++i)
+          if (near[i] == token) sum += as_float(dy[(base + i) * width + c]);
+        gradient[token * width + c] = sum;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_embedding(DataType type, const float* x, const float* table, void* y, std::int32_t* tokens,
+                             float* bad, std::int64_t count, std::int64_t vocabulary, std::int64_t width,
+                             cudaStream_t stream) {
+  return with_type(type, [&]<class T>(T) {
+    embedding_kernel<<<blocks_for(count * width), block_threads, 0, stream>>>(
+        x, table, static_cast<T*>(y), tokens, bad, count, vocabulary, width);
+  });
+}
+
+cudaError_t launch_embedding_gradient(DataType type, const void* dy, const std::int32_t* tokens,
+                                      float* gradient, std::int64_t count, std::int64_t width,
+                                      cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(count < 65536 ? count : 65536);
+  return with_type(type, [&]<class T>(T) {
+    embedding_gradient_kernel<<<blocks, block_threads, 0, stream>>>(static_cast<const T*>(dy), tokens,
+                                                                    gradient, count, width);
+  });
+}
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,222 @@
+// The CUDA backend's own kernels, as the host sees them: plain types only, for nvcc and the host's compiler
+// alike. Internal to nn/cuda. Every function queues its work on the stream and returns what the launch said.
+//
+// Pointers are device memory. Activations are of the DataType given; they are read and written four values at
+// a time where their rows allow it, so arrays start at multiples of 16 bytes. Sums are taken in a fixed
+// order: the same launch gives the same bits.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/data_type.h"
+
+namespace lpsgd::cuda {
+
+/// What the operations of a pass read on the device, so that a recorded pass can be run again on new data.
+struct PassState {
+  std::uint32_t step = 0;
+  std::int32_t scored = 0;  // rows with a label
+};
+
+/// Arrays of one type and length.
+inline constexpr int max_terms = 64;
+struct Terms {
+  const void* at[max_terms] = {};
+  int count = 0;
+};
+
+// ---- elementwise.cu
+
+/// into = sum of the terms; then 0 where `mask` is not positive (null: nowhere), or where it is itself
+/// negative (relu).
+cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
+                       std::int64_t n, cudaStream_t stream);
+enum class Smooth : std::uint8_t { sigmoid, tanh };
+cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, std::int64_t n,
+                          cudaStream_t stream);
+cudaError_t launch_smooth_gradient(DataType type, Smooth kind, const Terms& gradients, const void* y,
+                                   void* dx, std::int64_t n, cudaStream_t stream);
+cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataType to_type, std::int64_t n,
+                           cudaStream_t stream);
+/// Copies `rows` rows of `width` values; rows lie `from_stride` and `to_stride` values apart.
+cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_stride, void* to,
+                             std::int64_t to_stride, std::int64_t rows, std::int64_t width,
+                             cudaStream_t stream);
+/// (batch, a, b) to (batch, b, a).
+cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int64_t batch, std::int64_t a,
+                             std::int64_t b, cudaStream_t stream);
+/// y = relu(y + bias), rows of `width` values; either may be left out.
+cudaError_t launch_bias_relu(DataType type, void* y, const float* bias, bool relu, std::int64_t rows,
+                             std::int64_t width, cudaStream_t stream);
+
+// ---- column_sums.cu
+
+/// How an array of rows of channels is cut for sums over rows: `tiles` groups of channels, each in `parts`
+/// runs of rows. Depends on shapes alone, so that sums have the same bits on every machine.
+struct Cut {
+  std::int64_t rows = 0, rows_each = 0;
+  int channels = 0;
+  int pack = 1;        // channels a thread takes
+  int tx = 1, ty = 1;  // threads of a block: over channels, over rows
+  int tiles = 1, parts = 1;
+};
+Cut cut_rows(std::int64_t rows, std::int64_t channels);
+
+/// sums[c] = the sum of column c, and also in `twice` if not null. `partials` holds parts * channels.
+cudaError_t launch_column_sums(DataType type, const void* x, const Cut& cut, double* partials, float* sums,
+                               float* twice, cudaStream_t stream);
+
+// ---- batch_norm.cu
+
+/// A batch norm's own arrays, of `channels` values each.
+struct NormState {
+  const float *weight = nullptr, *bias = nullptr;
+  float *running_mean = nullptr, *running_variance = nullptr;
+  float *weight_gradient = nullptr, *bias_gradient = nullptr;
+  float *mean = nullptr, *scale = nullptr;  // of this pass: y = (x - mean) * scale + bias
+  double* inverse = nullptr;                // 1 / sqrt(variance + eps)
+  float *gradient_mean = nullptr, *slope = nullptr;
+  double2* partials = nullptr;   // parts * channels
+  unsigned* finished = nullptr;  // tiles, zero between launches
+  double eps = 1e-5, momentum = 0.1;
+};
+/// The batch's statistics, and the running ones moved by them.
+cudaError_t launch_norm_statistics(DataType type, const void* x, const Cut& cut, const NormState& state,
+                                   cudaStream_t stream);
+/// The running statistics in the batch's place.
+cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaStream_t stream);
+/// y = relu((x - mean) * scale + bias + residual); residual may be null.
+cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, bool relu,
+                             const Cut& cut, const NormState& state, cudaStream_t stream);
+/// What backward shares between its two launches.
+struct NormGradient {
+  Terms gradients;  // of the output
+  const void* x = nullptr;
+  const void* y = nullptr;  // masks `masked`, if there is a ReLU
+  void* masked = nullptr;   // receives the masked sum of `gradients`; null: there is one, used as it is
+  bool relu = false;
+  void* dx = nullptr;
+};
+/// The parameters' gradients, `masked`, and what launch_norm_gradient needs.
+cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, const Cut& cut,
+                                      const NormState& state, cudaStream_t stream);
+cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut, const NormState& state,
+                                 cudaStream_t stream);
+
+// ---- pool.cu
+
+struct PoolShape {
+  std::int64_t batch = 0;
+  int h = 0, w = 0, channels = 0, out_h = 0, out_w = 0;
+  int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
+  bool max = true, count_pad = true;
+};
+/// `places` gets each maximum's pixel in its image; null where backward will not come.
+cudaError_t launch_pool(DataType type, const PoolShape& shape, const void* x, void* y, std::int32_t* places,
+                        cudaStream_t stream);
+cudaError_t launch_pool_gradient(DataType type, const PoolShape& shape, const void* dy,
+                                 const std::int32_t* places, void* dx, cudaStream_t stream);
+
+// ---- lrn.cu
+
+struct LrnConstants {
+  std::int64_t size = 5;
+  float scale = 0, beta = 0.75f, k = 1;  // scale: alpha / size
+};
+cudaError_t launch_lrn(DataType type, const void* x, void* y, std::int64_t pixels, std::int64_t channels,
+                       LrnConstants constants, cudaStream_t stream);
+cudaError_t launch_lrn_gradient(DataType type, const void* dy, const void* x, void* dx, std::int64_t pixels,
+                                std::int64_t channels, LrnConstants constants, cudaStream_t stream);
+
+// ---- dropout.cu
+
+struct DropoutShape {
+  std::int64_t batch = 0, per_sample = 0;
+  std::uint32_t seed = 0, layer = 0, first = 0;
+  std::uint32_t limit = 0;  // a value is kept where its draw is at least this
+  float scale = 1;
+};
+cudaError_t launch_dropout(DataType type, const DropoutShape& shape, const PassState* pass, const void* x,
+                           void* y, std::uint8_t* kept, cudaStream_t stream);
+cudaError_t launch_dropout_gradient(DataType type, const Terms& gradients, const std::uint8_t* kept,
+                                    float scale, void* dx, std::int64_t n, cudaStream_t stream);
+
+// ---- embedding.cu
+
+/// y (count, width) = the rows of `table` that x numbers. A number without a row takes row 0, and the first
+/// such is left in *bad (NaN while there is none).
+cudaError_t launch_embedding(DataType type, const float* x, const float* table, void* y, std::int32_t* tokens,
+                             float* bad, std::int64_t count, std::int64_t vocabulary, std::int64_t width,
+                             cudaStream_t stream);
+/// Adds each token's gradients to its row, in order; rows without a token are left alone.
+cudaError_t launch_embedding_gradient(DataType type, const void* dy, const std::int32_t* tokens,
+                                      float* gradient, std::int64_t count, std::int64_t width,
+                                      cudaStream_t stream);
+
+// ---- loss.cu
+
+struct LossSums {
+  double loss = 0;
+  long long top1 = 0, top5 = 0, scored = 0;
+};
+struct LossRow {
+  double loss, sum;   // of the row; of its exponentials
+  float top;          // the largest logit
+  std::int32_t hits;  // 1: first, 2: among five
+};
+/// A row's label is negative where it does not count.
+cudaError_t launch_loss(DataType type, const void* logits, const std::int32_t* labels, LossRow* rows,
+                        std::int64_t count, std::int64_t classes, LossSums* sums, cudaStream_t stream);
+cudaError_t launch_loss_gradient(DataType type, const void* logits, const std::int32_t* labels,
+                                 const LossRow* rows, const PassState* pass, void* gradient,
+                                 std::int64_t count, std::int64_t classes, cudaStream_t stream);
+
+// ---- lstm.cu
+
+/// Rows by (time, sample) and by (sample, time); rows behind a sequence's end are 0.
+struct SequenceShape {
+  std::int64_t batch = 0, frames = 0;
+};
+cudaError_t launch_by_time(DataType type, const void* from, void* to, SequenceShape shape, std::int64_t width,
+                           const std::int32_t* lengths, cudaStream_t stream);
+/// As launch_by_time, with `to` in float32.
+cudaError_t launch_by_time_f32(DataType type, const void* from, float* to, SequenceShape shape,
+                               std::int64_t width, const std::int32_t* lengths, cudaStream_t stream);
+cudaError_t launch_by_sample(DataType type, const void* from, void* to, SequenceShape shape,
+                             std::int64_t width, cudaStream_t stream);
+/// Frame t of every sample: gates (batch, 4 cells) hold sums and become gates; `before` is null for t = 0.
+cudaError_t launch_lstm_cell(DataType type, float* gates, const float* before, float* cell, void* output,
+                             std::int64_t batch, std::int64_t cells, std::int64_t t,
+                             const std::int32_t* lengths, cudaStream_t stream);
+/// `gate_gradients` gets the gradients of the gates' sums; dc (batch, cells) goes from frame t + 1 to t - 1.
+cudaError_t launch_lstm_cell_gradient(DataType type, const float* gates, const float* before,
+                                      const float* cell, const float* output_gradient, float* dc,
+                                      void* gate_gradients, std::int64_t batch, std::int64_t cells,
+                                      std::int64_t t, const std::int32_t* lengths, cudaStream_t stream);
+cudaError_t launch_add_vectors(const float* a, const float* b, float* sum, std::int64_t n,
+                               cudaStream_t stream);
+
+// ---- sgd.cu
+
+struct SgdStep {
+  float* weights = nullptr;
+  const float* gradients = nullptr;
+  float* momentum = nullptr;
+  const std::uint8_t* decayed = nullptr;  // per sgd_group values; null: all are
+  const float* scale = nullptr;           // of the gradients; null: 1
+  std::int64_t n = 0;                     // a multiple of sgd_group
+  float lr = 0, mu = 0, decay = 0;
+  bool nesterov = false;
+};
+inline constexpr std::int64_t sgd_group = 16;
+cudaError_t launch_sgd(const SgdStep& step, cudaStream_t stream);
+/// *scale = what brings the 2-norm of n values down to clip_norm, at most 1. `partials` holds norm_parts
+/// doubles; *finished is 0 between launches.
+inline constexpr int norm_parts = 512;
+cudaError_t launch_clip_scale(const float* gradients, std::int64_t n, double clip_norm, double* partials,
+                              unsigned* finished, float* scale, cudaStream_t stream);
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,134 @@
+#include "nn/cuda/product.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "core/error.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+constexpr int algorithms_measured = 8;
+
+cudaDataType_t cuda_type(DataType type) {
+  return type == DataType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t name, const T& value) {
+  check(cublasLtMatmulDescSetAttribute(d, name, &value, sizeof value));
+}
+template <class T>
+void set(cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t name, const T& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(d, name, &value, sizeof value));
+}
+
+/// A row-major (rows, columns) matrix, which cuBLAS sees column-major as (columns, rows).
+cublasLtMatrixLayout_t layout(DataType type, std::int64_t rows, std::int64_t columns) {
+  cublasLtMatrixLayout_t out = nullptr;
+  check(cublasLtMatrixLayoutCreate(&out, cuda_type(type), static_cast<std::uint64_t>(columns),
+                                   static_cast<std::uint64_t>(rows), columns));
+  return out;
+}
+
+struct Preference {
+  cublasLtMatmulPreference_t handle = nullptr;
+  Preference() { check(cublasLtMatmulPreferenceCreate(&handle)); }
+  ~Preference() { cublasLtMatmulPreferenceDestroy(handle); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+};
+
+}  // namespace
+
+// Row-major c = a b is column-major c^T = b^T a^T: b comes first, and what we see turned cuBLAS does not.
+Product::Product(Context& context, const ProductDesc& d, const void* a, const void* b, void* c)
+    : context_(context), beta_(d.accumulate ? 1.0f : 0.0f) {
+  const cublasComputeType_t compute =
+      context.compute == Compute::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check(cublasLtMatmulDescCreate(&operation_, compute, CUDA_R_32F));
+  set(operation_, CUBLASLT_MATMUL_DESC_TRANSA, d.b_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(operation_, CUBLASLT_MATMUL_DESC_TRANSB, d.a_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  if (d.bias) {
+    epilogue = d.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+    set(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, d.bias);
+    set(operation_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(d.out));
+  } else if (d.relu) {
+    epilogue = CUBLASLT_EPILOGUE_RELU;
+  }
+  set(operation_, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  a_ = d.a_turned ? layout(context.type, d.k, d.m) : layout(context.type, d.m, d.k);
+  b_ = d.b_turned ? layout(context.type, d.n, d.k) : layout(context.type, d.k, d.n);
+  c_ = layout(d.out, d.m, d.n);
+  choose(d, a, b, c);
+}
+
+Product::~Product() {
+  for (const cublasLtMatrixLayout_t l : {a_, b_, c_})
+    if (l) cublasLtMatrixLayoutDestroy(l);
+  if (operation_) cublasLtMatmulDescDestroy(operation_);
+}
+
+void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c) {
+  const std::vector<std::int64_t> key{d.m,
+                                      d.n,
+                                      d.k,
+                                      d.a_turned,
+                                      d.b_turned,
+                                      static_cast<std::int64_t>(d.out),
+                                      d.bias != nullptr,
+                                      d.relu,
+                                      d.accumulate,
+                                      d.alignment};
+  if (const auto known = context_.product_choices.find(key); known != context_.product_choices.end()) {
+    algorithm_ = known->second;
+    return;
+  }
+  const Preference preference;
+  set(preference.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      static_cast<std::uint64_t>(context_.workspace_bytes));
+  const auto alignment = static_cast<std::uint32_t>(d.alignment);
+  for (const auto name :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    set(preference.handle, name, alignment);
+  // Parts of a sum are joined in float32, in a fixed order.
+  set(preference.handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  std::array<cublasLtMatmulHeuristicResult_t, algorithms_measured> found{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(context_.blas, operation_, b_, a_, c_, c_, preference.handle,
+                                     algorithms_measured, found.data(), &count);
+  std::optional<double> fastest;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i) {
+    if (found[static_cast<std::size_t>(i)].state != CUBLAS_STATUS_SUCCESS) continue;
+    const cublasLtMatmulAlgo_t& algorithm = found[static_cast<std::size_t>(i)].algo;
+    const std::optional<double> seconds = context_.measure([&] { run_with(algorithm, a, b, c); });
+    if (!seconds || (fastest && *seconds >= *fastest)) continue;
+    fastest = seconds;
+    algorithm_ = algorithm;
+    if (context_.deterministic) break;
+  }
+  if (!fastest)
+    throw DeviceError(fmt::format("cuBLASLt cannot run a product ({} x {} x {}){}", d.m, d.n, d.k,
+                                  status == CUBLAS_STATUS_SUCCESS
+                                      ? std::string()
+                                      : fmt::format(": {}", cublasLtGetStatusName(status))));
+  context_.product_choices[key] = algorithm_;
+}
+
+void Product::run_with(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c) const {
+  const float one = 1.0f;
+  check(cublasLtMatmul(context_.blas, operation_, &one, b, b_, a, a_, &beta_, c, c_, c, c_, &algorithm,
+                       context_.workspace, static_cast<std::size_t>(context_.workspace_bytes),
+                       context_.handle()));
+}
+
+void Product::run(const void* a, const void* b, void* c) const {
+  run_with(algorithm_, a, b, c);
+}
+
+}  // namespace lpsgd::cuda

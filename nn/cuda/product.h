@@ -1,0 +1,44 @@
+// Matrix products by cuBLASLt, planned once and run on any memory: what dense and recurrent layers are made
+// of. Matrices are row-major, as everywhere here.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+
+#include "nn/cuda/context.h"
+
+namespace lpsgd::cuda {
+
+/// c (m, n) = a (m, k) b (k, n); with `a_turned` a lies as (k, m), with `b_turned` b as (n, k).
+struct ProductDesc {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool a_turned = false, b_turned = false;
+  DataType out = DataType::f32;  // of c and of the bias; a and b are of the context's type
+  const void* bias = nullptr;    // n values, added to each row of c
+  bool relu = false;
+  bool accumulate = false;      // c += a b
+  std::int64_t alignment = 16;  // bytes: that of every address run() will get
+};
+
+class Product {
+ public:
+  /// a, b and c: memory to measure on; c is written. DeviceError where cuBLASLt has no algorithm.
+  Product(Context& context, const ProductDesc& desc, const void* a, const void* b, void* c);
+  ~Product();
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+  void run(const void* a, const void* b, void* c) const;
+
+ private:
+  void run_with(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c) const;
+  void choose(const ProductDesc& desc, const void* a, const void* b, void* c);
+
+  Context& context_;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, c_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+  float beta_ = 0;
+};
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,106 @@
+// The layers' arithmetic on one value, for host and device: written once, so that both backends compute the
+// same. Functions of several float operations are templates over a Lanes type (float lanes V, int32 lanes of
+// the same count, from_bits and to_integers), so that the CPU's kernels run them on vectors.
+#pragma once
+
+#include <cstdint>
+
+#include "core/philox.h"  // LPSGD_HD
+
+namespace lpsgd::maths {
+
+/// One value: a GPU's thread.
+struct One {
+  using V = float;
+  LPSGD_HD static V from_bits(std::int32_t bits) { return __builtin_bit_cast(float, bits); }
+  LPSGD_HD static std::int32_t to_integers(V v) { return static_cast<std::int32_t>(v); }
+};
+
+/// A NaN passes.
+template <class V>
+LPSGD_HD V relu(V v) {
+  return v < 0.0f ? V{} : v;
+}
+/// The gradient g behind a ReLU whose output is y. A NaN passes.
+template <class V>
+LPSGD_HD V where_positive(V y, V g) {
+  return y <= 0.0f ? V{} : g;
+}
+
+/// exp(x) to about one unit in the last place; 0 below -87, 2^127 above 88. A NaN gives a NaN.
+template <class L>
+LPSGD_HD typename L::V exp(typename L::V x) {
+  using V = typename L::V;
+  constexpr float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+  constexpr float to_even = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const V low = x - x - 87.0f, high = x - x + 88.0f;
+  const V bounded = x < low ? low : (x > high ? high : x);
+  const V n = (bounded * log2_e + to_even) - to_even;
+  const V r = (bounded - n * ln2_high) - n * ln2_low;  // in +-ln(2)/2, where Taylor's series is short
+  V p = r * (1.0f / 5040) + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = (p * r) * r + r + 1.0f;
+  const V scaled = p * L::from_bits((L::to_integers(n) + 127) << 23);
+  return x < low ? x - x : scaled;
+}
+
+template <class L>
+LPSGD_HD typename L::V sigmoid(typename L::V x) {
+  return 1.0f / (1.0f + exp<L>(-x));
+}
+
+/// Near 0, where 1 - 2 / (exp(2x) + 1) cancels, the continued fraction x / (1 + x^2 / (3 + x^2 / (5 + ...))).
+template <class L>
+LPSGD_HD typename L::V tanh(typename L::V x) {
+  using V = typename L::V;
+  const V size = x < 0.0f ? -x : x;
+  const V far = 1.0f - 2.0f / (exp<L>(size + size) + 1.0f);
+  const V s = x * x;
+  const V near = size / (1.0f + s / (3.0f + s / (5.0f + s / (7.0f + s / (9.0f + s / 11.0f)))));
+  const V y = size < 0.75f + (x - x) ? near : far;
+  return x < 0.0f ? -y : y;
+}
+
+/// One cell of an LSTM: the gates' sums become the gates; `before` is the cell's last state, 0 at first.
+template <class L>
+struct LstmCell {
+  typename L::V i, f, g, o, cell = {}, output = {};
+
+  LPSGD_HD void forward(typename L::V before) {
+    i = sigmoid<L>(i);
+    f = sigmoid<L>(f);
+    g = tanh<L>(g);
+    o = sigmoid<L>(o);
+    cell = i * g;
+    cell += f * before;
+    output = o * tanh<L>(cell);
+  }
+
+  /// With gates and cell as forward left them, the output's gradient dy, and dc, the cell's from the step
+  /// behind: the gates become their sums' gradients, dc the gradient of the step before.
+  LPSGD_HD void backward(typename L::V before, typename L::V dy, typename L::V& dc) {
+    using V = typename L::V;
+    const V y = tanh<L>(cell);
+    const V d = dc + dy * o * (1.0f - y * y);
+    const V di = d * g * i * (1.0f - i), df = d * before * f * (1.0f - f);
+    const V dg = d * i * (1.0f - g * g), d_o = dy * y * o * (1.0f - o);
+    dc = d * f;
+    i = di;
+    f = df;
+    g = dg;
+    o = d_o;
+  }
+};
+
+/// PyTorch's SGD: weight, momentum v and gradient g of one value, all updated. `scale` clips the gradient.
+template <class V>
+LPSGD_HD void sgd(V& weight, V g, V& v, float lr, float mu, float decay, float scale, bool nesterov) {
+  const V d = g * scale + weight * decay;
+  v = v * mu + d;
+  weight = weight - (nesterov ? d + v * mu : v) * lr;
+}
+
+}  // namespace lpsgd::maths

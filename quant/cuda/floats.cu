@@ -1,0 +1,198 @@
+// none, fp16 and bf16 (quant/codecs/floats.cc) on the device: no scales, so a piece is a run of 256 values.
+#include "quant/cuda/warp_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+struct None {
+  using Code = std::uint32_t;
+  __device__ static Code encode(float v) {
+    return static_cast<Code>(ScalarLanes::bits(canonical<ScalarLanes>(v)));
+  }
+  __device__ static float decode(Code c) {
+    return canonical<ScalarLanes>(ScalarLanes::value(static_cast<std::int32_t>(c)));
+  }
+};
+struct Fp16 {
+  using Code = std::uint16_t;
+  __device__ static Code encode(float v) { return to_fp16(v); }
+  __device__ static float decode(Code c) { return from_fp16(c); }
+};
+struct Bf16 {
+  using Code = std::uint16_t;
+  __device__ static Code encode(float v) { return to_bf16(v); }
+  __device__ static float decode(Code c) { return from_bf16(c); }
+};
+
+/// Eight codes from value `at` on, of which `left` exist. Encodings lie at even addresses.
+template <class T>
+__device__ __forceinline__ void load_codes(const std::byte* bytes, std::int64_t at, std::int64_t left,
+                                           float* v) {
+  using Code = typename T::Code;
+  const std::byte* p = bytes + at * static_cast<std::int64_t>(sizeof(Code));
+  if (left >= kEach && aligned(p, 16)) {
+    union {
+      uint4 words[sizeof(Code) / 2];
+      Code codes[kEach];
+    } in;
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(sizeof(Code)) / 2; ++w)
+      in.words[w] = reinterpret_cast<const uint4*>(p)[w];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) v[k] = T::decode(in.codes[k]);
+  } else {
+    for (int k = 0; k < kEach && k < left; ++k) {
+      if constexpr (sizeof(Code) == 4)
+        v[k] = T::decode(load_word(p + 4 * k));
+      else
+        v[k] = T::decode(reinterpret_cast<const Code*>(p)[k]);
+    }
+  }
+}
+template <class T>
+__device__ __forceinline__ void store_codes(std::byte* bytes, std::int64_t at, std::int64_t left,
+                                            const typename T::Code* codes) {
+  using Code = typename T::Code;
+  std::byte* p = bytes + at * static_cast<std::int64_t>(sizeof(Code));
+  if (left >= kEach && aligned(p, 16)) {
+    union {
+      uint4 words[sizeof(Code) / 2];
+      Code codes[kEach];
+    } out;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) out.codes[k] = codes[k];
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(sizeof(Code)) / 2; ++w)
+      reinterpret_cast<uint4*>(p)[w] = out.words[w];
+  } else {
+    for (int k = 0; k < kEach && k < left; ++k) {
+      if constexpr (sizeof(Code) == 4)
+        store_word(p + 4 * k, codes[k]);
+      else
+        reinterpret_cast<Code*>(p)[k] = codes[k];
+    }
+  }
+}
+
+/// Calls body(job, at, left) for each lane's eight values; all lanes of a warp call it together.
+template <class Body>
+__device__ __forceinline__ void each_eight(const Launch& launch, Body body) {
+  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+    const Job& job = launch.jobs[find_job(launch, piece, [](const Job& one) { return one.pieces_before; })];
+    const std::int64_t at = (piece - job.pieces_before) * kTile + lane_number() * kEach;
+    body(job, at, job.n - at);
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) encode_floats_kernel(Launch launch) {
+  each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
+    float v[kEach] = {};
+    double own = 0, lost = 0;
+    if (left > 0) {
+      if (job.contributions == nullptr) {
+        load_values(job.values + at, left, v);
+        if (job.error != nullptr)
+          for (int k = 0; k < kEach; ++k) own += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+      } else {
+        for (std::int32_t r = 0; r < launch.ranks; ++r) {
+          float q[kEach] = {};
+          load_codes<T>(job.contributions[r], at, left, q);
+#pragma unroll
+          for (int k = 0; k < kEach; ++k) v[k] = r == 0 ? q[k] : v[k] + q[k];
+        }
+#pragma unroll
+        for (int k = 0; k < kEach; ++k) v[k] *= launch.weight;
+      }
+      if (job.residual != nullptr) {
+        float residual[kEach];
+        load_values(job.residual + at, left, residual);
+#pragma unroll
+        for (int k = 0; k < kEach; ++k) v[k] += residual[k];
+      }
+      typename T::Code codes[kEach];
+      bool finite = true;
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        finite &= k >= left || is_finite(v[k]);
+        codes[k] = T::encode(v[k]);
+        v[k] = canonical<ScalarLanes>(v[k] - T::decode(codes[k]));
+        if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+      }
+      if (!finite) *job.not_finite = 1;
+      store_codes<T>(job.bytes, at, left, codes);
+      if (job.residual != nullptr) store_values(job.residual + at, left, v);
+    }
+    if (job.error != nullptr) add_error(job.error, own, lost);
+  });
+}
+
+template <class T, bool adds>
+__global__ void __launch_bounds__(kThreads) decode_floats_kernel(Launch launch) {
+  each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
+    if (left <= 0) return;
+    float q[kEach] = {}, v[kEach];
+    load_codes<T>(job.bytes, at, left, q);
+    if constexpr (adds) load_values(job.out + at, left, v);
+    bool finite = true;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      finite &= k >= left || is_finite(q[k]);
+      v[k] = adds ? add<ScalarLanes>(v[k], q[k]) : canonical<ScalarLanes>(q[k] * launch.weight);
+    }
+    if (!finite) *job.not_finite = 1;
+    store_values(job.out + at, left, v);
+  });
+}
+
+__global__ void __launch_bounds__(kThreads) check_kernel(Launch launch) {
+  each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
+    if (left <= 0) return;
+    float v[kEach];
+    load_values(job.out + at, left, v);
+    bool finite = true;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      finite &= is_finite(v[k]);
+      v[k] = canonical<ScalarLanes>(v[k]);
+    }
+    if (finite) return;
+    *job.not_finite = 1;
+    store_values(job.out + at, left, v);
+  });
+}
+
+template <class T>
+cudaError_t encode_as(const Launch& launch, cudaStream_t stream) {
+  const auto kernel = encode_floats_kernel<T>;
+  LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
+  return cudaGetLastError();
+}
+template <class T>
+cudaError_t decode_as(const Launch& launch, bool adds, cudaStream_t stream) {
+  const auto kernel = adds ? decode_floats_kernel<T, true> : decode_floats_kernel<T, false>;
+  LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t encode_floats(const Launch& launch, cudaStream_t stream) {
+  if (launch.pieces == 0) return cudaSuccess;
+  if (launch.kind == Kind::fp16) return encode_as<Fp16>(launch, stream);
+  if (launch.kind == Kind::bf16) return encode_as<Bf16>(launch, stream);
+  return encode_as<None>(launch, stream);
+}
+cudaError_t decode_floats(const Launch& launch, bool adds, cudaStream_t stream) {
+  if (launch.pieces == 0) return cudaSuccess;
+  if (launch.kind == Kind::fp16) return decode_as<Fp16>(launch, adds, stream);
+  if (launch.kind == Kind::bf16) return decode_as<Bf16>(launch, adds, stream);
+  return decode_as<None>(launch, adds, stream);
+}
+cudaError_t check_floats(const Launch& launch, cudaStream_t stream) {
+  if (launch.pieces == 0) return cudaSuccess;
+  LPSGD_LAUNCH(check_kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
+  return cudaGetLastError();
+}
+
+}  // namespace lpsgd::cuda

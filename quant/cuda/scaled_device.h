@@ -1,0 +1,298 @@
+// Kernels of the codecs whose records are scales and codes of a fixed width, over a rule as
+// quant/cpu_scaled_inl.h has it. A Rule has
+//   static constexpr int bits;       of a code: 1, 2, 4, 8 or 16
+//   static constexpr bool dithered;  code() wants dither halves
+//   Rule(launch, job, encoding);     what decodes finds its table in the encoding; nullptr: in the launch's
+//   static int table_bytes();
+//   static Statistic statistic(launch);   what scales are made of
+//   static int scale_count(launch);
+//   void start(Scales);              the next codes are of a bucket of these scales
+//   std::int32_t code(float v, std::int32_t half) const;
+//   float value(std::int32_t code) const;
+//
+// A bucket of one piece is scanned and coded by one kernel: from registers where it is small, else the second
+// time from cache. Larger ones take three: scan the pieces, combine the scans of each bucket, code the
+// pieces. Internal to quant/cuda.
+#pragma once
+
+#include "quant/cuda/scan_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+// ---- Coding
+
+/// One bucket's part in one lane: its rule, where its words are, what is lost.
+template <class Rule>
+class Encoder {
+ public:
+  __device__ Encoder(const Launch& launch, const Place& place, Scales scales, float* tile)
+      : launch_(launch),
+        place_(place),
+        numbers_(are_numbers(scales)),
+        rule_(launch, place.job, nullptr),
+        tile_(reinterpret_cast<std::uint32_t*>(tile)) {
+    const Job& job = place.job;
+    const int scale_count = Rule::scale_count(launch);
+    std::byte* record = job.bytes + Rule::table_bytes() + place.record;
+    words_ = record + 4 * scale_count;
+    word_count_ = place.m > 0 ? code_words(place.m, Rule::bits) : 0;
+    if (place.m > 0 && place.from == 0 && place.lane() == 0) {
+      if (scale_count > 0) store_float(record, numbers_ ? scales.a : canonical_nan());
+      if (scale_count > 1) store_float(record + 4, numbers_ ? scales.b : canonical_nan());
+      if (!numbers_) *job.not_finite = 1;
+    }
+    rule_.start(scales);
+  }
+
+  /// The lane's eight values, value `in_bucket` of the bucket first, of which `left` exist; all lanes call
+  /// it.
+  __device__ __forceinline__ void code(float* v, std::int64_t in_bucket, std::int64_t left) {
+    const Job& job = place_.job;
+    Philox4x32 draws{};
+    if constexpr (Rule::dithered)
+      draws = philox4x32(static_cast<std::uint32_t>((job.first + place_.begin + in_bucket) / kEach),
+                         job.tensor, launch_.step, 2 * launch_.rank + launch_.round - 1, launch_.seed,
+                         static_cast<std::uint32_t>(RandomUse::codec));
+    std::int32_t codes[kEach];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const auto half = static_cast<std::int32_t>(k % 2 ? draws.x[k / 2] >> 16 : draws.x[k / 2] & 0xffffu);
+      codes[k] = numbers_ && k < left ? rule_.code(v[k], half) : 0;
+      v[k] = numbers_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
+      if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+    }
+    store_codes<Rule::bits>(words_, word_count_, in_bucket, place_.width, codes, tile_);
+    if (job.residual != nullptr && left > 0) store_values(job.residual + place_.begin + in_bucket, left, v);
+  }
+
+  double lost = 0;
+
+ private:
+  const Launch& launch_;
+  const Place& place_;
+  const bool numbers_;
+  Rule rule_;
+  std::uint32_t* tile_;
+  std::byte* words_ = nullptr;
+  std::int64_t word_count_ = 0;
+};
+
+/// A table before the job's records, by the warp that has its first bucket.
+template <class Rule>
+__device__ void write_table(const Launch& launch, const Place& place) {
+  if (Rule::table_bytes() == 0 || place.job.n == 0 || place.from > 0) return;
+  const bool first = place.begin == 0 && place.from == 0 && lane_number() < place.width;
+  if (__ballot_sync(kAll, first) == 0) return;
+  for (int i = lane_number(); i < Rule::table_bytes(); i += kWarp)
+    place.job.bytes[i] = static_cast<std::byte>(launch.tables[place.job.table].bytes[i]);
+}
+
+/// Calls body(place, offset in the piece) for every tile of the piece; all lanes the same number of times.
+template <class Body>
+__device__ __forceinline__ void each_tile(const Place& place, Body body) {
+  const std::int64_t step = place.width * kEach;
+  for (std::int64_t at = 0; at < place.trip; at += step) body(at + place.lane() * kEach);
+}
+
+/// A piece whose bucket's scales are known; reads its source a second time.
+template <class Rule>
+__device__ void code_piece(const Launch& launch, const Place& place, Scales scales, float* tile) {
+  double own = 0;
+  double* squares = place.job.error != nullptr ? &own : nullptr;
+  Encoder<Rule> encoder(launch, place, scales, tile);
+  each_tile(place, [&](std::int64_t at) {
+    float v[kEach];
+    load_source<Rule>(launch, place, place.from + at, place.count - at, v, squares);
+    encoder.code(v, place.from + at, place.count - at);
+  });
+  if (squares != nullptr) add_error(place.job.error, own, encoder.lost);
+}
+
+template <class Rule>
+__device__ PieceScan scan_piece(const Launch& launch, const Place& place, float* tile) {
+  Scanner scanner(Rule::statistic(launch), place.width, tile);
+  each_tile(place, [&](std::int64_t at) {
+    float v[kEach];
+    load_source<Rule>(launch, place, place.from + at, place.count - at, v);
+    scanner.see(v, place.count - at);
+  });
+  return scanner.finish();
+}
+
+/// A piece of whole buckets.
+template <class Rule>
+__device__ void encode_whole(const Launch& launch, const Place& place, float* tile) {
+  constexpr int kept = 2;  // tiles that stay in registers: the buckets of the study
+  if (place.trip > kept * kTile) {
+    const PieceScan scan = scan_piece<Rule>(launch, place, tile);
+    return code_piece<Rule>(launch, place, scales_of<Rule>(launch, scan, scan.positive, place.m), tile);
+  }
+  double own = 0;
+  double* squares = place.job.error != nullptr ? &own : nullptr;
+  float v[kept][kEach];
+  const std::int64_t mine = place.lane() * kEach;
+  Scanner scanner(Rule::statistic(launch), place.width, tile);
+#pragma unroll
+  for (int t = 0; t < kept; ++t) {
+    const std::int64_t at = t * kTile + mine;
+    if (t * kTile >= place.trip) continue;
+    load_source<Rule>(launch, place, at, place.count - at, v[t], squares);
+    scanner.see(v[t], place.count - at);
+  }
+  const PieceScan scan = scanner.finish();
+  Encoder<Rule> encoder(launch, place, scales_of<Rule>(launch, scan, scan.positive, place.m), tile);
+#pragma unroll
+  for (int t = 0; t < kept; ++t) {
+    const std::int64_t at = t * kTile + mine;
+    if (t * kTile < place.trip) encoder.code(v[t], at, place.count - at);
+  }
+  if (squares != nullptr) add_error(place.job.error, own, encoder.lost);
+}
+
+// ---- Kernels
+
+enum class Phase { scan, combine, code };
+
+/// Phases scan and combine are for launches with large buckets, and leave the others alone.
+template <class Rule, Phase phase>
+__global__ void __launch_bounds__(kThreads) encode_kernel(Launch launch) {
+  __shared__ __align__(16) float tiles[kWarps][kTile];
+  float* tile = tiles[threadIdx.x / kWarp];
+  if constexpr (phase == Phase::combine) {
+    each_warp(launch.bucket_first, launch.buckets, [&](std::int64_t b) {
+      const std::int32_t j = find_job(launch, b, [](const Job& job) { return job.buckets_before; });
+      const Job& job = launch.jobs[j];
+      if (job.bucket <= piece_values) return;
+      const std::int64_t bucket = b - job.buckets_before;
+      const std::int64_t m = smaller(job.bucket, job.n - bucket * job.bucket);
+      const std::int64_t each = (job.bucket + piece_values - 1) / piece_values;
+      std::int64_t positive = 0;
+      const PieceScan scan = combine(launch.scans + job.pieces_before + bucket * each,
+                                     (m + piece_values - 1) / piece_values, &positive);
+      const Scales s = scales_of<Rule>(launch, scan, positive, m);
+      if (lane_number() == 0) launch.scales[b] = s;
+    });
+  } else {
+    each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+      const Place place = find_piece<Rule>(launch, piece);
+      if constexpr (phase == Phase::scan) {
+        if (place.whole()) return;
+        const PieceScan scan = scan_piece<Rule>(launch, place, tile);
+        if (lane_number() == 0) launch.scans[piece] = scan;
+      } else {
+        write_table<Rule>(launch, place);
+        if (place.whole())
+          encode_whole<Rule>(launch, place, tile);
+        else
+          code_piece<Rule>(launch, place, launch.scales[place.bucket_number], tile);
+      }
+    });
+  }
+}
+
+/// Histograms of qsgd's magnitudes, for its optimal levels, added to launch.counts[256 * table].
+template <class Rule>
+__global__ void __launch_bounds__(kThreads) count_kernel(Launch launch) {
+  __shared__ __align__(16) float tiles[kWarps][kTile];
+  __shared__ std::uint32_t histograms[kWarps][LevelTable::cells];
+  float* tile = tiles[threadIdx.x / kWarp];
+  std::uint32_t* histogram = histograms[threadIdx.x / kWarp];
+  const int lane = lane_number();
+  std::int32_t table = -1;  // whose histogram it is
+  const auto flush = [&] {
+    __syncwarp();
+    for (int i = lane; i < LevelTable::cells; i += kWarp) {
+      if (table >= 0 && histogram[i] > 0)
+        atomicAdd(launch.counts + LevelTable::cells * table + i, histogram[i]);
+      histogram[i] = 0;
+    }
+    __syncwarp();
+  };
+  flush();
+  std::int64_t counted = 0;
+  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+    const Place place = find_piece<Rule>(launch, piece);
+    if (place.job.table != table || counted > (1 << 30)) {
+      flush();
+      table = place.job.table;
+      counted = 0;
+    }
+    counted += piece_values;
+    Scales s{};
+    if (place.whole()) {
+      const PieceScan scan = scan_piece<Rule>(launch, place, tile);
+      s = scales_of<Rule>(launch, scan, scan.positive, place.m);
+    } else {
+      s = launch.scales[place.bucket_number];
+    }
+    each_tile(place, [&](std::int64_t at) {
+      float v[kEach];
+      load_source<Rule>(launch, place, place.from + at, place.count - at, v);
+      for (int k = 0; k < kEach; ++k)
+        if (at + k < place.count && is_finite(s.a) && s.a != 0.0f)
+          atomicAdd(&histogram[level_cell<ScalarLanes>(magnitude<ScalarLanes>(v[k]) / s.a)], 1u);
+    });
+  });
+  flush();
+}
+
+template <class Rule, bool adds>
+__global__ void __launch_bounds__(kThreads) decode_kernel(Launch launch) {
+  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+    const Place place = find_piece<Rule>(launch, piece);
+    if (place.count <= 0) return;
+    const std::byte* record = place.job.bytes + Rule::table_bytes() + place.record;
+    const Scales s = read_scales<Rule>(launch, record);
+    const bool numbers = are_numbers(s);
+    if (!numbers && place.lane() == 0) *place.job.not_finite = 1;
+    Rule rule(launch, place.job, place.job.bytes);
+    rule.start(s);
+    const std::int64_t words = code_words(place.m, Rule::bits);
+    each_tile(place, [&](std::int64_t at) {
+      const std::int64_t in_bucket = place.from + at, left = place.count - at;
+      if (left <= 0) return;
+      std::int32_t codes[kEach];
+      load_codes<Rule::bits>(record + 4 * Rule::scale_count(launch), words, in_bucket, codes);
+      float* to = place.job.out + place.begin + in_bucket;
+      float v[kEach];
+      if constexpr (adds) load_values(to, left, v);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        const float q = numbers ? rule.value(codes[k]) : canonical_nan();
+        v[k] = adds ? add<ScalarLanes>(v[k], q) : q;
+      }
+      store_values(to, left, v);
+    });
+  });
+}
+
+// ---- Launches
+
+template <class Rule>
+void scan_buckets(const Launch& launch, cudaStream_t stream) {
+  const auto scan = encode_kernel<Rule, Phase::scan>;
+  const auto combine_scans = encode_kernel<Rule, Phase::combine>;
+  LPSGD_LAUNCH(scan, blocks_for(launch.pieces), kThreads, stream)(launch);
+  LPSGD_LAUNCH(combine_scans, blocks_for(launch.buckets), kThreads, stream)(launch);
+}
+
+template <class Rule>
+cudaError_t encode_scaled(const Launch& launch, cudaStream_t stream) {
+  if (launch.pieces == 0) return cudaSuccess;
+  if (launch.large) scan_buckets<Rule>(launch, stream);
+  const auto code = encode_kernel<Rule, Phase::code>;
+  LPSGD_LAUNCH(code, blocks_for(launch.pieces), kThreads, stream)(launch);
+  return cudaGetLastError();
+}
+
+template <class Rule>
+cudaError_t decode_scaled(const Launch& launch, bool adds, cudaStream_t stream) {
+  if (launch.pieces == 0) return cudaSuccess;
+  const auto kernel = adds ? decode_kernel<Rule, true> : decode_kernel<Rule, false>;
+  LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
+  return cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace lpsgd::cuda

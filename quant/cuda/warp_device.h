@@ -1,0 +1,136 @@
+// What the codecs' kernels share: warps, memory, code words, and where a warp's values lie. A warp's lane j
+// has values 8j .. 8j+7 of a tile of 256, read 16 bytes at a time; eight values are one Philox counter and
+// 8*bits bits of codes. Internal to quant/cuda.
+#pragma once
+
+#include "quant/cuda/codec_kernels.h"
+
+// The tests run kernels on the CPU in this place (tests/quant/emulated_cuda.h).
+#ifndef LPSGD_LAUNCH
+#define LPSGD_LAUNCH(kernel, blocks, threads, stream) kernel<<<blocks, threads, 0, stream>>>
+#endif
+
+namespace lpsgd::cuda {
+namespace {
+
+constexpr int kWarp = 32, kWarps = 4;  // per block
+constexpr unsigned kThreads = kWarp * kWarps;
+constexpr int kEach = 8;  // values of a lane
+constexpr int kTile = kWarp * kEach;
+constexpr unsigned kAll = 0xffffffffu;
+static_assert(kTile == tile_values);
+
+__device__ __forceinline__ int lane_number() {
+  return static_cast<int>(threadIdx.x % kWarp);
+}
+__device__ __forceinline__ std::int64_t smaller(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+template <class T>
+__device__ __forceinline__ bool aligned(const T* p, std::size_t bytes) {
+  return reinterpret_cast<std::size_t>(p) % bytes == 0;
+}
+
+// ---- Memory: 16 bytes at a time where address and length allow
+
+/// Eight values at p, of which `left` exist; the others become +0.
+__device__ __forceinline__ void load_values(const float* p, std::int64_t left, float* v) {
+  if (left >= kEach && aligned(p, 16)) {
+    const float4 a = reinterpret_cast<const float4*>(p)[0], b = reinterpret_cast<const float4*>(p)[1];
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+  } else {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) v[k] = k < left ? p[k] : 0.0f;
+  }
+}
+__device__ __forceinline__ void store_values(float* p, std::int64_t left, const float* v) {
+  if (left >= kEach && aligned(p, 16)) {
+    reinterpret_cast<float4*>(p)[0] = make_float4(v[0], v[1], v[2], v[3]);
+    reinterpret_cast<float4*>(p)[1] = make_float4(v[4], v[5], v[6], v[7]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k)
+      if (k < left) p[k] = v[k];
+  }
+}
+/// Words lie at any even address: 2-bit optimal levels have a table of two bytes, and what is packed before
+/// may be of 16 bits.
+__device__ __forceinline__ std::uint32_t load_word(const std::byte* p) {
+  if (aligned(p, 4)) return *reinterpret_cast<const std::uint32_t*>(p);
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(p);
+  return halves[0] | static_cast<std::uint32_t>(halves[1]) << 16;
+}
+__device__ __forceinline__ void store_word(std::byte* p, std::uint32_t word) {
+  if (aligned(p, 4)) {
+    *reinterpret_cast<std::uint32_t*>(p) = word;
+  } else {
+    auto* halves = reinterpret_cast<std::uint16_t*>(p);
+    halves[0] = static_cast<std::uint16_t>(word);
+    halves[1] = static_cast<std::uint16_t>(word >> 16);
+  }
+}
+__device__ __forceinline__ float load_float(const std::byte* p) {
+  return ScalarLanes::value(static_cast<std::int32_t>(load_word(p)));
+}
+__device__ __forceinline__ void store_float(std::byte* p, float x) {
+  store_word(p, static_cast<std::uint32_t>(ScalarLanes::bits(x)));
+}
+
+// ---- Over the lanes of a group of `width`, a power of two up to the warp
+
+__device__ __forceinline__ std::int32_t largest_of(std::int32_t x, int width) {
+  for (int h = width / 2; h > 0; h /= 2) {
+    const std::int32_t other = __shfl_xor_sync(kAll, x, h);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+template <class T>
+__device__ __forceinline__ T sum_of(T x, int width) {
+  for (int h = width / 2; h > 0; h /= 2) x += __shfl_xor_sync(kAll, x, h);
+  return x;
+}
+
+/// Adds the warp's sums of squares to job.error. All lanes call it.
+__device__ __forceinline__ void add_error(double* error, double own, double lost) {
+  own = sum_of(own, kWarp);
+  lost = sum_of(lost, kWarp);
+  if (lane_number() == 0) {
+    atomicAdd(error, own);
+    atomicAdd(error + 1, lost);
+  }
+}
+
+// ---- Jobs
+
+/// The job of the launch whose range of `before` holds `number`.
+template <class Before>
+__device__ __forceinline__ std::int32_t find_job(const Launch& launch, std::int64_t number, Before before) {
+  std::int32_t low = launch.job_first, high = launch.job_last - 1;
+  while (low < high) {
+    const std::int32_t middle = (low + high + 1) / 2;
+    if (before(launch.jobs[middle]) <= number)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+/// The grid's warps take numbers [first, first + total) in turn.
+template <class Body>
+__device__ __forceinline__ void each_warp(std::int64_t first, std::int64_t total, Body body) {
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kWarps;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; i < total;
+       i += warps)
+    body(first + i);
+}
+
+inline unsigned blocks_for(std::int64_t warps) {
+  const std::int64_t blocks = (warps + kWarps - 1) / kWarps, most = 1 << 16;
+  return static_cast<unsigned>(blocks < most ? blocks : most);
+}
+
+}  // namespace
+}  // namespace lpsgd::cuda

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Passes over memory that the exchange makes, measured beside the count of docs/exchange.md.
+
+    lpsgd bench exchange --ranks 2,3,4,6,8,12,16 --min 16M --max 16M --json > cost.json
+    exchange_cost.py cost.json [--out figure.png]
+
+One pass is a copy of the array: it is read and written once. Measured: the seconds of the exchange over those of memcpy
+when all ranks copy at once, in the same run, so that cores and memory are shared alike; with --cpu, processor time over
+processor time, for machines that are never quiet. Counted: the bytes that a rank reads and writes in a step, over twice
+the array's. Prints a Markdown table.
+"""
+
+import argparse
+import json
+import sys
+
+
+def short(codec):
+    words = [w.strip().split(": ") for w in codec.strip("{}").split(",")]
+    kept = {key: value for key, value in words if key in ("kind", "bits", "bucket", "density")}
+    return " ".join([kept.pop("kind")] + [f"{key} {value}" for key, value in kept.items()])
+
+
+def read(path, clock):
+    """Rows by codec, in the file's order: (ranks, measured passes, counted passes, messages, bytes on the wire)."""
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)
+    sizes = {r["size"] for r in rows}
+    if len(sizes) != 1:
+        raise ValueError(f"{path}: holds {len(sizes)} sizes; expected one (--min and --max alike)")
+    if wrong := sum(r["wrong"] for r in rows):
+        raise ValueError(f"{path}: {wrong} values are wrong")
+    codecs = {}
+    for r in rows:
+        codecs.setdefault(short(r["codec"]), []).append(
+            (r["ranks"], r[clock] / r["memcpy_" + clock], r["bytes_moved"] / (2 * r["size"]), r["messages"], r["wire_bytes"]))
+    return sizes.pop(), codecs
+
+
+def table(codecs):
+    lines = ["| codec | ranks | messages | bytes on the wire | passes, counted | passes, measured | measured / counted |",
+             "|---|---|---|---|---|---|---|"]
+    lines += [f"| {codec} | {k} | {messages} | {sent} | {counted:.2f} | {measured:.2f} | {measured / counted:.2f} |"
+              for codec, rows in codecs.items() for k, measured, counted, messages, sent in rows]
+    return "\n".join(lines)
+
+
+def draw(size, codecs, what, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from figure import COLORS, MARKERS
+
+    picture, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    for i, (codec, rows) in enumerate(codecs.items()):
+        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        ranks = [r[0] for r in rows]
+        axes.plot(ranks, [r[1] for r in rows], color=color, marker=marker, markersize=4.5, linewidth=1.6, label=codec)
+        axes.plot(ranks, [r[2] for r in rows], color=color, linewidth=1, linestyle=(0, (4, 2)))
+    axes.plot([], [], color="0.3", linewidth=1, linestyle=(0, (4, 2)), label="counted")
+    axes.set_title(f"Passes over {size / 1e6:.1f} MB of gradients", fontsize=11)
+    axes.set_xlabel("ranks (threads)")
+    axes.set_ylabel(f"{what} / {what} of memcpy, all ranks at once")
+    axes.set_ylim(bottom=0)
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8.5)
+    picture.savefig(path, dpi=150)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", help="what `lpsgd bench exchange --json` printed")
+    parser.add_argument("--out", metavar="FIGURE")
+    parser.add_argument("--cpu", action="store_true", help="processor time instead of time")
+    options = parser.parse_args()
+    try:
+        size, codecs = read(options.file, "cpu_seconds" if options.cpu else "seconds")
+        print(table(codecs))
+        if options.out:
+            draw(size, codecs, "processor time" if options.cpu else "seconds", options.out)
+    except (OSError, ValueError, KeyError) as error:
+        print(f"exchange_cost: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""`lpsgd bench exchange`: its rows, its check of values, its arithmetic."""
+
+import json
+import unittest
+
+from harness import Case, run
+
+# Every kind of codec, also those with tables, residuals, votes and buckets that one rank has to itself.
+CODECS = ["none", "fp16", "bf16", "{kind: qsgd, bits: 2, bucket: 128}", "{kind: qsgd, bits: 4, levels: optimal}",
+          "{kind: qsgd, bits: 8, levels: exponential, error_feedback: true}", "{kind: qsgd, bits: 4, bucket: tensor}",
+          "{kind: onebit, bucket: 64}", "{kind: sign, majority: true, bucket: 64}", "sign", "{kind: topk, density: 0.01}",
+          "dynamic8"]
+
+
+class BenchExchange(Case):
+    def bench(self, *arguments, **options):
+        result = run("bench", "exchange", "--json", "--repeats", "2", *arguments, **options)
+        self.assertEqual(result.status, 0, result)
+        rows = json.loads(result.out)
+        for r in rows:
+            self.assertEqual(r["wrong"], 0, r)
+            self.assertEqual(r["size"], 4 * r["elements"])
+            self.assertAlmostEqual(r["algorithm_bandwidth"] * r["seconds"], r["size"], delta=1e-6 * r["size"])
+            factor = 2 * (r["ranks"] - 1) / r["ranks"]
+            self.assertAlmostEqual(r["bus_bandwidth"], factor * r["algorithm_bandwidth"], delta=1e-6 * r["bus_bandwidth"])
+            self.assertGreater(r["memcpy_seconds"], 0)
+            self.assertAlmostEqual(r["wire_bytes"] * r["ratio"], 2 * (r["ranks"] - 1) * r["size"], delta=2e-9 * r["size"])
+        return rows
+
+    def test_every_codec_over_threads(self):
+        codecs = [a for codec in CODECS for a in ("--codec", codec)]
+        rows = self.bench(*codecs, "--ranks", "1,2,5", "--min", "4004", "--max", "40040", "--factor", "10")
+        self.assertEqual([(r["ranks"], r["size"]) for r in rows], [(k, s) for k in (1, 2, 5) for _ in CODECS for s in (4004, 40040)])
+        self.assertEqual({r["transport"] for r in rows}, {"threads"})
+        qsgd = [r for r in rows if "bits: 2" in r["codec"] and r["ranks"] == 5 and r["elements"] == 1001]
+        # Eight buckets: 4 bytes of scale and 2 bits a value each, the last one of 105 values in whole words.
+        self.assertEqual([r["wire_bytes"] for r in qsgd], [2 * 4 * (8 * 4 + 7 * 32 + 28)])
+        self.assertEqual([r["messages"] for r in qsgd], [2 * 4 * 5])
+
+    def test_over_mpi_and_over_a_link(self):
+        arguments = ["--codec", "none", "--codec", "{kind: qsgd, bits: 4}", "--min", "64K", "--max", "64K"]
+        over_mpi = self.bench(*arguments, ranks=3)
+        self.assertEqual([(r["transport"], r["ranks"]) for r in over_mpi], [("mpi", 3)] * 2)
+        threads = self.bench(*arguments, "--ranks", "3", "--link", "{bandwidth: 100Mbit, latency: 1ms}")
+        for a, b in zip(over_mpi, threads, strict=True):
+            for key in ("codec", "elements", "wire_bytes", "messages", "ratio"):
+                self.assertEqual(a[key], b[key], key)
+            self.assertEqual(b["link"], "100Mbit, 1ms")
+            self.assertGreater(b["seconds"], 0.002)  # two rounds, a millisecond each way
+
+    def test_the_table(self):
+        result = run("bench", "exchange", "--codec", "none", "--min", "1M", "--max", "1M", "--repeats", "1")
+        self.assertEqual(result.status, 0, result)
+        header, units, row, note = result.out.splitlines()
+        self.assertEqual(header.split(), ["size", "count", "type", "over", "ranks", "time", "algbw", "busbw", "#wrong", "messages",
+                                          "wire", "ratio", "memcpy", "codec"])
+        self.assertEqual(row.split()[:5], ["1048576", "262144", "float", "threads", "2"])
+
+    def test_what_is_refused(self):
+        for arguments, ranks, expected in [
+            (["--ranks", "2"], 2, "--ranks: is for transport threads"),
+            (["--transport", "threads"], 2, "start it without mpirun"),
+            (["--codec", "{kind: nope}"], 3, "'nope' is not known"),
+            (["--min", "1M", "--max", "4K"], None, "--max: 4096 is less than --min 1048576"),
+            (["--link", "{bandwidth: fast}"], None, "expected a number and a unit"),
+        ]:
+            result = run("bench", "exchange", *arguments, ranks=ranks)
+            self.assertEqual(result.status, 2, result)
+            self.assertEqual(result.err.count(expected), 1, result)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,82 @@
+"""Training on a GPU, from outside: agrees with the CPU, resumes bit for bit, several ranks share a GPU."""
+
+import json
+import os
+import sys
+import unittest
+
+import numpy as np
+
+from harness import Case, model, run
+
+CUDA = ["--set", "train.device=cuda"]
+FIXED = CUDA + ["--set", "train.deterministic=true"]
+
+
+def distance(a, b):
+    return np.linalg.norm(a.astype("f8") - b) / np.linalg.norm(b.astype("f8"))
+
+
+class OnTheGpu(Case):
+    def close(self, a, b, limit):
+        self.assertEqual(list(a), list(b))
+        for name in a:
+            self.assertLess(distance(a[name], b[name]), limit, name)
+
+    def test_first_steps_are_the_cpus(self):
+        plain = ["--set", "exchange.codec={kind: none}", "--set", "network.parameters.activation=tanh"]
+        for steps in ("0", "3"):
+            name = f"step-{int(steps):06}"
+            cpu = model(self.train("cpu" + steps, *plain, "--steps", steps, ranks=1), name)
+            gpu = model(self.train("gpu" + steps, *plain, *CUDA, "--steps", steps, ranks=1), name)
+            self.close(gpu, cpu, 1e-6 if steps == "0" else 1e-4)
+
+    def test_an_epochs_losses_are_the_cpus(self):
+        plain = ["--set", "train.epochs=1", "--set", "exchange.codec={kind: none}"]
+        cpu = self.metrics(self.train("cpu", *plain, ranks=1))[0]
+        folder = self.train("gpu", *plain, *CUDA, ranks=1)
+        gpu = self.metrics(folder)[0]
+        for key in ("train_loss", "val_loss"):
+            self.assertLess(abs(gpu[key] - cpu[key]), 0.02 * cpu[key], key)
+        self.assertTrue(gpu["replicas_equal"])
+        seconds = gpu["seconds"]
+        for key in ("forward", "backward", "update"):
+            self.assertGreater(seconds[key], 0, key)
+        with open(os.path.join(folder, "environment.json")) as file:
+            self.assertTrue(json.load(file)["devices"][0].startswith("cuda:0 ("))
+        for device in ("cpu", "cuda"):
+            result = run("eval", self.config, "--checkpoint", folder, "--json", "--set", f"train.device={device}")
+            self.assertEqual(result.status, 0, result)
+            self.assertLess(abs(json.loads(result.out)["val_loss"] - gpu["val_loss"]), 1e-3 * gpu["val_loss"])
+
+    def test_resuming_changes_no_bit(self):
+        whole = self.train("whole", *FIXED, "--steps", "6", ranks=1)
+        parts = self.train("parts", *FIXED, "--steps", "2", ranks=1)
+        self.train("parts", *FIXED, "--steps", "6", "--resume", ranks=1)
+        for name, value in model(whole, "step-000006").items():
+            self.assertTrue(np.array_equal(value, model(parts, "step-000006")[name]), name)
+
+    def test_two_ranks_share_a_gpu(self):
+        plain = ["--set", "train.epochs=1"]
+        cpu = self.metrics(self.train("cpu", *plain, ranks=2))[0]
+        gpu = self.metrics(self.train("gpu", *plain, *CUDA, ranks=2))[0]
+        self.assertTrue(gpu["replicas_equal"])
+        self.assertEqual(gpu["bytes_sent"], cpu["bytes_sent"])
+        self.assertLess(abs(gpu["train_loss"] - cpu["train_loss"]), 0.05 * cpu["train_loss"])
+
+    def test_bf16_and_tf32_train(self):
+        for compute in ("tf32", "bf16"):
+            result = run("train", self.config, "--out", self.path(compute), *CUDA, "--set", f"train.compute={compute}")
+            if "needs a GPU of compute capability" in result.err:
+                continue
+            self.assertEqual(result.status, 0, result)
+            losses = [line["train_loss"] for line in self.metrics(self.path(compute))]
+            self.assertLess(losses[-1], losses[0])
+
+
+if __name__ == "__main__":
+    version = run("version", "--json")
+    if not json.loads(version.out)["is_cuda_available"]:
+        print("skipped: needs a GPU:", json.loads(version.out)["cuda_unavailable_because"])
+        sys.exit(77)
+    unittest.main()

@@ -1,0 +1,196 @@
+// Planning without a GPU: from the description of one, cuDNN finds engines and makes plans for every
+// convolution of every network file, in every pass and arithmetic. So what we tell cuDNN of a convolution is
+// tested on any machine; only running the plans needs a GPU.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "core/error.h"
+#include "nn/cuda/cudnn_graph.h"
+#include "nn/graph.h"
+#include "nn/ops.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+/// An H200, as cuDNN serialises it.
+constexpr std::string_view h200 =
+    R"({"cudaDeviceId": 0, "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 13000, "isTccDriver": 0,
+"l2CacheSize": 62914560, "maxBlockSize": [1024, 1024, 64], "maxGridSize": [2147483647, 65535, 65535],
+"maxCtasPerSM": 32, "maxRegistersPerSM": 65536, "maxSharedMemoryPerBlock": 49152,
+"maxSharedMemoryPerBlockOptin": 232448, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048,
+"memClockRateKHz": 3201000, "multiProcessorCount": 132, "pciDeviceId": 0, "regsPerBlock": 65536,
+"reservedSharedMemoryPerBlock": 1024, "smClockRateKHz": 1980000, "supportCoopLaunch": 1,
+"totalGlobalMem": 150754820096, "warpSize": 32})";
+
+class CudnnPlan : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      device_.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                  static_cast<std::int64_t>(h200.size()), h200.data());
+      device_.finalize();
+    } catch (const DeviceError& e) {
+      GTEST_SKIP() << "this cuDNN does not take the description of a device: " << e.what();
+    }
+  }
+  /// Whether an engine takes it with at most `workspace` bytes.
+  bool has_plan(const ConvProblem& problem, std::int64_t workspace = std::int64_t{1} << 30) {
+    const ConvGraph::Target target{nullptr, &device_};
+    const ConvGraph graph(problem, target);
+    for (const Descriptor& engine : graph.engines()) {
+      const std::optional<ConvPlan> plan = graph.plan(engine);
+      if (plan && plan->workspace() <= workspace) return true;
+    }
+    return false;
+  }
+
+ private:
+  Descriptor device_{CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR};
+};
+
+/// Collects the convolutions that a network asks for.
+class Collector final : public Backend {
+ public:
+  explicit Collector(std::int64_t batch) : batch_(batch) {}
+  std::set<std::vector<std::int64_t>> keys;
+  std::vector<ConvProblem> problems;
+
+  const char* name() const override { return "collector"; }
+  void* allocate(std::int64_t) override { return nullptr; }
+  void upload(void*, DataType, std::span<const float>) override {}
+  void download(std::span<float>, DataType, const void*) override {}
+  void seal() override {}
+  void enter() override {}
+  std::unique_ptr<Op> conv(const Binding& b, const ConvDesc& d) override {
+    ConvProblem p{.batch = batch_,
+                  .in = b.inputs[0].shape,
+                  .out = b.shape,
+                  .kernel = d.kernel,
+                  .stride = d.stride,
+                  .pad = d.pad,
+                  .groups = d.groups,
+                  .bias = d.bias};
+    if (keys.insert(p.key()).second) problems.push_back(p);
+    return nullptr;
+  }
+  std::unique_ptr<Op> dense(const Binding&) override { return nullptr; }
+  std::unique_ptr<Op> batch_norm(const Binding&, const BatchNormDesc&) override { return nullptr; }
+  std::unique_ptr<Op> activation(const Binding&, Activation) override { return nullptr; }
+  std::unique_ptr<Op> add(const Binding&) override { return nullptr; }
+  std::unique_ptr<Op> concat(const Binding&) override { return nullptr; }
+  std::unique_ptr<Op> dropout(const Binding&, double) override { return nullptr; }
+  std::unique_ptr<Op> lrn(const Binding&, const LrnDesc&) override { return nullptr; }
+  std::unique_ptr<Op> lstm(const Binding&, const LstmDesc&) override { return nullptr; }
+  std::unique_ptr<Op> embedding(const Binding&) override { return nullptr; }
+  std::unique_ptr<Op> pool(const Binding&, const PoolDesc&) override { return nullptr; }
+  std::unique_ptr<Op> channels_first(const Binding&) override { return nullptr; }
+  std::unique_ptr<Op> sum(DataType, void*, std::vector<const void*>, const void*, std::int64_t) override {
+    return nullptr;
+  }
+  std::unique_ptr<LossOp> softmax_cross_entropy(DataType, const void*, void*, std::int64_t, std::int64_t,
+                                                std::int64_t) override {
+    return nullptr;
+  }
+
+ private:
+  std::int64_t batch_;
+};
+
+std::vector<ConvProblem> convolutions_of(const std::string& file, std::int64_t batch) {
+  Collector collector(batch);
+  const Graph graph = read_graph(config::parse_file(file));
+  for (std::size_t n = 1; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    Binding b;
+    for (const std::size_t i : node.inputs) b.inputs.push_back({.shape = graph.nodes[i].shape});
+    b.shape = node.shape;
+    if (!node.layer->is_view()) node.layer->make(collector, b);
+  }
+  return collector.problems;
+}
+
+/// Every pass in every arithmetic, with and without the fixed order.
+int check_all(const ConvProblem& shape, const std::function<bool(const ConvProblem&)>& has_plan) {
+  int checked = 0;
+  for (const Compute compute : {Compute::fp32, Compute::tf32, Compute::bf16}) {
+    for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient}) {
+      for (const bool deterministic : {false, true}) {
+        ConvProblem p = shape;
+        p.compute = compute;
+        p.pass = pass;
+        p.deterministic = deterministic;
+        p.type = p.gradient_type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
+        p.bias = false;
+        EXPECT_TRUE(has_plan(p)) << "input " << shape_text(p.in) << " window " << p.kernel.h << "x"
+                                 << p.kernel.w << " stride " << p.stride.h << " filters " << p.out[2]
+                                 << " pass " << static_cast<int>(pass) << " compute "
+                                 << static_cast<int>(compute) << " deterministic " << deterministic;
+        ++checked;
+      }
+    }
+  }
+  return checked;
+}
+
+TEST_F(CudnnPlan, EveryConvolutionOfEveryNetwork) {
+  std::set<std::vector<std::int64_t>> seen;
+  int checked = 0;
+  for (const auto& file : std::filesystem::directory_iterator(LPSGD_SOURCE_DIR "/configs/networks")) {
+    SCOPED_TRACE(file.path().string());
+    for (const ConvProblem& p : convolutions_of(file.path().string(), 32))
+      if (seen.insert(p.key()).second)
+        checked += check_all(p, [&](const ConvProblem& q) { return has_plan(q); });
+  }
+  EXPECT_GT(checked, 18 * 50);
+}
+
+TEST_F(CudnnPlan, OddShapesGroupsAndFusedBiasAndRelu) {
+  const auto problem = [](Shape in, Size2 kernel, Size2 stride, Size2 pad, std::int64_t filters,
+                          std::int64_t groups) {
+    const Shape out{(in[0] + 2 * pad.h - kernel.h) / stride.h + 1,
+                    (in[1] + 2 * pad.w - kernel.w) / stride.w + 1, filters};
+    return ConvProblem{.batch = 3,
+                       .in = std::move(in),
+                       .out = out,
+                       .kernel = kernel,
+                       .stride = stride,
+                       .pad = pad,
+                       .groups = groups};
+  };
+  const auto has = [&](const ConvProblem& p) { return has_plan(p); };
+  for (const ConvProblem& p :
+       {problem({7, 6, 3}, {3, 2}, {2, 1}, {1, 0}, 6, 1), problem({8, 8, 2}, {3, 3}, {4, 4}, {0, 0}, 4, 1),
+        problem({9, 9, 24}, {3, 3}, {1, 1}, {1, 1}, 24, 24),
+        problem({13, 13, 16}, {5, 5}, {1, 1}, {2, 2}, 32, 2),
+        problem({1, 1, 5}, {1, 1}, {1, 1}, {0, 0}, 7, 1)}) {
+    check_all(p, has);
+    for (const bool relu : {false, true}) {
+      ConvProblem fused = p;
+      fused.bias = true;
+      fused.relu = relu;
+      EXPECT_TRUE(has_plan(fused));
+    }
+  }
+}
+
+TEST_F(CudnnPlan, ThereIsOneWithoutWorkspace) {
+  EXPECT_TRUE(has_plan({.batch = 64,
+                        .in = {56, 56, 64},
+                        .out = {56, 56, 64},
+                        .kernel = {3, 3},
+                        .stride = {1, 1},
+                        .pad = {1, 1}},
+                       0));
+}
+
+// What cuDNN is told must fit together: the comparison above could not fail otherwise.
+TEST_F(CudnnPlan, AWrongShapeIsRefused) {
+  ConvProblem p{
+      .batch = 2, .in = {8, 8, 16}, .out = {7, 8, 16}, .kernel = {3, 3}, .stride = {1, 1}, .pad = {1, 1}};
+  EXPECT_THROW(ConvGraph(p, {}), DeviceError);
+}
+
+}  // namespace
+}  // namespace lpsgd::cuda

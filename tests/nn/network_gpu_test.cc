@@ -1,0 +1,204 @@
+// Networks and the optimizer on the GPU against the CPU. (Every network file against PyTorch in float64 is
+// nn_pytorch_cuda_*.)
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "nn/network.h"
+#include "nn/optimizer.h"
+#include "tests/core/gpu_test.h"
+
+namespace lpsgd {
+namespace {
+
+std::vector<float> on_host(std::span<const float> values, StreamView stream) {
+  std::vector<float> out(values.size());
+  copy_values(std::span(out), values, stream);
+  stream.synchronize();
+  return out;
+}
+
+double distance(std::span<const float> a, std::span<const float> b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference) / std::max(std::sqrt(norm), 1e-30);
+}
+
+/// A smooth network with every fusion: no kinks, whose luck would drown what is compared.
+const std::string smooth =
+    "input: [12, 12, 6]\nclasses: 7\nlayers:\n"
+    "  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: b1}\n  - {tanh: t1}\n"
+    "  - {conv: c2, filters: 16, kernel: 3, pad: 1}\n  - {batch_norm: b2}\n"
+    "  - {add: s, input: [b2, t1]}\n  - {tanh: t2}\n  - {dropout: d, probability: 0.2}\n"
+    "  - {average_pool: p, kernel: 3, stride: 2, pad: 1}\n  - {lrn: l, alpha: 0.5}\n"
+    "  - {conv: c3, filters: 8, kernel: 3, stride: 2}\n  - {concat: c, input: [c3, c3]}\n"
+    "  - flatten\n  - {dense: f1, units: 20}\n  - sigmoid\n  - {dense: f2, units: 7}\n";
+const std::string kinked =
+    "input: [12, 12, 6]\nclasses: 7\nlayers:\n"
+    "  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: b1}\n  - {relu: r1}\n"
+    "  - {conv: c2, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: b2}\n"
+    "  - {add: s, input: [b2, r1]}\n  - {relu: r2}\n  - {max_pool: p, kernel: 2}\n"
+    "  - {conv: c3, filters: 8, kernel: 3}\n  - {relu: r3}\n  - flatten\n  - {dense: f2, units: 7}\n";
+
+/// A network, its data, and steps of training.
+struct Trained {
+  Trained(const std::string& text, const NetworkOptions& options, const OptimizerOptions& sgd = {})
+      : spec(config::parse_text(text, "net.yaml")),
+        network(spec, options),
+        optimizer(sgd, spec.tensors(), network.parameters().size(), network.stream()) {
+    std::size_t n = static_cast<std::size_t>(options.batch);
+    for (const std::int64_t d : spec.input_shape()) n *= static_cast<std::size_t>(d);
+    PhiloxSequence draw(3, RandomUse::dataset, 1);
+    inputs.resize(n);
+    for (float& x : inputs) x = 2 * draw.uniform() - 1;
+    for (std::int64_t i = 0; i < options.batch; ++i)
+      labels.push_back(static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes()))));
+  }
+  void step(std::int64_t number, bool announces = false) {
+    network.forward_train({inputs, labels}, number);
+    if (announces)
+      network.backward([&](std::size_t t) { announced.push_back(t); });
+    else
+      network.backward({});
+    optimizer.step(network.parameters(), network.gradients(), 0.05);
+  }
+  std::vector<float> gradients() { return on_host(network.gradients(), network.stream()); }
+  std::vector<float> weights() { return on_host(network.parameters(), network.stream()); }
+
+  NetworkSpec spec;
+  Network network;
+  Optimizer optimizer;
+  std::vector<float> inputs;
+  std::vector<std::int32_t> labels;
+  std::vector<std::size_t> announced;
+};
+
+using NetworkGpu = GpuTest;
+
+TEST_F(NetworkGpu, InitialWeightsAreTheCpus) {
+  Trained cpu(smooth, {.batch = 8}), gpu(smooth, {.batch = 8, .device = device});
+  EXPECT_EQ(gpu.weights(), cpu.weights());
+}
+
+TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
+  Trained cpu(smooth, {.batch = 8}), gpu(smooth, {.batch = 8, .device = device});
+  for (int s = 0; s < 6; ++s) {  // the third step records the passes, later ones replay them
+    SCOPED_TRACE(s);
+    cpu.step(s);
+    gpu.step(s);
+    const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
+    EXPECT_NEAR(b.loss, a.loss, 1e-4 * a.loss);
+    EXPECT_EQ(b.samples, a.samples);
+    EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
+    EXPECT_LE(distance(gpu.network.logits(), cpu.network.logits()), 1e-4);
+    EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
+    for (std::size_t i = 0; i < cpu.network.buffers().size(); ++i)
+      EXPECT_LE(distance(on_host(gpu.network.buffers()[i].values, gpu.network.stream()),
+                         cpu.network.buffers()[i].values),
+                1e-4)
+          << cpu.network.buffers()[i].name;
+  }
+  cpu.network.forward_eval({cpu.inputs, cpu.labels}, 5);
+  gpu.network.forward_eval({gpu.inputs, gpu.labels}, 5);
+  const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
+  EXPECT_EQ(b.samples, 5);
+  EXPECT_NEAR(b.loss, a.loss, 1e-4 * a.loss);
+  EXPECT_EQ(gpu.network.take_metrics().samples, 0);
+}
+
+TEST_F(NetworkGpu, FirstStepOfAnArithmeticIsNearTheCpus) {
+  for (const auto& [compute, bound] : {std::pair{Compute::tf32, 1e-2}, {Compute::bf16, 5e-2}}) {
+    if (unsupported(compute, device)) continue;
+    Trained cpu(smooth, {.batch = 8}), gpu(smooth, {.batch = 8, .compute = compute, .device = device});
+    cpu.step(0);
+    gpu.step(0);
+    EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), bound);
+    EXPECT_GT(distance(gpu.gradients(), cpu.gradients()), 1e-6) << "that is fp32";
+  }
+}
+
+// Gradients of a step are the same whether the passes are announced (run as they are) or replayed.
+TEST_F(NetworkGpu, ReplayedPassesAreTheSame) {
+  Trained replayed(kinked, {.batch = 8, .device = device, .deterministic = true}),
+      plain(kinked, {.batch = 8, .device = device, .deterministic = true, .time_operations = true});
+  for (int s = 0; s < 5; ++s) {
+    replayed.step(s);
+    plain.step(s, true);
+    EXPECT_EQ(replayed.gradients(), plain.gradients()) << "step " << s;
+    EXPECT_EQ(replayed.weights(), plain.weights()) << "step " << s;
+  }
+  plain.announced.clear();
+  plain.step(5, true);
+  EXPECT_EQ(plain.announced, plain.network.announce_order());
+  for (const OperationTime& t : plain.network.take_times()) EXPECT_GT(t.forward, 0) << t.name;
+  for (const OperationTime& t : replayed.network.take_times()) EXPECT_EQ(t.forward, 0) << t.name;
+}
+
+TEST_F(NetworkGpu, DeterministicRunsAreEqual) {
+  const NetworkOptions options{.batch = 8, .device = device, .deterministic = true};
+  Trained once(kinked, options), again(kinked, options);
+  for (int s = 0; s < 4; ++s) {
+    once.step(s);
+    again.step(s);
+  }
+  EXPECT_EQ(once.weights(), again.weights());
+}
+
+TEST_F(NetworkGpu, OptimizerFollowsTheCpu) {
+  for (const OptimizerOptions& options :
+       {OptimizerOptions{.momentum = 0}, OptimizerOptions{.weight_decay = 0.01, .no_decay = {"norm", "bias"}},
+        OptimizerOptions{.nesterov = true, .weight_decay = 0.1},
+        OptimizerOptions{.momentum = 0.5, .weight_decay = 0.01, .clip_norm = 0.01},
+        OptimizerOptions{.clip_norm = 1e6}}) {
+    const NetworkSpec spec(config::parse_text(smooth, "net.yaml"));
+    Network cpu(spec, {.batch = 1}), gpu(spec, {.batch = 1, .device = device});
+    Optimizer one(options, spec.tensors(), cpu.parameters().size());
+    Optimizer two(options, spec.tensors(), gpu.parameters().size(), gpu.stream());
+    PhiloxSequence draw(4, RandomUse::dataset, 2);
+    for (int s = 0; s < 4; ++s) {
+      for (const TensorInfo& t : spec.tensors())
+        for (std::int64_t i = 0; i < t.elements; ++i)
+          cpu.gradients()[static_cast<std::size_t>(t.offset + i)] = draw.uniform() - 0.5f;
+      copy_values(gpu.gradients(), cpu.gradients(), gpu.stream());
+      one.step(cpu.parameters(), cpu.gradients(), 0.1);
+      two.step(gpu.parameters(), gpu.gradients(), 0.1);
+      gpu.stream().synchronize();
+    }
+    EXPECT_LE(distance(on_host(gpu.parameters(), gpu.stream()), cpu.parameters()), 1e-7);
+    EXPECT_LE(distance(on_host(two.momentum(), gpu.stream()), one.momentum()), 1e-7);
+  }
+}
+
+TEST_F(NetworkGpu, ErrorsAreTold) {
+  Trained gpu(smooth, {.batch = 2, .device = device});
+  gpu.labels[1] = 7;
+  EXPECT_THROW(gpu.network.forward_train({gpu.inputs, gpu.labels}, 0), Error);
+  Trained words(
+      "input: [5]\nclasses: 3\nlayers: [{embedding: e, vocabulary: 6, dimension: 8}, {lstm: l, cell: 8}, "
+      "{dense: fc, units: 3}]",
+      {.batch = 2, .device = device});
+  words.labels.assign(10, 1);
+  for (float& x : words.inputs) x = 2;
+  words.step(0);
+  EXPECT_EQ(words.network.take_metrics().samples, 10);
+  words.inputs[3] = 6;
+  words.step(1);
+  EXPECT_THROW(words.network.take_metrics(), Error);
+  EXPECT_NO_THROW(words.network.take_metrics());
+  EXPECT_THROW(Network(gpu.spec, {.device = Device::cuda(1000)}), DeviceError);
+  try {
+    Network network(gpu.spec, {.batch = std::int64_t{1} << 28, .device = device});
+    FAIL() << "no DeviceError";
+  } catch (const DeviceError& e) {
+    EXPECT_NE(std::string(e.what()).find("no room for"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("are free"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd

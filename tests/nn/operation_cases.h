@@ -1,0 +1,56 @@
+// Every operation of nn/ops.h in many shapes, run alone on a backend: what two backends are compared by.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/ops.h"
+
+namespace lpsgd {
+
+/// An operation with what it is bound to. Values are drawn, the same for every backend and type, and exact in
+/// bfloat16.
+struct OperationCase {
+  std::string name;
+  std::int64_t batch = 2;
+  std::vector<Shape> inputs;
+  Shape output;
+  std::vector<Shape> parameters;  // in memory order
+  std::int64_t buffers = 0;       // values of each of two buffers: running mean and variance
+  bool residual = false, relu = false, masked = false;
+  int gradients = 1;  // of the output, to be summed
+  bool input_gradients = true;
+  bool in_place = false;  // the output lies where the input does, the gradients likewise
+  bool training = true;
+  std::int64_t tokens = 0;  // inputs are numbers below this
+  std::vector<std::int32_t> lengths;
+  std::function<std::unique_ptr<Op>(Backend&, const Binding&)> make;
+};
+
+/// "output", "input 0", "parameter 1" (their gradients), "masked", "buffer 0".
+using Results = std::map<std::string, std::vector<float>>;
+
+/// Forward and, in training, backward, the second time round (so that nothing hangs on memory being zero).
+Results run_case(Backend& backend, DataType type, const OperationCase& c);
+
+std::vector<OperationCase> operation_cases();
+
+/// A loss alone: "loss", "top1", "top5", "scored" of three batches together, and the last one's "gradient".
+Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64_t frames,
+                 std::int64_t classes, bool lengths);
+
+/// into = the sum of `terms` arrays, masked or not, `into` one of them: "sum".
+Results run_sum(Backend& backend, DataType type, int terms, bool masked, std::int64_t n);
+
+/// The norm of the difference over that of `truth`; of the tensor where it is largest.
+struct Distance {
+  double value = 0;
+  std::string tensor;
+};
+Distance worst_distance(const Results& values, const Results& truth);
+
+}  // namespace lpsgd

@@ -1,0 +1,253 @@
+// The cases themselves.
+#include <fmt/format.h>
+
+#include "tests/nn/operation_cases.h"
+
+namespace lpsgd {
+namespace {
+
+using Cases = std::vector<OperationCase>;
+
+void add_convolutions(Cases& out) {
+  const auto add = [&](std::int64_t batch, Shape in, Size2 kernel, Size2 stride, Size2 pad,
+                       std::int64_t filters, std::int64_t groups, bool bias, bool relu) {
+    OperationCase c;
+    c.name = fmt::format("conv {} kernel {}x{} stride {}x{} pad {}x{} filters {} groups {}{}{}",
+                         shape_text(in), kernel.h, kernel.w, stride.h, stride.w, pad.h, pad.w, filters,
+                         groups, bias ? " bias" : "", relu ? " relu" : "");
+    c.batch = batch;
+    c.output = {(in[0] + 2 * pad.h - kernel.h) / stride.h + 1, (in[1] + 2 * pad.w - kernel.w) / stride.w + 1,
+                filters};
+    c.parameters = {{filters, kernel.h, kernel.w, in[2] / groups}};
+    if (bias) c.parameters.push_back({filters});
+    c.inputs = {std::move(in)};
+    c.relu = relu;
+    const ConvDesc desc{kernel, stride, pad, filters, groups, bias};
+    c.make = [desc](Backend& backend, const Binding& b) { return backend.conv(b, desc); };
+    out.push_back(std::move(c));
+  };
+  add(4, {8, 8, 16}, {3, 3}, {1, 1}, {1, 1}, 16, 1, false, false);
+  add(4, {8, 8, 16}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);
+  add(3, {9, 7, 3}, {3, 3}, {2, 2}, {1, 1}, 8, 1, true, false);
+  add(2, {7, 6, 3}, {3, 2}, {2, 1}, {1, 0}, 6, 1, false, true);
+  add(2, {8, 8, 2}, {3, 3}, {4, 4}, {0, 0}, 4, 1, false, false);  // rows that no window reaches
+  add(2, {13, 13, 16}, {5, 5}, {1, 1}, {2, 2}, 32, 2, true, true);
+  add(2, {9, 9, 24}, {3, 3}, {1, 1}, {1, 1}, 24, 24, false, false);
+  add(5, {1, 1, 5}, {1, 1}, {1, 1}, {0, 0}, 7, 1, true, false);
+  add(2, {10, 10, 64}, {1, 1}, {2, 2}, {0, 0}, 128, 1, false, false);
+  add(2, {35, 35, 3}, {11, 11}, {4, 4}, {2, 2}, 64, 1, true, true);
+}
+
+void add_dense(Cases& out) {
+  const auto add = [&](std::int64_t batch, Shape in, std::int64_t units, bool bias, bool relu) {
+    OperationCase c;
+    c.name = fmt::format("dense {} x {} to {}{}{}", batch, shape_text(in), units, bias ? " bias" : "",
+                         relu ? " relu" : "");
+    c.batch = batch;
+    c.output = in;
+    c.output.back() = units;
+    c.parameters = {{units, in.back()}};
+    if (bias) c.parameters.push_back({units});
+    c.inputs = {std::move(in)};
+    c.relu = relu;
+    c.make = [](Backend& backend, const Binding& b) { return backend.dense(b); };
+    out.push_back(std::move(c));
+  };
+  add(1, {1}, 1, true, false);
+  add(5, {7}, 3, true, true);
+  add(16, {64}, 10, true, false);
+  add(33, {129}, 65, false, true);
+  add(3, {5, 24}, 40, true, false);
+  add(64, {256}, 512, true, true);
+}
+
+void add_batch_norms(Cases& out) {
+  const auto add = [&](std::int64_t batch, Shape shape, bool residual, bool relu, int gradients,
+                       bool training) {
+    OperationCase c;
+    c.name = fmt::format("batch_norm {} x {}{}{}, {} gradients{}", batch, shape_text(shape),
+                         residual ? " residual" : "", relu ? " relu" : "", gradients,
+                         training ? "" : ", evaluation");
+    c.batch = batch;
+    c.parameters = {{shape.back()}, {shape.back()}};
+    c.buffers = shape.back();
+    c.inputs = {shape};
+    c.output = std::move(shape);
+    c.residual = residual;
+    c.relu = relu;
+    c.gradients = gradients;
+    c.masked = gradients > 1 || (residual && relu);
+    c.training = training;
+    c.make = [](Backend& backend, const Binding& b) { return backend.batch_norm(b, {1e-3, 0.1}); };
+    out.push_back(std::move(c));
+  };
+  for (const bool relu : {false, true}) {
+    add(4, {5, 5, 16}, false, relu, 1, true);
+    add(4, {5, 5, 16}, true, relu, 1, true);
+    add(3, {4, 3, 3}, true, relu, 2, true);
+    add(2, {3, 3, 130}, false, relu, 3, true);
+    add(4, {5, 5, 16}, true, relu, 1, false);
+  }
+  add(16, {5}, false, true, 1, true);
+  add(7, {1, 1, 1}, false, false, 1, true);
+  add(2, {1, 1, 8}, false, false, 1, true);
+  add(3, {2, 2, 1028}, true, true, 1, true);
+  add(64, {32, 32, 4}, false, true, 1, true);
+  add(128, {16, 16, 64}, true, true, 1, true);
+}
+
+void add_elementwise(Cases& out) {
+  const auto add = [&](const std::string& name, std::int64_t batch, Shape shape, int inputs, int gradients,
+                       auto make) -> OperationCase& {
+    OperationCase c;
+    c.name = fmt::format("{} {} x {}, {} gradients", name, batch, shape_text(shape), gradients);
+    c.batch = batch;
+    c.inputs.assign(static_cast<std::size_t>(inputs), shape);
+    c.output = std::move(shape);
+    c.gradients = gradients;
+    c.make = make;
+    return out.emplace_back(std::move(c));
+  };
+  for (const auto& [name, kind] :
+       {std::pair{"relu", Activation::relu}, {"sigmoid", Activation::sigmoid}, {"tanh", Activation::tanh}}) {
+    const auto make = [kind = kind](Backend& backend, const Binding& b) {
+      return backend.activation(b, kind);
+    };
+    add(name, 3, {5, 7, 3}, 1, 1, make);
+    add(name, 8, {64}, 1, 3, make);
+    add(std::string(name) + " in place", 8, {33}, 1, 2, make).in_place = true;
+  }
+  const auto sum = [](Backend& backend, const Binding& b) { return backend.add(b); };
+  for (const bool relu : {false, true}) {
+    OperationCase& two = add(relu ? "add relu" : "add", 3, {5, 7, 3}, 2, 1, sum);
+    two.relu = relu;
+    two.masked = true;
+    two.input_gradients = false;  // an input's gradient is the output's
+    OperationCase& three = add(relu ? "add relu" : "add", 4, {16}, 3, 2, sum);
+    three.relu = relu;
+    three.masked = true;
+    three.input_gradients = false;
+  }
+  const auto dropout = [](Backend& backend, const Binding& b) { return backend.dropout(b, 0.3); };
+  add("dropout", 3, {5, 7, 3}, 1, 1, dropout);
+  add("dropout", 4, {64}, 1, 2, dropout);
+  add("dropout in place", 4, {3}, 1, 2, dropout).in_place = true;
+  add("dropout in evaluation", 4, {64}, 1, 1, dropout).training = false;
+  const auto first = [](Backend& backend, const Binding& b) { return backend.channels_first(b); };
+  for (const Shape& shape : {Shape{5, 7, 3}, Shape{32, 33, 34}, Shape{1, 2, 70}}) {
+    OperationCase& c = add("channels_first", 2, shape, 1, 1, first);
+    c.output = {elements_of(shape).value_or(0)};
+  }
+  const auto concat = [](Backend& backend, const Binding& b) { return backend.concat(b); };
+  for (const auto& widths : {std::vector<std::int64_t>{3, 5}, {16, 12, 4}, {8, 1, 7, 32}}) {
+    OperationCase& c = add("concat", 3, {4, 5, 0}, static_cast<int>(widths.size()), 1, concat);
+    c.output = {4, 5, 0};
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      c.inputs[i].back() = widths[i];
+      c.output.back() += widths[i];
+      c.name += fmt::format(" {}", widths[i]);
+    }
+  }
+}
+
+void add_pools(Cases& out) {
+  for (const PoolDesc::Kind kind : {PoolDesc::Kind::max, PoolDesc::Kind::average}) {
+    const auto add = [&](Shape in, Size2 kernel, Size2 stride, Size2 pad, bool ceil, bool count_pad) {
+      const auto extent = [&](std::int64_t n, std::int64_t k, std::int64_t s, std::int64_t p) {
+        std::int64_t e = (n + 2 * p - k + (ceil ? s - 1 : 0)) / s + 1;
+        if (ceil && (e - 1) * s >= n + p) --e;
+        return e;
+      };
+      OperationCase c;
+      c.name =
+          fmt::format("{} pool {} kernel {}x{} stride {}x{} pad {}x{}{}{}",
+                      kind == PoolDesc::Kind::max ? "max" : "average", shape_text(in), kernel.h, kernel.w,
+                      stride.h, stride.w, pad.h, pad.w, ceil ? " ceil" : "", count_pad ? "" : " inside");
+      c.output = {extent(in[0], kernel.h, stride.h, pad.h), extent(in[1], kernel.w, stride.w, pad.w), in[2]};
+      c.inputs = {std::move(in)};
+      const PoolDesc desc{kind, kernel, stride, pad, count_pad};
+      c.make = [desc](Backend& backend, const Binding& b) { return backend.pool(b, desc); };
+      out.push_back(std::move(c));
+    };
+    add({8, 8, 16}, {2, 2}, {2, 2}, {0, 0}, false, true);
+    add({9, 7, 3}, {3, 3}, {2, 2}, {1, 1}, true, true);
+    add({9, 7, 3}, {3, 3}, {2, 2}, {1, 1}, true, false);
+    add({7, 8, 5}, {3, 2}, {1, 3}, {1, 0}, false, false);
+    add({7, 7, 64}, {7, 7}, {7, 7}, {0, 0}, false, true);
+    add({8, 8, 4}, {2, 2}, {3, 3}, {0, 0}, false, true);  // pixels in no window
+  }
+}
+
+void add_lrns(Cases& out) {
+  for (const auto& [shape, desc] : {std::pair{Shape{5, 4, 16}, LrnDesc{5, 1e-4, 0.75, 1}},
+                                    {Shape{3, 3, 7}, LrnDesc{4, 2, 0.75, 1}},
+                                    {Shape{2, 3, 4}, LrnDesc{9, 3, 1.5, 2}},
+                                    {Shape{3, 3, 37}, LrnDesc{1, 1, 0.5, 0.5}}}) {
+    OperationCase c;
+    c.name = fmt::format("lrn {} size {} beta {}", shape_text(shape), desc.size, desc.beta);
+    c.inputs = {shape};
+    c.output = shape;
+    c.make = [desc = desc](Backend& backend, const Binding& b) { return backend.lrn(b, desc); };
+    out.push_back(std::move(c));
+  }
+}
+
+void add_recurrent(Cases& out) {
+  const auto lstm = [&](std::int64_t batch, std::int64_t frames, std::int64_t features, std::int64_t cell,
+                        std::int64_t projection, bool bias, std::vector<std::int32_t> lengths,
+                        bool input_gradient) {
+    OperationCase c;
+    const std::int64_t width = projection > 0 ? projection : cell;
+    c.name = fmt::format("lstm {} x {} frames of {} to {}, projection {}{}{}", batch, frames, features, cell,
+                         projection, bias ? " bias" : "", lengths.empty() ? "" : ", unequal");
+    c.batch = batch;
+    c.inputs = {{frames, features}};
+    c.output = {frames, width};
+    c.parameters = {{4 * cell, features}, {4 * cell, width}};
+    if (bias) c.parameters.insert(c.parameters.end(), 2, {4 * cell});
+    if (projection > 0) c.parameters.push_back({projection, cell});
+    c.lengths = std::move(lengths);
+    c.input_gradients = input_gradient;
+    const LstmDesc desc{cell, projection, bias};
+    c.make = [desc](Backend& backend, const Binding& b) { return backend.lstm(b, desc); };
+    out.push_back(std::move(c));
+  };
+  lstm(3, 4, 6, 5, 0, true, {}, true);
+  lstm(4, 5, 8, 16, 0, true, {2, 5, 1, 4}, true);
+  lstm(4, 5, 7, 9, 3, true, {2, 5, 1, 4}, true);
+  lstm(2, 3, 8, 16, 8, false, {}, false);
+  lstm(3, 1, 4, 3, 0, false, {}, true);
+  lstm(16, 20, 32, 48, 24, true, {}, true);
+
+  const auto embedding = [&](std::int64_t batch, std::int64_t count, std::int64_t vocabulary,
+                             std::int64_t width) {
+    OperationCase c;
+    c.name = fmt::format("embedding {} x {} of {} to {}", batch, count, vocabulary, width);
+    c.batch = batch;
+    c.inputs = {{count}};
+    c.output = {count, width};
+    c.parameters = {{vocabulary, width}};
+    c.tokens = vocabulary;
+    c.make = [](Backend& backend, const Binding& b) { return backend.embedding(b); };
+    out.push_back(std::move(c));
+  };
+  embedding(3, 5, 6, 7);
+  embedding(2, 4, 100, 16);
+  embedding(20, 35, 50, 300);  // every word often, more tokens than a block has threads
+}
+
+}  // namespace
+
+std::vector<OperationCase> operation_cases() {
+  Cases out;
+  add_convolutions(out);
+  add_dense(out);
+  add_batch_norms(out);
+  add_elementwise(out);
+  add_pools(out);
+  add_lrns(out);
+  add_recurrent(out);
+  return out;
+}
+
+}  // namespace lpsgd

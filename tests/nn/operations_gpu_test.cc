@@ -1,0 +1,106 @@
+// Every operation on the GPU against the CPU backend, from equal inputs, forward and backward.
+//
+// Bounds are of the norm of a tensor's difference over its norm. fp32: sums in another order. tf32: operands
+// of products rounded to ten bits of fraction, 2^-11 of each. bf16: inputs are exact, what is stored is
+// rounded to seven bits of fraction, 2^-9 of each value, several times over in an LSTM.
+#include <gtest/gtest.h>
+
+#include "nn/cuda/backend.h"
+#include "tests/core/gpu_test.h"
+#include "tests/nn/operation_cases.h"
+
+namespace lpsgd {
+namespace {
+
+constexpr double fp32_bound = 1e-5, tf32_bound = 2e-3, bf16_bound = 2e-2;
+
+class OperationsGpu : public GpuTest {
+ protected:
+  std::unique_ptr<Backend> gpu(Compute compute, bool deterministic = false) {
+    const ScopedDevice scope(device);
+    return make_cuda_backend(device, compute, deterministic);
+  }
+  void compare(Compute compute, double bound) {
+    if (const auto why = unsupported(compute, device)) GTEST_SKIP() << *why;
+    const DataType type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
+    for (const OperationCase& c : operation_cases()) {
+      SCOPED_TRACE(c.name);
+      const auto cpu = make_cpu_backend(1, Compute::fp32);
+      const auto cuda = gpu(compute);
+      const Distance d = worst_distance(run_case(*cuda, type, c), run_case(*cpu, DataType::f32, c));
+      EXPECT_LE(d.value, bound) << d.tensor;
+    }
+  }
+};
+
+TEST_F(OperationsGpu, Fp32) {
+  compare(Compute::fp32, fp32_bound);
+}
+TEST_F(OperationsGpu, Tf32) {
+  compare(Compute::tf32, tf32_bound);
+}
+TEST_F(OperationsGpu, Bf16) {
+  compare(Compute::bf16, bf16_bound);
+}
+
+TEST_F(OperationsGpu, DeterministicOnesGiveTheSameBits) {
+  for (const OperationCase& c : operation_cases()) {
+    SCOPED_TRACE(c.name);
+    const auto once = gpu(Compute::fp32, true), again = gpu(Compute::fp32, true);
+    EXPECT_EQ(run_case(*once, DataType::f32, c), run_case(*again, DataType::f32, c));
+  }
+}
+
+// Draws and comparisons are the CPU's to the bit.
+TEST_F(OperationsGpu, DropoutMasksAndMaximaAreTheCpus) {
+  for (const OperationCase& c : operation_cases()) {
+    if (c.name.find("dropout") == std::string::npos && c.name.find("max pool") == std::string::npos) continue;
+    SCOPED_TRACE(c.name);
+    const auto cpu = make_cpu_backend(1, Compute::fp32);
+    const auto cuda = gpu(Compute::fp32);
+    EXPECT_EQ(run_case(*cuda, DataType::f32, c).at("output"), run_case(*cpu, DataType::f32, c).at("output"));
+  }
+}
+
+TEST_F(OperationsGpu, Loss) {
+  for (const auto& [batch, frames, classes, lengths] : {std::tuple{5, 1, 7, false},
+                                                        {128, 1, 10, false},
+                                                        {6, 9, 33, true},
+                                                        {3, 2, 1000, true},
+                                                        {2, 1, 20000, false},
+                                                        {300, 1, 1, false}}) {
+    for (const DataType type : {DataType::f32, DataType::bf16}) {
+      SCOPED_TRACE(classes);
+      const Compute compute = type == DataType::bf16 ? Compute::bf16 : Compute::fp32;
+      if (unsupported(compute, device)) continue;
+      const auto cpu = make_cpu_backend(1, Compute::fp32);
+      const auto cuda = gpu(compute);
+      const Results got = run_loss(*cuda, type, batch, frames, classes, lengths);
+      const Results expected = run_loss(*cpu, DataType::f32, batch, frames, classes, lengths);
+      for (const char* count : {"top1", "top5", "scored"}) EXPECT_EQ(got.at(count), expected.at(count));
+      EXPECT_NEAR(got.at("loss")[0], expected.at("loss")[0],
+                  1e-6f * std::abs(expected.at("loss")[0]) + 1e-6f);
+      if (classes == 1) continue;  // the loss is 0
+      EXPECT_LE(worst_distance(got, expected).value, type == DataType::f32 ? fp32_bound : bf16_bound);
+    }
+  }
+}
+
+TEST_F(OperationsGpu, Sums) {
+  for (const int terms : {1, 2, 5, 64, 70, 130}) {
+    for (const bool masked : {false, true}) {
+      const auto cpu = make_cpu_backend(1, Compute::fp32);
+      const auto cuda = gpu(Compute::fp32);
+      for (const std::int64_t n : {1, 7, 1000, 4099}) {
+        SCOPED_TRACE(n);
+        EXPECT_LE(worst_distance(run_sum(*cuda, DataType::f32, terms, masked, n),
+                                 run_sum(*cpu, DataType::f32, terms, masked, n))
+                      .value,
+                  fp32_bound);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd

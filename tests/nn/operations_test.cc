@@ -1,0 +1,52 @@
+// The comparison of backends (operation_cases.h) on the CPU alone: with one thread and with three, and in
+// bfloat16 where the processor has it. It keeps the cases right on machines without a GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/nn/operation_cases.h"
+
+namespace lpsgd {
+namespace {
+
+TEST(Operations, ThreadsDoNotMatter) {
+  for (const OperationCase& c : operation_cases()) {
+    const auto one = make_cpu_backend(1, Compute::fp32), three = make_cpu_backend(3, Compute::fp32);
+    const Distance d = worst_distance(run_case(*three, DataType::f32, c), run_case(*one, DataType::f32, c));
+    EXPECT_LE(d.value, 1e-5) << c.name << ": " << d.tensor;
+  }
+}
+
+TEST(Operations, Bfloat16IsCloseToFloat32) {
+  if (const auto why = unsupported(Compute::bf16)) GTEST_SKIP() << *why;
+  for (const OperationCase& c : operation_cases()) {
+    const auto wide = make_cpu_backend(1, Compute::fp32), low = make_cpu_backend(1, Compute::bf16);
+    const Distance d = worst_distance(run_case(*low, DataType::bf16, c), run_case(*wide, DataType::f32, c));
+    EXPECT_LE(d.value, 2e-2) << c.name << ": " << d.tensor;
+  }
+}
+
+TEST(Operations, LossAndSums) {
+  const auto one = make_cpu_backend(1, Compute::fp32), again = make_cpu_backend(1, Compute::fp32);
+  EXPECT_EQ(worst_distance(run_loss(*again, DataType::f32, 5, 3, 11, true),
+                           run_loss(*one, DataType::f32, 5, 3, 11, true))
+                .value,
+            0.0);
+  EXPECT_EQ(run_loss(*one, DataType::f32, 5, 1, 7, false).at("scored"), std::vector<float>{14});
+  EXPECT_LE(worst_distance(run_sum(*again, DataType::f32, 3, true, 1001),
+                           run_sum(*one, DataType::f32, 3, true, 1001))
+                .value,
+            1e-7);
+}
+
+/// The comparison sees what it must: another step's mask, another weight.
+TEST(Operations, ADifferenceIsSeen) {
+  const Results a{{"x", {1, 2, 3}}}, b{{"x", {1, 2, 3.1f}}};
+  EXPECT_NEAR(worst_distance(b, a).value, 0.1 / std::sqrt(14.0), 1e-6);
+  EXPECT_EQ(worst_distance(a, a).value, 0.0);
+  const Results nan{{"x", {std::nanf(""), 2, 3}}};
+  EXPECT_TRUE(std::isnan(worst_distance(nan, a).value));
+}
+
+}  // namespace
+}  // namespace lpsgd

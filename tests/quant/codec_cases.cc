@@ -1,0 +1,149 @@
+#include "tests/quant/codec_cases.h"
+
+#include <cmath>
+
+#include "core/file.h"
+#include "core/philox.h"
+
+namespace lpsgd::codec_cases {
+namespace {
+
+class Parser {
+ public:
+  explicit Parser(std::string data) : data_(std::move(data)) {}
+  std::uint32_t word() {
+    std::uint32_t x = 0;
+    std::memcpy(&x, data_.data() + at_, 4);
+    at_ += 4;
+    return x;
+  }
+  std::string text() {
+    const std::uint32_t size = word();
+    at_ += size;
+    return data_.substr(at_ - size, size);
+  }
+  Bytes blob() {
+    const std::string s = text();
+    Bytes out(s.size());
+    if (!s.empty()) std::memcpy(out.data(), s.data(), s.size());
+    return out;
+  }
+
+ private:
+  std::string data_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+CodecSpec spec_of(const std::string& text) {
+  return parse_codec(config::parse_text(text, "test"), "codec");
+}
+
+const std::vector<std::string>& all_specs() {
+  static const std::vector<std::string> specs = {
+      "none",
+      "fp16",
+      "bf16",
+      "onebit",
+      "{kind: onebit, bucket: 32}",
+      "{kind: onebit, bucket: tensor}",
+      "{kind: qsgd, bits: 2}",
+      "{kind: qsgd, bits: 4}",
+      "{kind: qsgd, bits: 8, norm: l2}",
+      "{kind: qsgd, bits: 16}",
+      "{kind: qsgd, bits: 4, bucket: 96, norm: l2}",
+      "{kind: qsgd, bits: 4, bucket: tensor, norm: l2}",
+      "{kind: qsgd, bits: 2, levels: interval, norm: l2}",
+      "{kind: qsgd, bits: 4, levels: interval}",
+      "{kind: qsgd, bits: 16, levels: interval}",
+      "{kind: qsgd, bits: 4, levels: exponential}",
+      "{kind: qsgd, bits: 8, levels: exponential, norm: l2}",
+      "{kind: qsgd, bits: 2, levels: optimal}",
+      "{kind: qsgd, bits: 4, levels: optimal}",
+      "{kind: qsgd, bits: 8, levels: optimal}",
+      "sign",
+      "{kind: sign, bucket: 128}",
+      "{kind: sign, bucket: 512, majority: true}",
+      "{kind: topk, density: 0.02}",
+      "{kind: topk, density: 0.4, bucket: 64}",
+      "{kind: topk, density: 0.3, bucket: tensor}",
+      "dynamic8",
+      "{kind: dynamic8, type: static_tree}",
+      "{kind: dynamic8, type: linear}",
+      "{kind: dynamic8, type: mantissa, bucket: 64}",
+  };
+  return specs;
+}
+
+std::vector<float> inputs(std::int64_t n, int kind, std::uint32_t seed) {
+  PhiloxSequence random(seed, RandomUse::dataset, static_cast<std::uint32_t>(kind));
+  std::vector<float> out(static_cast<std::size_t>(n));
+  for (float& x : out) {
+    const float bell = random.uniform() + random.uniform() + random.uniform() - 1.5f;
+    switch (kind) {
+      case 0:
+        x = bell * 0.01f;
+        break;
+      case 1:
+        x = std::ldexp(bell, static_cast<int>(random.below(80)) - 40);
+        break;
+      case 2:
+        x = -0.3f;
+        break;
+      case 3:
+        x = 0.0f;
+        break;
+      case 4:
+        x = std::ldexp(bell, -130);
+        break;
+      case 5:
+        x = std::ldexp(bell, 126);
+        break;
+      default:
+        x = random.below(3) == 0 ? (random.below(2) ? 0.0f : -0.0f)
+                                 : std::ldexp(bell, static_cast<int>(random.below(250)) - 140);
+    }
+  }
+  return out;
+}
+
+const std::vector<std::int64_t>& lengths() {
+  static const std::vector<std::int64_t> all{0,   1,   31,  32,  33,  63,   64,   65,
+                                             127, 509, 511, 512, 513, 4099, 8191, 8193};
+  return all;
+}
+
+std::int64_t bucket_of(const Codec& codec, std::int64_t n) {
+  return codec.bucket(TensorInfo{.name = "t", .shape = {n}, .elements = n});
+}
+
+CodingContext Golden::context() const {
+  const auto word = [&](const char* key) { return static_cast<std::uint32_t>(integer(key)); };
+  return {word("seed"), word("tensor"), word("step"), word("rank"), word("round_")};
+}
+
+std::vector<float> floats(const Bytes& bytes) {
+  std::vector<float> out(bytes.size() / sizeof(float));
+  if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+Bytes bytes_of(const std::vector<float>& values) {
+  Bytes out(values.size() * sizeof(float));
+  if (!out.empty()) std::memcpy(out.data(), values.data(), out.size());
+  return out;
+}
+
+std::vector<Golden> golden_cases(const std::string& path) {
+  Parser parser(read_file(path));
+  std::vector<Golden> cases(parser.word());
+  for (Golden& c : cases) {
+    c.meta = config::parse_text(parser.text(), "golden");
+    c.blobs.resize(parser.word());
+    for (Bytes& b : c.blobs) b = parser.blob();
+  }
+  return cases;
+}
+
+}  // namespace lpsgd::codec_cases

@@ -1,0 +1,383 @@
+// The device gives the CPU's bytes: every codec, length and kind of values. This file is compiled twice: for
+// a GPU, and with the kernels run on the CPU (tests/quant/emulated_cuda.h).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/philox.h"
+#include "quant/cuda/cuda_codec.h"
+#include "tests/core/gpu_test.h"
+#include "tests/quant/codec_cases.h"
+
+namespace lpsgd {
+namespace {
+
+using namespace codec_cases;
+
+#ifdef LPSGD_EMULATED
+class DeviceCodec : public testing::Test {
+ protected:
+  const Device device = Device::cpu();
+#else
+class DeviceCodec : public GpuTest {
+ protected:
+#endif
+  void SetUp() override {
+#ifndef LPSGD_EMULATED
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+#endif
+    stream_ = std::make_unique<Stream>(device);
+  }
+
+  /// Device memory with these values, `offset` bytes off what it is aligned to.
+  template <class T>
+  T* up(const std::vector<T>& from, std::size_t offset = 0) {
+    T* to = room<T>(from.size(), offset);
+    copy_bytes(to, from.data(), from.size() * sizeof(T), *stream_);
+    stream_->synchronize();
+    return to;
+  }
+  template <class T>
+  T* room(std::size_t size, std::size_t offset = 0) {
+    memory_.emplace_back(device, size * sizeof(T) + offset + 16);
+    return reinterpret_cast<T*>(memory_.back().data() + offset);
+  }
+  template <class T>
+  std::vector<T> down(const T* from, std::size_t size) {
+    std::vector<T> to(size);
+    stream_->synchronize();
+    copy_bytes(to.data(), from, size * sizeof(T), *stream_);
+    stream_->synchronize();
+    return to;
+  }
+  StreamView stream() const { return *stream_; }
+
+  std::unique_ptr<Stream> stream_;
+  std::vector<DeviceMemory> memory_;
+};
+
+constexpr CodingContext base{.seed = 5, .tensor = 0, .step = 9, .rank = 1, .round = 2};
+CodingContext context_of(std::size_t tensor) {
+  CodingContext c = base;
+  c.tensor = static_cast<std::uint32_t>(tensor);
+  return c;
+}
+
+/// Kind `kinds` holds a NaN and an infinity, in two places of their own.
+std::vector<float> values_of(std::int64_t n, int kind, std::uint32_t seed) {
+  std::vector<float> out = inputs(n, kind == kinds ? 0 : kind, seed);
+  if (kind == kinds && n > 0) {
+    out[out.size() / 2] = std::nanf("");
+    out[out.size() / 3] = -std::numeric_limits<float>::infinity();
+  }
+  return out;
+}
+
+std::vector<std::int64_t> tested_lengths() {
+  std::vector<std::int64_t> all = lengths();
+  all.push_back(12'289);  // three blocks of the sum, and one
+  return all;
+}
+
+struct Tensor {
+  std::int64_t n = 0, bucket = 1;
+  std::vector<float> values, residual;
+  std::vector<Bytes> sent;  // by rank
+};
+
+TEST_F(DeviceCodec, GivesTheHostsBytes) {
+  for (const std::string& text : all_specs())
+    for (int kind = 0; kind <= kinds; ++kind) {
+      const CodecSpec spec = spec_of(text);
+      const auto host = make_codec(spec);
+      const bool feedback = kind % 2 == 0;
+      const std::size_t ranks = std::vector<std::size_t>{1, 2, 3, 5}[static_cast<std::size_t>(kind % 4)];
+      SCOPED_TRACE(text + ", kind " + std::to_string(kind));
+      std::vector<Tensor> tensors;
+      std::vector<CodingJob> encode, reduce, decode;
+      memory_.clear();
+      auto* flags = room<std::uint32_t>(3 * tested_lengths().size());
+      for (const std::int64_t n : tested_lengths()) {
+        const std::size_t t = tensors.size();
+        Tensor& tensor = tensors.emplace_back();
+        tensor.n = n;
+        tensor.bucket = bucket_of(*host, n);
+        tensor.values = values_of(n, kind, 1);
+        tensor.residual = values_of(n, kind == kinds ? 0 : kind, 2);
+        const std::size_t bytes = host->encoded_bytes(n, tensor.bucket);
+        // Every third begins where nothing is aligned.
+        const std::size_t odd_values = t % 3 == 1 ? sizeof(float) : 0, odd_bytes = t % 3 == 1 ? 2 : 0;
+        CodingJob job;
+        job.n = n;
+        job.bucket = tensor.bucket;
+        job.tensor = static_cast<std::uint32_t>(t);
+        encode.push_back(job);
+        encode.back().values = up(tensor.values, odd_values);
+        encode.back().residual = feedback ? up(tensor.residual, odd_values) : nullptr;
+        encode.back().bytes = room<std::byte>(bytes, odd_bytes);
+        encode.back().not_finite = flags + 3 * t;
+        reduce.push_back(job);
+        reduce.back().residual = feedback ? up(tensor.residual, odd_values) : nullptr;
+        reduce.back().bytes = room<std::byte>(bytes, odd_bytes);
+        reduce.back().not_finite = flags + 3 * t + 1;
+        for (std::size_t r = 0; r < ranks; ++r) {
+          Bytes& sent = tensor.sent.emplace_back(bytes);
+          CodingContext c = context_of(t);
+          c.rank = static_cast<std::uint32_t>(r);
+          c.round = 1;
+          host->encode(values_of(n, kind, 10 + c.rank).data(), nullptr, n, 0, tensor.bucket, c, sent.data());
+          reduce.back().contributions.push_back(up(sent, odd_bytes));
+        }
+        decode.push_back(job);
+        decode.back().bytes = encode.back().bytes;
+        decode.back().out = room<float>(static_cast<std::size_t>(n), odd_values);
+        decode.back().not_finite = flags + 3 * t + 2;
+      }
+      CudaBatch encodes(spec, device, encode), reduces(spec, device, reduce), decodes(spec, device, decode);
+      encodes.encode(base, stream());
+      reduces.reduce(base, stream());
+      decodes.decode(0, 5, false, stream());
+      decodes.decode(5, tensors.size(), false, stream());
+      const auto seen = down(flags, 3 * tensors.size());
+      std::vector<std::vector<float>> means;
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        SCOPED_TRACE("n " + std::to_string(tensors[t].n));
+        const Tensor& tensor = tensors[t];
+        const std::int64_t n = tensor.n, bucket = tensor.bucket;
+        const auto size = static_cast<std::size_t>(n);
+        Bytes expected(host->encoded_bytes(n, bucket));
+        std::vector<float> residual = tensor.residual, decoded(size);
+        const bool finite = host->encode(tensor.values.data(), feedback ? residual.data() : nullptr, n, 0,
+                                         bucket, context_of(t), expected.data());
+        ASSERT_TRUE(same_bytes(down(encode[t].bytes, expected.size()), expected)) << "encode";
+        if (feedback) {
+          ASSERT_TRUE(same_bytes(down(encode[t].residual, size), residual)) << "encode's residual";
+        }
+        ASSERT_EQ(seen[3 * t] == 0, finite);
+        const bool decoded_finite = host->decode(expected.data(), n, bucket, false, decoded.data());
+        ASSERT_TRUE(same_bytes(down(decode[t].out, size), decoded)) << "decode";
+        ASSERT_EQ(seen[3 * t + 2] == 0, decoded_finite);
+
+        std::vector<const std::byte*> contributions;
+        for (const Bytes& sent : tensor.sent) contributions.push_back(sent.data());
+        residual = tensor.residual;
+        host->reduce(contributions, feedback ? residual.data() : nullptr, n, 0, bucket, context_of(t),
+                     expected.data());
+        ASSERT_TRUE(same_bytes(down(reduce[t].bytes, expected.size()), expected)) << "reduce";
+        if (feedback) {
+          ASSERT_TRUE(same_bytes(down(reduce[t].residual, size), residual)) << "reduce's residual";
+        }
+        means.push_back(decoded);
+      }
+      decodes.decode(0, tensors.size(), true, stream());
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        const auto bytes = down(decode[t].bytes, host->encoded_bytes(tensors[t].n, tensors[t].bucket));
+        host->decode(bytes.data(), tensors[t].n, tensors[t].bucket, true, means[t].data());
+        ASSERT_TRUE(same_bytes(down(decode[t].out, means[t].size()), means[t])) << "decode and add";
+      }
+      if (HasFailure()) return;
+    }
+}
+
+TEST_F(DeviceCodec, GoldenVectors) {
+  const auto cases = golden_cases(LPSGD_GOLDEN);
+  ASSERT_GT(cases.size(), 250u);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const Golden& c = cases[i];
+    SCOPED_TRACE("case " + std::to_string(i) + "\n" + config::emit(c.meta));
+    const CodecSpec spec = parse_codec(*c.meta.find("codec"), "codec");
+    memory_.clear();
+    const bool encodes = c.meta.find("op")->scalar == "encode";
+    const std::vector<float> residual = floats(c.blobs[encodes ? 1 : 0]);
+    const Bytes& expected = c.blobs[encodes ? 2 : 1];
+    CodingJob job;
+    job.n = c.integer("n");
+    job.first = c.integer("first");
+    job.bucket = c.integer("bucket");
+    job.tensor = c.context().tensor;
+    job.residual = residual.empty() ? nullptr : up(residual);
+    job.bytes = room<std::byte>(expected.size());
+    job.not_finite = room<std::uint32_t>(1);
+    if (encodes) {
+      job.values = up(floats(c.blobs[0]));
+    } else {
+      for (std::size_t k = 3; k < c.blobs.size(); ++k) job.contributions.push_back(up(c.blobs[k]));
+    }
+    CudaBatch batch(spec, device, {&job, 1});
+    if (encodes)
+      batch.encode(c.context(), stream());
+    else
+      batch.reduce(c.context(), stream());
+    ASSERT_TRUE(down(job.bytes, expected.size()) == expected) << "bytes";
+    if (!residual.empty()) {
+      ASSERT_TRUE(bytes_of(down(job.residual, residual.size())) == c.blobs[encodes ? 3 : 2]) << "residual";
+    }
+    if (!encodes) continue;
+    ASSERT_EQ(down(job.not_finite, 1)[0] == 0, c.truth("finite"));
+    CodingJob back = job;
+    back.values = nullptr;
+    back.out = room<float>(static_cast<std::size_t>(job.n));
+    back.not_finite = room<std::uint32_t>(1);
+    CudaBatch decodes(spec, device, {&back, 1});
+    decodes.decode(0, 1, false, stream());
+    ASSERT_TRUE(bytes_of(down(back.out, static_cast<std::size_t>(job.n))) == c.blobs[4]) << "decoded";
+    ASSERT_EQ(down(back.not_finite, 1)[0] == 0, c.truth("decoded_finite"));
+  }
+}
+
+// Stripes of one tensor, encoded as separate jobs, are the whole's bytes; the table is the tensor's.
+TEST_F(DeviceCodec, StripesOfATensorShareItsTable) {
+  for (const char* text :
+       {"{kind: qsgd, bits: 4, levels: optimal, bucket: 64}",
+        "{kind: qsgd, bits: 8, levels: optimal, norm: l2}", "{kind: qsgd, bits: 4}", "onebit"}) {
+    const CodecSpec spec = spec_of(text);
+    const auto host = make_codec(spec);
+    const std::int64_t n = 9'001, bucket = bucket_of(*host, n);
+    const std::vector<float> values = inputs(n, 0), residual = inputs(n, 0, 2);
+    const float* there = up(values);
+    float* residual_there = up(residual);
+    std::vector<CodingJob> jobs;
+    std::vector<Stripe> parts = stripes(n, bucket, 3, 1);
+    std::swap(parts[0], parts[2]);
+    for (const Stripe& part : parts) {
+      CodingJob& job = jobs.emplace_back();
+      job.values = there + part.first;
+      job.residual = residual_there + part.first;
+      job.n = part.last - part.first;
+      job.first = part.first;
+      job.bucket = bucket;
+      job.tensor = 7;
+      job.bytes = room<std::byte>(host->encoded_bytes(job.n, bucket));
+    }
+    CudaBatch batch(spec, device, jobs);
+    batch.encode(base, stream());
+    Bytes table(host->table_bytes() + 1);
+    host->make_table(values.data(), residual.data(), n, bucket, table.data());
+    CodingContext c = context_of(7);
+    c.table = table.data();
+    for (const CodingJob& job : jobs) {
+      Bytes expected(host->encoded_bytes(job.n, bucket));
+      std::vector<float> r(residual.begin() + job.first, residual.begin() + job.first + job.n);
+      host->encode(values.data() + job.first, r.data(), job.n, job.first, bucket, c, expected.data());
+      EXPECT_TRUE(same_bytes(down(job.bytes, expected.size()), expected)) << text << " from " << job.first;
+      EXPECT_TRUE(same_bytes(down(job.residual, r.size()), r)) << text << " from " << job.first;
+    }
+  }
+}
+
+TEST_F(DeviceCodec, ErrorsAreSummed) {
+  for (const std::string& text : all_specs())
+    for (const bool feedback : {false, true}) {
+      const CodecSpec spec = spec_of(text);
+      const auto host = make_codec(spec);
+      const std::int64_t n = 5'003, bucket = bucket_of(*host, n);
+      const std::vector<float> values = inputs(n, 0);
+      std::vector<float> residual = inputs(n, 0, 2), decoded(values.size());
+      CodingJob job;
+      job.values = up(values);
+      job.residual = feedback ? up(residual) : nullptr;
+      job.bytes = room<std::byte>(host->encoded_bytes(n, bucket));
+      job.error = room<double>(2);
+      job.n = n;
+      job.bucket = bucket;
+      CudaBatch batch(spec, device, {&job, 1});
+      batch.encode(base, stream());
+      Bytes bytes(host->encoded_bytes(n, bucket));
+      host->encode(values.data(), feedback ? residual.data() : nullptr, n, 0, bucket, base, bytes.data());
+      host->decode(bytes.data(), n, bucket, false, decoded.data());
+      double own = 0, lost = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const double left = feedback ? residual[i] : values[i] - decoded[i];
+        own += static_cast<double>(values[i]) * values[i];
+        lost += left * left;
+      }
+      const auto sums = down(job.error, 2);
+      EXPECT_NEAR(sums[0], own, 1e-12 * own) << text << feedback;
+      EXPECT_NEAR(sums[1], lost, 1e-12 * lost) << text << feedback;
+    }
+}
+
+TEST_F(DeviceCodec, AnyBytesDecode) {
+  for (const std::string& text : all_specs()) {
+    const CodecSpec spec = spec_of(text);
+    if (spec.kind == "topk") continue;  // of a place named twice the device may keep either value
+    const auto host = make_codec(spec);
+    for (std::uint32_t seed = 0; seed < 6; ++seed) {
+      const std::int64_t n = lengths()[seed + 8], bucket = bucket_of(*host, n);
+      Bytes bytes(host->encoded_bytes(n, bucket));
+      PhiloxSequence random(seed, RandomUse::dataset, 1);
+      for (std::byte& b : bytes) b = static_cast<std::byte>(random.next());
+      CodingJob job;
+      job.bytes = up(bytes);
+      job.out = room<float>(static_cast<std::size_t>(n));
+      job.not_finite = room<std::uint32_t>(1);
+      job.n = n;
+      job.bucket = bucket;
+      CudaBatch batch(spec, device, {&job, 1});
+      batch.decode(0, 1, false, stream());
+      std::vector<float> expected(static_cast<std::size_t>(n));
+      const bool finite = host->decode(bytes.data(), n, bucket, false, expected.data());
+      EXPECT_TRUE(same_bytes(down(job.out, expected.size()), expected)) << text << " n " << n;
+      EXPECT_EQ(down(job.not_finite, 1)[0] == 0, finite) << text;
+    }
+  }
+}
+
+TEST_F(DeviceCodec, NoneIsWeightedAndChecked) {
+  const std::vector<float> values = values_of(1'001, kinds, 1);
+  CodingJob job;
+  job.bytes = reinterpret_cast<std::byte*>(up(values));
+  job.out = room<float>(values.size());
+  job.not_finite = room<std::uint32_t>(1);
+  job.n = 1'001;
+  job.bucket = 64;
+  CudaBatch batch(CodecSpec{}, device, {&job, 1});
+  batch.decode(0, 1, false, stream(), 1.0f / 3);
+  std::vector<float> expected = values;
+  for (float& x : expected) {
+    x *= 1.0f / 3;
+    if (x != x) x = std::bit_cast<float>(0x7fc00000u);
+  }
+  EXPECT_TRUE(same_bytes(down(job.out, values.size()), expected));
+  EXPECT_EQ(down(job.not_finite, 1)[0], 1u);
+
+  std::vector<float> odd = values;
+  odd[7] = std::bit_cast<float>(0xffc12345u);
+  for (const bool finite : {false, true}) {
+    const std::vector<float> given = finite ? inputs(1'001, 0) : odd;
+    job.out = up(given, 4);
+    job.not_finite = room<std::uint32_t>(1);
+    CudaBatch checks(CodecSpec{}, device, {&job, 1});
+    checks.check(stream());
+    std::vector<float> checked = given;
+    for (float& x : checked)
+      if (x != x) x = std::bit_cast<float>(0x7fc00000u);
+    EXPECT_TRUE(same_bytes(down(job.out, given.size()), checked));
+    EXPECT_EQ(down(job.not_finite, 1)[0] == 0, finite);
+  }
+}
+
+TEST_F(DeviceCodec, Transposes) {
+  std::vector<TensorInfo::Columns> shapes;
+  for (std::int64_t i = 0; i < 37; ++i) shapes.push_back({1 + i % 3, 1 + 13 * i % 71, 1 + 29 * i % 97});
+  std::vector<std::vector<float>> values;
+  std::vector<CudaTransposition> there, back;
+  for (const auto& s : shapes) {
+    values.push_back(inputs(s.outer * s.rows * s.columns, 0));
+    there.push_back({up(values.back()), room<float>(values.back().size()), s.outer, s.rows, s.columns});
+    back.push_back({there.back().to, room<float>(values.back().size()), s.outer, s.columns, s.rows});
+  }
+  cuda_transpose(there, stream());
+  cuda_transpose(back, stream());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    std::vector<float> expected(values[i].size());
+    to_column_order(shapes[i], values[i].data(), expected.data());
+    EXPECT_TRUE(same_bytes(down(there[i].to, expected.size()), expected)) << i;
+    EXPECT_TRUE(same_bytes(down(back[i].to, expected.size()), values[i])) << i;
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd

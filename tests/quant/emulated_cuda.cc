@@ -1,0 +1,167 @@
+#include "tests/quant/emulated_cuda.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#undef threadIdx
+#undef blockIdx
+
+// Saves the callee's registers on this stack, and goes on with another.
+extern "C" void lpsgd_switch_stack(void** save, void* to);
+asm(R"(
+.text
+.type lpsgd_switch_stack, @function
+lpsgd_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size lpsgd_switch_stack, .-lpsgd_switch_stack
+)");
+
+namespace lpsgd::emulated {
+namespace {
+
+[[noreturn]] void undefined(const char* what) {
+  std::fprintf(stderr, "emulated CUDA: %s\n", what);
+  std::abort();
+}
+
+constexpr std::size_t stack_bytes = 64 << 10;
+
+struct Fiber {
+  Thread thread;
+  std::unique_ptr<std::byte[]> stack{new std::byte[stack_bytes]};
+  void* at = nullptr;  // its stack pointer while it waits
+  bool finished = true;
+  bool waiting = false;
+  Meeting meeting = Meeting::sync_warp;
+  unsigned met = 0;  // how often: two sets of values take turns
+  std::uint64_t value[2] = {};
+};
+
+struct Block {
+  std::vector<Fiber> fibers;
+  std::size_t running = 0, count = 0;
+  void* scheduler = nullptr;
+  const std::function<void()>* kernel = nullptr;
+  std::uint64_t values[32] = {};
+
+  void yield() { lpsgd_switch_stack(&fibers[running].at, scheduler); }
+};
+thread_local Block block;
+
+void fiber_body() {
+  (*block.kernel)();
+  block.fibers[block.running].finished = true;
+  block.yield();
+  undefined("a thread that has left went on");
+}
+
+void prepare(Fiber& fiber) {
+  auto* top = reinterpret_cast<void**>(fiber.stack.get() + stack_bytes);
+  *--top = nullptr;  // keeps the stack aligned as a call would
+  *--top = reinterpret_cast<void*>(&fiber_body);
+  for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
+  fiber.at = top;
+  fiber.finished = fiber.waiting = false;
+  fiber.met = 0;
+}
+
+/// Lets fibers [first, last) go on once all are at the same meeting. Whether they could.
+bool release(std::size_t first, std::size_t last, bool whole_block) {
+  std::size_t waiting = 0, finished = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    const Fiber& f = block.fibers[i];
+    finished += f.finished;
+    waiting += f.waiting && (f.meeting == Meeting::sync_block) == whole_block;
+  }
+  if (waiting == 0) return false;
+  if (finished > 0) undefined("some threads wait for others that have left");
+  if (waiting < last - first) return false;
+  for (std::size_t i = first; i < last; ++i) {
+    if (block.fibers[i].meeting != block.fibers[first].meeting)
+      undefined("lanes meet at different operations");
+    block.fibers[i].waiting = false;
+  }
+  return true;
+}
+
+void run_block(std::size_t threads) {
+  block.count = threads;
+  while (block.fibers.size() < threads) block.fibers.emplace_back();
+  for (std::size_t i = 0; i < threads; ++i) prepare(block.fibers[i]);
+  for (;;) {
+    bool moved = false, left = false;
+    // Warps in an order that changes, so that none always comes first.
+    static thread_local std::size_t turn = 0;
+    const std::size_t warps = threads / 32, first_warp = turn++ % warps;
+    for (std::size_t w = 0; w < warps; ++w) {
+      const std::size_t first = (first_warp + w) % warps * 32;
+      do {
+        for (std::size_t i = first; i < first + 32; ++i) {
+          Fiber& f = block.fibers[i];
+          if (f.finished || f.waiting) continue;
+          block.running = i;
+          current = &f.thread;
+          lpsgd_switch_stack(&block.scheduler, f.at);
+          moved = true;
+        }
+      } while (release(first, first + 32, false));
+    }
+    if (release(0, threads, true)) moved = true;
+    for (std::size_t i = 0; i < threads; ++i) left |= !block.fibers[i].finished;
+    if (!left) return;
+    if (!moved) undefined("threads wait at different barriers");
+  }
+}
+
+}  // namespace
+
+thread_local Thread* current = nullptr;
+
+const std::uint64_t* meet(Meeting what, std::uint64_t value) {
+  Fiber& me = block.fibers[block.running];
+  const unsigned set = me.met++ % 2;
+  me.value[set] = value;
+  me.meeting = what;
+  me.waiting = true;
+  const std::size_t first = block.running / 32 * 32;
+  block.yield();
+  for (std::size_t i = 0; i < 32; ++i) block.values[i] = block.fibers[first + i].value[set];
+  return block.values;
+}
+
+void meet_block() {
+  Fiber& me = block.fibers[block.running];
+  me.meeting = Meeting::sync_block;
+  me.waiting = true;
+  block.yield();
+}
+
+void launch(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
+  if (blocks == 0 || threads == 0 || threads > 1024 || threads % 32 != 0)
+    undefined("a launch of no whole warps");
+  while (block.fibers.size() < threads) block.fibers.emplace_back();
+  block.kernel = &kernel;
+  for (unsigned b = 0; b < blocks; ++b) {
+    for (unsigned t = 0; t < threads; ++t)
+      block.fibers[t].thread = {{t, 0, 0}, {b, 0, 0}, dim3(threads), dim3(blocks)};
+    run_block(threads);
+  }
+}
+
+}  // namespace lpsgd::emulated

@@ -1,0 +1,128 @@
+// Runs CUDA kernels on the CPU, so that machines without a GPU test them: every thread of a block is a fiber,
+// and what warps and blocks do together (shuffles, ballots, barriers) waits for all of them. What CUDA leaves
+// undefined ends the program: a warp's lanes that meet at different operations, or that have left.
+//
+// The tests include this in front of quant/cuda/*.cu, compiled as C++; blocks run one after the other. It
+// says nothing of speed, and nothing of races between warps that no barrier separates.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <vector_functions.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __forceinline__
+#undef __launch_bounds__
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __shared__ static thread_local
+#define __launch_bounds__(...)
+
+namespace lpsgd::emulated {
+
+struct Thread {
+  uint3 thread{}, block{};
+  dim3 threads, blocks;
+};
+extern thread_local Thread* current;
+
+enum class Meeting : std::uint8_t { sync_warp, shuffle, ballot, sync_block };
+/// Waits until all lanes of the warp are here with their values; lane i's value is then result[i].
+const std::uint64_t* meet(Meeting what, std::uint64_t value);
+void meet_block();
+
+void launch(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
+
+struct Launcher {
+  unsigned blocks, threads;
+  template <class... P>
+  auto with(void (*kernel)(P...)) const {
+    return [kernel, b = blocks, t = threads](std::type_identity_t<P>... arguments) {
+      launch(b, t, [&] { kernel(arguments...); });
+    };
+  }
+};
+
+template <class T>
+std::uint64_t pack(T x) {
+  static_assert(sizeof(T) <= 8);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof x);
+  return bits;
+}
+template <class T>
+T unpack(std::uint64_t bits) {
+  T x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline int lane() {
+  return static_cast<int>(current->thread.x % 32);
+}
+
+}  // namespace lpsgd::emulated
+
+#define LPSGD_LAUNCH(kernel, blocks, threads, stream) \
+  (static_cast<void>(stream), ::lpsgd::emulated::Launcher{(blocks), (threads)}.with(kernel))
+#define threadIdx (::lpsgd::emulated::current->thread)
+#define blockIdx (::lpsgd::emulated::current->block)
+#define blockDim (::lpsgd::emulated::current->threads)
+#define gridDim (::lpsgd::emulated::current->blocks)
+#define cudaGetLastError() cudaSuccess
+#define cudaMemsetAsync(to, value, bytes, stream) (std::memset(to, value, bytes), cudaSuccess)
+
+template <class T>
+T __shfl_sync(unsigned, T x, int from) {
+  using namespace lpsgd::emulated;
+  return unpack<T>(meet(Meeting::shuffle, pack(x))[from & 31]);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int other) {
+  using namespace lpsgd::emulated;
+  return unpack<T>(meet(Meeting::shuffle, pack(x))[lane() ^ other]);
+}
+template <class T>
+T __shfl_down_sync(unsigned, T x, int down) {
+  using namespace lpsgd::emulated;
+  const int from = lane() + down;
+  return unpack<T>(meet(Meeting::shuffle, pack(x))[from < 32 ? from : lane()]);
+}
+inline unsigned __ballot_sync(unsigned, bool yes) {
+  using namespace lpsgd::emulated;
+  const std::uint64_t* all = meet(Meeting::ballot, yes ? 1 : 0);
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= static_cast<unsigned>(all[i]) << i;
+  return bits;
+}
+inline void __syncwarp() {
+  lpsgd::emulated::meet(lpsgd::emulated::Meeting::sync_warp, 0);
+}
+inline void __syncthreads() {
+  lpsgd::emulated::meet_block();
+}
+template <class T>
+T atomicAdd(T* to, std::type_identity_t<T> x) {
+  const T before = *to;
+  *to += x;
+  return before;
+}
+inline int __popc(unsigned x) {
+  return std::popcount(x);
+}
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+inline float __fsqrt_rn(float x) {
+  return std::sqrt(x);
+}

@@ -1,0 +1,118 @@
+// A training step allocates nothing: forward, backward, exchange, update, the loader and the progress line.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <ostream>
+
+#include "comm/link.h"
+#include "tests/trainer/allocation_counter.h"
+#include "trainer/trainer.h"
+
+namespace lpsgd {
+namespace {
+
+constexpr int ranks = 3;
+constexpr std::int64_t batch = 4 * ranks;
+constexpr std::int64_t warm_up = 12, counted = 40, steps = warm_up + counted;
+
+/// Images in order. Counting starts when the loader asks for the first image of batch `warm_up` and ends with
+/// the last batch's: it works at most four batches ahead of the steps, so what is counted is steps alone.
+class CountingDataset final : public Dataset {
+ public:
+  explicit CountingDataset(std::int64_t size) : size_(size), pixels_(32 * 32 * 3) {
+    std::iota(pixels_.begin(), pixels_.end(), std::uint8_t{0});
+  }
+  std::int64_t size() const override { return size_; }
+  std::int64_t classes() const override { return 10; }
+  std::int64_t height() const override { return 32; }
+  std::int64_t width() const override { return 32; }
+  std::int64_t channels() const override { return 3; }
+  std::span<const std::uint8_t> image(std::int64_t i) const override {
+    if (i == warm_up * batch) allocation_counter::start();
+    if (i == (steps - 1) * batch) allocation_counter::stop();
+    return pixels_;
+  }
+  std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i % 10); }
+
+ private:
+  std::int64_t size_;
+  std::vector<std::uint8_t> pixels_;
+};
+
+const char* const config = R"(network:
+  name: small
+  input: [32, 32, 3]
+  classes: 10
+  layers:
+    - {conv: conv1, filters: 16, kernel: 3, stride: 2, pad: 1}
+    - {batch_norm: bn1}
+    - relu
+    - {conv: conv2, filters: 32, kernel: 3, pad: 1}
+    - {batch_norm: bn2}
+    - relu
+    - {max_pool: pool, kernel: 2, stride: 2}
+    - {dropout: drop, probability: 0.2}
+    - flatten
+    - {dense: fc1, units: 64}
+    - relu
+    - {dense: fc2, units: 10}
+data: {dataset: shapes, shuffle: false, augment: {pad: 4, mirror: true}}
+train: {epochs: 1, batch_size: 12, threads: 1}
+optimizer: {momentum: 0.9, weight_decay: 1.0e-4, no_decay: [norm, bias], clip_norm: 10}
+schedule: {lr: 0.001}
+exchange: {transport: threads, ranks: 3, min_elements: 100}
+)";
+
+struct AllocationCase {
+  const char* name;
+  std::vector<std::string> overrides;
+  friend void PrintTo(const AllocationCase& c, std::ostream* out) { *out << c.name; }
+};
+
+const AllocationCase cases[] = {
+    {"none", {"exchange.codec=none"}},
+    {"qsgd4", {"exchange.codec={kind: qsgd, bits: 4, bucket: 512}"}},
+    {"optimal", {"exchange.codec={kind: qsgd, bits: 4, levels: optimal, bucket: 64, error_feedback: true}"}},
+    {"onebit_columns", {"exchange.codec={kind: onebit, bucket: column}"}},
+    {"topk", {"exchange.codec={kind: topk, density: 0.01}"}},
+    {"dynamic8", {"exchange.codec=dynamic8"}},
+    {"majority", {"exchange.codec={kind: sign, majority: true}"}},
+    {"codec_error", {"exchange.codec={kind: qsgd, bits: 2}", "metrics.codec_error=true"}},
+    {"allreduce", {"exchange.codec=none", "exchange.collective=allreduce"}},
+    {"simulated", {"exchange.codec=onebit", "exchange.collective=simulated"}},
+    {"link", {"exchange.codec=onebit", "exchange.link={bandwidth: 1Gbit, latency: 20us}"}},
+};
+
+class Allocation : public testing::TestWithParam<AllocationCase> {};
+INSTANTIATE_TEST_SUITE_P(, Allocation, testing::ValuesIn(cases),
+                         [](const auto& p) { return std::string(p.param.name); });
+
+TEST_P(Allocation, AStepMakesNone) {
+  ::setenv("LPSGD_PROGRESS", "terminal", 1);  // ten lines a second
+  const std::string folder = testing::TempDir() + "/lpsgd-allocation-" + GetParam().name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/small.yaml") << config;
+  const RunConfig run =
+      load_run_config(folder + "/small.yaml", GetParam().overrides, config::Environment::expand);
+  const NetworkSpec spec = network_of(run);
+  TrainCommand command;
+  command.out = folder;
+  command.steps = steps;
+  const auto dataset = std::make_shared<CountingDataset>(steps * batch);
+  run_thread_ranks(ranks, [&](Transport& transport) {
+    const auto linked = make_linked_transport(transport, run.exchange.link);
+    train_rank(run, command, {dataset, dataset}, spec, run.exchange.link.emulated() ? *linked : transport);
+  });
+  const allocation_counter::Counts counts = allocation_counter::counts();
+  EXPECT_EQ(counts.own, 0u) << "in " << counted << " steps; the first ones, innermost first:\n"
+                            << allocation_counter::own_stacks();
+  EXPECT_GT(counts.others, 0u) << "oneDNN makes some, so nothing was counted";
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,326 @@
+// `lpsgd bench exchange`: one tensor through the exchange, in the columns of nccl-tests
+// (https://github.com/NVIDIA/nccl-tests): codec x ranks x size, over threads or, under mpirun, over MPI.
+// Values are checked against an expectation that uses neither the exchange nor the owner's fused step.
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "comm/exchange.h"
+#include "comm/link.h"
+#include "core/buffer.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "quant/codec.h"
+#include "trainer/bench.h"
+#include "trainer/commands.h"
+
+namespace lpsgd {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::uint32_t checked_steps = 2;  // with error feedback, the second needs the first one's residuals
+constexpr std::uint32_t seed = 1;
+
+const char* const default_codecs[] = {
+    "none",
+    "fp16",
+    "{kind: qsgd, bits: 8, bucket: 512}",
+    "{kind: qsgd, bits: 4, bucket: 512}",
+    "{kind: qsgd, bits: 2, bucket: 128}",
+    "{kind: onebit, bucket: 64}",
+    "{kind: topk, density: 0.01}",
+};
+
+struct Sweep {
+  std::vector<CodecSpec> codecs;
+  std::vector<std::int64_t> elements;
+  LinkSpec link;
+  std::int64_t repeats = 1;
+};
+
+TensorInfo tensor_of(std::int64_t n) {
+  return {"bench", TensorKind::bias, {n}, n, 0};
+}
+
+/// The mean of all ranks' values as docs/numerics.md defines it, one stripe after the other on one thread.
+class Expectation {
+ public:
+  Expectation(const CodecSpec& spec, std::int64_t n, int ranks)
+      : codec_(make_codec(spec)),
+        n_(n),
+        ranks_(ranks),
+        bucket_(codec_->bucket(tensor_of(n))),
+        stripes_(stripes(n, bucket_, ranks, 0)),
+        table_(codec_->table_bytes()),
+        values_(static_cast<std::size_t>(n)) {
+    std::size_t bytes = 0;
+    for (const Stripe& s : stripes_)
+      bytes = std::max(bytes, codec_->encoded_bytes(s.last - s.first, bucket_));
+    record_ = Buffer<std::byte>(bytes);
+    if (!codec_->error_feedback()) return;
+    for (int r = 0; r <= ranks; ++r) residuals_.emplace_back(static_cast<std::size_t>(n));
+  }
+
+  void step(std::uint32_t step, std::span<float> mean) {
+    for (int r = 0; r < ranks_; ++r) {
+      fill_like_gradients(values_, static_cast<std::uint32_t>(r));
+      if (codec_->spec().is_none()) {
+        for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = r == 0 ? values_[i] : mean[i] + values_[i];
+        continue;
+      }
+      codec_->make_table(values_.data(), residual(r), n_, bucket_, table_.data());
+      const std::byte* table = table_.empty() ? nullptr : table_.data();
+      for (const Stripe& s : stripes_)
+        code(s, values_.data(), residual(r), {seed, 0, step, static_cast<std::uint32_t>(r), 1, table}, r > 0,
+             mean.data());
+    }
+    const float scale = 1.0f / static_cast<float>(ranks_);
+    for (float& x : mean) x *= scale;
+    if (codec_->spec().is_none()) return;
+    for (const Stripe& s : stripes_)
+      code(s, mean.data(), residual(ranks_), {seed, 0, step, static_cast<std::uint32_t>(s.owner), 2, nullptr},
+           false, mean.data());
+  }
+
+ private:
+  float* residual(int r) {  // K for round 2's
+    return residuals_.empty() ? nullptr : residuals_[static_cast<std::size_t>(r)].data();
+  }
+  void code(const Stripe& s, const float* from, float* left, const CodingContext& context, bool add,
+            float* to) {
+    const std::int64_t n = s.last - s.first;
+    if (n == 0) return;
+    codec_->encode(from + s.first, left ? left + s.first : nullptr, n, s.first, bucket_, context,
+                   record_.data());
+    codec_->decode(record_.data(), n, bucket_, add, to + s.first);
+  }
+
+  std::shared_ptr<const Codec> codec_;
+  std::int64_t n_;
+  int ranks_;
+  std::int64_t bucket_;
+  std::vector<Stripe> stripes_;
+  Buffer<std::byte> table_, record_;
+  Buffer<float> values_;
+  std::vector<Buffer<float>> residuals_;
+};
+
+/// What one rank reads and writes in a step: the table of passes in docs/exchange.md, over threads.
+double memory_traffic(const CodecSpec& spec, std::int64_t n, int ranks, std::uint64_t encoded) {
+  const double array = 4.0 * static_cast<double>(n), w = static_cast<double>(encoded), k = ranks;
+  if (spec.is_none() && ranks == 1) return array;
+  const double coding = array + w;                  // encode, and its mirror, decode
+  const double messages = 2 * 2 * (k - 1) / k * w;  // both rounds, one copy each
+  const double reduce = w + w / k;
+  const double residuals = spec.error_feedback ? 2 * array * (1 + 1 / k) : 0;
+  return 2 * coding + messages + reduce + residuals;
+}
+
+/// Processor time of this process: what other programs do adds nothing to it.
+double processor_seconds() {
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+/// One rank's part in all measurements; calls are collective.
+class ExchangeBench {
+ public:
+  ExchangeBench(Transport& transport, const Sweep& sweep, ordered_json& results)
+      : transport_(transport), sweep_(sweep), results_(results) {
+    if (sweep.link.emulated()) linked_ = make_linked_transport(transport, sweep.link);
+  }
+
+  void run() {
+    for (const CodecSpec& spec : sweep_.codecs)
+      for (const std::int64_t n : sweep_.elements) measure(spec, n);
+  }
+
+ private:
+  void measure(const CodecSpec& spec, std::int64_t n) {
+    Transport& on = linked_ ? *linked_ : transport_;
+    const auto size = static_cast<std::size_t>(n);
+    Buffer<float> values(size), gradient(size), expected(size);
+    fill_like_gradients(values, static_cast<std::uint32_t>(transport_.rank()));
+    ExchangeOptions options;
+    options.seed = seed;
+    Exchange exchange(on, {tensor_of(n)}, {spec}, gradient, {0}, options);
+    double seconds = 0, copy = 0, cpu = 0, copy_cpu = 0;  // of the last step
+    const auto step = [&](std::uint32_t number) {
+      transport_.barrier();
+      const double t0 = now_seconds(), c0 = processor_seconds();
+      std::memcpy(gradient.data(), values.data(), size * sizeof(float));
+      copy = slowest(now_seconds() - t0);
+      const double t1 = now_seconds(), c1 = processor_seconds();
+      exchange.begin(number);
+      exchange.submit(0);
+      exchange.finish();
+      seconds = slowest(now_seconds() - t1);
+      cpu = processor_seconds() - c1;
+      copy_cpu = c1 - c0;
+    };
+
+    std::uint64_t wrong = 0;
+    {
+      std::unique_ptr<Expectation> expectation;
+      if (transport_.rank() == 0) expectation = std::make_unique<Expectation>(spec, n, transport_.size());
+      for (std::uint32_t s = 0; s < checked_steps; ++s) {
+        step(s);
+        if (expectation) expectation->step(s, expected);
+        transport_.broadcast(std::as_writable_bytes(expected.view()), 0);
+        for (std::size_t i = 0; i < size; ++i)
+          wrong += std::bit_cast<std::uint32_t>(gradient[i]) != std::bit_cast<std::uint32_t>(expected[i]);
+      }
+    }
+    exchange.take_stats();
+    const std::uint64_t bytes_before = on.bytes_sent(), messages_before = on.messages_sent();
+    std::vector<double> times, copies, cpus, copy_cpus;
+    for (std::int64_t i = 0; i < sweep_.repeats; ++i) {
+      step(checked_steps + static_cast<std::uint32_t>(i));
+      times.push_back(seconds);
+      copies.push_back(copy);
+      cpus.push_back(cpu);
+      copy_cpus.push_back(copy_cpu);
+    }
+    const ExchangeStats stats = exchange.take_stats();
+    const double steps = static_cast<double>(sweep_.repeats), ranks = transport_.size();
+    const double encode = total(stats.encode) / ranks / steps, decode = total(stats.decode) / ranks / steps,
+                 transfer = total(stats.transfer) / ranks / steps;
+    const double bytes = total(static_cast<double>(on.bytes_sent() - bytes_before)) / steps;
+    const double messages = total(static_cast<double>(on.messages_sent() - messages_before)) / steps;
+    const double all_wrong = total(static_cast<double>(wrong));
+    const double all_cpu = over_processes(median(cpus)), all_copy_cpu = over_processes(median(copy_cpus));
+    if (transport_.rank() != 0) return;
+
+    const double mine = median(times), array = 4.0 * static_cast<double>(n), memcpy_seconds = median(copies);
+    const std::uint64_t encoded = wire_bytes(tensor_of(n), spec, transport_.size());
+    ordered_json row{
+        {"name", fmt::format("exchange {} over {}, {} ranks", to_text(spec), on.name(), transport_.size())},
+        {"codec", to_text(spec)},
+        {"transport", on.name()},
+        {"ranks", transport_.size()},
+        {"size", 4 * n},
+        {"elements", n},
+        {"type", "float"},
+        {"seconds", mine},
+        {"seconds_min", *std::min_element(times.begin(), times.end())},
+        {"algorithm_bandwidth", array / mine},
+        {"bus_bandwidth", array / mine * 2 * (ranks - 1) / ranks},
+        {"wrong", static_cast<std::uint64_t>(all_wrong)},
+        {"messages", static_cast<std::uint64_t>(messages)},
+        {"wire_bytes", static_cast<std::uint64_t>(bytes)},
+        {"ratio", array / static_cast<double>(encoded)},
+        {"bytes_moved", static_cast<std::uint64_t>(memory_traffic(spec, n, transport_.size(), encoded))},
+        {"memcpy_seconds", memcpy_seconds},
+        {"memcpy_seconds_min", *std::min_element(copies.begin(), copies.end())},
+        {"cpu_seconds", all_cpu},
+        {"memcpy_cpu_seconds", all_copy_cpu},
+        {"encode_seconds", encode},
+        {"transfer_seconds", transfer},
+        {"decode_seconds", decode}};
+    if (linked_) row["link"] = to_text(sweep_.link);
+    results_.push_back(std::move(row));
+  }
+
+  double slowest(double mine) {
+    const std::vector<double> all = transport_.all_gather(mine);
+    return *std::max_element(all.begin(), all.end());
+  }
+  /// The sum over processes, of which there is one where ranks are threads.
+  double over_processes(double mine) {
+    return transport_.name() == std::string_view("threads") ? mine : total(mine);
+  }
+  double total(double mine) {
+    double sum = 0;
+    for (const double one : transport_.all_gather(mine)) sum += one;
+    return sum;
+  }
+
+  Transport& transport_;
+  std::unique_ptr<Transport> linked_;
+  const Sweep& sweep_;
+  ordered_json& results_;  // rank 0's
+};
+
+std::string table(const ordered_json& results) {
+  std::string out =
+      fmt::format("{:>12} {:>12} {:>6} {:>8} {:>5} {:>11} {:>9} {:>9} {:>7} {:>9} {:>12} {:>7} {:>11}  {}\n",
+                  "size", "count", "type", "over", "ranks", "time", "algbw", "busbw", "#wrong", "messages",
+                  "wire", "ratio", "memcpy", "codec");
+  out += fmt::format("{:>12} {:>12} {:>6} {:>8} {:>5} {:>11} {:>9} {:>9} {:>7} {:>9} {:>12} {:>7} {:>11}\n",
+                     "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "", "(B)", "", "(us)");
+  for (const ordered_json& r : results)
+    out += fmt::format(
+        "{:>12} {:>12} {:>6} {:>8} {:>5} {:>11.2f} {:>9.3f} {:>9.3f} {:>7} {:>9} {:>12} {:>7.2f} {:>11.2f}  "
+        "{}\n",
+        r["size"].get<std::int64_t>(), r["elements"].get<std::int64_t>(), r["type"].get<std::string>(),
+        r["transport"].get<std::string>(), r["ranks"].get<int>(), 1e6 * r["seconds"].get<double>(),
+        1e-9 * r["algorithm_bandwidth"].get<double>(), 1e-9 * r["bus_bandwidth"].get<double>(),
+        r["wrong"].get<std::uint64_t>(), r["messages"].get<std::uint64_t>(),
+        r["wire_bytes"].get<std::uint64_t>(), r["ratio"].get<double>(),
+        1e6 * r["memcpy_seconds"].get<double>(), r["codec"].get<std::string>());
+  return out +
+         "time: median of the slowest rank's; memcpy: all ranks copying an array of this size at once; wire "
+         "and "
+         "messages: of all ranks, a step\n";
+}
+
+Sweep read_sweep(const BenchExchangeArguments& arguments, bool over_mpi) {
+  if (over_mpi && !arguments.ranks.empty())
+    throw ConfigError("--ranks: is for transport threads; over mpi, mpirun -n says how many");
+  if (!over_mpi && launched_as().size > 1)
+    throw ConfigError("--transport threads: its ranks are threads of one process: start it without mpirun");
+  if (arguments.max < arguments.min)
+    throw ConfigError(fmt::format("--max: {} is less than --min {}", arguments.max, arguments.min));
+  Sweep sweep;
+  std::vector<std::string> texts = arguments.codecs;
+  if (texts.empty()) texts.assign(std::begin(default_codecs), std::end(default_codecs));
+  for (const std::string& text : texts)
+    sweep.codecs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
+  for (std::uint64_t size = arguments.min; size <= arguments.max; size *= arguments.factor)
+    sweep.elements.push_back(static_cast<std::int64_t>(size / sizeof(float)));
+  if (!arguments.link.empty()) config::read(config::parse_text(arguments.link, "--link"), "link", sweep.link);
+  sweep.repeats = arguments.repeats;
+  return sweep;
+}
+
+}  // namespace
+
+int bench_exchange_command(const BenchExchangeArguments& arguments, std::string& text) {
+  const LaunchedAs launched = launched_as();
+  const bool over_mpi =
+      arguments.transport.empty() ? launched.size > 1 : arguments.transport == std::string("mpi");
+  Sweep sweep;
+  try {
+    sweep = read_sweep(arguments, over_mpi);
+  } catch (const ConfigError&) {
+    if (launched.rank == 0) throw;
+    return 2;
+  }
+  ordered_json results = ordered_json::array();
+  if (over_mpi) {
+    const std::unique_ptr<Transport> transport = make_mpi_transport();
+    try {
+      ExchangeBench(*transport, sweep, results).run();
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "lpsgd: error: rank %d: %s\n", launched.rank, e.what());
+      transport->abort(1);
+      return 1;
+    }
+  } else {
+    for (const int ranks : arguments.ranks.empty() ? std::vector{2} : arguments.ranks)
+      run_thread_ranks(ranks, [&](Transport& transport) { ExchangeBench(transport, sweep, results).run(); });
+  }
+  if (launched.rank == 0) text = arguments.json ? results.dump(2) + "\n" : table(results);
+  return 0;
+}
+
+}  // namespace lpsgd

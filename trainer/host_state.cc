@@ -1,0 +1,33 @@
+#include "trainer/host_state.h"
+
+namespace lpsgd {
+
+HostState::HostState(Network& network, Optimizer* optimizer)
+    : stream_(network.stream()), parameters_(mirrored(network.parameters())) {
+  if (optimizer) momentum_ = mirrored(optimizer->momentum());
+  for (NamedBuffer& b : network.buffers()) {
+    arrays_.push_back(mirrored(b.values));
+    buffers_.push_back({b.name, b.shape, arrays_.back().host});
+  }
+}
+
+HostState::Array HostState::mirrored(std::span<float> own) {
+  if (!stream_.device().is_cuda()) return {own, own};
+  return {own, copies_.emplace_back(own.size()).view()};
+}
+
+void HostState::download() {
+  if (!stream_.device().is_cuda()) return;
+  for (const Array& a : {parameters_, momentum_}) copy_values(a.host, a.own, stream_);
+  for (const Array& a : arrays_) copy_values(a.host, a.own, stream_);
+  stream_.synchronize();
+}
+
+void HostState::upload() {
+  if (!stream_.device().is_cuda()) return;
+  for (const Array& a : {parameters_, momentum_}) copy_values(a.own, a.host, stream_);
+  for (const Array& a : arrays_) copy_values(a.own, a.host, stream_);
+  stream_.synchronize();
+}
+
+}  // namespace lpsgd
