@@ -83,13 +83,20 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> te
                      StreamView stream)
     : options_(options), tensors_(std::move(tensors)) {
   for (const std::string& word : options_.no_decay) require(is_kind(word), "no_decay names kinds of tensors");
+  for (const TensorInfo& t : tensors_) {
+    const bool decayed = std::find(options_.no_decay.begin(), options_.no_decay.end(), to_text(t.kind)) ==
+                         options_.no_decay.end();
+    // The padding between neighbours is zero and stays so.
+    if (runs_.empty() || runs_.back().decayed != decayed) runs_.push_back({t.offset, t.offset, decayed});
+    runs_.back().end = t.offset + t.elements;
+  }
   if (!stream.device().is_cuda()) {
     momentum_ = Buffer<float>(arena);
     return;
   }
   constexpr std::int64_t group = 16;  // tensors start at multiples of it
   std::vector<std::uint8_t> decayed(arena / group, 1);
-  for (const Run& run : runs())
+  for (const Run& run : runs_)
     for (std::int64_t i = run.begin / group; i * group < run.end; ++i)
       decayed[static_cast<std::size_t>(i)] = run.decayed;
   device_ = make_device_sgd(options_, arena, decayed, stream);
@@ -99,18 +106,6 @@ Optimizer::~Optimizer() = default;
 
 std::span<float> Optimizer::momentum() {
   return device_ ? device_->momentum() : momentum_.view();
-}
-
-std::vector<Optimizer::Run> Optimizer::runs() const {
-  std::vector<Run> out;
-  for (const TensorInfo& t : tensors_) {
-    const bool decayed = std::find(options_.no_decay.begin(), options_.no_decay.end(), to_text(t.kind)) ==
-                         options_.no_decay.end();
-    // The padding between neighbours is zero and stays so.
-    if (out.empty() || out.back().decayed != decayed) out.push_back({t.offset, t.offset, decayed});
-    out.back().end = t.offset + t.elements;
-  }
-  return out;
 }
 
 void Optimizer::step(std::span<float> parameters, std::span<const float> gradients, double lr) {
@@ -123,7 +118,7 @@ void Optimizer::step(std::span<float> parameters, std::span<const float> gradien
     const double factor = options_.clip_norm / (norm(tensors_, gradients) + 1e-6);
     if (factor < 1) scale = static_cast<float>(factor);
   }
-  for (const Run& run : runs())
+  for (const Run& run : runs_)
     cpu::kernels().sgd(
         parameters.data() + run.begin, gradients.data() + run.begin, momentum_.data() + run.begin,
         run.end - run.begin, static_cast<float>(lr), static_cast<float>(options_.momentum),

@@ -45,7 +45,7 @@ class Optimizer {
     std::int64_t begin = 0, end = 0;
     bool decayed = true;
   };
-  std::vector<Run> runs() const;
+  std::vector<Run> runs_;
   Buffer<float> momentum_;             // of the CPU
   std::unique_ptr<DeviceSgd> device_;  // of a device
 };

@@ -200,7 +200,8 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
   if (run.exchange.transport == TransportKind::nccl) {
     std::string why = nccl_missing();
     if (why.empty()) why = cuda_devices().reason;
-    if (why.empty() && run.train.device == DeviceChoice::cpu) why = "gradients stay on the CPU (train.device: cpu)";
+    if (why.empty() && run.train.device == DeviceChoice::cpu)
+      why = "gradients stay on the CPU (train.device: cpu)";
     if (!why.empty())
       config::fail(origin_of(run, "exchange", "transport"), "exchange.transport",
                    fmt::format("nccl moves bytes between GPUs, but {}; allowed here: mpi, threads", why));
