@@ -54,15 +54,15 @@ struct Lanes {
   LPSGD_INLINE static F value(I x) { return reinterpret_cast<F>(x); }
   LPSGD_INLINE static I truncate(F x) { return __builtin_convertvector(x, I); }
   LPSGD_INLINE static F convert(I x) { return __builtin_convertvector(x, F); }
-  /// whole / by, for integers 0 <= whole <= by < 2^16: a product with the reciprocal, corrected, which gives
-  /// the quotient's bits (Markstein 1990; the tests try every one).
+  /// whole / by, for integers 0 <= whole <= by < 2^16: times the reciprocal in two parts, which gives the
+  /// quotient's bits (the tests try every code).
   LPSGD_INLINE static F divide(F whole, float by) {
 #if defined(__AVX512F__)
-    const F q = whole * (1.0f / by);
-    return _mm512_fmadd_ps(_mm512_fnmadd_ps(q, _mm512_set1_ps(by), whole), _mm512_set1_ps(1.0f / by), q);
+    const float high = 1.0f / by, low = __builtin_fmaf(-high, by, 1.0f) / by;
+    return _mm512_fmadd_ps(whole, _mm512_set1_ps(high), whole * low);
 #elif defined(__AVX2__)
-    const F q = whole * (1.0f / by);
-    return _mm256_fmadd_ps(_mm256_fnmadd_ps(q, _mm256_set1_ps(by), whole), _mm256_set1_ps(1.0f / by), q);
+    const float high = 1.0f / by, low = __builtin_fmaf(-high, by, 1.0f) / by;
+    return _mm256_fmadd_ps(whole, _mm256_set1_ps(high), whole * low);
 #else
     return whole / by;
 #endif
