@@ -348,7 +348,8 @@ void lrn_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t
 void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay, float g_scale,
          bool nesterov) {
   over_values(n, [&]<class L>(std::int64_t i) {
-    typename L::V weight = L::get(w + i), momentum = L::get(v + i);
+    alignas(sizeof(typename L::V)) typename L::V weight = L::get(w + i);
+    alignas(sizeof(typename L::V)) typename L::V momentum = L::get(v + i);
     maths::sgd(weight, L::get(g + i), momentum, lr, mu, decay, g_scale, nesterov);
     L::put(v + i, momentum);
     L::put(w + i, weight);
