@@ -9,26 +9,20 @@
 #include <span>
 #include <vector>
 
+#include "comm/transport_over.h"
 #include "core/clock.h"
 #include "core/error.h"
 
 namespace lpsgd {
 namespace {
 
-class LinkedTransport final : public Transport {
+class LinkedTransport final : public TransportOver {
  public:
   LinkedTransport(Transport& inner, const LinkSpec& link)
-      : inner_(inner),
+      : TransportOver(inner),
         latency_(link.latency),
         out_(link.bandwidth / 8, link.burst_bytes()),
         in_(link.bandwidth / 8, link.burst_bytes()) {}
-
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  const char* name() const override { return inner_.name(); }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
-  bool takes_device_memory() const override { return inner_.takes_device_memory(); }
 
   Request isend(std::span<const std::byte> bytes, int to, int tag) override {
     count_message(bytes.size());
@@ -96,14 +90,6 @@ class LinkedTransport final : public Transport {
       operations_.emplace_back();
     }
   }
-  void barrier() override { inner_.barrier(); }
-  void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    inner_.all_gather(mine, all);
-  }
-  using Transport::all_gather;
-  void abort(int status) noexcept override { inner_.abort(status); }
-  void cancel() noexcept override { inner_.cancel(); }
 
  private:
   enum class State : std::uint8_t { free, queued, sending, receiving, arriving, reducing };
@@ -139,7 +125,6 @@ class LinkedTransport final : public Transport {
     queue_.erase(queue_.begin(), next);
   }
 
-  Transport& inner_;
   const double latency_;
   TokenBucket out_, in_;
   std::vector<Operation> operations_;

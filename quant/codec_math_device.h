@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/data_type.h"
 #include "core/philox.h"
 
 namespace lpsgd {
@@ -143,13 +144,11 @@ LPSGD_HD float mean(float sum, std::int64_t count) {
 // ---- fp16 and bf16: round to nearest even, NaN canonical
 
 LPSGD_HD std::uint16_t to_bf16(float x) {
-  const auto bits = static_cast<std::uint32_t>(ScalarLanes::bits(x));
-  if (x != x) return 0x7fc0;
-  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  return narrow<Bf16>(x).bits;
 }
 
 LPSGD_HD float from_bf16(std::uint16_t h) {
-  return canonical<ScalarLanes>(ScalarLanes::value(static_cast<std::int32_t>(std::uint32_t{h} << 16)));
+  return canonical<ScalarLanes>(widen(Bf16{h}));
 }
 
 LPSGD_HD std::uint16_t to_fp16(float x) {

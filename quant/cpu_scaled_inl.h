@@ -240,11 +240,7 @@ LPSGD_INLINE BucketScan mean_block(const Contributions<Rule>& in, std::int64_t f
     }
     if constexpr (last) {
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] *= weight;
-      if (residual) {
-        Padded padded;
-        const float* p = padded.read(residual + at, left);
-        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] += load<F>(p + k * kLanes);
-      }
+      if (residual) add_block(residual + at, left, sum);
       if (left < kBlock) [[unlikely]] {
         for (int k = 0; k < kVectors; ++k)
           sum[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(left) ? sum[k] : F{};

@@ -226,16 +226,20 @@ struct Padded {
   }
 };
 
+/// v += the block at `p`, of which `left` values exist.
+LPSGD_INLINE void add_block(const float* p, std::int64_t left, F* v) {
+  Padded padded;
+  p = padded.read(p, left);
+  LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] += load<F>(p + k * kLanes);
+}
+
 /// v = values (+ residual) of the block at `values`, of which `left` values exist.
 template <bool residuals>
 LPSGD_INLINE void load_block(const float* values, const float* residual, std::int64_t left, F* v) {
   Padded padded;
   const float* p = padded.read(values, left);
   LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = load<F>(p + k * kLanes);
-  if constexpr (residuals) {
-    p = padded.read(residual, left);
-    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] += load<F>(p + k * kLanes);
-  }
+  if constexpr (residuals) add_block(residual, left, v);
 }
 
 /// Stores the existing values of a block; `adds` adds to what is there.

@@ -5,7 +5,6 @@
 """
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -40,8 +39,7 @@ class Row:
 
 def read_row(folder):
     run = runs.read_run(folder)
-    with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
-        records = [json.loads(line) for line in file if line.endswith("\n") and line.strip()]
+    records = runs.read_records(os.path.join(folder, "metrics.jsonl"))
     last = records[-1]
     sent = sum(r["bytes_sent"] for r in records)
     return Row(

@@ -51,6 +51,11 @@ def read_run(folder):
 
 
 def read_metrics(path):
+    return pandas.DataFrame(read_records(path))[list(FIELDS)]
+
+
+def read_records(path):
+    """Whole lines as dictionaries, an epoch each, in order."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().split("\n")
@@ -69,7 +74,7 @@ def read_metrics(path):
             epochs[record["epoch"]] = record  # an epoch run again after a resume replaces the first
     if not epochs:
         raise RunError(f"{path}: holds no finished epoch yet")
-    return pandas.DataFrame([epochs[epoch] for epoch in sorted(epochs)])
+    return [epochs[epoch] for epoch in sorted(epochs)]
 
 
 def read_record(line, where):
@@ -85,7 +90,7 @@ def read_record(line, where):
         value = record[field]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise RunError(f"{where}: '{field}' is {json.dumps(value)}, not a finite number")
-    return {field: record[field] for field in FIELDS}
+    return record
 
 
 def read_config(path):

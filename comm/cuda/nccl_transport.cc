@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/backoff.h"
+#include "comm/transport_over.h"
 #include "core/cuda/check.h"
 #include "core/error.h"
 
@@ -31,10 +32,10 @@ std::string identity(Device device) {
   return std::string(host_id != nullptr ? host_id : host) + " " + bus;
 }
 
-class NcclTransport final : public Transport {
+class NcclTransport final : public TransportOver {
  public:
   NcclTransport(Transport& inner, Device device)
-      : inner_(inner),
+      : TransportOver(inner),
         device_(device),
         stream_(device, StreamPriority::high),
         exceptions_(std::uncaught_exceptions()) {
@@ -85,11 +86,7 @@ class NcclTransport final : public Transport {
   NcclTransport(const NcclTransport&) = delete;
   NcclTransport& operator=(const NcclTransport&) = delete;
 
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
   const char* name() const override { return "nccl"; }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
   bool takes_device_memory() const override { return true; }
   bool ordered() const override { return true; }
   StreamView stream() const override { return stream_; }
@@ -137,13 +134,6 @@ class NcclTransport final : public Transport {
   }
   bool test(Request) override { return true; }
 
-  void barrier() override { inner_.barrier(); }
-  void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    inner_.all_gather(mine, all);
-  }
-  using Transport::all_gather;
-  void abort(int status) noexcept override { inner_.abort(status); }
   void cancel() noexcept override {
     break_off();
     inner_.cancel();
@@ -224,7 +214,6 @@ class NcclTransport final : public Transport {
     comm_ = nullptr;
   }
 
-  Transport& inner_;
   const Device device_;
   const Stream stream_;
   const int exceptions_;

@@ -153,11 +153,7 @@ bool float_reduce_values(const std::byte* const* contributions, std::size_t rank
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = r == 0 ? q[k] : add<Lanes>(v[k], q[k]);
     }
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
-    if constexpr (residuals) {
-      Padded padded;
-      const float* p = padded.read(residual + at, n - at);
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] += load<F>(p + k * kLanes);
-    }
+    if constexpr (residuals) add_block(residual + at, n - at, v);
     float_encode_block<T, residuals>(v, advanced(residual, at), n - at, check, out + byte);
   }
   return check.finite();

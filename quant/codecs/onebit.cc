@@ -212,11 +212,7 @@ bool reduce_buckets(const std::byte* const* contributions, std::size_t ranks, fl
     }
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
     float* to = advanced(residual, begin);
-    if constexpr (residuals) {
-      Padded padded;
-      const float* p = padded.read(to, m);
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] += load<F>(p + k * kLanes);
-    }
+    if constexpr (residuals) add_block(to, m, v);
     if (m < kBlock) [[unlikely]] {
       for (int k = 0; k < kVectors; ++k)
         v[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(m) ? v[k] : F{};

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/transport_over.h"
 #include "core/error.h"
 #include "tests/comm/exchange_cases.h"
 #include "tests/comm/fake_device.h"
@@ -43,17 +44,12 @@ class FakeArena final : public Arena {
 enum class Path { staged, pointers, ordered };
 
 /// Over threads, whose messages may lie anywhere.
-class TakesDeviceMemory final : public Transport {
+class TakesDeviceMemory final : public TransportOver {
  public:
-  explicit TakesDeviceMemory(Transport& inner) : inner_(inner) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  const char* name() const override { return inner_.name(); }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
+  explicit TakesDeviceMemory(Transport& inner) : TransportOver(inner) {}
   bool takes_device_memory() const override { return true; }
   Request isend(std::span<const std::byte> bytes, int to, int tag) override {
-    bytes_sent_ += bytes.size();
+    count_message(bytes.size());
     return inner_.isend(bytes, to, tag);
   }
   Request irecv(std::span<std::byte> bytes, int from, int tag) override {
@@ -64,17 +60,6 @@ class TakesDeviceMemory final : public Transport {
     return inner_.iallreduce(values);
   }
   bool test(Request request) override { return inner_.test(request); }
-  void barrier() override { inner_.barrier(); }
-  void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    inner_.all_gather(mine, all);
-  }
-  using Transport::all_gather;
-  void abort(int status) noexcept override { inner_.abort(status); }
-  void cancel() noexcept override { inner_.cancel(); }
-
- private:
-  Transport& inner_;
 };
 
 class DeviceExchange : public testing::TestWithParam<std::tuple<int, Path>> {

@@ -1,0 +1,32 @@
+// A transport that stands on another: what it does not do itself goes to that one.
+#pragma once
+
+#include "comm/transport.h"
+
+namespace lpsgd {
+
+/// Ranks, and the collectives outside the step, are the inner transport's, which outlives this one.
+class TransportOver : public Transport {
+ public:
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  const char* name() const override { return inner_.name(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  bool takes_device_memory() const override { return inner_.takes_device_memory(); }
+
+  void barrier() override { inner_.barrier(); }
+  void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    inner_.all_gather(mine, all);
+  }
+  using Transport::all_gather;
+  void abort(int status) noexcept override { inner_.abort(status); }
+  void cancel() noexcept override { inner_.cancel(); }
+
+ protected:
+  explicit TransportOver(Transport& inner) : inner_(inner) {}
+  Transport& inner_;
+};
+
+}  // namespace lpsgd
