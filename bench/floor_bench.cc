@@ -1,11 +1,14 @@
 // The floor of a training step: the network's convolutions and dense layers alone, each as a bare oneDNN
 // primitive in the layouts that oneDNN likes best, forward, backward by data and backward by weights.
-//   floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--set a.b=value]...
+//   floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--layers] [--set a.b=value]...
 // Prints one JSON object: the sum over layers of each primitive's best time, by the wall and the processor's
-// clock.
+// clock; for convolutions of the faster of oneDNN's two algorithms, and in direct_* of the direct one alone.
+// With --layers also a line for each convolution, in ms: by direct and by Winograd's algorithm where there is
+// one.
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <dnnl.hpp>
 #include <memory>
@@ -35,8 +38,17 @@ struct Idle final : Op {
 /// Takes the layers' descriptions and times what oneDNN would run for them; computes nothing itself.
 class FloorBackend final : public lpsgd::Backend {
  public:
-  FloorBackend(int repeat, memory::data_type type) : repeat_(repeat), type_(type) {}
-  double wall = 0, cpu = 0;
+  FloorBackend(int repeat, memory::data_type type, bool layers)
+      : repeat_(repeat), type_(type), layers_(layers) {}
+
+  struct Sum {
+    double wall = 0, cpu = 0;
+    void add(double w, double c) {
+      wall += w;
+      cpu += c;
+    }
+  };
+  Sum best, direct_only;
 
   const char* name() const override { return "floor"; }
   void* allocate(std::int64_t) override { return nullptr; }
@@ -58,24 +70,47 @@ class FloorBackend final : public lpsgd::Backend {
     const memory::dims stride{d.stride.h, d.stride.w}, pad{d.pad.h, d.pad.w};
     const memory::dims pad_r{(b.shape[0] - 1) * d.stride.h + d.kernel.h - in[0] - d.pad.h,
                              (b.shape[1] - 1) * d.stride.w + d.kernel.w - in[1] - d.pad.w};
-    const auto direct = dnnl::algorithm::convolution_direct;
-    const dnnl::convolution_forward::primitive_desc forward(
-        {dnnl::prop_kind::forward_training, direct, src, weights, dst, stride, pad, pad_r}, engine_);
-    time(dnnl::convolution_forward(forward), {{DNNL_ARG_SRC, forward.src_desc()},
-                                              {DNNL_ARG_WEIGHTS, forward.weights_desc()},
-                                              {DNNL_ARG_DST, forward.dst_desc()}});
-    if (b.inputs[0].gradient) {
-      const dnnl::convolution_backward_data::primitive_desc data(
-          {direct, src, weights, dst, stride, pad, pad_r}, engine_, forward);
-      time(dnnl::convolution_backward_data(data), {{DNNL_ARG_DIFF_SRC, data.diff_src_desc()},
-                                                   {DNNL_ARG_WEIGHTS, data.weights_desc()},
-                                                   {DNNL_ARG_DIFF_DST, data.diff_dst_desc()}});
+    const auto of = [&](dnnl::algorithm algorithm) {
+      std::array<Best, 3> passes;
+      const dnnl::convolution_forward::primitive_desc forward(
+          {dnnl::prop_kind::forward_training, algorithm, src, weights, dst, stride, pad, pad_r}, engine_,
+          true);
+      if (!forward) return passes;
+      passes[0] = time(dnnl::convolution_forward(forward), {{DNNL_ARG_SRC, forward.src_desc()},
+                                                            {DNNL_ARG_WEIGHTS, forward.weights_desc()},
+                                                            {DNNL_ARG_DST, forward.dst_desc()}});
+      if (b.inputs[0].gradient) {
+        const dnnl::convolution_backward_data::primitive_desc data(
+            {algorithm, src, weights, dst, stride, pad, pad_r}, engine_, forward, true);
+        if (data)
+          passes[1] =
+              time(dnnl::convolution_backward_data(data), {{DNNL_ARG_DIFF_SRC, data.diff_src_desc()},
+                                                           {DNNL_ARG_WEIGHTS, data.weights_desc()},
+                                                           {DNNL_ARG_DIFF_DST, data.diff_dst_desc()}});
+      } else {
+        passes[1] = {0, 0};
+      }
+      const dnnl::convolution_backward_weights::primitive_desc gradient(
+          {algorithm, src, weights_gradient, dst, stride, pad, pad_r}, engine_, forward, true);
+      if (gradient)
+        passes[2] = time(dnnl::convolution_backward_weights(gradient),
+                         {{DNNL_ARG_SRC, gradient.src_desc()},
+                          {DNNL_ARG_DIFF_WEIGHTS, gradient.diff_weights_desc()},
+                          {DNNL_ARG_DIFF_DST, gradient.diff_dst_desc()}});
+      return passes;
+    };
+    const std::array<Best, 3> direct = of(dnnl::algorithm::convolution_direct);
+    std::array<Best, 3> winograd;
+    if (type_ == memory::data_type::f32 && d.groups == 1)
+      winograd = of(dnnl::algorithm::convolution_winograd);
+    if (layers_) fmt::print("{}x{}x{} to {}, {}x{}:", in[0], in[1], in[2], d.filters, d.kernel.h, d.kernel.w);
+    for (std::size_t i = 0; i < direct.size(); ++i) {
+      best.add(std::min(direct[i].wall, winograd[i].wall), std::min(direct[i].cpu, winograd[i].cpu));
+      direct_only.add(direct[i].wall, direct[i].cpu);
+      if (layers_) fmt::print("  {:.2f}", 1e3 * direct[i].wall);
+      if (layers_ && winograd[i].wall < kNever) fmt::print(" or {:.2f}", 1e3 * winograd[i].wall);
     }
-    const dnnl::convolution_backward_weights::primitive_desc gradient(
-        {direct, src, weights_gradient, dst, stride, pad, pad_r}, engine_, forward);
-    time(dnnl::convolution_backward_weights(gradient), {{DNNL_ARG_SRC, gradient.src_desc()},
-                                                        {DNNL_ARG_DIFF_WEIGHTS, gradient.diff_weights_desc()},
-                                                        {DNNL_ARG_DIFF_DST, gradient.diff_dst_desc()}});
+    if (layers_) fmt::print("\n");
     return std::make_unique<Idle>();
   }
 
@@ -84,19 +119,19 @@ class FloorBackend final : public lpsgd::Backend {
     const auto any = [&](std::int64_t n, std::int64_t m) { return any_of({n, m}, type_); };
     const dnnl::inner_product_forward::primitive_desc forward(
         {dnnl::prop_kind::forward_training, any(rows, in), any(out, in), any(rows, out)}, engine_);
-    time(dnnl::inner_product_forward(forward), {{DNNL_ARG_SRC, forward.src_desc()},
+    both(dnnl::inner_product_forward(forward), {{DNNL_ARG_SRC, forward.src_desc()},
                                                 {DNNL_ARG_WEIGHTS, forward.weights_desc()},
                                                 {DNNL_ARG_DST, forward.dst_desc()}});
     if (b.inputs[0].gradient) {
       const dnnl::inner_product_backward_data::primitive_desc data(
           {any(rows, in), any(out, in), any(rows, out)}, engine_, forward);
-      time(dnnl::inner_product_backward_data(data), {{DNNL_ARG_DIFF_SRC, data.diff_src_desc()},
+      both(dnnl::inner_product_backward_data(data), {{DNNL_ARG_DIFF_SRC, data.diff_src_desc()},
                                                      {DNNL_ARG_WEIGHTS, data.weights_desc()},
                                                      {DNNL_ARG_DIFF_DST, data.diff_dst_desc()}});
     }
     const dnnl::inner_product_backward_weights::primitive_desc gradient(
         {any(rows, in), any_of({out, in}, memory::data_type::f32), any(rows, out)}, engine_, forward);
-    time(dnnl::inner_product_backward_weights(gradient),
+    both(dnnl::inner_product_backward_weights(gradient),
          {{DNNL_ARG_SRC, gradient.src_desc()},
           {DNNL_ARG_DIFF_WEIGHTS, gradient.diff_weights_desc()},
           {DNNL_ARG_DIFF_DST, gradient.diff_dst_desc()}});
@@ -128,11 +163,18 @@ class FloorBackend final : public lpsgd::Backend {
   }
   static std::unique_ptr<Op> idle() { return std::make_unique<Idle>(); }
 
+  static constexpr double kNever = 1e30;
   struct Best {
-    double wall = 1e30, cpu = 1e30;
+    double wall = kNever, cpu = kNever;
   };
 
-  void time(const dnnl::primitive& primitive, const std::vector<std::pair<int, memory::desc>>& operands) {
+  void both(const dnnl::primitive& primitive, const std::vector<std::pair<int, memory::desc>>& operands) {
+    const Best t = time(primitive, operands);
+    best.add(t.wall, t.cpu);
+    direct_only.add(t.wall, t.cpu);
+  }
+
+  Best time(const dnnl::primitive& primitive, const std::vector<std::pair<int, memory::desc>>& operands) {
     std::unordered_map<int, memory> arguments;
     for (const auto& [argument, desc] : operands) {
       memory m(desc, engine_);
@@ -147,23 +189,23 @@ class FloorBackend final : public lpsgd::Backend {
       }
       arguments.emplace(argument, std::move(m));
     }
-    Best best;
+    Best least;
     for (int r = -1; r < repeat_; ++r) {
       const double cpu_before = static_cast<double>(std::clock()), before = lpsgd::now_seconds();
       primitive.execute(stream_, arguments);
       stream_.wait();
       if (r < 0) continue;
-      best.wall = std::min(best.wall, lpsgd::now_seconds() - before);
-      best.cpu = std::min(best.cpu, (static_cast<double>(std::clock()) - cpu_before) / CLOCKS_PER_SEC);
+      least.wall = std::min(least.wall, lpsgd::now_seconds() - before);
+      least.cpu = std::min(least.cpu, (static_cast<double>(std::clock()) - cpu_before) / CLOCKS_PER_SEC);
     }
-    wall += best.wall;
-    cpu += best.cpu;
+    return least;
   }
 
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   int repeat_;
   memory::data_type type_;
+  bool layers_;
 };
 
 void run(int argc, char** argv) {
@@ -171,6 +213,7 @@ void run(int argc, char** argv) {
   std::int64_t batch = 128;
   int repeat = 3;
   auto type = memory::data_type::f32;
+  bool layers = false;
   std::vector<std::string> overrides;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -181,6 +224,8 @@ void run(int argc, char** argv) {
       repeat = std::stoi(argv[++i]);
     else if (word == "--bf16")
       type = memory::data_type::bf16;
+    else if (word == "--layers")
+      layers = true;
     else if (word == "--set" && !last)
       overrides.emplace_back(argv[++i]);
     else
@@ -188,11 +233,11 @@ void run(int argc, char** argv) {
   }
   if (network.empty() || batch < 1 || repeat < 1)
     throw lpsgd::ConfigError(
-        "usage: floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--set a.b=value]...");
+        "usage: floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--layers] [--set a.b=value]...");
   lpsgd::config::Value tree = lpsgd::config::parse_file(network);
   for (const std::string& o : overrides) lpsgd::config::apply_override(tree, o);
   const lpsgd::Graph graph = lpsgd::read_graph(tree);
-  FloorBackend backend(repeat, type);
+  FloorBackend backend(repeat, type, layers);
   float dummy = 0;
   for (const lpsgd::Node& node : graph.nodes) {
     if (!node.layer) continue;
@@ -205,8 +250,10 @@ void run(int argc, char** argv) {
   }
   fmt::print(
       "{{\"name\": \"floor\", \"network\": \"{}\", \"batch\": {}, \"seconds\": {:.6f}, \"cpu_seconds\": "
-      "{:.6f}}}\n",
-      graph.name, batch, backend.wall, backend.cpu);
+      "{:.6f}, "
+      "\"direct_seconds\": {:.6f}, \"direct_cpu_seconds\": {:.6f}}}\n",
+      graph.name, batch, backend.best.wall, backend.best.cpu, backend.direct_only.wall,
+      backend.direct_only.cpu);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ std::optional<std::int64_t> elements_of(const Shape& shape, std::int64_t limit =
 /// Height and width of a window, a step or a border.
 struct Size2 {
   std::int64_t h = 1, w = 1;
+  bool operator==(const Size2&) const = default;
 };
 
 }  // namespace lpsgd

@@ -5,9 +5,10 @@
                                   [--steps 3] [--threads 1] [--cpu-time]
 
 For each network: lpsgd, PyTorch in both memory formats, and the floor (the network's convolutions and products alone, as
-bare oneDNN primitives; an LSTM's are not counted) take turns, round after round, each in a process of its own, so that a
+bare oneDNN primitives by the faster of its direct and Winograd's algorithms; an LSTM's are not counted) take turns, round after round, each in a process of its own, so that a
 busy machine slows all alike; each one's best step counts. Prints a table and one JSON array. `ratio` is the better
-PyTorch's time over ours (above 1: we are faster); `floor` the bare primitives' time over ours. With --cpu-time it is
+PyTorch's time over ours (above 1: we are faster); `floor` the bare primitives' time over ours, `direct` that of direct convolutions alone (above 1: we
+are faster than those). With --cpu-time it is
 processor time, for machines that are never quiet.
 
 Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS): weights,
@@ -94,7 +95,7 @@ def main():
         return peer(a.names[0], a.peer, a.batch, a.steps, a.threads, a.compute)
     clock = "cpu_seconds" if a.cpu_time else "seconds"
     rows = []
-    print(f"{'network':16} {'batch':>5} {'PyTorch':>12} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} {'floor':>6}   memory: lpsgd,"
+    print(f"{'network':16} {'batch':>5} {'PyTorch':>12} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} {'floor':>6} {'direct':>6}   memory: lpsgd,"
           "  PyTorch, ratio", file=sys.stderr)
     for name in a.names or NETWORKS:
         batch = a.batch or NETWORKS[name][0]
@@ -112,7 +113,7 @@ def main():
                 peers.setdefault(python, []).append(system)
                 commands[system] = [python, __file__, name, "--peer", f, "--batch", str(batch), "--steps", str(a.steps),
                                     "--threads", str(a.threads), "--compute", a.compute]
-        best, peak, version = {}, {}, {}
+        best, peak, version, direct = {}, {}, {}, float("inf")
         for _ in range(a.rounds):
             for system, command in commands.items():
                 out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
@@ -122,16 +123,18 @@ def main():
                 best[system] = min(best.get(system, seconds), seconds)
                 peak[system] = max(peak.get(system, 0), result.get("peak_bytes", 0))
                 version[system] = result.get("version")
+                if system == "floor":
+                    direct = min(direct, result["direct_" + clock])
         for systems in peers.values():
             rival, least = min(systems, key=best.get), min(peak[s] for s in systems)
             row = {"name": "train_step", "network": name, "batch": batch, "threads": a.threads, "compute": a.compute,
                    "clock": clock, "seconds": best["lpsgd"], "peer": "pytorch " + rival.split()[-1],
                    "peer_version": version[rival], "peer_seconds": best[rival], "ratio": best[rival] / best["lpsgd"],
-                   "floor": best["floor"] / best["lpsgd"], "peak_bytes": peak["lpsgd"], "peer_peak_bytes": least,
+                   "floor": best["floor"] / best["lpsgd"], "direct_floor": direct / best["lpsgd"], "peak_bytes": peak["lpsgd"], "peer_peak_bytes": least,
                    "memory_ratio": peak["lpsgd"] / least, "all_seconds": {s: best[s] for s in ["lpsgd", "floor"] + systems}}
             rows.append(row)
             print(f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms {1e3 * row['peer_seconds']:7.0f}ms "
-                  f"{row['ratio']:5.2f}x {row['floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB {least / 2**20:5.0f} MiB "
+                  f"{row['ratio']:5.2f}x {row['floor']:6.2f} {row['direct_floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB {least / 2**20:5.0f} MiB "
                   f"{row['memory_ratio']:6.2f}", file=sys.stderr, flush=True)
     print(json.dumps(rows))
 

@@ -33,7 +33,7 @@ void Context::Shared::seal(Context& context) {
 
 void Context::seal() {
   scratchpad_.seal(*this);
-  passing_.seal(*this);
+  for (Shared& place : passing_) place.seal(*this);
 }
 
 dnnl::primitive_attr user_scratchpad(bool relu, bool accumulate) {
@@ -62,23 +62,23 @@ Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory
 
 }  // namespace
 
-ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
-                              const dnnl::memory::desc& preferred) {
+Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
+                       Passing kind) {
   if (plain.get_desc() == preferred) return {plain, {}};
-  dnnl::memory m = context.passing_weights(preferred);
+  dnnl::memory m = context.passing(kind, preferred);
   return {m, reorder_call(context, plain, m)};
 }
 
-ReorderedWeights to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred) {
+Reordered to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred) {
   if (plain.get_desc() == preferred) return {plain, {}};
   dnnl::memory m = context.memory(preferred);
   return {m, reorder_call(context, plain, m)};
 }
 
-ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
-                                const dnnl::memory::desc& preferred) {
+Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
+                         Passing kind) {
   if (plain.get_desc() == preferred) return {plain, {}};
-  dnnl::memory m = context.passing_weights(preferred);
+  dnnl::memory m = context.passing(kind, preferred);
   return {m, reorder_call(context, m, plain)};
 }
 

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <dnnl.hpp>
@@ -41,6 +42,9 @@ auto of_type(DataType type, const Make& make) {
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
+/// What passes between layouts: weights or their gradient, a layer's input or its output, or their gradients.
+enum class Passing : std::uint8_t { weights, input, output };
+
 struct Context {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -52,8 +56,11 @@ struct Context {
   dnnl::memory memory(const dnnl::memory::desc& md);
   /// The one scratchpad, seen as `md`: valid once seal() has run; contents last for one primitive.
   dnnl::memory scratchpad(const dnnl::memory::desc& md) { return scratchpad_.view(md, engine); }
-  /// The one place for weights on their way between layouts; contents last from a reorder to the next.
-  dnnl::memory passing_weights(const dnnl::memory::desc& md) { return passing_.view(md, engine); }
+  /// The one place of its kind for values on their way between layouts; contents last from a reorder to the
+  /// next.
+  dnnl::memory passing(Passing kind, const dnnl::memory::desc& md) {
+    return passing_[static_cast<std::size_t>(kind)].view(md, engine);
+  }
   void seal();
 
   /// Runs body(thread, first, last) for `threads` nearly equal parts of 0..n, on as many threads.
@@ -64,7 +71,7 @@ struct Context {
       body(0, std::int64_t{0}, n);
       return;
     }
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(parts))
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
     for (std::int64_t t = 0; t < parts; ++t) body(static_cast<int>(t), n * t / parts, n * (t + 1) / parts);
   }
 
@@ -78,7 +85,8 @@ struct Context {
   };
 
   std::vector<Buffer<std::byte>> buffers_;
-  Shared scratchpad_, passing_;
+  Shared scratchpad_;
+  std::array<Shared, 3> passing_;
 };
 
 /// A primitive with its arguments, which are final once it has run. Empty ones do nothing.
@@ -100,17 +108,17 @@ struct Call {
 /// with `relu` it is applied to them.
 dnnl::primitive_attr user_scratchpad(bool relu = false, bool accumulate = false);
 
-/// Weights of the arena in the layout a primitive prefers: `plain` is the arena's, `preferred` may be it.
-struct ReorderedWeights {
+/// Values in the layout a primitive prefers: `plain` is where they live, `preferred` may be it.
+struct Reordered {
   dnnl::memory preferred;
   Call reorder;  // empty when the layouts are one
 };
-ReorderedWeights to_preferred(Context& context, const dnnl::memory& plain,
-                              const dnnl::memory::desc& preferred);
+Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
+                       Passing kind = Passing::weights);
 /// As to_preferred, but the copy is kept until the reorder runs again.
-ReorderedWeights to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
-ReorderedWeights from_preferred(Context& context, const dnnl::memory& plain,
-                                const dnnl::memory::desc& preferred);
+Reordered to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
+Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
+                         Passing kind = Passing::weights);
 
 /// A oneDNN memory over values that we own. const is dropped only because dnnl::memory knows no const.
 dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data);

@@ -1,21 +1,47 @@
-// Convolution by oneDNN. Activations stay NHWC; weights are reordered once a pass into the layout that the
-// primitive prefers (with plain O-H-W-I weights oneDNN 2.6 falls to a slow path), and their gradient back.
+// Convolution by oneDNN, direct or by Winograd's tiles. Activations stay NHWC; weights are reordered once a
+// pass into the layout that the primitive prefers (with plain O-H-W-I weights oneDNN 2.6 falls to a slow
+// path), and their gradient back.
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
 namespace {
 
 using dnnl::memory;
+using Forward = dnnl::convolution_forward;
+using BackwardData = dnnl::convolution_backward_data;
+using BackwardWeights = dnnl::convolution_backward_weights;
 
-memory::desc nhwc(std::int64_t batch, const Shape& shape, DataType type) {
-  return {{batch, shape[2], shape[0], shape[1]}, dnnl_type(type), memory::format_tag::nhwc};
+memory::desc activations(std::int64_t batch, const Shape& shape, DataType type, memory::format_tag layout) {
+  return {{batch, shape[2], shape[0], shape[1]}, dnnl_type(type), layout};
 }
+
+/// Whether F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray, CVPR 2016) is worth its transforms
+/// and the activations' way into blocks of channels and back: it multiplies a quarter as often, on whole
+/// tiles. Measured by `floor_bench --layers`; below these limits direct convolution is about as fast, or
+/// faster.
+bool tiles_pay(const Binding& b, const ConvDesc& desc) {
+  constexpr std::int64_t kTile = 4, kLeastTiles = 32, kLeastChannels = 32, kBlock = 16;
+  const std::int64_t channels = b.inputs[0].shape[2];
+  const std::int64_t h = b.shape[0], w = b.shape[1];
+  const std::int64_t tiles = (h + kTile - 1) / kTile * ((w + kTile - 1) / kTile);
+  const bool blocks = channels % kBlock == 0 && desc.filters % kBlock == 0;
+  const bool full = 10 * h * w >= 6 * tiles * kTile * kTile;
+  return b.type == DataType::f32 && desc.kernel == Size2{3, 3} && desc.stride == Size2{1, 1} &&
+         desc.groups == 1 && blocks && std::min(channels, desc.filters) >= kLeastChannels && full &&
+         b.batch * tiles >= kLeastTiles;
+}
+
+/// The primitives of one layer. An empty `data` where no input's gradient is asked for.
+struct Plan {
+  Forward::primitive_desc forward;
+  BackwardData::primitive_desc data;
+  BackwardWeights::primitive_desc gradient;
+};
 
 class ConvOp final : public Op {
  public:
   ConvOp(Context& context, const Binding& b, const ConvDesc& desc) : context_(context) {
     const InputView& in = b.inputs[0];
-    const memory::desc src = nhwc(b.batch, in.shape, b.type), dst = nhwc(b.batch, b.shape, b.type);
     const std::int64_t inner = in.shape[2] / desc.groups;
     const memory::dims dims =
         desc.groups == 1
@@ -23,77 +49,110 @@ class ConvOp final : public Op {
             : memory::dims{desc.groups, desc.filters / desc.groups, inner, desc.kernel.h, desc.kernel.w};
     const memory::desc plain(dims, f32,
                              desc.groups == 1 ? memory::format_tag::ohwi : memory::format_tag::gohwi);
-    const memory::desc any(dims, dnnl_type(b.type), memory::format_tag::any);
-    const memory::desc any_gradient(dims, f32, memory::format_tag::any);
     const memory::desc bias =
         desc.bias ? memory::desc({desc.filters}, f32, memory::format_tag::a) : memory::desc();
+    Plan plan;
+    if (!tiles_pay(b, desc) || !make(plan, b, desc, dims, bias, dnnl::algorithm::convolution_winograd))
+      make(plan, b, desc, dims, bias, dnnl::algorithm::convolution_direct);
+
+    const memory::desc nhwc_in = activations(b.batch, in.shape, b.type, memory::format_tag::nhwc),
+                       nhwc_out = activations(b.batch, b.shape, b.type, memory::format_tag::nhwc);
+    const ParameterView& w = b.parameters[0];
+    const memory weights = view(context, plain, w.value);
+    input_ = to_preferred(context, view(context, nhwc_in, in.value), plan.forward.src_desc(), Passing::input);
+    output_ =
+        from_preferred(context, view(context, nhwc_out, b.output), plan.forward.dst_desc(), Passing::output);
+    // One copy serves both passes where both like the same layout.
+    const bool shared = plan.data && plan.data.weights_desc() == plan.forward.weights_desc();
+    forward_weights_ = (shared ? to_kept(context, weights, plan.forward.weights_desc())
+                               : to_preferred(context, weights, plan.forward.weights_desc()));
+    forward_ = {Forward(plan.forward),
+                {{DNNL_ARG_SRC, input_.preferred},
+                 {DNNL_ARG_WEIGHTS, forward_weights_.preferred},
+                 {DNNL_ARG_DST, output_.preferred},
+                 {DNNL_ARG_SCRATCHPAD, context.scratchpad(plan.forward.scratchpad_desc())}}};
+    if (desc.bias) forward_.arguments[DNNL_ARG_BIAS] = view(context, bias, b.parameters[1].value);
+    if (!b.training) return;
+
+    output_gradient_ = to_preferred(context, view(context, nhwc_out, b.output_gradients[0]),
+                                    plan.gradient.diff_dst_desc(), Passing::output);
+    if (plan.data) {
+      data_weights_ = shared ? Reordered{forward_weights_.preferred, {}}
+                             : to_preferred(context, weights, plan.data.weights_desc());
+      input_gradient_ = from_preferred(context, view(context, nhwc_in, in.gradient),
+                                       plan.data.diff_src_desc(), Passing::input);
+      data_ = {BackwardData(plan.data),
+               {{DNNL_ARG_DIFF_DST, output_gradient_.preferred},
+                {DNNL_ARG_WEIGHTS, data_weights_.preferred},
+                {DNNL_ARG_DIFF_SRC, input_gradient_.preferred},
+                {DNNL_ARG_SCRATCHPAD, context.scratchpad(plan.data.scratchpad_desc())}}};
+    }
+    gradient_weights_ =
+        from_preferred(context, view(context, plain, w.gradient), plan.gradient.diff_weights_desc());
+    gradient_ = {BackwardWeights(plan.gradient),
+                 {{DNNL_ARG_SRC, input_.preferred},
+                  {DNNL_ARG_DIFF_DST, output_gradient_.preferred},
+                  {DNNL_ARG_DIFF_WEIGHTS, gradient_weights_.preferred},
+                  {DNNL_ARG_SCRATCHPAD, context.scratchpad(plan.gradient.scratchpad_desc())}}};
+    if (desc.bias) gradient_.arguments[DNNL_ARG_DIFF_BIAS] = view(context, bias, b.parameters[1].gradient);
+  }
+
+  void forward(const Pass&) override {
+    forward_weights_.reorder.run(context_.stream);
+    input_.reorder.run(context_.stream);
+    forward_.run(context_.stream);
+    output_.reorder.run(context_.stream);
+  }
+
+  void backward() override {
+    output_gradient_.reorder.run(context_.stream);
+    input_.reorder.run(context_.stream);
+    gradient_.run(context_.stream);
+    gradient_weights_.reorder.run(context_.stream);
+    data_weights_.reorder.run(context_.stream);
+    data_.run(context_.stream);
+    input_gradient_.reorder.run(context_.stream);
+  }
+
+ private:
+  /// False where oneDNN has no such primitive for this processor, or its passes want different layouts.
+  bool make(Plan& plan, const Binding& b, const ConvDesc& desc, const memory::dims& dims,
+            const memory::desc& bias, dnnl::algorithm algorithm) const {
+    const InputView& in = b.inputs[0];
+    const bool winograd = algorithm == dnnl::algorithm::convolution_winograd;
+    const auto layout = winograd ? memory::format_tag::any : memory::format_tag::nhwc;
+    const memory::desc src = activations(b.batch, in.shape, b.type, layout),
+                       dst = activations(b.batch, b.shape, b.type, layout);
+    const memory::desc any(dims, dnnl_type(b.type), memory::format_tag::any);
+    const memory::desc any_gradient(dims, f32, memory::format_tag::any);
     const memory::dims stride{desc.stride.h, desc.stride.w};
     const memory::dims pad{desc.pad.h, desc.pad.w};
     // The right border is what makes oneDNN's output size come out as ours: rows that no window reaches count
     // as negative padding.
     const memory::dims pad_r{(b.shape[0] - 1) * desc.stride.h + desc.kernel.h - in.shape[0] - desc.pad.h,
                              (b.shape[1] - 1) * desc.stride.w + desc.kernel.w - in.shape[1] - desc.pad.w};
+    const dnnl::engine& engine = context_.engine;
     const dnnl::primitive_attr attr = user_scratchpad();
-    const auto algorithm = dnnl::algorithm::convolution_direct;
-
-    const ParameterView& w = b.parameters[0];
-    const memory src_memory = view(context, src, in.value);
-    const memory weights = view(context, plain, w.value);
-    const dnnl::convolution_forward::primitive_desc forward(
-        {b.training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference, algorithm, src,
-         any, bias, dst, stride, pad, pad_r},
-        user_scratchpad(b.relu), context.engine);
-    // One copy serves both passes where both like the same layout.
-    dnnl::convolution_backward_data::primitive_desc data;
-    if (b.training && in.gradient)
-      data = {{algorithm, src, any, dst, stride, pad, pad_r}, attr, context.engine, forward};
-    const bool shared = data && data.weights_desc() == forward.weights_desc();
-    forward_weights_ = (shared ? to_kept : to_preferred)(context, weights, forward.weights_desc());
-    forward_ = {dnnl::convolution_forward(forward),
-                {{DNNL_ARG_SRC, src_memory},
-                 {DNNL_ARG_WEIGHTS, forward_weights_.preferred},
-                 {DNNL_ARG_DST, view(context, dst, b.output)},
-                 {DNNL_ARG_SCRATCHPAD, context.scratchpad(forward.scratchpad_desc())}}};
-    if (desc.bias) forward_.arguments[DNNL_ARG_BIAS] = view(context, bias, b.parameters[1].value);
-    if (!b.training) return;
-
-    const memory diff_dst = view(context, dst, b.output_gradients[0]);
-    if (data) {
-      data_weights_ = shared ? ReorderedWeights{forward_weights_.preferred, {}}
-                             : to_preferred(context, weights, data.weights_desc());
-      data_ = {dnnl::convolution_backward_data(data),
-               {{DNNL_ARG_DIFF_DST, diff_dst},
-                {DNNL_ARG_WEIGHTS, data_weights_.preferred},
-                {DNNL_ARG_DIFF_SRC, view(context, src, in.gradient)},
-                {DNNL_ARG_SCRATCHPAD, context.scratchpad(data.scratchpad_desc())}}};
-    }
-    const dnnl::convolution_backward_weights::primitive_desc gradient(
-        {algorithm, src, any_gradient, bias, dst, stride, pad, pad_r}, attr, context.engine, forward);
-    gradient_weights_ =
-        from_preferred(context, view(context, plain, w.gradient), gradient.diff_weights_desc());
-    gradient_ = {dnnl::convolution_backward_weights(gradient),
-                 {{DNNL_ARG_SRC, src_memory},
-                  {DNNL_ARG_DIFF_DST, diff_dst},
-                  {DNNL_ARG_DIFF_WEIGHTS, gradient_weights_.preferred},
-                  {DNNL_ARG_SCRATCHPAD, context.scratchpad(gradient.scratchpad_desc())}}};
-    if (desc.bias) gradient_.arguments[DNNL_ARG_DIFF_BIAS] = view(context, bias, b.parameters[1].gradient);
+    // For inference Winograd's wants weights transformed beforehand, into a layout that nothing but oihw
+    // leads to.
+    const auto kind =
+        b.training || winograd ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
+    plan.forward = Forward::primitive_desc({kind, algorithm, src, any, bias, dst, stride, pad, pad_r},
+                                           user_scratchpad(b.relu), engine, winograd);
+    if (!plan.forward) return false;
+    if (!b.training) return true;
+    plan.gradient = BackwardWeights::primitive_desc(
+        {algorithm, src, any_gradient, bias, dst, stride, pad, pad_r}, attr, engine, plan.forward, winograd);
+    if (in.gradient)
+      plan.data = BackwardData::primitive_desc({algorithm, src, any, dst, stride, pad, pad_r}, attr, engine,
+                                               plan.forward, winograd);
+    return plan.gradient && plan.gradient.src_desc() == plan.forward.src_desc() &&
+           (!in.gradient || (plan.data && plan.data.diff_dst_desc() == plan.gradient.diff_dst_desc()));
   }
 
-  void forward(const Pass&) override {
-    forward_weights_.reorder.run(context_.stream);
-    forward_.run(context_.stream);
-  }
-
-  void backward() override {
-    gradient_.run(context_.stream);
-    gradient_weights_.reorder.run(context_.stream);
-    data_weights_.reorder.run(context_.stream);
-    data_.run(context_.stream);
-  }
-
- private:
   Context& context_;
-  ReorderedWeights forward_weights_, data_weights_, gradient_weights_;
+  Reordered input_, output_, input_gradient_, output_gradient_;
+  Reordered forward_weights_, data_weights_, gradient_weights_;
   Call forward_, data_, gradient_;
 };
 

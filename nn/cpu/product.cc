@@ -47,7 +47,7 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
     if (d.bias) forward_.arguments[DNNL_ARG_BIAS] = view(context, bias_desc, bias);
   }
   if (d.data) {
-    data_weights_ = shared ? ReorderedWeights{forward_weights_.preferred, {}}
+    data_weights_ = shared ? Reordered{forward_weights_.preferred, {}}
                            : to_kept(context, plain_weights, data.weights_desc());
     data_ = {dnnl::inner_product_backward_data(data),
              {{DNNL_ARG_DIFF_DST, unset(diff_dst)},

@@ -33,7 +33,7 @@ class Product {
 
  private:
   Context& context_;
-  ReorderedWeights forward_weights_, data_weights_, gradient_weights_;
+  Reordered forward_weights_, data_weights_, gradient_weights_;
   Call forward_, data_, gradient_;
   dnnl::memory plain_gradient_;
 };

@@ -153,6 +153,12 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
     if (c.masked) out["masked"] = rig.get(masked);
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) out[fmt::format("buffer {}", i)] = rig.get(buffers[i]);
+  for (std::size_t i = 0; i < given.size(); ++i) out[fmt::format("given input {}", i)] = given[i];
+  for (std::size_t i = 0; i < infos.size(); ++i)
+    out[fmt::format("given parameter {}", i)] = {initial.begin() + infos[i].offset,
+                                                 initial.begin() + infos[i].offset + infos[i].elements};
+  for (std::size_t g = 0; c.training && g < output_gradients.size(); ++g)
+    out[fmt::format("given gradient {}", g)] = draw(b.elements(), 50 + static_cast<std::uint32_t>(g));
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,12 @@ struct OperationCase {
   bool training = true;
   std::int64_t tokens = 0;  // inputs are numbers below this
   std::vector<std::int32_t> lengths;
+  std::optional<ConvDesc> convolution;  // what it is, if it is one
   std::function<std::unique_ptr<Op>(Backend&, const Binding&)> make;
 };
 
-/// "output", "input 0", "parameter 1" (their gradients), "masked", "buffer 0".
+/// "output", "input 0", "parameter 1" (their gradients), "masked", "buffer 0"; and what was given: "given
+/// input 0", "given parameter 1", "given gradient 0".
 using Results = std::map<std::string, std::vector<float>>;
 
 /// Forward and, in training, backward, the second time round (so that nothing hangs on memory being zero).

@@ -23,6 +23,7 @@ void add_convolutions(Cases& out) {
     c.inputs = {std::move(in)};
     c.relu = relu;
     const ConvDesc desc{kernel, stride, pad, filters, groups, bias};
+    c.convolution = desc;
     c.make = [desc](Backend& backend, const Binding& b) { return backend.conv(b, desc); };
     out.push_back(std::move(c));
   };
@@ -36,6 +37,14 @@ void add_convolutions(Cases& out) {
   add(5, {1, 1, 5}, {1, 1}, {1, 1}, {0, 0}, 7, 1, true, false);
   add(2, {10, 10, 64}, {1, 1}, {2, 2}, {0, 0}, 128, 1, false, false);
   add(2, {35, 35, 3}, {11, 11}, {4, 4}, {2, 2}, 64, 1, true, true);
+  // Large enough for Winograd's tiles: whole ones, cut ones, with and without a border.
+  add(2, {16, 16, 32}, {3, 3}, {1, 1}, {1, 1}, 32, 1, false, false);
+  add(3, {14, 13, 48}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);
+  add(1, {29, 24, 32}, {3, 3}, {1, 1}, {0, 0}, 64, 1, true, false);
+  add(5, {13, 14, 32}, {3, 3}, {1, 1}, {1, 1}, 48, 1, true, true);
+  out.back().input_gradients = false;
+  add(2, {18, 15, 64}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);
+  out.back().training = false;
 }
 
 void add_dense(Cases& out) {
