@@ -71,7 +71,7 @@ struct Context {
       body(0, std::int64_t{0}, n);
       return;
     }
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(parts))
     for (std::int64_t t = 0; t < parts; ++t) body(static_cast<int>(t), n * t / parts, n * (t + 1) / parts);
   }
 
