@@ -76,6 +76,8 @@ std::string emit(const Value& value);
 std::string expand_environment(const Value& scalar, std::string_view path);
 /// The candidate nearest to `word` by edit distance, if near enough to be a misspelling.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
+/// ", did you mean 'X'?" for the nearest one, or nothing.
+std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
 
 /// Allowed values of a number. `multiple_of` 0: any.
 struct Range {

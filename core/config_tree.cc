@@ -421,6 +421,11 @@ std::optional<std::string> nearest(std::string_view word, std::span<const std::s
   return best;
 }
 
+std::string did_you_mean(std::string_view word, std::span<const std::string> candidates) {
+  const auto near = nearest(word, candidates);
+  return near ? fmt::format(", did you mean '{}'?", *near) : "";
+}
+
 std::string number_text(double value) {
   char text[64];
   const auto end = std::to_chars(text, text + sizeof text, value);

@@ -175,10 +175,9 @@ void Reader::choice(const char* key, std::size_t& index, std::span<const char* c
   }
   const std::vector<std::string> candidates(names.begin(), names.end());
   const bool number = v->scalar.find_first_not_of("0123456789") == std::string::npos;  // 5 is no slip for 4
-  const auto near = number ? std::nullopt : nearest(v->scalar, candidates);
   fail(v->origin, path,
        fmt::format("'{}' is not known{}; allowed: {}", v->scalar,
-                   near ? fmt::format(", did you mean '{}'?", *near) : "", fmt::join(names, ", ")));
+                   number ? "" : did_you_mean(v->scalar, candidates), fmt::join(names, ", ")));
 }
 
 void Reader::custom(const char* key, const char*, const char*,
@@ -199,10 +198,9 @@ void Reader::section(const char* key, const char*, const std::function<void(Visi
 void Reader::finish() {
   for (const Value::Entry& e : value_.entries) {
     if (std::find(known_.begin(), known_.end(), e.key) != known_.end()) continue;
-    const auto near = nearest(e.key, known_);
-    fail(e.origin, path_of(e.key),
-         fmt::format("unknown key{}; allowed here: {}",
-                     near ? fmt::format(", did you mean '{}'?", *near) : "", fmt::join(known_, ", ")));
+    fail(
+        e.origin, path_of(e.key),
+        fmt::format("unknown key{}; allowed here: {}", did_you_mean(e.key, known_), fmt::join(known_, ", ")));
   }
 }
 

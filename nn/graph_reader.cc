@@ -87,11 +87,6 @@ bool valid_name(const std::string& name) {
          });
 }
 
-std::string near_text(const std::string& word, const std::vector<std::string>& candidates) {
-  const auto near = config::nearest(word, candidates);
-  return near ? fmt::format(", did you mean '{}'?", *near) : "";
-}
-
 class GraphReader {
  public:
   Graph run(const Value& value) {
@@ -120,6 +115,7 @@ class GraphReader {
     ParameterScope scope;
     declare(options.parameters, scope, scope, nullptr, nullptr, "parameters");
     globals_ = &scope;
+    for (const Value::Entry& e : blocks_.entries) read_block(e.value, e.key);  // also those that nothing uses
     const std::size_t last = expand(options.layers, "layers", "", 0, scope);
     finish(last, value);
     return std::move(graph_);
@@ -131,23 +127,36 @@ class GraphReader {
     return v ? v->origin : value.origin;
   }
 
+  /// That a block has the parameters that it is given.
+  static void check_given(const Value& defaults, const Value& given, const std::string& path) {
+    std::vector<std::string> known;
+    for (const Value::Entry& e : defaults.entries) known.push_back(e.key);
+    if (!given.is_map() && !given.is_null()) config::fail(given.origin, path, "expected a map of parameters");
+    for (const Value::Entry& e : given.entries)
+      if (std::find(known.begin(), known.end(), e.key) == known.end())
+        config::fail(e.origin, path,
+                     fmt::format("the block has no parameter '{}'{}; it has: {}", e.key,
+                                 config::did_you_mean(e.key, known), fmt::join(known, ", ")));
+  }
+
+  struct Block {
+    Value parameters, layers;
+  };
+  static Block read_block(const Value& block, const std::string& name) {
+    Block out;
+    config::Reader reader(block, "blocks." + name, config::Environment::keep);
+    reader.custom("parameters", "", "", [&](const Value& v, const std::string&) { out.parameters = v; }, {});
+    reader.required();
+    reader.custom("layers", "", "", [&](const Value& v, const std::string&) { out.layers = v; }, {});
+    reader.finish();
+    return out;
+  }
+
   /// Sets the parameters of `defaults` in `scope`: `first` before `with` before the default. Values given by
   /// the caller are already evaluated; defaults may speak of parameters declared before them.
   void declare(const Value& defaults, ParameterScope& scope, const ParameterScope& outer, const Value* with,
                const Value* first, const std::string& path) {
     if (!defaults.is_map() && !defaults.is_null()) config::fail(defaults.origin, path, "expected a map");
-    std::vector<std::string> known;
-    for (const Value::Entry& e : defaults.entries) known.push_back(e.key);
-    for (const Value* given : {with, first}) {
-      if (!given) continue;
-      if (!given->is_map() && !given->is_null())
-        config::fail(given->origin, path, "expected a map of parameters");
-      for (const Value::Entry& e : given->entries)
-        if (std::find(known.begin(), known.end(), e.key) == known.end())
-          config::fail(e.origin, path,
-                       fmt::format("the block has no parameter '{}'{}; it has: {}", e.key,
-                                   near_text(e.key, known), fmt::join(known, ", ")));
-    }
     for (const Value::Entry& e : defaults.entries) {
       const std::string where = path + "." + e.key;
       if (!valid_name(e.key) || e.key.find_first_of(".-") != std::string::npos)
@@ -242,7 +251,7 @@ class GraphReader {
         config::fail(map.entries[0].origin, path,
                      fmt::format("an entry begins with its kind: write '{}' first", e.key));
     config::fail(map.entries[0].origin, path,
-                 fmt::format("unknown layer kind '{}'{}; known: {}", word, near_text(word, known),
+                 fmt::format("unknown layer kind '{}'{}; known: {}", word, config::did_you_mean(word, known),
                              fmt::join(known, ", ")));
   }
 
@@ -255,10 +264,10 @@ class GraphReader {
     if (!block) {
       std::vector<std::string> known;
       for (const Value::Entry& e : blocks_.entries) known.push_back(e.key);
-      config::fail(
-          options.label.origin, path,
-          fmt::format("there is no block '{}'{}; blocks: {}", block_name, near_text(block_name, known),
-                      known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+      config::fail(options.label.origin, path,
+                   fmt::format("there is no block '{}'{}; blocks: {}", block_name,
+                               config::did_you_mean(block_name, known),
+                               known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
     }
     if (std::find(open_blocks_.begin(), open_blocks_.end(), block_name) != open_blocks_.end())
       config::fail(options.label.origin, path, fmt::format("the block '{}' contains itself", block_name));
@@ -268,18 +277,12 @@ class GraphReader {
                                                     : checked_name(options.name, prefix, path);
     const std::vector<std::size_t> inputs = resolve(options.input, name, prefix, block_input, previous, list);
     if (inputs.size() != 1) config::fail(options.input.origin, name, "a block takes one input");
-    if (skipped(options, name)) return names_[name] = inputs[0];
     const bool repeated = !options.repeat.is_null();
     const std::int64_t repeat =
         repeated ? config::to_integer(options.repeat, name + ".repeat", {.min = 1, .max = max_repeat}) : 1;
-
-    // The block's own keys.
-    Value parameters, layers;
-    config::Reader reader(*block, "blocks." + block_name, config::Environment::keep);
-    reader.custom("parameters", "", "", [&](const Value& v, const std::string&) { parameters = v; }, {});
-    reader.required();
-    reader.custom("layers", "", "", [&](const Value& v, const std::string&) { layers = v; }, {});
-    reader.finish();
+    const auto [parameters, layers] = read_block(*block, block_name);
+    for (const Value* given : {&options.with, &options.first}) check_given(parameters, *given, name);
+    if (skipped(options, name)) return names_[name] = inputs[0];
 
     open_blocks_.push_back(block_name);
     std::size_t last = inputs[0];
@@ -339,7 +342,7 @@ class GraphReader {
       for (const auto& entry : names_)
         if (entry.first.starts_with(prefix)) known.push_back(entry.first.substr(prefix.size()));
       config::fail(v.origin, layer + ".input",
-                   fmt::format("there is no layer '{}' here{}", word, near_text(word, known)));
+                   fmt::format("there is no layer '{}' here{}", word, config::did_you_mean(word, known)));
     };
     if (input.is_sequence()) {
       if (input.items.empty()) config::fail(input.origin, layer + ".input", "the list is empty");

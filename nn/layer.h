@@ -75,7 +75,8 @@ class Layer {
   virtual Shape infer(std::span<const Shape> inputs) = 0;
   virtual std::vector<ParameterSpec> parameters() const { return {}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
-  /// Forward, one sample, multiply-add = 2; 0 for what only moves or compares values.
+  /// Forward, one sample, multiply-add = 2; 0 for what only moves or compares values, pooling and
+  /// activations.
   virtual std::int64_t flops() const { return 0; }
 
   // What the planner needs to know to share memory and fuse passes.

@@ -96,6 +96,24 @@ void resolve_network(Value& root, const std::string& config_path) {
   *network = std::move(tree);
 }
 
+/// A network declares its parameters: an override that names none of them would change nothing.
+void check_parameter_override(const Value& root, const std::string& o) {
+  constexpr std::string_view prefix = "network.parameters.";
+  const std::string path = o.substr(0, o.find('='));
+  const Value* network = root.find("network");
+  if (!path.starts_with(prefix) || !network || !network->is_map()) return;
+  const std::string name = path.substr(prefix.size());
+  const Value* declared = network->find("parameters");
+  if (declared && declared->find(name)) return;
+  std::vector<std::string> known;
+  if (declared)
+    for (const Value::Entry& e : declared->entries) known.push_back(e.key);
+  config::fail(
+      {"--set " + o, 0, 0}, "network.parameters",
+      fmt::format("the network has no parameter '{}'{}; it has: {}", name, config::did_you_mean(name, known),
+                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
 Value load_tree(const std::string& path, const std::vector<std::string>& overrides) {
   Value root = config::parse_file(path);
   if (root.is_null()) root.kind = Value::Kind::map;
@@ -105,7 +123,10 @@ Value load_tree(const std::string& path, const std::vector<std::string>& overrid
     if (replaces_network(o)) config::apply_override(root, o);
   resolve_network(root, path);
   for (const std::string& o : overrides)
-    if (!replaces_network(o)) config::apply_override(root, o);
+    if (!replaces_network(o)) {
+      check_parameter_override(root, o);
+      config::apply_override(root, o);
+    }
   return root;
 }
 
@@ -177,7 +198,10 @@ RunConfig load_run_config_or_network(const std::string& path, const std::vector<
   Value data = Value::map();
   data.set("dataset", Value::plain("shapes"));
   outer.set("data", std::move(data));
-  for (const std::string& o : overrides) config::apply_override(outer, o);
+  for (const std::string& o : overrides) {
+    check_parameter_override(outer, o);
+    config::apply_override(outer, o);
+  }
   return from_tree(std::move(outer), path, overrides, config::Environment::keep);
 }
 
@@ -257,6 +281,12 @@ void with_places(const RunConfig& run, const std::function<void()>& body) {
 
 void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split) {
   const std::vector<std::int64_t> image{dataset.height(), dataset.width(), dataset.channels()};
+  if (network.input_shape().size() != image.size())
+    config::fail(
+        origin_of(run, "data", "dataset"), "data.dataset",
+        fmt::format("the network takes sequences ({}), and data set {} has images; there is no data set of "
+                    "sequences yet",
+                    fmt::join(network.input_shape(), ", "), run.data.dataset));
   if (network.input_shape() != image)
     config::fail(
         run.network.find("input") ? run.network.find("input")->origin : run.network.origin, "network.input",

@@ -39,6 +39,14 @@ def memory_bytes(which):
         return next(1024 * int(line.split()[1]) for line in file if line.startswith(which + ":"))
 
 
+def blas():
+    """The BLAS library that this process has loaded. With the reference one, PyTorch's products are many times slower."""
+    with open("/proc/self/maps") as file:
+        paths = {line.split()[-1] for line in file if "blas" in line or "mkl" in line}
+    libraries = sorted(path for path in paths if path.startswith("/") and ".so" in path)
+    return next((path for path in libraries if "blas" in path), libraries[0] if libraries else "its own")
+
+
 def peer(name, memory_format, batch, steps, threads, compute):
     """Runs in a process of its own; prints what step_bench prints."""
     sys.path.insert(0, str(ROOT / "tests/nn"))
@@ -72,7 +80,7 @@ def peer(name, memory_format, batch, steps, threads, compute):
             wall.append(time.perf_counter() - start)
             cpu.append(time.process_time() - cpu_start)
     print(json.dumps({"seconds_min": min(wall), "cpu_seconds_min": min(cpu), "peak_bytes": memory_bytes("VmHWM") - before,
-                      "version": torch.__version__}))
+                      "version": torch.__version__, "blas": blas()}))
 
 
 def main():
@@ -123,6 +131,9 @@ def main():
                 best[system] = min(best.get(system, seconds), seconds)
                 peak[system] = max(peak.get(system, 0), result.get("peak_bytes", 0))
                 version[system] = result.get("version")
+                if "/blas/libblas" in result.get("blas", ""):
+                    sys.exit("networks_torch.py: this PyTorch uses the reference BLAS, which makes it many times slower: "
+                             "apt-get install libopenblas0-pthread")
                 if system == "floor":
                     direct = min(direct, result["direct_" + clock])
         for systems in peers.values():

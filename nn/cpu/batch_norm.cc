@@ -69,9 +69,11 @@ class BatchNormOp final : public Op {
       }
     }
     context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
-      const std::int64_t at = first * width_;
-      k_.normalize(as<T>(b_.inputs[0].value) + at, b_.residual ? as<T>(b_.residual) + at : nullptr,
-                   as<T>(b_.output) + at, last - first, width_, constants(), b_.relu);
+      blocks_from_the_end(first, last, [&](std::int64_t row, std::int64_t rows) {
+        const std::int64_t at = row * width_;
+        k_.normalize(as<T>(b_.inputs[0].value) + at, b_.residual ? as<T>(b_.residual) + at : nullptr,
+                     as<T>(b_.output) + at, rows, width_, constants(), b_.relu);
+      });
     });
   }
 
@@ -127,9 +129,11 @@ class BatchNormOp final : public Op {
     T* dx = as<T>(b_.inputs[0].gradient);
     if (!dx) return;
     context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
-      const std::int64_t at = first * width_;
-      k_.norm_gradient(g + at, x + at, dx + at, last - first, width_, constants(), relu, g_mean_.data(),
-                       slope_.data());
+      blocks_from_the_end(first, last, [&](std::int64_t row, std::int64_t rows) {
+        const std::int64_t at = row * width_;
+        k_.norm_gradient(g + at, x + at, dx + at, rows, width_, constants(), relu, g_mean_.data(),
+                         slope_.data());
+      });
     });
   }
 
@@ -146,6 +150,13 @@ class BatchNormOp final : public Op {
   void blocks(std::int64_t first, std::int64_t last, const Body& body) const {
     const std::int64_t step = std::max<std::int64_t>(1, block_floats / width_);
     for (std::int64_t row = first; row < last; row += step) body(row, std::min(step, last - row));
+  }
+
+  /// For a second pass: the first one leaves the end of large arrays in the cache.
+  template <class Body>
+  void blocks_from_the_end(std::int64_t first, std::int64_t last, const Body& body) const {
+    const std::int64_t step = std::max<std::int64_t>(1, block_floats / width_);
+    for (; last > first; last -= step) body(std::max(first, last - step), std::min(step, last - first));
   }
 
   /// Joins (count_b, mean_b, m2_b) to (count_a, mean_a, m2_a).

@@ -124,7 +124,9 @@ Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl
 dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data);
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
-std::unique_ptr<Op> make_dense(Context& context, const Binding& binding);
+/// One product over the rows of the input, whose last dimension it replaces. `in_place`: with the weights as
+/// they lie in the arena, however many rows there are.
+std::unique_ptr<Op> make_dense(Context& context, const Binding& binding, bool in_place = false);
 std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc);
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding);

@@ -6,9 +6,10 @@ namespace {
 
 class DenseOp final : public Op {
  public:
-  DenseOp(Context& context, const Binding& b)
+  DenseOp(Context& context, const Binding& b, bool in_place)
       : b_(b),
-        product_(context, describe(b), b.parameters[0].value, has_bias() ? b.parameters[1].value : nullptr) {}
+        product_(context, describe(b, in_place), b.parameters[0].value,
+                 has_bias() ? b.parameters[1].value : nullptr) {}
 
   void forward(const Pass&) override {
     product_.prepare_forward();
@@ -26,7 +27,7 @@ class DenseOp final : public Op {
 
  private:
   bool has_bias() const { return b_.parameters.size() > 1; }
-  static ProductDesc describe(const Binding& b) {
+  static ProductDesc describe(const Binding& b, bool in_place) {
     return {.rows = b.elements() / b.shape.back(),
             .in = b.inputs[0].shape.back(),
             .out = b.shape.back(),
@@ -35,7 +36,8 @@ class DenseOp final : public Op {
             .bias = b.parameters.size() > 1,
             .relu = b.relu,
             .data = b.training && b.inputs[0].gradient != nullptr,
-            .gradient = b.training};
+            .gradient = b.training,
+            .in_place = in_place};
   }
 
   Binding b_;
@@ -44,8 +46,8 @@ class DenseOp final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Op> make_dense(Context& context, const Binding& binding) {
-  return std::make_unique<DenseOp>(context, binding);
+std::unique_ptr<Op> make_dense(Context& context, const Binding& binding, bool in_place) {
+  return std::make_unique<DenseOp>(context, binding, in_place);
 }
 
 }  // namespace lpsgd::cpu

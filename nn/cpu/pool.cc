@@ -20,7 +20,8 @@ class PoolOp final : public Op {
       places_ = Buffer<std::int32_t>(static_cast<std::size_t>(b.elements()));
     workers_.resize(static_cast<std::size_t>(context.threads));
     for (Worker& w : workers_) {
-      w.values.resize(static_cast<std::size_t>(desc.kernel.h * desc.kernel.w));
+      w.values.resize(
+          static_cast<std::size_t>(std::min(desc.kernel.h, in_[0]) * std::min(desc.kernel.w, in_[1])));
       w.numbers.resize(w.values.size());
       const bool image = b.training && !std::is_same_v<T, float>;
       w.sums = Buffer<float>(static_cast<std::size_t>(image ? in_[0] * in_[1] * channels_ : channels_));

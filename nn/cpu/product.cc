@@ -23,7 +23,7 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
   const memory::desc src({d.rows, d.in}, type, plain_tag), dst({d.rows, d.out}, dnnl_type(d.sums), plain_tag),
       diff_dst({d.rows, d.out}, type, plain_tag);
   const memory::desc plain({d.out, d.in}, f32, plain_tag);
-  const bool as_it_is = type == f32 && d.rows < rows_worth_a_reorder;
+  const bool as_it_is = d.in_place || (type == f32 && d.rows < rows_worth_a_reorder);
   const auto tag = as_it_is ? plain_tag : memory::format_tag::any;
   const memory::desc any({d.out, d.in}, type, tag), any_gradient({d.out, d.in}, f32, tag);
   const memory::desc bias_desc = d.bias ? memory::desc({d.out}, f32, memory::format_tag::a) : memory::desc();

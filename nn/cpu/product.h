@@ -15,6 +15,7 @@ struct ProductDesc {
   bool forward = true;      // forward() will be called
   bool data = false;        // input_gradient() will be called
   bool gradient = false;    // weight_gradient() will be called
+  bool in_place = false;    // W is read where it is, however many rows there are
 };
 
 /// W is (out, in) as in the arena, or a copy in the layout that oneDNN prefers where there are rows enough to

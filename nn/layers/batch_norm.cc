@@ -18,6 +18,11 @@ class BatchNormLayer final : public Layer {
 
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = single(inputs);
+    if (in.size() == 2)
+      throw Misfit(fmt::format(
+          "batch_norm takes images or features, not the sequence {}: its statistics would count what "
+          "lies behind a sequence's end",
+          shape_text(in)));
     channels_ = in.back();
     elements_ = elements_of(in).value_or(0);
     return in;

@@ -130,6 +130,14 @@ class ConfigurationErrors(Case):
     def test_a_network_changed_by_set_names_the_option(self):
         self.refused(CONFIG, "(with --set network.classes=7)", "--set", "network.classes=7")
 
+    def test_a_parameter_that_the_network_does_not_have(self):
+        self.refused(CONFIG, "--set network.parameters.nrom=1: network.parameters: the network has no parameter 'nrom', "
+                     "did you mean 'norm'?; it has: activation, norm", "--set", "network.parameters.nrom=1")
+
+    def test_sequences_without_a_data_set(self):
+        self.write("tiny_network.yaml", "name: s\ninput: [5, 4]\nclasses: 10\nlayers: [{dense: d, units: 10}]\n")
+        self.refused(CONFIG, "data.dataset: the network takes sequences (5, 4), and data set shapes has images")
+
     def test_text_that_is_not_utf8(self):
         path = self.path("latin.yaml")
         with open(path, "wb") as file:

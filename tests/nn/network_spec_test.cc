@@ -203,11 +203,24 @@ TEST(NetworkSpec, BlocksAreChecked) {
   EXPECT_EQ(
       with("{block: b, with: {widht: 4}}", body),
       "net.yaml:9:23: b: the block has no parameter 'widht', did you mean 'width'?; it has: width, act");
+  // Also where it is switched off, or nothing uses it.
+  EXPECT_EQ(
+      with("{block: b, if: false, with: {widht: 4}}", body),
+      "net.yaml:9:34: b: the block has no parameter 'widht', did you mean 'width'?; it has: width, act");
+  EXPECT_EQ(
+      error_of("input: [4]\nclasses: 4\nblocks: {b: {layres: [relu]}}\nlayers: [{dense: d, units: 4}]\n"),
+      "net.yaml:3:13: blocks.b: the key 'layers' is missing; it must be given, is 'layres' meant for it?");
   EXPECT_EQ(with("{block: c}", body), "net.yaml:7:54: blocks.c.layers[1]: the block 'c' contains itself");
   EXPECT_EQ(with("{block: b, with: {width: 4}, repeat: 1000000000}", body),
             "net.yaml:9:42: b.repeat: expected an integer from 1 to 10000, got '1000000000'");
   EXPECT_EQ(with("{block: b, with: {width: 4}, repeat: 10000}", "[{dense: d, units: $width}, $act, tanh]"),
             "net.yaml:6:47: b.6666.tanh: the network has more than 20000 layers");
+}
+
+TEST(NetworkSpec, SequencesHaveNoBatchNorm) {
+  EXPECT_EQ(error_of("input: [5, 4]\nclasses: 4\nlayers: [{batch_norm: b}]\n"),
+            "net.yaml:3:10: layer 'b': batch_norm takes images or features, not the sequence (5, 4): its "
+            "statistics would count what lies behind a sequence's end");
 }
 
 TEST(NetworkSpec, AbsurdSizesAreRefused) {

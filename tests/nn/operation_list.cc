@@ -37,6 +37,8 @@ void add_convolutions(Cases& out) {
   add(5, {1, 1, 5}, {1, 1}, {1, 1}, {0, 0}, 7, 1, true, false);
   add(2, {10, 10, 64}, {1, 1}, {2, 2}, {0, 0}, 128, 1, false, false);
   add(2, {35, 35, 3}, {11, 11}, {4, 4}, {2, 2}, 64, 1, true, true);
+  add(3, {7, 6, 24}, {1, 1}, {1, 1}, {0, 0}, 40, 1, true, true);
+  add(2, {9, 9, 64}, {1, 1}, {1, 1}, {0, 0}, 32, 1, false, false);
   // Large enough for Winograd's tiles: whole ones, cut ones, with and without a border.
   add(2, {16, 16, 32}, {3, 3}, {1, 1}, {1, 1}, 32, 1, false, false);
   add(3, {14, 13, 48}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);

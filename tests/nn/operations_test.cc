@@ -72,6 +72,23 @@ TEST(Operations, ConvolutionsEqualTheirDefinition) {
   }
 }
 
+/// The same sample in a batch too small for tiles, and in one large enough: other sums, other roundings.
+TEST(Operations, LargeConvolutionsTakeTiles) {
+  if (!__builtin_cpu_supports("avx512bw")) GTEST_SKIP() << "oneDNN has tiles for AVX-512 alone";
+  for (OperationCase c : operation_cases()) {
+    if (!c.convolution || c.inputs[0] != Shape{16, 16, 32}) continue;
+    const auto small = make_cpu_backend(1, Compute::fp32), large = make_cpu_backend(1, Compute::fp32);
+    std::vector<float> two = run_case(*large, DataType::f32, c).at("output");
+    c.batch = 1;
+    const std::vector<float> one = run_case(*small, DataType::f32, c).at("output");
+    two.resize(one.size());
+    EXPECT_NE(one, two);
+    EXPECT_LE(worst_distance({{"output", two}}, {{"output", one}}).value, 2e-6);
+    return;
+  }
+  FAIL() << "the case is gone";
+}
+
 TEST(Operations, Bfloat16IsCloseToFloat32) {
   if (const auto why = unsupported(Compute::bf16)) GTEST_SKIP() << *why;
   for (const OperationCase& c : operation_cases()) {

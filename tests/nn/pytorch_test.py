@@ -240,17 +240,22 @@ def main():
             def own(what, least):
                 return max(*(3 * distance(single[what], truth[what]) for single in singles), least)
 
+            def own_worst(prefix, least):
+                return max(*(3 * worst(single, truth, prefix)[0] for single in singles), least)
+
+            # With tanh 1e-4 in norm, unless max pooling's kinks have PyTorch's float32 farther off.
+            least = 1e-4 if word == "tanh" else 1e-5
             if smooth:
                 check(f"{word}: loss", distance(got["loss"], truth["loss"]), 1e-5)
-                check(f"{word}: worst gradient ({tensor})", value, 1e-4)
-                check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0], 1e-5)
-                check(f"{word}: worst parameter after three steps", worst(got, truth, "step.")[0], 1e-4)
             else:
                 for what in ["loss", "logits"]:
                     check(f"{word}: {what}", distance(got[what], truth[what]), own(what, 1e-5))
-                limit, where = max(worst(single, truth, "gradient.") for single in singles)
-                print(f"     PyTorch float32's own worst gradient: {limit:.3g} ({where})")
-                check(f"{word}: worst gradient ({tensor})", value, max(3 * limit, 1e-5))
+            limit = least if smooth else own_worst("gradient.", least)
+            check(f"{word}: worst gradient ({tensor})", value, limit)
+            check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0],
+                  1e-5 if smooth else own_worst("buffer.", 1e-5))
+            check(f"{word}: worst parameter after {steps} steps", worst(got, truth, "step.")[0],
+                  least if smooth else own_worst("step.", least))
             check(f"{word}: scores in evaluation after {steps} steps", distance(got["evaluation"], truth["evaluation"]),
                   own("evaluation", 1e-5))
             if bf16:

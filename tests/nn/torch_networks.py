@@ -296,9 +296,9 @@ class LstmAn4(nn.Module):
         self.fc = nn.Linear(512, 132)
 
     def forward(self, x, lengths=None):
-        lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
         for i in range(1, 4):
-            x = by_length(getattr(self, f"lstm{i}"), x, lengths)
+            lstm = getattr(self, f"lstm{i}")
+            x = lstm(x)[0] if lengths is None else by_length(lstm, x, lengths)
         return self.fc(x)
 
 
