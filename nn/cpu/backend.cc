@@ -52,8 +52,9 @@ dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const vo
 
 namespace {
 
-Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory& to) {
-  const dnnl::reorder::primitive_desc pd(from, to, user_scratchpad());
+Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory& to,
+                  bool accumulate = false) {
+  const dnnl::reorder::primitive_desc pd(from, to, user_scratchpad(false, accumulate));
   return {dnnl::reorder(pd),
           {{DNNL_ARG_FROM, from},
            {DNNL_ARG_TO, to},
@@ -80,6 +81,10 @@ Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl
   if (plain.get_desc() == preferred) return {plain, {}};
   dnnl::memory m = context.passing(kind, preferred);
   return {m, reorder_call(context, m, plain)};
+}
+
+Call adding(Context& context, const Reordered& from_preferred, const dnnl::memory& plain) {
+  return reorder_call(context, from_preferred.preferred, plain, true);
 }
 
 namespace {

@@ -42,8 +42,9 @@ auto of_type(DataType type, const Make& make) {
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
-/// What passes between layouts: weights or their gradient, a layer's input or its output, or their gradients.
-enum class Passing : std::uint8_t { weights, input, output };
+/// What passes between layouts: weights, their gradient, a layer's input or its output, or these two's
+/// gradients.
+enum class Passing : std::uint8_t { weights, weight_gradients, input, output };
 
 struct Context {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -86,7 +87,7 @@ struct Context {
 
   std::vector<Buffer<std::byte>> buffers_;
   Shared scratchpad_;
-  std::array<Shared, 3> passing_;
+  std::array<Shared, 4> passing_;
 };
 
 /// A primitive with its arguments, which are final once it has run. Empty ones do nothing.
@@ -104,6 +105,12 @@ struct Call {
   }
 };
 
+/// Another place for one of a call's arguments.
+inline void point(const Call& call, int argument, const void* data) {
+  dnnl::memory memory = call.arguments.at(argument);  // a handle: the call's own is the same memory object
+  memory.set_data_handle(const_cast<void*>(data));
+}
+
 /// Attributes that leave the scratchpad to us; with `accumulate` results are added to what is there,
 /// with `relu` it is applied to them.
 dnnl::primitive_attr user_scratchpad(bool relu = false, bool accumulate = false);
@@ -118,7 +125,9 @@ Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::
 /// As to_preferred, but the copy is kept until the reorder runs again.
 Reordered to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
 Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                         Passing kind = Passing::weights);
+                         Passing kind = Passing::weight_gradients);
+/// As from_preferred's reorder, but it adds to what is there.
+Call adding(Context& context, const Reordered& from_preferred, const dnnl::memory& plain);
 
 /// A oneDNN memory over values that we own. const is dropped only because dnnl::memory knows no const.
 dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data);

@@ -15,17 +15,22 @@ memory::desc activations(std::int64_t batch, const Shape& shape, DataType type, 
   return {{batch, shape[2], shape[0], shape[1]}, dnnl_type(type), layout};
 }
 
+constexpr std::int64_t kTile = 4, kLeastTiles = 32;
+
+std::int64_t tiles_of(const Shape& image) {
+  return (image[0] + kTile - 1) / kTile * ((image[1] + kTile - 1) / kTile);
+}
+
 /// Whether F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray, CVPR 2016) is worth its transforms
 /// and the activations' way into blocks of channels and back: it multiplies a quarter as often, on whole
 /// tiles. Measured by `floor_bench --layers`; below these limits direct convolution is about as fast, or
 /// faster.
 bool tiles_pay(const Binding& b, const ConvDesc& desc) {
-  constexpr std::int64_t kTile = 4, kLeastTiles = 32, kLeastChannels = 32, kBlock = 16;
+  constexpr std::int64_t kLeastChannels = 32, kBlock = 16;
   const std::int64_t channels = b.inputs[0].shape[2];
-  const std::int64_t h = b.shape[0], w = b.shape[1];
-  const std::int64_t tiles = (h + kTile - 1) / kTile * ((w + kTile - 1) / kTile);
+  const std::int64_t tiles = tiles_of(b.shape);
   const bool blocks = channels % kBlock == 0 && desc.filters % kBlock == 0;
-  const bool full = 10 * h * w >= 6 * tiles * kTile * kTile;
+  const bool full = 10 * b.shape[0] * b.shape[1] >= 6 * tiles * kTile * kTile;
   return b.type == DataType::f32 && desc.kernel == Size2{3, 3} && desc.stride == Size2{1, 1} &&
          desc.groups == 1 && blocks && std::min(channels, desc.filters) >= kLeastChannels && full &&
          b.batch * tiles >= kLeastTiles;
@@ -47,7 +52,7 @@ struct Plan {
 
 class ConvOp final : public Op {
  public:
-  ConvOp(Context& context, const Binding& b, const ConvDesc& desc) : context_(context) {
+  ConvOp(Context& context, const Binding& b, const ConvDesc& desc) : context_(context), b_(b) {
     const InputView& in = b.inputs[0];
     const std::int64_t inner = in.shape[2] / desc.groups;
     const memory::dims dims =
@@ -59,11 +64,21 @@ class ConvOp final : public Op {
     const memory::desc bias =
         desc.bias ? memory::desc({desc.filters}, f32, memory::format_tag::a) : memory::desc();
     Plan plan;
-    if (!tiles_pay(b, desc) || !make(plan, b, desc, dims, bias, dnnl::algorithm::convolution_winograd))
+    bool made = false;
+    if (tiles_pay(b, desc)) {
+      parts_ = parts_of(b);
+      made = make(plan, b, desc, dims, bias, dnnl::algorithm::convolution_winograd);
+    }
+    if (!made) {
+      parts_ = 1;
       make(plan, b, desc, dims, bias, dnnl::algorithm::convolution_direct);
+    }
 
-    const memory::desc nhwc_in = activations(b.batch, in.shape, b.type, memory::format_tag::nhwc),
-                       nhwc_out = activations(b.batch, b.shape, b.type, memory::format_tag::nhwc);
+    const std::int64_t samples = b.batch / parts_;
+    const memory::desc nhwc_in = activations(samples, in.shape, b.type, memory::format_tag::nhwc),
+                       nhwc_out = activations(samples, b.shape, b.type, memory::format_tag::nhwc);
+    in_bytes_ = static_cast<std::int64_t>(nhwc_in.get_size());
+    out_bytes_ = static_cast<std::int64_t>(nhwc_out.get_size());
     const ParameterView& w = b.parameters[0];
     const memory weights = view(context, plain, w.value);
     input_ = to_preferred(context, view(context, nhwc_in, in.value), plan.forward.src_desc(), Passing::input);
@@ -90,42 +105,84 @@ class ConvOp final : public Op {
                 {DNNL_ARG_DIFF_SRC, input_gradient_.preferred},
                 {DNNL_ARG_SCRATCHPAD, context.scratchpad(plan.data.scratchpad_desc())}}};
     }
-    gradient_weights_ =
-        from_preferred(context, view(context, plain, w.gradient), plan.gradient.diff_weights_desc());
+    const memory weight_gradient = view(context, plain, w.gradient);
+    gradient_weights_ = from_preferred(context, weight_gradient, plan.gradient.diff_weights_desc());
+    if (parts_ > 1) add_gradient_ = adding(context, gradient_weights_, weight_gradient);
     gradient_ = {BackwardWeights(plan.gradient),
                  {{DNNL_ARG_SRC, input_.preferred},
                   {DNNL_ARG_DIFF_DST, output_gradient_.preferred},
                   {DNNL_ARG_DIFF_WEIGHTS, gradient_weights_.preferred},
                   {DNNL_ARG_SCRATCHPAD, context.scratchpad(plan.gradient.scratchpad_desc())}}};
-    if (desc.bias) gradient_.arguments[DNNL_ARG_DIFF_BIAS] = view(context, bias, b.parameters[1].gradient);
+    if (!desc.bias) return;
+    if (parts_ > 1) bias_gradient_ = Buffer<float>(static_cast<std::size_t>(desc.filters));
+    gradient_.arguments[DNNL_ARG_DIFF_BIAS] =
+        view(context, bias, parts_ > 1 ? bias_gradient_.data() : b.parameters[1].gradient);
   }
 
   void forward(const Pass&) override {
     forward_weights_.reorder.run(context_.stream);
-    input_.reorder.run(context_.stream);
-    forward_.run(context_.stream);
-    output_.reorder.run(context_.stream);
+    for (std::int64_t part = 0; part < parts_; ++part) {
+      take(input_, b_.inputs[0].value, part * in_bytes_);
+      forward_.run(context_.stream);
+      give(output_, b_.output, part * out_bytes_);
+    }
   }
 
   void backward() override {
-    output_gradient_.reorder.run(context_.stream);
-    input_.reorder.run(context_.stream);
-    gradient_.run(context_.stream);
-    gradient_weights_.reorder.run(context_.stream);
     data_weights_.reorder.run(context_.stream);
-    data_.run(context_.stream);
-    input_gradient_.reorder.run(context_.stream);
+    for (std::int64_t part = 0; part < parts_; ++part) {
+      take(output_gradient_, b_.output_gradients[0], part * out_bytes_);
+      take(input_, b_.inputs[0].value, part * in_bytes_);
+      gradient_.run(context_.stream);
+      (part == 0 ? gradient_weights_.reorder : add_gradient_).run(context_.stream);
+      if (bias_gradient_.size() > 0) add_bias_gradient(part == 0);
+      if (!data_.primitive) continue;
+      data_.run(context_.stream);
+      give(input_gradient_, b_.inputs[0].gradient, part * in_bytes_);
+    }
   }
 
  private:
+  /// Into how many parts a batch is cut whose activations are to be reordered: the copies of one shall lie in
+  /// the cache, and take little memory.
+  static std::int64_t parts_of(const Binding& b) {
+    constexpr std::int64_t kCopy = std::int64_t{16} << 20;
+    const std::int64_t sample =
+        4 * std::max(elements_of(b.inputs[0].shape).value_or(0), elements_of(b.shape).value_or(0));
+    std::int64_t parts = 1;
+    while (parts < b.batch && (b.batch % parts != 0 || b.batch / parts * sample > kCopy)) ++parts;
+    return b.batch / parts * tiles_of(b.shape) < kLeastTiles ? 1 : parts;
+  }
+
+  static const std::byte* at(const void* values, std::int64_t offset) {
+    return static_cast<const std::byte*>(values) + offset;
+  }
+  void take(const Reordered& what, const void* from, std::int64_t offset) const {
+    if (!what.reorder.primitive) return;
+    point(what.reorder, DNNL_ARG_FROM, at(from, offset));
+    what.reorder.run(context_.stream);
+  }
+  void give(const Reordered& what, const void* to, std::int64_t offset) const {
+    if (!what.reorder.primitive) return;
+    point(what.reorder, DNNL_ARG_TO, at(to, offset));
+    what.reorder.run(context_.stream);
+  }
+
+  void add_bias_gradient(bool first) const {
+    float* sum = b_.parameters[1].gradient;
+    for (std::size_t i = 0; i < bias_gradient_.size(); ++i)
+      sum[i] = (first ? 0.0f : sum[i]) + bias_gradient_.data()[i];
+  }
+
   /// False where oneDNN has no such primitive for this processor, or its passes want different layouts.
   bool make(Plan& plan, const Binding& b, const ConvDesc& desc, const memory::dims& dims,
             const memory::desc& bias, dnnl::algorithm algorithm) const {
     const InputView& in = b.inputs[0];
     const bool winograd = algorithm == dnnl::algorithm::convolution_winograd;
     const auto layout = winograd ? memory::format_tag::any : memory::format_tag::nhwc;
-    const memory::desc src = activations(b.batch, in.shape, b.type, layout),
-                       dst = activations(b.batch, b.shape, b.type, layout);
+    const std::int64_t samples = b.batch / parts_;
+    const memory::desc src = activations(samples, in.shape, b.type, layout),
+                       dst = activations(samples, b.shape, b.type, layout);
     const memory::desc any(dims, dnnl_type(b.type), memory::format_tag::any);
     const memory::desc any_gradient(dims, f32, memory::format_tag::any);
     const memory::dims stride{desc.stride.h, desc.stride.w};
@@ -154,9 +211,12 @@ class ConvOp final : public Op {
   }
 
   Context& context_;
+  Binding b_;
+  std::int64_t parts_ = 1, in_bytes_ = 0, out_bytes_ = 0;  // of a part
   Reordered input_, output_, input_gradient_, output_gradient_;
   Reordered forward_weights_, data_weights_, gradient_weights_;
-  Call forward_, data_, gradient_;
+  Call forward_, data_, gradient_, add_gradient_;
+  Buffer<float> bias_gradient_;  // of a part, where there are several
 };
 
 }  // namespace

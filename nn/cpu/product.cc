@@ -11,10 +11,6 @@ constexpr auto plain_tag = memory::format_tag::ab;
 /// oneDNN 2.6, 9216 x 4096: the two meet at 56 rows).
 constexpr std::int64_t rows_worth_a_reorder = 64;
 
-void point(Call& call, int argument, const void* data) {
-  call.arguments.at(argument).set_data_handle(const_cast<void*>(data));
-}
-
 }  // namespace
 
 Product::Product(Context& context, const ProductDesc& d, const float* weights, const float* bias)

@@ -45,6 +45,7 @@ void add_convolutions(Cases& out) {
   add(1, {29, 24, 32}, {3, 3}, {1, 1}, {0, 0}, 64, 1, true, false);
   add(5, {13, 14, 32}, {3, 3}, {1, 1}, {1, 1}, 48, 1, true, true);
   out.back().input_gradients = false;
+  add(4, {182, 182, 32}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, false);  // in two parts
   add(2, {18, 15, 64}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);
   out.back().training = false;
 }
