@@ -254,10 +254,11 @@ def main():
             check(f"{word}: worst gradient ({tensor})", value, limit)
             check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0],
                   1e-5 if smooth else own_worst("buffer.", 1e-5))
+            # A step of 0.01 on a gradient that kinks have 1e-2 off moves parameters and scores by up to 1e-4.
             check(f"{word}: worst parameter after {steps} steps", worst(got, truth, "step.")[0],
-                  least if smooth else own_worst("step.", least))
+                  1e-4 if smooth else own_worst("step.", 1e-4))
             check(f"{word}: scores in evaluation after {steps} steps", distance(got["evaluation"], truth["evaluation"]),
-                  own("evaluation", 1e-5))
+                  own("evaluation", 1e-5 if smooth else 1e-4))
             if bf16:
                 ours([f"{folder}/in", f"{folder}/out", "--compute", "bf16"] + choice)
                 low = load(f"{folder}/out")
