@@ -12,8 +12,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <thread>
 
 #include "comm/backoff.h"
@@ -33,6 +35,18 @@ void check(int result, const char* call, std::source_location where = std::sourc
                               length > 0 ? std::string(text, static_cast<std::size_t>(length))
                                          : fmt::format("error {}", result)),
                   where);
+}
+
+/// UCX announces a large message and sends it once the receiver has answered. Over TCP each such wait leaves
+/// the cable idle, longest while the receiver's cores compute; sent at once, the kernel's buffers keep it busy
+/// (receives are posted beforehand, so little is copied). It stays as it is where RDMA spares a copy, where
+/// all ranks share memory, and where the user has decided.
+void send_at_once_over_tcp() {
+  const LaunchedAs launched = launched_as();
+  std::error_code error;
+  const bool rdma = !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
+  if (launched.local_size > 0 && launched.local_size < launched.size && !rdma)
+    ::setenv("UCX_RNDV_THRESH", "inf", 0);
 }
 
 class MpiTransport final : public Transport {
@@ -117,6 +131,7 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   MPI_Finalized(&finalized);
   if (finalized != 0) throw CommError("MPI was finalised already and cannot be started twice in a process");
   if (initialized == 0) {
+    send_at_once_over_tcp();
     int provided = 0;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     owns_mpi_ = true;

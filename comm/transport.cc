@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <tuple>
 
 #include "comm/backoff.h"
 
@@ -86,9 +87,11 @@ int environment_number(const char* name, int fallback) {
 
 LaunchedAs launched_as() {
   // Hydra (MPICH, Intel MPI) and Open MPI.
-  for (const auto& [rank, size] :
-       {std::pair{"PMI_RANK", "PMI_SIZE"}, std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}}) {
-    const LaunchedAs as{environment_number(rank, -1), environment_number(size, -1)};
+  for (const auto& [rank, size, local] :
+       {std::tuple{"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
+        std::tuple{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}}) {
+    const LaunchedAs as{environment_number(rank, -1), environment_number(size, -1),
+                        environment_number(local, 0)};
     if (as.rank >= 0 && as.size > as.rank) return as;
   }
   return {};

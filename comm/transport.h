@@ -102,8 +102,9 @@ std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std:
 void set_mpi_exit_status(int status);
 
 /// Rank and size as mpirun's environment tells them, before MPI is initialised; (0, 1) without mpirun.
+/// `local_size`: how many of the ranks share this machine, 0 where the environment does not say.
 struct LaunchedAs {
-  int rank = 0, size = 1;
+  int rank = 0, size = 1, local_size = 0;
 };
 LaunchedAs launched_as();
 

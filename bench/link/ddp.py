@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests", "nn"))
+sys.path[:0] = [os.path.join(ROOT, "tests", "nn"), os.path.join(ROOT, "bench", "peers")]
 import torch_networks  # noqa: E402
+from torch_blas import blas, refuse_reference_blas  # noqa: E402
 
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -51,6 +52,7 @@ def main():
     parser.add_argument("--hook", choices=["full", "fp16", "powersgd"], default="full")
     parser.add_argument("--one-bucket", action="store_true", help="all gradients in one message")
     options = parser.parse_args()
+    refuse_reference_blas()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     with open(os.path.join(ROOT, "configs/networks", options.network + ".yaml")) as file:
@@ -86,7 +88,7 @@ def main():
     for _ in range(options.steps):
         training_step(model, optimizer, x, y)
     dist.barrier()
-    print(json.dumps({"step_s": (time.perf_counter() - start) / options.steps, "torch": torch.__version__,
+    print(json.dumps({"step_s": (time.perf_counter() - start) / options.steps, "torch": torch.__version__, "blas": blas(),
                       "format": layout}))
 
 

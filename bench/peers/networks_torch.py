@@ -29,6 +29,7 @@ NETWORKS = {"alexnet": (32, [3, 227, 227]), "vgg19": (8, [3, 224, 224]), "resnet
             "resnet152": (8, [3, 224, 224]), "bn_inception": (16, [3, 224, 224]), "resnet20": (128, [3, 32, 32]),
             "resnet110": (128, [3, 32, 32]), "densenet40_12": (64, [3, 32, 32]), "wideresnet28_12": (16, [3, 32, 32]),
             "logistic": (128, [3, 32, 32]), "lstm_an4": (4, [256, 363]), "lstm_wikitext2": (16, [30])}
+WARM_UP = 4  # steps that do not count; step_bench's, too
 FORMATS = ["nchw", "nhwc"]
 CLASSES = {"lstm_an4": 132, "lstm_wikitext2": 33278}
 
@@ -39,20 +40,14 @@ def memory_bytes(which):
         return next(1024 * int(line.split()[1]) for line in file if line.startswith(which + ":"))
 
 
-def blas():
-    """The BLAS library that this process has loaded. With the reference one, PyTorch's products are many times slower."""
-    with open("/proc/self/maps") as file:
-        paths = {line.split()[-1] for line in file if "blas" in line or "mkl" in line}
-    libraries = sorted(path for path in paths if path.startswith("/") and ".so" in path)
-    return next((path for path in libraries if "blas" in path), libraries[0] if libraries else "its own")
-
-
 def peer(name, memory_format, batch, steps, threads, compute):
     """Runs in a process of its own; prints what step_bench prints."""
     sys.path.insert(0, str(ROOT / "tests/nn"))
     import torch
     import torch_networks
+    from torch_blas import blas, refuse_reference_blas
 
+    refuse_reference_blas()
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     before = memory_bytes("VmRSS")
@@ -69,7 +64,7 @@ def peer(name, memory_format, batch, steps, threads, compute):
         x = x.contiguous(memory_format=layout)
     y = torch.randint(0, classes, (batch,) if len(shape) == 3 else (batch * shape[0],))
     wall, cpu = [], []
-    for step in range(-2, steps):
+    for step in range(-WARM_UP, steps):
         start, cpu_start = time.perf_counter(), time.process_time()
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=compute == "bf16"):
@@ -131,9 +126,6 @@ def main():
                 best[system] = min(best.get(system, seconds), seconds)
                 peak[system] = max(peak.get(system, 0), result.get("peak_bytes", 0))
                 version[system] = result.get("version")
-                if "/blas/libblas" in result.get("blas", ""):
-                    sys.exit("networks_torch.py: this PyTorch uses the reference BLAS, which makes it many times slower: "
-                             "apt-get install libopenblas0-pthread")
                 if system == "floor":
                     direct = min(direct, result["direct_" + clock])
         for systems in peers.values():

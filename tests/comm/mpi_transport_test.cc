@@ -29,6 +29,7 @@ TEST(MpiTransport, BytesAreCounted) {
 TEST(MpiTransport, LauncherTellsRankAndSize) {
   EXPECT_EQ(launched_as().rank, world().rank());
   EXPECT_EQ(launched_as().size, world().size());
+  EXPECT_EQ(launched_as().local_size, world().local_size());
 }
 
 TEST(MpiTransport, LargeMessagesTravelInParts) {
