@@ -1,5 +1,6 @@
 """Hosts out of network namespaces: joined by veth pairs, shaped by `tc tbf`. As root; needs iproute2."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -21,6 +22,11 @@ class Hosts:
         self.count, self.rate = count, rate
 
     def __enter__(self):
+        self.lock = open("/tmp/lpsgd-link.lock", "w", encoding="utf-8")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("another process measures in the namespaces lpsgd1..")
         self.remove()
         try:
             for i in range(1, self.count + 1):
@@ -59,6 +65,7 @@ class Hosts:
 
     def __exit__(self, *_):
         self.remove()
+        self.lock.close()
 
     def remove(self):
         for line in sh("ip", "netns", "list").splitlines():

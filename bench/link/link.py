@@ -16,6 +16,7 @@ table so far. Namespaces, cables and run folders are removed at the end, also af
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import re
@@ -50,7 +51,8 @@ def rows_of(options):
                 for rate in rates for label, python in options.torch for hook in hooks]
 
     def and_emulated(rows):
-        return [r for row in rows for r in (row, Row(**{**vars(row), "over": "emulated"}))]
+        pairs = [(row, Row(**{**vars(row), "over": "emulated"})) for row in rows]
+        return [r for pair in pairs for r in pair if r.over == "cable" or r.rate in BURST]
 
     if options.point == "ddp":
         return [row for network in ("alexnet", "resnet50")
@@ -74,36 +76,49 @@ def rows_of(options):
 
 
 class Results:
-    """One JSON file a row and round."""
+    """One JSON file a row and round. Rows of another build of lpsgd do not count."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, lpsgd):
         self.folder = os.path.join(folder, "rows")
         os.makedirs(self.folder, exist_ok=True)
+        with open(lpsgd, "rb") as file:
+            self.build = hashlib.sha256(file.read()).hexdigest()[:16]
 
     def path(self, row, number):
         return os.path.join(self.folder, f"{row.key}.{number}.json")
 
+    def read(self, row, number):
+        """None: there is none. `failed` in it: why."""
+        try:
+            with open(self.path(row, number), encoding="utf-8") as file:
+                result = json.load(file)
+        except FileNotFoundError:
+            return None
+        return result if row.hook or result["build"] == self.build else None
+
     def done(self, row, number):
-        return os.path.exists(self.path(row, number))
+        result = self.read(row, number)
+        return result is not None and "failed" not in result
 
     def keep(self, row, number, result):
         with open(self.path(row, number) + ".part", "w", encoding="utf-8") as file:
-            json.dump(result, file)
+            json.dump({**result, "build": self.build}, file)
         os.rename(self.path(row, number) + ".part", self.path(row, number))
 
     def of(self, row, rounds):
         """Every key's median over the rounds that are there; None where there is none."""
-        found = []
-        for number in range(rounds):
-            if self.done(row, number):
-                with open(self.path(row, number), encoding="utf-8") as file:
-                    found.append(json.load(file))
-        if not found:
+        results = [r for r in (self.read(row, number) for number in range(rounds)) if r]
+        found = [r for r in results if "failed" not in r]
+        if not results:
             return None
+        common = {**vars(row), "name": row.name, "rounds": len(found), "failures": len(results) - len(found)}
+        if not found:
+            return {**common, "failed": results[0]["failed"]}
         out = {k: statistics.median(f[k] for f in found) if isinstance(v, (int, float)) else v for k, v in found[0].items()}
-        out["rounds"] = len(found)
-        out["range"] = [min(f["samples_per_s"] for f in found), max(f["samples_per_s"] for f in found)]
-        return {**vars(row), "name": row.name, **out}
+        notes = [f["note"] for f in found if "note" in f]
+        if notes:
+            out["note"] = notes[0]
+        return {**common, **out, "range": [min(f["samples_per_s"] for f in found), max(f["samples_per_s"] for f in found)]}
 
 
 def measure(options, rows, results):
@@ -129,6 +144,7 @@ def measure(options, rows, results):
                 print(f"{result['samples_per_s']:.2f} samples/s ({time.time() - start:.0f} s)", flush=True)
             except JobError as error:
                 failed += 1
+                results.keep(row, number, {"failed": str(error)})
                 print(f"failed: {error}", flush=True)
             write(options, rows, results)
     finally:
@@ -138,25 +154,25 @@ def measure(options, rows, results):
 
 
 # The columns: a title, and a row's text for it from (result, all results).
-def of_best_ddp(r, everything):
-    rivals = [o["samples_per_s"] for o in everything if o["hook"] and (o["network"], o["rate"]) == (r["network"], r["rate"])]
-    return f"{r['samples_per_s'] / max(rivals):.2f}x" if rivals else ""
-
-
-def of_full_ddp(r, everything):
-    rivals = [o["samples_per_s"] for o in everything
-              if o["hook"] == "full" and (o["network"], o["rate"]) == (r["network"], r["rate"])]
-    return f"{r['samples_per_s'] / max(rivals):.2f}x" if rivals else ""
+def of_ddp(label, hooks):
+    """Our samples/s over those of the best of these hooks of that PyTorch; none where one of them failed."""
+    def text(r, everything):
+        rivals = [o for o in everything
+                  if o["hook"] in hooks and o["label"] == label and (o["network"], o["rate"]) == (r["network"], r["rate"])]
+        if not rivals or any("failed" in o for o in rivals):
+            return ""
+        return f"{r['samples_per_s'] / max(o['samples_per_s'] for o in rivals):.2f}x"
+    return text
 
 
 def against_real(r, everything):
-    real = [o for o in everything if o["over"] == "cable" and r["over"] == "emulated" and not o["hook"]
+    real = [o for o in everything if "failed" not in o and o["over"] == "cable" and r["over"] == "emulated" and not o["hook"]
             and all(o[k] == r[k] for k in ("network", "codec", "rate", "compute"))]
     return f"{r['step_s'] / real[0]['step_s']:.3f}" if real else ""
 
 
 def against_two_ranks(r, everything):
-    two = [o for o in everything if o["ranks"] == 2 and o["codec"] == r["codec"]]
+    two = [o for o in everything if "failed" not in o and o["ranks"] == 2 and o["codec"] == r["codec"]]
     return f"{r['step_s'] / two[0]['step_s'] * 2 / r['ranks']:.2f}" if two else ""
 
 
@@ -176,17 +192,26 @@ CABLE = {
     "on the cable / bytes_sent":
         lambda r, _: f"{(r['cable_bytes'] - r['start_bytes']) / r['bytes_sent']:.3f}" if r.get("cable_bytes") else "",
     "with start and end": lambda r, _: f"{r['cable_bytes'] / r['bytes_sent']:.3f}" if r.get("cable_bytes") else "",
-    "sum of parts / total": lambda r, _: f"{r['sum_of_parts']:.4f}" if "sum_of_parts" in r else "",
+    "other / total": lambda r, _: f"{100 * r['other']:.2f} %" if "other" in r else "",
 }
-DDP = {"of best DDP": of_best_ddp, "of full DDP": of_full_ddp}
-COLUMNS = {
-    "ddp": COMMON | EXPOSED | WIRE | DDP,
+COLUMNS = {  # ddp and own: also columns_of_ddp
+    "ddp": COMMON | EXPOSED | WIRE,
     "overlap": COMMON | EXPOSED,
     "emulated": COMMON | EXPOSED | {"emulated / real": against_real},
     "bytes": COMMON | CABLE,
     "ranks": COMMON | {"step / (ranks/2 steps of 2 ranks)": against_two_ranks},
-    "own": COMMON | EXPOSED | WIRE | CABLE | DDP | {"emulated / real": against_real},
+    "own": COMMON | EXPOSED | WIRE | CABLE | {"emulated / real": against_real},
 }
+
+
+def columns_of(options):
+    columns = dict(COLUMNS[options.point])
+    if options.point not in ("ddp", "own"):
+        return columns
+    for label, _ in options.torch:
+        columns[f"of best DDP, {label}"] = of_ddp(label, HOOKS)
+        columns[f"of full DDP, {label}"] = of_ddp(label, ["full"])
+    return columns
 
 
 def environment(options):
@@ -200,13 +225,19 @@ def environment(options):
 def write(options, rows, results):
     """The table so far."""
     found = [r for r in (results.of(row, options.rounds) for row in rows) if r]
-    columns = COLUMNS[options.point]
+    columns = columns_of(options)
     where = options.environment
+
+    def cell(title, r):
+        if "failed" in r and title not in ("network", "link", "who"):
+            return "failed" if title == "samples/s" else ""
+        return columns[title](r, found)
+
     lines = [f"{where['date']}, {where['cores']} cores of {where['cpu']}, Linux {where['kernel']}; "
              f"load before: {where['load'][0]:.1f}. {'; '.join(f'{r}: burst {b}' for r, b in BURST.items())}. "
              f"Medians of up to {options.rounds} rounds.", "",
              "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(text(r, found) for text in columns.values()) + " |" for r in found]
+    lines += ["| " + " | ".join(cell(title, r) for title in columns) + " |" for r in found]
     with open(os.path.join(options.out, options.point + ".md"), "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     with open(os.path.join(options.out, options.point + ".json"), "w", encoding="utf-8") as file:
@@ -220,7 +251,7 @@ def words(text):
 
 def interpreter(text):
     label, _, path = text.rpartition("=")
-    return label or "Debian's PyTorch", path
+    return label or path, path
 
 
 def main():
@@ -241,7 +272,9 @@ def main():
     parser.add_argument("--hooks", type=words, default=[], help=f"own: DDP's, of {', '.join(HOOKS)}")
     parser.add_argument("--emulate", action="store_true", help="own: also over the emulated link, on one host")
     options = parser.parse_args()
-    options.torch = options.torch or [interpreter("/usr/bin/python3")]
+    options.torch = options.torch or [("Debian's PyTorch", "/usr/bin/python3")]
+    if len({label for label, _ in options.torch}) < len(options.torch):
+        parser.error("--torch: two interpreters of one label")
     for given, known in ((options.codecs, CODECS), (options.rates, [*BURST, "unshaped"]), (options.hooks, HOOKS)):
         unknown = [g for g in given if g not in known]
         if unknown:
@@ -253,7 +286,7 @@ def main():
         sys.exit("link.py: making network namespaces needs root")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces go, too
     options.out = os.path.abspath(options.out)
-    results = Results(options.out)
+    results = Results(options.out, options.lpsgd)
     options.environment = environment(options)
     failed = measure(options, rows, results)
     print(write(options, rows, results))

@@ -37,7 +37,8 @@ class DenseOp final : public Op {
             .relu = b.relu,
             .data = b.training && b.inputs[0].gradient != nullptr,
             .gradient = b.training,
-            .in_place = in_place};
+            .in_place = in_place,
+            .passing = true};
   }
 
   Binding b_;

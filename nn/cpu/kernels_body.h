@@ -195,27 +195,27 @@ inline Integers splat(Vector, std::int32_t i) {
 inline std::int32_t splat(float, std::int32_t i) {
   return i;
 }
-inline void put_integers(std::int32_t* p, Integers v) {
-  __builtin_memcpy(p, &v, sizeof(v));
+inline void put_halves(std::uint16_t* p, Integers v) {
+  *reinterpret_cast<Halves*>(p) = low_halves(reinterpret_cast<Words>(v));
 }
-inline void put_integers(std::int32_t* p, std::int32_t v) {
-  *p = v;
+inline void put_halves(std::uint16_t* p, std::int32_t v) {
+  *p = static_cast<std::uint16_t>(v);
 }
 
 template <class T>
-void largest(const T* const* pixels, const std::int32_t* numbers, std::int64_t count, std::int64_t channels,
-             T* out, std::int32_t* place) {
+void largest(const T* const* pixels, std::int64_t count, std::int64_t channels, T* out,
+             std::uint16_t* place) {
   over_values(channels, [&]<class L>(std::int64_t c) {
     typename L::V best = L::get(pixels[0] + c);
-    auto where = splat(best, numbers[0]);
-    for (std::int64_t i = 1; i < count; ++i) {
+    auto where = splat(best, 0);
+    for (std::int32_t i = 1; i < count; ++i) {
       const typename L::V x = L::get(pixels[i] + c);
       const auto keep = (x <= best) | (best != best);  // false where x is greater or the first NaN
-      where = keep ? where : splat(best, numbers[i]);
+      where = keep ? where : splat(best, i);
       best = keep ? best : x;
     }
     L::put(out + c, best);
-    if (place) put_integers(place + c, where);
+    if (place) put_halves(place + c, where);
   });
 }
 

@@ -1,5 +1,8 @@
-// Max and average pooling in NHWC. Max pooling remembers the place of each maximum (the first among equals;
-// a NaN wins), so backward adds each gradient in one place. Sums are taken in float32.
+// Max and average pooling in NHWC. Max pooling remembers each maximum's place in its window (the first among
+// equals; a NaN wins), so backward adds each gradient in one place. Sums are taken in float32.
+#include <fmt/format.h>
+
+#include "core/error.h"
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
@@ -16,13 +19,17 @@ class PoolOp final : public Op {
         in_(b.inputs[0].shape),
         out_(b.shape),
         channels_(in_[2]) {
-    if (desc.kind == PoolDesc::Kind::max && b.training)
-      places_ = Buffer<std::int32_t>(static_cast<std::size_t>(b.elements()));
+    const std::int64_t window = std::min(desc.kernel.h, in_[0]) * std::min(desc.kernel.w, in_[1]);
+    if (desc.kind == PoolDesc::Kind::max && b.training) {
+      if (window > std::int64_t{1} << 16)
+        throw DeviceError(fmt::format(
+            "max pooling over windows of {} pixels cannot be trained on the CPU; it takes at most 65536", window));
+      places_ = Buffer<std::uint16_t>(static_cast<std::size_t>(b.elements()));
+    }
     workers_.resize(static_cast<std::size_t>(context.threads));
     for (Worker& w : workers_) {
-      w.values.resize(
-          static_cast<std::size_t>(std::min(desc.kernel.h, in_[0]) * std::min(desc.kernel.w, in_[1])));
-      w.numbers.resize(w.values.size());
+      w.values.resize(static_cast<std::size_t>(window));
+      w.offsets.resize(w.values.size());
       const bool image = b.training && !std::is_same_v<T, float>;
       w.sums = Buffer<float>(static_cast<std::size_t>(image ? in_[0] * in_[1] * channels_ : channels_));
     }
@@ -58,14 +65,19 @@ class PoolOp final : public Op {
         else
           dx = worker(thread).sums.data();
         std::fill_n(dx, image, 0.0f);
+        std::int64_t* offsets = worker(thread).offsets.data();
         for (std::int64_t oh = 0; oh < out_[0]; ++oh) {
           for (std::int64_t ow = 0; ow < out_[1]; ++ow) {
             const std::int64_t at = ((n * out_[0] + oh) * out_[1] + ow) * channels_;
+            const Window w = window(oh, ow);
             if (desc_.kind == PoolDesc::Kind::max) {
-              const std::int32_t* place = places_.data() + at;
-              for (std::int64_t c = 0; c < channels_; ++c) dx[place[c] * channels_ + c] += widen(g[at + c]);
+              std::size_t count = 0;
+              for (std::int64_t h = w.h0; h < w.h1; ++h)
+                for (std::int64_t col = w.w0; col < w.w1; ++col)
+                  offsets[count++] = (h * in_[1] + col) * channels_;
+              const std::uint16_t* place = places_.data() + at;
+              for (std::int64_t c = 0; c < channels_; ++c) dx[offsets[place[c]] + c] += widen(g[at + c]);
             } else {
-              const Window w = window(oh, ow);
               for (std::int64_t h = w.h0; h < w.h1; ++h) {
                 for (std::int64_t col = w.w0; col < w.w1; ++col) {
                   float* to = dx + (h * in_[1] + col) * channels_;
@@ -88,9 +100,9 @@ class PoolOp final : public Op {
 
   /// A thread's memory.
   struct Worker {
-    // A window's pixels: where their channels lie, and their numbers in the image.
+    // A window's pixels: where their channels lie, in memory and in the image.
     std::vector<const T*> values;
-    std::vector<std::int32_t> numbers;
+    std::vector<std::int64_t> offsets;
     Buffer<float> sums;  // of a pixel's channels; of an image's gradient where that is not float32 itself
   };
   Worker& worker(int thread) { return workers_[static_cast<std::size_t>(thread)]; }
@@ -121,14 +133,10 @@ class PoolOp final : public Op {
   void largest(const T* image, const Window& w, std::int64_t at, Worker& pixels) {
     std::size_t count = 0;
     for (std::int64_t h = w.h0; h < w.h1; ++h) {
-      for (std::int64_t col = w.w0; col < w.w1; ++col, ++count) {
-        const std::int64_t pixel = h * in_[1] + col;
-        pixels.values[count] = image + pixel * channels_;
-        pixels.numbers[count] = static_cast<std::int32_t>(pixel);
-      }
+      for (std::int64_t col = w.w0; col < w.w1; ++col)
+        pixels.values[count++] = image + (h * in_[1] + col) * channels_;
     }
-    k_.largest(pixels.values.data(), pixels.numbers.data(), static_cast<std::int64_t>(count), channels_,
-               as<T>(b_.output) + at, places_.empty() ? nullptr : places_.data() + at);
+    k_.largest(pixels.values.data(), static_cast<std::int64_t>(count), channels_, as<T>(b_.output) + at, places_.empty() ? nullptr : places_.data() + at);
   }
 
   Context& context_;
@@ -137,7 +145,7 @@ class PoolOp final : public Op {
   PoolDesc desc_;
   Shape in_, out_;
   std::int64_t channels_;
-  Buffer<std::int32_t> places_;
+  Buffer<std::uint16_t> places_;
   std::vector<Worker> workers_;
 };
 

@@ -32,9 +32,14 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
       context.engine);
   dnnl::inner_product_backward_data::primitive_desc data;
   if (d.data) data = {{src, any, diff_dst}, attr, context.engine, forward};
-  const bool shared = d.forward && d.data && data.weights_desc() == forward.weights_desc();
+  const auto copy = [&](const memory::desc& preferred) {
+    return d.passing ? to_preferred(context, plain_weights, preferred)
+                     : to_kept(context, plain_weights, preferred);
+  };
+  const bool shared =
+      !d.passing && d.forward && d.data && data.weights_desc() == forward.weights_desc();
   if (d.forward) {
-    forward_weights_ = to_kept(context, plain_weights, forward.weights_desc());
+    forward_weights_ = copy(forward.weights_desc());
     forward_ = {dnnl::inner_product_forward(forward),
                 {{DNNL_ARG_SRC, unset(src)},
                  {DNNL_ARG_WEIGHTS, forward_weights_.preferred},
@@ -43,8 +48,7 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
     if (d.bias) forward_.arguments[DNNL_ARG_BIAS] = view(context, bias_desc, bias);
   }
   if (d.data) {
-    data_weights_ = shared ? Reordered{forward_weights_.preferred, {}}
-                           : to_kept(context, plain_weights, data.weights_desc());
+    data_weights_ = shared ? Reordered{forward_weights_.preferred, {}} : copy(data.weights_desc());
     data_ = {dnnl::inner_product_backward_data(data),
              {{DNNL_ARG_DIFF_DST, unset(diff_dst)},
               {DNNL_ARG_WEIGHTS, data_weights_.preferred},

@@ -96,6 +96,8 @@ std::unique_ptr<Op> make_concat(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability);
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc);
 std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
+/// By cuDNN; null where it is not for this layer.
+std::unique_ptr<Op> make_cudnn_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
 std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc);
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding);

@@ -186,7 +186,7 @@ cudaError_t launch_by_time(DataType type, const void* from, void* to, SequenceSh
 cudaError_t launch_by_time_f32(DataType type, const void* from, float* to, SequenceShape shape,
                                std::int64_t width, const std::int32_t* lengths, cudaStream_t stream);
 cudaError_t launch_by_sample(DataType type, const void* from, void* to, SequenceShape shape,
-                             std::int64_t width, cudaStream_t stream);
+                             std::int64_t width, const std::int32_t* lengths, cudaStream_t stream);
 /// Frame t of every sample: gates (batch, 4 cells) hold sums and become gates; `before` is null for t = 0.
 cudaError_t launch_lstm_cell(DataType type, float* gates, const float* before, float* cell, void* output,
                              std::int64_t batch, std::int64_t cells, std::int64_t t,

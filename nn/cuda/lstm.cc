@@ -1,4 +1,5 @@
-// A layer of LSTM over sequences of unequal length, as nn/cpu/lstm.cc has it: inside, rows are ordered by
+// A layer of LSTM over sequences of unequal length, as nn/cpu/lstm.cc has it, for what cuDNN's is not taken:
+// bfloat16, and where results must not differ from run to run. Inside, rows are ordered by
 // time, then sample, so that all that does not depend on the step before is one product over all frames.
 // Products' operands are of the network's type, gates and cells float32.
 #include "nn/cuda/product.h"
@@ -53,7 +54,7 @@ class LstmOp final : public Op {
                              cell_, t, context_.lengths, s));
       if (projected_) project_->run(at(outputs_, t, cell_), projection_weights_, at(hidden_, t, width_));
     }
-    check(launch_by_sample(type(), hidden_, b_.output, shape(), width_, s));
+    check(launch_by_sample(type(), hidden_, b_.output, shape(), width_, context_.lengths, s));
   }
 
   void backward() override {
@@ -89,7 +90,7 @@ class LstmOp final : public Op {
     if (projected_) projection_gradient_->run(low_hidden_gradients_, outputs_, projection().gradient);
     if (!to_input_) return;
     to_input_->run(gate_gradients_, input_weights_, inputs_);  // they were read for the last time above
-    check(launch_by_sample(type(), inputs_, b_.inputs[0].gradient, shape(), features_, s));
+    check(launch_by_sample(type(), inputs_, b_.inputs[0].gradient, shape(), features_, context_.lengths, s));
   }
 
  private:
@@ -169,6 +170,7 @@ class LstmOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc) {
+  if (auto op = make_cudnn_lstm(context, binding, desc)) return op;
   return std::make_unique<LstmOp>(context, binding, desc);
 }
 

@@ -18,10 +18,11 @@ __global__ void by_time_kernel(const From* from, To* to, SequenceShape s, std::i
 }
 
 template <class T>
-__global__ void by_sample_kernel(const T* from, T* to, SequenceShape s, std::int64_t width) {
+__global__ void by_sample_kernel(const T* from, T* to, SequenceShape s, std::int64_t width,
+                                 const std::int32_t* lengths) {
   for (std::int64_t i = thread_number(); i < s.batch * s.frames * width; i += thread_count()) {
-    const std::int64_t row = i / width;
-    to[i] = from[(row % s.frames * s.batch + row / s.frames) * width + i % width];
+    const std::int64_t row = i / width, t = row % s.frames, n = row / s.frames;
+    to[i] = t < lengths[n] ? from[(t * s.batch + n) * width + i % width] : from_float<T>(0.0f);
   }
 }
 
@@ -89,10 +90,10 @@ cudaError_t launch_by_time_f32(DataType type, const void* from, float* to, Seque
 }
 
 cudaError_t launch_by_sample(DataType type, const void* from, void* to, SequenceShape shape,
-                             std::int64_t width, cudaStream_t stream) {
+                             std::int64_t width, const std::int32_t* lengths, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
     by_sample_kernel<<<blocks_for(shape.batch * shape.frames * width), block_threads, 0, stream>>>(
-        static_cast<const T*>(from), static_cast<T*>(to), shape, width);
+        static_cast<const T*>(from), static_cast<T*>(to), shape, width, lengths);
   });
 }
 

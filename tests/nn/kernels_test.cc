@@ -71,9 +71,8 @@ class Results {
       }
     }
     const std::array<const T*, 3> pixels{x.data(), g.data(), r.data()};
-    const std::array<std::int32_t, 3> numbers{7, 5, 9};
     places.resize(static_cast<std::size_t>(n_));
-    k.largest(pixels.data(), numbers.data(), 3, n_, out(), places.data());
+    k.largest(pixels.data(), 3, n_, out(), places.data());
     k.sigmoid(x.data(), out(), n_);
     k.tanh(x.data(), out(), n_);
     std::vector<float> gates = floats(8, 4 * width_), before = floats(9), cells(before), dc = floats(10);
@@ -93,7 +92,7 @@ class Results {
 
   std::vector<T> outputs;
   std::vector<float> sums;
-  std::vector<std::int32_t> places;
+  std::vector<std::uint16_t> places;
 
  private:
   // Results are laid end to end; what a call writes is room for more of them.
