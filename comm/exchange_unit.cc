@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/clock.h"
+#include "core/range.h"
 
 namespace lpsgd {
 namespace {
@@ -62,7 +63,10 @@ class ReduceBroadcast final : public UnitInFlight {
       moved |= poll(arriving_);
       if (sent_ == ranks_ &&
           std::all_of(arriving_.begin(), arriving_.end(), [](auto r) { return r == no_request; })) {
-        coder_->reduce();
+        {
+          const ScopedRange range("reduce");
+          coder_->reduce();
+        }
         reduced_ = true;
         return_mean();
         return true;
@@ -124,7 +128,10 @@ class ReduceBroadcast final : public UnitInFlight {
     owners_.clear();
     const int last = std::min(ranks_, encoded_ + coder_->owners_at_once());
     for (; encoded_ < last; ++encoded_) owners_.push_back(owner_in_turn(encoded_));
-    coder_->encode(owners_);
+    {
+      const ScopedRange range("encode");
+      coder_->encode(owners_);
+    }
     send_encoded();
   }
 
@@ -162,6 +169,7 @@ class ReduceBroadcast final : public UnitInFlight {
       --undecoded_;
     }
     if (owners_.empty()) return false;
+    const ScopedRange range("decode");
     coder_->decode(owners_);
     return true;
   }
@@ -186,8 +194,10 @@ class Summed : public UnitInFlight {
 
   bool advance() override {
     switch (stage_) {
-      case Stage::fresh:
+      case Stage::fresh: {
+        const ScopedRange range("encode");
         values_ = encode();
+      }
         stage_ = Stage::encoded;
         sum();
         return true;
@@ -195,7 +205,10 @@ class Summed : public UnitInFlight {
         return sum();
       case Stage::summing:
         if (!shared_.transport.test(request_)) return false;
-        decode();
+        {
+          const ScopedRange range("decode");
+          decode();
+        }
         stage_ = Stage::done;
         return true;
       default:

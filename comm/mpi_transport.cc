@@ -38,9 +38,9 @@ void check(int result, const char* call, std::source_location where = std::sourc
 }
 
 /// UCX announces a large message and sends it once the receiver has answered. Over TCP each such wait leaves
-/// the cable idle, longest while the receiver's cores compute; sent at once, the kernel's buffers keep it busy
-/// (receives are posted beforehand, so little is copied). It stays as it is where RDMA spares a copy, where
-/// all ranks share memory, and where the user has decided.
+/// the cable idle, longest while the receiver's cores compute; sent at once, the kernel's buffers keep it
+/// busy (receives are posted beforehand, so little is copied). It stays as it is where RDMA spares a copy,
+/// where all ranks share memory, and where the user has decided.
 void send_at_once_over_tcp() {
   const LaunchedAs launched = launched_as();
   std::error_code error;

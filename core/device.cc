@@ -10,6 +10,7 @@ namespace lpsgd {
 namespace {
 
 constexpr std::align_val_t host_alignment{64};
+thread_local int scopes_of_this_thread = 0;
 
 void require_cuda(Device device) {
   const CudaDevices& found = cuda_devices();
@@ -39,12 +40,16 @@ ScopedDevice::ScopedDevice(Device device) {
   if (!device.is_cuda()) return;
   require_cuda(device);
   const int before = cuda::current_device();
-  if (before == device.index) return;
-  cuda::set_device(device.index);
-  before_ = before;
+  if (before != device.index) {
+    cuda::set_device(device.index);
+    if (scopes_of_this_thread > 0) before_ = before;
+  }
+  counted_ = true;
+  ++scopes_of_this_thread;
 }
 ScopedDevice::~ScopedDevice() {
   if (before_ >= 0) cuda::restore_device(before_);
+  if (counted_) --scopes_of_this_thread;
 }
 
 void StreamView::wait(const Event& event) const {

@@ -53,7 +53,9 @@ struct CudaDeviceInfo {
 /// DeviceError when there is no such device.
 CudaDeviceInfo cuda_device_info(int index);
 
-/// Makes `device` the calling thread's current CUDA device for its scope; nothing for the CPU.
+/// Makes `device` the calling thread's current CUDA device for its scope; nothing for the CPU. What was
+/// current before comes back only behind a scope within another: to make the first GPU current again where no
+/// one asked for it would open a context there, for each rank of the machine.
 class ScopedDevice {
  public:
   explicit ScopedDevice(Device device);
@@ -62,6 +64,7 @@ class ScopedDevice {
   ScopedDevice& operator=(const ScopedDevice&) = delete;
 
  private:
+  bool counted_ = false;
   int before_ = -1;  // -1: nothing to restore
 };
 

@@ -324,6 +324,10 @@ StreamView Network::stream() const {
   return impl_->backend->stream();
 }
 
+std::vector<std::string> Network::choices() const {
+  return impl_->backend->choices();
+}
+
 std::vector<OperationTime> Network::take_times() {
   std::vector<OperationTime> out;
   for (Impl::Step& step : impl_->steps)

@@ -130,6 +130,8 @@ class Network {
   /// The queue that passes run on: what announce() was called for has been queued there. On the CPU it is
   /// done.
   StreamView stream() const;
+  /// Which algorithms the libraries run, a line each; empty where they leave no choice.
+  std::vector<std::string> choices() const;
   std::vector<OperationTime> take_times();
 
  private:

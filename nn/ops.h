@@ -131,6 +131,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
+  /// Which of their algorithms libraries run, where there was a choice: a line each.
+  virtual std::vector<std::string> choices() const { return {}; }
   /// The queue that operations run on.
   virtual StreamView stream() const { return {}; }
   /// Zeroed memory of the device, aligned to 64 bytes, that lives as long as the backend.

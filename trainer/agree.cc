@@ -25,9 +25,14 @@ void together(Transport& transport, const std::function<void()>& body) {
   const bool everywhere =
       std::all_of(notes.begin(), notes.end(), [&](const std::string& s) { return s == *first; });
   const int status = first->front() - '0';
-  const std::string message = first->substr(2);
-  throw SharedError(everywhere ? message : fmt::format("rank {}: {}", first - notes.begin(), message),
-                    status);
+  std::string message;
+  for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+    if (notes[rank].empty()) continue;
+    if (!message.empty()) message += "\n";
+    message += everywhere ? notes[rank].substr(2) : fmt::format("rank {}: {}", rank, notes[rank].substr(2));
+    if (everywhere) break;
+  }
+  throw SharedError(message, status);
 }
 
 }  // namespace lpsgd

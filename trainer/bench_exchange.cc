@@ -294,7 +294,8 @@ Sweep read_sweep(const BenchExchangeArguments& arguments, bool over_mpi) {
 
 }  // namespace
 
-int bench_exchange_command(const BenchExchangeArguments& arguments, std::string& text) {
+int bench_exchange_command(const BenchExchangeArguments& arguments,
+                           const std::function<void(const std::string&)>& print) {
   const LaunchedAs launched = launched_as();
   const bool over_mpi =
       arguments.transport.empty() ? launched.size > 1 : arguments.transport == std::string("mpi");
@@ -306,10 +307,22 @@ int bench_exchange_command(const BenchExchangeArguments& arguments, std::string&
     return 2;
   }
   ordered_json results = ordered_json::array();
+  const auto report = [&] {  // the status
+    if (launched.rank != 0) return 0;
+    print(arguments.json ? results.dump(2) + "\n" : table(results));
+    std::uint64_t wrong = 0;
+    for (const ordered_json& r : results) wrong += r["wrong"].get<std::uint64_t>();
+    if (wrong == 0) return 0;
+    std::fprintf(stderr, "lpsgd: error: %llu values are wrong\n", static_cast<unsigned long long>(wrong));
+    return 1;
+  };
   if (over_mpi) {
     const std::unique_ptr<Transport> transport = make_mpi_transport();
     try {
       ExchangeBench(*transport, sweep, results).run();
+      const int status = report();  // before the ranks part, which can end the process
+      set_mpi_exit_status(status);
+      return status;
     } catch (const std::exception& e) {
       std::fprintf(stderr, "lpsgd: error: rank %d: %s\n", launched.rank, e.what());
       transport->abort(1);
@@ -319,8 +332,7 @@ int bench_exchange_command(const BenchExchangeArguments& arguments, std::string&
     for (const int ranks : arguments.ranks.empty() ? std::vector{2} : arguments.ranks)
       run_thread_ranks(ranks, [&](Transport& transport) { ExchangeBench(transport, sweep, results).run(); });
   }
-  if (launched.rank == 0) text = arguments.json ? results.dump(2) + "\n" : table(results);
-  return 0;
+  return report();
 }
 
 }  // namespace lpsgd

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -66,8 +67,9 @@ struct BenchExchangeArguments {
   bool json = false;
 };
 /// The exchange of one tensor: codec x ranks x size, checked against an expectation of its own. Under mpirun
-/// all ranks take part and rank 0 has the text; errors that they share are printed here. Returns the
-/// process's exit status.
-int bench_exchange_command(const BenchExchangeArguments& arguments, std::string& text);
+/// all ranks take part and rank 0 prints; errors that they share are told here. Returns the process's exit
+/// status: 1 where values were wrong.
+int bench_exchange_command(const BenchExchangeArguments& arguments,
+                           const std::function<void(const std::string&)>& print);
 
 }  // namespace lpsgd

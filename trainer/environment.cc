@@ -113,7 +113,7 @@ std::string hostname() {
 
 }  // namespace
 
-std::string environment_json(Transport& transport, Device device,
+std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line) {
   const std::vector<std::string> hosts = transport.all_gather_text(hostname());
   utsname system{};
@@ -126,6 +126,7 @@ std::string environment_json(Transport& transport, Device device,
   o["devices"] = transport.all_gather_text(
       device.is_cuda() ? fmt::format("{} ({})", device.text(), cuda_device_info(device.index).name)
                        : device.text());
+  if (!algorithms.empty()) o["algorithms"] = algorithms;
   o["transport"] = transport.name();
   o["ranks"] = transport.size();
   o["hosts"] = hosts;

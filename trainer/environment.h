@@ -10,8 +10,8 @@
 
 namespace lpsgd {
 
-/// environment.json's text; `device` is this rank's. Collective.
-std::string environment_json(Transport& transport, Device device,
+/// environment.json's text; `device` and `algorithms` (Network::choices()) are this rank's. Collective.
+std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line);
 
 /// `lpsgd version`: build, backends, library versions.

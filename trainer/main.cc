@@ -167,11 +167,7 @@ int run(int argc, char** argv) {
   if (*eval_command) return print(lpsgd::eval_command(eval));
   if (*quantize_command) return print(lpsgd::quantize_command(quantize));
   if (*bench_codec_command) return print(lpsgd::bench_codec_command(bench_codec));
-  if (*bench_exchange_command) {
-    std::string text;
-    const int status = lpsgd::bench_exchange_command(bench_exchange, text);
-    return status == 0 ? print(text) : status;
-  }
+  if (*bench_exchange_command) return lpsgd::bench_exchange_command(bench_exchange, print);
   return print(version_json ? lpsgd::version_json() + "\n" : lpsgd::version_text());
 }
 

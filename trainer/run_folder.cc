@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "trainer/agree.h"
 #include "trainer/environment.h"
 #include "trainer/json_text.h"
@@ -63,10 +64,20 @@ std::string open_run_folder(Transport& transport, const RunConfig& run, const st
 }
 
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run, Device device,
-                  const std::vector<std::string>& command_line) {
-  const std::string environment = environment_json(transport, device, command_line);
+                  const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line) {
+  const std::string environment = environment_json(transport, device, algorithms, command_line);
   together(transport, [&] {
     if (transport.rank() != 0) return;
+    if (run.train.deterministic && fs::exists(folder + "/environment.json")) {
+      const ordered_json before =
+          ordered_json::parse(read_file(folder + "/environment.json"), nullptr, false);
+      if (before.is_object() && before.value("algorithms", ordered_json()) !=
+                                    ordered_json::parse(environment).value("algorithms", ordered_json()))
+        log::warn(
+            "{}: the libraries run other algorithms than before (see environment.json): this run will "
+            "not go on bit for bit as if it had not stopped",
+            folder);
+    }
     replace_file(folder + "/config.yaml", resolved_text(run));
     replace_file(folder + "/environment.json", environment);
   });

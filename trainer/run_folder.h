@@ -16,10 +16,11 @@ int usable_cores();
 /// folder that holds a run already is refused unless `resume`. Collective.
 std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume);
 
-/// Writes config.yaml and environment.json, once nothing can be refused any more. `device`: this rank's.
-/// Collective.
+/// Writes config.yaml and environment.json, once nothing can be refused any more. `device` and `algorithms`
+/// (Network::choices()): this rank's. Warns where a deterministic run that goes on would run other algorithms
+/// than before. Collective.
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run, Device device,
-                  const std::vector<std::string>& command_line);
+                  const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line);
 
 /// The complete lines of metrics.jsonl.
 std::vector<std::string> metrics_lines(const std::string& folder);

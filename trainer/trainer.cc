@@ -1,9 +1,13 @@
 #include "trainer/trainer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "comm/exchange.h"
@@ -114,8 +118,6 @@ class RankTrainer {
         times_(network_.stream()),
         train_loader_(data.train, run.data, loader_options(run, transport, true)),
         test_loader_(data.test, run.data, loader_options(run, transport, false)),
-        exchange_(transport, network_.tensors(), codecs_, network_.gradients(), network_.announce_order(),
-                  exchange_options(run, network_.stream(), trace_.get())),
         checkpoints_(command.out),
         errors_(run.metrics.codec_error ? codecs_.size() : 0) {
     std::uint64_t encoded = 0;
@@ -124,6 +126,12 @@ class RankTrainer {
     parameters_ = spec.parameters();
     compression_ =
         static_cast<double>(4 * parameters_) / static_cast<double>(std::max<std::uint64_t>(1, encoded));
+  }
+
+  /// Apart from the rest, because over some transports it is collective.
+  void make_exchange() {
+    exchange_.emplace(transport_, network_.tensors(), codecs_, network_.gradients(),
+                      network_.announce_order(), exchange_options(run_, network_.stream(), trace_.get()));
   }
 
   void run() {
@@ -135,7 +143,8 @@ class RankTrainer {
     const std::int64_t last = command_.steps ? std::min(*command_.steps, total) : total;
     if (position_.batch > 0)
       rate_ = learning_rate(run_.schedule, position_.epoch * per_epoch + position_.batch - 1, per_epoch);
-    describe_run(transport_, command_.out, run_, network_.stream().device(), command_.command_line);
+    describe_run(transport_, command_.out, run_, network_.stream().device(), network_.choices(),
+                 command_.command_line);
     std::unique_ptr<MetricsFile> metrics;
     together(transport_, [&] {
       if (transport_.rank() == 0)
@@ -165,6 +174,7 @@ class RankTrainer {
       const std::int64_t every = run_.checkpoint.every_epochs;
       if (position_.epoch == run_.train.epochs || (every > 0 && position_.epoch % every == 0))
         save(epoch_checkpoint_name(position_.epoch));
+      epoch_started_ = now_seconds();  // checkpoints are no epoch's
     }
     if (position_.epoch == 0) save(epoch_checkpoint_name(0));
     together(transport_, [&] {
@@ -173,13 +183,23 @@ class RankTrainer {
     });
   }
 
-  void write_trace() {
+  /// Before the first step: hours later is late to find that there is no place for the trace.
+  void prepare_trace() {
     if (!trace_) return;
     together(transport_, [&] {
       std::error_code error;
       std::filesystem::create_directories(command_.trace, error);
       if (error)
         throw FileError(fmt::format("--trace {}: cannot be made: {}", command_.trace, error.message()));
+      if (::access(command_.trace.c_str(), W_OK | X_OK) != 0)
+        throw FileError(fmt::format("--trace {}: cannot be written to: {}", command_.trace,
+                                    std::error_code(errno, std::generic_category()).message()));
+    });
+  }
+
+  void write_trace() {
+    if (!trace_) return;
+    together(transport_, [&] {
       trace_->write(fmt::format("{}/rank{:04}.json", command_.trace, transport_.rank()), transport_.rank(),
                     transport_.size());
     });
@@ -208,7 +228,7 @@ class RankTrainer {
       TrainingState state = training_state(host);
       redistributed = read_checkpoint(*folder, meta, transport_.rank(), transport_.size(), codecs_, state);
       host.upload();
-      exchange_.set_state(state.residuals);
+      exchange_->set_state(state.residuals);
       position_ = meta.position;
       carried_ = meta.so_far;
       // Each rank goes on with its own sum, so that the epoch's is the same as if it had never stopped.
@@ -234,7 +254,7 @@ class RankTrainer {
   }
 
   TrainingState training_state(const HostState& host) {
-    return {&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), exchange_.state()};
+    return {&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), exchange_->state()};
   }
 
   /// Of the next step: by epochs done, however many steps those had.
@@ -253,12 +273,14 @@ class RankTrainer {
       network_.forward_train({batch.images, batch.labels}, position_.step);
     });
     const double t2 = now_seconds();
-    exchange_.begin(static_cast<std::uint32_t>(position_.step));
+    exchange_->begin(static_cast<std::uint32_t>(position_.step));
     part("backward", times_.backward, [&] { backward(); });
     const double t3 = now_seconds();
-    part("exposed communication", times_.exposed, [&] { exchange_.finish(); });
+    part("exposed communication", times_.exposed, [&] {
+      exchange_->finish();
+      stop_if_not_finite(on_gpu());  // one step late there: its flags are on their way
+    });
     const double t4 = now_seconds();
-    stop_if_not_finite(on_gpu());  // one step late there: its flags are on their way
     part("update", times_.update, [&] { optimizer_.step(network_.parameters(), network_.gradients(), lr); });
     const double t5 = now_seconds();
 
@@ -291,9 +313,9 @@ class RankTrainer {
     // A GPU replays a pass that nobody listens to in one launch.
     const bool alone = transport_.size() == 1 && on_gpu();
     if (run_.exchange.overlap && !alone)
-      return network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
+      return network_.backward([this](std::size_t tensor) { exchange_->submit(tensor); });
     network_.backward({});
-    for (const std::size_t tensor : network_.announce_order()) exchange_.submit(tensor);
+    for (const std::size_t tensor : network_.announce_order()) exchange_->submit(tensor);
   }
 
   /// Adds up what the steps since the last call have measured. Waits for a GPU.
@@ -310,21 +332,21 @@ class RankTrainer {
     seconds_.backward += times_.backward.take();
     seconds_.update += times_.update.take();
     const double exposed = times_.exposed.take();
-    const ExchangeStats stats = exchange_.take_stats();
+    const ExchangeStats stats = exchange_->take_stats();
     seconds_.exposed_comm += exposed;
     seconds_.exposed_codec += std::min(stats.exposed_codec, exposed);
     seconds_.encode += stats.encode;
     seconds_.transfer += stats.transfer;
     seconds_.decode += stats.decode;
     bytes_sent_ += stats.bytes_sent;
-    if (!errors_.empty()) exchange_.take_errors(errors_);
+    if (!errors_.empty()) exchange_->take_errors(errors_);
   }
 
   bool on_gpu() const { return network_.stream().device().is_cuda(); }
 
   /// `before`: looks at the step before the last, for which nothing waits.
   void stop_if_not_finite(bool before) {
-    const NonFinite bad = exchange_.check_finite(before);
+    const NonFinite bad = exchange_->check_finite(before);
     if (bad.tensor < 0) return;
     const std::string& name = network_.tensors()[static_cast<std::size_t>(bad.tensor)].name;
     const std::string where = bad.rank >= 0 ? fmt::format("the gradient of '{}' on rank {}", name, bad.rank)
@@ -381,7 +403,6 @@ class RankTrainer {
     seconds_ = {};
     bytes_sent_ = bytes_fp32_ = 0;
     carried_ = {};
-    epoch_started_ = now_seconds();
     return record;
   }
 
@@ -445,7 +466,7 @@ class RankTrainer {
   Optimizer optimizer_;
   StepTimes times_;
   Loader train_loader_, test_loader_;
-  Exchange exchange_;
+  std::optional<Exchange> exchange_;
   CheckpointFolder checkpoints_;
 
   Position position_;
@@ -467,6 +488,8 @@ void train_rank(const RunConfig& run, const TrainCommand& command, const TrainDa
                 const NetworkSpec& spec, Transport& transport) {
   std::unique_ptr<RankTrainer> trainer;
   together(transport, [&] { trainer = std::make_unique<RankTrainer>(run, command, data, spec, transport); });
+  together(transport, [&] { trainer->make_exchange(); });
+  trainer->prepare_trace();
   trainer->run();
   trainer->write_trace();
 }

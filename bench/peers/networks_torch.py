@@ -2,7 +2,7 @@
 """Training steps of lpsgd beside PyTorch's, for every network of configs/networks, in one run.
 
     bench/peers/networks_torch.py [NAME...] [--compute bf16] [--python PROGRAM]... [--build build/release] [--rounds 3]
-                                  [--steps 3] [--threads 1] [--cpu-time]
+                                  [--steps 3] [--threads 1] [--cpu-time] [--device cuda]
 
 For each network: lpsgd, PyTorch in both memory formats, and the floor (the network's convolutions and products alone, as
 bare oneDNN primitives by the faster of its direct and Winograd's algorithms; an LSTM's are not counted) take turns, round after round, each in a process of its own, so that a
@@ -14,6 +14,10 @@ processor time, for machines that are never quiet.
 Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS): weights,
 gradients, momentum, activations, workspaces, the batch, and library code that is loaded late. PyTorch's is that of the
 format that takes less; the last column is ours over it (below 1: we take less).
+
+With --device cuda both sides train on the first GPU, at the study's batch for one GPU; PyTorch with cudnn.benchmark. A
+step's time is then the mean over all steps, at whose end the device is waited for; there is no floor, and memory is not
+compared.
 """
 import argparse
 import json
@@ -31,6 +35,8 @@ NETWORKS = {"alexnet": (32, [3, 227, 227]), "vgg19": (8, [3, 224, 224]), "resnet
             "logistic": (128, [3, 32, 32]), "lstm_an4": (4, [256, 363]), "lstm_wikitext2": (16, [30])}
 WARM_UP = 4  # steps that do not count; step_bench's, too
 FORMATS = ["nchw", "nhwc"]
+GPU_BATCH = {"alexnet": 256, "vgg19": 32, "resnet50": 32, "resnet152": 16, "bn_inception": 64, "resnet20": 128,
+             "resnet110": 128}  # EDBT 2018, table 3; elsewhere NETWORKS'
 CLASSES = {"lstm_an4": 132, "lstm_wikitext2": 33278}
 
 
@@ -40,21 +46,24 @@ def memory_bytes(which):
         return next(1024 * int(line.split()[1]) for line in file if line.startswith(which + ":"))
 
 
-def peer(name, memory_format, batch, steps, threads, compute):
+def peer(name, memory_format, batch, steps, threads, compute, device):
     """Runs in a process of its own; prints what step_bench prints."""
     sys.path.insert(0, str(ROOT / "tests/nn"))
     import torch
     import torch_networks
     from torch_blas import blas, refuse_reference_blas
 
-    refuse_reference_blas()
+    if device == "cpu":
+        refuse_reference_blas()
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = compute == "tf32"
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     before = memory_bytes("VmRSS")
     shape = NETWORKS[name][1]
     classes = CLASSES.get(name, 10 if shape[-1] == 32 else 1000)
     layout = torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
-    model = torch_networks.make(name).to(memory_format=layout)
+    model = torch_networks.make(name).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     if len(shape) == 1:
         x = torch.randint(0, classes, (batch, *shape))
@@ -63,17 +72,25 @@ def peer(name, memory_format, batch, steps, threads, compute):
     if len(shape) == 3:
         x = x.contiguous(memory_format=layout)
     y = torch.randint(0, classes, (batch,) if len(shape) == 3 else (batch * shape[0],))
+    x, y = x.to(device), y.to(device)
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     wall, cpu = [], []
     for step in range(-WARM_UP, steps):
+        if step == 0:
+            wait()
+            begin = time.perf_counter()
         start, cpu_start = time.perf_counter(), time.process_time()
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=compute == "bf16"):
+        with torch.autocast(device, torch.bfloat16, enabled=compute == "bf16"):
             loss = torch.nn.functional.cross_entropy(model(x).flatten(0, -2), y)
         loss.backward()
         optimizer.step()
         if step >= 0:
             wall.append(time.perf_counter() - start)
             cpu.append(time.process_time() - cpu_start)
+    wait()
+    if device == "cuda":
+        wall = [(time.perf_counter() - begin) / steps]
     print(json.dumps({"seconds_min": min(wall), "cpu_seconds_min": min(cpu), "peak_bytes": memory_bytes("VmHWM") - before,
                       "version": torch.__version__, "blas": blas()}))
 
@@ -86,7 +103,9 @@ def main():
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, help="samples a step; by default a size that fits everywhere")
-    parser.add_argument("--compute", choices=["fp32", "bf16"], default="fp32", help="bf16: PyTorch under its autocast")
+    parser.add_argument("--compute", choices=["fp32", "tf32", "bf16"], default="fp32",
+                        help="bf16: PyTorch under its autocast; tf32: on a GPU")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--python", action="append", metavar="PROGRAM",
                         help="an interpreter that has PyTorch, to be given once for each PyTorch to compare with; this one by "
                         "default. A newer one than Debian's: python3 -m venv DIR; DIR/bin/pip install torch numpy "
@@ -95,27 +114,31 @@ def main():
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.peer:
-        return peer(a.names[0], a.peer, a.batch, a.steps, a.threads, a.compute)
+        return peer(a.names[0], a.peer, a.batch, a.steps, a.threads, a.compute, a.device)
+    if a.compute == "tf32" and a.device == "cpu":
+        parser.error("--compute tf32 is for --device cuda")
+    on_gpu = a.device == "cuda"
     clock = "cpu_seconds" if a.cpu_time else "seconds"
     rows = []
     print(f"{'network':16} {'batch':>5} {'PyTorch':>12} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} {'floor':>6} {'direct':>6}   memory: lpsgd,"
           "  PyTorch, ratio", file=sys.stderr)
     for name in a.names or NETWORKS:
-        batch = a.batch or NETWORKS[name][0]
+        batch = a.batch or on_gpu and GPU_BATCH.get(name) or NETWORKS[name][0]
         network = str(ROOT / f"configs/networks/{name}.yaml")
         bench = f"{a.build}/bench/"
-        low = ["--bf16"] if a.compute == "bf16" else []
+        low = [f"--{a.compute}"] if a.compute != "fp32" else []
         commands = {
             "lpsgd": [bench + "step_bench", network, "--batch", str(batch), "--steps", str(a.steps), "--threads",
-                      str(a.threads)] + low,
-            "floor": [bench + "floor_bench", network, "--batch", str(batch), "--repeat", str(a.steps)] + low}
+                      str(a.threads)] + low + (["--device", "cuda"] if on_gpu else [])}
+        if not on_gpu:
+            commands["floor"] = [bench + "floor_bench", network, "--batch", str(batch), "--repeat", str(a.steps)] + low
         peers = {}  # by interpreter: the names of its commands
         for python in a.python or [sys.executable]:
             for f in FORMATS if len(NETWORKS[name][1]) == 3 else FORMATS[:1]:
                 system = f"{python} {f}"
                 peers.setdefault(python, []).append(system)
                 commands[system] = [python, __file__, name, "--peer", f, "--batch", str(batch), "--steps", str(a.steps),
-                                    "--threads", str(a.threads), "--compute", a.compute]
+                                    "--threads", str(a.threads), "--compute", a.compute, "--device", a.device]
         best, peak, version, direct = {}, {}, {}, float("inf")
         for _ in range(a.rounds):
             for system, command in commands.items():
@@ -131,11 +154,17 @@ def main():
         for systems in peers.values():
             rival, least = min(systems, key=best.get), min(peak[s] for s in systems)
             row = {"name": "train_step", "network": name, "batch": batch, "threads": a.threads, "compute": a.compute,
+                   "device": a.device,
                    "clock": clock, "seconds": best["lpsgd"], "peer": "pytorch " + rival.split()[-1],
                    "peer_version": version[rival], "peer_seconds": best[rival], "ratio": best[rival] / best["lpsgd"],
-                   "floor": best["floor"] / best["lpsgd"], "direct_floor": direct / best["lpsgd"], "peak_bytes": peak["lpsgd"], "peer_peak_bytes": least,
-                   "memory_ratio": peak["lpsgd"] / least, "all_seconds": {s: best[s] for s in ["lpsgd", "floor"] + systems}}
+                   "all_seconds": {s: best[s] for s in ["lpsgd", *systems]}}
             rows.append(row)
+            if on_gpu:
+                print(f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.2f}ms {1e3 * row['peer_seconds']:7.2f}ms "
+                      f"{row['ratio']:5.2f}x", file=sys.stderr, flush=True)
+                continue
+            row |= {"floor": best["floor"] / best["lpsgd"], "direct_floor": direct / best["lpsgd"], "peak_bytes": peak["lpsgd"],
+                    "peer_peak_bytes": least, "memory_ratio": peak["lpsgd"] / least}
             print(f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms {1e3 * row['peer_seconds']:7.0f}ms "
                   f"{row['ratio']:5.2f}x {row['floor']:6.2f} {row['direct_floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB {least / 2**20:5.0f} MiB "
                   f"{row['memory_ratio']:6.2f}", file=sys.stderr, flush=True)

@@ -35,12 +35,9 @@ std::string identity(Device device) {
 class NcclTransport final : public TransportOver {
  public:
   NcclTransport(Transport& inner, Device device)
-      : TransportOver(inner),
-        device_(device),
-        stream_(device, StreamPriority::high),
-        exceptions_(std::uncaught_exceptions()) {
+      : TransportOver(inner), device_(device), exceptions_(std::uncaught_exceptions()) {
+    prepare();
     const ScopedDevice current(device);
-    require_own_gpus();
     ncclUniqueId id{};
     std::string failure;
     if (rank() == 0) {
@@ -147,8 +144,21 @@ class NcclTransport final : public TransportOver {
     std::size_t size;
   };
 
-  void require_own_gpus() {
-    const std::vector<std::string> all = inner_.all_gather_text(identity(device_));
+  /// Makes the stream, and sees to it that every rank has one and a GPU of its own. Ranks fail together.
+  void prepare() {
+    std::string mine;  // what tells the GPU, behind a letter; or an error, behind another
+    try {
+      stream_ = Stream(device_, StreamPriority::high);
+      mine = fmt::format("g{}", identity(device_));
+    } catch (const std::exception& e) {
+      mine = fmt::format("e{}", e.what());
+    }
+    const std::vector<std::string> all = inner_.all_gather_text(mine);
+    std::string failures;
+    for (std::size_t r = 0; r < all.size(); ++r)
+      if (all[r].front() == 'e')
+        failures += fmt::format("{}rank {}: {}", failures.empty() ? "" : "\n", r, all[r].substr(1));
+    if (!failures.empty()) throw DeviceError("transport nccl: " + failures);
     for (std::size_t a = 0; a < all.size(); ++a)
       for (std::size_t b = 0; b < a; ++b)
         if (all[a] == all[b])
@@ -156,7 +166,7 @@ class NcclTransport final : public TransportOver {
               "transport nccl: ranks {} and {} share one GPU ({}); NCCL needs one for each rank. Start as "
               "many "
               "ranks as there are GPUs, use transport mpi, or set NCCL_HOSTID differently on each rank",
-              b, a, all[a]));
+              b, a, all[a].substr(1)));
   }
 
   std::string text_of(ncclResult_t result) const {
@@ -215,7 +225,7 @@ class NcclTransport final : public TransportOver {
   }
 
   const Device device_;
-  const Stream stream_;
+  Stream stream_{Device::cpu()};  // the device's, once prepare() has run
   const int exceptions_;
   bool grouping_ = false;
   std::vector<Message> group_;

@@ -23,7 +23,8 @@ class PoolOp final : public Op {
     if (desc.kind == PoolDesc::Kind::max && b.training) {
       if (window > std::int64_t{1} << 16)
         throw DeviceError(fmt::format(
-            "max pooling over windows of {} pixels cannot be trained on the CPU; it takes at most 65536", window));
+            "max pooling over windows of {} pixels cannot be trained on the CPU; it takes at most 65536",
+            window));
       places_ = Buffer<std::uint16_t>(static_cast<std::size_t>(b.elements()));
     }
     workers_.resize(static_cast<std::size_t>(context.threads));
@@ -136,7 +137,8 @@ class PoolOp final : public Op {
       for (std::int64_t col = w.w0; col < w.w1; ++col)
         pixels.values[count++] = image + (h * in_[1] + col) * channels_;
     }
-    k_.largest(pixels.values.data(), static_cast<std::int64_t>(count), channels_, as<T>(b_.output) + at, places_.empty() ? nullptr : places_.data() + at);
+    k_.largest(pixels.values.data(), static_cast<std::int64_t>(count), channels_, as<T>(b_.output) + at,
+               places_.empty() ? nullptr : places_.data() + at);
   }
 
   Context& context_;

@@ -36,8 +36,7 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
     return d.passing ? to_preferred(context, plain_weights, preferred)
                      : to_kept(context, plain_weights, preferred);
   };
-  const bool shared =
-      !d.passing && d.forward && d.data && data.weights_desc() == forward.weights_desc();
+  const bool shared = !d.passing && d.forward && d.data && data.weights_desc() == forward.weights_desc();
   if (d.forward) {
     forward_weights_ = copy(forward.weights_desc());
     forward_ = {dnnl::inner_product_forward(forward),

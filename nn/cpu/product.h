@@ -20,8 +20,8 @@ struct ProductDesc {
 };
 
 /// W is (out, in) as in the arena, or a copy in the layout that oneDNN prefers where there are rows enough to
-/// make up for the reorder; prepare_*() bring that copy up to date with the weights. A copy that is `passing` takes no
-/// memory of its own, and each use needs its prepare_*() right before it.
+/// make up for the reorder; prepare_*() bring that copy up to date with the weights. A copy that is `passing`
+/// takes no memory of its own, and each use needs its prepare_*() right before it.
 class Product {
  public:
   Product(Context& context, const ProductDesc& desc, const float* weights, const float* bias);

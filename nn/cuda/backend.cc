@@ -22,6 +22,7 @@ class CudaBackend final : public Backend {
       : context_(device, compute, deterministic), inputs_(context_) {}
 
   const char* name() const override { return "cuda"; }
+  std::vector<std::string> choices() const override { return context_.choices; }
   StreamView stream() const override { return context_.stream; }
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
   void parameters(std::span<const float> arena) override { context_.parameters(arena); }

@@ -67,6 +67,7 @@ struct Context {
   /// A parameter as products read it.
   const void* operand(const float* parameter) const;
 
+  std::vector<std::string> choices;  // in words, what the two below hold, in the order made
   std::map<std::vector<std::int64_t>, ConvChoice> conv_choices;
   std::map<std::vector<std::int64_t>, cublasLtMatmulAlgo_t> product_choices;
 

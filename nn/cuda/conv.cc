@@ -69,6 +69,8 @@ ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& t
                                   text_of(problem), context.workspace_bytes, trouble.empty() ? "" : ": ",
                                   trouble));
   context.conv_choices[problem.key()] = best;
+  context.choices.push_back(fmt::format("convolution ({}): {}{}", text_of(problem), best.plan->text(),
+                                        best.fused ? ", fused" : ""));
   return best;
 }
 

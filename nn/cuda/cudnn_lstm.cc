@@ -47,7 +47,7 @@ class CudnnLstmOp final : public Op {
         CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT,
         context_.compute == Compute::tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH, features_, cell_,
         projected_ ? width_ : cell_, 1, dropout_.get(), CUDNN_RNN_PADDED_IO_ENABLED);
-    if (status == CUDNN_STATUS_NOT_SUPPORTED) return false;
+    if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return false;
     check(status);
     describe(x_, features_);
     describe(y_, width_);
@@ -56,7 +56,7 @@ class CudnnLstmOp final : public Op {
     std::size_t work = 0, reserve = 0, weights = 0;
     const cudnnStatus_t sizes =
         cudnnGetRNNTempSpaceSizes(context_.cudnn, rnn_.get(), mode(), x_.get(), &work, &reserve);
-    if (sizes == CUDNN_STATUS_NOT_SUPPORTED) return false;
+    if (CUDNN_STATUS_CATEGORY(sizes) == CUDNN_STATUS_NOT_SUPPORTED) return false;
     check(sizes);
     check(cudnnGetRNNWeightSpaceSize(context_.cudnn, rnn_.get(), &weights));
 
@@ -83,7 +83,8 @@ class CudnnLstmOp final : public Op {
     const cudaStream_t s = context_.handle();
     for (const Piece& p : values_)
       check(cudaMemcpyAsync(p.space, p.arena, p.bytes, cudaMemcpyDeviceToDevice, s));
-    check(launch_by_time(DataType::f32, b_.inputs[0].value, inputs_, shape(), features_, context_.lengths, s));
+    check(
+        launch_by_time(DataType::f32, b_.inputs[0].value, inputs_, shape(), features_, context_.lengths, s));
     check(cudnnRNNForward(context_.cudnn, rnn_.get(), mode(), nullptr, x_.get(), inputs_, y_.get(), outputs_,
                           h_.get(), nullptr, nullptr, c_.get(), nullptr, nullptr, weight_bytes_, weights_,
                           work_bytes_, work_, reserve_bytes_, reserve_));
@@ -172,9 +173,7 @@ class CudnnLstmOp final : public Op {
     check(cudnnSetTensorNdDescriptor(tensor.get(), CUDNN_DATA_FLOAT, 3, size.data(), stride.data()));
   }
 
-  cudnnForwardMode_t mode() const {
-    return b_.training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE;
-  }
+  cudnnForwardMode_t mode() const { return b_.training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE; }
   std::int64_t rows() const { return frames_ * b_.batch; }
   SequenceShape shape() const { return {b_.batch, frames_}; }
 
@@ -196,7 +195,8 @@ class CudnnLstmOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_cudnn_lstm(Context& context, const Binding& binding, const LstmDesc& desc) {
-  // In bfloat16 the weights' gradients would be of that type, too; nor does cuDNN promise equal sums from run to run.
+  // In bfloat16 the weights' gradients would be of that type, too; nor does cuDNN promise equal sums from run
+  // to run.
   if (context.type != DataType::f32 || context.deterministic) return nullptr;
   auto op = std::make_unique<CudnnLstmOp>(context, binding, desc);
   return op->plan() ? std::move(op) : nullptr;

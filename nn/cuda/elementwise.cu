@@ -55,6 +55,16 @@ __global__ void convert_kernel(const From* from, To* to, std::int64_t n) {
   });
 }
 
+template <class From, class To>
+__global__ void convert_singly_kernel(const From* from, To* to, std::int64_t n) {
+  for (std::int64_t i = thread_number(); i < n; i += thread_count())
+    to[i] = from_float<To>(as_float(from[i]));
+}
+
+bool is_aligned(const void* p, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(p) % static_cast<std::uintptr_t>(bytes) == 0;
+}
+
 template <class T, int V>
 __global__ void copy_rows_kernel(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride,
                                  std::int64_t rows, std::int64_t width) {
@@ -142,12 +152,19 @@ cudaError_t launch_smooth_gradient(DataType type, Smooth kind, const Terms& grad
 
 cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataType to_type, std::int64_t n,
                            cudaStream_t stream) {
-  return with_type(from_type, [&]<class From>(From) {
-    with_type(to_type, [&]<class To>(To) {
-      convert_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(static_cast<const From*>(from),
-                                                                      static_cast<To*>(to), n);
+  const bool fours = is_aligned(from, 4 * size_of(from_type)) && is_aligned(to, 4 * size_of(to_type));
+  cudaError_t status = cudaSuccess;
+  const cudaError_t outer = with_type(from_type, [&]<class From>(From) {
+    status = with_type(to_type, [&]<class To>(To) {
+      const auto* in = static_cast<const From*>(from);
+      auto* const out = static_cast<To*>(to);
+      if (fours)
+        convert_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(in, out, n);
+      else
+        convert_singly_kernel<<<blocks_for(n), block_threads, 0, stream>>>(in, out, n);
     });
   });
+  return status != cudaSuccess ? status : outer;
 }
 
 cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_stride, void* to,
@@ -155,8 +172,7 @@ cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_
                              cudaStream_t stream) {
   const std::int64_t bytes = 4 * size_of(type);
   const bool fours = width % 4 == 0 && from_stride % 4 == 0 && to_stride % 4 == 0 &&
-                     reinterpret_cast<std::uintptr_t>(from) % static_cast<std::uintptr_t>(bytes) == 0 &&
-                     reinterpret_cast<std::uintptr_t>(to) % static_cast<std::uintptr_t>(bytes) == 0;
+                     is_aligned(from, bytes) && is_aligned(to, bytes);
   return with_type(type, [&]<class T>(T) {
     with_pack(fours, [&]<int V>() {
       copy_rows_kernel<T, V><<<blocks_for(rows * width / V), block_threads, 0, stream>>>(

@@ -24,22 +24,32 @@ void Staging::sent(StreamView stream) {
   halves_[turn_].sent.record(stream);
 }
 
+InputFeed::InputFeed(Context& context)
+    : context_(context),
+      transfer_(context.device),
+      landings_{Landing{nullptr, Event(context.device)}, Landing{nullptr, Event(context.device)}} {}
+
 void InputFeed::upload(void* to, DataType type, std::span<const float> from) {
   if (!staging_ || staging_->bytes() < from.size_bytes()) {
+    transfer_.synchronize();
     context_.stream.synchronize();
     staging_.emplace(context_.device, from.size_bytes());
-  }
-  if (type != DataType::f32 && unconverted_bytes_ < from.size_bytes()) {
-    unconverted_ = context_.allocate(static_cast<std::int64_t>(from.size_bytes()));
-    unconverted_bytes_ = from.size_bytes();
+    for (Landing& l : landings_) l.memory = context_.allocate(static_cast<std::int64_t>(from.size_bytes()));
+    context_.stream.synchronize();
   }
   std::byte* half = staging_->next();
   std::memcpy(half, from.data(), from.size_bytes());
-  copy_bytes(type == DataType::f32 ? to : unconverted_, half, from.size_bytes(), context_.stream);
-  staging_->sent(context_.stream);
-  if (type != DataType::f32)
-    check(launch_convert(unconverted_, DataType::f32, to, type, static_cast<std::int64_t>(from.size()),
+  Landing& landing = landings_[staging_->turn()];
+  transfer_.wait(landing.taken);
+  copy_bytes(landing.memory, half, from.size_bytes(), transfer_);
+  staging_->sent(transfer_);
+  context_.stream.wait(staging_->last_sent());
+  if (type == DataType::f32)
+    copy_bytes(to, landing.memory, from.size_bytes(), context_.stream);
+  else
+    check(launch_convert(landing.memory, DataType::f32, to, type, static_cast<std::int64_t>(from.size()),
                          context_.handle()));
+  landing.taken.record(context_.stream);
 }
 
 namespace {

@@ -19,6 +19,9 @@ class Staging {
   std::byte* next();
   /// The copies from the half that next() gave have been queued.
   void sent(StreamView stream);
+  /// Which half next() gave, and the event behind its copies.
+  std::size_t turn() const { return turn_; }
+  const Event& last_sent() const { return halves_[turn_].sent; }
   std::size_t bytes() const { return halves_[0].memory.size(); }
 
  private:
@@ -30,17 +33,24 @@ class Staging {
   std::size_t turn_ = 0;
 };
 
-/// The inputs: float32 on the host, of the network's type on the device.
+/// The inputs: float32 on the host, of the network's type on the device. They cross over on a stream of their
+/// own while the device computes the pass before; what then waits on the compute stream is a copy within the
+/// device.
 class InputFeed {
  public:
-  explicit InputFeed(Context& context) : context_(context) {}
+  explicit InputFeed(Context& context);
   void upload(void* to, DataType type, std::span<const float> from);
 
  private:
+  /// Where one half lands.
+  struct Landing {
+    void* memory = nullptr;
+    Event taken;
+  };
   Context& context_;
+  Stream transfer_;
   std::optional<Staging> staging_;
-  void* unconverted_ = nullptr;
-  std::size_t unconverted_bytes_ = 0;
+  std::array<Landing, 2> landings_;
 };
 
 /// Step, labels and lengths: PassState and the arrays beside it, in one copy.

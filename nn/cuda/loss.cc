@@ -35,6 +35,7 @@ class SoftmaxCrossEntropy final : public LossOp {
   }
 
   Sums take() override {
+    const ScopedDevice current(context_.device);
     copy_bytes(taken_.data(), sums_, sizeof(LossSums), context_.stream);
     copy_bytes(bad_token_.data(), context_.bad_token, sizeof(float), context_.stream);
     zero_bytes(sums_, sizeof(LossSums), context_.stream);

@@ -33,11 +33,13 @@ class LstmOp final : public Op {
     ProductDesc d{.m = rows(), .n = gates(), .k = features_, .b_turned = true, .bias = biases_};
     from_input_.emplace(context, d, inputs_, input_weights_, gates_);
     d = {.m = batch_, .n = gates(), .k = width_, .b_turned = true, .accumulate = true};
-    d.alignment = aligned(batch_ * width_, batch_ * gates());
+    d.alignment = aligned(batch_ * width_, type);
+    d.out_alignment = aligned(batch_ * gates(), DataType::f32);
     from_state_.emplace(context, d, hidden_, state_weights_, gates_);
     if (projected_) {
       d = {.m = batch_, .n = width_, .k = cell_, .b_turned = true, .out = type};
-      d.alignment = aligned(batch_ * cell_, batch_ * width_);
+      d.alignment = aligned(batch_ * cell_, type);
+      d.out_alignment = aligned(batch_ * width_, type);
       project_.emplace(context, d, outputs_, projection_weights_, hidden_);
     }
     if (b.training) plan_backward();
@@ -102,10 +104,11 @@ class LstmOp final : public Op {
     ProductDesc d;
     if (frames_ > 1) {
       d = {.m = batch_, .n = width_, .k = gates(), .accumulate = true};
-      d.alignment = aligned(batch_ * gates(), batch_ * width_);
+      d.alignment = aligned(batch_ * gates(), type);
+      d.out_alignment = aligned(batch_ * width_, DataType::f32);
       to_state_.emplace(context_, d, gate_gradients_, state_weights_, hidden_gradients_);
       d = {.m = gates(), .n = width_, .k = rows() - batch_, .a_turned = true};
-      d.alignment = aligned(batch_ * gates(), 16);
+      d.alignment = aligned(batch_ * gates(), type);
       state_weight_gradient_.emplace(context_, d, at(gate_gradients_, 1, gates()), hidden_,
                                      b_.parameters[1].gradient);
     }
@@ -113,7 +116,7 @@ class LstmOp final : public Op {
       low_hidden_gradients_ = type == DataType::f32 ? hidden_gradients_ : low(rows() * width_);
       output_gradient_ = context_.array<float>(batch_ * cell_);
       d = {.m = batch_, .n = cell_, .k = width_};
-      d.alignment = aligned(batch_ * width_, 16);
+      d.alignment = aligned(batch_ * width_, type);
       unproject_.emplace(context_, d, low_hidden_gradients_, projection_weights_, output_gradient_);
       d = {.m = width_, .n = cell_, .k = rows(), .a_turned = true};
       projection_gradient_.emplace(context_, d, low_hidden_gradients_, outputs_, projection().gradient);
@@ -143,10 +146,10 @@ class LstmOp final : public Op {
   void* at(void* array, std::int64_t t, std::int64_t width) const {
     return static_cast<std::byte*>(array) + t * batch_ * width * size_of(context_.type);
   }
-  /// The alignment of addresses that lie whole numbers of both steps (in values) behind aligned ones.
-  std::int64_t aligned(std::int64_t a, std::int64_t b) const {
+  /// The alignment of addresses that lie whole numbers of steps (in values) behind aligned ones.
+  static std::int64_t aligned(std::int64_t step, DataType type) {
     std::int64_t out = 16;
-    while (a * size_of(context_.type) % out != 0 || b * size_of(context_.type) % out != 0) out /= 2;
+    while (step * size_of(type) % out != 0) out /= 2;
     return out;
   }
 

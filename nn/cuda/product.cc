@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <string>
+#include <utility>
 
 #include "core/error.h"
 
@@ -29,6 +31,21 @@ cublasLtMatrixLayout_t layout(DataType type, std::int64_t rows, std::int64_t col
   cublasLtMatrixLayout_t out = nullptr;
   check(cublasLtMatrixLayoutCreate(&out, cuda_type(type), static_cast<std::uint64_t>(columns),
                                    static_cast<std::uint64_t>(rows), columns));
+  return out;
+}
+
+std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string out;
+  for (const auto& [name, what] :
+       {std::pair{CUBLASLT_ALGO_CONFIG_ID, "algorithm"}, std::pair{CUBLASLT_ALGO_CONFIG_TILE_ID, "tile"},
+        std::pair{CUBLASLT_ALGO_CONFIG_STAGES_ID, "stages"},
+        std::pair{CUBLASLT_ALGO_CONFIG_SPLITK_NUM, "split"}}) {
+    std::int32_t value = 0;
+    std::size_t written = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, name, &value, sizeof value, &written) ==
+        CUBLAS_STATUS_SUCCESS)
+      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", what, value);
+  }
   return out;
 }
 
@@ -81,7 +98,8 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
                                       d.bias != nullptr,
                                       d.relu,
                                       d.accumulate,
-                                      d.alignment};
+                                      d.alignment,
+                                      d.out_alignment};
   if (const auto known = context_.product_choices.find(key); known != context_.product_choices.end()) {
     algorithm_ = known->second;
     return;
@@ -89,11 +107,12 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   const Preference preference;
   set(preference.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
       static_cast<std::uint64_t>(context_.workspace_bytes));
-  const auto alignment = static_cast<std::uint32_t>(d.alignment);
   for (const auto name :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    set(preference.handle, name, alignment);
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES})
+    set(preference.handle, name, static_cast<std::uint32_t>(d.alignment));
+  for (const auto name :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    set(preference.handle, name, static_cast<std::uint32_t>(d.out_alignment));
   // Parts of a sum are joined in float32, in a fixed order.
   set(preference.handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -118,6 +137,7 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
                                       ? std::string()
                                       : fmt::format(": {}", cublasLtGetStatusName(status))));
   context_.product_choices[key] = algorithm_;
+  context_.choices.push_back(fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, text_of(algorithm_)));
 }
 
 void Product::run_with(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c) const {

@@ -17,8 +17,9 @@ struct ProductDesc {
   DataType out = DataType::f32;  // of c and of the bias; a and b are of the context's type
   const void* bias = nullptr;    // n values, added to each row of c
   bool relu = false;
-  bool accumulate = false;      // c += a b
-  std::int64_t alignment = 16;  // bytes: that of every address run() will get
+  bool accumulate = false;          // c += a b
+  std::int64_t alignment = 16;      // bytes: that of every a and b that run() will get
+  std::int64_t out_alignment = 16;  // of every c
 };
 
 class Product {

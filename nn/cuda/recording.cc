@@ -1,7 +1,11 @@
 #include "nn/cuda/recording.h"
 
+#include <exception>
+#include <string>
+
 #include "core/cuda/check.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace lpsgd::cuda {
 
@@ -21,18 +25,28 @@ void Recording::run(StreamView stream, const std::function<void()>& work) {
 void Recording::record(StreamView stream, const std::function<void()>& work) {
   // Other threads' calls, such as the exchange's, stay as they are.
   check(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal));
-  bool whole = true;
+  std::string why;
+  std::exception_ptr failure;
   try {
     work();
-  } catch (const DeviceError&) {
-    whole = false;
+  } catch (const DeviceError& e) {
+    why = e.what();
+  } catch (...) {
+    failure = std::current_exception();
   }
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream.handle(), &graph);
-  if (whole && ended == cudaSuccess && graph && cudaGraphInstantiate(&graph_, graph, 0) != cudaSuccess)
-    graph_ = nullptr;
+  cudaError_t made = ended;
+  if (why.empty() && !failure && ended == cudaSuccess && graph) {
+    made = cudaGraphInstantiate(&graph_, graph, 0);
+    if (made != cudaSuccess) graph_ = nullptr;
+  }
   if (graph) cudaGraphDestroy(graph);
   cudaGetLastError();  // a failed recording is no failure
+  if (failure) std::rethrow_exception(failure);
+  if (!graph_)
+    log::info("a pass cannot be recorded as a CUDA graph and is launched kernel by kernel: {}",
+              why.empty() ? cudaGetErrorString(made) : why);
 }
 
 }  // namespace lpsgd::cuda

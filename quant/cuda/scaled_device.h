@@ -59,8 +59,13 @@ class Encoder {
     for (int k = 0; k < kEach; ++k) {
       const auto half = static_cast<std::int32_t>(k % 2 ? draws.x[k / 2] >> 16 : draws.x[k / 2] & 0xffffu);
       codes[k] = numbers_ && k < left ? rule_.code(v[k], half) : 0;
-      v[k] = numbers_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
-      if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+    }
+    if (job.residual != nullptr || job.error != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        v[k] = numbers_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
+        if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+      }
     }
     store_codes<Rule::bits>(words_, word_count_, in_bucket, place_.width, codes, tile_);
     if (job.residual != nullptr && left > 0) store_values(job.residual + place_.begin + in_bucket, left, v);
