@@ -133,8 +133,8 @@ Call adding(Context& context, const Reordered& from_preferred, const dnnl::memor
 dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data);
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
-/// One product over the rows of the input, whose last dimension it replaces. `in_place`: with the weights as
-/// they lie in the arena, however many rows there are.
+/// One product over the rows of the input, whose last dimension it replaces. `in_place`: with the
+/// weights in the arena's layout in bfloat16, too.
 std::unique_ptr<Op> make_dense(Context& context, const Binding& binding, bool in_place = false);
 std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc);
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);

@@ -7,9 +7,6 @@ using dnnl::memory;
 namespace {
 
 constexpr auto plain_tag = memory::format_tag::ab;
-/// Below, the arena's own layout is faster: a reorder would cost more than it saves (measured with
-/// oneDNN 2.6, 9216 x 4096: the two meet at 56 rows).
-constexpr std::int64_t rows_worth_a_reorder = 64;
 
 }  // namespace
 
@@ -19,7 +16,10 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
   const memory::desc src({d.rows, d.in}, type, plain_tag), dst({d.rows, d.out}, dnnl_type(d.sums), plain_tag),
       diff_dst({d.rows, d.out}, type, plain_tag);
   const memory::desc plain({d.out, d.in}, f32, plain_tag);
-  const bool as_it_is = d.in_place || (type == f32 && d.rows < rows_worth_a_reorder);
+  // In float32 the arena's own layout is at least as fast as oneDNN's with its reorders, from 4 rows to
+  // 7,680, and takes no copies of weights and gradients (measured with oneDNN 2.6: AlexNet at 128, both
+  // LSTMs).
+  const bool as_it_is = d.in_place || type == f32;
   const auto tag = as_it_is ? plain_tag : memory::format_tag::any;
   const memory::desc any({d.out, d.in}, type, tag), any_gradient({d.out, d.in}, f32, tag);
   const memory::desc bias_desc = d.bias ? memory::desc({d.out}, f32, memory::format_tag::a) : memory::desc();

@@ -15,13 +15,13 @@ struct ProductDesc {
   bool forward = true;      // forward() will be called
   bool data = false;        // input_gradient() will be called
   bool gradient = false;    // weight_gradient() will be called
-  bool in_place = false;    // W is read where it is, however many rows there are
+  bool in_place = false;    // W keeps its layout in bfloat16, too
   bool passing = false;     // a copy of W lasts only until another layer prepares its own
 };
 
-/// W is (out, in) as in the arena, or a copy in the layout that oneDNN prefers where there are rows enough to
-/// make up for the reorder; prepare_*() bring that copy up to date with the weights. A copy that is `passing`
-/// takes no memory of its own, and each use needs its prepare_*() right before it.
+/// W is (out, in) as in the arena, or in bfloat16 a copy in the layout that oneDNN prefers; prepare_*() bring
+/// that copy up to date with the weights. A copy that is `passing` takes no memory of its own, and each use
+/// needs its prepare_*() right before it.
 class Product {
  public:
   Product(Context& context, const ProductDesc& desc, const float* weights, const float* bias);
