@@ -21,7 +21,7 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
   // LSTMs).
   const bool as_it_is = d.in_place || type == f32;
   const auto tag = as_it_is ? plain_tag : memory::format_tag::any;
-  const memory::desc any({d.out, d.in}, type, tag), any_gradient({d.out, d.in}, f32, tag);
+  const memory::desc any({d.out, d.in}, type, tag);
   const memory::desc bias_desc = d.bias ? memory::desc({d.out}, f32, memory::format_tag::a) : memory::desc();
   const dnnl::primitive_attr attr = user_scratchpad();
   const auto unset = [&](const memory::desc& md) { return memory(md, context.engine, DNNL_MEMORY_NONE); };
@@ -55,14 +55,12 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
               {DNNL_ARG_SCRATCHPAD, context.scratchpad(data.scratchpad_desc())}}};
   }
   if (d.gradient) {
-    const dnnl::inner_product_backward_weights::primitive_desc gradient(
-        {src, any_gradient, bias_desc, diff_dst}, attr, context.engine, forward);
-    plain_gradient_ = unset(plain);
-    gradient_weights_ = from_preferred(context, plain_gradient_, gradient.diff_weights_desc());
+    const dnnl::inner_product_backward_weights::primitive_desc gradient({src, plain, bias_desc, diff_dst},
+                                                                        attr, context.engine, forward);
     gradient_ = {dnnl::inner_product_backward_weights(gradient),
                  {{DNNL_ARG_SRC, unset(src)},
                   {DNNL_ARG_DIFF_DST, unset(diff_dst)},
-                  {DNNL_ARG_DIFF_WEIGHTS, gradient_weights_.preferred},
+                  {DNNL_ARG_DIFF_WEIGHTS, unset(plain)},
                   {DNNL_ARG_SCRATCHPAD, context.scratchpad(gradient.scratchpad_desc())}}};
     if (d.bias) gradient_.arguments[DNNL_ARG_DIFF_BIAS] = unset(bias_desc);
   }
@@ -83,10 +81,9 @@ void Product::input_gradient(const void* dy, void* dx) {
 void Product::weight_gradient(const void* x, const void* dy, float* dw, float* db) {
   point(gradient_, DNNL_ARG_SRC, x);
   point(gradient_, DNNL_ARG_DIFF_DST, dy);
-  plain_gradient_.set_data_handle(dw);
+  point(gradient_, DNNL_ARG_DIFF_WEIGHTS, dw);
   if (gradient_.arguments.contains(DNNL_ARG_DIFF_BIAS)) point(gradient_, DNNL_ARG_DIFF_BIAS, db);
   gradient_.run(context_.stream);
-  gradient_weights_.reorder.run(context_.stream);
 }
 
 }  // namespace lpsgd::cpu

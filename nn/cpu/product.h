@@ -36,9 +36,8 @@ class Product {
 
  private:
   Context& context_;
-  Reordered forward_weights_, data_weights_, gradient_weights_;
+  Reordered forward_weights_, data_weights_;
   Call forward_, data_, gradient_;
-  dnnl::memory plain_gradient_;
 };
 
 }  // namespace lpsgd::cpu
