@@ -54,6 +54,7 @@ class Row:
     @property
     def key(self):
         parts = [self.network, str(self.batch), f"{self.ranks}ranks", f"{self.steps}steps", self.rate, self.over, self.name]
+        parts += ["traced"] if self.trace else []
         return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower())
 
 

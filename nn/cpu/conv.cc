@@ -106,7 +106,9 @@ class ConvOp final : public Op {
                 {DNNL_ARG_SCRATCHPAD, context.scratchpad(plan.data.scratchpad_desc())}}};
     }
     const memory weight_gradient = view(context, plain, w.gradient);
-    gradient_weights_ = from_preferred(context, weight_gradient, plan.gradient.diff_weights_desc());
+    // In one part the weights' gradient has left its place before the weights are needed in another layout.
+    gradient_weights_ = from_preferred(context, weight_gradient, plan.gradient.diff_weights_desc(),
+                                       parts_ == 1 ? Passing::weights : Passing::weight_gradients);
     if (parts_ > 1) add_gradient_ = adding(context, gradient_weights_, weight_gradient);
     gradient_ = {BackwardWeights(plan.gradient),
                  {{DNNL_ARG_SRC, input_.preferred},
@@ -129,7 +131,7 @@ class ConvOp final : public Op {
   }
 
   void backward() override {
-    data_weights_.reorder.run(context_.stream);
+    if (parts_ > 1) data_weights_.reorder.run(context_.stream);
     for (std::int64_t part = 0; part < parts_; ++part) {
       take(output_gradient_, b_.output_gradients[0], part * out_bytes_);
       take(input_, b_.inputs[0].value, part * in_bytes_);
@@ -137,6 +139,7 @@ class ConvOp final : public Op {
       (part == 0 ? gradient_weights_.reorder : add_gradient_).run(context_.stream);
       if (bias_gradient_.size() > 0) add_bias_gradient(part == 0);
       if (!data_.primitive) continue;
+      if (parts_ == 1) data_weights_.reorder.run(context_.stream);
       data_.run(context_.stream);
       give(input_gradient_, b_.inputs[0].gradient, part * in_bytes_);
     }
