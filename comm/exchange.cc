@@ -312,7 +312,8 @@ double Exchange::Impl::poll_units() {
     if (moved) {
       backoff.reset();
       moved_at = 0;
-    } else if (backoff.pause()) {
+    } else {
+      backoff.pause();
       const double now = now_seconds();
       if (moved_at == 0) moved_at = now;
       if (now - moved_at < patience) continue;

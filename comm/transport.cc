@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -11,19 +12,24 @@
 #include <tuple>
 
 #include "comm/backoff.h"
+#include "core/clock.h"
 
 namespace lpsgd {
 
-bool Backoff::pause() {
-  if (pauses_ < yields) {
-    ++pauses_;
+void Backoff::pause() {
+  constexpr double computing = 500e-6;  // whoever takes the core for so long is not just waiting, too
+  constexpr double memory = 1;
+  constexpr long longest = 200'000;
+  const double now = now_seconds();
+  if (yields_ > 0 && now > crowded_until_) {
+    --yields_;
     sched_yield();
-    return false;
+    if (const double after = now_seconds(); after - now > computing) crowded_until_ = after + memory;
+    return;
   }
-  const int late = pauses_ < 2 * yields ? ++pauses_ - yields : yields;
-  timespec duration{0, 20'000 + 30'000 * late / yields};
+  timespec duration{0, nanoseconds_};
   nanosleep(&duration, nullptr);
-  return true;
+  nanoseconds_ = std::min(2 * nanoseconds_, longest);
 }
 
 void prefer_short_sleeps() {

@@ -1,6 +1,6 @@
 // Batch normalisation with the sum and the ReLU that follow it in one pass. Forward reads its input twice
 // (statistics, then values), backward reads gradient and input twice. Moments of a block are taken in float32
-// around the block's own mean while it lies in cache; blocks are joined in double (Chan, Golub and LeVeque
+// around the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque
 // 1979), so that a mean far from zero costs no precision.
 #include <cmath>
 
@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
 constexpr std::int64_t block_floats = 4096;  // 16 KiB, within the first-level cache
+constexpr std::int64_t least_rows = 16;      // of a block: joining its moments costs as much as a few rows
 
 template <class T>
 class BatchNormOp final : public Op {
@@ -148,14 +149,14 @@ class BatchNormOp final : public Op {
 
   template <class Body>
   void blocks(std::int64_t first, std::int64_t last, const Body& body) const {
-    const std::int64_t step = std::max<std::int64_t>(1, block_floats / width_);
+    const std::int64_t step = std::max(least_rows, block_floats / width_);
     for (std::int64_t row = first; row < last; row += step) body(row, std::min(step, last - row));
   }
 
   /// For a second pass: the first one leaves the end of large arrays in the cache.
   template <class Body>
   void blocks_from_the_end(std::int64_t first, std::int64_t last, const Body& body) const {
-    const std::int64_t step = std::max<std::int64_t>(1, block_floats / width_);
+    const std::int64_t step = std::max(least_rows, block_floats / width_);
     for (; last > first; last -= step) body(std::max(first, last - step), std::min(step, last - first));
   }
 

@@ -18,15 +18,17 @@ namespace {
 template <class T>
 void row_moments(const T* x, std::int64_t rows, std::int64_t width, float* sum, float* m2) {
   const float count = static_cast<float>(rows);
-  over_channels(width, [&]<int N, class L>(std::int64_t c) {
-    typename L::V s[N] = {}, q[N] = {};
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (int j = 0; j < N; ++j) s[j] += L::get(x + r * width + c + j * L::n);
-    typename L::V mean[N];
-    for (int j = 0; j < N; ++j) mean[j] = s[j] / count;
-    for (std::int64_t r = 0; r < rows; ++r) {
+  over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
+    typename L::V shift[N], s[N] = {}, q[N] = {};
+    for (int j = 0; j < N; ++j) {
+      const std::int64_t at = c + j * L::n;
+      shift[j] = L::get(x + at);
+      if (first > 0) s[j] = L::get(sum + at), q[j] = L::get(m2 + at);
+    }
+    for (std::int64_t r = first; r < last; ++r) {
       for (int j = 0; j < N; ++j) {
-        const typename L::V d = L::get(x + r * width + c + j * L::n) - mean[j];
+        const typename L::V d = L::get(x + r * width + c + j * L::n) - shift[j];
+        s[j] += d;
         q[j] += d * d;
       }
     }
@@ -35,19 +37,24 @@ void row_moments(const T* x, std::int64_t rows, std::int64_t width, float* sum, 
       L::put(m2 + c + j * L::n, q[j]);
     }
   });
+  over_values(width, [&]<class L>(std::int64_t c) {
+    const typename L::V s = L::get(sum + c);
+    L::put(sum + c, s + L::get(x + c) * count);
+    L::put(m2 + c, L::get(m2 + c) - s * (s / count));
+  });
 }
 
 template <bool with_residual, bool relu, class T>
 void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
                   NormConstants k) {
-  over_channels(width, [&]<int N, class L>(std::int64_t c) {
+  over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
     typename L::V mean[N], scale[N], shift[N];
     for (int j = 0; j < N; ++j) {
       mean[j] = L::get(k.mean + c + j * L::n);
       scale[j] = L::get(k.scale + c + j * L::n);
       shift[j] = L::get(k.shift + c + j * L::n);
     }
-    for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t r = first; r < last; ++r) {
       for (int j = 0; j < N; ++j) {
         const std::int64_t at = r * width + c + j * L::n;
         typename L::V v = (L::get(x + at) - mean[j]) * scale[j] + shift[j];
@@ -71,14 +78,15 @@ void normalize(const T* x, const T* residual, T* y, std::int64_t rows, std::int6
 template <bool relu, class T>
 void norm_gradient_sums_as(const T* g, const T* x, std::int64_t rows, std::int64_t width, NormConstants k,
                            float* sum_g, float* sum_gx) {
-  over_channels(width, [&]<int N, class L>(std::int64_t c) {
+  over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
     typename L::V mean[N], scale[N], shift[N], a[N] = {}, b[N] = {};
     for (int j = 0; j < N; ++j) {
       mean[j] = L::get(k.mean + c + j * L::n);
       scale[j] = L::get(k.scale + c + j * L::n);
       shift[j] = L::get(k.shift + c + j * L::n);
+      if (first > 0) a[j] = L::get(sum_g + c + j * L::n), b[j] = L::get(sum_gx + c + j * L::n);
     }
-    for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t r = first; r < last; ++r) {
       for (int j = 0; j < N; ++j) {
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];
@@ -105,7 +113,7 @@ void norm_gradient_sums(const T* g, const T* x, std::int64_t rows, std::int64_t 
 template <bool relu, class T>
 void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, NormConstants k,
                       const float* g_mean, const float* slope) {
-  over_channels(width, [&]<int N, class L>(std::int64_t c) {
+  over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
     typename L::V mean[N], scale[N], shift[N], gm[N], sl[N];
     for (int j = 0; j < N; ++j) {
       mean[j] = L::get(k.mean + c + j * L::n);
@@ -114,7 +122,7 @@ void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int
       gm[j] = L::get(g_mean + c + j * L::n);
       sl[j] = L::get(slope + c + j * L::n);
     }
-    for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t r = first; r < last; ++r) {
       for (int j = 0; j < N; ++j) {
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];

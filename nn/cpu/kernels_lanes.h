@@ -100,13 +100,27 @@ inline void over_values(std::int64_t n, const Body& body) {
   for (; i < n; ++i) body.template operator()<Narrow>(i);
 }
 
-/// Calls body(integral constant N, Lane, first channel) so that blocks of N * Lane::n channels cover a row.
+/// Calls body(integral constant N, Lane, first channel, first row, end of rows) so that blocks of N * Lane::n
+/// channels and of some rows cover an array. Narrow rows: all rows at once. Wide ones: in the order of
+/// memory, which the processor then reads ahead, 2 to 3 times as fast as a few channels of many rows; from a
+/// page a row on, some rows together are as good.
 template <class Body>
-inline void over_channels(std::int64_t width, const Body& body) {
+inline void over_channels(std::int64_t rows, std::int64_t width, const Body& body) {
+  constexpr std::int64_t narrow = 4 * lanes, page = 1024, together = 4;
+  std::int64_t r = 0;
+  if (width > narrow) {
+    if (width >= page)
+      for (; r + together <= rows; r += together)
+        over_values(width,
+                    [&]<class L>(std::int64_t c) { body.template operator()<1, L>(c, r, r + together); });
+    for (; r < rows; ++r)
+      over_values(width, [&]<class L>(std::int64_t c) { body.template operator()<1, L>(c, r, r + 1); });
+    return;
+  }
   std::int64_t c = 0;
-  for (; c + 4 * lanes <= width; c += 4 * lanes) body.template operator()<4, Wide>(c);
-  for (; c + lanes <= width; c += lanes) body.template operator()<1, Wide>(c);
-  for (; c < width; ++c) body.template operator()<1, Narrow>(c);
+  for (; c + narrow <= width; c += narrow) body.template operator()<4, Wide>(c, 0, rows);
+  for (; c + lanes <= width; c += lanes) body.template operator()<1, Wide>(c, 0, rows);
+  for (; c < width; ++c) body.template operator()<1, Narrow>(c, 0, rows);
 }
 
 }  // namespace
