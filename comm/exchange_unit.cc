@@ -63,10 +63,7 @@ class ReduceBroadcast final : public UnitInFlight {
       moved |= poll(arriving_);
       if (sent_ == ranks_ &&
           std::all_of(arriving_.begin(), arriving_.end(), [](auto r) { return r == no_request; })) {
-        {
-          const ScopedRange range("reduce");
-          coder_->reduce();
-        }
+        in_range("reduce", [&] { coder_->reduce(); });
         reduced_ = true;
         return_mean();
         return true;
@@ -128,10 +125,7 @@ class ReduceBroadcast final : public UnitInFlight {
     owners_.clear();
     const int last = std::min(ranks_, encoded_ + coder_->owners_at_once());
     for (; encoded_ < last; ++encoded_) owners_.push_back(owner_in_turn(encoded_));
-    {
-      const ScopedRange range("encode");
-      coder_->encode(owners_);
-    }
+    in_range("encode", [&] { coder_->encode(owners_); });
     send_encoded();
   }
 
@@ -169,8 +163,7 @@ class ReduceBroadcast final : public UnitInFlight {
       --undecoded_;
     }
     if (owners_.empty()) return false;
-    const ScopedRange range("decode");
-    coder_->decode(owners_);
+    in_range("decode", [&] { coder_->decode(owners_); });
     return true;
   }
 
@@ -194,10 +187,8 @@ class Summed : public UnitInFlight {
 
   bool advance() override {
     switch (stage_) {
-      case Stage::fresh: {
-        const ScopedRange range("encode");
-        values_ = encode();
-      }
+      case Stage::fresh:
+        values_ = in_range("encode", [&] { return encode(); });
         stage_ = Stage::encoded;
         sum();
         return true;
@@ -205,10 +196,7 @@ class Summed : public UnitInFlight {
         return sum();
       case Stage::summing:
         if (!shared_.transport.test(request_)) return false;
-        {
-          const ScopedRange range("decode");
-          decode();
-        }
+        in_range("decode", [&] { decode(); });
         stage_ = Stage::done;
         return true;
       default:

@@ -11,4 +11,11 @@ class ScopedRange {
   ScopedRange& operator=(const ScopedRange&) = delete;
 };
 
+/// work(), as a range.
+template <class Work>
+auto in_range(const char* name, const Work& work) {
+  const ScopedRange range(name);
+  return work();
+}
+
 }  // namespace lpsgd

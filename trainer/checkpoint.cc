@@ -10,12 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "comm/agree.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/safetensors.h"
-#include "trainer/agree.h"
 
 namespace lpsgd {
 

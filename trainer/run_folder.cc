@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <sstream>
 
+#include "comm/agree.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "trainer/agree.h"
 #include "trainer/environment.h"
 #include "trainer/json_text.h"
 
@@ -71,8 +71,7 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
     if (run.train.deterministic && fs::exists(folder + "/environment.json")) {
       const ordered_json before =
           ordered_json::parse(read_file(folder + "/environment.json"), nullptr, false);
-      if (before.is_object() && before.value("algorithms", ordered_json()) !=
-                                    ordered_json::parse(environment).value("algorithms", ordered_json()))
+      if (before.is_object() && before.value("algorithms", ordered_json::array()) != ordered_json(algorithms))
         log::warn(
             "{}: the libraries run other algorithms than before (see environment.json): this run will "
             "not go on bit for bit as if it had not stopped",

@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <memory>
 
+#include "comm/agree.h"
 #include "comm/nccl_transport.h"
 #include "comm/transport.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "trainer/agree.h"
 #include "trainer/commands.h"
 #include "trainer/run_config.h"
 #include "trainer/run_folder.h"

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/agree.h"
 #include "comm/exchange.h"
 #include "core/checksum.h"
 #include "core/clock.h"
@@ -22,7 +23,6 @@
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "quant/policy.h"
-#include "trainer/agree.h"
 #include "trainer/checkpoint.h"
 #include "trainer/evaluate.h"
 #include "trainer/host_state.h"

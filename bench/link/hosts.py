@@ -8,7 +8,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Bytes that leave at once after a pause. Less than this and tbf cannot keep the rate; more and the link is not the one named.
-BURST = {"100mbit": "64kb", "1gbit": "256kb", "10gbit": "2mb"}
+BURST = {"100mbit": 64 << 10, "1gbit": 256 << 10, "10gbit": 2 << 20}
 
 
 def sh(*command):
@@ -60,7 +60,7 @@ class Hosts:
 
     def shape(self, host, device):
         if self.rate != "unshaped":
-            sh("tc", "-n", host, "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", BURST[self.rate],
+            sh("tc", "-n", host, "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", f"{BURST[self.rate]}b",
                "latency", "50ms")
 
     def __exit__(self, *_):

@@ -94,8 +94,7 @@ def train(row, hosts, lpsgd, trace_folder=None):
         command = [*prefix, lpsgd, "train", config, "--out", out]
         if row.over == "emulated":
             rate = row.rate.replace("gbit", "Gbit").replace("mbit", "Mbit")
-            burst = int(BURST[row.rate][:-2]) * {"kb": 1 << 10, "mb": 1 << 20}[BURST[row.rate][-2:]]  # as tc reads it
-            command += ["--set", f"exchange.link={{bandwidth: {rate}, latency: 30us, burst: {burst}B}}"]
+            command += ["--set", f"exchange.link={{bandwidth: {rate}, latency: 30us, burst: {BURST[row.rate]}B}}"]
         started = 0
         if row.over == "cable":  # what starting and ending put on the cable
             before = hosts.bytes_sent()

@@ -234,7 +234,7 @@ def write(options, rows, results):
         return columns[title](r, found)
 
     lines = [f"{where['date']}, {where['cores']} cores of {where['cpu']}, Linux {where['kernel']}; "
-             f"load before: {where['load'][0]:.1f}. {'; '.join(f'{r}: burst {b}' for r, b in BURST.items())}. "
+             f"load before: {where['load'][0]:.1f}. {'; '.join(f'{r}: burst {b >> 10} KiB' for r, b in BURST.items())}. "
              f"Medians of up to {options.rounds} rounds.", "",
              "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(cell(title, r) for title in columns) + " |" for r in found]

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/agree.h"
 #include "comm/backoff.h"
 #include "comm/transport_over.h"
 #include "core/cuda/check.h"
@@ -39,13 +40,11 @@ class NcclTransport final : public TransportOver {
     prepare();
     const ScopedDevice current(device);
     ncclUniqueId id{};
-    std::string failure;
-    if (rank() == 0) {
-      const ncclResult_t result = ncclGetUniqueId(&id);
-      if (result != ncclSuccess) failure = text_of(result);
-    }
-    const std::vector<std::string> failures = inner_.all_gather_text(failure);
-    if (!failures[0].empty()) throw CommError("NCCL: no unique id: " + failures[0]);
+    together(inner_, [&] {
+      if (rank() != 0) return;
+      if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess)
+        throw DeviceError("NCCL: no unique id: " + text_of(result));
+    });
     inner_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     // Calls do not block, so that a rank that cannot connect is heard of instead of waited for.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -146,19 +145,12 @@ class NcclTransport final : public TransportOver {
 
   /// Makes the stream, and sees to it that every rank has one and a GPU of its own. Ranks fail together.
   void prepare() {
-    std::string mine;  // what tells the GPU, behind a letter; or an error, behind another
-    try {
+    std::string mine;  // what tells the GPU
+    together(inner_, [&] {
       stream_ = Stream(device_, StreamPriority::high);
-      mine = fmt::format("g{}", identity(device_));
-    } catch (const std::exception& e) {
-      mine = fmt::format("e{}", e.what());
-    }
+      mine = identity(device_);
+    });
     const std::vector<std::string> all = inner_.all_gather_text(mine);
-    std::string failures;
-    for (std::size_t r = 0; r < all.size(); ++r)
-      if (all[r].front() == 'e')
-        failures += fmt::format("{}rank {}: {}", failures.empty() ? "" : "\n", r, all[r].substr(1));
-    if (!failures.empty()) throw DeviceError("transport nccl: " + failures);
     for (std::size_t a = 0; a < all.size(); ++a)
       for (std::size_t b = 0; b < a; ++b)
         if (all[a] == all[b])
@@ -166,7 +158,7 @@ class NcclTransport final : public TransportOver {
               "transport nccl: ranks {} and {} share one GPU ({}); NCCL needs one for each rank. Start as "
               "many "
               "ranks as there are GPUs, use transport mpi, or set NCCL_HOSTID differently on each rank",
-              b, a, all[a].substr(1)));
+              b, a, all[a]));
   }
 
   std::string text_of(ncclResult_t result) const {

@@ -211,16 +211,16 @@ inline void put_halves(std::uint16_t* p, std::int32_t v) {
 }
 
 template <class T>
-void largest(const T* const* pixels, std::int64_t count, std::int64_t channels, T* out,
+void largest(const T* x, const std::int64_t* offsets, std::int64_t count, std::int64_t channels, T* out,
              std::uint16_t* place) {
   over_values(channels, [&]<class L>(std::int64_t c) {
-    typename L::V best = L::get(pixels[0] + c);
+    typename L::V best = L::get(x + offsets[0] + c);
     auto where = splat(best, 0);
     for (std::int32_t i = 1; i < count; ++i) {
-      const typename L::V x = L::get(pixels[i] + c);
-      const auto keep = (x <= best) | (best != best);  // false where x is greater or the first NaN
+      const typename L::V v = L::get(x + offsets[i] + c);
+      const auto keep = (v <= best) | (best != best);  // false where v is greater or the first NaN
       where = keep ? where : splat(best, i);
-      best = keep ? best : x;
+      best = keep ? best : v;
     }
     L::put(out + c, best);
     if (place) put_halves(place + c, where);

@@ -2,6 +2,8 @@
 // equals; a NaN wins), so backward adds each gradient in one place. Sums are taken in float32.
 #include <fmt/format.h>
 
+#include <span>
+
 #include "core/error.h"
 #include "nn/cpu/context.h"
 
@@ -29,8 +31,7 @@ class PoolOp final : public Op {
     }
     workers_.resize(static_cast<std::size_t>(context.threads));
     for (Worker& w : workers_) {
-      w.values.resize(static_cast<std::size_t>(window));
-      w.offsets.resize(w.values.size());
+      w.offsets.resize(static_cast<std::size_t>(window));
       const bool image = b.training && !std::is_same_v<T, float>;
       w.sums = Buffer<float>(static_cast<std::size_t>(image ? in_[0] * in_[1] * channels_ : channels_));
     }
@@ -66,16 +67,12 @@ class PoolOp final : public Op {
         else
           dx = worker(thread).sums.data();
         std::fill_n(dx, image, 0.0f);
-        std::int64_t* offsets = worker(thread).offsets.data();
         for (std::int64_t oh = 0; oh < out_[0]; ++oh) {
           for (std::int64_t ow = 0; ow < out_[1]; ++ow) {
             const std::int64_t at = ((n * out_[0] + oh) * out_[1] + ow) * channels_;
             const Window w = window(oh, ow);
             if (desc_.kind == PoolDesc::Kind::max) {
-              std::size_t count = 0;
-              for (std::int64_t h = w.h0; h < w.h1; ++h)
-                for (std::int64_t col = w.w0; col < w.w1; ++col)
-                  offsets[count++] = (h * in_[1] + col) * channels_;
+              const std::int64_t* offsets = offsets_of(w, worker(thread)).data();
               const std::uint16_t* place = places_.data() + at;
               for (std::int64_t c = 0; c < channels_; ++c) dx[offsets[place[c]] + c] += widen(g[at + c]);
             } else {
@@ -101,9 +98,7 @@ class PoolOp final : public Op {
 
   /// A thread's memory.
   struct Worker {
-    // A window's pixels: where their channels lie, in memory and in the image.
-    std::vector<const T*> values;
-    std::vector<std::int64_t> offsets;
+    std::vector<std::int64_t> offsets;  // where the channels of a window's pixels lie in the image
     Buffer<float> sums;  // of a pixel's channels; of an image's gradient where that is not float32 itself
   };
   Worker& worker(int thread) { return workers_[static_cast<std::size_t>(thread)]; }
@@ -131,14 +126,18 @@ class PoolOp final : public Op {
     for (std::int64_t c = 0; c < channels_; ++c) out[c] = narrow<T>(sums[c] / w.divisor);
   }
 
-  void largest(const T* image, const Window& w, std::int64_t at, Worker& pixels) {
+  std::span<const std::int64_t> offsets_of(const Window& w, Worker& pixels) const {
     std::size_t count = 0;
-    for (std::int64_t h = w.h0; h < w.h1; ++h) {
+    for (std::int64_t h = w.h0; h < w.h1; ++h)
       for (std::int64_t col = w.w0; col < w.w1; ++col)
-        pixels.values[count++] = image + (h * in_[1] + col) * channels_;
-    }
-    k_.largest(pixels.values.data(), static_cast<std::int64_t>(count), channels_, as<T>(b_.output) + at,
-               places_.empty() ? nullptr : places_.data() + at);
+        pixels.offsets[count++] = (h * in_[1] + col) * channels_;
+    return {pixels.offsets.data(), count};
+  }
+
+  void largest(const T* image, const Window& w, std::int64_t at, Worker& pixels) {
+    const std::span<const std::int64_t> offsets = offsets_of(w, pixels);
+    k_.largest(image, offsets.data(), static_cast<std::int64_t>(offsets.size()), channels_,
+               as<T>(b_.output) + at, places_.empty() ? nullptr : places_.data() + at);
   }
 
   Context& context_;

@@ -19,8 +19,6 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
   void run(StreamView stream, const std::function<void()>& work);
-  /// Whether runs are replays by now.
-  bool recorded() const { return graph_ != nullptr; }
 
  private:
   void record(StreamView stream, const std::function<void()>& work);

@@ -70,9 +70,11 @@ class Results {
         k.masked_sum(terms.data(), count, relu ? r.data() : nullptr, out(), n_);
       }
     }
-    const std::array<const T*, 3> pixels{x.data(), g.data(), r.data()};
+    std::vector<T> image;
+    for (const auto& pixel : {x, g, r}) image.insert(image.end(), pixel.begin(), pixel.end());
+    const std::array<std::int64_t, 3> offsets{0, n_, 2 * n_};
     places.resize(static_cast<std::size_t>(n_));
-    k.largest(pixels.data(), 3, n_, out(), places.data());
+    k.largest(image.data(), offsets.data(), 3, n_, out(), places.data());
     k.sigmoid(x.data(), out(), n_);
     k.tanh(x.data(), out(), n_);
     std::vector<float> gates = floats(8, 4 * width_), before = floats(9), cells(before), dc = floats(10);
@@ -132,7 +134,7 @@ std::vector<std::uint16_t> rounded(const std::vector<float>& v) {
 }
 
 TEST(Kernels, EveryVariantGivesTheSameBitsInBothTypes) {
-  for (const std::int64_t width : {1, 15, 16, 17, 64, 96, 147}) {
+  for (const std::int64_t width : {1, 15, 16, 17, 64, 96, 147, 1043}) {
     const Results<float> first(kernels().f32, width);
     for (const Kernels* k : usable_kernels()) {
       SCOPED_TRACE(std::string(k->name) + ", " + std::to_string(width) + " wide");
@@ -144,6 +146,42 @@ TEST(Kernels, EveryVariantGivesTheSameBitsInBothTypes) {
       EXPECT_EQ(bits_of(bf16.outputs), rounded(first.outputs));
       EXPECT_EQ(bf16.sums, first.sums);
       EXPECT_EQ(bf16.places, first.places);
+    }
+  }
+}
+
+// Against sums in float64, for rows that lie in registers, in memory, and several together.
+TEST(Kernels, SumsOverRowsAreThoseOfEachChannel) {
+  for (const std::int64_t width : {5, 48, 64, 70, 256, 1024, 1043}) {
+    for (const std::int64_t rows : {1, 3, 4, 18}) {
+      PhiloxSequence draw(4, RandomUse::dataset, static_cast<std::uint32_t>(width));
+      const auto n = static_cast<std::size_t>(rows * width), channels = static_cast<std::size_t>(width);
+      std::vector<float> x(n), g(n), mean(channels, 300.0f), scale(channels, 0.5f), shift(channels, 0.1f);
+      for (float& v : x) v = 300 + 4 * draw.uniform() - 2;  // a mean far from zero
+      for (float& v : g) v = 4 * draw.uniform() - 2;
+      for (const Kernels* k : usable_kernels()) {
+        SCOPED_TRACE(std::string(k->name) + ", " + std::to_string(rows) + " by " + std::to_string(width));
+        std::vector<float> sum(channels), m2(channels), sum_g(channels), sum_gx(channels);
+        k->f32.row_moments(x.data(), rows, width, sum.data(), m2.data());
+        k->f32.norm_gradient_sums(g.data(), x.data(), rows, width, {mean.data(), scale.data(), shift.data()},
+                                  true, sum_g.data(), sum_gx.data());
+        for (std::size_t c = 0; c < channels; ++c) {
+          double s = 0, q = 0, a = 0, b = 0;
+          for (std::size_t r = c; r < n; r += channels) s += static_cast<double>(x[r]);
+          for (std::size_t r = c; r < n; r += channels) {
+            const double d = static_cast<double>(x[r]) - s / static_cast<double>(rows);
+            const double centred = static_cast<double>(x[r]) - 300;
+            q += d * d;
+            if (centred * 0.5 + static_cast<double>(0.1f) <= 0) continue;
+            a += static_cast<double>(g[r]);
+            b += static_cast<double>(g[r]) * centred;
+          }
+          ASSERT_NEAR(static_cast<double>(sum[c]), s, 1e-6 * s) << c;
+          ASSERT_NEAR(static_cast<double>(m2[c]), q, 1e-5 * (q + 1)) << c;
+          ASSERT_NEAR(static_cast<double>(sum_g[c]), a, 1e-5 * static_cast<double>(rows)) << c;
+          ASSERT_NEAR(static_cast<double>(sum_gx[c]), b, 1e-5 * static_cast<double>(rows)) << c;
+        }
+      }
     }
   }
 }

@@ -1,4 +1,4 @@
-#include "trainer/agree.h"
+#include "comm/agree.h"
 
 #include <algorithm>
 #include <new>

@@ -16,8 +16,9 @@ class SharedError : public Error {
 };
 
 /// Runs `body` on every rank and then compares notes: when it threw on any rank, all ranks throw a
-/// SharedError with the message of the lowest rank that failed (naming the rank, unless every rank says the
-/// same). Collective.
+/// SharedError with the message of every rank that failed, a line each (or one message without a rank, where
+/// all say the same), and the status of the lowest of them. Collective, but for a CommError, which is thrown
+/// on at once.
 void together(Transport& transport, const std::function<void()>& body);
 
 }  // namespace lpsgd
