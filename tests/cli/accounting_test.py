@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import time
 import unittest
 
@@ -20,11 +21,23 @@ checkpoint: {{every_epochs: 0}}
 """
 
 
+# Runs a program that stands still half of the time.
+HALTING = """import signal, subprocess, sys, time
+process = subprocess.Popen(sys.argv[1:], close_fds=False)  # mpirun talks to it over one it does not know
+while process.poll() is None:
+    for what in (signal.SIGSTOP, signal.SIGCONT):
+        process.send_signal(what)
+        time.sleep(0.02)
+sys.exit(process.returncode)
+"""
+
+
 class Accounting(Case):
-    def timed(self, *arguments):
-        """The records of three epochs, and the times at which the epochs' lines came."""
+    def timed(self, *arguments, second=()):
+        """The records of three epochs, and the times at which the epochs' lines came; `second` starts the second rank."""
         config = self.write("resnet20.yaml", CONFIG.format(source=SOURCE))
-        command = [MPIRUN, "-n", "2", LPSGD, "train", config, "--out", self.path("out"), *arguments]
+        rank = [LPSGD, "train", config, "--out", self.path("out"), *arguments]
+        command = [MPIRUN, "-n", "1", *rank, ":", "-n", "1", *second, *rank]
         started = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
         self.addCleanup(process.stdout.close)
@@ -66,6 +79,17 @@ class Accounting(Case):
             self.assertGreaterEqual(s["exposed_comm"], s["encode"] + s["decode"] + s["transfer"] - 0.01 * s["total"])
             # What waited for coding is computation in the study's sense.
             self.assertLessEqual(r["communication_s"], s["exposed_comm"] - 0.9 * (s["encode"] + s["decode"]))
+
+    def test_a_straggler_is_visible(self):
+        records, _, _ = self.timed(second=[sys.executable, self.write("halting.py", HALTING)])
+        for r in records:
+            least, most = r["seconds_min"], r["seconds_max"]
+            where = json.dumps(r)
+            slow, fast = (sum(of[p] for p in ("forward", "backward")) for of in (most, least))
+            self.assertGreater(slow, 1.3 * fast, where)
+            # Both ranks end together: what one computes longer, the other waits.
+            self.assertGreater(most["exposed_comm"] - least["exposed_comm"], 0.5 * (slow - fast), where)
+            self.assertLess(most["total"], 1.05 * least["total"], where)
 
 
 if __name__ == "__main__":
