@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/slots.h"
 #include "comm/transport_over.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -78,19 +79,15 @@ class LinkedTransport final : public TransportOver {
         if (!inner_.test(operation.inner)) return false;
     }
     operation.state = State::free;
-    free_.push_back(request);
+    operations_.give_back(request);
     return true;
   }
 
   void reserve(std::size_t per_peer) override {
     inner_.reserve(per_peer);
     const std::size_t most = per_peer * static_cast<std::size_t>(size());
-    free_.reserve(most);
+    operations_.reserve(most);
     queue_.reserve(most);
-    while (operations_.size() < most) {
-      free_.push_back(operations_.size());
-      operations_.emplace_back();
-    }
   }
 
  private:
@@ -106,12 +103,7 @@ class LinkedTransport final : public TransportOver {
   static double wire_bytes(std::uint64_t payload) { return static_cast<double>(payload) * link_overhead; }
 
   Request take(const Operation& operation) {
-    if (free_.empty()) {
-      free_.push_back(operations_.size());
-      operations_.emplace_back();
-    }
-    const Request request = free_.back();
-    free_.pop_back();
+    const Request request = operations_.take();
     operations_[request] = operation;
     return request;
   }
@@ -129,8 +121,7 @@ class LinkedTransport final : public TransportOver {
 
   const double latency_;
   TokenBucket out_, in_;
-  std::vector<Operation> operations_;
-  std::vector<Request> free_;
+  Slots<Operation> operations_;
   std::vector<Request> queue_;  // sends that are still on the link, in order
 };
 

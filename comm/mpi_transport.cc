@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "comm/backoff.h"
+#include "comm/slots.h"
 #include "comm/transport.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -119,8 +120,7 @@ class MpiTransport final : public Transport {
   bool owns_mpi_ = false;
   bool broken_ = false;
   int exceptions_;
-  std::vector<Operation> operations_;
-  std::vector<Request> free_;
+  Slots<Operation> operations_;
 };
 
 MpiTransport::MpiTransport(std::size_t largest_message)
@@ -224,12 +224,7 @@ bool MpiTransport::takes_device_memory() const {
 }
 
 Transport::Request MpiTransport::take() {
-  if (free_.empty()) {
-    free_.push_back(operations_.size());
-    operations_.emplace_back();
-  }
-  const Request request = free_.back();
-  free_.pop_back();
+  const Request request = operations_.take();
   Operation& operation = operations_[request];
   operation.parts.clear();
   operation.expected.clear();
@@ -240,10 +235,8 @@ Transport::Request MpiTransport::take() {
 
 void MpiTransport::reserve(std::size_t per_peer) {
   const std::size_t most = per_peer * static_cast<std::size_t>(size_) + 1;  // and a collective
-  free_.reserve(most);
-  while (operations_.size() < most) {
-    free_.push_back(operations_.size());
-    Operation& operation = operations_.emplace_back();
+  operations_.reserve(most);
+  for (Operation& operation : operations_) {
     operation.parts.reserve(1);
     operation.expected.reserve(1);
   }
@@ -296,7 +289,7 @@ bool MpiTransport::test(Request request) {
       throw CommError(fmt::format("rank {}: a message from rank {} with tag {} has {} bytes, expected {}",
                                   rank_, status.MPI_SOURCE, status.MPI_TAG, received, expected));
   }
-  free_.push_back(request);
+  operations_.give_back(request);
   return true;
 }
 

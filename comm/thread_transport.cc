@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 
 #include "comm/backoff.h"
+#include "comm/slots.h"
 #include "comm/transport.h"
 #include "core/error.h"
 
@@ -143,8 +143,7 @@ class ThreadTransport final : public Transport {
 
   Hub& hub_;
   const int rank_;
-  std::deque<Operation> operations_;  // their addresses stay
-  std::vector<Request> free_;
+  Slots<Operation> operations_;
   std::vector<Request> reducing_;   // all-reduces whose part of this rank is still to be summed
   std::vector<Request> gathering_;  // of the collective that is going on
   std::uint64_t next_reduction_ = 0;
@@ -152,12 +151,7 @@ class ThreadTransport final : public Transport {
 
 std::pair<Transport::Request, Operation*> ThreadTransport::take(std::size_t bytes, int tag) {
   if (hub_.ended()) peer_failed();
-  if (free_.empty()) {
-    free_.push_back(operations_.size());
-    operations_.emplace_back();
-  }
-  const Request request = free_.back();
-  free_.pop_back();
+  const Request request = operations_.take();
   Operation& operation = operations_[request];
   operation.channel = nullptr;
   operation.reduction = nullptr;
@@ -173,12 +167,8 @@ void ThreadTransport::reserve(std::size_t per_peer) {
   const auto ranks = static_cast<std::size_t>(hub_.size);
   const std::size_t gathers = 2 * ranks, most = per_peer * ranks + gathers;
   gathering_.reserve(gathers);
-  free_.reserve(most);
+  operations_.reserve(most);
   reducing_.reserve(most);
-  while (operations_.size() < most) {
-    free_.push_back(operations_.size());
-    operations_.emplace_back();
-  }
   for (int peer = 0; peer < hub_.size; ++peer) {
     const auto reserve_one = [&](Channel& channel, std::vector<Operation*>& side) {
       const std::lock_guard lock(channel.mutex);
@@ -196,7 +186,7 @@ void ThreadTransport::reserve(std::size_t per_peer) {
 
 void ThreadTransport::release(Request request) {
   operations_[request].state.store(Operation::State::free, std::memory_order_relaxed);
-  free_.push_back(request);
+  operations_.give_back(request);
 }
 
 void ThreadTransport::post(Channel& channel, Operation& mine, std::vector<Operation*>& side,

@@ -147,16 +147,18 @@ class BatchNormOp final : public Op {
 
   NormConstants constants() const { return {mean_.data(), scale_.data(), shift_.data()}; }
 
+  std::int64_t block_rows() const { return std::max(least_rows, block_floats / width_); }
+
   template <class Body>
   void blocks(std::int64_t first, std::int64_t last, const Body& body) const {
-    const std::int64_t step = std::max(least_rows, block_floats / width_);
+    const std::int64_t step = block_rows();
     for (std::int64_t row = first; row < last; row += step) body(row, std::min(step, last - row));
   }
 
   /// For a second pass: the first one leaves the end of large arrays in the cache.
   template <class Body>
   void blocks_from_the_end(std::int64_t first, std::int64_t last, const Body& body) const {
-    const std::int64_t step = std::max(least_rows, block_floats / width_);
+    const std::int64_t step = block_rows();
     for (; last > first; last -= step) body(std::max(first, last - step), std::min(step, last - first));
   }
 

@@ -32,32 +32,6 @@ std::vector<const void*> input_values(const Binding& b) {
   return out;
 }
 
-template <class T>
-class ReluOp final : public Op {
- public:
-  ReluOp(Context& context, const Binding& b)
-      : context_(context),
-        b_(b),
-        inputs_(context, input_values(b)),
-        gradients_(context, b.output_gradients) {}
-  void forward(const Pass&) override {
-    context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
-      context_.k.of<T>().sum(inputs_.at(t, first), 1, as<T>(b_.output) + first, last - first, true);
-    });
-  }
-  void backward() override {
-    context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
-      context_.k.of<T>().masked_sum(gradients_.at(t, first), gradients_.count(), as<T>(b_.output) + first,
-                                    as<T>(b_.inputs[0].gradient) + first, last - first);
-    });
-  }
-
- private:
-  Context& context_;
-  Binding b_;
-  Terms<T> inputs_, gradients_;
-};
-
 /// Tanh, with derivative 1 - y^2, or the logistic sigmoid, with y - y^2.
 template <class T>
 class SmoothOp final : public Op {
@@ -179,7 +153,12 @@ class ChannelsFirstOp final : public Op {
 
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind) {
   return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
-    if (kind == Activation::relu) return std::make_unique<ReluOp<T>>(context, binding);
+    if (kind == Activation::relu) {  // a sum of one term
+      Binding sum = binding;
+      sum.relu = true;
+      sum.masked = binding.inputs[0].gradient;
+      return std::make_unique<AddOp<T>>(context, sum);
+    }
     return std::make_unique<SmoothOp<T>>(context, binding, kind);
   });
 }

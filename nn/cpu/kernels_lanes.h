@@ -107,14 +107,14 @@ inline void over_values(std::int64_t n, const Body& body) {
 template <class Body>
 inline void over_channels(std::int64_t rows, std::int64_t width, const Body& body) {
   constexpr std::int64_t narrow = 4 * lanes, page = 1024, together = 4;
-  std::int64_t r = 0;
   if (width > narrow) {
+    const auto in_order = [&](std::int64_t first, std::int64_t last) {
+      over_values(width, [&]<class L>(std::int64_t c) { body.template operator()<1, L>(c, first, last); });
+    };
+    std::int64_t r = 0;
     if (width >= page)
-      for (; r + together <= rows; r += together)
-        over_values(width,
-                    [&]<class L>(std::int64_t c) { body.template operator()<1, L>(c, r, r + together); });
-    for (; r < rows; ++r)
-      over_values(width, [&]<class L>(std::int64_t c) { body.template operator()<1, L>(c, r, r + 1); });
+      for (; r + together <= rows; r += together) in_order(r, r + together);
+    for (; r < rows; ++r) in_order(r, r + 1);
     return;
   }
   std::int64_t c = 0;

@@ -1,0 +1,47 @@
+// The operations that a transport has in flight.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "comm/transport.h"
+
+namespace lpsgd {
+
+/// Operations by request. One that was given back is taken again, as it was left: steps allocate nothing
+/// once enough are reserved. Their addresses stay.
+template <class Operation>
+class Slots {
+ public:
+  using Request = Transport::Request;
+
+  Request take() {
+    if (free_.empty()) add();
+    const Request request = free_.back();
+    free_.pop_back();
+    return request;
+  }
+  void give_back(Request request) { free_.push_back(request); }
+  void reserve(std::size_t most) {
+    free_.reserve(most);
+    while (size() < most) add();
+  }
+
+  Operation& operator[](Request request) { return operations_[request]; }
+  std::size_t size() const { return operations_.size(); }
+  auto begin() { return operations_.begin(); }
+  auto end() { return operations_.end(); }
+  auto begin() const { return operations_.begin(); }
+  auto end() const { return operations_.end(); }
+
+ private:
+  void add() {
+    free_.push_back(size());
+    operations_.emplace_back();
+  }
+
+  std::deque<Operation> operations_;
+  std::vector<Request> free_;
+};
+
+}  // namespace lpsgd
