@@ -1,7 +1,6 @@
 #include "core/device.h"
 
 #include <cstring>
-#include <new>
 
 #include "core/clock.h"
 #include "core/cuda/runtime.h"
@@ -9,7 +8,6 @@
 namespace lpsgd {
 namespace {
 
-constexpr std::align_val_t host_alignment{64};
 thread_local int scopes_of_this_thread = 0;
 
 void require_cuda(Device device) {
@@ -116,12 +114,13 @@ DeviceMemory::DeviceMemory(Device device, std::size_t bytes, Where where)
   const ScopedDevice scope(device);
   if (bytes == 0) return;
   try {
-    void* data = nullptr;
-    if (!device.is_cuda())
-      data = ::operator new(bytes, host_alignment);
-    else
-      data = where == Where::device ? cuda::allocate_device(bytes) : cuda::allocate_pinned(bytes);
-    data_ = static_cast<std::byte*>(data);
+    if (device.is_cuda()) {
+      data_ = static_cast<std::byte*>(where == Where::device ? cuda::allocate_device(bytes)
+                                                             : cuda::allocate_pinned(bytes));
+    } else {
+      host_ = Buffer<std::byte>(bytes);
+      data_ = host_.data();
+    }
   } catch (const std::exception& e) {
     const bool on_device = device.is_cuda() && where == Where::device;
     throw DeviceError(fmt::format("{}: no room for {} bytes of {}{}: {}", device.text(), bytes,
@@ -129,7 +128,7 @@ DeviceMemory::DeviceMemory(Device device, std::size_t bytes, Where where)
                                   on_device ? fmt::format(" ({} are free)", cuda::free_memory()) : "",
                                   e.what()));
   }
-  if (!device.is_cuda() || where == Where::pinned_host) std::memset(data_, 0, bytes);
+  if (device.is_cuda() && where == Where::pinned_host) std::memset(data_, 0, bytes);
 }
 DeviceMemory::~DeviceMemory() {
   release();
@@ -137,6 +136,7 @@ DeviceMemory::~DeviceMemory() {
 DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
     : device_(other.device_),
       where_(other.where_),
+      host_(std::move(other.host_)),
       data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)) {}
 DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
@@ -144,16 +144,15 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
     release();
     device_ = other.device_;
     where_ = other.where_;
+    host_ = std::move(other.host_);
     data_ = std::exchange(other.data_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
   }
   return *this;
 }
 void DeviceMemory::release() noexcept {
-  if (data_ == nullptr) return;
-  if (!device_.is_cuda())
-    ::operator delete(data_, host_alignment);
-  else if (where_ == Where::device)
+  if (data_ == nullptr || !device_.is_cuda()) return;
+  if (where_ == Where::device)
     cuda::free_device(data_);
   else
     cuda::free_pinned(data_);

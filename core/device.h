@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/buffer.h"
 #include "core/error.h"
 
 struct CUstream_st;  // cudaStream_t and cudaEvent_t, without CUDA's headers
@@ -147,6 +148,7 @@ class DeviceMemory {
   void release() noexcept;
   Device device_;
   Where where_ = Where::device;
+  Buffer<std::byte> host_;  // of the CPU
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };

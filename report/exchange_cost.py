@@ -30,6 +30,8 @@ def read(path, clock):
         raise ValueError(f"{path}: holds {len(sizes)} sizes; expected one (--min and --max alike)")
     if wrong := sum(r["wrong"] for r in rows):
         raise ValueError(f"{path}: {wrong} values are wrong")
+    if others := {r["collective"] for r in rows} - {"reduce_broadcast"}:
+        raise ValueError(f"{path}: holds collective {others.pop()}; expected reduce_broadcast")
     codecs = {}
     for r in rows:
         codecs.setdefault(short(r["codec"]), []).append(

@@ -15,7 +15,10 @@ inline double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-/// Bell-shaped values, as gradients are, of a pattern long enough that no cache or predictor learns it.
+constexpr float most_like_gradients = 0.015f;
+
+/// Bell-shaped values, as gradients are, of a pattern long enough that no cache or predictor learns it; none
+/// is farther from 0 than most_like_gradients.
 inline void fill_like_gradients(std::span<float> values, std::uint32_t stream) {
   const std::size_t pattern = std::min<std::size_t>(values.size(), std::size_t{1} << 20);
   PhiloxSequence random(1, RandomUse::dataset, stream);

@@ -1,24 +1,30 @@
 // `lpsgd bench exchange`: one tensor through the exchange, in the columns of nccl-tests
-// (https://github.com/NVIDIA/nccl-tests): codec x ranks x size, over threads or, under mpirun, over MPI.
-// Values are checked against an expectation that uses neither the exchange nor the owner's fused step.
+// (https://github.com/NVIDIA/nccl-tests): codec x ranks x size, over threads or, under mpirun, over MPI or
+// NCCL, with gradients on the CPU or on GPUs. Values are checked against an expectation that uses neither the
+// exchange nor the owner's fused step.
 #include <fmt/format.h>
 #include <time.h>
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 
+#include "comm/agree.h"
 #include "comm/exchange.h"
 #include "comm/link.h"
+#include "comm/nccl_transport.h"
 #include "core/buffer.h"
 #include "core/clock.h"
+#include "core/device.h"
 #include "core/error.h"
 #include "quant/codec.h"
 #include "trainer/bench.h"
 #include "trainer/commands.h"
+#include "trainer/run_config.h"
 
 namespace lpsgd {
 
@@ -43,6 +49,10 @@ struct Sweep {
   std::vector<CodecSpec> codecs;
   std::vector<std::int64_t> elements;
   LinkSpec link;
+  Collective collective = Collective::reduce_broadcast;
+  std::string collective_name;
+  DeviceChoice device = DeviceChoice::cpu;
+  bool nccl = false;
   std::int64_t repeats = 1;
 };
 
@@ -50,15 +60,17 @@ TensorInfo tensor_of(std::int64_t n) {
   return {"bench", TensorKind::bias, {n}, n, 0};
 }
 
-/// The mean of all ranks' values as docs/numerics.md defines it, one stripe after the other on one thread.
+/// The mean of all ranks' values as docs/numerics.md defines it, one stripe after the other on one thread;
+/// or, where ranks do not hear of one another (collective simulated), what becomes of the values of one.
 class Expectation {
  public:
-  Expectation(const CodecSpec& spec, std::int64_t n, int ranks)
+  Expectation(const CodecSpec& spec, std::int64_t n, int ranks, std::optional<int> alone)
       : codec_(make_codec(spec)),
         n_(n),
         ranks_(ranks),
+        alone_(alone),
         bucket_(codec_->bucket(tensor_of(n))),
-        stripes_(stripes(n, bucket_, ranks, 0)),
+        stripes_(stripes(n, bucket_, alone ? 1 : ranks, 0)),
         table_(codec_->table_bytes()),
         values_(static_cast<std::size_t>(n)) {
     std::size_t bytes = 0;
@@ -70,18 +82,8 @@ class Expectation {
   }
 
   void step(std::uint32_t step, std::span<float> mean) {
-    for (int r = 0; r < ranks_; ++r) {
-      fill_like_gradients(values_, static_cast<std::uint32_t>(r));
-      if (codec_->spec().is_none()) {
-        for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = r == 0 ? values_[i] : mean[i] + values_[i];
-        continue;
-      }
-      codec_->make_table(values_.data(), residual(r), n_, bucket_, table_.data());
-      const std::byte* table = table_.empty() ? nullptr : table_.data();
-      for (const Stripe& s : stripes_)
-        code(s, values_.data(), residual(r), {seed, 0, step, static_cast<std::uint32_t>(r), 1, table}, r > 0,
-             mean.data());
-    }
+    if (alone_) return contribute(step, *alone_, false, mean);
+    for (int r = 0; r < ranks_; ++r) contribute(step, r, r > 0, mean);
     const float scale = 1.0f / static_cast<float>(ranks_);
     for (float& x : mean) x *= scale;
     if (codec_->spec().is_none()) return;
@@ -91,6 +93,18 @@ class Expectation {
   }
 
  private:
+  void contribute(std::uint32_t step, int r, bool add, std::span<float> to) {
+    fill_like_gradients(values_, static_cast<std::uint32_t>(r));
+    if (codec_->spec().is_none()) {
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] = add ? to[i] + values_[i] : values_[i];
+      return;
+    }
+    codec_->make_table(values_.data(), residual(r), n_, bucket_, table_.data());
+    const std::byte* table = table_.empty() ? nullptr : table_.data();
+    for (const Stripe& s : stripes_)
+      code(s, values_.data(), residual(r), {seed, 0, step, static_cast<std::uint32_t>(r), 1, table}, add,
+           to.data());
+  }
   float* residual(int r) {  // K for round 2's
     return residuals_.empty() ? nullptr : residuals_[static_cast<std::size_t>(r)].data();
   }
@@ -106,6 +120,7 @@ class Expectation {
   std::shared_ptr<const Codec> codec_;
   std::int64_t n_;
   int ranks_;
+  std::optional<int> alone_;
   std::int64_t bucket_;
   std::vector<Stripe> stripes_;
   Buffer<std::byte> table_, record_;
@@ -135,8 +150,15 @@ double processor_seconds() {
 class ExchangeBench {
  public:
   ExchangeBench(Transport& transport, const Sweep& sweep, ordered_json& results)
-      : transport_(transport), sweep_(sweep), results_(results) {
-    if (sweep.link.emulated()) linked_ = make_linked_transport(transport, sweep.link);
+      : transport_(transport),
+        sweep_(sweep),
+        results_(results),
+        device_(device_of({.device = sweep.device}, transport.local_rank())) {
+    together(transport, [&] {
+      stream_.emplace(device_);
+      if (sweep.nccl) over_ = make_nccl_transport(transport, device_);
+      if (sweep.link.emulated()) over_ = make_linked_transport(transport, sweep.link);
+    });
   }
 
   void run() {
@@ -146,23 +168,32 @@ class ExchangeBench {
 
  private:
   void measure(const CodecSpec& spec, std::int64_t n) {
-    Transport& on = linked_ ? *linked_ : transport_;
+    Transport& on = over_ ? *over_ : transport_;
     const auto size = static_cast<std::size_t>(n);
-    Buffer<float> values(size), gradient(size), expected(size);
-    fill_like_gradients(values, static_cast<std::uint32_t>(transport_.rank()));
+    const bool simulated = sweep_.collective == Collective::simulated;
+    Buffer<float> result(size), expected(size);
+    DeviceBuffer<float> values(device_, size), gradient(device_, size);
+    fill_like_gradients(result, static_cast<std::uint32_t>(transport_.rank()));
+    copy_values(values.view(), result, *stream_);
+    stream_->synchronize();
     ExchangeOptions options;
     options.seed = seed;
-    Exchange exchange(on, {tensor_of(n)}, {spec}, gradient, {0}, options);
+    options.collective = sweep_.collective;
+    options.device = device_;
+    options.compute = *stream_;
+    Exchange exchange(on, {tensor_of(n)}, {spec}, gradient.view(), {0}, options);
     double seconds = 0, copy = 0, cpu = 0, copy_cpu = 0;  // of the last step
     const auto step = [&](std::uint32_t number) {
       transport_.barrier();
       const double t0 = now_seconds(), c0 = processor_seconds();
-      std::memcpy(gradient.data(), values.data(), size * sizeof(float));
+      copy_values(gradient.view(), values.view(), *stream_);
+      stream_->synchronize();
       copy = slowest(now_seconds() - t0);
       const double t1 = now_seconds(), c1 = processor_seconds();
       exchange.begin(number);
       exchange.submit(0);
       exchange.finish();
+      stream_->synchronize();
       seconds = slowest(now_seconds() - t1);
       cpu = processor_seconds() - c1;
       copy_cpu = c1 - c0;
@@ -170,14 +201,18 @@ class ExchangeBench {
 
     std::uint64_t wrong = 0;
     {
-      std::unique_ptr<Expectation> expectation;
-      if (transport_.rank() == 0) expectation = std::make_unique<Expectation>(spec, n, transport_.size());
+      std::optional<Expectation> expectation;
+      if (simulated)
+        expectation.emplace(spec, n, transport_.size(), transport_.rank());
+      else if (transport_.rank() == 0)
+        expectation.emplace(spec, n, transport_.size(), std::nullopt);
       for (std::uint32_t s = 0; s < checked_steps; ++s) {
         step(s);
         if (expectation) expectation->step(s, expected);
-        transport_.broadcast(std::as_writable_bytes(expected.view()), 0);
-        for (std::size_t i = 0; i < size; ++i)
-          wrong += std::bit_cast<std::uint32_t>(gradient[i]) != std::bit_cast<std::uint32_t>(expected[i]);
+        if (!simulated) transport_.broadcast(std::as_writable_bytes(expected.view()), 0);
+        copy_values(result.view(), gradient.view(), *stream_);
+        stream_->synchronize();
+        for (std::size_t i = 0; i < size; ++i) wrong += is_wrong(result[i], expected[i]);
       }
     }
     exchange.take_stats();
@@ -201,11 +236,13 @@ class ExchangeBench {
     if (transport_.rank() != 0) return;
 
     const double mine = median(times), array = 4.0 * static_cast<double>(n), memcpy_seconds = median(copies);
-    const std::uint64_t encoded = wire_bytes(tensor_of(n), spec, transport_.size());
+    const std::uint64_t encoded = wire_bytes(tensor_of(n), spec, simulated ? 1 : transport_.size());
     ordered_json row{
         {"name", fmt::format("exchange {} over {}, {} ranks", to_text(spec), on.name(), transport_.size())},
         {"codec", to_text(spec)},
+        {"collective", sweep_.collective_name},
         {"transport", on.name()},
+        {"device", device_.text()},
         {"ranks", transport_.size()},
         {"size", 4 * n},
         {"elements", n},
@@ -218,7 +255,6 @@ class ExchangeBench {
         {"messages", static_cast<std::uint64_t>(messages)},
         {"wire_bytes", static_cast<std::uint64_t>(bytes)},
         {"ratio", array / static_cast<double>(encoded)},
-        {"bytes_moved", static_cast<std::uint64_t>(memory_traffic(spec, n, transport_.size(), encoded))},
         {"memcpy_seconds", memcpy_seconds},
         {"memcpy_seconds_min", *std::min_element(copies.begin(), copies.end())},
         {"cpu_seconds", all_cpu},
@@ -226,8 +262,18 @@ class ExchangeBench {
         {"encode_seconds", encode},
         {"transfer_seconds", transfer},
         {"decode_seconds", decode}};
-    if (linked_) row["link"] = to_text(sweep_.link);
+    if (sweep_.collective == Collective::reduce_broadcast)
+      row["bytes_moved"] = static_cast<std::uint64_t>(memory_traffic(spec, n, transport_.size(), encoded));
+    if (sweep_.link.emulated()) row["link"] = to_text(sweep_.link);
     results_.push_back(std::move(row));
+  }
+
+  /// A transport's own sum adds in an order of its own.
+  bool is_wrong(float value, float expected) const {
+    if (sweep_.collective == Collective::allreduce)
+      return !(std::abs(value - expected) <=
+               static_cast<float>(transport_.size()) * 0x1p-23f * most_like_gradients);
+    return std::bit_cast<std::uint32_t>(value) != std::bit_cast<std::uint32_t>(expected);
   }
 
   double slowest(double mine) {
@@ -245,9 +291,11 @@ class ExchangeBench {
   }
 
   Transport& transport_;
-  std::unique_ptr<Transport> linked_;
+  std::unique_ptr<Transport> over_;  // NCCL, or an emulated link
   const Sweep& sweep_;
   ordered_json& results_;  // rank 0's
+  const Device device_;
+  std::optional<Stream> stream_;
 };
 
 std::string table(const ordered_json& results) {
@@ -269,22 +317,37 @@ std::string table(const ordered_json& results) {
         1e6 * r["memcpy_seconds"].get<double>(), r["codec"].get<std::string>());
   return out +
          "time: median of the slowest rank's; memcpy: all ranks copying an array of this size at once; wire "
-         "and "
-         "messages: of all ranks, a step\n";
+         "and messages: of all ranks, a step\n";
 }
 
 Sweep read_sweep(const BenchExchangeArguments& arguments, bool over_mpi) {
   if (over_mpi && !arguments.ranks.empty())
-    throw ConfigError("--ranks: is for transport threads; over mpi, mpirun -n says how many");
+    throw ConfigError("--ranks: is for transport threads; over mpi and nccl, mpirun -n says how many");
   if (!over_mpi && launched_as().size > 1)
     throw ConfigError("--transport threads: its ranks are threads of one process: start it without mpirun");
   if (arguments.max < arguments.min)
     throw ConfigError(fmt::format("--max: {} is less than --min {}", arguments.max, arguments.min));
   Sweep sweep;
+  sweep.nccl = arguments.transport == "nccl";
+  sweep.device = sweep.nccl || arguments.device == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu;
+  std::string missing = sweep.nccl ? nccl_missing() : "";
+  if (missing.empty() && sweep.device == DeviceChoice::cuda) missing = cuda_devices().reason;
+  if (!missing.empty())
+    throw ConfigError(fmt::format("{}: {}", sweep.nccl ? "--transport nccl" : "--device cuda", missing));
+  if (sweep.nccl && !arguments.link.empty())
+    throw ConfigError("--link: cannot be emulated over nccl; use mpi or threads");
+  sweep.collective_name = arguments.collective;
+  if (arguments.collective == "allreduce") sweep.collective = Collective::allreduce;
+  if (arguments.collective == "simulated") sweep.collective = Collective::simulated;
+  const bool sums = sweep.collective == Collective::allreduce;
   std::vector<std::string> texts = arguments.codecs;
+  if (texts.empty() && sums) texts.emplace_back("none");
   if (texts.empty()) texts.assign(std::begin(default_codecs), std::end(default_codecs));
-  for (const std::string& text : texts)
+  for (const std::string& text : texts) {
     sweep.codecs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
+    if (sums && !sweep.codecs.back().is_none())
+      throw ConfigError(fmt::format("--codec {}: allreduce sums float32 and takes codec none only", text));
+  }
   for (std::uint64_t size = arguments.min; size <= arguments.max; size *= arguments.factor)
     sweep.elements.push_back(static_cast<std::int64_t>(size / sizeof(float)));
   if (!arguments.link.empty()) config::read(config::parse_text(arguments.link, "--link"), "link", sweep.link);
@@ -297,8 +360,7 @@ Sweep read_sweep(const BenchExchangeArguments& arguments, bool over_mpi) {
 int bench_exchange_command(const BenchExchangeArguments& arguments,
                            const std::function<void(const std::string&)>& print) {
   const LaunchedAs launched = launched_as();
-  const bool over_mpi =
-      arguments.transport.empty() ? launched.size > 1 : arguments.transport == std::string("mpi");
+  const bool over_mpi = arguments.transport.empty() ? launched.size > 1 : arguments.transport != "threads";
   Sweep sweep;
   try {
     sweep = read_sweep(arguments, over_mpi);
@@ -323,6 +385,10 @@ int bench_exchange_command(const BenchExchangeArguments& arguments,
       const int status = report();  // before the ranks part, which can end the process
       set_mpi_exit_status(status);
       return status;
+    } catch (const SharedError& e) {
+      if (launched.rank == 0) std::fprintf(stderr, "lpsgd: error: %s\n", e.what());
+      set_mpi_exit_status(e.exit_status());
+      return e.exit_status();
     } catch (const std::exception& e) {
       std::fprintf(stderr, "lpsgd: error: rank %d: %s\n", launched.rank, e.what());
       transport->abort(1);

@@ -119,7 +119,16 @@ int run(int argc, char** argv) {
       ->allow_extra_args(false);
   bench_exchange_command
       ->add_option("--transport", bench_exchange.transport, "default: mpi under mpirun, threads otherwise")
-      ->check(CLI::IsMember({"threads", "mpi"}));
+      ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
+  bench_exchange_command
+      ->add_option("--collective", bench_exchange.collective,
+                   "as exchange.collective; allreduce takes codec none")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"reduce_broadcast", "allreduce", "simulated"}));
+  bench_exchange_command
+      ->add_option("--device", bench_exchange.device, "where gradients lie and are coded; nccl: cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   bench_exchange_command
       ->add_option("--ranks", bench_exchange.ranks, "of transport threads: 2,3,4 (default 2)")
       ->delimiter(',')

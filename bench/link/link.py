@@ -107,7 +107,8 @@ class Results:
 
     def of(self, row, rounds):
         """Every key's median over the rounds that are there; None where there is none."""
-        results = [r for r in (self.read(row, number) for number in range(rounds)) if r]
+        by_round = {number: self.read(row, number) for number in range(rounds)}
+        results = [r for r in by_round.values() if r]
         found = [r for r in results if "failed" not in r]
         if not results:
             return None
@@ -118,7 +119,8 @@ class Results:
         notes = [f["note"] for f in found if "note" in f]
         if notes:
             out["note"] = notes[0]
-        return {**common, **out, "range": [min(f["samples_per_s"] for f in found), max(f["samples_per_s"] for f in found)]}
+        return {**common, **out, "range": [min(f["samples_per_s"] for f in found), max(f["samples_per_s"] for f in found)],
+                "steps_s": {number: r["step_s"] for number, r in by_round.items() if r in found}}
 
 
 def measure(options, rows, results):
@@ -165,15 +167,23 @@ def of_ddp(label, hooks):
     return text
 
 
+def ratio_of_rounds(r, other, factor=1):
+    """The median ratio of steps of the same round, which ran one after the other: the machine's speed drifts."""
+    ratios = [factor * seconds / other["steps_s"][number] for number, seconds in r["steps_s"].items() if number in other["steps_s"]]
+    if not ratios:
+        return ""
+    return f"{statistics.median(ratios):.3f}" + (f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else "")
+
+
 def against_real(r, everything):
     real = [o for o in everything if "failed" not in o and o["over"] == "cable" and r["over"] == "emulated" and not o["hook"]
             and all(o[k] == r[k] for k in ("network", "codec", "rate", "compute"))]
-    return f"{r['step_s'] / real[0]['step_s']:.3f}" if real else ""
+    return ratio_of_rounds(r, real[0]) if real else ""
 
 
 def against_two_ranks(r, everything):
     two = [o for o in everything if "failed" not in o and o["ranks"] == 2 and o["codec"] == r["codec"]]
-    return f"{r['step_s'] / two[0]['step_s'] * 2 / r['ranks']:.2f}" if two else ""
+    return ratio_of_rounds(r, two[0], 2 / r["ranks"]) if two else ""
 
 
 COMMON = {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
 constexpr std::int64_t block_floats = 4096;  // 16 KiB, within the first-level cache
-constexpr std::int64_t least_rows = 16;      // of a block: joining its moments costs as much as a few rows
+constexpr std::int64_t least_rows = 64;      // of a block: joining its moments costs as much as some rows
 
 template <class T>
 class BatchNormOp final : public Op {

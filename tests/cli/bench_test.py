@@ -13,7 +13,7 @@ CODECS = ["none", "fp16", "bf16", "{kind: qsgd, bits: 2, bucket: 128}", "{kind: 
 
 
 class BenchExchange(Case):
-    def bench(self, *arguments, **options):
+    def bench(self, *arguments, wire_delta=0, **options):
         result = run("bench", "exchange", "--json", "--repeats", "2", *arguments, **options)
         self.assertEqual(result.status, 0, result)
         rows = json.loads(result.out)
@@ -24,7 +24,8 @@ class BenchExchange(Case):
             factor = 2 * (r["ranks"] - 1) / r["ranks"]
             self.assertAlmostEqual(r["bus_bandwidth"], factor * r["algorithm_bandwidth"], delta=1e-6 * r["bus_bandwidth"])
             self.assertGreater(r["memcpy_seconds"], 0)
-            self.assertAlmostEqual(r["wire_bytes"] * r["ratio"], 2 * (r["ranks"] - 1) * r["size"], delta=2e-9 * r["size"])
+            self.assertAlmostEqual(r["wire_bytes"] * r["ratio"], 2 * (r["ranks"] - 1) * r["size"],
+                                   delta=2e-9 * r["size"] + wire_delta * r["ratio"])
         return rows
 
     def test_every_codec_over_threads(self):
@@ -48,6 +49,17 @@ class BenchExchange(Case):
             self.assertEqual(b["link"], "100Mbit, 1ms")
             self.assertGreater(b["seconds"], 0.002)  # two rounds, a millisecond each way
 
+    def test_other_collectives(self):
+        sizes = ["--min", "4004", "--max", "400400", "--factor", "100"]
+        for options in ({}, {"ranks": 3}):
+            ranks = [] if options else ["--ranks", "3"]
+            rows = self.bench("--collective", "allreduce", *sizes, *ranks, **options)
+            self.assertEqual([(r["codec"], r["collective"], r["device"]) for r in rows], [("{kind: none}", "allreduce", "cpu")] * 2)
+            self.assertEqual([r["wire_bytes"] for r in rows], [2 * 2 * 4004, 2 * 2 * 400400])
+        codecs = [a for codec in CODECS for a in ("--codec", codec)]
+        rows = self.bench("--collective", "simulated", *codecs, *sizes, "--ranks", "3", wire_delta=16)
+        self.assertEqual(len(rows), 2 * len(CODECS))
+
     def test_the_table(self):
         result = run("bench", "exchange", "--codec", "none", "--min", "1M", "--max", "1M", "--repeats", "1")
         self.assertEqual(result.status, 0, result)
@@ -63,6 +75,7 @@ class BenchExchange(Case):
             (["--codec", "{kind: nope}"], 3, "'nope' is not known"),
             (["--min", "1M", "--max", "4K"], None, "--max: 4096 is less than --min 1048576"),
             (["--link", "{bandwidth: fast}"], None, "expected a number and a unit"),
+            (["--collective", "allreduce", "--codec", "fp16"], 2, "allreduce sums float32 and takes codec none only"),
         ]:
             result = run("bench", "exchange", *arguments, ranks=ranks)
             self.assertEqual(result.status, 2, result)

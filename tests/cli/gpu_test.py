@@ -64,6 +64,15 @@ class OnTheGpu(Case):
         self.assertEqual(gpu["bytes_sent"], cpu["bytes_sent"])
         self.assertLess(abs(gpu["train_loss"] - cpu["train_loss"]), 0.05 * cpu["train_loss"])
 
+    def test_bench_exchange(self):
+        sizes = ["--min", "4004", "--max", "40040000", "--factor", "100"]
+        for collective, ranks in (("reduce_broadcast", None), ("reduce_broadcast", 2), ("allreduce", 2), ("simulated", 2)):
+            result = run("bench", "exchange", "--json", "--device", "cuda", "--repeats", "2", "--collective", collective, *sizes,
+                         ranks=ranks)
+            self.assertEqual(result.status, 0, result)
+            for row in json.loads(result.out):
+                self.assertEqual((row["wrong"], row["device"]), (0, "cuda:0"), row)
+
     def test_bf16_and_tf32_train(self):
         for compute in ("tf32", "bf16"):
             result = run("train", self.config, "--out", self.path(compute), *CUDA, "--set", f"train.compute={compute}")

@@ -60,7 +60,7 @@ struct Trained {
       labels.push_back(static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes()))));
   }
   void step(std::int64_t number, bool announces = false) {
-    network.forward_train({inputs, labels}, number);
+    network.forward_train({inputs, labels, lengths}, number);
     if (announces)
       network.backward([&](std::size_t t) { announced.push_back(t); });
     else
@@ -74,7 +74,7 @@ struct Trained {
   Network network;
   Optimizer optimizer;
   std::vector<float> inputs;
-  std::vector<std::int32_t> labels;
+  std::vector<std::int32_t> labels, lengths;
   std::vector<std::size_t> announced;
 };
 
@@ -137,6 +137,31 @@ TEST_F(NetworkGpu, ReplayedPassesAreTheSame) {
   EXPECT_EQ(plain.announced, plain.network.announce_order());
   for (const OperationTime& t : plain.network.take_times()) EXPECT_GT(t.forward, 0) << t.name;
   for (const OperationTime& t : replayed.network.take_times()) EXPECT_EQ(t.forward, 0) << t.name;
+}
+
+// A recording must not hold the lengths it was made with.
+TEST_F(NetworkGpu, SequencesOfOtherLengthsAreReplayed) {
+  const std::string sequences =
+      "input: [6, 5]\nclasses: 4\nlayers: [{lstm: a, cell: 8, projection: 4}, {lstm: b, cell: 8}, "
+      "{dense: fc, units: 4}]";
+  for (const bool deterministic : {false, true}) {  // cuDNN's layer, and ours
+    SCOPED_TRACE(deterministic);
+    Trained cpu(sequences, {.batch = 3}),
+        gpu(sequences, {.batch = 3, .device = device, .deterministic = deterministic});
+    for (int s = 0; s < 7; ++s) {
+      SCOPED_TRACE(s);
+      for (Trained* t : {&cpu, &gpu}) {
+        t->lengths = {1 + s % 6, 6 - s % 6, 1 + (3 * s + 2) % 6};
+        t->labels.assign(18, s % 4);
+        t->step(s);
+      }
+      const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
+      EXPECT_EQ(b.samples, a.samples);
+      EXPECT_NEAR(b.loss, a.loss, 1e-4 * a.loss);
+      EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
+      EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
+    }
+  }
 }
 
 TEST_F(NetworkGpu, DeterministicRunsAreEqual) {
