@@ -31,8 +31,6 @@ class Slots {
   std::size_t size() const { return operations_.size(); }
   auto begin() { return operations_.begin(); }
   auto end() { return operations_.end(); }
-  auto begin() const { return operations_.begin(); }
-  auto end() const { return operations_.end(); }
 
  private:
   void add() {

@@ -23,7 +23,9 @@
 #include "core/error.h"
 #include "quant/codec.h"
 #include "trainer/bench.h"
+#include "trainer/bench_expectation.h"
 #include "trainer/commands.h"
+#include "trainer/mpi_rank.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
@@ -33,7 +35,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::uint32_t checked_steps = 2;  // with error feedback, the second needs the first one's residuals
-constexpr std::uint32_t seed = 1;
 
 const char* const default_codecs[] = {
     "none",
@@ -54,78 +55,6 @@ struct Sweep {
   DeviceChoice device = DeviceChoice::cpu;
   bool nccl = false;
   std::int64_t repeats = 1;
-};
-
-TensorInfo tensor_of(std::int64_t n) {
-  return {"bench", TensorKind::bias, {n}, n, 0};
-}
-
-/// The mean of all ranks' values as docs/numerics.md defines it, one stripe after the other on one thread;
-/// or, where ranks do not hear of one another (collective simulated), what becomes of the values of one.
-class Expectation {
- public:
-  Expectation(const CodecSpec& spec, std::int64_t n, int ranks, std::optional<int> alone)
-      : codec_(make_codec(spec)),
-        n_(n),
-        ranks_(ranks),
-        alone_(alone),
-        bucket_(codec_->bucket(tensor_of(n))),
-        stripes_(stripes(n, bucket_, alone ? 1 : ranks, 0)),
-        table_(codec_->table_bytes()),
-        values_(static_cast<std::size_t>(n)) {
-    std::size_t bytes = 0;
-    for (const Stripe& s : stripes_)
-      bytes = std::max(bytes, codec_->encoded_bytes(s.last - s.first, bucket_));
-    record_ = Buffer<std::byte>(bytes);
-    if (!codec_->error_feedback()) return;
-    for (int r = 0; r <= ranks; ++r) residuals_.emplace_back(static_cast<std::size_t>(n));
-  }
-
-  void step(std::uint32_t step, std::span<float> mean) {
-    if (alone_) return contribute(step, *alone_, false, mean);
-    for (int r = 0; r < ranks_; ++r) contribute(step, r, r > 0, mean);
-    const float scale = 1.0f / static_cast<float>(ranks_);
-    for (float& x : mean) x *= scale;
-    if (codec_->spec().is_none()) return;
-    for (const Stripe& s : stripes_)
-      code(s, mean.data(), residual(ranks_), {seed, 0, step, static_cast<std::uint32_t>(s.owner), 2, nullptr},
-           false, mean.data());
-  }
-
- private:
-  void contribute(std::uint32_t step, int r, bool add, std::span<float> to) {
-    fill_like_gradients(values_, static_cast<std::uint32_t>(r));
-    if (codec_->spec().is_none()) {
-      for (std::size_t i = 0; i < to.size(); ++i) to[i] = add ? to[i] + values_[i] : values_[i];
-      return;
-    }
-    codec_->make_table(values_.data(), residual(r), n_, bucket_, table_.data());
-    const std::byte* table = table_.empty() ? nullptr : table_.data();
-    for (const Stripe& s : stripes_)
-      code(s, values_.data(), residual(r), {seed, 0, step, static_cast<std::uint32_t>(r), 1, table}, add,
-           to.data());
-  }
-  float* residual(int r) {  // K for round 2's
-    return residuals_.empty() ? nullptr : residuals_[static_cast<std::size_t>(r)].data();
-  }
-  void code(const Stripe& s, const float* from, float* left, const CodingContext& context, bool add,
-            float* to) {
-    const std::int64_t n = s.last - s.first;
-    if (n == 0) return;
-    codec_->encode(from + s.first, left ? left + s.first : nullptr, n, s.first, bucket_, context,
-                   record_.data());
-    codec_->decode(record_.data(), n, bucket_, add, to + s.first);
-  }
-
-  std::shared_ptr<const Codec> codec_;
-  std::int64_t n_;
-  int ranks_;
-  std::optional<int> alone_;
-  std::int64_t bucket_;
-  std::vector<Stripe> stripes_;
-  Buffer<std::byte> table_, record_;
-  Buffer<float> values_;
-  std::vector<Buffer<float>> residuals_;
 };
 
 /// What one rank reads and writes in a step: the table of passes in docs/exchange.md, over threads.
@@ -177,11 +106,11 @@ class ExchangeBench {
     copy_values(values.view(), result, *stream_);
     stream_->synchronize();
     ExchangeOptions options;
-    options.seed = seed;
+    options.seed = ExchangeExpectation::seed;
     options.collective = sweep_.collective;
     options.device = device_;
     options.compute = *stream_;
-    Exchange exchange(on, {tensor_of(n)}, {spec}, gradient.view(), {0}, options);
+    Exchange exchange(on, {bench_tensor(n)}, {spec}, gradient.view(), {0}, options);
     double seconds = 0, copy = 0, cpu = 0, copy_cpu = 0;  // of the last step
     const auto step = [&](std::uint32_t number) {
       transport_.barrier();
@@ -201,7 +130,7 @@ class ExchangeBench {
 
     std::uint64_t wrong = 0;
     {
-      std::optional<Expectation> expectation;
+      std::optional<ExchangeExpectation> expectation;
       if (simulated)
         expectation.emplace(spec, n, transport_.size(), transport_.rank());
       else if (transport_.rank() == 0)
@@ -236,7 +165,7 @@ class ExchangeBench {
     if (transport_.rank() != 0) return;
 
     const double mine = median(times), array = 4.0 * static_cast<double>(n), memcpy_seconds = median(copies);
-    const std::uint64_t encoded = wire_bytes(tensor_of(n), spec, simulated ? 1 : transport_.size());
+    const std::uint64_t encoded = wire_bytes(bench_tensor(n), spec, simulated ? 1 : transport_.size());
     ordered_json row{
         {"name", fmt::format("exchange {} over {}, {} ranks", to_text(spec), on.name(), transport_.size())},
         {"codec", to_text(spec)},
@@ -378,26 +307,13 @@ int bench_exchange_command(const BenchExchangeArguments& arguments,
     std::fprintf(stderr, "lpsgd: error: %llu values are wrong\n", static_cast<unsigned long long>(wrong));
     return 1;
   };
-  if (over_mpi) {
-    const std::unique_ptr<Transport> transport = make_mpi_transport();
-    try {
-      ExchangeBench(*transport, sweep, results).run();
-      const int status = report();  // before the ranks part, which can end the process
-      set_mpi_exit_status(status);
-      return status;
-    } catch (const SharedError& e) {
-      if (launched.rank == 0) std::fprintf(stderr, "lpsgd: error: %s\n", e.what());
-      set_mpi_exit_status(e.exit_status());
-      return e.exit_status();
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "lpsgd: error: rank %d: %s\n", launched.rank, e.what());
-      transport->abort(1);
-      return 1;
-    }
-  } else {
-    for (const int ranks : arguments.ranks.empty() ? std::vector{2} : arguments.ranks)
-      run_thread_ranks(ranks, [&](Transport& transport) { ExchangeBench(transport, sweep, results).run(); });
-  }
+  if (over_mpi)
+    return run_mpi_rank(make_mpi_transport(), [&](Transport& transport) {
+      ExchangeBench(transport, sweep, results).run();
+      return report();
+    });
+  for (const int ranks : arguments.ranks.empty() ? std::vector{2} : arguments.ranks)
+    run_thread_ranks(ranks, [&](Transport& transport) { ExchangeBench(transport, sweep, results).run(); });
   return report();
 }
 

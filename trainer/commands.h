@@ -60,7 +60,8 @@ std::string bench_codec_command(const BenchCodecArguments& arguments);
 struct BenchExchangeArguments {
   std::vector<std::string> codecs;  // none: a choice of them
   std::string transport;            // empty: mpi under mpirun, threads otherwise
-  std::string collective = "reduce_broadcast", device = "cpu";
+  std::string device = "cpu";       // or cuda; nccl takes cuda
+  std::string collective = "reduce_broadcast";
   std::vector<int> ranks;                                              // of transport threads; empty: 2
   std::uint64_t min = 4096, max = std::uint64_t{1} << 26, factor = 4;  // bytes of float32
   std::int64_t repeats = 10;

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "trainer/commands.h"
+#include "trainer/mpi_rank.h"
 #include "trainer/run_config.h"
 #include "trainer/run_folder.h"
 #include "trainer/trainer.h"
@@ -19,12 +20,6 @@
 namespace lpsgd {
 
 namespace {
-
-void say(const std::string& message) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "lpsgd: error: %s\n", message.c_str());
-  std::fflush(stderr);
-}
 
 /// Everything after the ranks are there. Collective.
 void train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
@@ -103,24 +98,14 @@ int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
 
 int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> transport, Prepared& prepared,
                    bool under_mpirun) {
-  try {
-    together(*transport, [&] {
-      prepare_config(arguments, transport->size(), under_mpirun, prepared);
+  return run_mpi_rank(std::move(transport), [&](Transport& ranks) {
+    together(ranks, [&] {
+      prepare_config(arguments, ranks.size(), under_mpirun, prepared);
       prepare_data(prepared);
     });
-    train_on(*transport, prepared.run, arguments, *prepared.spec, prepared.data);
+    train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data);
     return 0;
-  } catch (const SharedError& e) {
-    if (transport->rank() == 0) say(e.what());
-    set_mpi_exit_status(e.exit_status());
-    return e.exit_status();
-  } catch (const std::bad_alloc&) {
-    say(fmt::format("rank {}: out of memory", transport->rank()));
-  } catch (const std::exception& e) {
-    say(fmt::format("rank {}: {}", transport->rank(), e.what()));
-  }
-  transport->abort(1);
-  return 1;
+  });
 }
 
 }  // namespace

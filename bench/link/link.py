@@ -107,8 +107,8 @@ class Results:
 
     def of(self, row, rounds):
         """Every key's median over the rounds that are there; None where there is none."""
-        by_round = {number: self.read(row, number) for number in range(rounds)}
-        results = [r for r in by_round.values() if r]
+        by_round = {number: r for number in range(rounds) if (r := self.read(row, number))}
+        results = list(by_round.values())
         found = [r for r in results if "failed" not in r]
         if not results:
             return None
@@ -120,7 +120,7 @@ class Results:
         if notes:
             out["note"] = notes[0]
         return {**common, **out, "range": [min(f["samples_per_s"] for f in found), max(f["samples_per_s"] for f in found)],
-                "steps_s": {number: r["step_s"] for number, r in by_round.items() if r in found}}
+                "steps_s": {number: r["step_s"] for number, r in by_round.items() if "failed" not in r}}
 
 
 def measure(options, rows, results):

@@ -1,7 +1,7 @@
 // Batch normalisation with the sum and the ReLU that follow it in one pass. Forward reads its input twice
 // (statistics, then values), backward reads gradient and input twice. Moments of a block are taken in float32
-// around the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque
-// 1979), so that a mean far from zero costs no precision.
+// around the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque 1979), so that a mean
+// far from zero costs no precision.
 #include <cmath>
 
 #include "nn/cpu/context.h"
@@ -10,8 +10,8 @@ namespace lpsgd::cpu {
 namespace {
 
 constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
-constexpr std::int64_t block_floats = 4096;  // 16 KiB, within the first-level cache
-constexpr std::int64_t least_rows = 64;      // of a block: joining its moments costs as much as some rows
+constexpr std::int64_t block_floats = 4096;  // of narrow rows: 16 KiB, within the first-level cache
+constexpr std::int64_t least_rows = 64;      // of wide ones: joining a block's moments costs as much as some
 
 template <class T>
 class BatchNormOp final : public Op {

@@ -1,0 +1,48 @@
+// What `lpsgd bench exchange` compares with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/tensor_info.h"
+#include "quant/codec.h"
+
+namespace lpsgd {
+
+/// The tensor that is exchanged, of n values.
+TensorInfo bench_tensor(std::int64_t n);
+
+/// The mean of all ranks' values (fill_like_gradients(values, rank)) as docs/numerics.md defines it, by the
+/// codec's encode and decode alone, one stripe after the other; or, where ranks do not hear of one another
+/// (collective simulated), what becomes of the values of one.
+class ExchangeExpectation {
+ public:
+  static constexpr std::uint32_t seed = 1;  // of the dither
+
+  /// `alone`: the only rank that counts.
+  ExchangeExpectation(const CodecSpec& spec, std::int64_t n, int ranks, std::optional<int> alone);
+  /// Steps from 0 on, in order: residuals are kept. `mean` has n values.
+  void step(std::uint32_t step, std::span<float> mean);
+
+ private:
+  void contribute(std::uint32_t step, int rank, bool add, std::span<float> to);
+  void code(const Stripe& s, const float* from, float* left, const CodingContext& context, bool add,
+            float* to);
+  float* residual(int rank);  // K for round 2's
+
+  std::shared_ptr<const Codec> codec_;
+  std::int64_t n_;
+  int ranks_;
+  std::optional<int> alone_;
+  std::int64_t bucket_;
+  std::vector<Stripe> stripes_;
+  Buffer<std::byte> table_, record_;
+  Buffer<float> values_;
+  std::vector<Buffer<float>> residuals_;
+};
+
+}  // namespace lpsgd
