@@ -89,6 +89,8 @@ class Layer {
   virtual bool backward_reads_output() const { return false; }
   virtual bool fuses(Epilogue) const { return false; }
   virtual bool sums_gradients() const { return false; }  // backward takes any number of output gradients
+  virtual bool gives_rows() const { return false; }  // backward can hand the input's gradient over in parts,
+  virtual bool takes_rows() const { return false; }  // ... and take its output's so
   virtual std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const = 0;
 
  protected:

@@ -118,6 +118,7 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   if (step.residual) b.residual = value(*step.residual);
   b.relu = step.relu;
   if (step.masked) b.masked = gradient(*step.masked);
+  if (step.joins_source) b.source = steps.back().op.get();
   return b;
 }
 

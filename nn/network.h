@@ -70,7 +70,8 @@ struct BatchMetrics {
   std::int64_t top1 = 0, top5 = 0, samples = 0;
 };
 
-/// Where time went: one operation's passes, summed since the last take_times().
+/// Where time went: one operation's passes, summed since the last take_times(). The backward of a convolution
+/// that is joined to the batch norm behind it (docs/add-a-layer.md) counts as the norm's.
 struct OperationTime {
   std::string name;                  // of its layer, and of the last one fused into it: "bn1+act1"
   double forward = 0, backward = 0;  // seconds

@@ -75,6 +75,9 @@ struct Binding {
   const void* residual = nullptr;
   bool relu = false;
   void* masked = nullptr;
+  /// The operation that wrote the only input, if it ran right before this one, which alone reads it, and both
+  /// backwards may run as one: this one's first part by part, the other's on each. Null elsewhere.
+  Op* source = nullptr;
 
   std::int64_t elements() const { return batch * elements_of(shape).value_or(0); }
 };

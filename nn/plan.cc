@@ -105,6 +105,11 @@ class Planner {
     if (residual) step.residual = residual;
     step.relu = step.relu || relu;
     plan_.steps.push_back(std::move(step));  // it runs where the last fused layer stood
+    // What wrote its input comes along if the two could be joined.
+    const auto last = plan_.steps.end() - 1;
+    const auto writer =
+        std::find_if(plan_.steps.begin(), last, [&](const PlanStep& w) { return joins(*last, w); });
+    std::rotate(writer, writer == last ? last : writer + 1, last);
   }
 
   void make_steps() {
@@ -128,6 +133,13 @@ class Planner {
       for (const std::size_t i : node.inputs) step.inputs.push_back(plan_.value_of[i]);
       plan_.steps.push_back(std::move(step));
     }
+  }
+
+  /// Whether backward can go through both part by part, if `before` runs right before.
+  bool joins(const PlanStep& step, const PlanStep& before) const {
+    return layer(step.node).gives_rows() && layer(before.node).takes_rows() &&
+           step.inputs[0] == before.output && readers_[before.output] == 1 && !before.relu &&
+           !before.residual;
   }
 
   bool fuse_sum(std::size_t n) {
@@ -240,12 +252,18 @@ class Planner {
   void plan_backward() {
     pending_.resize(graph_.nodes.size());
     contribute(plan_.value_of.back(), new_gradient(elements(plan_.value_of.back())));
+    std::vector<std::size_t> read;  // values, for the last time
     for (std::size_t s = plan_.steps.size(); s-- > 0;) {
       PlanStep& step = plan_.steps[s];
+      step.joins_source = s > 0 && needs_[step.inputs[0]] && joins(step, plan_.steps[s - 1]);
       backward_step(step);
       backward_reads(step, [&](std::size_t v) {
-        if (--left_in_backward_[v] == 0) free_value(v);
+        if (--left_in_backward_[v] == 0) read.push_back(v);
       });
+      if (step.joins_source) continue;
+      release_finished();
+      for (const std::size_t v : read) free_value(v);
+      read.clear();
     }
   }
 
@@ -267,17 +285,17 @@ class Planner {
     if (main.is_sum() && !step.relu) {
       for (const std::size_t v : step.inputs)
         for (const std::size_t g : sources) contribute(v, g);
-      release_finished(sources);
+      finished_.insert(finished_.end(), sources.begin(), sources.end());
       return;
     }
     step.backward = true;
     for (const std::size_t t : graph_.nodes[step.node].tensors) plan_.announce_order.push_back(t);
     step.output_gradients = sources;
-    std::vector<std::size_t> finished = sources;  // released at the end unless used on
+    finished_.insert(finished_.end(), sources.begin(), sources.end());
 
     if ((sources.size() > 1 || step.relu) && !main.sums_gradients()) {
       step.sum_into = spare != no_gradient ? spare : new_gradient(size);
-      if (spare == no_gradient) finished.push_back(*step.sum_into);
+      if (spare == no_gradient) finished_.push_back(*step.sum_into);
       spare = no_gradient;
     }
     const bool elementwise = main.sums_gradients();
@@ -287,13 +305,12 @@ class Planner {
         if (step.residual) contribute(*step.residual, sources[0]);
       } else {
         step.masked = spare != no_gradient ? spare : new_gradient(size);
-        if (spare == no_gradient) finished.push_back(*step.masked);
+        if (spare == no_gradient) finished_.push_back(*step.masked);
         if (step.residual) contribute(*step.residual, *step.masked);
       }
       spare = no_gradient;
       if (main.is_sum()) {
         for (const std::size_t v : step.inputs) contribute(v, *step.masked);
-        release_finished(finished);
         return;
       }
     }
@@ -305,13 +322,14 @@ class Planner {
       step.input_gradients[i] = g;
       contribute(v, g);
     }
-    release_finished(finished);
   }
 
-  void release_finished(std::vector<std::size_t> finished) {
-    std::sort(finished.begin(), finished.end());
-    finished.erase(std::unique(finished.begin(), finished.end()), finished.end());
-    for (const std::size_t g : finished) release(g);
+  /// What is not used on.
+  void release_finished() {
+    std::sort(finished_.begin(), finished_.end());
+    finished_.erase(std::unique(finished_.begin(), finished_.end()), finished_.end());
+    for (const std::size_t g : finished_) release(g);
+    finished_.clear();
   }
 
   const Graph& graph_;
@@ -324,6 +342,7 @@ class Planner {
   std::vector<std::size_t> left_in_backward_;      // per value: reads of it yet to come in backward
   std::vector<std::vector<std::size_t>> pending_;  // per value: the parts of its gradient
   std::vector<std::size_t> uses_;                  // per gradient: values that wait for it
+  std::vector<std::size_t> finished_;              // gradients that steps have read, or made for themselves
   OffsetAllocator arena_;
 };
 

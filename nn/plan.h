@@ -41,6 +41,9 @@ struct PlanStep {
   /// The output's gradients are summed (and masked by the fused ReLU) here first, by an operation apart.
   std::optional<std::size_t> sum_into;
   std::optional<std::size_t> masked;
+  /// The step before this one wrote the only input, which no other reads, and this one's backward can hand it
+  /// its output's gradient in parts: the memory of both lasts until both are done.
+  bool joins_source = false;
   std::vector<std::optional<std::size_t>> input_gradients;
 };
 

@@ -11,10 +11,11 @@ namespace {
 
 constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
 constexpr std::int64_t block_floats = 4096;  // of narrow rows: 16 KiB, within the first-level cache
-constexpr std::int64_t least_rows = 64;      // of wide ones: joining a block's moments costs as much as some
+constexpr std::int64_t large_bytes = std::int64_t{8} << 20;  // more than a core's share of the last cache
+constexpr std::int64_t least_rows = 64;  // of wide ones: joining a block's moments costs as much as some
 
 template <class T>
-class BatchNormOp final : public Op {
+class BatchNormOp final : public Op, private RowSink {
  public:
   BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc)
       : context_(context), b_(b), desc_(desc), k_(context.k.of<T>()) {
@@ -31,6 +32,14 @@ class BatchNormOp final : public Op {
     g_mean_ = array(width_);
     slope_ = array(width_);
     inverse_deviation_.resize(static_cast<std::size_t>(channels_));
+    if (b.type == DataType::f32 && fold_ == 1) source_ = dynamic_cast<RowwiseOp*>(b.source);
+    if (source_) {
+      source_->tell(this);
+      part_rows_ = std::clamp<std::int64_t>(
+          context.threads * cached_bytes / (width_ * static_cast<std::int64_t>(sizeof(float))), 1, rows_);
+      part_ = context.passing(Passing::output,
+                              dnnl::memory::desc({part_rows_, width_}, f32, dnnl::memory::format_tag::ab));
+    }
     partials_.resize(static_cast<std::size_t>(context.threads));
     for (Partial& p : partials_) {
       p.a = array(width_);
@@ -69,11 +78,12 @@ class BatchNormOp final : public Op {
         shift_[static_cast<std::size_t>(f)] = bias[c];
       }
     }
+    const bool past_cache = b_.elements() * static_cast<std::int64_t>(sizeof(T)) >= large_bytes;
     context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
       blocks_from_the_end(first, last, [&](std::int64_t row, std::int64_t rows) {
         const std::int64_t at = row * width_;
         k_.normalize(as<T>(b_.inputs[0].value) + at, b_.residual ? as<T>(b_.residual) + at : nullptr,
-                     as<T>(b_.output) + at, rows, width_, constants(), b_.relu);
+                     as<T>(b_.output) + at, rows, width_, constants(), b_.relu, past_cache);
       });
     });
   }
@@ -83,10 +93,9 @@ class BatchNormOp final : public Op {
     const T* g = as<T>(b_.masked ? b_.masked : b_.output_gradients[0]);
     const bool relu = b_.relu && !b_.masked;
     const T* x = as<T>(b_.inputs[0].value);
+    clear_partials();
     context_.parallel(rows_, [&](int thread, std::int64_t first, std::int64_t last) {
       Partial& p = partials_[static_cast<std::size_t>(thread)];
-      std::fill(p.first.begin(), p.first.end(), 0.0);
-      std::fill(p.second.begin(), p.second.end(), 0.0);
       std::vector<const T*>& terms = p.terms;
       terms.resize(b_.output_gradients.size());
       blocks(first, last, [&](std::int64_t row, std::int64_t rows) {
@@ -108,14 +117,12 @@ class BatchNormOp final : public Op {
     float* weight_gradient = b_.parameters[0].gradient;
     float* bias_gradient = b_.parameters[1].gradient;
     const double count = static_cast<double>(pixels_);
-    const std::size_t used =
-        static_cast<std::size_t>(std::min<std::int64_t>(context_.threads, std::max<std::int64_t>(rows_, 1)));
     for (std::int64_t c = 0; c < channels_; ++c) {
       double sum_g = 0, sum_gx = 0;
-      for (std::size_t t = 0; t < used; ++t) {
+      for (const Partial& p : partials_) {
         for (std::int64_t f = c; f < width_; f += channels_) {
-          sum_g += partials_[t].first[static_cast<std::size_t>(f)];
-          sum_gx += partials_[t].second[static_cast<std::size_t>(f)];
+          sum_g += p.first[static_cast<std::size_t>(f)];
+          sum_gx += p.second[static_cast<std::size_t>(f)];
         }
       }
       const double inverse = inverse_deviation_[static_cast<std::size_t>(c)];
@@ -127,21 +134,32 @@ class BatchNormOp final : public Op {
         slope_[static_cast<std::size_t>(f)] = static_cast<float>(scale * inverse * inverse * sum_gx / count);
       }
     }
-    T* dx = as<T>(b_.inputs[0].gradient);
-    if (!dx) return;
-    context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
-      blocks_from_the_end(first, last, [&](std::int64_t row, std::int64_t rows) {
-        const std::int64_t at = row * width_;
-        k_.norm_gradient(g + at, x + at, dx + at, rows, width_, constants(), relu, g_mean_.data(),
-                         slope_.data());
+    const auto input_gradient = [&](std::int64_t begin, std::int64_t end, T* dx) {
+      context_.parallel(end - begin, [&](int, std::int64_t first, std::int64_t last) {
+        blocks_from_the_end(first, last, [&](std::int64_t row, std::int64_t rows) {
+          const std::int64_t at = (begin + row) * width_;
+          k_.norm_gradient(g + at, x + at, dx + row * width_, rows, width_, constants(), relu, g_mean_.data(),
+                           slope_.data());
+        });
       });
-    });
+    };
+    if (!source_) {
+      if (b_.inputs[0].gradient) input_gradient(0, rows_, as<T>(b_.inputs[0].gradient));
+      return;
+    }
+    T* part = as<T>(part_.get_data_handle());
+    for (std::int64_t end = rows_; end > 0; end -= part_rows_) {
+      const std::int64_t begin = std::max<std::int64_t>(0, end - part_rows_);
+      input_gradient(begin, end, part);
+      source_->backward_rows(begin, end, as<float>(part_.get_data_handle()));
+    }
   }
 
  private:
   struct Partial {
     Buffer<float> a, b;                 // of one block
     std::vector<double> first, second;  // of a thread's blocks
+    double count = 0;                   // rows of them
     std::vector<const T*> terms;
   };
 
@@ -170,33 +188,45 @@ class BatchNormOp final : public Op {
     m2 += m2_b + delta * delta * count_a * share;
   }
 
-  /// Leaves each channel's mean and sum of squared differences in the first partial.
-  void moments() {
-    const T* x = as<T>(b_.inputs[0].value);
-    context_.parallel(rows_, [&](int thread, std::int64_t first, std::int64_t last) {
-      Partial& p = partials_[static_cast<std::size_t>(thread)];
+  void clear_partials() {
+    for (Partial& p : partials_) {
       std::fill(p.first.begin(), p.first.end(), 0.0);
       std::fill(p.second.begin(), p.second.end(), 0.0);
-      blocks(first, last, [&](std::int64_t row, std::int64_t rows) {
+      p.count = 0;
+    }
+  }
+
+  void rows_written(std::int64_t first, std::int64_t last) override {
+    if (first == 0) clear_partials();
+    const T* x = as<T>(b_.inputs[0].value) + first * width_;
+    context_.parallel(last - first, [&](int thread, std::int64_t begin, std::int64_t end) {
+      Partial& p = partials_[static_cast<std::size_t>(thread)];
+      blocks(begin, end, [&](std::int64_t row, std::int64_t rows) {
         k_.row_moments(x + row * width_, rows, width_, p.a.data(), p.b.data());
-        const double before = static_cast<double>(row - first), now = static_cast<double>(rows);
+        const double now = static_cast<double>(rows);
         for (std::int64_t c = 0; c < width_; ++c) {
           const std::size_t i = static_cast<std::size_t>(c);
-          join(p.first[i], p.second[i], before, static_cast<double>(p.a[i]) / now,
+          join(p.first[i], p.second[i], p.count, static_cast<double>(p.a[i]) / now,
                static_cast<double>(p.b[i]), now);
         }
+        p.count += now;
       });
     });
-    const std::int64_t parts = std::clamp<std::int64_t>(rows_, 1, context_.threads);
+    rows_seen_ = last;
+  }
+
+  /// Leaves each channel's mean and sum of squared differences in the first partial.
+  void moments() {
+    if (rows_seen_ != rows_) rows_written(0, rows_);
+    rows_seen_ = 0;
     for (std::int64_t c = 0; c < channels_; ++c) {
       double mean = 0, m2 = 0, count = 0;
-      for (std::int64_t t = 0; t < parts; ++t) {
-        const Partial& p = partials_[static_cast<std::size_t>(t)];
-        const double n = static_cast<double>(rows_ * (t + 1) / parts - rows_ * t / parts);
+      for (const Partial& p : partials_) {
+        if (p.count == 0) continue;
         for (std::int64_t f = c; f < width_; f += channels_) {
           join(mean, m2, count, p.first[static_cast<std::size_t>(f)], p.second[static_cast<std::size_t>(f)],
-               n);
-          count += n;
+               p.count);
+          count += p.count;
         }
       }
       partials_[0].first[static_cast<std::size_t>(c)] = mean;  // later channels read other places: f >= c
@@ -212,6 +242,11 @@ class BatchNormOp final : public Op {
   Buffer<float> mean_, scale_, shift_, g_mean_, slope_;
   std::vector<double> inverse_deviation_;
   std::vector<Partial> partials_;
+  std::int64_t rows_seen_ = 0;  // of this step's input, in the partials
+  // What wrote the input, if it works row by row, and a part of its gradient.
+  RowwiseOp* source_ = nullptr;
+  std::int64_t part_rows_ = 0;
+  dnnl::memory part_;
 };
 
 }  // namespace

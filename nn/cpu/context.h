@@ -40,6 +40,31 @@ auto of_type(DataType type, const Make& make) {
   return type == DataType::f32 ? make.template operator()<float>() : make.template operator()<Bf16>();
 }
 
+/// Told of the rows that an operation has written.
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  /// These rows are there, and in the cache: from row 0 on, in order.
+  virtual void rows_written(std::int64_t first, std::int64_t last) = 0;
+};
+
+/// An operation that works row by row. What follows it can read the output, and hand over its gradient, part
+/// by part, while a part is in the cache.
+class RowwiseOp : public Op {
+ public:
+  /// Whom a training forward tells of its rows.
+  void tell(RowSink* sink) { sink_ = sink; }
+  /// backward() for the rows from `first` to `last`, whose gradient is `dy`. Once every row has been handed
+  /// over, in parts of any order, the next backward() has nothing left to do.
+  virtual void backward_rows(std::int64_t first, std::int64_t last, const float* dy) = 0;
+
+ protected:
+  RowSink* sink_ = nullptr;
+};
+
+/// Of a part that is to stay in a core's second-level cache between two passes over it.
+constexpr std::int64_t cached_bytes = std::int64_t{512} << 10;
+
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
 /// What passes between layouts: weights, their gradient, a layer's input or its output, or these two's
@@ -133,6 +158,8 @@ Call adding(Context& context, const Reordered& from_preferred, const dnnl::memor
 dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data);
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
+/// A convolution of single pixels, without bias, in float32: a RowwiseOp.
+std::unique_ptr<Op> make_pixel_conv(Context& context, const Binding& binding);
 /// One product over the rows of the input, whose last dimension it replaces. `in_place`: with the
 /// weights in the arena's layout in bfloat16, too.
 std::unique_ptr<Op> make_dense(Context& context, const Binding& binding, bool in_place = false);

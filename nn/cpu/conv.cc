@@ -1,7 +1,8 @@
-// Convolution by oneDNN: direct, by Winograd's tiles, or as a product. Activations stay NHWC; weights are
+// Convolution by oneDNN: direct, by Winograd's tiles, or as products. Activations stay NHWC; weights are
 // reordered once a pass into the layout that the primitive prefers (with plain O-H-W-I weights oneDNN 2.6
 // falls to a slow path), and their gradient back.
 #include "nn/cpu/context.h"
+#include "nn/cpu/gathered_products.h"
 
 namespace lpsgd::cpu {
 namespace {
@@ -43,7 +44,16 @@ bool is_product(const Binding& b, const ConvDesc& desc) {
          desc.pad == Size2{0, 0} && desc.groups == 1;
 }
 
-/// The primitives of one layer. An empty `data` where no input's gradient is asked for.
+/// Whether such a product's output is so large that it, and its gradient, are better passed on in parts.
+bool is_large(const Binding& b, const ConvDesc& desc) {
+  constexpr std::int64_t least_bytes = std::int64_t{4} << 20, least_channels = 64;
+  return !desc.bias && !b.relu && b.training &&
+         std::min(b.shape[2], b.inputs[0].shape[2]) >= least_channels &&
+         b.elements() * static_cast<std::int64_t>(sizeof(float)) >= least_bytes;
+}
+
+/// The primitives of one layer. An empty `data` where no input's gradient is asked for; an empty `gradient`
+/// where products take its place.
 struct Plan {
   Forward::primitive_desc forward;
   BackwardData::primitive_desc data;
@@ -63,6 +73,7 @@ class ConvOp final : public Op {
                              desc.groups == 1 ? memory::format_tag::ohwi : memory::format_tag::gohwi);
     const memory::desc bias =
         desc.bias ? memory::desc({desc.filters}, f32, memory::format_tag::a) : memory::desc();
+    if (GatheredProducts::pay(b, desc)) products_.emplace(context, b, desc);
     Plan plan;
     bool made = false;
     if (tiles_pay(b, desc)) {
@@ -93,8 +104,9 @@ class ConvOp final : public Op {
     if (desc.bias) forward_.arguments[DNNL_ARG_BIAS] = view(context, bias, b.parameters[1].value);
     if (!b.training) return;
 
-    output_gradient_ = to_preferred(context, view(context, nhwc_out, b.output_gradients[0]),
-                                    plan.gradient.diff_dst_desc(), Passing::output);
+    output_gradient_ =
+        to_preferred(context, view(context, nhwc_out, b.output_gradients[0]),
+                     plan.gradient ? plan.gradient.diff_dst_desc() : nhwc_out, Passing::output);
     if (plan.data) {
       data_weights_ = to_preferred(context, weights, plan.data.weights_desc());
       input_gradient_ = from_preferred(context, view(context, nhwc_in, in.gradient),
@@ -105,6 +117,7 @@ class ConvOp final : public Op {
                 {DNNL_ARG_DIFF_SRC, input_gradient_.preferred},
                 {DNNL_ARG_SCRATCHPAD, context.scratchpad(plan.data.scratchpad_desc())}}};
     }
+    if (products_) return;
     const memory weight_gradient = view(context, plain, w.gradient);
     // In one part the weights' gradient has left its place before the weights are needed in another layout.
     gradient_weights_ = from_preferred(context, weight_gradient, plan.gradient.diff_weights_desc(),
@@ -122,6 +135,7 @@ class ConvOp final : public Op {
   }
 
   void forward(const Pass&) override {
+    if (products_ && products_->has_forward()) return products_->forward();
     forward_weights_.reorder.run(context_.stream);
     for (std::int64_t part = 0; part < parts_; ++part) {
       take(input_, b_.inputs[0].value, part * in_bytes_);
@@ -135,6 +149,7 @@ class ConvOp final : public Op {
     for (std::int64_t part = 0; part < parts_; ++part) {
       take(output_gradient_, b_.output_gradients[0], part * out_bytes_);
       take(input_, b_.inputs[0].value, part * in_bytes_);
+      if (products_) products_->weight_gradient();
       gradient_.run(context_.stream);
       (part == 0 ? gradient_weights_.reorder : add_gradient_).run(context_.stream);
       if (bias_gradient_.size() > 0) add_bias_gradient(part == 0);
@@ -204,11 +219,14 @@ class ConvOp final : public Op {
                                            user_scratchpad(b.relu), engine, winograd);
     if (!plan.forward) return false;
     if (!b.training) return true;
-    plan.gradient = BackwardWeights::primitive_desc(
-        {algorithm, src, any_gradient, bias, dst, stride, pad, pad_r}, attr, engine, plan.forward, winograd);
+    if (!products_)
+      plan.gradient =
+          BackwardWeights::primitive_desc({algorithm, src, any_gradient, bias, dst, stride, pad, pad_r}, attr,
+                                          engine, plan.forward, winograd);
     if (in.gradient)
       plan.data = BackwardData::primitive_desc({algorithm, src, any, dst, stride, pad, pad_r}, attr, engine,
                                                plan.forward, winograd);
+    if (products_) return true;
     return plan.gradient && plan.gradient.src_desc() == plan.forward.src_desc() &&
            (!in.gradient || (plan.data && plan.data.diff_dst_desc() == plan.gradient.diff_dst_desc()));
   }
@@ -220,12 +238,14 @@ class ConvOp final : public Op {
   Reordered forward_weights_, data_weights_, gradient_weights_;
   Call forward_, data_, gradient_, add_gradient_;
   Buffer<float> bias_gradient_;  // of a part, where there are several
+  std::optional<GatheredProducts> products_;
 };
 
 }  // namespace
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc) {
-  if (is_product(binding, desc)) return make_dense(context, binding, true);
+  if (is_product(binding, desc))
+    return is_large(binding, desc) ? make_pixel_conv(context, binding) : make_dense(context, binding, true);
   return std::make_unique<ConvOp>(context, binding, desc);
 }
 

@@ -36,9 +36,10 @@ struct ActivationKernels {
   void (*narrow)(const float* x, T* y, std::int64_t n);
   /// sum[c] = sum over rows of x; then m2[c] = sum over rows of (x - sum / rows)^2.
   void (*row_moments)(const T* x, std::int64_t rows, std::int64_t width, float* sum, float* m2);
-  /// y = (x - mean) * scale + shift [+ residual] [then relu]. `residual` may be null.
+  /// y = (x - mean) * scale + shift [+ residual] [then relu]. `residual` may be null. `past_cache`: y may be
+  /// written without being brought into the cache, which pays where it is too large to be there later.
   void (*normalize)(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
-                    NormConstants k, bool relu);
+                    NormConstants k, bool relu, bool past_cache);
   /// sum_g[c] = sum of g, sum_gx[c] = sum of g * (x - mean); with `relu`, g counts where normalize() gave >
   /// 0.
   void (*norm_gradient_sums)(const T* g, const T* x, std::int64_t rows, std::int64_t width, NormConstants k,

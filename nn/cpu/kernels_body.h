@@ -1,6 +1,7 @@
 // The kernels' only definition, included once per instruction set with LPSGD_KERNELS set to its name.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "nn/cpu/kernels.h"
 #include "nn/cpu/kernels_lanes.h"
@@ -44,7 +45,7 @@ void row_moments(const T* x, std::int64_t rows, std::int64_t width, float* sum, 
   });
 }
 
-template <bool with_residual, bool relu, class T>
+template <bool with_residual, bool relu, bool past_cache, class T>
 void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
                   NormConstants k) {
   over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
@@ -60,19 +61,33 @@ void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::i
         typename L::V v = (L::get(x + at) - mean[j]) * scale[j] + shift[j];
         if constexpr (with_residual) v += L::get(residual + at);
         if constexpr (relu) v = maths::relu(v);
-        L::put(y + at, v);
+        if constexpr (past_cache && L::n == lanes)
+          stream(y + at, v);
+        else
+          L::put(y + at, v);
       }
     }
   });
+  if constexpr (past_cache) fence_stores();
+}
+
+template <bool with_residual, class T>
+void normalize_with(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
+                    NormConstants k, bool relu, bool past_cache) {
+  if constexpr (has_streams && std::is_same_v<T, float>) {
+    if (past_cache && reinterpret_cast<std::uintptr_t>(y) % sizeof(Vector) == 0 && width % lanes == 0)
+      return (relu ? normalize_as<with_residual, true, true, T>
+                   : normalize_as<with_residual, false, true, T>)(x, residual, y, rows, width, k);
+  }
+  (relu ? normalize_as<with_residual, true, false, T>
+        : normalize_as<with_residual, false, false, T>)(x, residual, y, rows, width, k);
 }
 
 template <class T>
 void normalize(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width, NormConstants k,
-               bool relu) {
-  if (residual)
-    (relu ? normalize_as<true, true, T> : normalize_as<true, false, T>)(x, residual, y, rows, width, k);
-  else
-    (relu ? normalize_as<false, true, T> : normalize_as<false, false, T>)(x, residual, y, rows, width, k);
+               bool relu, bool past_cache) {
+  (residual ? normalize_with<true, T> : normalize_with<false, T>)(x, residual, y, rows, width, k, relu,
+                                                                  past_cache);
 }
 
 template <bool relu, class T>

@@ -55,6 +55,24 @@ inline void store(Bf16* p, Vector v) {
   *reinterpret_cast<Halves*>(p) = low_halves(out);
 }
 
+// Stores that do not read the line first. They may pass later stores until fence_stores().
+constexpr bool has_streams =
+#if defined(__AVX512F__)
+    true;
+inline void stream(float* p, Vector v) {  // aligned to 64 bytes
+  _mm512_stream_ps(p, reinterpret_cast<__m512>(v));
+}
+inline void fence_stores() {
+  _mm_sfence();
+}
+#else
+    false;
+inline void stream(float* p, Vector v) {
+  store(p, v);
+}
+inline void fence_stores() {}
+#endif
+
 typedef std::int32_t Integers __attribute__((vector_size(64)));
 
 /// The lanes that nn/maths_device.h's functions run on.

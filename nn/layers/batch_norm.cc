@@ -38,6 +38,7 @@ class BatchNormLayer final : public Layer {
 
   std::int64_t flops() const override { return 2 * elements_; }
   bool fuses(Epilogue) const override { return true; }
+  bool gives_rows() const override { return true; }
   bool sums_gradients() const override { return true; }
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {

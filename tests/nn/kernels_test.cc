@@ -60,8 +60,10 @@ class Results {
     const NormConstants norm{mean.data(), scale.data(), shift.data()};
     k.row_moments(x.data(), rows_, width_, number(width_), number(width_));
     for (const bool relu : {false, true}) {
-      k.normalize(x.data(), nullptr, out(), rows_, width_, norm, relu);
-      k.normalize(x.data(), r.data(), out(), rows_, width_, norm, relu);
+      for (const bool past_cache : {false, true}) {
+        k.normalize(x.data(), nullptr, out(), rows_, width_, norm, relu, past_cache);
+        k.normalize(x.data(), r.data(), out(), rows_, width_, norm, relu, past_cache);
+      }
       k.norm_gradient_sums(g.data(), x.data(), rows_, width_, norm, relu, number(width_), number(width_));
       k.norm_gradient(g.data(), x.data(), out(), rows_, width_, norm, relu, shift.data(), slope.data());
       const std::array<const T*, 3> terms{x.data(), g.data(), r.data()};

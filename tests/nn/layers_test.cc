@@ -14,8 +14,10 @@ namespace {
 
 /// A small network on random data. `layers` end in `classes` features.
 struct Fixture {
-  Fixture(const std::string& text, std::int64_t n, std::uint32_t seed = 5)
-      : spec(config::parse_text(text, "net.yaml")), network(spec, {.batch = n, .seed = seed}), batch(n) {
+  Fixture(const std::string& text, std::int64_t n, std::uint32_t seed = 5, int threads = 1)
+      : spec(config::parse_text(text, "net.yaml")),
+        network(spec, {.batch = n, .seed = seed, .threads = threads}),
+        batch(n) {
     std::size_t sample = 1;
     for (const std::int64_t d : spec.input_shape()) sample *= static_cast<std::size_t>(d);
     PhiloxSequence draw(seed, RandomUse::dataset, 1);
@@ -261,6 +263,40 @@ TEST(Gradients, FusedReluEqualsUnfused) {
     for (std::size_t i = 0; i < fused.network.gradients().size(); ++i)
       EXPECT_NEAR(fused.network.gradients()[i], apart.network.gradients()[i], 1e-6) << norm << " at " << i;
   }
+}
+
+/// Norms that hand their input's gradient over in parts agree with equal ones that a pooling window of one
+/// pixel keeps apart from their convolutions. 4 MiB an output, in parts that do not divide it.
+TEST(Gradients, JoinedNormsEqualSeparateOnes) {
+  const auto text = [](bool joined, bool shortcut) {
+    const auto conv = [&](const std::string& name, const std::string& from) {
+      return "  - {conv: " + name + ", input: " + from + ", filters: 64, kernel: 1, bias: false}\n" +
+             (joined ? "" : "  - {max_pool: p" + name + ", kernel: 1}\n") + "  - {batch_norm: b" + name +
+             "}\n";
+    };
+    return "input: [67, 83, 8]\nclasses: 3\nlayers:\n  - {conv: first, filters: 64, kernel: 3, pad: 1}\n" +
+           conv("c", "first") + "  - {relu: r0}\n" + conv("d", "r0") +
+           (shortcut ? "  - {add: s, input: [bd, r0]}\n" : "") +
+           "  - {relu: r1}\n  - average_pool\n  - flatten\n  - {dense: fc, units: 3}\n";
+  };
+  for (const bool shortcut : {false, true})
+    for (const int threads : {1, 3}) {
+      Fixture joined(text(true, shortcut), 3, 5, threads), apart(text(false, shortcut), 3, 5, threads);
+      for (int step = 0; step < 2; ++step) {  // the second must not see the first one's sums
+        EXPECT_NEAR(joined.loss(), apart.loss(), 1e-6);
+        joined.network.backward({});
+        apart.network.backward({});
+        double size = 0;
+        for (const float g : apart.network.gradients())
+          size = std::max(size, std::abs(static_cast<double>(g)));
+        for (std::size_t i = 0; i < joined.network.gradients().size(); ++i)
+          ASSERT_NEAR(joined.network.gradients()[i], apart.network.gradients()[i], 2e-5 * size)
+              << "shortcut " << shortcut << ", " << threads << " threads, at " << i;
+      }
+      for (std::size_t b = 0; b < apart.network.buffers().size(); ++b)
+        for (std::size_t i = 0; i < apart.network.buffers()[b].values.size(); ++i)
+          ASSERT_NEAR(joined.network.buffers()[b].values[i], apart.network.buffers()[b].values[i], 1e-5);
+    }
 }
 
 // ---- forward, from the definitions. Each network is one layer and a flatten, so logits are its output.

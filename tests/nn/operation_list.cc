@@ -39,6 +39,13 @@ void add_convolutions(Cases& out) {
   add(2, {35, 35, 3}, {11, 11}, {4, 4}, {2, 2}, 64, 1, true, true);
   add(3, {7, 6, 24}, {1, 1}, {1, 1}, {0, 0}, 40, 1, true, true);
   add(2, {9, 9, 64}, {1, 1}, {1, 1}, {0, 0}, 32, 1, false, false);
+  // Strides over many channels, where pixels are gathered: in one part and in several, borders on all sides.
+  add(3, {11, 9, 64}, {3, 3}, {2, 2}, {1, 1}, 72, 1, false, false);
+  add(2, {60, 49, 96}, {3, 3}, {2, 2}, {1, 1}, 64, 1, false, false);
+  add(2, {12, 13, 64}, {2, 3}, {1, 3}, {0, 2}, 64, 1, false, false);
+  out.back().input_gradients = false;
+  // Large enough for parts of its rows.
+  add(1, {130, 129, 64}, {1, 1}, {1, 1}, {0, 0}, 64, 1, false, false);
   // Large enough for Winograd's tiles: whole ones, cut ones, with and without a border.
   add(2, {16, 16, 32}, {3, 3}, {1, 1}, {1, 1}, 32, 1, false, false);
   add(3, {14, 13, 48}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);

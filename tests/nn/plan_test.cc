@@ -75,7 +75,8 @@ TEST(Plan, ConvolutionTakesTheReluAndItsMask) {
 /// Memory by liveness, checked against a replay of the passes: while a value or a gradient is still to be
 /// read, no step writes where it lies. Values are what steps write; a read is of the last one written there.
 TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
-  for (const char* file : {"resnet20", "densenet40_12", "bn_inception", "alexnet", "lstm_wikitext2"}) {
+  for (const char* file :
+       {"resnet20", "resnet50", "densenet40_12", "bn_inception", "alexnet", "lstm_wikitext2"}) {
     const Graph graph =
         read_graph(config::parse_file(std::string(LPSGD_SOURCE_DIR "/configs/networks/") + file + ".yaml"));
     const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
@@ -125,9 +126,43 @@ TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
         if (g) write(plan.gradients[*g], gradient(*g));
       if (layer.backward_reads_input())
         for (const std::size_t v : step->inputs) expect(plan.values[v], value(v), name + " at its end");
+      // The next step's backward may end with this one's, and read until then.
+      if (step == plan.steps.rbegin() || !(step - 1)->joins_source) continue;
+      const PlanStep& joined = *(step - 1);
+      const std::string both = graph.nodes[joined.node].name + " joined with " + name;
+      expect(plan.values[joined.inputs[0]], value(joined.inputs[0]), both);
+      const std::size_t read = joined.masked.value_or(joined.output_gradients[0]);
+      // The input's gradient, which it then hands over instead, may lie over it.
+      const bool over = plan.gradients[read].offset == plan.gradients[*joined.input_gradients[0]].offset;
+      expect(plan.gradients[read], gradient(over ? *joined.input_gradients[0] : read), both);
     }
     expect(plan.values[scores], value(scores), "the caller");
   }
+}
+
+TEST(Plan, NormsJoinTheConvolutionsOfSinglePixelsBeforeThem) {
+  const auto joined = [](const std::string& layers) {
+    std::vector<std::string> out;
+    const Graph graph = graph_of(layers + tail);
+    for (const PlanStep& step : make_plan(graph, true).steps)
+      if (step.joins_source) out.push_back(graph.nodes[step.node].name);
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  const std::string norm = "  - {batch_norm: b}\n";
+  const std::string before = "  - {conv: a, filters: 4, kernel: 3, pad: 1}\n";
+  EXPECT_EQ(joined("  - {conv: c, filters: 4, kernel: 1, bias: false}\n" + norm), Names{"b"});
+  EXPECT_EQ(joined("  - {conv: c, filters: 4, kernel: 1}\n" + norm), Names{});
+  EXPECT_EQ(joined("  - {conv: c, filters: 4, kernel: 3, pad: 1, bias: false}\n" + norm), Names{});
+  EXPECT_EQ(joined("  - {conv: c, filters: 4, kernel: 1, stride: 2, bias: false}\n" + norm), Names{});
+  EXPECT_EQ(joined("  - {conv: c, filters: 4, kernel: 1, bias: false}\n  - {relu: r}\n" + norm), Names{});
+  EXPECT_EQ(
+      joined("  - {conv: c, filters: 4, kernel: 1, bias: false}\n" + norm + "  - {add: s, input: [b, c]}\n"),
+      Names{});
+  // The shortcut stands between the two in the file; a fused sum takes the convolution along.
+  EXPECT_EQ(joined(before + "  - {conv: c, filters: 4, kernel: 1, bias: false}\n" + norm +
+                   "  - {conv: d, input: a, filters: 4, kernel: 1}\n  - {add: s, input: [b, d]}\n"),
+            Names{"b"});
 }
 
 TEST(Plan, InferenceNeedsLessMemory) {

@@ -1,0 +1,81 @@
+#include "nn/cpu/gathered_products.h"
+
+#include "nn/cpu/sgemm.h"
+
+namespace lpsgd::cpu {
+
+bool GatheredProducts::pay(const Binding& b, const ConvDesc& desc) {
+  // Products of fewer channels are slower than the convolution. A bias, or a fused ReLU, is oneDNN's.
+  constexpr std::int64_t least_channels = 64;
+  return b.type == DataType::f32 && (desc.stride.h > 1 || desc.stride.w > 1) && desc.groups == 1 &&
+         !desc.bias && !b.relu && std::min(b.inputs[0].shape[2], desc.filters) >= least_channels;
+}
+
+GatheredProducts::GatheredProducts(Context& context, const Binding& b, const ConvDesc& desc)
+    : context_(context),
+      b_(b),
+      window_(desc.kernel),
+      stride_(desc.stride),
+      pad_(desc.pad),
+      in_(b.inputs[0].shape[2]),
+      out_(desc.filters),
+      lines_(b.batch * b.shape[0]) {
+  constexpr std::int64_t least_rows = 256;  // products of fewer are slower
+  const std::int64_t line = b.shape[1] * in_ * static_cast<std::int64_t>(sizeof(float));
+  lines_a_part_ = std::clamp<std::int64_t>(
+      std::max(context.threads * cached_bytes / line, (least_rows + b.shape[1] - 1) / b.shape[1]), 1, lines_);
+  gathered_ = context.passing(Passing::input, dnnl::memory::desc({lines_a_part_ * b.shape[1], in_}, f32,
+                                                                 dnnl::memory::format_tag::ab));
+}
+
+template <class Body>
+void GatheredProducts::parts(const Body& body) const {
+  for (std::int64_t first = 0; first < lines_; first += lines_a_part_)
+    body(first, std::min(first + lines_a_part_, lines_));
+}
+
+void GatheredProducts::gather(std::int64_t first, std::int64_t last, Size2 place) const {
+  const Shape& image = b_.inputs[0].shape;
+  const std::int64_t height = b_.shape[0], width = b_.shape[1];
+  const float* x = as<float>(b_.inputs[0].value);
+  auto* gathered = static_cast<float*>(gathered_.get_data_handle());
+  context_.parallel(last - first, [&](int, std::int64_t begin, std::int64_t end) {
+    float* to = gathered + begin * width * in_;
+    for (std::int64_t line = first + begin; line < first + end; ++line) {
+      const std::int64_t row = line % height * stride_.h + place.h - pad_.h;
+      const bool inside = row >= 0 && row < image[0];
+      const float* from = x + (line / height * image[0] + row) * image[1] * in_;
+      for (std::int64_t i = 0; i < width; ++i, to += in_) {
+        const std::int64_t column = i * stride_.w + place.w - pad_.w;
+        if (inside && column >= 0 && column < image[1])
+          std::copy_n(from + column * in_, in_, to);
+        else
+          std::fill_n(to, in_, 0.0f);
+      }
+    }
+  });
+}
+
+void GatheredProducts::forward() const {
+  const auto* gathered = static_cast<const float*>(gathered_.get_data_handle());
+  parts([&](std::int64_t first, std::int64_t last) {
+    gather(first, last, {0, 0});
+    sgemm((last - first) * b_.shape[1], out_, in_, {gathered, in_}, {b_.parameters[0].value, in_, true},
+          as<float>(b_.output) + first * b_.shape[1] * out_, out_);
+  });
+}
+
+void GatheredProducts::weight_gradient() const {
+  const auto* gathered = static_cast<const float*>(gathered_.get_data_handle());
+  const std::int64_t places = window_.h * window_.w;
+  parts([&](std::int64_t first, std::int64_t last) {
+    const float* dy = as<float>(b_.output_gradients[0]) + first * b_.shape[1] * out_;
+    for (std::int64_t p = 0; p < places; ++p) {
+      gather(first, last, {p / window_.w, p % window_.w});
+      sgemm(out_, in_, (last - first) * b_.shape[1], {dy, out_, true}, {gathered, in_},
+            b_.parameters[0].gradient + p * in_, places * in_, first > 0);
+    }
+  });
+}
+
+}  // namespace lpsgd::cpu
