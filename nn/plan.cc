@@ -137,9 +137,10 @@ class Planner {
 
   /// Whether backward can go through both part by part, if `before` runs right before.
   bool joins(const PlanStep& step, const PlanStep& before) const {
+    // The node itself, not a view of it: others may read the view.
     return layer(step.node).gives_rows() && layer(before.node).takes_rows() &&
-           step.inputs[0] == before.output && readers_[before.output] == 1 && !before.relu &&
-           !before.residual;
+           graph_.nodes[step.node].inputs[0] == before.output && readers_[before.output] == 1 &&
+           !before.relu && !before.residual;
   }
 
   bool fuse_sum(std::size_t n) {

@@ -1,7 +1,8 @@
 // Batch normalisation with the sum and the ReLU that follow it in one pass. Forward reads its input twice
-// (statistics, then values), backward reads gradient and input twice. Moments of a block are taken in float32
-// around the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque 1979), so that a mean
-// far from zero costs no precision.
+// (statistics, then values), backward reads gradient and input twice; joined to the convolution before it,
+// it hands the input's gradient over in the cache. Moments of a block are taken in
+// float32 around the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque 1979), so that
+// a mean far from zero costs no precision.
 #include <cmath>
 
 #include "nn/cpu/context.h"
@@ -11,11 +12,13 @@ namespace {
 
 constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
 constexpr std::int64_t block_floats = 4096;  // of narrow rows: 16 KiB, within the first-level cache
-constexpr std::int64_t large_bytes = std::int64_t{8} << 20;  // more than a core's share of the last cache
+// From so many on, an output has left the caches when it is read again, and is not brought there (measured
+// with 32 MiB for two cores that both train).
+constexpr std::int64_t streamed_bytes = std::int64_t{8} << 20;
 constexpr std::int64_t least_rows = 64;  // of wide ones: joining a block's moments costs as much as some
 
 template <class T>
-class BatchNormOp final : public Op, private RowSink {
+class BatchNormOp final : public Op {
  public:
   BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc)
       : context_(context), b_(b), desc_(desc), k_(context.k.of<T>()) {
@@ -34,11 +37,9 @@ class BatchNormOp final : public Op, private RowSink {
     inverse_deviation_.resize(static_cast<std::size_t>(channels_));
     if (b.type == DataType::f32 && fold_ == 1) source_ = dynamic_cast<RowwiseOp*>(b.source);
     if (source_) {
-      source_->tell(this);
-      part_rows_ = std::clamp<std::int64_t>(
-          context.threads * cached_bytes / (width_ * static_cast<std::int64_t>(sizeof(float))), 1, rows_);
+      rows_a_part_ = context.rows_a_part(rows_, width_);
       part_ = context.passing(Passing::output,
-                              dnnl::memory::desc({part_rows_, width_}, f32, dnnl::memory::format_tag::ab));
+                              dnnl::memory::desc({rows_a_part_, width_}, f32, dnnl::memory::format_tag::ab));
     }
     partials_.resize(static_cast<std::size_t>(context.threads));
     for (Partial& p : partials_) {
@@ -78,7 +79,8 @@ class BatchNormOp final : public Op, private RowSink {
         shift_[static_cast<std::size_t>(f)] = bias[c];
       }
     }
-    const bool past_cache = b_.elements() * static_cast<std::int64_t>(sizeof(T)) >= large_bytes;
+    const bool past_cache =
+        b_.elements() * static_cast<std::int64_t>(sizeof(T)) >= streamed_bytes * context_.threads;
     context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
       blocks_from_the_end(first, last, [&](std::int64_t row, std::int64_t rows) {
         const std::int64_t at = row * width_;
@@ -148,8 +150,8 @@ class BatchNormOp final : public Op, private RowSink {
       return;
     }
     T* part = as<T>(part_.get_data_handle());
-    for (std::int64_t end = rows_; end > 0; end -= part_rows_) {
-      const std::int64_t begin = std::max<std::int64_t>(0, end - part_rows_);
+    for (std::int64_t end = rows_; end > 0; end -= rows_a_part_) {
+      const std::int64_t begin = std::max<std::int64_t>(0, end - rows_a_part_);
       input_gradient(begin, end, part);
       source_->backward_rows(begin, end, as<float>(part_.get_data_handle()));
     }
@@ -196,12 +198,13 @@ class BatchNormOp final : public Op, private RowSink {
     }
   }
 
-  void rows_written(std::int64_t first, std::int64_t last) override {
-    if (first == 0) clear_partials();
-    const T* x = as<T>(b_.inputs[0].value) + first * width_;
-    context_.parallel(last - first, [&](int thread, std::int64_t begin, std::int64_t end) {
+  /// Leaves each channel's mean and sum of squared differences in the first partial.
+  void moments() {
+    clear_partials();
+    const T* x = as<T>(b_.inputs[0].value);
+    context_.parallel(rows_, [&](int thread, std::int64_t first, std::int64_t last) {
       Partial& p = partials_[static_cast<std::size_t>(thread)];
-      blocks(begin, end, [&](std::int64_t row, std::int64_t rows) {
+      blocks(first, last, [&](std::int64_t row, std::int64_t rows) {
         k_.row_moments(x + row * width_, rows, width_, p.a.data(), p.b.data());
         const double now = static_cast<double>(rows);
         for (std::int64_t c = 0; c < width_; ++c) {
@@ -212,13 +215,6 @@ class BatchNormOp final : public Op, private RowSink {
         p.count += now;
       });
     });
-    rows_seen_ = last;
-  }
-
-  /// Leaves each channel's mean and sum of squared differences in the first partial.
-  void moments() {
-    if (rows_seen_ != rows_) rows_written(0, rows_);
-    rows_seen_ = 0;
     for (std::int64_t c = 0; c < channels_; ++c) {
       double mean = 0, m2 = 0, count = 0;
       for (const Partial& p : partials_) {
@@ -242,10 +238,9 @@ class BatchNormOp final : public Op, private RowSink {
   Buffer<float> mean_, scale_, shift_, g_mean_, slope_;
   std::vector<double> inverse_deviation_;
   std::vector<Partial> partials_;
-  std::int64_t rows_seen_ = 0;  // of this step's input, in the partials
   // What wrote the input, if it works row by row, and a part of its gradient.
   RowwiseOp* source_ = nullptr;
-  std::int64_t part_rows_ = 0;
+  std::int64_t rows_a_part_ = 0;
   dnnl::memory part_;
 };
 

@@ -40,30 +40,14 @@ auto of_type(DataType type, const Make& make) {
   return type == DataType::f32 ? make.template operator()<float>() : make.template operator()<Bf16>();
 }
 
-/// Told of the rows that an operation has written.
-class RowSink {
- public:
-  virtual ~RowSink() = default;
-  /// These rows are there, and in the cache: from row 0 on, in order.
-  virtual void rows_written(std::int64_t first, std::int64_t last) = 0;
-};
-
-/// An operation that works row by row. What follows it can read the output, and hand over its gradient, part
-/// by part, while a part is in the cache.
+/// An operation that works row by row: what follows it can hand it its output's gradient part by part, while
+/// a part is in the cache.
 class RowwiseOp : public Op {
  public:
-  /// Whom a training forward tells of its rows.
-  void tell(RowSink* sink) { sink_ = sink; }
   /// backward() for the rows from `first` to `last`, whose gradient is `dy`. Once every row has been handed
   /// over, in parts of any order, the next backward() has nothing left to do.
   virtual void backward_rows(std::int64_t first, std::int64_t last, const float* dy) = 0;
-
- protected:
-  RowSink* sink_ = nullptr;
 };
-
-/// Of a part that is to stay in a core's second-level cache between two passes over it.
-constexpr std::int64_t cached_bytes = std::int64_t{512} << 10;
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
@@ -88,6 +72,15 @@ struct Context {
     return passing_[static_cast<std::size_t>(kind)].view(md, engine);
   }
   void seal();
+
+  /// How many of `rows` rows of float32 make a part that stays in the threads' second-level caches between
+  /// two passes over it. At least 256, where there are so many: products of fewer are slower by more than
+  /// that gains.
+  std::int64_t rows_a_part(std::int64_t rows, std::int64_t width) const {
+    constexpr std::int64_t cached_bytes = std::int64_t{512} << 10, least_rows = 256;
+    const std::int64_t cached = threads * cached_bytes / (width * static_cast<std::int64_t>(sizeof(float)));
+    return std::clamp<std::int64_t>(std::max(cached, least_rows), 1, std::max<std::int64_t>(rows, 1));
+  }
 
   /// Runs body(thread, first, last) for `threads` nearly equal parts of 0..n, on as many threads.
   template <class Body>

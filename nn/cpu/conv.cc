@@ -1,6 +1,8 @@
 // Convolution by oneDNN: direct, by Winograd's tiles, or as products. Activations stay NHWC; weights are
 // reordered once a pass into the layout that the primitive prefers (with plain O-H-W-I weights oneDNN 2.6
 // falls to a slow path), and their gradient back.
+#include <optional>
+
 #include "nn/cpu/context.h"
 #include "nn/cpu/gathered_products.h"
 
@@ -44,8 +46,8 @@ bool is_product(const Binding& b, const ConvDesc& desc) {
          desc.pad == Size2{0, 0} && desc.groups == 1;
 }
 
-/// Whether such a product's output is so large that it, and its gradient, are better passed on in parts.
-bool is_large(const Binding& b, const ConvDesc& desc) {
+/// Whether such a product's output is so large that its gradient is better taken in parts.
+bool parts_pay(const Binding& b, const ConvDesc& desc) {
   constexpr std::int64_t least_bytes = std::int64_t{4} << 20, least_channels = 64;
   return !desc.bias && !b.relu && b.training &&
          std::min(b.shape[2], b.inputs[0].shape[2]) >= least_channels &&
@@ -73,7 +75,8 @@ class ConvOp final : public Op {
                              desc.groups == 1 ? memory::format_tag::ohwi : memory::format_tag::gohwi);
     const memory::desc bias =
         desc.bias ? memory::desc({desc.filters}, f32, memory::format_tag::a) : memory::desc();
-    if (GatheredProducts::pay(b, desc)) products_.emplace(context, b, desc);
+    if (GatheredProducts::pay(b, desc) && (b.training || desc.kernel == Size2{1, 1}))
+      products_.emplace(context, b, desc);
     Plan plan;
     bool made = false;
     if (tiles_pay(b, desc)) {
@@ -245,7 +248,7 @@ class ConvOp final : public Op {
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc) {
   if (is_product(binding, desc))
-    return is_large(binding, desc) ? make_pixel_conv(context, binding) : make_dense(context, binding, true);
+    return parts_pay(binding, desc) ? make_pixel_conv(context, binding) : make_dense(context, binding, true);
   return std::make_unique<ConvOp>(context, binding, desc);
 }
 

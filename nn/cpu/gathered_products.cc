@@ -20,12 +20,10 @@ GatheredProducts::GatheredProducts(Context& context, const Binding& b, const Con
       in_(b.inputs[0].shape[2]),
       out_(desc.filters),
       lines_(b.batch * b.shape[0]) {
-  constexpr std::int64_t least_rows = 256;  // products of fewer are slower
-  const std::int64_t line = b.shape[1] * in_ * static_cast<std::int64_t>(sizeof(float));
-  lines_a_part_ = std::clamp<std::int64_t>(
-      std::max(context.threads * cached_bytes / line, (least_rows + b.shape[1] - 1) / b.shape[1]), 1, lines_);
-  gathered_ = context.passing(Passing::input, dnnl::memory::desc({lines_a_part_ * b.shape[1], in_}, f32,
-                                                                 dnnl::memory::format_tag::ab));
+  const std::int64_t width = b.shape[1];
+  lines_a_part_ = std::clamp<std::int64_t>(context.rows_a_part(lines_ * width, in_) / width, 1, lines_);
+  gathered_ = context.passing(
+      Passing::input, dnnl::memory::desc({lines_a_part_ * width, in_}, f32, dnnl::memory::format_tag::ab));
 }
 
 template <class Body>
@@ -44,7 +42,7 @@ void GatheredProducts::gather(std::int64_t first, std::int64_t last, Size2 place
     for (std::int64_t line = first + begin; line < first + end; ++line) {
       const std::int64_t row = line % height * stride_.h + place.h - pad_.h;
       const bool inside = row >= 0 && row < image[0];
-      const float* from = x + (line / height * image[0] + row) * image[1] * in_;
+      const float* from = x + (line / height * image[0] + (inside ? row : 0)) * image[1] * in_;
       for (std::int64_t i = 0; i < width; ++i, to += in_) {
         const std::int64_t column = i * stride_.w + place.w - pad_.w;
         if (inside && column >= 0 && column < image[1])

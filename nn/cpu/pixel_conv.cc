@@ -1,4 +1,5 @@
 // Convolutions of single pixels: products over the rows of NHWC.
+#include "core/error.h"
 #include "nn/cpu/context.h"
 #include "nn/cpu/sgemm.h"
 
@@ -12,26 +13,20 @@ class PixelConvOp final : public RowwiseOp {
         in_(b.inputs[0].shape.back()),
         out_(b.shape.back()),
         rows_(b.elements() / out_),
-        part_(std::clamp<std::int64_t>(
-            context.threads * cached_bytes / (out_ * static_cast<std::int64_t>(sizeof(float))), 1, rows_)) {}
+        rows_a_part_(context.rows_a_part(rows_, out_)) {}
 
-  void forward(const Pass& pass) override {
-    constexpr std::int64_t least_rows = 256;  // products of fewer are slower by more than parts gain
-    const bool parts = sink_ && pass.training && part_ >= least_rows;
-    each_part(parts ? part_ : rows_, [&](std::int64_t first, std::int64_t last) {
-      sgemm(last - first, out_, in_, {as<float>(b_.inputs[0].value) + first * in_, in_},
-            {b_.parameters[0].value, in_, true}, as<float>(b_.output) + first * out_, out_);
-      if (parts) sink_->rows_written(first, last);
-    });
+  void forward(const Pass&) override {
+    sgemm(rows_, out_, in_, {as<float>(b_.inputs[0].value), in_}, {b_.parameters[0].value, in_, true},
+          as<float>(b_.output), out_);
   }
 
   void backward() override {
     if (rows_done_ == 0) {
       const float* dy = as<float>(b_.output_gradients[0]);
-      each_part(part_, [&](std::int64_t first, std::int64_t last) {
-        backward_rows(first, last, dy + first * out_);
-      });
+      for (std::int64_t row = 0; row < rows_; row += rows_a_part_)
+        backward_rows(row, std::min(row + rows_a_part_, rows_), dy + row * out_);
     }
+    require(rows_done_ == rows_, "a convolution's gradient is handed over whole");
     rows_done_ = 0;
   }
 
@@ -45,13 +40,8 @@ class PixelConvOp final : public RowwiseOp {
   }
 
  private:
-  template <class Body>
-  void each_part(std::int64_t part, const Body& body) const {
-    for (std::int64_t row = 0; row < rows_; row += part) body(row, std::min(row + part, rows_));
-  }
-
   Binding b_;
-  std::int64_t in_, out_, rows_, part_;
+  std::int64_t in_, out_, rows_, rows_a_part_;
   std::int64_t rows_done_ = 0;  // of this step's backward
 };
 

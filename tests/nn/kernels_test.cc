@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "core/buffer.h"
 #include "core/philox.h"
 
 namespace lpsgd::cpu {
@@ -60,10 +62,8 @@ class Results {
     const NormConstants norm{mean.data(), scale.data(), shift.data()};
     k.row_moments(x.data(), rows_, width_, number(width_), number(width_));
     for (const bool relu : {false, true}) {
-      for (const bool past_cache : {false, true}) {
-        k.normalize(x.data(), nullptr, out(), rows_, width_, norm, relu, past_cache);
-        k.normalize(x.data(), r.data(), out(), rows_, width_, norm, relu, past_cache);
-      }
+      k.normalize(x.data(), nullptr, out(), rows_, width_, norm, relu, false);
+      k.normalize(x.data(), r.data(), out(), rows_, width_, norm, relu, false);
       k.norm_gradient_sums(g.data(), x.data(), rows_, width_, norm, relu, number(width_), number(width_));
       k.norm_gradient(g.data(), x.data(), out(), rows_, width_, norm, relu, shift.data(), slope.data());
       const std::array<const T*, 3> terms{x.data(), g.data(), r.data()};
@@ -133,6 +133,30 @@ std::vector<std::uint16_t> rounded(const std::vector<float>& v) {
   std::vector<std::uint16_t> out;
   for (const float x : v) out.push_back(rounded(x));
   return out;
+}
+
+/// Past the cache, to aligned memory, which alone is written so; and to memory that is not.
+TEST(Kernels, WhereNormsAreWrittenDoesNotMatter) {
+  constexpr std::int64_t rows = 7;
+  for (const std::int64_t width : {16, 48, 64, 96, 147, 1024, 1040}) {
+    const auto n = static_cast<std::size_t>(rows * width);
+    Buffer<float> x(n), r(n), plain(n), streamed(n + 1), constants(static_cast<std::size_t>(width));
+    PhiloxSequence draw(3, RandomUse::dataset, 1);
+    for (Buffer<float>* b : {&x, &r, &constants})
+      for (float& a : b->view()) a = 4 * draw.uniform() - 2;
+    const NormConstants norm{constants.data(), constants.data(), constants.data()};
+    for (const Kernels* k : usable_kernels())
+      for (const bool relu : {false, true})
+        for (const float* residual :
+             {static_cast<const float*>(nullptr), static_cast<const float*>(r.data())})
+          for (const std::size_t offset : {0, 1}) {
+            k->f32.normalize(x.data(), residual, plain.data(), rows, width, norm, relu, false);
+            std::fill(streamed.view().begin(), streamed.view().end(), -9.0f);
+            k->f32.normalize(x.data(), residual, streamed.data() + offset, rows, width, norm, relu, true);
+            EXPECT_TRUE(std::equal(plain.view().begin(), plain.view().end(), streamed.data() + offset))
+                << k->name << ", " << width << " wide, offset " << offset;
+          }
+  }
 }
 
 TEST(Kernels, EveryVariantGivesTheSameBitsInBothTypes) {

@@ -286,12 +286,18 @@ TEST(Gradients, JoinedNormsEqualSeparateOnes) {
         EXPECT_NEAR(joined.loss(), apart.loss(), 1e-6);
         joined.network.backward({});
         apart.network.backward({});
+        for (const OperationTime& t : joined.network.take_times()) {
+          const bool convolution = t.name == "c" || t.name == "d";
+          EXPECT_LT(convolution ? t.backward : 0, 1e-4) << "not joined";
+        }
         double size = 0;
         for (const float g : apart.network.gradients())
           size = std::max(size, std::abs(static_cast<double>(g)));
         for (std::size_t i = 0; i < joined.network.gradients().size(); ++i)
           ASSERT_NEAR(joined.network.gradients()[i], apart.network.gradients()[i], 2e-5 * size)
               << "shortcut " << shortcut << ", " << threads << " threads, at " << i;
+        joined.network.forward_eval({joined.inputs, joined.labels}, 3);
+        joined.network.take_metrics();
       }
       for (std::size_t b = 0; b < apart.network.buffers().size(); ++b)
         for (std::size_t i = 0; i < apart.network.buffers()[b].values.size(); ++i)

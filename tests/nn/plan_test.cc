@@ -159,6 +159,24 @@ TEST(Plan, NormsJoinTheConvolutionsOfSinglePixelsBeforeThem) {
   EXPECT_EQ(
       joined("  - {conv: c, filters: 4, kernel: 1, bias: false}\n" + norm + "  - {add: s, input: [b, c]}\n"),
       Names{});
+  // Others read a view of what the norm reads.
+  const std::string viewed =
+      "  - average_pool\n  - {conv: c, filters: 4, kernel: 1, bias: false}\n  - {flatten: f}\n  - "
+      "{batch_norm: b}\n";
+  for (const std::string& reader :
+       {std::string("  - {add: s, input: [b, f]}\n"),
+        std::string("  - {dense: d, input: f, units: 4}\n  - {add: s, input: [b, d]}\n")}) {
+    const Graph graph = read_graph(config::parse_text(
+        "input: [4, 4, 4]\nclasses: 3\nlayers:\n" + viewed + reader + "  - {dense: fc, units: 3}\n",
+        "net.yaml"));
+    std::vector<bool> written(graph.nodes.size());
+    written[0] = true;
+    for (const PlanStep& step : make_plan(graph, true).steps) {
+      EXPECT_FALSE(step.joins_source);
+      for (const std::size_t v : step.inputs) EXPECT_TRUE(written[v]) << reader;
+      written[step.output] = true;
+    }
+  }
   // The shortcut stands between the two in the file; a fused sum takes the convolution along.
   EXPECT_EQ(joined(before + "  - {conv: c, filters: 4, kernel: 1, bias: false}\n" + norm +
                    "  - {conv: d, input: a, filters: 4, kernel: 1}\n  - {add: s, input: [b, d]}\n"),

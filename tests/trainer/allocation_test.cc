@@ -47,10 +47,10 @@ const char* const config = R"(network:
   input: [32, 32, 3]
   classes: 10
   layers:
-    - {conv: conv1, filters: 32, kernel: 3, stride: 2, pad: 1}
+    - {conv: conv1, filters: 64, kernel: 3, stride: 2, pad: 1}
     - {batch_norm: bn1}
     - relu
-    - {conv: conv2, filters: 32, kernel: 3, pad: 1}
+    - {conv: conv2, filters: 64, kernel: 3, stride: 2, pad: 1, bias: false}
     - {batch_norm: bn2}
     - relu
     - {max_pool: pool, kernel: 2, stride: 2}
