@@ -86,6 +86,11 @@ struct ConvDesc {
   Size2 kernel, stride, pad;
   std::int64_t filters = 1, groups = 1;
   bool bias = true;
+
+  /// Each pixel of the output is a product with the same pixel of the input.
+  bool is_product() const {
+    return kernel == Size2{1, 1} && stride == Size2{1, 1} && pad == Size2{0, 0} && groups == 1;
+  }
 };
 
 struct LstmDesc {

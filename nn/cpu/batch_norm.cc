@@ -1,8 +1,8 @@
 // Batch normalisation with the sum and the ReLU that follow it in one pass. Forward reads its input twice
-// (statistics, then values), backward reads gradient and input twice; joined to the convolution before it,
-// it hands the input's gradient over in the cache. Moments of a block are taken in
-// float32 around the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque 1979), so that
-// a mean far from zero costs no precision.
+// (statistics, then values), backward reads gradient and input twice; joined to the convolution
+// before it, it hands the input's gradient over in the cache. Moments of a block are taken in float32 around
+// the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque 1979), so that a mean far
+// from zero costs no precision.
 #include <cmath>
 
 #include "nn/cpu/context.h"
@@ -153,7 +153,7 @@ class BatchNormOp final : public Op {
     for (std::int64_t end = rows_; end > 0; end -= rows_a_part_) {
       const std::int64_t begin = std::max<std::int64_t>(0, end - rows_a_part_);
       input_gradient(begin, end, part);
-      source_->backward_rows(begin, end, as<float>(part_.get_data_handle()));
+      source_->backward_rows(begin, end, as<float>(part));
     }
   }
 

@@ -153,9 +153,8 @@ dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const vo
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
 /// A convolution of single pixels, without bias, in float32: a RowwiseOp.
 std::unique_ptr<Op> make_pixel_conv(Context& context, const Binding& binding);
-/// One product over the rows of the input, whose last dimension it replaces. `in_place`: with the
-/// weights in the arena's layout in bfloat16, too.
-std::unique_ptr<Op> make_dense(Context& context, const Binding& binding, bool in_place = false);
+/// One product over the rows of the input, whose last dimension it replaces.
+std::unique_ptr<Op> make_dense(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc);
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding);

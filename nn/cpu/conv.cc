@@ -39,11 +39,10 @@ bool tiles_pay(const Binding& b, const ConvDesc& desc) {
          b.batch * tiles >= kLeastTiles;
 }
 
-/// A convolution that is a product of NHWC's pixels: oneDNN 2.6's products are up to a quarter faster than
-/// its 1x1 convolutions over NHWC, backward by weights most of all, and want no copy of the weights.
-bool is_product(const Binding& b, const ConvDesc& desc) {
-  return b.type == DataType::f32 && desc.kernel == Size2{1, 1} && desc.stride == Size2{1, 1} &&
-         desc.pad == Size2{0, 0} && desc.groups == 1;
+/// oneDNN 2.6's products are up to a quarter faster than its 1x1 convolutions over NHWC, backward by weights
+/// most of all, and want no copy of the weights.
+bool product_pays(const Binding& b, const ConvDesc& desc) {
+  return b.type == DataType::f32 && desc.is_product();
 }
 
 /// Whether such a product's output is so large that its gradient is better taken in parts.
@@ -75,8 +74,7 @@ class ConvOp final : public Op {
                              desc.groups == 1 ? memory::format_tag::ohwi : memory::format_tag::gohwi);
     const memory::desc bias =
         desc.bias ? memory::desc({desc.filters}, f32, memory::format_tag::a) : memory::desc();
-    if (GatheredProducts::pay(b, desc) && (b.training || desc.kernel == Size2{1, 1}))
-      products_.emplace(context, b, desc);
+    if (GatheredProducts::pay(b, desc)) products_.emplace(context, b, desc);
     Plan plan;
     bool made = false;
     if (tiles_pay(b, desc)) {
@@ -247,8 +245,8 @@ class ConvOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc) {
-  if (is_product(binding, desc))
-    return parts_pay(binding, desc) ? make_pixel_conv(context, binding) : make_dense(context, binding, true);
+  if (product_pays(binding, desc))
+    return parts_pay(binding, desc) ? make_pixel_conv(context, binding) : make_dense(context, binding);
   return std::make_unique<ConvOp>(context, binding, desc);
 }
 

@@ -6,10 +6,9 @@ namespace {
 
 class DenseOp final : public Op {
  public:
-  DenseOp(Context& context, const Binding& b, bool in_place)
+  DenseOp(Context& context, const Binding& b)
       : b_(b),
-        product_(context, describe(b, in_place), b.parameters[0].value,
-                 has_bias() ? b.parameters[1].value : nullptr) {}
+        product_(context, describe(b), b.parameters[0].value, has_bias() ? b.parameters[1].value : nullptr) {}
 
   void forward(const Pass&) override {
     product_.prepare_forward();
@@ -27,7 +26,7 @@ class DenseOp final : public Op {
 
  private:
   bool has_bias() const { return b_.parameters.size() > 1; }
-  static ProductDesc describe(const Binding& b, bool in_place) {
+  static ProductDesc describe(const Binding& b) {
     return {.rows = b.elements() / b.shape.back(),
             .in = b.inputs[0].shape.back(),
             .out = b.shape.back(),
@@ -37,7 +36,6 @@ class DenseOp final : public Op {
             .relu = b.relu,
             .data = b.training && b.inputs[0].gradient != nullptr,
             .gradient = b.training,
-            .in_place = in_place,
             .passing = true};
   }
 
@@ -47,8 +45,8 @@ class DenseOp final : public Op {
 
 }  // namespace
 
-std::unique_ptr<Op> make_dense(Context& context, const Binding& binding, bool in_place) {
-  return std::make_unique<DenseOp>(context, binding, in_place);
+std::unique_ptr<Op> make_dense(Context& context, const Binding& binding) {
+  return std::make_unique<DenseOp>(context, binding);
 }
 
 }  // namespace lpsgd::cpu

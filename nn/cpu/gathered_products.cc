@@ -7,7 +7,8 @@ namespace lpsgd::cpu {
 bool GatheredProducts::pay(const Binding& b, const ConvDesc& desc) {
   // Products of fewer channels are slower than the convolution. A bias, or a fused ReLU, is oneDNN's.
   constexpr std::int64_t least_channels = 64;
-  return b.type == DataType::f32 && (desc.stride.h > 1 || desc.stride.w > 1) && desc.groups == 1 &&
+  const bool used = b.training || desc.kernel == Size2{1, 1};
+  return used && b.type == DataType::f32 && (desc.stride.h > 1 || desc.stride.w > 1) && desc.groups == 1 &&
          !desc.bias && !b.relu && std::min(b.inputs[0].shape[2], desc.filters) >= least_channels;
 }
 

@@ -56,9 +56,8 @@ inline void store(Bf16* p, Vector v) {
 }
 
 // Stores that do not read the line first. They may pass later stores until fence_stores().
-constexpr bool has_streams =
 #if defined(__AVX512F__)
-    true;
+constexpr bool has_streams = true;
 inline void stream(float* p, Vector v) {  // aligned to 64 bytes
   _mm512_stream_ps(p, reinterpret_cast<__m512>(v));
 }
@@ -66,7 +65,7 @@ inline void fence_stores() {
   _mm_sfence();
 }
 #else
-    false;
+constexpr bool has_streams = false;
 inline void stream(float* p, Vector v) {
   store(p, v);
 }

@@ -19,8 +19,7 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
   // In float32 the arena's own layout is at least as fast as oneDNN's with its reorders, from 4 rows to
   // 7,680, and takes no copies of weights and gradients (measured with oneDNN 2.6: AlexNet at 128, both
   // LSTMs).
-  const bool as_it_is = d.in_place || type == f32;
-  const auto tag = as_it_is ? plain_tag : memory::format_tag::any;
+  const auto tag = type == f32 ? plain_tag : memory::format_tag::any;
   const memory::desc any({d.out, d.in}, type, tag);
   const memory::desc bias_desc = d.bias ? memory::desc({d.out}, f32, memory::format_tag::a) : memory::desc();
   const dnnl::primitive_attr attr = user_scratchpad();

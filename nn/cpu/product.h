@@ -15,7 +15,6 @@ struct ProductDesc {
   bool forward = true;      // forward() will be called
   bool data = false;        // input_gradient() will be called
   bool gradient = false;    // weight_gradient() will be called
-  bool in_place = false;    // W keeps its layout in bfloat16, too
   bool passing = false;     // a copy of W lasts only until another layer prepares its own
 };
 

@@ -57,10 +57,7 @@ class ConvLayer final : public Layer {
   }
 
   bool fuses(Epilogue epilogue) const override { return !epilogue.residual; }
-  bool takes_rows() const override {
-    return desc_.kernel == Size2{1, 1} && desc_.stride == Size2{1, 1} && desc_.pad == Size2{0, 0} &&
-           desc_.groups == 1 && !desc_.bias;
-  }
+  bool takes_rows() const override { return desc_.is_product() && !desc_.bias; }
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.conv(binding, desc_);
