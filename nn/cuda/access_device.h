@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "core/cuda/launch.h"
 #include "core/data_type.h"
 #include "nn/cuda/kernels.h"
 

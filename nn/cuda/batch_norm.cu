@@ -332,12 +332,12 @@ Cut finer(Cut cut) {
 cudaError_t launch_norm_statistics(DataType type, const void* x, const Cut& cut, const NormState& state,
                                    cudaStream_t stream) {
   return launch(type, cut, [&]<class T, int V>() {
-    statistics_kernel<T, V><<<grid(cut), threads(cut), 0, stream>>>(static_cast<const T*>(x), cut, state);
+    LPSGD_LAUNCH((statistics_kernel<T, V>), grid(cut), threads(cut), stream)(static_cast<const T*>(x), cut, state);
   });
 }
 
 cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaStream_t stream) {
-  constants_kernel<<<blocks_for(cut.channels), block_threads, 0, stream>>>(cut.channels, state);
+  LPSGD_LAUNCH(constants_kernel, blocks_for(cut.channels), block_threads, stream)(cut.channels, state);
   return cudaGetLastError();
 }
 
@@ -345,7 +345,7 @@ cudaError_t launch_normalize(DataType type, const void* x, const void* residual,
                              const Cut& cut, const NormState& state, cudaStream_t stream) {
   const Cut fine = finer(cut);
   return launch(type, cut, [&]<class T, int V>() {
-    normalize_kernel<T, V><<<grid(fine), threads(fine), 0, stream>>>(
+    LPSGD_LAUNCH((normalize_kernel<T, V>), grid(fine), threads(fine), stream)(
         static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), relu, fine, state);
   });
 }
@@ -353,7 +353,7 @@ cudaError_t launch_normalize(DataType type, const void* x, const void* residual,
 cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, const Cut& cut,
                                       const NormState& state, cudaStream_t stream) {
   return launch(type, cut, [&]<class T, int V>() {
-    gradient_sums_kernel<T, V><<<grid(cut), threads(cut), 0, stream>>>(g, cut, state);
+    LPSGD_LAUNCH((gradient_sums_kernel<T, V>), grid(cut), threads(cut), stream)(g, cut, state);
   });
 }
 
@@ -361,7 +361,7 @@ cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut
                                  cudaStream_t stream) {
   const Cut fine = finer(cut);
   return launch(type, cut, [&]<class T, int V>() {
-    gradient_kernel<T, V><<<grid(fine), threads(fine), 0, stream>>>(g, fine, state);
+    LPSGD_LAUNCH((gradient_kernel<T, V>), grid(fine), threads(fine), stream)(g, fine, state);
   });
 }
 

@@ -75,10 +75,10 @@ cudaError_t launch_column_sums(DataType type, const void* x, const Cut& cut, dou
   const dim3 threads(static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty));
   return with_type(type, [&]<class T>(T) {
     if (cut.pack == 4)
-      partial_sums<T, 4><<<blocks, threads, 0, stream>>>(static_cast<const T*>(x), cut, partials);
+      LPSGD_LAUNCH((partial_sums<T, 4>), blocks, threads, stream)(static_cast<const T*>(x), cut, partials);
     else
-      partial_sums<T, 1><<<blocks, threads, 0, stream>>>(static_cast<const T*>(x), cut, partials);
-    join_sums<<<blocks_for(cut.channels), block_threads, 0, stream>>>(partials, cut.parts, cut.channels, sums,
+      LPSGD_LAUNCH((partial_sums<T, 1>), blocks, threads, stream)(static_cast<const T*>(x), cut, partials);
+    LPSGD_LAUNCH(join_sums, blocks_for(cut.channels), block_threads, stream)(partials, cut.parts, cut.channels, sums,
                                                                       twice);
   });
 }

@@ -42,7 +42,7 @@ cudaError_t launch_dropout(DataType type, const DropoutShape& s, const PassState
                            void* y, std::uint8_t* kept, cudaStream_t stream) {
   const std::int64_t groups = s.batch * ((s.per_sample + 3) / 4);
   return with_type(type, [&]<class T>(T) {
-    dropout_kernel<<<blocks_for(groups), block_threads, 0, stream>>>(s, pass, static_cast<const T*>(x),
+    LPSGD_LAUNCH(dropout_kernel<T>, blocks_for(groups), block_threads, stream)(s, pass, static_cast<const T*>(x),
                                                                      static_cast<T*>(y), kept);
   });
 }
@@ -50,7 +50,7 @@ cudaError_t launch_dropout(DataType type, const DropoutShape& s, const PassState
 cudaError_t launch_dropout_gradient(DataType type, const Terms& gradients, const std::uint8_t* kept,
                                     float scale, void* dx, std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    dropout_gradient_kernel<<<blocks_for(n / 4), block_threads, 0, stream>>>(gradients, kept, scale,
+    LPSGD_LAUNCH(dropout_gradient_kernel<T>, blocks_for(n / 4), block_threads, stream)(gradients, kept, scale,
                                                                              static_cast<T*>(dx), n);
   });
 }

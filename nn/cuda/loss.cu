@@ -108,9 +108,9 @@ unsigned row_blocks(std::int64_t count) {
 cudaError_t launch_loss(DataType type, const void* logits, const std::int32_t* labels, LossRow* rows,
                         std::int64_t count, std::int64_t classes, LossSums* sums, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    loss_kernel<<<row_blocks(count), row_threads, 0, stream>>>(static_cast<const T*>(logits), labels, rows,
+    LPSGD_LAUNCH(loss_kernel<T>, row_blocks(count), row_threads, stream)(static_cast<const T*>(logits), labels, rows,
                                                                count, classes);
-    loss_sums_kernel<<<1, row_threads, 0, stream>>>(rows, labels, count, sums);
+    LPSGD_LAUNCH(loss_sums_kernel, 1, row_threads, stream)(rows, labels, count, sums);
   });
 }
 
@@ -118,7 +118,7 @@ cudaError_t launch_loss_gradient(DataType type, const void* logits, const std::i
                                  const LossRow* rows, const PassState* pass, void* gradient,
                                  std::int64_t count, std::int64_t classes, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    loss_gradient_kernel<<<row_blocks(count), row_threads, 0, stream>>>(
+    LPSGD_LAUNCH(loss_gradient_kernel<T>, row_blocks(count), row_threads, stream)(
         static_cast<const T*>(logits), labels, rows, pass, static_cast<T*>(gradient), count, classes);
   });
 }

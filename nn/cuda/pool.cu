@@ -88,7 +88,7 @@ cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* 
                         cudaStream_t stream) {
   const std::int64_t n = s.batch * s.out_h * s.out_w * s.channels;
   return with_type(type, [&]<class T>(T) {
-    pool_kernel<<<blocks_for(n), block_threads, 0, stream>>>(s, static_cast<const T*>(x), static_cast<T*>(y),
+    LPSGD_LAUNCH(pool_kernel<T>, blocks_for(n), block_threads, stream)(s, static_cast<const T*>(x), static_cast<T*>(y),
                                                              places);
   });
 }
@@ -97,7 +97,7 @@ cudaError_t launch_pool_gradient(DataType type, const PoolShape& s, const void* 
                                  const std::int32_t* places, void* dx, cudaStream_t stream) {
   const std::int64_t n = s.batch * s.h * s.w * s.channels;
   return with_type(type, [&]<class T>(T) {
-    pool_gradient_kernel<<<blocks_for(n), block_threads, 0, stream>>>(s, static_cast<const T*>(dy), places,
+    LPSGD_LAUNCH(pool_gradient_kernel<T>, blocks_for(n), block_threads, stream)(s, static_cast<const T*>(dy), places,
                                                                       static_cast<T*>(dx));
   });
 }

@@ -61,13 +61,13 @@ __global__ void __launch_bounds__(block_threads)
 }  // namespace
 
 cudaError_t launch_sgd(const SgdStep& step, cudaStream_t stream) {
-  sgd_kernel<<<blocks_for(step.n / 4), block_threads, 0, stream>>>(step);
+  LPSGD_LAUNCH(sgd_kernel, blocks_for(step.n / 4), block_threads, stream)(step);
   return cudaGetLastError();
 }
 
 cudaError_t launch_clip_scale(const float* gradients, std::int64_t n, double clip_norm, double* partials,
                               unsigned* finished, float* scale, cudaStream_t stream) {
-  clip_kernel<<<norm_parts, block_threads, 0, stream>>>(gradients, n, clip_norm, partials, finished, scale);
+  LPSGD_LAUNCH(clip_kernel, norm_parts, block_threads, stream)(gradients, n, clip_norm, partials, finished, scale);
   return cudaGetLastError();
 }
 

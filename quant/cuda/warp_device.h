@@ -3,12 +3,8 @@
 // 8*bits bits of codes. Internal to quant/cuda.
 #pragma once
 
+#include "core/cuda/launch.h"
 #include "quant/cuda/codec_kernels.h"
-
-// The tests run kernels on the CPU in this place (tests/quant/emulated_cuda.h).
-#ifndef LPSGD_LAUNCH
-#define LPSGD_LAUNCH(kernel, blocks, threads, stream) kernel<<<blocks, threads, 0, stream>>>
-#endif
 
 namespace lpsgd::cuda {
 namespace {

@@ -1,5 +1,4 @@
-// Gradients on a CUDA device; on Device::cpu() with kernels that run on the CPU
-// (tests/quant/emulated_cuda.h).
+// Gradients on a CUDA device.
 #pragma once
 
 #include "comm/coding_device.h"
@@ -10,15 +9,11 @@ namespace lpsgd {
 
 class CudaArena final : public exchange_cases::Arena {
  public:
-  CudaArena(Device device, const Transport& transport, std::size_t size)
-      : device_(device), compute_(device), values_(device, size) {
-    if (!device.is_cuda()) emulated_ = make_cuda_coding_device(device, compute_, transport.stream());
-  }
+  CudaArena(Device device, std::size_t size) : device_(device), compute_(device), values_(device, size) {}
   std::span<float> values() override { return values_.view(); }
   ExchangeOptions adapt(ExchangeOptions options) override {
     options.device = device_;
     options.compute = compute_;
-    options.coding_device = emulated_.get();
     return options;
   }
   void write(const float* values, std::int64_t first, std::int64_t n) override {
@@ -35,7 +30,6 @@ class CudaArena final : public exchange_cases::Arena {
   const Device device_;
   const Stream compute_;
   DeviceBuffer<float> values_;
-  std::unique_ptr<CodingDevice> emulated_;
 };
 
 }  // namespace lpsgd

@@ -1,5 +1,4 @@
-// The exchange of gradients on a CUDA device over threads, staged through the host: the CPU's bytes. Compiled
-// twice: for a GPU, and with the kernels run on the CPU (tests/quant/emulated_cuda.h).
+// The exchange of gradients on a CUDA device over threads, staged through the host: the CPU's bytes.
 #include <gtest/gtest.h>
 
 #include "tests/comm/cuda_arena.h"
@@ -10,12 +9,6 @@ namespace {
 
 using exchange_cases::MakeArena;
 
-#ifdef LPSGD_EMULATED
-class CudaExchange : public testing::Test {
- protected:
-  const Device device = Device::cpu();
-  static constexpr std::initializer_list<const char*> codecs = {"mixed"};
-#else
 class CudaExchange : public GpuTest {
  protected:
   static constexpr std::initializer_list<const char*> codecs = {
@@ -23,10 +16,9 @@ class CudaExchange : public GpuTest {
       "qsgd2",    "qsgd4",       "qsgd16",   "qsgd4_l2_feedback",
       "topk",     "exponential", "interval", "optimal_feedback",
       "majority", "sign",        "dynamic8"};
-#endif
   void run(int ranks, const std::function<void(Transport&, const MakeArena&)>& body) {
     run_thread_ranks(ranks, [&](Transport& t) {
-      body(t, [&](std::size_t size) { return std::make_unique<CudaArena>(device, t, size); });
+      body(t, [&](std::size_t size) { return std::make_unique<CudaArena>(device, size); });
     });
   }
 };

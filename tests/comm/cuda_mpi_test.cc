@@ -26,10 +26,8 @@ class CudaRanks : public GpuTest {
     if (IsSkipped()) return;
     device = Device::cuda(world().local_rank() % cuda_devices().count);
   }
-  MakeArena arenas(Transport& transport) const {
-    return [&transport, d = device](std::size_t size) {
-      return std::make_unique<CudaArena>(d, transport, size);
-    };
+  MakeArena arenas() const {
+    return [d = device](std::size_t size) { return std::make_unique<CudaArena>(d, size); };
   }
 };
 
@@ -37,10 +35,10 @@ TEST_F(CudaRanks, OverMpiEqualsTheReference) {
   for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
     const auto expected = reference_means(setup, world().size(), 2);
-    exchange_cases::equals_reference(world(), setup, expected, arenas(world()));
+    exchange_cases::equals_reference(world(), setup, expected, arenas());
   }
-  exchange_cases::none_is_the_mean(world(), Collective::allreduce, arenas(world()));
-  exchange_cases::non_finite_is_named(world(), "mixed", Collective::reduce_broadcast, arenas(world()));
+  exchange_cases::none_is_the_mean(world(), Collective::allreduce, arenas());
+  exchange_cases::non_finite_is_named(world(), "mixed", Collective::reduce_broadcast, arenas());
 }
 
 class Nccl : public CudaRanks {
@@ -60,22 +58,22 @@ TEST_F(Nccl, EqualsTheReference) {
   for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
     const auto expected = reference_means(setup, world().size(), 2);
-    exchange_cases::equals_reference(*nccl, setup, expected, arenas(*nccl));
+    exchange_cases::equals_reference(*nccl, setup, expected, arenas());
   }
 }
 
 TEST_F(Nccl, NoneIsTheMean) {
   for (const Collective collective : {Collective::reduce_broadcast, Collective::allreduce})
-    exchange_cases::none_is_the_mean(*nccl, collective, arenas(*nccl));
+    exchange_cases::none_is_the_mean(*nccl, collective, arenas());
 }
 
 TEST_F(Nccl, ResidualsNanAndBytes) {
-  exchange_cases::residuals_continue(*nccl, "mixed", arenas(*nccl));
-  exchange_cases::non_finite_is_named(*nccl, "mixed", Collective::reduce_broadcast, arenas(*nccl));
-  exchange_cases::non_finite_is_named(*nccl, "none", Collective::allreduce, arenas(*nccl));
-  exchange_cases::bytes_are_those_announced(*nccl, "mixed", Collective::reduce_broadcast, arenas(*nccl));
-  exchange_cases::bytes_are_those_announced(*nccl, "mixed", Collective::simulated, arenas(*nccl));
-  exchange_cases::simulated_decodes_its_own(*nccl, "mixed", arenas(*nccl));
+  exchange_cases::residuals_continue(*nccl, "mixed", arenas());
+  exchange_cases::non_finite_is_named(*nccl, "mixed", Collective::reduce_broadcast, arenas());
+  exchange_cases::non_finite_is_named(*nccl, "none", Collective::allreduce, arenas());
+  exchange_cases::bytes_are_those_announced(*nccl, "mixed", Collective::reduce_broadcast, arenas());
+  exchange_cases::bytes_are_those_announced(*nccl, "mixed", Collective::simulated, arenas());
+  exchange_cases::simulated_decodes_its_own(*nccl, "mixed", arenas());
 }
 
 TEST_F(CudaRanks, NcclRefusesRanksThatShareAGpu) {

@@ -1,5 +1,6 @@
 // (nvcc's front end does not take fmt's compile-time checks, so kernels stand apart from what reports
 // errors.)
+#include "core/cuda/launch.h"
 #include "tests/core/philox_draw_device.h"
 
 namespace lpsgd {
@@ -16,7 +17,7 @@ __global__ void draw_blocks(std::uint32_t* out, std::uint32_t blocks) {
 }  // namespace
 
 cudaError_t launch_draws(std::uint32_t* out, std::uint32_t blocks, cudaStream_t stream) {
-  draw_blocks<<<(blocks + 255) / 256, 256, 0, stream>>>(out, blocks);
+  LPSGD_LAUNCH(draw_blocks, (blocks + 255) / 256, 256, stream)(out, blocks);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,4 @@
-// The device gives the CPU's bytes: every codec, length and kind of values. This file is compiled twice: for
-// a GPU, and with the kernels run on the CPU (tests/quant/emulated_cuda.h).
+// The device gives the CPU's bytes: every codec, length and kind of values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,19 +14,11 @@ namespace {
 
 using namespace codec_cases;
 
-#ifdef LPSGD_EMULATED
-class DeviceCodec : public testing::Test {
- protected:
-  const Device device = Device::cpu();
-#else
 class DeviceCodec : public GpuTest {
  protected:
-#endif
   void SetUp() override {
-#ifndef LPSGD_EMULATED
     GpuTest::SetUp();
     if (IsSkipped()) return;
-#endif
     stream_ = std::make_unique<Stream>(device);
   }
 

@@ -1,9 +1,12 @@
-#include "tests/quant/emulated_cuda.h"
-
-#include <cstdio>
+// The blocks of a launch: threads as fibers of one thread of the host.
 #include <cstdlib>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
+
+#include "tests/emulated/device.h"
+#include "tests/emulated/machine.h"
 
 #undef threadIdx
 #undef blockIdx
@@ -35,11 +38,6 @@ lpsgd_switch_stack:
 namespace lpsgd::emulated {
 namespace {
 
-[[noreturn]] void undefined(const char* what) {
-  std::fprintf(stderr, "emulated CUDA: %s\n", what);
-  std::abort();
-}
-
 constexpr std::size_t stack_bytes = 64 << 10;
 
 struct Fiber {
@@ -59,6 +57,7 @@ struct Block {
   void* scheduler = nullptr;
   const std::function<void()>* kernel = nullptr;
   std::uint64_t values[32] = {};
+  bool any = false, any_before = false;  // of the barrier that fills, and of the one that has let go
 
   void yield() { lpsgd_switch_stack(&fibers[running].at, scheduler); }
 };
@@ -97,6 +96,7 @@ bool release(std::size_t first, std::size_t last, bool whole_block) {
       undefined("lanes meet at different operations");
     block.fibers[i].waiting = false;
   }
+  if (whole_block) block.any_before = std::exchange(block.any, false);
   return true;
 }
 
@@ -145,23 +145,40 @@ const std::uint64_t* meet(Meeting what, std::uint64_t value) {
   return block.values;
 }
 
-void meet_block() {
+bool meet_block(bool yes) {
   Fiber& me = block.fibers[block.running];
   me.meeting = Meeting::sync_block;
   me.waiting = true;
+  block.any = block.any || yes;
   block.yield();
+  return block.any_before;
 }
 
-void launch(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
-  if (blocks == 0 || threads == 0 || threads > 1024 || threads % 32 != 0)
-    undefined("a launch of no whole warps");
-  while (block.fibers.size() < threads) block.fibers.emplace_back();
+namespace {
+
+void run_blocks(dim3 blocks, dim3 threads, const std::function<void()>& kernel) {
+  const unsigned count = threads.x * threads.y;
+  while (block.fibers.size() < count) block.fibers.emplace_back();
   block.kernel = &kernel;
-  for (unsigned b = 0; b < blocks; ++b) {
-    for (unsigned t = 0; t < threads; ++t)
-      block.fibers[t].thread = {{t, 0, 0}, {b, 0, 0}, dim3(threads), dim3(blocks)};
-    run_block(threads);
+  for (unsigned y = 0; y < blocks.y; ++y)
+    for (unsigned x = 0; x < blocks.x; ++x) {
+      for (unsigned t = 0; t < count; ++t)
+        block.fibers[t].thread = {{t % threads.x, t / threads.x, 0}, {x, y, 0}, threads, blocks};
+      run_block(count);
+    }
+}
+
+}  // namespace
+
+void launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()> kernel) {
+  const unsigned count = threads.x * threads.y;
+  if (blocks.x == 0 || blocks.y == 0 || blocks.y > 65535 || blocks.x > 0x7fffffff || blocks.z != 1 ||
+      count == 0 || count > 1024 || threads.z != 1) {
+    fail(cudaErrorInvalidConfiguration);
+    return;
   }
+  if (count % 32 != 0) undefined("a block of no whole warps");
+  queue(stream, [=, kernel = std::move(kernel)] { run_blocks(blocks, threads, kernel); });
 }
 
 }  // namespace lpsgd::emulated

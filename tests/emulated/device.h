@@ -1,14 +1,17 @@
-// Runs CUDA kernels on the CPU, so that machines without a GPU test them: every thread of a block is a fiber,
-// and what warps and blocks do together (shuffles, ballots, barriers) waits for all of them. What CUDA leaves
-// undefined ends the program: a warp's lanes that meet at different operations, or that have left.
+// The language of CUDA's kernels, for the host's compiler: included in front of every .cu file, compiled as
+// C++, in builds against the emulated GPU. Every thread of a block is a fiber, and what warps and blocks do
+// together (shuffles, ballots, barriers) waits for all of them. What CUDA leaves undefined ends the program:
+// a warp's lanes that meet at different operations, or that have left.
 //
-// The tests include this in front of quant/cuda/*.cu, compiled as C++; blocks run one after the other. It
-// says nothing of speed, and nothing of races between warps that no barrier separates.
+// Blocks run one after the other: it says nothing of speed, and nothing of races between warps that no
+// barrier separates.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -40,16 +43,20 @@ extern thread_local Thread* current;
 enum class Meeting : std::uint8_t { sync_warp, shuffle, ballot, sync_block };
 /// Waits until all lanes of the warp are here with their values; lane i's value is then result[i].
 const std::uint64_t* meet(Meeting what, std::uint64_t value);
-void meet_block();
+/// Waits for the block's threads. Whether any of them says yes.
+bool meet_block(bool yes);
 
-void launch(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
+/// Queues a launch; the arguments are in `kernel`. cudaGetLastError() tells of a launch that cannot be.
+void launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()> kernel);
 
 struct Launcher {
-  unsigned blocks, threads;
+  dim3 blocks, threads;
+  cudaStream_t stream;
   template <class... P>
   auto with(void (*kernel)(P...)) const {
-    return [kernel, b = blocks, t = threads](std::type_identity_t<P>... arguments) {
-      launch(b, t, [&] { kernel(arguments...); });
+    static_assert((0 + ... + sizeof(P)) <= 4096, "a launch takes 4 KiB of arguments");
+    return [kernel, l = *this](std::type_identity_t<P>... arguments) {
+      launch(l.blocks, l.threads, l.stream, [=] { kernel(arguments...); });
     };
   }
 };
@@ -67,20 +74,20 @@ T unpack(std::uint64_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
+/// This thread's number in its warp.
 inline int lane() {
-  return static_cast<int>(current->thread.x % 32);
+  const Thread& t = *current;
+  return static_cast<int>((t.thread.x + t.threads.x * t.thread.y) % 32);
 }
 
 }  // namespace lpsgd::emulated
 
 #define LPSGD_LAUNCH(kernel, blocks, threads, stream) \
-  (static_cast<void>(stream), ::lpsgd::emulated::Launcher{(blocks), (threads)}.with(kernel))
+  ::lpsgd::emulated::Launcher{dim3(blocks), dim3(threads), (stream)}.with(kernel)
 #define threadIdx (::lpsgd::emulated::current->thread)
 #define blockIdx (::lpsgd::emulated::current->block)
 #define blockDim (::lpsgd::emulated::current->threads)
 #define gridDim (::lpsgd::emulated::current->blocks)
-#define cudaGetLastError() cudaSuccess
-#define cudaMemsetAsync(to, value, bytes, stream) (std::memset(to, value, bytes), cudaSuccess)
 
 template <class T>
 T __shfl_sync(unsigned, T x, int from) {
@@ -109,8 +116,12 @@ inline void __syncwarp() {
   lpsgd::emulated::meet(lpsgd::emulated::Meeting::sync_warp, 0);
 }
 inline void __syncthreads() {
-  lpsgd::emulated::meet_block();
+  lpsgd::emulated::meet_block(false);
 }
+inline int __syncthreads_or(int yes) {
+  return lpsgd::emulated::meet_block(yes != 0);
+}
+inline void __threadfence() {}
 template <class T>
 T atomicAdd(T* to, std::type_identity_t<T> x) {
   const T before = *to;
@@ -126,3 +137,8 @@ inline float __fmaf_rn(float a, float b, float c) {
 inline float __fsqrt_rn(float x) {
   return std::sqrt(x);
 }
+inline float __uint_as_float(unsigned x) {
+  return std::bit_cast<float>(x);
+}
+using std::max;
+using std::min;

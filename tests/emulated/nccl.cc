@@ -1,0 +1,255 @@
+// NCCL as lpsgd uses it: groups of messages and all-reduce, over Unix sockets between processes of one host.
+// A group is done before its call is back: a rank that did it as late as it may would keep the others waiting.
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/emulated/machine.h"
+
+using namespace lpsgd::emulated;
+
+namespace {
+
+/// A message on its way: its length goes first, so that both ends agree on it.
+struct Transfer {
+  std::byte* bytes;
+  std::uint64_t size;
+  std::uint64_t header;
+  std::size_t done = 0;  // of header and bytes together
+};
+
+}  // namespace
+
+struct ncclComm {
+  int rank = 0, ranks = 1;
+  std::vector<int> sockets;  // by rank; -1 for this one
+  bool failed = false;
+  ~ncclComm() {
+    for (const int s : sockets)
+      if (s >= 0) close(s);
+  }
+};
+
+namespace {
+
+struct Message {
+  bool sends;
+  int peer;
+  std::byte* bytes;
+  std::size_t size;
+  ncclComm* comm;
+  cudaStream_t stream;
+};
+thread_local int groups = 0;
+thread_local std::vector<Message> group;
+
+/// Moves what the socket takes or has; false where the other end is gone.
+bool move(int socket, Transfer& t, bool sends) {
+  for (;;) {
+    const bool in_header = t.done < sizeof t.header;
+    std::byte* at = in_header ? reinterpret_cast<std::byte*>(&t.header) + t.done
+                              : t.bytes + (t.done - sizeof t.header);
+    const std::size_t left = in_header ? sizeof t.header - t.done : t.size + sizeof t.header - t.done;
+    if (left == 0) return true;
+    const ssize_t n = sends ? send(socket, at, left, MSG_NOSIGNAL | MSG_DONTWAIT)
+                            : recv(socket, at, left, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (n <= 0) return false;
+    t.done += static_cast<std::size_t>(n);
+    if (!sends && t.done == sizeof t.header && t.header != t.size)
+      undefined("a message is received as one of another length");
+  }
+}
+
+bool transfer(ncclComm& comm, const std::vector<Message>& messages) {
+  std::vector<std::deque<Transfer>> out(comm.sockets.size()), in(comm.sockets.size());
+  std::deque<Message> own;
+  for (const Message& m : messages) {
+    const auto peer = static_cast<std::size_t>(m.peer);
+    if (m.peer == comm.rank)
+      own.push_back(m);
+    else
+      (m.sends ? out : in)[peer].push_back({m.bytes, m.size, m.sends ? m.size : 0});
+  }
+  for (std::size_t a = 0; a < own.size(); ++a) {  // the n-th that is sent to itself is the n-th received
+    if (!own[a].sends) continue;
+    for (Message& m : own) {
+      if (m.sends || m.bytes == nullptr) continue;
+      if (m.size != own[a].size) undefined("a message is received as one of another length");
+      std::memcpy(m.bytes, own[a].bytes, m.size);
+      m.bytes = nullptr;
+      break;
+    }
+  }
+  for (;;) {
+    std::vector<pollfd> waits;
+    for (std::size_t peer = 0; peer < comm.sockets.size(); ++peer) {
+      for (const bool sends : {true, false}) {
+        auto& queue = (sends ? out : in)[peer];
+        while (!queue.empty()) {
+          Transfer& t = queue.front();
+          if (!move(comm.sockets[peer], t, sends)) return false;
+          if (t.done < t.size + sizeof t.header) break;
+          queue.pop_front();
+        }
+      }
+      const int events = (out[peer].empty() ? 0 : POLLOUT) | (in[peer].empty() ? 0 : POLLIN);
+      if (events != 0) waits.push_back({comm.sockets[peer], static_cast<short>(events), 0});
+    }
+    if (waits.empty()) return true;
+    poll(waits.data(), waits.size(), 1000);
+  }
+}
+
+/// Queues `work` behind what the stream has, and does it all.
+template <class Work>
+ncclResult_t at_once(ncclComm* comm, cudaStream_t stream, Work work) {
+  if (is_recorded(stream)) return ncclInvalidUsage;
+  queue(stream, [=] {
+    if (!work()) comm->failed = true;
+  });
+  finish(stream);
+  return comm->failed ? ncclRemoteError : ncclSuccess;
+}
+
+sockaddr_un address(const ncclUniqueId& id, int rank, socklen_t* length) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  const std::string name = "lpsgd-" + std::string(id.internal) + "-" + std::to_string(rank);
+  std::memcpy(out.sun_path + 1, name.data(), name.size());  // without a file
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return out;
+}
+
+bool connect_all(ncclComm& comm, const ncclUniqueId& id) {
+  comm.sockets.assign(static_cast<std::size_t>(comm.ranks), -1);
+  socklen_t length = 0;
+  sockaddr_un at = address(id, comm.rank, &length);
+  const int listens = socket(AF_UNIX, SOCK_STREAM, 0);
+  if (bind(listens, reinterpret_cast<sockaddr*>(&at), length) != 0 || listen(listens, comm.ranks) != 0) return false;
+  for (int peer = 0; peer < comm.rank; ++peer) {
+    at = address(id, peer, &length);
+    const int s = socket(AF_UNIX, SOCK_STREAM, 0);
+    for (int tries = 0; connect(s, reinterpret_cast<sockaddr*>(&at), length) != 0; ++tries) {
+      if (tries == 6000) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    send(s, &comm.rank, sizeof comm.rank, MSG_NOSIGNAL);
+    comm.sockets[static_cast<std::size_t>(peer)] = s;
+  }
+  for (int peer = comm.rank + 1; peer < comm.ranks; ++peer) {
+    pollfd waits{listens, POLLIN, 0};
+    if (poll(&waits, 1, 60000) <= 0) return false;
+    const int s = accept(listens, nullptr, nullptr);
+    int from = -1;
+    if (recv(s, &from, sizeof from, MSG_WAITALL) != sizeof from) return false;
+    comm.sockets[static_cast<std::size_t>(from)] = s;
+  }
+  close(listens);
+  return true;
+}
+
+}  // namespace
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited or there was a network error" : "the emulated GPU refuses";
+}
+const char* ncclGetLastError(ncclComm_t) {
+  return "";
+}
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  std::random_device draw;
+  std::snprintf(id->internal, sizeof id->internal, "%08x%08x", draw(), draw());
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) {
+  auto* comm = new ncclComm;
+  comm->rank = rank;
+  comm->ranks = ranks;
+  *made = comm;
+  return connect_all(*comm, id) ? ncclSuccess : ncclSystemError;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t) {
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  delete comm;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  return ncclCommDestroy(comm);
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  *state = comm->failed ? ncclRemoteError : ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++groups;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (groups == 0) return ncclInvalidUsage;
+  if (--groups > 0 || group.empty()) return ncclSuccess;
+  std::vector<Message> messages;
+  messages.swap(group);
+  const Message first = messages[0];
+  return at_once(first.comm, first.stream, [=] { return transfer(*first.comm, messages); });
+}
+ncclResult_t ncclSend(const void* bytes, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  if (type != ncclUint8 || !is_device_memory(bytes, count)) return ncclInvalidArgument;
+  ncclGroupStart();
+  group.push_back({true, peer, static_cast<std::byte*>(const_cast<void*>(bytes)), count, comm, stream});
+  return ncclGroupEnd();
+}
+ncclResult_t ncclRecv(void* bytes, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  if (type != ncclUint8 || !is_device_memory(bytes, count)) return ncclInvalidArgument;
+  ncclGroupStart();
+  group.push_back({false, peer, static_cast<std::byte*>(bytes), count, comm, stream});
+  return ncclGroupEnd();
+}
+ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t sum,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat32 || sum != ncclSum || groups > 0 || !is_device_memory(from, 4 * count) ||
+      !is_device_memory(to, 4 * count))
+    return ncclInvalidArgument;
+  return at_once(comm, stream, [=] {
+    const auto* mine = static_cast<const float*>(from);
+    std::vector<std::vector<float>> all(static_cast<std::size_t>(comm->ranks), std::vector<float>(count));
+    all[static_cast<std::size_t>(comm->rank)].assign(mine, mine + count);
+    std::vector<Message> messages;
+    const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
+    for (int peer = 0; peer < comm->ranks; ++peer) {
+      if (peer == comm->rank) continue;
+      messages.push_back({true, peer, bytes(all[static_cast<std::size_t>(comm->rank)]), 4 * count, comm, stream});
+      messages.push_back({false, peer, bytes(all[static_cast<std::size_t>(peer)]), 4 * count, comm, stream});
+    }
+    if (!transfer(*comm, messages)) return false;
+    for (std::size_t i = 0; i < count; ++i) {
+      float total = all[0][i];
+      for (std::size_t r = 1; r < all.size(); ++r) total += all[r][i];
+      static_cast<float*>(to)[i] = total;
+    }
+    return true;
+  });
+}

@@ -1,0 +1,51 @@
+// Values of the types that libraries compute with, read and written as float.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace lpsgd::emulated {
+
+/// As tensor cores take float32 operands.
+inline float to_tf32(float x) {
+  if (!std::isfinite(x)) return x;
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x1000u) & 0xffffe000u);
+}
+
+inline float read(const void* array, bool bf16, std::int64_t i) {
+  if (!bf16) return static_cast<const float*>(array)[i];
+  return std::bit_cast<float>(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(array)[i]) << 16);
+}
+inline void write(void* array, bool bf16, std::int64_t i, float x) {
+  if (!bf16) {
+    static_cast<float*>(array)[i] = x;
+    return;
+  }
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  if (x == x) bits += 0x7fffu + (bits >> 16 & 1u);  // to nearest, ties to even
+  static_cast<std::uint16_t*>(array)[i] = static_cast<std::uint16_t>(bits >> 16);
+}
+
+/// n values as float, rounded to TF32 if asked.
+inline std::vector<float> all_of(const void* array, bool bf16, std::int64_t n, bool tf32 = false) {
+  std::vector<float> out(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = read(array, bf16, i);
+    out[static_cast<std::size_t>(i)] = tf32 ? to_tf32(x) : x;
+  }
+  return out;
+}
+
+/// sum of a[i] b[i], in double.
+inline double dot(const float* a, const float* b, std::int64_t n) {
+  double sum[8] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    for (int k = 0; k < 8; ++k) sum[k] += static_cast<double>(a[i + k]) * static_cast<double>(b[i + k]);
+  for (; i < n; ++i) sum[0] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+}
+
+}  // namespace lpsgd::emulated
