@@ -34,6 +34,7 @@ struct Exchange::Impl {
 
   void begin(std::uint32_t step);
   void submit(std::size_t tensor);
+  std::vector<std::size_t> milestones() const;
   void finish();
   NonFinite check_finite(bool before);
   ExchangeStats take_stats();
@@ -275,6 +276,15 @@ void Exchange::Impl::run_step() {
   stats_.bytes_sent += shared.bytes_sent;
 }
 
+std::vector<std::size_t> Exchange::Impl::milestones() const {
+  std::vector<std::size_t> out;
+  for (const Unit& unit : plan_) {  // in the order of readiness
+    const std::size_t tensor = order[unit.ready_after - 1];
+    if (out.empty() || out.back() != tensor) out.push_back(tensor);
+  }
+  return out;
+}
+
 void Exchange::Impl::wait_until_ready(std::size_t unit) {
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [&] { return stop_ || available_.load() >= plan_[unit].ready_after; });
@@ -419,6 +429,9 @@ void Exchange::begin(std::uint32_t step) {
 }
 void Exchange::submit(std::size_t tensor) {
   impl_->submit(tensor);
+}
+std::vector<std::size_t> Exchange::milestones() const {
+  return impl_->milestones();
 }
 void Exchange::finish() {
   impl_->finish();

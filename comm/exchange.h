@@ -96,6 +96,9 @@ class Exchange {
   /// The gradient of `tensor` is final, on a device once what the compute stream holds now is done; returns
   /// at once. Tensors come in `order`.
   void submit(std::size_t tensor);
+  /// The tensors whose submission lets a part of the exchange begin, in order: those between them may as well
+  /// be submitted together with the next of these.
+  std::vector<std::size_t> milestones() const;
   /// Waits until every gradient holds the mean over ranks. On a device it returns when all of the step's work
   /// is queued, and the compute stream waits for it. Rethrows what failed on the communication thread.
   void finish();

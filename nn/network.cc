@@ -47,7 +47,8 @@ struct Network::Impl {
   bool logits_on_host = false;
   std::vector<Step> steps;
   std::unique_ptr<LossOp> loss;
-  bool trained = false;  // the last forward was forward_train
+  std::vector<std::size_t> runs;  // of backward, each down to this step; empty: announced step by step
+  bool trained = false;           // the last forward was forward_train
   bool timed = true;
 
   template <class Fill>
@@ -56,7 +57,9 @@ struct Network::Impl {
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
   std::span<const float> up_to_lengths(const Samples& samples);
   void forward(const Samples& samples, const Pass& pass);
+  void backward(Step& step);
   void backward(const std::function<void(std::size_t)>& announce);
+  void backward_in_runs(const std::function<void(std::size_t)>& announce);
 };
 
 namespace {
@@ -228,7 +231,7 @@ void Network::Impl::forward(const Samples& samples, const Pass& pass) {
   if (timed)
     all();
   else
-    backend->run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, all);
+    backend->run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, 0, all);
   logits_on_host = false;
   trained = pass.training;
 }
@@ -284,27 +287,59 @@ void Network::forward_eval(const Samples& samples, std::int64_t valid) {
   impl_->forward(samples, {false, 0, valid, samples.lengths});
 }
 
+void Network::Impl::backward(Step& step) {
+  if (!step.backward) return;
+  run_lap(step.backward_time, timed, [&] {
+    if (step.sum) step.sum->backward();
+    step.op->backward();
+  });
+}
+
 void Network::Impl::backward(const std::function<void(std::size_t)>& announce) {
   loss->backward();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (!step->backward) continue;
-    run_lap(step->backward_time, timed, [&] {
-      if (step->sum) step->sum->backward();
-      step->op->backward();
-    });
+    backward(*step);
     if (announce)
       for (const std::size_t t : step->tensors) announce(t);
+  }
+}
+
+void Network::Impl::backward_in_runs(const std::function<void(std::size_t)>& announce) {
+  std::size_t end = steps.size();
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    const std::size_t begin = runs[run];
+    backend->run(Backend::Part::backward_run, run, [&] {
+      if (run == 0) loss->backward();
+      for (std::size_t s = end; s-- > begin;) backward(steps[s]);
+    });
+    for (std::size_t s = end; s-- > begin;)
+      for (const std::size_t t : steps[s].tensors) announce(t);
+    end = begin;
   }
 }
 
 void Network::backward(const std::function<void(std::size_t)>& announce) {
   require(impl_->trained, "backward follows forward_train");
   impl_->backend->enter();
-  if (announce || impl_->timed)
+  if (impl_->timed || (announce && impl_->runs.empty()))
     impl_->backward(announce);
+  else if (announce)
+    impl_->backward_in_runs(announce);
   else
-    impl_->backend->run(Backend::Part::backward, [this] { impl_->backward({}); });
+    impl_->backend->run(Backend::Part::backward, 0, [this] { impl_->backward({}); });
   impl_->trained = false;
+}
+
+void Network::announce_behind(std::span<const std::size_t> tensors) {
+  require(impl_->runs.empty(), "the groups of a network's announcements are set once");
+  for (const std::size_t t : tensors)
+    require(t < impl_->tensors.size(), "an announcement of a tensor that the network does not have");
+  for (std::size_t s = impl_->steps.size(); s-- > 0;) {
+    const std::vector<std::size_t>& own = impl_->steps[s].tensors;
+    const bool ends =
+        std::ranges::any_of(own, [&](std::size_t t) { return std::ranges::count(tensors, t) > 0; });
+    if (ends || s == 0) impl_->runs.push_back(s);
+  }
 }
 
 BatchMetrics Network::take_metrics() {

@@ -123,6 +123,9 @@ class Network {
   /// Gradients of the mean loss over the batch of the last forward_train. Calls announce(tensor) as soon as
   /// that tensor's gradient is final, in announce_order(): on a device, once its work is queued on stream().
   void backward(const std::function<void(std::size_t)>& announce);
+  /// From now on backward announces on a device in groups: what lies between these tensors is replayed in one
+  /// launch, and announced behind it. In announce_order(); Error for a tensor that is not there.
+  void announce_behind(std::span<const std::size_t> tensors);
   /// Waits for the device.
   BatchMetrics take_metrics();
   /// Class scores of the last forward before the softmax: (batch, classes) or (batch, frames, classes). A

@@ -153,8 +153,9 @@ class Backend {
   /// Called before a pass: what operations are to read beside their inputs. Error where a label is no class.
   virtual void begin(const Pass&, std::span<const std::int32_t>) {}
   /// Runs a part of a step, which asks for the same operations every time: a device may record and replay it.
-  enum class Part : std::uint8_t { train_forward, evaluate, backward, count };
-  virtual void run(Part, const std::function<void()>& work) { work(); }
+  /// Backward may be one part, or run number `index` of several.
+  enum class Part : std::uint8_t { train_forward, evaluate, backward, backward_run, count };
+  virtual void run(Part, std::size_t /*index*/, const std::function<void()>& work) { work(); }
   /// Called once, when every operation is made: memory that operations share is allocated here.
   virtual void seal() = 0;
   /// Called on the rank's own thread before a pass, with the threads it may use.

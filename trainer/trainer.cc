@@ -132,6 +132,7 @@ class RankTrainer {
   void make_exchange() {
     exchange_.emplace(transport_, network_.tensors(), codecs_, network_.gradients(),
                       network_.announce_order(), exchange_options(run_, network_.stream(), trace_.get()));
+    network_.announce_behind(exchange_->milestones());
   }
 
   void run() {
@@ -310,7 +311,7 @@ class RankTrainer {
   }
 
   void backward() {
-    // A GPU replays a pass that nobody listens to in one launch.
+    // A GPU replays a pass that nobody listens to in one launch, another in one for each milestone.
     const bool alone = transport_.size() == 1 && on_gpu();
     if (run_.exchange.overlap && !alone)
       return network_.backward([this](std::size_t tensor) { exchange_->submit(tensor); });

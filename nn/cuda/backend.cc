@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <deque>
 #include <utility>
 
 #include "core/cuda/runtime.h"
@@ -48,8 +50,10 @@ class CudaBackend final : public Backend {
     feed_->upload(pass, labels);
     context_.refresh();
   }
-  void run(Part part, const std::function<void()>& work) override {
-    recordings_[static_cast<std::size_t>(part)].run(context_.stream, work);
+  void run(Part part, std::size_t index, const std::function<void()>& work) override {
+    std::deque<Recording>& recordings = recordings_[static_cast<std::size_t>(part)];
+    while (recordings.size() <= index) recordings.emplace_back();
+    recordings[index].run(context_.stream, work);
   }
 
   std::unique_ptr<Op> conv(const Binding& b, const ConvDesc& desc) override {
@@ -93,7 +97,7 @@ class CudaBackend final : public Backend {
   Context context_;
   InputFeed inputs_;
   std::optional<PassFeed> feed_;
-  std::array<Recording, static_cast<std::size_t>(Part::count)> recordings_;
+  std::array<std::deque<Recording>, static_cast<std::size_t>(Part::count)> recordings_;
 };
 
 }  // namespace

@@ -332,7 +332,8 @@ Cut finer(Cut cut) {
 cudaError_t launch_norm_statistics(DataType type, const void* x, const Cut& cut, const NormState& state,
                                    cudaStream_t stream) {
   return launch(type, cut, [&]<class T, int V>() {
-    LPSGD_LAUNCH((statistics_kernel<T, V>), grid(cut), threads(cut), stream)(static_cast<const T*>(x), cut, state);
+    LPSGD_LAUNCH((statistics_kernel<T, V>), grid(cut), threads(cut), stream)
+    (static_cast<const T*>(x), cut, state);
   });
 }
 
@@ -345,8 +346,8 @@ cudaError_t launch_normalize(DataType type, const void* x, const void* residual,
                              const Cut& cut, const NormState& state, cudaStream_t stream) {
   const Cut fine = finer(cut);
   return launch(type, cut, [&]<class T, int V>() {
-    LPSGD_LAUNCH((normalize_kernel<T, V>), grid(fine), threads(fine), stream)(
-        static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), relu, fine, state);
+    LPSGD_LAUNCH((normalize_kernel<T, V>), grid(fine), threads(fine), stream)
+    (static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), relu, fine, state);
   });
 }
 

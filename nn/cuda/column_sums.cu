@@ -78,8 +78,8 @@ cudaError_t launch_column_sums(DataType type, const void* x, const Cut& cut, dou
       LPSGD_LAUNCH((partial_sums<T, 4>), blocks, threads, stream)(static_cast<const T*>(x), cut, partials);
     else
       LPSGD_LAUNCH((partial_sums<T, 1>), blocks, threads, stream)(static_cast<const T*>(x), cut, partials);
-    LPSGD_LAUNCH(join_sums, blocks_for(cut.channels), block_threads, stream)(partials, cut.parts, cut.channels, sums,
-                                                                      twice);
+    LPSGD_LAUNCH(join_sums, blocks_for(cut.channels), block_threads, stream)
+    (partials, cut.parts, cut.channels, sums, twice);
   });
 }
 

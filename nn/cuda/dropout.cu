@@ -42,16 +42,16 @@ cudaError_t launch_dropout(DataType type, const DropoutShape& s, const PassState
                            void* y, std::uint8_t* kept, cudaStream_t stream) {
   const std::int64_t groups = s.batch * ((s.per_sample + 3) / 4);
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(dropout_kernel<T>, blocks_for(groups), block_threads, stream)(s, pass, static_cast<const T*>(x),
-                                                                     static_cast<T*>(y), kept);
+    LPSGD_LAUNCH(dropout_kernel<T>, blocks_for(groups), block_threads, stream)
+    (s, pass, static_cast<const T*>(x), static_cast<T*>(y), kept);
   });
 }
 
 cudaError_t launch_dropout_gradient(DataType type, const Terms& gradients, const std::uint8_t* kept,
                                     float scale, void* dx, std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(dropout_gradient_kernel<T>, blocks_for(n / 4), block_threads, stream)(gradients, kept, scale,
-                                                                             static_cast<T*>(dx), n);
+    LPSGD_LAUNCH(dropout_gradient_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    (gradients, kept, scale, static_cast<T*>(dx), n);
   });
 }
 

@@ -129,24 +129,24 @@ void with_pack(bool fours, const Body& body) {
 cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
                        std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(sum_kernel<T>, blocks_for(n / 4), block_threads, stream)(static_cast<T*>(into), terms,
-                                                                static_cast<const T*>(mask), relu, n);
+    LPSGD_LAUNCH(sum_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    (static_cast<T*>(into), terms, static_cast<const T*>(mask), relu, n);
   });
 }
 
 cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, std::int64_t n,
                           cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(smooth_kernel<T>, blocks_for(n / 4), block_threads, stream)(kind, static_cast<const T*>(x),
-                                                                   static_cast<T*>(y), n);
+    LPSGD_LAUNCH(smooth_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    (kind, static_cast<const T*>(x), static_cast<T*>(y), n);
   });
 }
 
 cudaError_t launch_smooth_gradient(DataType type, Smooth kind, const Terms& gradients, const void* y,
                                    void* dx, std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(smooth_gradient_kernel<T>, blocks_for(n / 4), block_threads, stream)(
-        kind, gradients, static_cast<const T*>(y), static_cast<T*>(dx), n);
+    LPSGD_LAUNCH(smooth_gradient_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    (kind, gradients, static_cast<const T*>(y), static_cast<T*>(dx), n);
   });
 }
 
@@ -175,8 +175,8 @@ cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_
                      is_aligned(from, bytes) && is_aligned(to, bytes);
   return with_type(type, [&]<class T>(T) {
     with_pack(fours, [&]<int V>() {
-      LPSGD_LAUNCH((copy_rows_kernel<T, V>), blocks_for(rows * width / V), block_threads, stream)(
-          static_cast<const T*>(from), from_stride, static_cast<T*>(to), to_stride, rows, width);
+      LPSGD_LAUNCH((copy_rows_kernel<T, V>), blocks_for(rows * width / V), block_threads, stream)
+      (static_cast<const T*>(from), from_stride, static_cast<T*>(to), to_stride, rows, width);
     });
   });
 }
@@ -186,8 +186,8 @@ cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int
   const std::int64_t tiles = batch * ((a + tile - 1) / tile) * ((b + tile - 1) / tile);
   const auto blocks = static_cast<unsigned>(tiles < 65536 ? tiles : 65536);
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(transpose_kernel<T>, blocks, dim3(tile, tile_rows), stream)(static_cast<const T*>(from),
-                                                                   static_cast<T*>(to), batch, a, b);
+    LPSGD_LAUNCH(transpose_kernel<T>, blocks, dim3(tile, tile_rows), stream)
+    (static_cast<const T*>(from), static_cast<T*>(to), batch, a, b);
   });
 }
 
@@ -195,8 +195,8 @@ cudaError_t launch_bias_relu(DataType type, void* y, const float* bias, bool rel
                              std::int64_t width, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
     with_pack(width % 4 == 0, [&]<int V>() {
-      LPSGD_LAUNCH((bias_relu_kernel<T, V>), blocks_for(rows * width / V), block_threads, stream)(
-          static_cast<T*>(y), bias, relu, rows, width);
+      LPSGD_LAUNCH((bias_relu_kernel<T, V>), blocks_for(rows * width / V), block_threads, stream)
+      (static_cast<T*>(y), bias, relu, rows, width);
     });
   });
 }

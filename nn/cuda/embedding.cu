@@ -52,8 +52,8 @@ cudaError_t launch_embedding(DataType type, const float* x, const float* table, 
                              float* bad, std::int64_t count, std::int64_t vocabulary, std::int64_t width,
                              cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(embedding_kernel<T>, blocks_for(count * width), block_threads, stream)(
-        x, table, static_cast<T*>(y), tokens, bad, count, vocabulary, width);
+    LPSGD_LAUNCH(embedding_kernel<T>, blocks_for(count * width), block_threads, stream)
+    (x, table, static_cast<T*>(y), tokens, bad, count, vocabulary, width);
   });
 }
 
@@ -62,8 +62,8 @@ cudaError_t launch_embedding_gradient(DataType type, const void* dy, const std::
                                       cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(count < 65536 ? count : 65536);
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(embedding_gradient_kernel<T>, blocks, block_threads, stream)(static_cast<const T*>(dy), tokens,
-                                                                    gradient, count, width);
+    LPSGD_LAUNCH(embedding_gradient_kernel<T>, blocks, block_threads, stream)
+    (static_cast<const T*>(dy), tokens, gradient, count, width);
   });
 }
 

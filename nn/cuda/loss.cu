@@ -108,8 +108,8 @@ unsigned row_blocks(std::int64_t count) {
 cudaError_t launch_loss(DataType type, const void* logits, const std::int32_t* labels, LossRow* rows,
                         std::int64_t count, std::int64_t classes, LossSums* sums, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(loss_kernel<T>, row_blocks(count), row_threads, stream)(static_cast<const T*>(logits), labels, rows,
-                                                               count, classes);
+    LPSGD_LAUNCH(loss_kernel<T>, row_blocks(count), row_threads, stream)
+    (static_cast<const T*>(logits), labels, rows, count, classes);
     LPSGD_LAUNCH(loss_sums_kernel, 1, row_threads, stream)(rows, labels, count, sums);
   });
 }
@@ -118,8 +118,8 @@ cudaError_t launch_loss_gradient(DataType type, const void* logits, const std::i
                                  const LossRow* rows, const PassState* pass, void* gradient,
                                  std::int64_t count, std::int64_t classes, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(loss_gradient_kernel<T>, row_blocks(count), row_threads, stream)(
-        static_cast<const T*>(logits), labels, rows, pass, static_cast<T*>(gradient), count, classes);
+    LPSGD_LAUNCH(loss_gradient_kernel<T>, row_blocks(count), row_threads, stream)
+    (static_cast<const T*>(logits), labels, rows, pass, static_cast<T*>(gradient), count, classes);
   });
 }
 

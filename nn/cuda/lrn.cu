@@ -59,17 +59,16 @@ __global__ void lrn_gradient_kernel(const T* g, const T* x, T* dx, std::int64_t 
 cudaError_t launch_lrn(DataType type, const void* x, void* y, std::int64_t pixels, std::int64_t channels,
                        LrnConstants constants, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(lrn_kernel<T>, blocks_for(pixels * channels), block_threads, stream)(
-        static_cast<const T*>(x), static_cast<T*>(y), pixels, channels, constants);
+    LPSGD_LAUNCH(lrn_kernel<T>, blocks_for(pixels * channels), block_threads, stream)
+    (static_cast<const T*>(x), static_cast<T*>(y), pixels, channels, constants);
   });
 }
 
 cudaError_t launch_lrn_gradient(DataType type, const void* dy, const void* x, void* dx, std::int64_t pixels,
                                 std::int64_t channels, LrnConstants constants, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(lrn_gradient_kernel<T>, blocks_for(pixels * channels), block_threads, stream)(
-        static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<T*>(dx), pixels, channels,
-        constants);
+    LPSGD_LAUNCH(lrn_gradient_kernel<T>, blocks_for(pixels * channels), block_threads, stream)
+    (static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<T*>(dx), pixels, channels, constants);
   });
 }
 

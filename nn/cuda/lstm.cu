@@ -76,24 +76,26 @@ __global__ void add_kernel(const float* a, const float* b, float* sum, std::int6
 cudaError_t launch_by_time(DataType type, const void* from, void* to, SequenceShape shape, std::int64_t width,
                            const std::int32_t* lengths, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH((by_time_kernel<T, T>), blocks_for(shape.batch * shape.frames * width), block_threads, stream)(
-        static_cast<const T*>(from), static_cast<T*>(to), shape, width, lengths);
+    LPSGD_LAUNCH((by_time_kernel<T, T>), blocks_for(shape.batch * shape.frames * width), block_threads,
+                 stream)
+    (static_cast<const T*>(from), static_cast<T*>(to), shape, width, lengths);
   });
 }
 
 cudaError_t launch_by_time_f32(DataType type, const void* from, float* to, SequenceShape shape,
                                std::int64_t width, const std::int32_t* lengths, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH((by_time_kernel<T, float>), blocks_for(shape.batch * shape.frames * width), block_threads, stream)(
-        static_cast<const T*>(from), to, shape, width, lengths);
+    LPSGD_LAUNCH((by_time_kernel<T, float>), blocks_for(shape.batch * shape.frames * width), block_threads,
+                 stream)
+    (static_cast<const T*>(from), to, shape, width, lengths);
   });
 }
 
 cudaError_t launch_by_sample(DataType type, const void* from, void* to, SequenceShape shape,
                              std::int64_t width, const std::int32_t* lengths, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(by_sample_kernel<T>, blocks_for(shape.batch * shape.frames * width), block_threads, stream)(
-        static_cast<const T*>(from), static_cast<T*>(to), shape, width, lengths);
+    LPSGD_LAUNCH(by_sample_kernel<T>, blocks_for(shape.batch * shape.frames * width), block_threads, stream)
+    (static_cast<const T*>(from), static_cast<T*>(to), shape, width, lengths);
   });
 }
 
@@ -101,8 +103,8 @@ cudaError_t launch_lstm_cell(DataType type, float* gates, const float* before, f
                              std::int64_t batch, std::int64_t cells, std::int64_t t,
                              const std::int32_t* lengths, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(cell_kernel<T>, blocks_for(batch * cells), block_threads, stream)(
-        gates, before, cell, static_cast<T*>(output), batch, cells, t, lengths);
+    LPSGD_LAUNCH(cell_kernel<T>, blocks_for(batch * cells), block_threads, stream)
+    (gates, before, cell, static_cast<T*>(output), batch, cells, t, lengths);
   });
 }
 
@@ -111,8 +113,8 @@ cudaError_t launch_lstm_cell_gradient(DataType type, const float* gates, const f
                                       void* gate_gradients, std::int64_t batch, std::int64_t cells,
                                       std::int64_t t, const std::int32_t* lengths, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(cell_gradient_kernel<T>, blocks_for(batch * cells), block_threads, stream)(
-        gates, before, cell, output_gradient, dc, static_cast<T*>(gate_gradients), batch, cells, t, lengths);
+    LPSGD_LAUNCH(cell_gradient_kernel<T>, blocks_for(batch * cells), block_threads, stream)
+    (gates, before, cell, output_gradient, dc, static_cast<T*>(gate_gradients), batch, cells, t, lengths);
   });
 }
 

@@ -88,8 +88,8 @@ cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* 
                         cudaStream_t stream) {
   const std::int64_t n = s.batch * s.out_h * s.out_w * s.channels;
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(pool_kernel<T>, blocks_for(n), block_threads, stream)(s, static_cast<const T*>(x), static_cast<T*>(y),
-                                                             places);
+    LPSGD_LAUNCH(pool_kernel<T>, blocks_for(n), block_threads, stream)
+    (s, static_cast<const T*>(x), static_cast<T*>(y), places);
   });
 }
 
@@ -97,8 +97,8 @@ cudaError_t launch_pool_gradient(DataType type, const PoolShape& s, const void* 
                                  const std::int32_t* places, void* dx, cudaStream_t stream) {
   const std::int64_t n = s.batch * s.h * s.w * s.channels;
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(pool_gradient_kernel<T>, blocks_for(n), block_threads, stream)(s, static_cast<const T*>(dy), places,
-                                                                      static_cast<T*>(dx));
+    LPSGD_LAUNCH(pool_gradient_kernel<T>, blocks_for(n), block_threads, stream)
+    (s, static_cast<const T*>(dy), places, static_cast<T*>(dx));
   });
 }
 

@@ -67,7 +67,8 @@ cudaError_t launch_sgd(const SgdStep& step, cudaStream_t stream) {
 
 cudaError_t launch_clip_scale(const float* gradients, std::int64_t n, double clip_norm, double* partials,
                               unsigned* finished, float* scale, cudaStream_t stream) {
-  LPSGD_LAUNCH(clip_kernel, norm_parts, block_threads, stream)(gradients, n, clip_norm, partials, finished, scale);
+  LPSGD_LAUNCH(clip_kernel, norm_parts, block_threads, stream)
+  (gradients, n, clip_norm, partials, finished, scale);
   return cudaGetLastError();
 }
 

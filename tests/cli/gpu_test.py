@@ -7,14 +7,14 @@ import unittest
 
 import numpy as np
 
-from harness import Case, model, run
+from harness import A_HOST_EACH, Case, model, run
 
 CUDA = ["--set", "train.device=cuda"]
 FIXED = CUDA + ["--set", "train.deterministic=true"]
 
 
 def distance(a, b):
-    return np.linalg.norm(a.astype("f8") - b) / np.linalg.norm(b.astype("f8"))
+    return np.linalg.norm(a.astype("f8") - b) / max(np.linalg.norm(b.astype("f8")), 1e-30)
 
 
 class OnTheGpu(Case):
@@ -64,8 +64,36 @@ class OnTheGpu(Case):
         self.assertEqual(gpu["bytes_sent"], cpu["bytes_sent"])
         self.assertLess(abs(gpu["train_loss"] - cpu["train_loss"]), 0.05 * cpu["train_loss"])
 
+    def test_nccl_trains_what_mpi_trains(self):
+        for codec in ("qsgd, bits: 4, bucket: 64", "onebit", "topk", "none"):
+            options = [*FIXED, "--steps", "5", "--set", f"exchange.codec={{kind: {codec}}}"]
+            for ranks in (2, 3):
+                out = f"{codec[:4]}-{ranks}"
+                mpi = self.train("mpi-" + out, *options, ranks=ranks)
+                nccl = self.train("nccl-" + out, *options, "--set", "exchange.transport=nccl", ranks=ranks, wrap=A_HOST_EACH)
+                for name, value in model(mpi, "step-000005").items():
+                    self.assertTrue(np.array_equal(value, model(nccl, "step-000005")[name]), (codec, ranks, name))
+
+    def test_nccl_wants_a_gpu_for_each_rank(self):
+        result = run("train", self.config, "--out", self.path("out"), *CUDA, "--set", "exchange.transport=nccl", ranks=GPUS + 1)
+        self.assertEqual(result.status, 1, result)
+        self.assertEqual(result.err.count("share one GPU"), 1, result)
+
+    def test_a_rank_without_room_ends_the_run(self):
+        if not EMULATED:
+            self.skipTest("needs GPUs whose memory can be chosen")
+        small = ["sh", "-c", 'test $PMI_RANK = 0 || export LPSGD_EMULATED_MEMORY=$ROOM; exec "$0" "$@"']
+        for room in ("100000", "67500000"):  # none for the first array; none behind the libraries' workspace
+            result = run("train", self.config, "--out", self.path("out" + room), *CUDA, ranks=3, wrap=small, env={"ROOM": room},
+                         timeout=60)
+            self.assertEqual(result.status, 1, result)
+            self.assertRegex(result.err, r"rank 1: .*no room for \d+ bytes of device memory")
+        result = run("train", self.config, "--out", self.path("none"), *CUDA, env={"LPSGD_EMULATED_GPUS": "0"})
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("the NVIDIA driver shows no device", result.err)
+
     def test_bench_exchange(self):
-        sizes = ["--min", "4004", "--max", "40040000", "--factor", "100"]
+        sizes = ["--min", "4004", "--max", "400400" if EMULATED else "40040000", "--factor", "100"]
         for collective, ranks in (("reduce_broadcast", None), ("reduce_broadcast", 2), ("allreduce", 2), ("simulated", 2)):
             result = run("bench", "exchange", "--json", "--device", "cuda", "--repeats", "2", "--collective", collective, *sizes,
                          ranks=ranks)
@@ -84,8 +112,10 @@ class OnTheGpu(Case):
 
 
 if __name__ == "__main__":
-    version = run("version", "--json")
-    if not json.loads(version.out)["is_cuda_available"]:
-        print("skipped: needs a GPU:", json.loads(version.out)["cuda_unavailable_because"])
+    version = json.loads(run("version", "--json").out)
+    if not version["is_cuda_available"]:
+        print("skipped: needs a GPU:", version["cuda_unavailable_because"])
         sys.exit(77)
+    GPUS = len(version["nvidia_gpu_models"])
+    EMULATED = version["cuda_compiled_version"] == "emulated"
     unittest.main()

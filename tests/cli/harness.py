@@ -55,9 +55,13 @@ class Result:
         return f"status {self.status}\n--- out\n{self.out}\n--- err\n{self.err}"
 
 
-def run(*arguments, ranks=None, env=None, timeout=300, **options):
+# Between mpirun and the program: to NCCL each rank is a host of its own, so that ranks can share a GPU.
+A_HOST_EACH = ["sh", "-c", 'NCCL_HOSTID=rank$PMI_RANK NCCL_SOCKET_IFNAME=lo exec "$0" "$@"']
+
+
+def run(*arguments, ranks=None, wrap=(), env=None, timeout=300, **options):
     """Runs lpsgd, under mpirun when `ranks` is given."""
-    command = [LPSGD, *(a if isinstance(a, bytes) else str(a) for a in arguments)]
+    command = [*wrap, LPSGD, *(a if isinstance(a, bytes) else str(a) for a in arguments)]
     if ranks:
         command = [MPIRUN, "-n", str(ranks), *command]
     environment = dict(os.environ, OMP_NUM_THREADS="1", **(env or {}))

@@ -73,6 +73,16 @@ Means run(Transport& transport, const ExchangeSetup& setup, const ExchangeOption
   const auto arena = make_arena(setup.arena);
   Exchange exchange(transport, setup.tensors, setup.codecs, arena->values(), setup.order,
                     arena->adapt(options));
+  // A milestone opens each unit, in the order of tensors, the last tensor the last.
+  auto at = setup.order.begin();
+  const std::vector<std::size_t> milestones = exchange.milestones();
+  for (const std::size_t t : milestones) {
+    at = std::find(at, setup.order.end(), t);
+    EXPECT_NE(at, setup.order.end()) << "tensor " << t;
+    if (at != setup.order.end()) ++at;
+  }
+  EXPECT_EQ(at, setup.order.end());
+  EXPECT_FALSE(milestones.empty());
   Means means;
   for (std::uint32_t step = 0; step < steps; ++step)
     means.push_back(exchange_step(exchange, setup, step, *arena, setup.gradients(transport.rank(), step)));

@@ -98,8 +98,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation, cublasC
                                         cudaDataType_t scale) {
   if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   *operation = new cublasLtMatmulDescOpaque_t{};
-  as<Operation>(*operation) = {
-      compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, CUDA_R_32F};
+  as<Operation>(*operation) = {compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
+                               nullptr, CUDA_R_32F};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
@@ -184,8 +184,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const Operation& o = as<Operation>(operation);
   const Layout &la = as<Layout>(a), &lb = as<Layout>(b), &lc = as<Layout>(c), &ld = as<Layout>(d);
   *count = 0;
-  const auto [m, ka] = o.a_turned == CUBLAS_OP_T ? std::pair{la.columns, la.rows} : std::pair{la.rows, la.columns};
-  const auto [kb, n] = o.b_turned == CUBLAS_OP_T ? std::pair{lb.columns, lb.rows} : std::pair{lb.rows, lb.columns};
+  const auto [m, ka] =
+      o.a_turned == CUBLAS_OP_T ? std::pair{la.columns, la.rows} : std::pair{la.rows, la.columns};
+  const auto [kb, n] =
+      o.b_turned == CUBLAS_OP_T ? std::pair{lb.columns, lb.rows} : std::pair{lb.rows, lb.columns};
   if (ka != kb || lc.rows != m || lc.columns != n || ld.rows != m || ld.columns != n || la.type != lb.type ||
       lc.type != ld.type)
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -213,8 +215,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* chosen, void* workspace, std::size_t workspace_bytes,
-                              cudaStream_t stream) {
+                              const cublasLtMatmulAlgo_t* chosen, void* workspace,
+                              std::size_t workspace_bytes, cudaStream_t stream) {
   const Operation o = as<Operation>(operation);
   const Layout la = as<Layout>(a_layout), lb = as<Layout>(b_layout), ld = as<Layout>(d_layout);
   const Algorithm algorithm = as<const Algorithm>(chosen);
@@ -228,28 +230,38 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   std::vector<std::int64_t> same;
   if (keep == 0)
     for (const std::int64_t part :
-         {reinterpret_cast<std::int64_t>(a), reinterpret_cast<std::int64_t>(b), reinterpret_cast<std::int64_t>(d),
-          reinterpret_cast<std::int64_t>(o.bias), static_cast<std::int64_t>(la.rows),
-          static_cast<std::int64_t>(la.columns), static_cast<std::int64_t>(ld.rows),
-          static_cast<std::int64_t>(ld.columns), std::int64_t{o.a_turned}, std::int64_t{o.b_turned},
-          std::int64_t{o.epilogue}, std::int64_t{o.compute}, std::int64_t{la.type}, std::int64_t{ld.type}})
+         {reinterpret_cast<std::int64_t>(a), reinterpret_cast<std::int64_t>(b),
+          reinterpret_cast<std::int64_t>(d), reinterpret_cast<std::int64_t>(o.bias),
+          static_cast<std::int64_t>(la.rows), static_cast<std::int64_t>(la.columns),
+          static_cast<std::int64_t>(ld.rows), static_cast<std::int64_t>(ld.columns), std::int64_t{o.a_turned},
+          std::int64_t{o.b_turned}, std::int64_t{o.epilogue}, std::int64_t{o.compute}, std::int64_t{la.type},
+          std::int64_t{ld.type}})
       same.push_back(part);
-  queue(stream, [=] {
-    const bool tf32 = o.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    const std::vector<float> rows = vectors(la, a, o.a_turned == CUBLAS_OP_T, tf32),
-                             columns = vectors(lb, b, o.b_turned != CUBLAS_OP_T, tf32);
-    const std::uint64_t k = rows.size() / ld.rows;
-    for (std::uint64_t j = 0; j < ld.columns; ++j)
-      for (std::uint64_t i = 0; i < ld.rows; ++i) {
-        const std::int64_t at = static_cast<std::int64_t>(j) * ld.stride + static_cast<std::int64_t>(i);
-        double y = static_cast<double>(scale) *
-                   dot(rows.data() + i * k, columns.data() + j * k, static_cast<std::int64_t>(k));
-        if (keep != 0) y += static_cast<double>(keep) * static_cast<double>(read(c, ld.bf16(), at));
-        if (adds_bias)
-          y += static_cast<double>(read(o.bias, o.bias_type == CUDA_R_16BF, static_cast<std::int64_t>(i)));
-        if (relu && y < 0) y = 0;
-        write(d, ld.bf16(), at, static_cast<float>(y));
-      }
-  }, same);
+  const auto lies_in = [](const Layout& l, const void* at) {
+    const std::uint64_t values = (l.columns - 1) * static_cast<std::uint64_t>(l.stride) + l.rows;
+    return is_device_memory(at, values * (l.bf16() ? 2 : 4));
+  };
+  if (!lies_in(la, a) || !lies_in(lb, b) || !lies_in(ld, d)) undefined("a matrix beyond its memory");
+  queue(
+      stream,
+      [=] {
+        const bool tf32 = o.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+        const std::vector<float> rows = vectors(la, a, o.a_turned == CUBLAS_OP_T, tf32),
+                                 columns = vectors(lb, b, o.b_turned != CUBLAS_OP_T, tf32);
+        const std::uint64_t k = rows.size() / ld.rows;
+        for (std::uint64_t j = 0; j < ld.columns; ++j)
+          for (std::uint64_t i = 0; i < ld.rows; ++i) {
+            const std::int64_t at = static_cast<std::int64_t>(j) * ld.stride + static_cast<std::int64_t>(i);
+            double y = static_cast<double>(scale) *
+                       dot(rows.data() + i * k, columns.data() + j * k, static_cast<std::int64_t>(k));
+            if (keep != 0) y += static_cast<double>(keep) * static_cast<double>(read(c, ld.bf16(), at));
+            if (adds_bias)
+              y +=
+                  static_cast<double>(read(o.bias, o.bias_type == CUDA_R_16BF, static_cast<std::int64_t>(i)));
+            if (relu && y < 0) y = 0;
+            write(d, ld.bf16(), at, static_cast<float>(y));
+          }
+      },
+      same);
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -162,11 +162,16 @@ void each_window(const Convolution& p, const Body& body) {
 
 using Pointers = std::map<std::int64_t, void*>;
 
+std::size_t bytes_of(const Tensor& t) {
+  return static_cast<std::size_t>(t.elements()) * (t.bf16() ? 2 : 4);
+}
 std::vector<float> values_of(const Tensor& t, const Pointers& at, bool tf32) {
+  if (!is_device_memory(at.at(t.id), bytes_of(t))) undefined("a tensor beyond its memory");
   return all_of(at.at(t.id), t.bf16(), t.elements(), tf32);
 }
 void store(const std::vector<double>& values, const Tensor& t, const Pointers& at) {
   void* const to = at.at(t.id);
+  if (!is_device_memory(to, bytes_of(t))) undefined("a tensor beyond its memory");
   for (std::size_t i = 0; i < values.size(); ++i)
     write(to, t.bf16(), static_cast<std::int64_t>(i), static_cast<float>(values[i]));
 }
@@ -188,9 +193,6 @@ void run(const Node& graph, bool tf32, const Pointers& at) {
   std::vector<double> dx = result(p.x, to_input), dw = result(p.w, to_weights), y = result(p.y, dy.empty());
   std::vector<float> patch(static_cast<std::size_t>(size));
   std::vector<double> sum(static_cast<std::size_t>(size));
-  const auto add = [size](double factor, const float* from, double* to) {
-    for (std::int64_t k = 0; k < size; ++k) to[k] += factor * static_cast<double>(from[k]);
-  };
   each_window(p, [&](const std::vector<std::int64_t>& window, std::int64_t first_y, std::int64_t first,
                      std::int64_t filters) {
     if (!to_input)
@@ -206,16 +208,17 @@ void run(const Node& graph, bool tf32, const Pointers& at) {
     for (std::int64_t o = 0; o < filters; ++o) {
       const auto place = static_cast<std::size_t>(first_y + o);
       if (to_input)
-        add(static_cast<double>(dy[place]), w.data() + (first + o) * size, sum.data());
+        add_scaled(static_cast<double>(dy[place]), w.data() + (first + o) * size, sum.data(), size);
       else if (to_weights)
-        add(static_cast<double>(dy[place]), patch.data(), dw.data() + (first + o) * size);
+        add_scaled(static_cast<double>(dy[place]), patch.data(), dw.data() + (first + o) * size, size);
       else
         y[place] = dot(patch.data(), w.data() + (first + o) * size, size);
     }
     if (to_input)
       for (std::size_t k = 0; k < window.size(); ++k)
         for (std::int64_t i = 0; i < c && window[k] >= 0; ++i)
-          dx[static_cast<std::size_t>(window[k] + i)] += sum[k * static_cast<std::size_t>(c) + static_cast<std::size_t>(i)];
+          dx[static_cast<std::size_t>(window[k] + i)] +=
+              sum[k * static_cast<std::size_t>(c) + static_cast<std::size_t>(i)];
   });
   if (to_input) return store(dx, p.x, at);
   if (to_weights) return store(dw, p.w, at);
@@ -327,9 +330,9 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
       break;
     }
     case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
-      for (const auto name : {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_ATTR_TENSOR_DATA_TYPE,
-                              CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_ATTR_TENSOR_STRIDES,
-                              CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT})
+      for (const auto name :
+           {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_ATTR_TENSOR_DIMENSIONS,
+            CUDNN_ATTR_TENSOR_STRIDES, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT})
         if (!node.has(name)) status = CUDNN_STATUS_BAD_PARAM;
       break;
     default:
@@ -398,13 +401,16 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     at[ids[i]] = pointers[i];
   }
   const std::int64_t workspace = engines[p.engine].workspace;
-  if (workspace > 0 && !is_device_memory(v.one<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE),
-                                         static_cast<std::size_t>(workspace)))
+  if (workspace > 0 &&
+      !is_device_memory(v.one<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE), static_cast<std::size_t>(workspace)))
     return CUDNN_STATUS_BAD_PARAM;
   const Node& heuristics = p.node(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   std::vector<std::int64_t> same{p.number};
   for (void* pointer : pointers) same.push_back(reinterpret_cast<std::intptr_t>(pointer));
-  queue(handle->stream, [graph = heuristics.nodes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)[0],
-                         tf32 = uses_tensor_cores(p.engine), at] { run(*graph, tf32, at); }, same);
+  queue(
+      handle->stream,
+      [graph = heuristics.nodes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)[0],
+       tf32 = uses_tensor_cores(p.engine), at] { run(*graph, tf32, at); },
+      same);
   return CUDNN_STATUS_SUCCESS;
 }

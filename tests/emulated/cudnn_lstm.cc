@@ -34,7 +34,8 @@ struct cudnnRNNStruct {
   }
   std::int64_t projection() const { return output_weights(4) + gap; }
   std::int64_t biases(int which) const {
-    return projection() + (projected() ? std::int64_t{outputs} * cells : 0) + gap + std::int64_t{which} * cells;
+    return projection() + (projected() ? std::int64_t{outputs} * cells : 0) + gap +
+           std::int64_t{which} * cells;
   }
   std::int64_t weights() const { return biases(bias ? 8 : 0); }
 };
@@ -58,6 +59,8 @@ double sigmoid(double x) {
 }
 
 std::vector<float> operands(const cudnnRNNStruct& rnn, const float* from, std::int64_t n) {
+  if (!is_device_memory(from, static_cast<std::size_t>(n) * sizeof *from))
+    undefined("an LSTM's array beyond its memory");
   return all_of(from, false, n, rnn.tf32);
 }
 
@@ -67,9 +70,7 @@ void add_product(const float* m, std::int64_t rows, std::int64_t columns, const 
 }
 /// x[j] += the sum of m(i, j) y[i].
 void add_turned(const float* m, std::int64_t rows, std::int64_t columns, const float* y, double* x) {
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < columns; ++j)
-      x[j] += static_cast<double>(m[i * columns + j]) * static_cast<double>(y[i]);
+  for (std::int64_t i = 0; i < rows; ++i) add_scaled(static_cast<double>(y[i]), m + i * columns, x, columns);
 }
 
 void forward(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t batch, const float* x, float* y,
@@ -83,8 +84,10 @@ void forward(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t batch,
         before < 0 ? std::vector<float>() : operands(rnn, y + before * outputs, outputs);
     for (int gate = 0; gate < 4; ++gate) {
       std::vector<double> sum(static_cast<std::size_t>(cells));
-      add_product(w.data() + rnn.input_weights(gate), cells, rnn.inputs, in.data() + row * rnn.inputs, sum.data());
-      if (before >= 0) add_product(w.data() + rnn.output_weights(gate), cells, outputs, last.data(), sum.data());
+      add_product(w.data() + rnn.input_weights(gate), cells, rnn.inputs, in.data() + row * rnn.inputs,
+                  sum.data());
+      if (before >= 0)
+        add_product(w.data() + rnn.output_weights(gate), cells, outputs, last.data(), sum.data());
       for (std::int64_t c = 0; c < cells; ++c) {
         double s = sum[static_cast<std::size_t>(c)];
         for (const int which : {gate, gate + 4})
@@ -137,7 +140,8 @@ void backward_data(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t 
     for (std::int64_t c = 0; c < cells; ++c) {
       const auto gate = [&](int k) { return static_cast<double>(kept.gates(row)[k * cells + c]); };
       const double i = gate(0), f = gate(1), g = gate(2), o = gate(3);
-      const double top = std::tanh(static_cast<double>(kept.cell(row)[c])), h = d[static_cast<std::size_t>(c)];
+      const double top = std::tanh(static_cast<double>(kept.cell(row)[c])),
+                   h = d[static_cast<std::size_t>(c)];
       const double old = before < 0 ? 0 : static_cast<double>(kept.cell(before)[c]);
       double& dc = dcell[static_cast<std::size_t>(n * cells + c)];
       dc += h * o * (1 - top * top);
@@ -163,8 +167,7 @@ void add_outer(std::int64_t rows, const auto& g, std::int64_t height, const auto
     const float *gs = g(row), *xs = x(row);
     if (xs == nullptr) continue;
     for (std::int64_t i = 0; i < height; ++i)
-      for (std::int64_t j = 0; j < width; ++j)
-        sum[static_cast<std::size_t>(i * width + j)] += static_cast<double>(gs[i]) * static_cast<double>(xs[j]);
+      add_scaled(static_cast<double>(gs[i]), xs, sum.data() + i * width, width);
   }
   for (std::size_t i = 0; i < sum.size(); ++i) dw[i] += static_cast<float>(sum[i]);
 }
@@ -178,11 +181,13 @@ void backward_weights(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64
                            full = operands(rnn, kept.output(0), rows * cells);
   for (int gate = 0; gate < 4; ++gate) {
     const auto g = [&](std::int64_t row) { return sums.data() + row * 4 * cells + gate * cells; };
-    add_outer(rows, g, cells, [&](std::int64_t row) { return in.data() + row * rnn.inputs; }, rnn.inputs,
-              dw + rnn.input_weights(gate));
-    add_outer(rows, g, cells,
-              [&](std::int64_t row) { return row < batch ? nullptr : out.data() + (row - batch) * outputs; },
-              outputs, dw + rnn.output_weights(gate));
+    add_outer(
+        rows, g, cells, [&](std::int64_t row) { return in.data() + row * rnn.inputs; }, rnn.inputs,
+        dw + rnn.input_weights(gate));
+    add_outer(
+        rows, g, cells,
+        [&](std::int64_t row) { return row < batch ? nullptr : out.data() + (row - batch) * outputs; },
+        outputs, dw + rnn.output_weights(gate));
     for (const int which : {gate, gate + 4})
       for (std::int64_t c = 0; rnn.bias && c < cells; ++c) {
         double sum = 0;
@@ -192,8 +197,9 @@ void backward_weights(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64
       }
   }
   if (rnn.projected())
-    add_outer(rows, [&](std::int64_t row) { return above.data() + row * outputs; }, outputs,
-              [&](std::int64_t row) { return full.data() + row * cells; }, cells, dw + rnn.projection());
+    add_outer(
+        rows, [&](std::int64_t row) { return above.data() + row * outputs; }, outputs,
+        [&](std::int64_t row) { return full.data() + row * cells; }, cells, dw + rnn.projection());
 }
 
 std::size_t work_bytes(const cudnnRNNStruct& rnn, std::int64_t rows) {
@@ -202,14 +208,14 @@ std::size_t work_bytes(const cudnnRNNStruct& rnn, std::int64_t rows) {
 
 }  // namespace
 
-#define LPSGD_OWNED(Name, Struct)                                          \
-  cudnnStatus_t cudnnCreate##Name##Descriptor(Struct** made) {             \
-    *made = new Struct;                                                    \
-    return CUDNN_STATUS_SUCCESS;                                           \
-  }                                                                        \
-  cudnnStatus_t cudnnDestroy##Name##Descriptor(Struct* made) {             \
-    delete made;                                                           \
-    return CUDNN_STATUS_SUCCESS;                                           \
+#define LPSGD_OWNED(Name, Struct)                              \
+  cudnnStatus_t cudnnCreate##Name##Descriptor(Struct** made) { \
+    *made = new Struct;                                        \
+    return CUDNN_STATUS_SUCCESS;                               \
+  }                                                            \
+  cudnnStatus_t cudnnDestroy##Name##Descriptor(Struct* made) { \
+    delete made;                                               \
+    return CUDNN_STATUS_SUCCESS;                               \
   }
 LPSGD_OWNED(RNN, cudnnRNNStruct)
 LPSGD_OWNED(RNNData, cudnnRNNDataStruct)
@@ -223,8 +229,8 @@ cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, cudnnDa
   tensor->stride.assign(stride, stride + dimensions);
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t tensor, int most, cudnnDataType_t* type,
-                                         int* dimensions, int size[], int stride[]) {
+cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t tensor, int most,
+                                         cudnnDataType_t* type, int* dimensions, int size[], int stride[]) {
   *type = tensor->type;
   *dimensions = static_cast<int>(tensor->size.size());
   for (int i = 0; i < std::min(most, *dimensions); ++i) {
@@ -240,10 +246,10 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t, cudnnHandle_t,
 
 cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, cudnnRNNAlgo_t, cudnnRNNMode_t mode,
                                        cudnnRNNBiasMode_t bias, cudnnDirectionMode_t direction,
-                                       cudnnRNNInputMode_t input, cudnnDataType_t type, cudnnDataType_t precision,
-                                       cudnnMathType_t math, std::int32_t inputs, std::int32_t cells,
-                                       std::int32_t outputs, std::int32_t layers, cudnnDropoutDescriptor_t,
-                                       std::uint32_t flags) {
+                                       cudnnRNNInputMode_t input, cudnnDataType_t type,
+                                       cudnnDataType_t precision, cudnnMathType_t math, std::int32_t inputs,
+                                       std::int32_t cells, std::int32_t outputs, std::int32_t layers,
+                                       cudnnDropoutDescriptor_t, std::uint32_t flags) {
   if (mode != CUDNN_LSTM || direction != CUDNN_UNIDIRECTIONAL || input != CUDNN_LINEAR_INPUT || layers != 1 ||
       type != CUDNN_DATA_FLOAT || precision != CUDNN_DATA_FLOAT || flags != CUDNN_RNN_PADDED_IO_ENABLED ||
       (bias != CUDNN_RNN_DOUBLE_BIAS && bias != CUDNN_RNN_NO_BIAS) || outputs > cells)
@@ -286,9 +292,9 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t rnn, s
   const int columns = number == 8 ? rnn->cells : number < 4 ? rnn->inputs : rnn->outputs;
   matrix->size = {1, rows, columns};
   matrix->stride = {rows * columns, columns, 1};
-  *matrix_at = base + (number == 8   ? rnn->projection()
+  *matrix_at = base + (number == 8  ? rnn->projection()
                        : number < 4 ? rnn->input_weights(number)
-                                     : rnn->output_weights(number - 4));
+                                    : rnn->output_weights(number - 4));
   vector->size = {1, rows, 1};
   vector->stride = {rows, 1, 1};
   *vector_at = rnn->bias && number < 8 ? base + rnn->biases(number) : nullptr;
@@ -297,13 +303,15 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t rnn, s
 
 cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
                               const std::int32_t[], cudnnRNNDataDescriptor_t x_data, const void* x,
-                              cudnnRNNDataDescriptor_t, void* y, cudnnTensorDescriptor_t, const void* h0, void*,
-                              cudnnTensorDescriptor_t, const void* c0, void*, std::size_t, const void* weights,
-                              std::size_t work_size, void* work, std::size_t reserve_size, void* reserve) {
+                              cudnnRNNDataDescriptor_t, void* y, cudnnTensorDescriptor_t, const void* h0,
+                              void*, cudnnTensorDescriptor_t, const void* c0, void*, std::size_t,
+                              const void* weights, std::size_t work_size, void* work,
+                              std::size_t reserve_size, void* reserve) {
   const bool trains = mode == CUDNN_FWD_MODE_TRAINING;
   std::size_t needed = 0, kept = 0;
   cudnnGetRNNTempSpaceSizes(handle, rnn, mode, x_data, &needed, &kept);
-  if (h0 != nullptr || c0 != nullptr || work_size < needed || reserve_size < kept) return CUDNN_STATUS_BAD_PARAM;
+  if (h0 != nullptr || c0 != nullptr || work_size < needed || reserve_size < kept)
+    return CUDNN_STATUS_BAD_PARAM;
   const std::int64_t frames = x_data->frames, batch = x_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
     forward(rnn, frames, batch, static_cast<const float*>(x), static_cast<float*>(y),
@@ -314,10 +322,10 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
 }
 cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, const std::int32_t[],
                                       cudnnRNNDataDescriptor_t y_data, const void*, const void* dy,
-                                      cudnnRNNDataDescriptor_t, void* dx, cudnnTensorDescriptor_t, const void*,
-                                      const void*, void*, cudnnTensorDescriptor_t, const void*, const void*, void*,
-                                      std::size_t, const void* weights, std::size_t, void*, std::size_t,
-                                      void* reserve) {
+                                      cudnnRNNDataDescriptor_t, void* dx, cudnnTensorDescriptor_t,
+                                      const void*, const void*, void*, cudnnTensorDescriptor_t, const void*,
+                                      const void*, void*, std::size_t, const void* weights, std::size_t,
+                                      void*, std::size_t, void* reserve) {
   const std::int64_t frames = y_data->frames, batch = y_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
     const Reserve kept{frames * batch, rnn.cells, static_cast<float*>(reserve)};
@@ -326,8 +334,9 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
   });
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnWgradMode_t mode,
-                                         const std::int32_t[], cudnnRNNDataDescriptor_t x_data, const void* x,
+cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
+                                         cudnnWgradMode_t mode, const std::int32_t[],
+                                         cudnnRNNDataDescriptor_t x_data, const void* x,
                                          cudnnTensorDescriptor_t, const void*, cudnnRNNDataDescriptor_t,
                                          const void* y, std::size_t, void* gradients, std::size_t, void*,
                                          std::size_t, void* reserve) {

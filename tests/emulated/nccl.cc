@@ -1,5 +1,6 @@
 // NCCL as lpsgd uses it: groups of messages and all-reduce, over Unix sockets between processes of one host.
-// A group is done before its call is back: a rank that did it as late as it may would keep the others waiting.
+// A group is done before its call is back: a rank that did it as late as it may would keep the others
+// waiting.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <poll.h>
@@ -61,12 +62,12 @@ thread_local std::vector<Message> group;
 bool move(int socket, Transfer& t, bool sends) {
   for (;;) {
     const bool in_header = t.done < sizeof t.header;
-    std::byte* at = in_header ? reinterpret_cast<std::byte*>(&t.header) + t.done
-                              : t.bytes + (t.done - sizeof t.header);
+    std::byte* at =
+        in_header ? reinterpret_cast<std::byte*>(&t.header) + t.done : t.bytes + (t.done - sizeof t.header);
     const std::size_t left = in_header ? sizeof t.header - t.done : t.size + sizeof t.header - t.done;
     if (left == 0) return true;
-    const ssize_t n = sends ? send(socket, at, left, MSG_NOSIGNAL | MSG_DONTWAIT)
-                            : recv(socket, at, left, MSG_DONTWAIT);
+    const ssize_t n =
+        sends ? send(socket, at, left, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(socket, at, left, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (n <= 0) return false;
     t.done += static_cast<std::size_t>(n);
@@ -140,7 +141,8 @@ bool connect_all(ncclComm& comm, const ncclUniqueId& id) {
   socklen_t length = 0;
   sockaddr_un at = address(id, comm.rank, &length);
   const int listens = socket(AF_UNIX, SOCK_STREAM, 0);
-  if (bind(listens, reinterpret_cast<sockaddr*>(&at), length) != 0 || listen(listens, comm.ranks) != 0) return false;
+  if (bind(listens, reinterpret_cast<sockaddr*>(&at), length) != 0 || listen(listens, comm.ranks) != 0)
+    return false;
   for (int peer = 0; peer < comm.rank; ++peer) {
     at = address(id, peer, &length);
     const int s = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -170,7 +172,8 @@ ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t result) {
-  return result == ncclRemoteError ? "remote process exited or there was a network error" : "the emulated GPU refuses";
+  return result == ncclRemoteError ? "remote process exited or there was a network error"
+                                   : "the emulated GPU refuses";
 }
 const char* ncclGetLastError(ncclComm_t) {
   return "";
@@ -228,8 +231,8 @@ ncclResult_t ncclRecv(void* bytes, std::size_t count, ncclDataType_t type, int p
   group.push_back({false, peer, static_cast<std::byte*>(bytes), count, comm, stream});
   return ncclGroupEnd();
 }
-ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t sum,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type,
+                           ncclRedOp_t sum, ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclFloat32 || sum != ncclSum || groups > 0 || !is_device_memory(from, 4 * count) ||
       !is_device_memory(to, 4 * count))
     return ncclInvalidArgument;
@@ -241,7 +244,8 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
     const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
     for (int peer = 0; peer < comm->ranks; ++peer) {
       if (peer == comm->rank) continue;
-      messages.push_back({true, peer, bytes(all[static_cast<std::size_t>(comm->rank)]), 4 * count, comm, stream});
+      messages.push_back(
+          {true, peer, bytes(all[static_cast<std::size_t>(comm->rank)]), 4 * count, comm, stream});
       messages.push_back({false, peer, bytes(all[static_cast<std::size_t>(peer)]), 4 * count, comm, stream});
     }
     if (!transfer(*comm, messages)) return false;

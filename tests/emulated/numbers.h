@@ -38,14 +38,9 @@ inline std::vector<float> all_of(const void* array, bool bf16, std::int64_t n, b
   return out;
 }
 
-/// sum of a[i] b[i], in double.
-inline double dot(const float* a, const float* b, std::int64_t n) {
-  double sum[8] = {};
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int k = 0; k < 8; ++k) sum[k] += static_cast<double>(a[i + k]) * static_cast<double>(b[i + k]);
-  for (; i < n; ++i) sum[0] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
-}
+/// The sum of a[i] b[i], in double.
+double dot(const float* a, const float* b, std::int64_t n);
+/// to[i] += factor * from[i].
+void add_scaled(double factor, const float* from, double* to, std::int64_t n);
 
 }  // namespace lpsgd::emulated

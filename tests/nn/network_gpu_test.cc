@@ -122,21 +122,60 @@ TEST_F(NetworkGpu, FirstStepOfAnArithmeticIsNearTheCpus) {
   }
 }
 
-// Gradients of a step are the same whether the passes are announced (run as they are) or replayed.
+// Gradients of a step are the same whether its passes run as they are, are replayed whole, or in groups
+// between announcements.
 TEST_F(NetworkGpu, ReplayedPassesAreTheSame) {
-  Trained replayed(kinked, {.batch = 8, .device = device, .deterministic = true}),
-      plain(kinked, {.batch = 8, .device = device, .deterministic = true, .time_operations = true});
+  const NetworkOptions fixed{.batch = 8, .device = device, .deterministic = true};
+  NetworkOptions timed = fixed;
+  timed.time_operations = true;
+  Trained replayed(kinked, fixed), plain(kinked, timed), every(kinked, fixed), grouped(kinked, fixed),
+      one(kinked, fixed);
+  const std::vector<std::size_t>& order = plain.network.announce_order();
+  grouped.network.announce_behind(std::vector{order[0], order[3]});
+  one.network.announce_behind({});
   for (int s = 0; s < 5; ++s) {
+    SCOPED_TRACE(s);
     replayed.step(s);
-    plain.step(s, true);
-    EXPECT_EQ(replayed.gradients(), plain.gradients()) << "step " << s;
-    EXPECT_EQ(replayed.weights(), plain.weights()) << "step " << s;
+    for (Trained* t : {&plain, &every, &grouped, &one}) {
+      t->announced.clear();
+      t->step(s, true);
+      EXPECT_EQ(t->announced, order);
+      EXPECT_EQ(t->gradients(), replayed.gradients());
+      EXPECT_EQ(t->weights(), replayed.weights());
+    }
   }
-  plain.announced.clear();
-  plain.step(5, true);
-  EXPECT_EQ(plain.announced, plain.network.announce_order());
   for (const OperationTime& t : plain.network.take_times()) EXPECT_GT(t.forward, 0) << t.name;
   for (const OperationTime& t : replayed.network.take_times()) EXPECT_EQ(t.forward, 0) << t.name;
+  EXPECT_THROW(one.network.announce_behind({}), Error);
+  EXPECT_THROW(replayed.network.announce_behind(std::vector<std::size_t>{99}), Error);
+}
+
+// What an announcement says is there already for a stream that waits for the event recorded then.
+TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
+  for (const bool in_groups : {false, true}) {
+    Trained gpu(kinked, {.batch = 8, .device = device, .deterministic = true});
+    const std::vector<std::size_t>& order = gpu.network.announce_order();
+    if (in_groups) gpu.network.announce_behind(std::vector{order[2], order.back()});
+    const Stream other(device);
+    Event announced(device);
+    PinnedBuffer<float> seen(device, gpu.network.gradients().size());
+    for (int s = 0; s < 5; ++s) {
+      gpu.network.forward_train({gpu.inputs, gpu.labels, {}}, s);
+      gpu.network.backward([&](std::size_t t) {
+        const TensorInfo& info = gpu.network.tensors()[t];
+        const auto at = static_cast<std::size_t>(info.offset), n = static_cast<std::size_t>(info.elements);
+        announced.record(gpu.network.stream());
+        other.wait(announced);
+        copy_values(seen.view().subspan(at, n), gpu.network.gradients().subspan(at, n), other);
+      });
+      other.synchronize();
+      const std::vector<float> expected = gpu.gradients();
+      for (const TensorInfo& t : gpu.network.tensors())
+        for (std::int64_t i = t.offset; i < t.offset + t.elements; ++i)
+          ASSERT_EQ(seen[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i)]) << t.name;
+      gpu.optimizer.step(gpu.network.parameters(), gpu.network.gradients(), 0.05);
+    }
+  }
 }
 
 // A recording must not hold the lengths it was made with.
