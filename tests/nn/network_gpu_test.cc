@@ -203,6 +203,25 @@ TEST_F(NetworkGpu, SequencesOfOtherLengthsAreReplayed) {
   }
 }
 
+// Inputs, labels, lengths and steps of passes that the device has not come to yet stay what they were.
+TEST_F(NetworkGpu, TheHostMayBeAhead) {
+  const std::string dropped =
+      "input: [6, 5]\nclasses: 4\nlayers: [{lstm: a, cell: 8}, {dropout: d, probability: 0.3}, {dense: fc, "
+      "units: 4}]";
+  const NetworkOptions options{.batch = 3, .device = device, .deterministic = true};
+  Trained waits(dropped, options), ahead(dropped, options);
+  for (int s = 0; s < 9; ++s)
+    for (Trained* t : {&waits, &ahead}) {
+      t->lengths = {1 + s % 6, 6 - s % 6, 1 + (3 * s + 2) % 6};
+      t->labels.assign(18, s % 4);
+      for (float& x : t->inputs) x = 0.9f * x + 0.1f * static_cast<float>(s % 3);
+      t->step(s);
+      if (t == &waits) t->network.stream().synchronize();
+    }
+  EXPECT_EQ(ahead.weights(), waits.weights());
+  EXPECT_EQ(ahead.network.take_metrics().loss, waits.network.take_metrics().loss);
+}
+
 TEST_F(NetworkGpu, DeterministicRunsAreEqual) {
   const NetworkOptions options{.batch = 8, .device = device, .deterministic = true};
   Trained once(kinked, options), again(kinked, options);
