@@ -43,9 +43,9 @@ ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& t
     int measured = 0;
     try {
       const ConvGraph graph(p, target);
-      for (const Descriptor& engine : graph.engines()) {
+      for (Descriptor& engine : graph.engines()) {
         if (measured == engines_measured) break;
-        std::optional<ConvPlan> plan = graph.plan(engine);
+        std::optional<ConvPlan> plan = graph.plan(std::move(engine));
         if (!plan || plan->workspace() > context.workspace_bytes) continue;
         const Descriptor pack = bind(tensors, p.bias, context.workspace);
         const std::optional<double> seconds = context.measure([&] {

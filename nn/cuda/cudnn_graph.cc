@@ -231,7 +231,7 @@ bool ConvGraph::allows(const Descriptor& configuration) const {
   return true;
 }
 
-std::optional<ConvPlan> ConvGraph::plan(const Descriptor& configuration) const {
+std::optional<ConvPlan> ConvGraph::plan(Descriptor configuration) const {
   Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
   if (target_.handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target_.handle);
@@ -244,7 +244,7 @@ std::optional<ConvPlan> ConvGraph::plan(const Descriptor& configuration) const {
        held(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1))
     cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
                              &index);
-  return ConvPlan(std::move(plan), workspace, fmt::format("engine {}", index));
+  return ConvPlan(std::move(configuration), std::move(plan), workspace, fmt::format("engine {}", index));
 }
 
 Descriptor bind_plan(const std::vector<std::pair<ConvTensor, const void*>>& tensors, void* workspace) {

@@ -95,13 +95,14 @@ enum ConvTensor : std::int64_t { conv_input = 1, conv_weights, conv_output, conv
 /// A convolution ready to run. The gradients of a tensor go by the tensor's name.
 class ConvPlan {
  public:
-  ConvPlan(Descriptor plan, std::int64_t workspace, std::string text)
-      : plan_(std::move(plan)), workspace_(workspace), text_(std::move(text)) {}
+  ConvPlan(Descriptor engine, Descriptor plan, std::int64_t workspace, std::string text)
+      : engine_(std::move(engine)), plan_(std::move(plan)), workspace_(workspace), text_(std::move(text)) {}
   const Descriptor& plan() const { return plan_; }
   std::int64_t workspace() const { return workspace_; }
   const std::string& text() const { return text_; }  // the engine: "engine 34"
 
  private:
+  Descriptor engine_;  // the plan's configuration: cuDNN does not say that the plan keeps it
   Descriptor plan_;
   std::int64_t workspace_;
   std::string text_;
@@ -121,7 +122,7 @@ class ConvGraph {
   /// deterministic ones add in a fixed order.
   std::vector<Descriptor> engines() const;
   /// Nothing where cuDNN then finds that the engine cannot do it.
-  std::optional<ConvPlan> plan(const Descriptor& engine) const;
+  std::optional<ConvPlan> plan(Descriptor engine) const;
 
  private:
   void heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>& out) const;

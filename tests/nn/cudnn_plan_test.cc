@@ -39,8 +39,8 @@ class CudnnPlan : public ::testing::Test {
   bool has_plan(const ConvProblem& problem, std::int64_t workspace = std::int64_t{1} << 30) {
     const ConvGraph::Target target{nullptr, &device_};
     const ConvGraph graph(problem, target);
-    for (const Descriptor& engine : graph.engines()) {
-      const std::optional<ConvPlan> plan = graph.plan(engine);
+    for (Descriptor& engine : graph.engines()) {
+      const std::optional<ConvPlan> plan = graph.plan(std::move(engine));
       if (plan && plan->workspace() <= workspace) return true;
     }
     return false;
