@@ -51,6 +51,16 @@ struct Network::Impl {
   bool trained = false;           // the last forward was forward_train
   bool timed = true;
 
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    try {  // what operations own may be in use still
+      if (backend) backend->stream().synchronize();
+    } catch (const Error&) {  // of earlier work: it has surfaced or nobody asks any more
+    }
+  }
+
   template <class Fill>
   void fill(std::span<float> to, const Fill& fill) const;
   void build(const Graph& graph);
@@ -362,6 +372,10 @@ StreamView Network::stream() const {
 
 std::vector<std::string> Network::choices() const {
   return impl_->backend->choices();
+}
+
+std::size_t Network::recorded() const {
+  return impl_->backend->recorded();
 }
 
 std::vector<OperationTime> Network::take_times() {

@@ -136,6 +136,8 @@ class Network {
   StreamView stream() const;
   /// Which algorithms the libraries run, a line each; empty where they leave no choice.
   std::vector<std::string> choices() const;
+  /// How many passes, or parts of a pass, a device replays in one launch each.
+  std::size_t recorded() const;
   std::vector<OperationTime> take_times();
 
  private:

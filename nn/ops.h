@@ -141,6 +141,8 @@ class Backend {
   virtual const char* name() const = 0;
   /// Which of their algorithms libraries run, where there was a choice: a line each.
   virtual std::vector<std::string> choices() const { return {}; }
+  /// How many of the parts that run() was given are replayed.
+  virtual std::size_t recorded() const { return 0; }
   /// The queue that operations run on.
   virtual StreamView stream() const { return {}; }
   /// Zeroed memory of the device, aligned to 64 bytes, that lives as long as the backend.

@@ -109,7 +109,10 @@ void record_event(CUevent_st* event, CUstream_st* stream) {
 }
 bool event_done(CUevent_st* event) {
   const cudaError_t status = cudaEventQuery(event);
-  if (status == cudaErrorNotReady) return false;
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // no failure, whether or not it counts as the last error
+    return false;
+  }
   check(status);
   return true;
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <utility>
@@ -23,8 +24,20 @@ class CudaBackend final : public Backend {
   CudaBackend(Device device, Compute compute, bool deterministic)
       : context_(device, compute, deterministic), inputs_(context_) {}
 
+  ~CudaBackend() override {
+    cudaStreamSynchronize(context_.handle());  // recordings may be on their way
+  }
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
+
   const char* name() const override { return "cuda"; }
   std::vector<std::string> choices() const override { return context_.choices; }
+  std::size_t recorded() const override {
+    std::size_t count = 0;
+    for (const std::deque<Recording>& part : recordings_)
+      count += static_cast<std::size_t>(std::ranges::count_if(part, &Recording::is_recorded));
+    return count;
+  }
   StreamView stream() const override { return context_.stream; }
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
   void parameters(std::span<const float> arena) override { context_.parameters(arena); }

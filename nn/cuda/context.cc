@@ -51,6 +51,7 @@ Context::Context(Device where, Compute arithmetic, bool fixed)
 
 Context::~Context() {
   cudaStreamSynchronize(handle());
+  conv_choices.clear();  // plans go before the handle they were made with
   if (blas) cublasLtDestroy(blas);
   if (cudnn) cudnnDestroy(cudnn);
 }

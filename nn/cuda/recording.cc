@@ -24,20 +24,21 @@ void Recording::run(StreamView stream, const std::function<void()>& work) {
 
 void Recording::record(StreamView stream, const std::function<void()>& work) {
   // Other threads' calls, such as the exchange's, stay as they are.
-  check(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal));
+  cudaError_t made = cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal);
   std::string why;
   std::exception_ptr failure;
-  try {
-    work();
-  } catch (const DeviceError& e) {
-    why = e.what();
-  } catch (...) {
-    failure = std::current_exception();
-  }
   cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream.handle(), &graph);
-  cudaError_t made = ended;
-  if (why.empty() && !failure && ended == cudaSuccess && graph) {
+  if (made == cudaSuccess) {
+    try {
+      work();
+    } catch (const DeviceError& e) {
+      why = e.what();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    made = cudaStreamEndCapture(stream.handle(), &graph);
+  }
+  if (why.empty() && !failure && made == cudaSuccess && graph) {
     made = cudaGraphInstantiate(&graph_, graph, 0);
     if (made != cudaSuccess) graph_ = nullptr;
   }

@@ -19,6 +19,7 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
   void run(StreamView stream, const std::function<void()>& work);
+  bool is_recorded() const { return graph_ != nullptr; }
 
  private:
   void record(StreamView stream, const std::function<void()>& work);

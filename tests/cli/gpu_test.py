@@ -82,7 +82,7 @@ class OnTheGpu(Case):
     def test_a_rank_without_room_ends_the_run(self):
         if not EMULATED:
             self.skipTest("needs GPUs whose memory can be chosen")
-        small = ["sh", "-c", 'test $PMI_RANK = 0 || export LPSGD_EMULATED_MEMORY=$ROOM; exec "$0" "$@"']
+        small = ["sh", "-c", 'test ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} = 0 || export LPSGD_EMULATED_MEMORY=$ROOM; exec "$0" "$@"']
         for room in ("100000", "67500000"):  # none for the first array; none behind the libraries' workspace
             result = run("train", self.config, "--out", self.path("out" + room), *CUDA, ranks=3, wrap=small, env={"ROOM": room},
                          timeout=60)

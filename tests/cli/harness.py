@@ -56,7 +56,7 @@ class Result:
 
 
 # Between mpirun and the program: to NCCL each rank is a host of its own, so that ranks can share a GPU.
-A_HOST_EACH = ["sh", "-c", 'NCCL_HOSTID=rank$PMI_RANK NCCL_SOCKET_IFNAME=lo exec "$0" "$@"']
+A_HOST_EACH = ["sh", "-c", 'NCCL_HOSTID=rank${PMI_RANK:-$OMPI_COMM_WORLD_RANK} NCCL_SOCKET_IFNAME=lo exec "$0" "$@"']
 
 
 def run(*arguments, ranks=None, wrap=(), env=None, timeout=300, **options):

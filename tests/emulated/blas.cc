@@ -234,13 +234,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
           reinterpret_cast<std::int64_t>(d), reinterpret_cast<std::int64_t>(o.bias),
           static_cast<std::int64_t>(la.rows), static_cast<std::int64_t>(la.columns),
           static_cast<std::int64_t>(ld.rows), static_cast<std::int64_t>(ld.columns), std::int64_t{o.a_turned},
-          std::int64_t{o.b_turned}, std::int64_t{o.epilogue}, std::int64_t{o.compute}, std::int64_t{la.type},
-          std::int64_t{ld.type}})
+          std::int64_t{o.b_turned}, std::int64_t{o.epilogue}, std::int64_t{o.bias_type}, la.stride, lb.stride,
+          ld.stride, std::int64_t{o.compute}, std::int64_t{la.type}, std::int64_t{ld.type}})
       same.push_back(part);
-  const auto lies_in = [](const Layout& l, const void* at) {
-    const std::uint64_t values = (l.columns - 1) * static_cast<std::uint64_t>(l.stride) + l.rows;
-    return is_device_memory(at, values * (l.bf16() ? 2 : 4));
+  const auto bytes_of = [](const Layout& l) {
+    return ((l.columns - 1) * static_cast<std::uint64_t>(l.stride) + l.rows) * (l.bf16() ? 2 : 4);
   };
+  const auto lies_in = [&](const Layout& l, const void* at) { return is_device_memory(at, bytes_of(l)); };
+  if (c != d || overlap(a, bytes_of(la), d, bytes_of(ld)) || overlap(b, bytes_of(lb), d, bytes_of(ld)))
+    undefined("a product is written over what it reads");
   if (!lies_in(la, a) || !lies_in(lb, b) || !lies_in(ld, d)) undefined("a matrix beyond its memory");
   queue(
       stream,

@@ -178,7 +178,7 @@ void launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()
     return;
   }
   if (count % 32 != 0) undefined("a block of no whole warps");
-  queue(stream, [=, kernel = std::move(kernel)] { run_blocks(blocks, threads, kernel); });
+  queue_kernel(stream, [=, kernel = std::move(kernel)] { run_blocks(blocks, threads, kernel); });
 }
 
 }  // namespace lpsgd::emulated

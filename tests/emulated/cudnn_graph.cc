@@ -180,6 +180,12 @@ void run(const Node& graph, bool tf32, const Pointers& at) {
   const auto& operations = graph.nodes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS);
   const Convolution p = convolution_of(*operations[0]);
   const std::int64_t c = p.w.c, size = p.w.h * p.w.w * c;  // of a filter
+  const auto over = [&](const Tensor& a, const Tensor& b) {
+    return at.contains(a.id) && at.contains(b.id) &&
+           overlap(at.at(a.id), bytes_of(a), at.at(b.id), bytes_of(b));
+  };
+  if (over(p.x, p.w) || over(p.w, p.y) || over(p.x, p.y))
+    undefined("a convolution is written over what it reads");
   const bool to_input = p.pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
   const bool to_weights = p.pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
   const auto operand = [&](const Tensor& t, bool reads) {

@@ -301,6 +301,15 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t rnn, s
   return CUDNN_STATUS_SUCCESS;
 }
 
+/// What backward is given is at least what cuDNN asked for.
+static bool has_room(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnRNNDataDescriptor_t data,
+                     std::size_t weights, std::size_t work, std::size_t reserve) {
+  std::size_t work_needed = 0, reserve_needed = 0;
+  cudnnGetRNNTempSpaceSizes(handle, rnn, CUDNN_FWD_MODE_TRAINING, data, &work_needed, &reserve_needed);
+  return weights == static_cast<std::size_t>(rnn->weights()) * sizeof(float) && work >= work_needed &&
+         reserve >= reserve_needed;
+}
+
 cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
                               const std::int32_t[], cudnnRNNDataDescriptor_t x_data, const void* x,
                               cudnnRNNDataDescriptor_t, void* y, cudnnTensorDescriptor_t, const void* h0,
@@ -324,8 +333,9 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
                                       cudnnRNNDataDescriptor_t y_data, const void*, const void* dy,
                                       cudnnRNNDataDescriptor_t, void* dx, cudnnTensorDescriptor_t,
                                       const void*, const void*, void*, cudnnTensorDescriptor_t, const void*,
-                                      const void*, void*, std::size_t, const void* weights, std::size_t,
-                                      void*, std::size_t, void* reserve) {
+                                      const void*, void*, std::size_t weight_size, const void* weights,
+                                      std::size_t work_size, void*, std::size_t reserve_size, void* reserve) {
+  if (!has_room(handle, rnn, y_data, weight_size, work_size, reserve_size)) return CUDNN_STATUS_BAD_PARAM;
   const std::int64_t frames = y_data->frames, batch = y_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
     const Reserve kept{frames * batch, rnn.cells, static_cast<float*>(reserve)};
@@ -338,8 +348,10 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
                                          cudnnWgradMode_t mode, const std::int32_t[],
                                          cudnnRNNDataDescriptor_t x_data, const void* x,
                                          cudnnTensorDescriptor_t, const void*, cudnnRNNDataDescriptor_t,
-                                         const void* y, std::size_t, void* gradients, std::size_t, void*,
-                                         std::size_t, void* reserve) {
+                                         const void* y, std::size_t weight_size, void* gradients,
+                                         std::size_t work_size, void*, std::size_t reserve_size,
+                                         void* reserve) {
+  if (!has_room(handle, rnn, x_data, weight_size, work_size, reserve_size)) return CUDNN_STATUS_BAD_PARAM;
   if (mode != CUDNN_WGRAD_MODE_ADD) return CUDNN_STATUS_NOT_SUPPORTED;
   const std::int64_t frames = x_data->frames, batch = x_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {

@@ -18,18 +18,32 @@ namespace lpsgd::emulated {
 /// Ends the program: what it asked for is undefined on a GPU.
 [[noreturn]] void undefined(const char* what);
 
-/// Remembers an error for cudaGetLastError(), and gives it back.
+/// Remembers an error for cudaGetLastError(), and gives it back. The strictest reading: one that only says
+/// "not yet" is remembered, too.
 cudaError_t fail(cudaError_t error);
+/// Tells the error remembered, and forgets it.
+cudaError_t last();
 
 /// Queues work on a stream, or adds it to the graph that is recorded from it. Work that tells by `same` that
 /// it writes what the work just done has written, from the same memory, is not done again: to measure an
 /// algorithm is to repeat it.
 cudaError_t queue(cudaStream_t stream, std::function<void()> work, std::vector<std::int64_t> same = {});
+/// As queue(), for a launch, which must go to a stream of the current device.
+cudaError_t queue_kernel(cudaStream_t stream, std::function<void()> work);
+/// Runs `work` now, with device memory open to it.
+void touch(const std::function<void()>& work);
 /// Does what the stream has been given.
 cudaError_t finish(cudaStream_t stream);
 bool is_recorded(cudaStream_t stream);
+int device_of(cudaStream_t stream);
 
 /// Whether all `bytes` are device memory, for checks of arguments.
 bool is_device_memory(const void* at, std::size_t bytes);
+/// For results that are written while operands are read.
+inline bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+  const auto* p = static_cast<const std::byte*>(a);
+  const auto* q = static_cast<const std::byte*>(b);
+  return p < q + b_bytes && q < p + a_bytes;
+}
 
 }  // namespace lpsgd::emulated

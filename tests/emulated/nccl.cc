@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -38,7 +39,9 @@ struct Transfer {
 struct ncclComm {
   int rank = 0, ranks = 1;
   std::vector<int> sockets;  // by rank; -1 for this one
+  int device = 0;
   bool failed = false;
+  int busy = 0;  // so many questions get "in progress" for an answer
   ~ncclComm() {
     for (const int s : sockets)
       if (s >= 0) close(s);
@@ -116,15 +119,14 @@ bool transfer(ncclComm& comm, const std::vector<Message>& messages) {
   }
 }
 
-/// Queues `work` behind what the stream has, and does it all.
-template <class Work>
-ncclResult_t at_once(ncclComm* comm, cudaStream_t stream, Work work) {
-  if (is_recorded(stream)) return ncclInvalidUsage;
-  queue(stream, [=] {
-    if (!work()) comm->failed = true;
-  });
-  finish(stream);
-  return comm->failed ? ncclRemoteError : ncclSuccess;
+/// The answer of a call that goes on after it is back, as its last act.
+ncclResult_t under_way(ncclComm& comm) {
+  comm.busy = 2;
+  return comm.failed ? ncclRemoteError : ncclInProgress;
+}
+/// Whether the stream can take a call now.
+bool takes(const ncclComm& comm, cudaStream_t stream) {
+  return comm.busy == 0 && !is_recorded(stream) && device_of(stream) == comm.device;
 }
 
 sockaddr_un address(const ncclUniqueId& id, int rank, socklen_t* length) {
@@ -187,21 +189,26 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id
   auto* comm = new ncclComm;
   comm->rank = rank;
   comm->ranks = ranks;
+  cudaGetDevice(&comm->device);
   *made = comm;
-  return connect_all(*comm, id) ? ncclSuccess : ncclSystemError;
+  comm->failed = !connect_all(*comm, id);
+  return under_way(*comm);
 }
-ncclResult_t ncclCommFinalize(ncclComm_t) {
-  return ncclSuccess;
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return comm->busy > 0 ? ncclInvalidUsage : under_way(*comm);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm->busy > 0) return ncclInvalidUsage;
   delete comm;
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  return ncclCommDestroy(comm);
+  delete comm;
+  return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
-  *state = comm->failed ? ncclRemoteError : ncclSuccess;
+  *state = comm->failed ? ncclRemoteError : comm->busy > 0 ? ncclInProgress : ncclSuccess;
+  if (comm->busy > 0) --comm->busy;
   return ncclSuccess;
 }
 
@@ -214,8 +221,25 @@ ncclResult_t ncclGroupEnd() {
   if (--groups > 0 || group.empty()) return ncclSuccess;
   std::vector<Message> messages;
   messages.swap(group);
-  const Message first = messages[0];
-  return at_once(first.comm, first.stream, [=] { return transfer(*first.comm, messages); });
+  ncclComm& comm = *messages[0].comm;
+  const cudaStream_t stream = messages[0].stream;
+  if (!takes(comm, stream)) return ncclInvalidUsage;
+  finish(stream);
+  auto host = std::make_shared<std::vector<std::vector<std::byte>>>();
+  std::vector<Message> here = messages;
+  touch([&] {
+    for (Message& m : here) {
+      host->emplace_back(m.size);
+      if (m.sends) std::memcpy(host->back().data(), m.bytes, m.size);
+      m.bytes = host->back().data();
+    }
+  });
+  comm.failed = !transfer(comm, here);
+  queue(stream, [messages, host] {
+    for (std::size_t i = 0; i < messages.size(); ++i)
+      if (!messages[i].sends) std::memcpy(messages[i].bytes, (*host)[i].data(), messages[i].size);
+  });
+  return under_way(comm);
 }
 ncclResult_t ncclSend(const void* bytes, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
@@ -236,24 +260,22 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   if (type != ncclFloat32 || sum != ncclSum || groups > 0 || !is_device_memory(from, 4 * count) ||
       !is_device_memory(to, 4 * count))
     return ncclInvalidArgument;
-  return at_once(comm, stream, [=] {
-    const auto* mine = static_cast<const float*>(from);
-    std::vector<std::vector<float>> all(static_cast<std::size_t>(comm->ranks), std::vector<float>(count));
-    all[static_cast<std::size_t>(comm->rank)].assign(mine, mine + count);
-    std::vector<Message> messages;
-    const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
-    for (int peer = 0; peer < comm->ranks; ++peer) {
-      if (peer == comm->rank) continue;
-      messages.push_back(
-          {true, peer, bytes(all[static_cast<std::size_t>(comm->rank)]), 4 * count, comm, stream});
-      messages.push_back({false, peer, bytes(all[static_cast<std::size_t>(peer)]), 4 * count, comm, stream});
-    }
-    if (!transfer(*comm, messages)) return false;
-    for (std::size_t i = 0; i < count; ++i) {
-      float total = all[0][i];
-      for (std::size_t r = 1; r < all.size(); ++r) total += all[r][i];
-      static_cast<float*>(to)[i] = total;
-    }
-    return true;
-  });
+  if (!takes(*comm, stream)) return ncclInvalidUsage;
+  finish(stream);
+  std::vector<std::vector<float>> all(static_cast<std::size_t>(comm->ranks), std::vector<float>(count));
+  std::vector<float>& own = all[static_cast<std::size_t>(comm->rank)];
+  touch([&] { std::memcpy(own.data(), from, 4 * count); });
+  std::vector<Message> messages;
+  const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
+  for (int peer = 0; peer < comm->ranks; ++peer) {
+    if (peer == comm->rank) continue;
+    messages.push_back({true, peer, bytes(own), 4 * count, comm, stream});
+    messages.push_back({false, peer, bytes(all[static_cast<std::size_t>(peer)]), 4 * count, comm, stream});
+  }
+  comm->failed = !transfer(*comm, messages);
+  std::vector<float> total(count);
+  for (const std::vector<float>& values : all)
+    for (std::size_t i = 0; i < count; ++i) total[i] += values[i];
+  queue(stream, [to, total] { std::memcpy(to, total.data(), 4 * total.size()); });
+  return under_way(*comm);
 }

@@ -45,6 +45,9 @@ class CudnnPlan : public ::testing::Test {
     }
     return false;
   }
+  std::size_t count_engines(const ConvProblem& problem) {
+    return ConvGraph(problem, {nullptr, &device_}).engines().size();
+  }
 
  private:
   Descriptor device_{CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR};
@@ -142,6 +145,18 @@ TEST_F(CudnnPlan, EveryConvolutionOfEveryNetwork) {
         checked += check_all(p, [&](const ConvProblem& q) { return has_plan(q); });
   }
   EXPECT_GT(checked, 6 * 50);
+}
+
+// Engines that round float32 operands are offered, too, where that is asked for, and only there.
+TEST_F(CudnnPlan, Tf32HasItsEngines) {
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient}) {
+    ConvProblem p{.pass = pass, .batch = 32, .in = {28, 28, 128}, .out = {28, 28, 128}, .kernel = {3, 3}};
+    p.stride = {1, 1}, p.pad = {1, 1};
+    const std::size_t fp32 = count_engines(p);
+    p.compute = Compute::tf32;
+    EXPECT_GT(fp32, 0u);
+    EXPECT_GT(count_engines(p), fp32);
+  }
 }
 
 TEST_F(CudnnPlan, OddShapesGroupsAndFusedBiasAndRelu) {

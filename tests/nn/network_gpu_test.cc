@@ -103,6 +103,7 @@ TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
                 1e-4)
           << cpu.network.buffers()[i].name;
   }
+  EXPECT_EQ(gpu.network.recorded(), 2u);
   cpu.network.forward_eval({cpu.inputs, cpu.labels}, 5);
   gpu.network.forward_eval({gpu.inputs, gpu.labels}, 5);
   const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
@@ -144,6 +145,12 @@ TEST_F(NetworkGpu, ReplayedPassesAreTheSame) {
       EXPECT_EQ(t->weights(), replayed.weights());
     }
   }
+  // Forward, and backward whole, not at all, or in two runs and what is left.
+  EXPECT_EQ(replayed.network.recorded(), 2u);
+  EXPECT_EQ(plain.network.recorded(), 0u);
+  EXPECT_EQ(every.network.recorded(), 1u);
+  EXPECT_EQ(grouped.network.recorded(), 4u);
+  EXPECT_EQ(one.network.recorded(), 2u);
   for (const OperationTime& t : plain.network.take_times()) EXPECT_GT(t.forward, 0) << t.name;
   for (const OperationTime& t : replayed.network.take_times()) EXPECT_EQ(t.forward, 0) << t.name;
   EXPECT_THROW(one.network.announce_behind({}), Error);
@@ -200,6 +207,7 @@ TEST_F(NetworkGpu, SequencesOfOtherLengthsAreReplayed) {
       EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
       EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
     }
+    EXPECT_EQ(gpu.network.recorded(), 2u);
   }
 }
 
