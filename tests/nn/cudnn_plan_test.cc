@@ -150,8 +150,12 @@ TEST_F(CudnnPlan, EveryConvolutionOfEveryNetwork) {
 // Engines that round float32 operands are offered, too, where that is asked for, and only there.
 TEST_F(CudnnPlan, Tf32HasItsEngines) {
   for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient}) {
-    ConvProblem p{.pass = pass, .batch = 32, .in = {28, 28, 128}, .out = {28, 28, 128}, .kernel = {3, 3}};
-    p.stride = {1, 1}, p.pad = {1, 1};
+    ConvProblem p;
+    p.pass = pass;
+    p.batch = 32;
+    p.in = p.out = {28, 28, 128};
+    p.kernel = {3, 3};
+    p.stride = p.pad = {1, 1};
     const std::size_t fp32 = count_engines(p);
     p.compute = Compute::tf32;
     EXPECT_GT(fp32, 0u);
