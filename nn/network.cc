@@ -55,7 +55,7 @@ struct Network::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() {
-    try {  // what operations own may be in use still
+    try {  // what operations and recordings own may be in use still
       if (backend) backend->stream().synchronize();
     } catch (const Error&) {  // of earlier work: it has surfaced or nobody asks any more
     }

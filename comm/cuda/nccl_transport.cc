@@ -131,7 +131,6 @@ class NcclTransport final : public TransportOver {
   bool test(Request) override { return true; }
 
   void cancel() noexcept override {
-    cancelled_ = true;
     break_off();
     inner_.cancel();
   }
@@ -180,7 +179,7 @@ class NcclTransport final : public TransportOver {
   /// With mutex_ held. Connecting takes its time at a rank's first message to another.
   void settle(ncclResult_t result, const char* call) {
     for (Backoff backoff; result == ncclInProgress; backoff.pause()) {
-      if (cancelled_) throw CommError(fmt::format("NCCL: {}: given up while ranks connect", call));
+      if (broken_) throw CommError(fmt::format("NCCL: {}: given up while ranks connect", call));
       ncclResult_t state = ncclSuccess;
       result = ncclCommGetAsyncError(comm_, &state);
       if (result == ncclSuccess) result = state;
@@ -212,8 +211,8 @@ class NcclTransport final : public TransportOver {
   }
 
   void break_off() noexcept {
+    broken_ = true;  // whoever holds the lock to connect gives it up
     const std::lock_guard lock(mutex_);
-    broken_ = true;
     if (comm_ != nullptr) ncclCommAbort(comm_);
     comm_ = nullptr;
   }
@@ -224,7 +223,6 @@ class NcclTransport final : public TransportOver {
   bool grouping_ = false;
   std::vector<Message> group_;
 
-  std::atomic<bool> cancelled_{false};
   std::mutex mutex_;  // guards what follows; held during calls
   ncclComm_t comm_ = nullptr;
   std::atomic<bool> broken_{false};

@@ -24,12 +24,6 @@ class CudaBackend final : public Backend {
   CudaBackend(Device device, Compute compute, bool deterministic)
       : context_(device, compute, deterministic), inputs_(context_) {}
 
-  ~CudaBackend() override {
-    cudaStreamSynchronize(context_.handle());  // recordings may be on their way
-  }
-  CudaBackend(const CudaBackend&) = delete;
-  CudaBackend& operator=(const CudaBackend&) = delete;
-
   const char* name() const override { return "cuda"; }
   std::vector<std::string> choices() const override { return context_.choices; }
   std::size_t recorded() const override {

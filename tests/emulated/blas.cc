@@ -26,7 +26,6 @@ struct Operation {
   cudaDataType bias_type;
 };
 struct Preference {
-  std::uint64_t workspace;
   std::uint32_t alignment[4];
 };
 /// What an algorithm needs.
@@ -40,6 +39,14 @@ static_assert(sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t));
 template <class T, class Opaque>
 T& as(Opaque* opaque) {
   return *reinterpret_cast<T*>(opaque);
+}
+
+/// An attribute of the size that its member has.
+template <class T>
+cublasStatus_t set(T& member, const void* value, std::size_t bytes) {
+  if (bytes != sizeof member) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&member, value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 constexpr Algorithm algorithms[] = {{1, 16}, {2, 16}, {3, 8}, {4, 4}, {5, 2}};
@@ -110,22 +117,17 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t name, const void* value,
                                               std::size_t bytes) {
   Operation& o = as<Operation>(operation);
-  const auto set = [&](auto& member) {
-    if (bytes != sizeof member) return CUBLAS_STATUS_INVALID_VALUE;
-    std::memcpy(&member, value, bytes);
-    return CUBLAS_STATUS_SUCCESS;
-  };
   switch (name) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
-      return set(o.a_turned);
+      return set(o.a_turned, value, bytes);
     case CUBLASLT_MATMUL_DESC_TRANSB:
-      return set(o.b_turned);
+      return set(o.b_turned, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
-      return set(o.epilogue);
+      return set(o.epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-      return set(o.bias);
+      return set(o.bias, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-      return set(o.bias_type);
+      return set(o.bias_type, value, bytes);
     default:
       undefined("an attribute of a product");
   }
@@ -133,7 +135,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
   *preference = new cublasLtMatmulPreferenceOpaque_t{};
-  as<Preference>(*preference) = {0, {256, 256, 256, 256}};
+  as<Preference>(*preference) = {{256, 256, 256, 256}};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
@@ -144,22 +146,16 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t name,
                                                     const void* value, std::size_t bytes) {
   Preference& p = as<Preference>(preference);
-  const auto set = [&](auto& member) {
-    if (bytes != sizeof member) return CUBLAS_STATUS_INVALID_VALUE;
-    std::memcpy(&member, value, bytes);
-    return CUBLAS_STATUS_SUCCESS;
-  };
   switch (name) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-      return set(p.workspace);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-      return set(p.alignment[0]);
+      return set(p.alignment[0], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-      return set(p.alignment[1]);
+      return set(p.alignment[1], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-      return set(p.alignment[2]);
+      return set(p.alignment[2], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-      return set(p.alignment[3]);
+      return set(p.alignment[3], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:  // no algorithm needs any, or joins parts of a sum
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
       return CUBLAS_STATUS_SUCCESS;
     default:

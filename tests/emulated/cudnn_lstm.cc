@@ -206,6 +206,15 @@ std::size_t work_bytes(const cudnnRNNStruct& rnn, std::int64_t rows) {
   return static_cast<std::size_t>(rows * rnn.outputs) * sizeof(float);
 }
 
+/// What a pass is given is what cuDNN asked for.
+bool has_room(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
+              cudnnRNNDataDescriptor_t data, std::size_t weights, std::size_t work, std::size_t reserve) {
+  std::size_t work_needed = 0, reserve_needed = 0, weights_needed = 0;
+  cudnnGetRNNTempSpaceSizes(handle, rnn, mode, data, &work_needed, &reserve_needed);
+  cudnnGetRNNWeightSpaceSize(handle, rnn, &weights_needed);
+  return weights == weights_needed && work >= work_needed && reserve >= reserve_needed;
+}
+
 }  // namespace
 
 #define LPSGD_OWNED(Name, Struct)                              \
@@ -301,25 +310,15 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t rnn, s
   return CUDNN_STATUS_SUCCESS;
 }
 
-/// What backward is given is at least what cuDNN asked for.
-static bool has_room(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnRNNDataDescriptor_t data,
-                     std::size_t weights, std::size_t work, std::size_t reserve) {
-  std::size_t work_needed = 0, reserve_needed = 0;
-  cudnnGetRNNTempSpaceSizes(handle, rnn, CUDNN_FWD_MODE_TRAINING, data, &work_needed, &reserve_needed);
-  return weights == static_cast<std::size_t>(rnn->weights()) * sizeof(float) && work >= work_needed &&
-         reserve >= reserve_needed;
-}
-
 cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
                               const std::int32_t[], cudnnRNNDataDescriptor_t x_data, const void* x,
                               cudnnRNNDataDescriptor_t, void* y, cudnnTensorDescriptor_t, const void* h0,
-                              void*, cudnnTensorDescriptor_t, const void* c0, void*, std::size_t,
+                              void*, cudnnTensorDescriptor_t, const void* c0, void*, std::size_t weight_size,
                               const void* weights, std::size_t work_size, void* work,
                               std::size_t reserve_size, void* reserve) {
   const bool trains = mode == CUDNN_FWD_MODE_TRAINING;
-  std::size_t needed = 0, kept = 0;
-  cudnnGetRNNTempSpaceSizes(handle, rnn, mode, x_data, &needed, &kept);
-  if (h0 != nullptr || c0 != nullptr || work_size < needed || reserve_size < kept)
+  if (h0 != nullptr || c0 != nullptr ||
+      !has_room(handle, rnn, mode, x_data, weight_size, work_size, reserve_size))
     return CUDNN_STATUS_BAD_PARAM;
   const std::int64_t frames = x_data->frames, batch = x_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
@@ -335,7 +334,8 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
                                       const void*, const void*, void*, cudnnTensorDescriptor_t, const void*,
                                       const void*, void*, std::size_t weight_size, const void* weights,
                                       std::size_t work_size, void*, std::size_t reserve_size, void* reserve) {
-  if (!has_room(handle, rnn, y_data, weight_size, work_size, reserve_size)) return CUDNN_STATUS_BAD_PARAM;
+  if (!has_room(handle, rnn, CUDNN_FWD_MODE_TRAINING, y_data, weight_size, work_size, reserve_size))
+    return CUDNN_STATUS_BAD_PARAM;
   const std::int64_t frames = y_data->frames, batch = y_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
     const Reserve kept{frames * batch, rnn.cells, static_cast<float*>(reserve)};
@@ -351,7 +351,8 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
                                          const void* y, std::size_t weight_size, void* gradients,
                                          std::size_t work_size, void*, std::size_t reserve_size,
                                          void* reserve) {
-  if (!has_room(handle, rnn, x_data, weight_size, work_size, reserve_size)) return CUDNN_STATUS_BAD_PARAM;
+  if (!has_room(handle, rnn, CUDNN_FWD_MODE_TRAINING, x_data, weight_size, work_size, reserve_size))
+    return CUDNN_STATUS_BAD_PARAM;
   if (mode != CUDNN_WGRAD_MODE_ADD) return CUDNN_STATUS_NOT_SUPPORTED;
   const std::int64_t frames = x_data->frames, batch = x_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {

@@ -1,6 +1,6 @@
-// NCCL as lpsgd uses it: groups of messages and all-reduce, over Unix sockets between processes of one host.
-// A group is done before its call is back: a rank that did it as late as it may would keep the others
-// waiting.
+// NCCL as lpsgd uses it, without blocking calls: groups of messages and all-reduce, over Unix sockets between
+// processes of one host. What is sent leaves before the call is back, so that no rank keeps another waiting;
+// what is received is written to device memory as late as other work.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <poll.h>

@@ -10,57 +10,40 @@ using namespace lpsgd::emulated;
 
 // ---- Errors
 
+namespace {
+
+struct ErrorText {
+  cudaError_t error;
+  const char *name, *text;
+};
+constexpr ErrorText error_texts[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+};
+ErrorText describe(cudaError_t error) {
+  for (const ErrorText& known : error_texts)
+    if (known.error == error) return known;
+  return {error, "cudaErrorUnknown", "unknown error"};
+}
+
+}  // namespace
+
 const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-      return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidDevice:
-      return "cudaErrorInvalidDevice";
-    case cudaErrorInvalidConfiguration:
-      return "cudaErrorInvalidConfiguration";
-    case cudaErrorStreamCaptureUnsupported:
-      return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureInvalidated:
-      return "cudaErrorStreamCaptureInvalidated";
-    case cudaErrorStreamCaptureIsolation:
-      return "cudaErrorStreamCaptureIsolation";
-    case cudaErrorInvalidResourceHandle:
-      return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotReady:
-      return "cudaErrorNotReady";
-    default:
-      return "cudaErrorUnknown";
-  }
+  return describe(error).name;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "no error";
-    case cudaErrorInvalidValue:
-      return "invalid argument";
-    case cudaErrorMemoryAllocation:
-      return "out of memory";
-    case cudaErrorInvalidDevice:
-      return "invalid device ordinal";
-    case cudaErrorInvalidConfiguration:
-      return "invalid configuration argument";
-    case cudaErrorStreamCaptureUnsupported:
-      return "operation not permitted when stream is capturing";
-    case cudaErrorStreamCaptureInvalidated:
-      return "operation failed due to a previous error during capture";
-    case cudaErrorStreamCaptureIsolation:
-      return "dependency created on uncaptured work in another stream";
-    case cudaErrorInvalidResourceHandle:
-      return "invalid resource handle";
-    case cudaErrorNotReady:
-      return "device not ready";
-    default:
-      return "unknown error";
-  }
+  return describe(error).text;
 }
 cudaError_t cudaGetLastError() {
   return last();
@@ -146,21 +129,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
   CUstream_st& s = of(stream);
   if (event->device != s.device) return fail(cudaErrorInvalidResourceHandle);
-  const bool external = (flags & cudaEventRecordExternal) != 0;
-  if (external != (s.recorded != nullptr)) {
-    spoils(s);
-    return fail(external ? cudaErrorInvalidValue : cudaErrorStreamCaptureUnsupported);
-  }
-  if (external) return push(s, {.external = event});
+  if (spoils(s)) return fail(cudaErrorStreamCaptureUnsupported);
   event->last = std::make_shared<Mark>(&s);
   return push(s, {.marks = event->last});
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(machine().mutex);
@@ -213,11 +188,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
   CUstream_st& s = of(stream);
-  for (const Task& recorded : graph->tasks) {
-    Task task = recorded;
-    if (task.external != nullptr) task.marks = task.external->last = std::make_shared<Mark>(&s);
-    push(s, std::move(task));
-  }
+  for (const Task& task : graph->tasks) push(s, task);
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

@@ -30,8 +30,7 @@ struct CUevent_st {
 struct Task {
   std::function<void()> work = {};
   std::shared_ptr<Mark> waits = {}, marks = {};
-  std::vector<std::int64_t> same = {};
-  CUevent_st* external = nullptr;  // of a graph: recorded anew by each launch
+  std::vector<std::int64_t> same = {};  // as queue() has it
 };
 
 struct CUgraph_st {
