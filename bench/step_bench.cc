@@ -108,6 +108,7 @@ void run(const Arguments& a) {
   lpsgd::Stopwatch forward_watch(network.stream()), backward_watch(network.stream()),
       update_watch(network.stream());
   double started = 0;
+  optimizer.set_rate(0.01);
   for (long s = -a.warm_up; s < a.steps; ++s) {
     if (s == 0) {
       network.take_times();
@@ -125,7 +126,7 @@ void run(const Arguments& a) {
     backward_watch.stop();
     const double t2 = lpsgd::now_seconds();
     update_watch.start();
-    optimizer.step(network.parameters(), network.gradients(), 0.01);
+    optimizer.step(network.parameters(), network.gradients());
     update_watch.stop();
     const double t3 = lpsgd::now_seconds();
     if (s < 0) continue;

@@ -111,13 +111,15 @@ class Coder {
   // By the caller's thread, no step being open: begin_step(); by the communication thread: end_step(), once
   // all units are done; by the caller's again: submitted() when the gradients of the first `tensors` tensors
   // in announce order are final, waiting() in finish() before and joined() after the communication thread is
-  // waited for.
+  // waited for. Of a step that is recorded, all from the first submitted() on, then launched(false); of one
+  // that is replayed, begin_step() and launched(true).
   virtual void begin_step() = 0;
   virtual void submitted(std::size_t tensors) = 0;
   /// `busy`: seconds of this thread's clock in which units were in flight.
   virtual void end_step(double busy) = 0;
   virtual void waiting() = 0;
   virtual void joined() = 0;
+  virtual void launched(bool /*replayed*/) {}
 
   /// What the steps took that are over, since the last call. Coding times are added to the clock.
   struct Times {

@@ -25,7 +25,7 @@ class DeviceEvent {
 class JobBatch {
  public:
   virtual ~JobBatch() = default;
-  /// `context.tensor` and `context.table` are the jobs'.
+  /// `context.tensor` and `context.table` are the jobs', `context.step` is what set_step() said.
   virtual void encode(const CodingContext& context) = 0;
   virtual void reduce(const CodingContext& context) = 0;
   /// Times `weight` where the codec is `none`.
@@ -71,6 +71,9 @@ class CodingDevice {
 
   virtual void copy(void* to, const void* from, std::size_t bytes, Queue queue) = 0;
   virtual void zero(void* to, std::size_t bytes, Queue queue) = 0;
+  /// The number of the step that is coded from here on, queued on Queue::compute: what is coded behind it
+  /// reads it there, so that coding can be recorded (core/recording.h).
+  virtual void set_step(std::uint32_t step) = 0;
   /// Its work goes to Queue::codec.
   virtual std::unique_ptr<JobBatch> make_batch(const CodecSpec& codec, std::vector<CodingJob> jobs) = 0;
   virtual void transpose(std::span<const Transposition> jobs) = 0;  // on Queue::codec

@@ -39,6 +39,7 @@ DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
   }
   for (const Unit& unit : plan)
     if (EventPtr& event = submitted_[unit.ready_after - 1]; !event) event = device_.make_event(false);
+  coded_ = device_.make_event(false);
   origin_ = device_.make_event(true);
   device_.record(*origin_, Queue::compute);
   device_.synchronize(*origin_);
@@ -47,14 +48,36 @@ DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
 
 DeviceCoder::~DeviceCoder() = default;
 
+DeviceCoder::Step DeviceCoder::make_step() {
+  Step step;
+  if (!spare_steps_.empty()) {
+    step = std::move(spare_steps_.back());
+    spare_steps_.pop_back();
+  } else {
+    step.opened = device_.make_event(true);
+    step.done = device_.make_event(false);
+  }
+  if (!spare_works_.empty()) {
+    step.work = spare_works_.back();
+    spare_works_.pop_back();
+  } else {
+    step.work = &works_.emplace_back();
+    for (EventPtr* event : {&step.work->waiting, &step.work->joined, &step.work->end})
+      *event = device_.make_event(true);
+  }
+  step.work->coded = 0;
+  return step;
+}
+
 void DeviceCoder::begin_step() {
   for (std::size_t t = 0; t < kept_.size(); ++t) {
     kept_[t].staged = false;
     kept_[t].undecoded = shared_.tensors[t].info.elements;
   }
-  StepTimes& step = steps_.emplace_back();
-  for (EventPtr* event : {&step.opened, &step.waiting, &step.joined, &step.end}) *event = take_timed();
-  device_.record(*step.opened, Queue::compute);
+  std::swap(recorded_[0], recorded_[1]);
+  steps_.push_back(make_step());
+  device_.record(*steps_.back().opened, Queue::compute);
+  device_.set_step(shared_.step);
 }
 
 void DeviceCoder::end_step(double) {
@@ -66,18 +89,44 @@ void DeviceCoder::end_step(double) {
     device_.zero(flags_, bytes, Queue::codec);
   }
   seen.step = shared_.step;
-  device_.record(*seen.there, Queue::codec);
-  device_.record(*steps_.back().end, Queue::codec);
+  device_.record(*steps_.back().work->end, Queue::codec);
+  device_.record(*coded_, Queue::codec);
+}
+
+void DeviceCoder::joined() {
+  Step& step = steps_.back();
+  device_.wait(Queue::compute, *coded_);
+  device_.record(*step.work->joined, Queue::compute);
+  device_.record(*step.done, Queue::compute);
+  device_.record(*seen_[1].there, Queue::compute);
+}
+
+void DeviceCoder::launched(bool replayed) {
+  Step& step = steps_.back();
+  if (replayed) {
+    require(recorded_[0] != nullptr, "a step is replayed that was not recorded");
+    spare_works_.push_back(std::exchange(step.work, recorded_[0]));
+    std::swap(seen_[0], seen_[1]);
+    seen_[1].step = shared_.step;
+  } else {
+    if (recorded_[0] != nullptr) recorded_[0]->recorded = false;
+    recorded_[0] = step.work;
+    step.work->recorded = true;
+  }
+  // What joined() recorded is within the recording, and so is what the codec queue did.
+  device_.record(*step.done, Queue::compute);
+  device_.record(*seen_[1].there, Queue::compute);
+  device_.wait(Queue::codec, *step.done);
 }
 
 // The host is never more than two steps ahead of what it has collected.
 Coder::Times DeviceCoder::collect() {
   Times times;
   while (!steps_.empty()) {
-    StepTimes& step = steps_.front();
+    Step& step = steps_.front();
     if (steps_.size() >= 2)
-      device_.synchronize(*step.joined);
-    else if (!device_.done(*step.joined))
+      device_.synchronize(*step.done);
+    else if (!device_.done(*step.done))
       break;
     count(step, times);
     steps_.pop_front();
@@ -85,23 +134,23 @@ Coder::Times DeviceCoder::collect() {
   return times;
 }
 
-void DeviceCoder::count(StepTimes& step, Times& times) {
+void DeviceCoder::count(Step& step, Times& times) {
+  StepWork& work = *step.work;
   const double opened = origin_time_ + device_.seconds(*origin_, *step.opened);
   const auto at = [&](const EventPtr& event) { return opened + device_.seconds(*step.opened, *event); };
-  times.exposed += device_.seconds(*step.waiting, *step.joined);
-  shared_.clock.exposed_from = at(step.waiting);
-  if (!step.spans.empty()) times.busy += device_.seconds(*step.spans.front().begin, *step.end);
-  for (Span& span : step.spans) {
+  times.exposed += device_.seconds(*work.waiting, *work.joined);
+  shared_.clock.exposed_from = at(work.waiting);
+  if (work.coded > 0) times.busy += device_.seconds(*work.spans.front().begin, *work.end);
+  for (const Span& span : std::span(work.spans).first(work.coded)) {
     const double begin = at(span.begin), end = at(span.end);
     shared_.clock.add(span.work, span.values, span.ranks, begin, end);
     if (shared_.trace) shared_.trace->coded(span.unit, span.work, begin, end);
-    timed_.push_back(std::move(span.begin));
-    timed_.push_back(std::move(span.end));
   }
+  if (!work.recorded) spare_works_.push_back(&work);
   // Times are counted from the newest step: an event's clock loses precision over hours.
-  timed_.push_back(std::exchange(origin_, std::move(step.opened)));
+  std::swap(origin_, step.opened);
   origin_time_ = opened;
-  for (EventPtr* event : {&step.waiting, &step.joined, &step.end}) timed_.push_back(std::move(*event));
+  spare_steps_.push_back(std::move(step));
 }
 
 std::int64_t DeviceCoder::see_finite(bool before) {
@@ -121,6 +170,8 @@ void DeviceCoder::take_errors(std::span<CodingError> sums) {
   std::vector<double> squares(2 * kept_.size());
   fetch(squares.data(), errors_, squares.size() * sizeof(double));
   device_.zero(errors_, squares.size() * sizeof(double), Queue::codec);
+  device_.record(*coded_, Queue::codec);
+  device_.wait(Queue::compute, *coded_);  // a step that is replayed is ordered behind this queue alone
   for (std::size_t t = 0; t < kept_.size(); ++t) {
     const double lost = squares[2 * t + 1];
     sums[t].add({squares[2 * t], lost, shared_.tensors[t].residual1 > 0 ? lost : 0.0});

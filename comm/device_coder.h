@@ -48,11 +48,9 @@ class DeviceCoder final : public Coder {
       device_.record(*event, CodingDevice::Queue::compute);
   }
   void end_step(double busy) override;
-  void waiting() override { device_.record(*steps_.back().waiting, CodingDevice::Queue::compute); }
-  void joined() override {
-    device_.wait(CodingDevice::Queue::compute, *steps_.back().end);
-    device_.record(*steps_.back().joined, CodingDevice::Queue::compute);
-  }
+  void waiting() override { device_.record(*steps_.back().work->waiting, CodingDevice::Queue::compute); }
+  void joined() override;
+  void launched(bool replayed) override;
   Times collect() override;
   std::int64_t see_finite(bool before) override;
 
@@ -87,11 +85,17 @@ class DeviceCoder final : public Coder {
   /// Queues `body`, which codes.
   template <class Body>
   void coded(CodecClock::Work work, std::size_t unit, std::int64_t values, int ranks, Body body) {
-    Span span{work, unit, static_cast<double>(values), ranks, take_timed(), take_timed()};
+    StepWork& step = *steps_.back().work;
+    if (step.coded == step.spans.size())
+      step.spans.push_back({.begin = device_.make_event(true), .end = device_.make_event(true)});
+    Span& span = step.spans[step.coded++];
+    span.work = work;
+    span.unit = unit;
+    span.values = static_cast<double>(values);
+    span.ranks = ranks;
     device_.record(*span.begin, CodingDevice::Queue::codec);
     body();
     device_.record(*span.end, CodingDevice::Queue::codec);
-    steps_.back().spans.push_back(std::move(span));
   }
 
  private:
@@ -104,19 +108,21 @@ class DeviceCoder final : public Coder {
     EventPtr begin, end;
   };
 
-  /// When a step's work was done.
-  struct StepTimes {
-    EventPtr opened, waiting, joined;  // on the compute queue
-    EventPtr end;                      // on the codec queue: behind all coding
-    std::vector<Span> spans;
+  /// What a step queues, with events that time it. A recording keeps them: they are its own.
+  struct StepWork {
+    EventPtr waiting, joined;  // on the compute queue
+    EventPtr end;              // on the codec queue: behind all coding
+    std::vector<Span> spans;   // the first `coded` are in use
+    std::size_t coded = 0;
+    bool recorded = false;
   };
 
-  EventPtr take_timed() {
-    if (timed_.empty()) return device_.make_event(true);
-    EventPtr event = std::move(timed_.back());
-    timed_.pop_back();
-    return event;
-  }
+  struct Step {
+    EventPtr opened, done;  // on the compute queue: before and behind all of it
+    StepWork* work = nullptr;
+  };
+
+  Step make_step();
   template <class T>
   T* allocate(std::size_t values) {
     return values > 0 ? reinterpret_cast<T*>(device_.device_memory(values * sizeof(T))) : nullptr;
@@ -128,7 +134,7 @@ class DeviceCoder final : public Coder {
     device_.record(*event, CodingDevice::Queue::codec);
     device_.synchronize(*event);
   }
-  void count(StepTimes& step, Times& times);
+  void count(Step& step, Times& times);
   Transposition to_codec(std::size_t t) const {
     const TensorInfo::Columns c = shared_.tensors[t].info.columns();
     return {shared_.tensors[t].gradient, kept_[t].staging, c.outer, c.rows, c.columns};
@@ -147,7 +153,8 @@ class DeviceCoder final : public Coder {
   std::vector<EventPtr> submitted_;  // by the number of tensors submitted, where a unit waits for it
   std::vector<Transposition> transpositions_;
 
-  // All tensors' flags, and sums. The host sees the flags of two steps in turn.
+  // All tensors' flags, and sums. The host sees the flags of two steps in turn: what a step records serves
+  // every second one.
   std::uint32_t* flags_ = nullptr;
   double* errors_ = nullptr;
   struct SeenFlags {
@@ -157,9 +164,13 @@ class DeviceCoder final : public Coder {
   };
   SeenFlags seen_[2];  // the older first
 
-  std::deque<StepTimes> steps_;  // not yet collected; the open one last
-  std::vector<EventPtr> timed_;  // spare
-  EventPtr origin_;              // a moment, and when that was on the host's clock
+  std::deque<Step> steps_;  // not yet collected; the open one last
+  std::vector<Step> spare_steps_;
+  std::deque<StepWork> works_;
+  std::vector<StepWork*> spare_works_;
+  StepWork* recorded_[2] = {};  // that of this step comes next, then the other
+  EventPtr coded_;              // all of a step, on the codec queue
+  EventPtr origin_;             // a moment, and when that was on the host's clock
   double origin_time_ = 0;
 };
 

@@ -35,6 +35,8 @@ struct Exchange::Impl {
   void begin(std::uint32_t step);
   void submit(std::size_t tensor);
   std::vector<std::size_t> milestones() const;
+  bool records() const { return shared.transport.ordered() && !shared.trace; }
+  void launched();
   void finish();
   NonFinite check_finite(bool before);
   ExchangeStats take_stats();
@@ -56,6 +58,7 @@ struct Exchange::Impl {
   void queue_units();
   void wait_until_ready(std::size_t unit);
   void collect();
+  void wake();  // the communication thread, with mutex_ held
   void warn_of_hang(std::size_t unit, double seconds) const;
   void rethrow_failure() {
     if (failure_) std::rethrow_exception(failure_);
@@ -67,8 +70,11 @@ struct Exchange::Impl {
   std::vector<std::unique_ptr<UnitInFlight>> in_flight_;  // unit u is in place u mod units_in_flight
 
   bool open_ = false;          // between begin() and finish()
+  bool awake_ = false;         // the communication thread knows of this step
   std::size_t submitted_ = 0;  // tensors
   std::vector<std::int64_t> lowest_of_ranks_;
+  std::uint64_t bytes_before_ = 0, messages_before_ = 0;  // the transport's, when the step began
+  std::uint64_t recorded_bytes_ = 0, recorded_messages_ = 0;
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
@@ -179,10 +185,19 @@ void Exchange::Impl::begin(std::uint32_t step) {
   available_ = 0;
   collect();
   shared.step = step;
-  shared.bytes_sent = 0;
   shared.next_sum = 0;
   coder_->begin_step();
-  working_ = true;
+  awake_ = false;
+}
+
+void Exchange::Impl::wake() {
+  if (!std::exchange(awake_, true)) {
+    shared.bytes_sent = 0;
+    bytes_before_ = shared.transport.bytes_sent();
+    messages_before_ = shared.transport.messages_sent();
+    working_ = true;
+  }
+  available_.store(submitted_, std::memory_order_release);
   wake_.notify_all();
 }
 
@@ -196,8 +211,7 @@ void Exchange::Impl::submit(std::size_t tensor) {
     open_ = false;
     rethrow_failure();
   }
-  available_.store(submitted_, std::memory_order_release);
-  wake_.notify_all();
+  wake();
 }
 
 void Exchange::Impl::finish() {
@@ -206,11 +220,23 @@ void Exchange::Impl::finish() {
   open_ = false;
   coder_->waiting();
   std::unique_lock lock(mutex_);
-  available_.store(submitted_, std::memory_order_release);
-  wake_.notify_all();
+  wake();
   finished_.wait(lock, [&] { return !working_; });
   rethrow_failure();
   coder_->joined();
+}
+
+void Exchange::Impl::launched() {
+  const bool replayed = std::exchange(open_, false);
+  require(!replayed || submitted_ == 0, "a step that has begun otherwise is replayed");
+  coder_->launched(replayed);
+  if (!replayed) {
+    recorded_bytes_ = shared.transport.bytes_sent() - bytes_before_;
+    recorded_messages_ = shared.transport.messages_sent() - messages_before_;
+    return;
+  }
+  stats_.bytes_sent += shared.bytes_sent;  // of the step that was recorded: all send the same
+  shared.transport.replayed(recorded_bytes_, recorded_messages_);
 }
 
 void Exchange::Impl::collect() {
@@ -432,6 +458,12 @@ void Exchange::submit(std::size_t tensor) {
 }
 std::vector<std::size_t> Exchange::milestones() const {
   return impl_->milestones();
+}
+bool Exchange::records() const {
+  return impl_->records();
+}
+void Exchange::launched() {
+  impl_->launched();
 }
 void Exchange::finish() {
   impl_->finish();

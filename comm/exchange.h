@@ -99,6 +99,14 @@ class Exchange {
   /// The tensors whose submission lets a part of the exchange begin, in order: those between them may as well
   /// be submitted together with the next of these.
   std::vector<std::size_t> milestones() const;
+  /// Whether what a step queues from its first submit() to finish() may be recorded (core/recording.h), with
+  /// what computes the gradients: over an ordered transport, without a trace. Such a recording serves every
+  /// second step, so there are two of them.
+  bool records() const;
+  /// Behind the launch of a recording, on the compute stream: of this step's, which has just been made, or in
+  /// place of submit() and finish() of that of the step before the last. CommError where the transport has
+  /// failed.
+  void launched();
   /// Waits until every gradient holds the mean over ranks. On a device it returns when all of the step's work
   /// is queued, and the compute stream waits for it. Rethrows what failed on the communication thread.
   void finish();

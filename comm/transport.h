@@ -74,6 +74,14 @@ class Transport {
   /// good for abort(). The other ranks stop with an error at once (threads) or when this process ends (mpi).
   virtual void cancel() noexcept = 0;
 
+  /// Operations that were called while their stream was recorded (core/recording.h) are queued once more with
+  /// each replay, which the transport is told here: `bytes` and `messages` count as handed over. CommError
+  /// where operations that were queued before have failed.
+  virtual void replayed(std::uint64_t bytes, std::uint64_t messages) {
+    bytes_sent_ += bytes;
+    messages_sent_ += messages;
+  }
+
   /// Bytes this rank has handed to isend, and through iallreduce by the ring's count 2(K-1)/K a value.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
   /// Messages this rank has handed to isend.

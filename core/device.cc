@@ -75,16 +75,17 @@ Stream& Stream::operator=(Stream&& other) noexcept {
   return *this;
 }
 
-Event::Event(Device device, Timing timing) : device_(device) {
+Event::Event(Device device, Timing timing) : device_(device), timed_(timing == Timing::on) {
   if (!device.is_cuda()) return;
   const ScopedDevice scope(device);
-  handle_ = cuda::create_event(timing == Timing::on);
+  handle_ = cuda::create_event(timed_);
 }
 Event::~Event() {
   if (handle_ != nullptr) cuda::destroy_event(handle_);
 }
 Event& Event::operator=(Event&& other) noexcept {
   std::swap(device_, other.device_);
+  std::swap(timed_, other.timed_);
   std::swap(handle_, other.handle_);
   std::swap(when_, other.when_);
   return *this;
@@ -93,7 +94,7 @@ void Event::record(StreamView stream) {
   require(stream.device() == device_, "an event is recorded on a stream of another device");
   if (device_.is_cuda()) {
     const ScopedDevice scope(device_);
-    cuda::record_event(handle_, stream.handle());
+    cuda::record_event(handle_, stream.handle(), timed_);
   } else {
     when_ = now_seconds();
   }

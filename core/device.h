@@ -113,8 +113,12 @@ class Event {
   explicit Event(Device device, Timing timing = Timing::off);
   ~Event();
   Event(Event&& other) noexcept
-      : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)), when_(other.when_) {}
+      : device_(other.device_),
+        timed_(other.timed_),
+        handle_(std::exchange(other.handle_, nullptr)),
+        when_(other.when_) {}
   Event& operator=(Event&& other) noexcept;
+  /// Where the stream is being recorded: core/recording.h.
   void record(StreamView stream);
   bool done() const;
   void synchronize() const;
@@ -125,6 +129,7 @@ class Event {
 
  private:
   Device device_;
+  bool timed_ = false;
   CUevent_st* handle_ = nullptr;
   double when_ = 0;  // of the CPU's
 };

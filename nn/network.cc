@@ -50,6 +50,7 @@ struct Network::Impl {
   std::vector<std::size_t> runs;  // of backward, each down to this step; empty: announced step by step
   bool trained = false;           // the last forward was forward_train
   bool timed = true;
+  bool plain = true;  // nothing is replayed
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -238,7 +239,7 @@ void Network::Impl::forward(const Samples& samples, const Pass& pass) {
     for (Step& step : steps) run_lap(step.forward_time, timed, [&] { step.op->forward(pass); });
     loss->forward(pass, samples.labels);
   };
-  if (timed)
+  if (plain)
     all();
   else
     backend->run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, 0, all);
@@ -263,6 +264,7 @@ Network::Network(const NetworkSpec& spec, const NetworkOptions& options) : impl_
   else
     impl_->backend = make_cpu_backend(options.threads, options.compute);
   impl_->timed = options.time_operations || !options.device.is_cuda();
+  impl_->plain = impl_->timed || !options.cuda_graphs;
   const ScopedDevice scope(options.device);
   impl_->build(spec.impl().graph);
 }
@@ -331,7 +333,7 @@ void Network::Impl::backward_in_runs(const std::function<void(std::size_t)>& ann
 void Network::backward(const std::function<void(std::size_t)>& announce) {
   require(impl_->trained, "backward follows forward_train");
   impl_->backend->enter();
-  if (impl_->timed || (announce && impl_->runs.empty()))
+  if (impl_->plain || (announce && impl_->runs.empty()))
     impl_->backward(announce);
   else if (announce)
     impl_->backward_in_runs(announce);
@@ -376,6 +378,11 @@ std::vector<std::string> Network::choices() const {
 
 std::size_t Network::recorded() const {
   return impl_->backend->recorded();
+}
+
+bool Network::is_backward_recorded() const {
+  return impl_->backend->is_recorded(Backend::Part::backward) ||
+         impl_->backend->is_recorded(Backend::Part::backward_run);
 }
 
 std::vector<OperationTime> Network::take_times() {

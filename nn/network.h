@@ -94,7 +94,9 @@ struct NetworkOptions {
   Device device = {};           // where it lies and runs
   /// On a GPU: only algorithms that add in a fixed order, chosen by cuDNN's rules and not by measurement.
   bool deterministic = false;
-  /// On a GPU: fill take_times(), which costs a little time itself. Always on the CPU.
+  /// On a GPU: replay passes in one launch each, from the third on.
+  bool cuda_graphs = true;
+  /// On a GPU: fill take_times(), which costs a little time itself; nothing is replayed. Always on the CPU.
   bool time_operations = false;
 };
 
@@ -138,6 +140,8 @@ class Network {
   std::vector<std::string> choices() const;
   /// How many passes, or parts of a pass, a device replays in one launch each.
   std::size_t recorded() const;
+  /// Whether a device replays backward, so that it may be part of a larger recording (core/recording.h).
+  bool is_backward_recorded() const;
   std::vector<OperationTime> take_times();
 
  private:

@@ -141,8 +141,6 @@ class Backend {
   virtual const char* name() const = 0;
   /// Which of their algorithms libraries run, where there was a choice: a line each.
   virtual std::vector<std::string> choices() const { return {}; }
-  /// How many of the parts that run() was given are replayed.
-  virtual std::size_t recorded() const { return 0; }
   /// The queue that operations run on.
   virtual StreamView stream() const { return {}; }
   /// Zeroed memory of the device, aligned to 64 bytes, that lives as long as the backend.
@@ -158,6 +156,9 @@ class Backend {
   /// Backward may be one part, or run number `index` of several.
   enum class Part : std::uint8_t { train_forward, evaluate, backward, backward_run, count };
   virtual void run(Part, std::size_t /*index*/, const std::function<void()>& work) { work(); }
+  /// Whether run() replays the part, all of its runs if there are several; and how many are replayed in all.
+  virtual bool is_recorded(Part) const { return false; }
+  virtual std::size_t recorded() const { return 0; }
   /// Called once, when every operation is made: memory that operations share is allocated here.
   virtual void seal() = 0;
   /// Called on the rank's own thread before a pass, with the threads it may use.

@@ -108,10 +108,16 @@ std::span<float> Optimizer::momentum() {
   return device_ ? device_->momentum() : momentum_.view();
 }
 
-void Optimizer::step(std::span<float> parameters, std::span<const float> gradients, double lr) {
+void Optimizer::set_rate(double lr) {
+  lr_ = static_cast<float>(lr);
+  if (device_) device_->set_rate(*lr_);
+}
+
+void Optimizer::step(std::span<float> parameters, std::span<const float> gradients) {
   require(parameters.size() == momentum().size() && gradients.size() == parameters.size(),
           "the arenas have one layout");
-  if (device_) return device_->step(parameters, gradients, lr);
+  require(lr_.has_value(), "the optimizer has no learning rate");
+  if (device_) return device_->step(parameters, gradients);
   float scale = 1.0f;
   if (options_.clip_norm > 0) {
     // PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1.
@@ -121,7 +127,7 @@ void Optimizer::step(std::span<float> parameters, std::span<const float> gradien
   for (const Run& run : runs_)
     cpu::kernels().sgd(
         parameters.data() + run.begin, gradients.data() + run.begin, momentum_.data() + run.begin,
-        run.end - run.begin, static_cast<float>(lr), static_cast<float>(options_.momentum),
+        run.end - run.begin, *lr_, static_cast<float>(options_.momentum),
         run.decayed ? static_cast<float>(options_.weight_decay) : 0.0f, scale, options_.nesterov);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,9 +33,12 @@ class Optimizer {
   Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena,
             StreamView stream = {});
   ~Optimizer();
+  /// The learning rate of the steps that come; a device reads it from its memory, so that a step can be
+  /// recorded (core/recording.h). Before the first step.
+  void set_rate(double lr);
   /// One step: reads `gradients`, updates `parameters` and the momentum. The first step's v is g, as
   /// PyTorch's.
-  void step(std::span<float> parameters, std::span<const float> gradients, double lr);
+  void step(std::span<float> parameters, std::span<const float> gradients);
   std::span<float> momentum();  // arena, laid out like parameters
 
  private:
@@ -46,6 +50,7 @@ class Optimizer {
     bool decayed = true;
   };
   std::vector<Run> runs_;
+  std::optional<float> lr_;
   Buffer<float> momentum_;             // of the CPU
   std::unique_ptr<DeviceSgd> device_;  // of a device
 };

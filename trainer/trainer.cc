@@ -28,6 +28,7 @@
 #include "trainer/host_state.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
+#include "trainer/recorded_step.h"
 #include "trainer/run_folder.h"
 
 namespace lpsgd {
@@ -113,7 +114,8 @@ class RankTrainer {
                         .threads = threads_per_rank(run, transport),
                         .compute = run.train.compute,
                         .device = device_of(run.train, transport.local_rank()),
-                        .deterministic = run.train.deterministic}),
+                        .deterministic = run.train.deterministic,
+                        .cuda_graphs = run.train.cuda_graphs}),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream()),
         times_(network_.stream()),
         train_loader_(data.train, run.data, loader_options(run, transport, true)),
@@ -275,14 +277,20 @@ class RankTrainer {
     });
     const double t2 = now_seconds();
     exchange_->begin(static_cast<std::uint32_t>(position_.step));
-    part("backward", times_.backward, [&] { backward(); });
-    const double t3 = now_seconds();
-    part("exposed communication", times_.exposed, [&] {
-      exchange_->finish();
-      stop_if_not_finite(on_gpu());  // one step late there: its flags are on their way
-    });
-    const double t4 = now_seconds();
-    part("update", times_.update, [&] { optimizer_.step(network_.parameters(), network_.gradients(), lr); });
+    optimizer_.set_rate(lr);
+    double t3 = t2, t4 = t2;
+    if (run_.train.cuda_graphs && exchange_->records() && network_.is_backward_recorded()) {
+      run_recorded();
+    } else {
+      part("backward", times_.backward, [&] { backward(); });
+      t3 = now_seconds();
+      part("exposed communication", times_.exposed, [&] {
+        exchange_->finish();
+        stop_if_not_finite(on_gpu());  // one step late there: its flags are on their way
+      });
+      t4 = now_seconds();
+      part("update", times_.update, [&] { update(); });
+    }
     const double t5 = now_seconds();
 
     if (step_trace_) {
@@ -319,6 +327,21 @@ class RankTrainer {
     for (const std::size_t tensor : network_.announce_order()) exchange_->submit(tensor);
   }
 
+  void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
+
+  /// Backward, exchange and update in one launch.
+  void run_recorded() {
+    if (recorded_.empty()) {
+      if (transport_.rank() == 0)
+        log::info("from step {} on, backward, exchange and update are one CUDA graph", position_.step + 1);
+      for (int turn = 0; turn < 2; ++turn) recorded_.emplace_back(network_.stream());
+    }
+    RecordedStep& step = recorded_[static_cast<std::size_t>(position_.step % 2)];
+    step.run({[this] { backward(); }, [this] { exchange_->finish(); }, [this] { update(); },
+              [this] { exchange_->launched(); }});
+    stop_if_not_finite(true);
+  }
+
   /// Adds up what the steps since the last call have measured. Waits for a GPU.
   void collect() {
     const BatchMetrics m = network_.take_metrics();
@@ -332,7 +355,13 @@ class RankTrainer {
     seconds_.forward += times_.forward.take();
     seconds_.backward += times_.backward.take();
     seconds_.update += times_.update.take();
-    const double exposed = times_.exposed.take();
+    double exposed = times_.exposed.take();
+    for (RecordedStep& step : recorded_) {
+      const PartSeconds parts = step.take();
+      seconds_.backward += parts.backward;
+      seconds_.update += parts.update;
+      exposed += parts.exposed;
+    }
     const ExchangeStats stats = exchange_->take_stats();
     seconds_.exposed_comm += exposed;
     seconds_.exposed_codec += std::min(stats.exposed_codec, exposed);
@@ -468,6 +497,7 @@ class RankTrainer {
   StepTimes times_;
   Loader train_loader_, test_loader_;
   std::optional<Exchange> exchange_;
+  std::vector<RecordedStep> recorded_;  // none, or two in turn
   CheckpointFolder checkpoints_;
 
   Position position_;

@@ -19,10 +19,11 @@ const Event& event_of(const DeviceEvent& event) {
 
 class CudaJobs final : public JobBatch {
  public:
-  CudaJobs(const CodecSpec& codec, Device device, std::span<const CodingJob> jobs, StreamView stream)
-      : batch_(codec, device, jobs), stream_(stream) {}
-  void encode(const CodingContext& context) override { batch_.encode(context, stream_); }
-  void reduce(const CodingContext& context) override { batch_.reduce(context, stream_); }
+  CudaJobs(const CodecSpec& codec, Device device, std::span<const CodingJob> jobs, StreamView stream,
+           const std::uint32_t* step)
+      : batch_(codec, device, jobs), stream_(stream), step_(step) {}
+  void encode(const CodingContext& context) override { batch_.encode(context, stream_, step_); }
+  void reduce(const CodingContext& context) override { batch_.reduce(context, stream_, step_); }
   void decode(std::size_t first, std::size_t last, float weight) override {
     batch_.decode(first, last, false, stream_, weight);
   }
@@ -31,6 +32,7 @@ class CudaJobs final : public JobBatch {
  private:
   CudaBatch batch_;
   const StreamView stream_;
+  const std::uint32_t* const step_;
 };
 
 class CudaCodingDevice final : public CodingDevice {
@@ -40,7 +42,10 @@ class CudaCodingDevice final : public CodingDevice {
         codec_(device, StreamPriority::high),
         download_(device, StreamPriority::high),
         upload_(device, StreamPriority::high),
-        streams_{compute, codec_, download_, upload_, transport} {
+        streams_{compute, codec_, download_, upload_, transport},
+        step_(device, 1),
+        steps_(device, 2),
+        sent_{Event(device), Event(device)} {
     require(compute.device() == device, "the compute stream is another device's");
   }
   ~CudaCodingDevice() override {
@@ -78,8 +83,15 @@ class CudaCodingDevice final : public CodingDevice {
     const ScopedDevice current(device_);
     zero_bytes(to, bytes, stream(queue));
   }
+  void set_step(std::uint32_t step) override {
+    turn_ = 1 - turn_;
+    sent_[turn_].synchronize();
+    steps_[turn_] = step;
+    copy(step_.data(), &steps_[turn_], sizeof step, Queue::compute);
+    sent_[turn_].record(stream(Queue::compute));
+  }
   std::unique_ptr<JobBatch> make_batch(const CodecSpec& codec, std::vector<CodingJob> jobs) override {
-    return std::make_unique<CudaJobs>(codec, device_, jobs, codec_);
+    return std::make_unique<CudaJobs>(codec, device_, jobs, codec_, step_.data());
   }
   void transpose(std::span<const Transposition> jobs) override {
     std::vector<CudaTransposition> work;
@@ -94,6 +106,10 @@ class CudaCodingDevice final : public CodingDevice {
   std::vector<DeviceMemory> memory_;
   const Stream codec_, download_, upload_;
   const std::array<StreamView, 5> streams_;  // by Queue
+  DeviceBuffer<std::uint32_t> step_;
+  PinnedBuffer<std::uint32_t> steps_;  // on their way there, in turn
+  std::array<Event, 2> sent_;
+  std::size_t turn_ = 0;
 };
 
 }  // namespace

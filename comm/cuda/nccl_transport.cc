@@ -12,6 +12,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/agree.h"
@@ -53,30 +54,30 @@ class NcclTransport final : public TransportOver {
       const std::lock_guard lock(mutex_);
       settle(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "ncclCommInitRankConfig");
     } catch (...) {
-      break_off();
+      give_up();
       throw;
     }
     watch_ = std::thread([this] { watch(); });
   }
 
   ~NcclTransport() override {
+    if (std::uncaught_exceptions() > exceptions_) break_off();
     {
       const std::lock_guard lock(watch_mutex_);
       ends_ = true;
       watch_wake_.notify_all();
     }
     if (watch_.joinable()) watch_.join();
+    if (broken_) return;
     try {
       const ScopedDevice current(device_);
-      if (std::uncaught_exceptions() > exceptions_) break_off();
-      if (!broken_) stream_.synchronize();
+      stream_.synchronize();
       const std::lock_guard lock(mutex_);
-      if (comm_ == nullptr || broken_) return;
       settle(ncclCommFinalize(comm_), "ncclCommFinalize");
       ncclCommDestroy(comm_);
       comm_ = nullptr;
     } catch (const std::exception&) {
-      break_off();
+      give_up();
     }
   }
   NcclTransport(const NcclTransport&) = delete;
@@ -130,6 +131,11 @@ class NcclTransport final : public TransportOver {
   }
   bool test(Request) override { return true; }
 
+  void replayed(std::uint64_t bytes, std::uint64_t messages) override {
+    if (broken_) throw_broken();
+    TransportOver::replayed(bytes, messages);
+  }
+
   void cancel() noexcept override {
     break_off();
     inner_.cancel();
@@ -172,7 +178,7 @@ class NcclTransport final : public TransportOver {
   void run(const char* name, Call call) {
     const ScopedDevice current(device_);
     const std::lock_guard lock(mutex_);
-    if (broken_) throw CommError(failure_.empty() ? "NCCL's communicator was given up" : "NCCL: " + failure_);
+    if (broken_) throw_broken();
     settle(call(), name);
   }
 
@@ -192,29 +198,44 @@ class NcclTransport final : public TransportOver {
     for (;;) {
       {
         std::unique_lock lock(watch_mutex_);
-        watch_wake_.wait_for(lock, std::chrono::milliseconds(500), [&] { return ends_; });
+        watch_wake_.wait_for(lock, std::chrono::milliseconds(500), [&] { return ends_ || broken_; });
+        if (broken_) break;
         if (ends_) return;
       }
       const std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock.owns_lock()) continue;  // a call is on its way, and sees for itself
-      if (broken_) return;
       ncclResult_t state = ncclSuccess;
       const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
       if (asked != ncclSuccess) state = asked;
       if (state == ncclSuccess || state == ncclInProgress) continue;
+      const std::lock_guard failing(watch_mutex_);
       failure_ = text_of(state);
       broken_ = true;
-      ncclCommAbort(comm_);
-      comm_ = nullptr;
-      return;
     }
+    give_up();
   }
 
+  [[noreturn]] void throw_broken() {
+    const std::lock_guard lock(watch_mutex_);
+    throw CommError(failure_.empty() ? "NCCL's communicator was given up" : "NCCL: " + failure_);
+  }
+
+  /// Has the communicator given up, by the thread that looks after it: that waits until no recorded work
+  /// holds it any more, which its owner lets go once it learns of the failure.
   void break_off() noexcept {
-    broken_ = true;  // whoever holds the lock to connect gives it up
-    const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) ncclCommAbort(comm_);
-    comm_ = nullptr;
+    const std::lock_guard lock(watch_mutex_);
+    broken_ = true;  // whoever waits for a connection gives it up
+    watch_wake_.notify_all();
+  }
+
+  void give_up() noexcept {
+    broken_ = true;
+    ncclComm_t comm = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      comm = std::exchange(comm_, nullptr);
+    }
+    if (comm != nullptr) ncclCommAbort(comm);
   }
 
   const Device device_;
@@ -225,11 +246,11 @@ class NcclTransport final : public TransportOver {
 
   std::mutex mutex_;  // guards what follows; held during calls
   ncclComm_t comm_ = nullptr;
+
+  std::mutex watch_mutex_;  // guards what follows
+  std::condition_variable watch_wake_;
   std::atomic<bool> broken_{false};
   std::string failure_;
-
-  std::mutex watch_mutex_;
-  std::condition_variable watch_wake_;
   bool ends_ = false;
   std::thread watch_;
 };

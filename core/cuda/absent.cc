@@ -39,11 +39,26 @@ void stream_wait(CUstream_st*, CUevent_st*) {
   refuse();
 }
 
+void begin_recording(CUstream_st*) {
+  refuse();
+}
+void give_up_recording(CUstream_st*) noexcept {}
+CUgraphExec_st* end_recording(CUstream_st*) {
+  refuse();
+}
+bool is_recording(CUstream_st*) {
+  refuse();
+}
+void launch_graph(CUgraphExec_st*, CUstream_st*) {
+  refuse();
+}
+void destroy_graph(CUgraphExec_st*) noexcept {}
+
 CUevent_st* create_event(bool) {
   refuse();
 }
 void destroy_event(CUevent_st*) noexcept {}
-void record_event(CUevent_st*, CUstream_st*) {
+void record_event(CUevent_st*, CUstream_st*, bool) {
   refuse();
 }
 bool event_done(CUevent_st*) {

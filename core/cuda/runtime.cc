@@ -96,6 +96,36 @@ void stream_wait(CUstream_st* stream, CUevent_st* event) {
   check(cudaStreamWaitEvent(stream, event, 0));
 }
 
+void begin_recording(CUstream_st* stream) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+}
+void give_up_recording(CUstream_st* stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream, &graph);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+CUgraphExec_st* end_recording(CUstream_st* stream) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t made = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status);
+  return made;
+}
+bool is_recording(CUstream_st* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+void launch_graph(CUgraphExec_st* graph, CUstream_st* stream) {
+  check(cudaGraphLaunch(graph, stream));
+}
+void destroy_graph(CUgraphExec_st* graph) noexcept {
+  cudaGraphExecDestroy(graph);
+}
+
 CUevent_st* create_event(bool timing) {
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming));
@@ -104,8 +134,9 @@ CUevent_st* create_event(bool timing) {
 void destroy_event(CUevent_st* event) noexcept {
   cudaEventDestroy(event);
 }
-void record_event(CUevent_st* event, CUstream_st* stream) {
-  check(cudaEventRecord(event, stream));
+void record_event(CUevent_st* event, CUstream_st* stream, bool timed) {
+  const bool replayed = timed && is_recording(stream);
+  check(cudaEventRecordWithFlags(event, stream, replayed ? cudaEventRecordExternal : cudaEventRecordDefault));
 }
 bool event_done(CUevent_st* event) {
   const cudaError_t status = cudaEventQuery(event);

@@ -7,6 +7,8 @@
 
 #include "core/device.h"
 
+struct CUgraphExec_st;  // cudaGraphExec_t
+
 namespace lpsgd::cuda {
 
 CudaDevices discover() noexcept;
@@ -20,9 +22,19 @@ void destroy_stream(CUstream_st* stream) noexcept;
 void synchronize_stream(CUstream_st* stream);
 void stream_wait(CUstream_st* stream, CUevent_st* event);
 
+// A recording of a stream, by the thread that began it; other threads' calls are recorded on streams that
+// wait for it, and else stay as they are.
+void begin_recording(CUstream_st* stream);
+void give_up_recording(CUstream_st* stream) noexcept;
+CUgraphExec_st* end_recording(CUstream_st* stream);
+bool is_recording(CUstream_st* stream);
+void launch_graph(CUgraphExec_st* graph, CUstream_st* stream);
+void destroy_graph(CUgraphExec_st* graph) noexcept;
+
 CUevent_st* create_event(bool timing);
 void destroy_event(CUevent_st* event) noexcept;
-void record_event(CUevent_st* event, CUstream_st* stream);
+/// While the stream is being recorded, an event with timing (`timed`) is recorded at each replay.
+void record_event(CUevent_st* event, CUstream_st* stream, bool timed);
 bool event_done(CUevent_st* event);
 void synchronize_event(CUevent_st* event);
 double event_seconds(CUevent_st* begin, CUevent_st* end);

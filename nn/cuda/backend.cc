@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "nn/cuda/context.h"
 #include "nn/cuda/feed.h"
-#include "nn/cuda/recording.h"
+#include "nn/cuda/recorded_pass.h"
 
 namespace lpsgd {
 namespace cuda {
@@ -28,9 +28,13 @@ class CudaBackend final : public Backend {
   std::vector<std::string> choices() const override { return context_.choices; }
   std::size_t recorded() const override {
     std::size_t count = 0;
-    for (const std::deque<Recording>& part : recordings_)
-      count += static_cast<std::size_t>(std::ranges::count_if(part, &Recording::is_recorded));
+    for (const std::deque<RecordedPass>& part : passes_)
+      count += static_cast<std::size_t>(std::ranges::count_if(part, &RecordedPass::is_recorded));
     return count;
+  }
+  bool is_recorded(Part part) const override {
+    const std::deque<RecordedPass>& passes = passes_[static_cast<std::size_t>(part)];
+    return !passes.empty() && std::ranges::all_of(passes, &RecordedPass::is_recorded);
   }
   StreamView stream() const override { return context_.stream; }
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
@@ -58,9 +62,9 @@ class CudaBackend final : public Backend {
     context_.refresh();
   }
   void run(Part part, std::size_t index, const std::function<void()>& work) override {
-    std::deque<Recording>& recordings = recordings_[static_cast<std::size_t>(part)];
-    while (recordings.size() <= index) recordings.emplace_back();
-    recordings[index].run(context_.stream, work);
+    std::deque<RecordedPass>& passes = passes_[static_cast<std::size_t>(part)];
+    while (passes.size() <= index) passes.emplace_back();
+    passes[index].run(context_.stream, work);
   }
 
   std::unique_ptr<Op> conv(const Binding& b, const ConvDesc& desc) override {
@@ -104,7 +108,7 @@ class CudaBackend final : public Backend {
   Context context_;
   InputFeed inputs_;
   std::optional<PassFeed> feed_;
-  std::array<std::deque<Recording>, static_cast<std::size_t>(Part::count)> recordings_;
+  std::array<std::deque<RecordedPass>, static_cast<std::size_t>(Part::count)> passes_;
 };
 
 }  // namespace

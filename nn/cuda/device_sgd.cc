@@ -4,6 +4,7 @@
 
 #include "core/cuda/check.h"
 #include "core/error.h"
+#include "nn/cuda/feed.h"
 #include "nn/cuda/kernels.h"
 #include "nn/optimizer.h"
 
@@ -20,7 +21,9 @@ class Sgd final : public DeviceSgd {
         momentum_(stream.device(), arena),
         partials_(stream.device(), norm_parts),
         finished_(stream.device(), 1),
-        scale_(stream.device(), 1) {
+        scale_(stream.device(), 1),
+        lr_(stream.device(), 1),
+        lr_sent_(stream.device(), sizeof(float)) {
     require(arena % sgd_group == 0 && decayed.size() == arena / sgd_group, "arenas are padded to 16 values");
     if (std::find(decayed.begin(), decayed.end(), 0) == decayed.end()) return;
     decayed_ = DeviceBuffer<std::uint8_t>(stream.device(), decayed.size());
@@ -28,7 +31,15 @@ class Sgd final : public DeviceSgd {
     stream.synchronize();
   }
 
-  void step(std::span<float> parameters, std::span<const float> gradients, double lr) override {
+  void set_rate(float lr) override {
+    const ScopedDevice scope(stream_.device());
+    auto* const half = reinterpret_cast<float*>(lr_sent_.next());
+    *half = lr;
+    copy_bytes(lr_.data(), half, sizeof lr, stream_);
+    lr_sent_.sent(stream_);
+  }
+
+  void step(std::span<float> parameters, std::span<const float> gradients) override {
     const ScopedDevice scope(stream_.device());
     const auto n = static_cast<std::int64_t>(momentum_.size());
     const bool clips = options_.clip_norm > 0;
@@ -40,8 +51,8 @@ class Sgd final : public DeviceSgd {
                       .momentum = momentum_.data(),
                       .decayed = decayed_.size() > 0 ? decayed_.data() : nullptr,
                       .scale = clips ? scale_.data() : nullptr,
+                      .lr = lr_.data(),
                       .n = n,
-                      .lr = static_cast<float>(lr),
                       .mu = static_cast<float>(options_.momentum),
                       .decay = static_cast<float>(options_.weight_decay),
                       .nesterov = options_.nesterov},
@@ -57,7 +68,8 @@ class Sgd final : public DeviceSgd {
   DeviceBuffer<std::uint8_t> decayed_;
   DeviceBuffer<double> partials_;
   DeviceBuffer<unsigned> finished_;
-  DeviceBuffer<float> scale_;
+  DeviceBuffer<float> scale_, lr_;
+  Staging lr_sent_;
 };
 
 }  // namespace

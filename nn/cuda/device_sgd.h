@@ -16,8 +16,10 @@ struct OptimizerOptions;
 class DeviceSgd {
  public:
   virtual ~DeviceSgd() = default;
-  /// Queues one step on the stream; the host does not wait.
-  virtual void step(std::span<float> parameters, std::span<const float> gradients, double lr) = 0;
+  /// Queues on the stream; the host does not wait, but where it is two steps ahead.
+  virtual void set_rate(float lr) = 0;
+  /// Queues one step on the stream, the same launches every time.
+  virtual void step(std::span<float> parameters, std::span<const float> gradients) = 0;
   virtual std::span<float> momentum() = 0;  // device memory
 };
 

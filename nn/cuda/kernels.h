@@ -207,8 +207,9 @@ struct SgdStep {
   float* momentum = nullptr;
   const std::uint8_t* decayed = nullptr;  // per sgd_group values; null: all are
   const float* scale = nullptr;           // of the gradients; null: 1
-  std::int64_t n = 0;                     // a multiple of sgd_group
-  float lr = 0, mu = 0, decay = 0;
+  const float* lr = nullptr;
+  std::int64_t n = 0;  // a multiple of sgd_group
+  float mu = 0, decay = 0;
   bool nesterov = false;
 };
 inline constexpr std::int64_t sgd_group = 16;

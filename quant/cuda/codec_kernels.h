@@ -59,8 +59,9 @@ struct Launch {
   TopkOptions topk;
   const Dynamic8Table* dynamic8 = nullptr;
   std::uint32_t seed = 0, step = 0, rank = 0, round = 1;
-  std::int32_t ranks = 0;  // of contributions
-  float weight = 1;        // 1/ranks; decode of none: what values are multiplied by
+  const std::uint32_t* step_at = nullptr;  // where the step's number is, if not in `step`
+  std::int32_t ranks = 0;                  // of contributions
+  float weight = 1;                        // 1/ranks; decode of none: what values are multiplied by
   const Job* jobs = nullptr;
   std::int32_t job_first = 0, job_last = 0;
   std::int64_t piece_first = 0, pieces = 0;

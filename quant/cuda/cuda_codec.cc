@@ -159,11 +159,12 @@ struct CudaBatch::Impl {
     stream.synchronize();  // what was copied goes
   }
 
-  void encode(const CodingContext& context, StreamView stream) const {
+  void encode(const CodingContext& context, StreamView stream, const std::uint32_t* step) const {
     const ScopedDevice current(device);
     cuda::Launch launch = base;
     launch.seed = context.seed;
     launch.step = context.step;
+    launch.step_at = step;
     launch.rank = context.rank;
     launch.round = context.round;
     lpsgd::check(encode_kernels(launch, stream.handle()));
@@ -200,11 +201,11 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
     : impl_(std::make_unique<Impl>(spec, device, jobs)) {}
 CudaBatch::~CudaBatch() = default;
 
-void CudaBatch::encode(const CodingContext& context, StreamView stream) {
-  impl_->encode(context, stream);
+void CudaBatch::encode(const CodingContext& context, StreamView stream, const std::uint32_t* step) {
+  impl_->encode(context, stream, step);
 }
-void CudaBatch::reduce(const CodingContext& context, StreamView stream) {
-  impl_->encode(context, stream);
+void CudaBatch::reduce(const CodingContext& context, StreamView stream, const std::uint32_t* step) {
+  impl_->encode(context, stream, step);
 }
 void CudaBatch::decode(std::size_t first, std::size_t last, bool add, StreamView stream, float weight) {
   const ScopedDevice current(impl_->device);

@@ -28,9 +28,10 @@ class CudaBatch {
 
   /// Codec::encode, Codec::reduce and Codec::decode of jobs; `context.tensor` and `context.table` are the
   /// jobs'. A codec with a table makes one for all jobs of a tensor when it encodes, and one for each job
-  /// when it reduces.
-  void encode(const CodingContext& context, StreamView stream);
-  void reduce(const CodingContext& context, StreamView stream);
+  /// when it reduces. With `step`, device memory, the step's number is what is there when the work is done,
+  /// so that the work can be recorded (core/recording.h); context.step is not looked at.
+  void encode(const CodingContext& context, StreamView stream, const std::uint32_t* step = nullptr);
+  void reduce(const CodingContext& context, StreamView stream, const std::uint32_t* step = nullptr);
   /// Jobs [first, last). With codec none, decoded values times `weight`.
   void decode(std::size_t first, std::size_t last, bool add, StreamView stream, float weight = 1.0f);
   /// Codec none: looks for values of `out` that are not finite; NaNs become the canonical one.

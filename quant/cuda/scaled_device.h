@@ -33,6 +33,7 @@ class Encoder {
         rule_(launch, place.job, nullptr),
         tile_(reinterpret_cast<std::uint32_t*>(tile)) {
     const Job& job = place.job;
+    if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.step;
     const int scale_count = Rule::scale_count(launch);
     std::byte* record = job.bytes + Rule::table_bytes() + place.record;
     words_ = record + 4 * scale_count;
@@ -52,7 +53,7 @@ class Encoder {
     Philox4x32 draws{};
     if constexpr (Rule::dithered)
       draws = philox4x32(static_cast<std::uint32_t>((job.first + place_.begin + in_bucket) / kEach),
-                         job.tensor, launch_.step, 2 * launch_.rank + launch_.round - 1, launch_.seed,
+                         job.tensor, step_, 2 * launch_.rank + launch_.round - 1, launch_.seed,
                          static_cast<std::uint32_t>(RandomUse::codec));
     std::int32_t codes[kEach];
 #pragma unroll
@@ -78,6 +79,7 @@ class Encoder {
   const Place& place_;
   const bool numbers_;
   Rule rule_;
+  std::uint32_t step_ = 0;
   std::uint32_t* tile_;
   std::byte* words_ = nullptr;
   std::int64_t word_count_ = 0;

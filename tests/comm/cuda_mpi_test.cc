@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
+#include <cstring>
+#include <limits>
 
 #include "comm/nccl_transport.h"
 #include "core/error.h"
+#include "core/recording.h"
 #include "tests/comm/cuda_arena.h"
 #include "tests/core/gpu_test.h"
 #include "tests/mpi_main.h"
@@ -65,6 +69,115 @@ TEST_F(Nccl, EqualsTheReference) {
 TEST_F(Nccl, NoneIsTheMean) {
   for (const Collective collective : {Collective::reduce_broadcast, Collective::allreduce})
     exchange_cases::none_is_the_mean(*nccl, collective, arenas());
+}
+
+/// Steps of an exchange whose gradients are copied from where the step before left nothing.
+struct Steps {
+  exchange_cases::Means means;
+  std::vector<NonFinite> found;
+  std::vector<CodingError> errors;
+  ExchangeState state;
+  ExchangeStats stats;
+  std::uint64_t bytes = 0, messages = 0;
+};
+
+/// `replayed`: after two plain steps two are recorded, and those behind them replayed.
+Steps run_steps(Transport& transport, const ExchangeSetup& setup, const ExchangeOptions& options,
+                Device device, bool replayed) {
+  constexpr std::uint32_t steps = 9, poisoned = 6;
+  CudaArena arena(device, setup.arena);
+  DeviceBuffer<float> source(device, setup.arena), unfinished(device, setup.arena);
+  const ExchangeOptions adapted = arena.adapt(options);
+  const StreamView compute = adapted.compute;
+  Exchange exchange(transport, setup.tensors, setup.codecs, arena.values(), setup.order, adapted);
+  EXPECT_TRUE(exchange.records());
+  std::array<Recording, 2> recordings;
+  Steps out;
+  out.errors.resize(setup.tensors.size());
+  const std::uint64_t bytes = transport.bytes_sent(), messages = transport.messages_sent();
+  const std::vector<float> other(setup.arena, 1234.5f);
+  copy_values(unfinished.view(), other, compute);
+  const auto work = [&] {
+    copy_values(arena.values(), unfinished.view(), compute);
+    for (const std::size_t t : setup.order) {
+      const auto first = static_cast<std::size_t>(setup.tensors[t].offset);
+      const auto n = static_cast<std::size_t>(setup.tensors[t].elements);
+      copy_values(arena.values().subspan(first, n), source.view().subspan(first, n), compute);
+      exchange.submit(t);
+    }
+    exchange.finish();
+  };
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    std::vector<float> own = setup.gradients(transport.rank(), step);
+    if (step == poisoned && transport.rank() == transport.size() - 1)
+      own[static_cast<std::size_t>(setup.tensors[3].offset)] = std::numeric_limits<float>::quiet_NaN();
+    copy_values(source.view(), own, compute);
+    exchange.begin(step);
+    if (replayed && step >= 2) {
+      Recording& recording = recordings[step % 2];
+      if (step < 4) recording.record(compute, work);
+      recording.replay(compute);
+      exchange.launched();
+    } else {
+      work();
+    }
+    if (step == 4) out.state = exchange.state();
+    if (options.measure_error && (step == 4 || step == 5)) exchange.take_errors(out.errors);
+    out.found.push_back(exchange.check_finite(true));
+    out.means.push_back(arena.read());
+  }
+  out.found.push_back(exchange.check_finite());
+  out.stats = exchange.take_stats();
+  out.bytes = transport.bytes_sent() - bytes;
+  out.messages = transport.messages_sent() - messages;
+  return out;
+}
+
+// A recording holds no step's number, no gradient, no residual and no time of its own.
+TEST_F(Nccl, ReplayedStepsAreTheSame) {
+  const std::pair<const char*, Collective> cases[] = {{"mixed", Collective::reduce_broadcast},
+                                                      {"qsgd4", Collective::reduce_broadcast},
+                                                      {"optimal_feedback", Collective::reduce_broadcast},
+                                                      {"topk", Collective::reduce_broadcast},
+                                                      {"none", Collective::reduce_broadcast},
+                                                      {"none", Collective::allreduce},
+                                                      {"mixed", Collective::simulated}};
+  for (const auto& [codec, collective] : cases) {
+    const ExchangeSetup setup = make_setup(codec);
+    std::vector<ExchangeOptions> cuts = exchange_cases::all_options(setup);
+    if (codec != cases[0].first) cuts = {cuts[1]};
+    for (ExchangeOptions options : cuts) {
+      SCOPED_TRACE(codec + std::string(", chunks of ") + std::to_string(options.chunk_bytes));
+      options.collective = collective;
+      options.measure_error = collective != Collective::allreduce;
+      const Steps plain = run_steps(*nccl, setup, options, device, false);
+      const Steps replayed = run_steps(*nccl, setup, options, device, true);
+      for (std::size_t s = 0; s < plain.means.size(); ++s)
+        EXPECT_EQ(std::memcmp(plain.means[s].data(), replayed.means[s].data(), setup.arena * sizeof(float)),
+                  0)
+            << "step " << s;
+      EXPECT_EQ(replayed.state.round1, plain.state.round1);
+      EXPECT_EQ(replayed.state.round2, plain.state.round2);
+      for (std::size_t s = 0; s < plain.found.size(); ++s) {
+        EXPECT_EQ(replayed.found[s].tensor, plain.found[s].tensor) << s;
+        EXPECT_EQ(replayed.found[s].rank, plain.found[s].rank) << s;
+        EXPECT_EQ(replayed.found[s].step, plain.found[s].step) << s;
+      }
+      EXPECT_EQ(plain.found[7].tensor, 3);
+      for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
+        // Sums of squares over blocks have no fixed order.
+        EXPECT_NEAR(replayed.errors[t].gradient, plain.errors[t].gradient, 1e-9 * plain.errors[t].gradient);
+        EXPECT_NEAR(replayed.errors[t].error, plain.errors[t].error, 1e-9 * plain.errors[t].error);
+      }
+      EXPECT_EQ(replayed.stats.bytes_sent, plain.stats.bytes_sent);
+      EXPECT_EQ(replayed.bytes, plain.bytes);
+      EXPECT_EQ(replayed.messages, plain.messages);
+      EXPECT_GT(replayed.stats.encode, 0);
+      EXPECT_GT(replayed.stats.decode, 0);
+      EXPECT_GT(replayed.stats.exposed, 0);
+      EXPECT_GE(replayed.stats.transfer, 0);
+    }
+  }
 }
 
 TEST_F(Nccl, ResidualsNanAndBytes) {

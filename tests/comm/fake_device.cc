@@ -104,6 +104,7 @@ class Worker {
 }  // namespace
 
 struct FakeDevice::Impl {
+  std::uint32_t step = 0;  // as work on the queues sees it
   std::vector<Buffer<std::byte>> memory;
   std::array<std::unique_ptr<Worker>, queues> workers;
 };
@@ -172,6 +173,12 @@ void FakeDevice::copy(void* to, const void* from, std::size_t bytes, Queue queue
 void FakeDevice::zero(void* to, std::size_t bytes, Queue queue) {
   run(queue, [=] { std::memset(to, 0, bytes); });
 }
+void FakeDevice::set_step(std::uint32_t step) {
+  run(Queue::compute, [this, step] { impl_->step = step; });
+}
+const std::uint32_t& FakeDevice::step() const {
+  return impl_->step;
+}
 void FakeDevice::transpose(std::span<const Transposition> jobs) {
   run(Queue::codec, [work = std::vector(jobs.begin(), jobs.end())] {
     for (const Transposition& t : work)
@@ -192,7 +199,8 @@ class FakeBatch final : public JobBatch {
         jobs_(std::make_shared<const std::vector<CodingJob>>(std::move(jobs))) {}
 
   void encode(const CodingContext& context) override {
-    queue([codec = codec_, jobs = jobs_, context] {
+    queue([this_step = &device_.step(), codec = codec_, jobs = jobs_, context] {
+      require(*this_step == context.step, "the device codes another step");
       std::vector<std::vector<std::byte>> tables;
       std::vector<std::uint32_t> tabled;
       for (const CodingJob& job : *jobs) {
@@ -216,7 +224,8 @@ class FakeBatch final : public JobBatch {
     });
   }
   void reduce(const CodingContext& context) override {
-    queue([codec = codec_, jobs = jobs_, context] {
+    queue([this_step = &device_.step(), codec = codec_, jobs = jobs_, context] {
+      require(*this_step == context.step, "the device codes another step");
       for (const CodingJob& job : *jobs) {
         CodingContext c = context;
         c.tensor = job.tensor;

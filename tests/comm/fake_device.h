@@ -28,9 +28,12 @@ class FakeDevice final : public CodingDevice {
   double seconds(const DeviceEvent& from, const DeviceEvent& to) override;
   void copy(void* to, const void* from, std::size_t bytes, Queue queue) override;
   void zero(void* to, std::size_t bytes, Queue queue) override;
+  void set_step(std::uint32_t step) override;
   std::unique_ptr<JobBatch> make_batch(const CodecSpec& codec, std::vector<CodingJob> jobs) override;
   void transpose(std::span<const Transposition> jobs) override;
 
+  /// The step's number as work on the queues finds it.
+  const std::uint32_t& step() const;
   /// Queues any work.
   void run(Queue queue, std::function<void()> work);
   /// Waits until the queue is empty.

@@ -28,6 +28,9 @@ cudaError_t last();
 /// it writes what the work just done has written, from the same memory, is not done again: to measure an
 /// algorithm is to repeat it.
 cudaError_t queue(cudaStream_t stream, std::function<void()> work, std::vector<std::int64_t> same = {});
+/// Adds work to the graph that is recorded from the stream, on which other ranks wait: it is done, with what
+/// it needs before it, when the graph is launched.
+cudaError_t queue_at_once(cudaStream_t stream, std::function<void()> work);
 /// As queue(), for a launch, which must go to a stream of the current device.
 cudaError_t queue_kernel(cudaStream_t stream, std::function<void()> work);
 /// Runs `work` now, with device memory open to it.

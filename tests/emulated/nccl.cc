@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -40,8 +41,9 @@ struct ncclComm {
   int rank = 0, ranks = 1;
   std::vector<int> sockets;  // by rank; -1 for this one
   int device = 0;
-  bool failed = false;
-  int busy = 0;  // so many questions get "in progress" for an answer
+  std::atomic<bool> failed{false}, aborted{false};
+  int busy = 0;                                         // so many questions get "in progress" for an answer
+  std::shared_ptr<int> held = std::make_shared<int>();  // by graphs
   ~ncclComm() {
     for (const int s : sockets)
       if (s >= 0) close(s);
@@ -115,7 +117,8 @@ bool transfer(ncclComm& comm, const std::vector<Message>& messages) {
       if (events != 0) waits.push_back({comm.sockets[peer], static_cast<short>(events), 0});
     }
     if (waits.empty()) return true;
-    poll(waits.data(), waits.size(), 1000);
+    if (comm.aborted) return false;
+    poll(waits.data(), waits.size(), 100);
   }
 }
 
@@ -126,7 +129,7 @@ ncclResult_t under_way(ncclComm& comm) {
 }
 /// Whether the stream can take a call now.
 bool takes(const ncclComm& comm, cudaStream_t stream) {
-  return comm.busy == 0 && !is_recorded(stream) && device_of(stream) == comm.device;
+  return comm.busy == 0 && device_of(stream) == comm.device;
 }
 
 sockaddr_un address(const ncclUniqueId& id, int rank, socklen_t* length) {
@@ -195,6 +198,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id
   return under_way(*comm);
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (comm->held.use_count() > 1) undefined("NCCL would wait for ever for graphs that hold the communicator");
   return comm->busy > 0 ? ncclInvalidUsage : under_way(*comm);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -203,6 +207,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->aborted = true;
+  while (comm->held.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   delete comm;
   return ncclSuccess;
 }
@@ -224,6 +230,12 @@ ncclResult_t ncclGroupEnd() {
   ncclComm& comm = *messages[0].comm;
   const cudaStream_t stream = messages[0].stream;
   if (!takes(comm, stream)) return ncclInvalidUsage;
+  if (is_recorded(stream)) {
+    queue_at_once(stream, [messages, &comm, held = comm.held] {
+      if (!transfer(comm, messages)) comm.failed = true;
+    });
+    return under_way(comm);
+  }
   finish(stream);
   auto host = std::make_shared<std::vector<std::vector<std::byte>>>();
   std::vector<Message> here = messages;
@@ -255,27 +267,49 @@ ncclResult_t ncclRecv(void* bytes, std::size_t count, ncclDataType_t type, int p
   group.push_back({false, peer, static_cast<std::byte*>(bytes), count, comm, stream});
   return ncclGroupEnd();
 }
+
+namespace {
+
+/// The sum of all ranks' values, in their order.
+std::vector<float> sum_over_ranks(ncclComm& comm, std::vector<float> mine, cudaStream_t stream) {
+  const std::size_t count = mine.size();
+  std::vector<std::vector<float>> all(static_cast<std::size_t>(comm.ranks), std::vector<float>(count));
+  std::vector<float>& own = all[static_cast<std::size_t>(comm.rank)] = std::move(mine);
+  std::vector<Message> messages;
+  const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
+  for (int peer = 0; peer < comm.ranks; ++peer) {
+    if (peer == comm.rank) continue;
+    messages.push_back({true, peer, bytes(own), 4 * count, &comm, stream});
+    messages.push_back({false, peer, bytes(all[static_cast<std::size_t>(peer)]), 4 * count, &comm, stream});
+  }
+  if (!transfer(comm, messages)) comm.failed = true;
+  std::vector<float> total(count);
+  for (const std::vector<float>& values : all)
+    for (std::size_t i = 0; i < count; ++i) total[i] += values[i];
+  return total;
+}
+
+}  // namespace
+
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t sum, ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclFloat32 || sum != ncclSum || groups > 0 || !is_device_memory(from, 4 * count) ||
       !is_device_memory(to, 4 * count))
     return ncclInvalidArgument;
   if (!takes(*comm, stream)) return ncclInvalidUsage;
-  finish(stream);
-  std::vector<std::vector<float>> all(static_cast<std::size_t>(comm->ranks), std::vector<float>(count));
-  std::vector<float>& own = all[static_cast<std::size_t>(comm->rank)];
-  touch([&] { std::memcpy(own.data(), from, 4 * count); });
-  std::vector<Message> messages;
-  const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
-  for (int peer = 0; peer < comm->ranks; ++peer) {
-    if (peer == comm->rank) continue;
-    messages.push_back({true, peer, bytes(own), 4 * count, comm, stream});
-    messages.push_back({false, peer, bytes(all[static_cast<std::size_t>(peer)]), 4 * count, comm, stream});
+  const auto* const values = static_cast<const float*>(from);
+  if (is_recorded(stream)) {
+    queue_at_once(stream, [=, held = comm->held] {
+      const std::vector<float> total = sum_over_ranks(*comm, {values, values + count}, stream);
+      std::memcpy(to, total.data(), 4 * count);
+    });
+    return under_way(*comm);
   }
-  comm->failed = !transfer(*comm, messages);
-  std::vector<float> total(count);
-  for (const std::vector<float>& values : all)
-    for (std::size_t i = 0; i < count; ++i) total[i] += values[i];
-  queue(stream, [to, total] { std::memcpy(to, total.data(), 4 * total.size()); });
+  finish(stream);
+  std::vector<float> own(count);
+  touch([&] { std::memcpy(own.data(), from, 4 * count); });
+  queue(stream, [to, total = sum_over_ranks(*comm, std::move(own), stream)] {
+    std::memcpy(to, total.data(), 4 * total.size());
+  });
   return under_way(*comm);
 }

@@ -1,4 +1,5 @@
 // CUDA's runtime as lpsgd uses it, but memory: errors, devices, streams, events and graphs.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -28,6 +29,9 @@ constexpr ErrorText error_texts[] = {
      "operation failed due to a previous error during capture"},
     {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
      "dependency created on uncaptured work in another stream"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
 };
@@ -95,9 +99,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   const std::lock_guard lock(machine().mutex);
-  *stream = new CUstream_st;
-  (*stream)->device = current_device;
-  machine().streams.insert(*stream);
+  *stream = make_stream();
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -113,10 +115,24 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::lock_guard lock(machine().mutex);
   CUstream_st& s = of(stream);
-  if (!event->last) return cudaSuccess;
-  if (spoils(s)) return fail(cudaErrorStreamCaptureIsolation);  // what is recorded stands alone
-  if (event->last->done) return cudaSuccess;
-  return push(s, {.waits = event->last});
+  const std::shared_ptr<Mark> mark = event->last;
+  if (!mark) return cudaSuccess;
+  if (!mark->capture) {
+    if (spoils(s)) return fail(cudaErrorStreamCaptureIsolation);
+    return mark->done ? cudaSuccess : push(s, {.waits = mark});
+  }
+  if (mark->capture->graph == nullptr) return fail(cudaErrorCapturedEvent);
+  if (!s.capture) {  // from here on the stream is part of it
+    s.capture = mark->capture;
+    s.lane = s.capture->lanes.size();
+    s.capture->lanes.push_back({&s, 0, {}});
+    s.capture->graph->lanes = s.capture->lanes.size();
+  }
+  if (s.capture != mark->capture) return spoils(s), fail(cudaErrorStreamCaptureIsolation);
+  for (Capture::Lane& lane : s.capture->lanes) lane.behind.resize(s.capture->lanes.size());
+  std::vector<std::size_t>& behind = s.capture->lanes[s.lane].behind;
+  for (std::size_t l = 0; l < mark->behind.size(); ++l) behind[l] = std::max(behind[l], mark->behind[l]);
+  return push(s, {.waits = mark});
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -133,13 +149,31 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
   CUstream_st& s = of(stream);
   if (event->device != s.device) return fail(cudaErrorInvalidResourceHandle);
-  if (spoils(s)) return fail(cudaErrorStreamCaptureUnsupported);
   event->last = std::make_shared<Mark>(&s);
+  if (s.capture) {
+    event->last->capture = s.capture;
+    event->last->behind = s.capture->lanes[s.lane].behind;
+  }
   return push(s, {.marks = event->last});
 }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  if (flags != cudaEventRecordExternal) return cudaEventRecord(event, stream);
+  const std::lock_guard lock(machine().mutex);
+  CUstream_st& s = of(stream);
+  if (event->device != s.device) return fail(cudaErrorInvalidResourceHandle);
+  return s.capture ? push(s, {.event = event}) : fail(cudaErrorInvalidValue);
+}
+
+namespace {
+bool is_captured(const CUevent_st& event) {
+  return event.last && event.last->capture;
+}
+}  // namespace
+
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(machine().mutex);
   if (spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (is_captured(*event)) return fail(cudaErrorCapturedEvent);
   if (!event->last || event->last->done) return cudaSuccess;
   // Time passes: who asks again and again gets there.
   const Inside inside;
@@ -149,6 +183,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const std::lock_guard lock(machine().mutex);
   if (spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (is_captured(*event)) return fail(cudaErrorCapturedEvent);
   if (event->last) reach(*event->last);
   return cudaSuccess;
 }
@@ -165,30 +200,62 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   const std::lock_guard lock(machine().mutex);
   CUstream_st& s = of(stream);
-  if (s.recorded != nullptr) return fail(cudaErrorInvalidValue);
-  s.recorded = new CUgraph_st;
+  if (s.capture) return fail(cudaErrorInvalidValue);
+  s.capture = std::make_shared<Capture>();
+  s.capture->graph = new CUgraph_st;
+  s.capture->lanes.push_back({&s, 0, {0}});
+  s.lane = 0;
   own_recording = &s;
-  s.spoiled = false;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const std::lock_guard lock(machine().mutex);
-  CUstream_st& s = of(stream);
-  *graph = std::exchange(s.recorded, nullptr);
+  *graph = nullptr;
+  const std::shared_ptr<Capture> capture = of(stream).capture;
+  if (!capture || capture->lanes[0].stream != stream) return fail(cudaErrorInvalidValue);
   own_recording = nullptr;
-  if (*graph == nullptr) return fail(cudaErrorInvalidValue);
-  if (!std::exchange(s.spoiled, false)) return cudaSuccess;
+  bool joined = true;
+  for (std::size_t l = 0; l < capture->lanes.size(); ++l) {
+    const std::vector<std::size_t>& behind = capture->lanes[0].behind;
+    joined &= (l < behind.size() ? behind[l] : 0) == capture->lanes[l].tasks;
+    capture->lanes[l].stream->capture.reset();
+  }
+  *graph = std::exchange(capture->graph, nullptr);
+  if (joined && !capture->spoiled) return cudaSuccess;
   delete std::exchange(*graph, nullptr);
-  return fail(cudaErrorStreamCaptureInvalidated);
+  return fail(capture->spoiled ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnjoined);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = is_recorded(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
-  *made = new CUgraphExec_st{graph->tasks};
+  const std::lock_guard lock(machine().mutex);
+  *made = new CUgraphExec_st{*graph, {nullptr}};
+  while ((*made)->lanes.size() < graph->lanes) (*made)->lanes.push_back(make_stream());
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
-  CUstream_st& s = of(stream);
-  for (const Task& task : graph->tasks) push(s, task);
+  graph->lanes[0] = &of(stream);
+  if (spoils(*graph->lanes[0])) return fail(cudaErrorStreamCaptureUnsupported);  // a graph within a graph
+  std::map<const Mark*, std::shared_ptr<Mark>> marks;                            // of this launch
+  std::vector<std::shared_ptr<Mark>> at_once;
+  for (const auto& [lane, recorded] : graph->graph.nodes) {
+    Task task = recorded;
+    CUstream_st* const on = graph->lanes[lane];
+    if (task.waits) task.waits = marks.at(task.waits.get());
+    if (task.marks) task.marks = marks[task.marks.get()] = std::make_shared<Mark>(on);
+    if (task.event != nullptr)  // until the device is there, the event tells of earlier launches
+      task.work = [event = task.event] {
+        event->last = std::make_shared<Mark>();
+        event->last->done = true;
+        event->last->when = now();
+      };
+    if (task.at_once) at_once.push_back(task.marks = std::make_shared<Mark>(on));
+    push(*on, std::move(task));
+  }
+  for (const auto& mark : at_once) reach(*mark);
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -196,6 +263,14 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  const std::lock_guard lock(machine().mutex);
+  for (CUstream_st* lane : graph->lanes) {
+    if (lane == nullptr || !machine().streams.contains(lane)) continue;
+    drain(*lane);
+    if (lane == graph->lanes[0]) continue;
+    machine().streams.erase(lane);
+    delete lane;
+  }
   delete graph;
   return cudaSuccess;
 }

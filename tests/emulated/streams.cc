@@ -89,9 +89,18 @@ void drain_all() {
   for (CUstream_st* s : machine().streams) drain(*s);
 }
 
+CUstream_st* make_stream() {
+  auto* const stream = new CUstream_st;
+  stream->device = current_device;
+  machine().streams.insert(stream);
+  return stream;
+}
+
 cudaError_t push(CUstream_st& stream, Task task) {
-  if (stream.recorded != nullptr) {
-    stream.recorded->tasks.push_back(std::move(task));
+  if (stream.capture) {
+    Capture::Lane& lane = stream.capture->lanes[stream.lane];
+    if (task.work) lane.behind[stream.lane] = ++lane.tasks;
+    stream.capture->graph->nodes.push_back({stream.lane, std::move(task)});
     return cudaSuccess;
   }
   stream.tasks.push_back(std::move(task));
@@ -105,8 +114,8 @@ cudaError_t push(CUstream_st& stream, Task task) {
 }
 
 bool spoils(CUstream_st& stream) {
-  if (stream.recorded != nullptr) stream.spoiled = true;
-  return stream.spoiled;
+  if (stream.capture) stream.capture->spoiled = true;
+  return stream.capture != nullptr;
 }
 bool spoils_own() {
   return own_recording != nullptr && spoils(*own_recording);
@@ -142,6 +151,11 @@ cudaError_t queue(cudaStream_t stream, std::function<void()> work, std::vector<s
   return push(of(stream), {.work = std::move(work), .same = std::move(same)});
 }
 
+cudaError_t queue_at_once(cudaStream_t stream, std::function<void()> work) {
+  const std::lock_guard lock(machine().mutex);
+  return push(of(stream), {.work = std::move(work), .at_once = true});
+}
+
 cudaError_t queue_kernel(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard lock(machine().mutex);
   CUstream_st& s = of(stream);
@@ -166,7 +180,7 @@ cudaError_t finish(cudaStream_t stream) {
 
 bool is_recorded(cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
-  return of(stream).recorded != nullptr;
+  return of(stream).capture != nullptr;
 }
 
 bool is_device_memory(const void* at, std::size_t bytes) {

@@ -14,11 +14,26 @@
 #include <set>
 #include <vector>
 
+/// A graph that is being made: the streams whose work goes there, the first of which it began with, and how
+/// much of each other's work each is behind of.
+struct Capture {
+  struct Lane {
+    CUstream_st* stream = nullptr;
+    std::size_t tasks = 0;            // that do work
+    std::vector<std::size_t> behind;  // so many of each lane
+  };
+  CUgraph_st* graph = nullptr;  // null once it is done
+  std::vector<Lane> lanes;
+  bool spoiled = false;  // by a call that no recording allows
+};
+
 /// One recording of an event: later ones do not change what waits for this one.
 struct Mark {
   CUstream_st* stream = nullptr;
   bool done = false;
   double when = 0;
+  std::shared_ptr<Capture> capture = {};  // not null: it is part of that
+  std::vector<std::size_t> behind = {};
 };
 
 struct CUevent_st {
@@ -31,20 +46,28 @@ struct Task {
   std::function<void()> work = {};
   std::shared_ptr<Mark> waits = {}, marks = {};
   std::vector<std::int64_t> same = {};  // as queue() has it
+  bool at_once = false;                 // other ranks wait for it: done when its graph is launched
+  CUevent_st* event = nullptr;          // recorded at each launch
 };
 
 struct CUgraph_st {
-  std::vector<Task> tasks;
+  struct Node {
+    std::size_t lane;
+    Task task;
+  };
+  std::vector<Node> nodes;
+  std::size_t lanes = 1;
 };
 struct CUgraphExec_st {
-  std::vector<Task> tasks;
+  CUgraph_st graph;
+  std::vector<CUstream_st*> lanes;  // of its own, but the first
 };
 
 struct CUstream_st {
   int device = 0;
   std::deque<Task> tasks;
-  CUgraph_st* recorded = nullptr;  // not null: what comes is recorded
-  bool spoiled = false;            // by a call that no recording allows
+  std::shared_ptr<Capture> capture = {};  // not null: what comes is recorded
+  std::size_t lane = 0;                   // there
 };
 
 namespace lpsgd::emulated {
@@ -105,6 +128,8 @@ class Inside {
 double now();
 /// The stream of a handle.
 CUstream_st& of(cudaStream_t stream);
+/// A new stream, of the thread's device.
+CUstream_st* make_stream();
 /// Queues a task, or records it.
 cudaError_t push(CUstream_st& stream, Task task);
 /// Does a stream's first task; all that it has; what comes before the mark; what all streams have.

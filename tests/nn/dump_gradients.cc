@@ -105,6 +105,7 @@ void run(const std::vector<std::string>& words) {
   const lpsgd::Samples samples{input->values, labels, lengths};
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
                              network.parameters().size(), stream);
+  optimizer.set_rate(0.01);
   for (int step = 0; step < steps; ++step) {
     network.forward_train(samples, step);
     network.backward({});
@@ -116,7 +117,7 @@ void run(const std::vector<std::string>& words) {
       for (const lpsgd::NamedBuffer& b : network.buffers())
         out.add("buffer." + b.name, b.shape, on_host(b.values, stream));
     }
-    optimizer.step(network.parameters(), network.gradients(), 0.01);
+    optimizer.step(network.parameters(), network.gradients());
   }
   network.forward_eval(samples, batch);
   out.add("evaluation", scores, {network.logits().begin(), network.logits().end()});

@@ -51,6 +51,7 @@ struct Trained {
       : spec(config::parse_text(text, "net.yaml")),
         network(spec, options),
         optimizer(sgd, spec.tensors(), network.parameters().size(), network.stream()) {
+    optimizer.set_rate(0.05);
     std::size_t n = static_cast<std::size_t>(options.batch);
     for (const std::int64_t d : spec.input_shape()) n *= static_cast<std::size_t>(d);
     PhiloxSequence draw(3, RandomUse::dataset, 1);
@@ -65,7 +66,7 @@ struct Trained {
       network.backward([&](std::size_t t) { announced.push_back(t); });
     else
       network.backward({});
-    optimizer.step(network.parameters(), network.gradients(), 0.05);
+    optimizer.step(network.parameters(), network.gradients());
   }
   std::vector<float> gradients() { return on_host(network.gradients(), network.stream()); }
   std::vector<float> weights() { return on_host(network.parameters(), network.stream()); }
@@ -180,7 +181,7 @@ TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
       for (const TensorInfo& t : gpu.network.tensors())
         for (std::int64_t i = t.offset; i < t.offset + t.elements; ++i)
           ASSERT_EQ(seen[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i)]) << t.name;
-      gpu.optimizer.step(gpu.network.parameters(), gpu.network.gradients(), 0.05);
+      gpu.optimizer.step(gpu.network.parameters(), gpu.network.gradients());
     }
   }
 }
@@ -256,8 +257,9 @@ TEST_F(NetworkGpu, OptimizerFollowsTheCpu) {
         for (std::int64_t i = 0; i < t.elements; ++i)
           cpu.gradients()[static_cast<std::size_t>(t.offset + i)] = draw.uniform() - 0.5f;
       copy_values(gpu.gradients(), cpu.gradients(), gpu.stream());
-      one.step(cpu.parameters(), cpu.gradients(), 0.1);
-      two.step(gpu.parameters(), gpu.gradients(), 0.1);
+      for (Optimizer* each : {&one, &two}) each->set_rate(0.1 / (1 + s));
+      one.step(cpu.parameters(), cpu.gradients());
+      two.step(gpu.parameters(), gpu.gradients());
       gpu.stream().synchronize();
     }
     EXPECT_LE(distance(on_host(gpu.parameters(), gpu.stream()), cpu.parameters()), 1e-7);
