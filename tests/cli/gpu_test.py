@@ -74,6 +74,37 @@ class OnTheGpu(Case):
                 for name, value in model(mpi, "step-000008").items():
                     self.assertTrue(np.array_equal(value, model(nccl, "step-000008")[name]), (codec, ranks, name))
 
+    def test_steps_are_replayed_over_nccl(self):
+        options = [*FIXED, "--set", "exchange.transport=nccl", "--set", "metrics.codec_error=true", "--set", "train.epochs=4",
+                   "--set", "exchange.codec={kind: qsgd, bits: 4, bucket: 64, error_feedback: true}"]
+        one_graph = "backward, exchange and update are one CUDA graph"
+        for ranks in (1, 2):
+            epochs = {}
+            for name, more in (("graph", []), ("plain", ["--set", "train.cuda_graphs=false"]), ("late", ["--set", "exchange.overlap=false"])):
+                folder = self.path(f"{name}{ranks}")
+                result = run("train", self.config, "--out", folder, *options, *more, ranks=ranks, wrap=A_HOST_EACH)
+                self.assertEqual(result.status, 0, result)
+                self.assertEqual(result.err.count(one_graph), int(name != "plain"), result)
+                epochs[name] = self.metrics(folder)
+            parts = self.path(f"parts{ranks}")
+            for steps in (["--steps", "5"], ["--resume"]):  # both end in replays
+                result = run("train", self.config, "--out", parts, *options, *steps, ranks=ranks, wrap=A_HOST_EACH)
+                self.assertEqual(result.err.count(one_graph), 1, result)
+            last = sorted(os.listdir(os.path.join(parts, "checkpoints")))[-1]
+            for other in ("plain", "late", "parts"):
+                for name, value in model(self.path(f"graph{ranks}"), last).items():
+                    self.assertTrue(np.array_equal(value, model(self.path(f"{other}{ranks}"), last)[name]), (other, ranks, name))
+            for mine, plain in zip(epochs["graph"], epochs["plain"]):
+                for key in ("train_loss", "val_loss", "train_top1", "bytes_sent", "replicas_equal"):
+                    self.assertEqual(mine[key], plain[key], key)
+                for tensor, coding in plain["codec_error"].items():
+                    for key, value in coding.items():
+                        self.assertAlmostEqual(mine["codec_error"][tensor][key], value, delta=1e-9 * value)
+                for key in ("forward", "backward", "encode", "decode", "update"):
+                    self.assertGreater(mine["seconds"][key], 0, (key, mine))
+                parts_of_it = sum(mine["seconds"][k] for k in ("data", "forward", "backward", "exposed_comm", "update", "eval"))
+                self.assertLess(parts_of_it, 1.01 * mine["seconds"]["total"], mine)
+
     def test_nccl_wants_a_gpu_for_each_rank(self):
         result = run("train", self.config, "--out", self.path("out"), *CUDA, "--set", "exchange.transport=nccl", ranks=GPUS + 1)
         self.assertEqual(result.status, 1, result)
