@@ -44,8 +44,7 @@ class CudaCodingDevice final : public CodingDevice {
         upload_(device, StreamPriority::high),
         streams_{compute, codec_, download_, upload_, transport},
         step_(device, 1),
-        steps_(device, 2),
-        sent_{Event(device), Event(device)} {
+        steps_(device, 2) {
     require(compute.device() == device, "the compute stream is another device's");
   }
   ~CudaCodingDevice() override {
@@ -85,10 +84,8 @@ class CudaCodingDevice final : public CodingDevice {
   }
   void set_step(std::uint32_t step) override {
     turn_ = 1 - turn_;
-    sent_[turn_].synchronize();
     steps_[turn_] = step;
     copy(step_.data(), &steps_[turn_], sizeof step, Queue::compute);
-    sent_[turn_].record(stream(Queue::compute));
   }
   std::unique_ptr<JobBatch> make_batch(const CodecSpec& codec, std::vector<CodingJob> jobs) override {
     return std::make_unique<CudaJobs>(codec, device_, jobs, codec_, step_.data());
@@ -108,7 +105,6 @@ class CudaCodingDevice final : public CodingDevice {
   const std::array<StreamView, 5> streams_;  // by Queue
   DeviceBuffer<std::uint32_t> step_;
   PinnedBuffer<std::uint32_t> steps_;  // on their way there, in turn
-  std::array<Event, 2> sent_;
   std::size_t turn_ = 0;
 };
 

@@ -105,6 +105,13 @@ class OnTheGpu(Case):
                 parts_of_it = sum(mine["seconds"][k] for k in ("data", "forward", "backward", "exposed_comm", "update", "eval"))
                 self.assertLess(parts_of_it, 1.01 * mine["seconds"]["total"], mine)
 
+    def test_a_nan_in_a_replayed_step_ends_the_run(self):
+        options = [*FIXED, "--set", "exchange.transport=nccl", "--set", "train.epochs=5", "--set", "schedule.decay={3: 1.0e+38}"]
+        result = run("train", self.config, "--out", self.path("out"), *options, ranks=2, wrap=A_HOST_EACH, timeout=60)
+        self.assertEqual(result.status, 1, result)
+        self.assertEqual(result.err.count("holds a NaN or an infinity; the last checkpoint stands"), 1, result)
+        self.assertIn("epoch-0003", os.listdir(self.path(os.path.join("out", "checkpoints"))))
+
     def test_nccl_wants_a_gpu_for_each_rank(self):
         result = run("train", self.config, "--out", self.path("out"), *CUDA, "--set", "exchange.transport=nccl", ranks=GPUS + 1)
         self.assertEqual(result.status, 1, result)

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "comm/nccl_transport.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/recording.h"
 #include "tests/comm/cuda_arena.h"
@@ -178,6 +179,42 @@ TEST_F(Nccl, ReplayedStepsAreTheSame) {
       EXPECT_GE(replayed.stats.transfer, 0);
     }
   }
+}
+
+// Its recordings hold the communicator, which cannot go before them.
+TEST_F(Nccl, ARankThatLeavesEndsTheReplaysOfTheOthers) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  const bool leaves = world().rank() == world().size() - 1;
+  {
+    const ExchangeSetup setup = make_setup("qsgd4");
+    CudaArena arena(device, setup.arena);
+    const ExchangeOptions options = arena.adapt({});
+    Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, options);
+    std::array<Recording, 2> recordings;
+    const auto work = [&] {
+      for (const std::size_t t : setup.order) exchange.submit(t);
+      exchange.finish();
+    };
+    const auto step = [&](std::uint32_t number) {
+      exchange.begin(number);
+      if (number < 2) return work();
+      Recording& recording = recordings[number % 2];
+      if (number < 4) recording.record(options.compute, work);
+      recording.replay(options.compute);
+      exchange.launched();
+    };
+    std::uint32_t number = 0;
+    while (number < 6) step(number++);
+    options.compute.synchronize();
+    const auto go_on = [&] {
+      for (const double until = now_seconds() + 60; now_seconds() < until;) step(number++);
+    };
+    if (!leaves) {
+      EXPECT_THROW(go_on(), CommError);
+    }
+  }
+  nccl.reset();
+  world().barrier();
 }
 
 TEST_F(Nccl, ResidualsNanAndBytes) {

@@ -101,7 +101,7 @@ bool transfer(ncclComm& comm, const std::vector<Message>& messages) {
       break;
     }
   }
-  for (;;) {
+  while (!comm.failed && !comm.aborted) {
     std::vector<pollfd> waits;
     for (std::size_t peer = 0; peer < comm.sockets.size(); ++peer) {
       for (const bool sends : {true, false}) {
@@ -117,9 +117,9 @@ bool transfer(ncclComm& comm, const std::vector<Message>& messages) {
       if (events != 0) waits.push_back({comm.sockets[peer], static_cast<short>(events), 0});
     }
     if (waits.empty()) return true;
-    if (comm.aborted) return false;
     poll(waits.data(), waits.size(), 100);
   }
+  return false;
 }
 
 /// The answer of a call that goes on after it is back, as its last act.
@@ -246,7 +246,7 @@ ncclResult_t ncclGroupEnd() {
       m.bytes = host->back().data();
     }
   });
-  comm.failed = !transfer(comm, here);
+  if (!transfer(comm, here)) comm.failed = true;
   queue(stream, [messages, host] {
     for (std::size_t i = 0; i < messages.size(); ++i)
       if (!messages[i].sends) std::memcpy(messages[i].bytes, (*host)[i].data(), messages[i].size);
