@@ -46,7 +46,12 @@ DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
   origin_time_ = now_seconds();
 }
 
-DeviceCoder::~DeviceCoder() = default;
+DeviceCoder::~DeviceCoder() {
+  try {  // recordings that go on use their events until then
+    for (const Step& step : steps_) device_.synchronize(*step.done);
+  } catch (const Error&) {  // of earlier work: it has surfaced or will elsewhere
+  }
+}
 
 DeviceCoder::Step DeviceCoder::make_step() {
   Step step;
@@ -109,7 +114,7 @@ void DeviceCoder::launched(bool replayed) {
     std::swap(seen_[0], seen_[1]);
     seen_[1].step = shared_.step;
   } else {
-    if (recorded_[0] != nullptr) recorded_[0]->recorded = false;
+    require(recorded_[0] == nullptr, "of every second step there is one recording");
     recorded_[0] = step.work;
     step.work->recorded = true;
   }

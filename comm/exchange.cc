@@ -22,6 +22,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/recording.h"
 
 namespace lpsgd {
 
@@ -35,7 +36,7 @@ struct Exchange::Impl {
   void begin(std::uint32_t step);
   void submit(std::size_t tensor);
   std::vector<std::size_t> milestones() const;
-  bool records() const { return shared.transport.ordered() && !shared.trace; }
+  bool records() const { return shared.transport.ordered() && !shared.trace && !plan_.empty(); }
   void launched();
   void finish();
   NonFinite check_finite(bool before);
@@ -180,10 +181,11 @@ void Exchange::Impl::begin(std::uint32_t step) {
   const std::lock_guard lock(mutex_);
   rethrow_failure();
   require(!open_, "begin() while a step is open");
+  collect();
+  shared.transport.throw_if_failed();
   open_ = true;
   submitted_ = 0;
   available_ = 0;
-  collect();
   shared.step = step;
   shared.next_sum = 0;
   coder_->begin_step();
@@ -205,7 +207,9 @@ void Exchange::Impl::submit(std::size_t tensor) {
   require(open_, "submit() without begin()");
   require(submitted_ < order.size() && order[submitted_] == tensor, "a tensor was submitted out of order");
   coder_->submitted(++submitted_);
-  if (!options.overlap) return;
+  // One thread at a time makes a recording: finish() wakes the other. What it queues waits for the same
+  // events.
+  if (!options.overlap || (shared.transport.ordered() && is_being_recorded(options.compute))) return;
   const std::lock_guard lock(mutex_);
   if (failure_) {
     open_ = false;
@@ -253,6 +257,7 @@ void Exchange::Impl::collect() {
 ExchangeStats Exchange::Impl::take_stats() {
   require(!open_, "take_stats() while a step is open");
   collect();
+  shared.transport.throw_if_failed();
   return std::exchange(stats_, {});
 }
 
@@ -389,6 +394,7 @@ void Exchange::Impl::warn_of_hang(std::size_t unit, double seconds) const {
 NonFinite Exchange::Impl::check_finite(bool before) {
   require(!open_, "check_finite() while a step is open");
   const std::int64_t step = coder_->see_finite(before);
+  shared.transport.throw_if_failed();  // what failed there has been let go with whatever values were at hand
   if (step < 0) return {};
   const auto tensors = static_cast<std::int64_t>(shared.tensors.size());
   std::int64_t lowest = tensors;

@@ -91,7 +91,8 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Opens step `step` (counted from 0; the dither depends on it).
+  /// Opens step `step` (counted from 0; the dither depends on it). This, check_finite() and take_stats()
+  /// throw CommError where work of the transport that was queued before has failed.
   void begin(std::uint32_t step);
   /// The gradient of `tensor` is final, on a device once what the compute stream holds now is done; returns
   /// at once. Tensors come in `order`.
@@ -104,8 +105,8 @@ class Exchange {
   /// second step, so there are two of them.
   bool records() const;
   /// Behind the launch of a recording, on the compute stream: of this step's, which has just been made, or in
-  /// place of submit() and finish() of that of the step before the last. CommError where the transport has
-  /// failed.
+  /// place of submit() and finish() of that of the step before the last. Either all ranks launch recordings
+  /// in a step, or none.
   void launched();
   /// Waits until every gradient holds the mean over ranks. On a device it returns when all of the step's work
   /// is queued, and the compute stream waits for it. Rethrows what failed on the communication thread.

@@ -74,10 +74,12 @@ class Transport {
   /// good for abort(). The other ranks stop with an error at once (threads) or when this process ends (mpi).
   virtual void cancel() noexcept = 0;
 
+  /// CommError where operations that stream() has come to have failed: what is behind them there goes on with
+  /// whatever their buffers hold.
+  virtual void throw_if_failed() {}
   /// Operations that were called while their stream was recorded (core/recording.h) are queued once more with
-  /// each replay, which the transport is told here: `bytes` and `messages` count as handed over. CommError
-  /// where operations that were queued before have failed.
-  virtual void replayed(std::uint64_t bytes, std::uint64_t messages) {
+  /// each replay, which the transport is told here: `bytes` and `messages` count as handed over.
+  void replayed(std::uint64_t bytes, std::uint64_t messages) {
     bytes_sent_ += bytes;
     messages_sent_ += messages;
   }

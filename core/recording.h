@@ -12,7 +12,8 @@ namespace lpsgd {
 
 /// What `work` queues on a stream, and on streams that wait for its events and are waited for in the end, may
 /// be recorded if it is the same launches on the same memory every time, and if work that it depends on has
-/// been recorded with it or precedes it on that stream. The host waits for nothing meanwhile. Of events those
+/// been recorded with it or precedes it on that stream. The host waits for nothing meanwhile, and of several
+/// threads that take part one at a time does. Of events those
 /// with timing may only be used to tell seconds: they are recorded whenever the recording is replayed; the
 /// others order what is recorded, and mean nothing outside until they are recorded anew.
 class Recording {

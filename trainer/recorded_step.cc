@@ -22,6 +22,13 @@ RecordedStep::RecordedStep(StreamView stream)
       between_{timed(stream), timed(stream), timed(stream), timed(stream)},
       done_(stream.device()) {}
 
+RecordedStep::~RecordedStep() {
+  try {  // its events are in use until then
+    if (running_) done_.synchronize();
+  } catch (const DeviceError&) {  // of earlier work: it has surfaced or will elsewhere
+  }
+}
+
 void RecordedStep::run(const Parts& parts) {
   const ScopedRange range("recorded step");
   if (!recording_.is_recorded()) {
@@ -35,7 +42,7 @@ void RecordedStep::run(const Parts& parts) {
         parts.update();
         between_[3].record(stream_);
       });
-    } catch (const DeviceError& e) {
+    } catch (const Error& e) {  // NCCL's, too
       throw DeviceError(
           fmt::format("the step cannot be recorded as a CUDA graph ({}); train.cuda_graphs: false launches "
                       "it kernel by kernel",

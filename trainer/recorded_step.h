@@ -19,6 +19,9 @@ struct PartSeconds {
 class RecordedStep {
  public:
   explicit RecordedStep(StreamView stream);
+  ~RecordedStep();
+  RecordedStep(const RecordedStep&) = delete;
+  RecordedStep& operator=(const RecordedStep&) = delete;
 
   struct Parts {
     std::function<void()> backward, exchange, update;

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -276,10 +277,11 @@ class RankTrainer {
       network_.forward_train({batch.images, batch.labels}, position_.step);
     });
     const double t2 = now_seconds();
+    const bool whole = records_steps();
     exchange_->begin(static_cast<std::uint32_t>(position_.step));
     optimizer_.set_rate(lr);
     double t3 = t2, t4 = t2;
-    if (run_.train.cuda_graphs && exchange_->records() && network_.is_backward_recorded()) {
+    if (whole) {
       run_recorded();
     } else {
       part("backward", times_.backward, [&] { backward(); });
@@ -329,13 +331,23 @@ class RankTrainer {
 
   void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
 
+  /// Whether all that follows a forward pass is to be one recording: once backward has been replayed by
+  /// itself, on all ranks, as NCCL wants them to agree.
+  bool records_steps() {
+    if (!run_.train.cuda_graphs || !exchange_->records()) return false;
+    constexpr int before = 3;
+    if (steps_here_ > before) return !recorded_.empty();
+    if (steps_here_++ < before) return false;
+    for (const double can : transport_.all_gather(network_.is_backward_recorded() ? 1.0 : 0.0))
+      if (can == 0) return false;
+    for (int turn = 0; turn < 2; ++turn) recorded_.emplace_back(network_.stream());
+    if (transport_.rank() == 0)
+      log::info("from step {} on, backward, exchange and update are one CUDA graph", position_.step + 1);
+    return true;
+  }
+
   /// Backward, exchange and update in one launch.
   void run_recorded() {
-    if (recorded_.empty()) {
-      if (transport_.rank() == 0)
-        log::info("from step {} on, backward, exchange and update are one CUDA graph", position_.step + 1);
-      for (int turn = 0; turn < 2; ++turn) recorded_.emplace_back(network_.stream());
-    }
     RecordedStep& step = recorded_[static_cast<std::size_t>(position_.step % 2)];
     step.run({[this] { backward(); }, [this] { exchange_->finish(); }, [this] { update(); },
               [this] { exchange_->launched(); }});
@@ -497,7 +509,8 @@ class RankTrainer {
   StepTimes times_;
   Loader train_loader_, test_loader_;
   std::optional<Exchange> exchange_;
-  std::vector<RecordedStep> recorded_;  // none, or two in turn
+  std::deque<RecordedStep> recorded_;  // none, or two in turn
+  int steps_here_ = 0;                 // of this process, up to where that is decided
   CheckpointFolder checkpoints_;
 
   Position position_;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -54,10 +55,16 @@ class NcclTransport final : public TransportOver {
       const std::lock_guard lock(mutex_);
       settle(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "ncclCommInitRankConfig");
     } catch (...) {
-      give_up();
+      if (const ncclComm_t given_up = give_up(); given_up != nullptr) ncclCommAbort(given_up);
       throw;
     }
-    watch_ = std::thread([this] { watch(); });
+    std::promise<void> gone;
+    gone_ = gone.get_future();
+    watch_ = std::thread([this, gone = std::move(gone)]() mutable {
+      const ncclComm_t given_up = watch();  // nothing of this object is used from here on
+      if (given_up != nullptr) ncclCommAbort(given_up);
+      gone.set_value();
+    });
   }
 
   ~NcclTransport() override {
@@ -67,7 +74,12 @@ class NcclTransport final : public TransportOver {
       ends_ = true;
       watch_wake_.notify_all();
     }
-    if (watch_.joinable()) watch_.join();
+    // NCCL waits for recordings that hold the communicator. Should they not go, for an error of the device,
+    // that error is what the user must hear of.
+    if (gone_.wait_for(std::chrono::seconds(10)) == std::future_status::ready)
+      watch_.join();
+    else
+      watch_.detach();
     if (broken_) return;
     try {
       const ScopedDevice current(device_);
@@ -77,7 +89,7 @@ class NcclTransport final : public TransportOver {
       ncclCommDestroy(comm_);
       comm_ = nullptr;
     } catch (const std::exception&) {
-      give_up();
+      if (const ncclComm_t given_up = give_up(); given_up != nullptr) ncclCommAbort(given_up);
     }
   }
   NcclTransport(const NcclTransport&) = delete;
@@ -131,9 +143,8 @@ class NcclTransport final : public TransportOver {
   }
   bool test(Request) override { return true; }
 
-  void replayed(std::uint64_t bytes, std::uint64_t messages) override {
-    if (broken_) throw_broken();
-    TransportOver::replayed(bytes, messages);
+  void throw_if_failed() override {
+    if (broken_) throw_broken();  // before the communicator's work is let go
   }
 
   void cancel() noexcept override {
@@ -193,14 +204,15 @@ class NcclTransport final : public TransportOver {
     if (result != ncclSuccess) throw CommError(fmt::format("NCCL: {}: {}", call, text_of(result)));
   }
 
-  /// Looks after the work in flight: an error there would leave the stream waiting for ever.
-  void watch() {
+  /// Looks after the work in flight: an error there would leave the stream waiting for ever. Returns the
+  /// communicator if that is to be aborted.
+  ncclComm_t watch() {
     for (;;) {
       {
         std::unique_lock lock(watch_mutex_);
         watch_wake_.wait_for(lock, std::chrono::milliseconds(500), [&] { return ends_ || broken_; });
         if (broken_) break;
-        if (ends_) return;
+        if (ends_) return nullptr;
       }
       const std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock.owns_lock()) continue;  // a call is on its way, and sees for itself
@@ -212,7 +224,7 @@ class NcclTransport final : public TransportOver {
       failure_ = text_of(state);
       broken_ = true;
     }
-    give_up();
+    return give_up();
   }
 
   [[noreturn]] void throw_broken() {
@@ -220,22 +232,18 @@ class NcclTransport final : public TransportOver {
     throw CommError(failure_.empty() ? "NCCL's communicator was given up" : "NCCL: " + failure_);
   }
 
-  /// Has the communicator given up, by the thread that looks after it: that waits until no recorded work
-  /// holds it any more, which its owner lets go once it learns of the failure.
+  /// Has the communicator aborted by the thread that looks after it: NCCL waits until no recording holds it
+  /// any more, and their owner lets them go once it learns of the failure.
   void break_off() noexcept {
     const std::lock_guard lock(watch_mutex_);
     broken_ = true;  // whoever waits for a connection gives it up
     watch_wake_.notify_all();
   }
 
-  void give_up() noexcept {
+  ncclComm_t give_up() noexcept {
     broken_ = true;
-    ncclComm_t comm = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      comm = std::exchange(comm_, nullptr);
-    }
-    if (comm != nullptr) ncclCommAbort(comm);
+    const std::lock_guard lock(mutex_);
+    return std::exchange(comm_, nullptr);
   }
 
   const Device device_;
@@ -252,6 +260,7 @@ class NcclTransport final : public TransportOver {
   std::atomic<bool> broken_{false};
   std::string failure_;
   bool ends_ = false;
+  std::future<void> gone_;  // the thread, and the communicator if it was given up
   std::thread watch_;
 };
 

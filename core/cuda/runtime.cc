@@ -109,7 +109,7 @@ CUgraphExec_st* end_recording(CUstream_st* stream) {
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(stream, &graph));
   cudaGraphExec_t made = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+  const cudaError_t status = cudaGraphInstantiate(&made, graph, cudaGraphInstantiateFlagUseNodePriority);
   cudaGraphDestroy(graph);
   check(status);
   return made;

@@ -22,8 +22,8 @@ void destroy_stream(CUstream_st* stream) noexcept;
 void synchronize_stream(CUstream_st* stream);
 void stream_wait(CUstream_st* stream, CUevent_st* event);
 
-// A recording of a stream, by the thread that began it; other threads' calls are recorded on streams that
-// wait for it, and else stay as they are.
+// A recording of a stream, and of those that wait for it; what is done to other streams stays as it is. It
+// keeps the streams' priorities.
 void begin_recording(CUstream_st* stream);
 void give_up_recording(CUstream_st* stream) noexcept;
 CUgraphExec_st* end_recording(CUstream_st* stream);

@@ -31,9 +31,12 @@ namespace {
 struct Transfer {
   std::byte* bytes;
   std::uint64_t size;
+  std::uint64_t expected;  // the header
   std::uint64_t header;
   std::size_t done = 0;  // of header and bytes together
 };
+/// In a header: the message is part of a graph, which it must be on both ends.
+constexpr std::uint64_t in_graph = std::uint64_t{1} << 63;
 
 }  // namespace
 
@@ -76,20 +79,23 @@ bool move(int socket, Transfer& t, bool sends) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (n <= 0) return false;
     t.done += static_cast<std::size_t>(n);
-    if (!sends && t.done == sizeof t.header && t.header != t.size)
-      undefined("a message is received as one of another length");
+    if (!sends && t.done == sizeof t.header && t.header != t.expected)
+      undefined((t.header ^ t.expected) == in_graph ? "a message is recorded on one of its two ranks"
+                                                    : "a message is received as one of another length");
   }
 }
 
-bool transfer(ncclComm& comm, const std::vector<Message>& messages) {
+bool transfer(ncclComm& comm, const std::vector<Message>& messages, bool replayed = false) {
   std::vector<std::deque<Transfer>> out(comm.sockets.size()), in(comm.sockets.size());
   std::deque<Message> own;
   for (const Message& m : messages) {
     const auto peer = static_cast<std::size_t>(m.peer);
     if (m.peer == comm.rank)
       own.push_back(m);
-    else
-      (m.sends ? out : in)[peer].push_back({m.bytes, m.size, m.sends ? m.size : 0});
+    else {
+      const std::uint64_t header = m.size | (replayed ? in_graph : 0);
+      (m.sends ? out : in)[peer].push_back({m.bytes, m.size, header, m.sends ? header : 0});
+    }
   }
   for (std::size_t a = 0; a < own.size(); ++a) {  // the n-th that is sent to itself is the n-th received
     if (!own[a].sends) continue;
@@ -120,6 +126,12 @@ bool transfer(ncclComm& comm, const std::vector<Message>& messages) {
     poll(waits.data(), waits.size(), 100);
   }
   return false;
+}
+
+/// A kernel whose messages do not come ends when the communicator is aborted.
+void stall(ncclComm& comm) {
+  comm.failed = true;
+  while (!comm.aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 /// The answer of a call that goes on after it is back, as its last act.
@@ -232,7 +244,7 @@ ncclResult_t ncclGroupEnd() {
   if (!takes(comm, stream)) return ncclInvalidUsage;
   if (is_recorded(stream)) {
     queue_at_once(stream, [messages, &comm, held = comm.held] {
-      if (!transfer(comm, messages)) comm.failed = true;
+      if (!transfer(comm, messages, true)) stall(comm);
     });
     return under_way(comm);
   }
@@ -271,7 +283,8 @@ ncclResult_t ncclRecv(void* bytes, std::size_t count, ncclDataType_t type, int p
 namespace {
 
 /// The sum of all ranks' values, in their order.
-std::vector<float> sum_over_ranks(ncclComm& comm, std::vector<float> mine, cudaStream_t stream) {
+std::vector<float> sum_over_ranks(ncclComm& comm, std::vector<float> mine, cudaStream_t stream,
+                                  bool replayed = false) {
   const std::size_t count = mine.size();
   std::vector<std::vector<float>> all(static_cast<std::size_t>(comm.ranks), std::vector<float>(count));
   std::vector<float>& own = all[static_cast<std::size_t>(comm.rank)] = std::move(mine);
@@ -282,7 +295,7 @@ std::vector<float> sum_over_ranks(ncclComm& comm, std::vector<float> mine, cudaS
     messages.push_back({true, peer, bytes(own), 4 * count, &comm, stream});
     messages.push_back({false, peer, bytes(all[static_cast<std::size_t>(peer)]), 4 * count, &comm, stream});
   }
-  if (!transfer(comm, messages)) comm.failed = true;
+  if (!transfer(comm, messages, replayed)) replayed ? stall(comm) : void(comm.failed = true);
   std::vector<float> total(count);
   for (const std::vector<float>& values : all)
     for (std::size_t i = 0; i < count; ++i) total[i] += values[i];
@@ -300,7 +313,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   const auto* const values = static_cast<const float*>(from);
   if (is_recorded(stream)) {
     queue_at_once(stream, [=, held = comm->held] {
-      const std::vector<float> total = sum_over_ranks(*comm, {values, values + count}, stream);
+      const std::vector<float> total = sum_over_ranks(*comm, {values, values + count}, stream, true);
       std::memcpy(to, total.data(), 4 * count);
     });
     return under_way(*comm);

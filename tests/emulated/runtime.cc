@@ -136,12 +136,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  const std::lock_guard lock(machine().mutex);
   *event = new CUevent_st;
+  machine().events.insert(*event);
   (*event)->device = current_device;
   (*event)->timed = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const std::lock_guard lock(machine().mutex);
+  machine().events.erase(event);
   delete event;
   return cudaSuccess;
 }
@@ -248,6 +252,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
     if (task.marks) task.marks = marks[task.marks.get()] = std::make_shared<Mark>(on);
     if (task.event != nullptr)  // until the device is there, the event tells of earlier launches
       task.work = [event = task.event] {
+        if (!machine().events.contains(event)) undefined("a graph records an event that is gone");
         event->last = std::make_shared<Mark>();
         event->last->done = true;
         event->last->when = now();
@@ -264,12 +269,10 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   const std::lock_guard lock(machine().mutex);
-  for (CUstream_st* lane : graph->lanes) {
-    if (lane == nullptr || !machine().streams.contains(lane)) continue;
-    drain(*lane);
-    if (lane == graph->lanes[0]) continue;
-    machine().streams.erase(lane);
-    delete lane;
+  for (std::size_t l = 1; l < graph->lanes.size(); ++l) {
+    if (!graph->lanes[l]->tasks.empty()) continue;  // what is queued is done all the same
+    machine().streams.erase(graph->lanes[l]);
+    delete graph->lanes[l];
   }
   delete graph;
   return cudaSuccess;

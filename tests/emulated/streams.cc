@@ -96,10 +96,17 @@ CUstream_st* make_stream() {
   return stream;
 }
 
+void add_to(Capture& capture) {
+  if (capture.maker == std::this_thread::get_id()) return;
+  capture.maker = std::this_thread::get_id();
+  if (++capture.takeovers > 2) undefined("a graph is built by several threads at once");
+}
+
 cudaError_t push(CUstream_st& stream, Task task) {
   if (stream.capture) {
+    add_to(*stream.capture);
     Capture::Lane& lane = stream.capture->lanes[stream.lane];
-    if (task.work) lane.behind[stream.lane] = ++lane.tasks;
+    if (task.work || task.event != nullptr) lane.behind[stream.lane] = ++lane.tasks;
     stream.capture->graph->nodes.push_back({stream.lane, std::move(task)});
     return cudaSuccess;
   }

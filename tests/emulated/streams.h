@@ -12,6 +12,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <thread>
 #include <vector>
 
 /// A graph that is being made: the streams whose work goes there, the first of which it began with, and how
@@ -25,6 +26,8 @@ struct Capture {
   CUgraph_st* graph = nullptr;  // null once it is done
   std::vector<Lane> lanes;
   bool spoiled = false;  // by a call that no recording allows
+  std::thread::id maker = std::this_thread::get_id();
+  int takeovers = 0;  // by other threads: the one that began, another, and the first again
 };
 
 /// One recording of an event: later ones do not change what waits for this one.
@@ -85,6 +88,7 @@ std::size_t number(const char* name, std::size_t otherwise);
 struct Machine {
   std::recursive_mutex mutex;
   std::set<CUstream_st*> streams;
+  std::set<const CUevent_st*> events;
   std::map<const std::byte*, std::size_t> device, pinned;  // bytes by address
   std::byte* region = nullptr;                             // of all device memory
   std::size_t region_used = 0, used = 0;
@@ -130,6 +134,8 @@ double now();
 CUstream_st& of(cudaStream_t stream);
 /// A new stream, of the thread's device.
 CUstream_st* make_stream();
+/// A capture is added to. CUDA's graphs are not made to be built by several threads at once.
+void add_to(Capture& capture);
 /// Queues a task, or records it.
 cudaError_t push(CUstream_st& stream, Task task);
 /// Does a stream's first task; all that it has; what comes before the mark; what all streams have.
