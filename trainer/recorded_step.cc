@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "comm/transport.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/range.h"
 
 namespace lpsgd {
@@ -67,6 +71,30 @@ void RecordedStep::collect() {
 PartSeconds RecordedStep::take() {
   collect();
   return std::exchange(seconds_, {});
+}
+
+bool RecordedSteps::wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can,
+                           StreamView stream) {
+  constexpr int before = 3;  // two for the libraries to set themselves up, one to record backward
+  if (!wanted_ && asked_++ == before) {
+    const std::vector<double> all = transport.all_gather(can() ? 1.0 : 0.0);
+    wanted_ = std::find(all.begin(), all.end(), 0.0) == all.end();
+    for (int turn = 0; turn < (*wanted_ ? 2 : 0); ++turn) steps_.emplace_back(stream);
+    if (*wanted_ && transport.rank() == 0)
+      log::info("from step {} on, backward, exchange and update are one CUDA graph", step + 1);
+  }
+  return wanted_.value_or(false);
+}
+
+PartSeconds RecordedSteps::take() {
+  PartSeconds sum;
+  for (RecordedStep& step : steps_) {
+    const PartSeconds parts = step.take();
+    sum.backward += parts.backward;
+    sum.exposed += parts.exposed;
+    sum.update += parts.update;
+  }
+  return sum;
 }
 
 }  // namespace lpsgd

@@ -2,20 +2,25 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <optional>
 
 #include "core/device.h"
 #include "core/recording.h"
 
 namespace lpsgd {
 
+class Transport;
+
 /// Seconds on the device.
 struct PartSeconds {
   double backward = 0, exposed = 0, update = 0;
 };
 
-/// Backward, exchange and update, recorded the first time and replayed from then on. Of the two that take
-/// turns one is read while the other runs.
+/// Backward, exchange and update, recorded the first time and replayed from then on.
 class RecordedStep {
  public:
   explicit RecordedStep(StreamView stream);
@@ -42,6 +47,21 @@ class RecordedStep {
   bool running_ = false;
   PartSeconds seconds_;
   Recording recording_;
+};
+
+/// Two that take turns: what one has left for the host is read while the other runs.
+class RecordedSteps {
+ public:
+  /// Whether the step that comes is to be run(); asked before every step, of all ranks. Yes for good once
+  /// backward has been replayed by itself on all of them (`can`, asked once): NCCL wants them to agree.
+  bool wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can, StreamView stream);
+  void run(std::size_t step, const RecordedStep::Parts& parts) { steps_[step % 2].run(parts); }
+  PartSeconds take();
+
+ private:
+  int asked_ = 0;
+  std::optional<bool> wanted_;
+  std::deque<RecordedStep> steps_;
 };
 
 }  // namespace lpsgd

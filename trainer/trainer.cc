@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cmath>
-#include <deque>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -17,8 +16,6 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/range.h"
-#include "core/stopwatch.h"
 #include "core/trace.h"
 #include "data/loader.h"
 #include "nn/network.h"
@@ -31,6 +28,7 @@
 #include "trainer/progress.h"
 #include "trainer/recorded_step.h"
 #include "trainer/run_folder.h"
+#include "trainer/step_times.h"
 
 namespace lpsgd {
 
@@ -51,23 +49,6 @@ LoaderOptions loader_options(const RunConfig& run, const Transport& transport, b
   return o;
 }
 
-/// What the main thread does in a step, as spans.
-struct StepTrace {
-  explicit StepTrace(Trace& to)
-      : trace(to),
-        steps(to.track("steps")),
-        compute(to.track("main thread")),
-        step(to.label("ProfilerStep#", "user_annotation")),
-        data(to.label("data", "cpu_op")),
-        forward(to.label("forward", "kernel")),
-        backward(to.label("backward", "kernel")),
-        exposed(to.label("exposed communication", "cpu_op")),
-        update(to.label("update", "kernel")) {}
-  Trace& trace;
-  Trace::Track steps, compute;
-  Trace::Label step, data, forward, backward, exposed, update;
-};
-
 ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace) {
   ExchangeOptions o;
   o.device = compute.device();
@@ -80,23 +61,6 @@ ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace
   if (run.exchange.device_pointers != DevicePointers::automatic)
     o.device_pointers = run.exchange.device_pointers == DevicePointers::yes;
   return o;
-}
-
-/// Where a step's time goes: the host's on the CPU; on a GPU that of its compute stream, so that `data` is
-/// what it idles for want of work.
-struct StepTimes {
-  explicit StepTimes(StreamView stream)
-      : data(stream), forward(stream), backward(stream), exposed(stream), update(stream) {}
-  Stopwatch data, forward, backward, exposed, update;
-};
-
-/// A part of a step: measured, and shown to profilers.
-template <class Work>
-void part(const char* name, Stopwatch& watch, const Work& work) {
-  const ScopedRange range(name);
-  watch.start();
-  work();
-  watch.stop();
 }
 
 class RankTrainer {
@@ -277,12 +241,15 @@ class RankTrainer {
       network_.forward_train({batch.images, batch.labels}, position_.step);
     });
     const double t2 = now_seconds();
-    const bool whole = records_steps();
+    const bool is_recorded = is_one_launch();
     exchange_->begin(static_cast<std::uint32_t>(position_.step));
     optimizer_.set_rate(lr);
     double t3 = t2, t4 = t2;
-    if (whole) {
-      run_recorded();
+    if (is_recorded) {
+      recorded_.run(static_cast<std::size_t>(position_.step),
+                    {[this] { backward(); }, [this] { exchange_->finish(); }, [this] { update(); },
+                     [this] { exchange_->launched(); }});
+      stop_if_not_finite(true);
     } else {
       part("backward", times_.backward, [&] { backward(); });
       t3 = now_seconds();
@@ -295,15 +262,7 @@ class RankTrainer {
     }
     const double t5 = now_seconds();
 
-    if (step_trace_) {
-      const StepTrace& s = *step_trace_;
-      s.trace.span(s.steps, s.step, t0, t5, position_.step);
-      s.trace.span(s.compute, s.data, t0, t1);
-      s.trace.span(s.compute, s.forward, t1, t2);
-      s.trace.span(s.compute, s.backward, t2, t3);
-      s.trace.span(s.compute, s.exposed, t3, t4);
-      s.trace.span(s.compute, s.update, t4, t5);
-    }
+    if (step_trace_) step_trace_->add(position_.step, {t0, t1, t2, t3, t4, t5});
 
     if (!errors_.empty()) ++measured_steps_;
     bytes_fp32_ +=
@@ -331,27 +290,11 @@ class RankTrainer {
 
   void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
 
-  /// Whether all that follows a forward pass is to be one recording: once backward has been replayed by
-  /// itself, on all ranks, as NCCL wants them to agree.
-  bool records_steps() {
+  /// Whether backward, exchange and update are one launch in the step that comes. Collective.
+  bool is_one_launch() {
     if (!run_.train.cuda_graphs || !exchange_->records()) return false;
-    constexpr int before = 3;
-    if (steps_here_ > before) return !recorded_.empty();
-    if (steps_here_++ < before) return false;
-    for (const double can : transport_.all_gather(network_.is_backward_recorded() ? 1.0 : 0.0))
-      if (can == 0) return false;
-    for (int turn = 0; turn < 2; ++turn) recorded_.emplace_back(network_.stream());
-    if (transport_.rank() == 0)
-      log::info("from step {} on, backward, exchange and update are one CUDA graph", position_.step + 1);
-    return true;
-  }
-
-  /// Backward, exchange and update in one launch.
-  void run_recorded() {
-    RecordedStep& step = recorded_[static_cast<std::size_t>(position_.step % 2)];
-    step.run({[this] { backward(); }, [this] { exchange_->finish(); }, [this] { update(); },
-              [this] { exchange_->launched(); }});
-    stop_if_not_finite(true);
+    return recorded_.wanted(
+        transport_, position_.step, [this] { return network_.is_backward_recorded(); }, network_.stream());
   }
 
   /// Adds up what the steps since the last call have measured. Waits for a GPU.
@@ -367,13 +310,10 @@ class RankTrainer {
     seconds_.forward += times_.forward.take();
     seconds_.backward += times_.backward.take();
     seconds_.update += times_.update.take();
-    double exposed = times_.exposed.take();
-    for (RecordedStep& step : recorded_) {
-      const PartSeconds parts = step.take();
-      seconds_.backward += parts.backward;
-      seconds_.update += parts.update;
-      exposed += parts.exposed;
-    }
+    const PartSeconds recorded = recorded_.take();
+    seconds_.backward += recorded.backward;
+    seconds_.update += recorded.update;
+    const double exposed = times_.exposed.take() + recorded.exposed;
     const ExchangeStats stats = exchange_->take_stats();
     seconds_.exposed_comm += exposed;
     seconds_.exposed_codec += std::min(stats.exposed_codec, exposed);
@@ -509,8 +449,7 @@ class RankTrainer {
   StepTimes times_;
   Loader train_loader_, test_loader_;
   std::optional<Exchange> exchange_;
-  std::deque<RecordedStep> recorded_;  // none, or two in turn
-  int steps_here_ = 0;                 // of this process, up to where that is decided
+  RecordedSteps recorded_;  // goes before what it launches
   CheckpointFolder checkpoints_;
 
   Position position_;
