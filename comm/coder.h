@@ -120,6 +120,8 @@ class Coder {
   virtual void waiting() = 0;
   virtual void joined() = 0;
   virtual void launched(bool /*replayed*/) {}
+  /// Waits for what a device has been given, before units and coder go.
+  virtual void come_to_rest() noexcept {}
 
   /// What the steps took that are over, since the last call. Coding times are added to the clock.
   struct Times {

@@ -41,8 +41,9 @@ struct Transposition {
   std::int64_t outer = 0, rows = 0, columns = 0;
 };
 
-/// The main thread uses Queue::compute, the communication thread the others; both may record and wait at
-/// once, but not with the same event. Errors of queued work surface as DeviceError in a later call.
+/// The main thread uses Queue::compute, the communication thread the others, as does the main thread while
+/// that one rests; both may record and wait at once, but not with the same event. Errors of queued work
+/// surface as DeviceError in a later call.
 class CodingDevice {
  public:
   enum class Queue : std::uint8_t {

@@ -46,8 +46,8 @@ DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
   origin_time_ = now_seconds();
 }
 
-DeviceCoder::~DeviceCoder() {
-  try {  // recordings that go on use their events until then
+void DeviceCoder::come_to_rest() noexcept {
+  try {  // recordings that go on use memory and events until then
     for (const Step& step : steps_) device_.synchronize(*step.done);
   } catch (const Error&) {  // of earlier work: it has surfaced or will elsewhere
   }

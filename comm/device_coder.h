@@ -37,7 +37,7 @@ class DeviceCoder final : public Coder {
  public:
   DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options, std::unique_ptr<CodingDevice> owned,
               CodingDevice& device, std::span<const std::size_t> order, std::span<const Unit> plan);
-  ~DeviceCoder() override;
+  ~DeviceCoder() override = default;
   DeviceCoder(const DeviceCoder&) = delete;
   DeviceCoder& operator=(const DeviceCoder&) = delete;
 
@@ -51,6 +51,7 @@ class DeviceCoder final : public Coder {
   void waiting() override { device_.record(*steps_.back().work->waiting, CodingDevice::Queue::compute); }
   void joined() override;
   void launched(bool replayed) override;
+  void come_to_rest() noexcept override;
   Times collect() override;
   std::int64_t see_finite(bool before) override;
 

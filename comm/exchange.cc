@@ -175,6 +175,7 @@ Exchange::Impl::~Impl() {
     wake_.notify_all();
   }
   thread_.join();
+  coder_->come_to_rest();
 }
 
 void Exchange::Impl::begin(std::uint32_t step) {

@@ -113,8 +113,8 @@ class Exchange {
   void finish();
   /// After finish(): whether this step's mean held a value that is not finite, and whose gradient it was. A
   /// collective call (cheap: nothing is exchanged unless a mean is not finite, which all ranks see alike). On
-  /// a device it waits for the step's work; with `before` it looks at the step before instead, whose work is
-  /// over, so that a caller who looks every step never waits.
+  /// a device it waits for the step's work; with `before` it looks at the step before instead, so that a
+  /// caller who looks every step waits while the device has the newest to do.
   NonFinite check_finite(bool before = false);
 
   ExchangeStats take_stats();

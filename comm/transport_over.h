@@ -21,6 +21,7 @@ class TransportOver : public Transport {
     inner_.all_gather(mine, all);
   }
   using Transport::all_gather;
+  void throw_if_failed() override { inner_.throw_if_failed(); }
   void abort(int status) noexcept override { inner_.abort(status); }
   void cancel() noexcept override { inner_.cancel(); }
 

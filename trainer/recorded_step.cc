@@ -46,7 +46,12 @@ void RecordedStep::run(const Parts& parts) {
         parts.update();
         between_[3].record(stream_);
       });
-    } catch (const Error& e) {  // NCCL's, too
+    } catch (const CommError& e) {
+      throw CommError(
+          fmt::format("{} (while the step was recorded as a CUDA graph, which train.cuda_graphs: false "
+                      "leaves undone)",
+                      e.what()));
+    } catch (const DeviceError& e) {
       throw DeviceError(
           fmt::format("the step cannot be recorded as a CUDA graph ({}); train.cuda_graphs: false launches "
                       "it kernel by kernel",

@@ -292,9 +292,11 @@ class RankTrainer {
 
   /// Whether backward, exchange and update are one launch in the step that comes. Collective.
   bool is_one_launch() {
-    if (!run_.train.cuda_graphs || !exchange_->records()) return false;
-    return recorded_.wanted(
-        transport_, position_.step, [this] { return network_.is_backward_recorded(); }, network_.stream());
+    if (!transport_.ordered()) return false;
+    const auto can = [this] {
+      return run_.train.cuda_graphs && exchange_->records() && network_.is_backward_recorded();
+    };
+    return recorded_.wanted(transport_, position_.step, can, network_.stream());
   }
 
   /// Adds up what the steps since the last call have measured. Waits for a GPU.
@@ -472,9 +474,16 @@ void train_rank(const RunConfig& run, const TrainCommand& command, const TrainDa
   std::unique_ptr<RankTrainer> trainer;
   together(transport, [&] { trainer = std::make_unique<RankTrainer>(run, command, data, spec, transport); });
   together(transport, [&] { trainer->make_exchange(); });
-  trainer->prepare_trace();
-  trainer->run();
-  trainer->write_trace();
+  try {
+    trainer->prepare_trace();
+    trainer->run();
+    trainer->write_trace();
+  } catch (const SharedError&) {
+    // What ranks have under way needs the others: none ends before all are done.
+    trainer.reset();
+    transport.barrier();
+    throw;
+  }
 }
 
 }  // namespace lpsgd

@@ -60,7 +60,8 @@ class NcclTransport final : public TransportOver {
     }
     std::promise<void> gone;
     gone_ = gone.get_future();
-    watch_ = std::thread([this, gone = std::move(gone)]() mutable {
+    watch_ = std::thread([this, device, gone = std::move(gone)]() mutable {
+      const ScopedDevice watched(device);
       const ncclComm_t given_up = watch();  // nothing of this object is used from here on
       if (given_up != nullptr) ncclCommAbort(given_up);
       gone.set_value();
@@ -180,8 +181,12 @@ class NcclTransport final : public TransportOver {
 
   std::string text_of(ncclResult_t result) const {
     const char* more = ncclGetLastError(comm_);
-    return fmt::format("{}{}{}", ncclGetErrorString(result), more != nullptr && *more != 0 ? ": " : "",
-                       more != nullptr ? more : "");
+    std::size_t free = 0, all = 0;
+    std::string room;  // often that is what it wants
+    if (result == ncclUnhandledCudaError && cudaMemGetInfo(&free, &all) == cudaSuccess)
+      room = fmt::format(" ({} bytes of device memory are free)", free);
+    return fmt::format("{}{}{}{}", ncclGetErrorString(result), more != nullptr && *more != 0 ? ": " : "",
+                       more != nullptr ? more : "", room);
   }
 
   /// Queues what `call` queues, and waits until NCCL has taken it up.

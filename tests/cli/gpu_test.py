@@ -105,6 +105,14 @@ class OnTheGpu(Case):
                 parts_of_it = sum(mine["seconds"][k] for k in ("data", "forward", "backward", "exposed_comm", "update", "eval"))
                 self.assertLess(parts_of_it, 1.01 * mine["seconds"]["total"], mine)
 
+    def test_no_rank_records_where_one_does_not(self):
+        one_without = ["sh", "-c", 'export NCCL_HOSTID=rank${PMI_RANK:-$OMPI_COMM_WORLD_RANK} NCCL_SOCKET_IFNAME=lo;'
+                                   'test $NCCL_HOSTID = rank0 || exec "$0" "$@" --set train.cuda_graphs=false; exec "$0" "$@"']
+        result = run("train", self.config, "--out", self.path("out"), *FIXED, "--set", "exchange.transport=nccl", ranks=2, wrap=one_without,
+                     timeout=60)
+        self.assertEqual(result.status, 0, result)
+        self.assertNotIn("are one CUDA graph", result.err)
+
     def test_a_nan_in_a_replayed_step_ends_the_run(self):
         options = [*FIXED, "--set", "exchange.transport=nccl", "--set", "train.epochs=5", "--set", "schedule.decay={3: 1.0e+38}"]
         result = run("train", self.config, "--out", self.path("out"), *options, ranks=2, wrap=A_HOST_EACH, timeout=60)
@@ -132,9 +140,11 @@ class OnTheGpu(Case):
 
     def test_bench_exchange(self):
         sizes = ["--min", "4004", "--max", "400400" if EMULATED else "40040000", "--factor", "100"]
-        for collective, ranks in (("reduce_broadcast", None), ("reduce_broadcast", 2), ("allreduce", 2), ("simulated", 2)):
-            result = run("bench", "exchange", "--json", "--device", "cuda", "--repeats", "2", "--collective", collective, *sizes,
-                         ranks=ranks)
+        for collective, ranks, transport in (("reduce_broadcast", None, None), ("reduce_broadcast", 2, "mpi"), ("allreduce", 2, "mpi"),
+                                             ("simulated", 2, "mpi"), ("reduce_broadcast", 2, "nccl"), ("allreduce", 2, "nccl")):
+            over = ["--transport", transport] if transport else []
+            result = run("bench", "exchange", "--json", "--device", "cuda", "--repeats", "2", "--collective", collective, *sizes, *over,
+                         ranks=ranks, wrap=A_HOST_EACH if ranks else ())
             self.assertEqual(result.status, 0, result)
             for row in json.loads(result.out):
                 self.assertEqual((row["wrong"], row["device"]), (0, "cuda:0"), row)
