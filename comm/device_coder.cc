@@ -99,10 +99,13 @@ void DeviceCoder::end_step(double) {
 }
 
 void DeviceCoder::joined() {
-  Step& step = steps_.back();
   device_.wait(Queue::compute, *coded_);
-  device_.record(*step.work->joined, Queue::compute);
-  device_.record(*step.done, Queue::compute);
+  device_.record(*steps_.back().work->joined, Queue::compute);
+  mark_done();
+}
+
+void DeviceCoder::mark_done() {
+  device_.record(*steps_.back().done, Queue::compute);
   device_.record(*seen_[1].there, Queue::compute);
 }
 
@@ -116,11 +119,9 @@ void DeviceCoder::launched(bool replayed) {
   } else {
     require(recorded_[0] == nullptr, "of every second step there is one recording");
     recorded_[0] = step.work;
-    step.work->recorded = true;
   }
   // What joined() recorded is within the recording, and so is what the codec queue did.
-  device_.record(*step.done, Queue::compute);
-  device_.record(*seen_[1].there, Queue::compute);
+  mark_done();
   device_.wait(Queue::codec, *step.done);
 }
 
@@ -151,7 +152,7 @@ void DeviceCoder::count(Step& step, Times& times) {
     shared_.clock.add(span.work, span.values, span.ranks, begin, end);
     if (shared_.trace) shared_.trace->coded(span.unit, span.work, begin, end);
   }
-  if (!work.recorded) spare_works_.push_back(&work);
+  if (std::ranges::find(recorded_, &work) == std::end(recorded_)) spare_works_.push_back(&work);
   // Times are counted from the newest step: an event's clock loses precision over hours.
   std::swap(origin_, step.opened);
   origin_time_ = opened;

@@ -115,7 +115,6 @@ class DeviceCoder final : public Coder {
     EventPtr end;              // on the codec queue: behind all coding
     std::vector<Span> spans;   // the first `coded` are in use
     std::size_t coded = 0;
-    bool recorded = false;
   };
 
   struct Step {
@@ -124,6 +123,8 @@ class DeviceCoder final : public Coder {
   };
 
   Step make_step();
+  /// What the host waits for, behind all of a step.
+  void mark_done();
   template <class T>
   T* allocate(std::size_t values) {
     return values > 0 ? reinterpret_cast<T*>(device_.device_memory(values * sizeof(T))) : nullptr;

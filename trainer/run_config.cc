@@ -30,8 +30,7 @@ void fields(Visitor& v, TrainOptions& o) {
           "on a GPU: the same bits in every run, at some cost in speed (the CPU's always are)");
   v.field("cuda_graphs", o.cuda_graphs,
           "on a GPU: what a step launches is recorded and replayed; over NCCL all that follows the forward "
-          "pass is one "
-          "graph");
+          "pass is one graph");
   v.field("threads", o.threads, "of each rank; 0: the node's cores divided by its ranks",
           Range{.min = 0, .max = 4096});
 }

@@ -55,15 +55,14 @@ class NcclTransport final : public TransportOver {
       const std::lock_guard lock(mutex_);
       settle(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "ncclCommInitRankConfig");
     } catch (...) {
-      if (const ncclComm_t given_up = give_up(); given_up != nullptr) ncclCommAbort(given_up);
+      abort_communicator(give_up());
       throw;
     }
     std::promise<void> gone;
     gone_ = gone.get_future();
     watch_ = std::thread([this, device, gone = std::move(gone)]() mutable {
       const ScopedDevice watched(device);
-      const ncclComm_t given_up = watch();  // nothing of this object is used from here on
-      if (given_up != nullptr) ncclCommAbort(given_up);
+      abort_communicator(watch());  // the abort may outlive this object, of which it uses nothing
       gone.set_value();
     });
   }
@@ -90,7 +89,7 @@ class NcclTransport final : public TransportOver {
       ncclCommDestroy(comm_);
       comm_ = nullptr;
     } catch (const std::exception&) {
-      if (const ncclComm_t given_up = give_up(); given_up != nullptr) ncclCommAbort(given_up);
+      abort_communicator(give_up());
     }
   }
   NcclTransport(const NcclTransport&) = delete;
@@ -245,10 +244,15 @@ class NcclTransport final : public TransportOver {
     watch_wake_.notify_all();
   }
 
+  /// Takes the communicator, if there is one, from all who would use it.
   ncclComm_t give_up() noexcept {
     broken_ = true;
     const std::lock_guard lock(mutex_);
     return std::exchange(comm_, nullptr);
+  }
+
+  static void abort_communicator(ncclComm_t comm) noexcept {
+    if (comm != nullptr) ncclCommAbort(comm);
   }
 
   const Device device_;

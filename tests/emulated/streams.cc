@@ -21,6 +21,13 @@ void protect(int rights) {
   if (m.region_used > 0 && mprotect(m.region, m.region_used, rights) != 0) undefined("mprotect failed");
 }
 
+/// A capture is added to. CUDA's graphs are not made to be built by several threads at once.
+void add_to(Capture& capture) {
+  if (capture.maker == std::this_thread::get_id()) return;
+  capture.maker = std::this_thread::get_id();
+  if (++capture.takeovers > 2) undefined("a graph is built by several threads at once");
+}
+
 }  // namespace
 
 thread_local int current_device = 0;
@@ -94,12 +101,6 @@ CUstream_st* make_stream() {
   stream->device = current_device;
   machine().streams.insert(stream);
   return stream;
-}
-
-void add_to(Capture& capture) {
-  if (capture.maker == std::this_thread::get_id()) return;
-  capture.maker = std::this_thread::get_id();
-  if (++capture.takeovers > 2) undefined("a graph is built by several threads at once");
 }
 
 cudaError_t push(CUstream_st& stream, Task task) {

@@ -134,8 +134,6 @@ double now();
 CUstream_st& of(cudaStream_t stream);
 /// A new stream, of the thread's device.
 CUstream_st* make_stream();
-/// A capture is added to. CUDA's graphs are not made to be built by several threads at once.
-void add_to(Capture& capture);
 /// Queues a task, or records it.
 cudaError_t push(CUstream_st& stream, Task task);
 /// Does a stream's first task; all that it has; what comes before the mark; what all streams have.
