@@ -2,9 +2,9 @@
 //   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
 //              [--set a.b=value]... [--profile]
 // Prints one JSON object: seconds of the median step (on a GPU of the mean one, with the passes' own times),
-// the processor time of the best one (which a busy machine disturbs less; all threads together), the memory
-// needed for it (the process's peak less what it held before the network was made) and, with --profile, each
-// operation's share.
+// the processor time of the best one (which a busy machine disturbs less; all threads together), the
+// memory needed for it (the process's peak less what it held before the network was made) and, with
+// --profile, each operation's share.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 
 namespace lpsgd {
 
-void together(Transport& transport, const std::function<void()>& body) {
+void collective_try(Transport& transport, const std::function<void()>& body) {
   std::string note;  // exit status, then the message
   try {
     body();

@@ -1,5 +1,5 @@
-// Failing together: one message for an error that all ranks share, the right rank's name for one that they do
-// not.
+// Failing together: one message for an error that all ranks share, the right rank's name for one that
+// they do not.
 #pragma once
 
 #include <functional>
@@ -19,6 +19,6 @@ class SharedError : public Error {
 /// SharedError with the message of every rank that failed, a line each (or one message without a rank, where
 /// all say the same), and the status of the lowest of them. Collective, but for a CommError, which is thrown
 /// on at once.
-void together(Transport& transport, const std::function<void()>& body);
+void collective_try(Transport& transport, const std::function<void()>& body);
 
 }  // namespace lpsgd

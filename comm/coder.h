@@ -111,17 +111,17 @@ class Coder {
   // By the caller's thread, no step being open: begin_step(); by the communication thread: end_step(), once
   // all units are done; by the caller's again: submitted() when the gradients of the first `tensors` tensors
   // in announce order are final, waiting() in finish() before and joined() after the communication thread is
-  // waited for. Of a step that is recorded, all from the first submitted() on, then launched(false); of one
-  // that is replayed, begin_step() and launched(true).
+  // waited for. Of a step that is captured, all from the first submitted() on, then launched(false); of one
+  // that is launched, begin_step() and launched(true).
   virtual void begin_step() = 0;
   virtual void submitted(std::size_t tensors) = 0;
   /// `busy`: seconds of this thread's clock in which units were in flight.
   virtual void end_step(double busy) = 0;
   virtual void waiting() = 0;
   virtual void joined() = 0;
-  virtual void launched(bool /*replayed*/) {}
+  virtual void launched(bool /*launched*/) {}
   /// Waits for what a device has been given, before units and coder go.
-  virtual void come_to_rest() noexcept {}
+  virtual void drain() noexcept {}
 
   /// What the steps took that are over, since the last call. Coding times are added to the clock.
   struct Times {
@@ -130,7 +130,7 @@ class Coder {
   virtual Times collect() = 0;
   /// Fills the tensors' own_finite and mean_finite for the last step, or with `before` for the newest that
   /// needs no waiting. Returns which that is, -1 for none.
-  virtual std::int64_t see_finite(bool before) = 0;
+  virtual std::int64_t read_finite_flags(bool before) = 0;
 
   /// Residual of round 1 or 2; values in the codec's order.
   virtual std::vector<float> residual(std::size_t tensor, int round) const = 0;

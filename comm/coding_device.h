@@ -73,7 +73,7 @@ class CodingDevice {
   virtual void copy(void* to, const void* from, std::size_t bytes, Queue queue) = 0;
   virtual void zero(void* to, std::size_t bytes, Queue queue) = 0;
   /// The number of the step that is coded from here on, queued on Queue::compute: what is coded behind it
-  /// reads it there, so that coding can be recorded (core/recording.h). The step before the last is done.
+  /// reads it there, so that coding can be captured (core/capture.h). The step before the last is done.
   virtual void set_step(std::uint32_t step) = 0;
   /// Its work goes to Queue::codec.
   virtual std::unique_ptr<JobBatch> make_batch(const CodecSpec& codec, std::vector<CodingJob> jobs) = 0;

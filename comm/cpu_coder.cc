@@ -64,7 +64,7 @@ class CpuCoder final : public Coder {
   }
   void joined() override { times_.exposed += now_seconds() - waiting_since_; }
   Times collect() override { return std::exchange(times_, {}); }
-  std::int64_t see_finite(bool) override { return shared_.step; }
+  std::int64_t read_finite_flags(bool) override { return shared_.step; }
 
   std::vector<float> residual(std::size_t tensor, int round) const override {
     const Buffer<float>& kept = round == 1 ? kept_[tensor].residual1 : kept_[tensor].residual2;

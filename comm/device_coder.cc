@@ -46,8 +46,8 @@ DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
   origin_time_ = now_seconds();
 }
 
-void DeviceCoder::come_to_rest() noexcept {
-  try {  // recordings that go on use memory and events until then
+void DeviceCoder::drain() noexcept {
+  try {  // graphs that go on use memory and events until then
     for (const Step& step : steps_) device_.synchronize(*step.done);
   } catch (const Error&) {  // of earlier work: it has surfaced or will elsewhere
   }
@@ -79,7 +79,7 @@ void DeviceCoder::begin_step() {
     kept_[t].staged = false;
     kept_[t].undecoded = shared_.tensors[t].info.elements;
   }
-  std::swap(recorded_[0], recorded_[1]);
+  std::swap(captured_[0], captured_[1]);
   steps_.push_back(make_step());
   device_.record(*steps_.back().opened, Queue::compute);
   device_.set_step(shared_.step);
@@ -109,18 +109,18 @@ void DeviceCoder::mark_done() {
   device_.record(*seen_[1].there, Queue::compute);
 }
 
-void DeviceCoder::launched(bool replayed) {
+void DeviceCoder::launched(bool launched) {
   Step& step = steps_.back();
-  if (replayed) {
-    require(recorded_[0] != nullptr, "a step is replayed that was not recorded");
-    spare_works_.push_back(std::exchange(step.work, recorded_[0]));
+  if (launched) {
+    require(captured_[0] != nullptr, "a step is launched that was not captured");
+    spare_works_.push_back(std::exchange(step.work, captured_[0]));
     std::swap(seen_[0], seen_[1]);
     seen_[1].step = shared_.step;
   } else {
-    require(recorded_[0] == nullptr, "of every second step there is one recording");
-    recorded_[0] = step.work;
+    require(captured_[0] == nullptr, "of every second step there is one graph");
+    captured_[0] = step.work;
   }
-  // What joined() recorded is within the recording, and so is what the codec queue did.
+  // What joined() captured is within the graph, and so is what the codec queue did.
   mark_done();
   device_.wait(Queue::codec, *step.done);
 }
@@ -152,14 +152,14 @@ void DeviceCoder::count(Step& step, Times& times) {
     shared_.clock.add(span.work, span.values, span.ranks, begin, end);
     if (shared_.trace) shared_.trace->coded(span.unit, span.work, begin, end);
   }
-  if (std::ranges::find(recorded_, &work) == std::end(recorded_)) spare_works_.push_back(&work);
+  if (std::ranges::find(captured_, &work) == std::end(captured_)) spare_works_.push_back(&work);
   // Times are counted from the newest step: an event's clock loses precision over hours.
   std::swap(origin_, step.opened);
   origin_time_ = opened;
   spare_steps_.push_back(std::move(step));
 }
 
-std::int64_t DeviceCoder::see_finite(bool before) {
+std::int64_t DeviceCoder::read_finite_flags(bool before) {
   const SeenFlags& seen = seen_[before ? 0 : 1];
   if (seen.step < 0) return -1;
   device_.synchronize(*seen.there);
@@ -177,7 +177,7 @@ void DeviceCoder::take_errors(std::span<CodingError> sums) {
   fetch(squares.data(), errors_, squares.size() * sizeof(double));
   device_.zero(errors_, squares.size() * sizeof(double), Queue::codec);
   device_.record(*coded_, Queue::codec);
-  device_.wait(Queue::compute, *coded_);  // a step that is replayed is ordered behind this queue alone
+  device_.wait(Queue::compute, *coded_);  // a step that is launched is ordered behind this queue alone
   for (std::size_t t = 0; t < kept_.size(); ++t) {
     const double lost = squares[2 * t + 1];
     sums[t].add({squares[2 * t], lost, shared_.tensors[t].residual1 > 0 ? lost : 0.0});

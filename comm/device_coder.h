@@ -50,10 +50,10 @@ class DeviceCoder final : public Coder {
   void end_step(double busy) override;
   void waiting() override { device_.record(*steps_.back().work->waiting, CodingDevice::Queue::compute); }
   void joined() override;
-  void launched(bool replayed) override;
-  void come_to_rest() noexcept override;
+  void launched(bool launched) override;
+  void drain() noexcept override;
   Times collect() override;
-  std::int64_t see_finite(bool before) override;
+  std::int64_t read_finite_flags(bool before) override;
 
   std::vector<float> residual(std::size_t tensor, int round) const override {
     const ExchangeTensor& t = shared_.tensors[tensor];
@@ -109,7 +109,7 @@ class DeviceCoder final : public Coder {
     EventPtr begin, end;
   };
 
-  /// What a step queues, with events that time it. A recording keeps them: they are its own.
+  /// What a step queues, with events that time it. A graph keeps them: they are its own.
   struct StepWork {
     EventPtr waiting, joined;  // on the compute queue
     EventPtr end;              // on the codec queue: behind all coding
@@ -170,7 +170,7 @@ class DeviceCoder final : public Coder {
   std::vector<Step> spare_steps_;
   std::deque<StepWork> works_;
   std::vector<StepWork*> spare_works_;
-  StepWork* recorded_[2] = {};  // that of this step comes next, then the other
+  StepWork* captured_[2] = {};  // that of this step comes next, then the other
   EventPtr coded_;              // all of a step, on the codec queue
   EventPtr origin_;             // a moment, and when that was on the host's clock
   double origin_time_ = 0;

@@ -188,19 +188,19 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
       if (coder_.untouched(s.tensor)) {
         CodingJob& check = jobs.check.emplace_back(job_of(s));
         check.out = values;
-        check.not_finite = kept.own_flag;
+        check.non_finite = kept.own_flag;
         continue;
       }
       CodingJob& encode = jobs.encode.emplace_back(job_of(s));
       encode.values = values;
       encode.residual = kept.residual1 ? kept.residual1 + s.first : nullptr;
       encode.bytes = outgoing_.code + message + s.at;
-      encode.not_finite = kept.own_flag;
+      encode.non_finite = kept.own_flag;
       encode.error = kept.error;
       CodingJob& decode = jobs.decode.emplace_back(job_of(s));
       decode.out = values;
       decode.bytes = (means_.code ? means_.code : outgoing_.code) + message + s.at;
-      decode.not_finite = kept.mean_flag;
+      decode.non_finite = kept.mean_flag;
       jobs.begin.back() = jobs.decode.size();
       if (means_.code == nullptr || owner != rank_) continue;
       CodingJob& reduce = jobs.reduce.emplace_back(job_of(s));

@@ -18,11 +18,11 @@
 #include "comm/exchange_plan.h"
 #include "comm/exchange_tensor.h"
 #include "comm/exchange_unit.h"
+#include "core/capture.h"
 #include "core/checksum.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/recording.h"
 
 namespace lpsgd {
 
@@ -36,7 +36,7 @@ struct Exchange::Impl {
   void begin(std::uint32_t step);
   void submit(std::size_t tensor);
   std::vector<std::size_t> milestones() const;
-  bool records() const { return shared.transport.ordered() && !shared.trace && !plan_.empty(); }
+  bool can_capture() const { return shared.transport.ordered() && !shared.trace && !plan_.empty(); }
   void launched();
   void finish();
   NonFinite check_finite(bool before);
@@ -68,14 +68,14 @@ struct Exchange::Impl {
   ExchangeStats stats_;  // of the steps that have been collected
   std::unique_ptr<Coder> coder_;
   std::vector<Unit> plan_;
-  std::vector<std::unique_ptr<UnitInFlight>> in_flight_;  // unit u is in place u mod units_in_flight
+  std::vector<std::unique_ptr<UnitInFlight>> in_flight_;  // unit u is in slot u mod units_in_flight
 
   bool open_ = false;          // between begin() and finish()
   bool awake_ = false;         // the communication thread knows of this step
   std::size_t submitted_ = 0;  // tensors
   std::vector<std::int64_t> lowest_of_ranks_;
   std::uint64_t bytes_before_ = 0, messages_before_ = 0;  // the transport's, when the step began
-  std::uint64_t recorded_bytes_ = 0, recorded_messages_ = 0;
+  std::uint64_t captured_bytes_ = 0, captured_messages_ = 0;
 
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
@@ -122,15 +122,15 @@ Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
   }
   // Units that are queued are two behind each other (queue_units).
   const int in_flight = transport.ordered() ? std::max(3, options.units_in_flight) : options.units_in_flight;
-  const auto places = std::min(static_cast<std::size_t>(in_flight), plan_.size());
+  const auto slots = std::min(static_cast<std::size_t>(in_flight), plan_.size());
   // A unit has a message of either round under way to and from each other rank.
-  transport.reserve(4 * places);
+  transport.reserve(4 * slots);
   if (options.trace)
-    shared.trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared.tensors, places);
+    shared.trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared.tensors, slots);
   coder_ = make_coder(shared, options, order, plan_);
-  for (std::size_t place = 0; place < places; ++place) {
+  for (std::size_t slot = 0; slot < slots; ++slot) {
     std::vector<NumberedUnit> units;
-    for (std::size_t u = place; u < plan_.size(); u += places) units.push_back({&plan_[u], u});
+    for (std::size_t u = slot; u < plan_.size(); u += slots) units.push_back({&plan_[u], u});
     in_flight_.push_back(make_unit_in_flight(options.collective, shared, coder_->make_unit_coder(units)));
   }
   thread_ = std::thread([this] { serve(); });
@@ -175,7 +175,7 @@ Exchange::Impl::~Impl() {
     wake_.notify_all();
   }
   thread_.join();
-  coder_->come_to_rest();
+  coder_->drain();
 }
 
 void Exchange::Impl::begin(std::uint32_t step) {
@@ -208,9 +208,9 @@ void Exchange::Impl::submit(std::size_t tensor) {
   require(open_, "submit() without begin()");
   require(submitted_ < order.size() && order[submitted_] == tensor, "a tensor was submitted out of order");
   coder_->submitted(++submitted_);
-  // One thread at a time makes a recording: finish() wakes the other. What it queues waits for the same
+  // One thread at a time makes a graph: finish() wakes the other. What it queues waits for the same
   // events.
-  if (!options.overlap || (shared.transport.ordered() && is_being_recorded(options.compute))) return;
+  if (!options.overlap || (shared.transport.ordered() && is_capturing(options.compute))) return;
   const std::lock_guard lock(mutex_);
   if (failure_) {
     open_ = false;
@@ -232,16 +232,16 @@ void Exchange::Impl::finish() {
 }
 
 void Exchange::Impl::launched() {
-  const bool replayed = std::exchange(open_, false);
-  require(!replayed || submitted_ == 0, "a step that has begun otherwise is replayed");
-  coder_->launched(replayed);
-  if (!replayed) {
-    recorded_bytes_ = shared.transport.bytes_sent() - bytes_before_;
-    recorded_messages_ = shared.transport.messages_sent() - messages_before_;
+  const bool launched = std::exchange(open_, false);
+  require(!launched || submitted_ == 0, "a step that has begun otherwise is launched");
+  coder_->launched(launched);
+  if (!launched) {
+    captured_bytes_ = shared.transport.bytes_sent() - bytes_before_;
+    captured_messages_ = shared.transport.messages_sent() - messages_before_;
     return;
   }
-  stats_.bytes_sent += shared.bytes_sent;  // of the step that was recorded: all send the same
-  shared.transport.replayed(recorded_bytes_, recorded_messages_);
+  stats_.bytes_sent += shared.bytes_sent;  // of the step that was captured: all send the same
+  shared.transport.launched(captured_bytes_, captured_messages_);
 }
 
 void Exchange::Impl::collect() {
@@ -323,7 +323,7 @@ void Exchange::Impl::wait_until_ready(std::size_t unit) {
 }
 
 double Exchange::Impl::poll_units() {
-  const std::size_t places = in_flight_.size();
+  const std::size_t slots = in_flight_.size();
   std::size_t oldest = 0, next = 0;  // units [oldest, next) are in flight
   double busy = 0, busy_since = 0, moved_at = 0, patience = 30;
   Backoff backoff;
@@ -339,18 +339,18 @@ double Exchange::Impl::poll_units() {
       busy_since = moved_at = now_seconds();
     }
     bool moved = false;
-    for (; next < plan_.size() && next < oldest + places &&
+    for (; next < plan_.size() && next < oldest + slots &&
            available_.load(std::memory_order_acquire) >= plan_[next].ready_after &&
-           in_flight_[next % places]->free();
+           in_flight_[next % slots]->free();
          ++next, moved = true)
-      in_flight_[next % places]->start({&plan_[next], next});
+      in_flight_[next % slots]->start({&plan_[next], next});
     for (std::size_t u = oldest; u < next; ++u) {
-      if (!in_flight_[u % places]->advance()) continue;
+      if (!in_flight_[u % slots]->advance()) continue;
       moved = true;
       break;
     }
-    for (; oldest < next && in_flight_[oldest % places]->done(); ++oldest, moved = true)
-      in_flight_[oldest % places]->finish();
+    for (; oldest < next && in_flight_[oldest % slots]->done(); ++oldest, moved = true)
+      in_flight_[oldest % slots]->finish();
     if (moved) {
       backoff.reset();
       moved_at = 0;
@@ -369,19 +369,19 @@ double Exchange::Impl::poll_units() {
 // The order of messages is the same on all ranks, and leaves the network no gap: while it carries one unit's
 // first round, the unit before is reduced, and the one before that decoded.
 void Exchange::Impl::queue_units() {
-  const std::size_t places = in_flight_.size(), units = plan_.size();
-  const auto place = [&](std::size_t u) -> UnitInFlight& { return *in_flight_[u % places]; };
+  const std::size_t slots = in_flight_.size(), units = plan_.size();
+  const auto slot = [&](std::size_t u) -> UnitInFlight& { return *in_flight_[u % slots]; };
   for (std::size_t u = 0; u < units + 2; ++u) {
     if (u < units) {
       wait_until_ready(u);
       if (stop_) return u > 0 ? shared.transport.cancel() : void();
-      place(u).start({&plan_[u], u});
-      while (!place(u).under_way()) place(u).advance();
+      slot(u).start({&plan_[u], u});
+      while (!slot(u).under_way()) slot(u).advance();
     }
-    if (u >= 1 && u - 1 < units) place(u - 1).advance();
+    if (u >= 1 && u - 1 < units) slot(u - 1).advance();
     if (u >= 2) {
-      while (!place(u - 2).done()) place(u - 2).advance();
-      place(u - 2).finish();
+      while (!slot(u - 2).done()) slot(u - 2).advance();
+      slot(u - 2).finish();
     }
   }
 }
@@ -394,7 +394,7 @@ void Exchange::Impl::warn_of_hang(std::size_t unit, double seconds) const {
 
 NonFinite Exchange::Impl::check_finite(bool before) {
   require(!open_, "check_finite() while a step is open");
-  const std::int64_t step = coder_->see_finite(before);
+  const std::int64_t step = coder_->read_finite_flags(before);
   shared.transport.throw_if_failed();  // what failed there has been let go with whatever values were at hand
   if (step < 0) return {};
   const auto tensors = static_cast<std::int64_t>(shared.tensors.size());
@@ -466,8 +466,8 @@ void Exchange::submit(std::size_t tensor) {
 std::vector<std::size_t> Exchange::milestones() const {
   return impl_->milestones();
 }
-bool Exchange::records() const {
-  return impl_->records();
+bool Exchange::can_capture() const {
+  return impl_->can_capture();
 }
 void Exchange::launched() {
   impl_->launched();

@@ -100,12 +100,12 @@ class Exchange {
   /// The tensors whose submission lets a part of the exchange begin, in order: those between them may as well
   /// be submitted together with the next of these.
   std::vector<std::size_t> milestones() const;
-  /// Whether what a step queues from its first submit() to finish() may be recorded (core/recording.h), with
-  /// what computes the gradients: over an ordered transport, without a trace. Such a recording serves every
+  /// Whether what a step queues from its first submit() to finish() may be captured (core/capture.h), with
+  /// what computes the gradients: over an ordered transport, without a trace. Such a graph serves every
   /// second step, so there are two of them.
-  bool records() const;
-  /// Behind the launch of a recording, on the compute stream: of this step's, which has just been made, or in
-  /// place of submit() and finish() of that of the step before the last. Either all ranks launch recordings
+  bool can_capture() const;
+  /// Behind the launch of a graph, on the compute stream: of this step's, which has just been made, or in
+  /// place of submit() and finish() of that of the step before the last. Either all ranks launch graphs
   /// in a step, or none.
   void launched();
   /// Waits until every gradient holds the mean over ranks. On a device it returns when all of the step's work
@@ -128,8 +128,8 @@ class Exchange {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Bytes of one encoded copy of a tensor; K ranks together send 2(K-1) of them a step. K matters only to
-/// codecs with a table, which precedes every stripe.
+/// Bytes of one encoded copy of a tensor; K ranks together send 2(K-1) of them a step. K matters only
+/// to codecs with a table, which precedes every stripe.
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks);
 
 /// The residuals of a run with other ranks: round-1 residuals become the mean of the old ones (so that their

@@ -8,10 +8,9 @@
 namespace lpsgd {
 
 ExchangeTrace::ExchangeTrace(Trace& trace, std::span<const Unit> plan,
-                             std::span<const ExchangeTensor> tensors, std::size_t places)
+                             std::span<const ExchangeTensor> tensors, std::size_t slots)
     : trace_(trace), thread_(trace.track("communication thread: coding")) {
-  for (std::size_t p = 0; p < places; ++p)
-    places_.push_back(trace.track(fmt::format("exchange, place {}", p)));
+  for (std::size_t p = 0; p < slots; ++p) slots_.push_back(trace.track(fmt::format("exchange, slot {}", p)));
   std::map<std::size_t, int> chunks, seen;
   for (const Unit& unit : plan) ++chunks[unit.segments.front().tensor];
   for (const Unit& unit : plan) {

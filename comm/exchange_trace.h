@@ -15,15 +15,15 @@ class ExchangeTrace {
  public:
   enum class Work : std::uint8_t { encode, reduce, decode };
 
-  /// `places`: how many units are in flight at most; each has a track of its own, because they overlap.
+  /// `slots`: how many units are in flight at most; each has a track of its own, because they overlap.
   ExchangeTrace(Trace& trace, std::span<const Unit> plan, std::span<const ExchangeTensor> tensors,
-                std::size_t places);
+                std::size_t slots);
 
   void coded(std::size_t unit, Work work, double start, double end) {
     trace_.span(thread_, labels_[unit].coding[static_cast<std::size_t>(work)], start, end);
   }
   void carried(std::size_t unit, double start, double end) {
-    trace_.span(places_[unit % places_.size()], labels_[unit].exchange, start, end, labels_[unit].bytes);
+    trace_.span(slots_[unit % slots_.size()], labels_[unit].exchange, start, end, labels_[unit].bytes);
   }
 
  private:
@@ -34,7 +34,7 @@ class ExchangeTrace {
   };
   Trace& trace_;
   Trace::Track thread_;
-  std::vector<Trace::Track> places_;
+  std::vector<Trace::Track> slots_;
   std::vector<Labels> labels_;
 };
 

@@ -364,7 +364,7 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body) {
   Hub hub(size);
   const auto ranks = static_cast<std::size_t>(size);
   std::vector<std::exception_ptr> failures(ranks);
-  std::vector<bool> first_hand(ranks, false);
+  std::vector<bool> is_origin(ranks, false);
   std::mutex mutex;
   const auto run = [&](int rank) {
     prefer_short_sleeps();
@@ -373,7 +373,7 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body) {
       transport.abort(1);
       const std::lock_guard lock(mutex);
       failures[static_cast<std::size_t>(rank)] = std::current_exception();
-      first_hand[static_cast<std::size_t>(rank)] = own;
+      is_origin[static_cast<std::size_t>(rank)] = own;
     };
     try {
       body(transport);
@@ -395,7 +395,7 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body) {
   for (std::thread& thread : threads) thread.join();
   for (const bool own : {true, false})
     for (std::size_t r = 0; r < ranks; ++r)
-      if (failures[r] && first_hand[r] == own) std::rethrow_exception(failures[r]);
+      if (failures[r] && is_origin[r] == own) std::rethrow_exception(failures[r]);
 }
 
 }  // namespace lpsgd

@@ -77,9 +77,9 @@ class Transport {
   /// CommError where operations that stream() has come to have failed: what is behind them there goes on with
   /// whatever their buffers hold.
   virtual void throw_if_failed() {}
-  /// Operations that were called while their stream was recorded (core/recording.h) are queued once more with
-  /// each replay, which the transport is told here: `bytes` and `messages` count as handed over.
-  void replayed(std::uint64_t bytes, std::uint64_t messages) {
+  /// Operations that were called while their stream was captured (core/capture.h) are queued once more with
+  /// each launch, which the transport is told here: `bytes` and `messages` count as handed over.
+  void launched(std::uint64_t bytes, std::uint64_t messages) {
     bytes_sent_ += bytes;
     messages_sent_ += messages;
   }

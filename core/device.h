@@ -118,7 +118,7 @@ class Event {
         handle_(std::exchange(other.handle_, nullptr)),
         when_(other.when_) {}
   Event& operator=(Event&& other) noexcept;
-  /// Where the stream is being recorded: core/recording.h.
+  /// Where the stream is being captured: core/capture.h.
   void record(StreamView stream);
   bool done() const;
   void synchronize() const;

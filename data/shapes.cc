@@ -1,8 +1,8 @@
-// The data set `shapes`: each image shows one of ten shapes at a random place, size and angle, filled with a
-// gradient of two random colours, on a background of two others, among strokes that lie behind and before it,
-// under noise. The shape is lighter than the background; nothing else of colour, place or angle says anything
-// about it, so that a model linear in the pixels learns next to nothing of the class, while a small
-// convolutional network learns it within a few epochs.
+// The data set `shapes`: each image shows one of ten shapes at a random placement, size and angle, filled
+// with a gradient of two random colours, on a background of two others, among strokes that lie behind and
+// before it, under noise. The shape is lighter than the background; nothing else of colour, placement or
+// angle says anything about it, so that a model linear in the pixels learns next to nothing of the class,
+// while a small convolutional network learns it within a few epochs.
 //
 // Sample i of a split is a pure function of (i, split): its draws are Philox's under the key (0, dataset) and
 // counter (draw/4, i, split), whatever the run's seed. Pixels are made with + - * / and comparisons in
@@ -93,14 +93,14 @@ struct Placement {
 
 /// A rotation by any angle: the half-angle formulas of t = tan(angle / 2) for -45..45 degrees (nearly uniform
 /// in the angle), then quarter turns.
-void rotate(Placement& place, PhiloxSequence& random) {
+void rotate(Placement& placement, PhiloxSequence& random) {
   const float t = (2.0f * random.uniform() - 1.0f) * 0.41421356f;
-  place.cosine = (1.0f - t * t) / (1.0f + t * t);
-  place.sine = 2.0f * t / (1.0f + t * t);
+  placement.cosine = (1.0f - t * t) / (1.0f + t * t);
+  placement.sine = 2.0f * t / (1.0f + t * t);
   for (std::uint32_t turns = random.below(4); turns > 0; --turns) {
-    const float cosine = place.cosine;
-    place.cosine = -place.sine;
-    place.sine = cosine;
+    const float cosine = placement.cosine;
+    placement.cosine = -placement.sine;
+    placement.sine = cosine;
   }
 }
 
@@ -149,17 +149,18 @@ class Canvas {
 
   /// Paints where `shape` is below 0; an edge's pixels get their share of the colour.
   template <class F>
-  void paint(const Placement& place, float reach, const Gradient& fill, F shape) {
+  void paint(const Placement& placement, float reach, const Gradient& fill, F shape) {
     const auto clamp = [](float v) { return static_cast<int>(std::clamp(v, 0.0f, float{side})); };
-    const int left = clamp(place.x - reach), right = clamp(place.x + reach + 1.0f);
-    const int top = clamp(place.y - reach), bottom = clamp(place.y + reach + 1.0f);
-    const float scale = 1.0f / place.size;
+    const int left = clamp(placement.x - reach), right = clamp(placement.x + reach + 1.0f);
+    const int top = clamp(placement.y - reach), bottom = clamp(placement.y + reach + 1.0f);
+    const float scale = 1.0f / placement.size;
     for (int y = top; y < bottom; ++y) {
       for (int x = left; x < right; ++x) {
-        const float dx = (static_cast<float>(x) + 0.5f - place.x) * scale;
-        const float dy = (static_cast<float>(y) + 0.5f - place.y) * scale;
-        const Point p{place.cosine * dx + place.sine * dy, place.cosine * dy - place.sine * dx};
-        const float cover = std::clamp(0.5f - shape(p) * place.size, 0.0f, 1.0f);
+        const float dx = (static_cast<float>(x) + 0.5f - placement.x) * scale;
+        const float dy = (static_cast<float>(y) + 0.5f - placement.y) * scale;
+        const Point p{placement.cosine * dx + placement.sine * dy,
+                      placement.cosine * dy - placement.sine * dx};
+        const float cover = std::clamp(0.5f - shape(p) * placement.size, 0.0f, 1.0f);
         if (cover == 0.0f) continue;
         const Color over = fill.at(x, y);
         float* under = at(x, y);
@@ -192,11 +193,12 @@ class Canvas {
 };
 
 void stroke(Canvas& canvas, PhiloxSequence& random) {
-  Placement place{side * random.uniform(), side * random.uniform(), 2.0f + 3.5f * random.uniform(), 1, 0};
-  rotate(place, random);
-  const float half_width = (0.6f + 0.7f * random.uniform()) / place.size;
+  Placement placement{side * random.uniform(), side * random.uniform(), 2.0f + 3.5f * random.uniform(), 1, 0};
+  rotate(placement, random);
+  const float half_width = (0.6f + 0.7f * random.uniform()) / placement.size;
   const Gradient fill = gradient(random_color(random), random);
-  canvas.paint(place, place.size + 2.0f, fill, [&](Point p) { return box(p.x, p.y, 1.0f, half_width); });
+  canvas.paint(placement, placement.size + 2.0f, fill,
+               [&](Point p) { return box(p.x, p.y, 1.0f, half_width); });
 }
 
 void draw(std::int64_t sample, Split split, std::uint8_t* out) {
@@ -211,13 +213,13 @@ void draw(std::int64_t sample, Split split, std::uint8_t* out) {
   Canvas canvas(gradient(behind, random));
   for (std::uint32_t strokes = random.below(4); strokes > 0; --strokes) stroke(canvas, random);
 
-  Placement place{0, 0, 7.5f + 4.5f * random.uniform(), 1, 0};
-  const float room = side - 1.6f * place.size;  // a little of the shape may leave the image
-  place.x = 0.8f * place.size + room * random.uniform();
-  place.y = 0.8f * place.size + room * random.uniform();
-  rotate(place, random);
+  Placement placement{0, 0, 7.5f + 4.5f * random.uniform(), 1, 0};
+  const float room = side - 1.6f * placement.size;  // a little of the shape may leave the image
+  placement.x = 0.8f * placement.size + room * random.uniform();
+  placement.y = 0.8f * placement.size + room * random.uniform();
+  rotate(placement, random);
   const Gradient fill = gradient(front, random);
-  canvas.paint(place, 1.3f * place.size + 1.0f, fill, shapes[sample % 10]);
+  canvas.paint(placement, 1.3f * placement.size + 1.0f, fill, shapes[sample % 10]);
 
   for (std::uint32_t strokes = random.below(2); strokes > 0; --strokes) stroke(canvas, random);
   canvas.finish(6.0f + 20.0f * random.uniform(), random, out);

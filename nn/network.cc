@@ -50,13 +50,13 @@ struct Network::Impl {
   std::vector<std::size_t> runs;  // of backward, each down to this step; empty: announced step by step
   bool trained = false;           // the last forward was forward_train
   bool timed = true;
-  bool plain = true;  // nothing is replayed
+  bool plain = true;  // nothing is captured
 
   Impl() = default;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() {
-    try {  // what operations and recordings own may be in use still
+    try {  // what operations and graphs own may be in use still
       if (backend) backend->stream().synchronize();
     } catch (const Error&) {  // of earlier work: it has surfaced or nobody asks any more
     }
@@ -376,13 +376,13 @@ std::vector<std::string> Network::choices() const {
   return impl_->backend->choices();
 }
 
-std::size_t Network::recorded() const {
-  return impl_->backend->recorded();
+std::size_t Network::captured() const {
+  return impl_->backend->captured();
 }
 
-bool Network::is_backward_recorded() const {
-  return impl_->backend->is_recorded(Backend::Part::backward) ||
-         impl_->backend->is_recorded(Backend::Part::backward_run);
+bool Network::is_backward_captured() const {
+  return impl_->backend->is_captured(Backend::Part::backward) ||
+         impl_->backend->is_captured(Backend::Part::backward_run);
 }
 
 std::vector<OperationTime> Network::take_times() {

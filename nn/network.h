@@ -94,9 +94,9 @@ struct NetworkOptions {
   Device device = {};           // where it lies and runs
   /// On a GPU: only algorithms that add in a fixed order, chosen by cuDNN's rules and not by measurement.
   bool deterministic = false;
-  /// On a GPU: replay passes in one launch each, from the third on.
+  /// On a GPU: passes are CUDA graphs from the third run on.
   bool cuda_graphs = true;
-  /// On a GPU: fill take_times(), which costs a little time itself; nothing is replayed. Always on the CPU.
+  /// On a GPU: fill take_times(), which costs a little time itself; nothing is captured. Always on the CPU.
   bool time_operations = false;
 };
 
@@ -125,7 +125,7 @@ class Network {
   /// Gradients of the mean loss over the batch of the last forward_train. Calls announce(tensor) as soon as
   /// that tensor's gradient is final, in announce_order(): on a device, once its work is queued on stream().
   void backward(const std::function<void(std::size_t)>& announce);
-  /// From now on backward announces on a device in groups: what lies between these tensors is replayed in one
+  /// From now on backward announces on a device in groups: what lies between these tensors is launched in one
   /// launch, and announced behind it. In announce_order(); Error for a tensor that is not there.
   void announce_behind(std::span<const std::size_t> tensors);
   /// Waits for the device.
@@ -138,10 +138,10 @@ class Network {
   StreamView stream() const;
   /// Which algorithms the libraries run, a line each; empty where they leave no choice.
   std::vector<std::string> choices() const;
-  /// How many passes, or parts of a pass, a device replays in one launch each.
-  std::size_t recorded() const;
-  /// Whether a device replays backward, so that it may be part of a larger recording (core/recording.h).
-  bool is_backward_recorded() const;
+  /// How many passes, or parts of a pass, are CUDA graphs.
+  std::size_t captured() const;
+  /// Whether backward is a CUDA graph, so that it may be part of a larger graph (core/capture.h).
+  bool is_backward_captured() const;
   std::vector<OperationTime> take_times();
 
  private:

@@ -152,13 +152,13 @@ class Backend {
   virtual void parameters(std::span<const float>) {}
   /// Called before a pass: what operations are to read beside their inputs. Error where a label is no class.
   virtual void begin(const Pass&, std::span<const std::int32_t>) {}
-  /// Runs a part of a step, which asks for the same operations every time: a device may record and replay it.
-  /// Backward may be one part, or run number `index` of several.
+  /// Runs a part of a step, which asks for the same operations every time: a device may capture and launch
+  /// it. Backward may be one part, or run number `index` of several.
   enum class Part : std::uint8_t { train_forward, evaluate, backward, backward_run, count };
   virtual void run(Part, std::size_t /*index*/, const std::function<void()>& work) { work(); }
-  /// Whether run() replays the part, all of its runs if there are several; and how many are replayed in all.
-  virtual bool is_recorded(Part) const { return false; }
-  virtual std::size_t recorded() const { return 0; }
+  /// Whether run() launches the part, all of its runs if there are several; and how many are launched in all.
+  virtual bool is_captured(Part) const { return false; }
+  virtual std::size_t captured() const { return 0; }
   /// Called once, when every operation is made: memory that operations share is allocated here.
   virtual void seal() = 0;
   /// Called on the rank's own thread before a pass, with the threads it may use.

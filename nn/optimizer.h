@@ -34,7 +34,7 @@ class Optimizer {
             StreamView stream = {});
   ~Optimizer();
   /// The learning rate of the steps that come; a device reads it from its memory, so that a step can be
-  /// recorded (core/recording.h). Before the first step.
+  /// captured (core/capture.h). Before the first step.
   void set_rate(double lr);
   /// One step: reads `gradients`, updates `parameters` and the momentum. The first step's v is g, as
   /// PyTorch's.

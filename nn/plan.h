@@ -49,7 +49,7 @@ struct PlanStep {
 
 struct Plan {
   /// Per sample; the arena holds `batch` times as much.
-  struct Place {
+  struct MemoryRange {
     std::int64_t offset = 0;  // in bytes
     std::int64_t elements = 0;
     DataType type = DataType::f32;
@@ -57,8 +57,8 @@ struct Plan {
   };
   std::vector<PlanStep> steps;              // in forward's order; backward runs them the other way
   std::vector<std::size_t> value_of;        // per node: the node whose memory holds its output (views)
-  std::vector<Place> values;                // per node that is its own value
-  std::vector<Place> gradients;             // buffers of backward; number 0 is the logits' gradient
+  std::vector<MemoryRange> values;          // per node that is its own value
+  std::vector<MemoryRange> gradients;       // buffers of backward; number 0 is the logits' gradient
   std::int64_t arena = 0;                   // bytes per sample: values and gradients share it
   std::vector<std::size_t> announce_order;  // tensors
 };

@@ -15,7 +15,7 @@ struct CodingJob {
   float* residual = nullptr;                    // encode, reduce; or nullptr
   float* out = nullptr;                         // decode
   std::byte* bytes = nullptr;                   // the encoding: written, or read by decode
-  std::uint32_t* not_finite = nullptr;          // becomes 1 where the codec's function returns false
+  std::uint32_t* non_finite = nullptr;          // becomes 1 where the codec's function returns false
   double* error = nullptr;  // encode, or nullptr: adds the squares of the values and of what coding lost
   std::int64_t n = 0, first = 0, bucket = 1;
   std::uint32_t tensor = 0;

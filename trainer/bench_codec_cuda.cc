@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int together = 10;  // launches that are timed as one
+constexpr int timed_launches = 10;  // launches that are timed as one
 
 class CudaCodecBench {
  public:
@@ -82,10 +82,10 @@ class CudaCodecBench {
   double timed(const std::function<void()>& body) {
     Event begin(device_, Event::Timing::on), end(device_, Event::Timing::on);
     begin.record(stream_);
-    for (int i = 0; i < together; ++i) body();
+    for (int i = 0; i < timed_launches; ++i) body();
     end.record(stream_);
     end.synchronize();
-    return seconds_between(begin, end) / together;
+    return seconds_between(begin, end) / timed_launches;
   }
 
   void measure(const std::string& codec, const char* operation, std::int64_t bytes_moved,

@@ -83,7 +83,7 @@ class ExchangeBench {
         sweep_(sweep),
         results_(results),
         device_(device_of({.device = sweep.device}, transport.local_rank())) {
-    together(transport, [&] {
+    collective_try(transport, [&] {
       stream_.emplace(device_);
       if (sweep.nccl) over_ = make_nccl_transport(transport, device_);
       if (sweep.link.emulated()) over_ = make_linked_transport(transport, sweep.link);

@@ -45,7 +45,7 @@ ordered_json to_json(const BatchMetrics& m) {
 
 ordered_json to_json(const Seconds& s);
 ordered_json to_json(const SecondsOfRanks& s) {
-  return {{"mean", to_json(s.mean)}, {"min", to_json(s.least)}, {"max", to_json(s.most)}};
+  return {{"mean", to_json(s.mean)}, {"min", to_json(s.min)}, {"max", to_json(s.max)}};
 }
 
 ordered_json to_json(const Seconds& s) {
@@ -81,8 +81,8 @@ std::string manifest_checksum(ordered_json manifest) {
 
 void from_json(const ordered_json& j, SecondsOfRanks& s) {
   from_json(j.at("mean"), s.mean);
-  from_json(j.at("min"), s.least);
-  from_json(j.at("max"), s.most);
+  from_json(j.at("min"), s.min);
+  from_json(j.at("max"), s.max);
 }
 
 ordered_json parse_manifest(const std::string& folder) {
@@ -282,18 +282,18 @@ void CheckpointFolder::write(Transport& transport, const std::string& name, cons
   const bool first = transport.rank() == 0;
   std::error_code error;
   try {
-    together(transport, [&] {
+    collective_try(transport, [&] {
       if (!first) return;
       fs::remove_all(building, error);
       check(error, building, "cannot be removed");
       fs::create_directories(building, error);
       check(error, building, "cannot be made");
     });
-    together(transport, [&] {
+    collective_try(transport, [&] {
       if (first) write_model((building / "model.safetensors").string(), state, averaged);
       write_state((building / state_name(transport.rank())).string(), state, transport.rank());
     });
-    together(transport, [&] {
+    collective_try(transport, [&] {
       if (!first) return;
       write_manifest(building.string(), meta, *state.tensors);
       sync_folder(building.string());

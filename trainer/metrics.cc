@@ -32,8 +32,8 @@ void Seconds::add(const Seconds& more) {
 
 void SecondsOfRanks::add(const SecondsOfRanks& more) {
   mean.add(more.mean);
-  least.add(more.least);
-  most.add(more.most);
+  min.add(more.min);
+  max.add(more.max);
 }
 
 SecondsOfRanks over_ranks(Transport& transport, const Seconds& mine) {
@@ -44,8 +44,8 @@ SecondsOfRanks over_ranks(Transport& transport, const Seconds& mine) {
   for (const Seconds& one : all) {
     out.mean.add(one);
     for (std::size_t i = 0; i < seconds_count; ++i) {
-      as_doubles(out.least)[i] = std::min(as_doubles(out.least)[i], as_doubles(one)[i]);
-      as_doubles(out.most)[i] = std::max(as_doubles(out.most)[i], as_doubles(one)[i]);
+      as_doubles(out.min)[i] = std::min(as_doubles(out.min)[i], as_doubles(one)[i]);
+      as_doubles(out.max)[i] = std::max(as_doubles(out.max)[i], as_doubles(one)[i]);
     }
   }
   for (std::size_t i = 0; i < seconds_count; ++i) as_doubles(out.mean)[i] /= static_cast<double>(ranks);
@@ -118,8 +118,8 @@ std::string EpochRecord::json() const {
   };
   o["seconds"] = parts(seconds.mean);
   o["seconds"]["other"] = seconds.mean.other();
-  o["seconds_min"] = parts(seconds.least);
-  o["seconds_max"] = parts(seconds.most);
+  o["seconds_min"] = parts(seconds.min);
+  o["seconds_max"] = parts(seconds.max);
   o["communication_s"] = seconds.mean.communication();
   o["computation_s"] = seconds.mean.computation();
   o["bytes_sent"] = bytes_sent;

@@ -28,7 +28,7 @@ struct Seconds {
 
 /// One epoch's seconds over ranks. After a resume within the epoch, least and most are sums of the parts'.
 struct SecondsOfRanks {
-  Seconds mean, least, most;
+  Seconds mean, min, max;
 
   void add(const SecondsOfRanks& more);
 };

@@ -29,7 +29,7 @@ void fields(Visitor& v, TrainOptions& o) {
   v.field("deterministic", o.deterministic,
           "on a GPU: the same bits in every run, at some cost in speed (the CPU's always are)");
   v.field("cuda_graphs", o.cuda_graphs,
-          "on a GPU: what a step launches is recorded and replayed; over NCCL all that follows the forward "
+          "on a GPU: what a step launches is captured as CUDA graphs; over NCCL all that follows the forward "
           "pass is one graph");
   v.field("threads", o.threads, "of each rank; 0: the node's cores divided by its ranks",
           Range{.min = 0, .max = 4096});
@@ -267,7 +267,7 @@ NetworkSpec network_of(const RunConfig& run) {
   }
 }
 
-void with_places(const RunConfig& run, const std::function<void()>& body) {
+void with_locations(const RunConfig& run, const std::function<void()>& body) {
   try {
     body();
   } catch (const ConfigError& e) {
@@ -300,7 +300,7 @@ void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset&
                  "network.classes",
                  fmt::format("the network tells {} classes apart, data set {} has {}", network.classes(),
                              run.data.dataset, dataset.classes()));
-  with_places(run, [&] { normalization(run.data, dataset.channels()); });
+  with_locations(run, [&] { normalization(run.data, dataset.channels()); });
   if (split == Split::train && dataset.size() < run.train.batch_size)
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("the training set has {} samples, fewer than one global batch of {}",

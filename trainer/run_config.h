@@ -95,7 +95,7 @@ NetworkSpec network_of(const RunConfig& run);
 
 /// Runs `body`; a ConfigError of it that begins with a key of the configuration ("data.mean: ...") gets that
 /// key's place.
-void with_places(const RunConfig& run, const std::function<void()>& body);
+void with_locations(const RunConfig& run, const std::function<void()>& body);
 
 /// Whether network and data fit: image shape, number of classes, mean and std, and a training set of at least
 /// one batch. ConfigError.

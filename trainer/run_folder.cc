@@ -46,7 +46,7 @@ std::string default_folder(const RunConfig& run) {
 
 std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume) {
   std::string folder;
-  together(transport, [&] {
+  collective_try(transport, [&] {
     if (transport.rank() != 0) return;
     folder = out.empty() ? default_folder(run) : out;
     std::error_code error;
@@ -66,7 +66,7 @@ std::string open_run_folder(Transport& transport, const RunConfig& run, const st
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run, Device device,
                   const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line) {
   const std::string environment = environment_json(transport, device, algorithms, command_line);
-  together(transport, [&] {
+  collective_try(transport, [&] {
     if (transport.rank() != 0) return;
     if (run.train.deterministic && fs::exists(folder + "/environment.json")) {
       const ordered_json before =

@@ -41,7 +41,7 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
   }
   if (run.exchange.transport == TransportKind::nccl) {
     std::unique_ptr<Transport> nccl;
-    together(transport, [&] {
+    collective_try(transport, [&] {
       nccl = make_nccl_transport(transport, Device::cuda(transport.local_rank() % cuda_devices().count));
     });
     return train_rank(run, command, data, spec, *nccl);
@@ -69,7 +69,7 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
 
 void prepare_data(Prepared& out) {
   const auto seed = static_cast<std::uint32_t>(out.run.train.seed);
-  with_places(out.run, [&] {
+  with_locations(out.run, [&] {
     out.data.train = open_dataset(out.run.data, Split::train, seed);
     out.data.test = open_dataset(out.run.data, Split::test, seed);
   });
@@ -99,7 +99,7 @@ int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
 int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> transport, Prepared& prepared,
                    bool under_mpirun) {
   return run_mpi_rank(std::move(transport), [&](Transport& ranks) {
-    together(ranks, [&] {
+    collective_try(ranks, [&] {
       prepare_config(arguments, ranks.size(), under_mpirun, prepared);
       prepare_data(prepared);
     });

@@ -21,12 +21,12 @@
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "quant/policy.h"
+#include "trainer/captured_step.h"
 #include "trainer/checkpoint.h"
 #include "trainer/evaluate.h"
 #include "trainer/host_state.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
-#include "trainer/recorded_step.h"
 #include "trainer/run_folder.h"
 #include "trainer/step_times.h"
 
@@ -114,7 +114,7 @@ class RankTrainer {
     describe_run(transport_, command_.out, run_, network_.stream().device(), network_.choices(),
                  command_.command_line);
     std::unique_ptr<MetricsFile> metrics;
-    together(transport_, [&] {
+    collective_try(transport_, [&] {
       if (transport_.rank() == 0)
         metrics = std::make_unique<MetricsFile>(command_.out + "/metrics.jsonl", position_.epoch);
     });
@@ -145,7 +145,7 @@ class RankTrainer {
       epoch_started_ = now_seconds();  // checkpoints are no epoch's
     }
     if (position_.epoch == 0) save(epoch_checkpoint_name(0));
-    together(transport_, [&] {
+    collective_try(transport_, [&] {
       if (transport_.rank() == 0)
         write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out));
     });
@@ -154,7 +154,7 @@ class RankTrainer {
   /// Before the first step: hours later is late to find that there is no place for the trace.
   void prepare_trace() {
     if (!trace_) return;
-    together(transport_, [&] {
+    collective_try(transport_, [&] {
       std::error_code error;
       std::filesystem::create_directories(command_.trace, error);
       if (error)
@@ -167,7 +167,7 @@ class RankTrainer {
 
   void write_trace() {
     if (!trace_) return;
-    together(transport_, [&] {
+    collective_try(transport_, [&] {
       trace_->write(fmt::format("{}/rank{:04}.json", command_.trace, transport_.rank()), transport_.rank(),
                     transport_.size());
     });
@@ -179,7 +179,7 @@ class RankTrainer {
   bool restore() {
     std::optional<std::string> folder;
     bool redistributed = false;
-    together(transport_, [&] {
+    collective_try(transport_, [&] {
       folder = checkpoints_.newest();
       if (!folder) return;
       const CheckpointMeta meta = read_manifest(*folder);
@@ -241,12 +241,12 @@ class RankTrainer {
       network_.forward_train({batch.images, batch.labels}, position_.step);
     });
     const double t2 = now_seconds();
-    const bool is_recorded = is_one_launch();
+    const bool is_captured = is_one_launch();
     exchange_->begin(static_cast<std::uint32_t>(position_.step));
     optimizer_.set_rate(lr);
     double t3 = t2, t4 = t2;
-    if (is_recorded) {
-      recorded_.run(static_cast<std::size_t>(position_.step),
+    if (is_captured) {
+      captured_.run(static_cast<std::size_t>(position_.step),
                     {[this] { backward(); }, [this] { exchange_->finish(); }, [this] { update(); },
                      [this] { exchange_->launched(); }});
       stop_if_not_finite(true);
@@ -280,7 +280,7 @@ class RankTrainer {
   }
 
   void backward() {
-    // A GPU replays a pass that nobody listens to in one launch, another in one for each milestone.
+    // A GPU launches a pass that nobody listens to in one launch, another in one for each milestone.
     const bool alone = transport_.size() == 1 && on_gpu();
     if (run_.exchange.overlap && !alone)
       return network_.backward([this](std::size_t tensor) { exchange_->submit(tensor); });
@@ -294,9 +294,9 @@ class RankTrainer {
   bool is_one_launch() {
     if (!transport_.ordered()) return false;
     const auto can = [this] {
-      return run_.train.cuda_graphs && exchange_->records() && network_.is_backward_recorded();
+      return run_.train.cuda_graphs && exchange_->can_capture() && network_.is_backward_captured();
     };
-    return recorded_.wanted(transport_, position_.step, can, network_.stream());
+    return captured_.wanted(transport_, position_.step, can, network_.stream());
   }
 
   /// Adds up what the steps since the last call have measured. Waits for a GPU.
@@ -312,10 +312,10 @@ class RankTrainer {
     seconds_.forward += times_.forward.take();
     seconds_.backward += times_.backward.take();
     seconds_.update += times_.update.take();
-    const PartSeconds recorded = recorded_.take();
-    seconds_.backward += recorded.backward;
-    seconds_.update += recorded.update;
-    const double exposed = times_.exposed.take() + recorded.exposed;
+    const PartSeconds captured = captured_.take();
+    seconds_.backward += captured.backward;
+    seconds_.update += captured.update;
+    const double exposed = times_.exposed.take() + captured.exposed;
     const ExchangeStats stats = exchange_->take_stats();
     seconds_.exposed_comm += exposed;
     seconds_.exposed_codec += std::min(stats.exposed_codec, exposed);
@@ -365,7 +365,7 @@ class RankTrainer {
     record.bytes_fp32 = whole.bytes_fp32;
     record.simulated = run_.exchange.collective == Collective::simulated;
     record.coding = coding_of_epoch();
-    together(transport_, [&] {
+    collective_try(transport_, [&] {
       if (metrics) metrics->append(record);
     });
     const auto percent = [](std::int64_t hits, std::int64_t n) {
@@ -451,7 +451,7 @@ class RankTrainer {
   StepTimes times_;
   Loader train_loader_, test_loader_;
   std::optional<Exchange> exchange_;
-  RecordedSteps recorded_;  // goes before what it launches
+  CapturedSteps captured_;  // goes before what it launches
   CheckpointFolder checkpoints_;
 
   Position position_;
@@ -472,8 +472,9 @@ class RankTrainer {
 void train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
                 const NetworkSpec& spec, Transport& transport) {
   std::unique_ptr<RankTrainer> trainer;
-  together(transport, [&] { trainer = std::make_unique<RankTrainer>(run, command, data, spec, transport); });
-  together(transport, [&] { trainer->make_exchange(); });
+  collective_try(transport,
+                 [&] { trainer = std::make_unique<RankTrainer>(run, command, data, spec, transport); });
+  collective_try(transport, [&] { trainer->make_exchange(); });
   try {
     trainer->prepare_trace();
     trainer->run();

@@ -42,7 +42,7 @@ class NcclTransport final : public TransportOver {
     prepare();
     const ScopedDevice current(device);
     ncclUniqueId id{};
-    together(inner_, [&] {
+    collective_try(inner_, [&] {
       if (rank() != 0) return;
       if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess)
         throw DeviceError("NCCL: no unique id: " + text_of(result));
@@ -53,7 +53,8 @@ class NcclTransport final : public TransportOver {
     config.blocking = 0;
     try {
       const std::lock_guard lock(mutex_);
-      settle(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "ncclCommInitRankConfig");
+      wait_while_in_progress(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config),
+                             "ncclCommInitRankConfig");
     } catch (...) {
       abort_communicator(give_up());
       throw;
@@ -74,7 +75,7 @@ class NcclTransport final : public TransportOver {
       ends_ = true;
       watch_wake_.notify_all();
     }
-    // NCCL waits for recordings that hold the communicator. Should they not go, for an error of the device,
+    // NCCL waits for graphs that hold the communicator. Should they not go, for an error of the device,
     // that error is what the user must hear of.
     if (gone_.wait_for(std::chrono::seconds(10)) == std::future_status::ready)
       watch_.join();
@@ -85,7 +86,7 @@ class NcclTransport final : public TransportOver {
       const ScopedDevice current(device_);
       stream_.synchronize();
       const std::lock_guard lock(mutex_);
-      settle(ncclCommFinalize(comm_), "ncclCommFinalize");
+      wait_while_in_progress(ncclCommFinalize(comm_), "ncclCommFinalize");
       ncclCommDestroy(comm_);
       comm_ = nullptr;
     } catch (const std::exception&) {
@@ -160,10 +161,11 @@ class NcclTransport final : public TransportOver {
     std::size_t size;
   };
 
-  /// Makes the stream, and sees to it that every rank has one and a GPU of its own. Ranks fail together.
+  /// Makes the stream, and sees to it that every rank has one and a GPU of its own. Ranks fail
+  /// together.
   void prepare() {
     std::string mine;  // what tells the GPU
-    together(inner_, [&] {
+    collective_try(inner_, [&] {
       stream_ = Stream(device_, StreamPriority::high);
       mine = identity(device_);
     });
@@ -194,11 +196,11 @@ class NcclTransport final : public TransportOver {
     const ScopedDevice current(device_);
     const std::lock_guard lock(mutex_);
     if (broken_) throw_broken();
-    settle(call(), name);
+    wait_while_in_progress(call(), name);
   }
 
   /// With mutex_ held. Connecting takes its time at a rank's first message to another.
-  void settle(ncclResult_t result, const char* call) {
+  void wait_while_in_progress(ncclResult_t result, const char* call) {
     for (Backoff backoff; result == ncclInProgress; backoff.pause()) {
       if (broken_) throw CommError(fmt::format("NCCL: {}: given up while ranks connect", call));
       ncclResult_t state = ncclSuccess;
@@ -236,7 +238,7 @@ class NcclTransport final : public TransportOver {
     throw CommError(failure_.empty() ? "NCCL's communicator was given up" : "NCCL: " + failure_);
   }
 
-  /// Has the communicator aborted by the thread that looks after it: NCCL waits until no recording holds it
+  /// Has the communicator aborted by the thread that looks after it: NCCL waits until no graph holds it
   /// any more, and their owner lets them go once it learns of the failure.
   void break_off() noexcept {
     const std::lock_guard lock(watch_mutex_);

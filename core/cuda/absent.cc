@@ -39,14 +39,14 @@ void stream_wait(CUstream_st*, CUevent_st*) {
   refuse();
 }
 
-void begin_recording(CUstream_st*) {
+void begin_capture(CUstream_st*) {
   refuse();
 }
-void give_up_recording(CUstream_st*) noexcept {}
-CUgraphExec_st* end_recording(CUstream_st*) {
+void abandon_capture(CUstream_st*) noexcept {}
+CUgraphExec_st* end_capture(CUstream_st*) {
   refuse();
 }
-bool is_recording(CUstream_st*) {
+bool is_capturing(CUstream_st*) {
   refuse();
 }
 void launch_graph(CUgraphExec_st*, CUstream_st*) {

@@ -96,16 +96,16 @@ void stream_wait(CUstream_st* stream, CUevent_st* event) {
   check(cudaStreamWaitEvent(stream, event, 0));
 }
 
-void begin_recording(CUstream_st* stream) {
+void begin_capture(CUstream_st* stream) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 }
-void give_up_recording(CUstream_st* stream) noexcept {
+void abandon_capture(CUstream_st* stream) noexcept {
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(stream, &graph);
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();
 }
-CUgraphExec_st* end_recording(CUstream_st* stream) {
+CUgraphExec_st* end_capture(CUstream_st* stream) {
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(stream, &graph));
   cudaGraphExec_t made = nullptr;
@@ -114,7 +114,7 @@ CUgraphExec_st* end_recording(CUstream_st* stream) {
   check(status);
   return made;
 }
-bool is_recording(CUstream_st* stream) {
+bool is_capturing(CUstream_st* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &status));
   return status != cudaStreamCaptureStatusNone;
@@ -135,8 +135,8 @@ void destroy_event(CUevent_st* event) noexcept {
   cudaEventDestroy(event);
 }
 void record_event(CUevent_st* event, CUstream_st* stream, bool timed) {
-  const bool replayed = timed && is_recording(stream);
-  check(cudaEventRecordWithFlags(event, stream, replayed ? cudaEventRecordExternal : cudaEventRecordDefault));
+  const bool launched = timed && is_capturing(stream);
+  check(cudaEventRecordWithFlags(event, stream, launched ? cudaEventRecordExternal : cudaEventRecordDefault));
 }
 bool event_done(CUevent_st* event) {
   const cudaError_t status = cudaEventQuery(event);

@@ -22,18 +22,18 @@ void destroy_stream(CUstream_st* stream) noexcept;
 void synchronize_stream(CUstream_st* stream);
 void stream_wait(CUstream_st* stream, CUevent_st* event);
 
-// A recording of a stream, and of those that wait for it; what is done to other streams stays as it is. It
+// A graph of a stream, and of those that wait for it; what is done to other streams stays as it is. It
 // keeps the streams' priorities.
-void begin_recording(CUstream_st* stream);
-void give_up_recording(CUstream_st* stream) noexcept;
-CUgraphExec_st* end_recording(CUstream_st* stream);
-bool is_recording(CUstream_st* stream);
+void begin_capture(CUstream_st* stream);
+void abandon_capture(CUstream_st* stream) noexcept;
+CUgraphExec_st* end_capture(CUstream_st* stream);
+bool is_capturing(CUstream_st* stream);
 void launch_graph(CUgraphExec_st* graph, CUstream_st* stream);
 void destroy_graph(CUgraphExec_st* graph) noexcept;
 
 CUevent_st* create_event(bool timing);
 void destroy_event(CUevent_st* event) noexcept;
-/// While the stream is being recorded, an event with timing (`timed`) is recorded at each replay.
+/// While the stream is being captured, an event with timing (`timed`) is recorded at each launch.
 void record_event(CUevent_st* event, CUstream_st* stream, bool timed);
 bool event_done(CUevent_st* event);
 void synchronize_event(CUevent_st* event);

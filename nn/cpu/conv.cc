@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "nn/cpu/context.h"
-#include "nn/cpu/gathered_products.h"
+#include "nn/cpu/im2col_products.h"
 
 namespace lpsgd::cpu {
 namespace {
@@ -74,7 +74,7 @@ class ConvOp final : public Op {
                              desc.groups == 1 ? memory::format_tag::ohwi : memory::format_tag::gohwi);
     const memory::desc bias =
         desc.bias ? memory::desc({desc.filters}, f32, memory::format_tag::a) : memory::desc();
-    if (GatheredProducts::pay(b, desc)) products_.emplace(context, b, desc);
+    if (Im2colProducts::pay(b, desc)) products_.emplace(context, b, desc);
     Plan plan;
     bool made = false;
     if (tiles_pay(b, desc)) {
@@ -239,7 +239,7 @@ class ConvOp final : public Op {
   Reordered forward_weights_, data_weights_, gradient_weights_;
   Call forward_, data_, gradient_, add_gradient_;
   Buffer<float> bias_gradient_;  // of a part, where there are several
-  std::optional<GatheredProducts> products_;
+  std::optional<Im2colProducts> products_;
 };
 
 }  // namespace

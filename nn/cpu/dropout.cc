@@ -1,5 +1,5 @@
-// Dropout. Value e of the sample at place p of the global batch is kept when its draw, word e mod 4 of Philox
-// block (e / 4, p, step, layer), is at least probability * 2^32; so masks depend on neither ranks nor
+// Dropout. Value e of the sample at position p of the global batch is kept when its draw, word e mod 4 of
+// Philox block (e / 4, p, step, layer), is at least probability * 2^32; so masks depend on neither ranks nor
 // threads.
 #include <cmath>
 
@@ -30,11 +30,11 @@ class DropoutOp final : public Op {
     }
     context_.parallel(b_.batch, [&](int, std::int64_t first, std::int64_t last) {
       for (std::int64_t n = first; n < last; ++n) {
-        const auto place = static_cast<std::uint32_t>(b_.random.first + n);
+        const auto position = static_cast<std::uint32_t>(b_.random.first + n);
         for (std::int64_t e = 0; e < per_sample_; e += 4) {
           const Philox4x32 draw =
-              philox4x32(static_cast<std::uint32_t>(e / 4), place, pass.step, b_.random.layer, b_.random.seed,
-                         static_cast<std::uint32_t>(RandomUse::dropout));
+              philox4x32(static_cast<std::uint32_t>(e / 4), position, pass.step, b_.random.layer,
+                         b_.random.seed, static_cast<std::uint32_t>(RandomUse::dropout));
           const std::int64_t at = n * per_sample_ + e;
           for (std::int64_t i = 0; i < std::min<std::int64_t>(4, per_sample_ - e); ++i) {
             const bool keep = draw.x[i] >= limit_;

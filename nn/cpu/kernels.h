@@ -51,10 +51,10 @@ struct ActivationKernels {
   void (*sum)(const T* const* terms, int count, T* out, std::int64_t n, bool relu);
   /// out = sum of terms where `y` > 0, else 0; `y` null: everywhere.
   void (*masked_sum)(const T* const* terms, int count, const T* y, T* out, std::int64_t n);
-  /// out[c] = the largest of x[offsets[i] + c], i < count, the first among equals, a NaN before all; place[c]
-  /// (if not null) = its i. count <= 65536.
+  /// out[c] = the largest of x[offsets[i] + c], i < count, the first among equals, a NaN before all;
+  /// argmax[c] (if not null) = its i. count <= 65536.
   void (*largest)(const T* x, const std::int64_t* offsets, std::int64_t count, std::int64_t channels, T* out,
-                  std::uint16_t* place);
+                  std::uint16_t* argmax);
   void (*sigmoid)(const T* x, T* y, std::int64_t n);
   void (*tanh)(const T* x, T* y, std::int64_t n);
   /// One LSTM step of one sample: `gates` holds the sums of i, f, g, o (`cells` floats each) and gets their

@@ -227,7 +227,7 @@ inline void put_halves(std::uint16_t* p, std::int32_t v) {
 
 template <class T>
 void largest(const T* x, const std::int64_t* offsets, std::int64_t count, std::int64_t channels, T* out,
-             std::uint16_t* place) {
+             std::uint16_t* argmax) {
   over_values(channels, [&]<class L>(std::int64_t c) {
     typename L::V best = L::get(x + offsets[0] + c);
     auto where = splat(best, 0);
@@ -238,7 +238,7 @@ void largest(const T* x, const std::int64_t* offsets, std::int64_t count, std::i
       best = keep ? best : v;
     }
     L::put(out + c, best);
-    if (place) put_halves(place + c, where);
+    if (argmax) put_halves(argmax + c, where);
   });
 }
 

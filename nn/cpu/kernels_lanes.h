@@ -123,14 +123,14 @@ inline void over_values(std::int64_t n, const Body& body) {
 /// page a row on, some rows together are as good.
 template <class Body>
 inline void over_channels(std::int64_t rows, std::int64_t width, const Body& body) {
-  constexpr std::int64_t narrow = 4 * lanes, page = 1024, together = 4;
+  constexpr std::int64_t narrow = 4 * lanes, page = 1024, block_rows = 4;
   if (width > narrow) {
     const auto in_order = [&](std::int64_t first, std::int64_t last) {
       over_values(width, [&]<class L>(std::int64_t c) { body.template operator()<1, L>(c, first, last); });
     };
     std::int64_t r = 0;
     if (width >= page)
-      for (; r + together <= rows; r += together) in_order(r, r + together);
+      for (; r + block_rows <= rows; r += block_rows) in_order(r, r + block_rows);
     for (; r < rows; ++r) in_order(r, r + 1);
     return;
   }

@@ -1,7 +1,7 @@
 // A layer of LSTM over sequences of unequal length. Inside, rows are ordered by time, then sample, so that a
-// step's rows lie together: what does not depend on the step before (the input's part of the gates and every
-// weight's gradient) is one product over all frames. Behind a sequence's end states, outputs and gradients
-// are 0.
+// step's rows lie together: what does not depend on the step before (the input's part of the gates and
+// every weight's gradient) is one product over all frames. Behind a sequence's end states, outputs and
+// gradients are 0.
 #include "nn/cpu/product.h"
 
 namespace lpsgd::cpu {

@@ -1,5 +1,5 @@
-// Max and average pooling in NHWC. Max pooling remembers each maximum's place in its window (the first among
-// equals; a NaN wins), so backward adds each gradient in one place. Sums are taken in float32.
+// Max and average pooling in NHWC. Max pooling remembers each maximum's position in its window (the first
+// among equals; a NaN wins), so backward adds each gradient in one position. Sums are taken in float32.
 #include <fmt/format.h>
 
 #include <span>
@@ -27,7 +27,7 @@ class PoolOp final : public Op {
         throw DeviceError(fmt::format(
             "max pooling over windows of {} pixels cannot be trained on the CPU; it takes at most 65536",
             window));
-      places_ = Buffer<std::uint16_t>(static_cast<std::size_t>(b.elements()));
+      argmax_ = Buffer<std::uint16_t>(static_cast<std::size_t>(b.elements()));
     }
     workers_.resize(static_cast<std::size_t>(context.threads));
     for (Worker& w : workers_) {
@@ -73,8 +73,8 @@ class PoolOp final : public Op {
             const Window w = window(oh, ow);
             if (desc_.kind == PoolDesc::Kind::max) {
               const std::int64_t* offsets = offsets_of(w, worker(thread)).data();
-              const std::uint16_t* place = places_.data() + at;
-              for (std::int64_t c = 0; c < channels_; ++c) dx[offsets[place[c]] + c] += widen(g[at + c]);
+              const std::uint16_t* argmax = argmax_.data() + at;
+              for (std::int64_t c = 0; c < channels_; ++c) dx[offsets[argmax[c]] + c] += widen(g[at + c]);
             } else {
               for (std::int64_t h = w.h0; h < w.h1; ++h) {
                 for (std::int64_t col = w.w0; col < w.w1; ++col) {
@@ -137,7 +137,7 @@ class PoolOp final : public Op {
   void largest(const T* image, const Window& w, std::int64_t at, Worker& pixels) {
     const std::span<const std::int64_t> offsets = offsets_of(w, pixels);
     k_.largest(image, offsets.data(), static_cast<std::int64_t>(offsets.size()), channels_,
-               as<T>(b_.output) + at, places_.empty() ? nullptr : places_.data() + at);
+               as<T>(b_.output) + at, argmax_.empty() ? nullptr : argmax_.data() + at);
   }
 
   Context& context_;
@@ -146,7 +146,7 @@ class PoolOp final : public Op {
   PoolDesc desc_;
   Shape in_, out_;
   std::int64_t channels_;
-  Buffer<std::uint16_t> places_;
+  Buffer<std::uint16_t> argmax_;
   std::vector<Worker> workers_;
 };
 

@@ -11,9 +11,9 @@
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "nn/cuda/captured_pass.h"
 #include "nn/cuda/context.h"
 #include "nn/cuda/feed.h"
-#include "nn/cuda/recorded_pass.h"
 
 namespace lpsgd {
 namespace cuda {
@@ -26,15 +26,15 @@ class CudaBackend final : public Backend {
 
   const char* name() const override { return "cuda"; }
   std::vector<std::string> choices() const override { return context_.choices; }
-  std::size_t recorded() const override {
+  std::size_t captured() const override {
     std::size_t count = 0;
-    for (const std::deque<RecordedPass>& part : passes_)
-      count += static_cast<std::size_t>(std::ranges::count_if(part, &RecordedPass::is_recorded));
+    for (const std::deque<CapturedPass>& part : passes_)
+      count += static_cast<std::size_t>(std::ranges::count_if(part, &CapturedPass::is_captured));
     return count;
   }
-  bool is_recorded(Part part) const override {
-    const std::deque<RecordedPass>& passes = passes_[static_cast<std::size_t>(part)];
-    return !passes.empty() && std::ranges::all_of(passes, &RecordedPass::is_recorded);
+  bool is_captured(Part part) const override {
+    const std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
+    return !passes.empty() && std::ranges::all_of(passes, &CapturedPass::is_captured);
   }
   StreamView stream() const override { return context_.stream; }
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
@@ -62,7 +62,7 @@ class CudaBackend final : public Backend {
     context_.refresh();
   }
   void run(Part part, std::size_t index, const std::function<void()>& work) override {
-    std::deque<RecordedPass>& passes = passes_[static_cast<std::size_t>(part)];
+    std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
     while (passes.size() <= index) passes.emplace_back();
     passes[index].run(context_.stream, work);
   }
@@ -108,7 +108,7 @@ class CudaBackend final : public Backend {
   Context context_;
   InputFeed inputs_;
   std::optional<PassFeed> feed_;
-  std::array<std::deque<RecordedPass>, static_cast<std::size_t>(Part::count)> passes_;
+  std::array<std::deque<CapturedPass>, static_cast<std::size_t>(Part::count)> passes_;
 };
 
 }  // namespace

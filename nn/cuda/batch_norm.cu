@@ -16,12 +16,12 @@ __device__ __forceinline__ std::int64_t smaller(std::int64_t a, std::int64_t b) 
   return a < b ? a : b;
 }
 
-/// This thread's place: its first channel and its rows.
-struct Place {
+/// This thread's range: its first channel and its rows.
+struct RowRange {
   int channel, me;  // `me` numbers the block's threads, rows of them first
   std::int64_t begin, end;
   bool active;
-  __device__ explicit Place(const Cut& cut, int pack)
+  __device__ explicit RowRange(const Cut& cut, int pack)
       : channel((static_cast<int>(blockIdx.x) * cut.tx + static_cast<int>(threadIdx.x)) * pack),
         me(static_cast<int>(threadIdx.y) * cut.tx + static_cast<int>(threadIdx.x)),
         begin(static_cast<std::int64_t>(blockIdx.y) * cut.rows_each),
@@ -69,16 +69,16 @@ __device__ void set_constants(const NormState& s, int c, double mean, double var
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, Cut cut, NormState s) {
   __shared__ double shared[block_threads * V];
-  const Place place(cut, V);
+  const RowRange range(cut, V);
   double mean[V] = {}, m2[V] = {}, count = 0;
-  if (place.active) {
-    for (std::int64_t r = place.begin + threadIdx.y; r < place.end; r += unrolled * cut.ty) {
+  if (range.active) {
+    for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += unrolled * cut.ty) {
       float v[unrolled][V], few_mean[V] = {}, few_m2[V] = {};
       int n = 0;
 #pragma unroll
       for (int u = 0; u < unrolled; ++u) {
-        if (r + u * cut.ty < place.end) {
-          load<V>(x + (r + u * cut.ty) * cut.channels + place.channel, v[u]);
+        if (r + u * cut.ty < range.end) {
+          load<V>(x + (r + u * cut.ty) * cut.channels + range.channel, v[u]);
           ++n;
 #pragma unroll
           for (int k = 0; k < V; ++k) few_mean[k] += v[u][k];
@@ -107,15 +107,15 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, C
     }
   }
   // The block's mean, then its squares around that.
-  const double here = static_cast<double>(place.end - place.begin);
+  const double here = static_cast<double>(range.end - range.begin);
   double block_mean[V];
   for (int k = 0; k < V; ++k) block_mean[k] = count * mean[k] / here;
-  sum_over_rows<V>(block_mean, cut, shared, place.me);
+  sum_over_rows<V>(block_mean, cut, shared, range.me);
   for (int k = 0; k < V; ++k) m2[k] += count * (mean[k] - block_mean[k]) * (mean[k] - block_mean[k]);
-  sum_over_rows<V>(m2, cut, shared, place.me);
-  if (threadIdx.y == 0 && place.active)
+  sum_over_rows<V>(m2, cut, shared, range.me);
+  if (threadIdx.y == 0 && range.active)
     for (int k = 0; k < V; ++k)
-      s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + place.channel + k] =
+      s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + range.channel + k] =
           make_double2(block_mean[k], m2[k]);
   if (!is_last(s.finished)) return;
 
@@ -126,25 +126,25 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, C
     return static_cast<double>(smaller(cut.rows_each, cut.rows - first));
   };
   double all_mean[V] = {}, all_m2[V] = {};
-  if (place.active)
+  if (range.active)
     for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty)
       for (int k = 0; k < V; ++k)
         all_mean[k] +=
-            rows_of(p) * s.partials[static_cast<std::int64_t>(p) * cut.channels + place.channel + k].x / rows;
-  sum_over_rows<V>(all_mean, cut, shared, place.me);
-  if (place.active) {
+            rows_of(p) * s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + k].x / rows;
+  sum_over_rows<V>(all_mean, cut, shared, range.me);
+  if (range.active) {
     for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
       for (int k = 0; k < V; ++k) {
-        const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + place.channel + k];
+        const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + k];
         all_m2[k] += part.y + rows_of(p) * (part.x - all_mean[k]) * (part.x - all_mean[k]);
       }
     }
   }
-  sum_over_rows<V>(all_m2, cut, shared, place.me);
-  if (threadIdx.y != 0 || !place.active) return;
+  sum_over_rows<V>(all_m2, cut, shared, range.me);
+  if (threadIdx.y != 0 || !range.active) return;
   const double unbiased = cut.rows > 1 ? rows / (rows - 1) : 1.0, m = s.momentum;
   for (int k = 0; k < V; ++k) {
-    const int c = place.channel + k;
+    const int c = range.channel + k;
     const double variance = all_m2[k] / rows;
     s.running_mean[c] =
         static_cast<float>((1 - m) * static_cast<double>(s.running_mean[c]) + m * all_mean[k]);
@@ -175,12 +175,12 @@ struct Constants {
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads)
     normalize_kernel(const T* x, const T* residual, T* y, bool relu, Cut cut, NormState s) {
-  const Place place(cut, V);
-  if (!place.active) return;
-  const Constants<V> k(s, place.channel);
+  const RowRange range(cut, V);
+  if (!range.active) return;
+  const Constants<V> k(s, range.channel);
 #pragma unroll 4
-  for (std::int64_t r = place.begin + threadIdx.y; r < place.end; r += cut.ty) {
-    const std::int64_t at = r * cut.channels + place.channel;
+  for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += cut.ty) {
+    const std::int64_t at = r * cut.channels + range.channel;
     float v[V], more[V];
     load<V>(x + at, v);
     if (residual != nullptr) load<V>(residual + at, more);
@@ -199,17 +199,17 @@ __global__ void __launch_bounds__(block_threads)
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradient g, Cut cut, NormState s) {
   __shared__ double shared[block_threads * V];
-  const Place place(cut, V);
+  const RowRange range(cut, V);
   const T* x = static_cast<const T*>(g.x);
   double sum_g[V] = {}, sum_gx[V] = {};
-  if (place.active) {
-    const Constants<V> k(s, place.channel);
-    for (std::int64_t r = place.begin + threadIdx.y; r < place.end; r += unrolled * cut.ty) {
+  if (range.active) {
+    const Constants<V> k(s, range.channel);
+    for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += unrolled * cut.ty) {
       float few_g[V] = {}, few_gx[V] = {};
 #pragma unroll
       for (int u = 0; u < unrolled; ++u) {
-        if (r + u * cut.ty >= place.end) break;
-        const std::int64_t at = (r + u * cut.ty) * cut.channels + place.channel;
+        if (r + u * cut.ty >= range.end) break;
+        const std::int64_t at = (r + u * cut.ty) * cut.channels + range.channel;
         float v[V], d[V];
         load_sum<V, T>(g.gradients, at, v);
         load<V>(x + at, d);
@@ -240,30 +240,30 @@ __global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradie
       }
     }
   }
-  sum_over_rows<V>(sum_g, cut, shared, place.me);
-  sum_over_rows<V>(sum_gx, cut, shared, place.me);
-  if (threadIdx.y == 0 && place.active)
+  sum_over_rows<V>(sum_g, cut, shared, range.me);
+  sum_over_rows<V>(sum_gx, cut, shared, range.me);
+  if (threadIdx.y == 0 && range.active)
     for (int i = 0; i < V; ++i)
-      s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + place.channel + i] =
+      s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + range.channel + i] =
           make_double2(sum_g[i], sum_gx[i]);
   if (!is_last(s.finished)) return;
 
   for (int i = 0; i < V; ++i) sum_g[i] = sum_gx[i] = 0;
-  if (place.active) {
+  if (range.active) {
     for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
       for (int i = 0; i < V; ++i) {
-        const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + place.channel + i];
+        const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + i];
         sum_g[i] += part.x;
         sum_gx[i] += part.y;
       }
     }
   }
-  sum_over_rows<V>(sum_g, cut, shared, place.me);
-  sum_over_rows<V>(sum_gx, cut, shared, place.me);
-  if (threadIdx.y != 0 || !place.active) return;
+  sum_over_rows<V>(sum_g, cut, shared, range.me);
+  sum_over_rows<V>(sum_gx, cut, shared, range.me);
+  if (threadIdx.y != 0 || !range.active) return;
   const double count = static_cast<double>(cut.rows);
   for (int i = 0; i < V; ++i) {
-    const int c = place.channel + i;
+    const int c = range.channel + i;
     const double inverse = s.inverse[c], scale = static_cast<double>(s.weight[c]) * inverse;
     s.weight_gradient[c] = static_cast<float>(sum_gx[i] * inverse);
     s.bias_gradient[c] = static_cast<float>(sum_g[i]);
@@ -274,18 +274,18 @@ __global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradie
 
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g, Cut cut, NormState s) {
-  const Place place(cut, V);
-  if (!place.active) return;
+  const RowRange range(cut, V);
+  if (!range.active) return;
   const T* gradient = static_cast<const T*>(g.masked != nullptr ? g.masked : g.gradients.at[0]);
   const T* x = static_cast<const T*>(g.x);
   const bool relu = g.relu && g.masked == nullptr;
-  const Constants<V> k(s, place.channel);
+  const Constants<V> k(s, range.channel);
   float mean[V], slope[V];
-  load<V>(s.gradient_mean + place.channel, mean);
-  load<V>(s.slope + place.channel, slope);
+  load<V>(s.gradient_mean + range.channel, mean);
+  load<V>(s.slope + range.channel, slope);
 #pragma unroll 4
-  for (std::int64_t r = place.begin + threadIdx.y; r < place.end; r += cut.ty) {
-    const std::int64_t at = r * cut.channels + place.channel;
+  for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += cut.ty) {
+    const std::int64_t at = r * cut.channels + range.channel;
     float v[V], d[V];
     load<V>(gradient + at, v);
     load<V>(x + at, d);

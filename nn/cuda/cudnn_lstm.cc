@@ -1,6 +1,6 @@
 // A layer of LSTM by cuDNN's RNN functions, in float32 (or TF32). All sequences run to the last frame: what
 // lies behind a sequence's end is 0 on the way in and set to 0 on the way out, so that lengths stay on the
-// device and a recorded pass holds for other ones; the state of a frame knows nothing of those behind it.
+// device and a captured pass holds for other ones; the state of a frame knows nothing of those behind it.
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,5 @@
-// Rows of a table by number. In backward the block of a token's first place adds all its places' gradients,
-// in order, so that the sum has the same bits in every run.
+// Rows of a table by number. In backward the block of a token's first position adds the gradients of all its
+// positions, in order, so that the sum has the same bits in every run.
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {
@@ -9,12 +9,12 @@ template <class T>
 __global__ void embedding_kernel(const float* x, const float* table, T* y, std::int32_t* tokens, float* bad,
                                  std::int64_t count, std::int64_t vocabulary, std::int64_t width) {
   for (std::int64_t i = thread_number(); i < count * width; i += thread_count()) {
-    const std::int64_t place = i / width, c = i % width;
-    const float number = x[place];
+    const std::int64_t position = i / width, c = i % width;
+    const float number = x[position];
     const bool there = number >= 0 && number < static_cast<float>(vocabulary);
     const auto token = there ? static_cast<std::int64_t>(number) : 0;
     if (c == 0) {
-      tokens[place] = static_cast<std::int32_t>(token);
+      tokens[position] = static_cast<std::int32_t>(token);
       // One of them is as good as another. A token that is no number is told as one below 0.
       if (!there) *bad = number == number ? number : -1.0f;
     }
@@ -26,12 +26,12 @@ template <class T>
 __global__ void embedding_gradient_kernel(const T* dy, const std::int32_t* tokens, float* gradient,
                                           std::int64_t count, std::int64_t width) {
   __shared__ std::int32_t near[block_threads];
-  for (std::int64_t place = blockIdx.x; place < count; place += gridDim.x) {
-    const std::int32_t token = tokens[place];
+  for (std::int64_t position = blockIdx.x; position < count; position += gridDim.x) {
+    const std::int32_t token = tokens[position];
     bool again = false;
-    for (std::int64_t i = threadIdx.x; i < place; i += block_threads) again = again || tokens[i] == token;
+    for (std::int64_t i = threadIdx.x; i < position; i += block_threads) again = again || tokens[i] == token;
     if (__syncthreads_or(again)) continue;  // an earlier block adds them
-    for (std::int64_t base = place; base < count; base += block_threads) {
+    for (std::int64_t base = position; base < count; base += block_threads) {
       __syncthreads();
       const std::int64_t mine = base + threadIdx.x;
       near[threadIdx.x] = mine < count ? tokens[mine] : -1;

@@ -15,7 +15,7 @@
 
 namespace lpsgd::cuda {
 
-/// What the operations of a pass read on the device, so that a recorded pass can be run again on new data.
+/// What the operations of a pass read on the device, so that a captured pass can be run again on new data.
 struct PassState {
   std::uint32_t step = 0;
   std::int32_t scored = 0;  // rows with a label
@@ -114,11 +114,11 @@ struct PoolShape {
   int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
   bool max = true, count_pad = true;
 };
-/// `places` gets each maximum's pixel in its image; null where backward will not come.
-cudaError_t launch_pool(DataType type, const PoolShape& shape, const void* x, void* y, std::int32_t* places,
+/// `argmax` gets each maximum's pixel in its image; null where backward will not come.
+cudaError_t launch_pool(DataType type, const PoolShape& shape, const void* x, void* y, std::int32_t* argmax,
                         cudaStream_t stream);
 cudaError_t launch_pool_gradient(DataType type, const PoolShape& shape, const void* dy,
-                                 const std::int32_t* places, void* dx, cudaStream_t stream);
+                                 const std::int32_t* argmax, void* dx, cudaStream_t stream);
 
 // ---- lrn.cu
 

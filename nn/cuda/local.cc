@@ -25,14 +25,14 @@ class PoolOp final : public Op {
               .pad_w = small(d.pad.w),
               .max = d.kind == PoolDesc::Kind::max,
               .count_pad = d.count_pad};
-    if (shape_.max && b.training) places_ = context.array<std::int32_t>(b.elements());
+    if (shape_.max && b.training) argmax_ = context.array<std::int32_t>(b.elements());
   }
   void forward(const Pass&) override {
-    check(launch_pool(b_.type, shape_, b_.inputs[0].value, b_.output, places_, context_.handle()));
+    check(launch_pool(b_.type, shape_, b_.inputs[0].value, b_.output, argmax_, context_.handle()));
   }
   void backward() override {
     if (b_.inputs[0].gradient)
-      check(launch_pool_gradient(b_.type, shape_, b_.output_gradients[0], places_, b_.inputs[0].gradient,
+      check(launch_pool_gradient(b_.type, shape_, b_.output_gradients[0], argmax_, b_.inputs[0].gradient,
                                  context_.handle()));
   }
 
@@ -40,7 +40,7 @@ class PoolOp final : public Op {
   Context& context_;
   Binding b_;
   PoolShape shape_;
-  std::int32_t* places_ = nullptr;
+  std::int32_t* argmax_ = nullptr;
 };
 
 class LrnOp final : public Op {

@@ -33,33 +33,33 @@ struct Pixel {
 };
 
 template <class T>
-__global__ void pool_kernel(PoolShape s, const T* x, T* y, std::int32_t* places) {
+__global__ void pool_kernel(PoolShape s, const T* x, T* y, std::int32_t* argmax) {
   const std::int64_t n = s.batch * s.out_h * s.out_w * s.channels;
   for (std::int64_t i = thread_number(); i < n; i += thread_count()) {
     const Pixel p(i, s.out_h, s.out_w, s.channels);
     const T* image = x + p.n * s.h * s.w * s.channels + p.c;
     const Window w = window(s, p.y, p.x);
     float best = 0, sum = 0;
-    int place = -1;
+    int best_pixel = -1;
     for (int h = w.h0; h < w.h1; ++h) {
       for (int col = w.w0; col < w.w1; ++col) {
         const int pixel = h * s.w + col;
         const float v = as_float(image[static_cast<std::int64_t>(pixel) * s.channels]);
         sum += v;
         // The first among equals; the first NaN stays.
-        if (place < 0 || !(v <= best || best != best)) {
+        if (best_pixel < 0 || !(v <= best || best != best)) {
           best = v;
-          place = pixel;
+          best_pixel = pixel;
         }
       }
     }
     y[i] = from_float<T>(s.max ? best : sum / w.divisor);
-    if (s.max && places != nullptr) places[i] = place;
+    if (s.max && argmax != nullptr) argmax[i] = best_pixel;
   }
 }
 
 template <class T>
-__global__ void pool_gradient_kernel(PoolShape s, const T* dy, const std::int32_t* places, T* dx) {
+__global__ void pool_gradient_kernel(PoolShape s, const T* dy, const std::int32_t* argmax, T* dx) {
   const std::int64_t n = s.batch * s.h * s.w * s.channels;
   for (std::int64_t i = thread_number(); i < n; i += thread_count()) {
     const Pixel p(i, s.h, s.w, s.channels);
@@ -74,7 +74,7 @@ __global__ void pool_gradient_kernel(PoolShape s, const T* dy, const std::int32_
         const std::int64_t at = ((p.n * s.out_h + oh) * s.out_w + ow) * s.channels + p.c;
         if (!s.max)
           sum += as_float(dy[at]) / window(s, oh, ow).divisor;
-        else if (places[at] == p.y * s.w + p.x)
+        else if (argmax[at] == p.y * s.w + p.x)
           sum += as_float(dy[at]);
       }
     }
@@ -84,21 +84,21 @@ __global__ void pool_gradient_kernel(PoolShape s, const T* dy, const std::int32_
 
 }  // namespace
 
-cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* y, std::int32_t* places,
+cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* y, std::int32_t* argmax,
                         cudaStream_t stream) {
   const std::int64_t n = s.batch * s.out_h * s.out_w * s.channels;
   return with_type(type, [&]<class T>(T) {
     LPSGD_LAUNCH(pool_kernel<T>, blocks_for(n), block_threads, stream)
-    (s, static_cast<const T*>(x), static_cast<T*>(y), places);
+    (s, static_cast<const T*>(x), static_cast<T*>(y), argmax);
   });
 }
 
 cudaError_t launch_pool_gradient(DataType type, const PoolShape& s, const void* dy,
-                                 const std::int32_t* places, void* dx, cudaStream_t stream) {
+                                 const std::int32_t* argmax, void* dx, cudaStream_t stream) {
   const std::int64_t n = s.batch * s.h * s.w * s.channels;
   return with_type(type, [&]<class T>(T) {
     LPSGD_LAUNCH(pool_gradient_kernel<T>, blocks_for(n), block_threads, stream)
-    (s, static_cast<const T*>(dy), places, static_cast<T*>(dx));
+    (s, static_cast<const T*>(dy), argmax, static_cast<T*>(dx));
   });
 }
 

@@ -1,5 +1,5 @@
 // The largest magnitudes alone, with error feedback (Aji & Heafield 2017; Stich et al. 2018, section 2).
-// Record of a bucket: the kept values' places in the bucket, ascending, then the values.
+// Record of a bucket: the kept values' positions in the bucket, ascending, then the values.
 #include "quant/codecs/topk_device.h"
 #include "quant/cpu_codes_inl.h"
 
@@ -94,7 +94,7 @@ bool guess_threshold(const float* values, const float* residual, std::int64_t m,
 template <bool residuals>
 bool encode_bucket(const float* values, float* residual, std::int64_t m, std::int64_t kept,
                    Threshold threshold, std::byte* out) {
-  std::byte* places = out;
+  std::byte* positions = out;
   std::byte* chosen = out + 4 * kept;
   std::int32_t top = 0;
   for (std::int64_t at = 0; at < m; at += kBlock) {
@@ -111,9 +111,9 @@ bool encode_bucket(const float* values, float* residual, std::int64_t m, std::in
         const float value = canonical<ScalarLanes>(block[i]);
         const std::int32_t key = ScalarLanes::bits(value) & magnitude_mask;
         if (key == threshold.key && threshold.ties-- <= 0) continue;
-        store(places, static_cast<std::uint32_t>(at + i));
+        store(positions, static_cast<std::uint32_t>(at + i));
         store(chosen, value);
-        places += 4;
+        positions += 4;
         chosen += 4;
         top = key > top ? key : top;
         block[i] = value - (value + 0.0f);
@@ -160,8 +160,8 @@ bool encode(const CodecSpec& spec, const std::byte*, const float* values, float*
   return finite;
 }
 
-/// Adding touches the kept values only. A place outside the bucket is passed over; values of
-/// one place add up.
+/// Adding touches the kept values only. A position outside the bucket is passed over; values of
+/// one position add up.
 bool decode(const CodecSpec& spec, const std::byte*, const std::byte* in, std::int64_t n, std::int64_t bucket,
             bool adds, float* out) {
   const double density = spec.options.get<TopkOptions>().density;
@@ -171,10 +171,10 @@ bool decode(const CodecSpec& spec, const std::byte*, const std::byte* in, std::i
     const std::int64_t m = n - begin < bucket ? n - begin : bucket;
     const std::int64_t kept = topk_kept(density, m);
     for (std::int64_t i = 0; i < kept; ++i) {
-      const std::int64_t place = load<std::uint32_t>(in + 4 * i);
-      if (place >= m) continue;
+      const std::int64_t position = load<std::uint32_t>(in + 4 * i);
+      if (position >= m) continue;
       const float value = load<float>(in + 4 * (kept + i));
-      float& to = out[begin + place];
+      float& to = out[begin + position];
       to = lpsgd::add<ScalarLanes>(to, value);
       finite &= is_finite(adds ? value : to);
     }

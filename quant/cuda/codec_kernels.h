@@ -22,7 +22,7 @@ struct Job {
   float* residual = nullptr;                        // encode, reduce; or nullptr
   float* out = nullptr;                             // decode
   std::byte* bytes = nullptr;                       // the encoding: written, or read by decode
-  std::uint32_t* not_finite = nullptr;              // set to 1 where a value is not
+  std::uint32_t* non_finite = nullptr;              // set to 1 where a value is not
   double* error = nullptr;  // or nullptr: sums of squares, of the values and of what is lost
   float* means =
       nullptr;  // topk's reduce of buckets that do not fit shared memory: scratch, as long as the job

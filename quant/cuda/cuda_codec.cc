@@ -106,7 +106,7 @@ struct CudaBatch::Impl {
       out.residual = job.residual;
       out.out = job.out;
       out.bytes = job.bytes;
-      out.not_finite = job.not_finite ? job.not_finite : ignored.data();
+      out.non_finite = job.non_finite ? job.non_finite : ignored.data();
       out.error = job.error;
       out.n = job.n;
       out.first = job.first;

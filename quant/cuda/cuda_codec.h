@@ -29,7 +29,7 @@ class CudaBatch {
   /// Codec::encode, Codec::reduce and Codec::decode of jobs; `context.tensor` and `context.table` are the
   /// jobs'. A codec with a table makes one for all jobs of a tensor when it encodes, and one for each job
   /// when it reduces. With `step`, device memory, the step's number is what is there when the work is done,
-  /// so that the work can be recorded (core/recording.h); context.step is not looked at.
+  /// so that the work can be captured (core/capture.h); context.step is not looked at.
   void encode(const CodingContext& context, StreamView stream, const std::uint32_t* step = nullptr);
   void reduce(const CodingContext& context, StreamView stream, const std::uint32_t* step = nullptr);
   /// Jobs [first, last). With codec none, decoded values times `weight`.

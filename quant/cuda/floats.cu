@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) encode_floats_kernel(Launch launch) 
         v[k] = canonical<ScalarLanes>(v[k] - T::decode(codes[k]));
         if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
       }
-      if (!finite) *job.not_finite = 1;
+      if (!finite) *job.non_finite = 1;
       store_codes<T>(job.bytes, at, left, codes);
       if (job.residual != nullptr) store_values(job.residual + at, left, v);
     }
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) decode_floats_kernel(Launch launch) 
       finite &= k >= left || is_finite(q[k]);
       v[k] = adds ? add<ScalarLanes>(v[k], q[k]) : canonical<ScalarLanes>(q[k] * launch.weight);
     }
-    if (!finite) *job.not_finite = 1;
+    if (!finite) *job.non_finite = 1;
     store_values(job.out + at, left, v);
   });
 }
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads) check_kernel(Launch launch) {
       v[k] = canonical<ScalarLanes>(v[k]);
     }
     if (finite) return;
-    *job.not_finite = 1;
+    *job.non_finite = 1;
     store_values(job.out + at, left, v);
   });
 }

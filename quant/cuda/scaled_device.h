@@ -26,22 +26,22 @@ namespace {
 template <class Rule>
 class Encoder {
  public:
-  __device__ Encoder(const Launch& launch, const Place& place, Scales scales, float* tile)
+  __device__ Encoder(const Launch& launch, const Extent& extent, Scales scales, float* tile)
       : launch_(launch),
-        place_(place),
+        extent_(extent),
         numbers_(are_numbers(scales)),
-        rule_(launch, place.job, nullptr),
+        rule_(launch, extent.job, nullptr),
         tile_(reinterpret_cast<std::uint32_t*>(tile)) {
-    const Job& job = place.job;
+    const Job& job = extent.job;
     if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.step;
     const int scale_count = Rule::scale_count(launch);
-    std::byte* record = job.bytes + Rule::table_bytes() + place.record;
+    std::byte* record = job.bytes + Rule::table_bytes() + extent.record;
     words_ = record + 4 * scale_count;
-    word_count_ = place.m > 0 ? code_words(place.m, Rule::bits) : 0;
-    if (place.m > 0 && place.from == 0 && place.lane() == 0) {
+    word_count_ = extent.m > 0 ? code_words(extent.m, Rule::bits) : 0;
+    if (extent.m > 0 && extent.from == 0 && extent.lane() == 0) {
       if (scale_count > 0) store_float(record, numbers_ ? scales.a : canonical_nan());
       if (scale_count > 1) store_float(record + 4, numbers_ ? scales.b : canonical_nan());
-      if (!numbers_) *job.not_finite = 1;
+      if (!numbers_) *job.non_finite = 1;
     }
     rule_.start(scales);
   }
@@ -49,10 +49,10 @@ class Encoder {
   /// The lane's eight values, value `in_bucket` of the bucket first, of which `left` exist; all lanes call
   /// it.
   __device__ __forceinline__ void code(float* v, std::int64_t in_bucket, std::int64_t left) {
-    const Job& job = place_.job;
+    const Job& job = extent_.job;
     Philox4x32 draws{};
     if constexpr (Rule::dithered)
-      draws = philox4x32(static_cast<std::uint32_t>((job.first + place_.begin + in_bucket) / kEach),
+      draws = philox4x32(static_cast<std::uint32_t>((job.first + extent_.begin + in_bucket) / kEach),
                          job.tensor, step_, 2 * launch_.rank + launch_.round - 1, launch_.seed,
                          static_cast<std::uint32_t>(RandomUse::codec));
     std::int32_t codes[kEach];
@@ -68,15 +68,15 @@ class Encoder {
         if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
       }
     }
-    store_codes<Rule::bits>(words_, word_count_, in_bucket, place_.width, codes, tile_);
-    if (job.residual != nullptr && left > 0) store_values(job.residual + place_.begin + in_bucket, left, v);
+    store_codes<Rule::bits>(words_, word_count_, in_bucket, extent_.width, codes, tile_);
+    if (job.residual != nullptr && left > 0) store_values(job.residual + extent_.begin + in_bucket, left, v);
   }
 
   double lost = 0;
 
  private:
   const Launch& launch_;
-  const Place& place_;
+  const Extent& extent_;
   const bool numbers_;
   Rule rule_;
   std::uint32_t step_ = 0;
@@ -87,74 +87,74 @@ class Encoder {
 
 /// A table before the job's records, by the warp that has its first bucket.
 template <class Rule>
-__device__ void write_table(const Launch& launch, const Place& place) {
-  if (Rule::table_bytes() == 0 || place.job.n == 0 || place.from > 0) return;
-  const bool first = place.begin == 0 && place.from == 0 && lane_number() < place.width;
+__device__ void write_table(const Launch& launch, const Extent& extent) {
+  if (Rule::table_bytes() == 0 || extent.job.n == 0 || extent.from > 0) return;
+  const bool first = extent.begin == 0 && extent.from == 0 && lane_number() < extent.width;
   if (__ballot_sync(kAll, first) == 0) return;
   for (int i = lane_number(); i < Rule::table_bytes(); i += kWarp)
-    place.job.bytes[i] = static_cast<std::byte>(launch.tables[place.job.table].bytes[i]);
+    extent.job.bytes[i] = static_cast<std::byte>(launch.tables[extent.job.table].bytes[i]);
 }
 
-/// Calls body(place, offset in the piece) for every tile of the piece; all lanes the same number of times.
+/// Calls body(extent, offset in the piece) for every tile of the piece; all lanes the same number of times.
 template <class Body>
-__device__ __forceinline__ void each_tile(const Place& place, Body body) {
-  const std::int64_t step = place.width * kEach;
-  for (std::int64_t at = 0; at < place.trip; at += step) body(at + place.lane() * kEach);
+__device__ __forceinline__ void each_tile(const Extent& extent, Body body) {
+  const std::int64_t step = extent.width * kEach;
+  for (std::int64_t at = 0; at < extent.trip; at += step) body(at + extent.lane() * kEach);
 }
 
 /// A piece whose bucket's scales are known; reads its source a second time.
 template <class Rule>
-__device__ void code_piece(const Launch& launch, const Place& place, Scales scales, float* tile) {
+__device__ void code_piece(const Launch& launch, const Extent& extent, Scales scales, float* tile) {
   double own = 0;
-  double* squares = place.job.error != nullptr ? &own : nullptr;
-  Encoder<Rule> encoder(launch, place, scales, tile);
-  each_tile(place, [&](std::int64_t at) {
+  double* squares = extent.job.error != nullptr ? &own : nullptr;
+  Encoder<Rule> encoder(launch, extent, scales, tile);
+  each_tile(extent, [&](std::int64_t at) {
     float v[kEach];
-    load_source<Rule>(launch, place, place.from + at, place.count - at, v, squares);
-    encoder.code(v, place.from + at, place.count - at);
+    load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v, squares);
+    encoder.code(v, extent.from + at, extent.count - at);
   });
-  if (squares != nullptr) add_error(place.job.error, own, encoder.lost);
+  if (squares != nullptr) add_error(extent.job.error, own, encoder.lost);
 }
 
 template <class Rule>
-__device__ PieceScan scan_piece(const Launch& launch, const Place& place, float* tile) {
-  Scanner scanner(Rule::statistic(launch), place.width, tile);
-  each_tile(place, [&](std::int64_t at) {
+__device__ PieceScan scan_piece(const Launch& launch, const Extent& extent, float* tile) {
+  Scanner scanner(Rule::statistic(launch), extent.width, tile);
+  each_tile(extent, [&](std::int64_t at) {
     float v[kEach];
-    load_source<Rule>(launch, place, place.from + at, place.count - at, v);
-    scanner.see(v, place.count - at);
+    load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v);
+    scanner.see(v, extent.count - at);
   });
   return scanner.finish();
 }
 
 /// A piece of whole buckets.
 template <class Rule>
-__device__ void encode_whole(const Launch& launch, const Place& place, float* tile) {
+__device__ void encode_whole(const Launch& launch, const Extent& extent, float* tile) {
   constexpr int kept = 2;  // tiles that stay in registers: the buckets of the study
-  if (place.trip > kept * kTile) {
-    const PieceScan scan = scan_piece<Rule>(launch, place, tile);
-    return code_piece<Rule>(launch, place, scales_of<Rule>(launch, scan, scan.positive, place.m), tile);
+  if (extent.trip > kept * kTile) {
+    const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
+    return code_piece<Rule>(launch, extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), tile);
   }
   double own = 0;
-  double* squares = place.job.error != nullptr ? &own : nullptr;
+  double* squares = extent.job.error != nullptr ? &own : nullptr;
   float v[kept][kEach];
-  const std::int64_t mine = place.lane() * kEach;
-  Scanner scanner(Rule::statistic(launch), place.width, tile);
+  const std::int64_t mine = extent.lane() * kEach;
+  Scanner scanner(Rule::statistic(launch), extent.width, tile);
 #pragma unroll
   for (int t = 0; t < kept; ++t) {
     const std::int64_t at = t * kTile + mine;
-    if (t * kTile >= place.trip) continue;
-    load_source<Rule>(launch, place, at, place.count - at, v[t], squares);
-    scanner.see(v[t], place.count - at);
+    if (t * kTile >= extent.trip) continue;
+    load_source<Rule>(launch, extent, at, extent.count - at, v[t], squares);
+    scanner.see(v[t], extent.count - at);
   }
   const PieceScan scan = scanner.finish();
-  Encoder<Rule> encoder(launch, place, scales_of<Rule>(launch, scan, scan.positive, place.m), tile);
+  Encoder<Rule> encoder(launch, extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), tile);
 #pragma unroll
   for (int t = 0; t < kept; ++t) {
     const std::int64_t at = t * kTile + mine;
-    if (t * kTile < place.trip) encoder.code(v[t], at, place.count - at);
+    if (t * kTile < extent.trip) encoder.code(v[t], at, extent.count - at);
   }
-  if (squares != nullptr) add_error(place.job.error, own, encoder.lost);
+  if (squares != nullptr) add_error(extent.job.error, own, encoder.lost);
 }
 
 // ---- Kernels
@@ -182,17 +182,17 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(Launch launch) {
     });
   } else {
     each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
-      const Place place = find_piece<Rule>(launch, piece);
+      const Extent extent = find_piece<Rule>(launch, piece);
       if constexpr (phase == Phase::scan) {
-        if (place.whole()) return;
-        const PieceScan scan = scan_piece<Rule>(launch, place, tile);
+        if (extent.whole()) return;
+        const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
         if (lane_number() == 0) launch.scans[piece] = scan;
       } else {
-        write_table<Rule>(launch, place);
-        if (place.whole())
-          encode_whole<Rule>(launch, place, tile);
+        write_table<Rule>(launch, extent);
+        if (extent.whole())
+          encode_whole<Rule>(launch, extent, tile);
         else
-          code_piece<Rule>(launch, place, launch.scales[place.bucket_number], tile);
+          code_piece<Rule>(launch, extent, launch.scales[extent.bucket_number], tile);
       }
     });
   }
@@ -219,25 +219,25 @@ __global__ void __launch_bounds__(kThreads) count_kernel(Launch launch) {
   flush();
   std::int64_t counted = 0;
   each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
-    const Place place = find_piece<Rule>(launch, piece);
-    if (place.job.table != table || counted > (1 << 30)) {
+    const Extent extent = find_piece<Rule>(launch, piece);
+    if (extent.job.table != table || counted > (1 << 30)) {
       flush();
-      table = place.job.table;
+      table = extent.job.table;
       counted = 0;
     }
     counted += piece_values;
     Scales s{};
-    if (place.whole()) {
-      const PieceScan scan = scan_piece<Rule>(launch, place, tile);
-      s = scales_of<Rule>(launch, scan, scan.positive, place.m);
+    if (extent.whole()) {
+      const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
+      s = scales_of<Rule>(launch, scan, scan.positive, extent.m);
     } else {
-      s = launch.scales[place.bucket_number];
+      s = launch.scales[extent.bucket_number];
     }
-    each_tile(place, [&](std::int64_t at) {
+    each_tile(extent, [&](std::int64_t at) {
       float v[kEach];
-      load_source<Rule>(launch, place, place.from + at, place.count - at, v);
+      load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v);
       for (int k = 0; k < kEach; ++k)
-        if (at + k < place.count && is_finite(s.a) && s.a != 0.0f)
+        if (at + k < extent.count && is_finite(s.a) && s.a != 0.0f)
           atomicAdd(&histogram[level_cell<ScalarLanes>(magnitude<ScalarLanes>(v[k]) / s.a)], 1u);
     });
   });
@@ -247,21 +247,21 @@ __global__ void __launch_bounds__(kThreads) count_kernel(Launch launch) {
 template <class Rule, bool adds>
 __global__ void __launch_bounds__(kThreads) decode_kernel(Launch launch) {
   each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
-    const Place place = find_piece<Rule>(launch, piece);
-    if (place.count <= 0) return;
-    const std::byte* record = place.job.bytes + Rule::table_bytes() + place.record;
+    const Extent extent = find_piece<Rule>(launch, piece);
+    if (extent.count <= 0) return;
+    const std::byte* record = extent.job.bytes + Rule::table_bytes() + extent.record;
     const Scales s = read_scales<Rule>(launch, record);
     const bool numbers = are_numbers(s);
-    if (!numbers && place.lane() == 0) *place.job.not_finite = 1;
-    Rule rule(launch, place.job, place.job.bytes);
+    if (!numbers && extent.lane() == 0) *extent.job.non_finite = 1;
+    Rule rule(launch, extent.job, extent.job.bytes);
     rule.start(s);
-    const std::int64_t words = code_words(place.m, Rule::bits);
-    each_tile(place, [&](std::int64_t at) {
-      const std::int64_t in_bucket = place.from + at, left = place.count - at;
+    const std::int64_t words = code_words(extent.m, Rule::bits);
+    each_tile(extent, [&](std::int64_t at) {
+      const std::int64_t in_bucket = extent.from + at, left = extent.count - at;
       if (left <= 0) return;
       std::int32_t codes[kEach];
       load_codes<Rule::bits>(record + 4 * Rule::scale_count(launch), words, in_bucket, codes);
-      float* to = place.job.out + place.begin + in_bucket;
+      float* to = extent.job.out + extent.begin + in_bucket;
       float v[kEach];
       if constexpr (adds) load_values(to, left, v);
 #pragma unroll

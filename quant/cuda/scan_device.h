@@ -11,7 +11,7 @@ enum class Statistic { largest, norm, mean, sides };
 
 // ---- Where a lane's values lie
 
-struct Place {
+struct Extent {
   Job job;
   std::int64_t bucket_number;  // of the batch
   std::int64_t begin, m;       // the bucket: its first value in the job, its length; <= 0: there is none
@@ -27,9 +27,9 @@ struct Place {
 /// Piece `part` of a bucket of the job, or for buckets that share a tile, the lane's one of those from
 /// `bucket` on.
 template <class Rule>
-__device__ Place find_bucket(const Launch& launch, std::int32_t job_number, std::int64_t bucket,
-                             std::int64_t part) {
-  Place p;
+__device__ Extent find_bucket(const Launch& launch, std::int32_t job_number, std::int64_t bucket,
+                              std::int64_t part) {
+  Extent p;
   p.job = launch.jobs[job_number];
   const bool shares = shares_tile(p.job.bucket);
   p.width = shares ? static_cast<int>(p.job.bucket) / kEach : kWarp;
@@ -45,7 +45,7 @@ __device__ Place find_bucket(const Launch& launch, std::int32_t job_number, std:
 }
 
 template <class Rule>
-__device__ Place find_piece(const Launch& launch, std::int64_t piece) {
+__device__ Extent find_piece(const Launch& launch, std::int64_t piece) {
   const std::int32_t j = find_job(launch, piece, [](const Job& job) { return job.pieces_before; });
   const std::int64_t bucket = launch.jobs[j].bucket;
   const std::int64_t in_job = piece - launch.jobs[j].pieces_before;
@@ -128,25 +128,25 @@ __device__ __forceinline__ bool are_numbers(Scales s) {
 /// Values at .. at + 7 of the bucket, of which `left` exist. Adds the squares of the rank's own to `own`,
 /// where that is not nullptr.
 template <class Rule>
-__device__ __forceinline__ void load_source(const Launch& launch, const Place& place, std::int64_t at,
+__device__ __forceinline__ void load_source(const Launch& launch, const Extent& extent, std::int64_t at,
                                             std::int64_t left, float* v, double* own = nullptr) {
-  const Job& job = place.job;
+  const Job& job = extent.job;
   if (left <= 0) {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) v[k] = 0.0f;
     return;
   }
   if (job.contributions == nullptr) {
-    load_values(job.values + place.begin + at, left, v);
+    load_values(job.values + extent.begin + at, left, v);
     if (own != nullptr) {
 #pragma unroll
       for (int k = 0; k < kEach; ++k) *own += static_cast<double>(v[k]) * static_cast<double>(v[k]);
     }
   } else {
-    const std::int64_t words = code_words(place.m, Rule::bits);
+    const std::int64_t words = code_words(extent.m, Rule::bits);
     for (std::int32_t r = 0; r < launch.ranks; ++r) {
       const std::byte* encoding = job.contributions[r];
-      const std::byte* record = encoding + Rule::table_bytes() + place.record;
+      const std::byte* record = encoding + Rule::table_bytes() + extent.record;
       const Scales s = read_scales<Rule>(launch, record);
       const bool numbers = are_numbers(s);
       Rule rule(launch, job, encoding);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void load_source(const Launch& launch, const Place& p
   }
   if (job.residual != nullptr) {
     float residual[kEach];
-    load_values(job.residual + place.begin + at, left, residual);
+    load_values(job.residual + extent.begin + at, left, residual);
 #pragma unroll
     for (int k = 0; k < kEach; ++k) v[k] += residual[k];
   }

@@ -35,10 +35,10 @@ __device__ __forceinline__ std::int32_t topk_key(float v) {
 __device__ __forceinline__ void add_record(const std::byte* record, const TopkPlace& p, float* sum,
                                            bool* finite) {
   for (std::int64_t i = threadIdx.x; i < p.kept; i += blockDim.x) {
-    const std::int64_t place = load_word(record + 4 * i);
-    if (place >= p.m) continue;
+    const std::int64_t position = load_word(record + 4 * i);
+    if (position >= p.m) continue;
     const float value = load_float(record + 4 * (p.kept + i));
-    sum[place] = add<ScalarLanes>(sum[place], value);
+    sum[position] = add<ScalarLanes>(sum[position], value);
     *finite &= is_finite(value);
   }
 }
@@ -155,9 +155,9 @@ __global__ void __launch_bounds__(kBlock) encode_topk_kernel(Launch launch) {
       }
       const bool keep = k > threshold.key || (k == threshold.key && tied_before < threshold.ties);
       if (keep) {
-        const std::int64_t place = above_before + smaller(tied_before, threshold.ties);
-        store_word(record + 4 * place, static_cast<std::uint32_t>(i));
-        store_float(record + 4 * (p.kept + place), canonical<ScalarLanes>(v));
+        const std::int64_t position = above_before + smaller(tied_before, threshold.ties);
+        store_word(record + 4 * position, static_cast<std::uint32_t>(i));
+        store_float(record + 4 * (p.kept + position), canonical<ScalarLanes>(v));
         finite &= is_finite(v);
       }
       if (!exists) continue;
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kBlock) encode_topk_kernel(Launch launch) {
         lost += static_cast<double>(left) * static_cast<double>(left);
       }
     }
-    if (!finite) *job.not_finite = 1;
+    if (!finite) *job.non_finite = 1;
     if (job.error != nullptr) add_error(job.error, own, lost);
   }
 }
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kBlock) decode_topk_kernel(Launch launch) {
     }
     bool finite = true;
     add_record(p.job->bytes + p.record, p, out, &finite);
-    if (!finite) *p.job->not_finite = 1;
+    if (!finite) *p.job->non_finite = 1;
   }
 }
 

@@ -87,7 +87,7 @@ class OnTheGpu(Case):
                 self.assertEqual(result.err.count(one_graph), int(name != "plain"), result)
                 epochs[name] = self.metrics(folder)
             parts = self.path(f"parts{ranks}")
-            for steps in (["--steps", "5"], ["--resume"]):  # both end in replays
+            for steps in (["--steps", "5"], ["--resume"]):  # both end in launches
                 result = run("train", self.config, "--out", parts, *options, *steps, ranks=ranks, wrap=A_HOST_EACH)
                 self.assertEqual(result.err.count(one_graph), 1, result)
             last = sorted(os.listdir(os.path.join(parts, "checkpoints")))[-1]

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "comm/nccl_transport.h"
+#include "core/capture.h"
 #include "core/error.h"
-#include "core/recording.h"
 #include "tests/comm/cuda_arena.h"
 #include "tests/core/gpu_test.h"
 #include "tests/mpi_main.h"
@@ -81,19 +81,19 @@ struct Steps {
   std::uint64_t bytes = 0, messages = 0;
 };
 
-/// `replayed`: after two plain steps two are recorded, and those behind them replayed. `waits`: the host
+/// `launched`: after two plain steps two are captured, and those behind them launched. `waits`: the host
 /// looks at each step, else at the last, and is ahead of the device.
 Steps run_steps(Transport& transport, const ExchangeSetup& setup, const ExchangeOptions& options,
-                Device device, bool replayed, bool waits) {
-  constexpr std::uint32_t steps = 9, poisoned = 6;
+                Device device, bool launched, bool waits) {
+  constexpr std::uint32_t steps = 9, non_finite = 6;
   CudaArena arena(device, setup.arena);
   DeviceBuffer<float> source(device, setup.arena), unfinished(device, setup.arena);
   PinnedBuffer<float> gradients(device, steps * setup.arena);
   const ExchangeOptions adapted = arena.adapt(options);
   const StreamView compute = adapted.compute;
   Exchange exchange(transport, setup.tensors, setup.codecs, arena.values(), setup.order, adapted);
-  EXPECT_TRUE(exchange.records());
-  std::array<Recording, 2> recordings;
+  EXPECT_TRUE(exchange.can_capture());
+  std::array<CapturedGraph, 2> graphs;
   Steps out;
   out.errors.resize(setup.tensors.size());
   const std::uint64_t bytes = transport.bytes_sent(), messages = transport.messages_sent();
@@ -111,16 +111,16 @@ Steps run_steps(Transport& transport, const ExchangeSetup& setup, const Exchange
   };
   for (std::uint32_t step = 0; step < steps; ++step) {
     std::vector<float> own = setup.gradients(transport.rank(), step);
-    if (step == poisoned && transport.rank() == transport.size() - 1)
+    if (step == non_finite && transport.rank() == transport.size() - 1)
       own[static_cast<std::size_t>(setup.tensors[3].offset)] = std::numeric_limits<float>::quiet_NaN();
     const std::span<float> there = gradients.view().subspan(step * setup.arena, setup.arena);
     std::copy(own.begin(), own.end(), there.begin());
     copy_values(source.view(), there, compute);
     exchange.begin(step);
-    if (replayed && step >= 2) {
-      Recording& recording = recordings[step % 2];
-      if (step < 4) recording.record(compute, work);
-      recording.replay(compute);
+    if (launched && step >= 2) {
+      CapturedGraph& graph = graphs[step % 2];
+      if (step < 4) graph.capture(compute, work);
+      graph.launch(compute);
       exchange.launched();
     } else {
       work();
@@ -137,8 +137,8 @@ Steps run_steps(Transport& transport, const ExchangeSetup& setup, const Exchange
   return out;
 }
 
-// A recording holds no step's number, no gradient, no residual and no time of its own.
-TEST_F(Nccl, ReplayedStepsAreTheSame) {
+// A graph holds no step's number, no gradient, no residual and no time of its own.
+TEST_F(Nccl, LaunchedStepsAreTheSame) {
   const std::pair<const char*, Collective> cases[] = {{"mixed", Collective::reduce_broadcast},
                                                       {"qsgd4", Collective::reduce_broadcast},
                                                       {"optimal_feedback", Collective::reduce_broadcast},
@@ -155,7 +155,7 @@ TEST_F(Nccl, ReplayedStepsAreTheSame) {
       options.collective = collective;
       options.measure_error = collective != Collective::allreduce;
       const Steps plain = run_steps(*nccl, setup, options, device, false, true);
-      const Steps replayed = run_steps(*nccl, setup, options, device, true, true);
+      const Steps launched = run_steps(*nccl, setup, options, device, true, true);
       const Steps ahead = run_steps(*nccl, setup, options, device, true, false);
       EXPECT_EQ(std::memcmp(plain.means.back().data(), ahead.means[0].data(), setup.arena * sizeof(float)),
                 0);
@@ -163,37 +163,37 @@ TEST_F(Nccl, ReplayedStepsAreTheSame) {
       EXPECT_EQ(ahead.found[7].step, 6u);
       EXPECT_EQ(ahead.stats.bytes_sent, plain.stats.bytes_sent);
       for (std::size_t s = 0; s < plain.means.size(); ++s)
-        EXPECT_EQ(std::memcmp(plain.means[s].data(), replayed.means[s].data(), setup.arena * sizeof(float)),
+        EXPECT_EQ(std::memcmp(plain.means[s].data(), launched.means[s].data(), setup.arena * sizeof(float)),
                   0)
             << "step " << s;
-      EXPECT_EQ(replayed.state.round1, plain.state.round1);
-      EXPECT_EQ(replayed.state.round2, plain.state.round2);
+      EXPECT_EQ(launched.state.round1, plain.state.round1);
+      EXPECT_EQ(launched.state.round2, plain.state.round2);
       for (std::size_t s = 0; s < plain.found.size(); ++s) {
-        EXPECT_EQ(replayed.found[s].tensor, plain.found[s].tensor) << s;
-        EXPECT_EQ(replayed.found[s].rank, plain.found[s].rank) << s;
-        EXPECT_EQ(replayed.found[s].step, plain.found[s].step) << s;
+        EXPECT_EQ(launched.found[s].tensor, plain.found[s].tensor) << s;
+        EXPECT_EQ(launched.found[s].rank, plain.found[s].rank) << s;
+        EXPECT_EQ(launched.found[s].step, plain.found[s].step) << s;
       }
       EXPECT_EQ(plain.found[7].tensor, 3);
       for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
         // Sums of squares over blocks have no fixed order.
-        EXPECT_NEAR(replayed.errors[t].gradient, plain.errors[t].gradient, 1e-9 * plain.errors[t].gradient);
-        EXPECT_NEAR(replayed.errors[t].error, plain.errors[t].error, 1e-9 * plain.errors[t].error);
+        EXPECT_NEAR(launched.errors[t].gradient, plain.errors[t].gradient, 1e-9 * plain.errors[t].gradient);
+        EXPECT_NEAR(launched.errors[t].error, plain.errors[t].error, 1e-9 * plain.errors[t].error);
       }
-      EXPECT_EQ(replayed.stats.bytes_sent, plain.stats.bytes_sent);
-      EXPECT_EQ(replayed.bytes, plain.bytes);
-      EXPECT_EQ(replayed.messages, plain.messages);
-      EXPECT_GT(replayed.stats.encode, 0);
-      EXPECT_GT(replayed.stats.decode, 0);
-      EXPECT_GT(replayed.stats.exposed, 0);
-      EXPECT_GE(replayed.stats.transfer, 0);
+      EXPECT_EQ(launched.stats.bytes_sent, plain.stats.bytes_sent);
+      EXPECT_EQ(launched.bytes, plain.bytes);
+      EXPECT_EQ(launched.messages, plain.messages);
+      EXPECT_GT(launched.stats.encode, 0);
+      EXPECT_GT(launched.stats.decode, 0);
+      EXPECT_GT(launched.stats.exposed, 0);
+      EXPECT_GE(launched.stats.transfer, 0);
     }
   }
 }
 
-// A step whose messages did not come must not pass for one, and recordings hold the communicator, which
+// A step whose messages did not come must not pass for one, and graphs hold the communicator, which
 // cannot go before them. (Between hosts, which NCCL takes the ranks for, it hears of a connection that
 // closes.)
-TEST_F(Nccl, ARankThatLeavesEndsTheReplaysOfTheOthers) {
+TEST_F(Nccl, ARankThatLeavesEndsTheLaunchesOfTheOthers) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const bool leaves = world().rank() == world().size() - 1;
   {
@@ -201,7 +201,7 @@ TEST_F(Nccl, ARankThatLeavesEndsTheReplaysOfTheOthers) {
     CudaArena arena(device, setup.arena);
     const ExchangeOptions options = arena.adapt({});
     Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, options);
-    std::array<Recording, 2> recordings;
+    std::array<CapturedGraph, 2> graphs;
     const auto work = [&] {
       for (const std::size_t t : setup.order) exchange.submit(t);
       exchange.finish();
@@ -209,9 +209,9 @@ TEST_F(Nccl, ARankThatLeavesEndsTheReplaysOfTheOthers) {
     const auto step = [&](std::uint32_t number) {
       exchange.begin(number);
       if (number < 2) return work();
-      Recording& recording = recordings[number % 2];
-      if (number < 4) recording.record(options.compute, work);
-      recording.replay(options.compute);
+      CapturedGraph& graph = graphs[number % 2];
+      if (number < 4) graph.capture(options.compute, work);
+      graph.launch(options.compute);
       exchange.launched();
     };
     std::uint32_t number = 0;

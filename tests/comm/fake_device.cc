@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t queues = 5;
 
-/// Counts its recordings, and those that were reached.
+/// Counts its graphs, and those that were reached.
 struct FakeEvent final : DeviceEvent {
   explicit FakeEvent(bool is_timed) : timed(is_timed) {}
   const bool timed;
@@ -37,9 +37,9 @@ const FakeEvent& fake(const DeviceEvent& event) {
   return dynamic_cast<const FakeEvent&>(event);
 }
 
-void wait_for(FakeEvent::State& state, std::uint64_t recording) {
+void wait_for(FakeEvent::State& state, std::uint64_t graph) {
   std::unique_lock lock(state.mutex);
-  state.reached.wait(lock, [&] { return state.passed >= recording; });
+  state.reached.wait(lock, [&] { return state.passed >= graph; });
 }
 
 std::uint64_t newest(const DeviceEvent& event) {
@@ -140,20 +140,20 @@ void FakeDevice::drain(Queue queue) {
 
 void FakeDevice::record(DeviceEvent& event, Queue queue) {
   const auto state = fake(event).state;
-  std::uint64_t recording = 0;
+  std::uint64_t graph = 0;
   {
     const std::lock_guard lock(state->mutex);
-    recording = ++state->recorded;
+    graph = ++state->recorded;
   }
-  run(queue, [state, recording] {
+  run(queue, [state, graph] {
     const std::lock_guard lock(state->mutex);
-    state->passed = recording;
+    state->passed = graph;
     state->when = now_seconds();
     state->reached.notify_all();
   });
 }
 void FakeDevice::wait(Queue queue, const DeviceEvent& event) {
-  run(queue, [state = fake(event).state, recording = newest(event)] { wait_for(*state, recording); });
+  run(queue, [state = fake(event).state, graph = newest(event)] { wait_for(*state, graph); });
 }
 bool FakeDevice::done(const DeviceEvent& event) {
   const std::lock_guard lock(fake(event).state->mutex);
@@ -218,7 +218,7 @@ class FakeBatch final : public JobBatch {
         const std::vector<float> before =
             job.error ? std::vector<float>(job.values, job.values + job.n) : std::vector<float>();
         if (!codec->encode(job.values, job.residual, job.n, job.first, job.bucket, c, job.bytes))
-          *job.not_finite = 1;
+          *job.non_finite = 1;
         if (job.error) add_error(*codec, job, before);
       }
     });
@@ -237,7 +237,7 @@ class FakeBatch final : public JobBatch {
     queue([codec = codec_, jobs = jobs_, first, last, weight] {
       for (std::size_t j = first; j < last; ++j) {
         const CodingJob& job = (*jobs)[j];
-        if (!codec->decode(job.bytes, job.n, job.bucket, false, job.out)) *job.not_finite = 1;
+        if (!codec->decode(job.bytes, job.n, job.bucket, false, job.out)) *job.non_finite = 1;
         if (weight != 1.0f)
           for (std::int64_t i = 0; i < job.n; ++i) job.out[i] *= weight;
       }
@@ -247,7 +247,7 @@ class FakeBatch final : public JobBatch {
     queue([jobs = jobs_] {
       for (const CodingJob& job : *jobs)
         for (std::int64_t i = 0; i < job.n; ++i)
-          if (!(job.out[i] - job.out[i] == 0.0f)) *job.not_finite = 1;
+          if (!(job.out[i] - job.out[i] == 0.0f)) *job.non_finite = 1;
     });
   }
 

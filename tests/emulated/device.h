@@ -1,7 +1,7 @@
 // The language of CUDA's kernels, for the host's compiler: included in front of every .cu file, compiled as
 // C++, in builds against the emulated GPU. Every thread of a block is a fiber, and what warps and blocks do
-// together (shuffles, ballots, barriers) waits for all of them. What CUDA leaves undefined ends the program:
-// a warp's lanes that meet at different operations, or that have left.
+// together (shuffles, ballots, barriers) waits for all of them. What CUDA leaves undefined ends the
+// program: a warp's lanes that meet at different operations, or that have left.
 //
 // Blocks run one after the other: it says nothing of speed, and nothing of races between warps that no
 // barrier separates.

@@ -24,11 +24,11 @@ cudaError_t fail(cudaError_t error);
 /// Tells the error remembered, and forgets it.
 cudaError_t last();
 
-/// Queues work on a stream, or adds it to the graph that is recorded from it. Work that tells by `same` that
+/// Queues work on a stream, or adds it to the graph that is captured from it. Work that tells by `same` that
 /// it writes what the work just done has written, from the same memory, is not done again: to measure an
 /// algorithm is to repeat it.
 cudaError_t queue(cudaStream_t stream, std::function<void()> work, std::vector<std::int64_t> same = {});
-/// Adds work to the graph that is recorded from the stream, on which other ranks wait: it is done, with what
+/// Adds work to the graph that is captured from the stream, on which other ranks wait: it is done, with what
 /// it needs before it, when the graph is launched.
 cudaError_t queue_at_once(cudaStream_t stream, std::function<void()> work);
 /// As queue(), for a launch, which must go to a stream of the current device.
@@ -37,7 +37,7 @@ cudaError_t queue_kernel(cudaStream_t stream, std::function<void()> work);
 void touch(const std::function<void()>& work);
 /// Does what the stream has been given.
 cudaError_t finish(cudaStream_t stream);
-bool is_recorded(cudaStream_t stream);
+bool is_captured(cudaStream_t stream);
 int device_of(cudaStream_t stream);
 
 /// Whether all `bytes` are device memory, for checks of arguments.

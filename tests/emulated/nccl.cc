@@ -80,12 +80,12 @@ bool move(int socket, Transfer& t, bool sends) {
     if (n <= 0) return false;
     t.done += static_cast<std::size_t>(n);
     if (!sends && t.done == sizeof t.header && t.header != t.expected)
-      undefined((t.header ^ t.expected) == in_graph ? "a message is recorded on one of its two ranks"
+      undefined((t.header ^ t.expected) == in_graph ? "a message is captured on one of its two ranks"
                                                     : "a message is received as one of another length");
   }
 }
 
-bool transfer(ncclComm& comm, const std::vector<Message>& messages, bool replayed = false) {
+bool transfer(ncclComm& comm, const std::vector<Message>& messages, bool launched = false) {
   std::vector<std::deque<Transfer>> out(comm.sockets.size()), in(comm.sockets.size());
   std::deque<Message> own;
   for (const Message& m : messages) {
@@ -93,7 +93,7 @@ bool transfer(ncclComm& comm, const std::vector<Message>& messages, bool replaye
     if (m.peer == comm.rank)
       own.push_back(m);
     else {
-      const std::uint64_t header = m.size | (replayed ? in_graph : 0);
+      const std::uint64_t header = m.size | (launched ? in_graph : 0);
       (m.sends ? out : in)[peer].push_back({m.bytes, m.size, header, m.sends ? header : 0});
     }
   }
@@ -242,7 +242,7 @@ ncclResult_t ncclGroupEnd() {
   ncclComm& comm = *messages[0].comm;
   const cudaStream_t stream = messages[0].stream;
   if (!takes(comm, stream)) return ncclInvalidUsage;
-  if (is_recorded(stream)) {
+  if (is_captured(stream)) {
     queue_at_once(stream, [messages, &comm, held = comm.held] {
       if (!transfer(comm, messages, true)) stall(comm);
     });
@@ -284,7 +284,7 @@ namespace {
 
 /// The sum of all ranks' values, in their order.
 std::vector<float> sum_over_ranks(ncclComm& comm, std::vector<float> mine, cudaStream_t stream,
-                                  bool replayed = false) {
+                                  bool launched = false) {
   const std::size_t count = mine.size();
   std::vector<std::vector<float>> all(static_cast<std::size_t>(comm.ranks), std::vector<float>(count));
   std::vector<float>& own = all[static_cast<std::size_t>(comm.rank)] = std::move(mine);
@@ -295,7 +295,7 @@ std::vector<float> sum_over_ranks(ncclComm& comm, std::vector<float> mine, cudaS
     messages.push_back({true, peer, bytes(own), 4 * count, &comm, stream});
     messages.push_back({false, peer, bytes(all[static_cast<std::size_t>(peer)]), 4 * count, &comm, stream});
   }
-  if (!transfer(comm, messages, replayed)) replayed ? stall(comm) : void(comm.failed = true);
+  if (!transfer(comm, messages, launched)) launched ? stall(comm) : void(comm.failed = true);
   std::vector<float> total(count);
   for (const std::vector<float>& values : all)
     for (std::size_t i = 0; i < count; ++i) total[i] += values[i];
@@ -311,7 +311,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
     return ncclInvalidArgument;
   if (!takes(*comm, stream)) return ncclInvalidUsage;
   const auto* const values = static_cast<const float*>(from);
-  if (is_recorded(stream)) {
+  if (is_captured(stream)) {
     queue_at_once(stream, [=, held = comm->held] {
       const std::vector<float> total = sum_over_ranks(*comm, {values, values + count}, stream, true);
       std::memcpy(to, total.data(), 4 * count);

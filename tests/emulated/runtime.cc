@@ -209,7 +209,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   s.capture->graph = new CUgraph_st;
   s.capture->lanes.push_back({&s, 0, {0}});
   s.lane = 0;
-  own_recording = &s;
+  own_capture = &s;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
@@ -217,7 +217,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = nullptr;
   const std::shared_ptr<Capture> capture = of(stream).capture;
   if (!capture || capture->lanes[0].stream != stream) return fail(cudaErrorInvalidValue);
-  own_recording = nullptr;
+  own_capture = nullptr;
   bool joined = true;
   for (std::size_t l = 0; l < capture->lanes.size(); ++l) {
     const std::vector<std::size_t>& behind = capture->lanes[0].behind;
@@ -230,7 +230,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return fail(capture->spoiled ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnjoined);
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  *status = is_recorded(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status = is_captured(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
@@ -245,8 +245,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   if (spoils(*graph->lanes[0])) return fail(cudaErrorStreamCaptureUnsupported);  // a graph within a graph
   std::map<const Mark*, std::shared_ptr<Mark>> marks;                            // of this launch
   std::vector<std::shared_ptr<Mark>> at_once;
-  for (const auto& [lane, recorded] : graph->graph.nodes) {
-    Task task = recorded;
+  for (const auto& [lane, captured] : graph->graph.nodes) {
+    Task task = captured;
     CUstream_st* const on = graph->lanes[lane];
     if (task.waits) task.waits = marks.at(task.waits.get());
     if (task.marks) task.marks = marks[task.marks.get()] = std::make_shared<Mark>(on);

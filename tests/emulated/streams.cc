@@ -31,7 +31,7 @@ void add_to(Capture& capture) {
 }  // namespace
 
 thread_local int current_device = 0;
-thread_local CUstream_st* own_recording = nullptr;
+thread_local CUstream_st* own_capture = nullptr;
 
 std::size_t number(const char* name, std::size_t otherwise) {
   const char* text = std::getenv(name);
@@ -126,7 +126,7 @@ bool spoils(CUstream_st& stream) {
   return stream.capture != nullptr;
 }
 bool spoils_own() {
-  return own_recording != nullptr && spoils(*own_recording);
+  return own_capture != nullptr && spoils(*own_capture);
 }
 
 bool holds(const std::map<const std::byte*, std::size_t>& ranges, const void* at, std::size_t bytes) {
@@ -186,7 +186,7 @@ cudaError_t finish(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-bool is_recorded(cudaStream_t stream) {
+bool is_captured(cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
   return of(stream).capture != nullptr;
 }

@@ -25,7 +25,7 @@ struct Capture {
   };
   CUgraph_st* graph = nullptr;  // null once it is done
   std::vector<Lane> lanes;
-  bool spoiled = false;  // by a call that no recording allows
+  bool spoiled = false;  // by a call that no graph allows
   std::thread::id maker = std::this_thread::get_id();
   int takeovers = 0;  // by other threads: the one that began, another, and the first again
 };
@@ -69,7 +69,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
   int device = 0;
   std::deque<Task> tasks;
-  std::shared_ptr<Capture> capture = {};  // not null: what comes is recorded
+  std::shared_ptr<Capture> capture = {};  // not null: what comes is captured
   std::size_t lane = 0;                   // there
 };
 
@@ -142,11 +142,11 @@ void drain(CUstream_st& stream);
 void reach(const Mark& mark);
 void drain_all();
 
-/// A call that no recording of the stream allows.
+/// A call that no graph of the stream allows.
 bool spoils(CUstream_st& stream);
-/// A call that no recording allows that its own thread has begun.
+/// A call that no graph allows that its own thread has begun.
 bool spoils_own();
-extern thread_local CUstream_st* own_recording;
+extern thread_local CUstream_st* own_capture;
 
 bool in_region(const void* at);
 bool holds(const std::map<const std::byte*, std::size_t>& ranges, const void* at, std::size_t bytes);

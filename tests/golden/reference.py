@@ -121,7 +121,7 @@ def onebit_bucket(v, **_):
     return scales(avg_pos, avg_neg) + words(positive, 1), [avg_pos if p else avg_neg for p in positive]
 
 
-def poisoned(scale_count, v, bits):
+def non_finite(scale_count, v, bits):
     return scales(*[NAN] * scale_count) + words([0] * len(v), bits), [NAN] * len(v)
 
 
@@ -144,7 +144,7 @@ def magnitude_levels(levels, bits, table):
 
 def qsgd_bucket(v, first, dither, bits, norm="max", levels="sign_magnitude", table=b"", **_):
     if not all(map(finite, v)):
-        return poisoned(1, v, bits)
+        return non_finite(1, v, bits)
     s = (1 << (bits - 1)) - 1
     scale = norm_of(v, norm)
     codes, values = [], []
@@ -221,7 +221,7 @@ def sign_bucket(v, majority=False, **_):
         scale, head = f32(1), b""
     else:
         if not (all(map(finite, v)) and finite(total)):
-            return poisoned(1, v, 1)
+            return non_finite(1, v, 1)
         scale = f32(total / f32(len(v)))
         head = scales(scale)
     plus = [bool(x >= 0) for x in v]
@@ -262,7 +262,7 @@ def dynamic8_magnitudes(type_):
 
 def dynamic8_bucket(v, type="dynamic_tree", **_):
     if not all(map(finite, v)):
-        return poisoned(1, v, 8)
+        return non_finite(1, v, 8)
     grid = dynamic8_magnitudes(type)
     scale = max((f32(abs(x)) for x in v), default=f32(0))
     codes, values = [], []

@@ -75,8 +75,8 @@ class Results {
     std::vector<T> image;
     for (const auto& pixel : {x, g, r}) image.insert(image.end(), pixel.begin(), pixel.end());
     const std::array<std::int64_t, 3> offsets{0, n_, 2 * n_};
-    places.resize(static_cast<std::size_t>(n_));
-    k.largest(image.data(), offsets.data(), 3, n_, out(), places.data());
+    argmax.resize(static_cast<std::size_t>(n_));
+    k.largest(image.data(), offsets.data(), 3, n_, out(), argmax.data());
     k.sigmoid(x.data(), out(), n_);
     k.tanh(x.data(), out(), n_);
     std::vector<float> gates = floats(8, 4 * width_), before = floats(9), cells(before), dc = floats(10);
@@ -96,7 +96,7 @@ class Results {
 
   std::vector<T> outputs;
   std::vector<float> sums;
-  std::vector<std::uint16_t> places;
+  std::vector<std::uint16_t> argmax;
 
  private:
   // Results are laid end to end; what a call writes is room for more of them.
@@ -167,11 +167,11 @@ TEST(Kernels, EveryVariantGivesTheSameBitsInBothTypes) {
       const Results<float> f32(k->f32, width);
       EXPECT_EQ(f32.outputs, first.outputs);
       EXPECT_EQ(f32.sums, first.sums);
-      EXPECT_EQ(f32.places, first.places);
+      EXPECT_EQ(f32.argmax, first.argmax);
       const Results<Bf16> bf16(k->bf16, width);
       EXPECT_EQ(bits_of(bf16.outputs), rounded(first.outputs));
       EXPECT_EQ(bf16.sums, first.sums);
-      EXPECT_EQ(bf16.places, first.places);
+      EXPECT_EQ(bf16.argmax, first.argmax);
     }
   }
 }

@@ -88,7 +88,7 @@ TEST_F(NetworkGpu, InitialWeightsAreTheCpus) {
 
 TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
   Trained cpu(smooth, {.batch = 8}), gpu(smooth, {.batch = 8, .device = device});
-  for (int s = 0; s < 6; ++s) {  // the third step records the passes, later ones replay them
+  for (int s = 0; s < 6; ++s) {  // the third step records the passes, later ones launch them
     SCOPED_TRACE(s);
     cpu.step(s);
     gpu.step(s);
@@ -104,7 +104,7 @@ TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
                 1e-4)
           << cpu.network.buffers()[i].name;
   }
-  EXPECT_EQ(gpu.network.recorded(), 2u);
+  EXPECT_EQ(gpu.network.captured(), 2u);
   cpu.network.forward_eval({cpu.inputs, cpu.labels}, 5);
   gpu.network.forward_eval({gpu.inputs, gpu.labels}, 5);
   const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
@@ -124,38 +124,38 @@ TEST_F(NetworkGpu, FirstStepOfAnArithmeticIsNearTheCpus) {
   }
 }
 
-// Gradients of a step are the same whether its passes run as they are, are replayed whole, or in groups
+// Gradients of a step are the same whether its passes run as they are, are launched whole, or in groups
 // between announcements.
-TEST_F(NetworkGpu, ReplayedPassesAreTheSame) {
+TEST_F(NetworkGpu, CapturedPassesAreTheSame) {
   const NetworkOptions fixed{.batch = 8, .device = device, .deterministic = true};
   NetworkOptions timed = fixed;
   timed.time_operations = true;
-  Trained replayed(kinked, fixed), plain(kinked, timed), every(kinked, fixed), grouped(kinked, fixed),
+  Trained launched(kinked, fixed), plain(kinked, timed), every(kinked, fixed), grouped(kinked, fixed),
       one(kinked, fixed);
   const std::vector<std::size_t>& order = plain.network.announce_order();
   grouped.network.announce_behind(std::vector{order[0], order[3]});
   one.network.announce_behind({});
   for (int s = 0; s < 5; ++s) {
     SCOPED_TRACE(s);
-    replayed.step(s);
+    launched.step(s);
     for (Trained* t : {&plain, &every, &grouped, &one}) {
       t->announced.clear();
       t->step(s, true);
       EXPECT_EQ(t->announced, order);
-      EXPECT_EQ(t->gradients(), replayed.gradients());
-      EXPECT_EQ(t->weights(), replayed.weights());
+      EXPECT_EQ(t->gradients(), launched.gradients());
+      EXPECT_EQ(t->weights(), launched.weights());
     }
   }
   // Forward, and backward whole, not at all, or in two runs and what is left.
-  EXPECT_EQ(replayed.network.recorded(), 2u);
-  EXPECT_EQ(plain.network.recorded(), 0u);
-  EXPECT_EQ(every.network.recorded(), 1u);
-  EXPECT_EQ(grouped.network.recorded(), 4u);
-  EXPECT_EQ(one.network.recorded(), 2u);
+  EXPECT_EQ(launched.network.captured(), 2u);
+  EXPECT_EQ(plain.network.captured(), 0u);
+  EXPECT_EQ(every.network.captured(), 1u);
+  EXPECT_EQ(grouped.network.captured(), 4u);
+  EXPECT_EQ(one.network.captured(), 2u);
   for (const OperationTime& t : plain.network.take_times()) EXPECT_GT(t.forward, 0) << t.name;
-  for (const OperationTime& t : replayed.network.take_times()) EXPECT_EQ(t.forward, 0) << t.name;
+  for (const OperationTime& t : launched.network.take_times()) EXPECT_EQ(t.forward, 0) << t.name;
   EXPECT_THROW(one.network.announce_behind({}), Error);
-  EXPECT_THROW(replayed.network.announce_behind(std::vector<std::size_t>{99}), Error);
+  EXPECT_THROW(launched.network.announce_behind(std::vector<std::size_t>{99}), Error);
 }
 
 // What an announcement says is there already for a stream that waits for the event recorded then.
@@ -186,8 +186,8 @@ TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
   }
 }
 
-// A recording must not hold the lengths it was made with.
-TEST_F(NetworkGpu, SequencesOfOtherLengthsAreReplayed) {
+// A graph must not hold the lengths it was made with.
+TEST_F(NetworkGpu, SequencesOfOtherLengthsAreCaptured) {
   const std::string sequences =
       "input: [6, 5]\nclasses: 4\nlayers: [{lstm: a, cell: 8, projection: 4}, {lstm: b, cell: 8}, "
       "{dense: fc, units: 4}]";
@@ -208,7 +208,7 @@ TEST_F(NetworkGpu, SequencesOfOtherLengthsAreReplayed) {
       EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
       EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
     }
-    EXPECT_EQ(gpu.network.recorded(), 2u);
+    EXPECT_EQ(gpu.network.captured(), 2u);
   }
 }
 

@@ -42,7 +42,8 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c);
 
 std::vector<OperationCase> operation_cases();
 
-/// A loss alone: "loss", "top1", "top5", "scored" of three batches together, and the last one's "gradient".
+/// A loss alone: "loss", "top1", "top5", "scored" of three batches together, and the last one's
+/// "gradient".
 Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64_t frames,
                  std::int64_t classes, bool lengths);
 

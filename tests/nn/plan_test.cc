@@ -82,17 +82,17 @@ TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
     const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
     const Plan plan = make_plan(graph, true, type);
     struct Block {
-      Plan::Place place;
+      Plan::MemoryRange place;
       std::string owner;
     };
     std::vector<Block> written;  // newest last
-    const auto write = [&](const Plan::Place& p, const std::string& owner) {
+    const auto write = [&](const Plan::MemoryRange& p, const std::string& owner) {
       std::erase_if(written, [&](const Block& b) {
         return b.place.offset < p.offset + p.bytes() && p.offset < b.place.offset + b.place.bytes();
       });
       written.push_back({p, owner});
     };
-    const auto expect = [&](const Plan::Place& p, const std::string& owner, const std::string& reader) {
+    const auto expect = [&](const Plan::MemoryRange& p, const std::string& owner, const std::string& reader) {
       const bool there = std::any_of(written.begin(), written.end(), [&](const Block& b) {
         return b.owner == owner && b.place.offset == p.offset && b.place.elements == p.elements;
       });
@@ -197,7 +197,7 @@ TEST(Plan, Bfloat16HalvesTheMemoryButTokensStayFloat32) {
   EXPECT_NEAR(static_cast<double>(half.arena), 0.5 * static_cast<double>(plain.arena),
               0.01 * static_cast<double>(plain.arena));
   for (const PlanStep& step : half.steps) EXPECT_EQ(half.values[step.output].type, DataType::bf16);
-  for (const Plan::Place& p : half.gradients) EXPECT_EQ(p.type, DataType::bf16);
+  for (const Plan::MemoryRange& p : half.gradients) EXPECT_EQ(p.type, DataType::bf16);
 
   const auto sequence = [](const std::string& layers) {
     return read_graph(config::parse_text("input: [5]\nclasses: 3\nlayers:\n" + layers, "net.yaml"));

@@ -151,10 +151,10 @@ TEST(Codec, BucketsWithoutNumbersTravelAsNan) {
         const Encoded e = encode(*codec, values, inputs(200, 0, 2), 64);
         EXPECT_FALSE(e.finite);
         for (std::size_t i = 0; i < 200; ++i) {
-          const bool poisoned = i >= 64 && i < 128;
-          ASSERT_EQ(std::isnan(e.decoded[i]), poisoned) << i;
-          ASSERT_EQ(std::isnan(e.residual[i]), poisoned) << i;
-          if (poisoned) {
+          const bool non_finite = i >= 64 && i < 128;
+          ASSERT_EQ(std::isnan(e.decoded[i]), non_finite) << i;
+          ASSERT_EQ(std::isnan(e.residual[i]), non_finite) << i;
+          if (non_finite) {
             ASSERT_EQ(ScalarLanes::bits(e.decoded[i]), canonical_nan_bits);
           }
         }
@@ -329,9 +329,9 @@ std::vector<double> levels_of(const CodecSpec& spec, const std::vector<float>& v
 
 // Rounding at random to the neighbours lo <= v <= hi without bias has mean v and variance (v-lo)(hi-v). Over
 // N draws the mean of each value stays within 5 of its standard errors (6e-7 a value; 1e-3 for all the
-// 1,500 values of this test together, whose seeds are fixed), and the dither's 2^-17 steps shift it by at
-// most 2^-17 of the gap. The bucket's error stays within the bound of QSGD (Alistarh et al. 2017, lemma 3.1),
-// min(n/s^2, sqrt(n)/s) |v|^2, which holds for the 2-norm and uniform levels.
+// 1,500 values of this test together, whose seeds are fixed), and the dither's 2^-17 steps shift it by
+// at most 2^-17 of the gap. The bucket's error stays within the bound of QSGD (Alistarh et al. 2017,
+// lemma 3.1), min(n/s^2, sqrt(n)/s) |v|^2, which holds for the 2-norm and uniform levels.
 TEST(Codec, QsgdIsUnbiasedAndItsVarianceIsThatOfItsLevels) {
   const std::int64_t n = 128;
   for (const char* text :

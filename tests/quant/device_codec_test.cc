@@ -108,11 +108,11 @@ TEST_F(DeviceCodec, GivesTheHostsBytes) {
         encode.back().values = up(tensor.values, odd_values);
         encode.back().residual = feedback ? up(tensor.residual, odd_values) : nullptr;
         encode.back().bytes = room<std::byte>(bytes, odd_bytes);
-        encode.back().not_finite = flags + 3 * t;
+        encode.back().non_finite = flags + 3 * t;
         reduce.push_back(job);
         reduce.back().residual = feedback ? up(tensor.residual, odd_values) : nullptr;
         reduce.back().bytes = room<std::byte>(bytes, odd_bytes);
-        reduce.back().not_finite = flags + 3 * t + 1;
+        reduce.back().non_finite = flags + 3 * t + 1;
         for (std::size_t r = 0; r < ranks; ++r) {
           Bytes& sent = tensor.sent.emplace_back(bytes);
           CodingContext c = context_of(t);
@@ -124,7 +124,7 @@ TEST_F(DeviceCodec, GivesTheHostsBytes) {
         decode.push_back(job);
         decode.back().bytes = encode.back().bytes;
         decode.back().out = room<float>(static_cast<std::size_t>(n), odd_values);
-        decode.back().not_finite = flags + 3 * t + 2;
+        decode.back().non_finite = flags + 3 * t + 2;
       }
       CudaBatch encodes(spec, device, encode), reduces(spec, device, reduce), decodes(spec, device, decode);
       encodes.encode(base, stream());
@@ -190,7 +190,7 @@ TEST_F(DeviceCodec, GoldenVectors) {
     job.tensor = c.context().tensor;
     job.residual = residual.empty() ? nullptr : up(residual);
     job.bytes = room<std::byte>(expected.size());
-    job.not_finite = room<std::uint32_t>(1);
+    job.non_finite = room<std::uint32_t>(1);
     if (encodes) {
       job.values = up(floats(c.blobs[0]));
     } else {
@@ -206,15 +206,15 @@ TEST_F(DeviceCodec, GoldenVectors) {
       ASSERT_TRUE(bytes_of(down(job.residual, residual.size())) == c.blobs[encodes ? 3 : 2]) << "residual";
     }
     if (!encodes) continue;
-    ASSERT_EQ(down(job.not_finite, 1)[0] == 0, c.truth("finite"));
+    ASSERT_EQ(down(job.non_finite, 1)[0] == 0, c.truth("finite"));
     CodingJob back = job;
     back.values = nullptr;
     back.out = room<float>(static_cast<std::size_t>(job.n));
-    back.not_finite = room<std::uint32_t>(1);
+    back.non_finite = room<std::uint32_t>(1);
     CudaBatch decodes(spec, device, {&back, 1});
     decodes.decode(0, 1, false, stream());
     ASSERT_TRUE(bytes_of(down(back.out, static_cast<std::size_t>(job.n))) == c.blobs[4]) << "decoded";
-    ASSERT_EQ(down(back.not_finite, 1)[0] == 0, c.truth("decoded_finite"));
+    ASSERT_EQ(down(back.non_finite, 1)[0] == 0, c.truth("decoded_finite"));
   }
 }
 
@@ -303,7 +303,7 @@ TEST_F(DeviceCodec, AnyBytesDecode) {
       CodingJob job;
       job.bytes = up(bytes);
       job.out = room<float>(static_cast<std::size_t>(n));
-      job.not_finite = room<std::uint32_t>(1);
+      job.non_finite = room<std::uint32_t>(1);
       job.n = n;
       job.bucket = bucket;
       CudaBatch batch(spec, device, {&job, 1});
@@ -311,7 +311,7 @@ TEST_F(DeviceCodec, AnyBytesDecode) {
       std::vector<float> expected(static_cast<std::size_t>(n));
       const bool finite = host->decode(bytes.data(), n, bucket, false, expected.data());
       EXPECT_TRUE(same_bytes(down(job.out, expected.size()), expected)) << text << " n " << n;
-      EXPECT_EQ(down(job.not_finite, 1)[0] == 0, finite) << text;
+      EXPECT_EQ(down(job.non_finite, 1)[0] == 0, finite) << text;
     }
   }
 }
@@ -321,7 +321,7 @@ TEST_F(DeviceCodec, NoneIsWeightedAndChecked) {
   CodingJob job;
   job.bytes = reinterpret_cast<std::byte*>(up(values));
   job.out = room<float>(values.size());
-  job.not_finite = room<std::uint32_t>(1);
+  job.non_finite = room<std::uint32_t>(1);
   job.n = 1'001;
   job.bucket = 64;
   CudaBatch batch(CodecSpec{}, device, {&job, 1});
@@ -332,21 +332,21 @@ TEST_F(DeviceCodec, NoneIsWeightedAndChecked) {
     if (x != x) x = std::bit_cast<float>(0x7fc00000u);
   }
   EXPECT_TRUE(same_bytes(down(job.out, values.size()), expected));
-  EXPECT_EQ(down(job.not_finite, 1)[0], 1u);
+  EXPECT_EQ(down(job.non_finite, 1)[0], 1u);
 
   std::vector<float> odd = values;
   odd[7] = std::bit_cast<float>(0xffc12345u);
   for (const bool finite : {false, true}) {
     const std::vector<float> given = finite ? inputs(1'001, 0) : odd;
     job.out = up(given, 4);
-    job.not_finite = room<std::uint32_t>(1);
+    job.non_finite = room<std::uint32_t>(1);
     CudaBatch checks(CodecSpec{}, device, {&job, 1});
     checks.check(stream());
     std::vector<float> checked = given;
     for (float& x : checked)
       if (x != x) x = std::bit_cast<float>(0x7fc00000u);
     EXPECT_TRUE(same_bytes(down(job.out, given.size()), checked));
-    EXPECT_EQ(down(job.not_finite, 1)[0] == 0, finite);
+    EXPECT_EQ(down(job.non_finite, 1)[0] == 0, finite);
   }
 }
 

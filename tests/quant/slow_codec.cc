@@ -83,7 +83,7 @@ struct Bucket {
   Values decoded;
 };
 
-Bucket poisoned(std::size_t m, int scales, int bits) {
+Bucket non_finite(std::size_t m, int scales, int bits) {
   Bucket out;
   for (int i = 0; i < scales; ++i) append(out.bytes, nan_value);
   append_codes(out.bytes, std::vector<std::uint32_t>(m), bits);
@@ -99,7 +99,7 @@ Bucket onebit(const Values& v) {
     count += v[i] >= 0;
   }
   const float sums[2] = {fixed_sum(positive, false), fixed_sum(negative, false)};
-  if (!all_finite(v) || !std::isfinite(sums[0]) || !std::isfinite(sums[1])) return poisoned(v.size(), 2, 1);
+  if (!all_finite(v) || !std::isfinite(sums[0]) || !std::isfinite(sums[1])) return non_finite(v.size(), 2, 1);
   const float up = count > 0 ? sums[0] / static_cast<float>(count) : 0;
   const float down = count < v.size() ? sums[1] / static_cast<float>(v.size() - count) : 0;
   Bucket out;
@@ -119,7 +119,7 @@ Bucket sign(const Values& v, bool majority) {
   for (float& x : magnitudes) x = std::fabs(x);
   const float sum = fixed_sum(magnitudes, false);
   if (!all_finite(v) || (!majority && !std::isfinite(sum))) {
-    Bucket out = poisoned(v.size(), majority ? 0 : 1, 1);
+    Bucket out = non_finite(v.size(), majority ? 0 : 1, 1);
     if (majority) out.decoded.assign(v.size(), -1.0f);
     return out;
   }
@@ -137,7 +137,7 @@ Bucket sign(const Values& v, bool majority) {
 
 Bucket qsgd(const Values& v, const QsgdOptions& o, const std::vector<int>& table,
             const CodingContext& context, std::int64_t first) {
-  if (!all_finite(v)) return poisoned(v.size(), 1, o.bits);
+  if (!all_finite(v)) return non_finite(v.size(), 1, o.bits);
   const float norm = norm_of(v, o.norm == QsgdOptions::Norm::l2);
   const int s = (1 << (o.bits - 1)) - 1;
   Values levels;  // of magnitudes
@@ -188,19 +188,19 @@ Bucket qsgd(const Values& v, const QsgdOptions& o, const std::vector<int>& table
 Bucket topk(const Values& v, double density) {
   const auto kept =
       static_cast<std::size_t>(std::max(1.0, std::floor(density * static_cast<double>(v.size()) + 0.5)));
-  std::vector<std::uint32_t> places(v.size());
-  std::iota(places.begin(), places.end(), 0u);
+  std::vector<std::uint32_t> positions(v.size());
+  std::iota(positions.begin(), positions.end(), 0u);
   const auto size = [&](std::uint32_t i) {
     return std::isnan(v[i]) ? 2.0 * std::numeric_limits<float>::max()
                             : std::min<double>(std::fabs(v[i]), 1.5 * std::numeric_limits<float>::max());
   };
-  std::stable_sort(places.begin(), places.end(), [&](auto a, auto b) { return size(a) > size(b); });
-  places.resize(kept);
-  std::sort(places.begin(), places.end());
+  std::stable_sort(positions.begin(), positions.end(), [&](auto a, auto b) { return size(a) > size(b); });
+  positions.resize(kept);
+  std::sort(positions.begin(), positions.end());
   Bucket out;
   out.decoded.assign(v.size(), 0.0f);
-  for (const std::uint32_t i : places) append(out.bytes, i);
-  for (const std::uint32_t i : places) {
+  for (const std::uint32_t i : positions) append(out.bytes, i);
+  for (const std::uint32_t i : positions) {
     append(out.bytes, canonical_nan_or(v[i]));
     out.decoded[i] = canonical_nan_or(v[i] + 0.0f);
   }
@@ -234,7 +234,7 @@ Values magnitudes_of(Dynamic8Options::Type type) {
 }
 
 Bucket dynamic8(const Values& v, const Values& grid) {
-  if (!all_finite(v)) return poisoned(v.size(), 1, 8);
+  if (!all_finite(v)) return non_finite(v.size(), 1, 8);
   const float scale = norm_of(v, false);
   Bucket out;
   append(out.bytes, scale);
@@ -267,7 +267,7 @@ std::uint16_t to_half(float x, int exponent_bits, int mantissa_bits) {
   const double y = std::fabs(static_cast<double>(x));
   if (y == 0) return sign_bit;
   const int exponent = std::max(std::ilogb(y), 1 - bias);
-  const double units = std::nearbyint(std::ldexp(y, mantissa_bits - exponent));  // of the last place
+  const double units = std::nearbyint(std::ldexp(y, mantissa_bits - exponent));  // of the last position
   // 2^mantissa_bits units are the implicit bit: they carry into the exponent by themselves.
   const double bits = units + std::ldexp(exponent + bias - 1, mantissa_bits);
   return sign_bit | static_cast<std::uint16_t>(std::min<double>(bits, infinity));

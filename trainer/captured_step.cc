@@ -1,4 +1,4 @@
-#include "trainer/recorded_step.h"
+#include "trainer/captured_step.h"
 
 #include <fmt/format.h>
 
@@ -21,23 +21,23 @@ Event timed(StreamView stream) {
 
 }  // namespace
 
-RecordedStep::RecordedStep(StreamView stream)
+CapturedStep::CapturedStep(StreamView stream)
     : stream_(stream),
       between_{timed(stream), timed(stream), timed(stream), timed(stream)},
       done_(stream.device()) {}
 
-RecordedStep::~RecordedStep() {
+CapturedStep::~CapturedStep() {
   try {  // its events are in use until then
     if (running_) done_.synchronize();
   } catch (const DeviceError&) {  // of earlier work: it has surfaced or will elsewhere
   }
 }
 
-void RecordedStep::run(const Parts& parts) {
-  const ScopedRange range("recorded step");
-  if (!recording_.is_recorded()) {
+void CapturedStep::run(const Parts& parts) {
+  const ScopedRange range("captured step");
+  if (!graph_.is_captured()) {
     try {
-      recording_.record(stream_, [&] {
+      graph_.capture(stream_, [&] {
         between_[0].record(stream_);
         parts.backward();
         between_[1].record(stream_);
@@ -48,24 +48,24 @@ void RecordedStep::run(const Parts& parts) {
       });
     } catch (const CommError& e) {
       throw CommError(
-          fmt::format("{} (while the step was recorded as a CUDA graph, which train.cuda_graphs: false "
+          fmt::format("{} (while the step was captured as a CUDA graph, which train.cuda_graphs: false "
                       "leaves undone)",
                       e.what()));
     } catch (const DeviceError& e) {
       throw DeviceError(
-          fmt::format("the step cannot be recorded as a CUDA graph ({}); train.cuda_graphs: false launches "
+          fmt::format("the step cannot be captured as a CUDA graph ({}); train.cuda_graphs: false launches "
                       "it kernel by kernel",
                       e.what()));
     }
   }
   collect();
-  recording_.replay(stream_);
+  graph_.launch(stream_);
   done_.record(stream_);
   running_ = true;
   parts.launched();
 }
 
-void RecordedStep::collect() {
+void CapturedStep::collect() {
   if (!std::exchange(running_, false)) return;
   done_.synchronize();
   seconds_.backward += seconds_between(between_[0], between_[1]);
@@ -73,12 +73,12 @@ void RecordedStep::collect() {
   seconds_.update += seconds_between(between_[2], between_[3]);
 }
 
-PartSeconds RecordedStep::take() {
+PartSeconds CapturedStep::take() {
   collect();
   return std::exchange(seconds_, {});
 }
 
-bool RecordedSteps::wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can,
+bool CapturedSteps::wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can,
                            StreamView stream) {
   constexpr int before = 3;  // two for the libraries to set themselves up, one to record backward
   if (!wanted_ && asked_++ == before) {
@@ -91,9 +91,9 @@ bool RecordedSteps::wanted(Transport& transport, std::int64_t step, const std::f
   return wanted_.value_or(false);
 }
 
-PartSeconds RecordedSteps::take() {
+PartSeconds CapturedSteps::take() {
   PartSeconds sum;
-  for (RecordedStep& step : steps_) {
+  for (CapturedStep& step : steps_) {
     const PartSeconds parts = step.take();
     sum.backward += parts.backward;
     sum.exposed += parts.exposed;

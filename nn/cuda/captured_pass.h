@@ -3,22 +3,22 @@
 
 #include <functional>
 
-#include "core/recording.h"
+#include "core/capture.h"
 
 namespace lpsgd::cuda {
 
 /// Runs a pass, which queues the same launches on the same memory every time. The first runs go to the stream
-/// as they are (libraries set themselves up then); later ones are recorded once and replayed. A pass that
-/// cannot be recorded goes on as it is, and so does one within a larger recording.
-class RecordedPass {
+/// as they are (libraries set themselves up then); the next is captured, and its graph launched from then on.
+/// A pass that cannot be captured goes on as it is, and so does one within a larger graph.
+class CapturedPass {
  public:
   void run(StreamView stream, const std::function<void()>& pass);
-  bool is_recorded() const { return recording_.is_recorded(); }
+  bool is_captured() const { return graph_.is_captured(); }
 
  private:
   static constexpr int plain_runs = 2;
   int runs_ = 0;
-  Recording recording_;
+  CapturedGraph graph_;
 };
 
 }  // namespace lpsgd::cuda

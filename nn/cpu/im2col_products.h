@@ -1,4 +1,4 @@
-// A strided convolution's passes as products over rows of pixels, gathered for one place of the window after
+// A strided convolution's passes as products over rows of pixels, gathered for one tap of the window after
 // the other.
 #pragma once
 
@@ -8,21 +8,21 @@ namespace lpsgd::cpu {
 
 /// On float32 in NHWC, with weights in the arena's layout. oneDNN 2.6's strided kernels over NHWC reach half
 /// to two thirds of its products' speed where these are used.
-class GatheredProducts {
+class Im2colProducts {
  public:
   static bool pay(const Binding& b, const ConvDesc& desc);
 
-  GatheredProducts(Context& context, const Binding& b, const ConvDesc& desc);
+  Im2colProducts(Context& context, const Binding& b, const ConvDesc& desc);
   bool has_forward() const { return window_.h == 1 && window_.w == 1; }
   /// Windows of one pixel only: y = x W^T.
   void forward() const;
-  /// dw = dy^T x, summed over the pixels; each place of the window takes its own pixels of x.
+  /// dw = dy^T x, summed over the pixels; each tap of the window takes its own pixels of x.
   void weight_gradient() const;
 
  private:
   template <class Body>
   void parts(const Body& body) const;
-  void gather(std::int64_t first, std::int64_t last, Size2 place) const;
+  void gather(std::int64_t first, std::int64_t last, Size2 tap) const;
 
   Context& context_;
   Binding b_;

@@ -1,0 +1,43 @@
+// Work on a device's streams, captured once and launched as one CUDA graph.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "core/device.h"
+
+struct CUgraphExec_st;  // cudaGraphExec_t
+
+namespace lpsgd {
+
+/// What `work` queues on a stream, and on streams that wait for its events and are waited for in the end, may
+/// be captured if it is the same launches on the same memory every time, and if work that it depends on has
+/// been captured with it or precedes it on that stream. The host waits for nothing meanwhile, and of several
+/// threads that take part one at a time does. Of events those
+/// with timing may only be used to tell seconds: they are recorded whenever the graph is launched; the
+/// others order what is captured, and mean nothing outside until they are recorded anew.
+class CapturedGraph {
+ public:
+  CapturedGraph() = default;
+  ~CapturedGraph();
+  CapturedGraph(CapturedGraph&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
+  CapturedGraph& operator=(CapturedGraph&& other) noexcept {
+    std::swap(graph_, other.graph_);
+    return *this;
+  }
+
+  /// Calls `work`, whose launches are captured instead of run. DeviceError where they cannot be; then
+  /// they have not run either. What `work` throws is thrown on. The stream is a CUDA device's.
+  void capture(StreamView stream, const std::function<void()>& work);
+  /// Queues what was captured, once.
+  void launch(StreamView stream) const;
+  bool is_captured() const { return graph_ != nullptr; }
+
+ private:
+  CUgraphExec_st* graph_ = nullptr;
+};
+
+/// Whether what is queued on the stream now is being captured.
+bool is_capturing(StreamView stream);
+
+}  // namespace lpsgd
