@@ -223,7 +223,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   const bool adds_bias = o.epilogue == CUBLASLT_EPILOGUE_BIAS || o.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
   const bool relu = o.epilogue == CUBLASLT_EPILOGUE_RELU || o.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
   if (adds_bias != (o.bias != nullptr)) return CUBLAS_STATUS_INVALID_VALUE;
-  std::vector<std::int64_t> same;
+  std::vector<std::int64_t> key;
   if (keep == 0)
     for (const std::int64_t part :
          {reinterpret_cast<std::int64_t>(a), reinterpret_cast<std::int64_t>(b),
@@ -232,7 +232,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
           static_cast<std::int64_t>(ld.rows), static_cast<std::int64_t>(ld.columns), std::int64_t{o.a_turned},
           std::int64_t{o.b_turned}, std::int64_t{o.epilogue}, std::int64_t{o.bias_type}, la.stride, lb.stride,
           ld.stride, std::int64_t{o.compute}, std::int64_t{la.type}, std::int64_t{ld.type}})
-      same.push_back(part);
+      key.push_back(part);
   const auto bytes_of = [](const Layout& l) {
     return ((l.columns - 1) * static_cast<std::uint64_t>(l.stride) + l.rows) * (l.bf16() ? 2 : 4);
   };
@@ -260,6 +260,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
             write(d, ld.bf16(), at, static_cast<float>(y));
           }
       },
-      same);
+      key);
   return CUBLAS_STATUS_SUCCESS;
 }

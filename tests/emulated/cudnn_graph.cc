@@ -411,12 +411,12 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
       !is_device_memory(v.one<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE), static_cast<std::size_t>(workspace)))
     return CUDNN_STATUS_BAD_PARAM;
   const Node& heuristics = p.node(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-  std::vector<std::int64_t> same{p.number};
-  for (void* pointer : pointers) same.push_back(reinterpret_cast<std::intptr_t>(pointer));
+  std::vector<std::int64_t> key{p.number};
+  for (void* pointer : pointers) key.push_back(reinterpret_cast<std::intptr_t>(pointer));
   queue(
       handle->stream,
       [graph = heuristics.nodes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)[0],
        tf32 = uses_tensor_cores(p.engine), at] { run(*graph, tf32, at); },
-      same);
+      key);
   return CUDNN_STATUS_SUCCESS;
 }
