@@ -3,9 +3,9 @@
 // Enumerators have values of their own.
 #pragma once
 
-#include <cstddef>
+#include <vector_types.h>
 
-#include "vector_types.h"
+#include <cstddef>
 
 #define CUDART_VERSION 13000
 

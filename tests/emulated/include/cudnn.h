@@ -3,11 +3,10 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <cudnn_graph.h>
 
 #include <cstddef>
 #include <cstdint>
-
-#include "cudnn_graph.h"
 
 #define CUDNN_DIM_MAX 8
 
