@@ -182,7 +182,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!event->last || event->last->done) return cudaSuccess;
   // The work goes on, so that a loop of queries ends.
   if (machine().random_delays) {
-    pass_time();
+    pass_time(16);
   } else {
     const WorkScope scope;
     run_next(*event->last->stream);

@@ -40,7 +40,7 @@ struct ThreadStream : CUstream_st {
   ThreadStream& operator=(const ThreadStream&) = delete;
 };
 
-/// Most tasks start at once, some a few calls later, some when much has been queued behind them.
+/// In ticks: most tasks start at once, some a little later, some when much has been queued behind them.
 std::uint64_t random_delay() {
   switch (machine().draw() % 8) {
     case 0:
@@ -102,17 +102,17 @@ void run_until(const Marker& marker) {
   }
 }
 
-void pass_time() {
+void pass_time(std::uint64_t ticks) {
   Machine& m = machine();
   if (!m.random_delays) return;
-  ++m.calls;
+  m.clock += ticks;
   const WorkScope scope;
   for (CUstream_st* s : m.streams)
-    while (!s->tasks.empty() && s->idle_until <= m.calls) {
+    while (!s->tasks.empty() && s->idle_until <= m.clock) {
       const std::shared_ptr<Marker>& needed = s->tasks.front().waits_for;
       if (needed && !needed->done) break;
       run_next(*s);
-      s->idle_until = m.calls + random_delay();
+      s->idle_until = m.clock + random_delay();
     }
 }
 
@@ -150,9 +150,9 @@ cudaError_t push(CUstream_st& stream, Task task) {
     stream.capture->graph->nodes.push_back({stream.branch, std::move(task)});
     return cudaSuccess;
   }
-  if (stream.tasks.empty() && machine().random_delays) stream.idle_until = machine().calls + random_delay();
+  if (stream.tasks.empty() && machine().random_delays) stream.idle_until = machine().clock + random_delay();
   stream.tasks.push_back(std::move(task));
-  pass_time();
+  pass_time(1);
   return cudaSuccess;
 }
 

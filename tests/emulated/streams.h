@@ -68,7 +68,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
   int device = 0;
   std::deque<Task> tasks;
-  std::uint64_t idle_until = 0;           // with random delays: no task starts before this call of the host
+  std::uint64_t idle_until = 0;           // with random delays: when the first task starts
   std::shared_ptr<Capture> capture = {};  // not null: what is queued is captured
   std::size_t branch = 0;                 // there
 };
@@ -99,7 +99,7 @@ struct Machine {
   std::vector<std::int64_t> last_key;
   const bool random_delays = std::getenv("LPSGD_EMULATED_ORDER") != nullptr;
   std::minstd_rand draw{static_cast<unsigned>(number("LPSGD_EMULATED_ORDER", 1))};
-  std::uint64_t calls = 0;  // of the host that queue work or query an event: the delays' clock
+  std::uint64_t clock = 0;  // of the delays, in ticks: one for each task queued, more for a query
 
   /// Where `bytes` are allocated: first at new addresses, so that a late access does not hit other memory,
   /// later in the first gap.
@@ -145,8 +145,8 @@ void drain(CUstream_st& stream);
 void drain_all();
 /// Runs what comes before the marker.
 void run_until(const Marker& marker);
-/// With random delays: one more call of the host has come, and the tasks whose delays are over run.
-void pass_time();
+/// With random delays: the clock goes on, and tasks run whose delays are over.
+void pass_time(std::uint64_t ticks);
 
 /// A call that is not allowed on a stream during capture: invalidates the capture. Whether there is one.
 bool invalidate_capture(CUstream_st& stream);

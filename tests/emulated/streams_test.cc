@@ -101,7 +101,7 @@ TEST_F(EmulatedStreams, WorkIsPendingUntilItsDelayIsOver) {
     written.record(first);
     while (!written.done()) ++pending;
   }
-  EXPECT_GE(pending, rounds);
+  EXPECT_GE(pending, random ? rounds / 10 : rounds);
 }
 
 using EmulatedStreamsDeathTest = EmulatedStreams;
