@@ -97,7 +97,7 @@ void run_next(CUstream_st& stream) {
 void run_until(const Marker& marker) {
   const WorkScope scope;
   while (!marker.done) {
-    if (marker.stream->tasks.empty()) undefined("a stream waits for work that is not queued");
+    if (marker.stream->tasks.empty()) undefined("a stream waits for work that was never queued");
     run_next(*marker.stream);
   }
 }
