@@ -49,13 +49,13 @@ std::optional<std::int64_t> elements_of(const Shape& shape, std::int64_t limit) 
 }
 
 const Shape& Layer::single(std::span<const Shape> inputs) {
-  if (inputs.size() != 1) throw Misfit(fmt::format("takes one input, got {}", inputs.size()));
+  if (inputs.size() != 1) throw LayerError(fmt::format("takes one input, got {}", inputs.size()));
   return inputs[0];
 }
 
 const Shape& Layer::image(std::span<const Shape> inputs) {
   const Shape& in = single(inputs);
-  if (in.size() != 3) throw Misfit(fmt::format("takes an image (H, W, C), got {}", shape_text(in)));
+  if (in.size() != 3) throw LayerError(fmt::format("takes an image (H, W, C), got {}", shape_text(in)));
   return in;
 }
 

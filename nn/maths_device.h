@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "core/philox.h"  // LPSGD_HD
+#include "core/host_device.h"
 
 namespace lpsgd::maths {
 

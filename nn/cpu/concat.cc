@@ -45,7 +45,7 @@ class ConcatOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_concat(Context& context, const Binding& binding) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<ConcatOp<T>>(context, binding);
   });
 }

@@ -71,7 +71,7 @@ class DropoutOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<DropoutOp<T>>(context, binding, probability);
   });
 }

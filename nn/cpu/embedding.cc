@@ -52,7 +52,7 @@ class EmbeddingOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<EmbeddingOp<T>>(context, binding);
   });
 }

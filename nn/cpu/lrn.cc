@@ -46,7 +46,7 @@ class LrnOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<LrnOp<T>>(context, binding, desc);
   });
 }

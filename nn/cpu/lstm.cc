@@ -212,7 +212,7 @@ class LstmOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<LstmOp<T>>(context, binding, desc);
   });
 }

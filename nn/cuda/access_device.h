@@ -104,10 +104,10 @@ __device__ __forceinline__ void over_values(std::int64_t n, const Body& body) {
 
 constexpr int block_threads = 256;
 
-/// Blocks for n threads' worth of work, at most `most`: kernels loop over what is left.
-inline unsigned blocks_for(std::int64_t n, std::int64_t most = 8192) {
+/// Blocks for n threads' worth of work, at max_blocks `max_blocks`: kernels loop over what is left.
+inline unsigned blocks_for(std::int64_t n, std::int64_t max_blocks = 8192) {
   const std::int64_t blocks = (n + block_threads - 1) / block_threads;
-  return static_cast<unsigned>(blocks < 1 ? 1 : (blocks < most ? blocks : most));
+  return static_cast<unsigned>(blocks < 1 ? 1 : (blocks < max_blocks ? blocks : max_blocks));
 }
 
 /// Calls body(T{}) with the type that values of `type` are read as, and says what the launch said.

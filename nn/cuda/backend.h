@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/device.h"
-#include "nn/network.h"
+#include "nn/compute.h"
 
 namespace lpsgd {
 

@@ -27,9 +27,9 @@ std::string text_of(const ConvProblem& p) {
                      p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
 }
 
-/// `apart` queues what a plan without bias and ReLU leaves to do.
+/// `separate` queues what a plan without bias and ReLU leaves to do.
 ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& tensors,
-                  const std::function<void()>& apart) {
+                  const std::function<void()>& separate) {
   const auto known = context.conv_choices.find(problem.key());
   if (known != context.conv_choices.end()) return known->second;
   const ConvGraph::Target target{context.cudnn, nullptr};
@@ -50,7 +50,7 @@ ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& t
         const Descriptor pack = bind(tensors, p.bias, context.workspace);
         const std::optional<double> seconds = context.measure([&] {
           check(cudnnBackendExecute(context.cudnn, plan->plan().get(), pack.get()));
-          if (!fused) apart();
+          if (!fused) separate();
         });
         if (!seconds) continue;
         ++measured;
@@ -142,8 +142,8 @@ class ConvOp final : public Op {
     std::optional<Descriptor> pack;
   };
 
-  Planned plan(const ConvProblem& problem, const Tensors& tensors, const std::function<void()>& apart) {
-    Planned out{choose(context_, problem, tensors, apart), std::nullopt};
+  Planned plan(const ConvProblem& problem, const Tensors& tensors, const std::function<void()>& separate) {
+    Planned out{choose(context_, problem, tensors, separate), std::nullopt};
     out.pack = bind(tensors, problem.bias && out.choice.fused, context_.workspace);
     return out;
   }

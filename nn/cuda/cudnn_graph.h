@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/data_type.h"
-#include "nn/network.h"
+#include "nn/compute.h"
 #include "nn/shape.h"
 
 namespace lpsgd::cuda {

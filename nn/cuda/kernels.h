@@ -65,9 +65,9 @@ struct Cut {
 };
 Cut cut_rows(std::int64_t rows, std::int64_t channels);
 
-/// sums[c] = the sum of column c, and also in `twice` if not null. `partials` holds parts * channels.
+/// sums[c] = the sum of column c, and also in `second` if not null. `partials` holds parts * channels.
 cudaError_t launch_column_sums(DataType type, const void* x, const Cut& cut, double* partials, float* sums,
-                               float* twice, cudaStream_t stream);
+                               float* second, cudaStream_t stream);
 
 // ---- batch_norm.cu
 
@@ -164,7 +164,7 @@ struct LossSums {
 };
 struct LossRow {
   double loss, sum;   // of the row; of its exponentials
-  float top;          // the largest logit
+  float max;          // of the logits
   std::int32_t hits;  // 1: first, 2: among five
 };
 /// A row's label is negative where it does not count.

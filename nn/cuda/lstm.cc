@@ -30,14 +30,14 @@ class LstmOp final : public Op {
     if (projected_) projection_weights_ = context.operand(projection().value);
 
     const DataType type = context.type;
-    ProductDesc d{.m = rows(), .n = gates(), .k = features_, .b_turned = true, .bias = biases_};
+    ProductDesc d{.m = rows(), .n = gates(), .k = features_, .b_transposed = true, .bias = biases_};
     from_input_.emplace(context, d, inputs_, input_weights_, gates_);
-    d = {.m = batch_, .n = gates(), .k = width_, .b_turned = true, .accumulate = true};
+    d = {.m = batch_, .n = gates(), .k = width_, .b_transposed = true, .accumulate = true};
     d.alignment = aligned(batch_ * width_, type);
     d.out_alignment = aligned(batch_ * gates(), DataType::f32);
     from_state_.emplace(context, d, hidden_, state_weights_, gates_);
     if (projected_) {
-      d = {.m = batch_, .n = width_, .k = cell_, .b_turned = true, .out = type};
+      d = {.m = batch_, .n = width_, .k = cell_, .b_transposed = true, .out = type};
       d.alignment = aligned(batch_ * cell_, type);
       d.out_alignment = aligned(batch_ * width_, type);
       project_.emplace(context, d, outputs_, projection_weights_, hidden_);
@@ -107,7 +107,7 @@ class LstmOp final : public Op {
       d.alignment = aligned(batch_ * gates(), type);
       d.out_alignment = aligned(batch_ * width_, DataType::f32);
       to_state_.emplace(context_, d, gate_gradients_, state_weights_, hidden_gradients_);
-      d = {.m = gates(), .n = width_, .k = rows() - batch_, .a_turned = true};
+      d = {.m = gates(), .n = width_, .k = rows() - batch_, .a_transposed = true};
       d.alignment = aligned(batch_ * gates(), type);
       state_weight_gradient_.emplace(context_, d, at(gate_gradients_, 1, gates()), hidden_,
                                      b_.parameters[1].gradient);
@@ -118,10 +118,10 @@ class LstmOp final : public Op {
       d = {.m = batch_, .n = cell_, .k = width_};
       d.alignment = aligned(batch_ * width_, type);
       unproject_.emplace(context_, d, low_hidden_gradients_, projection_weights_, output_gradient_);
-      d = {.m = width_, .n = cell_, .k = rows(), .a_turned = true};
+      d = {.m = width_, .n = cell_, .k = rows(), .a_transposed = true};
       projection_gradient_.emplace(context_, d, low_hidden_gradients_, outputs_, projection().gradient);
     }
-    d = {.m = gates(), .n = features_, .k = rows(), .a_turned = true};
+    d = {.m = gates(), .n = features_, .k = rows(), .a_transposed = true};
     input_weight_gradient_.emplace(context_, d, gate_gradients_, inputs_, b_.parameters[0].gradient);
     if (b_.inputs[0].gradient) {
       d = {.m = rows(), .n = features_, .k = gates(), .out = type};

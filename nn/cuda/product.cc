@@ -65,8 +65,8 @@ Product::Product(Context& context, const ProductDesc& d, const void* a, const vo
   const cublasComputeType_t compute =
       context.compute == Compute::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   check(cublasLtMatmulDescCreate(&operation_, compute, CUDA_R_32F));
-  set(operation_, CUBLASLT_MATMUL_DESC_TRANSA, d.b_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(operation_, CUBLASLT_MATMUL_DESC_TRANSB, d.a_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(operation_, CUBLASLT_MATMUL_DESC_TRANSA, d.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(operation_, CUBLASLT_MATMUL_DESC_TRANSB, d.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   if (d.bias) {
     epilogue = d.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
@@ -76,8 +76,8 @@ Product::Product(Context& context, const ProductDesc& d, const void* a, const vo
     epilogue = CUBLASLT_EPILOGUE_RELU;
   }
   set(operation_, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  a_ = d.a_turned ? layout(context.type, d.k, d.m) : layout(context.type, d.m, d.k);
-  b_ = d.b_turned ? layout(context.type, d.n, d.k) : layout(context.type, d.k, d.n);
+  a_ = d.a_transposed ? layout(context.type, d.k, d.m) : layout(context.type, d.m, d.k);
+  b_ = d.b_transposed ? layout(context.type, d.n, d.k) : layout(context.type, d.k, d.n);
   c_ = layout(d.out, d.m, d.n);
   choose(d, a, b, c);
 }
@@ -92,8 +92,8 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   const std::vector<std::int64_t> key{d.m,
                                       d.n,
                                       d.k,
-                                      d.a_turned,
-                                      d.b_turned,
+                                      d.a_transposed,
+                                      d.b_transposed,
                                       static_cast<std::int64_t>(d.out),
                                       d.bias != nullptr,
                                       d.relu,

@@ -10,10 +10,10 @@
 
 namespace lpsgd::cuda {
 
-/// c (m, n) = a (m, k) b (k, n); with `a_turned` a lies as (k, m), with `b_turned` b as (n, k).
+/// c (m, n) = a (m, k) b (k, n); with `a_transposed` a lies as (k, m), with `b_transposed` b as (n, k).
 struct ProductDesc {
   std::int64_t m = 0, n = 0, k = 0;
-  bool a_turned = false, b_turned = false;
+  bool a_transposed = false, b_transposed = false;
   DataType out = DataType::f32;  // of c and of the bias; a and b are of the context's type
   const void* bias = nullptr;    // n values, added to each row of c
   bool relu = false;

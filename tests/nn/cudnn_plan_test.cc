@@ -60,12 +60,11 @@ class Collector final : public Backend {
   std::set<std::vector<std::int64_t>> keys;
   std::vector<ConvProblem> problems;
 
-  const char* name() const override { return "collector"; }
   void* allocate(std::int64_t) override { return nullptr; }
   void upload(void*, DataType, std::span<const float>) override {}
   void download(std::span<float>, DataType, const void*) override {}
-  void seal() override {}
-  void enter() override {}
+  void finish_planning() override {}
+  void prepare_thread() override {}
   std::unique_ptr<Op> conv(const Binding& b, const ConvDesc& d) override {
     ConvProblem p{.batch = batch_,
                   .in = b.inputs[0].shape,
