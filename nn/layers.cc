@@ -22,7 +22,7 @@ std::span<const LayerKind> layer_kinds() {
       LayerKind{"tanh", "hyperbolic tangent", make_tanh_layer},
       LayerKind{"dropout",
                 "sets values to 0 by chance in training and scales the others, so that the mean stays; drawn "
-                "by (seed, step, layer, place in the global batch)",
+                "by (seed, step, layer, position in the global batch)",
                 make_dropout_layer},
       LayerKind{"lrn", "local response normalisation across channels (Krizhevsky et al. 2012)",
                 make_lrn_layer},

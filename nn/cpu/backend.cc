@@ -1,4 +1,5 @@
-// The CPU backend: oneDNN for convolutions and dense layers, loops of our own for what is bound by memory.
+// The CPU backend: oneDNN for convolutions and matrix products, and loops of our own for what is bound by
+// memory.
 #include <fmt/format.h>
 
 #include <utility>
@@ -173,7 +174,7 @@ class CpuBackend final : public Backend {
 std::optional<std::string> cpu_unsupported(Compute compute) {
   if (compute == Compute::fp32) return std::nullopt;
   if (compute == Compute::tf32) return "tf32 is an arithmetic of GPUs; allowed on the CPU: fp32, bf16";
-  // oneDNN would imitate bfloat16 on any machine with AVX-512, many times slower than float32.
+  // oneDNN emulates bfloat16 on other machines with AVX-512, many times slower than float32.
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   if ((isa & needed) == needed) return std::nullopt;

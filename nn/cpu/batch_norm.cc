@@ -1,8 +1,9 @@
-// Batch normalisation with the sum and the ReLU that follow it in one pass. Forward reads its input twice
-// (statistics, then values), backward reads gradient and input twice; joined to the convolution
-// before it, it hands the input's gradient over in the cache. Moments of a block are taken in float32 around
-// the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque 1979), so that a mean far
-// from zero costs no precision.
+// Batch normalisation, with the sum and the ReLU behind it in one pass. Forward reads its input twice, for
+// the statistics and for the values. Backward reads gradient and input twice. If a convolution of single
+// pixels is before it, backward hands it the input's gradient part by part, while the part is in the cache.
+//
+// The moments of a block are taken in float32 around the block's first pixel. Blocks are combined in double
+// (Chan, Golub and LeVeque 1979), so that a mean far from zero costs no precision.
 #include <cmath>
 
 #include "nn/cpu/context.h"
@@ -12,10 +13,11 @@ namespace {
 
 constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
 constexpr std::int64_t block_floats = 4096;  // of narrow rows: 16 KiB, within the first-level cache
-// From so many on, an output has left the caches when it is read again, and is not brought there (measured
-// with 32 MiB for two cores that both train).
+// An output of so many bytes has left the caches before it is read again, so it is written past them
+// (measured with 32 MiB of cache for two cores that both train).
 constexpr std::int64_t non_temporal_bytes = std::int64_t{8} << 20;
-constexpr std::int64_t min_rows = 64;  // of wide ones: joining a block's moments costs as much as some
+constexpr std::int64_t min_rows =
+    64;  // of wide rows: combining the moments of a block costs as much as a few rows
 
 template <class T>
 class BatchNormOp final : public Op {
@@ -91,7 +93,8 @@ class BatchNormOp final : public Op {
   }
 
   void backward() override {
-    // With a sum before the ReLU the mask is the output's; without, it is recomputed from the input.
+    // If a residual is added before the ReLU, the mask comes from the output. If not, it is computed from the
+    // input.
     const T* g = as<T>(b_.masked ? b_.masked : b_.output_gradients[0]);
     const bool relu = b_.relu && !b_.masked;
     const T* x = as<T>(b_.inputs[0].value);
@@ -175,14 +178,14 @@ class BatchNormOp final : public Op {
     for (std::int64_t row = first; row < last; row += step) body(row, std::min(step, last - row));
   }
 
-  /// For a second pass: the first one leaves the end of large arrays in the cache.
+  /// In reverse order, for a second pass: the first one leaves the end of large arrays in the cache.
   template <class Body>
   void blocks_reversed(std::int64_t first, std::int64_t last, const Body& body) const {
     const std::int64_t step = block_rows();
     for (; last > first; last -= step) body(std::max(first, last - step), std::min(step, last - first));
   }
 
-  /// Joins (count_b, mean_b, m2_b) to (count_a, mean_a, m2_a).
+  /// Combines the moments (count_b, mean_b, m2_b) with (count_a, mean, m2).
   static void join(double& mean, double& m2, double count_a, double mean_b, double m2_b, double count_b) {
     const double delta = mean_b - mean;
     const double share = count_b / (count_a + count_b);
@@ -225,7 +228,7 @@ class BatchNormOp final : public Op {
           count += p.count;
         }
       }
-      partials_[0].first[static_cast<std::size_t>(c)] = mean;  // later channels read other places: f >= c
+      partials_[0].first[static_cast<std::size_t>(c)] = mean;  // later channels read f >= c only
       partials_[0].second[static_cast<std::size_t>(c)] = m2;
     }
   }
@@ -238,7 +241,8 @@ class BatchNormOp final : public Op {
   Buffer<float> mean_, scale_, shift_, g_mean_, slope_;
   std::vector<double> inverse_deviation_;
   std::vector<Partial> partials_;
-  // What wrote the input, if it works row by row, and a part of its gradient.
+  // The operation that wrote the input, if it takes the gradient row by row, and memory for a part of that
+  // gradient.
   RowwiseOp* rowwise_source_ = nullptr;
   std::int64_t rows_per_part_ = 0;
   dnnl::memory part_;

@@ -1,4 +1,4 @@
-// Operations that touch every value once: activations, sums, and the order of a flattened image.
+// Operations that read and write every value once: activations, sums, and the order of a flattened image.
 #include <cmath>
 
 #include "nn/cpu/context.h"
@@ -6,7 +6,7 @@
 namespace lpsgd::cpu {
 namespace {
 
-/// Pointers moved to a thread's part. Small, so that a step allocates nothing.
+/// Pointers, each advanced to the part of a thread. They are stored, so that a step allocates nothing.
 template <class T>
 class Terms {
  public:

@@ -1,4 +1,5 @@
-// Rows of a table by number. The gradient is dense, as every other one: zero where no token points.
+// Embedding: rows of a table by number. The gradient is dense, as every other one. Rows without a token have
+// 0.
 #include <fmt/format.h>
 
 #include "core/error.h"

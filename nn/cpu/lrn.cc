@@ -1,4 +1,5 @@
-// Local response normalisation. Backward computes the windows' sums anew: that is cheaper than keeping them.
+// Local response normalisation. Backward computes the sums of the windows again, which is cheaper than to
+// keep them.
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {

@@ -1,4 +1,4 @@
-// Convolutions of single pixels: products over the rows of NHWC.
+// Convolutions of single pixels: matrix products over the rows of NHWC.
 #include "core/error.h"
 #include "nn/cpu/context.h"
 #include "nn/cpu/sgemm.h"
@@ -26,7 +26,7 @@ class PixelConvOp final : public RowwiseOp {
       for (std::int64_t row = 0; row < rows_; row += rows_per_part_)
         backward_rows(row, std::min(row + rows_per_part_, rows_), dy + row * out_);
     }
-    require(rows_done_ == rows_, "a convolution's gradient is handed over whole");
+    require(rows_done_ == rows_, "a convolution gets the gradients of all rows");
     rows_done_ = 0;
   }
 

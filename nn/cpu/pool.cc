@@ -1,5 +1,6 @@
-// Max and average pooling in NHWC. Max pooling remembers each maximum's position in its window (the first
-// among equals; a NaN wins), so backward adds each gradient in one position. Sums are taken in float32.
+// Max and average pooling in NHWC. Max pooling stores the position of each maximum in its window, so that
+// backward adds each gradient at one position. It is the first of equal values, or the first NaN. Sums are
+// taken in float32.
 #include <fmt/format.h>
 
 #include <span>

@@ -16,9 +16,9 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
   const memory::desc src({d.rows, d.in}, type, plain_tag), dst({d.rows, d.out}, dnnl_type(d.sums), plain_tag),
       diff_dst({d.rows, d.out}, type, plain_tag);
   const memory::desc plain({d.out, d.in}, f32, plain_tag);
-  // In float32 the arena's own layout is at least as fast as oneDNN's with its reorders, from 4 rows to
-  // 7,680, and takes no copies of weights and gradients (measured with oneDNN 2.6: AlexNet at 128, both
-  // LSTMs).
+  // For float32 the arena's layout is at least as fast as oneDNN's with its reorders, and needs no copies of
+  // weights and gradients. (Measured with oneDNN 2.6, from 4 rows to 7,680: AlexNet with a batch of 128, both
+  // LSTMs.)
   const auto tag = type == f32 ? plain_tag : memory::format_tag::any;
   const memory::desc any({d.out, d.in}, type, tag);
   const memory::desc bias_desc = d.bias ? memory::desc({d.out}, f32, memory::format_tag::a) : memory::desc();

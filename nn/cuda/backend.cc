@@ -1,5 +1,5 @@
-// The CUDA backend: cuDNN for convolutions, cuBLASLt for products, kernels of our own for the rest.
-// Everything is queued on one stream; no pass allocates, and none waits for the device.
+// The CUDA backend: cuDNN for convolutions, cuBLASLt for matrix products, and kernels of our own for the
+// rest. Everything is queued on one stream. No pass allocates memory or waits for the device.
 #include "nn/cuda/backend.h"
 
 #include <fmt/format.h>

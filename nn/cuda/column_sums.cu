@@ -1,5 +1,5 @@
-// Sums of columns: a block's threads walk down rows, their sums are joined in shared memory, and the blocks'
-// in a second launch. Eight rows are added in float32, those sums in double.
+// Sums of columns. The threads of a block sum their rows, and combine the sums in shared memory. A second
+// launch combines the sums of the blocks. Eight rows are added in float32, and those sums in double.
 #include <algorithm>
 
 #include "nn/cuda/access_device.h"

@@ -104,7 +104,7 @@ ConvNames names_of(ConvPass pass) {
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
 }
 
-/// Up to `max_count` descriptors that an attribute of another holds.
+/// The descriptors, at most `max_count`, that an attribute of another one holds.
 std::vector<Descriptor> held(const Descriptor& from, cudnnBackendAttributeName_t name,
                              cudnnBackendDescriptorType_t type, std::int64_t max_count) {
   std::vector<Descriptor> out;
@@ -190,14 +190,14 @@ std::vector<Descriptor> ConvGraph::engines() const {
 }
 
 void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>& out) const {
-  constexpr std::int64_t max_count = 24;
+  constexpr std::int64_t max_engines = 24;
   Descriptor finder(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   finder.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   finder.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   if (target_.device) finder.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target_.device);
   if (finder.try_finalize() != CUDNN_STATUS_SUCCESS) return;  // nothing to offer
   for (Descriptor& d :
-       held(finder, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, max_count))
+       held(finder, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, max_engines))
     if (allows(d)) out.push_back(std::move(d));
 }
 

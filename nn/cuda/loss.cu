@@ -1,5 +1,5 @@
-// Softmax cross-entropy as nn/cpu/loss.cc has it: exponentials in float32, their sums and the loss in double.
-// A block has a row; one more block adds up the rows.
+// Softmax cross-entropy, as in nn/cpu/loss.cc: exponentials in float32, their sums and the loss in double.
+// Each block computes a row; one more block adds the rows.
 #include "nn/cuda/access_device.h"
 #include "nn/maths_device.h"
 

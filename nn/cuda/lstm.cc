@@ -1,7 +1,7 @@
-// A layer of LSTM over sequences of unequal length, as nn/cpu/lstm.cc has it, for what cuDNN's is not taken:
-// bfloat16, and where results must not differ from run to run. Inside, rows are ordered by
-// time, then sample, so that all that does not depend on the step before is one product over all frames.
-// Products' operands are of the network's type, gates and cells float32.
+// An LSTM layer over sequences of different lengths, as nn/cpu/lstm.cc does it. It is used where cuDNN's is
+// not: for bfloat16, and where results must not differ from run to run. Rows are ordered by time, then by
+// sample. So everything that does not depend on the previous step is one matrix product over all frames.
+// Operands of products have the network's type; gates and cells are float32.
 #include "nn/cuda/product.h"
 
 namespace lpsgd::cuda {
@@ -66,7 +66,7 @@ class LstmOp final : public Op {
     zero_bytes(cell_gradient_, static_cast<std::size_t>(batch_ * cell_) * sizeof(float), context_.stream);
     for (std::int64_t t = frames_ - 1; t >= 0; --t) {
       float* hidden = hidden_gradients_ + t * batch_ * width_;
-      // The step behind reads this one's state, too.
+      // The next frame reads this one's state, too.
       if (t + 1 < frames_) to_state_->run(at(gate_gradients_, t + 1, gates()), state_weights_, hidden);
       const float* outputs = hidden;
       if (projected_) {
@@ -146,7 +146,7 @@ class LstmOp final : public Op {
   void* at(void* array, std::int64_t t, std::int64_t width) const {
     return static_cast<std::byte*>(array) + t * batch_ * width * size_of(context_.type);
   }
-  /// The alignment of addresses that lie whole numbers of steps (in values) behind aligned ones.
+  /// The alignment in bytes of addresses that are multiples of `step` values behind an aligned one.
   static std::int64_t aligned(std::int64_t step, DataType type) {
     std::int64_t out = 16;
     while (step * size_of(type) % out != 0) out /= 2;

@@ -26,7 +26,7 @@ void set(cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t name
   check(cublasLtMatmulPreferenceSetAttribute(d, name, &value, sizeof value));
 }
 
-/// A row-major (rows, columns) matrix, which cuBLAS sees column-major as (columns, rows).
+/// A row-major (rows, columns) matrix, which is a column-major (columns, rows) matrix for cuBLAS.
 cublasLtMatrixLayout_t layout(DataType type, std::int64_t rows, std::int64_t columns) {
   cublasLtMatrixLayout_t out = nullptr;
   check(cublasLtMatrixLayoutCreate(&out, cuda_type(type), static_cast<std::uint64_t>(columns),
@@ -59,7 +59,7 @@ struct Preference {
 
 }  // namespace
 
-// Row-major c = a b is column-major c^T = b^T a^T: b comes first, and what we see turned cuBLAS does not.
+// cuBLASLt is column-major, where row-major c = a b reads c^T = b^T a^T. So b is the first operand.
 Product::Product(Context& context, const ProductDesc& d, const void* a, const void* b, void* c)
     : context_(context), beta_(d.accumulate ? 1.0f : 0.0f) {
   const cublasComputeType_t compute =
@@ -113,7 +113,7 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   for (const auto name :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(preference.handle, name, static_cast<std::uint32_t>(d.out_alignment));
-  // Parts of a sum are joined in float32, in a fixed order.
+  // Partial sums are added in float32, in a fixed order.
   set(preference.handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   std::array<cublasLtMatmulHeuristicResult_t, algorithms_measured> found{};

@@ -1,5 +1,5 @@
 // An image as features in PyTorch's order (C, H, W), so that dense weights after it mean the same there. A
-// 1x1 image or a single channel is only seen differently; anything else is transposed.
+// 1x1 image or a single channel is only viewed with another shape; anything else is transposed.
 #include "nn/layer.h"
 #include "nn/ops.h"
 

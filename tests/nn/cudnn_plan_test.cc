@@ -201,7 +201,7 @@ TEST_F(CudnnPlan, ThereIsOneWithoutWorkspace) {
                        0));
 }
 
-// What cuDNN is told must fit together: the comparison above could not fail otherwise.
+// Inconsistent descriptions are refused. Otherwise the test above could not fail.
 TEST_F(CudnnPlan, AWrongShapeIsRefused) {
   ConvProblem p{
       .batch = 2, .in = {8, 8, 16}, .out = {7, 8, 16}, .kernel = {3, 3}, .stride = {1, 1}, .pad = {1, 1}};

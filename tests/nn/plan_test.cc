@@ -73,8 +73,8 @@ TEST(Plan, ConvolutionTakesTheReluAndItsMask) {
   EXPECT_FALSE(plan.steps[1].sum_into.has_value());
 }
 
-/// Memory by liveness, checked against a replay of the passes: while a value or a gradient is still to be
-/// read, no step writes where it lies. Values are what steps write; a read is of the last one written there.
+/// Checks the memory of values and gradients by running through the passes: no step writes to memory that is
+/// still to be read, and every read finds what was written last.
 TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
   for (const char* file :
        {"resnet20", "resnet50", "densenet40_12", "bn_inception", "alexnet", "lstm_wikitext2"}) {
@@ -83,19 +83,19 @@ TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
     const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
     const Plan plan = make_plan(graph, true, type);
     struct Block {
-      Plan::MemoryRange place;
+      Plan::MemoryRange range;
       std::string owner;
     };
     std::vector<Block> written;  // newest last
     const auto write = [&](const Plan::MemoryRange& p, const std::string& owner) {
       std::erase_if(written, [&](const Block& b) {
-        return b.place.offset < p.offset + p.bytes() && p.offset < b.place.offset + b.place.bytes();
+        return b.range.offset < p.offset + p.bytes() && p.offset < b.range.offset + b.range.bytes();
       });
       written.push_back({p, owner});
     };
     const auto expect = [&](const Plan::MemoryRange& p, const std::string& owner, const std::string& reader) {
       const bool there = std::any_of(written.begin(), written.end(), [&](const Block& b) {
-        return b.owner == owner && b.place.offset == p.offset && b.place.elements == p.elements;
+        return b.owner == owner && b.range.offset == p.offset && b.range.elements == p.elements;
       });
       EXPECT_TRUE(there) << file << ": " << reader << " reads " << owner << ", which is overwritten";
     };
