@@ -1,10 +1,9 @@
-// The floor of a training step: the network's convolutions and dense layers alone, each as a bare oneDNN
-// primitive in the layouts that oneDNN likes best, forward, backward by data and backward by weights.
+// The floor of a training step's time: only the convolutions and dense layers of a network, each as a bare
+// oneDNN primitive in the layouts that oneDNN prefers. Forward and both passes of backward are measured.
 //   floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--layers] [--set a.b=value]...
-// Prints one JSON object: the sum over layers of each primitive's best time, by the wall and the processor's
-// clock; for convolutions of the faster of oneDNN's two algorithms, and in direct_* of the direct one alone.
-// With --layers also a line for each convolution, in ms: by direct and by Winograd's algorithm where there is
-// one.
+// Prints one JSON object: the sum over layers of each primitive's smallest time, wall and processor time. A
+// convolution counts with the faster of oneDNN's direct and Winograd algorithms, and in direct_* with the
+// direct one. With --layers, a line for each convolution has its times in ms.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <ctime>
 #include <dnnl.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -35,7 +35,7 @@ struct Idle final : Op {
   void backward() override {}
 };
 
-/// Takes the layers' descriptions and times what oneDNN would run for them; computes nothing itself.
+/// Measures the oneDNN primitives of the layers that a network asks for. Its operations compute nothing.
 class FloorBackend final : public lpsgd::Backend {
  public:
   FloorBackend(int repeat, memory::data_type type, bool layers)
@@ -50,12 +50,11 @@ class FloorBackend final : public lpsgd::Backend {
   };
   Sum best, direct_only;
 
-  const char* name() const override { return "floor"; }
   void* allocate(std::int64_t) override { return nullptr; }
   void upload(void*, lpsgd::DataType, std::span<const float>) override {}
   void download(std::span<float>, lpsgd::DataType, const void*) override {}
-  void seal() override {}
-  void enter() override {}
+  void finish_planning() override {}
+  void prepare_thread() override {}
 
   std::unique_ptr<Op> conv(const Binding& b, const lpsgd::ConvDesc& d) override {
     const Shape& in = b.inputs[0].shape;
@@ -108,7 +107,7 @@ class FloorBackend final : public lpsgd::Backend {
       best.add(std::min(direct[i].wall, winograd[i].wall), std::min(direct[i].cpu, winograd[i].cpu));
       direct_only.add(direct[i].wall, direct[i].cpu);
       if (layers_) fmt::print("  {:.2f}", 1e3 * direct[i].wall);
-      if (layers_ && winograd[i].wall < kNever) fmt::print(" or {:.2f}", 1e3 * winograd[i].wall);
+      if (layers_ && winograd[i].wall < infinite) fmt::print(" or {:.2f}", 1e3 * winograd[i].wall);
     }
     if (layers_) fmt::print("\n");
     return std::make_unique<Idle>();
@@ -163,9 +162,9 @@ class FloorBackend final : public lpsgd::Backend {
   }
   static std::unique_ptr<Op> idle() { return std::make_unique<Idle>(); }
 
-  static constexpr double kNever = 1e30;
+  static constexpr double infinite = 1e30;
   struct Best {
-    double wall = kNever, cpu = kNever;
+    double wall = infinite, cpu = infinite;
   };
 
   void both(const dnnl::primitive& primitive, const std::vector<std::pair<int, memory::desc>>& operands) {
@@ -189,16 +188,16 @@ class FloorBackend final : public lpsgd::Backend {
       }
       arguments.emplace(argument, std::move(m));
     }
-    Best least;
+    Best fastest;
     for (int r = -1; r < repeat_; ++r) {
       const double cpu_before = static_cast<double>(std::clock()), before = lpsgd::now_seconds();
       primitive.execute(stream_, arguments);
       stream_.wait();
       if (r < 0) continue;
-      least.wall = std::min(least.wall, lpsgd::now_seconds() - before);
-      least.cpu = std::min(least.cpu, (static_cast<double>(std::clock()) - cpu_before) / CLOCKS_PER_SEC);
+      fastest.wall = std::min(fastest.wall, lpsgd::now_seconds() - before);
+      fastest.cpu = std::min(fastest.cpu, (static_cast<double>(std::clock()) - cpu_before) / CLOCKS_PER_SEC);
     }
-    return least;
+    return fastest;
   }
 
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
@@ -248,12 +247,14 @@ void run(int argc, char** argv) {
       b.inputs.push_back({graph.nodes[i].shape, lpsgd::DataType::f32, nullptr, i == 0 ? nullptr : &dummy});
     node.layer->make(backend, b);
   }
-  fmt::print(
-      "{{\"name\": \"floor\", \"network\": \"{}\", \"batch\": {}, \"seconds\": {:.6f}, \"cpu_seconds\": "
-      "{:.6f}, "
-      "\"direct_seconds\": {:.6f}, \"direct_cpu_seconds\": {:.6f}}}\n",
-      graph.name, batch, backend.best.wall, backend.best.cpu, backend.direct_only.wall,
-      backend.direct_only.cpu);
+  const nlohmann::ordered_json out{{"name", "floor"},
+                                   {"network", graph.name},
+                                   {"batch", batch},
+                                   {"seconds", backend.best.wall},
+                                   {"cpu_seconds", backend.best.cpu},
+                                   {"direct_seconds", backend.direct_only.wall},
+                                   {"direct_cpu_seconds", backend.direct_only.cpu}};
+  fmt::print("{}\n", out.dump());
 }
 
 }  // namespace

@@ -1,15 +1,16 @@
 // Times training steps of a network file: forward, backward and update, on random data.
 //   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
 //              [--set a.b=value]... [--profile]
-// Prints one JSON object: seconds of the median step (on a GPU of the mean one, with the passes' own times),
-// the processor time of the best one (which a busy machine disturbs less; all threads together), the
-// memory needed for it (the process's peak less what it held before the network was made) and, with
-// --profile, each operation's share.
+// Prints one JSON object. `seconds` is of the median step; on a GPU it is the mean, and the times of the
+// passes are the device's. `cpu_seconds_min` is the smallest processor time of a step, summed over threads; a
+// busy machine disturbs it less. `peak_bytes` is the peak memory of the process less what it held before the
+// network was made. With --profile, `operations` has the times of each operation.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <ctime>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ namespace {
 
 struct Arguments {
   std::string network;
-  long batch = 128, steps = 10, warm_up = 4, threads = 1;  // a GPU records its passes in the third step
+  long batch = 128, steps = 10, warm_up = 4, threads = 1;  // a GPU captures its passes in the third step
   bool profile = false;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
   lpsgd::Device device;
@@ -67,8 +68,8 @@ Arguments parse(int argc, char** argv) {
   return a;
 }
 
-/// A size that Linux keeps for this process, in bytes: VmRSS is resident now, VmHWM the most it ever was.
-/// (getrusage's maximum would count what the parent held when it started us.)
+/// A size of this process from /proc, in bytes: VmRSS is resident now, VmHWM is its maximum so far. (The
+/// maximum of getrusage would count the memory of the parent at the time of the fork.)
 long memory_bytes(const std::string& which) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -149,25 +150,26 @@ void run(const Arguments& a) {
     return v[v.size() / 2];
   };
   const double seconds = median(steps);
-  fmt::print(
-      "{{\"name\": \"train_step\", \"network\": \"{}\", \"batch\": {}, \"threads\": {}, \"steps\": {}, "
-      "\"seconds\": {:.6f}, \"seconds_min\": {:.6f}, \"cpu_seconds_min\": {:.6f}, \"forward\": {:.6f}, "
-      "\"backward\": {:.6f}, \"update\": "
-      "{:.6f}, \"samples_per_s\": {:.1f}, \"peak_bytes\": {}, \"flops\": {}",
-      spec.name(), a.batch, a.threads, a.steps, seconds, *std::min_element(steps.begin(), steps.end()),
-      *std::min_element(cpu.begin(), cpu.end()), median(forward), median(backward), median(update),
-      static_cast<double>(a.batch) / seconds, memory_bytes("VmHWM") - before, 3 * spec.flops() * a.batch);
-  if (a.profile) {
-    fmt::print(", \"operations\": [");
-    const char* comma = "";
-    for (const lpsgd::OperationTime& t : network.take_times()) {
-      fmt::print("{}\n  {{\"name\": \"{}\", \"forward\": {:.6f}, \"backward\": {:.6f}}}", comma, t.name,
-                 t.forward / static_cast<double>(a.steps), t.backward / static_cast<double>(a.steps));
-      comma = ",";
-    }
-    fmt::print("]");
-  }
-  fmt::print("}}\n");
+  nlohmann::ordered_json out{{"name", "train_step"},
+                             {"network", spec.name()},
+                             {"batch", a.batch},
+                             {"threads", a.threads},
+                             {"steps", a.steps},
+                             {"seconds", seconds},
+                             {"seconds_min", *std::min_element(steps.begin(), steps.end())},
+                             {"cpu_seconds_min", *std::min_element(cpu.begin(), cpu.end())},
+                             {"forward", median(forward)},
+                             {"backward", median(backward)},
+                             {"update", median(update)},
+                             {"samples_per_s", static_cast<double>(a.batch) / seconds},
+                             {"peak_bytes", memory_bytes("VmHWM") - before},
+                             {"flops", 3 * spec.flops() * a.batch}};
+  if (a.profile)
+    for (const lpsgd::OperationTime& t : network.take_times())
+      out["operations"].push_back({{"name", t.name},
+                                   {"forward", t.forward / static_cast<double>(a.steps)},
+                                   {"backward", t.backward / static_cast<double>(a.steps)}});
+  fmt::print("{}\n", out.dump());
 }
 
 }  // namespace

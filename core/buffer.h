@@ -1,4 +1,4 @@
-// One owner, one view: Buffer<T> owns host memory, std::span<T> views it.
+// Host memory with one owner. std::span<T> is the view of it.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,9 +12,9 @@
 
 namespace lpsgd {
 
-/// Owns `size` values of T in host memory, zeroed and aligned to 64 bytes; large ones to 2 MiB, asking for
-/// huge pages (fewer TLB misses, and far fewer faults where a virtual machine backs memory lazily). Moves,
-/// never copies.
+/// Owns `size` values of T in host memory, zeroed and aligned to 64 bytes. Can be moved, not copied. Large
+/// buffers are aligned to 2 MiB and ask for huge pages: these have fewer TLB misses, and far fewer page
+/// faults where a virtual machine backs memory lazily.
 template <class T>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);

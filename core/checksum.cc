@@ -10,8 +10,8 @@ std::string checksum(std::span<const std::byte> bytes) {
   return fmt::format("{:016x}{:016x}", h.high64, h.low64);
 }
 
-unsigned long long checksum64(std::span<const std::byte> bytes, unsigned long long seed) {
-  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+unsigned long long checksum64(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 }  // namespace lpsgd

@@ -1,4 +1,4 @@
-// Checksums: XXH3 with 128 bits, as 32 hexadecimal digits.
+// Checksums by XXH3.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace lpsgd {
 
-/// XXH3-128 of `bytes`.
+/// XXH3-128 of `bytes`, as 32 hexadecimal digits.
 std::string checksum(std::span<const std::byte> bytes);
 
-/// XXH3-64 of `bytes`, continuing from `seed`.
-unsigned long long checksum64(std::span<const std::byte> bytes, unsigned long long seed = 0);
+/// XXH3-64 of `bytes`.
+unsigned long long checksum64(std::span<const std::byte> bytes);
 
 }  // namespace lpsgd

@@ -1,10 +1,10 @@
-// Configuration: YAML text as a tree that remembers where each value was written, and the visitors that turn
-// it into plain structs and back.
+// Configuration. YAML text becomes a tree whose values remember where they were written. Visitors turn the
+// tree into plain structs and back.
 //
-// A struct's options are declared once, in a function `void fields(config::Visitor&, S&)`; reading, writing
-// and the documentation tables all run that function. Reading refuses unknown keys (and suggests the
-// nearest), wrong types, values out of range and duplicate keys with a ConfigError "file:line:column: a.b.c:
-// what is wrong".
+// A struct declares its options once, in a function `void fields(config::Visitor&, S&)`. Reading, writing and
+// the documentation tables all call that function. Reading refuses unknown keys (with a suggestion), wrong
+// types, values out of range and duplicate keys. It throws ConfigError "file:line:column: a.b.c: what is
+// wrong".
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@
 
 namespace lpsgd::config {
 
-/// Where a value was written: a file with line and column from 1, or (line 0) a command-line option.
+/// Where a value was written: a file with line and column, both counted from 1, or a command-line option,
+/// which has line 0.
 struct Origin {
   std::string source;
   int line = 0;
@@ -28,8 +29,8 @@ struct Origin {
   std::string text() const;  // "file:line:column" or "--set a.b=value"
 };
 
-/// One node of the tree. Scalars keep their text; `quoted` ones are strings for certain, and only in them
-/// "${NAME}" stands for an environment variable.
+/// One node of the tree. Scalars keep their text. A `quoted` scalar is always a string. Only in quoted
+/// scalars does "${NAME}" stand for an environment variable.
 struct Value {
   enum class Kind : std::uint8_t { null, scalar, sequence, map };
   struct Entry;
@@ -64,36 +65,39 @@ struct Value::Entry {
 /// Throws ConfigError "<origin>: <path>: <message>".
 [[noreturn]] void fail(const Origin& origin, std::string_view path, std::string_view message);
 
-/// Parses YAML text; `source` names it in errors. Duplicate keys and syntax errors throw ConfigError.
+/// Parses YAML text. `source` names it in errors. Throws ConfigError on syntax errors and duplicate keys.
 Value parse_text(const std::string& text, const std::string& source);
-/// Parses a file. ConfigError when it cannot be read.
+/// Parses the value of a command-line option. Errors name `option` without a line or column.
+Value parse_option(const std::string& text, const std::string& option);
+/// Parses a file. Throws ConfigError also when it cannot be read.
 Value parse_file(const std::string& path);
-/// Applies "a.b.c=value" (value: any YAML, often in flow style) to the tree. Numbers index sequences.
+/// Applies "a.b.c=value" to the tree. The value is any YAML. A number in the path is an index into a
+/// sequence.
 void apply_override(Value& root, const std::string& assignment);
-/// The tree as YAML text, block style with short maps in flow style.
+/// The tree as YAML text in block style, with short maps in flow style.
 std::string emit(const Value& value);
-/// Replaces every ${NAME} in a quoted scalar; an unset variable throws ConfigError at its origin.
+/// Replaces every ${NAME} in a quoted scalar. Throws ConfigError if a variable is not set.
 std::string expand_environment(const Value& scalar, std::string_view path);
-/// The candidate nearest to `word` by edit distance, if near enough to be a misspelling.
+/// The candidate nearest to `word` by edit distance, or nothing if all differ too much to be a misspelling.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
-/// ", did you mean 'X'?" for the nearest one, or nothing.
+/// ", did you mean 'X'?" with the nearest candidate, or an empty string if there is none.
 std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
 
-/// Allowed values of a number. `multiple_of` 0: any.
+/// The allowed values of a number.
 struct Range {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool min_open = false;  // min itself is refused
-  std::int64_t multiple_of = 0;
-  std::string text() const;  // "an integer >= 1" without the noun: ">= 1"
+  bool min_open = false;         // min itself is refused
+  std::int64_t multiple_of = 0;  // 0: no restriction
+  std::string text() const;      // ">= 1", "from 0 to 1"
 };
 
-/// What happens to the fields that a `fields` function declares.
+/// Receives the fields that a `fields` function declares. Derived classes read, write or list them.
 class Visitor {
  public:
   virtual ~Visitor() = default;
 
-  // Optional fields: `value` holds the default.
+  // An optional field: `value` holds the default.
   virtual void field(const char* key, bool& value, const char* help) = 0;
   virtual void field(const char* key, std::int64_t& value, const char* help, Range range = {}) = 0;
   virtual void field(const char* key, double& value, const char* help, Range range = {}) = 0;
@@ -102,16 +106,17 @@ class Visitor {
   virtual void field(const char* key, std::vector<double>& value, const char* help) = 0;
   virtual void field(const char* key, std::vector<std::int64_t>& value, const char* help,
                      Range range = {}) = 0;
-  /// One of `names`; `index` is its position.
+  /// One of `names`. `index` is its position in `names`.
   virtual void choice(const char* key, std::size_t& index, std::span<const char* const> names,
                       const char* help) = 0;
-  /// A subtree handed over as it is, for fields with a shape of their own (`parse` may throw through fail()).
-  /// `parse` runs when the key is present, `write` gives the value to emit (null: nothing to emit).
+  /// A field whose value has its own structure. `parse` is called with the subtree if the key is present, and
+  /// reports errors through fail(). `write` returns the value to emit; null emits nothing.
   virtual void custom(const char* key, const char* type, const char* help,
                       const std::function<void(const Value&, const std::string& path)>& parse,
                       const std::function<Value()>& write) = 0;
+  /// A nested map, whose fields `body` declares.
   virtual void section(const char* key, const char* help, const std::function<void(Visitor&)>& body) = 0;
-  /// The next field must be present.
+  /// The field declared next must be present.
   virtual void required() = 0;
 
   template <class E>
@@ -130,10 +135,11 @@ class Visitor {
 
 enum class Environment : std::uint8_t { expand, keep };
 
-/// Reads a map into the declared fields. Call finish() (or use read()) so that unknown keys are refused.
+/// Reads a map into the declared fields. Call finish() at the end, which refuses unknown keys; read() does
+/// so.
 class Reader final : public Visitor {
  public:
-  /// `path` is the dotted path of `value` in the configuration, empty for the root.
+  /// `path` is the dotted path of `value` in the configuration. It is empty for the root.
   Reader(const Value& value, std::string path, Environment environment = Environment::expand);
 
   void field(const char* key, bool& value, const char* help) override;
@@ -152,7 +158,7 @@ class Reader final : public Visitor {
   void required() override { required_ = true; }
   using Visitor::choice;
 
-  /// Refuses keys that no field declared.
+  /// Throws ConfigError if the map holds a key that no field declared.
   void finish();
 
  private:
@@ -166,7 +172,7 @@ class Reader final : public Visitor {
   std::vector<std::string> known_;
 };
 
-/// Builds the tree of the declared fields' values.
+/// Builds a tree from the values of the declared fields.
 class Writer final : public Visitor {
  public:
   void field(const char* key, bool& value, const char* help) override;
@@ -225,7 +231,7 @@ class Lister final : public Visitor {
   std::vector<Row> rows_;
 };
 
-/// Reads a map into `out` through fields(Visitor&, S&) and refuses unknown keys.
+/// Reads a map into `out` through fields(Visitor&, S&). Refuses unknown keys.
 template <class S>
 void read(const Value& value, const std::string& path, S& out,
           Environment environment = Environment::expand) {
@@ -234,7 +240,7 @@ void read(const Value& value, const std::string& path, S& out,
   reader.finish();
 }
 
-/// The tree of `in`.
+/// The tree that holds the options of `in`.
 template <class S>
 Value write(const S& in) {
   Writer writer;
@@ -243,14 +249,14 @@ Value write(const S& in) {
   return writer.take();
 }
 
-// Scalars, for parsers of their own. `path` appears in the error.
+// Conversions of scalars, for `parse` functions. Throw ConfigError, which names `path`.
 bool to_bool(const Value& value, std::string_view path);
 std::int64_t to_integer(const Value& value, std::string_view path, const Range& range = {});
 double to_number(const Value& value, std::string_view path, const Range& range = {});
 std::string to_string(const Value& value, std::string_view path,
                       Environment environment = Environment::expand);
 
-/// The shortest text that reads back as the same double.
+/// The shortest text that parses back to the same double.
 std::string number_text(double value);
 
 }  // namespace lpsgd::config

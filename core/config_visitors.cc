@@ -12,7 +12,7 @@ namespace lpsgd::config {
 
 namespace {
 
-std::string shown(const Value& v) {
+std::string description_of(const Value& v) {
   switch (v.kind) {
     case Value::Kind::null:
       return "nothing";
@@ -27,7 +27,7 @@ std::string shown(const Value& v) {
 }
 
 [[noreturn]] void wrong_type(const Value& v, std::string_view path, const std::string& expected) {
-  fail(v.origin, path, fmt::format("expected {}, got {}", expected, shown(v)));
+  fail(v.origin, path, fmt::format("expected {}, got {}", expected, description_of(v)));
 }
 
 std::string expected_number(const char* noun, const Range& range) {

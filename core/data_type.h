@@ -1,9 +1,9 @@
-// The types that activations are stored in, and the host's bfloat16: the upper half of a float32.
+// The types that activations are stored in, and bfloat16, which is the upper half of a float32.
 #pragma once
 
 #include <cstdint>
 
-#include "core/philox.h"  // LPSGD_HD
+#include "core/host_device.h"
 
 namespace lpsgd {
 
@@ -18,8 +18,8 @@ struct Bf16 {
   std::uint16_t bits = 0;
 };
 
-// One value between its stored type and float32. Rounded to nearest, ties to even; every NaN becomes the
-// canonical one.
+// Convert one value from its stored type to float32, and back. narrow() rounds to nearest even, and every NaN
+// becomes the canonical one.
 LPSGD_HD float widen(float x) {
   return x;
 }

@@ -1,5 +1,5 @@
-// Errors. Every failure that a user can cause or meet is thrown as one of these types, caught once in main(),
-// printed once and turned into the job's exit status.
+// Errors. Every failure that a user can cause or meet is thrown as one of these types. main() catches it,
+// prints it once and turns it into the exit status of the job.
 #pragma once
 
 #include <fmt/core.h>
@@ -10,15 +10,15 @@
 
 namespace lpsgd {
 
-/// Base of all errors. `exit_status` is what the process ends with: 2 for what is refused before anything
-/// starts (configuration, command line), 1 for what fails at run time.
+/// Base of all errors. `exit_status` is that of the process: 2 for what is refused before anything starts
+/// (configuration, command line), 1 for what fails at run time.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, int exit_status = 1,
                  std::source_location where = std::source_location::current())
       : std::runtime_error(message), exit_status_(exit_status), where_(where) {}
   int exit_status() const { return exit_status_; }
-  /// Where in lpsgd's source the error was raised; shown for internal errors and in debug logs.
+  /// Where in the source the error was thrown. Printed for internal errors and in debug logs.
   const std::source_location& where() const { return where_; }
 
  private:
@@ -42,14 +42,14 @@ class FileError : public Error {
       : Error(message, 1, where) {}
 };
 
-/// A failed call of a communication library, or a peer that went away.
+/// A call of a communication library that failed, or a rank that has ended.
 class CommError : public Error {
  public:
   explicit CommError(const std::string& message, std::source_location where = std::source_location::current())
       : Error(message, 1, where) {}
 };
 
-/// A failed call of a device library (CUDA, cuDNN, cuBLAS, oneDNN) or a device that is not there.
+/// A call of a device library (CUDA, cuDNN, cuBLAS, oneDNN) that failed, or a device that does not exist.
 class DeviceError : public Error {
  public:
   explicit DeviceError(const std::string& message,
@@ -57,7 +57,7 @@ class DeviceError : public Error {
       : Error(message, 1, where) {}
 };
 
-/// Throws an internal error that names the caller's file and line when `condition` is false.
+/// Throws an internal error with the caller's file and line if `condition` is false.
 inline void require(bool condition, const char* what,
                     std::source_location where = std::source_location::current()) {
   if (!condition)

@@ -19,36 +19,29 @@ namespace {
   throw FileError(fmt::format("{}: {}: {}", path, what, std::generic_category().message(errno)));
 }
 
-class Descriptor {
- public:
-  Descriptor(const std::string& path, int flags)
-      : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (fd_ < 0) fail(path, flags & O_CREAT ? "cannot be written" : "cannot be read");
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  void sync_and_close() {
-    if (::fsync(fd_) != 0) fail(path_, "cannot be synced");
-    if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "cannot be written");
-  }
+int open_file(const std::string& path, int flags) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail(path, flags & O_CREAT ? "cannot be written" : "cannot be read");
+  return descriptor;
+}
 
- private:
-  std::string path_;
-  int fd_;
+/// An open file or folder, closed at the end of its scope.
+struct OpenFile {
+  explicit OpenFile(const std::string& path, int flags) : descriptor(open_file(path, flags)) {}
+  ~OpenFile() { ::close(descriptor); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  const int descriptor;
 };
 
 }  // namespace
 
 std::string read_file(const std::string& path) {
-  const Descriptor file(path, O_RDONLY);
+  const OpenFile file(path, O_RDONLY);
   std::string out;
   char block[1 << 16];
   while (true) {
-    const ssize_t got = ::read(file.get(), block, sizeof block);
+    const ssize_t got = ::read(file.descriptor, block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path, "cannot be read");
     if (got == 0) return out;
@@ -56,17 +49,31 @@ std::string read_file(const std::string& path) {
   }
 }
 
-void write_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
-  Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  for (std::span<const std::byte> piece : pieces) {
-    while (!piece.empty()) {
-      const ssize_t put = ::write(file.get(), piece.data(), piece.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) fail(path, "cannot be written");
-      piece = piece.subspan(static_cast<std::size_t>(put));
-    }
+OutputFile::OutputFile(const std::string& path)
+    : path_(path), descriptor_(open_file(path, O_WRONLY | O_CREAT | O_TRUNC)) {}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path_, "cannot be written");
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
-  file.sync_and_close();
+}
+
+void OutputFile::close() {
+  if (::fsync(descriptor_) != 0) fail(path_, "cannot be synced");
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "cannot be written");
+}
+
+void write_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
+  OutputFile file(path);
+  for (const std::span<const std::byte> piece : pieces) file.write(piece);
+  file.close();
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -86,8 +93,8 @@ void replace_file(const std::string& path, const std::string& text) {
 }
 
 void sync_folder(const std::string& path) {
-  Descriptor folder(path, O_RDONLY | O_DIRECTORY);
-  folder.sync_and_close();
+  const OpenFile folder(path, O_RDONLY | O_DIRECTORY);
+  if (::fsync(folder.descriptor) != 0) fail(path, "cannot be synced");
 }
 
 }  // namespace lpsgd

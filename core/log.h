@@ -1,12 +1,13 @@
-// Logging to standard error through spdlog: one line an event, the rank in front where there are several.
-// Level from LPSGD_LOG (trace, debug, info, warning, error, off); default info on rank 0, warning elsewhere.
+// Logging to standard error through spdlog, one line for each event. If there are several ranks, the rank is
+// in front. The environment variable LPSGD_LOG sets the level: trace, debug, info, warning, error or off. The
+// default is info on rank 0 and warning on other ranks.
 #pragma once
 
 #include <spdlog/spdlog.h>
 
 namespace lpsgd {
 
-/// Sets pattern and level for this process. Call once, when rank and size are known.
+/// Sets the pattern and the level of this process. To be called once, when rank and size are known.
 void init_logging(int rank, int size);
 
 namespace log = spdlog;

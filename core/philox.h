@@ -1,20 +1,16 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy
-// as 1, 2, 3", SC 2011), the same on host and device. A draw is a pure function of (key, counter), so it
-// depends on no schedule, thread count or rank order.
+// as 1, 2, 3", SC 2011). They are the same on host and device. A draw is a pure function of key and counter,
+// so it does not depend on schedules, numbers of threads or ranks.
 #pragma once
 
 #include <array>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define LPSGD_HD __host__ __device__ __forceinline__
-#else
-#define LPSGD_HD [[gnu::always_inline]] inline
-#endif
+#include "core/host_device.h"
 
 namespace lpsgd {
 
-/// Second key word: what the randomness is used for. The first is the run's seed.
+/// What the numbers are used for: the second word of the key. The first word is the run's seed.
 enum class RandomUse : std::uint32_t {
   codec = 1,         // counter (floor(e/8), tensor, step, 2*rank + round - 1): docs/numerics.md
   weights = 2,       // counter (element/4, tensor, 0, 0)
@@ -46,7 +42,7 @@ LPSGD_HD Philox4x32 philox4x32(std::uint32_t c0, std::uint32_t c1, std::uint32_t
   return Philox4x32{{c0, c1, c2, c3}};
 }
 
-/// A sequence of draws from one (seed, use, c1, c2, c3): counter word 0 counts blocks of four.
+/// A sequence of draws under the key (seed, use) and the counter (block, c1, c2, c3); a block has four draws.
 class PhiloxSequence {
  public:
   PhiloxSequence(std::uint32_t seed, RandomUse use, std::uint32_t c1, std::uint32_t c2 = 0,
@@ -62,7 +58,7 @@ class PhiloxSequence {
   }
   /// Uniform in [0, 1), 24 bits.
   float uniform() { return static_cast<float>(next() >> 8) * 0x1p-24f; }
-  /// Uniform in 0..n-1, n > 0, by Lemire's multiplication with rejection: exactly uniform.
+  /// Uniform in 0..n-1, for n > 0: exactly uniform, by Lemire's multiplication with rejection.
   std::uint32_t below(std::uint32_t n) {
     std::uint64_t product = static_cast<std::uint64_t>(next()) * n;
     if (static_cast<std::uint32_t>(product) < n) {

@@ -1,8 +1,9 @@
-// A named stretch of a thread's work, seen by NVIDIA's profilers (NVTX). Nothing in a build without CUDA.
+// Names a part of a thread's work for NVIDIA's profilers (NVTX). Does nothing in a build without CUDA.
 #pragma once
 
 namespace lpsgd {
 
+/// The range lasts as long as the object.
 class ScopedRange {
  public:
   explicit ScopedRange(const char* name);
@@ -11,7 +12,7 @@ class ScopedRange {
   ScopedRange& operator=(const ScopedRange&) = delete;
 };
 
-/// work(), as a range.
+/// Runs work() as a range and returns its result.
 template <class Work>
 auto in_range(const char* name, const Work& work) {
   const ScopedRange range(name);

@@ -16,7 +16,7 @@
 
 namespace lpsgd {
 
-static_assert(std::endian::native == std::endian::little, "safetensors data is mapped as it lies");
+static_assert(std::endian::native == std::endian::little, "safetensors data is used as it is mapped");
 
 namespace {
 

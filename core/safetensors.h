@@ -1,5 +1,5 @@
-// Safetensors files (https://huggingface.co/docs/safetensors): an 8-byte little-endian header length, a JSON
-// header, then the tensors' bytes. Read by memory map, written whole, synced.
+// Safetensors files (https://huggingface.co/docs/safetensors). A file is the length of the header (8 bytes,
+// little endian), the header in JSON, and the bytes of the tensors. Reading maps the file into memory.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,21 @@ struct StoredTensor {
   std::span<const float> values;
 };
 
-/// A file open for reading; views stay valid as long as it lives. Only dtype F32 is accepted.
+/// A file that is open for reading. Its tensors are views, valid as long as this object lives. Only the dtype
+/// F32 is accepted.
 class SafetensorsFile {
  public:
-  /// FileError "path: what is wrong" on anything that is not a well-formed file: header past the end,
-  /// overlapping offsets, sizes that do not match shapes, duplicate names, invalid UTF-8 or
-  /// JSON.
+  /// Throws FileError "path: what is wrong" if the file is not well formed: a header past the end,
+  /// overlapping offsets, sizes that do not match shapes, duplicate names, invalid UTF-8 or JSON.
   explicit SafetensorsFile(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // in the order of their bytes
-  const StoredTensor* find(const std::string& name) const;
-  /// FileError naming the file, the tensor and both shapes when it is absent or has another shape.
+  const StoredTensor* find(const std::string& name) const;               // null if there is none
+  /// Throws FileError, which names the file, the tensor and both shapes, if it is absent or has another
+  /// shape.
   const StoredTensor& at(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
@@ -42,13 +43,13 @@ class SafetensorsFile {
   std::string path_;
   void* map_ = nullptr;
   std::size_t bytes_ = 0;
-  Buffer<std::byte> aligned_;  // a copy of the data, where the file's is not aligned
+  Buffer<std::byte> aligned_;  // a copy of the data, if it is not aligned in the file
   std::vector<StoredTensor> tensors_;
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes `tensors` in their order to `path` (replacing it) and syncs it. FileError on any failure (a full
-/// disk).
+/// Writes `tensors` in their order to `path`, replacing it, and syncs it. Throws FileError, also if the disk
+/// is full.
 void write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -1,5 +1,5 @@
-// The time between two points of a stream's work, summed. On the CPU's stream it is the clock's; on a device
-// it is the device's own, from events that nothing waits for while the work goes on.
+// Sums the time between pairs of points in a stream's work. On the CPU it is the clock's time. On a GPU it is
+// the device's time between events, and nothing waits for the events while the work goes on.
 #pragma once
 
 #include <array>
@@ -28,14 +28,14 @@ class Stopwatch {
     laps_[at_].running = true;
     at_ = (at_ + 1) % laps_.size();
   }
-  /// Seconds since the last take(). Waits for the last stop() on a device.
+  /// The seconds since the last take(). On a GPU, waits until the work before the last stop() is done.
   double take() {
     for (Lap& lap : laps_) collect(lap);
     return std::exchange(seconds_, 0.0);
   }
 
  private:
-  /// Laps go round: one is read when it comes round again, long after its work is done.
+  /// Laps are used in turn. A lap is read when its turn comes again, long after its work is done.
   struct Lap {
     std::optional<Event> begin, end;
     bool running = false;

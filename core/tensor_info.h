@@ -1,4 +1,4 @@
-// What every part of the program agrees on about a trainable tensor: its name, kind, shape and place.
+// What every part of the program agrees on about a trainable tensor: its name, kind, shape and position.
 #pragma once
 
 #include <cstdint>
@@ -7,28 +7,32 @@
 
 namespace lpsgd {
 
-/// What a tensor is in its layer; rules and `no_decay` speak of these.
+/// What a tensor is to its layer. The rules of `exchange` and `no_decay` use these words.
 enum class TensorKind : std::uint8_t { conv, dense, norm, bias, lstm, embedding };
 
 const char* to_text(TensorKind kind);
 
-/// A trainable tensor. Tensors are numbered from 0 in the network's order (the order of definition, which is
-/// PyTorch's), and dither, stripes and initial weights depend on that number.
+/// A trainable tensor. Tensors are numbered from 0 in the order of their definition in the network, which is
+/// PyTorch's order. Dither, stripes and initial weights depend on that number.
 struct TensorInfo {
-  std::string name;  // PyTorch's name, e.g. "layer1.0.conv1.weight"
+  std::string name;  // PyTorch's: "layer1.0.conv1.weight"
   TensorKind kind = TensorKind::bias;
-  std::vector<std::int64_t> shape;  // PyTorch's order: conv (O, I/groups, H, W), dense (out, in)
+  std::vector<std::int64_t> shape;  // in PyTorch's order: conv (O, I/groups, H, W), dense (out, in)
   std::int64_t elements = 0;        // product of shape
-  std::int64_t offset = 0;          // first element in the arenas, in floats; a multiple of 16
+  std::int64_t offset = 0;          // of the first element in the arenas, in floats; a multiple of 16
 
-  /// The order `bucket: column` encodes in, seen from memory order (conv O-H-W-I, dense out x in): memory is
-  /// `outer` matrices of `rows` x `columns`, and each is encoded transposed; a column (bucket) is `rows`
-  /// long. conv: outer = O*H, rows = W, columns = I. dense, lstm: outer = 1, rows = out, columns = in. Any
-  /// other tensor is one column: outer = 1, rows = elements, columns = 1.
+  /// How `bucket: column` orders the tensor. Memory (conv O-H-W-I, dense out x in) is `outer` matrices of
+  /// `rows` x `columns`. Each matrix is encoded transposed, so a column (a bucket) has `rows` values.
+  /// conv: outer = O * H, rows = W, columns = I. dense, lstm: outer = 1, rows = out, columns = in. Any other
+  /// tensor is one column: outer = 1, rows = elements, columns = 1.
   struct Columns {
     std::int64_t outer = 1, rows = 0, columns = 1;
   };
   Columns columns() const;
 };
+
+// Copy a tensor between memory order and PyTorch's. Only convolutions differ: O-H-W-I and O-I-H-W.
+void to_pytorch_order(const TensorInfo& tensor, const float* memory, float* pytorch);
+void from_pytorch_order(const TensorInfo& tensor, const float* pytorch, float* memory);
 
 }  // namespace lpsgd

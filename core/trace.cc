@@ -3,11 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/file.h"
 
 namespace lpsgd {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t block_bytes = std::size_t{1} << 20;  // written at a time
+
+/// The format counts time in microseconds. Three decimals are kept.
+double microseconds(double seconds) {
+  return std::round(seconds * 1e9) / 1e3;
+}
+
+}  // namespace
 
 Trace::Trace(std::size_t capacity) : spans_(capacity) {}
 
@@ -35,26 +50,29 @@ std::size_t Trace::dropped() const {
 
 void Trace::write(const std::string& path, int rank, int ranks) const {
   const std::lock_guard lock(mutex_);
-  const auto quoted = [](const std::string& text) {
-    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  OutputFile file(path);
+  // Readers of Kineto's files look for `"rank": 0` with the space, which an indented dump has.
+  const ordered_json head{{"schemaVersion", 1},
+                          {"distributedInfo", {{"backend", "nccl"}, {"rank", rank}, {"world_size", ranks}}},
+                          {"displayTimeUnit", "ms"}};
+  std::string text = head.dump(1);
+  text.erase(text.rfind("\n}"));  // the list of events is the last member
+  text += ",\n\"traceEvents\": [\n";
+  const char* separator = "";
+  const auto add = [&](const ordered_json& event) {
+    text += std::exchange(separator, ",\n");
+    text += event.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    if (text.size() < block_bytes) return;
+    file.write(text);
+    text.clear();
   };
-  // Readers of Kineto's files look for `"rank": 0` with the space.
-  std::string out = fmt::format(
-      "{{\n\"schemaVersion\": 1,\n\"distributedInfo\": {{\"backend\": \"nccl\", \"rank\": {}, "
-      "\"world_size\": {}}},\n"
-      "\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n",
-      rank, ranks);
-  out += fmt::format(
-      R"({{"ph": "M", "name": "process_name", "pid": {0}, "tid": 0, "args": {{"name": "rank {0}"}}}})", rank);
+  const auto add_metadata = [&](const char* name, std::size_t track, const ordered_json& arguments) {
+    add({{"ph", "M"}, {"name", name}, {"pid", rank}, {"tid", track}, {"args", arguments}});
+  };
+  add_metadata("process_name", 0, {{"name", fmt::format("rank {}", rank)}});
   for (std::size_t t = 0; t < tracks_.size(); ++t) {
-    out += fmt::format(
-        ",\n"
-        R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "args": {{"name": {}}}}})",
-        rank, t, quoted(tracks_[t]));
-    out += fmt::format(
-        ",\n"
-        R"({{"ph": "M", "name": "thread_sort_index", "pid": {}, "tid": {}, "args": {{"sort_index": {}}}}})",
-        rank, t, t);
+    add_metadata("thread_name", t, {{"name", tracks_[t]}});
+    add_metadata("thread_sort_index", t, {{"sort_index", t}});
   }
   const std::size_t count = std::min(count_.load(), spans_.size());
   for (std::size_t i = 0; i < count; ++i) {
@@ -63,17 +81,21 @@ void Trace::write(const std::string& path, int rank, int ranks) const {
     std::string name = label.name;
     if (const std::size_t at = name.find('#'); at != std::string::npos && s.number >= 0)
       name.replace(at, 1, fmt::format("#{}", s.number));
-    out += fmt::format(
-        ",\n"
-        R"({{"ph": "X", "cat": "{}", "name": {}, "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{)",
-        label.category, quoted(name), rank, s.track, s.start * 1e6, std::max(0.0, s.end - s.start) * 1e6);
-    if (label.category == "kernel") out += fmt::format(R"("stream": {})", s.track);
-    if (s.number >= 0)
-      out += fmt::format(R"({}"number": {})", label.category == "kernel" ? ", " : "", s.number);
-    out += "}}";
+    ordered_json arguments = ordered_json::object();
+    if (label.category == "kernel") arguments["stream"] = s.track;
+    if (s.number >= 0) arguments["number"] = s.number;
+    add({{"ph", "X"},
+         {"cat", label.category},
+         {"name", std::move(name)},
+         {"pid", rank},
+         {"tid", s.track},
+         {"ts", microseconds(s.start)},
+         {"dur", microseconds(std::max(0.0, s.end - s.start))},
+         {"args", std::move(arguments)}});
   }
-  out += "\n]\n}\n";
-  write_file(path, out);
+  text += "\n]\n}\n";
+  file.write(text);
+  file.close();
 }
 
 }  // namespace lpsgd

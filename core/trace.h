@@ -1,5 +1,5 @@
-// Spans of time on tracks, written as a Chrome trace (the JSON that Perfetto, chrome://tracing and PyTorch's
-// Kineto tools read). One Trace per rank.
+// Spans of time on tracks, written as a Chrome trace: JSON that Perfetto, chrome://tracing and PyTorch's
+// Kineto tools read. Each rank has one Trace.
 #pragma once
 
 #include <atomic>
@@ -12,22 +12,23 @@ namespace lpsgd {
 
 class Trace {
  public:
-  using Track = std::uint32_t;  // one row of the picture; spans on it nest or follow each other
-  using Label = std::uint32_t;  // a span's name and category
+  using Track = std::uint32_t;  // a row of the timeline; its spans nest or follow each other
+  using Label = std::uint32_t;  // the name and category of a span
 
-  /// Keeps up to `capacity` spans; later ones are counted and dropped.
+  /// Keeps up to `capacity` spans. Later ones are dropped and counted.
   explicit Trace(std::size_t capacity = std::size_t{1} << 20);
 
-  /// Rows are shown in the order in which they are made. Both take a lock: call them before the steps.
+  /// Make a track or a label. Tracks appear in the order in which they are made. A '#' in the name of a label
+  /// is followed by the number of the span. Both functions take a lock, so call them before the steps.
   Track track(const std::string& name);
   Label label(const std::string& name, const std::string& category);
 
-  /// From any thread, without a lock. Seconds of now_seconds(). `number` is shown with the span where it is
-  /// not negative: the step, or bytes.
+  /// Adds a span. May be called from any thread; takes no lock. `start` and `end` are of now_seconds().
+  /// `number` is the step or a number of bytes. A negative one is not written.
   void span(Track track, Label label, double start, double end, std::int64_t number = -1) noexcept;
 
   std::size_t dropped() const;
-  /// Writes the file; the spans stay. Errors: FileError.
+  /// Writes the file and keeps the spans. Throws FileError.
   void write(const std::string& path, int rank, int ranks) const;
 
  private:

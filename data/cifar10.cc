@@ -71,14 +71,14 @@ void read_records(const std::string& path, std::int64_t records, std::uint8_t* l
 
 }  // namespace
 
-std::shared_ptr<const Dataset> open_cifar10(const DataOptions& options, Split split, std::uint32_t) {
+std::shared_ptr<const Dataset> open_cifar10(const DataOptions& options, Split split) {
   if (options.root.empty())
     throw ConfigError("data.root: missing: the folder of CIFAR-10's original binary files");
   struct File {
     std::string path;
     std::int64_t records;
   };
-  // Both splits look at all six files, so that a missing one is found before training starts.
+  // Both splits check all six files, so that a missing one is found before training starts.
   std::vector<File> train, test;
   for (int i = 1; i <= 6; ++i) {
     const std::string name = i <= 5 ? fmt::format("data_batch_{}.bin", i) : "test_batch.bin";

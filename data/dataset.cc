@@ -14,7 +14,7 @@ namespace {
 
 struct Entry {
   const char* name;
-  std::shared_ptr<const Dataset> (*open)(const DataOptions&, Split, std::uint32_t seed);
+  std::shared_ptr<const Dataset> (*open)(const DataOptions&, Split);
   double mean[3], std[3];  // of pixels / 255 over the training set, per channel
 };
 
@@ -87,10 +87,10 @@ void fields(config::Visitor& visitor, DataOptions& options) {
   visitor.field("classes", options.classes, "`noise`: how many classes", {.min = 1, .max = 1'000'000});
 }
 
-std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split, std::uint32_t seed) {
+std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split) {
   const Entry* entry = find(options.dataset);
   if (!entry) throw ConfigError(fmt::format("data.dataset: '{}' is not known", options.dataset));
-  return entry->open(options, split, seed);
+  return entry->open(options, split);
 }
 
 Normalization normalization(const DataOptions& options, std::int64_t channels) {
@@ -108,7 +108,7 @@ Normalization normalization(const DataOptions& options, std::int64_t channels) {
   check_channels("mean", out.mean, channels);
   check_channels("std", out.std, channels);
   for (const double value : out.std) {
-    // As float32, which is what divides: a std that underflows to 0 would give infinities.
+    // The divisor is float32. A std that underflows to 0 there would give infinities.
     if (!(static_cast<float>(value) > 0))
       throw ConfigError(fmt::format("data.std: {} is not above 0", value));
   }

@@ -21,16 +21,7 @@ namespace lpsgd {
 
 namespace {
 
-/// Fisher-Yates from the end; draws of PhiloxSequence(seed, shuffle, epoch).
-void fill_order(std::span<std::int64_t> order, bool shuffle, std::uint32_t seed, std::int64_t epoch) {
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  if (!shuffle) return;
-  PhiloxSequence random(seed, RandomUse::shuffle, static_cast<std::uint32_t>(epoch));
-  for (std::size_t left = order.size(); left > 1; --left)
-    std::swap(order[left - 1], order[random.below(static_cast<std::uint32_t>(left))]);
-}
-
-/// One image's way from bytes to scaled floats: (H, W, C) both.
+/// Turns an image of bytes into scaled floats, with augmentation. Both are (H, W, C).
 class Transform {
  public:
   Transform(const Dataset& dataset, const DataOptions& data, bool augment, std::uint32_t seed)
@@ -98,7 +89,7 @@ class Transform {
   std::int64_t height_, width_, channels_, pad_;
   bool mirror_;
   std::uint32_t seed_;
-  std::vector<std::array<float, 256>> table_;  // (C, 256): every byte scaled
+  std::vector<std::array<float, 256>> table_;  // (C, 256): the scaled value of every byte
 };
 
 }  // namespace
@@ -106,12 +97,17 @@ class Transform {
 std::vector<std::int64_t> epoch_order(std::int64_t size, bool shuffle, std::uint32_t seed,
                                       std::int64_t epoch) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(size));
-  fill_order(order, shuffle, seed, epoch);
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  if (!shuffle) return order;
+  // Fisher and Yates, from the end.
+  PhiloxSequence random(seed, RandomUse::shuffle, static_cast<std::uint32_t>(epoch));
+  for (std::size_t left = order.size(); left > 1; --left)
+    std::swap(order[left - 1], order[random.below(static_cast<std::uint32_t>(left))]);
   return order;
 }
 
-/// One thread fills a ring of buffers in order; the caller takes them in order. The buffer last handed out
-/// stays untouched until the next call, hence one more buffer than `prefetch`.
+/// One thread fills a ring of buffers in order, and the caller takes them in order. There is one buffer more
+/// than `prefetch`, because the buffer that the caller took last must not change until its next call.
 struct Loader::Impl {
   struct Slot {
     Buffer<float> images;
@@ -123,18 +119,20 @@ struct Loader::Impl {
   LoaderOptions options;
   bool shuffle;
   Transform transform;
-  std::int64_t local, begin = 0, samples = 0, count = 0;  // batch size; evaluation's own range; batches
+  std::int64_t local;                   // samples of a batch on this rank
+  std::int64_t begin = 0, samples = 0;  // evaluation: this rank's samples
+  std::int64_t count = 0;               // batches of an epoch
   std::int64_t image_size;
   std::vector<std::int64_t> order;  // the loader thread's
   std::vector<Slot> ring;
 
   std::mutex mutex;
   std::condition_variable changed;
-  // Below: guarded by mutex. `run` is also read without it, to leave a dropped epoch early.
-  std::atomic<std::uint64_t> run{0};  // counts start(); work of an older run is dropped
+  // Guarded by the mutex. `run` is also read without it, to leave a dropped epoch early.
+  std::atomic<std::uint64_t> run{0};  // counts calls of start(); the work of an older run is dropped
   bool stopping = false;
   std::int64_t epoch = 0, first = 0;
-  std::int64_t filled = 0, taken = 0;  // batches of this run: filled by the thread, handed out
+  std::int64_t filled = 0, taken = 0;  // batches of this run: filled by the thread, taken by the caller
   std::exception_ptr failure;
 
   std::thread thread;
@@ -149,7 +147,6 @@ struct Loader::Impl {
     const std::int64_t size = dataset->size();
     if (options.training) {
       count = size / options.global_batch;
-      order.resize(static_cast<std::size_t>(size));
     } else {
       begin = options.rank * size / options.ranks;
       samples = (options.rank + 1) * size / options.ranks - begin;
@@ -193,10 +190,10 @@ struct Loader::Impl {
   void fill_epoch(std::unique_lock<std::mutex>& lock, std::uint64_t current) {
     const std::int64_t number = epoch, from = first;
     lock.unlock();
-    fill_order(order, shuffle, options.seed, number);
+    if (options.training) order = epoch_order(dataset->size(), shuffle, options.seed, number);
     for (std::int64_t b = from; b < count; ++b) {
       lock.lock();
-      // Free once the caller has gone on to the batch after the one that this buffer held.
+      // The buffer is free once the caller has taken the batch after the one that it held.
       changed.wait(lock, [&] {
         return run != current || filled - taken < static_cast<std::int64_t>(ring.size()) - 1;
       });

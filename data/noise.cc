@@ -1,6 +1,6 @@
-// The data set `noise`: images of any size whose pixels are uniform random bytes, with labels i mod classes.
-// Nothing can be learned from it; it is for measuring time and memory where real images are not at hand.
-// Sample i of a split is a pure function of (i, split).
+// The data set `noise`: images of any size whose pixels are uniform random bytes. The label of sample i is i
+// mod the number of classes, so there is nothing to learn. It serves to measure time and memory without real
+// images. Sample i of a split is a pure function of i and the split.
 #include "core/buffer.h"
 #include "core/error.h"
 #include "core/philox.h"
@@ -49,7 +49,7 @@ class Noise final : public Dataset {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> open_noise(const DataOptions& options, Split split, std::uint32_t) {
+std::shared_ptr<const Dataset> open_noise(const DataOptions& options, Split split) {
   std::int64_t size = split == Split::train ? options.train_samples : options.test_samples;
   if (size == 0) size = split == Split::train ? default_train : default_test;
   if (options.image.size() != 3)

@@ -1,12 +1,12 @@
-// The data set `shapes`: each image shows one of ten shapes at a random placement, size and angle, filled
-// with a gradient of two random colours, on a background of two others, among strokes that lie behind and
-// before it, under noise. The shape is lighter than the background; nothing else of colour, placement or
-// angle says anything about it, so that a model linear in the pixels learns next to nothing of the class,
-// while a small convolutional network learns it within a few epochs.
+// The data set `shapes`. Each image has one of ten shapes at a random position, size and angle. The shape is
+// filled with a gradient of two random colours, and the background with a gradient of two others. Random
+// strokes lie behind and in front of the shape, and noise is added. The shape is lighter than the background;
+// its colour, position and angle do not depend on the class. So a model that is linear in the pixels learns
+// almost nothing, while a small convolutional network learns the class within a few epochs.
 //
-// Sample i of a split is a pure function of (i, split): its draws are Philox's under the key (0, dataset) and
-// counter (draw/4, i, split), whatever the run's seed. Pixels are made with + - * / and comparisons in
-// float32 only, each of which IEEE 754 rounds exactly, and with no function of libm: they are the same on any
+// Sample i of a split is a pure function of i and the split, whatever the seed of the run: its draws have the
+// key (0, dataset) and the counter (draw/4, i, split). Pixels are computed in float32 with + - * / and
+// comparisons, which IEEE 754 defines exactly, and without functions of libm. So they are the same on any
 // machine.
 #include <algorithm>
 #include <cmath>
@@ -85,7 +85,7 @@ float bars(Point p) {
 using Shape = float (*)(Point);
 constexpr Shape shapes[10] = {disc, ring, half_disc, square, frame, triangle, cross, star, ell, bars};
 
-/// Where a drawn thing lies: its centre in pixels and a rotation divided by its size.
+/// The position of a shape or a stroke: its centre and size in pixels, and a rotation.
 struct Placement {
   float x, y, size;
   float cosine, sine;
@@ -247,7 +247,7 @@ class Shapes final : public Dataset {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> open_shapes(const DataOptions& options, Split split, std::uint32_t) {
+std::shared_ptr<const Dataset> open_shapes(const DataOptions& options, Split split) {
   std::int64_t size = split == Split::train ? options.train_samples : options.test_samples;
   if (size == 0) size = split == Split::train ? default_train : default_test;
   return std::make_shared<Shapes>(size, split);

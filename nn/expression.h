@@ -1,6 +1,6 @@
-// Expressions in network files: "$n", "2 * $width", "$stride != 1 or not $norm". Values are integers, true or
-// false, and words. Operators, from loose to tight: A if C else B, or, and, not, == != < <= > >=, + -, * / %,
-// unary -; division rounds towards zero and must come out even.
+// Expressions in network files: "$n", "2 * $width", "$stride != 1 or not $norm". Values are integers, true,
+// false and words. The operators, from the lowest precedence to the highest, are: A if C else B, or, and,
+// not, == != < <= > >=, + -, * / %, unary -. A division must have no remainder.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace lpsgd {
 
-/// Named parameters, the inner scope first. Values are scalars (null: must be given by the caller).
+/// Named parameters. A name is looked up in this scope first, then in the outer one. Values are scalars.
 class ParameterScope {
  public:
   explicit ParameterScope(const ParameterScope* outer = nullptr) : outer_(outer) {}
@@ -24,11 +24,11 @@ class ParameterScope {
   std::map<std::string, config::Value> values_;
 };
 
-/// `value` with every unquoted scalar that holds a '$' replaced by what it evaluates to. ConfigError at its
-/// place; `path` names it.
+/// A copy of `value` in which every unquoted scalar with a '$' is replaced by its result. Throws ConfigError
+/// with the position of the scalar; `path` names it.
 config::Value substitute(const config::Value& value, const ParameterScope& scope, const std::string& path);
 
-/// The text that one expression evaluates to: an integer, true, false or a word.
+/// The result of one expression as text: an integer, true, false or a word. Throws ConfigError.
 std::string evaluate(const std::string& text, const ParameterScope& scope, const config::Origin& origin,
                      const std::string& path);
 

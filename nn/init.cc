@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/philox.h"
-#include "nn/network.h"
 
 namespace lpsgd {
 

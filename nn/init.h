@@ -1,5 +1,5 @@
-// Initial weights: a function of (seed, tensor index) only, drawn in PyTorch's order of elements, so that
-// neither rank count nor layout matters.
+// Initial weights. They are a function of the seed and the tensor's number, drawn in PyTorch's order of
+// elements. So they do not depend on the number of ranks or on the layout.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace lpsgd {
 
-/// Fills `values` (memory order) with tensor number `index`'s initial weights. Normal ones by Box and Muller
-/// in double from words 2j, 2j+1 of each Philox block; uniform ones take one word an element.
+/// Fills `values`, which are in memory order, with the initial weights of tensor number `index`. Normal
+/// weights are computed by Box and Muller's method in double, each pair from two words of a Philox block. A
+/// uniform weight takes one word.
 void initialize(const TensorInfo& tensor, std::uint32_t index, std::uint32_t seed, Init init,
                 std::span<float> values);
 

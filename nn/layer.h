@@ -1,5 +1,5 @@
-// A layer's description: its options, the shapes it accepts, its parameters, and the operation that runs it.
-// One file a kind under nn/layers/; nn/layers.cc holds the table of kinds. Nothing here knows a device.
+// The description of a layer: its options, the shapes it accepts, its parameters, and the operation that runs
+// it. nn/layers/ has a file for each kind, nn/layers.cc the table of kinds. Nothing here depends on a device.
 #pragma once
 
 #include <cstdint>
@@ -20,48 +20,48 @@ class Backend;
 class Op;
 struct Binding;
 
-/// What does not fit in a layer; the graph adds the file, the line and the layer's name.
-class Misfit : public std::runtime_error {
+/// Inputs or options that a layer does not accept. The graph adds the file, the line and the layer's name.
+class LayerError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// How a parameter starts (docs/networks.md): all at `scale`, normal with deviation `scale`, or uniform in
-/// +-`scale`.
+/// How a parameter is initialized: every value is `scale`; normal with standard deviation `scale`; or uniform
+/// between -scale and scale.
 struct Init {
   enum class Kind : std::uint8_t { constant, normal, uniform } kind = Kind::constant;
   double scale = 0;
 };
-/// Normal with deviation sqrt(2 / fan): He et al. 2015.
+/// Normal with standard deviation sqrt(2 / fan): He et al. 2015.
 Init he_normal(std::int64_t fan);
 /// Uniform in +-1/sqrt(fan): PyTorch's default for dense weights and biases.
 Init uniform_over(std::int64_t fan);
 
-/// A trainable tensor that a layer asks for.
+/// A trainable tensor of a layer.
 struct ParameterSpec {
   const char* suffix;  // "weight", "bias"
   TensorKind kind;
-  Shape shape;  // PyTorch's order
+  Shape shape;  // in PyTorch's order
   Init init;
 };
 
-/// The options of layers that let a file say how their weights and biases start.
+/// The options `init_deviation` and `init_bias`, for layers that have them.
 struct InitOptions {
-  double deviation = 0;        // of weights; 0: the layer's own rule
-  std::optional<double> bias;  // every bias; nothing: the layer's own rule
+  double deviation = 0;        // of weights; 0: as the layer does it
+  std::optional<double> bias;  // the value of every bias; nothing: as the layer does it
   void fields(config::Visitor& visitor);
-  Init weights(Init own) const;
-  Init biases(Init own) const;
+  Init weights(Init layer_default) const;
+  Init biases(Init layer_default) const;
 };
 
-/// A tensor that is kept with the model but not trained.
+/// A tensor of a layer that belongs to the model but is not trained.
 struct BufferSpec {
   const char* suffix;  // "running_mean"
   Shape shape;
   float initial;
 };
 
-/// What may be done in a layer's own pass over its output: first a sum with another tensor, then a ReLU.
+/// What a layer may do in the pass that writes its output: add another tensor, then apply a ReLU.
 struct Epilogue {
   bool residual = false, relu = false;
 };
@@ -71,52 +71,57 @@ class Layer {
   virtual ~Layer() = default;
   /// Declares the options.
   virtual void fields(config::Visitor&) {}
-  /// Checks the inputs' shapes and returns the output's; called once, before all below. Throws Misfit.
+  /// Checks the shapes of the inputs and returns that of the output. Called once, before all functions below.
+  /// Throws LayerError.
   virtual Shape infer(std::span<const Shape> inputs) = 0;
   virtual std::vector<ParameterSpec> parameters() const { return {}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
-  /// Forward, one sample, multiply-add = 2; 0 for what only moves or compares values, pooling and
-  /// activations.
+  /// Of forward for one sample; a multiply-add counts as 2. Pooling, activations and layers that only move
+  /// values count as 0.
   virtual std::int64_t flops() const { return 0; }
 
-  // What the planner needs to know to share memory and fuse passes.
-  virtual bool is_view() const { return false; }  // the output is the input under another shape
+  // What the planner asks, to share memory and to fuse passes. The defaults are right for every layer.
+  virtual bool is_view() const { return false; }  // the output is the input with another shape
   virtual bool is_relu() const { return false; }
-  virtual bool reads_tokens() const { return false; }  // whole numbers, which stay float32
-  virtual bool is_sum() const { return false; }        // an input's gradient is the output's gradient
-  virtual bool in_place() const { return false; }      // the output may lie where the input lay
+  virtual bool is_sum() const { return false; }        // each input's gradient is the output's gradient
+  virtual bool reads_tokens() const { return false; }  // the input holds token numbers, which stay float32
+  virtual bool can_run_in_place() const { return false; }  // the output may overwrite the input
   virtual bool backward_reads_input() const { return true; }
   virtual bool backward_reads_output() const { return false; }
-  virtual bool fuses(Epilogue) const { return false; }
+  virtual bool can_fuse(Epilogue) const { return false; }
   virtual bool sums_gradients() const { return false; }  // backward takes any number of output gradients
-  virtual bool gives_rows() const { return false; }  // backward can hand the input's gradient over in parts,
-  virtual bool takes_rows() const { return false; }  // ... and take its output's so
+  // Backward can hand over the gradient of its input in parts; backward can accept that of its output so.
+  virtual bool emits_gradient_rows() const { return false; }
+  virtual bool accepts_gradient_rows() const { return false; }
+
+  /// The operation that runs the layer on this memory.
   virtual std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const = 0;
 
  protected:
-  /// Throws Misfit unless there is one input of rank 3: (H, W, C).
-  static const Shape& image(std::span<const Shape> inputs);
+  /// The only input. Throws LayerError if there are several.
   static const Shape& single(std::span<const Shape> inputs);
+  /// The only input, which is an image (H, W, C). Throws LayerError if it is not.
+  static const Shape& image(std::span<const Shape> inputs);
 };
 
-/// A kind of layer: its word in network files and its factory.
+/// A kind of layer: its word in network files, its meaning, and its factory.
 struct LayerKind {
   const char* word;
   const char* help;
   std::unique_ptr<Layer> (*make)();
 };
 
-/// Every kind there is.
+/// All kinds of layers.
 std::span<const LayerKind> layer_kinds();
 
-/// No window, step, border or number of channels is larger.
-constexpr double largest_option = 1 << 20;
+/// The largest window, stride, padding or number of channels that an option may ask for.
+constexpr double max_option = 1 << 20;
 
-/// Declares a Size2 option: an integer, or [height, width].
+/// Declares an option that is an integer or [height, width].
 void size_field(config::Visitor& visitor, const char* key, Size2& size, const char* help,
                 config::Range range);
 
-// The kinds' factories, one per file.
+// The factories of the kinds, from the files in nn/layers/.
 std::unique_ptr<Layer> make_conv_layer();
 std::unique_ptr<Layer> make_dense_layer();
 std::unique_ptr<Layer> make_batch_norm_layer();

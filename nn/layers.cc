@@ -22,7 +22,7 @@ std::span<const LayerKind> layer_kinds() {
       LayerKind{"tanh", "hyperbolic tangent", make_tanh_layer},
       LayerKind{"dropout",
                 "sets values to 0 by chance in training and scales the others, so that the mean stays; drawn "
-                "by (seed, step, layer, place in the global batch)",
+                "by (seed, step, layer, position in the global batch)",
                 make_dropout_layer},
       LayerKind{"lrn", "local response normalisation across channels (Krizhevsky et al. 2012)",
                 make_lrn_layer},
@@ -49,13 +49,13 @@ std::optional<std::int64_t> elements_of(const Shape& shape, std::int64_t limit) 
 }
 
 const Shape& Layer::single(std::span<const Shape> inputs) {
-  if (inputs.size() != 1) throw Misfit(fmt::format("takes one input, got {}", inputs.size()));
+  if (inputs.size() != 1) throw LayerError(fmt::format("takes one input, got {}", inputs.size()));
   return inputs[0];
 }
 
 const Shape& Layer::image(std::span<const Shape> inputs) {
   const Shape& in = single(inputs);
-  if (in.size() != 3) throw Misfit(fmt::format("takes an image (H, W, C), got {}", shape_text(in)));
+  if (in.size() != 3) throw LayerError(fmt::format("takes an image (H, W, C), got {}", shape_text(in)));
   return in;
 }
 

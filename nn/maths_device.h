@@ -1,33 +1,34 @@
-// The layers' arithmetic on one value, for host and device: written once, so that both backends compute the
-// same. Functions of several float operations are templates over a Lanes type (float lanes V, int32 lanes of
-// the same count, from_bits and to_integers), so that the CPU's kernels run them on vectors.
+// The arithmetic of layers on one value, for host and device. It is written once, so that both backends
+// compute the same. Larger functions are templates over a type L with float lanes L::V, so that the CPU's
+// kernels run them on vectors. L::from_bits and L::to_integers convert between float lanes and int32 lanes.
 #pragma once
 
 #include <cstdint>
 
-#include "core/philox.h"  // LPSGD_HD
+#include "core/host_device.h"
 
 namespace lpsgd::maths {
 
-/// One value: a GPU's thread.
+/// One lane: a thread of a GPU, or the remainder of a loop on the CPU.
 struct One {
   using V = float;
   LPSGD_HD static V from_bits(std::int32_t bits) { return __builtin_bit_cast(float, bits); }
   LPSGD_HD static std::int32_t to_integers(V v) { return static_cast<std::int32_t>(v); }
 };
 
-/// A NaN passes.
+/// A NaN stays a NaN.
 template <class V>
 LPSGD_HD V relu(V v) {
   return v < 0.0f ? V{} : v;
 }
-/// The gradient g behind a ReLU whose output is y. A NaN passes.
+/// The gradient before a ReLU whose output is y, from the gradient g behind it. g stays where y is a NaN.
 template <class V>
 LPSGD_HD V where_positive(V y, V g) {
   return y <= 0.0f ? V{} : g;
 }
 
-/// exp(x) to about one unit in the last place; 0 below -87, 2^127 above 88. A NaN gives a NaN.
+/// exp(x) to about one unit in the last place. It is 0 below -87, and above 88 what it is at 88. A NaN stays
+/// a NaN.
 template <class L>
 LPSGD_HD typename L::V exp(typename L::V x) {
   using V = typename L::V;
@@ -36,7 +37,8 @@ LPSGD_HD typename L::V exp(typename L::V x) {
   const V low = x - x - 87.0f, high = x - x + 88.0f;
   const V bounded = x < low ? low : (x > high ? high : x);
   const V n = (bounded * log2_e + to_even) - to_even;
-  const V r = (bounded - n * ln2_high) - n * ln2_low;  // in +-ln(2)/2, where Taylor's series is short
+  const V r =
+      (bounded - n * ln2_high) - n * ln2_low;  // within +-ln(2)/2, where few terms of the series suffice
   V p = r * (1.0f / 5040) + 1.0f / 720;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
@@ -52,7 +54,8 @@ LPSGD_HD typename L::V sigmoid(typename L::V x) {
   return 1.0f / (1.0f + exp<L>(-x));
 }
 
-/// Near 0, where 1 - 2 / (exp(2x) + 1) cancels, the continued fraction x / (1 + x^2 / (3 + x^2 / (5 + ...))).
+/// 1 - 2 / (exp(2x) + 1). Near 0, where that loses precision, the continued fraction
+/// x / (1 + x^2 / (3 + x^2 / (5 + ...))).
 template <class L>
 LPSGD_HD typename L::V tanh(typename L::V x) {
   using V = typename L::V;
@@ -64,7 +67,8 @@ LPSGD_HD typename L::V tanh(typename L::V x) {
   return x < 0.0f ? -y : y;
 }
 
-/// One cell of an LSTM: the gates' sums become the gates; `before` is the cell's last state, 0 at first.
+/// One cell of an LSTM. i, f, g and o are first the sums of the gates; forward() turns them into the gates.
+/// `before` is the state of the cell in the previous step.
 template <class L>
 struct LstmCell {
   typename L::V i, f, g, o, cell = {}, output = {};
@@ -79,8 +83,9 @@ struct LstmCell {
     output = o * tanh<L>(cell);
   }
 
-  /// With gates and cell as forward left them, the output's gradient dy, and dc, the cell's from the step
-  /// behind: the gates become their sums' gradients, dc the gradient of the step before.
+  /// Needs the gates and the cell as forward() left them. `dy` is the gradient of the output, and `dc` that
+  /// of the cell from the next step. The gates become the gradients of their sums, and `dc` the gradient of
+  /// `before`.
   LPSGD_HD void backward(typename L::V before, typename L::V dy, typename L::V& dc) {
     using V = typename L::V;
     const V y = tanh<L>(cell);
@@ -95,7 +100,8 @@ struct LstmCell {
   }
 };
 
-/// PyTorch's SGD: weight, momentum v and gradient g of one value, all updated. `scale` clips the gradient.
+/// A step of PyTorch's SGD for one value: updates the weight and the momentum v. `scale` clips the gradient
+/// g.
 template <class V>
 LPSGD_HD void sgd(V& weight, V g, V& v, float lr, float mu, float decay, float scale, bool nesterov) {
   const V d = g * scale + weight * decay;

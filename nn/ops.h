@@ -1,47 +1,50 @@
-// The operations that a backend implements. Layers are written over these; an operation is planned once, with
-// its memory, and then runs step after step without allocating or creating anything.
+// The operations that a backend implements, and the backend itself. Layers are written over these. An
+// operation is planned once, with its memory, and then runs step after step without allocating or creating
+// anything.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/data_type.h"
 #include "core/device.h"
 #include "core/tensor_info.h"
-#include "nn/network.h"
+#include "nn/compute.h"
 #include "nn/shape.h"
 
 namespace lpsgd {
 
-/// What a pass over the network is about.
+/// What the operations of one pass over the network need to know.
 struct Pass {
-  bool training = false;                  // batch norm uses and records the batch's statistics, dropout drops
-  std::uint32_t step = 0;                 // of the run, counted from 0
-  std::int64_t valid = 0;                 // samples that count: the first ones
-  std::span<const std::int32_t> lengths;  // of each sequence in frames; empty: all are full
+  bool training = false;                  // batch norm uses the batch's statistics, dropout drops values
+  std::uint32_t step = 0;                 // counted from the start of the run
+  std::int64_t valid = 0;                 // the first `valid` samples count
+  std::span<const std::int32_t> lengths;  // of each sequence in frames; empty: all have full length
 };
 
-/// A planned operation. forward() and backward() work on the memory it was planned with.
+/// A planned operation. forward() and backward() work on the memory that it was planned with.
 class Op {
  public:
   virtual ~Op() = default;
   virtual void forward(const Pass& pass) = 0;
-  /// Reads the output's gradient(s); writes the inputs' gradients and the parameters'.
+  /// Reads the gradients of the output. Overwrites those of the inputs and of the parameters.
   virtual void backward() = 0;
 };
 
-/// A trainable tensor's place in the arenas. `gradient` is null for inference.
+/// A trainable tensor in the arenas. `gradient` is null for inference.
 struct ParameterView {
   const TensorInfo* info = nullptr;
   const float* value = nullptr;
   float* gradient = nullptr;
 };
 
-/// An input of an operation, (batch, shape...) in NHWC, of values of `type`; its gradient is of the same.
-/// `gradient` is null where none is asked for.
+/// An input of an operation and its gradient: (batch, shape...) in NHWC, both of `type`. `gradient` is null
+/// if it is not needed.
 struct InputView {
   Shape shape;
   DataType type = DataType::f32;
@@ -49,37 +52,37 @@ struct InputView {
   void* gradient = nullptr;
 };
 
-/// What an operation's random draws depend on beside the step.
-struct RandomPlace {
+/// What an operation's random draws depend on, besides the step.
+struct RandomSource {
   std::uint32_t seed = 0, layer = 0;
-  std::int64_t first = 0;  // the first sample's position in the global batch
+  std::int64_t first = 0;  // position of the first sample in the global batch
 };
 
-/// The memory that an operation is planned with. Device memory for a device backend. Activations and their
-/// gradients are stored as `type`, which all of a network's are but the token numbers that an embedding reads
-/// (float32); parameters, their gradients and buffers are float32.
+/// The memory that an operation is planned with, which is the device's. Activations and their gradients are
+/// of `type`, except the token numbers that an embedding reads: they are float32. Parameters, their gradients
+/// and buffers are float32.
 struct Binding {
   std::int64_t batch = 1;
   bool training = true;  // backward will be called
-  RandomPlace random;
+  RandomSource random;
   std::vector<InputView> inputs;
   Shape shape;  // of the output
   DataType type = DataType::f32;
   void* output = nullptr;
-  /// The output's gradient is the sum of these: one, unless the layer sums_gradients().
+  /// The terms whose sum is the output's gradient. One, unless the layer sums_gradients().
   std::vector<const void*> output_gradients;
   std::vector<ParameterView> parameters;
   std::vector<float*> buffers;
-  // The epilogue: output = relu(layer(inputs) + residual). `masked` receives the gradient of the sum, which
-  // is also the residual's gradient; it is null where no one needs it (no ReLU, or no residual).
+  // The epilogue: output = relu(layer(inputs) + residual). Backward writes the gradient of that sum to
+  // `masked`; it is also the residual's gradient. `masked` is null if there is no residual or no ReLU.
   const void* residual = nullptr;
   bool relu = false;
   void* masked = nullptr;
-  /// The operation that wrote the only input, if it ran right before this one, which alone reads it, and both
-  /// backwards may run as one: this one's first part by part, the other's on each. Null elsewhere.
-  Op* source = nullptr;
+  /// Null, or the operation that wrote the only input and ran right before this one. Backward may then hand
+  /// it the input's gradient in parts, before that operation's own backward is called.
+  Op* rowwise_source = nullptr;
 
-  std::int64_t elements() const { return batch * elements_of(shape).value_or(0); }
+  std::int64_t elements() const { return batch * elements_of(shape).value_or(0); }  // of the output
 };
 
 struct ConvDesc {
@@ -87,21 +90,21 @@ struct ConvDesc {
   std::int64_t filters = 1, groups = 1;
   bool bias = true;
 
-  /// Each pixel of the output is a product with the same pixel of the input.
+  /// Whether the convolution is one matrix product: each output pixel reads one input pixel, the same one.
   bool is_product() const {
     return kernel == Size2{1, 1} && stride == Size2{1, 1} && pad == Size2{0, 0} && groups == 1;
   }
 };
 
 struct LstmDesc {
-  std::int64_t cell = 1, projection = 0;
+  std::int64_t cell = 1, projection = 0;  // projection 0: none
   bool bias = true;
 };
 
 struct PoolDesc {
   enum class Kind : std::uint8_t { max, average } kind = Kind::max;
   Size2 kernel, stride, pad;
-  bool count_pad = true;  // average: padding counts in the divisor
+  bool count_pad = true;  // for average: the padding counts in the divisor
 };
 
 struct BatchNormDesc {
@@ -110,14 +113,14 @@ struct BatchNormDesc {
 
 enum class Activation : std::uint8_t { relu, sigmoid, tanh };
 
-/// y = x * (k + alpha / size * sum of x^2 over `size` channels around)^-beta.
+/// y = x * (k + alpha / size * sum of x^2 over the `size` channels around)^-beta.
 struct LrnDesc {
   std::int64_t size = 5;
   double alpha = 1e-4, beta = 0.75, k = 1;
 };
 
-/// The loss: softmax cross-entropy of logits (batch, frames, classes), the mean over what is scored: each
-/// sample's frames within its length. Computed in float32 whatever the logits' type.
+/// The loss: softmax cross-entropy of logits (batch, frames, classes). It is the mean over the rows that are
+/// scored, which are each sample's frames within its length. Computed in float32 whatever the logits' type.
 class LossOp {
  public:
   struct Sums {
@@ -125,61 +128,65 @@ class LossOp {
     std::int64_t top1 = 0, top5 = 0, scored = 0;
   };
   virtual ~LossOp() = default;
-  /// Adds to the sums over the pass's valid samples. A label's rank is the number of classes with a greater
-  /// score, or an equal one and a lower index.
+  /// Adds to the sums over the pass's valid samples. The rank of a label is the number of classes with a
+  /// greater score, or with an equal score and a lower index.
   virtual void forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
-  /// Writes (softmax - onehot) / scored for the labels of the last forward, 0 for what is not scored.
+  /// Writes the gradient for the labels of the last forward: (softmax - onehot) / scored, and 0 for rows that
+  /// are not scored.
   virtual void backward() = 0;
-  /// The sums since the last take(), which a device brings to the host here.
+  /// The sums since the last take(). Waits for the device.
   virtual Sums take() = 0;
 };
 
-/// A device: memory and operations. One object serves one network on one rank.
+/// A device's memory and operations. One object serves one network on one rank.
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual const char* name() const = 0;
-  /// Which of their algorithms libraries run, where there was a choice: a line each.
+  /// Which of their algorithms the libraries use, where there was a choice: one line each.
   virtual std::vector<std::string> choices() const { return {}; }
   /// The queue that operations run on.
   virtual StreamView stream() const { return {}; }
-  /// Zeroed memory of the device, aligned to 64 bytes, that lives as long as the backend.
+  /// Zeroed memory of the device, aligned to 64 bytes. It lives as long as the backend.
   virtual void* allocate(std::int64_t bytes) = 0;
-  /// Copies values from the host to memory of allocate(), as `type`, and back.
+  /// Copy values between the host and memory of allocate(), where they have type `type`.
   virtual void upload(void* to, DataType type, std::span<const float> from) = 0;
   virtual void download(std::span<float> to, DataType type, const void* from) = 0;
-  /// The arena of the parameters; called once, before operations are made.
+  /// Tells where the arena of the parameters is. Called once, before operations are made.
   virtual void parameters(std::span<const float>) {}
-  /// Called before a pass: what operations are to read beside their inputs. Error where a label is no class.
+  /// Called before each pass with what operations read besides their inputs. Error if a label is not a class.
   virtual void begin(const Pass&, std::span<const std::int32_t>) {}
-  /// Runs a part of a step, which asks for the same operations every time: a device may capture and launch
-  /// it. Backward may be one part, or run number `index` of several.
-  enum class Part : std::uint8_t { train_forward, evaluate, backward, backward_run, count };
+  /// Runs a part of a step, which always calls the same operations, so that a device may capture it and
+  /// launch the graph. Backward is one part, or several segments with an index each.
+  enum class Part : std::uint8_t { train_forward, evaluate, backward, backward_segment, count };
   virtual void run(Part, std::size_t /*index*/, const std::function<void()>& work) { work(); }
-  /// Whether run() launches the part, all of its runs if there are several; and how many are launched in all.
+  /// Whether the part is captured, with all of its segments; and how many parts and segments are captured.
   virtual bool is_captured(Part) const { return false; }
   virtual std::size_t captured() const { return 0; }
-  /// Called once, when every operation is made: memory that operations share is allocated here.
-  virtual void seal() = 0;
-  /// Called on the rank's own thread before a pass, with the threads it may use.
-  virtual void enter() = 0;
+  /// Called once, after all operations have been made. Memory that operations share is allocated here.
+  virtual void finish_planning() = 0;
+  /// Called before each pass, on the thread that runs it: sets that thread's device or number of threads.
+  virtual void prepare_thread() = 0;
 
   virtual std::unique_ptr<Op> conv(const Binding& binding, const ConvDesc& desc) = 0;
+  /// y = W x + b on the last dimension.
   virtual std::unique_ptr<Op> dense(const Binding& binding) = 0;
   virtual std::unique_ptr<Op> batch_norm(const Binding& binding, const BatchNormDesc& desc) = 0;
   virtual std::unique_ptr<Op> activation(const Binding& binding, Activation kind) = 0;
+  /// The sum of the inputs.
   virtual std::unique_ptr<Op> add(const Binding& binding) = 0;
-  /// Joins the inputs' last dimension.
+  /// Joins the last dimension of the inputs.
   virtual std::unique_ptr<Op> concat(const Binding& binding) = 0;
   virtual std::unique_ptr<Op> dropout(const Binding& binding, double probability) = 0;
   virtual std::unique_ptr<Op> lrn(const Binding& binding, const LrnDesc& desc) = 0;
-  /// (batch, frames, features) to (batch, frames, state); parameters in PyTorch's order.
+  /// (batch, frames, features) to (batch, frames, state). Parameters are in PyTorch's order.
   virtual std::unique_ptr<Op> lstm(const Binding& binding, const LstmDesc& desc) = 0;
+  /// Token numbers (batch, tokens) to rows of a table (batch, tokens, dimension).
   virtual std::unique_ptr<Op> embedding(const Binding& binding) = 0;
   virtual std::unique_ptr<Op> pool(const Binding& binding, const PoolDesc& desc) = 0;
   /// (N, H, W, C) to (N, C, H, W), so that a flattened image has PyTorch's order of features.
   virtual std::unique_ptr<Op> channels_first(const Binding& binding) = 0;
-  /// into = sum of `terms`, 0 where `mask` is not positive (null: nowhere); `into` may be one of them.
+  /// into = the sum of `terms`, and 0 where `mask` is not positive. `mask` may be null. `into` may be one of
+  /// the terms. The work is done by backward(), because the planner needs such sums there alone.
   virtual std::unique_ptr<Op> sum(DataType type, void* into, std::vector<const void*> terms, const void* mask,
                                   std::int64_t elements) = 0;
   virtual std::unique_ptr<LossOp> softmax_cross_entropy(DataType type, const void* logits, void* gradient,
@@ -187,9 +194,9 @@ class Backend {
                                                         std::int64_t classes) = 0;
 };
 
-/// Why this machine's processor cannot do it; nothing where it can.
+/// Why this machine's processor cannot do the arithmetic; nothing if it can.
 std::optional<std::string> cpu_unsupported(Compute compute);
-/// The backend over oneDNN and OpenMP. DeviceError where the processor cannot do the arithmetic.
+/// The backend that uses oneDNN and OpenMP. DeviceError if the processor cannot do the arithmetic.
 std::unique_ptr<Backend> make_cpu_backend(int threads, Compute compute);
 
 }  // namespace lpsgd

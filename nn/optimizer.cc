@@ -61,11 +61,9 @@ void fields(config::Visitor& v, OptimizerOptions& o) {
           const std::string word = config::to_string(item, path);
           if (!is_kind(word)) {
             const std::vector<std::string> words = kind_words();
-            const auto near = config::nearest(word, words);
-            config::fail(
-                item.origin, path,
-                fmt::format("'{}' is not a kind of tensor{}; allowed: {}", word,
-                            near ? fmt::format(", did you mean '{}'?", *near) : "", fmt::join(words, ", ")));
+            config::fail(item.origin, path,
+                         fmt::format("'{}' is not a kind of tensor{}; allowed: {}", word,
+                                     config::did_you_mean(word, words), fmt::join(words, ", ")));
           }
           o.no_decay.push_back(word);
         }

@@ -1,5 +1,6 @@
-// SGD with momentum, Nesterov's variant, weight decay and clipping, in PyTorch's convention
-// (torch.optim.SGD): g += wd*w; v = mu*v + g; w -= lr*(nesterov ? g + mu*v : v). One pass over the arena.
+// SGD with momentum, Nesterov momentum, weight decay and gradient clipping, in the convention of
+// torch.optim.SGD: g += wd * w; v = mu * v + g; w -= lr * (nesterov ? g + mu * v : v). It is one pass over
+// the arena.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ struct OptimizerOptions {
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 0;
-  std::vector<std::string> no_decay = {};  // kinds that are not decayed: norm, bias, ...
-  double clip_norm = 0;  // gradients are scaled so that their 2-norm over all tensors is at most this; 0: off
+  std::vector<std::string> no_decay = {};  // kinds of tensors without weight decay: norm, bias, ...
+  double clip_norm = 0;  // the largest 2-norm over all gradients, which are scaled down to it; 0: no limit
 };
 void fields(config::Visitor& visitor, OptimizerOptions& options);  // section `optimizer`
 
@@ -29,30 +30,30 @@ class DeviceSgd;
 
 class Optimizer {
  public:
-  /// Arenas lie in the memory of the stream's device, and steps are queued on it.
+  /// `arena` is the size of the parameters' arena, which lies on the stream's device. Steps are queued on the
+  /// stream.
   Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena,
             StreamView stream = {});
   ~Optimizer();
-  /// The learning rate of the steps that come; a device reads it from its memory, so that a step can be
-  /// captured (core/capture.h). Before the first step.
+  /// Sets the learning rate of the following steps. To be called before the first step. A GPU reads the rate
+  /// from its memory, so that a step can be captured (core/capture.h).
   void set_rate(double lr);
-  /// One step: reads `gradients`, updates `parameters` and the momentum. The first step's v is g, as
-  /// PyTorch's.
+  /// Updates `parameters` and the momentum. As in PyTorch, v = g in the first step.
   void step(std::span<float> parameters, std::span<const float> gradients);
-  std::span<float> momentum();  // arena, laid out like parameters
+  std::span<float> momentum();  // laid out like the parameters
 
  private:
   OptimizerOptions options_;
   std::vector<TensorInfo> tensors_;
-  /// Tensors that follow each other and are decayed, or not: one pass.
+  /// Consecutive tensors that are all decayed or all not. Each run is one pass.
   struct Run {
     std::int64_t begin = 0, end = 0;
     bool decayed = true;
   };
   std::vector<Run> runs_;
   std::optional<float> lr_;
-  Buffer<float> momentum_;             // of the CPU
-  std::unique_ptr<DeviceSgd> device_;  // of a device
+  Buffer<float> momentum_;             // on the CPU
+  std::unique_ptr<DeviceSgd> device_;  // on a GPU
 };
 
 }  // namespace lpsgd

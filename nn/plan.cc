@@ -1,3 +1,5 @@
+// Plans in passes over the graph: which layers are fused, which type each value has, which values need a
+// gradient, and then which memory forward and backward use.
 #include "nn/plan.h"
 
 #include <fmt/core.h>
@@ -6,52 +8,9 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "nn/offset_allocator.h"
 
 namespace lpsgd {
-
-namespace {
-
-constexpr std::int64_t step_bytes = 64;
-
-std::int64_t rounded(std::int64_t bytes) {
-  return (std::max<std::int64_t>(bytes, 1) + step_bytes - 1) / step_bytes * step_bytes;
-}
-
-}  // namespace
-
-std::int64_t OffsetAllocator::take(std::int64_t bytes) {
-  const std::int64_t need = rounded(bytes);
-  for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-    if (hole->bytes < need) continue;
-    const std::int64_t offset = hole->offset;
-    hole->offset += need;
-    hole->bytes -= need;
-    if (hole->bytes == 0) holes_.erase(hole);
-    return offset;
-  }
-  std::int64_t offset = end_;
-  if (!holes_.empty() && holes_.back().offset + holes_.back().bytes == end_) {
-    offset = holes_.back().offset;  // grow the last hole
-    holes_.pop_back();
-  }
-  end_ = offset + need;
-  high_water_ = std::max(high_water_, end_);
-  return offset;
-}
-
-void OffsetAllocator::give_back(std::int64_t offset, std::int64_t bytes) {
-  const std::int64_t size = rounded(bytes);
-  auto next = std::find_if(holes_.begin(), holes_.end(), [&](const Hole& h) { return h.offset > offset; });
-  next = holes_.insert(next, {offset, size});
-  const auto merge = [&](std::vector<Hole>::iterator a) {
-    const auto b = a + 1;
-    if (b == holes_.end() || a->offset + a->bytes != b->offset) return;
-    a->bytes += b->bytes;
-    holes_.erase(b);
-  };
-  merge(next);
-  if (next != holes_.begin()) merge(next - 1);
-}
 
 namespace {
 
@@ -64,11 +23,11 @@ class Planner {
     count_readers();
     make_steps();
     find_types();
-    find_needs();
+    find_gradient_needs();
     count_backward_reads();
-    place_values();
+    allocate_values();
     if (training_) plan_backward();
-    plan_.arena = arena_.high_water();
+    plan_.arena = arena_.peak();
     return std::move(plan_);
   }
 
@@ -93,7 +52,7 @@ class Planner {
       if (step.output != node) continue;
       if (step.relu || (step.residual && residual)) return std::nullopt;
       const Epilogue epilogue{residual || step.residual.has_value(), relu};
-      return layer(step.node).fuses(epilogue) ? std::optional(s) : std::nullopt;
+      return layer(step.node).can_fuse(epilogue) ? std::optional(s) : std::nullopt;
     }
     return std::nullopt;
   }
@@ -104,11 +63,11 @@ class Planner {
     step.output = node;
     if (residual) step.residual = residual;
     step.relu = step.relu || relu;
-    plan_.steps.push_back(std::move(step));  // it runs where the last fused layer stood
-    // What wrote its input comes along if the two could be joined.
+    plan_.steps.push_back(std::move(step));  // it runs at the position of the last fused layer
+    // The step that wrote its input moves along if the two can then run backward row by row.
     const auto last = plan_.steps.end() - 1;
     const auto writer =
-        std::find_if(plan_.steps.begin(), last, [&](const PlanStep& w) { return joins(*last, w); });
+        std::find_if(plan_.steps.begin(), last, [&](const PlanStep& w) { return runs_rowwise(*last, w); });
     std::rotate(writer, writer == last ? last : writer + 1, last);
   }
 
@@ -135,10 +94,11 @@ class Planner {
     }
   }
 
-  /// Whether backward can go through both part by part, if `before` runs right before.
-  bool joins(const PlanStep& step, const PlanStep& before) const {
+  /// Whether the backward of `step` can hand its input's gradient row by row to that of `before`, if `before`
+  /// runs right before it in forward.
+  bool runs_rowwise(const PlanStep& step, const PlanStep& before) const {
     // The node itself, not a view of it: others may read the view.
-    return layer(step.node).gives_rows() && layer(before.node).takes_rows() &&
+    return layer(step.node).emits_gradient_rows() && layer(before.node).accepts_gradient_rows() &&
            graph_.nodes[step.node].inputs[0] == before.output && readers_[before.output] == 1 &&
            !before.relu && !before.residual;
   }
@@ -171,22 +131,23 @@ class Planner {
     }
   }
 
-  // ---- the memory of values: from forward's write to the last read, which may be backward's
+  // ---- the memory of values: it is in use from forward's write to the last read, which may be backward's
 
-  /// Which values a gradient is asked for.
-  void find_needs() {
-    needs_.assign(graph_.nodes.size(), false);
+  /// A value needs a gradient if a trainable tensor was used to compute it.
+  void find_gradient_needs() {
+    needs_gradient_.assign(graph_.nodes.size(), false);
     for (const PlanStep& step : plan_.steps) {
-      bool needs = !graph_.nodes[step.node].tensors.empty() || (step.residual && needs_[*step.residual]);
-      for (const std::size_t v : step.inputs) needs = needs || needs_[v];
-      needs_[step.output] = needs;
+      bool needed =
+          !graph_.nodes[step.node].tensors.empty() || (step.residual && needs_gradient_[*step.residual]);
+      for (const std::size_t v : step.inputs) needed = needed || needs_gradient_[v];
+      needs_gradient_[step.output] = needed;
     }
   }
 
   /// Calls body(value) for every value that the step's backward reads.
   template <class Body>
   void backward_reads(const PlanStep& step, const Body& body) const {
-    if (!training_ || !needs_[step.output]) return;
+    if (!training_ || !needs_gradient_[step.output]) return;
     const Layer& main = layer(step.node);
     if (step.relu || main.backward_reads_output()) body(step.output);
     if (main.backward_reads_input())
@@ -194,15 +155,15 @@ class Planner {
   }
 
   void count_backward_reads() {
-    left_in_backward_.assign(graph_.nodes.size(), 0);
+    backward_reads_left_.assign(graph_.nodes.size(), 0);
     for (const PlanStep& step : plan_.steps)
-      backward_reads(step, [&](std::size_t v) { ++left_in_backward_[v]; });
-    ++left_in_backward_[plan_.value_of.back()];  // the caller reads the logits after the passes
+      backward_reads(step, [&](std::size_t v) { ++backward_reads_left_[v]; });
+    ++backward_reads_left_[plan_.value_of.back()];  // the caller reads the logits after the passes
   }
 
-  void free_value(std::size_t v) { arena_.give_back(plan_.values[v].offset, plan_.values[v].bytes()); }
+  void free_value(std::size_t v) { arena_.release(plan_.values[v].offset, plan_.values[v].bytes()); }
 
-  void place_values() {
+  void allocate_values() {
     const std::size_t count = graph_.nodes.size();
     plan_.values.resize(count);
     std::vector<std::size_t> reads(count, 0);  // of each value, by steps and the loss
@@ -212,22 +173,22 @@ class Planner {
     }
     ++reads[plan_.value_of.back()];
 
-    const auto place = [&](std::size_t v) {
+    const auto allocate = [&](std::size_t v) {
       plan_.values[v] = {0, elements(v), types_[v]};
-      plan_.values[v].offset = arena_.take(plan_.values[v].bytes());
+      plan_.values[v].offset = arena_.allocate(plan_.values[v].bytes());
     };
     std::vector<std::size_t> left = reads;
-    place(0);
+    allocate(0);
     for (const PlanStep& step : plan_.steps) {
       const std::size_t in = step.inputs[0];
-      if (layer(step.node).in_place() && step.inputs.size() == 1 && reads[in] == 1 && in != 0 &&
-          left_in_backward_[in] == 0) {
+      if (layer(step.node).can_run_in_place() && step.inputs.size() == 1 && reads[in] == 1 && in != 0 &&
+          backward_reads_left_[in] == 0) {
         plan_.values[step.output] = plan_.values[in];
         continue;
       }
-      place(step.output);
+      allocate(step.output);
       const auto done = [&](std::size_t v) {
-        if (--left[v] == 0 && left_in_backward_[v] == 0) free_value(v);
+        if (--left[v] == 0 && backward_reads_left_[v] == 0) free_value(v);
       };
       for (const std::size_t v : step.inputs) done(v);
       if (step.residual) done(*step.residual);
@@ -237,31 +198,32 @@ class Planner {
   // ---- backward
 
   std::size_t new_gradient(std::int64_t size) {
-    plan_.gradients.push_back({arena_.take(size * size_of(type_)), size, type_});
-    uses_.push_back(0);
+    plan_.gradients.push_back({arena_.allocate(size * size_of(type_)), size, type_});
+    waiting_.push_back(0);
     return plan_.gradients.size() - 1;
   }
   void release(std::size_t g) {
-    if (uses_[g] == 0) arena_.give_back(plan_.gradients[g].offset, plan_.gradients[g].bytes());
+    if (waiting_[g] == 0) arena_.release(plan_.gradients[g].offset, plan_.gradients[g].bytes());
   }
-  void contribute(std::size_t value, std::size_t g) {
-    if (!needs_[value]) return;
-    pending_[value].push_back(g);
-    ++uses_[g];
+  void add_term(std::size_t value, std::size_t g) {
+    if (!needs_gradient_[value]) return;
+    gradient_terms_[value].push_back(g);
+    ++waiting_[g];
   }
 
   void plan_backward() {
-    pending_.resize(graph_.nodes.size());
-    contribute(plan_.value_of.back(), new_gradient(elements(plan_.value_of.back())));
+    gradient_terms_.resize(graph_.nodes.size());
+    add_term(plan_.value_of.back(), new_gradient(elements(plan_.value_of.back())));
     std::vector<std::size_t> read;  // values, for the last time
     for (std::size_t s = plan_.steps.size(); s-- > 0;) {
       PlanStep& step = plan_.steps[s];
-      step.joins_source = s > 0 && needs_[step.inputs[0]] && joins(step, plan_.steps[s - 1]);
+      step.rowwise_backward =
+          s > 0 && needs_gradient_[step.inputs[0]] && runs_rowwise(step, plan_.steps[s - 1]);
       backward_step(step);
       backward_reads(step, [&](std::size_t v) {
-        if (--left_in_backward_[v] == 0) read.push_back(v);
+        if (--backward_reads_left_[v] == 0) read.push_back(v);
       });
-      if (step.joins_source) continue;
+      if (step.rowwise_backward) continue;
       release_finished();
       for (const std::size_t v : read) free_value(v);
       read.clear();
@@ -270,26 +232,26 @@ class Planner {
 
   void backward_step(PlanStep& step) {
     step.input_gradients.resize(step.inputs.size());
-    if (!needs_[step.output]) return;
+    if (!needs_gradient_[step.output]) return;
     const Layer& main = layer(step.node);
     const std::int64_t size = elements(step.output);
-    std::vector<std::size_t> sources = std::move(pending_[step.output]);
+    std::vector<std::size_t> sources = std::move(gradient_terms_[step.output]);
     require(!sources.empty(), "a value has no gradient");
-    for (const std::size_t g : sources) --uses_[g];
+    for (const std::size_t g : sources) --waiting_[g];
 
-    // A buffer that no one else waits for may be written over, value by value.
+    // A gradient buffer that no other value waits for may be overwritten value by value.
     constexpr std::size_t no_gradient = SIZE_MAX;
     std::size_t spare = no_gradient;
     for (const std::size_t g : sources)
-      if (uses_[g] == 0) spare = g;
+      if (waiting_[g] == 0) spare = g;
 
     if (main.is_sum() && !step.relu) {
       for (const std::size_t v : step.inputs)
-        for (const std::size_t g : sources) contribute(v, g);
+        for (const std::size_t g : sources) add_term(v, g);
       finished_.insert(finished_.end(), sources.begin(), sources.end());
       return;
     }
-    step.backward = true;
+    step.has_backward = true;
     for (const std::size_t t : graph_.nodes[step.node].tensors) plan_.announce_order.push_back(t);
     step.output_gradients = sources;
     finished_.insert(finished_.end(), sources.begin(), sources.end());
@@ -300,32 +262,32 @@ class Planner {
       spare = no_gradient;
     }
     const bool elementwise = main.sums_gradients();
-    if (main.is_sum() || step.residual || (elementwise && !main.in_place() && sources.size() > 1)) {
+    if (main.is_sum() || step.residual || (elementwise && !main.can_run_in_place() && sources.size() > 1)) {
       const bool alias = sources.size() == 1 && !step.relu;  // the sum's gradient is the output's
       if (alias) {
-        if (step.residual) contribute(*step.residual, sources[0]);
+        if (step.residual) add_term(*step.residual, sources[0]);
       } else {
         step.masked = spare != no_gradient ? spare : new_gradient(size);
         if (spare == no_gradient) finished_.push_back(*step.masked);
-        if (step.residual) contribute(*step.residual, *step.masked);
+        if (step.residual) add_term(*step.residual, *step.masked);
       }
       spare = no_gradient;
       if (main.is_sum()) {
-        for (const std::size_t v : step.inputs) contribute(v, *step.masked);
+        for (const std::size_t v : step.inputs) add_term(v, *step.masked);
         return;
       }
     }
     for (std::size_t i = 0; i < step.inputs.size(); ++i) {
       const std::size_t v = step.inputs[i];
-      if (!needs_[v]) continue;
+      if (!needs_gradient_[v]) continue;
       const std::size_t g = elementwise && spare != no_gradient ? spare : new_gradient(elements(v));
       if (g == spare) spare = no_gradient;
       step.input_gradients[i] = g;
-      contribute(v, g);
+      add_term(v, g);
     }
   }
 
-  /// What is not used on.
+  /// Frees the finished gradients that no value waits for.
   void release_finished() {
     std::sort(finished_.begin(), finished_.end());
     finished_.erase(std::unique(finished_.begin(), finished_.end()), finished_.end());
@@ -337,13 +299,13 @@ class Planner {
   bool training_;
   DataType type_;
   Plan plan_;
-  std::vector<DataType> types_;  // per value
-  std::vector<std::size_t> readers_;
-  std::vector<bool> needs_;                        // per value: a gradient is asked for
-  std::vector<std::size_t> left_in_backward_;      // per value: reads of it yet to come in backward
-  std::vector<std::vector<std::size_t>> pending_;  // per value: the parts of its gradient
-  std::vector<std::size_t> uses_;                  // per gradient: values that wait for it
-  std::vector<std::size_t> finished_;              // gradients that steps have read, or made for themselves
+  std::vector<DataType> types_;                   // per value
+  std::vector<std::size_t> readers_;              // per node: how many read it
+  std::vector<bool> needs_gradient_;              // per value
+  std::vector<std::size_t> backward_reads_left_;  // per value: the reads of it that backward has still to do
+  std::vector<std::vector<std::size_t>> gradient_terms_;  // per value: buffers whose sum is its gradient
+  std::vector<std::size_t> waiting_;                      // per gradient: the values that it is a term of
+  std::vector<std::size_t> finished_;  // gradients that the last steps have read, or used as scratch memory
   OffsetAllocator arena_;
 };
 

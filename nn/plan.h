@@ -1,5 +1,5 @@
-// The plan of a network's passes: which layers run as one operation, which memory each tensor lies in, and in
-// which order backward goes. Made once, from the graph alone; knows no device.
+// The plan of a network's passes: which layers run as one operation, where each tensor lies in memory, and in
+// which order backward announces the gradients. It depends on the graph alone, not on a device.
 #pragma once
 
 #include <cstdint>
@@ -11,59 +11,46 @@
 
 namespace lpsgd {
 
-/// Places in one arena, given out by first fit and taken back, for tensors whose lifetimes are known.
-class OffsetAllocator {
- public:
-  std::int64_t take(std::int64_t bytes);  // offset in bytes, a multiple of 64
-  void give_back(std::int64_t offset, std::int64_t bytes);
-  std::int64_t high_water() const { return high_water_; }
-
- private:
-  struct Hole {
-    std::int64_t offset, bytes;
-  };
-  std::vector<Hole> holes_;  // by offset, no two touching
-  std::int64_t end_ = 0, high_water_ = 0;
-};
-
-/// An operation: a layer with what is fused into its pass. Values are named by the node that writes them;
-/// gradients are numbers of buffers in Plan::gradients.
+/// One operation: a layer and what is fused into it. A value (an output of forward) is named by the node that
+/// writes it. A gradient is an index into Plan::gradients.
 struct PlanStep {
   std::size_t node = 0;    // the layer that computes
-  std::size_t output = 0;  // the node whose value it writes: the last one fused
+  std::size_t output = 0;  // the node whose value is written: the last one fused
   std::vector<std::size_t> inputs;
-  std::optional<std::size_t> residual;
-  bool relu = false;
+  std::optional<std::size_t> residual;  // a value that is added to the layer's output
+  bool relu = false;                    // applied last
 
-  // Backward, if it has any.
-  bool backward = false;
+  bool has_backward = false;  // if not, the members below are empty
+  /// The terms whose sum is the output's gradient.
   std::vector<std::size_t> output_gradients;
-  /// The output's gradients are summed (and masked by the fused ReLU) here first, by an operation apart.
+  /// The terms are first summed here by an operation of their own, which also applies the ReLU's mask.
   std::optional<std::size_t> sum_into;
+  /// The gradient of layer output plus residual, which the step's backward writes.
   std::optional<std::size_t> masked;
-  /// The step before this one wrote the only input, which no other reads, and this one's backward can hand it
-  /// its output's gradient in parts: the memory of both lasts until both are done.
-  bool joins_source = false;
-  std::vector<std::optional<std::size_t>> input_gradients;
+  /// Backward may hand the input's gradient row by row to the previous step, which wrote the only input. The
+  /// memory of both steps stays in use until both are done.
+  bool rowwise_backward = false;
+  std::vector<std::optional<std::size_t>> input_gradients;  // one per input; empty if not needed
 };
 
 struct Plan {
-  /// Per sample; the arena holds `batch` times as much.
+  /// A part of the arena, for one sample. The arena holds `batch` times as much.
   struct MemoryRange {
     std::int64_t offset = 0;  // in bytes
     std::int64_t elements = 0;
     DataType type = DataType::f32;
     std::int64_t bytes() const { return elements * size_of(type); }
   };
-  std::vector<PlanStep> steps;              // in forward's order; backward runs them the other way
-  std::vector<std::size_t> value_of;        // per node: the node whose memory holds its output (views)
-  std::vector<MemoryRange> values;          // per node that is its own value
-  std::vector<MemoryRange> gradients;       // buffers of backward; number 0 is the logits' gradient
-  std::int64_t arena = 0;                   // bytes per sample: values and gradients share it
-  std::vector<std::size_t> announce_order;  // tensors
+  std::vector<PlanStep> steps;              // in forward's order; backward runs them in reverse
+  std::vector<std::size_t> value_of;        // per node: the value that it is a view of, or its own
+  std::vector<MemoryRange> values;          // per node that has a value of its own
+  std::vector<MemoryRange> gradients;       // number 0 is the gradient of the logits
+  std::int64_t arena = 0;                   // bytes for one sample, values and gradients together
+  std::vector<std::size_t> announce_order;  // of the tensors
 };
 
-/// `type`: of all values and gradients but token numbers. ConfigError where those cannot be told apart.
+/// `type` is the type of all values and gradients, except of token numbers. Throws ConfigError if `type` is
+/// bf16 and a layer other than an embedding reads or writes token numbers.
 Plan make_plan(const Graph& graph, bool training, DataType type = DataType::f32);
 
 }  // namespace lpsgd

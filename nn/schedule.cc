@@ -11,7 +11,7 @@ namespace lpsgd {
 
 namespace {
 
-constexpr double most_epochs = 1e9;
+constexpr double max_epochs = 1e9;
 
 void parse_decay(ScheduleOptions& o, const config::Value& value, const std::string& path) {
   if (!value.is_map() && !value.is_null())
@@ -22,7 +22,7 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
   if (value.find("every") || value.find("factor")) {
     config::Reader reader(value, path);
     reader.required();
-    reader.field("every", o.every, "", {.min = 1, .max = most_epochs});
+    reader.field("every", o.every, "", {.min = 1, .max = max_epochs});
     reader.required();
     reader.field("factor", o.factor, "", {.min = 0, .min_open = true});
     reader.finish();
@@ -34,7 +34,7 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
     std::int64_t epoch = 0;
     const auto [end, error] = std::from_chars(e.key.data(), e.key.data() + e.key.size(), epoch);
     if (error != std::errc{} || end != e.key.data() + e.key.size() || epoch < 1 ||
-        static_cast<double>(epoch) > most_epochs)
+        static_cast<double>(epoch) > max_epochs)
       config::fail(
           e.origin, path,
           fmt::format("'{}' is no epoch; expected {{epoch: factor, ...}} or {{every: epochs, factor: "
@@ -60,7 +60,7 @@ config::Value write_decay(const ScheduleOptions& o) {
 void fields(config::Visitor& v, ScheduleOptions& o) {
   v.field("lr", o.lr, "the learning rate after warm-up, before any decay", {.min = 0});
   v.field("warmup_epochs", o.warmup_epochs, "epochs over which the rate rises linearly, step by step",
-          {.min = 0, .max = most_epochs});
+          {.min = 0, .max = max_epochs});
   v.field("warmup_from", o.warmup_from, "the rate of the first step of the warm-up", {.min = 0});
   v.custom(
       "decay", "{epoch: factor, ...} or {every: epochs, factor: number}",

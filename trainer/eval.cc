@@ -20,7 +20,7 @@ std::string eval_command(const EvalArguments& arguments) {
   const NetworkSpec spec = network_of(run);
   const auto seed = static_cast<std::uint32_t>(run.train.seed);
   std::shared_ptr<const Dataset> dataset;
-  with_locations(run, [&] { dataset = open_dataset(run.data, Split::test, seed); });
+  with_locations(run, [&] { dataset = open_dataset(run.data, Split::test); });
   check_data(run, spec, *dataset, Split::test);
 
   const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();

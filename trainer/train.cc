@@ -68,10 +68,9 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
 }
 
 void prepare_data(Prepared& out) {
-  const auto seed = static_cast<std::uint32_t>(out.run.train.seed);
   with_locations(out.run, [&] {
-    out.data.train = open_dataset(out.run.data, Split::train, seed);
-    out.data.test = open_dataset(out.run.data, Split::test, seed);
+    out.data.train = open_dataset(out.run.data, Split::train);
+    out.data.test = open_dataset(out.run.data, Split::test);
   });
   check_data(out.run, *out.spec, *out.data.train, Split::train);
   // The run's folder tells the values in force.

@@ -41,7 +41,7 @@ CLASSES = {"lstm_an4": 132, "lstm_wikitext2": 33278}
 
 
 def memory_bytes(which):
-    """VmRSS: resident now; VmHWM: the most it ever was."""
+    """VmRSS: resident now; VmHWM: the maximum so far."""
     with open("/proc/self/status") as file:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith(which + ":"))
 
@@ -152,7 +152,7 @@ def main():
                 if system == "floor":
                     direct = min(direct, result["direct_" + clock])
         for systems in peers.values():
-            rival, least = min(systems, key=best.get), min(peak[s] for s in systems)
+            rival, lowest = min(systems, key=best.get), min(peak[s] for s in systems)
             row = {"name": "train_step", "network": name, "batch": batch, "threads": a.threads, "compute": a.compute,
                    "device": a.device,
                    "clock": clock, "seconds": best["lpsgd"], "peer": "pytorch " + rival.split()[-1],
@@ -164,9 +164,9 @@ def main():
                       f"{row['ratio']:5.2f}x", file=sys.stderr, flush=True)
                 continue
             row |= {"floor": best["floor"] / best["lpsgd"], "direct_floor": direct / best["lpsgd"], "peak_bytes": peak["lpsgd"],
-                    "peer_peak_bytes": least, "memory_ratio": peak["lpsgd"] / least}
+                    "peer_peak_bytes": lowest, "memory_ratio": peak["lpsgd"] / lowest}
             print(f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms {1e3 * row['peer_seconds']:7.0f}ms "
-                  f"{row['ratio']:5.2f}x {row['floor']:6.2f} {row['direct_floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB {least / 2**20:5.0f} MiB "
+                  f"{row['ratio']:5.2f}x {row['floor']:6.2f} {row['direct_floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB {lowest / 2**20:5.0f} MiB "
                   f"{row['memory_ratio']:6.2f}", file=sys.stderr, flush=True)
     print(json.dumps(rows))
 

@@ -1,4 +1,5 @@
-// The CPU backend: oneDNN for convolutions and dense layers, loops of our own for what is bound by memory.
+// The CPU backend: oneDNN for convolutions and matrix products, and loops of our own for what is bound by
+// memory.
 #include <fmt/format.h>
 
 #include <utility>
@@ -25,15 +26,15 @@ dnnl::memory Context::Shared::view(const dnnl::memory::desc& md, const dnnl::eng
   return m;
 }
 
-void Context::Shared::seal(Context& context) {
+void Context::Shared::allocate(Context& context) {
   void* memory = context.allocate(static_cast<std::int64_t>(bytes));
   for (dnnl::memory& m : views) m.set_data_handle(memory);
   views.clear();
 }
 
-void Context::seal() {
-  scratchpad_.seal(*this);
-  for (Shared& place : passing_) place.seal(*this);
+void Context::allocate_shared() {
+  scratchpad_.allocate(*this);
+  for (Shared& buffer : reorder_buffers_) buffer.allocate(*this);
 }
 
 dnnl::primitive_attr user_scratchpad(bool relu, bool accumulate) {
@@ -64,26 +65,26 @@ Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory
 }  // namespace
 
 Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                       Passing kind) {
+                       ReorderUse use) {
   if (plain.get_desc() == preferred) return {plain, {}};
-  dnnl::memory m = context.passing(kind, preferred);
+  dnnl::memory m = context.reorder_buffer(use, preferred);
   return {m, reorder_call(context, plain, m)};
 }
 
-Reordered to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred) {
+Reordered to_persistent(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred) {
   if (plain.get_desc() == preferred) return {plain, {}};
   dnnl::memory m = context.memory(preferred);
   return {m, reorder_call(context, plain, m)};
 }
 
 Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                         Passing kind) {
+                         ReorderUse use) {
   if (plain.get_desc() == preferred) return {plain, {}};
-  dnnl::memory m = context.passing(kind, preferred);
+  dnnl::memory m = context.reorder_buffer(use, preferred);
   return {m, reorder_call(context, m, plain)};
 }
 
-Call adding(Context& context, const Reordered& from_preferred, const dnnl::memory& plain) {
+Call accumulating(Context& context, const Reordered& from_preferred, const dnnl::memory& plain) {
   return reorder_call(context, from_preferred.preferred, plain, true);
 }
 
@@ -96,10 +97,9 @@ class CpuBackend final : public Backend {
     if (const auto why = cpu_unsupported(compute)) throw DeviceError("compute " + *why);
   }
 
-  const char* name() const override { return "cpu"; }
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
   void upload(void* to, DataType type, std::span<const float> from) override {
-    of_type(type, [&]<class T>() {
+    with_type(type, [&]<class T>() {
       context_.parallel(static_cast<std::int64_t>(from.size()),
                         [&](int, std::int64_t first, std::int64_t last) {
                           context_.k.of<T>().narrow(from.data() + first, as<T>(to) + first, last - first);
@@ -107,12 +107,12 @@ class CpuBackend final : public Backend {
     });
   }
   void download(std::span<float> to, DataType type, const void* from) override {
-    of_type(type, [&]<class T>() {
+    with_type(type, [&]<class T>() {
       context_.k.of<T>().widen(as<T>(from), to.data(), static_cast<std::int64_t>(to.size()));
     });
   }
-  void seal() override { context_.seal(); }
-  void enter() override {
+  void finish_planning() override { context_.allocate_shared(); }
+  void prepare_thread() override {
     if (omp_get_max_threads() != context_.threads) omp_set_num_threads(context_.threads);
   }
 
@@ -157,7 +157,7 @@ class CpuBackend final : public Backend {
  private:
   template <class Make>
   std::unique_ptr<Op> guarded(const char* what, const Make& make) {
-    enter();  // oneDNN plans for the threads there are
+    prepare_thread();  // oneDNN plans for the thread's current number of threads
     try {
       return make();
     } catch (const dnnl::error& e) {
@@ -174,7 +174,7 @@ class CpuBackend final : public Backend {
 std::optional<std::string> cpu_unsupported(Compute compute) {
   if (compute == Compute::fp32) return std::nullopt;
   if (compute == Compute::tf32) return "tf32 is an arithmetic of GPUs; allowed on the CPU: fp32, bf16";
-  // oneDNN would imitate bfloat16 on any machine with AVX-512, many times slower than float32.
+  // oneDNN emulates bfloat16 on other machines with AVX-512, many times slower than float32.
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   if ((isa & needed) == needed) return std::nullopt;

@@ -1,8 +1,9 @@
-// Batch normalisation with the sum and the ReLU that follow it in one pass. Forward reads its input twice
-// (statistics, then values), backward reads gradient and input twice; joined to the convolution
-// before it, it hands the input's gradient over in the cache. Moments of a block are taken in float32 around
-// the block's first pixel; blocks are joined in double (Chan, Golub and LeVeque 1979), so that a mean far
-// from zero costs no precision.
+// Batch normalisation, with the sum and the ReLU behind it in one pass. Forward reads its input twice, for
+// the statistics and for the values. Backward reads gradient and input twice. If a convolution of single
+// pixels is before it, backward hands it the input's gradient part by part, while the part is in the cache.
+//
+// The moments of a block are taken in float32 around the block's first pixel. Blocks are combined in double
+// (Chan, Golub and LeVeque 1979), so that a mean far from zero costs no precision.
 #include <cmath>
 
 #include "nn/cpu/context.h"
@@ -12,10 +13,11 @@ namespace {
 
 constexpr std::int64_t fold_width = 64;      // narrow channels: several pixels are one row of this width
 constexpr std::int64_t block_floats = 4096;  // of narrow rows: 16 KiB, within the first-level cache
-// From so many on, an output has left the caches when it is read again, and is not brought there (measured
-// with 32 MiB for two cores that both train).
-constexpr std::int64_t streamed_bytes = std::int64_t{8} << 20;
-constexpr std::int64_t least_rows = 64;  // of wide ones: joining a block's moments costs as much as some
+// An output of so many bytes has left the caches before it is read again, so it is written past them
+// (measured with 32 MiB of cache for two cores that both train).
+constexpr std::int64_t non_temporal_bytes = std::int64_t{8} << 20;
+constexpr std::int64_t min_rows =
+    64;  // of wide rows: combining the moments of a block costs as much as a few rows
 
 template <class T>
 class BatchNormOp final : public Op {
@@ -35,11 +37,11 @@ class BatchNormOp final : public Op {
     g_mean_ = array(width_);
     slope_ = array(width_);
     inverse_deviation_.resize(static_cast<std::size_t>(channels_));
-    if (b.type == DataType::f32 && fold_ == 1) source_ = dynamic_cast<RowwiseOp*>(b.source);
-    if (source_) {
-      rows_a_part_ = context.rows_a_part(rows_, width_);
-      part_ = context.passing(Passing::output,
-                              dnnl::memory::desc({rows_a_part_, width_}, f32, dnnl::memory::format_tag::ab));
+    if (b.type == DataType::f32 && fold_ == 1) rowwise_source_ = dynamic_cast<RowwiseOp*>(b.rowwise_source);
+    if (rowwise_source_) {
+      rows_per_part_ = context.rows_per_part(rows_, width_);
+      part_ = context.reorder_buffer(ReorderUse::output, dnnl::memory::desc({rows_per_part_, width_}, f32,
+                                                                            dnnl::memory::format_tag::ab));
     }
     partials_.resize(static_cast<std::size_t>(context.threads));
     for (Partial& p : partials_) {
@@ -79,19 +81,20 @@ class BatchNormOp final : public Op {
         shift_[static_cast<std::size_t>(f)] = bias[c];
       }
     }
-    const bool past_cache =
-        b_.elements() * static_cast<std::int64_t>(sizeof(T)) >= streamed_bytes * context_.threads;
+    const bool non_temporal =
+        b_.elements() * static_cast<std::int64_t>(sizeof(T)) >= non_temporal_bytes * context_.threads;
     context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
-      blocks_from_the_end(first, last, [&](std::int64_t row, std::int64_t rows) {
+      blocks_reversed(first, last, [&](std::int64_t row, std::int64_t rows) {
         const std::int64_t at = row * width_;
         k_.normalize(as<T>(b_.inputs[0].value) + at, b_.residual ? as<T>(b_.residual) + at : nullptr,
-                     as<T>(b_.output) + at, rows, width_, constants(), b_.relu, past_cache);
+                     as<T>(b_.output) + at, rows, width_, constants(), b_.relu, non_temporal);
       });
     });
   }
 
   void backward() override {
-    // With a sum before the ReLU the mask is the output's; without, it is recomputed from the input.
+    // If a residual is added before the ReLU, the mask comes from the output. If not, it is computed from the
+    // input.
     const T* g = as<T>(b_.masked ? b_.masked : b_.output_gradients[0]);
     const bool relu = b_.relu && !b_.masked;
     const T* x = as<T>(b_.inputs[0].value);
@@ -138,22 +141,22 @@ class BatchNormOp final : public Op {
     }
     const auto input_gradient = [&](std::int64_t begin, std::int64_t end, T* dx) {
       context_.parallel(end - begin, [&](int, std::int64_t first, std::int64_t last) {
-        blocks_from_the_end(first, last, [&](std::int64_t row, std::int64_t rows) {
+        blocks_reversed(first, last, [&](std::int64_t row, std::int64_t rows) {
           const std::int64_t at = (begin + row) * width_;
           k_.norm_gradient(g + at, x + at, dx + row * width_, rows, width_, constants(), relu, g_mean_.data(),
                            slope_.data());
         });
       });
     };
-    if (!source_) {
+    if (!rowwise_source_) {
       if (b_.inputs[0].gradient) input_gradient(0, rows_, as<T>(b_.inputs[0].gradient));
       return;
     }
     T* part = as<T>(part_.get_data_handle());
-    for (std::int64_t end = rows_; end > 0; end -= rows_a_part_) {
-      const std::int64_t begin = std::max<std::int64_t>(0, end - rows_a_part_);
+    for (std::int64_t end = rows_; end > 0; end -= rows_per_part_) {
+      const std::int64_t begin = std::max<std::int64_t>(0, end - rows_per_part_);
       input_gradient(begin, end, part);
-      source_->backward_rows(begin, end, as<float>(part));
+      rowwise_source_->backward_rows(begin, end, as<float>(part));
     }
   }
 
@@ -167,7 +170,7 @@ class BatchNormOp final : public Op {
 
   NormConstants constants() const { return {mean_.data(), scale_.data(), shift_.data()}; }
 
-  std::int64_t block_rows() const { return std::max(least_rows, block_floats / width_); }
+  std::int64_t block_rows() const { return std::max(min_rows, block_floats / width_); }
 
   template <class Body>
   void blocks(std::int64_t first, std::int64_t last, const Body& body) const {
@@ -175,14 +178,14 @@ class BatchNormOp final : public Op {
     for (std::int64_t row = first; row < last; row += step) body(row, std::min(step, last - row));
   }
 
-  /// For a second pass: the first one leaves the end of large arrays in the cache.
+  /// In reverse order, for a second pass: the first one leaves the end of large arrays in the cache.
   template <class Body>
-  void blocks_from_the_end(std::int64_t first, std::int64_t last, const Body& body) const {
+  void blocks_reversed(std::int64_t first, std::int64_t last, const Body& body) const {
     const std::int64_t step = block_rows();
     for (; last > first; last -= step) body(std::max(first, last - step), std::min(step, last - first));
   }
 
-  /// Joins (count_b, mean_b, m2_b) to (count_a, mean_a, m2_a).
+  /// Combines the moments (count_b, mean_b, m2_b) with (count_a, mean, m2).
   static void join(double& mean, double& m2, double count_a, double mean_b, double m2_b, double count_b) {
     const double delta = mean_b - mean;
     const double share = count_b / (count_a + count_b);
@@ -225,7 +228,7 @@ class BatchNormOp final : public Op {
           count += p.count;
         }
       }
-      partials_[0].first[static_cast<std::size_t>(c)] = mean;  // later channels read other places: f >= c
+      partials_[0].first[static_cast<std::size_t>(c)] = mean;  // later channels read f >= c only
       partials_[0].second[static_cast<std::size_t>(c)] = m2;
     }
   }
@@ -238,16 +241,17 @@ class BatchNormOp final : public Op {
   Buffer<float> mean_, scale_, shift_, g_mean_, slope_;
   std::vector<double> inverse_deviation_;
   std::vector<Partial> partials_;
-  // What wrote the input, if it works row by row, and a part of its gradient.
-  RowwiseOp* source_ = nullptr;
-  std::int64_t rows_a_part_ = 0;
+  // The operation that wrote the input, if it takes the gradient row by row, and memory for a part of that
+  // gradient.
+  RowwiseOp* rowwise_source_ = nullptr;
+  std::int64_t rows_per_part_ = 0;
   dnnl::memory part_;
 };
 
 }  // namespace
 
 std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<BatchNormOp<T>>(context, binding, desc);
   });
 }

@@ -1,4 +1,4 @@
-// Concatenation of channels: each input's pixels go to their part of the output's, and back.
+// Concatenation of channels: copies the pixels of each input to their part of the output, and back.
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
@@ -22,7 +22,7 @@ class ConcatOp final : public Op {
   }
 
  private:
-  /// Calls body(input, pixel, the input's channels, their place in the output).
+  /// Calls body(input, pixel, number of the input's channels, their offset in the output).
   template <class Body>
   void each_part(const Body& body) const {
     context_.parallel(pixels_, [&](int, std::int64_t first, std::int64_t last) {
@@ -45,7 +45,7 @@ class ConcatOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_concat(Context& context, const Binding& binding) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<ConcatOp<T>>(context, binding);
   });
 }

@@ -1,4 +1,4 @@
-// What the CPU backend's operations share: the oneDNN engine, memory, threads, and one scratchpad.
+// What the operations of the CPU backend share: the oneDNN engine, memory, threads and scratch memory.
 #pragma once
 
 #include <omp.h>
@@ -24,7 +24,7 @@ constexpr dnnl::memory::data_type dnnl_type(DataType type) {
   return type == DataType::f32 ? f32 : dnnl::memory::data_type::bf16;
 }
 
-/// Untyped memory of activations as values of T.
+/// The memory of activations as values of T.
 template <class T>
 T* as(void* p) {
   return static_cast<T*>(p);
@@ -34,26 +34,26 @@ const T* as(const void* p) {
   return static_cast<const T*>(p);
 }
 
-/// make<T>() for the T that `type` stands for.
+/// Calls make<T>() with the T of `type`.
 template <class Make>
-auto of_type(DataType type, const Make& make) {
+auto with_type(DataType type, const Make& make) {
   return type == DataType::f32 ? make.template operator()<float>() : make.template operator()<Bf16>();
 }
 
-/// An operation that works row by row: what follows it can hand it its output's gradient part by part, while
-/// a part is in the cache.
+/// An operation whose backward can run part by part. The operation behind it hands it each part of its
+/// output's gradient while the part is in the cache.
 class RowwiseOp : public Op {
  public:
-  /// backward() for the rows from `first` to `last`, whose gradient is `dy`. Once every row has been handed
-  /// over, in parts of any order, the next backward() has nothing left to do.
+  /// The backward of the rows from `first` to `last`, for which the output's gradient is `dy`. The parts may
+  /// come in any order. After every row has been handed over, the next backward() has nothing left to do.
   virtual void backward_rows(std::int64_t first, std::int64_t last, const float* dy) = 0;
 };
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
-/// What passes between layouts: weights, their gradient, a layer's input or its output, or these two's
-/// gradients.
-enum class Passing : std::uint8_t { weights, weight_gradients, input, output };
+/// Copies in another layout share a buffer for each use. The uses `input` and `output` are also for the
+/// gradients of input and output.
+enum class ReorderUse : std::uint8_t { weights, weight_gradients, input, output };
 
 struct Context {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -62,27 +62,28 @@ struct Context {
   const Kernels& k = kernels();
 
   void* allocate(std::int64_t bytes);
-  /// Memory described by `md`, from allocate().
+  /// Memory of allocate() that is described by `md`.
   dnnl::memory memory(const dnnl::memory::desc& md);
-  /// The one scratchpad, seen as `md`: valid once seal() has run; contents last for one primitive.
+  /// The one scratchpad, as memory described by `md`. It has no memory until allocate_shared(). Its contents
+  /// are valid during one primitive.
   dnnl::memory scratchpad(const dnnl::memory::desc& md) { return scratchpad_.view(md, engine); }
-  /// The one place of its kind for values on their way between layouts; contents last from a reorder to the
-  /// next.
-  dnnl::memory passing(Passing kind, const dnnl::memory::desc& md) {
-    return passing_[static_cast<std::size_t>(kind)].view(md, engine);
+  /// The one buffer for copies of this use, as memory described by `md`. It has no memory until
+  /// allocate_shared(). Its contents are valid until the next reorder of the same use.
+  dnnl::memory reorder_buffer(ReorderUse use, const dnnl::memory::desc& md) {
+    return reorder_buffers_[static_cast<std::size_t>(use)].view(md, engine);
   }
-  void seal();
+  void allocate_shared();
 
-  /// How many of `rows` rows of float32 make a part that stays in the threads' second-level caches between
-  /// two passes over it. At least 256, where there are so many: products of fewer are slower by more than
-  /// that gains.
-  std::int64_t rows_a_part(std::int64_t rows, std::int64_t width) const {
-    constexpr std::int64_t cached_bytes = std::int64_t{512} << 10, least_rows = 256;
+  /// How many of `rows` rows of float32 values form a part that stays in the threads' second-level caches
+  /// between two passes over it. At least 256, if there are so many: with fewer, products become slower by
+  /// more than the cache gains.
+  std::int64_t rows_per_part(std::int64_t rows, std::int64_t width) const {
+    constexpr std::int64_t cached_bytes = std::int64_t{512} << 10, min_rows = 256;
     const std::int64_t cached = threads * cached_bytes / (width * static_cast<std::int64_t>(sizeof(float)));
-    return std::clamp<std::int64_t>(std::max(cached, least_rows), 1, std::max<std::int64_t>(rows, 1));
+    return std::clamp<std::int64_t>(std::max(cached, min_rows), 1, std::max<std::int64_t>(rows, 1));
   }
 
-  /// Runs body(thread, first, last) for `threads` nearly equal parts of 0..n, on as many threads.
+  /// Calls body(thread, first, last) for `threads` nearly equal parts of 0..n, each on its own thread.
   template <class Body>
   void parallel(std::int64_t n, const Body& body) const {
     const std::int64_t parts = std::clamp<std::int64_t>(n, 1, threads);
@@ -95,24 +96,25 @@ struct Context {
   }
 
  private:
-  /// Memory that many use in turn, as large as the largest of them needs.
+  /// Memory that several users share, one at a time. It is as large as its largest view.
   struct Shared {
     std::size_t bytes = 0;
     std::vector<dnnl::memory> views;
     dnnl::memory view(const dnnl::memory::desc& md, const dnnl::engine& engine);
-    void seal(Context& context);
+    void allocate(Context& context);
   };
 
   std::vector<Buffer<std::byte>> buffers_;
   Shared scratchpad_;
-  std::array<Shared, 4> passing_;
+  std::array<Shared, 4> reorder_buffers_;
 };
 
-/// A primitive with its arguments, which are final once it has run. Empty ones do nothing.
+/// A primitive with its arguments, which must not be added to once it has run. A call without a primitive
+/// does nothing.
 struct Call {
   dnnl::primitive primitive;
   Arguments arguments;
-  mutable std::vector<dnnl_exec_arg_t> list = {};  // dnnl::primitive::execute() makes it anew every time
+  mutable std::vector<dnnl_exec_arg_t> list = {};  // dnnl::primitive::execute() would build it on every call
   void run(const dnnl::stream& stream) const {
     if (!primitive) return;
     if (list.empty())
@@ -123,37 +125,40 @@ struct Call {
   }
 };
 
-/// Another place for one of a call's arguments.
-inline void point(const Call& call, int argument, const void* data) {
-  dnnl::memory memory = call.arguments.at(argument);  // a handle: the call's own is the same memory object
+/// Makes an argument of the call use `data`.
+inline void set_argument(const Call& call, int argument, const void* data) {
+  dnnl::memory memory = call.arguments.at(argument);  // a handle to the memory object that the call uses
   memory.set_data_handle(const_cast<void*>(data));
 }
 
-/// Attributes that leave the scratchpad to us; with `accumulate` results are added to what is there,
-/// with `relu` it is applied to them.
+/// Attributes of primitives that use our scratchpad. With `relu` the result goes through a ReLU. With
+/// `accumulate` it is added to the values in the destination.
 dnnl::primitive_attr user_scratchpad(bool relu = false, bool accumulate = false);
 
-/// Values in the layout a primitive prefers: `plain` is where they live, `preferred` may be it.
+/// Values in the layout that a primitive prefers, and the reorder between that and our layout. If the layouts
+/// are equal, `preferred` is our memory and `reorder` does nothing.
 struct Reordered {
   dnnl::memory preferred;
-  Call reorder;  // empty when the layouts are one
+  Call reorder;
 };
+/// For values that a primitive reads. The copy lies in the shared buffer of `use`.
 Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                       Passing kind = Passing::weights);
-/// As to_preferred, but the copy is kept until the reorder runs again.
-Reordered to_kept(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
+                       ReorderUse use = ReorderUse::weights);
+/// As to_preferred(), but the copy has memory of its own.
+Reordered to_persistent(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
+/// For values that a primitive writes. The copy lies in the shared buffer of `use`.
 Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                         Passing kind = Passing::weight_gradients);
-/// As from_preferred's reorder, but it adds to what is there.
-Call adding(Context& context, const Reordered& from_preferred, const dnnl::memory& plain);
+                         ReorderUse use = ReorderUse::weight_gradients);
+/// As the reorder of from_preferred(), but it adds to the values in `plain`.
+Call accumulating(Context& context, const Reordered& from_preferred, const dnnl::memory& plain);
 
-/// A oneDNN memory over values that we own. const is dropped only because dnnl::memory knows no const.
+/// Our values as a oneDNN memory. It drops const because dnnl::memory has no const version.
 dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data);
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
-/// A convolution of single pixels, without bias, in float32: a RowwiseOp.
+/// A convolution of single pixels in float32, without bias. It is a RowwiseOp.
 std::unique_ptr<Op> make_pixel_conv(Context& context, const Binding& binding);
-/// One product over the rows of the input, whose last dimension it replaces.
+/// One matrix product that maps the last dimension of the input.
 std::unique_ptr<Op> make_dense(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_batch_norm(Context& context, const Binding& binding, const BatchNormDesc& desc);
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind);

@@ -1,6 +1,6 @@
-// Convolution by oneDNN: direct, by Winograd's tiles, or as products. Activations stay NHWC; weights are
-// reordered once a pass into the layout that the primitive prefers (with plain O-H-W-I weights oneDNN 2.6
-// falls to a slow path), and their gradient back.
+// Convolution by oneDNN: direct, by Winograd's algorithm, or as matrix products. Activations stay NHWC.
+// Weights are reordered once in each pass into the layout that the primitive prefers, because oneDNN 2.6 has
+// only slow convolutions for O-H-W-I weights. The weights' gradient is reordered back.
 #include <optional>
 
 #include "nn/cpu/context.h"
@@ -18,43 +18,41 @@ memory::desc activations(std::int64_t batch, const Shape& shape, DataType type, 
   return {{batch, shape[2], shape[0], shape[1]}, dnnl_type(type), layout};
 }
 
-constexpr std::int64_t kTile = 4, kLeastTiles = 32;
+constexpr std::int64_t tile = 4, min_tiles = 32;
 
 std::int64_t tiles_of(const Shape& image) {
-  return (image[0] + kTile - 1) / kTile * ((image[1] + kTile - 1) / kTile);
+  return (image[0] + tile - 1) / tile * ((image[1] + tile - 1) / tile);
 }
 
-/// Whether F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray, CVPR 2016) is worth its transforms
-/// and the activations' way into blocks of channels and back: it multiplies a quarter as often, on whole
-/// tiles. Measured by `floor_bench --layers`; below these limits direct convolution is about as fast, or
-/// faster.
-bool tiles_pay(const Binding& b, const ConvDesc& desc) {
-  constexpr std::int64_t kLeastChannels = 32, kBlock = 16;
+/// Whether Winograd's F(4x4, 3x3) (Lavin and Gray, CVPR 2016) is faster than direct convolution. It has a
+/// quarter of the multiplications, but transforms whole tiles and reorders the activations into blocks of
+/// channels. The limits are measured by `floor_bench --layers`.
+bool winograd_is_profitable(const Binding& b, const ConvDesc& desc) {
+  constexpr std::int64_t min_channels = 32, block = 16;
   const std::int64_t channels = b.inputs[0].shape[2];
   const std::int64_t tiles = tiles_of(b.shape);
-  const bool blocks = channels % kBlock == 0 && desc.filters % kBlock == 0;
-  const bool full = 10 * b.shape[0] * b.shape[1] >= 6 * tiles * kTile * kTile;
+  const bool blocks = channels % block == 0 && desc.filters % block == 0;
+  const bool full = 10 * b.shape[0] * b.shape[1] >= 6 * tiles * tile * tile;
   return b.type == DataType::f32 && desc.kernel == Size2{3, 3} && desc.stride == Size2{1, 1} &&
-         desc.groups == 1 && blocks && std::min(channels, desc.filters) >= kLeastChannels && full &&
-         b.batch * tiles >= kLeastTiles;
+         desc.groups == 1 && blocks && std::min(channels, desc.filters) >= min_channels && full &&
+         b.batch * tiles >= min_tiles;
 }
 
-/// oneDNN 2.6's products are up to a quarter faster than its 1x1 convolutions over NHWC, backward by weights
-/// most of all, and want no copy of the weights.
-bool product_pays(const Binding& b, const ConvDesc& desc) {
+/// oneDNN 2.6's matrix products are up to a quarter faster than its 1x1 convolutions over NHWC, mostly for
+/// the gradient of the weights, and need no copy of the weights.
+bool product_is_profitable(const Binding& b, const ConvDesc& desc) {
   return b.type == DataType::f32 && desc.is_product();
 }
 
-/// Whether such a product's output is so large that its gradient is better taken in parts.
-bool parts_pay(const Binding& b, const ConvDesc& desc) {
-  constexpr std::int64_t least_bytes = std::int64_t{4} << 20, least_channels = 64;
-  return !desc.bias && !b.relu && b.training &&
-         std::min(b.shape[2], b.inputs[0].shape[2]) >= least_channels &&
-         b.elements() * static_cast<std::int64_t>(sizeof(float)) >= least_bytes;
+/// Whether the output of such a product is so large that backward is faster in parts.
+bool rowwise_is_profitable(const Binding& b, const ConvDesc& desc) {
+  constexpr std::int64_t min_bytes = std::int64_t{4} << 20, min_channels = 64;
+  return !desc.bias && !b.relu && b.training && std::min(b.shape[2], b.inputs[0].shape[2]) >= min_channels &&
+         b.elements() * static_cast<std::int64_t>(sizeof(float)) >= min_bytes;
 }
 
-/// The primitives of one layer. An empty `data` where no input's gradient is asked for; an empty `gradient`
-/// where products take its place.
+/// The primitives of one layer. `data` is empty if the gradient of the input is not needed, and `gradient` if
+/// matrix products compute the gradient of the weights.
 struct Plan {
   Forward::primitive_desc forward;
   BackwardData::primitive_desc data;
@@ -74,10 +72,10 @@ class ConvOp final : public Op {
                              desc.groups == 1 ? memory::format_tag::ohwi : memory::format_tag::gohwi);
     const memory::desc bias =
         desc.bias ? memory::desc({desc.filters}, f32, memory::format_tag::a) : memory::desc();
-    if (Im2colProducts::pay(b, desc)) products_.emplace(context, b, desc);
+    if (Im2colProducts::is_profitable(b, desc)) products_.emplace(context, b, desc);
     Plan plan;
     bool made = false;
-    if (tiles_pay(b, desc)) {
+    if (winograd_is_profitable(b, desc)) {
       parts_ = parts_of(b);
       made = make(plan, b, desc, dims, bias, dnnl::algorithm::convolution_winograd);
     }
@@ -93,9 +91,10 @@ class ConvOp final : public Op {
     out_bytes_ = static_cast<std::int64_t>(nhwc_out.get_size());
     const ParameterView& w = b.parameters[0];
     const memory weights = view(context, plain, w.value);
-    input_ = to_preferred(context, view(context, nhwc_in, in.value), plan.forward.src_desc(), Passing::input);
-    output_ =
-        from_preferred(context, view(context, nhwc_out, b.output), plan.forward.dst_desc(), Passing::output);
+    input_ =
+        to_preferred(context, view(context, nhwc_in, in.value), plan.forward.src_desc(), ReorderUse::input);
+    output_ = from_preferred(context, view(context, nhwc_out, b.output), plan.forward.dst_desc(),
+                             ReorderUse::output);
     forward_weights_ = to_preferred(context, weights, plan.forward.weights_desc());
     forward_ = {Forward(plan.forward),
                 {{DNNL_ARG_SRC, input_.preferred},
@@ -107,11 +106,11 @@ class ConvOp final : public Op {
 
     output_gradient_ =
         to_preferred(context, view(context, nhwc_out, b.output_gradients[0]),
-                     plan.gradient ? plan.gradient.diff_dst_desc() : nhwc_out, Passing::output);
+                     plan.gradient ? plan.gradient.diff_dst_desc() : nhwc_out, ReorderUse::output);
     if (plan.data) {
       data_weights_ = to_preferred(context, weights, plan.data.weights_desc());
       input_gradient_ = from_preferred(context, view(context, nhwc_in, in.gradient),
-                                       plan.data.diff_src_desc(), Passing::input);
+                                       plan.data.diff_src_desc(), ReorderUse::input);
       data_ = {BackwardData(plan.data),
                {{DNNL_ARG_DIFF_DST, output_gradient_.preferred},
                 {DNNL_ARG_WEIGHTS, data_weights_.preferred},
@@ -120,10 +119,11 @@ class ConvOp final : public Op {
     }
     if (products_) return;
     const memory weight_gradient = view(context, plain, w.gradient);
-    // In one part the weights' gradient has left its place before the weights are needed in another layout.
+    // With one part, the gradient of the weights is no longer needed in this layout when the weights are
+    // reordered, so the two may share a buffer.
     gradient_weights_ = from_preferred(context, weight_gradient, plan.gradient.diff_weights_desc(),
-                                       parts_ == 1 ? Passing::weights : Passing::weight_gradients);
-    if (parts_ > 1) add_gradient_ = adding(context, gradient_weights_, weight_gradient);
+                                       parts_ == 1 ? ReorderUse::weights : ReorderUse::weight_gradients);
+    if (parts_ > 1) add_gradient_ = accumulating(context, gradient_weights_, weight_gradient);
     gradient_ = {BackwardWeights(plan.gradient),
                  {{DNNL_ARG_SRC, input_.preferred},
                   {DNNL_ARG_DIFF_DST, output_gradient_.preferred},
@@ -139,17 +139,17 @@ class ConvOp final : public Op {
     if (products_ && products_->has_forward()) return products_->forward();
     forward_weights_.reorder.run(context_.stream);
     for (std::int64_t part = 0; part < parts_; ++part) {
-      take(input_, b_.inputs[0].value, part * in_bytes_);
+      reorder_from(input_, b_.inputs[0].value, part * in_bytes_);
       forward_.run(context_.stream);
-      give(output_, b_.output, part * out_bytes_);
+      reorder_to(output_, b_.output, part * out_bytes_);
     }
   }
 
   void backward() override {
     if (parts_ > 1) data_weights_.reorder.run(context_.stream);
     for (std::int64_t part = 0; part < parts_; ++part) {
-      take(output_gradient_, b_.output_gradients[0], part * out_bytes_);
-      take(input_, b_.inputs[0].value, part * in_bytes_);
+      reorder_from(output_gradient_, b_.output_gradients[0], part * out_bytes_);
+      reorder_from(input_, b_.inputs[0].value, part * in_bytes_);
       if (products_) products_->weight_gradient();
       gradient_.run(context_.stream);
       (part == 0 ? gradient_weights_.reorder : add_gradient_).run(context_.stream);
@@ -157,33 +157,33 @@ class ConvOp final : public Op {
       if (!data_.primitive) continue;
       if (parts_ == 1) data_weights_.reorder.run(context_.stream);
       data_.run(context_.stream);
-      give(input_gradient_, b_.inputs[0].gradient, part * in_bytes_);
+      reorder_to(input_gradient_, b_.inputs[0].gradient, part * in_bytes_);
     }
   }
 
  private:
-  /// Into how many parts a batch is cut whose activations are to be reordered: the copies of one shall lie in
-  /// the cache, and take little memory.
+  /// The number of parts of a batch whose activations are reordered. The copies of a part shall fit in the
+  /// cache.
   static std::int64_t parts_of(const Binding& b) {
-    constexpr std::int64_t kCopy = std::int64_t{16} << 20;
+    constexpr std::int64_t max_copy_bytes = std::int64_t{16} << 20;
     const std::int64_t sample =
         4 * std::max(elements_of(b.inputs[0].shape).value_or(0), elements_of(b.shape).value_or(0));
     std::int64_t parts = 1;
-    while (parts < b.batch && (b.batch % parts != 0 || b.batch / parts * sample > kCopy)) ++parts;
-    return b.batch / parts * tiles_of(b.shape) < kLeastTiles ? 1 : parts;
+    while (parts < b.batch && (b.batch % parts != 0 || b.batch / parts * sample > max_copy_bytes)) ++parts;
+    return b.batch / parts * tiles_of(b.shape) < min_tiles ? 1 : parts;
   }
 
   static const std::byte* at(const void* values, std::int64_t offset) {
     return static_cast<const std::byte*>(values) + offset;
   }
-  void take(const Reordered& what, const void* from, std::int64_t offset) const {
+  void reorder_from(const Reordered& what, const void* from, std::int64_t offset) const {
     if (!what.reorder.primitive) return;
-    point(what.reorder, DNNL_ARG_FROM, at(from, offset));
+    set_argument(what.reorder, DNNL_ARG_FROM, at(from, offset));
     what.reorder.run(context_.stream);
   }
-  void give(const Reordered& what, const void* to, std::int64_t offset) const {
+  void reorder_to(const Reordered& what, const void* to, std::int64_t offset) const {
     if (!what.reorder.primitive) return;
-    point(what.reorder, DNNL_ARG_TO, at(to, offset));
+    set_argument(what.reorder, DNNL_ARG_TO, at(to, offset));
     what.reorder.run(context_.stream);
   }
 
@@ -193,7 +193,7 @@ class ConvOp final : public Op {
       sum[i] = (first ? 0.0f : sum[i]) + bias_gradient_.data()[i];
   }
 
-  /// False where oneDNN has no such primitive for this processor, or its passes want different layouts.
+  /// False if oneDNN has no such primitive for this processor, or if its passes prefer different layouts.
   bool make(Plan& plan, const Binding& b, const ConvDesc& desc, const memory::dims& dims,
             const memory::desc& bias, dnnl::algorithm algorithm) const {
     const InputView& in = b.inputs[0];
@@ -206,14 +206,14 @@ class ConvOp final : public Op {
     const memory::desc any_gradient(dims, f32, memory::format_tag::any);
     const memory::dims stride{desc.stride.h, desc.stride.w};
     const memory::dims pad{desc.pad.h, desc.pad.w};
-    // The right border is what makes oneDNN's output size come out as ours: rows that no window reaches count
-    // as negative padding.
+    // The padding on the right is chosen so that oneDNN's output has our size. Rows that no window reads
+    // count as negative padding.
     const memory::dims pad_r{(b.shape[0] - 1) * desc.stride.h + desc.kernel.h - in.shape[0] - desc.pad.h,
                              (b.shape[1] - 1) * desc.stride.w + desc.kernel.w - in.shape[1] - desc.pad.w};
     const dnnl::engine& engine = context_.engine;
     const dnnl::primitive_attr attr = user_scratchpad();
-    // For inference Winograd's wants weights transformed beforehand, into a layout that nothing but oihw
-    // leads to.
+    // For inference, Winograd's algorithm prefers a layout of transformed weights, which only oihw can be
+    // reordered to.
     const auto kind =
         b.training || winograd ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
     plan.forward = Forward::primitive_desc({kind, algorithm, src, any, bias, dst, stride, pad, pad_r},
@@ -245,8 +245,9 @@ class ConvOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc) {
-  if (product_pays(binding, desc))
-    return parts_pay(binding, desc) ? make_pixel_conv(context, binding) : make_dense(context, binding);
+  if (product_is_profitable(binding, desc))
+    return rowwise_is_profitable(binding, desc) ? make_pixel_conv(context, binding)
+                                                : make_dense(context, binding);
   return std::make_unique<ConvOp>(context, binding, desc);
 }
 

@@ -36,7 +36,7 @@ class DenseOp final : public Op {
             .relu = b.relu,
             .data = b.training && b.inputs[0].gradient != nullptr,
             .gradient = b.training,
-            .passing = true};
+            .shared_copy = true};
   }
 
   Binding b_;

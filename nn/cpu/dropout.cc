@@ -1,6 +1,6 @@
 // Dropout. Value e of the sample at position p of the global batch is kept when its draw, word e mod 4 of
-// Philox block (e / 4, p, step, layer), is at least probability * 2^32; so masks depend on neither ranks nor
-// threads.
+// Philox block (e / 4, p, step, layer), is at least probability * 2^32; so masks do not depend on ranks
+// or threads.
 #include <cmath>
 
 #include "core/philox.h"
@@ -71,7 +71,7 @@ class DropoutOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<DropoutOp<T>>(context, binding, probability);
   });
 }

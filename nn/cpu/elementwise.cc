@@ -1,4 +1,4 @@
-// Operations that touch every value once: activations, sums, and the order of a flattened image.
+// Operations that read and write every value once: activations, sums, and the order of a flattened image.
 #include <cmath>
 
 #include "nn/cpu/context.h"
@@ -6,7 +6,7 @@
 namespace lpsgd::cpu {
 namespace {
 
-/// Pointers moved to a thread's part. Small, so that a step allocates nothing.
+/// Pointers, each advanced to the part of a thread. They are stored, so that a step allocates nothing.
 template <class T>
 class Terms {
  public:
@@ -152,7 +152,7 @@ class ChannelsFirstOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Activation kind) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     if (kind == Activation::relu) {  // a sum of one term
       Binding sum = binding;
       sum.relu = true;
@@ -164,20 +164,20 @@ std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Ac
 }
 
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<AddOp<T>>(context, binding);
   });
 }
 
 std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into, std::vector<const void*> terms,
                              const void* mask, std::int64_t n) {
-  return of_type(type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<SumOp<T>>(context, into, terms, mask, n);
   });
 }
 
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<ChannelsFirstOp<T>>(context, binding);
   });
 }

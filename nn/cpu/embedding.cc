@@ -1,4 +1,5 @@
-// Rows of a table by number. The gradient is dense, as every other one: zero where no token points.
+// Embedding: rows of a table by number. The gradient is dense, as every other one. Rows without a token have
+// 0.
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -52,7 +53,7 @@ class EmbeddingOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<EmbeddingOp<T>>(context, binding);
   });
 }

@@ -1,6 +1,6 @@
-// What the kernels' loops are made of: vectors of 16 floats on every machine (narrower ones take several
-// registers for one), and loads and stores of either type of activations. Included by kernels_body.h alone,
-// once per instruction set.
+// The building blocks of the kernels' loops: vectors of 16 floats, and loads and stores of both types of
+// activations. Vectors have 16 floats on every machine; narrower registers hold one in several parts.
+// Included by kernels_body.h alone, once per instruction set.
 #pragma once
 
 #if defined(__AVX512F__)
@@ -28,7 +28,7 @@ inline void store(float* p, Vector v) {
 typedef std::uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
 typedef std::uint32_t Words __attribute__((vector_size(64)));
 
-// GCC makes three instructions of a conversion where AVX-512 has one (and warns of the unmasked intrinsics).
+// GCC makes three instructions of a conversion that AVX-512 has as one, and warns of the unmasked intrinsics.
 inline Words words_of(Halves v) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Words>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(v)));
@@ -47,7 +47,7 @@ inline Halves low_halves(Words v) {
 inline Vector load(const Bf16* p) {
   return reinterpret_cast<Vector>(words_of(*reinterpret_cast<const Halves*>(p)) << 16);
 }
-/// As narrow<Bf16>() of core/data_type.h does it.
+/// Rounds as narrow<Bf16>() of core/data_type.h does.
 inline void store(Bf16* p, Vector v) {
   const Words bits = reinterpret_cast<Words>(v);
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -55,18 +55,18 @@ inline void store(Bf16* p, Vector v) {
   *reinterpret_cast<Halves*>(p) = low_halves(out);
 }
 
-// Stores that do not read the line first. They may pass later stores until fence_stores().
+// Non-temporal stores bypass the caches. Later stores may overtake them until fence_stores().
 #if defined(__AVX512F__)
-constexpr bool has_streams = true;
-inline void stream(float* p, Vector v) {  // aligned to 64 bytes
+constexpr bool has_non_temporal_stores = true;
+inline void store_non_temporal(float* p, Vector v) {  // aligned to 64 bytes
   _mm512_stream_ps(p, reinterpret_cast<__m512>(v));
 }
 inline void fence_stores() {
   _mm_sfence();
 }
 #else
-constexpr bool has_streams = false;
-inline void stream(float* p, Vector v) {
+constexpr bool has_non_temporal_stores = false;
+inline void store_non_temporal(float* p, Vector v) {
   store(p, v);
 }
 inline void fence_stores() {}
@@ -81,7 +81,7 @@ struct Sixteen {
   static Integers to_integers(V v) { return __builtin_convertvector(v, Integers); }
 };
 
-/// One lane or sixteen: the loops below are written once over both.
+/// Sixteen lanes and one lane: the loops are written once over both.
 struct Wide {
   using V = Vector;
   using Maths = Sixteen;
@@ -109,7 +109,7 @@ struct Narrow {
   static constexpr std::int64_t n = 1;
 };
 
-/// Calls body(Lane, i) for every block of Lane::n values.
+/// Calls body<Lane>(i) for every block of Lane::n values.
 template <class Body>
 inline void over_values(std::int64_t n, const Body& body) {
   std::int64_t i = 0;
@@ -117,10 +117,10 @@ inline void over_values(std::int64_t n, const Body& body) {
   for (; i < n; ++i) body.template operator()<Narrow>(i);
 }
 
-/// Calls body(integral constant N, Lane, first channel, first row, end of rows) so that blocks of N * Lane::n
-/// channels and of some rows cover an array. Narrow rows: all rows at once. Wide ones: in the order of
-/// memory, which the processor then reads ahead, 2 to 3 times as fast as a few channels of many rows; from a
-/// page a row on, some rows together are as good.
+/// Calls body<N, Lane>(first channel, first row, end of rows) for blocks of N * Lane::n channels and some
+/// rows that cover an array. If rows are narrow, a block has all rows. If they are wide, blocks are in the
+/// order of memory, which the processor prefetches: that is 2 to 3 times as fast as a few channels of many
+/// rows. Rows of a page or more may be taken a few at a time, which is as fast.
 template <class Body>
 inline void over_channels(std::int64_t rows, std::int64_t width, const Body& body) {
   constexpr std::int64_t narrow = 4 * lanes, page = 1024, block_rows = 4;

@@ -50,10 +50,10 @@ class SoftmaxCrossEntropy final : public LossOp {
         continue;
       }
       const float* z = logits(row);
-      const double sum = k_.exponentials(z, largest(z), g, classes_);
+      const double sum = k_.exponentials(z, max_of(z), g, classes_);
       const double scale = 1 / (sum * static_cast<double>(scored_));
       for (std::int64_t c = 0; c < classes_; ++c) g[c] *= static_cast<float>(scale);
-      const double p = std::exp(static_cast<double>(z[label]) - static_cast<double>(largest(z))) / sum;
+      const double p = std::exp(static_cast<double>(z[label]) - static_cast<double>(max_of(z))) / sum;
       g[label] = static_cast<float>((p - 1) / static_cast<double>(scored_));
       k_.of<T>().narrow(g, gradient_ + row * classes_, classes_);
     }
@@ -67,12 +67,12 @@ class SoftmaxCrossEntropy final : public LossOp {
       throw Error(fmt::format("a label is {}, but the network has {} classes", label, classes_));
     labels_[static_cast<std::size_t>(row)] = label;
     const float* z = logits(row);
-    const float top = largest(z);
-    sums.loss += std::log(k_.exponentials(z, top, exponentials_.data(), classes_)) -
-                 (static_cast<double>(z[label]) - static_cast<double>(top));
+    const float max = max_of(z);
+    sums.loss += std::log(k_.exponentials(z, max, exponentials_.data(), classes_)) -
+                 (static_cast<double>(z[label]) - static_cast<double>(max));
     std::int64_t rank = 0;
     for (std::int64_t c = 0; c < classes_; ++c) rank += z[c] > z[label] || (z[c] == z[label] && c < label);
-    // A score that is not a number beats none.
+    // A NaN ranks below every other score.
     const bool number = !std::isnan(z[label]);
     sums.top1 += number && rank < 1;
     sums.top5 += number && rank < 5;
@@ -86,7 +86,7 @@ class SoftmaxCrossEntropy final : public LossOp {
     k_.of<T>().widen(z, row_.data(), classes_);
     return row_.data();
   }
-  float largest(const float* z) const { return *std::max_element(z, z + classes_); }
+  float max_of(const float* z) const { return *std::max_element(z, z + classes_); }
 
   const Kernels& k_;
   const T* logits_;
@@ -101,7 +101,7 @@ class SoftmaxCrossEntropy final : public LossOp {
 
 std::unique_ptr<LossOp> make_loss(Context& context, DataType type, const void* logits, void* gradient,
                                   std::int64_t batch, std::int64_t frames, std::int64_t classes) {
-  return of_type(type, [&]<class T>() -> std::unique_ptr<LossOp> {
+  return with_type(type, [&]<class T>() -> std::unique_ptr<LossOp> {
     return std::make_unique<SoftmaxCrossEntropy<T>>(context, logits, gradient, batch, frames, classes);
   });
 }

@@ -1,4 +1,5 @@
-// Local response normalisation. Backward computes the windows' sums anew: that is cheaper than keeping them.
+// Local response normalisation. Backward computes the sums of the windows again, which is cheaper than to
+// keep them.
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
@@ -46,7 +47,7 @@ class LrnOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<LrnOp<T>>(context, binding, desc);
   });
 }

@@ -1,7 +1,7 @@
-// A layer of LSTM over sequences of unequal length. Inside, rows are ordered by time, then sample, so that a
-// step's rows lie together: what does not depend on the step before (the input's part of the gates and
-// every weight's gradient) is one product over all frames. Behind a sequence's end states, outputs and
-// gradients are 0.
+// An LSTM layer over sequences of different lengths. Rows are ordered by time, then by sample, so that the
+// rows of a step are contiguous. Everything that does not depend on the previous step is one matrix product
+// over all frames: the part of the gates that comes from the input, and the gradients of the weights. Behind
+// the end of a sequence, states, outputs and gradients are 0.
 #include "nn/cpu/product.h"
 
 namespace lpsgd::cpu {
@@ -112,7 +112,7 @@ class LstmOp final : public Op {
     for (std::int64_t t = frames_ - 1; t >= 0; --t) {
       T* hidden = hidden_gradients_.data() + t * batch_ * width_;
       if (t + 1 < frames_) {
-        // The step behind reads this one's state, too.
+        // The next step reads this one's state, too.
         from_state_.input_gradient(sums_gradient_at(t + 1), output_gradient_.data());
         const T* terms[2] = {hidden, output_gradient_.data()};
         k_.sum(terms, 2, hidden, batch_ * width_, false);
@@ -159,7 +159,7 @@ class LstmOp final : public Op {
   std::int64_t gates() const { return 4 * cell_; }
   float* gates_at(std::int64_t t) { return gates_.data() + t * batch_ * gates(); }
   float* cells_at(std::int64_t t) { return cells_.data() + t * batch_ * cell_; }
-  /// Of the gates' sums. float32 ones take the gates' own place.
+  /// The gradients of the gates' sums. If they are float32, they overwrite the gates.
   T* sums_gradient_at(std::int64_t t) {
     if constexpr (std::is_same_v<T, float>)
       return gates_at(t);
@@ -212,7 +212,7 @@ class LstmOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<LstmOp<T>>(context, binding, desc);
   });
 }

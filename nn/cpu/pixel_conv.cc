@@ -1,4 +1,4 @@
-// Convolutions of single pixels: products over the rows of NHWC.
+// Convolutions of single pixels: matrix products over the rows of NHWC.
 #include "core/error.h"
 #include "nn/cpu/context.h"
 #include "nn/cpu/sgemm.h"
@@ -13,7 +13,7 @@ class PixelConvOp final : public RowwiseOp {
         in_(b.inputs[0].shape.back()),
         out_(b.shape.back()),
         rows_(b.elements() / out_),
-        rows_a_part_(context.rows_a_part(rows_, out_)) {}
+        rows_per_part_(context.rows_per_part(rows_, out_)) {}
 
   void forward(const Pass&) override {
     sgemm(rows_, out_, in_, {as<float>(b_.inputs[0].value), in_}, {b_.parameters[0].value, in_, true},
@@ -23,10 +23,10 @@ class PixelConvOp final : public RowwiseOp {
   void backward() override {
     if (rows_done_ == 0) {
       const float* dy = as<float>(b_.output_gradients[0]);
-      for (std::int64_t row = 0; row < rows_; row += rows_a_part_)
-        backward_rows(row, std::min(row + rows_a_part_, rows_), dy + row * out_);
+      for (std::int64_t row = 0; row < rows_; row += rows_per_part_)
+        backward_rows(row, std::min(row + rows_per_part_, rows_), dy + row * out_);
     }
-    require(rows_done_ == rows_, "a convolution's gradient is handed over whole");
+    require(rows_done_ == rows_, "a convolution gets the gradients of all rows");
     rows_done_ = 0;
   }
 
@@ -41,7 +41,7 @@ class PixelConvOp final : public RowwiseOp {
 
  private:
   Binding b_;
-  std::int64_t in_, out_, rows_, rows_a_part_;
+  std::int64_t in_, out_, rows_, rows_per_part_;
   std::int64_t rows_done_ = 0;  // of this step's backward
 };
 

@@ -1,5 +1,6 @@
-// Max and average pooling in NHWC. Max pooling remembers each maximum's position in its window (the first
-// among equals; a NaN wins), so backward adds each gradient in one position. Sums are taken in float32.
+// Max and average pooling in NHWC. Max pooling stores the position of each maximum in its window, so that
+// backward adds each gradient at one position. It is the first of equal values, or the first NaN. Sums are
+// taken in float32.
 #include <fmt/format.h>
 
 #include <span>
@@ -46,7 +47,7 @@ class PoolOp final : public Op {
           const Window w = window(row % out_[0], ow);
           const std::int64_t at = (row * out_[1] + ow) * channels_;
           if (desc_.kind == PoolDesc::Kind::max)
-            largest(image, w, at, worker(thread));
+            max(image, w, at, worker(thread));
           else
             mean(image, w, worker(thread).sums.data(), as<T>(b_.output) + at);
         }
@@ -134,10 +135,10 @@ class PoolOp final : public Op {
     return {pixels.offsets.data(), count};
   }
 
-  void largest(const T* image, const Window& w, std::int64_t at, Worker& pixels) {
+  void max(const T* image, const Window& w, std::int64_t at, Worker& pixels) {
     const std::span<const std::int64_t> offsets = offsets_of(w, pixels);
-    k_.largest(image, offsets.data(), static_cast<std::int64_t>(offsets.size()), channels_,
-               as<T>(b_.output) + at, argmax_.empty() ? nullptr : argmax_.data() + at);
+    k_.window_max(image, offsets.data(), static_cast<std::int64_t>(offsets.size()), channels_,
+                  as<T>(b_.output) + at, argmax_.empty() ? nullptr : argmax_.data() + at);
   }
 
   Context& context_;
@@ -153,7 +154,7 @@ class PoolOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc) {
-  return of_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<PoolOp<T>>(context, binding, desc);
   });
 }

@@ -16,9 +16,9 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
   const memory::desc src({d.rows, d.in}, type, plain_tag), dst({d.rows, d.out}, dnnl_type(d.sums), plain_tag),
       diff_dst({d.rows, d.out}, type, plain_tag);
   const memory::desc plain({d.out, d.in}, f32, plain_tag);
-  // In float32 the arena's own layout is at least as fast as oneDNN's with its reorders, from 4 rows to
-  // 7,680, and takes no copies of weights and gradients (measured with oneDNN 2.6: AlexNet at 128, both
-  // LSTMs).
+  // For float32 the arena's layout is at least as fast as oneDNN's with its reorders, and needs no copies of
+  // weights and gradients. (Measured with oneDNN 2.6, from 4 rows to 7,680: AlexNet with a batch of 128, both
+  // LSTMs.)
   const auto tag = type == f32 ? plain_tag : memory::format_tag::any;
   const memory::desc any({d.out, d.in}, type, tag);
   const memory::desc bias_desc = d.bias ? memory::desc({d.out}, f32, memory::format_tag::a) : memory::desc();
@@ -32,10 +32,10 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
   dnnl::inner_product_backward_data::primitive_desc data;
   if (d.data) data = {{src, any, diff_dst}, attr, context.engine, forward};
   const auto copy = [&](const memory::desc& preferred) {
-    return d.passing ? to_preferred(context, plain_weights, preferred)
-                     : to_kept(context, plain_weights, preferred);
+    return d.shared_copy ? to_preferred(context, plain_weights, preferred)
+                         : to_persistent(context, plain_weights, preferred);
   };
-  const bool shared = !d.passing && d.forward && d.data && data.weights_desc() == forward.weights_desc();
+  const bool shared = !d.shared_copy && d.forward && d.data && data.weights_desc() == forward.weights_desc();
   if (d.forward) {
     forward_weights_ = copy(forward.weights_desc());
     forward_ = {dnnl::inner_product_forward(forward),
@@ -66,22 +66,22 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
 }
 
 void Product::forward(const void* x, void* y) {
-  point(forward_, DNNL_ARG_SRC, x);
-  point(forward_, DNNL_ARG_DST, y);
+  set_argument(forward_, DNNL_ARG_SRC, x);
+  set_argument(forward_, DNNL_ARG_DST, y);
   forward_.run(context_.stream);
 }
 
 void Product::input_gradient(const void* dy, void* dx) {
-  point(data_, DNNL_ARG_DIFF_DST, dy);
-  point(data_, DNNL_ARG_DIFF_SRC, dx);
+  set_argument(data_, DNNL_ARG_DIFF_DST, dy);
+  set_argument(data_, DNNL_ARG_DIFF_SRC, dx);
   data_.run(context_.stream);
 }
 
 void Product::weight_gradient(const void* x, const void* dy, float* dw, float* db) {
-  point(gradient_, DNNL_ARG_SRC, x);
-  point(gradient_, DNNL_ARG_DIFF_DST, dy);
-  point(gradient_, DNNL_ARG_DIFF_WEIGHTS, dw);
-  if (gradient_.arguments.contains(DNNL_ARG_DIFF_BIAS)) point(gradient_, DNNL_ARG_DIFF_BIAS, db);
+  set_argument(gradient_, DNNL_ARG_SRC, x);
+  set_argument(gradient_, DNNL_ARG_DIFF_DST, dy);
+  set_argument(gradient_, DNNL_ARG_DIFF_WEIGHTS, dw);
+  if (gradient_.arguments.contains(DNNL_ARG_DIFF_BIAS)) set_argument(gradient_, DNNL_ARG_DIFF_BIAS, db);
   gradient_.run(context_.stream);
 }
 

@@ -1,5 +1,5 @@
-// y = x W^T + b on rows of x, with its two backward products, planned once for a number of rows and run on
-// any memory: what dense and recurrent layers are made of.
+// y = x W^T + b on the rows of x, and the two matrix products of its backward. Dense and recurrent layers use
+// it. It is planned once for a number of rows and then runs on any memory.
 #pragma once
 
 #include "nn/cpu/context.h"
@@ -8,19 +8,18 @@ namespace lpsgd::cpu {
 
 struct ProductDesc {
   std::int64_t rows = 0, in = 0, out = 0;
-  DataType type = DataType::f32;  // of x, its gradient, and y's gradient
+  DataType type = DataType::f32;  // of x, of its gradient, and of y's gradient
   DataType sums = DataType::f32;  // of y
   bool bias = false, relu = false;
-  bool accumulate = false;  // y += x W^T
-  bool forward = true;      // forward() will be called
-  bool data = false;        // input_gradient() will be called
-  bool gradient = false;    // weight_gradient() will be called
-  bool passing = false;     // a copy of W lasts only until another layer prepares its own
+  bool accumulate = false;   // y += x W^T
+  bool forward = true;       // forward() will be called
+  bool data = false;         // input_gradient() will be called
+  bool gradient = false;     // weight_gradient() will be called
+  bool shared_copy = false;  // copies of W lie in memory that other layers use, too
 };
 
-/// W is (out, in) as in the arena, or in bfloat16 a copy in the layout that oneDNN prefers; prepare_*() bring
-/// that copy up to date with the weights. A copy that is `passing` takes no memory of its own, and each use
-/// needs its prepare_*() right before it.
+/// W is (out, in), as in the arena. For bfloat16 it is a copy in the layout that oneDNN prefers, and
+/// prepare_*() copies the weights. With `shared_copy`, call prepare_*() right before each use.
 class Product {
  public:
   Product(Context& context, const ProductDesc& desc, const float* weights, const float* bias);

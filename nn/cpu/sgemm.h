@@ -6,14 +6,14 @@
 
 namespace lpsgd::cpu {
 
-/// A matrix in memory: rows of `stride` values. `transposed`: it enters the product as its transpose.
+/// A matrix in memory, with rows `stride` values apart. If `transposed`, its transpose enters the product.
 struct MatrixView {
   const float* data = nullptr;
   std::int64_t stride = 0;
   bool transposed = false;
 };
 
-/// c (m, n; rows of c_stride values) = a (m, k) b (k, n), added to what is there with `accumulate`.
+/// c (m, n) = a (m, k) b (k, n), or c += a b with `accumulate`. The rows of c are c_stride values apart.
 inline void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, float* c,
                   std::int64_t c_stride, bool accumulate = false) {
   dnnl::error::wrap_c_api(

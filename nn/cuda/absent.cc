@@ -1,4 +1,4 @@
-// Stands in for the CUDA backend in a build without it.
+// Implements the functions of the CUDA backend in a build without it.
 #include "core/error.h"
 #include "nn/cuda/backend.h"
 #include "nn/cuda/device_sgd.h"

@@ -1,5 +1,4 @@
-// How kernels read and write activations: values of float32 or bfloat16, four at a time where that is
-// aligned.
+// How kernels read and write activations of float32 or bfloat16: four values at a time, if they are aligned.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,13 +27,13 @@ template <>
 __device__ __forceinline__ Bf16 from_float<Bf16>(float x) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
 }
-/// What is left of x once it is stored as T.
+/// x rounded to T.
 template <class T>
 __device__ __forceinline__ float rounded(float x) {
   return as_float(from_float<T>(x));
 }
 
-/// V values from p: 1, or 4 from an address that is a multiple of their size.
+/// Loads V values: 1, or 4 from an address that is a multiple of their size.
 template <int V>
 __device__ __forceinline__ void load(const float* p, float* v) {
   if constexpr (V == 4) {
@@ -74,7 +73,7 @@ __device__ __forceinline__ void store(Bf16* p, const float* v) {
   }
 }
 
-/// The sum of V values of each term at place i, term by term.
+/// v = the sum over the terms of their V values at index i, term by term.
 template <int V, class T>
 __device__ __forceinline__ void load_sum(const Terms& terms, std::int64_t i, float* v) {
   load<V>(static_cast<const T*>(terms.at[0]) + i, v);
@@ -93,7 +92,8 @@ __device__ __forceinline__ std::int64_t thread_count() {
   return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
 }
 
-/// Calls body.operator()<V>(i) for all of 0..n, in runs of 4 and the rest by 1, over the grid's threads.
+/// Calls body<V>(i) for 0..n, with V = 4 and for the rest with V = 1, distributed over the threads of the
+/// grid.
 template <class Body>
 __device__ __forceinline__ void over_values(std::int64_t n, const Body& body) {
   const std::int64_t packs = n / 4;
@@ -104,13 +104,13 @@ __device__ __forceinline__ void over_values(std::int64_t n, const Body& body) {
 
 constexpr int block_threads = 256;
 
-/// Blocks for n threads' worth of work, at most `most`: kernels loop over what is left.
-inline unsigned blocks_for(std::int64_t n, std::int64_t most = 8192) {
+/// The number of blocks for n threads, at most `max_blocks`. Kernels loop over the rest.
+inline unsigned blocks_for(std::int64_t n, std::int64_t max_blocks = 8192) {
   const std::int64_t blocks = (n + block_threads - 1) / block_threads;
-  return static_cast<unsigned>(blocks < 1 ? 1 : (blocks < most ? blocks : most));
+  return static_cast<unsigned>(blocks < 1 ? 1 : (blocks < max_blocks ? blocks : max_blocks));
 }
 
-/// Calls body(T{}) with the type that values of `type` are read as, and says what the launch said.
+/// Calls body(T{}) with the T of `type`, and returns the status of its launch.
 template <class Body>
 cudaError_t with_type(DataType type, const Body& body) {
   if (type == DataType::f32)

@@ -1,5 +1,5 @@
-// The CUDA backend: cuDNN for convolutions, cuBLASLt for products, kernels of our own for the rest.
-// Everything is queued on one stream; no pass allocates, and none waits for the device.
+// The CUDA backend: cuDNN for convolutions, cuBLASLt for matrix products, and kernels of our own for the
+// rest. Everything is queued on one stream. No pass allocates memory or waits for the device.
 #include "nn/cuda/backend.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,6 @@ class CudaBackend final : public Backend {
   CudaBackend(Device device, Compute compute, bool deterministic)
       : context_(device, compute, deterministic), inputs_(context_) {}
 
-  const char* name() const override { return "cuda"; }
   std::vector<std::string> choices() const override { return context_.choices; }
   std::size_t captured() const override {
     std::size_t count = 0;
@@ -39,8 +38,8 @@ class CudaBackend final : public Backend {
   StreamView stream() const override { return context_.stream; }
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
   void parameters(std::span<const float> arena) override { context_.parameters(arena); }
-  void seal() override { context_.stream.synchronize(); }
-  void enter() override { set_device(context_.device.index); }
+  void finish_planning() override { context_.stream.synchronize(); }
+  void prepare_thread() override { set_device(context_.device.index); }
 
   void upload(void* to, DataType type, std::span<const float> from) override {
     inputs_.upload(to, type, from);

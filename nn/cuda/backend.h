@@ -1,20 +1,20 @@
-// The CUDA backend of nn/ops.h. Only in builds with CUDA; nn/cuda/absent.cc stands in elsewhere.
+// The CUDA backend of nn/ops.h. In builds without CUDA, nn/cuda/absent.cc implements these functions.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "core/device.h"
-#include "nn/network.h"
+#include "nn/compute.h"
 
 namespace lpsgd {
 
 class Backend;
 
-/// DeviceError where there is no such device, or it has no room.
+/// DeviceError if there is no such device, or if its memory is too small.
 std::unique_ptr<Backend> make_cuda_backend(Device device, Compute compute, bool deterministic);
 
-/// Versions of the libraries that the backend runs on, as "9.19.0"; empty in a build without it.
+/// Versions of the libraries that the backend uses, as "9.19.0". Empty in a build without the backend.
 std::string cudnn_version();
 std::string cublas_version();
 

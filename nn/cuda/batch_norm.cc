@@ -1,4 +1,4 @@
-// Batch normalisation: the kernels of batch_norm.cu with their memory.
+// Batch normalisation: the operation that launches the kernels of batch_norm.cu.
 #include "nn/cuda/context.h"
 
 namespace lpsgd::cuda {

@@ -1,61 +1,17 @@
-// Batch normalisation over NHWC with the sum and the ReLU that follow it, as nn/cpu/batch_norm.cc has it.
+// Batch normalisation over NHWC with the sum and the ReLU behind it. nn/cpu/batch_norm.cc does the same on
+// the CPU.
 //
-// Statistics and gradient sums are reductions over rows for each channel: a block's threads walk down their
-// rows eight at a time, with the moments of each eight taken around their own mean (Chan, Golub and LeVeque
-// 1979), so that a mean far from zero costs no precision. Blocks leave their parts in memory, and the last
-// block of a group of channels joins them, in the order of parts.
+// Statistics and gradient sums are sums over rows for each channel. A thread takes eight rows at a time.
+// Moments are taken around the mean of the eight, and then combined (Chan, Golub and LeVeque 1979), so that a
+// mean far from zero costs no precision.
 #include "nn/cuda/access_device.h"
+#include "nn/cuda/row_sums_device.h"
 #include "nn/maths_device.h"
 
 namespace lpsgd::cuda {
 namespace {
 
 constexpr int unrolled = 8;
-
-__device__ __forceinline__ std::int64_t smaller(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
-/// This thread's range: its first channel and its rows.
-struct RowRange {
-  int channel, me;  // `me` numbers the block's threads, rows of them first
-  std::int64_t begin, end;
-  bool active;
-  __device__ explicit RowRange(const Cut& cut, int pack)
-      : channel((static_cast<int>(blockIdx.x) * cut.tx + static_cast<int>(threadIdx.x)) * pack),
-        me(static_cast<int>(threadIdx.y) * cut.tx + static_cast<int>(threadIdx.x)),
-        begin(static_cast<std::int64_t>(blockIdx.y) * cut.rows_each),
-        end(smaller(begin + cut.rows_each, cut.rows)),
-        active(channel < cut.channels) {}
-};
-
-/// The sums over the block's rows of threads of each v[k], on all of them. All threads call it.
-template <int V>
-__device__ void sum_over_rows(double* v, const Cut& cut, double* shared, int me) {
-  __syncthreads();
-  for (int k = 0; k < V; ++k) shared[me * V + k] = v[k];
-  for (int half = cut.ty / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.y) < half)
-      for (int k = 0; k < V; ++k) shared[me * V + k] += shared[(me + half * cut.tx) * V + k];
-  }
-  __syncthreads();
-  for (int k = 0; k < V; ++k) v[k] = shared[static_cast<int>(threadIdx.x) * V + k];
-}
-
-/// Whether this block is the last of its group of channels to come here; the others' writes are then seen.
-__device__ bool is_last(unsigned* finished) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0 && threadIdx.y == 0) {
-    last = atomicAdd(&finished[blockIdx.x], 1u) == gridDim.y - 1;
-    if (last) finished[blockIdx.x] = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
-}
 
 // ---- forward
 
@@ -106,24 +62,24 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, C
       count += n;
     }
   }
-  // The block's mean, then its squares around that.
+  // First the mean of the block, then the squares of differences from it.
   const double here = static_cast<double>(range.end - range.begin);
   double block_mean[V];
   for (int k = 0; k < V; ++k) block_mean[k] = count * mean[k] / here;
-  sum_over_rows<V>(block_mean, cut, shared, range.me);
+  sum_over_rows<V>(block_mean, cut, shared, range.thread);
   for (int k = 0; k < V; ++k) m2[k] += count * (mean[k] - block_mean[k]) * (mean[k] - block_mean[k]);
-  sum_over_rows<V>(m2, cut, shared, range.me);
+  sum_over_rows<V>(m2, cut, shared, range.thread);
   if (threadIdx.y == 0 && range.active)
     for (int k = 0; k < V; ++k)
       s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + range.channel + k] =
           make_double2(block_mean[k], m2[k]);
   if (!is_last(s.finished)) return;
 
-  // Each row of threads takes every ty-th part.
+  // Threads with the same threadIdx.y take every ty-th part.
   const double rows = static_cast<double>(cut.rows);
   const auto rows_of = [&](int p) {
     const std::int64_t first = static_cast<std::int64_t>(p) * cut.rows_each;
-    return static_cast<double>(smaller(cut.rows_each, cut.rows - first));
+    return static_cast<double>(min_of(cut.rows_each, cut.rows - first));
   };
   double all_mean[V] = {}, all_m2[V] = {};
   if (range.active)
@@ -131,7 +87,7 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, C
       for (int k = 0; k < V; ++k)
         all_mean[k] +=
             rows_of(p) * s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + k].x / rows;
-  sum_over_rows<V>(all_mean, cut, shared, range.me);
+  sum_over_rows<V>(all_mean, cut, shared, range.thread);
   if (range.active) {
     for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
       for (int k = 0; k < V; ++k) {
@@ -140,7 +96,7 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, C
       }
     }
   }
-  sum_over_rows<V>(all_m2, cut, shared, range.me);
+  sum_over_rows<V>(all_m2, cut, shared, range.thread);
   if (threadIdx.y != 0 || !range.active) return;
   const double unbiased = cut.rows > 1 ? rows / (rows - 1) : 1.0, m = s.momentum;
   for (int k = 0; k < V; ++k) {
@@ -161,7 +117,7 @@ __global__ void constants_kernel(int channels, NormState s) {
   }
 }
 
-/// A thread's channels' constants: y = (x - mean) * scale + bias.
+/// The constants of a thread's channels: y = (x - mean) * scale + bias.
 template <int V>
 struct Constants {
   float mean[V], scale[V], bias[V];
@@ -240,8 +196,8 @@ __global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradie
       }
     }
   }
-  sum_over_rows<V>(sum_g, cut, shared, range.me);
-  sum_over_rows<V>(sum_gx, cut, shared, range.me);
+  sum_over_rows<V>(sum_g, cut, shared, range.thread);
+  sum_over_rows<V>(sum_gx, cut, shared, range.thread);
   if (threadIdx.y == 0 && range.active)
     for (int i = 0; i < V; ++i)
       s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + range.channel + i] =
@@ -258,8 +214,8 @@ __global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradie
       }
     }
   }
-  sum_over_rows<V>(sum_g, cut, shared, range.me);
-  sum_over_rows<V>(sum_gx, cut, shared, range.me);
+  sum_over_rows<V>(sum_g, cut, shared, range.thread);
+  sum_over_rows<V>(sum_gx, cut, shared, range.thread);
   if (threadIdx.y != 0 || !range.active) return;
   const double count = static_cast<double>(cut.rows);
   for (int i = 0; i < V; ++i) {
@@ -299,7 +255,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g,
   }
 }
 
-/// Calls body(T{}, integral constant V).
+/// Calls body<T, V>().
 template <class Body>
 cudaError_t launch(DataType type, const Cut& cut, const Body& body) {
   return with_type(type, [&]<class T>(T) {
@@ -317,11 +273,11 @@ dim3 threads(const Cut& cut) {
   return {static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty), 1};
 }
 
-/// The same with more, shorter runs of rows: for passes that join nothing.
+/// More parts with fewer rows each, for passes without sums.
 Cut finer(Cut cut) {
-  const std::int64_t most = 2048 / cut.tiles, rows_wanted = 4 * cut.ty;
-  std::int64_t parts = (cut.rows + rows_wanted - 1) / rows_wanted;
-  parts = parts < 1 ? 1 : (parts < most ? parts : (most < 1 ? 1 : most));
+  const std::int64_t max_parts = 2048 / cut.tiles, min_rows = 4 * cut.ty;
+  std::int64_t parts = (cut.rows + min_rows - 1) / min_rows;
+  parts = parts < 1 ? 1 : (parts < max_parts ? parts : (max_parts < 1 ? 1 : max_parts));
   cut.rows_each = (cut.rows + parts - 1) / parts;
   cut.parts = static_cast<int>((cut.rows + cut.rows_each - 1) / cut.rows_each);
   return cut;

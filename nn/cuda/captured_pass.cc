@@ -7,7 +7,7 @@ namespace lpsgd::cuda {
 
 void CapturedPass::run(StreamView stream, const std::function<void()>& pass) {
   if (is_capturing(stream)) return pass();
-  if (runs_ <= plain_runs && runs_++ == plain_runs) {
+  if (runs_ <= uncaptured_runs && runs_++ == uncaptured_runs) {
     try {
       graph_.capture(stream, pass);
     } catch (const DeviceError& e) {

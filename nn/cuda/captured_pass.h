@@ -1,4 +1,4 @@
-// A pass as a CUDA graph: one launch in place of hundreds.
+// A pass as a CUDA graph: one launch instead of hundreds.
 #pragma once
 
 #include <functional>
@@ -7,16 +7,16 @@
 
 namespace lpsgd::cuda {
 
-/// Runs a pass, which queues the same launches on the same memory every time. The first runs go to the stream
-/// as they are (libraries set themselves up then); the next is captured, and its graph launched from then on.
-/// A pass that cannot be captured goes on as it is, and so does one within a larger graph.
+/// Runs a pass that queues the same launches on the same memory every time. The first runs are not captured,
+/// because libraries initialize themselves then. The next run is captured, and its graph is launched from
+/// then on. A pass that cannot be captured keeps running uncaptured, and so does one within a larger graph.
 class CapturedPass {
  public:
   void run(StreamView stream, const std::function<void()>& pass);
   bool is_captured() const { return graph_.is_captured(); }
 
  private:
-  static constexpr int plain_runs = 2;
+  static constexpr int uncaptured_runs = 2;
   int runs_ = 0;
   CapturedGraph graph_;
 };

@@ -1,5 +1,5 @@
-// Sums of columns: a block's threads walk down rows, their sums are joined in shared memory, and the blocks'
-// in a second launch. Eight rows are added in float32, those sums in double.
+// Sums of columns. The threads of a block sum their rows, and combine the sums in shared memory. A second
+// launch combines the sums of the blocks. Eight rows are added in float32, and those sums in double.
 #include <algorithm>
 
 #include "nn/cuda/access_device.h"
@@ -29,48 +29,48 @@ __global__ void partial_sums(const T* x, Cut cut, double* partials) {
       for (int k = 0; k < V; ++k) sum[k] += static_cast<double>(few[k]);
     }
   }
-  const int me = static_cast<int>(threadIdx.y) * cut.tx + static_cast<int>(threadIdx.x);
-  for (int k = 0; k < V; ++k) shared[me * V + k] = sum[k];
+  const int thread = static_cast<int>(threadIdx.y) * cut.tx + static_cast<int>(threadIdx.x);
+  for (int k = 0; k < V; ++k) shared[thread * V + k] = sum[k];
   __syncthreads();
   if (threadIdx.y != 0 || c >= cut.channels) return;
   for (int k = 0; k < V; ++k) {
     double total = 0;
-    for (int y = 0; y < cut.ty; ++y) total += shared[(y * cut.tx + me) * V + k];
+    for (int y = 0; y < cut.ty; ++y) total += shared[(y * cut.tx + thread) * V + k];
     partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + c + k] = total;
   }
 }
 
-__global__ void join_sums(const double* partials, int parts, int channels, float* sums, float* twice) {
+__global__ void join_sums(const double* partials, int parts, int channels, float* sums, float* second) {
   for (std::int64_t c = thread_number(); c < channels; c += thread_count()) {
     double total = 0;
     for (int p = 0; p < parts; ++p) total += partials[static_cast<std::int64_t>(p) * channels + c];
     sums[c] = static_cast<float>(total);
-    if (twice != nullptr) twice[c] = static_cast<float>(total);
+    if (second != nullptr) second[c] = static_cast<float>(total);
   }
 }
 
 }  // namespace
 
 Cut cut_rows(std::int64_t rows, std::int64_t channels) {
-  constexpr std::int64_t widest = 16, blocks_wanted = 256;  // enough blocks for any GPU's memory
+  constexpr std::int64_t max_threads = 16, blocks_wanted = 256;  // enough blocks for any GPU's memory
   Cut cut;
   cut.rows = rows;
   cut.channels = static_cast<int>(channels);
   cut.pack = channels % 4 == 0 ? 4 : 1;
   const std::int64_t packs = channels / cut.pack;
-  while (cut.tx < packs && cut.tx < widest) cut.tx *= 2;
+  while (cut.tx < packs && cut.tx < max_threads) cut.tx *= 2;
   cut.ty = block_threads / cut.tx;
   cut.tiles = static_cast<int>((packs + cut.tx - 1) / cut.tx);
-  const std::int64_t most = std::max<std::int64_t>(1, blocks_wanted / cut.tiles);
+  const std::int64_t max_parts = std::max<std::int64_t>(1, blocks_wanted / cut.tiles);
   const std::int64_t useful = (rows + unrolled * cut.ty - 1) / (unrolled * cut.ty);
-  const std::int64_t parts = std::clamp<std::int64_t>(useful, 1, most);
+  const std::int64_t parts = std::clamp<std::int64_t>(useful, 1, max_parts);
   cut.rows_each = (rows + parts - 1) / parts;
   cut.parts = static_cast<int>((rows + cut.rows_each - 1) / cut.rows_each);
   return cut;
 }
 
 cudaError_t launch_column_sums(DataType type, const void* x, const Cut& cut, double* partials, float* sums,
-                               float* twice, cudaStream_t stream) {
+                               float* second, cudaStream_t stream) {
   const dim3 blocks(static_cast<unsigned>(cut.tiles), static_cast<unsigned>(cut.parts));
   const dim3 threads(static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty));
   return with_type(type, [&]<class T>(T) {
@@ -79,7 +79,7 @@ cudaError_t launch_column_sums(DataType type, const void* x, const Cut& cut, dou
     else
       LPSGD_LAUNCH((partial_sums<T, 1>), blocks, threads, stream)(static_cast<const T*>(x), cut, partials);
     LPSGD_LAUNCH(join_sums, blocks_for(cut.channels), block_threads, stream)
-    (partials, cut.parts, cut.channels, sums, twice);
+    (partials, cut.parts, cut.channels, sums, second);
   });
 }
 

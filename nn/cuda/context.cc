@@ -22,24 +22,24 @@ constexpr std::int64_t mib = std::int64_t{1} << 20;
 constexpr std::int64_t memory_alignment = 256, chunk_bytes = 4 * mib;
 constexpr std::int64_t shared_partials = mib, shared_counters = 1 << 14;
 
-/// For libraries' workspace: enough for the fast algorithms, a small part of the device.
-std::int64_t wanted_workspace(Device device) {
+/// The size of the libraries' workspace: enough for fast algorithms, but a small part of the device's memory.
+std::int64_t workspace_size(Device device) {
   const auto memory = static_cast<std::int64_t>(cuda_device_info(device.index).memory);
   return std::clamp(memory / 64, 64 * mib, 1024 * mib);
 }
 
 }  // namespace
 
-Context::Context(Device where, Compute arithmetic, bool fixed)
-    : device(where),
+Context::Context(Device on, Compute arithmetic, bool is_deterministic)
+    : device(on),
       compute(arithmetic),
-      deterministic(fixed),
+      deterministic(is_deterministic),
       type(arithmetic == Compute::bf16 ? DataType::bf16 : DataType::f32),
-      stream(where) {
+      stream(on) {
   check(cudnnCreate(&cudnn));
   check(cudnnSetStream(cudnn, handle()));
   check(cublasLtCreate(&blas));
-  workspace_bytes = wanted_workspace(device);
+  workspace_bytes = workspace_size(device);
   workspace = allocate(workspace_bytes);
   partials_ = allocate(shared_partials);
   counters_ = array<unsigned>(shared_counters);
@@ -79,18 +79,19 @@ unsigned* Context::counters(std::int64_t n) {
 
 void Context::parameters(std::span<const float> arena) {
   parameters_ = arena;
-  if (type == DataType::bf16) low_ = allocate(static_cast<std::int64_t>(arena.size()) * size_of(type));
+  if (type == DataType::bf16)
+    bf16_parameters_ = allocate(static_cast<std::int64_t>(arena.size()) * size_of(type));
 }
 
 void Context::refresh() {
-  if (low_ == nullptr) return;
-  check(launch_convert(parameters_.data(), DataType::f32, low_, type,
+  if (bf16_parameters_ == nullptr) return;
+  check(launch_convert(parameters_.data(), DataType::f32, bf16_parameters_, type,
                        static_cast<std::int64_t>(parameters_.size()), handle()));
 }
 
 const void* Context::operand(const float* parameter) const {
-  if (low_ == nullptr) return parameter;
-  return static_cast<const std::byte*>(low_) + (parameter - parameters_.data()) * size_of(type);
+  if (bf16_parameters_ == nullptr) return parameter;
+  return static_cast<const std::byte*>(bf16_parameters_) + (parameter - parameters_.data()) * size_of(type);
 }
 
 std::optional<double> Context::measure(const std::function<void()>& run) const {

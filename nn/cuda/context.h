@@ -1,5 +1,5 @@
-// What the CUDA backend's operations share: the device, its stream and libraries, memory, what a pass reads,
-// and the plans that were measured.
+// What the operations of the CUDA backend share: the device, its stream and libraries, memory, what a pass
+// reads, and the algorithms that have been chosen.
 #pragma once
 
 #include <cublasLt.h>
@@ -22,7 +22,7 @@
 
 namespace lpsgd::cuda {
 
-/// A convolution's plan, and whether bias and ReLU are in it.
+/// The plan of a convolution, and whether it includes bias and ReLU.
 struct ConvChoice {
   std::shared_ptr<const ConvPlan> plan;
   bool fused = false;
@@ -37,7 +37,7 @@ struct Context {
   Device device;
   Compute compute;
   bool deterministic;
-  DataType type;  // of activations and of products' operands
+  DataType type;  // of activations and of the operands of matrix products
   Stream stream;
   cudnnHandle_t cudnn = nullptr;
   cublasLtHandle_t blas = nullptr;
@@ -49,30 +49,30 @@ struct Context {
     return static_cast<T*>(allocate(n * static_cast<std::int64_t>(sizeof(T))));
   }
 
-  // Memory that operations use in turn: contents last for one operation's launches.
+  // Memory that operations share. Its contents are valid during the launches of one operation.
   void* workspace = nullptr;  // of libraries
   std::int64_t workspace_bytes = 0;
   void* partials(std::int64_t bytes);
   unsigned* counters(std::int64_t n);  // zero between launches
 
-  // What a pass reads on the device (PassFeed), and what it tells.
+  // What a pass reads on the device (PassFeed), and what it reports.
   const PassState* pass = nullptr;
-  const std::int32_t* labels = nullptr;   // negative where a row does not count
-  const std::int32_t* lengths = nullptr;  // frames of each sample
-  float* bad_token = nullptr;             // NaN: none
+  const std::int32_t* labels = nullptr;   // negative for a row that does not count
+  const std::int32_t* lengths = nullptr;  // of each sample, in frames
+  float* bad_token = nullptr;             // a token number that is out of range; NaN: none
 
-  /// The parameters' arena; with bf16 a copy of it in that type, which refresh() brings up to date.
+  /// Sets the arena of the parameters. For bf16 there is a copy of it in that type, which refresh() updates.
   void parameters(std::span<const float> arena);
   void refresh();
-  /// A parameter as products read it.
+  /// The address from which matrix products read a parameter: in the copy, or in the arena.
   const void* operand(const float* parameter) const;
 
-  std::vector<std::string> choices;  // in words, what the two below hold, in the order made
+  std::vector<std::string> choices;  // descriptions of the two below, in the order of choice
   std::map<std::vector<std::int64_t>, ConvChoice> conv_choices;
   std::map<std::vector<std::int64_t>, cublasLtMatmulAlgo_t> product_choices;
 
   cudaStream_t handle() const { return stream.view().handle(); }
-  /// Seconds that `run` takes on the stream; nothing where it throws a DeviceError. For planning only.
+  /// The seconds that `run` takes on the stream, or nothing if it throws DeviceError. For planning only.
   std::optional<double> measure(const std::function<void()>& run) const;
 
  private:
@@ -82,10 +82,10 @@ struct Context {
   void* partials_ = nullptr;
   unsigned* counters_ = nullptr;
   std::span<const float> parameters_;
-  void* low_ = nullptr;  // their copy
+  void* bf16_parameters_ = nullptr;  // their copy
 };
 
-/// Pointers as a launch takes them. Error where there are more than a launch takes.
+/// The pointers as a launch takes them. Error if there are more than it can take.
 Terms terms_of(const std::vector<const void*>& pointers);
 
 std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const ConvDesc& desc);
@@ -97,7 +97,7 @@ std::unique_ptr<Op> make_concat(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_dropout(Context& context, const Binding& binding, double probability);
 std::unique_ptr<Op> make_lrn(Context& context, const Binding& binding, const LrnDesc& desc);
 std::unique_ptr<Op> make_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
-/// By cuDNN; null where it is not for this layer.
+/// An LSTM by cuDNN, or null if cuDNN's cannot be used for this layer.
 std::unique_ptr<Op> make_cudnn_lstm(Context& context, const Binding& binding, const LstmDesc& desc);
 std::unique_ptr<Op> make_embedding(Context& context, const Binding& binding);
 std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const PoolDesc& desc);

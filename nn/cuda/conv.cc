@@ -1,6 +1,6 @@
-// Convolution by cuDNN's graph API. Of the engines that cuDNN offers for a shape the fastest on this device
-// is taken, measured once on the operation's own memory; where results must not depend on a measurement, the
-// first that cuDNN names. Bias and ReLU are in the plan where that is faster than a pass of their own.
+// Convolution by cuDNN's graph API. Of the engines that cuDNN offers for a shape, the fastest on this device
+// is used. It is measured once, on the memory of the operation. With `deterministic`, the first engine that
+// cuDNN names is used instead. A plan includes bias and ReLU if that is faster than a separate pass.
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -27,9 +27,9 @@ std::string text_of(const ConvProblem& p) {
                      p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
 }
 
-/// `apart` queues what a plan without bias and ReLU leaves to do.
+/// `separate` queues bias and ReLU, for plans that do not include them.
 ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& tensors,
-                  const std::function<void()>& apart) {
+                  const std::function<void()>& separate) {
   const auto known = context.conv_choices.find(problem.key());
   if (known != context.conv_choices.end()) return known->second;
   const ConvGraph::Target target{context.cudnn, nullptr};
@@ -50,7 +50,7 @@ ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& t
         const Descriptor pack = bind(tensors, p.bias, context.workspace);
         const std::optional<double> seconds = context.measure([&] {
           check(cudnnBackendExecute(context.cudnn, plan->plan().get(), pack.get()));
-          if (!fused) apart();
+          if (!fused) separate();
         });
         if (!seconds) continue;
         ++measured;
@@ -106,7 +106,7 @@ class ConvOp final : public Op {
       input_gradient_ =
           plan(p, {{conv_input, b.inputs[0].gradient}, {conv_weights, weights}, {conv_output, dy}}, [] {});
     }
-    // cuDNN writes the weights' gradient in the type of its operands.
+    // cuDNN writes the gradient of the weights in the type of its operands.
     low_gradient_ = b.type == DataType::f32 ? nullptr : context.allocate(w.info->elements * size_of(b.type));
     p.pass = ConvPass::weight_gradient;
     weight_gradient_ = plan(p,
@@ -142,8 +142,8 @@ class ConvOp final : public Op {
     std::optional<Descriptor> pack;
   };
 
-  Planned plan(const ConvProblem& problem, const Tensors& tensors, const std::function<void()>& apart) {
-    Planned out{choose(context_, problem, tensors, apart), std::nullopt};
+  Planned plan(const ConvProblem& problem, const Tensors& tensors, const std::function<void()>& separate) {
+    Planned out{choose(context_, problem, tensors, separate), std::nullopt};
     out.pack = bind(tensors, problem.bias && out.choice.fused, context_.workspace);
     return out;
   }

@@ -104,17 +104,17 @@ ConvNames names_of(ConvPass pass) {
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
 }
 
-/// Up to `most` descriptors that an attribute of another holds.
+/// The descriptors, at most `max_count`, that an attribute of another one holds.
 std::vector<Descriptor> held(const Descriptor& from, cudnnBackendAttributeName_t name,
-                             cudnnBackendDescriptorType_t type, std::int64_t most) {
+                             cudnnBackendDescriptorType_t type, std::int64_t max_count) {
   std::vector<Descriptor> out;
   std::vector<cudnnBackendDescriptor_t> handles;
-  for (std::int64_t i = 0; i < most; ++i) handles.push_back(out.emplace_back(type).get());
+  for (std::int64_t i = 0; i < max_count; ++i) handles.push_back(out.emplace_back(type).get());
   std::int64_t count = 0;
-  if (cudnnBackendGetAttribute(from.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &count,
+  if (cudnnBackendGetAttribute(from.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, max_count, &count,
                                static_cast<void*>(handles.data())) != CUDNN_STATUS_SUCCESS)
     count = 0;
-  out.erase(out.begin() + static_cast<std::ptrdiff_t>(std::min(count, most)), out.end());
+  out.erase(out.begin() + static_cast<std::ptrdiff_t>(std::min(count, max_count)), out.end());
   return out;
 }
 
@@ -190,13 +190,14 @@ std::vector<Descriptor> ConvGraph::engines() const {
 }
 
 void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>& out) const {
-  constexpr std::int64_t most = 24;
+  constexpr std::int64_t max_engines = 24;
   Descriptor finder(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   finder.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   finder.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   if (target_.device) finder.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target_.device);
   if (finder.try_finalize() != CUDNN_STATUS_SUCCESS) return;  // nothing to offer
-  for (Descriptor& d : held(finder, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, most))
+  for (Descriptor& d :
+       held(finder, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, max_engines))
     if (allows(d)) out.push_back(std::move(d));
 }
 

@@ -1,5 +1,5 @@
-// cuDNN's graph API, as far as convolutions need it: descriptors with one owner, the graph of a convolution,
-// the engines that cuDNN offers for it, and plans that run.
+// cuDNN's graph API as far as convolutions need it: descriptors, the graph of a convolution, the engines that
+// cuDNN offers for it, and plans that can run.
 #pragma once
 
 #include <cudnn.h>
@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "core/data_type.h"
-#include "nn/network.h"
+#include "nn/compute.h"
 #include "nn/shape.h"
 
 namespace lpsgd::cuda {
 
-/// Owns a descriptor. Attributes are set, then it is finalized and never changed again.
+/// Owns a descriptor. Set its attributes first, then finalize it. It does not change after that.
 class Descriptor {
  public:
   explicit Descriptor(cudnnBackendDescriptorType_t type);
@@ -51,7 +51,7 @@ class Descriptor {
 
 enum class ConvPass : std::uint8_t { forward, input_gradient, weight_gradient };
 
-/// A convolution's pass: what a plan is made for, and under which it is remembered.
+/// A pass of a convolution: what a plan is made for. Plans are stored by its key().
 struct ConvProblem {
   ConvPass pass = ConvPass::forward;
   Compute compute = Compute::fp32;
@@ -61,7 +61,7 @@ struct ConvProblem {
   Shape in, out;  // (H, W, C)
   Size2 kernel, stride, pad;
   std::int64_t groups = 1;
-  bool bias = false, relu = false;  // of forward, in the same plan
+  bool bias = false, relu = false;  // of forward, included in the plan
   bool deterministic = false;
 
   auto key() const {
@@ -89,10 +89,10 @@ struct ConvProblem {
   }
 };
 
-/// Names of a plan's tensors, in cuDNN's sense.
+/// The identifiers of a plan's tensors.
 enum ConvTensor : std::int64_t { conv_input = 1, conv_weights, conv_output, conv_bias };
 
-/// A convolution ready to run. The gradients of a tensor go by the tensor's name.
+/// A convolution that is ready to run. The gradient of a tensor has the tensor's identifier.
 class ConvPlan {
  public:
   ConvPlan(Descriptor engine, Descriptor plan, std::int64_t workspace, std::string text)
@@ -102,26 +102,26 @@ class ConvPlan {
   const std::string& text() const { return text_; }  // the engine: "engine 34"
 
  private:
-  Descriptor engine_;  // the plan's configuration: cuDNN does not say that the plan keeps it
+  Descriptor engine_;  // the configuration of the plan; cuDNN does not promise that the plan keeps it
   Descriptor plan_;
   std::int64_t workspace_;
   std::string text_;
 };
 
-/// The graph of a problem, and cuDNN's engine configurations for it, the promising ones first.
+/// The graph of a problem, and cuDNN's engine configurations for it.
 class ConvGraph {
  public:
-  /// Where plans will run: a handle, or for planning without a device the description of one.
+  /// Where plans will run: a handle, or the description of a device to plan without one.
   struct Target {
     cudnnHandle_t handle = nullptr;
     const Descriptor* device = nullptr;
   };
-  /// DeviceError where cuDNN does not take the graph.
+  /// DeviceError if cuDNN does not support the graph.
   ConvGraph(const ConvProblem& problem, const Target& target);
-  /// Those whose arithmetic is the problem's: fp32 multiplies float32 without rounding it first, and
-  /// deterministic ones add in a fixed order.
+  /// The engines with the arithmetic of the problem, those that cuDNN expects to be fastest first. With fp32,
+  /// no engine rounds its float32 operands. With `deterministic`, all add in a fixed order.
   std::vector<Descriptor> engines() const;
-  /// Nothing where cuDNN then finds that the engine cannot do it.
+  /// Nothing if cuDNN finds that the engine does not support the graph.
   std::optional<ConvPlan> plan(Descriptor engine) const;
 
  private:
@@ -130,11 +130,11 @@ class ConvGraph {
 
   ConvProblem problem_;
   Target target_;
-  std::vector<Descriptor> parts_;  // what the graph refers to
+  std::vector<Descriptor> parts_;  // that the graph refers to
   Descriptor graph_;
 };
 
-/// Which memory a plan's run reads and writes.
+/// Binds the memory that a run of a plan reads and writes.
 Descriptor bind_plan(const std::vector<std::pair<ConvTensor, const void*>>& tensors, void* workspace);
 
 }  // namespace lpsgd::cuda

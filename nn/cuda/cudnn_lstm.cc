@@ -1,6 +1,6 @@
-// A layer of LSTM by cuDNN's RNN functions, in float32 (or TF32). All sequences run to the last frame: what
-// lies behind a sequence's end is 0 on the way in and set to 0 on the way out, so that lengths stay on the
-// device and a captured pass holds for other ones; the state of a frame knows nothing of those behind it.
+// An LSTM layer by cuDNN's RNN functions, in float32 or TF32. All sequences run to the last frame. Frames
+// behind the end of a sequence are set to 0 in the input and in the output. So lengths stay on the device,
+// and a captured pass is valid for other lengths. The state of a frame does not depend on later frames.
 #include <algorithm>
 #include <array>
 
@@ -9,7 +9,7 @@
 namespace lpsgd::cuda {
 namespace {
 
-/// A cuDNN descriptor with one owner.
+/// Owns a cuDNN descriptor.
 template <class Handle, cudnnStatus_t (*create)(Handle*), cudnnStatus_t (*destroy)(Handle)>
 class Owned {
  public:
@@ -39,7 +39,7 @@ class CudnnLstmOp final : public Op {
         projected_(desc.projection > 0),
         bias_(desc.bias) {}
 
-  /// False where cuDNN has no such LSTM.
+  /// False if cuDNN has no such LSTM.
   bool plan() {
     check(cudnnSetDropoutDescriptor(dropout_.get(), context_.cudnn, 0.0f, nullptr, 0, 0));
     const cudnnStatus_t status = cudnnSetRNNDescriptor_v8(
@@ -111,23 +111,23 @@ class CudnnLstmOp final : public Op {
   }
 
  private:
-  /// What lies in one run both in the parameters' arena and in cuDNN's weight space.
+  /// A range that is contiguous both in the parameters' arena and in cuDNN's weight space.
   struct Piece {
     float *arena, *space;
     std::size_t bytes;
   };
 
-  /// Gates stand in the same order (i, f, g, o) on both sides.
+  /// Both have the gates in the same order: i, f, g, o.
   template <class Member>
   void list_pieces(void* space, Member member, std::vector<Piece>& pieces) {
-    // Of each parameter: which of cuDNN's linear layers it begins with, how many it holds, of what size.
-    struct Of {
+    // For each parameter: its first linear layer in cuDNN, how many it holds, and the size of one.
+    struct LinearLayers {
       int first, count;
       bool bias;
       std::int64_t elements;
     };
-    std::vector<Of> layout{{0, 4, false, std::int64_t{cell_} * features_},
-                           {4, 4, false, std::int64_t{cell_} * width_}};
+    std::vector<LinearLayers> layout{{0, 4, false, std::int64_t{cell_} * features_},
+                                     {4, 4, false, std::int64_t{cell_} * width_}};
     if (bias_) layout.insert(layout.end(), {{0, 4, true, cell_}, {4, 4, true, cell_}});
     if (projected_) layout.push_back({8, 1, false, std::int64_t{width_} * cell_});
     const Tensor matrix, vector;
@@ -195,8 +195,8 @@ class CudnnLstmOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_cudnn_lstm(Context& context, const Binding& binding, const LstmDesc& desc) {
-  // In bfloat16 the weights' gradients would be of that type, too; nor does cuDNN promise equal sums from run
-  // to run.
+  // With bfloat16 the weights' gradients would be bfloat16, too. And cuDNN does not promise that sums are
+  // equal from run to run.
   if (context.type != DataType::f32 || context.deterministic) return nullptr;
   auto op = std::make_unique<CudnnLstmOp>(context, binding, desc);
   return op->plan() ? std::move(op) : nullptr;

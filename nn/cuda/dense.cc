@@ -15,12 +15,12 @@ class DenseOp final : public Op {
     weights_ = context.operand(b.parameters[0].value);
     ProductDesc d;
     // y = x W^T + b, W (out, in).
-    d = {.m = rows, .n = out, .k = in, .b_turned = true, .out = b.type};
+    d = {.m = rows, .n = out, .k = in, .b_transposed = true, .out = b.type};
     d.bias = has_bias() ? context.operand(b.parameters[1].value) : nullptr;
     d.relu = b.relu;
     forward_.emplace(context, d, x, weights_, b.output);
     if (!b.training) return;
-    d = {.m = out, .n = in, .k = rows, .a_turned = true, .out = DataType::f32};
+    d = {.m = out, .n = in, .k = rows, .a_transposed = true, .out = DataType::f32};
     weight_gradient_.emplace(context, d, dy, x, b.parameters[0].gradient);
     if (b.inputs[0].gradient) {
       d = {.m = rows, .n = in, .k = out, .out = b.type};

@@ -23,7 +23,7 @@ class Sgd final : public DeviceSgd {
         finished_(stream.device(), 1),
         scale_(stream.device(), 1),
         lr_(stream.device(), 1),
-        lr_sent_(stream.device(), sizeof(float)) {
+        lr_staging_(stream.device(), sizeof(float)) {
     require(arena % sgd_group == 0 && decayed.size() == arena / sgd_group, "arenas are padded to 16 values");
     if (std::find(decayed.begin(), decayed.end(), 0) == decayed.end()) return;
     decayed_ = DeviceBuffer<std::uint8_t>(stream.device(), decayed.size());
@@ -33,10 +33,10 @@ class Sgd final : public DeviceSgd {
 
   void set_rate(float lr) override {
     const ScopedDevice scope(stream_.device());
-    auto* const half = reinterpret_cast<float*>(lr_sent_.next());
-    *half = lr;
-    copy_bytes(lr_.data(), half, sizeof lr, stream_);
-    lr_sent_.sent(stream_);
+    auto* const host = reinterpret_cast<float*>(lr_staging_.next());
+    *host = lr;
+    copy_bytes(lr_.data(), host, sizeof lr, stream_);
+    lr_staging_.record_copies(stream_);
   }
 
   void step(std::span<float> parameters, std::span<const float> gradients) override {
@@ -69,7 +69,7 @@ class Sgd final : public DeviceSgd {
   DeviceBuffer<double> partials_;
   DeviceBuffer<unsigned> finished_;
   DeviceBuffer<float> scale_, lr_;
-  Staging lr_sent_;
+  Staging lr_staging_;
 };
 
 }  // namespace

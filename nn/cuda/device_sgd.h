@@ -1,5 +1,5 @@
-// The optimizer over an arena in device memory: one kernel, and one more where gradients are clipped. Only in
-// builds with CUDA; nn/cuda/absent.cc stands in elsewhere.
+// The optimizer over an arena in device memory: one kernel, and one more if gradients are clipped. In builds
+// without CUDA, nn/cuda/absent.cc implements make_device_sgd().
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@ struct OptimizerOptions;
 class DeviceSgd {
  public:
   virtual ~DeviceSgd() = default;
-  /// Queues on the stream; the host does not wait, but where it is two steps ahead.
+  /// Queues the new rate on the stream. The host waits only if it is two steps ahead.
   virtual void set_rate(float lr) = 0;
-  /// Queues one step on the stream, the same launches every time.
+  /// Queues one step on the stream, with the same launches every time.
   virtual void step(std::span<float> parameters, std::span<const float> gradients) = 0;
   virtual std::span<float> momentum() = 0;  // device memory
 };
 
-/// `decayed`: whether weight decay is for the values in each run of 16; tensors start at multiples of 16.
+/// `decayed` says for each 16 values of the arena whether they have weight decay. Tensors start at multiples
+/// of 16.
 std::unique_ptr<DeviceSgd> make_device_sgd(const OptimizerOptions& options, std::size_t arena,
                                            const std::vector<std::uint8_t>& decayed, StreamView stream);
 

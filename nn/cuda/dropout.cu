@@ -1,4 +1,4 @@
-// Dropout with the draws of nn/cpu/dropout.cc: one Philox block for four values of a sample.
+// Dropout with the same draws as nn/cpu/dropout.cc: one Philox block for four values of a sample.
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {

@@ -1,4 +1,5 @@
-// Operations that touch every value once: activations, sums, joins, and the order of a flattened image.
+// Operations that read and write every value once: activations, sums, concatenation, and the order of a
+// flattened image.
 #include "nn/cuda/context.h"
 
 namespace lpsgd::cuda {
@@ -10,7 +11,7 @@ std::vector<const void*> input_values(const Binding& b) {
   return out;
 }
 
-/// into = the sum of any number of terms, masked or not: as many launches as their number takes.
+/// into = the sum of any number of terms, which may be masked. Many terms take several launches.
 class Sum {
  public:
   Sum(Context& context, DataType type, void* into, const std::vector<const void*>& terms, const void* mask,
@@ -45,7 +46,7 @@ class Sum {
 
 class SumOp final : public Op {
  public:
-  /// `forward` may be nothing where only backward is asked for, and the other way round.
+  /// One of the two may be empty, if only the other pass is needed.
   SumOp(std::optional<Sum> forward, std::optional<Sum> backward)
       : forward_(std::move(forward)), backward_(std::move(backward)) {}
   void forward(const Pass&) override { forward_->run(); }

@@ -1,4 +1,5 @@
-// What touches every value once: sums, activations, conversions and moves. Bound by memory.
+// Operations that read and write every value once: sums, activations, conversions and copies. They are bound
+// by memory.
 #include "nn/cuda/access_device.h"
 #include "nn/maths_device.h"
 
@@ -115,7 +116,7 @@ __global__ void bias_relu_kernel(T* y, const float* bias, bool relu, std::int64_
   }
 }
 
-/// Calls body.operator()<V>() with 4 where all rows start at multiples of 4 values, else 1.
+/// Calls body<V>() with V = 4 if all rows start at multiples of 4 values, else with V = 1.
 template <class Body>
 void with_pack(bool fours, const Body& body) {
   if (fours)

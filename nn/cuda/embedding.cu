@@ -1,5 +1,5 @@
-// Rows of a table by number. In backward the block of a token's first position adds the gradients of all its
-// positions, in order, so that the sum has the same bits in every run.
+// Embedding. In backward, one block for each token adds the gradients of all its positions, in order, so that
+// the sum has the same bits in every run. It is the block of the token's first position.
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {
@@ -15,7 +15,7 @@ __global__ void embedding_kernel(const float* x, const float* table, T* y, std::
     const auto token = there ? static_cast<std::int64_t>(number) : 0;
     if (c == 0) {
       tokens[position] = static_cast<std::int32_t>(token);
-      // One of them is as good as another. A token that is no number is told as one below 0.
+      // Any of them may be reported. A token that is a NaN is reported as -1.
       if (!there) *bad = number == number ? number : -1.0f;
     }
     y[i] = from_float<T>(table[token * width + c]);

@@ -11,45 +11,45 @@
 namespace lpsgd::cuda {
 
 Staging::Staging(Device device, std::size_t bytes)
-    : halves_{Half{PinnedBuffer<std::byte>(device, bytes), Event(device)},
-              Half{PinnedBuffer<std::byte>(device, bytes), Event(device)}} {}
+    : buffers_{HostBuffer{PinnedBuffer<std::byte>(device, bytes), Event(device)},
+               HostBuffer{PinnedBuffer<std::byte>(device, bytes), Event(device)}} {}
 
 std::byte* Staging::next() {
-  turn_ = 1 - turn_;
-  halves_[turn_].sent.synchronize();
-  return halves_[turn_].memory.data();
+  index_ = 1 - index_;
+  buffers_[index_].copied.synchronize();
+  return buffers_[index_].memory.data();
 }
 
-void Staging::sent(StreamView stream) {
-  halves_[turn_].sent.record(stream);
+void Staging::record_copies(StreamView stream) {
+  buffers_[index_].copied.record(stream);
 }
 
 InputFeed::InputFeed(Context& context)
     : context_(context),
       transfer_(context.device),
-      landings_{Landing{nullptr, Event(context.device)}, Landing{nullptr, Event(context.device)}} {}
+      received_{Received{nullptr, Event(context.device)}, Received{nullptr, Event(context.device)}} {}
 
 void InputFeed::upload(void* to, DataType type, std::span<const float> from) {
   if (!staging_ || staging_->bytes() < from.size_bytes()) {
     transfer_.synchronize();
     context_.stream.synchronize();
     staging_.emplace(context_.device, from.size_bytes());
-    for (Landing& l : landings_) l.memory = context_.allocate(static_cast<std::int64_t>(from.size_bytes()));
+    for (Received& b : received_) b.memory = context_.allocate(static_cast<std::int64_t>(from.size_bytes()));
     context_.stream.synchronize();
   }
-  std::byte* half = staging_->next();
-  std::memcpy(half, from.data(), from.size_bytes());
-  Landing& landing = landings_[staging_->turn()];
-  transfer_.wait(landing.taken);
-  copy_bytes(landing.memory, half, from.size_bytes(), transfer_);
-  staging_->sent(transfer_);
-  context_.stream.wait(staging_->last_sent());
+  std::byte* host = staging_->next();
+  std::memcpy(host, from.data(), from.size_bytes());
+  Received& received = received_[staging_->index()];
+  transfer_.wait(received.consumed);
+  copy_bytes(received.memory, host, from.size_bytes(), transfer_);
+  staging_->record_copies(transfer_);
+  context_.stream.wait(staging_->copied());
   if (type == DataType::f32)
-    copy_bytes(to, landing.memory, from.size_bytes(), context_.stream);
+    copy_bytes(to, received.memory, from.size_bytes(), context_.stream);
   else
-    check(launch_convert(landing.memory, DataType::f32, to, type, static_cast<std::int64_t>(from.size()),
+    check(launch_convert(received.memory, DataType::f32, to, type, static_cast<std::int64_t>(from.size()),
                          context_.handle()));
-  landing.taken.record(context_.stream);
+  received.consumed.record(context_.stream);
 }
 
 namespace {
@@ -76,14 +76,14 @@ PassFeed::PassFeed(Context& context, std::int64_t batch, std::int64_t frames, st
 }
 
 void PassFeed::upload(const Pass& pass, std::span<const std::int32_t> labels) {
-  std::byte* half = staging_.next();
-  auto* state = reinterpret_cast<PassState*>(half);
-  auto* lengths = reinterpret_cast<std::int32_t*>(half + lengths_at_);
-  auto* scored = reinterpret_cast<std::int32_t*>(half + labels_at_);
+  std::byte* host = staging_.next();
+  auto* state = reinterpret_cast<PassState*>(host);
+  auto* lengths = reinterpret_cast<std::int32_t*>(host + lengths_at_);
+  auto* scored = reinterpret_cast<std::int32_t*>(host + labels_at_);
   *state = {pass.step, 0};
   for (std::int64_t n = 0; n < batch_; ++n) {
-    // Every frame of the input, of which the loss may score fewer: the longest there can be where none is
-    // given.
+    // Without lengths every frame counts. The input may have more frames than the loss scores, so the length
+    // is the largest number.
     const std::int32_t length = pass.lengths.empty() ? std::numeric_limits<std::int32_t>::max()
                                                      : pass.lengths[static_cast<std::size_t>(n)];
     lengths[n] = length;
@@ -97,8 +97,8 @@ void PassFeed::upload(const Pass& pass, std::span<const std::int32_t> labels) {
       state->scored += counts;
     }
   }
-  copy_bytes(device_, half, bytes_, context_.stream);
-  staging_.sent(context_.stream);
+  copy_bytes(device_, host, bytes_, context_.stream);
+  staging_.record_copies(context_.stream);
 }
 
 }  // namespace lpsgd::cuda

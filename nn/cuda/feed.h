@@ -1,64 +1,66 @@
-// How a pass gets what the host has: through page-locked memory, two halves in turn, so that the host fills
-// one while the device still reads the other.
+// How the inputs of a pass get from the host to the device: through page-locked memory. There are two
+// buffers, so that the host fills one while the device still reads the other.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "nn/cuda/context.h"
 
 namespace lpsgd::cuda {
 
-/// Two page-locked arrays in turn.
+/// Two page-locked buffers, used in turn.
 class Staging {
  public:
   Staging(Device device, std::size_t bytes);
-  /// The half whose last copy is the older one. Waits for that copy: the host is at most two passes ahead.
+  /// The buffer to fill next. Waits for the last copies from it, so that the host is at most two passes
+  /// ahead.
   std::byte* next();
-  /// The copies from the half that next() gave have been queued.
-  void sent(StreamView stream);
-  /// Which half next() gave, and the event behind its copies.
-  std::size_t turn() const { return turn_; }
-  const Event& last_sent() const { return halves_[turn_].sent; }
-  std::size_t bytes() const { return halves_[0].memory.size(); }
+  /// To be called when the copies from that buffer have been queued on `stream`.
+  void record_copies(StreamView stream);
+  /// The number of that buffer, and the event behind its copies.
+  std::size_t index() const { return index_; }
+  const Event& copied() const { return buffers_[index_].copied; }
+  std::size_t bytes() const { return buffers_[0].memory.size(); }
 
  private:
-  struct Half {
+  struct HostBuffer {
     PinnedBuffer<std::byte> memory;
-    Event sent;
+    Event copied;
   };
-  std::array<Half, 2> halves_;
-  std::size_t turn_ = 0;
+  std::array<HostBuffer, 2> buffers_;
+  std::size_t index_ = 0;
 };
 
-/// The inputs: float32 on the host, of the network's type on the device. They cross over on a stream of their
-/// own while the device computes the pass before; what then waits on the compute stream is a copy within the
-/// device.
+/// Uploads the inputs, which are float32 on the host and have the network's type on the device. They are
+/// copied to the device on a stream of their own, while it still computes the previous pass. A copy within
+/// the device remains for the compute stream.
 class InputFeed {
  public:
   explicit InputFeed(Context& context);
   void upload(void* to, DataType type, std::span<const float> from);
 
  private:
-  /// Where one half lands.
-  struct Landing {
+  /// Receives the content of one host buffer.
+  struct Received {
     void* memory = nullptr;
-    Event taken;
+    Event consumed;
   };
   Context& context_;
   Stream transfer_;
   std::optional<Staging> staging_;
-  std::array<Landing, 2> landings_;
+  std::array<Received, 2> received_;
 };
 
-/// Step, labels and lengths: PassState and the arrays beside it, in one copy.
+/// Uploads step, labels and lengths: PassState and two arrays, in one copy.
 class PassFeed {
  public:
-  /// Points the context at its memory.
+  /// Sets the context's pointers to its memory.
   PassFeed(Context& context, std::int64_t batch, std::int64_t frames, std::int64_t classes);
-  /// Error where a label is no class.
+  /// Error if a label is not a class.
   void upload(const Pass& pass, std::span<const std::int32_t> labels);
 
  private:

@@ -1,9 +1,9 @@
-// The CUDA backend's own kernels, as the host sees them: plain types only, for nvcc and the host's compiler
-// alike. Internal to nn/cuda. Every function queues its work on the stream and returns what the launch said.
+// The launches of the CUDA backend's own kernels. Internal to nn/cuda. Only plain types are used, for nvcc
+// and the host's compiler. Every function queues its work on the stream and returns the status of the launch.
 //
-// Pointers are device memory. Activations are of the DataType given; they are read and written four values at
-// a time where their rows allow it, so arrays start at multiples of 16 bytes. Sums are taken in a fixed
-// order: the same launch gives the same bits.
+// Pointers are device memory. Activations are of the given DataType. They are read and written four values at
+// a time if the length of their rows allows it, so arrays start at multiples of 16 bytes. Sums are taken in a
+// fixed order, so the same launch gives the same bits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,13 +15,13 @@
 
 namespace lpsgd::cuda {
 
-/// What the operations of a pass read on the device, so that a captured pass can be run again on new data.
+/// What the operations of a pass read on the device. A captured pass reads it anew each time it is launched.
 struct PassState {
   std::uint32_t step = 0;
-  std::int32_t scored = 0;  // rows with a label
+  std::int32_t scored = 0;  // rows that count in the loss
 };
 
-/// Arrays of one type and length.
+/// Arrays of one type and length, to be added.
 inline constexpr int max_terms = 64;
 struct Terms {
   const void* at[max_terms] = {};
@@ -30,8 +30,8 @@ struct Terms {
 
 // ---- elementwise.cu
 
-/// into = sum of the terms; then 0 where `mask` is not positive (null: nowhere), or where it is itself
-/// negative (relu).
+/// into = the sum of the terms. It becomes 0 where `mask` is not positive, if `mask` is not null, and where
+/// it is negative itself, if `relu`.
 cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
                        std::int64_t n, cudaStream_t stream);
 enum class Smooth : std::uint8_t { sigmoid, tanh };
@@ -41,37 +41,39 @@ cudaError_t launch_smooth_gradient(DataType type, Smooth kind, const Terms& grad
                                    void* dx, std::int64_t n, cudaStream_t stream);
 cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataType to_type, std::int64_t n,
                            cudaStream_t stream);
-/// Copies `rows` rows of `width` values; rows lie `from_stride` and `to_stride` values apart.
+/// Copies `rows` rows of `width` values. The rows are `from_stride` and `to_stride` values apart.
 cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_stride, void* to,
                              std::int64_t to_stride, std::int64_t rows, std::int64_t width,
                              cudaStream_t stream);
 /// (batch, a, b) to (batch, b, a).
 cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int64_t batch, std::int64_t a,
                              std::int64_t b, cudaStream_t stream);
-/// y = relu(y + bias), rows of `width` values; either may be left out.
+/// y = relu(y + bias) on rows of `width` values. `bias` may be null, and the ReLU may be left out.
 cudaError_t launch_bias_relu(DataType type, void* y, const float* bias, bool relu, std::int64_t rows,
                              std::int64_t width, cudaStream_t stream);
 
 // ---- column_sums.cu
 
-/// How an array of rows of channels is cut for sums over rows: `tiles` groups of channels, each in `parts`
-/// runs of rows. Depends on shapes alone, so that sums have the same bits on every machine.
+/// How an array of rows of channels is divided for sums over rows: into `tiles` groups of channels, and each
+/// of these into `parts` ranges of rows. It depends on the shape alone, so that sums have the same bits on
+/// every machine.
 struct Cut {
-  std::int64_t rows = 0, rows_each = 0;
+  std::int64_t rows = 0, rows_each = 0;  // in all; in a part
   int channels = 0;
-  int pack = 1;        // channels a thread takes
-  int tx = 1, ty = 1;  // threads of a block: over channels, over rows
+  int pack = 1;        // channels of a thread
+  int tx = 1, ty = 1;  // threads of a block over channels and over rows
   int tiles = 1, parts = 1;
 };
 Cut cut_rows(std::int64_t rows, std::int64_t channels);
 
-/// sums[c] = the sum of column c, and also in `twice` if not null. `partials` holds parts * channels.
+/// sums[c] = the sum of column c. If `second` is not null, it receives the sums, too. `partials` holds
+/// parts * channels values.
 cudaError_t launch_column_sums(DataType type, const void* x, const Cut& cut, double* partials, float* sums,
-                               float* twice, cudaStream_t stream);
+                               float* second, cudaStream_t stream);
 
 // ---- batch_norm.cu
 
-/// A batch norm's own arrays, of `channels` values each.
+/// The arrays of a batch norm, with `channels` values each.
 struct NormState {
   const float *weight = nullptr, *bias = nullptr;
   float *running_mean = nullptr, *running_variance = nullptr;
@@ -83,24 +85,24 @@ struct NormState {
   unsigned* finished = nullptr;  // tiles, zero between launches
   double eps = 1e-5, momentum = 0.1;
 };
-/// The batch's statistics, and the running ones moved by them.
+/// Computes the batch's statistics and updates the running ones.
 cudaError_t launch_norm_statistics(DataType type, const void* x, const Cut& cut, const NormState& state,
                                    cudaStream_t stream);
-/// The running statistics in the batch's place.
+/// Uses the running statistics instead of the batch's.
 cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaStream_t stream);
-/// y = relu((x - mean) * scale + bias + residual); residual may be null.
+/// y = relu((x - mean) * scale + bias + residual). `residual` may be null.
 cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, bool relu,
                              const Cut& cut, const NormState& state, cudaStream_t stream);
-/// What backward shares between its two launches.
+/// The arguments of both launches of backward.
 struct NormGradient {
   Terms gradients;  // of the output
   const void* x = nullptr;
-  const void* y = nullptr;  // masks `masked`, if there is a ReLU
-  void* masked = nullptr;   // receives the masked sum of `gradients`; null: there is one, used as it is
+  const void* y = nullptr;  // the mask of the ReLU, if `masked` is not null
+  void* masked = nullptr;   // receives the masked sum of `gradients`; null: there is only one gradient
   bool relu = false;
   void* dx = nullptr;
 };
-/// The parameters' gradients, `masked`, and what launch_norm_gradient needs.
+/// Computes the parameters' gradients, `masked`, and the sums that launch_norm_gradient() needs.
 cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, const Cut& cut,
                                       const NormState& state, cudaStream_t stream);
 cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut, const NormState& state,
@@ -114,7 +116,7 @@ struct PoolShape {
   int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
   bool max = true, count_pad = true;
 };
-/// `argmax` gets each maximum's pixel in its image; null where backward will not come.
+/// `argmax` receives the pixel of each maximum in its image. It is null if there will be no backward.
 cudaError_t launch_pool(DataType type, const PoolShape& shape, const void* x, void* y, std::int32_t* argmax,
                         cudaStream_t stream);
 cudaError_t launch_pool_gradient(DataType type, const PoolShape& shape, const void* dy,
@@ -136,7 +138,7 @@ cudaError_t launch_lrn_gradient(DataType type, const void* dy, const void* x, vo
 struct DropoutShape {
   std::int64_t batch = 0, per_sample = 0;
   std::uint32_t seed = 0, layer = 0, first = 0;
-  std::uint32_t limit = 0;  // a value is kept where its draw is at least this
+  std::uint32_t limit = 0;  // a value is kept if its draw is at least this
   float scale = 1;
 };
 cudaError_t launch_dropout(DataType type, const DropoutShape& shape, const PassState* pass, const void* x,
@@ -146,12 +148,12 @@ cudaError_t launch_dropout_gradient(DataType type, const Terms& gradients, const
 
 // ---- embedding.cu
 
-/// y (count, width) = the rows of `table` that x numbers. A number without a row takes row 0, and the first
-/// such is left in *bad (NaN while there is none).
+/// y (count, width) = the rows of `table` with the numbers in x. A number that is out of range takes row 0
+/// and is written to *bad, which is NaN otherwise.
 cudaError_t launch_embedding(DataType type, const float* x, const float* table, void* y, std::int32_t* tokens,
                              float* bad, std::int64_t count, std::int64_t vocabulary, std::int64_t width,
                              cudaStream_t stream);
-/// Adds each token's gradients to its row, in order; rows without a token are left alone.
+/// Adds the gradients of each token to its row, in order. Rows without a token do not change.
 cudaError_t launch_embedding_gradient(DataType type, const void* dy, const std::int32_t* tokens,
                                       float* gradient, std::int64_t count, std::int64_t width,
                                       cudaStream_t stream);
@@ -163,11 +165,11 @@ struct LossSums {
   long long top1 = 0, top5 = 0, scored = 0;
 };
 struct LossRow {
-  double loss, sum;   // of the row; of its exponentials
-  float top;          // the largest logit
+  double loss, sum;   // sum: of the exponentials
+  float max;          // of the logits
   std::int32_t hits;  // 1: first, 2: among five
 };
-/// A row's label is negative where it does not count.
+/// The label of a row that does not count is negative.
 cudaError_t launch_loss(DataType type, const void* logits, const std::int32_t* labels, LossRow* rows,
                         std::int64_t count, std::int64_t classes, LossSums* sums, cudaStream_t stream);
 cudaError_t launch_loss_gradient(DataType type, const void* logits, const std::int32_t* labels,
@@ -176,22 +178,25 @@ cudaError_t launch_loss_gradient(DataType type, const void* logits, const std::i
 
 // ---- lstm.cu
 
-/// Rows by (time, sample) and by (sample, time); rows behind a sequence's end are 0.
+/// For conversions between rows ordered by (sample, time) and by (time, sample). Rows behind the end of a
+/// sequence become 0.
 struct SequenceShape {
   std::int64_t batch = 0, frames = 0;
 };
 cudaError_t launch_by_time(DataType type, const void* from, void* to, SequenceShape shape, std::int64_t width,
                            const std::int32_t* lengths, cudaStream_t stream);
-/// As launch_by_time, with `to` in float32.
+/// As launch_by_time(), but `to` is float32.
 cudaError_t launch_by_time_f32(DataType type, const void* from, float* to, SequenceShape shape,
                                std::int64_t width, const std::int32_t* lengths, cudaStream_t stream);
 cudaError_t launch_by_sample(DataType type, const void* from, void* to, SequenceShape shape,
                              std::int64_t width, const std::int32_t* lengths, cudaStream_t stream);
-/// Frame t of every sample: gates (batch, 4 cells) hold sums and become gates; `before` is null for t = 0.
+/// Frame t of every sample. `gates` (batch, 4 cells) holds the gates' sums, which become the gates. `before`
+/// is null for t = 0.
 cudaError_t launch_lstm_cell(DataType type, float* gates, const float* before, float* cell, void* output,
                              std::int64_t batch, std::int64_t cells, std::int64_t t,
                              const std::int32_t* lengths, cudaStream_t stream);
-/// `gate_gradients` gets the gradients of the gates' sums; dc (batch, cells) goes from frame t + 1 to t - 1.
+/// `gate_gradients` receives the gradients of the gates' sums. `dc` (batch, cells) is the gradient of the
+/// cells, which goes from frame t + 1 to t - 1.
 cudaError_t launch_lstm_cell_gradient(DataType type, const float* gates, const float* before,
                                       const float* cell, const float* output_gradient, float* dc,
                                       void* gate_gradients, std::int64_t batch, std::int64_t cells,
@@ -205,7 +210,7 @@ struct SgdStep {
   float* weights = nullptr;
   const float* gradients = nullptr;
   float* momentum = nullptr;
-  const std::uint8_t* decayed = nullptr;  // per sgd_group values; null: all are
+  const std::uint8_t* decayed = nullptr;  // for each sgd_group values: have they weight decay; null: all
   const float* scale = nullptr;           // of the gradients; null: 1
   const float* lr = nullptr;
   std::int64_t n = 0;  // a multiple of sgd_group
@@ -214,8 +219,8 @@ struct SgdStep {
 };
 inline constexpr std::int64_t sgd_group = 16;
 cudaError_t launch_sgd(const SgdStep& step, cudaStream_t stream);
-/// *scale = what brings the 2-norm of n values down to clip_norm, at most 1. `partials` holds norm_parts
-/// doubles; *finished is 0 between launches.
+/// *scale = the factor, at most 1, that reduces the 2-norm of n values to clip_norm. `partials` holds
+/// norm_parts doubles. *finished is 0 between launches.
 inline constexpr int norm_parts = 512;
 cudaError_t launch_clip_scale(const float* gradients, std::int64_t n, double clip_norm, double* partials,
                               unsigned* finished, float* scale, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Pooling, local response normalisation, dropout and embedding: their kernels with their memory.
+// Pooling, local response normalisation, dropout and embedding: the operations that launch their kernels.
 #include <cmath>
 
 #include "nn/cuda/context.h"

@@ -1,4 +1,4 @@
-// The loss: its kernels, with sums that stay on the device until take().
+// The loss. Its sums stay on the device until take().
 #include <fmt/format.h>
 
 #include <cmath>

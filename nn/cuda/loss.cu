@@ -1,5 +1,5 @@
-// Softmax cross-entropy as nn/cpu/loss.cc has it: exponentials in float32, their sums and the loss in double.
-// A block has a row; one more block adds up the rows.
+// Softmax cross-entropy, as in nn/cpu/loss.cc: exponentials in float32, their sums and the loss in double.
+// Each block computes a row; one more block adds the rows.
 #include "nn/cuda/access_device.h"
 #include "nn/maths_device.h"
 
@@ -34,23 +34,23 @@ __global__ void __launch_bounds__(row_threads)
     }
     const T* z = logits + row * classes;
     const float at_label = as_float(z[label]);
-    float top = at_label;
-    for (std::int64_t c = threadIdx.x; c < classes; c += row_threads) top = fmaxf(top, as_float(z[c]));
-    top = over_block(top, [](float a, float b) { return fmaxf(a, b); });
+    float max = at_label;
+    for (std::int64_t c = threadIdx.x; c < classes; c += row_threads) max = fmaxf(max, as_float(z[c]));
+    max = over_block(max, [](float a, float b) { return fmaxf(a, b); });
     double sum = 0;
     long long before = 0;  // classes that rank before the label
     for (std::int64_t c = threadIdx.x; c < classes; c += row_threads) {
       const float x = as_float(z[c]);
-      sum += static_cast<double>(maths::exp<maths::One>(x - top));
+      sum += static_cast<double>(maths::exp<maths::One>(x - max));
       before += x > at_label || (x == at_label && c < label);
     }
     sum = over_block(sum, [](double a, double b) { return a + b; });
     before = over_block(before, [](long long a, long long b) { return a + b; });
     if (threadIdx.x == 0) {
-      // A score that is not a number beats none.
+      // A NaN ranks below every other score.
       const bool number = at_label == at_label;
-      const double loss = log(sum) - (static_cast<double>(at_label) - static_cast<double>(top));
-      rows[row] = {loss, sum, top, (number && before < 1 ? 1 : 0) | (number && before < 5 ? 2 : 0)};
+      const double loss = log(sum) - (static_cast<double>(at_label) - static_cast<double>(max));
+      rows[row] = {loss, sum, max, (number && before < 1 ? 1 : 0) | (number && before < 5 ? 2 : 0)};
     }
   }
 }
@@ -90,10 +90,10 @@ __global__ void loss_gradient_kernel(const T* logits, const std::int32_t* labels
       if (label < 0) {
         g[c] = from_float<T>(0.0f);
       } else if (c == label) {
-        const double p = exp(static_cast<double>(as_float(z[c])) - static_cast<double>(of.top)) / of.sum;
+        const double p = exp(static_cast<double>(as_float(z[c])) - static_cast<double>(of.max)) / of.sum;
         g[c] = from_float<T>(static_cast<float>((p - 1) / scored));
       } else {
-        g[c] = from_float<T>(maths::exp<maths::One>(as_float(z[c]) - of.top) * scale);
+        g[c] = from_float<T>(maths::exp<maths::One>(as_float(z[c]) - of.max) * scale);
       }
     }
   }

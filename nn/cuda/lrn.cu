@@ -1,4 +1,4 @@
-// Local response normalisation. A thread has one value; the windows' values come from cache.
+// Local response normalisation. A thread computes one value. The values of its window come from the cache.
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {

@@ -1,7 +1,7 @@
-// A layer of LSTM over sequences of unequal length, as nn/cpu/lstm.cc has it, for what cuDNN's is not taken:
-// bfloat16, and where results must not differ from run to run. Inside, rows are ordered by
-// time, then sample, so that all that does not depend on the step before is one product over all frames.
-// Products' operands are of the network's type, gates and cells float32.
+// An LSTM layer over sequences of different lengths, as nn/cpu/lstm.cc does it. It is used where cuDNN's is
+// not: for bfloat16, and where results must not differ from run to run. Rows are ordered by time, then by
+// sample. So everything that does not depend on the previous step is one matrix product over all frames.
+// Operands of products have the network's type; gates and cells are float32.
 #include "nn/cuda/product.h"
 
 namespace lpsgd::cuda {
@@ -30,14 +30,14 @@ class LstmOp final : public Op {
     if (projected_) projection_weights_ = context.operand(projection().value);
 
     const DataType type = context.type;
-    ProductDesc d{.m = rows(), .n = gates(), .k = features_, .b_turned = true, .bias = biases_};
+    ProductDesc d{.m = rows(), .n = gates(), .k = features_, .b_transposed = true, .bias = biases_};
     from_input_.emplace(context, d, inputs_, input_weights_, gates_);
-    d = {.m = batch_, .n = gates(), .k = width_, .b_turned = true, .accumulate = true};
+    d = {.m = batch_, .n = gates(), .k = width_, .b_transposed = true, .accumulate = true};
     d.alignment = aligned(batch_ * width_, type);
     d.out_alignment = aligned(batch_ * gates(), DataType::f32);
     from_state_.emplace(context, d, hidden_, state_weights_, gates_);
     if (projected_) {
-      d = {.m = batch_, .n = width_, .k = cell_, .b_turned = true, .out = type};
+      d = {.m = batch_, .n = width_, .k = cell_, .b_transposed = true, .out = type};
       d.alignment = aligned(batch_ * cell_, type);
       d.out_alignment = aligned(batch_ * width_, type);
       project_.emplace(context, d, outputs_, projection_weights_, hidden_);
@@ -66,7 +66,7 @@ class LstmOp final : public Op {
     zero_bytes(cell_gradient_, static_cast<std::size_t>(batch_ * cell_) * sizeof(float), context_.stream);
     for (std::int64_t t = frames_ - 1; t >= 0; --t) {
       float* hidden = hidden_gradients_ + t * batch_ * width_;
-      // The step behind reads this one's state, too.
+      // The next frame reads this one's state, too.
       if (t + 1 < frames_) to_state_->run(at(gate_gradients_, t + 1, gates()), state_weights_, hidden);
       const float* outputs = hidden;
       if (projected_) {
@@ -107,7 +107,7 @@ class LstmOp final : public Op {
       d.alignment = aligned(batch_ * gates(), type);
       d.out_alignment = aligned(batch_ * width_, DataType::f32);
       to_state_.emplace(context_, d, gate_gradients_, state_weights_, hidden_gradients_);
-      d = {.m = gates(), .n = width_, .k = rows() - batch_, .a_turned = true};
+      d = {.m = gates(), .n = width_, .k = rows() - batch_, .a_transposed = true};
       d.alignment = aligned(batch_ * gates(), type);
       state_weight_gradient_.emplace(context_, d, at(gate_gradients_, 1, gates()), hidden_,
                                      b_.parameters[1].gradient);
@@ -118,10 +118,10 @@ class LstmOp final : public Op {
       d = {.m = batch_, .n = cell_, .k = width_};
       d.alignment = aligned(batch_ * width_, type);
       unproject_.emplace(context_, d, low_hidden_gradients_, projection_weights_, output_gradient_);
-      d = {.m = width_, .n = cell_, .k = rows(), .a_turned = true};
+      d = {.m = width_, .n = cell_, .k = rows(), .a_transposed = true};
       projection_gradient_.emplace(context_, d, low_hidden_gradients_, outputs_, projection().gradient);
     }
-    d = {.m = gates(), .n = features_, .k = rows(), .a_turned = true};
+    d = {.m = gates(), .n = features_, .k = rows(), .a_transposed = true};
     input_weight_gradient_.emplace(context_, d, gate_gradients_, inputs_, b_.parameters[0].gradient);
     if (b_.inputs[0].gradient) {
       d = {.m = rows(), .n = features_, .k = gates(), .out = type};
@@ -146,7 +146,7 @@ class LstmOp final : public Op {
   void* at(void* array, std::int64_t t, std::int64_t width) const {
     return static_cast<std::byte*>(array) + t * batch_ * width * size_of(context_.type);
   }
-  /// The alignment of addresses that lie whole numbers of steps (in values) behind aligned ones.
+  /// The alignment in bytes of addresses that are multiples of `step` values behind an aligned one.
   static std::int64_t aligned(std::int64_t step, DataType type) {
     std::int64_t out = 16;
     while (step * size_of(type) % out != 0) out /= 2;

@@ -1,5 +1,5 @@
-// What an LSTM does beside its products: the cells of one frame, and the orders of rows by time and by
-// sample.
+// The parts of an LSTM that are not matrix products: the cells of one frame, and the change between rows
+// ordered by time and by sample.
 #include "nn/cuda/access_device.h"
 #include "nn/maths_device.h"
 

@@ -1,5 +1,6 @@
-// Max and average pooling in NHWC. A thread has one output value, or one input value in backward, where it
-// gathers from the windows that hold it: nothing is added by two threads, and in the order of windows.
+// Max and average pooling in NHWC. A thread computes one output value, or in backward the gradient of one
+// input value: it adds the gradients of all windows that hold the value, in order. So no two threads add to
+// the same value.
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {

@@ -26,7 +26,7 @@ void set(cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t name
   check(cublasLtMatmulPreferenceSetAttribute(d, name, &value, sizeof value));
 }
 
-/// A row-major (rows, columns) matrix, which cuBLAS sees column-major as (columns, rows).
+/// A row-major (rows, columns) matrix, which is a column-major (columns, rows) matrix for cuBLAS.
 cublasLtMatrixLayout_t layout(DataType type, std::int64_t rows, std::int64_t columns) {
   cublasLtMatrixLayout_t out = nullptr;
   check(cublasLtMatrixLayoutCreate(&out, cuda_type(type), static_cast<std::uint64_t>(columns),
@@ -59,14 +59,14 @@ struct Preference {
 
 }  // namespace
 
-// Row-major c = a b is column-major c^T = b^T a^T: b comes first, and what we see turned cuBLAS does not.
+// cuBLASLt is column-major, where row-major c = a b reads c^T = b^T a^T. So b is the first operand.
 Product::Product(Context& context, const ProductDesc& d, const void* a, const void* b, void* c)
     : context_(context), beta_(d.accumulate ? 1.0f : 0.0f) {
   const cublasComputeType_t compute =
       context.compute == Compute::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   check(cublasLtMatmulDescCreate(&operation_, compute, CUDA_R_32F));
-  set(operation_, CUBLASLT_MATMUL_DESC_TRANSA, d.b_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(operation_, CUBLASLT_MATMUL_DESC_TRANSB, d.a_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(operation_, CUBLASLT_MATMUL_DESC_TRANSA, d.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(operation_, CUBLASLT_MATMUL_DESC_TRANSB, d.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   if (d.bias) {
     epilogue = d.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
@@ -76,8 +76,8 @@ Product::Product(Context& context, const ProductDesc& d, const void* a, const vo
     epilogue = CUBLASLT_EPILOGUE_RELU;
   }
   set(operation_, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  a_ = d.a_turned ? layout(context.type, d.k, d.m) : layout(context.type, d.m, d.k);
-  b_ = d.b_turned ? layout(context.type, d.n, d.k) : layout(context.type, d.k, d.n);
+  a_ = d.a_transposed ? layout(context.type, d.k, d.m) : layout(context.type, d.m, d.k);
+  b_ = d.b_transposed ? layout(context.type, d.n, d.k) : layout(context.type, d.k, d.n);
   c_ = layout(d.out, d.m, d.n);
   choose(d, a, b, c);
 }
@@ -92,8 +92,8 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   const std::vector<std::int64_t> key{d.m,
                                       d.n,
                                       d.k,
-                                      d.a_turned,
-                                      d.b_turned,
+                                      d.a_transposed,
+                                      d.b_transposed,
                                       static_cast<std::int64_t>(d.out),
                                       d.bias != nullptr,
                                       d.relu,
@@ -113,7 +113,7 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   for (const auto name :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(preference.handle, name, static_cast<std::uint32_t>(d.out_alignment));
-  // Parts of a sum are joined in float32, in a fixed order.
+  // Partial sums are added in float32, in a fixed order.
   set(preference.handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   std::array<cublasLtMatmulHeuristicResult_t, algorithms_measured> found{};

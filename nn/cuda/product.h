@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt, planned once and run on any memory: what dense and recurrent layers are made
-// of. Matrices are row-major, as everywhere here.
+// Matrix products by cuBLASLt. Dense and recurrent layers use them. A product is planned once and then runs
+// on any memory. Matrices are row-major.
 #pragma once
 
 #include <cublasLt.h>
@@ -10,11 +10,12 @@
 
 namespace lpsgd::cuda {
 
-/// c (m, n) = a (m, k) b (k, n); with `a_turned` a lies as (k, m), with `b_turned` b as (n, k).
+/// c (m, n) = a (m, k) b (k, n). With `a_transposed`, a is stored as (k, m); with `b_transposed`, b as (n,
+/// k).
 struct ProductDesc {
   std::int64_t m = 0, n = 0, k = 0;
-  bool a_turned = false, b_turned = false;
-  DataType out = DataType::f32;  // of c and of the bias; a and b are of the context's type
+  bool a_transposed = false, b_transposed = false;
+  DataType out = DataType::f32;  // of c and of the bias; a and b have the context's type
   const void* bias = nullptr;    // n values, added to each row of c
   bool relu = false;
   bool accumulate = false;          // c += a b
@@ -24,7 +25,7 @@ struct ProductDesc {
 
 class Product {
  public:
-  /// a, b and c: memory to measure on; c is written. DeviceError where cuBLASLt has no algorithm.
+  /// Algorithms are measured on a, b and c, and c is overwritten. DeviceError if cuBLASLt has no algorithm.
   Product(Context& context, const ProductDesc& desc, const void* a, const void* b, void* c);
   ~Product();
   Product(const Product&) = delete;

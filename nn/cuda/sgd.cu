@@ -1,4 +1,5 @@
-// The optimizer: one pass over the arena, and before it one over the gradients where they are clipped.
+// The optimizer: one pass over the arena. If gradients are clipped, there is one over the gradients before
+// it.
 #include "nn/cuda/access_device.h"
 #include "nn/maths_device.h"
 

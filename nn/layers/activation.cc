@@ -10,7 +10,7 @@ class ActivationLayer final : public Layer {
  public:
   Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
   bool is_relu() const override { return kind == Activation::relu; }
-  bool in_place() const override { return true; }
+  bool can_run_in_place() const override { return true; }
   bool backward_reads_input() const override { return false; }
   bool backward_reads_output() const override { return true; }
   bool sums_gradients() const override { return true; }

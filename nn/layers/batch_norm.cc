@@ -19,7 +19,7 @@ class BatchNormLayer final : public Layer {
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = single(inputs);
     if (in.size() == 2)
-      throw Misfit(fmt::format(
+      throw LayerError(fmt::format(
           "batch_norm takes images or features, not the sequence {}: its statistics would count what "
           "lies behind a sequence's end",
           shape_text(in)));
@@ -37,8 +37,8 @@ class BatchNormLayer final : public Layer {
   }
 
   std::int64_t flops() const override { return 2 * elements_; }
-  bool fuses(Epilogue) const override { return true; }
-  bool gives_rows() const override { return true; }
+  bool can_fuse(Epilogue) const override { return true; }
+  bool emits_gradient_rows() const override { return true; }
   bool sums_gradients() const override { return true; }
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {

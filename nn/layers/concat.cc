@@ -12,12 +12,12 @@ namespace {
 class ConcatLayer final : public Layer {
  public:
   Shape infer(std::span<const Shape> inputs) override {
-    if (inputs.size() < 2) throw Misfit(fmt::format("takes two inputs or more, got {}", inputs.size()));
+    if (inputs.size() < 2) throw LayerError(fmt::format("takes two inputs or more, got {}", inputs.size()));
     Shape out = inputs[0];
     for (const Shape& in : inputs.subspan(1)) {
       if (in.size() != out.size() || !std::equal(in.begin(), in.end() - 1, out.begin()))
-        throw Misfit(fmt::format("inputs {} and {} differ in more than their last dimension",
-                                 shape_text(inputs[0]), shape_text(in)));
+        throw LayerError(fmt::format("inputs {} and {} differ in more than their last dimension",
+                                     shape_text(inputs[0]), shape_text(in)));
       out.back() += in.back();
     }
     return out;

@@ -11,12 +11,12 @@ class ConvLayer final : public Layer {
  public:
   void fields(config::Visitor& v) override {
     v.required();
-    v.field("filters", desc_.filters, "output channels", {.min = 1, .max = largest_option});
+    v.field("filters", desc_.filters, "output channels", {.min = 1, .max = max_option});
     v.required();
-    size_field(v, "kernel", desc_.kernel, "window", {.min = 1, .max = largest_option});
-    size_field(v, "stride", desc_.stride, "step of the window", {.min = 1, .max = largest_option});
-    size_field(v, "pad", desc_.pad, "zeros added on each side", {.min = 0, .max = largest_option});
-    v.field("groups", desc_.groups, "groups of channels that do not mix", {.min = 1, .max = largest_option});
+    size_field(v, "kernel", desc_.kernel, "window", {.min = 1, .max = max_option});
+    size_field(v, "stride", desc_.stride, "step of the window", {.min = 1, .max = max_option});
+    size_field(v, "pad", desc_.pad, "zeros added on each side", {.min = 0, .max = max_option});
+    v.field("groups", desc_.groups, "groups of channels that do not mix", {.min = 1, .max = max_option});
     v.field("bias", desc_.bias, "add one trained number a filter");
     init_.fields(v);
   }
@@ -25,12 +25,13 @@ class ConvLayer final : public Layer {
     const Shape& in = image(inputs);
     channels_ = in[2];
     if (channels_ % desc_.groups != 0 || desc_.filters % desc_.groups != 0)
-      throw Misfit(fmt::format("{} groups do not divide {} input channels and {} filters", desc_.groups,
-                               channels_, desc_.filters));
+      throw LayerError(fmt::format("{} groups do not divide {} input channels and {} filters", desc_.groups,
+                                   channels_, desc_.filters));
     const auto extent = [&](std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t pad) {
       if (kernel > size + 2 * pad)
-        throw Misfit(fmt::format("kernel {}x{} with pad {}x{} is larger than the input {}", desc_.kernel.h,
-                                 desc_.kernel.w, desc_.pad.h, desc_.pad.w, shape_text(in)));
+        throw LayerError(fmt::format("kernel {}x{} with pad {}x{} is larger than the input {}",
+                                     desc_.kernel.h, desc_.kernel.w, desc_.pad.h, desc_.pad.w,
+                                     shape_text(in)));
       return (size + 2 * pad - kernel) / stride + 1;
     };
     out_ = {extent(in[0], desc_.kernel.h, desc_.stride.h, desc_.pad.h),
@@ -56,8 +57,8 @@ class ConvLayer final : public Layer {
            (desc_.bias ? pixels : 0);
   }
 
-  bool fuses(Epilogue epilogue) const override { return !epilogue.residual; }
-  bool takes_rows() const override { return desc_.is_product() && !desc_.bias; }
+  bool can_fuse(Epilogue epilogue) const override { return !epilogue.residual; }
+  bool accepts_gradient_rows() const override { return desc_.is_product() && !desc_.bias; }
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.conv(binding, desc_);

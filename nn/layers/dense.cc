@@ -19,7 +19,7 @@ class DenseLayer final : public Layer {
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = single(inputs);
     if (in.size() > 2)
-      throw Misfit(fmt::format("takes a flat input, got {}; put a flatten before it", shape_text(in)));
+      throw LayerError(fmt::format("takes a flat input, got {}; put a flatten before it", shape_text(in)));
     features_ = in.back();
     frames_ = in.size() == 2 ? in[0] : 1;
     Shape out = in;
@@ -36,7 +36,7 @@ class DenseLayer final : public Layer {
 
   std::int64_t flops() const override { return frames_ * (2 * units_ * features_ + (bias_ ? units_ : 0)); }
 
-  bool fuses(Epilogue epilogue) const override { return !epilogue.residual; }
+  bool can_fuse(Epilogue epilogue) const override { return !epilogue.residual; }
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.dense(binding);

@@ -11,7 +11,7 @@ class DropoutLayer final : public Layer {
     v.field("probability", probability_, "chance of a value to become 0", {.min = 0, .max = 0.999});
   }
   Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
-  bool in_place() const override { return true; }
+  bool can_run_in_place() const override { return true; }
   bool backward_reads_input() const override { return false; }
   bool sums_gradients() const override { return true; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {

@@ -14,13 +14,13 @@ class EmbeddingLayer final : public Layer {
     v.field("vocabulary", vocabulary_, "rows of the table: tokens are 0 to vocabulary - 1",
             {.min = 1, .max = 1 << 24});  // token numbers travel as float32
     v.required();
-    v.field("dimension", dimension_, "length of a row", {.min = 1, .max = largest_option});
+    v.field("dimension", dimension_, "length of a row", {.min = 1, .max = max_option});
     v.field("init_deviation", deviation_, "initial rows: normal with this deviation", {.min = 0});
   }
 
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = single(inputs);
-    if (in.size() != 1) throw Misfit(fmt::format("takes token numbers (tokens), got {}", shape_text(in)));
+    if (in.size() != 1) throw LayerError(fmt::format("takes token numbers (tokens), got {}", shape_text(in)));
     return {in[0], dimension_};
   }
   std::vector<ParameterSpec> parameters() const override {

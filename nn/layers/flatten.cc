@@ -1,5 +1,5 @@
 // An image as features in PyTorch's order (C, H, W), so that dense weights after it mean the same there. A
-// 1x1 image or a single channel is only seen differently; anything else is transposed.
+// 1x1 image or a single channel is only viewed with another shape; anything else is transposed.
 #include "nn/layer.h"
 #include "nn/ops.h"
 
@@ -12,7 +12,7 @@ class FlattenLayer final : public Layer {
     const Shape& in = single(inputs);
     view_ = in.size() != 3 || in[2] == 1 || in[0] * in[1] == 1;
     const auto elements = elements_of(in);
-    if (!elements) throw Misfit("the input is too large");
+    if (!elements) throw LayerError("the input is too large");
     return {*elements};
   }
   bool is_view() const override { return view_; }

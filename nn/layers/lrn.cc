@@ -10,7 +10,7 @@ namespace {
 class LrnLayer final : public Layer {
  public:
   void fields(config::Visitor& v) override {
-    v.field("size", desc_.size, "channels in a window", {.min = 1, .max = largest_option});
+    v.field("size", desc_.size, "channels in a window", {.min = 1, .max = max_option});
     v.field("alpha", desc_.alpha, "weight of the window's mean square", {.min = 0});
     v.field("beta", desc_.beta, "exponent", {.min = 0});
     v.field("k", desc_.k, "added to it", {.min = 0, .min_open = true});

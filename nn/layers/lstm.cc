@@ -16,19 +16,19 @@ class LstmLayer final : public Layer {
  public:
   void fields(config::Visitor& v) override {
     v.required();
-    v.field("cell", desc_.cell, "memory cells", {.min = 1, .max = largest_option});
+    v.field("cell", desc_.cell, "memory cells", {.min = 1, .max = max_option});
     v.field("projection", desc_.projection, "features the output is projected to; 0: none, the cells'",
-            {.min = 0, .max = largest_option});
+            {.min = 0, .max = max_option});
     v.field("bias", desc_.bias, "add trained numbers to the gates (two vectors, as in PyTorch)");
   }
 
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = single(inputs);
     if (in.size() != 2)
-      throw Misfit(fmt::format("takes a sequence (frames, features), got {}", shape_text(in)));
+      throw LayerError(fmt::format("takes a sequence (frames, features), got {}", shape_text(in)));
     if (desc_.projection >= desc_.cell && desc_.projection > 0)
-      throw Misfit(fmt::format("the projection to {} features is not smaller than {} cells", desc_.projection,
-                               desc_.cell));
+      throw LayerError(fmt::format("the projection to {} features is not smaller than {} cells",
+                                   desc_.projection, desc_.cell));
     frames_ = in[0];
     features_ = in[1];
     return {frames_, width()};

@@ -14,11 +14,11 @@ class PoolLayer final : public Layer {
 
   void fields(config::Visitor& v) override {
     size_field(v, "kernel", desc_.kernel, "window; 0 stands for the whole input (global)",
-               {.min = 0, .max = largest_option});
+               {.min = 0, .max = max_option});
     size_field(v, "stride", desc_.stride, "step of the window; 0 stands for the kernel",
-               {.min = 0, .max = largest_option});
+               {.min = 0, .max = max_option});
     size_field(v, "pad", desc_.pad, "border on each side, at most half the kernel",
-               {.min = 0, .max = largest_option});
+               {.min = 0, .max = max_option});
     v.field("ceil_mode", ceil_mode_, "round the output's size up, so that no input is left out");
     if (desc_.kind == PoolDesc::Kind::average)
       v.field("count_pad", desc_.count_pad, "count the border in the divisor");
@@ -31,13 +31,14 @@ class PoolLayer final : public Layer {
     if (desc_.stride.h == 0) desc_.stride.h = desc_.kernel.h;
     if (desc_.stride.w == 0) desc_.stride.w = desc_.kernel.w;
     if (desc_.pad.h * 2 > desc_.kernel.h || desc_.pad.w * 2 > desc_.kernel.w)
-      throw Misfit(fmt::format("pad {}x{} is more than half the kernel {}x{}", desc_.pad.h, desc_.pad.w,
-                               desc_.kernel.h, desc_.kernel.w));
+      throw LayerError(fmt::format("pad {}x{} is more than half the kernel {}x{}", desc_.pad.h, desc_.pad.w,
+                                   desc_.kernel.h, desc_.kernel.w));
     const auto extent = [&](std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t pad) {
       const std::int64_t room = size + 2 * pad - kernel;
       if (room < 0)
-        throw Misfit(fmt::format("kernel {}x{} with pad {}x{} is larger than the input {}", desc_.kernel.h,
-                                 desc_.kernel.w, desc_.pad.h, desc_.pad.w, shape_text(in)));
+        throw LayerError(fmt::format("kernel {}x{} with pad {}x{} is larger than the input {}",
+                                     desc_.kernel.h, desc_.kernel.w, desc_.pad.h, desc_.pad.w,
+                                     shape_text(in)));
       std::int64_t out = (room + (ceil_mode_ ? stride - 1 : 0)) / stride + 1;
       if (ceil_mode_ && (out - 1) * stride >= size + pad) --out;
       return out;

@@ -48,7 +48,7 @@ class Cifar10 : public testing::Test {
   template <class E = FileError>
   std::string error_of(Split split = Split::train) const {
     try {
-      open_dataset(options_, split, 1);
+      open_dataset(options_, split);
     } catch (const E& e) {
       return e.what();
     }
@@ -61,7 +61,7 @@ class Cifar10 : public testing::Test {
 
 TEST_F(Cifar10, HoldsEveryRecordInOrderAsInterleavedPixels) {
   for (const Split split : {Split::train, Split::test}) {
-    const auto set = open_dataset(options_, split, 1);
+    const auto set = open_dataset(options_, split);
     EXPECT_EQ(set->classes(), 10);
     EXPECT_EQ(set->height(), 32);
     EXPECT_EQ(set->width(), 32);
@@ -88,9 +88,9 @@ TEST_F(Cifar10, HoldsEveryRecordInOrderAsInterleavedPixels) {
 TEST_F(Cifar10, UsesOnlyTheFirstSamplesAsked) {
   options_.train_samples = 5;
   options_.test_samples = 8;
-  EXPECT_EQ(open_dataset(options_, Split::train, 1)->size(), 5);
-  EXPECT_EQ(open_dataset(options_, Split::train, 1)->label(4), 2);  // second record of the second file
-  EXPECT_EQ(open_dataset(options_, Split::test, 1)->size(), 8);
+  EXPECT_EQ(open_dataset(options_, Split::train)->size(), 5);
+  EXPECT_EQ(open_dataset(options_, Split::train)->label(4), 2);  // second record of the second file
+  EXPECT_EQ(open_dataset(options_, Split::test)->size(), 8);
   options_.test_samples = 9;
   EXPECT_THAT(error_of<ConfigError>(Split::test), StartsWith("data.test_samples: 9 wanted, but "));
 }

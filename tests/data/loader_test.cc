@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t height = 6, width = 5, channels = 2, image_size = height * width * channels;
 
-/// Pixels that tell where they come from; the label is the sample's number.
+/// Every pixel encodes its position and sample; the label is the number of the sample.
 class Numbered final : public Dataset {
  public:
   explicit Numbered(std::int64_t size) : size_(size), images_(static_cast<std::size_t>(size * image_size)) {
@@ -80,25 +80,25 @@ std::vector<float> image_of(const Batch& batch, std::int64_t i) {
   return {part.begin(), part.end()};
 }
 
-struct Seen {
+struct LoadedBatch {
   std::vector<std::int64_t> samples;                  // in order
   std::map<std::int64_t, std::vector<float>> images;  // by sample
 };
 
-/// An epoch's batches on all ranks, put together rank after rank within each batch.
-std::vector<Seen> collect(const std::shared_ptr<const Dataset>& set, const DataOptions& data,
-                          std::int64_t batch, int ranks, std::int64_t epoch, bool training) {
-  std::vector<Seen> seen;
+/// The batches of an epoch, each with the samples of all ranks in the order of ranks.
+std::vector<LoadedBatch> collect(const std::shared_ptr<const Dataset>& set, const DataOptions& data,
+                                 std::int64_t batch, int ranks, std::int64_t epoch, bool training) {
+  std::vector<LoadedBatch> loaded;
   for (int rank = 0; rank < ranks; ++rank) {
     Loader loader(set, data,
                   {.global_batch = batch, .rank = rank, .ranks = ranks, .seed = 5, .training = training});
     loader.start(epoch);
     for (std::int64_t b = 0; b < loader.batches(); ++b) {
-      if (static_cast<std::size_t>(b) == seen.size()) seen.emplace_back();
+      if (static_cast<std::size_t>(b) == loaded.size()) loaded.emplace_back();
       const Batch got = loader.next();
       EXPECT_EQ(got.images.size(), static_cast<std::size_t>(batch / ranks * image_size));
       EXPECT_EQ(got.labels.size(), static_cast<std::size_t>(batch / ranks));
-      Seen& all = seen[static_cast<std::size_t>(b)];
+      LoadedBatch& all = loaded[static_cast<std::size_t>(b)];
       for (std::int64_t i = 0; i < got.valid; ++i) {
         const std::int64_t sample = got.labels[static_cast<std::size_t>(i)];
         all.samples.push_back(sample);
@@ -106,7 +106,7 @@ std::vector<Seen> collect(const std::shared_ptr<const Dataset>& set, const DataO
       }
     }
   }
-  return seen;
+  return loaded;
 }
 
 TEST(EpochOrder, IsAPermutationOfSeedAndEpoch) {
@@ -154,14 +154,14 @@ TEST(Loader, TrainingBatchesAreTheSameForAnyNumberOfRanks) {
   for (const std::int64_t epoch : {0, 3}) {
     const auto order = epoch_order(103, true, 5, epoch);
     for (const int ranks : {1, 2, 4}) {
-      const auto seen = collect(set, data, 20, ranks, epoch, true);
-      ASSERT_EQ(seen.size(), 5u);
+      const auto loaded = collect(set, data, 20, ranks, epoch, true);
+      ASSERT_EQ(loaded.size(), 5u);
       std::set<std::int64_t> once;
-      for (std::size_t b = 0; b < seen.size(); ++b) {
+      for (std::size_t b = 0; b < loaded.size(); ++b) {
         const auto from = order.begin() + static_cast<std::ptrdiff_t>(b * 20);
-        EXPECT_EQ(seen[b].samples, std::vector<std::int64_t>(from, from + 20)) << ranks << " ranks";
-        once.insert(seen[b].samples.begin(), seen[b].samples.end());
-        for (const auto& [sample, image] : seen[b].images)
+        EXPECT_EQ(loaded[b].samples, std::vector<std::int64_t>(from, from + 20)) << ranks << " ranks";
+        once.insert(loaded[b].samples.begin(), loaded[b].samples.end());
+        for (const auto& [sample, image] : loaded[b].images)
           ASSERT_EQ(image, reference(*set, data, 5, sample, epoch, true)) << "sample " << sample;
       }
       EXPECT_EQ(once.size(), 100u);
@@ -175,9 +175,9 @@ TEST(Loader, EveryAugmentationMatchesTheReference) {
   for (const std::int64_t pad : {0, 1, 4, 9}) {
     for (const bool mirror : {false, true}) {
       const DataOptions data = data_options(pad, mirror);
-      const auto seen = collect(set, data, 8, 1, 1, true);
-      ASSERT_EQ(seen.size(), 5u);
-      for (const Seen& batch : seen)
+      const auto loaded = collect(set, data, 8, 1, 1, true);
+      ASSERT_EQ(loaded.size(), 5u);
+      for (const LoadedBatch& batch : loaded)
         for (const auto& [sample, image] : batch.images)
           ASSERT_EQ(image, reference(*set, data, 5, sample, 1, true))
               << "pad " << pad << ", sample " << sample;
@@ -204,7 +204,7 @@ TEST(Loader, EvaluationCoversEverySampleOnceInOrderWithoutAugmentation) {
     const auto set = std::make_shared<Numbered>(size);
     for (const int ranks : {1, 2, 4}) {
       std::multiset<std::int64_t> all;
-      for (const Seen& batch : collect(set, data, 8, ranks, 2, false)) {
+      for (const LoadedBatch& batch : collect(set, data, 8, ranks, 2, false)) {
         all.insert(batch.samples.begin(), batch.samples.end());
         for (const auto& [sample, image] : batch.images)
           ASSERT_EQ(image, reference(*set, data, 5, sample, 2, false));

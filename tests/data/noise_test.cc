@@ -17,7 +17,7 @@ std::shared_ptr<const Dataset> noise(std::vector<std::int64_t> image, std::int64
   options.image = std::move(image);
   options.classes = 7;
   options.train_samples = options.test_samples = samples;
-  return open_dataset(options, split, 1);
+  return open_dataset(options, split);
 }
 
 TEST(Noise, HasTheShapeAskedAndUniformBytes) {

@@ -60,12 +60,11 @@ class Collector final : public Backend {
   std::set<std::vector<std::int64_t>> keys;
   std::vector<ConvProblem> problems;
 
-  const char* name() const override { return "collector"; }
   void* allocate(std::int64_t) override { return nullptr; }
   void upload(void*, DataType, std::span<const float>) override {}
   void download(std::span<float>, DataType, const void*) override {}
-  void seal() override {}
-  void enter() override {}
+  void finish_planning() override {}
+  void prepare_thread() override {}
   std::unique_ptr<Op> conv(const Binding& b, const ConvDesc& d) override {
     ConvProblem p{.batch = batch_,
                   .in = b.inputs[0].shape,
@@ -202,7 +201,7 @@ TEST_F(CudnnPlan, ThereIsOneWithoutWorkspace) {
                        0));
 }
 
-// What cuDNN is told must fit together: the comparison above could not fail otherwise.
+// Inconsistent descriptions are refused. Otherwise the test above could not fail.
 TEST_F(CudnnPlan, AWrongShapeIsRefused) {
   ConvProblem p{
       .batch = 2, .in = {8, 8, 16}, .out = {7, 8, 16}, .kernel = {3, 3}, .stride = {1, 1}, .pad = {1, 1}};

@@ -77,7 +77,7 @@ void run(const std::vector<std::string>& words) {
   const lpsgd::NetworkSpec spec(tree);
   Output out;
   if (words[1] == "-") {
-    const lpsgd::Network network(spec, {.inference_only = true, .device = device});
+    lpsgd::Network network(spec, {.inference_only = true, .device = device});
     out.add_arena("", spec.tensors(), on_host(network.parameters(), network.stream()));
     out.write(words[2]);
     return;

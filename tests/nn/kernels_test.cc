@@ -76,7 +76,7 @@ class Results {
     for (const auto& pixel : {x, g, r}) image.insert(image.end(), pixel.begin(), pixel.end());
     const std::array<std::int64_t, 3> offsets{0, n_, 2 * n_};
     argmax.resize(static_cast<std::size_t>(n_));
-    k.largest(image.data(), offsets.data(), 3, n_, out(), argmax.data());
+    k.window_max(image.data(), offsets.data(), 3, n_, out(), argmax.data());
     k.sigmoid(x.data(), out(), n_);
     k.tanh(x.data(), out(), n_);
     std::vector<float> gates = floats(8, 4 * width_), before = floats(9), cells(before), dc = floats(10);

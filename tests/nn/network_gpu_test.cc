@@ -88,7 +88,7 @@ TEST_F(NetworkGpu, InitialWeightsAreTheCpus) {
 
 TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
   Trained cpu(smooth, {.batch = 8}), gpu(smooth, {.batch = 8, .device = device});
-  for (int s = 0; s < 6; ++s) {  // the third step records the passes, later ones launch them
+  for (int s = 0; s < 6; ++s) {  // the third step captures the passes, later ones launch them
     SCOPED_TRACE(s);
     cpu.step(s);
     gpu.step(s);
@@ -158,7 +158,8 @@ TEST_F(NetworkGpu, CapturedPassesAreTheSame) {
   EXPECT_THROW(launched.network.announce_behind(std::vector<std::size_t>{99}), Error);
 }
 
-// What an announcement says is there already for a stream that waits for the event recorded then.
+// A gradient that has been announced is complete for a stream that waits for an event recorded at that
+// moment.
 TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
   for (const bool in_groups : {false, true}) {
     Trained gpu(kinked, {.batch = 8, .device = device, .deterministic = true});
@@ -166,7 +167,7 @@ TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
     if (in_groups) gpu.network.announce_behind(std::vector{order[2], order.back()});
     const Stream other(device);
     Event announced(device);
-    PinnedBuffer<float> seen(device, gpu.network.gradients().size());
+    PinnedBuffer<float> copied(device, gpu.network.gradients().size());
     for (int s = 0; s < 5; ++s) {
       gpu.network.forward_train({gpu.inputs, gpu.labels, {}}, s);
       gpu.network.backward([&](std::size_t t) {
@@ -174,13 +175,13 @@ TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
         const auto at = static_cast<std::size_t>(info.offset), n = static_cast<std::size_t>(info.elements);
         announced.record(gpu.network.stream());
         other.wait(announced);
-        copy_values(seen.view().subspan(at, n), gpu.network.gradients().subspan(at, n), other);
+        copy_values(copied.view().subspan(at, n), gpu.network.gradients().subspan(at, n), other);
       });
       other.synchronize();
       const std::vector<float> expected = gpu.gradients();
       for (const TensorInfo& t : gpu.network.tensors())
         for (std::int64_t i = t.offset; i < t.offset + t.elements; ++i)
-          ASSERT_EQ(seen[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i)]) << t.name;
+          ASSERT_EQ(copied[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i)]) << t.name;
       gpu.optimizer.step(gpu.network.parameters(), gpu.network.gradients());
     }
   }

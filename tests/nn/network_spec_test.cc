@@ -1,12 +1,14 @@
 // The language of network files: what it expands to, and the texts of its errors.
+#include "nn/network_spec.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "core/error.h"
 #include "core/file.h"
-#include "nn/graph.h"
-#include "nn/network.h"
+#include "nn/network_file.h"
+#include "nn/shape.h"
 
 namespace lpsgd {
 namespace {

@@ -60,7 +60,7 @@ std::int64_t elements(const Shape& shape) {
 }  // namespace
 
 Results run_case(Backend& backend, DataType type, const OperationCase& c) {
-  backend.enter();
+  backend.prepare_thread();
   Rig rig(backend, type);
   const std::vector<std::int32_t> labels(size(c.batch), 0);
   const Memory logits = rig.make(2 * c.batch);
@@ -131,7 +131,7 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
   }
 
   const std::unique_ptr<Op> op = c.make(backend, b);
-  backend.seal();
+  backend.finish_planning();
   const Pass pass{c.training, 4, c.batch, c.lengths};
   Results out;
   for (int round = 0; round < 2; ++round) {
@@ -164,12 +164,12 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
 
 Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64_t frames,
                  std::int64_t classes, bool lengths) {
-  backend.enter();
+  backend.prepare_thread();
   Rig rig(backend, type);
   const std::int64_t rows = batch * frames;
   const Memory logits = rig.make(rows * classes), gradient = rig.make(rows * classes);
   const auto loss = backend.softmax_cross_entropy(type, logits.data, gradient.data, batch, frames, classes);
-  backend.seal();
+  backend.finish_planning();
   Results out;
   PhiloxSequence sequence(3, RandomUse::dataset, 77);
   std::vector<std::int32_t> labels(size(rows)), ends(lengths ? size(batch) : 0);
@@ -195,7 +195,7 @@ Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64
 }
 
 Results run_sum(Backend& backend, DataType type, int terms, bool masked, std::int64_t n) {
-  backend.enter();
+  backend.prepare_thread();
   Rig rig(backend, type);
   std::vector<const void*> pointers;
   Memory into;
@@ -206,7 +206,7 @@ Results run_sum(Backend& backend, DataType type, int terms, bool masked, std::in
   }
   const Memory mask = rig.holding(draw(n, 79), type);
   const auto op = backend.sum(type, into.data, pointers, masked ? mask.data : nullptr, n);
-  backend.seal();
+  backend.finish_planning();
   op->backward();
   return {{"sum", rig.get(into)}};
 }

@@ -39,7 +39,7 @@ void add_convolutions(Cases& out) {
   add(2, {35, 35, 3}, {11, 11}, {4, 4}, {2, 2}, 64, 1, true, true);
   add(3, {7, 6, 24}, {1, 1}, {1, 1}, {0, 0}, 40, 1, true, true);
   add(2, {9, 9, 64}, {1, 1}, {1, 1}, {0, 0}, 32, 1, false, false);
-  // Strides over many channels, where pixels are gathered: in one part and in several, borders on all sides.
+  // Strides over many channels, which use im2col: in one part and in several, borders on all sides.
   add(3, {11, 9, 64}, {3, 3}, {2, 2}, {1, 1}, 72, 1, false, false);
   add(2, {60, 49, 96}, {3, 3}, {2, 2}, {1, 1}, 64, 1, false, false);
   add(2, {12, 13, 64}, {2, 3}, {1, 3}, {0, 2}, 64, 1, false, false);

@@ -111,7 +111,7 @@ TEST(Operations, LossAndSums) {
             1e-7);
 }
 
-/// The comparison sees what it must: another step's mask, another weight.
+/// The comparison fails where it must: for the mask of another step, and for another weight.
 TEST(Operations, ADifferenceIsSeen) {
   const Results a{{"x", {1, 2, 3}}}, b{{"x", {1, 2, 3.1f}}};
   EXPECT_NEAR(worst_distance(b, a).value, 0.1 / std::sqrt(14.0), 1e-6);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "nn/offset_allocator.h"
 
 namespace lpsgd {
 namespace {
@@ -19,16 +20,16 @@ const std::string tail = "  - average_pool\n  - flatten\n  - {dense: fc, units: 
 
 TEST(OffsetAllocator, ReusesAndJoinsHoles) {
   OffsetAllocator a;
-  EXPECT_EQ(a.take(40), 0);
-  EXPECT_EQ(a.take(80), 64);
-  EXPECT_EQ(a.take(64), 192);
-  a.give_back(0, 40);
-  a.give_back(64, 80);
-  EXPECT_EQ(a.take(160), 0);  // the two holes are one of 192
-  EXPECT_EQ(a.take(1), 256);
-  a.give_back(256, 1);
-  EXPECT_EQ(a.take(256), 256);  // the last hole grows
-  EXPECT_EQ(a.high_water(), 512);
+  EXPECT_EQ(a.allocate(40), 0);
+  EXPECT_EQ(a.allocate(80), 64);
+  EXPECT_EQ(a.allocate(64), 192);
+  a.release(0, 40);
+  a.release(64, 80);
+  EXPECT_EQ(a.allocate(160), 0);  // the two free ranges have become one of 192 bytes
+  EXPECT_EQ(a.allocate(1), 256);
+  a.release(256, 1);
+  EXPECT_EQ(a.allocate(256), 256);  // the last free range is extended
+  EXPECT_EQ(a.peak(), 512);
 }
 
 TEST(Plan, FusesNormSumAndRelu) {
@@ -72,8 +73,8 @@ TEST(Plan, ConvolutionTakesTheReluAndItsMask) {
   EXPECT_FALSE(plan.steps[1].sum_into.has_value());
 }
 
-/// Memory by liveness, checked against a replay of the passes: while a value or a gradient is still to be
-/// read, no step writes where it lies. Values are what steps write; a read is of the last one written there.
+/// Checks the memory of values and gradients by running through the passes: no step writes to memory that is
+/// still to be read, and every read finds what was written last.
 TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
   for (const char* file :
        {"resnet20", "resnet50", "densenet40_12", "bn_inception", "alexnet", "lstm_wikitext2"}) {
@@ -82,19 +83,19 @@ TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
     const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
     const Plan plan = make_plan(graph, true, type);
     struct Block {
-      Plan::MemoryRange place;
+      Plan::MemoryRange range;
       std::string owner;
     };
     std::vector<Block> written;  // newest last
     const auto write = [&](const Plan::MemoryRange& p, const std::string& owner) {
       std::erase_if(written, [&](const Block& b) {
-        return b.place.offset < p.offset + p.bytes() && p.offset < b.place.offset + b.place.bytes();
+        return b.range.offset < p.offset + p.bytes() && p.offset < b.range.offset + b.range.bytes();
       });
       written.push_back({p, owner});
     };
     const auto expect = [&](const Plan::MemoryRange& p, const std::string& owner, const std::string& reader) {
       const bool there = std::any_of(written.begin(), written.end(), [&](const Block& b) {
-        return b.owner == owner && b.place.offset == p.offset && b.place.elements == p.elements;
+        return b.owner == owner && b.range.offset == p.offset && b.range.elements == p.elements;
       });
       EXPECT_TRUE(there) << file << ": " << reader << " reads " << owner << ", which is overwritten";
     };
@@ -111,7 +112,7 @@ TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
     expect(plan.values[scores], value(scores), "the loss");
     write(plan.gradients[0], gradient(0));
     for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
-      if (!step->backward) continue;
+      if (!step->has_backward) continue;
       const Layer& layer = *graph.nodes[step->node].layer;
       const std::string name = graph.nodes[step->node].name + " backward";
       for (const std::size_t g : step->output_gradients) expect(plan.gradients[g], gradient(g), name);
@@ -127,7 +128,7 @@ TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
       if (layer.backward_reads_input())
         for (const std::size_t v : step->inputs) expect(plan.values[v], value(v), name + " at its end");
       // The next step's backward may end with this one's, and read until then.
-      if (step == plan.steps.rbegin() || !(step - 1)->joins_source) continue;
+      if (step == plan.steps.rbegin() || !(step - 1)->rowwise_backward) continue;
       const PlanStep& joined = *(step - 1);
       const std::string both = graph.nodes[joined.node].name + " joined with " + name;
       expect(plan.values[joined.inputs[0]], value(joined.inputs[0]), both);
@@ -145,7 +146,7 @@ TEST(Plan, NormsJoinTheConvolutionsOfSinglePixelsBeforeThem) {
     std::vector<std::string> out;
     const Graph graph = graph_of(layers + tail);
     for (const PlanStep& step : make_plan(graph, true).steps)
-      if (step.joins_source) out.push_back(graph.nodes[step.node].name);
+      if (step.rowwise_backward) out.push_back(graph.nodes[step.node].name);
     return out;
   };
   using Names = std::vector<std::string>;
@@ -172,7 +173,7 @@ TEST(Plan, NormsJoinTheConvolutionsOfSinglePixelsBeforeThem) {
     std::vector<bool> written(graph.nodes.size());
     written[0] = true;
     for (const PlanStep& step : make_plan(graph, true).steps) {
-      EXPECT_FALSE(step.joins_source);
+      EXPECT_FALSE(step.rowwise_backward);
       for (const std::size_t v : step.inputs) EXPECT_TRUE(written[v]) << reader;
       written[step.output] = true;
     }

@@ -246,20 +246,20 @@ def main():
             singles = [run_torch(build(act), torch.float32, weights, nearly(i), labels, steps, lengths, layout)
                        for i, layout in enumerate(layouts)]
 
-            def own(what, least):
-                return max(*(3 * distance(single[what], truth[what]) for single in singles), least)
+            def own(what, minimum):
+                return max(*(3 * distance(single[what], truth[what]) for single in singles), minimum)
 
-            def own_worst(prefix, least):
-                return max(*(3 * worst(single, truth, prefix)[0] for single in singles), least)
+            def own_worst(prefix, minimum):
+                return max(*(3 * worst(single, truth, prefix)[0] for single in singles), minimum)
 
             # With tanh 1e-4 in norm, unless max pooling's kinks have PyTorch's float32 farther off.
-            least = 1e-4 if word == "tanh" else 1e-5
+            minimum = 1e-4 if word == "tanh" else 1e-5
             if smooth:
                 check(f"{word}: loss", distance(got["loss"], truth["loss"]), 1e-5)
             else:
                 for what in ["loss", "logits"]:
                     check(f"{word}: {what}", distance(got[what], truth[what]), own(what, 1e-5))
-            limit = least if smooth else own_worst("gradient.", least)
+            limit = minimum if smooth else own_worst("gradient.", minimum)
             check(f"{word}: worst gradient ({tensor})", value, limit)
             if device == "cuda":
                 cpus = []

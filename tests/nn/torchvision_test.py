@@ -46,17 +46,17 @@ def torchvision_resnet(counts):
 
 def torchvision_vgg19():
     out, inputs = {}, 3
-    places = [0, 2, 5, 7, 10, 12, 14, 16, 19, 21, 23, 25, 28, 30, 32, 34]
-    for place, width in zip(places, [64] * 2 + [128] * 2 + [256] * 4 + [512] * 8):
-        out |= {f"features.{place}.weight": (width, inputs, 3, 3), f"features.{place}.bias": (width,)}
+    indices = [0, 2, 5, 7, 10, 12, 14, 16, 19, 21, 23, 25, 28, 30, 32, 34]
+    for index, width in zip(indices, [64] * 2 + [128] * 2 + [256] * 4 + [512] * 8):
+        out |= {f"features.{index}.weight": (width, inputs, 3, 3), f"features.{index}.bias": (width,)}
         inputs = width
-    for place, (o, i) in {0: (4096, 25088), 3: (4096, 4096), 6: (1000, 4096)}.items():
-        out |= {f"classifier.{place}.weight": (o, i), f"classifier.{place}.bias": (o,)}
+    for index, (o, i) in {0: (4096, 25088), 3: (4096, 4096), 6: (1000, 4096)}.items():
+        out |= {f"classifier.{index}.weight": (o, i), f"classifier.{index}.bias": (o,)}
     return out
 
 
 def loaded(name, shapes, tensors):
-    """torchvision's `name` with a checkpoint's tensors in it, all of them in their places."""
+    """torchvision's `name` with a checkpoint's tensors in it, all of them in their indices."""
     model = torch_networks.make(name)
     assert {k: tuple(v.shape) for k, v in model.state_dict().items()} == shapes, f"{name} is not torchvision's"
     state = {k: torch.tensor(v) for k, v in tensors.items()}

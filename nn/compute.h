@@ -1,0 +1,22 @@
+// The arithmetic of layers, and which devices have it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/device.h"
+
+namespace lpsgd {
+
+/// fp32: everything is float32.
+/// tf32 (GPUs only): matrix products round their float32 operands to ten bits of fraction.
+/// bf16: activations, their gradients and a working copy of the weights are stored as bfloat16. Every layer
+/// still computes and sums in float32, and weights, their gradients and statistics stay float32.
+enum class Compute : std::uint8_t { fp32, tf32, bf16 };
+
+/// Why the device cannot do this arithmetic, and which it can; nothing if it can. DeviceError if there is no
+/// such device.
+std::optional<std::string> unsupported(Compute compute, Device device = Device::cpu());
+
+}  // namespace lpsgd

@@ -1,0 +1,92 @@
+#include "nn/graph_builder.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace lpsgd {
+
+namespace {
+
+constexpr std::size_t max_layers = 20'000;
+constexpr std::int64_t max_parameters = std::int64_t{1} << 36;
+constexpr std::int64_t tensor_alignment = 16;  // floats: every tensor starts on a multiple of 64 bytes
+
+std::string layer_path(const std::string& name) {
+  return fmt::format("layer '{}'", name);
+}
+
+}  // namespace
+
+GraphBuilder::GraphBuilder(const std::string& name, const Shape& input, const config::Origin& input_origin,
+                           std::int64_t classes) {
+  if (input.empty() || input.size() > 3)
+    config::fail(
+        input_origin, "input",
+        fmt::format("expected [H, W, C], [frames, features] or [features], got {} numbers", input.size()));
+  if (!elements_of(input)) config::fail(input_origin, "input", "is too large");
+  graph_.name = name;
+  graph_.input = input;
+  graph_.classes = classes;
+  Node node;
+  node.name = "in";
+  node.shape = input;
+  node.origin = input_origin;
+  graph_.nodes.push_back(std::move(node));
+}
+
+std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::unique_ptr<Layer> layer,
+                              const std::vector<std::size_t>& inputs, const config::Origin& origin) {
+  if (graph_.nodes.size() > max_layers)
+    config::fail(origin, name, fmt::format("the network has more than {} layers", max_layers));
+  const auto refuse = [&](const std::string& what) { config::fail(origin, layer_path(name), what); };
+  Node node;
+  node.name = name;
+  node.kind = kind;
+  node.origin = origin;
+  node.inputs = inputs;
+  std::vector<Shape> shapes;
+  for (const std::size_t i : inputs) shapes.push_back(graph_.nodes[i].shape);
+  try {
+    node.shape = layer->infer(shapes);
+  } catch (const LayerError& e) {
+    refuse(e.what());
+  }
+  if (!elements_of(node.shape)) refuse(fmt::format("its output {} is too large", shape_text(node.shape)));
+  for (const ParameterSpec& p : layer->parameters()) {
+    const auto elements = elements_of(p.shape);
+    if (!elements) refuse(fmt::format("its {} {} is too large", p.suffix, shape_text(p.shape)));
+    node.tensors.push_back(graph_.tensors.size());
+    graph_.tensors.push_back({name + "." + p.suffix, p.kind, p.shape, *elements, graph_.arena});
+    graph_.inits.push_back(p.init);
+    graph_.parameters += *elements;
+    graph_.arena += (*elements + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
+    if (graph_.parameters > max_parameters) refuse("the network has too many parameters");
+  }
+  for (const BufferSpec& b : layer->buffers()) {
+    node.buffers.push_back(graph_.buffers.size());
+    graph_.buffers.push_back({name + "." + b.suffix, b.shape, b.initial});
+  }
+  node.layer = std::move(layer);
+  graph_.nodes.push_back(std::move(node));
+  return graph_.nodes.size() - 1;
+}
+
+Graph GraphBuilder::finish(std::size_t last, const config::Origin& layers_origin) {
+  if (last == 0) config::fail(layers_origin, "layers", "the network has no layer");
+  const Node& end = graph_.nodes[last];
+  if (end.shape.size() > 2 || end.shape.back() != graph_.classes)
+    config::fail(end.origin, layer_path(end.name),
+                 fmt::format("the last layer gives {}, but the network has {} classes", shape_text(end.shape),
+                             graph_.classes));
+  std::vector<bool> is_read(graph_.nodes.size(), false);
+  is_read[last] = true;
+  for (const Node& node : graph_.nodes)
+    for (const std::size_t i : node.inputs) is_read[i] = true;
+  for (std::size_t i = 0; i < is_read.size(); ++i)
+    if (!is_read[i])
+      config::fail(graph_.nodes[i].origin, layer_path(graph_.nodes[i].name), "nothing reads its output");
+  return std::move(graph_);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,144 @@
+// Binds the plan of a network to the memory of a backend.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "core/buffer.h"
+#include "core/error.h"
+#include "nn/init.h"
+#include "nn/network_impl.h"
+
+namespace lpsgd {
+
+namespace {
+
+void* allocate_for(Backend& backend, std::int64_t bytes_per_sample, std::int64_t batch) {
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(bytes_per_sample, batch, &bytes) || bytes > (std::int64_t{1} << 46))
+    throw Error(fmt::format("the network's activations for {} samples do not fit in memory", batch));
+  try {
+    return backend.allocate(bytes);
+  } catch (const std::bad_alloc&) {
+    throw Error(fmt::format("cannot allocate {} GB of memory for the network", bytes >> 30));
+  }
+}
+
+std::span<float> allocate_floats(Backend& backend, std::int64_t elements) {
+  return {static_cast<float*>(allocate_for(backend, elements, sizeof(float))),
+          static_cast<std::size_t>(elements)};
+}
+
+}  // namespace
+
+/// Fills the backend's memory from the host: calls fill(values) with host memory.
+template <class Fill>
+void Network::Impl::fill(std::span<float> to, const Fill& fill) const {
+  const StreamView stream = backend->stream();
+  if (!stream.device().is_cuda()) return fill(to);
+  Buffer<float> host(to.size());
+  fill(host.view());
+  copy_values(to, host.view(), stream);
+  stream.synchronize();
+}
+
+void Network::Impl::make_parameters(const Graph& graph) {
+  tensors = graph.tensors;
+  parameters = allocate_floats(*backend, graph.arena);
+  if (!options.inference_only) gradients = allocate_floats(*backend, graph.arena);
+  for (const GraphBuffer& b : graph.buffers) {
+    buffers.push_back({b.name, b.shape, allocate_floats(*backend, elements_of(b.shape).value_or(0))});
+    fill(buffers.back().values,
+         [&](std::span<float> values) { std::fill(values.begin(), values.end(), b.initial); });
+  }
+  fill(parameters, [&](std::span<float> values) {
+    for (std::size_t t = 0; t < tensors.size(); ++t)
+      initialize(tensors[t], static_cast<std::uint32_t>(t), options.seed, graph.inits[t],
+                 values.subspan(static_cast<std::size_t>(tensors[t].offset),
+                                static_cast<std::size_t>(tensors[t].elements)));
+  });
+  backend->parameters(parameters);
+}
+
+Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena) {
+  const std::int64_t batch = options.batch;
+  const auto value = [&](std::size_t v) { return arena + plan.values[v].offset * batch; };
+  const auto gradient = [&](std::size_t g) { return arena + plan.gradients[g].offset * batch; };
+  const Node& node = graph.nodes[step.node];
+  Binding b;
+  b.batch = batch;
+  b.training = !options.inference_only;
+  b.random = {options.seed, static_cast<std::uint32_t>(step.node), options.first};
+  b.shape = node.shape;
+  b.type = plan.values[step.output].type;
+  b.output = value(step.output);
+  for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+    const std::size_t v = step.inputs[i];
+    InputView in{graph.nodes[node.inputs[i]].shape, plan.values[v].type, value(v), nullptr};
+    if (step.has_backward && step.input_gradients[i]) in.gradient = gradient(*step.input_gradients[i]);
+    b.inputs.push_back(std::move(in));
+  }
+  for (const std::size_t t : node.tensors) {
+    const std::int64_t offset = tensors[t].offset;
+    b.parameters.push_back(
+        {&tensors[t], parameters.data() + offset, gradients.empty() ? nullptr : gradients.data() + offset});
+  }
+  for (const std::size_t i : node.buffers) b.buffers.push_back(buffers[i].values.data());
+  if (step.sum_into)
+    b.output_gradients = {gradient(*step.sum_into)};
+  else
+    for (const std::size_t g : step.output_gradients) b.output_gradients.push_back(gradient(g));
+  if (step.residual) b.residual = value(*step.residual);
+  b.relu = step.relu;
+  if (step.masked) b.masked = gradient(*step.masked);
+  if (step.rowwise_backward) b.rowwise_source = steps.back().op.get();
+  return b;
+}
+
+Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& plan, const PlanStep& planned,
+                                             std::byte* arena) {
+  const Node& node = graph.nodes[planned.node];
+  Step step(backend->stream());
+  step.name = node.name;
+  if (planned.output != planned.node) step.name += "+" + graph.nodes[planned.output].name;
+  step.op = node.layer->make(*backend, bind(graph, plan, planned, arena));
+  step.has_backward = planned.has_backward;
+  step.tensors = node.tensors;
+  if (!planned.sum_into) return step;
+  const auto gradient = [&](std::size_t g) { return arena + plan.gradients[g].offset * options.batch; };
+  std::vector<const void*> terms;
+  for (const std::size_t g : planned.output_gradients) terms.push_back(gradient(g));
+  const Plan::MemoryRange& sum = plan.gradients[*planned.sum_into];
+  const void* mask = planned.relu ? arena + plan.values[planned.output].offset * options.batch : nullptr;
+  step.gradient_sum = backend->sum(sum.type, gradient(*planned.sum_into), std::move(terms), mask,
+                                   sum.elements * options.batch);
+  return step;
+}
+
+void Network::Impl::build(const Graph& graph) {
+  require(options.batch >= 1, "a network's batch is at least one sample");
+  const bool training = !options.inference_only;
+  const DataType type = options.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
+  const Plan plan = make_plan(graph, training, type);
+  announce_order = plan.announce_order;
+  input_frames = graph.input[0];
+  make_parameters(graph);
+
+  auto* activations = static_cast<std::byte*>(allocate_for(*backend, plan.arena, options.batch));
+  const auto values = [&](std::size_t v) {
+    const Plan::MemoryRange& range = plan.values[v];
+    return Values{activations + range.offset * options.batch, range.type, range.elements * options.batch};
+  };
+  const std::size_t last = plan.value_of.back();
+  input = values(0);
+  logits = values(last);
+  scored_frames = plan.values[last].elements / graph.classes;
+  void* logits_gradient = training ? activations + plan.gradients[0].offset * options.batch : nullptr;
+  loss = backend->softmax_cross_entropy(type, logits.data, logits_gradient, options.batch, scored_frames,
+                                        graph.classes);
+  for (const PlanStep& planned : plan.steps) steps.push_back(make_step(graph, plan, planned, activations));
+  backend->finish_planning();
+}
+
+}  // namespace lpsgd

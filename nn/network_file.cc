@@ -1,0 +1,83 @@
+#include "nn/network_file.h"
+
+#include <fmt/format.h>
+
+#include "nn/layer.h"
+
+namespace lpsgd {
+
+using config::Value;
+
+namespace {
+
+/// Keeps the subtree as it is: it is read later, when the parameters in its expressions are known.
+void subtree(config::Visitor& v, const char* key, const char* type, const char* help, Value& into) {
+  v.custom(
+      key, type, help, [&into](const Value& value, const std::string&) { into = value; },
+      [] { return Value(); });
+}
+
+void input_field(config::Visitor& v, Value& into) {
+  subtree(v, "input", "name or list of names", "what it reads; the layer before it by default", into);
+}
+
+void condition_field(config::Visitor& v, Value& into) {
+  subtree(v, "if", "true or false", "false: the entry only hands its input on, under its name", into);
+}
+
+}  // namespace
+
+void fields(config::Visitor& v, NetworkFile& file) {
+  v.field("name", file.name, "what `show` and the run's folder call it");
+  v.required();
+  v.field("input", file.input, "shape of one sample: [H, W, C], [frames, features] or [features]",
+          {.min = 1, .max = 1 << 20});
+  v.required();
+  v.field("classes", file.classes, "the last layer's features; the loss is softmax cross-entropy over them",
+          {.min = 1, .max = 1 << 24});
+  subtree(v, "parameters", "map of values", "names for use in expressions as `$name`", file.parameters);
+  subtree(v, "blocks", "map of blocks", "named lists of layers, with parameters of their own", file.blocks);
+  v.required();
+  subtree(v, "layers", "list of layers", "the network, from input to class scores", file.layers);
+}
+
+void fields(config::Visitor& v, LayerEntry& entry, const char* kind) {
+  subtree(v, kind, "word, or list of inputs", "the layer's name; the kind by default", entry.label);
+  input_field(v, entry.input);
+  condition_field(v, entry.condition);
+}
+
+void fields(config::Visitor& v, BlockEntry& entry) {
+  subtree(v, "block", "word", "which block", entry.label);
+  subtree(v, "name", "word", "prefix of its layers' names; the block's own name by default", entry.name);
+  subtree(v, "repeat", "integer", "that many times in a row, named name.0, name.1, ...", entry.repeat);
+  subtree(v, "with", "map of values", "the block's parameters", entry.with);
+  subtree(v, "first", "map of values", "parameters of the first repetition only", entry.first);
+  input_field(v, entry.input);
+  condition_field(v, entry.condition);
+}
+
+void fields(config::Visitor& v, BlockDefinition& block) {
+  subtree(v, "parameters", "map of values", "the block's parameters; null: must be given", block.parameters);
+  v.required();
+  subtree(v, "layers", "list of layers", "the block's layers", block.layers);
+}
+
+std::string network_reference() {
+  config::Lister file, block;
+  NetworkFile file_keys;
+  fields(file, file_keys);
+  BlockEntry block_keys;
+  fields(block, block_keys);
+  std::string out = fmt::format("### The file\n\n{}\n### `block`\n\n{}", file.markdown(), block.markdown());
+  for (const LayerKind& kind : layer_kinds()) {
+    config::Lister lister;
+    LayerEntry entry;
+    fields(lister, entry, kind.word);
+    kind.make()->fields(lister);
+    out += fmt::format("\n### `{}`\n\n{}\n\n{}", kind.word, kind.help, lister.markdown());
+  }
+  return out;
+}
+
+}  // namespace lpsgd

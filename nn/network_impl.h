@@ -1,0 +1,78 @@
+// What a network consists of: its plan, bound to the memory of a backend. network_build.cc makes it,
+// network.cc runs it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/stopwatch.h"
+#include "nn/graph.h"
+#include "nn/network.h"
+#include "nn/ops.h"
+#include "nn/plan.h"
+
+namespace lpsgd {
+
+struct Network::Impl {
+  /// An operation of the plan.
+  struct Step {
+    explicit Step(StreamView stream) : forward_time(stream), backward_time(stream) {}
+    std::string name;
+    std::unique_ptr<Op> op;
+    std::unique_ptr<Op> gradient_sum;  // runs before op's backward, if op takes one gradient and has several
+    std::vector<std::size_t> tensors;
+    bool has_backward = false;
+    Stopwatch forward_time, backward_time;
+  };
+  /// Activations in the backend's memory.
+  struct Values {
+    void* data = nullptr;
+    DataType type = DataType::f32;
+    std::int64_t elements = 0;
+  };
+
+  explicit Impl(const NetworkOptions& options);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void build(const Graph& graph);
+  void forward(const Samples& samples, const Pass& pass);
+  void backward(Step& step);
+  /// Backward step by step. `announce` may be empty.
+  void backward(const std::function<void(std::size_t)>& announce);
+  void backward_by_segments(const std::function<void(std::size_t)>& announce);
+
+  NetworkOptions options;
+  std::unique_ptr<Backend> backend;
+  std::vector<TensorInfo> tensors;
+  std::vector<std::size_t> announce_order;
+  std::vector<NamedBuffer> buffers;
+  std::span<float> parameters, gradients;
+  Values input, logits;
+  std::int64_t input_frames = 1;   // of a sequence
+  std::int64_t scored_frames = 1;  // that have class scores; 1 where a sample has one label
+  std::vector<float> padded;       // the inputs, with zeros behind the ends of sequences
+  std::vector<float> host_logits;  // of the last forward
+  bool has_host_logits = false;    // whether host_logits is up to date
+  std::vector<Step> steps;
+  std::unique_ptr<LossOp> loss;
+  std::vector<std::size_t> segments;  // the first step of each, in backward's order; empty: no segments
+  bool is_trained = false;            // whether the last forward was forward_train
+  bool measures_steps = true;
+  bool uses_graphs = false;
+
+ private:
+  template <class Fill>
+  void fill(std::span<float> to, const Fill& fill) const;
+  void make_parameters(const Graph& graph);
+  Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
+  Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);
+  std::span<const float> up_to_lengths(const Samples& samples);
+};
+
+}  // namespace lpsgd

@@ -1,0 +1,40 @@
+#include "nn/network_spec.h"
+
+#include "nn/graph.h"
+
+namespace lpsgd {
+
+NetworkSpec::NetworkSpec(const config::Value& value) : graph_(std::make_unique<Graph>(read_graph(value))) {
+  for (const Node& node : graph_->nodes) {
+    if (!node.layer) continue;
+    LayerInfo info{node.name, node.kind, node.shape, 0, node.layer->flops()};
+    for (const std::size_t t : node.tensors) info.parameters += graph_->tensors[t].elements;
+    layers_.push_back(std::move(info));
+  }
+}
+
+NetworkSpec::~NetworkSpec() = default;
+NetworkSpec::NetworkSpec(NetworkSpec&&) noexcept = default;
+
+const std::string& NetworkSpec::name() const {
+  return graph_->name;
+}
+const std::vector<std::int64_t>& NetworkSpec::input_shape() const {
+  return graph_->input;
+}
+std::int64_t NetworkSpec::classes() const {
+  return graph_->classes;
+}
+const std::vector<TensorInfo>& NetworkSpec::tensors() const {
+  return graph_->tensors;
+}
+std::int64_t NetworkSpec::parameters() const {
+  return graph_->parameters;
+}
+std::int64_t NetworkSpec::flops() const {
+  std::int64_t sum = 0;
+  for (const LayerInfo& layer : layers_) sum += layer.flops;
+  return sum;
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,48 @@
+// The description of a network, read from its file: layers, tensors, shapes and costs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/tensor_info.h"
+
+namespace lpsgd {
+
+struct Graph;
+
+/// One row of `lpsgd show`: a layer after parameters and repetition have been expanded.
+struct LayerInfo {
+  std::string name;                 // "layer1.0.conv1"
+  std::string kind;                 // "conv", "batch_norm", "relu", ...
+  std::vector<std::int64_t> shape;  // of the output for one sample: (H, W, C), (frames, features), (features)
+  std::int64_t parameters = 0;
+  std::int64_t flops = 0;  // of forward for one sample; a multiply-add counts as 2
+};
+
+/// A network's description with every shape inferred. It needs no device and no memory for parameters.
+class NetworkSpec {
+ public:
+  /// Reads and checks the YAML tree of a network file (docs/networks.md). Throws ConfigError, which names the
+  /// place in the file and the layer.
+  explicit NetworkSpec(const config::Value& value);
+  ~NetworkSpec();
+  NetworkSpec(NetworkSpec&&) noexcept;
+
+  const std::string& name() const;
+  const std::vector<std::int64_t>& input_shape() const;  // of one sample
+  std::int64_t classes() const;
+  const std::vector<LayerInfo>& layers() const { return layers_; }
+  const std::vector<TensorInfo>& tensors() const;  // the trainable ones, in order
+  std::int64_t parameters() const;
+  std::int64_t flops() const;
+  const Graph& graph() const { return *graph_; }  // nn/graph.h
+
+ private:
+  std::unique_ptr<const Graph> graph_;
+  std::vector<LayerInfo> layers_;
+};
+
+}  // namespace lpsgd

@@ -1,0 +1,238 @@
+// Forward of every layer against a slow reference written from its definition. Most networks here are one
+// layer and a flatten, so that the logits are the layer's output.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "tests/nn/layer_fixture.h"
+
+namespace lpsgd {
+namespace {
+
+/// (N, C, H, W) of one layer's output, where value(n, y, x, c, read) computes one number.
+void check_forward(
+    LayerFixture& f, bool training,
+    const std::function<double(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>& value) {
+  if (training)
+    f.network.forward_train({f.inputs, f.labels}, 0);
+  else
+    f.network.forward_eval({f.inputs, f.labels}, f.batch);
+  const std::vector<std::int64_t>& out = f.spec.layers()[0].shape;
+  std::size_t i = 0;
+  for (std::int64_t n = 0; n < f.batch; ++n)
+    for (std::int64_t c = 0; c < out[2]; ++c)
+      for (std::int64_t y = 0; y < out[0]; ++y)
+        for (std::int64_t x = 0; x < out[1]; ++x, ++i)
+          ASSERT_NEAR(static_cast<double>(f.network.logits()[i]), value(n, y, x, c), 1e-5)
+              << "sample " << n << " channel " << c << " row " << y << " column " << x;
+}
+
+/// Input value, or `outside` beyond the border.
+double read(const LayerFixture& f, std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c,
+            double outside) {
+  const std::vector<std::int64_t>& in = f.spec.input_shape();
+  if (y < 0 || x < 0 || y >= in[0] || x >= in[1]) return outside;
+  return static_cast<double>(f.inputs[static_cast<std::size_t>(((n * in[0] + y) * in[1] + x) * in[2] + c)]);
+}
+
+std::string one_layer(const std::string& layer, std::int64_t classes) {
+  return "input: [7, 5, 4]\nclasses: " + std::to_string(classes) + "\nlayers:\n  - " + layer +
+         "\n  - flatten\n";
+}
+
+TEST(Forward, Convolution) {
+  const auto check = [](std::int64_t k, std::int64_t s, std::int64_t p, std::int64_t groups,
+                        std::int64_t classes) {
+    LayerFixture f(
+        one_layer("{conv: c, filters: 6, kernel: " + std::to_string(k) + ", stride: " + std::to_string(s) +
+                      ", pad: " + std::to_string(p) + ", groups: " + std::to_string(groups) + "}",
+                  classes),
+        2);
+    const float* w = f.network.parameters().data();
+    const float* bias = w + f.network.tensors()[1].offset;
+    const std::int64_t inner = 4 / groups;
+    check_forward(f, true, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t o) {
+      double sum = static_cast<double>(bias[o]);
+      for (std::int64_t i = 0; i < k; ++i)
+        for (std::int64_t j = 0; j < k; ++j)
+          for (std::int64_t c = 0; c < inner; ++c)
+            sum += static_cast<double>(w[((o * k + i) * k + j) * inner + c]) *
+                   read(f, n, y * s - p + i, x * s - p + j, o / (6 / groups) * inner + c, 0);
+      return sum;
+    });
+  };
+  check(3, 1, 1, 1, 7 * 5 * 6);
+  check(3, 2, 0, 1, 3 * 2 * 6);
+  check(2, 3, 1, 2, 3 * 2 * 6);
+  check(1, 2, 0, 1, 4 * 3 * 6);
+}
+
+TEST(Forward, PoolingWithCeilMode) {
+  const auto check = [](bool max, std::int64_t k, std::int64_t s, std::int64_t p, bool count_pad,
+                        std::int64_t classes) {
+    LayerFixture f(one_layer(std::string("{") + (max ? "max_pool" : "average_pool") +
+                                 ": p, kernel: " + std::to_string(k) + ", stride: " + std::to_string(s) +
+                                 ", pad: " + std::to_string(p) + ", ceil_mode: true" +
+                                 (max || count_pad ? "" : ", count_pad: false") + "}",
+                             classes),
+                   2);
+    check_forward(f, true, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
+      double sum = 0, best = -1e30, inside = 0, padded = 0;
+      for (std::int64_t i = y * s - p; i < y * s - p + k; ++i) {
+        for (std::int64_t j = x * s - p; j < x * s - p + k; ++j) {
+          if (i >= -p && j >= -p && i < 7 + p && j < 5 + p) ++padded;
+          if (i < 0 || j < 0 || i >= 7 || j >= 5) continue;
+          ++inside;
+          sum += read(f, n, i, j, c, 0);
+          best = std::max(best, read(f, n, i, j, c, 0));
+        }
+      }
+      return max ? best : sum / (count_pad ? padded : inside);
+    });
+  };
+  check(true, 2, 2, 0, true, 4 * 3 * 4);
+  check(true, 3, 2, 1, true, 4 * 3 * 4);
+  check(false, 3, 2, 1, true, 4 * 3 * 4);
+  check(false, 3, 2, 1, false, 4 * 3 * 4);
+  check(false, 2, 3, 0, true, 3 * 2 * 4);
+}
+
+TEST(Forward, LocalResponseNormalisation) {
+  const auto check = [](std::int64_t size, double alpha, double beta, double k) {
+    LayerFixture f(one_layer("{lrn: l, size: " + std::to_string(size) + ", alpha: " + std::to_string(alpha) +
+                                 ", beta: " + std::to_string(beta) + ", k: " + std::to_string(k) + "}",
+                             7 * 5 * 4),
+                   2);
+    check_forward(f, true, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
+      double sum = 0;
+      for (std::int64_t j = c - size / 2; j <= c + (size - 1) / 2; ++j)
+        if (j >= 0 && j < 4) sum += std::pow(read(f, n, y, x, j, 0), 2);
+      return read(f, n, y, x, c, 0) * std::pow(k + alpha / static_cast<double>(size) * sum, -beta);
+    });
+  };
+  check(5, 1e-4, 0.75, 1);
+  check(2, 3, 0.75, 1);
+  check(3, 2, 1.25, 0.5);
+  check(9, 2, 0.5, 2);
+}
+
+TEST(Forward, SigmoidAndTanhOverTheirRange) {
+  for (const bool sigmoid : {true, false}) {
+    LayerFixture f("input: [64]\nclasses: 64\nlayers: [" + std::string(sigmoid ? "sigmoid" : "tanh") + "]",
+                   21);
+    for (std::size_t i = 0; i < f.inputs.size(); ++i) {
+      const double size =
+          std::pow(10.0, -8 + 11 * static_cast<double>(i) / static_cast<double>(f.inputs.size()));
+      f.inputs[i] = static_cast<float>(i % 2 ? -size : size);
+    }
+    f.network.forward_train({f.inputs, f.labels}, 0);
+    for (std::size_t i = 0; i < f.inputs.size(); ++i) {
+      const double x = static_cast<double>(f.inputs[i]), y = static_cast<double>(f.network.logits()[i]);
+      const double truth = sigmoid ? 1 / (1 + std::exp(-x)) : std::tanh(x);
+      EXPECT_NEAR(y, truth, 4e-7 * std::abs(truth) + 1e-37) << x;
+    }
+    f.inputs[0] = std::nanf("");
+    f.network.forward_train({f.inputs, f.labels}, 0);
+    EXPECT_TRUE(std::isnan(f.network.logits()[0]));
+  }
+}
+
+/// The mask is random and scaled. It differs in every step and layer, is off in evaluation, and does not
+/// depend on the rank.
+TEST(Forward, DropoutDependsOnThePositionInTheGlobalBatch) {
+  const std::string text =
+      "input: [50]\nclasses: 50\nlayers: [{dropout: a, probability: 0.2}, {dropout: b, probability: 0.2}]";
+  const NetworkSpec spec(config::parse_text(text, "net.yaml"));
+  const auto run = [&](std::int64_t first, std::int64_t batch, std::int64_t step, std::uint32_t seed) {
+    Network network(spec, {.batch = batch, .first = first, .seed = seed});
+    const std::vector<float> ones(static_cast<std::size_t>(batch * 50), 1.0f);
+    const std::vector<std::int32_t> labels(static_cast<std::size_t>(batch), 0);
+    network.forward_eval({ones, labels}, batch);
+    EXPECT_EQ(std::vector<float>(network.logits().begin(), network.logits().end()), ones);
+    network.forward_train({ones, labels}, step);
+    return std::vector<float>(network.logits().begin(), network.logits().end());
+  };
+  const std::vector<float> whole = run(0, 40, 3, 1);
+  std::vector<float> parts;
+  for (std::int64_t rank = 0; rank < 4; ++rank)
+    for (const float x : run(10 * rank, 10, 3, 1)) parts.push_back(x);
+  EXPECT_EQ(whole, parts);
+  EXPECT_NE(whole, run(0, 40, 4, 1));
+  EXPECT_NE(whole, run(0, 40, 3, 2));
+  std::int64_t kept = 0;
+  for (const float x : whole) {
+    EXPECT_TRUE(x == 0.0f || std::abs(x - 1 / 0.64f) < 1e-6f) << x;
+    kept += x != 0.0f;
+  }
+  EXPECT_NEAR(static_cast<double>(kept) / 2000, 0.64, 0.03);  // two layers with one mask would keep 0.8
+}
+
+TEST(Forward, BatchNormStatistics) {
+  for (const float offset : {0.0f, 1000.0f}) {  // a mean far from zero
+    LayerFixture f(one_layer("{batch_norm: b}", 7 * 5 * 4), 3);
+    for (float& x : f.inputs) x += offset;
+    const double count = 3 * 7 * 5;
+    std::vector<double> mean(4, 0), variance(4, 0);
+    for (std::size_t i = 0; i < f.inputs.size(); ++i) mean[i % 4] += static_cast<double>(f.inputs[i]) / count;
+    for (std::size_t i = 0; i < f.inputs.size(); ++i)
+      variance[i % 4] += std::pow(static_cast<double>(f.inputs[i]) - mean[i % 4], 2) / count;
+    const auto output = [&](const std::vector<double>& m, const std::vector<double>& v) {
+      return [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
+        const std::size_t i = static_cast<std::size_t>(c);
+        const double weight = static_cast<double>(f.network.parameters()[i]);
+        return (read(f, n, y, x, c, 0) - m[i]) / std::sqrt(v[i] + 1e-5) * weight;
+      };
+    };
+    if (offset == 0.0f)
+      check_forward(f, true, output(mean, variance));
+    else
+      f.network.forward_train({f.inputs, f.labels}, 0);
+    const std::vector<NamedBuffer> buffers = f.network.buffers();
+    ASSERT_EQ(buffers.size(), 2u);
+    EXPECT_EQ(buffers[0].name, "b.running_mean");
+    EXPECT_EQ(buffers[1].name, "b.running_var");
+    std::vector<double> running_mean, running_variance;
+    for (std::size_t c = 0; c < 4; ++c) {
+      EXPECT_NEAR(static_cast<double>(buffers[0].values[c]), 0.1 * mean[c],
+                  1e-5 * (1 + static_cast<double>(offset)));
+      EXPECT_NEAR(static_cast<double>(buffers[1].values[c]), 0.9 + 0.1 * variance[c] * count / (count - 1),
+                  1e-5);
+      running_mean.push_back(static_cast<double>(buffers[0].values[c]));
+      running_variance.push_back(static_cast<double>(buffers[1].values[c]));
+    }
+    if (offset == 0.0f) check_forward(f, false, output(running_mean, running_variance));
+  }
+}
+
+/// Inputs and labels behind the end of a sequence change nothing. A short sequence gives the same result
+/// alone.
+TEST(Forward, SequencesEndAtTheirLengths) {
+  const std::string text =
+      "input: [6, 4]\nclasses: 3\nlayers: [{lstm: a, cell: 7, projection: 5}, {lstm: b, cell: 6}, {dense: "
+      "fc, units: 3}]";
+  LayerFixture f(text, 2);
+  f.lengths = {3, 6};
+  const double loss = f.loss();
+  f.network.backward({});
+  const std::vector<float> gradients(f.network.gradients().begin(), f.network.gradients().end());
+  for (std::size_t i = 3 * 4; i < 6 * 4; ++i) f.inputs[i] = std::nanf("");
+  for (std::size_t i = 3; i < 6; ++i) f.labels[i] = 99;
+  EXPECT_EQ(f.loss(), loss);
+  f.network.backward({});
+  EXPECT_TRUE(std::equal(gradients.begin(), gradients.end(), f.network.gradients().begin()));
+
+  LayerFixture alone(
+      "input: [3, 4]\nclasses: 3\nlayers: [{lstm: a, cell: 7, projection: 5}, {lstm: b, cell: 6}, {dense: "
+      "fc, units: 3}]",
+      1);
+  std::copy(f.network.parameters().begin(), f.network.parameters().end(), alone.network.parameters().begin());
+  std::copy_n(f.inputs.begin(), 12, alone.inputs.begin());
+  alone.loss();
+  for (std::size_t i = 0; i < 9; ++i) EXPECT_NEAR(alone.network.logits()[i], f.network.logits()[i], 1e-6);
+  f.lengths = {0, 6};
+  EXPECT_THROW(f.loss(), std::exception);
+}
+
+}  // namespace
+}  // namespace lpsgd
