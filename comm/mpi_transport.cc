@@ -31,11 +31,9 @@ void check(int result, const char* call, std::source_location where = std::sourc
   if (result == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
-  if (MPI_Error_string(result, text, &length) != MPI_SUCCESS) length = 0;
-  throw CommError(fmt::format("{}: {}", call,
-                              length > 0 ? std::string(text, static_cast<std::size_t>(length))
-                                         : fmt::format("error {}", result)),
-                  where);
+  if (MPI_Error_string(result, text, &length) != MPI_SUCCESS)
+    std::snprintf(text, sizeof text, "error %d", result);
+  throw CommError(fmt::format("{}: {}", call, text), where);
 }
 
 /// UCX announces a large message and sends it once the receiver has answered. Over TCP each such wait leaves
@@ -43,11 +41,9 @@ void check(int result, const char* call, std::source_location where = std::sourc
 /// busy (receives are posted beforehand, so little is copied). It stays as it is where RDMA spares a copy,
 /// where all ranks share memory, and where the user has decided.
 void send_at_once_over_tcp() {
-  const LaunchedAs launched = launched_as();
   std::error_code error;
   const bool rdma = !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
-  if (launched.local_size > 0 && launched.local_size < launched.size && !rdma)
-    ::setenv("UCX_RNDV_THRESH", "inf", 0);
+  if (launched_as().several_machines && !rdma) ::setenv("UCX_RNDV_THRESH", "inf", 0);
 }
 
 class MpiTransport final : public Transport {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <span>
@@ -111,11 +112,13 @@ std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std:
 /// 0 unless it is called, before the transport goes.
 void set_mpi_exit_status(int status);
 
-/// Rank and size as mpirun's environment tells them, before MPI is initialised; (0, 1) without mpirun.
-/// `local_size`: how many of the ranks share this machine, 0 where the environment does not say.
+/// What the launcher (mpirun, srun) says in the environment of this process, before MPI is initialised.
 struct LaunchedAs {
-  int rank = 0, size = 1, local_size = 0;
+  const char* launcher = nullptr;  // its name; nullptr: no launcher that is known here
+  int rank = 0, size = 1;
+  bool several_machines = false;  // false, too, where the environment does not say
 };
-LaunchedAs launched_as();
+/// `variable` returns the value of an environment variable, or nullptr.
+LaunchedAs launched_as(const std::function<const char*(const char*)>& variable = ::getenv);
 
 }  // namespace lpsgd
