@@ -50,6 +50,7 @@ endif()
 # The C++ bindings that some mpi.h still declare need a library of their own.
 target_compile_definitions(MPI::MPI_C INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 
-# Environment of the tests that start ranks. Open MPI refuses root and more ranks than cores unless it is told otherwise.
+# Environment of the tests that start ranks. Open MPI refuses root and more ranks than cores unless it is told otherwise,
+# binds ranks to cores, and adds a message of its own where a rank's status is not 0.
 set(LPSGD_MPI_TEST_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none)
+  OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_orte_execute_quiet=1)

@@ -22,17 +22,18 @@ void say(const std::string& message) {
   std::fflush(stderr);
 }
 
-/// Whether the launcher has started as many processes as MPI counts ranks. The launcher of another MPI library
-/// starts processes that know nothing of each other; each would train alone, as rank 0 of 1.
+/// Whether the launcher has started as many processes as MPI counts ranks. The launcher of another MPI
+/// library starts processes that know nothing of each other; each would train alone, as rank 0 of 1.
 bool is_launched_by_its_own_mpi(const Transport& transport) {
   const LaunchedAs as = launched_as();
   if (as.launcher == nullptr || as.size == transport.size()) return true;
   if (as.rank == 0)
-    say(fmt::format("{} started {} process{}, but lpsgd is linked with {}, which counts {} rank{}; start it with that "
-                    "library's launcher: {} -n {} lpsgd ...{}",
-                    as.launcher, as.size, as.size > 1 ? "es" : "", mpi_version(), transport.size(),
-                    transport.size() > 1 ? "s" : "", LPSGD_MPIRUN, as.size,
-                    as.launcher == std::string_view("srun") ? " (or with the srun --mpi=KIND that it supports)" : ""));
+    say(fmt::format(
+        "{} started {} process{}, but lpsgd is linked with {}, which counts {} rank{}; start it with that "
+        "library's launcher: {} -n {} lpsgd ...{}",
+        as.launcher, as.size, as.size > 1 ? "es" : "", mpi_version(), transport.size(),
+        transport.size() > 1 ? "s" : "", LPSGD_MPIRUN, as.size,
+        as.launcher == std::string_view("srun") ? " (or with the srun --mpi=KIND that it supports)" : ""));
   // A launcher may end all processes once the first has failed: the one that speaks needs time.
   std::this_thread::sleep_for(std::chrono::seconds(2));
   return false;

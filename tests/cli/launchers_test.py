@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import unittest
+from pathlib import Path
 
 from harness import LPSGD, SOURCE, Case, Result, run, save
 
@@ -31,15 +32,14 @@ class Launchers(Case):
         return self.launcher(next(f for f in FAMILIES if f != OWN))
 
     def launch(self, launcher, ranks, *arguments):
-        """lpsgd under this launcher; every process leaves its status in a file status.RANK."""
-        note = f'"$@"; echo $? > {self.path("status")}.{RANK}; exit $(cat {self.path("status")}.{RANK})'
-        command = [launcher, "-n", ranks, "sh", "-c", note, "sh", LPSGD, *arguments]
+        """lpsgd under this launcher, in a folder for each process, whose status is left in a file status.RANK."""
+        note = f'cd "$(mktemp -d -p {self.dir})"; "$@"; s=$?; echo $s > {self.path("status")}.{RANK}; exit $s'
+        command = [launcher, "-n", ranks, "sh", "-c", note, "sh", os.path.abspath(LPSGD), *arguments]
         environment = dict(os.environ, OMP_NUM_THREADS="1")
         return Result(subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120, env=environment))
 
     def statuses(self):
-        names = sorted(n for n in os.listdir(self.dir) if n.startswith("status."))
-        return {n: int(open(self.path(n)).read()) for n in names}
+        return {path.name: int(path.read_text()) for path in Path(self.dir).glob("status.*")}
 
     def refused(self, result, launcher, ranks):
         self.assertEqual(result.status, 2, result)
@@ -74,7 +74,7 @@ class Launchers(Case):
         other = self.other()
         save(self.path("in.safetensors"), {"t": np.ones((1, 2, 3), "f4")})
         for arguments in (["show", self.config], ["version"], ["--help"],
-                          ["quantize", self.path("in.safetensors"), "--codec", "none", "--out", "/dev/null"]):
+                          ["quantize", self.path("in.safetensors"), "--codec", "none", "--out", "out.safetensors"]):
             result = self.launch(other, 2, *arguments)
             self.assertEqual(result.status, 0, result)
 
@@ -86,22 +86,19 @@ class Launchers(Case):
                      "SLURM_PROCID": str(task), "SLURM_NTASKS": str(tasks), **more}
             processes.append(subprocess.Popen([LPSGD, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                               text=True, env=dict(os.environ, OMP_NUM_THREADS="1", **slurm)))
-        results = []
-        for process in processes:
-            process.stdout_text, process.stderr_text = process.communicate(timeout=120)
-            results.append(process)
-        return results
+        outputs = [process.communicate(timeout=120) for process in processes]
+        return [Result(subprocess.CompletedProcess(p.args, p.returncode, *o)) for p, o in zip(processes, outputs)]
 
     def test_srun_without_mpi_is_refused(self):
         self.launcher(OWN)
         first, second = self.srun(2, "train", self.config, "--out", self.path("out"))
-        self.refused(Result(subprocess.CompletedProcess("", first.returncode, first.stdout_text, first.stderr_text)), "srun", 2)
-        self.assertIn("srun --mpi=", first.stderr_text)
-        self.assertEqual((second.returncode, second.stdout_text, second.stderr_text), (2, "", ""))
+        self.refused(first, "srun", 2)
+        self.assertIn("srun --mpi=", first.err)
+        self.assertEqual((second.status, second.out, second.err), (2, "", ""))
 
     def test_slurm_counts_within_a_step_only(self):
         (task,) = self.srun(1, "train", self.config, "--out", self.path("out"), "--steps", 1)
-        self.assertEqual(task.returncode, 0, task.stderr_text)
+        self.assertEqual(task.status, 0, task)
         job = {"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_PROCID": "0"}
         result = run("train", self.config, "--out", self.path("job"), "--steps", "1", env=job)
         self.assertEqual(result.status, 0, result)

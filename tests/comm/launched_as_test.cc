@@ -32,8 +32,8 @@ const Environment hydra = {{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"MPI_LOCALNRAN
 const Environment open_mpi = {
     {"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "5"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "5"}};
 // A job of 8 tasks, as its script finds it (sbatch), and a step of 4 tasks on 2 machines in it (srun).
-const Environment slurm_job = {{"SLURM_JOB_ID", "7"},  {"SLURM_NTASKS", "8"},  {"SLURM_NPROCS", "8"},
-                               {"SLURM_PROCID", "0"},  {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NUM_NODES", "2"},
+const Environment slurm_job = {{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "8"},  {"SLURM_NPROCS", "8"},
+                               {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NUM_NODES", "2"},
                                {"SLURM_NODEID", "0"}};
 const Environment slurm_step = with(slurm_job, {{"SLURM_STEP_ID", "0"},
                                                 {"SLURM_STEP_NUM_TASKS", "4"},
