@@ -87,7 +87,7 @@ class MpiTransport final : public Transport {
     std::vector<MPI_Request> parts;
     std::vector<std::ptrdiff_t> expected;
     std::size_t done = 0;  // parts complete
-    bool live = false;
+    bool in_flight() const { return done < parts.size(); }
   };
 
   void help_others() const;
@@ -190,9 +190,9 @@ void leave_unless_finalized(clockid_t clock) {
 
 MpiTransport::~MpiTransport() {
   const bool in_flight =
-      std::any_of(operations_.begin(), operations_.end(), [](const Operation& o) { return o.live; });
+      std::any_of(operations_.begin(), operations_.end(), [](const Operation& o) { return o.in_flight(); });
   if (broken_ || in_flight || std::uncaught_exceptions() > exceptions_) return;
-  // Finalising spins until the last rank is there: come together yielding first.
+  // MPI_Finalize spins until all ranks have called it, so they wait here first: barrier() yields the core.
   try {
     barrier();
   } catch (const std::exception&) {
@@ -225,13 +225,11 @@ Transport::Request MpiTransport::take() {
   operation.parts.clear();
   operation.expected.clear();
   operation.done = 0;
-  operation.live = true;
   return request;
 }
 
 void MpiTransport::reserve(std::size_t per_peer) {
-  const std::size_t most = per_peer * static_cast<std::size_t>(size_) + 1;  // and a collective
-  operations_.reserve(most);
+  operations_.reserve(per_peer * static_cast<std::size_t>(size_) + 1);  // and a collective
   for (Operation& operation : operations_) {
     operation.parts.reserve(1);
     operation.expected.reserve(1);
@@ -268,15 +266,15 @@ Transport::Request MpiTransport::iallreduce(std::span<float> values) {
 }
 
 bool MpiTransport::test(Request request) {
-  require(request < operations_.size() && operations_[request].live, "a request that is not in flight");
+  require(request < operations_.size() && operations_[request].in_flight(),
+          "a request that is not in flight");
   Operation& operation = operations_[request];
-  while (operation.done < operation.parts.size()) {
+  while (operation.in_flight()) {
     int complete = 0;
     MPI_Status status;
     const int result = MPI_Test(&operation.parts[operation.done], &complete, &status);
     if (result == MPI_SUCCESS && complete == 0) return false;
-    const std::ptrdiff_t expected = operation.expected[operation.done++];
-    operation.live = operation.done < operation.parts.size();  // a failed part is complete, too
+    const std::ptrdiff_t expected = operation.expected[operation.done++];  // a failed part is complete, too
     check(result, "MPI_Test");
     if (expected < 0) continue;
     int received = 0;

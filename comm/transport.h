@@ -99,7 +99,7 @@ class Transport {
 };
 
 /// Runs `body` once per rank on `size` threads, each with its own Transport. When one throws, the others are
-/// aborted; afterwards the exception of the lowest rank that failed first-hand is rethrown.
+/// aborted; afterwards the exception of the lowest rank that failed by itself is rethrown.
 void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 
 /// The transport over MPI_COMM_WORLD. MPI is initialised here (MPI_THREAD_SERIALIZED) and finalised when the
@@ -108,7 +108,7 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 /// as one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks.
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std::size_t{1} << 30);
 
-/// What this process will end with, for the case that MPI cannot be finalised in time (see mpi_transport.cc).
+/// What this process will end with, for the case that MPI cannot be finalised in time (mpi_transport.cc).
 /// 0 unless it is called, before the transport goes.
 void set_mpi_exit_status(int status);
 
