@@ -150,6 +150,6 @@ function(lpsgd_mpi_test name)
   foreach(ranks IN LISTS ARG_RANKS)
     add_test(NAME ${name}.n${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:${name}>)
     set_tests_properties(${name}.n${ranks} PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
-      ENVIRONMENT "OMP_NUM_THREADS=1")
+      ENVIRONMENT "OMP_NUM_THREADS=1;${LPSGD_MPI_TEST_ENVIRONMENT}")
   endforeach()
 endfunction()

@@ -1,4 +1,4 @@
-// Failing together: one message for an error that all ranks share, the right rank's name for one that
+// Errors on several ranks: one message for an error that all ranks share, the right rank's name for one that
 // they do not.
 #pragma once
 

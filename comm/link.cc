@@ -85,9 +85,9 @@ class LinkedTransport final : public TransportOver {
 
   void reserve(std::size_t per_peer) override {
     inner_.reserve(per_peer);
-    const std::size_t most = per_peer * static_cast<std::size_t>(size());
-    operations_.reserve(most);
-    queue_.reserve(most);
+    const std::size_t messages = per_peer * static_cast<std::size_t>(size());
+    operations_.reserve(messages);
+    queue_.reserve(messages);
   }
 
  private:

@@ -43,8 +43,8 @@ class TokenBucket {
 
 /// `inner` behind an emulated link: messages leave and arrive when the link would have carried them, an
 /// all-reduce completes when a ring over such links would have. Blocking collectives, which no step uses,
-/// pass through untouched. `inner` outlives the result. Sends are handed on by test(), so someone has to
-/// wait.
+/// pass through untouched. `inner` outlives the result. test() hands sends on, so a message leaves only while
+/// its sender waits.
 std::unique_ptr<Transport> make_linked_transport(Transport& inner, const LinkSpec& link);
 
 /// Reads and writes `{bandwidth: 1Gbit, latency: 50us, burst: 256kB}` with tc's units (bit, kbit, Mbit, Gbit

@@ -31,11 +31,9 @@ void check(int result, const char* call, std::source_location where = std::sourc
   if (result == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
-  if (MPI_Error_string(result, text, &length) != MPI_SUCCESS) length = 0;
-  throw CommError(fmt::format("{}: {}", call,
-                              length > 0 ? std::string(text, static_cast<std::size_t>(length))
-                                         : fmt::format("error {}", result)),
-                  where);
+  if (MPI_Error_string(result, text, &length) != MPI_SUCCESS)
+    std::snprintf(text, sizeof text, "error %d", result);
+  throw CommError(fmt::format("{}: {}", call, text), where);
 }
 
 /// UCX announces a large message and sends it once the receiver has answered. Over TCP each such wait leaves
@@ -43,11 +41,9 @@ void check(int result, const char* call, std::source_location where = std::sourc
 /// busy (receives are posted beforehand, so little is copied). It stays as it is where RDMA spares a copy,
 /// where all ranks share memory, and where the user has decided.
 void send_at_once_over_tcp() {
-  const LaunchedAs launched = launched_as();
   std::error_code error;
   const bool rdma = !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
-  if (launched.local_size > 0 && launched.local_size < launched.size && !rdma)
-    ::setenv("UCX_RNDV_THRESH", "inf", 0);
+  if (launched_as().several_machines && !rdma) ::setenv("UCX_RNDV_THRESH", "inf", 0);
 }
 
 class MpiTransport final : public Transport {
@@ -91,7 +87,7 @@ class MpiTransport final : public Transport {
     std::vector<MPI_Request> parts;
     std::vector<std::ptrdiff_t> expected;
     std::size_t done = 0;  // parts complete
-    bool live = false;
+    bool in_flight() const { return done < parts.size(); }
   };
 
   void help_others() const;
@@ -194,9 +190,9 @@ void leave_unless_finalized(clockid_t clock) {
 
 MpiTransport::~MpiTransport() {
   const bool in_flight =
-      std::any_of(operations_.begin(), operations_.end(), [](const Operation& o) { return o.live; });
+      std::any_of(operations_.begin(), operations_.end(), [](const Operation& o) { return o.in_flight(); });
   if (broken_ || in_flight || std::uncaught_exceptions() > exceptions_) return;
-  // Finalising spins until the last rank is there: come together yielding first.
+  // MPI_Finalize spins until all ranks have called it, so they wait here first: barrier() yields the core.
   try {
     barrier();
   } catch (const std::exception&) {
@@ -229,13 +225,11 @@ Transport::Request MpiTransport::take() {
   operation.parts.clear();
   operation.expected.clear();
   operation.done = 0;
-  operation.live = true;
   return request;
 }
 
 void MpiTransport::reserve(std::size_t per_peer) {
-  const std::size_t most = per_peer * static_cast<std::size_t>(size_) + 1;  // and a collective
-  operations_.reserve(most);
+  operations_.reserve(per_peer * static_cast<std::size_t>(size_) + 1);  // and a collective
   for (Operation& operation : operations_) {
     operation.parts.reserve(1);
     operation.expected.reserve(1);
@@ -272,15 +266,15 @@ Transport::Request MpiTransport::iallreduce(std::span<float> values) {
 }
 
 bool MpiTransport::test(Request request) {
-  require(request < operations_.size() && operations_[request].live, "a request that is not in flight");
+  require(request < operations_.size() && operations_[request].in_flight(),
+          "a request that is not in flight");
   Operation& operation = operations_[request];
-  while (operation.done < operation.parts.size()) {
+  while (operation.in_flight()) {
     int complete = 0;
     MPI_Status status;
     const int result = MPI_Test(&operation.parts[operation.done], &complete, &status);
     if (result == MPI_SUCCESS && complete == 0) return false;
-    const std::ptrdiff_t expected = operation.expected[operation.done++];
-    operation.live = operation.done < operation.parts.size();  // a failed part is complete, too
+    const std::ptrdiff_t expected = operation.expected[operation.done++];  // a failed part is complete, too
     check(result, "MPI_Test");
     if (expected < 0) continue;
     int received = 0;

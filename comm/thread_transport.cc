@@ -15,7 +15,7 @@
 namespace lpsgd {
 namespace {
 
-/// What the other ranks see when one has failed or called abort().
+/// What the other ranks throw when one has failed or called abort().
 class PeerFailed final : public CommError {
  public:
   using CommError::CommError;
@@ -63,6 +63,10 @@ struct Hub {
     spare.back()->buffers.resize(static_cast<std::size_t>(size));
   }
   bool ended() const { return ended_by.load(std::memory_order_acquire) >= 0; }
+  void end(int rank) {  // by the first rank that calls it
+    int nobody = -1;
+    ended_by.compare_exchange_strong(nobody, rank, std::memory_order_acq_rel);
+  }
 
   const int size;
   std::vector<Channel> channels;
@@ -113,8 +117,7 @@ class ThreadTransport final : public Transport {
   using Transport::all_gather;
 
   void abort(int) noexcept override {
-    int nobody = -1;
-    hub_.ended_by.compare_exchange_strong(nobody, rank_, std::memory_order_acq_rel);
+    hub_.end(rank_);
     withdraw();
   }
   void cancel() noexcept override { abort(1); }
@@ -130,7 +133,11 @@ class ThreadTransport final : public Transport {
     return request;
   }
   std::pair<Request, Operation*> take(std::size_t bytes, int tag);
-  void release(Request request);
+  bool release(Request request) {  // true, for test()
+    operations_[request].state.store(Operation::State::free, std::memory_order_relaxed);
+    operations_.give_back(request);
+    return true;
+  }
   void post(Channel& channel, Operation& mine, std::vector<Operation*>& side,
             std::vector<Operation*>& other_side);
   void advance_reductions();
@@ -165,28 +172,23 @@ std::pair<Transport::Request, Operation*> ThreadTransport::take(std::size_t byte
 
 void ThreadTransport::reserve(std::size_t per_peer) {
   const auto ranks = static_cast<std::size_t>(hub_.size);
-  const std::size_t gathers = 2 * ranks, most = per_peer * ranks + gathers;
+  const std::size_t gathers = 2 * ranks, operations = per_peer * ranks + gathers;
   gathering_.reserve(gathers);
-  operations_.reserve(most);
-  reducing_.reserve(most);
+  operations_.reserve(operations);
+  reducing_.reserve(operations);
+  const auto reserve_one = [&](Channel& channel, std::vector<Operation*> Channel::*side) {
+    const std::lock_guard lock(channel.mutex);
+    (channel.*side).reserve(per_peer + 1);
+  };
   for (int peer = 0; peer < hub_.size; ++peer) {
-    const auto reserve_one = [&](Channel& channel, std::vector<Operation*>& side) {
-      const std::lock_guard lock(channel.mutex);
-      side.reserve(per_peer + 1);
-    };
-    reserve_one(hub_.channel(rank_, peer), hub_.channel(rank_, peer).sends);
-    reserve_one(hub_.channel(peer, rank_), hub_.channel(peer, rank_).receives);
+    reserve_one(hub_.channel(rank_, peer), &Channel::sends);
+    reserve_one(hub_.channel(peer, rank_), &Channel::receives);
   }
   // A rank may be so far ahead that two rounds of all-reduces are known.
   const std::lock_guard lock(hub_.mutex);
   hub_.reductions.reserve(2 * per_peer);
   hub_.spare.reserve(2 * per_peer);
   while (hub_.reductions.size() + hub_.spare.size() < 2 * per_peer) hub_.add_spare();
-}
-
-void ThreadTransport::release(Request request) {
-  operations_[request].state.store(Operation::State::free, std::memory_order_relaxed);
-  operations_.give_back(request);
 }
 
 void ThreadTransport::post(Channel& channel, Operation& mine, std::vector<Operation*>& side,
@@ -233,14 +235,12 @@ bool ThreadTransport::test(Request request) {
           ++hub_.first_reduction;
         }
       }
-      release(request);
-      return true;
+      return release(request);
     }
   }
   switch (operation.state.load(std::memory_order_acquire)) {
     case Operation::State::done:
-      release(request);
-      return true;
+      return release(request);
     case Operation::State::mismatched:
       throw CommError(fmt::format("rank {}: a message with tag {} has {} bytes here and another size there",
                                   rank_, operation.tag, operation.bytes));
@@ -325,8 +325,7 @@ void ThreadTransport::withdraw() noexcept {
     }
   }
   if (!reduces) return;
-  int nobody = -1;  // sums need all buffers: a rank that leaves one ends the job
-  hub_.ended_by.compare_exchange_strong(nobody, rank_, std::memory_order_acq_rel);
+  hub_.end(rank_);  // sums need all buffers: a rank that leaves one ends the job
   for (Backoff backoff;; backoff.pause()) {
     const std::lock_guard lock(hub_.mutex);
     if (hub_.summing == 0) break;

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
-#include <tuple>
 
 #include "comm/backoff.h"
 
@@ -55,27 +52,36 @@ std::vector<std::string> Transport::all_gather_text(const std::string& mine) {
   return texts;
 }
 
-namespace {
-int environment_number(const char* name, int fallback) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) return fallback;
-  const std::string_view view(text);
-  int value = fallback;
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
-  return error == std::errc() && end == view.data() + view.size() ? value : fallback;
-}
-}  // namespace
-
-LaunchedAs launched_as() {
-  // Hydra (MPICH, Intel MPI) and Open MPI.
-  for (const auto& [rank, size, local] :
-       {std::tuple{"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
-        std::tuple{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}}) {
-    const LaunchedAs as{environment_number(rank, -1), environment_number(size, -1),
-                        environment_number(local, 0)};
-    if (as.rank >= 0 && as.size > as.rank) return as;
+LaunchedAs launched_as(const std::function<const char*(const char*)>& variable) {
+  const auto number = [&](const char* name, int otherwise) {
+    const char* text = variable(name);
+    if (text == nullptr) return otherwise;
+    int value = 0;
+    const char* last = text + std::strlen(text);
+    const auto [end, error] = std::from_chars(text, last, value);
+    return error == std::errc() && end == last ? value : otherwise;
+  };
+  const auto found = [&](const char* launcher, const char* rank, const char* size, const char* local_size) {
+    LaunchedAs as{launcher, number(rank, -1), number(size, -1)};
+    as.several_machines = number(local_size, as.size) < as.size;
+    return as.rank >= 0 && as.size > as.rank ? as : LaunchedAs{};
+  };
+  // Within a Slurm step, mpirun starts its ranks by srun, so Slurm's variables then count mpirun's own
+  // processes. With srun --mpi=pmi2 the variables PMI_* are Slurm's; Hydra alone sets MPI_LOCALNRANKS.
+  const bool hydra = variable("MPI_LOCALNRANKS") != nullptr;
+  LaunchedAs as;
+  if (hydra) as = found("MPICH's mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS");
+  if (as.launcher == nullptr)
+    as = found("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+               "OMPI_COMM_WORLD_LOCAL_SIZE");
+  // Outside a step, in the script of a job, no srun has started this process. Interactive and batch steps
+  // have numbers beyond an int's range.
+  if (as.launcher == nullptr && number("SLURM_STEP_ID", -1) >= 0) {
+    as = found("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "");
+    as.several_machines = number("SLURM_STEP_NUM_NODES", 1) > 1;
   }
-  return {};
+  if (as.launcher == nullptr) as = found("a PMI launcher", "PMI_RANK", "PMI_SIZE", "");
+  return as;
 }
 
 }  // namespace lpsgd

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <span>
@@ -98,7 +99,7 @@ class Transport {
 };
 
 /// Runs `body` once per rank on `size` threads, each with its own Transport. When one throws, the others are
-/// aborted; afterwards the exception of the lowest rank that failed first-hand is rethrown.
+/// aborted; afterwards the exception of the lowest rank that failed by itself is rethrown.
 void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 
 /// The transport over MPI_COMM_WORLD. MPI is initialised here (MPI_THREAD_SERIALIZED) and finalised when the
@@ -107,15 +108,17 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 /// as one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks.
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std::size_t{1} << 30);
 
-/// What this process will end with, for the case that MPI cannot be finalised in time (see mpi_transport.cc).
+/// What this process will end with, for the case that MPI cannot be finalised in time (mpi_transport.cc).
 /// 0 unless it is called, before the transport goes.
 void set_mpi_exit_status(int status);
 
-/// Rank and size as mpirun's environment tells them, before MPI is initialised; (0, 1) without mpirun.
-/// `local_size`: how many of the ranks share this machine, 0 where the environment does not say.
+/// What the launcher (mpirun, srun) says in the environment of this process, before MPI is initialised.
 struct LaunchedAs {
-  int rank = 0, size = 1, local_size = 0;
+  const char* launcher = nullptr;  // its name; nullptr: no launcher that is known here
+  int rank = 0, size = 1;
+  bool several_machines = false;  // false, too, where the environment does not say
 };
-LaunchedAs launched_as();
+/// `variable` returns the value of an environment variable, or nullptr.
+LaunchedAs launched_as(const std::function<const char*(const char*)>& variable = ::getenv);
 
 }  // namespace lpsgd

@@ -18,6 +18,14 @@ find_nvcc() {
   command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true
 }
 
+# The mpirun that belongs to the MPI library of a build folder, as short as it can be said.
+mpirun_of() {
+  local own plain
+  own=$(sed -n 's/^MPIEXEC_EXECUTABLE:[A-Z]*=//p' "$1/CMakeCache.txt")
+  plain=$(command -v mpirun || true)
+  if [ "$(realpath -q "$plain")" = "$(realpath -q "$own")" ]; then say mpirun; else say "$own"; fi
+}
+
 # The folders that hold source, and the C++ and CUDA files in them.
 source_folders() {
   local folder

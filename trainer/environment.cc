@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -36,17 +37,6 @@ std::string value_in_file(const char* path, const std::string& key, char separat
     return value;
   }
   return "unknown";
-}
-
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  std::string first(text, static_cast<std::size_t>(length));
-  first = first.substr(0, first.find('\n'));
-  for (char& c : first)
-    if (c == '\t') c = ' ';
-  return first;
 }
 
 /// "580.65.06", from "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..."
@@ -112,6 +102,16 @@ std::string hostname() {
 }
 
 }  // namespace
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  std::string name(text, static_cast<std::size_t>(length));
+  name = name.substr(0, name.find_first_of(",\n"));
+  std::replace(name.begin(), name.end(), '\t', ' ');
+  return name;
+}
 
 std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line) {

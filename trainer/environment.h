@@ -14,6 +14,10 @@ namespace lpsgd {
 std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line);
 
+/// The MPI library that this program is linked with: "MPICH Version: 4.0.2", "Open MPI v4.1.4". Works before
+/// MPI is initialised.
+std::string mpi_version();
+
 /// `lpsgd version`: build, backends, library versions.
 std::string version_json();
 std::string version_text();

@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <new>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include "comm/agree.h"
+#include "trainer/environment.h"
 
 namespace lpsgd {
 
@@ -18,9 +22,30 @@ void say(const std::string& message) {
   std::fflush(stderr);
 }
 
+/// Whether the launcher has started as many processes as MPI counts ranks. The launcher of another MPI
+/// library starts processes that know nothing of each other; each would train alone, as rank 0 of 1.
+bool is_launched_by_its_own_mpi(const Transport& transport) {
+  const LaunchedAs as = launched_as();
+  if (as.launcher == nullptr || as.size == transport.size()) return true;
+  if (as.rank == 0)
+    say(fmt::format(
+        "{} started {} process{}, but lpsgd is linked with {}, which counts {} rank{}; start it with that "
+        "library's launcher: {} -n {} lpsgd ...{}",
+        as.launcher, as.size, as.size > 1 ? "es" : "", mpi_version(), transport.size(),
+        transport.size() > 1 ? "s" : "", LPSGD_MPIRUN, as.size,
+        as.launcher == std::string_view("srun") ? " (or with the srun --mpi=KIND that it supports)" : ""));
+  // A launcher may end all processes once the first has failed: the one that speaks needs time.
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  return false;
+}
+
 }  // namespace
 
 int run_mpi_rank(std::unique_ptr<Transport> transport, const std::function<int(Transport&)>& body) {
+  if (!is_launched_by_its_own_mpi(*transport)) {
+    set_mpi_exit_status(2);
+    return 2;
+  }
   try {
     const int status = body(*transport);
     set_mpi_exit_status(status);

@@ -2,11 +2,13 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+MPIRUN = shutil.which("mpirun.mpich") or "mpirun"
 # Bytes that leave at once after a pause. Less than this and tbf cannot keep the rate; more and the link is not the one named.
 BURST = {"100mbit": 64 << 10, "1gbit": 256 << 10, "10gbit": 2 << 20}
 
@@ -85,6 +87,6 @@ class Hosts:
 
     def mpirun(self):
         """One rank on each host. No shared memory between ranks: what travels goes over the cable."""
-        return ["ip", "netns", "exec", "lpsgd1", "env", "MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=eth0", "mpirun",
+        return ["ip", "netns", "exec", "lpsgd1", "env", "MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=eth0", MPIRUN,
                 "-iface", "eth0", "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter"), "-hosts",
                 ",".join(self.addresses()), "-ppn", "1", "-n", str(self.count)]

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-from hosts import BURST
+from hosts import BURST, MPIRUN
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -90,7 +90,7 @@ def train(row, hosts, lpsgd, trace_folder=None):
                        "optimizer: {momentum: 0.9, weight_decay: 1.0e-4}\n"  # ddp.py's, too
                        "schedule: {lr: 0.001}\ncheckpoint: {every_epochs: 0}\n")
         two = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
-        prefix = hosts.mpirun() if row.over == "cable" else ["taskset", "-c", two, "mpirun", "-n", str(row.ranks)]
+        prefix = hosts.mpirun() if row.over == "cable" else ["taskset", "-c", two, MPIRUN, "-n", str(row.ranks)]
         command = [*prefix, lpsgd, "train", config, "--out", out]
         if row.over == "emulated":
             rate = row.rate.replace("gbit", "Gbit").replace("mbit", "Mbit")

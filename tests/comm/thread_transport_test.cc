@@ -104,33 +104,5 @@ TEST(ThreadTransport, SizesThatDifferAreAnError) {
                CommError);
 }
 
-TEST(LaunchedAs, ReadsTheLaunchersEnvironment) {
-  const auto forget = [] {
-    for (const char* name : {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_RANK",
-                             "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"})
-      unsetenv(name);
-  };
-  forget();
-  EXPECT_EQ(launched_as().rank, 0);
-  EXPECT_EQ(launched_as().size, 1);
-  EXPECT_EQ(launched_as().local_size, 0);
-  setenv("OMPI_COMM_WORLD_RANK", "2", 1);
-  setenv("OMPI_COMM_WORLD_SIZE", "5", 1);
-  EXPECT_EQ(launched_as().rank, 2);
-  EXPECT_EQ(launched_as().size, 5);
-  EXPECT_EQ(launched_as().local_size, 0);
-  setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4", 1);
-  EXPECT_EQ(launched_as().local_size, 4);
-  setenv("PMI_RANK", "1", 1);
-  setenv("PMI_SIZE", "3", 1);
-  setenv("MPI_LOCALNRANKS", "2", 1);
-  EXPECT_EQ(launched_as().rank, 1);
-  EXPECT_EQ(launched_as().size, 3);
-  EXPECT_EQ(launched_as().local_size, 2);
-  setenv("PMI_SIZE", "three", 1);
-  EXPECT_EQ(launched_as().size, 5);
-  forget();
-}
-
 }  // namespace
 }  // namespace lpsgd
