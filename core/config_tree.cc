@@ -372,6 +372,12 @@ std::string emit(const Value& value) {
   return out;
 }
 
+std::string emit_line(const Value& value) {
+  std::string out;
+  emit_flow(value, out);
+  return out;
+}
+
 std::string expand_environment(const Value& v, std::string_view path) {
   if (!v.quoted) return v.scalar;
   std::string out;

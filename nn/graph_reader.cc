@@ -7,6 +7,7 @@
 #include <cctype>
 #include <map>
 
+#include "core/config_shape.h"
 #include "core/error.h"
 #include "nn/expression.h"
 #include "nn/graph.h"
@@ -433,20 +434,20 @@ Graph read_graph(const Value& value) {
 
 std::string network_reference() {
   std::string out = "### The file\n\n";
-  config::Lister file;
+  config::Describer file;
   FileOptions options;
   fields(file, options);
-  out += file.markdown();
+  out += config::markdown_table(file.fields());
   out += "\n### `block`\n\n";
-  config::Lister block;
+  config::Describer block;
   EntryOptions entry;
   entry_fields(block, "block", entry, true);
-  out += block.markdown();
+  out += config::markdown_table(block.fields());
   for (const LayerKind& kind : layer_kinds()) {
-    config::Lister lister;
-    entry_fields(lister, kind.word, entry, false);
-    kind.make()->fields(lister);
-    out += fmt::format("\n### `{}`\n\n{}\n\n{}", kind.word, kind.help, lister.markdown());
+    config::Describer keys;
+    entry_fields(keys, kind.word, entry, false);
+    kind.make()->fields(keys);
+    out += fmt::format("\n### `{}`\n\n{}\n\n{}", kind.word, kind.help, config::markdown_table(keys.fields()));
   }
   return out;
 }
