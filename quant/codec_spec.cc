@@ -13,12 +13,20 @@ std::string allowed_buckets(const CodecRow& row) {
   return row.columns ? "a multiple of 32, 'tensor' or 'column'" : "a multiple of 32 or 'tensor'";
 }
 
+constexpr config::Range bucket_values{.min = 32, .max = 0x1p31, .multiple_of = 32};
+
+config::Shape bucket_shape(const CodecRow& row) {
+  std::vector<std::string> words{"tensor"};
+  if (row.columns) words.emplace_back("column");
+  return config::Shape::choice({config::Shape::word(words), config::Shape::integer(bucket_values)});
+}
+
 std::int64_t parse_bucket(const config::Value& value, const std::string& path, const CodecEntry& entry) {
   if (value.is_scalar()) {
     if (value.scalar == "tensor") return CodecSpec::whole_tensor;
     if (value.scalar == "column" && entry.row.columns) return CodecSpec::column;
     try {
-      return config::to_integer(value, path, {.min = 32, .max = 0x1p31, .multiple_of = 32});
+      return config::to_integer(value, path, bucket_values);
     } catch (const ConfigError&) {
       config::fail(value.origin, path,
                    fmt::format("'{}' is not a bucket of {}; allowed: {}", value.scalar, entry.name,
@@ -50,6 +58,7 @@ void declare(config::Visitor& v, CodecSpec& spec, bool reading) {
   if (row.options) row.options(v, spec);
   if (reading && row.more_defaults) row.more_defaults(spec);
   if (!row.bucketed) return;
+  v.shape([&] { return bucket_shape(row); });
   v.custom(
       "bucket", allowed_buckets(row).c_str(), "the number of consecutive values that share a scale",
       [&](const config::Value& value, const std::string& path) {

@@ -101,7 +101,7 @@ int help(const HelpArguments& arguments, CLI::App& root) {
   std::vector<std::string> names;
   for (const Command& command : all_commands()) names.emplace_back(command.name);
   const bool is_command = std::find(names.begin(), names.end(), key) != names.end();
-  if (is_command && !is_config_key(key)) return print(root.get_subcommand(key)->help());
+  if (is_command && !is_config_key(key)) return print(root.get_subcommand(key)->help(root.get_name()));
   return print(config_help(key, names) +
                (is_command ? "\nThe command of that name: lpsgd " + key + " --help\n" : ""));
 }

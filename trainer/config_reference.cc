@@ -140,10 +140,8 @@ bool same(const Match& a, const Match& b) {
 
 void append_rows(std::span<const Field> fields, const std::string& prefix, std::vector<Field>& rows) {
   for (const Field& f : fields) {
-    if (f.shape.kind != Shape::Kind::map) {
-      rows.push_back(f);
-      rows.back().key = prefix + f.key;
-    }
+    rows.push_back(f);
+    rows.back().key = prefix + f.key;
     for (const Keys& keys : keys_of(f))
       if (keys.title.empty()) append_rows(keys.fields, prefix + f.key + (is_list(f) ? "[]." : "."), rows);
   }

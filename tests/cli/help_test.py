@@ -76,7 +76,9 @@ class Help(Case):
                          "  2, 4, 8, 16; default: 4\n")
         self.assertIn("dataset: ", self.help("data.dataset"))
         self.assertIn("; required\n", self.help("data.dataset"))
-        self.assertEqual(self.help("exchange.rules.0.kind".replace(".0", "[0]")), self.help("exchange.rules.kind"))
+        for key in ("exchange.rules.kind", "exchange.rules[0].kind"):
+            self.assertEqual(self.help(key), f"{key}: tensors of this kind\n"
+                             "  conv, dense, norm, bias, lstm, embedding; default: none\n")
 
     def test_a_key_of_several_codecs(self):
         text = self.help("exchange.codec.bucket")

@@ -58,12 +58,13 @@ class Progress(Case):
             self.assertTrue(text.startswith("tiny | "), text)
 
     def test_in_a_pipe(self):
+        rewrite = REWRITE[1:]  # Python reads the carriage return as an end of line
         for ranks in (None, 2):
-            for mode, expected in (("auto", "\nstep 1/2 | "), ("plain", "\nstep 1/2 | "), ("terminal", REWRITE + "step 1/2 | ")):
+            for mode, expected in (("auto", "\nstep 1/2 | "), ("plain", "\nstep 1/2 | "), ("terminal", rewrite + "step 1/2 | ")):
                 result = run("train", self.config, "--out", self.path(f"{mode}{ranks}"), "--steps", "2", "--progress", mode,
                              ranks=ranks)
                 self.assertEqual(result.status, 0, result)
-                self.assertEqual(REWRITE in result.out, mode == "terminal")
+                self.assertEqual(rewrite in result.out, mode == "terminal")
                 self.assertIn(expected, result.out)
 
     def test_epochs_are_progress_too(self):
