@@ -12,6 +12,7 @@
 #include "comm/slots.h"
 #include "comm/transport_over.h"
 #include "core/clock.h"
+#include "core/config_shape.h"
 #include "core/error.h"
 
 namespace lpsgd {
@@ -153,6 +154,12 @@ double parse_quantity(const config::Value& value, const std::string& path, std::
       fmt::format("expected a number and a unit, such as {}; units: {}", example, fmt::join(names, ", ")));
 }
 
+config::Shape quantity_shape(std::span<const UnitName> units) {
+  std::string names;
+  for (const UnitName& unit : units) names += fmt::format("{}{}", names.empty() ? "" : "|", unit.name);
+  return config::Shape::text(fmt::format("^[0-9.]+(e[+-]?[0-9]+)? *({})$", names));
+}
+
 /// In the largest unit that leaves at least 1.
 config::Value write_quantity(double value, std::span<const UnitName> units) {
   auto unit = std::find_if(units.begin(), units.end(), [&](const UnitName& u) { return value >= u.factor; });
@@ -175,18 +182,24 @@ double TokenBucket::pass(double bytes, double now) {
 void fields(config::Visitor& v, LinkSpec& link) {
   const auto quantity = [&](const char* key, double& value, const char* help, std::span<const UnitName> units,
                             const char* example) {
+    const std::string type = fmt::format("number with a unit, such as {}", example);
+    v.shape([units] { return quantity_shape(units); });
     v.custom(
-        key, example, help,
+        key, type.c_str(), help,
         [&value, units, example](const config::Value& given, const std::string& path) {
           value = parse_quantity(given, path, units, example);
         },
         [&value, units] { return value > 0 ? write_quantity(value, units) : config::Value(); });
   };
-  quantity("bandwidth", link.bandwidth, "emulated: bits a second in each direction of a rank's link",
+  quantity("bandwidth", link.bandwidth,
+           "bits per second in each direction of a rank's link; none: as fast as the transport is",
            bandwidths, "1Gbit");
-  quantity("latency", link.latency, "emulated: one way", times, "50us");
-  quantity("burst", link.burst, "bytes that leave at once after a pause; default: as tc's tbf needs", sizes,
-           "256kB");
+  quantity("latency", link.latency, "the time a message spends on the link, one way; none: no extra time",
+           times, "50us");
+  quantity(
+      "burst", link.burst,
+      "bytes that may leave at full speed after a pause; none: as many as Linux's token bucket filter needs",
+      sizes, "256kB");
 }
 
 std::string to_text(const LinkSpec& link) {

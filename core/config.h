@@ -76,6 +76,8 @@ Value parse_file(const std::string& path);
 void apply_override(Value& root, const std::string& assignment);
 /// The tree as YAML text in block style, with short maps in flow style.
 std::string emit(const Value& value);
+/// The tree in flow style, on one line.
+std::string emit_line(const Value& value);
 /// Replaces every ${NAME} in a quoted scalar. Throws ConfigError if a variable is not set.
 std::string expand_environment(const Value& scalar, std::string_view path);
 /// The candidate nearest to `word` by edit distance, or nothing if all differ too much to be a misspelling.
@@ -91,6 +93,8 @@ struct Range {
   std::int64_t multiple_of = 0;  // 0: no restriction
   std::string text() const;      // ">= 1", "from 0 to 1"
 };
+
+struct Shape;  // core/config_shape.h
 
 /// Receives the fields that a `fields` function declares. Derived classes read, write or list them.
 class Visitor {
@@ -118,6 +122,8 @@ class Visitor {
   virtual void section(const char* key, const char* help, const std::function<void(Visitor&)>& body) = 0;
   /// The field declared next must be present.
   virtual void required() = 0;
+  /// The values that the next custom field takes, for the documentation and the schema; others ignore it.
+  virtual void shape(const std::function<Shape()>&) {}
 
   template <class E>
   void choice(const char* key, E& value, std::initializer_list<std::pair<const char*, E>> table,
@@ -195,40 +201,6 @@ class Writer final : public Visitor {
 
  private:
   Value value_ = Value::map();
-};
-
-/// Collects one row per declared field, for the documentation.
-class Lister final : public Visitor {
- public:
-  struct Row {
-    std::string key, type, fallback, help;  // fallback: "required" or the default
-  };
-  explicit Lister(std::string prefix = "") : prefix_(std::move(prefix)) {}
-
-  void field(const char* key, bool& value, const char* help) override;
-  void field(const char* key, std::int64_t& value, const char* help, Range range = {}) override;
-  void field(const char* key, double& value, const char* help, Range range = {}) override;
-  void field(const char* key, std::string& value, const char* help) override;
-  void field(const char* key, std::vector<std::string>& value, const char* help) override;
-  void field(const char* key, std::vector<double>& value, const char* help) override;
-  void field(const char* key, std::vector<std::int64_t>& value, const char* help, Range range = {}) override;
-  void choice(const char* key, std::size_t& index, std::span<const char* const> names,
-              const char* help) override;
-  void custom(const char* key, const char* type, const char* help,
-              const std::function<void(const Value&, const std::string&)>& parse,
-              const std::function<Value()>& write) override;
-  void section(const char* key, const char* help, const std::function<void(Visitor&)>& body) override;
-  void required() override { required_ = true; }
-  using Visitor::choice;
-
-  const std::vector<Row>& rows() const { return rows_; }
-  std::string markdown() const;
-
- private:
-  void add(const char* key, std::string type, std::string fallback, const char* help);
-  std::string prefix_;
-  bool required_ = false;
-  std::vector<Row> rows_;
 };
 
 /// Reads a map into `out` through fields(Visitor&, S&). Refuses unknown keys.

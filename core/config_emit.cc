@@ -114,6 +114,12 @@ std::string emit(const Value& value) {
   return out;
 }
 
+std::string emit_line(const Value& value) {
+  std::string out;
+  emit_flow(value, out);
+  return out;
+}
+
 std::string number_text(double value) {
   char text[64];
   const auto end = std::to_chars(text, text + sizeof text, value);

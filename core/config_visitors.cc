@@ -1,4 +1,4 @@
-// Reading, writing and listing declared fields.
+// Reading and writing declared fields.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -52,14 +52,18 @@ std::vector<T> to_list(const Value& v, const std::string& path, const char* noun
 }  // namespace
 
 std::string Range::text() const {
+  // A limit such as 1e9 is written out.
+  const auto limit = [](double x) {
+    return x == std::floor(x) && std::abs(x) < 1e15 ? fmt::format("{:.0f}", x) : number_text(x);
+  };
   std::string out;
   const bool low = std::isfinite(min);
   const bool high = std::isfinite(max);
   if (low && high && !min_open) {
-    out = fmt::format("from {} to {}", number_text(min), number_text(max));
+    out = fmt::format("from {} to {}", limit(min), limit(max));
   } else {
-    if (low) out = fmt::format("{} {}", min_open ? ">" : ">=", number_text(min));
-    if (high) out += fmt::format("{}<= {}", low ? " and " : "", number_text(max));
+    if (low) out = fmt::format("{} {}", min_open ? ">" : ">=", limit(min));
+    if (high) out += fmt::format("{}<= {}", low ? " and " : "", limit(max));
   }
   if (multiple_of) out += fmt::format("{}that is a multiple of {}", out.empty() ? "" : " ", multiple_of);
   return out;
@@ -246,60 +250,6 @@ void Writer::section(const char* key, const char*, const std::function<void(Visi
   Writer inner;
   body(inner);
   value_.set(key, inner.take());
-}
-
-// ---- Lister
-
-void Lister::add(const char* key, std::string type, std::string fallback, const char* help) {
-  if (std::exchange(required_, false)) fallback = "required";
-  rows_.push_back({prefix_ + key, std::move(type), std::move(fallback), help});
-}
-void Lister::field(const char* key, bool& value, const char* help) {
-  add(key, "true or false", value ? "true" : "false", help);
-}
-void Lister::field(const char* key, std::int64_t& value, const char* help, Range range) {
-  add(key, expected_number("integer", range), fmt::format("{}", value), help);
-}
-void Lister::field(const char* key, double& value, const char* help, Range range) {
-  add(key, expected_number("number", range), number_text(value), help);
-}
-void Lister::field(const char* key, std::string& value, const char* help) {
-  add(key, "string", value.empty() ? "empty" : value, help);
-}
-void Lister::field(const char* key, std::vector<std::string>& value, const char* help) {
-  add(key, "list of words", fmt::format("[{}]", fmt::join(value, ", ")), help);
-}
-void Lister::field(const char* key, std::vector<double>& value, const char* help) {
-  std::vector<std::string> words;
-  for (const double x : value) words.push_back(number_text(x));
-  add(key, "list of numbers", fmt::format("[{}]", fmt::join(words, ", ")), help);
-}
-void Lister::field(const char* key, std::vector<std::int64_t>& value, const char* help, Range range) {
-  add(key, expected_number("list of integers", range), fmt::format("[{}]", fmt::join(value, ", ")), help);
-}
-void Lister::choice(const char* key, std::size_t& index, std::span<const char* const> names,
-                    const char* help) {
-  add(key, fmt::format("{}", fmt::join(names, ", ")), names[index], help);
-}
-void Lister::custom(const char* key, const char* type, const char* help,
-                    const std::function<void(const Value&, const std::string&)>&,
-                    const std::function<Value()>& write) {
-  const Value v = write();
-  std::string text = v.is_null() ? "none" : emit(v);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  add(key, type, text, help);
-}
-void Lister::section(const char* key, const char*, const std::function<void(Visitor&)>& body) {
-  Lister inner(prefix_ + key + ".");
-  body(inner);
-  rows_.insert(rows_.end(), inner.rows_.begin(), inner.rows_.end());
-}
-
-std::string Lister::markdown() const {
-  std::string out = "| key | value | default | meaning |\n|---|---|---|---|\n";
-  for (const Row& r : rows_)
-    out += fmt::format("| `{}` | {} | `{}` | {} |\n", r.key, r.type, r.fallback, r.help);
-  return out;
 }
 
 }  // namespace lpsgd::config

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/config_shape.h"
 #include "core/error.h"
 #include "data/datasets.h"
 
@@ -28,6 +29,12 @@ const Entry* find(const std::string& name) {
   const auto* entry =
       std::find_if(std::begin(table), std::end(table), [&](const Entry& e) { return e.name == name; });
   return entry == std::end(table) ? nullptr : entry;
+}
+
+void augment_fields(config::Visitor& v, AugmentOptions& augment) {
+  v.field("pad", augment.pad, "adds this many black pixels on each side, then crops at a random position",
+          {.min = 0, .max = 1024});
+  v.field("mirror", augment.mirror, "mirrors each image left to right with probability 1/2");
 }
 
 config::Value augment_value(const AugmentOptions& augment) {
@@ -58,33 +65,42 @@ void fields(config::Visitor& visitor, DataOptions& options) {
     names.push_back(entry.name);
   }
   visitor.required();
-  visitor.choice("dataset", index, std::span<const char* const>(names), "what to train on");
+  visitor.choice("dataset", index, std::span<const char* const>(names),
+                 "which data set: `cifar10` is read from files, `shapes` and `noise` are generated");
   options.dataset = names[index];
 
-  visitor.field("root", options.root, "folder of the data set's files; generated data sets need none");
-  visitor.field("shuffle", options.shuffle, "a new order of the training samples every epoch");
+  visitor.field("root", options.root, "the folder with the data set's files; generated data sets need none");
+  visitor.field("shuffle", options.shuffle, "visit the training samples in a new order in every epoch");
+  visitor.shape([] {
+    AugmentOptions none;
+    return config::Shape::choice(
+        {config::Shape::word({"none"}),
+         config::Shape::map([&](config::Visitor& inner) { augment_fields(inner, none); })});
+  });
   visitor.custom(
-      "augment", "`none` or {pad, mirror}",
-      "training images: `pad` black pixels on each side and a random crop, `mirror` left-right at random",
+      "augment", "`none` or {pad, mirror}", "random changes to the training images",
       [&](const config::Value& value, const std::string& path) {
         options.augment = {};
         if (value.is_scalar() && value.scalar == "none") return;
         if (!value.is_map()) config::fail(value.origin, path, "must be `none` or a map of pad and mirror");
         config::Reader reader(value, path);
-        reader.field("pad", options.augment.pad, "", {.min = 0, .max = 1024});
-        reader.field("mirror", options.augment.mirror, "");
+        augment_fields(reader, options.augment);
         reader.finish();
       },
       [&] { return augment_value(options.augment); });
-  visitor.field("mean", options.mean, "of pixels / 255, per channel; empty: the data set's own");
-  visitor.field("std", options.std, "of pixels / 255, per channel; empty: the data set's own");
+  visitor.field("mean", options.mean,
+                "per channel, subtracted from pixels / 255; empty: the data set's own mean");
+  visitor.field("std", options.std,
+                "per channel, divides after the mean is subtracted; empty: the data set's own deviation");
   const config::Range samples{.min = 0, .max = 100'000'000};
   visitor.field("train_samples", options.train_samples,
-                "generated data sets: how many to make; others: only the first so many; 0: all", samples);
-  visitor.field("test_samples", options.test_samples, "the same of the test split", samples);
-  visitor.field("image", options.image, "`noise`: height, width and channels of its images",
+                "the number of training samples to generate, or to use of those in the files; 0: all",
+                samples);
+  visitor.field("test_samples", options.test_samples, "the same for the test samples", samples);
+  visitor.field("image", options.image, "for `noise`: height, width and channels of an image",
                 {.min = 1, .max = 65536});
-  visitor.field("classes", options.classes, "`noise`: how many classes", {.min = 1, .max = 1'000'000});
+  visitor.field("classes", options.classes, "for `noise`: the number of classes",
+                {.min = 1, .max = 1'000'000});
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/config_shape.h"
 #include "nn/layer.h"
 
 namespace lpsgd {
@@ -64,18 +65,20 @@ void fields(config::Visitor& v, BlockDefinition& block) {
 }
 
 std::string network_reference() {
-  config::Lister file, block;
+  config::Describer file, block;
   NetworkFile file_keys;
   fields(file, file_keys);
   BlockEntry block_keys;
   fields(block, block_keys);
-  std::string out = fmt::format("### The file\n\n{}\n### `block`\n\n{}", file.markdown(), block.markdown());
+  std::string out =
+      fmt::format("### The file\n\n{}\n### `block`\n\n{}", config::markdown_table(file.fields()),
+                  config::markdown_table(block.fields()));
   for (const LayerKind& kind : layer_kinds()) {
-    config::Lister lister;
+    config::Describer keys;
     LayerEntry entry;
-    fields(lister, entry, kind.word);
-    kind.make()->fields(lister);
-    out += fmt::format("\n### `{}`\n\n{}\n\n{}", kind.word, kind.help, lister.markdown());
+    fields(keys, entry, kind.word);
+    kind.make()->fields(keys);
+    out += fmt::format("\n### `{}`\n\n{}\n\n{}", kind.word, kind.help, config::markdown_table(keys.fields()));
   }
   return out;
 }

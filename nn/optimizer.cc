@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/config_shape.h"
 #include "core/error.h"
 #include "nn/cpu/kernels.h"
 #include "nn/cuda/device_sgd.h"
@@ -48,12 +49,16 @@ double norm(const std::vector<TensorInfo>& tensors, std::span<const float> gradi
 
 void fields(config::Visitor& v, OptimizerOptions& o) {
   std::size_t kind = 0;
-  v.choice("kind", kind, std::array{"sgd"}, "the only one: SGD with momentum, as torch.optim.SGD");
-  v.field("momentum", o.momentum, "mu in v = mu*v + g", {.min = 0, .max = 1});
-  v.field("nesterov", o.nesterov, "step along g + mu*v instead of v");
-  v.field("weight_decay", o.weight_decay, "wd in g = g + wd*w", {.min = 0});
+  v.choice("kind", kind, std::array{"sgd"},
+           "stochastic gradient descent with momentum, as in torch.optim.SGD; the only kind so far");
+  v.field("momentum", o.momentum, "mu in v = mu*v + g: the share of the previous update that is kept",
+          {.min = 0, .max = 1});
+  v.field("nesterov", o.nesterov, "Nesterov momentum: weights move along g + mu*v instead of v");
+  v.field("weight_decay", o.weight_decay, "wd in g = g + wd*w: pulls weights towards zero", {.min = 0});
+  v.shape([] { return config::Shape::list(config::Shape::word(kind_words())); });
   v.custom(
-      "no_decay", "list of conv, dense, norm, bias, lstm, embedding", "kinds of tensors that are not decayed",
+      "no_decay", "list of conv, dense, norm, bias, lstm, embedding",
+      "the kinds of tensors to which weight decay does not apply",
       [&](const config::Value& value, const std::string& path) {
         if (!value.is_sequence()) config::fail(value.origin, path, "expected a list of kinds of tensors");
         o.no_decay.clear();

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/config_shape.h"
 #include "core/error.h"
 
 namespace lpsgd {
@@ -12,6 +13,15 @@ namespace lpsgd {
 namespace {
 
 constexpr double max_epochs = 1e9;
+
+const config::Range rate_factor{.min = 0, .min_open = true};
+
+void periodic_fields(config::Visitor& v, ScheduleOptions& o) {
+  v.required();
+  v.field("every", o.every, "the number of epochs between two decays", {.min = 1, .max = max_epochs});
+  v.required();
+  v.field("factor", o.factor, "what the rate is multiplied by each time", rate_factor);
+}
 
 void parse_decay(ScheduleOptions& o, const config::Value& value, const std::string& path) {
   if (!value.is_map() && !value.is_null())
@@ -21,10 +31,7 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
   o.factor = 1;
   if (value.find("every") || value.find("factor")) {
     config::Reader reader(value, path);
-    reader.required();
-    reader.field("every", o.every, "", {.min = 1, .max = max_epochs});
-    reader.required();
-    reader.field("factor", o.factor, "", {.min = 0, .min_open = true});
+    periodic_fields(reader, o);
     reader.finish();
     return;
   }
@@ -40,7 +47,7 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
           fmt::format("'{}' is no epoch; expected {{epoch: factor, ...}} or {{every: epochs, factor: "
                       "number}}",
                       e.key));
-    o.decay[epoch] = config::to_number(e.value, path + "." + e.key, {.min = 0, .min_open = true});
+    o.decay[epoch] = config::to_number(e.value, path + "." + e.key, rate_factor);
   }
 }
 
@@ -58,13 +65,21 @@ config::Value write_decay(const ScheduleOptions& o) {
 }  // namespace
 
 void fields(config::Visitor& v, ScheduleOptions& o) {
-  v.field("lr", o.lr, "the learning rate after warm-up, before any decay", {.min = 0});
-  v.field("warmup_epochs", o.warmup_epochs, "epochs over which the rate rises linearly, step by step",
+  v.field("lr", o.lr, "the learning rate, after warm-up and before any decay", {.min = 0});
+  v.field("warmup_epochs", o.warmup_epochs,
+          "the rate rises linearly, step by step, over this many epochs; 0: no warm-up",
           {.min = 0, .max = max_epochs});
-  v.field("warmup_from", o.warmup_from, "the rate of the first step of the warm-up", {.min = 0});
+  v.field("warmup_from", o.warmup_from, "the learning rate of the first step of the warm-up", {.min = 0});
+  v.shape([] {
+    ScheduleOptions none;
+    return config::Shape::choice(
+        {config::Shape::map([&](config::Visitor& inner) { periodic_fields(inner, none); }),
+         config::Shape::table(config::Shape::number(rate_factor))});
+  });
   v.custom(
       "decay", "{epoch: factor, ...} or {every: epochs, factor: number}",
-      "once that many epochs are done, the rate is multiplied by the factor",
+      "after the given number of epochs, or every so many epochs, the learning rate is multiplied by the "
+      "factor",
       [&](const config::Value& value, const std::string& path) { parse_decay(o, value, path); },
       [&] { return write_decay(o); });
 }

@@ -67,6 +67,8 @@ struct CodecSpec {
 CodecSpec parse_codec(const config::Value& value, const std::string& path);
 /// The tree that parse_codec reads back as `spec`, with every option of its kind.
 config::Value write_codec(const CodecSpec& spec);
+/// The values that parse_codec takes.
+config::Shape codec_shape();
 /// The options on one line: "{kind: qsgd, bits: 4, bucket: 512, ...}".
 std::string to_text(const CodecSpec& spec);
 

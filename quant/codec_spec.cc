@@ -1,6 +1,7 @@
 // Codecs as text: what the configuration says, read and written by the table's rows.
 #include <fmt/format.h>
 
+#include "core/config_shape.h"
 #include "core/error.h"
 #include "quant/codec_table.h"
 
@@ -12,12 +13,20 @@ std::string allowed_buckets(const CodecRow& row) {
   return row.columns ? "a multiple of 32, 'tensor' or 'column'" : "a multiple of 32 or 'tensor'";
 }
 
+constexpr config::Range bucket_values{.min = 32, .max = 0x1p31, .multiple_of = 32};
+
+config::Shape bucket_shape(const CodecRow& row) {
+  std::vector<std::string> words{"tensor"};
+  if (row.columns) words.emplace_back("column");
+  return config::Shape::choice({config::Shape::word(words), config::Shape::integer(bucket_values)});
+}
+
 std::int64_t parse_bucket(const config::Value& value, const std::string& path, const CodecEntry& entry) {
   if (value.is_scalar()) {
     if (value.scalar == "tensor") return CodecSpec::whole_tensor;
     if (value.scalar == "column" && entry.row.columns) return CodecSpec::column;
     try {
-      return config::to_integer(value, path, {.min = 32, .max = 0x1p31, .multiple_of = 32});
+      return config::to_integer(value, path, bucket_values);
     } catch (const ConfigError&) {
       config::fail(value.origin, path,
                    fmt::format("'{}' is not a bucket of {}; allowed: {}", value.scalar, entry.name,
@@ -42,20 +51,22 @@ void declare(config::Visitor& v, CodecSpec& spec, bool reading) {
     names.push_back(entry.name);
   }
   v.required();
-  v.choice("kind", index, std::span<const char* const>(names), "the codec");
+  v.choice("kind", index, std::span<const char* const>(names), "the codec's kind");
   const CodecEntry& entry = codec_table()[index];
   const CodecRow& row = entry.row;
   if (reading) spec = {entry.name, row.bucketed ? row.bucket : 0, row.error_feedback, row.defaults};
   if (row.options) row.options(v, spec);
   if (reading && row.more_defaults) row.more_defaults(spec);
   if (!row.bucketed) return;
+  v.shape([&] { return bucket_shape(row); });
   v.custom(
-      "bucket", allowed_buckets(row).c_str(), "values that share a scale",
+      "bucket", allowed_buckets(row).c_str(), "the number of consecutive values that share a scale",
       [&](const config::Value& value, const std::string& path) {
         spec.bucket = parse_bucket(value, path, entry);
       },
       [&] { return write_bucket(spec.bucket); });
-  v.field("error_feedback", spec.error_feedback, "keep what coding loses and add it to the next gradient");
+  v.field("error_feedback", spec.error_feedback,
+          "keep what coding loses (the residual) and add it to the next step's gradient");
 }
 
 }  // namespace
@@ -86,6 +97,22 @@ config::Value write_codec(const CodecSpec& spec) {
   CodecSpec copy = spec;
   declare(writer, copy, false);
   return writer.take();
+}
+
+config::Shape codec_shape() {
+  std::vector<config::Shape> shapes(1);
+  for (const CodecEntry& entry : codec_table()) {
+    CodecSpec spec = parse_codec(config::Value::plain(entry.name), "");
+    config::Shape shape = config::Shape::map([&](config::Visitor& v) { declare(v, spec, false); });
+    shape.title = fmt::format("kind: {}", entry.name);
+    shape.fields[0].shape.words = {entry.name};
+    shapes[0].words.emplace_back(entry.name);
+    shapes.push_back(std::move(shape));
+  }
+  shapes[0].kind = config::Shape::Kind::word;
+  config::Shape out = config::Shape::choice(std::move(shapes));
+  out.name = "codec";
+  return out;
 }
 
 std::string to_text(const CodecSpec& spec) {

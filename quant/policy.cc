@@ -1,9 +1,11 @@
 #include "quant/policy.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "core/config_shape.h"
 #include "core/error.h"
 
 namespace lpsgd {
@@ -50,18 +52,25 @@ constexpr TensorKind kinds[] = {TensorKind::conv, TensorKind::dense, TensorKind:
                                 TensorKind::bias, TensorKind::lstm,  TensorKind::embedding};
 
 void declare_codec(config::Visitor& v, CodecSpec& codec) {
+  v.shape(codec_shape);
   v.custom(
-      "codec", "codec", "how gradients travel",
+      "codec", "a kind, or {kind, ...}", "how gradients are encoded",
       [&](const config::Value& value, const std::string& path) { codec = parse_codec(value, path); },
       [&] { return write_codec(codec); });
 }
 
-PolicyRule parse_rule(const config::Value& value, const std::string& path) {
-  PolicyRule rule;
-  config::Reader reader(value, path, config::Environment::keep);  // whoever loads a file expands
-  reader.field("name", rule.name, "the tensor's name, a glob with *, ? and {a,b}");
-  reader.custom(
-      "kind", "kind", "the tensor's kind",
+std::vector<std::string> kind_words() {
+  std::vector<std::string> words;
+  for (const TensorKind kind : kinds) words.emplace_back(to_text(kind));
+  return words;
+}
+
+void declare_rule(config::Visitor& v, PolicyRule& rule) {
+  v.field("name", rule.name, "tensors of this name; a pattern with *, ? and {a,b}");
+  v.shape([] { return config::Shape::word(kind_words()); });
+  const std::string words = fmt::format("{}", fmt::join(kind_words(), ", "));
+  v.custom(
+      "kind", words.c_str(), "tensors of this kind",
       [&](const config::Value& word, const std::string& kind_path) {
         config::Value map = config::Value::map();
         map.set("kind", word);
@@ -75,8 +84,14 @@ PolicyRule parse_rule(const config::Value& value, const std::string& path) {
         rule.kind = kind;
       },
       [] { return config::Value(); });
-  reader.required();
-  declare_codec(reader, rule.codec);
+  v.required();
+  declare_codec(v, rule.codec);
+}
+
+PolicyRule parse_rule(const config::Value& value, const std::string& path) {
+  PolicyRule rule;
+  config::Reader reader(value, path, config::Environment::keep);  // whoever loads a file expands
+  declare_rule(reader, rule);
   reader.finish();
   return rule;
 }
@@ -98,8 +113,13 @@ bool applies(const PolicyRule& rule, const TensorInfo& tensor) {
 
 void fields(config::Visitor& v, PolicySpec& spec) {
   declare_codec(v, spec.codec);
+  v.shape([] {
+    return config::Shape::choice({config::Shape::word({"auto"}), config::Shape::integer({.min = 0})});
+  });
   v.custom(
-      "min_elements", "auto or an integer >= 0", "smaller tensors travel as float32",
+      "min_elements", "auto or an integer >= 0",
+      "tensors with fewer values are sent as float32; auto: the largest number that still encodes over 99 % "
+      "of the parameters",
       [&](const config::Value& value, const std::string& path) {
         if (value.is_scalar() && value.scalar == "auto") {
           spec.min_elements.reset();
@@ -116,8 +136,14 @@ void fields(config::Visitor& v, PolicySpec& spec) {
       [&] {
         return config::Value::plain(spec.min_elements ? fmt::format("{}", *spec.min_elements) : "auto");
       });
+  v.shape([] {
+    PolicyRule rule;
+    return config::Shape::list(
+        config::Shape::map([&](config::Visitor& inner) { declare_rule(inner, rule); }));
+  });
   v.custom(
-      "rules", "list of {name, kind, codec}", "exceptions; the first that matches a tensor wins",
+      "rules", "list of {name, kind, codec}",
+      "exceptions for some tensors; the first rule that matches a tensor decides, whatever its size",
       [&](const config::Value& value, const std::string& path) {
         if (!value.is_sequence()) config::fail(value.origin, path, "expected a list of {name, kind, codec}");
         spec.rules.clear();

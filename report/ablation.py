@@ -10,8 +10,11 @@ import os
 import sys
 from dataclasses import dataclass
 
-import runs
-import table
+import modules
+
+modules.require(__file__, "matplotlib", "pandas", "yaml")
+import runs  # noqa: E402
+import table  # noqa: E402
 
 HEADER = (
     "run",

@@ -14,6 +14,8 @@ import argparse
 import json
 import sys
 
+import modules
+
 
 def short(codec):
     words = [w.strip().split(": ") for w in codec.strip("{}").split(",")]
@@ -77,6 +79,8 @@ def main():
     parser.add_argument("--out", metavar="FIGURE")
     parser.add_argument("--cpu", action="store_true", help="processor time instead of time")
     options = parser.parse_args()
+    if options.out:
+        modules.require(__file__, "matplotlib")
     try:
         size, codecs = read(options.file, "cpu_seconds" if options.cpu else "seconds")
         print(table(codecs))

@@ -4,13 +4,16 @@
     lpsgd_report.py RUN_FOLDER... --out figure.png [--table]
 
 Needs Debian's python3-matplotlib, python3-pandas and python3-yaml. Ends with 2 and one line on standard
-error when a folder cannot be read.
+error when one of them is missing or a folder cannot be read.
 """
 
 import argparse
 import sys
 
-import runs
+import modules
+
+modules.require(__file__, "matplotlib", "pandas", "yaml")
+import runs  # noqa: E402
 
 
 def arguments():

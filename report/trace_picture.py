@@ -4,7 +4,8 @@ communication thread codes, and each tensor, pack or chunk on its way. Exposed c
 
     trace_picture.py DIR --out figure.png [--steps 5,6] [--ranks 0,1]
 
-Needs Debian's python3-matplotlib. Ends with 2 and one line on standard error when the trace cannot be read.
+Needs Debian's python3-matplotlib. Ends with 2 and one line on standard error when it is missing or the
+trace cannot be read.
 """
 
 import argparse
@@ -12,12 +13,15 @@ import json
 import os
 import sys
 
-import matplotlib
+import modules
+
+modules.require(__file__, "matplotlib")
+import matplotlib  # noqa: E402
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.patches import Patch
-from matplotlib.transforms import ScaledTranslation
+import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.patches import Patch  # noqa: E402
+from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
 # Okabe and Ito's colours, told apart by readers of any colour vision.
 COLORS = {"data": "#000000", "forward": "#56B4E9", "backward": "#0072B2", "update": "#CC79A7", "encode": "#E69F00",

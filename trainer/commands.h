@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/progress.h"
+
 namespace lpsgd {
 
 struct TrainArguments {
@@ -15,8 +17,10 @@ struct TrainArguments {
   std::vector<std::string> overrides;  // a.b=value
   std::string out;                     // empty: runs/<name>-<time>
   bool resume = false;
+  bool resume_required = false;  // a folder without a checkpoint is refused; implies resume
   std::optional<std::int64_t> steps;
   std::string trace;  // folder; empty: none
+  ProgressMode progress = ProgressMode::automatic;
   std::vector<std::string> command_line;
 };
 

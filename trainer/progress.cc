@@ -1,10 +1,10 @@
 #include "trainer/progress.h"
 
 #include <fmt/format.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <iterator>
 
 #include "core/clock.h"
@@ -36,15 +36,17 @@ std::string duration_text(double seconds) {
   return fmt::format("{}s", s);
 }
 
-Progress::Progress(bool active, std::int64_t first_step, std::int64_t total_steps)
-    : active_(active),
-      terminal_(::isatty(STDOUT_FILENO) == 1),
+bool is_on_terminal() {
+  // tcgetsid fails unless the terminal controls this process.
+  return ::isatty(STDOUT_FILENO) == 1 && ::tcgetsid(STDOUT_FILENO) == ::getsid(0);
+}
+
+Progress::Progress(bool active, ProgressMode mode, std::int64_t first_step, std::int64_t total_steps)
+    : active_(active && mode != ProgressMode::none),
+      terminal_(mode == ProgressMode::terminal || (mode == ProgressMode::automatic && is_on_terminal())),
       first_step_(first_step),
       total_steps_(total_steps),
-      started_(now_seconds()) {
-  // mpirun puts a pipe between a rank and the terminal; who knows that a terminal is at its end may say so.
-  if (const char* mode = std::getenv("LPSGD_PROGRESS")) terminal_ = std::string(mode) == "terminal";
-}
+      started_(now_seconds()) {}
 
 Progress::~Progress() {
   if (open_) std::fputc('\n', stdout);

@@ -1,10 +1,18 @@
-// Progress on standard output: one line rewritten in place on a terminal, plain lines elsewhere.
+// Progress on standard output: one line rewritten in place on the user's terminal, plain lines elsewhere.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 namespace lpsgd {
+
+/// `--progress`. `automatic`: as `terminal` where is_on_terminal(), else as `plain`.
+enum class ProgressMode : std::uint8_t { automatic, plain, terminal, none };
+
+/// Whether standard output is the terminal of the user, on which this process was started. A launcher may put
+/// a pseudo-terminal of its own between a rank and a file (Open MPI's mpirun does): such a one is not the
+/// process's controlling terminal.
+bool is_on_terminal();
 
 struct StepLine {
   std::int64_t step = 0, steps = 0;  // since the start, in all
@@ -21,11 +29,12 @@ std::string text(const StepLine& line);
 /// "1h02m", "3m10s", "12s".
 std::string duration_text(double seconds);
 
-/// Rate-limits step lines: on a terminal ten times a second, elsewhere the first, the last and one in ten
-/// seconds.
+/// Limits the rate of step lines: on a terminal to ten a second, elsewhere to the first, the last and one in
+/// ten seconds.
 class Progress {
  public:
-  Progress(bool active, std::int64_t first_step, std::int64_t total_steps);
+  /// Shows nothing with mode `none` or unless `active`.
+  Progress(bool active, ProgressMode mode, std::int64_t first_step, std::int64_t total_steps);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "comm/nccl_transport.h"
+#include "core/config_shape.h"
 #include "core/device.h"
 #include "core/error.h"
 
@@ -18,55 +19,63 @@ using config::Value;
 using config::Visitor;
 
 void fields(Visitor& v, TrainOptions& o) {
-  v.field("epochs", o.epochs, "passes over the training set", Range{.min = 0, .max = 1e9});
-  v.field("batch_size", o.batch_size, "samples of a step over all ranks", Range{.min = 1, .max = 1e9});
-  v.field("seed", o.seed, "of all randomness", Range{.min = 0, .max = 4294967295.0});
+  v.field("epochs", o.epochs, "the number of passes over the training set", Range{.min = 0, .max = 1e9});
+  v.field("batch_size", o.batch_size,
+          "samples per step, of all ranks together; a multiple of the number of ranks",
+          Range{.min = 1, .max = 1e9});
+  v.field("seed", o.seed, "the seed of everything random: weights, data order, augmentation, dropout, dither",
+          Range{.min = 0, .max = 4294967295.0});
   v.choice("device", o.device,
            {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
-           "where layers run; auto: a GPU where there is one, else the CPU");
+           "where layers run; auto: on a GPU if there is one, else on the CPU");
   v.choice("compute", o.compute, {{"fp32", Compute::fp32}, {"tf32", Compute::tf32}, {"bf16", Compute::bf16}},
-           "the arithmetic of layers; tf32 on GPUs alone, bf16 where the processor or the GPU has it");
+           "the arithmetic of layers; tf32 needs a GPU, bf16 a GPU or a processor that has it");
   v.field("deterministic", o.deterministic,
-          "on a GPU: the same bits in every run, at some cost in speed (the CPU's always are)");
+          "on a GPU, get the same bits in every run, at some cost in speed; the CPU always does");
   v.field("cuda_graphs", o.cuda_graphs,
-          "on a GPU: what a step launches is captured as CUDA graphs; over NCCL all that follows the forward "
-          "pass is one graph");
-  v.field("threads", o.threads, "of each rank; 0: the node's cores divided by its ranks",
+          "on a GPU, capture the work of a step as CUDA graphs; over NCCL, backward, exchange and update "
+          "become one graph");
+  v.field("threads", o.threads,
+          "CPU threads of each rank; 0: the cores of its machine divided by the ranks there",
           Range{.min = 0, .max = 4096});
 }
 
 void fields(Visitor& v, ExchangeConfig& o) {
-  v.choice("transport", o.transport,
-           {{"mpi", TransportKind::mpi}, {"nccl", TransportKind::nccl}, {"threads", TransportKind::threads}},
-           "how bytes travel; nccl: between GPUs, one for each rank");
-  v.choice("collective", o.collective,
-           {{"reduce_broadcast", Collective::reduce_broadcast},
-            {"allreduce", Collective::allreduce},
-            {"simulated", Collective::simulated}},
-           "reduce_broadcast: every codec; allreduce: the transport's own sum, codec none; simulated: an "
-           "all-reduce "
-           "of as many bytes as the codec would send");
+  v.choice(
+      "transport", o.transport,
+      {{"mpi", TransportKind::mpi}, {"nccl", TransportKind::nccl}, {"threads", TransportKind::threads}},
+      "what moves the bytes; mpi: an MPI library, one process per rank; nccl: between GPUs, one per rank; "
+      "threads: ranks are threads of one process");
+  v.choice(
+      "collective", o.collective,
+      {{"reduce_broadcast", Collective::reduce_broadcast},
+       {"allreduce", Collective::allreduce},
+       {"simulated", Collective::simulated}},
+      "how gradients are averaged; reduce_broadcast: each rank averages its part and sends it to all, with "
+      "any codec; allreduce: the transport's own sum, with codec none; simulated: an all-reduce of as "
+      "many bytes as the codec would send, to measure its time");
   lpsgd::fields(v, o.policy);
-  v.field("overlap", o.overlap, "exchange while backward goes on; false: after it");
-  v.field("ranks", o.ranks, "with transport threads: how many ranks", Range{.min = 1, .max = 1024});
+  v.field("overlap", o.overlap, "exchange gradients while the backward pass runs; false: after it");
+  v.field("ranks", o.ranks, "the number of ranks, with transport threads only; otherwise mpirun -n sets it",
+          Range{.min = 1, .max = 1024});
   v.choice(
       "device_pointers", o.device_pointers,
       {{"auto", DevicePointers::automatic}, {"true", DevicePointers::yes}, {"false", DevicePointers::no}},
-      "with gradients on a GPU: whether MPI is handed device memory; auto: where it says it takes it, else "
-      "messages are staged through the host");
-  v.section("link", "a slower network, emulated inside the transport",
+      "with gradients on a GPU, whether MPI is given device memory; auto: if the library says it takes "
+      "it, else messages are copied through the host");
+  v.section("link", "a slower network, emulated inside the transport; not with nccl",
             [&](Visitor& s) { fields(s, o.link); });
 }
 
 void fields(Visitor& v, CheckpointOptions& o) {
-  v.field("every_epochs", o.every_epochs, "a checkpoint after so many epochs; 0: only at the end",
+  v.field("every_epochs", o.every_epochs, "write a checkpoint after every so many epochs; 0: only at the end",
           Range{.min = 0, .max = 1e9});
-  v.field("keep", o.keep, "how many checkpoints stay", Range{.min = 1, .max = 1e9});
+  v.field("keep", o.keep, "how many checkpoints to keep: the newest", Range{.min = 1, .max = 1e9});
 }
 
 void fields(Visitor& v, MetricsOptions& o) {
   v.field("codec_error", o.codec_error,
-          "per tensor and epoch: error and residual of its codec, and its bytes (docs/exchange.md)");
+          "also write, per tensor and epoch, the codec's error, the residual and the bytes sent");
 }
 
 const Value* at_path(const Value& root, std::string_view section, std::string_view key) {
@@ -158,31 +167,31 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
 
 void fields(Visitor& v, RunConfig& run) {
   v.required();
+  v.shape([] { return config::Shape::choice({config::Shape::text(), config::Shape::any_map()}); });
   v.custom(
-      "network", "a path relative to this file, or the network itself", "the layers: docs/networks.md",
+      "network", "a path relative to this file, or the network itself",
+      "the layers, which docs/networks.md describes",
       [&](const Value& value, const std::string& path) {
         if (!value.is_map())
           config::fail(value.origin, path, "expected a path or a map that describes a network");
         run.network = value;
       },
       [&] { return run.network; });
-  v.section("data", "what is trained on", [&](Visitor& s) { fields(s, run.data); });
-  v.section("train", "how long, on what", [&](Visitor& s) { fields(s, run.train); });
-  v.section("optimizer", "SGD", [&](Visitor& s) {
-    std::size_t sgd = 0;
-    static constexpr const char* kinds[] = {"sgd"};
-    s.choice("kind", sgd, kinds, "stochastic gradient descent with momentum");
-    fields(s, run.optimizer);
-  });
-  v.section("schedule", "the learning rate", [&](Visitor& s) { fields(s, run.schedule); });
-  v.section("exchange", "what travels between ranks, and how", [&](Visitor& s) { fields(s, run.exchange); });
+  v.section("data", "the data set and how its samples are prepared",
+            [&](Visitor& s) { fields(s, run.data); });
+  v.section("train", "how long to train, and on what", [&](Visitor& s) { fields(s, run.train); });
+  v.section("optimizer", "how gradients change the weights", [&](Visitor& s) { fields(s, run.optimizer); });
+  v.section("schedule", "the learning rate of each step", [&](Visitor& s) { fields(s, run.schedule); });
+  v.section("exchange", "how ranks average their gradients", [&](Visitor& s) { fields(s, run.exchange); });
   v.section("sync", "when ranks exchange", [&](Visitor& s) {
     std::size_t every_step = 0;
     static constexpr const char* kinds[] = {"every_step"};
-    s.choice("kind", every_step, kinds, "every_step: gradients are exchanged in each step");
+    s.choice("kind", every_step, kinds,
+             "every_step: ranks average their gradients in every step; the only kind so far");
   });
-  v.section("checkpoint", "what survives", [&](Visitor& s) { fields(s, run.checkpoint); });
-  v.section("metrics", "what else metrics.jsonl tells", [&](Visitor& s) { fields(s, run.metrics); });
+  v.section("checkpoint", "when to save, and how much to keep",
+            [&](Visitor& s) { fields(s, run.checkpoint); });
+  v.section("metrics", "more records in metrics.jsonl", [&](Visitor& s) { fields(s, run.metrics); });
 }
 
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
@@ -236,6 +245,9 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
       config::fail(origin_of(run, "exchange", "link"), "exchange.link",
                    "cannot be emulated with transport nccl; use mpi or threads");
   }
+  if (run.train.device == DeviceChoice::cuda && cuda_devices().count == 0)
+    config::fail(origin_of(run, "train", "device"), "train.device",
+                 fmt::format("cuda cannot be used: {}; allowed here: cpu, auto", cuda_devices().reason));
   if (const auto why = unsupported(run.train.compute, device_of(run.train, 0)))
     config::fail(origin_of(run, "train", "compute"), "train.compute", *why);
   if (run.train.batch_size % ranks != 0)
@@ -308,14 +320,10 @@ void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset&
 }
 
 std::string resolved_text(const RunConfig& run) {
-  return config::emit(config::write(run));
-}
-
-std::string run_config_markdown() {
-  RunConfig run;
-  config::Lister lister;
-  fields(lister, run);
-  return lister.markdown();
+  Value tree = config::write(run);
+  if (run.exchange.transport != TransportKind::threads)
+    std::erase_if(tree.find("exchange")->entries, [](const Value::Entry& e) { return e.key == "ranks"; });
+  return config::emit(tree);
 }
 
 }  // namespace lpsgd

@@ -101,10 +101,8 @@ void with_locations(const RunConfig& run, const std::function<void()>& body);
 /// one batch. ConfigError.
 void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split);
 
-/// The configuration as resolved: every key with the value in force, the network in place.
+/// The configuration as resolved: every key with the value in force, the network in place. exchange.ranks is
+/// written for transport threads only.
 std::string resolved_text(const RunConfig& run);
-
-/// The table of all keys, for the documentation.
-std::string run_config_markdown();
 
 }  // namespace lpsgd

@@ -30,37 +30,52 @@ int usable_cores() {
 
 namespace {
 
-std::string default_folder(const RunConfig& run) {
+bool holds_a_run(const std::string& folder) {
+  return fs::exists(folder + "/config.yaml") || fs::exists(folder + "/checkpoints") ||
+         fs::exists(folder + "/metrics.jsonl");
+}
+
+/// runs/<name>-<time>, and a number where two jobs start within a second: it is theirs who make it.
+std::unique_ptr<FolderClaim> claim_default_folder(const RunConfig& run) {
   const std::string stem =
       fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", run.name, fmt::localtime(std::time(nullptr)));
-  std::string folder = stem;
-  std::error_code ignored;
-  fs::create_directories("runs", ignored);
-  // Whoever makes the folder has it: two runs may start within a second.
-  for (int i = 2; !fs::create_directory(folder, ignored) && fs::exists(folder); ++i)
-    folder = fmt::format("{}-{}", stem, i);
-  return folder;
+  for (int i = 1;; ++i) {
+    const std::string folder = i == 1 ? stem : fmt::format("{}-{}", stem, i);
+    if (fs::exists(folder)) continue;
+    try {
+      auto claim = std::make_unique<FolderClaim>(folder);
+      if (!holds_a_run(folder)) return claim;
+    } catch (const ConfigError&) {  // another job was quicker
+    }
+  }
+}
+
+std::unique_ptr<FolderClaim> claim_folder(const RunConfig& run, const std::string& out, bool resume) {
+  if (out.empty()) return claim_default_folder(run);
+  auto claim = std::make_unique<FolderClaim>(out);
+  if (!resume && holds_a_run(out))
+    throw ConfigError(
+        fmt::format("--out {}: holds a run already; give --resume to go on with it, or another folder", out));
+  return claim;
 }
 
 }  // namespace
 
-std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume) {
-  std::string folder;
+RunFolder::RunFolder(Transport& transport, const RunConfig& run, const std::string& out, bool resume) {
+  std::string refusal;
   collective_try(transport, [&] {
     if (transport.rank() != 0) return;
-    folder = out.empty() ? default_folder(run) : out;
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) throw FileError(fmt::format("{}: cannot be made: {}", folder, error.message()));
-    const bool holds_a_run = fs::exists(folder + "/config.yaml") || fs::exists(folder + "/checkpoints") ||
-                             fs::exists(folder + "/metrics.jsonl");
-    if (holds_a_run && !resume)
-      throw ConfigError(fmt::format(
-          "--out {}: holds a run already; give --resume to go on with it, or another folder", folder));
+    try {
+      claim_ = claim_folder(run, out, resume);
+      path_ = claim_->folder();
+    } catch (const ConfigError& e) {
+      refusal = e.what();
+    }
   });
-  for (const std::string& text : transport.all_gather_text(folder))
-    if (!text.empty()) folder = text;
-  return folder;
+  const std::vector<std::string> refusals = transport.all_gather_text(refusal);
+  const std::vector<std::string> paths = transport.all_gather_text(path_);
+  if (!refusals[0].empty()) throw SharedError(refusals[0], 2);
+  path_ = paths[0];
 }
 
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run, Device device,

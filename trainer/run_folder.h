@@ -1,10 +1,12 @@
 // A run's folder: config.yaml (as resolved), environment.json, metrics.jsonl, summary.json, checkpoints/.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/transport.h"
+#include "trainer/folder_claim.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
@@ -12,9 +14,21 @@ namespace lpsgd {
 /// Cores this process may run on.
 int usable_cores();
 
-/// Chooses and makes the folder on rank 0 (default: runs/<name>-<time>) and returns its path on every rank. A
-/// folder that holds a run already is refused unless `resume`. Collective.
-std::string open_run_folder(Transport& transport, const RunConfig& run, const std::string& out, bool resume);
+/// The folder of the run, held by this job until the object is gone. It is chosen (default:
+/// runs/<name>-<time>) and made on rank 0. A run that is refused before it wrote anything leaves nothing
+/// behind.
+class RunFolder {
+ public:
+  /// A folder that another job uses is refused, and so is one that holds a run already, unless `resume`.
+  /// Collective: all ranks throw alike.
+  RunFolder(Transport& transport, const RunConfig& run, const std::string& out, bool resume);
+
+  const std::string& path() const { return path_; }  // the same on every rank
+
+ private:
+  std::unique_ptr<FolderClaim> claim_;  // on rank 0
+  std::string path_;
+};
 
 /// Writes config.yaml and environment.json, once nothing can be refused any more. `device` and `algorithms`
 /// (Network::choices()): this rank's. Warns where a deterministic run that goes on would run other algorithms

@@ -11,6 +11,7 @@
 #include "comm/transport.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "trainer/checkpoint.h"
 #include "trainer/commands.h"
 #include "trainer/mpi_rank.h"
 #include "trainer/run_config.h"
@@ -21,6 +22,19 @@ namespace lpsgd {
 
 namespace {
 
+/// Says so, before anything else, where there is no checkpoint to go on from; with `is_required` that is a
+/// mistake. Collective.
+void report_resume(Transport& transport, const std::string& folder, bool is_required) {
+  bool has_checkpoint = false;
+  collective_try(transport, [&] {
+    has_checkpoint = CheckpointFolder(folder).newest().has_value();
+    if (is_required && !has_checkpoint)
+      throw ConfigError(fmt::format("--resume-required: {} holds no checkpoint", folder));
+  });
+  if (!has_checkpoint && transport.rank() == 0)
+    fmt::print("{}: holds no checkpoint: starting from random weights\n", folder);
+}
+
 /// Everything after the ranks are there. Collective.
 void train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
               const NetworkSpec& spec, const TrainData& data) {
@@ -29,7 +43,10 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
   command.resume = arguments.resume;
   command.command_line = arguments.command_line;
   command.trace = arguments.trace;
-  command.out = open_run_folder(transport, run, arguments.out, arguments.resume);
+  command.progress = arguments.progress;
+  const RunFolder folder(transport, run, arguments.out, arguments.resume);
+  command.out = folder.path();
+  if (arguments.resume) report_resume(transport, command.out, arguments.resume_required);
   if (transport.rank() == 0) {
     fmt::print(
         "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", spec.name(), spec.parameters(),

@@ -118,7 +118,7 @@ class RankTrainer {
       if (transport_.rank() == 0)
         metrics = std::make_unique<MetricsFile>(command_.out + "/metrics.jsonl", position_.epoch);
     });
-    Progress progress(transport_.rank() == 0, position_.step, last);  // `last` is the last step's number
+    Progress progress(transport_.rank() == 0, command_.progress, position_.step, last);
     const bool by_steps = command_.steps && *command_.steps <= total;
     if (by_steps && position_.step >= last) {
       if (!resumed) save(step_checkpoint_name(position_.step));
@@ -208,9 +208,8 @@ class RankTrainer {
       old_ranks_ = meta.ranks;
     });
     if (transport_.rank() != 0) return folder.has_value();
-    if (!folder)
-      log::warn("{} holds no checkpoint: starting afresh", command_.out);
-    else if (redistributed)
+    if (!folder) return false;
+    if (redistributed)
       log::warn(
           "{} was written by {} ranks, this run has {}: round-1 residuals are the mean of the old ones, "
           "round-2 residuals are cut "
@@ -218,7 +217,7 @@ class RankTrainer {
           *folder, old_ranks_, transport_.size());
     else
       log::info("resuming from {} (step {})", *folder, position_.step);
-    return folder.has_value();
+    return true;
   }
 
   TrainingState training_state(const HostState& host) {

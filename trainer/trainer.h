@@ -8,6 +8,7 @@
 
 #include "comm/transport.h"
 #include "data/dataset.h"
+#include "trainer/progress.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
@@ -19,6 +20,7 @@ struct TrainCommand {
   bool resume = false;
   std::vector<std::string> command_line;
   std::string trace;  // a folder for one Chrome trace per rank; empty: none
+  ProgressMode progress = ProgressMode::automatic;
 };
 
 /// Data opened once per process and shared by its ranks.

@@ -136,7 +136,7 @@ CodecRow dynamic8_row() {
               {"static_tree", Type::static_tree},
               {"linear", Type::linear},
               {"mantissa", Type::mantissa}},
-             "where the 128 magnitudes lie");
+             "how the 128 magnitudes are spread: docs/numerics.md");
     spec.options.set(o);
   };
   row.record_bytes = [](const CodecSpec&, std::int64_t m) { return record_bytes(m, 1, 8); };

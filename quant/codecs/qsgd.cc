@@ -159,15 +159,17 @@ CodecRow qsgd_row() {
   row.defaults = CodecOptions::of(Options{});
   row.options = [](config::Visitor& v, CodecSpec& spec) {
     auto o = spec.options.get<Options>();
-    v.choice<std::int32_t>("bits", o.bits, {{"2", 2}, {"4", 4}, {"8", 8}, {"16", 16}}, "bits a value");
+    v.choice<std::int32_t>("bits", o.bits, {{"2", 2}, {"4", 4}, {"8", 8}, {"16", 16}},
+                           "bits per value; `bucket` is by default 128 with 2 bits, 8192 with 16, else 512");
     v.choice("norm", o.norm, {{"max", Options::Norm::max}, {"l2", Options::Norm::l2}},
-             "what a bucket is scaled by");
+             "a bucket's scale: its largest magnitude, or its 2-norm");
     v.choice("levels", o.levels,
              {{"sign_magnitude", Options::Levels::sign_magnitude},
               {"interval", Options::Levels::interval},
               {"exponential", Options::Levels::exponential},
               {"optimal", Options::Levels::optimal}},
-             "where the levels lie");
+             "how the levels that a value is rounded to are spread: docs/numerics.md; exponential and "
+             "optimal take up to 8 bits");
     spec.options.set(o);
   };
   row.more_defaults = [](CodecSpec& spec) {

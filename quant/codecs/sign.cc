@@ -56,7 +56,8 @@ CodecRow sign_row() {
   row.defaults = CodecOptions::of(SignOptions{});
   row.options = [](config::Visitor& v, CodecSpec& spec) {
     auto o = spec.options.get<SignOptions>();
-    v.field("majority", o.majority, "the ranks vote: no scale travels");
+    v.field("majority", o.majority,
+            "ranks vote on each sign; the scale is 1 and is not sent; not together with error_feedback");
     spec.options.set(o);
   };
   row.more_defaults = [](CodecSpec& spec) {

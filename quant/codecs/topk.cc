@@ -223,7 +223,7 @@ CodecRow topk_row() {
   row.defaults = CodecOptions::of(TopkOptions{});
   row.options = [](config::Visitor& v, CodecSpec& spec) {
     auto o = spec.options.get<TopkOptions>();
-    v.field("density", o.density, "the part of each bucket's values that travels",
+    v.field("density", o.density, "the share of each bucket's values that is sent: the largest magnitudes",
             config::Range{.min = 0, .max = 1, .min_open = true});
     spec.options.set(o);
   };

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import sys
+import subprocess
 import tempfile
 import unittest
 from unittest import mock
@@ -23,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "report"))
 import ablation  # noqa: E402
 import figure  # noqa: E402
 import lpsgd_report  # noqa: E402
+import modules  # noqa: E402
 import runs  # noqa: E402
 import table  # noqa: E402
 import trace_picture  # noqa: E402
@@ -227,6 +229,50 @@ class Report(unittest.TestCase):
         for count, expected in ((0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"),
                                 (99_960, "100 kB"), (999_499, "999 kB"), (999_501, "1.00 MB"), (5e12, "5.00 TB")):
             self.assertEqual(table.bytes_text(count), expected)
+
+
+class MissingModules(unittest.TestCase):
+    """Another interpreter: one of another name that finds modules which cannot be imported."""
+
+    def run_without(self, script, *missing, arguments=(), debian_has_them=True):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in missing:
+                pathlib.Path(folder, name + ".py").write_text("raise ImportError")
+            code = [
+                "import os, runpy, sys",
+                "os.environ.pop('PYTHONPATH')" if debian_has_them else "",  # what a second interpreter inherits
+                "sys.executable, sys.dont_write_bytecode = '/opt/python', True",
+                f"sys.argv = {[script, *arguments]!r}",
+                f"sys.path.insert(0, {os.path.dirname(script)!r})",
+                f"runpy.run_path({script!r}, run_name='__main__')",
+            ]
+            return subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True,
+                                  env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"})
+
+    def test_each_script_says_what_is_missing_and_where_it_is(self):
+        report = pathlib.Path(modules.__file__).parent
+        for script, missing, words in (
+            ("lpsgd_report.py", ["pandas"], ["run"]),
+            ("lpsgd_report.py", ["matplotlib", "yaml"], ["run"]),
+            ("ablation.py", ["yaml"], ["run"]),
+            ("trace_picture.py", ["matplotlib"], ["trace", "--out", "f.png"]),
+            ("exchange_cost.py", ["matplotlib"], ["cost.json", "--out", "f.png"]),
+        ):
+            path = str(report / script)
+            for debian in (True, False):
+                result = self.run_without(path, *missing, arguments=words, debian_has_them=debian)
+                self.assertEqual((result.returncode, result.stdout), (2, ""), result)
+                if debian:
+                    advice = f"/usr/bin/python3 has {'it' if len(missing) == 1 else 'them'}: /usr/bin/python3 {os.path.relpath(path)} ..."
+                else:
+                    advice = "install: apt-get install " + " ".join("python3-" + name for name in missing)
+                self.assertEqual(result.stderr, f"{script[:-3]}: /opt/python has no module {' and '.join(missing)}; {advice}\n")
+
+    def test_a_table_of_costs_needs_no_module(self):
+        script = str(pathlib.Path(modules.__file__).parent / "exchange_cost.py")
+        result = self.run_without(script, "matplotlib", arguments=["/none.json"])
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result)
+        self.assertIn("No such file", result.stderr)
 
 
 class TracePicture(unittest.TestCase):

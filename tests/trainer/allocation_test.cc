@@ -91,7 +91,6 @@ INSTANTIATE_TEST_SUITE_P(, Allocation, testing::ValuesIn(cases),
                          [](const auto& p) { return std::string(p.param.name); });
 
 TEST_P(Allocation, AStepMakesNone) {
-  ::setenv("LPSGD_PROGRESS", "terminal", 1);  // ten lines a second
   const std::string folder = testing::TempDir() + "/lpsgd-allocation-" + GetParam().name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
@@ -102,6 +101,7 @@ TEST_P(Allocation, AStepMakesNone) {
   TrainCommand command;
   command.out = folder;
   command.steps = steps;
+  command.progress = ProgressMode::terminal;  // ten lines a second
   const auto dataset = std::make_shared<CountingDataset>(steps * batch);
   run_thread_ranks(ranks, [&](Transport& transport) {
     const auto linked = make_linked_transport(transport, run.exchange.link);

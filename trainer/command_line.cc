@@ -1,0 +1,117 @@
+#include "trainer/command_line.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "comm/transport.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "trainer/environment.h"
+
+namespace lpsgd {
+
+namespace {
+
+/// "train", "bench codec": the name of a command as it is typed.
+std::string full_name(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  if (!parent) return "";
+  const std::string above = full_name(*parent);
+  return above.empty() ? app.get_name() : above + " " + app.get_name();
+}
+
+void declare(CLI::App& app, std::span<const Command> commands, const std::vector<std::string>& words,
+             std::vector<std::pair<CLI::App*, RunCommand>>& declared) {
+  app.require_subcommand(1);
+  for (const Command& command : commands) {
+    CLI::App* added = app.add_subcommand(command.name, command.help);
+    if (command.declare)
+      declared.emplace_back(added, command.declare(*added, words));
+    else
+      declare(*added, command.group, words, declared);
+  }
+}
+
+/// Refuses a word that should name a command and does not.
+void check_command(const std::vector<std::string>& words, std::span<const Command> commands,
+                   const std::string& group = "") {
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.emplace_back(command.name);
+  const auto word = std::find_if(words.begin(), words.end(),
+                                 [](const std::string& w) { return w.empty() || w.front() != '-'; });
+  const std::string list = fmt::format("commands: {}", fmt::join(names, ", "));
+  if (word == words.end()) {
+    if (words.empty()) throw ConfigError(fmt::format("lpsgd {}needs a command; {}", group, list));
+    return;
+  }
+  const auto at = std::find(names.begin(), names.end(), *word);
+  if (at == names.end())
+    throw ConfigError(
+        fmt::format("no command '{}{}'{}; {}", group, *word, config::did_you_mean(*word, names), list));
+  const Command& command = commands[static_cast<std::size_t>(at - names.begin())];
+  if (!command.declare) check_command({word + 1, words.end()}, command.group, *word + " ");
+}
+
+/// The mistake in one line. An unknown option comes first: it is often why something else is missing.
+std::string describe(const CLI::App& root, const CLI::ParseError& error) {
+  const CLI::App* app = &root;
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().back();
+  const std::string name = full_name(*app);
+  const std::string prefix = name.empty() ? "" : name + ": ";
+  const std::string hint = fmt::format("'lpsgd {}--help' lists the options", name.empty() ? "" : name + " ");
+  for (const std::string& word : root.remaining(true)) {
+    if (word.empty() || word.front() != '-') return fmt::format("{}unexpected '{}'; {}", prefix, word, hint);
+    const std::string option = word.substr(0, word.find('='));
+    std::vector<std::string> options;
+    for (const CLI::Option* known : app->get_options())
+      for (const std::string& long_name : known->get_lnames()) options.push_back("--" + long_name);
+    return fmt::format("{}no option '{}'{}; {}", prefix, option, config::did_you_mean(option, options), hint);
+  }
+  return fmt::format("{}{}; {}", prefix, error.what(), hint);
+}
+
+}  // namespace
+
+int run_command_line(const std::vector<std::string>& words) {
+  CLI::App app{"Data-parallel SGD with low-precision gradient exchange"};
+  app.name("lpsgd");
+  app.set_version_flag("--version", version_text());
+  app.footer("Several ranks: mpirun -n K lpsgd train CONFIG\nKeys of a configuration: lpsgd help KEY");
+  std::vector<std::pair<CLI::App*, RunCommand>> declared;
+  declare(app, all_commands(), words, declared);
+  std::vector<std::string> arguments(words.begin() + 1, words.end());
+  try {
+    check_command(arguments, all_commands());
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    app.parse(arguments);
+  } catch (const ConfigError& e) {
+    if (launched_as().rank != 0) return e.exit_status();
+    throw;
+  } catch (const CLI::ParseError& e) {
+    const bool is_help = e.get_exit_code() == 0;
+    if (launched_as().rank != 0) return is_help ? 0 : 2;
+    if (is_help) return app.exit(e);
+    throw ConfigError(describe(app, e));
+  }
+  for (const auto& [command, run] : declared)
+    if (*command) return run();
+  return 0;
+}
+
+int print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw FileError("standard output cannot be written");
+  return 0;
+}
+
+void add_config_options(CLI::App& app, std::string& config, std::vector<std::string>& overrides) {
+  app.add_option("config", config, "configuration file (YAML)")->required();
+  app.add_option("--set", overrides, "override a key: a.b=value; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
+}  // namespace lpsgd

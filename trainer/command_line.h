@@ -1,0 +1,37 @@
+// The command line: a table of commands. Each declares its own options and returns what runs it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lpsgd {
+
+/// What a command declared, ready to run. Returns the process's exit status.
+using RunCommand = std::function<int()>;
+
+struct Command {
+  const char* name;
+  const char* help;
+  /// Adds the options to `app`; `words` is the whole command line. Null for a group of commands.
+  RunCommand (*declare)(CLI::App& app, const std::vector<std::string>& words);
+  std::span<const Command> group = {};
+};
+
+/// The commands of `lpsgd` and those of `lpsgd bench`.
+std::span<const Command> all_commands();
+std::span<const Command> bench_commands();
+
+/// Runs the command that the words name. A mistake in them is a ConfigError, which rank 0 alone throws; on
+/// other ranks the status is returned.
+int run_command_line(const std::vector<std::string>& words);
+
+/// Writes the text to standard output and returns 0. FileError when that fails.
+int print(const std::string& text);
+
+/// Adds the configuration file and --set.
+void add_config_options(CLI::App& app, std::string& config, std::vector<std::string>& overrides);
+
+}  // namespace lpsgd

@@ -1,0 +1,139 @@
+// The commands and their options; the benchmarks' are in command_table_bench.cc.
+#include <algorithm>
+#include <memory>
+
+#include "trainer/command_line.h"
+#include "trainer/commands.h"
+#include "trainer/config_reference.h"
+#include "trainer/environment.h"
+
+namespace lpsgd {
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string not_a_whole_number(const std::string& text) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  return digits && text.size() <= 18 ? "" : "expected a whole number from 0 on, got '" + text + "'";
+}
+
+RunCommand declare_train(CLI::App& app, const Words& words) {
+  const auto train = std::make_shared<TrainArguments>();
+  train->command_line = words;
+  add_config_options(app, train->config, train->overrides);
+  CLI::Option* out =
+      app.add_option("--out", train->out, "the run's folder (default runs/<config name>-<time>)");
+  out->type_name("DIR");
+  app.add_flag("--resume", train->resume, "go on from the newest checkpoint in --out, if there is one");
+  app.add_flag("--resume-required", train->resume_required, "as --resume, but refuse to start without one")
+      ->needs(out);
+  app.add_option("--steps", train->steps,
+                 "stop after N steps in all, without evaluation; 0 writes the initial weights")
+      ->type_name("N")
+      ->take_last()
+      ->check(CLI::Validator(not_a_whole_number, ""));
+  const std::map<std::string, ProgressMode> modes{{"auto", ProgressMode::automatic},
+                                                  {"plain", ProgressMode::plain},
+                                                  {"terminal", ProgressMode::terminal},
+                                                  {"none", ProgressMode::none}};
+  app.add_option("--progress", train->progress,
+                 "plain: lines; terminal: one line, rewritten; none; auto: terminal where standard output is "
+                 "the terminal that lpsgd was started on, else plain")
+      ->type_name("auto|plain|terminal|none")
+      ->default_str("auto")
+      ->transform(CLI::Transformer(modes).description(""));
+  app.add_option("--trace", train->trace,
+                 "write a Chrome trace of each rank into this folder (a million spans at most: use --steps)")
+      ->type_name("DIR");
+  return [train] {
+    train->resume |= train->resume_required;
+    return train_command(*train);
+  };
+}
+
+RunCommand declare_show(CLI::App& app, const Words&) {
+  const auto show = std::make_shared<ShowArguments>();
+  add_config_options(app, show->config, show->overrides);
+  app.add_flag("--json", show->json, "print JSON");
+  return [show] { return print(show_command(*show)); };
+}
+
+RunCommand declare_eval(CLI::App& app, const Words&) {
+  const auto eval = std::make_shared<EvalArguments>();
+  add_config_options(app, eval->config, eval->overrides);
+  app.add_option("--checkpoint", eval->checkpoint, "checkpoint folder, or a run's folder for its newest")
+      ->required()
+      ->type_name("DIR");
+  app.add_flag("--json", eval->json, "print JSON");
+  return [eval] { return print(eval_command(*eval)); };
+}
+
+RunCommand declare_quantize(CLI::App& app, const Words&) {
+  const auto quantize = std::make_shared<QuantizeArguments>();
+  app.add_option("in", quantize->in, "safetensors file of float32 tensors (steps, K, n)")
+      ->required()
+      ->type_name("IN.safetensors");
+  app.add_option("--codec", quantize->codec, "as in the configuration: '{kind: onebit, bucket: 64}'")
+      ->required()
+      ->type_name("CODEC");
+  app.add_option("--out", quantize->out, "safetensors file to write")
+      ->required()
+      ->type_name("OUT.safetensors");
+  app.add_option("--seed", quantize->seed, "of the dither")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{4294967295}));
+  return [quantize] { return print(quantize_command(*quantize)); };
+}
+
+struct HelpArguments {
+  std::string key;
+  bool schema = false, markdown = false;
+};
+
+int help(const HelpArguments& arguments, CLI::App& root) {
+  if (arguments.schema) return print(config_json_schema());
+  if (arguments.markdown) return print(config_reference_markdown());
+  const std::string& key = arguments.key;
+  if (key.empty())
+    return print(root.get_formatter()->make_help(&root, root.get_name(), CLI::AppFormatMode::Normal) +
+                 "\nSections of a configuration, for lpsgd help KEY:\n" + config_sections());
+  std::vector<std::string> names;
+  for (const Command& command : all_commands()) names.emplace_back(command.name);
+  const bool is_command = std::find(names.begin(), names.end(), key) != names.end();
+  if (is_command && !is_config_key(key)) return print(root.get_subcommand(key)->help(root.get_name()));
+  return print(config_help(key, names) +
+               (is_command ? "\nThe command of that name: lpsgd " + key + " --help\n" : ""));
+}
+
+RunCommand declare_help(CLI::App& app, const Words&) {
+  const auto arguments = std::make_shared<HelpArguments>();
+  app.add_option("key", arguments->key, "a key or section of the configuration, or a command")
+      ->type_name("KEY");
+  app.add_flag("--schema", arguments->schema, "print the configuration's JSON schema, for editors");
+  app.add_flag("--markdown", arguments->markdown, "print the tables of docs/configuration.md");
+  return [arguments, &app] { return help(*arguments, *app.get_parent()); };
+}
+
+RunCommand declare_version(CLI::App& app, const Words&) {
+  const auto json = std::make_shared<bool>(false);
+  app.add_flag("--json", *json, "print JSON");
+  return [json] { return print(*json ? version_json() + "\n" : version_text()); };
+}
+
+}  // namespace
+
+std::span<const Command> all_commands() {
+  static const Command commands[] = {
+      {"train", "train a network; under mpirun, one process is one rank", declare_train},
+      {"show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire", declare_show},
+      {"eval", "loss and accuracy of a checkpoint", declare_eval},
+      {"quantize", "tensors (steps, K, n) in, exchanged means (steps, n) out", declare_quantize},
+      {"bench", "how fast the parts are", nullptr, bench_commands()},
+      {"help", "what a key of the configuration means, its values and its default", declare_help},
+      {"version", "build, backends, library versions", declare_version},
+  };
+  return commands;
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,78 @@
+// The commands of `lpsgd bench` and their options.
+#include <memory>
+
+#include "trainer/command_line.h"
+#include "trainer/commands.h"
+
+namespace lpsgd {
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+void add_codecs(CLI::App& app, std::vector<std::string>& codecs, const char* help) {
+  app.add_option("--codec", codecs, help)->type_name("CODEC")->allow_extra_args(false);
+}
+
+RunCommand declare_codec(CLI::App& app, const Words&) {
+  const auto bench = std::make_shared<BenchCodecArguments>();
+  app.add_flag("--json", bench->json, "print JSON");
+  app.add_option("--device", bench->device, "cpu, or cuda for the first GPU")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--elements", bench->elements, "values of the array (default: 2^28, on a GPU 2^24)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 33));
+  app.add_option("--repeats", bench->repeats, "runs whose median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
+  add_codecs(app, bench->codecs, "as in the configuration; may be repeated (default: all kinds)");
+  return [bench] { return print(bench_codec_command(*bench)); };
+}
+
+RunCommand declare_exchange(CLI::App& app, const Words&) {
+  const auto bench = std::make_shared<BenchExchangeArguments>();
+  app.add_flag("--json", bench->json, "print JSON");
+  add_codecs(app, bench->codecs, "as in the configuration; may be repeated");
+  app.add_option("--transport", bench->transport, "default: mpi under mpirun, threads otherwise")
+      ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
+  app.add_option("--collective", bench->collective, "as exchange.collective; allreduce takes codec none")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"reduce_broadcast", "allreduce", "simulated"}));
+  app.add_option("--device", bench->device, "where gradients lie and are coded; nccl: cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--ranks", bench->ranks, "of transport threads: 2,3,4 (default 2)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256));
+  const auto size_option = [&](const char* name, std::uint64_t& size, const char* help) {
+    app.add_option(name, size, help)
+        ->type_name("SIZE")
+        ->capture_default_str()
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 40));
+  };
+  size_option("--min", bench->min, "bytes of float32 gradients: 64K, 16M");
+  size_option("--max", bench->max, "the largest size");
+  app.add_option("--factor", bench->factor, "from one size to the next")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--repeats", bench->repeats, "steps whose median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100000}));
+  app.add_option("--link", bench->link, "emulated, as exchange.link: '{bandwidth: 1Gbit, latency: 50us}'")
+      ->type_name("LINK");
+  return [bench] { return bench_exchange_command(*bench, print); };
+}
+
+}  // namespace
+
+std::span<const Command> bench_commands() {
+  static const Command commands[] = {
+      {"codec", "encode, decode and the owner's step on one core, or on a GPU, beside a copy", declare_codec},
+      {"exchange", "the exchange of one tensor, checked; ranks are threads, or processes under mpirun",
+       declare_exchange},
+  };
+  return commands;
+}
+
+}  // namespace lpsgd
