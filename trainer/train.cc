@@ -26,10 +26,12 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
               const NetworkSpec& spec, const TrainData& data) {
   TrainCommand command;
   command.steps = arguments.steps;
-  command.resume = arguments.resume;
   command.command_line = arguments.command_line;
   command.trace = arguments.trace;
   command.out = open_run_folder(transport, run, arguments.out, arguments.resume);
+  if (arguments.resume) collective_try(transport, [&] { command.resume = find_resume_point(command.out); });
+  if (arguments.resume && !command.resume && transport.rank() == 0)
+    fmt::print("{}: holds no checkpoint: starting from random weights\n", command.out);
   if (transport.rank() == 0) {
     fmt::print(
         "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", spec.name(), spec.parameters(),
