@@ -5,6 +5,7 @@
 
 #include "comm/transport.h"
 #include "core/error.h"
+#include "trainer/bench/commands.h"
 #include "trainer/commands.h"
 #include "trainer/environment.h"
 

@@ -8,13 +8,9 @@
 #include <vector>
 
 #include "core/buffer.h"
-#include "core/tensor_info.h"
 #include "quant/codec.h"
 
 namespace lpsgd {
-
-/// The tensor that is exchanged, of n values.
-TensorInfo bench_tensor(std::int64_t n);
 
 /// The mean of all ranks' values (fill_like_gradients(values, rank)) as docs/numerics.md defines it, by the
 /// codec's encode and decode alone, one stripe after the other; or, where ranks do not hear of one another

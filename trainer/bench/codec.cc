@@ -1,5 +1,5 @@
 // `lpsgd bench codec`: each codec's speed on one core beside memcpy of the same array in the same run.
-#include "trainer/bench_codec.h"
+#include "trainer/bench/codec.h"
 
 #include <fmt/format.h>
 
@@ -13,8 +13,9 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "quant/codec.h"
-#include "trainer/bench.h"
-#include "trainer/commands.h"
+#include "trainer/bench/commands.h"
+#include "trainer/bench/samples.h"
+#include "trainer/json_text.h"
 
 namespace lpsgd {
 
@@ -56,7 +57,7 @@ class CodecBench {
 
   void run(const CodecSpec& spec) {
     const auto codec = make_codec(spec);
-    const std::int64_t bucket = codec->bucket({"bench", TensorKind::bias, {n_}, n_, 0});
+    const std::int64_t bucket = codec->bucket(bench_tensor(n_));
     const std::size_t encoded = codec->encoded_bytes(n_, bucket);
     const std::int64_t array = 4 * n_;
     const auto bytes = static_cast<std::int64_t>(encoded);
@@ -168,7 +169,7 @@ std::string bench_codec_command(const BenchCodecArguments& arguments) {
   for (const std::string& text : texts)
     specs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
   const auto shown = [&](const ordered_json& results) {
-    return arguments.json ? results.dump(2) + "\n" : table(results);
+    return arguments.json ? json_text(results, 2) + "\n" : table(results);
   };
   if (arguments.device == "cuda")
     return shown(bench_codec_cuda(specs, arguments.elements > 0 ? arguments.elements : std::int64_t{1} << 24,
