@@ -103,8 +103,8 @@ class CodecBench {
     std::vector<double> seconds = {}, copies = {};
   };
 
-  /// Times all operations in turn, a memcpy of the array before each, so that what disturbs the machine
-  /// disturbs them alike.
+  /// Times all operations in turn, with a memcpy of the array before each: other load on the machine then
+  /// slows them alike.
   void measure(const std::string& codec, std::vector<Operation>& operations) {
     for (std::int64_t i = -1; i < repeats_; ++i)  // the first round warms up
       for (Operation& o : operations) {
@@ -119,7 +119,7 @@ class CodecBench {
       }
     for (const Operation& o : operations) {
       const double mine = median(o.seconds), copy = median(o.copies);
-      // What memory lets through, as the copy shows it: it reads and writes the array.
+      // The time that the moved bytes need at memcpy's bandwidth; memcpy reads and writes the array.
       const double limit = static_cast<double>(o.bytes_moved) / (8.0 * static_cast<double>(n_)) * copy;
       results.push_back({{"name", fmt::format("{} {}", o.name, codec)},
                          {"operation", o.name},
