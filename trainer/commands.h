@@ -1,9 +1,8 @@
-// The commands of `lpsgd`, one function each. They throw core/error.h's types; main() prints and picks the
-// status.
+// The commands of `lpsgd`, one function each (`bench`: trainer/bench/commands.h). They throw core/error.h's
+// types; main() prints and picks the status.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,32 +49,5 @@ struct QuantizeArguments {
 };
 /// Tensors (steps, K, n) in, exchanged means (steps, n) out: K ranks' gradients through the real exchange.
 std::string quantize_command(const QuantizeArguments& arguments);
-
-struct BenchCodecArguments {
-  std::vector<std::string> codecs;  // empty: a choice of all kinds
-  std::string device = "cpu";       // or "cuda"
-  std::int64_t elements = 0;        // 0: 2^28, on a GPU 2^24
-  std::int64_t repeats = 5;
-  bool json = false;
-};
-/// Encode, decode and the owner's step of each codec on one core, or on the GPU, beside a copy.
-std::string bench_codec_command(const BenchCodecArguments& arguments);
-
-struct BenchExchangeArguments {
-  std::vector<std::string> codecs;  // none: a choice of them
-  std::string transport;            // empty: mpi under mpirun, threads otherwise
-  std::string device = "cpu";       // or cuda; nccl takes cuda
-  std::string collective = "reduce_broadcast";
-  std::vector<int> ranks;                                              // of transport threads; empty: 2
-  std::uint64_t min = 4096, max = std::uint64_t{1} << 26, factor = 4;  // bytes of float32
-  std::int64_t repeats = 10;
-  std::string link;  // as exchange.link; empty: none
-  bool json = false;
-};
-/// The exchange of one tensor: codec x ranks x size, checked against an expectation of its own. Under mpirun
-/// all ranks take part and rank 0 prints; errors that they share are told here. Returns the process's exit
-/// status: 1 where values were wrong.
-int bench_exchange_command(const BenchExchangeArguments& arguments,
-                           const std::function<void(const std::string&)>& print);
 
 }  // namespace lpsgd

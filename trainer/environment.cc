@@ -57,7 +57,7 @@ std::string onednn_version() {
   return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
 }
 
-/// What runs on a GPU, and which there are.
+/// Libraries and driver of the GPUs, and which GPUs there are.
 void add_cuda(ordered_json& o) {
   const CudaDevices& found = cuda_devices();
   const auto known = [](const std::string& text) {
@@ -149,7 +149,7 @@ std::string version_text() {
   std::string out = fmt::format("lpsgd {} ({}, {})\n", build::version, build::git_hash, build::type);
   for (const auto& [key, value] : o.items()) {
     if (key == "lpsgd_version" || key == "git_hash" || key == "build_type") continue;
-    out += fmt::format("  {:<22} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    out += fmt::format("  {:<22} {}\n", key, value.is_string() ? value.get<std::string>() : json_text(value));
   }
   return out;
 }

@@ -1,5 +1,5 @@
-// Where a run ran: machine, libraries, build. Field names are those of torch.utils.collect_env where they
-// apply.
+// Where a run ran: machine, libraries, build. Field names are those of torch.utils.collect_env where it has
+// them.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace lpsgd {
 
-/// environment.json's text; `device` and `algorithms` (Network::choices()) are this rank's. Collective.
+/// The text of environment.json. `device` and `algorithms` (Network::choices()) are this rank's. Collective.
 std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line);
 
@@ -18,7 +18,7 @@ std::string environment_json(Transport& transport, Device device, const std::vec
 /// MPI is initialised.
 std::string mpi_version();
 
-/// `lpsgd version`: build, backends, library versions.
+/// `lpsgd version`, without and with --json: build, backends, library versions.
 std::string version_json();
 std::string version_text();
 

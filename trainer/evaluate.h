@@ -10,8 +10,8 @@
 
 namespace lpsgd {
 
-/// The running statistics averaged over ranks (mean and variance alike, in rank order, times 1/K): a copy, so
-/// that each rank goes on with its own.
+/// A copy of the running statistics, averaged over ranks (mean and variance alike, in rank order, times 1/K).
+/// Each rank keeps its own.
 class AveragedBuffers {
  public:
   /// Collective.
@@ -20,12 +20,12 @@ class AveragedBuffers {
   const std::vector<NamedBuffer>& buffers() const { return averaged_; }
 
  private:
-  std::vector<NamedBuffer> averaged_;  // before values_: made while values_ is
+  std::vector<NamedBuffer> averaged_;  // before values_, whose initialiser fills it
   Buffer<float> values_;
 };
 
-/// Sums over this rank's part of the loader's data, with the running statistics `with`, on the host, in place
-/// of the network's own, which are restored.
+/// Loss and hits over this rank's part of the loader's data. It runs with the running statistics `with`,
+/// which lie on the host, and restores the network's own afterwards.
 BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with);
 
 }  // namespace lpsgd

@@ -1,4 +1,4 @@
-// What a checkpoint holds of a network and its optimizer, where the host can read and write it.
+// The weights, momentum and running statistics of a network, where the host can read and write them.
 #pragma once
 
 #include <span>
@@ -10,11 +10,11 @@
 
 namespace lpsgd {
 
-/// The network's own memory on the CPU; of a device a copy, which download() and upload() bring up to date on
-/// either side, waiting for it.
+/// On the CPU this is the network's own memory. On a device it is a copy: download() fetches the device's
+/// values, upload() writes the copy back; both wait for the device.
 class HostState {
  public:
-  /// `optimizer` may be null.
+  /// Without an `optimizer` (null) there is no momentum.
   HostState(Network& network, Optimizer* optimizer);
   std::span<float> parameters() const { return parameters_.host; }
   std::span<float> momentum() const { return momentum_.host; }

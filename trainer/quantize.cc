@@ -1,7 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <set>
+#include <utility>
 
 #include "comm/exchange.h"
 #include "comm/transport.h"
@@ -21,9 +22,8 @@ constexpr std::int64_t max_ranks = 256;
 /// exchange.
 using Group = std::pair<std::int64_t, std::int64_t>;  // steps, K
 
-/// Runs the group's tensors through an exchange of K thread ranks. Tensors keep the number that they have in
-/// the whole file, so that the dither and the owners are those of a network with all of them; the others are
-/// empty here.
+/// Runs the group's tensors through an exchange of K thread ranks. Tensors of other groups take part with no
+/// values: so each tensor keeps its number in the file, on which its dither and its owners depend.
 void exchange_group(const Group& group, const std::vector<StoredTensor>& stored, const CodecSpec& codec,
                     std::uint32_t seed, std::vector<Buffer<float>>& means) {
   const auto [steps, ranks] = group;
@@ -67,7 +67,7 @@ std::string quantize_command(const QuantizeArguments& arguments) {
   const CodecSpec codec = parse_codec(config::parse_text(arguments.codec, "--codec"), "codec");
   const SafetensorsFile in(arguments.in);
   const std::vector<StoredTensor>& stored = in.tensors();
-  std::map<Group, bool> groups;
+  std::set<Group> groups;
   for (const StoredTensor& t : stored) {
     if (t.shape.size() != 3)
       throw FileError(fmt::format("{}: tensor '{}' has {} dimensions; expected (steps, K, n)", arguments.in,
@@ -75,7 +75,7 @@ std::string quantize_command(const QuantizeArguments& arguments) {
     if (t.shape[1] < 1 || t.shape[1] > max_ranks)
       throw FileError(fmt::format("{}: tensor '{}' is of {} ranks; allowed: 1 to {}", arguments.in, t.name,
                                   t.shape[1], max_ranks));
-    if (t.shape[2] > 0) groups[{t.shape[0], t.shape[1]}] = true;
+    if (t.shape[2] > 0) groups.emplace(t.shape[0], t.shape[1]);
   }
   std::vector<Buffer<float>> means;
   std::uint64_t wire = 0;
@@ -86,7 +86,7 @@ std::string quantize_command(const QuantizeArguments& arguments) {
                        static_cast<int>(t.shape[1]));
     fp32 += 4 * static_cast<std::uint64_t>(t.shape[2]);
   }
-  for (const auto& [group, present] : groups)
+  for (const Group& group : groups)
     exchange_group(group, stored, codec, static_cast<std::uint32_t>(arguments.seed), means);
 
   std::vector<StoredTensor> out;

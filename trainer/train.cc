@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "comm/agree.h"
 #include "comm/nccl_transport.h"
@@ -22,17 +23,18 @@ namespace lpsgd {
 
 namespace {
 
-/// Says so, before anything else, where there is no checkpoint to go on from; with `is_required` that is a
-/// mistake. Collective.
-void report_resume(Transport& transport, const std::string& folder, bool is_required) {
-  bool has_checkpoint = false;
+/// The checkpoint to go on from. Where there is none, the first line of output says so; with `is_required` it
+/// is a mistake. Collective.
+std::optional<ResumePoint> resume_point(Transport& transport, const std::string& folder, bool is_required) {
+  std::optional<ResumePoint> point;
   collective_try(transport, [&] {
-    has_checkpoint = CheckpointFolder(folder).newest().has_value();
-    if (is_required && !has_checkpoint)
+    point = find_resume_point(folder);
+    if (is_required && !point)
       throw ConfigError(fmt::format("--resume-required: {} holds no checkpoint", folder));
   });
-  if (!has_checkpoint && transport.rank() == 0)
+  if (!point && transport.rank() == 0)
     fmt::print("{}: holds no checkpoint: starting from random weights\n", folder);
+  return point;
 }
 
 /// Everything after the ranks are there. Collective.
@@ -40,13 +42,12 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
               const NetworkSpec& spec, const TrainData& data) {
   TrainCommand command;
   command.steps = arguments.steps;
-  command.resume = arguments.resume;
   command.command_line = arguments.command_line;
   command.trace = arguments.trace;
   command.progress = arguments.progress;
   const RunFolder folder(transport, run, arguments.out, arguments.resume);
   command.out = folder.path();
-  if (arguments.resume) report_resume(transport, command.out, arguments.resume_required);
+  if (arguments.resume) command.resume = resume_point(transport, command.out, arguments.resume_required);
   if (transport.rank() == 0) {
     fmt::print(
         "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", spec.name(), spec.parameters(),

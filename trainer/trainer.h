@@ -1,6 +1,7 @@
 // The training loop of one rank.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "comm/transport.h"
 #include "data/dataset.h"
+#include "trainer/checkpoint.h"
 #include "trainer/progress.h"
 #include "trainer/run_config.h"
 
@@ -17,7 +19,7 @@ namespace lpsgd {
 struct TrainCommand {
   std::string out;                    // the run's folder, the same on every rank; made and checked already
   std::optional<std::int64_t> steps;  // stop after so many steps in all, without evaluation
-  bool resume = false;
+  std::optional<ResumePoint> resume;  // where to go on; without it the run starts from random weights
   std::vector<std::string> command_line;
   std::string trace;  // a folder for one Chrome trace per rank; empty: none
   ProgressMode progress = ProgressMode::automatic;
@@ -29,7 +31,8 @@ struct TrainData {
 };
 
 /// Trains on this rank until the configured epochs (or steps) are done. Collective. Rank 0 writes the run's
-/// files and the progress. Throws SharedError for what all ranks see alike, other errors for this rank's own.
+/// files and the progress. Throws SharedError for what fails on all ranks alike, other errors for what fails
+/// on this one. A SharedError leaves only after every rank has ended its work.
 void train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
                 const NetworkSpec& spec, Transport& transport);
 

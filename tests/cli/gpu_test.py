@@ -117,7 +117,7 @@ class OnTheGpu(Case):
         options = [*FIXED, "--set", "exchange.transport=nccl", "--set", "train.epochs=5", "--set", "schedule.decay={3: 1.0e+38}"]
         result = run("train", self.config, "--out", self.path("out"), *options, ranks=2, wrap=A_HOST_EACH, timeout=60)
         self.assertEqual(result.status, 1, result)
-        self.assertEqual(result.err.count("holds a NaN or an infinity; the last checkpoint stands"), 1, result)
+        self.assertEqual(result.err.count("holds a NaN or an infinity; the last checkpoint is"), 1, result)
         self.assertIn("epoch-0003", os.listdir(self.path(os.path.join("out", "checkpoints"))))
 
     def test_nccl_wants_a_gpu_for_each_rank(self):

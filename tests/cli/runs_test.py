@@ -187,7 +187,7 @@ class Runs(Case):
     def test_resume_without_a_checkpoint_says_so(self):
         result = run("train", self.config, "--out", self.path("out"), "--resume", ranks=2)
         self.assertEqual(result.status, 0, result)
-        self.assertIn("holds no checkpoint: starting from random weights", result.out)
+        self.assertEqual(result.out.splitlines()[0], f"{self.path('out')}: holds no checkpoint: starting from random weights")
 
     def test_steps_zero_writes_the_initial_weights(self):
         a = model(self.train("a", "--steps", "0", ranks=2), "step-000000")

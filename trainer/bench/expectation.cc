@@ -1,14 +1,10 @@
-#include "trainer/bench_expectation.h"
+#include "trainer/bench/expectation.h"
 
 #include <algorithm>
 
-#include "trainer/bench.h"
+#include "trainer/bench/samples.h"
 
 namespace lpsgd {
-
-TensorInfo bench_tensor(std::int64_t n) {
-  return {"bench", TensorKind::bias, {n}, n, 0};
-}
 
 ExchangeExpectation::ExchangeExpectation(const CodecSpec& spec, std::int64_t n, int ranks,
                                          std::optional<int> alone)

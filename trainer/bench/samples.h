@@ -1,4 +1,4 @@
-// What the benchmarks share.
+// What the benchmarks share: the values that they code, and the median of their times.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/philox.h"
+#include "core/tensor_info.h"
 
 namespace lpsgd {
 
@@ -15,10 +16,15 @@ inline double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-constexpr float most_like_gradients = 0.015f;
+/// The tensor that is coded or exchanged: a vector of n values.
+inline TensorInfo bench_tensor(std::int64_t n) {
+  return {"bench", TensorKind::bias, {n}, n, 0};
+}
 
-/// Bell-shaped values, as gradients are, of a pattern long enough that no cache or predictor learns it; none
-/// is farther from 0 than most_like_gradients.
+inline constexpr float max_like_gradients = 0.015f;
+
+/// Bell-shaped values in +-max_like_gradients, as gradients are. They repeat only after 2^20 values, so that
+/// no cache and no branch predictor learns them.
 inline void fill_like_gradients(std::span<float> values, std::uint32_t stream) {
   const std::size_t pattern = std::min<std::size_t>(values.size(), std::size_t{1} << 20);
   PhiloxSequence random(1, RandomUse::dataset, stream);

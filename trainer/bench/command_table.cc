@@ -1,8 +1,8 @@
 // The commands of `lpsgd bench` and their options.
 #include <memory>
 
+#include "trainer/bench/commands.h"
 #include "trainer/command_line.h"
-#include "trainer/commands.h"
 
 namespace lpsgd {
 

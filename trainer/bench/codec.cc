@@ -1,5 +1,5 @@
 // `lpsgd bench codec`: each codec's speed on one core beside memcpy of the same array in the same run.
-#include "trainer/bench_codec.h"
+#include "trainer/bench/codec.h"
 
 #include <fmt/format.h>
 
@@ -13,8 +13,9 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "quant/codec.h"
-#include "trainer/bench.h"
-#include "trainer/commands.h"
+#include "trainer/bench/commands.h"
+#include "trainer/bench/samples.h"
+#include "trainer/json_text.h"
 
 namespace lpsgd {
 
@@ -56,7 +57,7 @@ class CodecBench {
 
   void run(const CodecSpec& spec) {
     const auto codec = make_codec(spec);
-    const std::int64_t bucket = codec->bucket({"bench", TensorKind::bias, {n_}, n_, 0});
+    const std::int64_t bucket = codec->bucket(bench_tensor(n_));
     const std::size_t encoded = codec->encoded_bytes(n_, bucket);
     const std::int64_t array = 4 * n_;
     const auto bytes = static_cast<std::int64_t>(encoded);
@@ -102,8 +103,8 @@ class CodecBench {
     std::vector<double> seconds = {}, copies = {};
   };
 
-  /// Times all operations in turn, a memcpy of the array before each, so that what disturbs the machine
-  /// disturbs them alike.
+  /// Times all operations in turn, with a memcpy of the array before each: other load on the machine then
+  /// slows them alike.
   void measure(const std::string& codec, std::vector<Operation>& operations) {
     for (std::int64_t i = -1; i < repeats_; ++i)  // the first round warms up
       for (Operation& o : operations) {
@@ -118,7 +119,7 @@ class CodecBench {
       }
     for (const Operation& o : operations) {
       const double mine = median(o.seconds), copy = median(o.copies);
-      // What memory lets through, as the copy shows it: it reads and writes the array.
+      // The time that the moved bytes need at memcpy's bandwidth; memcpy reads and writes the array.
       const double limit = static_cast<double>(o.bytes_moved) / (8.0 * static_cast<double>(n_)) * copy;
       results.push_back({{"name", fmt::format("{} {}", o.name, codec)},
                          {"operation", o.name},
@@ -168,7 +169,7 @@ std::string bench_codec_command(const BenchCodecArguments& arguments) {
   for (const std::string& text : texts)
     specs.push_back(parse_codec(config::parse_text(text, "--codec"), "codec"));
   const auto shown = [&](const ordered_json& results) {
-    return arguments.json ? results.dump(2) + "\n" : table(results);
+    return arguments.json ? json_text(results, 2) + "\n" : table(results);
   };
   if (arguments.device == "cuda")
     return shown(bench_codec_cuda(specs, arguments.elements > 0 ? arguments.elements : std::int64_t{1} << 24,

@@ -2,6 +2,8 @@
 // (https://github.com/NVIDIA/nccl-tests): codec x ranks x size, over threads or, under mpirun, over MPI or
 // NCCL, with gradients on the CPU or on GPUs. Values are checked against an expectation that uses neither the
 // exchange nor the owner's fused step.
+#include "comm/exchange.h"
+
 #include <fmt/format.h>
 #include <time.h>
 
@@ -14,7 +16,6 @@
 #include <string_view>
 
 #include "comm/agree.h"
-#include "comm/exchange.h"
 #include "comm/link.h"
 #include "comm/nccl_transport.h"
 #include "core/buffer.h"
@@ -22,9 +23,10 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "quant/codec.h"
-#include "trainer/bench.h"
-#include "trainer/bench_expectation.h"
-#include "trainer/commands.h"
+#include "trainer/bench/commands.h"
+#include "trainer/bench/expectation.h"
+#include "trainer/bench/samples.h"
+#include "trainer/json_text.h"
 #include "trainer/mpi_rank.h"
 #include "trainer/run_config.h"
 
@@ -75,6 +77,123 @@ double processor_seconds() {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
+/// Sums and maxima over ranks. Collective.
+double total(Transport& transport, double mine) {
+  double sum = 0;
+  for (const double one : transport.all_gather(mine)) sum += one;
+  return sum;
+}
+double slowest(Transport& transport, double mine) {
+  const std::vector<double> all = transport.all_gather(mine);
+  return *std::max_element(all.begin(), all.end());
+}
+/// The sum over processes, of which there is one where ranks are threads.
+double over_processes(Transport& transport, double mine) {
+  return transport.name() == std::string_view("threads") ? mine : total(transport, mine);
+}
+
+/// What steps took: seconds of the slowest rank, and processor time of this process. `copy`: of copying the
+/// gradient's array, before each step.
+struct StepTimes {
+  std::vector<double> seconds, copy, cpu, copy_cpu;
+};
+
+/// One tensor of n values in the exchange, on one rank; calls are collective.
+class TensorExchange {
+ public:
+  /// `over`: the transport of the exchange; `ranks`: the one for everything else.
+  TensorExchange(Transport& ranks, Transport& over, const Sweep& sweep, StreamView stream,
+                 const CodecSpec& spec, std::int64_t n)
+      : ranks_(ranks),
+        sweep_(sweep),
+        stream_(stream),
+        spec_(spec),
+        n_(n),
+        values_(stream.device(), static_cast<std::size_t>(n)),
+        gradient_(stream.device(), static_cast<std::size_t>(n)),
+        exchange_(over, {bench_tensor(n)}, {spec}, gradient_.view(), {0}, options()) {
+    Buffer<float> host(static_cast<std::size_t>(n));
+    fill_like_gradients(host, static_cast<std::uint32_t>(ranks.rank()));
+    copy_values(values_.view(), host, stream_);
+    stream_.synchronize();
+  }
+
+  /// Runs the first steps and returns how many values of this rank's results are wrong.
+  std::uint64_t check() {
+    const bool simulated = sweep_.collective == Collective::simulated;
+    Buffer<float> result(static_cast<std::size_t>(n_)), expected(static_cast<std::size_t>(n_));
+    std::optional<ExchangeExpectation> expectation;
+    if (simulated)
+      expectation.emplace(spec_, n_, ranks_.size(), ranks_.rank());
+    else if (ranks_.rank() == 0)
+      expectation.emplace(spec_, n_, ranks_.size(), std::nullopt);
+    std::uint64_t wrong = 0;
+    for (std::uint32_t s = 0; s < checked_steps; ++s) {
+      StepTimes ignored;
+      step(s, ignored);
+      if (expectation) expectation->step(s, expected);
+      if (!simulated) ranks_.broadcast(std::as_writable_bytes(expected.view()), 0);
+      copy_values(result.view(), gradient_.view(), stream_);
+      stream_.synchronize();
+      for (std::size_t i = 0; i < result.size(); ++i) wrong += is_wrong(result[i], expected[i]);
+    }
+    exchange_.take_stats();
+    return wrong;
+  }
+
+  /// Runs the timed steps, which follow those of check().
+  StepTimes time() {
+    StepTimes times;
+    for (std::int64_t i = 0; i < sweep_.repeats; ++i)
+      step(checked_steps + static_cast<std::uint32_t>(i), times);
+    return times;
+  }
+
+  ExchangeStats take_stats() { return exchange_.take_stats(); }
+
+ private:
+  ExchangeOptions options() const {
+    ExchangeOptions options;
+    options.seed = ExchangeExpectation::seed;
+    options.collective = sweep_.collective;
+    options.device = stream_.device();
+    options.compute = stream_;
+    return options;
+  }
+
+  void step(std::uint32_t number, StepTimes& times) {
+    ranks_.barrier();
+    const double t0 = now_seconds(), c0 = processor_seconds();
+    copy_values(gradient_.view(), values_.view(), stream_);
+    stream_.synchronize();
+    times.copy.push_back(slowest(ranks_, now_seconds() - t0));
+    const double t1 = now_seconds(), c1 = processor_seconds();
+    exchange_.begin(number);
+    exchange_.submit(0);
+    exchange_.finish();
+    stream_.synchronize();
+    times.seconds.push_back(slowest(ranks_, now_seconds() - t1));
+    times.cpu.push_back(processor_seconds() - c1);
+    times.copy_cpu.push_back(c1 - c0);
+  }
+
+  /// A transport's own sum adds in an order of its own, so there a rounding per rank is allowed.
+  bool is_wrong(float value, float expected) const {
+    if (sweep_.collective == Collective::allreduce)
+      return !(std::abs(value - expected) <=
+               static_cast<float>(ranks_.size()) * 0x1p-23f * max_like_gradients);
+    return std::bit_cast<std::uint32_t>(value) != std::bit_cast<std::uint32_t>(expected);
+  }
+
+  Transport& ranks_;
+  const Sweep& sweep_;
+  const StreamView stream_;
+  const CodecSpec& spec_;
+  const std::int64_t n_;
+  DeviceBuffer<float> values_, gradient_;
+  Exchange exchange_;
+};
+
 /// One rank's part in all measurements; calls are collective.
 class ExchangeBench {
  public:
@@ -98,73 +217,24 @@ class ExchangeBench {
  private:
   void measure(const CodecSpec& spec, std::int64_t n) {
     Transport& on = over_ ? *over_ : transport_;
-    const auto size = static_cast<std::size_t>(n);
-    const bool simulated = sweep_.collective == Collective::simulated;
-    Buffer<float> result(size), expected(size);
-    DeviceBuffer<float> values(device_, size), gradient(device_, size);
-    fill_like_gradients(result, static_cast<std::uint32_t>(transport_.rank()));
-    copy_values(values.view(), result, *stream_);
-    stream_->synchronize();
-    ExchangeOptions options;
-    options.seed = ExchangeExpectation::seed;
-    options.collective = sweep_.collective;
-    options.device = device_;
-    options.compute = *stream_;
-    Exchange exchange(on, {bench_tensor(n)}, {spec}, gradient.view(), {0}, options);
-    double seconds = 0, copy = 0, cpu = 0, copy_cpu = 0;  // of the last step
-    const auto step = [&](std::uint32_t number) {
-      transport_.barrier();
-      const double t0 = now_seconds(), c0 = processor_seconds();
-      copy_values(gradient.view(), values.view(), *stream_);
-      stream_->synchronize();
-      copy = slowest(now_seconds() - t0);
-      const double t1 = now_seconds(), c1 = processor_seconds();
-      exchange.begin(number);
-      exchange.submit(0);
-      exchange.finish();
-      stream_->synchronize();
-      seconds = slowest(now_seconds() - t1);
-      cpu = processor_seconds() - c1;
-      copy_cpu = c1 - c0;
-    };
-
-    std::uint64_t wrong = 0;
-    {
-      std::optional<ExchangeExpectation> expectation;
-      if (simulated)
-        expectation.emplace(spec, n, transport_.size(), transport_.rank());
-      else if (transport_.rank() == 0)
-        expectation.emplace(spec, n, transport_.size(), std::nullopt);
-      for (std::uint32_t s = 0; s < checked_steps; ++s) {
-        step(s);
-        if (expectation) expectation->step(s, expected);
-        if (!simulated) transport_.broadcast(std::as_writable_bytes(expected.view()), 0);
-        copy_values(result.view(), gradient.view(), *stream_);
-        stream_->synchronize();
-        for (std::size_t i = 0; i < size; ++i) wrong += is_wrong(result[i], expected[i]);
-      }
-    }
-    exchange.take_stats();
+    const auto all = [&](double mine) { return total(transport_, mine); };
+    TensorExchange exchange(transport_, on, sweep_, *stream_, spec, n);
+    const std::uint64_t wrong = exchange.check();
     const std::uint64_t bytes_before = on.bytes_sent(), messages_before = on.messages_sent();
-    std::vector<double> times, copies, cpus, copy_cpus;
-    for (std::int64_t i = 0; i < sweep_.repeats; ++i) {
-      step(checked_steps + static_cast<std::uint32_t>(i));
-      times.push_back(seconds);
-      copies.push_back(copy);
-      cpus.push_back(cpu);
-      copy_cpus.push_back(copy_cpu);
-    }
+    const StepTimes times = exchange.time();
     const ExchangeStats stats = exchange.take_stats();
     const double steps = static_cast<double>(sweep_.repeats), ranks = transport_.size();
-    const double encode = total(stats.encode) / ranks / steps, decode = total(stats.decode) / ranks / steps,
-                 transfer = total(stats.transfer) / ranks / steps;
-    const double bytes = total(static_cast<double>(on.bytes_sent() - bytes_before)) / steps;
-    const double messages = total(static_cast<double>(on.messages_sent() - messages_before)) / steps;
-    const double all_wrong = total(static_cast<double>(wrong));
-    const double all_cpu = over_processes(median(cpus)), all_copy_cpu = over_processes(median(copy_cpus));
+    const double encode = all(stats.encode) / ranks / steps, decode = all(stats.decode) / ranks / steps,
+                 transfer = all(stats.transfer) / ranks / steps;
+    const double bytes = all(static_cast<double>(on.bytes_sent() - bytes_before)) / steps;
+    const double messages = all(static_cast<double>(on.messages_sent() - messages_before)) / steps;
+    const double all_wrong = all(static_cast<double>(wrong));
+    const double cpu = over_processes(transport_, median(times.cpu)),
+                 copy_cpu = over_processes(transport_, median(times.copy_cpu));
     if (transport_.rank() != 0) return;
 
-    const double mine = median(times), array = 4.0 * static_cast<double>(n), memcpy_seconds = median(copies);
+    const bool simulated = sweep_.collective == Collective::simulated;
+    const double mine = median(times.seconds), array = 4.0 * static_cast<double>(n);
     const std::uint64_t encoded = wire_bytes(bench_tensor(n), spec, simulated ? 1 : transport_.size());
     ordered_json row{
         {"name", fmt::format("exchange {} over {}, {} ranks", to_text(spec), on.name(), transport_.size())},
@@ -177,17 +247,17 @@ class ExchangeBench {
         {"elements", n},
         {"type", "float"},
         {"seconds", mine},
-        {"seconds_min", *std::min_element(times.begin(), times.end())},
+        {"seconds_min", *std::min_element(times.seconds.begin(), times.seconds.end())},
         {"algorithm_bandwidth", array / mine},
         {"bus_bandwidth", array / mine * 2 * (ranks - 1) / ranks},
         {"wrong", static_cast<std::uint64_t>(all_wrong)},
         {"messages", static_cast<std::uint64_t>(messages)},
         {"wire_bytes", static_cast<std::uint64_t>(bytes)},
         {"ratio", array / static_cast<double>(encoded)},
-        {"memcpy_seconds", memcpy_seconds},
-        {"memcpy_seconds_min", *std::min_element(copies.begin(), copies.end())},
-        {"cpu_seconds", all_cpu},
-        {"memcpy_cpu_seconds", all_copy_cpu},
+        {"memcpy_seconds", median(times.copy)},
+        {"memcpy_seconds_min", *std::min_element(times.copy.begin(), times.copy.end())},
+        {"cpu_seconds", cpu},
+        {"memcpy_cpu_seconds", copy_cpu},
         {"encode_seconds", encode},
         {"transfer_seconds", transfer},
         {"decode_seconds", decode}};
@@ -195,28 +265,6 @@ class ExchangeBench {
       row["bytes_moved"] = static_cast<std::uint64_t>(memory_traffic(spec, n, transport_.size(), encoded));
     if (sweep_.link.emulated()) row["link"] = to_text(sweep_.link);
     results_.push_back(std::move(row));
-  }
-
-  /// A transport's own sum adds in an order of its own.
-  bool is_wrong(float value, float expected) const {
-    if (sweep_.collective == Collective::allreduce)
-      return !(std::abs(value - expected) <=
-               static_cast<float>(transport_.size()) * 0x1p-23f * most_like_gradients);
-    return std::bit_cast<std::uint32_t>(value) != std::bit_cast<std::uint32_t>(expected);
-  }
-
-  double slowest(double mine) {
-    const std::vector<double> all = transport_.all_gather(mine);
-    return *std::max_element(all.begin(), all.end());
-  }
-  /// The sum over processes, of which there is one where ranks are threads.
-  double over_processes(double mine) {
-    return transport_.name() == std::string_view("threads") ? mine : total(mine);
-  }
-  double total(double mine) {
-    double sum = 0;
-    for (const double one : transport_.all_gather(mine)) sum += one;
-    return sum;
   }
 
   Transport& transport_;
@@ -300,7 +348,7 @@ int bench_exchange_command(const BenchExchangeArguments& arguments,
   ordered_json results = ordered_json::array();
   const auto report = [&] {  // the status
     if (launched.rank != 0) return 0;
-    print(arguments.json ? results.dump(2) + "\n" : table(results));
+    print(arguments.json ? json_text(results, 2) + "\n" : table(results));
     std::uint64_t wrong = 0;
     for (const ordered_json& r : results) wrong += r["wrong"].get<std::uint64_t>();
     if (wrong == 0) return 0;

@@ -1,4 +1,4 @@
-// What `lpsgd bench codec` measures with, on the CPU and on a GPU.
+// The part of `lpsgd bench codec` that runs on a GPU.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What `lpsgd bench exchange` compares with.
+// The values that `lpsgd bench exchange` compares its results with.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,18 @@
 #include <vector>
 
 #include "core/buffer.h"
-#include "core/tensor_info.h"
 #include "quant/codec.h"
 
 namespace lpsgd {
 
-/// The tensor that is exchanged, of n values.
-TensorInfo bench_tensor(std::int64_t n);
-
-/// The mean of all ranks' values (fill_like_gradients(values, rank)) as docs/numerics.md defines it, by the
-/// codec's encode and decode alone, one stripe after the other; or, where ranks do not hear of one another
-/// (collective simulated), what becomes of the values of one.
+/// The mean of all ranks' values, fill_like_gradients(values, rank), as docs/numerics.md defines it. It uses
+/// the codec's encode and decode alone, one stripe after the other. With the collective `simulated` ranks do
+/// not communicate, and it is what encoding and decoding makes of one rank's values.
 class ExchangeExpectation {
  public:
   static constexpr std::uint32_t seed = 1;  // of the dither
 
-  /// `alone`: the only rank that counts.
+  /// `alone`: the rank whose values are meant, with the collective `simulated`.
   ExchangeExpectation(const CodecSpec& spec, std::int64_t n, int ranks, std::optional<int> alone);
   /// Steps from 0 on, in order: residuals are kept. `mean` has n values.
   void step(std::uint32_t step, std::span<float> mean);
@@ -32,7 +28,7 @@ class ExchangeExpectation {
   void contribute(std::uint32_t step, int rank, bool add, std::span<float> to);
   void code(const Stripe& s, const float* from, float* left, const CodingContext& context, bool add,
             float* to);
-  float* residual(int rank);  // K for round 2's
+  float* residual(int rank);  // rank K: round 2's
 
   std::shared_ptr<const Codec> codec_;
   std::int64_t n_;

@@ -10,8 +10,8 @@
 #include "core/device.h"
 #include "quant/codec.h"
 #include "quant/cuda/cuda_codec.h"
-#include "trainer/bench.h"
-#include "trainer/bench_codec.h"
+#include "trainer/bench/codec.h"
+#include "trainer/bench/samples.h"
 
 namespace lpsgd {
 
@@ -43,7 +43,7 @@ class CudaCodecBench {
     const auto codec = make_codec(spec);
     CodingJob job;
     job.n = n_;
-    job.bucket = codec->bucket({"bench", TensorKind::bias, {n_}, n_, 0});
+    job.bucket = codec->bucket(bench_tensor(n_));
     const std::size_t encoded = codec->encoded_bytes(n_, job.bucket);
     std::vector<DeviceBuffer<std::byte>> sent;
     CodingJob reduce = job;

@@ -1,0 +1,144 @@
+#include "trainer/epoch_sums.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace lpsgd {
+namespace {
+
+using testing::ElementsAre;
+
+/// What `rank` measures in two steps.
+StepMetrics two_steps(int rank) {
+  StepMetrics m;
+  m.batches = {.loss = 1.5 * rank, .top1 = rank, .top5 = 2 * rank, .samples = 8};
+  m.seconds.forward = 0.25 * rank;
+  m.seconds.exposed_comm = 3;
+  m.bytes_sent = 100 + static_cast<std::uint64_t>(rank);
+  m.bytes_fp32 = 4000;
+  m.steps = 2;
+  return m;
+}
+
+TEST(EpochSums, AddsStepsAndRanks) {
+  run_thread_ranks(3, [](Transport& transport) {
+    EpochSums sums(0);
+    sums.start_clock(10);
+    sums.add(two_steps(transport.rank()));
+    sums.add(two_steps(transport.rank()));
+    sums.add_evaluation(2);
+    const EpochSoFar all = sums.so_far(transport, 17 + transport.rank());
+    ASSERT_EQ(all.train.size(), 3u);
+    EXPECT_EQ(all.train[2].loss, 6);
+    EXPECT_EQ(all.train[2].top1, 4);
+    EXPECT_EQ(all.train[2].top5, 8);
+    EXPECT_EQ(all.train[2].samples, 16);
+    EXPECT_EQ(sum(all.train).loss, 9);
+    EXPECT_EQ(sum(all.train).samples, 48);
+    EXPECT_EQ(all.seconds.mean.total, 8);  // 7, 8 and 9
+    EXPECT_EQ(all.seconds.min.total, 7);
+    EXPECT_EQ(all.seconds.max.total, 9);
+    EXPECT_EQ(all.seconds.mean.forward, 0.5);
+    EXPECT_EQ(all.seconds.max.forward, 1);
+    EXPECT_EQ(all.seconds.mean.exposed_comm, 6);
+    EXPECT_EQ(all.seconds.mean.eval, 2);
+    EXPECT_EQ(all.bytes_sent, 606u);
+    EXPECT_EQ(all.bytes_fp32, 8000u) << "counts all ranks already";
+  });
+}
+
+TEST(EpochSums, ClearBeginsTheNextEpoch) {
+  run_thread_ranks(2, [](Transport& transport) {
+    EpochSums sums(1);
+    sums.resume({{{.loss = 1}, {.loss = 2}}, {}, 10, 20}, transport.rank(), false);
+    sums.add(two_steps(transport.rank()));
+    sums.add_evaluation(1);
+    sums.coding_errors()[0] = {.gradient = 1, .error = 1, .residual = 1};
+    sums.clear();
+    sums.start_clock(5);
+    const EpochSoFar all = sums.so_far(transport, 5);
+    EXPECT_EQ(sum(all.train).loss, 0);
+    EXPECT_EQ(sum(all.train).samples, 0);
+    for (const SecondsField& f : seconds_fields) EXPECT_EQ(all.seconds.max.*f.value, 0) << f.name;
+    EXPECT_EQ(all.bytes_sent, 0u);
+    EXPECT_EQ(all.bytes_fp32, 0u);
+    EXPECT_EQ(sums.coding_errors()[0].error, 0);
+  });
+}
+
+/// The epoch of an earlier run of two ranks.
+EpochSoFar earlier() {
+  EpochSoFar e;
+  e.train = {{.loss = 10, .top1 = 1, .top5 = 2, .samples = 3},
+             {.loss = 20, .top1 = 4, .top5 = 5, .samples = 6}};
+  e.seconds.mean.total = 7;
+  e.seconds.max.total = 8;
+  e.bytes_sent = 1000;
+  e.bytes_fp32 = 2000;
+  return e;
+}
+
+TEST(EpochSums, ResumesEachRanksSum) {
+  run_thread_ranks(2, [](Transport& transport) {
+    EpochSums sums(0);
+    sums.resume(earlier(), transport.rank(), false);
+    sums.start_clock(0);
+    sums.add(two_steps(transport.rank()));
+    const EpochSoFar all = sums.so_far(transport, 1);
+    EXPECT_EQ(all.train[0].loss, 10);
+    EXPECT_EQ(all.train[1].loss, 21.5);
+    EXPECT_EQ(sum(all.train).samples, 25);
+    EXPECT_EQ(all.seconds.mean.total, 8);
+    EXPECT_EQ(all.seconds.max.total, 9);
+    EXPECT_EQ(all.bytes_sent, 1201u);
+    EXPECT_EQ(all.bytes_fp32, 6000u);
+  });
+}
+
+TEST(EpochSums, ResumesWithOtherRanksOnRank0) {
+  for (const int ranks : {1, 3})
+    run_thread_ranks(ranks, [&](Transport& transport) {
+      EpochSums sums(0);
+      sums.resume(earlier(), transport.rank(), true);
+      const EpochSoFar all = sums.so_far(transport, 0);
+      EXPECT_EQ(all.train[0].loss, 30);
+      EXPECT_EQ(all.train[0].samples, 9);
+      EXPECT_EQ(sum(all.train).loss, 30);
+      EXPECT_EQ(sum(all.train).samples, 9);
+    });
+}
+
+TEST(EpochSums, CodingErrorsAreNorms) {
+  const std::vector<TensorInfo> tensors{{"a", TensorKind::bias, {64}, 64, 0},
+                                        {"b", TensorKind::bias, {8}, 8, 64}};
+  const std::vector<CodecSpec> codecs{parse_codec(config::parse_text("fp16", "test"), "codec"),
+                                      parse_codec(config::parse_text("none", "test"), "codec")};
+  run_thread_ranks(2, [&](Transport& transport) {
+    EpochSums sums(2);
+    sums.add(two_steps(transport.rank()));
+    // Sums of squares: over both ranks 100 of gradients, 25 of errors, 16 of residuals.
+    sums.coding_errors()[0] = {.gradient = 50, .error = transport.rank() == 0 ? 5.0 : 20.0, .residual = 8};
+    sums.coding_errors()[1] = {.gradient = 1, .error = 0, .residual = 0};
+    const std::vector<TensorCoding> coding = sums.coding(transport, tensors, codecs);
+    ASSERT_EQ(coding.size(), 2u);
+    EXPECT_EQ(coding[0].name, "a");
+    EXPECT_EQ(coding[0].error, 0.5);
+    EXPECT_EQ(coding[0].residual, 2);          // sqrt(16 / (2 steps * 2 ranks))
+    EXPECT_EQ(coding[0].bytes, 4 * 2u * 64u);  // 2 (K - 1) copies in each of 2 steps
+    EXPECT_EQ(coding[1].error, 0);
+    EXPECT_EQ(coding[1].bytes, 4 * 4u * 8u);
+  });
+}
+
+TEST(EpochSums, NothingIsMeasuredUnlessAsked) {
+  run_thread_ranks(1, [](Transport& transport) {
+    EpochSums sums(0);
+    EXPECT_TRUE(sums.coding_errors().empty());
+    EXPECT_TRUE(sums.coding(transport, {}, {}).empty());
+  });
+}
+
+}  // namespace
+}  // namespace lpsgd

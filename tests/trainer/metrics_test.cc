@@ -1,0 +1,118 @@
+#include "trainer/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "tests/trainer/small_run.h"
+
+namespace lpsgd {
+namespace {
+
+EpochRecord record() {
+  EpochRecord r;
+  r.epoch = 3;
+  r.step = 12;
+  r.lr = 0.5;
+  r.train = {.loss = 30, .top1 = 5, .top5 = 9, .samples = 20};
+  r.validation = {.loss = 8, .top1 = 1, .top5 = 3, .samples = 4};
+  r.seconds.mean.total = 16;
+  r.seconds.mean.forward = 4;
+  r.seconds.mean.exposed_comm = 3;
+  r.seconds.mean.exposed_codec = 2;
+  r.seconds.mean.update = 1;
+  r.seconds.mean.eval = 6;
+  r.seconds.max = r.seconds.mean;
+  r.bytes_sent = 100;
+  r.bytes_fp32 = 400;
+  return r;
+}
+
+TEST(EpochRecord, Json) {
+  EXPECT_EQ(
+      record().json(),
+      R"({"epoch":3,"step":12,"lr":0.5,"train_loss":1.5,"train_top1":25.0,"val_loss":2.0,"val_top1":25.0,)"
+      R"("val_top5":75.0,"samples":20,"samples_per_s":2.5,)"
+      R"("seconds":{"total":16.0,"data":0.0,"forward":4.0,"backward":0.0,"encode":0.0,"transfer":0.0,)"
+      R"("decode":0.0,"exposed_comm":3.0,"update":1.0,"eval":6.0,"other":2.0},)"
+      R"("seconds_min":{"total":0.0,"data":0.0,"forward":0.0,"backward":0.0,"encode":0.0,"transfer":0.0,)"
+      R"("decode":0.0,"exposed_comm":0.0,"update":0.0,"eval":0.0},)"
+      R"("seconds_max":{"total":16.0,"data":0.0,"forward":4.0,"backward":0.0,"encode":0.0,"transfer":0.0,)"
+      R"("decode":0.0,"exposed_comm":3.0,"update":1.0,"eval":6.0},)"
+      R"("communication_s":1.0,"computation_s":7.0,"bytes_sent":100,"bytes_fp32":400,"replicas_equal":true})");
+}
+
+TEST(EpochRecord, JsonOfASimulatedRunComparesNoReplicas) {
+  EpochRecord r = record();
+  r.simulated = true;
+  const auto json = nlohmann::json::parse(r.json());
+  EXPECT_TRUE(json["replicas_equal"].is_null());
+  EXPECT_EQ(json["simulated"], true);
+}
+
+TEST(EpochRecord, JsonOfCodecErrors) {
+  EpochRecord r = record();
+  r.coding = {{"fc.weight", 0.5, 2, 1024}, {"bad \xff", 0, 0, 0}};
+  const auto json = nlohmann::json::parse(r.json());
+  EXPECT_EQ(json["codec_error"]["fc.weight"],
+            nlohmann::json({{"error", 0.5}, {"residual", 2}, {"bytes", 1024}}));
+  EXPECT_TRUE(json["codec_error"].contains("bad \xef\xbf\xbd")) << "bytes that are not UTF-8 become U+FFFD";
+}
+
+TEST(EpochRecord, JsonWithoutSamplesHasNoMean) {
+  EpochRecord r = record();
+  r.validation = {};
+  EXPECT_TRUE(nlohmann::json::parse(r.json())["val_loss"].is_null());
+}
+
+TEST(EpochRecord, Text) {
+  EXPECT_EQ(text(record(), 160),
+            "epoch 3/160 | train loss 1.5000 top1 25.00% | val loss 2.0000 top1 25.00% top5 75.00% | 2 "
+            "samples/s | comm 1.0 s comp 7.0 s");
+  EpochRecord differ = record();
+  differ.replicas_equal = false;
+  EXPECT_THAT(text(differ, 160), testing::EndsWith("7.0 s | REPLICAS DIFFER"));
+  differ.simulated = true;
+  EXPECT_THAT(text(differ, 160), testing::EndsWith("7.0 s"));
+}
+
+TEST(MetricsFile, AppendsLines) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  MetricsFile file(path, 0);
+  EXPECT_EQ(read_file(path), "");
+  file.append(record());
+  file.append(record());
+  EXPECT_EQ(read_file(path), record().json() + "\n" + record().json() + "\n");
+}
+
+TEST(MetricsFile, KeepsTheFinishedEpochsOfAnOlderFile) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  std::ofstream(path) << "{\"epoch\":1}\n{\"epoch\":2}\n{\"epoch\":3}\n{\"epo";  // cut off by a crash
+  const MetricsFile file(path, 2);
+  EXPECT_EQ(read_file(path), "{\"epoch\":1}\n{\"epoch\":2}\n");
+}
+
+TEST(MetricsFile, NamesAFileThatCannotBeWritten) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  MetricsFile file(path, 0);
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  try {
+    file.append(record());
+    FAIL() << "no error";
+  } catch (const FileError& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr(path + ": cannot be written: Is a directory"));
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd

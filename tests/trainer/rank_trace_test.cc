@@ -1,0 +1,66 @@
+#include "trainer/rank_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "comm/agree.h"
+#include "core/file.h"
+#include "tests/trainer/small_run.h"
+
+namespace lpsgd {
+namespace {
+
+TEST(RankTrace, WritesOneFilePerRank) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/deep/trace";
+  run_thread_ranks(2, [&](Transport& transport) {
+    const RankTrace trace(path);
+    trace.prepare(transport);
+    EXPECT_TRUE(std::filesystem::is_directory(path));
+    const StepTrace steps(*trace.get());
+    steps.add(7, {1, 2, 4, 7, 11, 16});
+    trace.write(transport);
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto json = nlohmann::json::parse(read_file(fmt::format("{}/rank000{}.json", path, rank)));
+    EXPECT_EQ(json["distributedInfo"]["rank"], rank);
+    std::map<std::string, double> seconds;
+    for (const auto& event : json["traceEvents"])
+      if (event["ph"] == "X") seconds[event["name"]] = event["dur"].get<double>() * 1e-6;
+    EXPECT_THAT(seconds,
+                testing::ElementsAre(testing::Pair("ProfilerStep#7", 15), testing::Pair("backward", 3),
+                                     testing::Pair("data", 1), testing::Pair("exposed communication", 4),
+                                     testing::Pair("forward", 2), testing::Pair("update", 5)));
+  }
+}
+
+TEST(RankTrace, WithoutAFolderThereIsNone) {
+  run_thread_ranks(1, [](Transport& transport) {
+    const RankTrace trace("");
+    EXPECT_EQ(trace.get(), nullptr);
+    trace.prepare(transport);
+    trace.write(transport);
+  });
+}
+
+TEST(RankTrace, AFolderThatCannotBeMadeIsRefusedOnAllRanks) {
+  const TestFolder folder;
+  std::ofstream(folder.path() + "/file") << "no folder";
+  const std::string path = folder.path() + "/file/trace";
+  run_thread_ranks(2, [&](Transport& transport) {
+    const RankTrace trace(path);
+    try {
+      trace.prepare(transport);
+      ADD_FAILURE() << "no error";
+    } catch (const SharedError& e) {
+      EXPECT_EQ(std::string(e.what()), fmt::format("--trace {}: cannot be made: Not a directory", path));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lpsgd

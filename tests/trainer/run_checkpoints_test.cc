@@ -1,0 +1,233 @@
+#include "trainer/run_checkpoints.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "comm/agree.h"
+#include "tests/trainer/small_run.h"
+#include "trainer/synchronous_step.h"
+
+namespace lpsgd {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr std::int64_t samples = 48, batches = 4;
+
+TEST(CheckpointIsDue, EveryFewEpochsAndAtTheEnd) {
+  const auto due = [](std::int64_t every) {
+    std::set<std::int64_t> epochs;
+    for (std::int64_t e = 1; e <= 7; ++e)
+      if (is_checkpoint_due({.every_epochs = every}, e, 7)) epochs.insert(e);
+    return epochs;
+  };
+  EXPECT_EQ(due(1), (std::set<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(due(3), (std::set<std::int64_t>{3, 6, 7}));
+  EXPECT_EQ(due(0), (std::set<std::int64_t>{7})) << "0: only at the end";
+}
+
+/// A rank that trains and saves.
+struct Rank {
+  Rank(const RunConfig& run, const std::string& folder, Transport& transport)
+      : model(run, transport.rank(), transport.size()),
+        loader(small_loader(run, samples, transport.rank(), transport.size())),
+        step(run, model.codecs, model.network, model.optimizer, transport, nullptr),
+        checkpoints(folder, run, batches, model.codecs, transport, model.network, model.optimizer) {}
+
+  void train(std::int64_t from, std::int64_t to) {
+    loader->start(0, from);
+    for (std::int64_t s = from; s < to; ++s) step.run(*loader, s, 0.1);
+  }
+  Resumed restore(const std::string& folder) {
+    return checkpoints.restore(find_resume_point(folder).value(),
+                               [&](const ExchangeState& state) { step.set_state(state); });
+  }
+  /// Everything that training changes.
+  std::vector<std::vector<float>> state() {
+    std::vector<std::vector<float>> out{values(model.network.parameters()),
+                                        values(model.optimizer.momentum())};
+    for (const NamedBuffer& b : model.network.buffers()) out.push_back(values(b.values));
+    const ExchangeState residuals = step.state();
+    out.insert(out.end(), residuals.round1.begin(), residuals.round1.end());
+    out.insert(out.end(), residuals.round2.begin(), residuals.round2.end());
+    return out;
+  }
+
+  SmallModel model;
+  std::unique_ptr<Loader> loader;
+  SynchronousStep step;
+  RunCheckpoints checkpoints;
+};
+
+EpochSoFar some_sums() {
+  EpochSoFar out;
+  out.train = {{.loss = 1, .samples = 2}, {.loss = 3, .samples = 4}};
+  out.seconds.mean.total = 5;
+  out.bytes_sent = 6;
+  return out;
+}
+
+/// Two ranks train two steps and save.
+void save_two_steps(const RunConfig& run, const std::string& folder) {
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder, transport);
+    rank.train(0, 2);
+    rank.checkpoints.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25,
+                          rank.step.state());
+  });
+}
+
+TEST(RunCheckpoints, RestoresWhatWasSaved) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  std::vector<std::vector<std::vector<float>>> saved(2);
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    EXPECT_FALSE(rank.checkpoints.newest());
+    rank.train(0, 2);
+    rank.checkpoints.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25,
+                          rank.step.state());
+    EXPECT_EQ(rank.checkpoints.newest(), folder.path() + "/checkpoints/step-000002");
+    saved[static_cast<std::size_t>(transport.rank())] = rank.state();
+  });
+  EXPECT_NE(saved[0], saved[1]) << "residuals are each rank's own";
+  EXPECT_EQ(find_resume_point(folder.path())->manifest.lr, 0.25);
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    EXPECT_NE(rank.state(), saved[static_cast<std::size_t>(transport.rank())]);
+    const Resumed resumed = rank.restore(folder.path());
+    EXPECT_EQ(rank.state(), saved[static_cast<std::size_t>(transport.rank())]);
+    EXPECT_EQ(resumed.position.step, 2);
+    EXPECT_EQ(resumed.position.batch, 2);
+    EXPECT_FALSE(resumed.other_ranks);
+    ASSERT_EQ(resumed.so_far.train.size(), 2u);
+    EXPECT_EQ(resumed.so_far.train[1].loss, 3);
+    EXPECT_EQ(resumed.so_far.seconds.mean.total, 5);
+    EXPECT_EQ(rank.checkpoints.newest(), folder.path() + "/checkpoints/step-000002");
+  });
+}
+
+TEST(RunCheckpoints, AFinishedEpochCarriesNoSums) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  run_thread_ranks(1, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    rank.checkpoints.save("epoch-0001", {.step = 4, .epoch = 1, .batch = 0}, some_sums(), 0.1,
+                          rank.step.state());
+  });
+  EXPECT_TRUE(find_resume_point(folder.path())->manifest.so_far.train.empty());
+  EXPECT_EQ(find_resume_point(folder.path())->manifest.so_far.bytes_sent, 0u);
+}
+
+TEST(RunCheckpoints, OtherRanksShareTheMeanResidual) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  std::vector<ExchangeState> old(2);
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    rank.train(0, 2);
+    old[static_cast<std::size_t>(transport.rank())] = rank.step.state();
+    rank.checkpoints.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.1,
+                          rank.step.state());
+  });
+  run_thread_ranks(3, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    EXPECT_TRUE(rank.restore(folder.path()).other_ranks);
+    const ExchangeState state = rank.step.state();
+    for (std::size_t t = 0; t < state.round1.size(); ++t)
+      for (std::size_t i = 0; i < state.round1[t].size(); ++i)
+        EXPECT_FLOAT_EQ(state.round1[t][i], (old[0].round1[t][i] + old[1].round1[t][i]) / 2);
+  });
+}
+
+/// Restoring the checkpoint of save_two_steps with `changes` fails on both ranks with `message`.
+void expect_refused(const std::vector<std::string>& changes, const std::string& message) {
+  const TestFolder folder;
+  save_two_steps(small_run(), folder.path());
+  const RunConfig run = small_run(changes);
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    try {
+      rank.restore(folder.path());
+      ADD_FAILURE() << "accepted: " << message;
+    } catch (const SharedError& e) {
+      EXPECT_EQ(std::string(e.what()), folder.path() + "/checkpoints/step-000002: " + message);
+      EXPECT_FALSE(rank.checkpoints.newest());
+    }
+  });
+}
+
+TEST(RunCheckpoints, RefusesAnotherSeed) {
+  expect_refused({"train.seed=6"}, "was written with seed 5, the configuration says 6");
+}
+
+TEST(RunCheckpoints, RefusesAnotherBatchSizeWithinAnEpoch) {
+  expect_refused({"train.batch_size=24"},
+                 "stands inside an epoch of 4 batches of 12 samples, the configuration makes it 4 of 24");
+}
+
+TEST(RunCheckpoints, RefusesAnotherCodec) {
+  expect_refused(
+      {"exchange.codec={kind: onebit, bucket: 64}"},
+      "was written with codec {kind: onebit, bucket: 32, error_feedback: true} for 'conv.weight', the "
+      "configuration says {kind: onebit, bucket: 64, error_feedback: true}: their residuals differ");
+}
+
+TEST(RunCheckpoints, KeepsTheNewest) {
+  const RunConfig run = small_run({"checkpoint.keep=2"});
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    for (std::int64_t step : {4, 8, 12})
+      rank.checkpoints.save(step_checkpoint_name(step), {.step = step}, {}, 0.1, rank.step.state());
+  });
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path() + "/checkpoints"))
+    names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"step-000008", "step-000012"}));
+}
+
+TEST(RunCheckpoints, ASaveThatFailsLeavesTheLastOne) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  save_two_steps(run, folder.path());
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    // A file where the checkpoint is to be built cannot hold a folder's files.
+    std::ofstream(folder.path() + "/checkpoints/epoch-0001") << "not a folder";
+    transport.barrier();
+    EXPECT_THROW(
+        rank.checkpoints.save("epoch-0001/below", {.step = 4, .epoch = 1}, {}, 0.1, rank.step.state()),
+        SharedError);
+    EXPECT_FALSE(rank.checkpoints.newest());
+  });
+  EXPECT_EQ(find_resume_point(folder.path())->folder, folder.path() + "/checkpoints/step-000002");
+}
+
+TEST(ResumePoint, IsTheNewestCompleteCheckpoint) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  EXPECT_FALSE(find_resume_point(folder.path() + "/absent"));
+  EXPECT_FALSE(find_resume_point(folder.path())) << "an empty folder";
+  fs::create_directories(folder.path() + "/checkpoints/epoch-0009");
+  EXPECT_FALSE(find_resume_point(folder.path())) << "a folder without a manifest";
+  run_thread_ranks(1, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    rank.checkpoints.save("step-000012", {.step = 12}, {}, 0.1, rank.step.state());
+    rank.checkpoints.save("epoch-0001", {.step = 4, .epoch = 1}, {}, 0.1, rank.step.state());
+  });
+  EXPECT_EQ(find_resume_point(folder.path())->folder, folder.path() + "/checkpoints/step-000012");
+  EXPECT_EQ(find_resume_point(folder.path())->manifest.position.step, 12);
+  fs::rename(folder.path() + "/checkpoints/step-000012", folder.path() + "/checkpoints/step-000012.copy");
+  EXPECT_EQ(find_resume_point(folder.path())->folder, folder.path() + "/checkpoints/epoch-0001")
+      << "a name of the user's own";
+}
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,103 @@
+#include "tests/trainer/small_run.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/philox.h"
+#include "quant/policy.h"
+
+namespace lpsgd {
+namespace {
+
+const char* const yaml = R"(network:
+  name: small
+  input: [8, 8, 3]
+  classes: 3
+  layers:
+    - {conv: conv, filters: 4, kernel: 3, stride: 2, pad: 1, bias: false}
+    - {batch_norm: bn}
+    - relu
+    - flatten
+    - {dense: fc, units: 3}
+data: {dataset: shapes, shuffle: true}
+train: {epochs: 2, batch_size: 12, threads: 1, seed: 5, device: cpu}
+optimizer: {momentum: 0.9}
+schedule: {lr: 0.05}
+exchange: {transport: threads, codec: {kind: onebit, bucket: 32}, min_elements: 0}
+checkpoint: {every_epochs: 1}
+)";
+
+class SmallDataset final : public Dataset {
+ public:
+  explicit SmallDataset(std::int64_t size) : pixels_(static_cast<std::size_t>(size) * image_bytes) {
+    PhiloxSequence random(1, RandomUse::dataset, 0);
+    for (std::uint8_t& p : pixels_) p = static_cast<std::uint8_t>(random.below(256));
+  }
+  std::int64_t size() const override { return static_cast<std::int64_t>(pixels_.size() / image_bytes); }
+  std::int64_t classes() const override { return 3; }
+  std::int64_t height() const override { return 8; }
+  std::int64_t width() const override { return 8; }
+  std::int64_t channels() const override { return 3; }
+  std::span<const std::uint8_t> image(std::int64_t i) const override {
+    return std::span(pixels_).subspan(static_cast<std::size_t>(i) * image_bytes, image_bytes);
+  }
+  std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i % 3); }
+
+ private:
+  static constexpr std::size_t image_bytes = 8 * 8 * 3;
+  std::vector<std::uint8_t> pixels_;
+};
+
+}  // namespace
+
+TestFolder::TestFolder() {
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  static int made = 0;
+  path_ = fmt::format("{}lpsgd-{}-{}-{}", testing::TempDir(), test.test_suite_name(), test.name(), ++made);
+  std::filesystem::remove_all(path_);
+  std::filesystem::create_directories(path_);
+}
+
+TestFolder::~TestFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+RunConfig small_run(const std::vector<std::string>& overrides) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/small.yaml";
+  std::ofstream(path) << yaml;
+  return load_run_config(path, overrides, config::Environment::expand);
+}
+
+std::shared_ptr<const Dataset> small_dataset(std::int64_t size) {
+  return std::make_shared<SmallDataset>(size);
+}
+
+SmallModel::SmallModel(const RunConfig& run, int rank, int ranks)
+    : spec(network_of(run)),
+      codecs(assign_codecs(run.exchange.policy, spec.tensors())),
+      network(spec, {.batch = run.train.batch_size / ranks,
+                     .first = run.train.batch_size / ranks * rank,
+                     .seed = static_cast<std::uint32_t>(run.train.seed)}),
+      optimizer(run.optimizer, network.tensors(), network.parameters().size()) {}
+
+std::unique_ptr<Loader> small_loader(const RunConfig& run, std::int64_t samples, int rank, int ranks,
+                                     bool training) {
+  LoaderOptions options;
+  options.global_batch = run.train.batch_size;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.seed = static_cast<std::uint32_t>(run.train.seed);
+  options.training = training;
+  return std::make_unique<Loader>(small_dataset(samples), run.data, options);
+}
+
+std::vector<float> values(std::span<const float> from) {
+  return {from.begin(), from.end()};
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,104 @@
+#include "trainer/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "comm/agree.h"
+#include "core/file.h"
+#include "tests/trainer/small_run.h"
+#include "trainer/run_folder.h"
+
+namespace lpsgd {
+namespace {
+
+/// Trains two ranks in `folder`, from its newest checkpoint if there is one. Returns the message of the error
+/// that stopped them.
+std::string train(const RunConfig& run, const std::string& folder,
+                  std::optional<std::int64_t> steps = std::nullopt) {
+  TrainCommand command;
+  command.out = folder;
+  command.steps = steps;
+  command.resume = find_resume_point(folder);
+  const TrainData data{small_dataset(48), small_dataset(30)};  // four batches an epoch
+  const NetworkSpec spec = network_of(run);
+  try {
+    run_thread_ranks(2, [&](Transport& transport) { train_rank(run, command, data, spec, transport); });
+  } catch (const SharedError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Trainer, ResumesBitForBit) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  const std::string whole = folder.path() + "/whole", parts = folder.path() + "/parts";
+  std::filesystem::create_directories(whole);
+  std::filesystem::create_directories(parts);
+  EXPECT_EQ(train(run, whole), "");
+  for (const std::int64_t steps : {2, 4, 5}) EXPECT_EQ(train(run, parts, steps), "");  // 4: an epoch's end
+  EXPECT_EQ(train(run, parts), "");
+  for (const char* file : {"model.safetensors", "state-rank0000.safetensors", "state-rank0001.safetensors"})
+    EXPECT_EQ(read_file(whole + "/checkpoints/epoch-0002/" + file),
+              read_file(parts + "/checkpoints/epoch-0002/" + file))
+        << file;
+  const std::vector<std::string> a = metrics_lines(whole), b = metrics_lines(parts);
+  ASSERT_EQ(a.size(), 2u);
+  ASSERT_EQ(b.size(), 2u);
+  for (std::size_t e = 0; e < 2; ++e)
+    for (const char* key : {"epoch", "step", "lr", "train_loss", "train_top1", "val_loss", "val_top5",
+                            "samples", "bytes_sent", "bytes_fp32", "replicas_equal"})
+      EXPECT_EQ(nlohmann::json::parse(a[e])[key], nlohmann::json::parse(b[e])[key]) << key;
+}
+
+TEST(Trainer, ANonFiniteGradientNamesTheLastCheckpoint) {
+  const RunConfig run = small_run({"schedule.decay={1: 1.0e+38}"});  // from the second epoch on
+  const TestFolder folder;
+  const std::string message = train(run, folder.path());
+  EXPECT_THAT(message, testing::ContainsRegex("^step [5-7]: the .* holds a NaN or an infinity; "));
+  EXPECT_THAT(message,
+              testing::EndsWith("the last checkpoint is " + folder.path() + "/checkpoints/epoch-0001"));
+  EXPECT_EQ(find_resume_point(folder.path())->manifest.position.epoch, 1);
+  EXPECT_THAT(train(run, folder.path()),
+              testing::EndsWith("the last checkpoint is " + folder.path() + "/checkpoints/epoch-0001"))
+      << "the one it resumed from";
+}
+
+TEST(Trainer, ANonFiniteGradientBeforeTheFirstCheckpointSaysSo) {
+  const RunConfig run = small_run({"schedule.lr=1.0e+37"});
+  const TestFolder folder;
+  EXPECT_THAT(train(run, folder.path()), testing::EndsWith("infinity; no checkpoint was written yet"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/checkpoints"));
+}
+
+TEST(Trainer, WritesTheInitialWeights) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  EXPECT_EQ(train(run, folder.path(), 0), "");
+  const std::optional<ResumePoint> written = find_resume_point(folder.path());
+  ASSERT_TRUE(written);
+  EXPECT_EQ(written->folder, folder.path() + "/checkpoints/step-000000");
+  SmallModel model(run, 0, 1), other(small_run({"train.seed=6"}), 0, 1);
+  read_checkpoint_model(folder.path(), other.network.tensors(), other.network.parameters(),
+                        other.network.buffers());
+  EXPECT_EQ(values(other.network.parameters()), values(model.network.parameters()));
+}
+
+TEST(Trainer, CheckpointsAsConfigured) {
+  const RunConfig run = small_run({"train.epochs=5", "checkpoint.every_epochs=2", "checkpoint.keep=10"});
+  const TestFolder folder;
+  EXPECT_EQ(train(run, folder.path()), "");
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/checkpoints"))
+    names.push_back(entry.path().filename());
+  EXPECT_THAT(names, testing::UnorderedElementsAre("epoch-0002", "epoch-0004", "epoch-0005"));
+  EXPECT_EQ(metrics_lines(folder.path()).size(), 5u);
+  const auto summary = nlohmann::json::parse(read_file(folder.path() + "/summary.json"));
+  EXPECT_EQ(summary["step"], 20);
+}
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,37 @@
+// `lpsgd bench`: how fast the parts are, one function per command. They throw core/error.h's types.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace lpsgd {
+
+struct BenchCodecArguments {
+  std::vector<std::string> codecs;  // empty: a choice of all kinds
+  std::string device = "cpu";       // or "cuda"
+  std::int64_t elements = 0;        // 0: 2^28, on a GPU 2^24
+  std::int64_t repeats = 5;
+  bool json = false;
+};
+/// Encode, decode and the owner's step of each codec on one core, or on the GPU, beside a copy.
+std::string bench_codec_command(const BenchCodecArguments& arguments);
+
+struct BenchExchangeArguments {
+  std::vector<std::string> codecs;  // empty: a choice of them
+  std::string transport;            // empty: mpi under mpirun, threads otherwise
+  std::string device = "cpu";       // or "cuda"; nccl takes cuda
+  std::string collective = "reduce_broadcast";
+  std::vector<int> ranks;                                              // of transport threads; empty: 2
+  std::uint64_t min = 4096, max = std::uint64_t{1} << 26, factor = 4;  // bytes of float32
+  std::int64_t repeats = 10;
+  std::string link;  // as exchange.link; empty: none
+  bool json = false;
+};
+/// The exchange of one tensor: codec x ranks x size, with its results checked. Under mpirun all ranks take
+/// part and rank 0 prints. Returns the process's exit status: 1 where values were wrong.
+int bench_exchange_command(const BenchExchangeArguments& arguments,
+                           const std::function<void(const std::string&)>& print);
+
+}  // namespace lpsgd

@@ -1,0 +1,126 @@
+#include "trainer/checkpoint_manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "trainer/json_text.h"
+
+namespace lpsgd {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr int manifest_format = 1;
+
+std::string text_checksum(const std::string& text) {
+  return checksum(std::as_bytes(std::span(text)));
+}
+
+/// Of everything but the checksum itself.
+std::string manifest_checksum(ordered_json manifest) {
+  manifest.erase("checksum");
+  return text_checksum(json_text(manifest));
+}
+
+ordered_json to_json(const BatchMetrics& m) {
+  return {{"loss", m.loss}, {"top1", m.top1}, {"top5", m.top5}, {"samples", m.samples}};
+}
+
+/// A loss that is not finite is null in JSON.
+BatchMetrics batch_metrics(const ordered_json& j) {
+  return {j.at("loss").is_null() ? 0 : j.at("loss").get<double>(), j.at("top1"), j.at("top5"),
+          j.at("samples")};
+}
+
+ordered_json parse_manifest(const std::string& folder) {
+  const std::string path = folder + "/manifest.json";
+  ordered_json manifest = ordered_json::parse(read_file(path), nullptr, false);
+  if (!manifest.is_object()) throw FileError(fmt::format("{}: is not a checkpoint's manifest", path));
+  if (!manifest.contains("format") || manifest["format"] != manifest_format)
+    throw FileError(fmt::format("{}: is not a manifest of format {}", path, manifest_format));
+  if (!manifest.contains("checksum") || manifest["checksum"] != manifest_checksum(manifest))
+    throw FileError(fmt::format("{}: is damaged: its checksum is not its own", path));
+  return manifest;
+}
+
+}  // namespace
+
+CheckpointManifest read_manifest(const std::string& folder) {
+  const ordered_json m = parse_manifest(folder);
+  CheckpointManifest out;
+  try {
+    const auto count = [&](const ordered_json& number, std::uint64_t max = std::uint64_t{1} << 48) {
+      if (!number.is_number_unsigned() || number.get<std::uint64_t>() > max)
+        throw FileError(fmt::format("{}/manifest.json: {} is an impossible number", folder, number.dump()));
+      return number.get<std::int64_t>();
+    };
+    const ordered_json& data = m.at("data");
+    out.position = {count(m.at("step")), count(m.at("epoch")), count(data.at("batch"))};
+    out.ranks = static_cast<int>(count(m.at("ranks"), 1'000'000));
+    out.seed = static_cast<std::uint32_t>(count(m.at("seeds").at("run"), 0xffffffffu));
+    out.lr = m.at("schedule").at("lr");
+    out.batch_size = count(data.at("batch_size"));
+    out.batches = count(data.at("batches"));
+    const ordered_json& so_far = m.at("epoch_so_far");
+    for (const ordered_json& rank : so_far.at("train")) out.so_far.train.push_back(batch_metrics(rank));
+    so_far.at("seconds").get_to(out.so_far.seconds);
+    out.so_far.bytes_sent = so_far.at("bytes_sent");
+    out.so_far.bytes_fp32 = so_far.at("bytes_fp32");
+    for (const auto& [name, codec] : m.at("codecs").items())
+      out.codecs.emplace_back(name, codec.get<std::string>());
+    for (const auto& [name, sum] : m.at("files").items())
+      out.files.emplace_back(name, sum.get<std::string>());
+  } catch (const ordered_json::exception& e) {
+    throw FileError(fmt::format("{}/manifest.json: is not a checkpoint's manifest: {}", folder, e.what()));
+  }
+  if (out.ranks < 1) throw FileError(fmt::format("{}/manifest.json: names no ranks", folder));
+  return out;
+}
+
+void add_file(CheckpointManifest& manifest, const std::string& folder, const std::string& name) {
+  manifest.files.emplace_back(name, text_checksum(read_file(folder + "/" + name)));
+}
+
+void verify(const CheckpointManifest& manifest, const std::string& folder, const std::string& name) {
+  const auto file = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                 [&](const auto& one) { return one.first == name; });
+  if (file == manifest.files.end())
+    throw FileError(fmt::format("{}/manifest.json: names no file {}", folder, name));
+  const std::string path = folder + "/" + name;
+  if (text_checksum(read_file(path)) != file->second)
+    throw FileError(fmt::format("{}: is damaged: its checksum is not the manifest's", path));
+}
+
+void write_manifest(const std::string& folder, const CheckpointManifest& manifest) {
+  ordered_json m;
+  m["format"] = manifest_format;
+  m["step"] = manifest.position.step;
+  m["epoch"] = manifest.position.epoch;
+  m["ranks"] = manifest.ranks;
+  m["seeds"] = {{"run", manifest.seed}};
+  m["schedule"] = {{"lr", manifest.lr}};
+  m["data"] = {{"epoch", manifest.position.epoch},
+               {"batch", manifest.position.batch},
+               {"batches", manifest.batches},
+               {"batch_size", manifest.batch_size}};
+  ordered_json train = ordered_json::array();
+  for (const BatchMetrics& rank : manifest.so_far.train) train.push_back(to_json(rank));
+  m["epoch_so_far"] = {{"train", std::move(train)},
+                       {"seconds", manifest.so_far.seconds},
+                       {"bytes_sent", manifest.so_far.bytes_sent},
+                       {"bytes_fp32", manifest.so_far.bytes_fp32}};
+  ordered_json& codecs = m["codecs"] = ordered_json::object();
+  for (const auto& [name, codec] : manifest.codecs) codecs[name] = codec;
+  ordered_json& files = m["files"] = ordered_json::object();
+  for (const auto& [name, sum] : manifest.files) files[name] = sum;
+  m["checksum"] = manifest_checksum(m);
+  write_file(folder + "/manifest.json", json_text(m, 2) + "\n");
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,40 @@
+// A checkpoint's manifest.json: where the run was, what it was configured with, and a checksum per file
+// (docs/checkpoints.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/epoch_sums.h"
+
+namespace lpsgd {
+
+/// How far a run is: `step` steps in all, `epoch` finished epochs, `batch` batches of the running one.
+struct Position {
+  std::int64_t step = 0, epoch = 0, batch = 0;
+};
+
+struct CheckpointManifest {
+  Position position;
+  EpochSoFar so_far;
+  std::uint32_t seed = 0;
+  int ranks = 1;
+  std::int64_t batch_size = 0;                              // global
+  std::int64_t batches = 0;                                 // of an epoch
+  double lr = 0;                                            // of the next step
+  std::vector<std::pair<std::string, std::string>> codecs;  // tensor, codec
+  std::vector<std::pair<std::string, std::string>> files;   // name, checksum
+};
+
+/// Reads manifest.json alone. FileError where it is malformed or damaged.
+CheckpointManifest read_manifest(const std::string& folder);
+/// Adds the checksum of `name`, a file in `folder`. FileError.
+void add_file(CheckpointManifest& manifest, const std::string& folder, const std::string& name);
+/// FileError unless the manifest names the file and its checksum is the manifest's.
+void verify(const CheckpointManifest& manifest, const std::string& folder, const std::string& name);
+/// FileError.
+void write_manifest(const std::string& folder, const CheckpointManifest& manifest);
+
+}  // namespace lpsgd

@@ -1,0 +1,100 @@
+#include "trainer/epoch_sums.h"
+
+#include <cmath>
+#include <utility>
+
+namespace lpsgd {
+
+namespace {
+
+std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t mine) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(transport.size()));
+  transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  std::uint64_t sum = 0;
+  for (const std::uint64_t one : all) sum += one;
+  return sum;
+}
+
+std::vector<CodingError> sum_over_ranks(Transport& transport, const std::vector<CodingError>& mine) {
+  std::vector<CodingError> all(mine.size() * static_cast<std::size_t>(transport.size()));
+  transport.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  std::vector<CodingError> sum(mine.size());
+  for (std::size_t i = 0; i < all.size(); ++i) sum[i % mine.size()].add(all[i]);
+  return sum;
+}
+
+}  // namespace
+
+BatchMetrics& operator+=(BatchMetrics& sum, const BatchMetrics& more) {
+  sum.loss += more.loss;
+  sum.top1 += more.top1;
+  sum.top5 += more.top5;
+  sum.samples += more.samples;
+  return sum;
+}
+
+BatchMetrics sum(const std::vector<BatchMetrics>& parts) {
+  BatchMetrics sum;
+  for (const BatchMetrics& one : parts) sum += one;
+  return sum;
+}
+
+std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine) {
+  std::vector<BatchMetrics> all(static_cast<std::size_t>(transport.size()));
+  transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+void EpochSums::resume(EpochSoFar so_far, int rank, bool other_ranks) {
+  carried_ = std::move(so_far);
+  const auto mine = static_cast<std::size_t>(rank);
+  if (other_ranks)
+    train_ = rank == 0 ? sum(carried_.train) : BatchMetrics{};
+  else if (mine < carried_.train.size())
+    train_ = carried_.train[mine];
+}
+
+void EpochSums::add(const StepMetrics& metrics) {
+  train_ += metrics.batches;
+  seconds_ += metrics.seconds;
+  bytes_sent_ += metrics.bytes_sent;
+  bytes_fp32_ += metrics.bytes_fp32;
+  steps_ += metrics.steps;
+}
+
+EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
+  EpochSoFar out = carried_;
+  out.train = of_all_ranks(transport, train_);
+  Seconds mine = seconds_;
+  mine.total = now - started_;
+  out.seconds += over_ranks(transport, mine);
+  out.bytes_sent += sum_over_ranks(transport, bytes_sent_);
+  out.bytes_fp32 += bytes_fp32_;
+  return out;
+}
+
+std::vector<TensorCoding> EpochSums::coding(Transport& transport, const std::vector<TensorInfo>& tensors,
+                                            const std::vector<CodecSpec>& codecs) const {
+  if (errors_.empty()) return {};
+  const std::vector<CodingError> sums = sum_over_ranks(transport, errors_);
+  const double draws = static_cast<double>(steps_) * transport.size();
+  const std::uint64_t copies =
+      2 * static_cast<std::uint64_t>(transport.size() - 1) * static_cast<std::uint64_t>(steps_);
+  std::vector<TensorCoding> out;
+  for (std::size_t t = 0; t < sums.size(); ++t)
+    out.push_back({tensors[t].name, std::sqrt(sums[t].error / sums[t].gradient),
+                   std::sqrt(sums[t].residual / draws),
+                   copies * wire_bytes(tensors[t], codecs[t], transport.size())});
+  return out;
+}
+
+void EpochSums::clear() {
+  carried_ = {};
+  train_ = {};
+  seconds_ = {};
+  bytes_sent_ = bytes_fp32_ = 0;
+  steps_ = 0;
+  errors_.assign(errors_.size(), {});
+}
+
+}  // namespace lpsgd

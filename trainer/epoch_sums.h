@@ -1,0 +1,82 @@
+// What an epoch adds up on its way: losses, seconds, bytes, and what coding lost.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/exchange.h"
+#include "comm/transport.h"
+#include "nn/network.h"
+#include "trainer/seconds.h"
+
+namespace lpsgd {
+
+BatchMetrics& operator+=(BatchMetrics& sum, const BatchMetrics& more);
+/// Sums in rank order.
+BatchMetrics sum(const std::vector<BatchMetrics>& parts);
+/// Every rank's. Collective.
+std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine);
+
+/// What some steps measured on one rank.
+struct StepMetrics {
+  BatchMetrics batches;
+  Seconds seconds;                               // total and eval stay 0: they are an epoch's
+  std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // by this rank; what all ranks would send as float32
+  std::int64_t steps = 0;
+};
+
+/// What an unfinished epoch has gathered so far, over all ranks. It travels in a checkpoint, so that the
+/// epoch's record is complete after a resume.
+struct EpochSoFar {
+  std::vector<BatchMetrics> train;  // of each rank
+  SecondsOfRanks seconds;
+  std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks
+};
+
+/// A tensor's codec in one epoch (docs/exchange.md).
+struct TensorCoding {
+  std::string name;
+  double error = 0;         // norm of what coding lost over the norm of the gradients
+  double residual = 0;      // norm of the residual, root of the mean square over steps and ranks
+  std::uint64_t bytes = 0;  // on the wire, all ranks
+};
+
+/// One rank's sums over the epoch that runs.
+class EpochSums {
+ public:
+  /// `measured_tensors`: how many tensors have their coding errors measured; 0: none is.
+  explicit EpochSums(std::size_t measured_tensors) : errors_(measured_tensors) {}
+
+  /// Starts the epoch's clock at `now`, in seconds of now_seconds().
+  void start_clock(double now) { started_ = now; }
+  /// Goes on with what a checkpoint holds of the epoch. Each rank continues its own sum, so that the epoch's
+  /// losses are added in the same order as without a stop. Where the number of ranks has changed, rank 0
+  /// continues all of them.
+  void resume(EpochSoFar so_far, int rank, bool other_ranks);
+
+  void add(const StepMetrics& metrics);
+  void add_evaluation(double seconds) { seconds_.eval += seconds; }
+  /// One entry per measured tensor, for Exchange::take_errors() to add to.
+  std::span<CodingError> coding_errors() { return errors_; }
+
+  /// The epoch over all ranks up to `now`, with what came from before a resume. Collective.
+  EpochSoFar so_far(Transport& transport, double now) const;
+  /// What coding lost since the epoch's start or the last resume, an entry per measured tensor. Collective.
+  std::vector<TensorCoding> coding(Transport& transport, const std::vector<TensorInfo>& tensors,
+                                   const std::vector<CodecSpec>& codecs) const;
+  /// Begins the next epoch's sums.
+  void clear();
+
+ private:
+  EpochSoFar carried_;  // from before a resume, less this rank's losses
+  BatchMetrics train_;
+  Seconds seconds_;
+  std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
+  std::int64_t steps_ = 0;
+  std::vector<CodingError> errors_;
+  double started_ = 0;
+};
+
+}  // namespace lpsgd

@@ -1,0 +1,62 @@
+#include "trainer/rank_trace.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "comm/agree.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace lpsgd {
+
+RankTrace::RankTrace(std::string folder)
+    : folder_(std::move(folder)), trace_(folder_.empty() ? nullptr : std::make_unique<Trace>()) {}
+
+void RankTrace::prepare(Transport& transport) const {
+  if (!trace_) return;
+  collective_try(transport, [&] {
+    std::error_code error;
+    std::filesystem::create_directories(folder_, error);
+    if (error) throw FileError(fmt::format("--trace {}: cannot be made: {}", folder_, error.message()));
+    if (::access(folder_.c_str(), W_OK | X_OK) != 0)
+      throw FileError(fmt::format("--trace {}: cannot be written to: {}", folder_,
+                                  std::error_code(errno, std::generic_category()).message()));
+  });
+}
+
+void RankTrace::write(Transport& transport) const {
+  if (!trace_) return;
+  collective_try(transport, [&] {
+    trace_->write(fmt::format("{}/rank{:04}.json", folder_, transport.rank()), transport.rank(),
+                  transport.size());
+  });
+  if (transport.rank() == 0 && trace_->dropped() > 0)
+    log::warn("the trace was full: {} spans were left out; --steps makes it shorter", trace_->dropped());
+}
+
+StepTrace::StepTrace(Trace& to)
+    : trace_(to),
+      steps_(to.track("steps")),
+      compute_(to.track("main thread")),
+      step_(to.label("ProfilerStep#", "user_annotation")),
+      data_(to.label("data", "cpu_op")),
+      forward_(to.label("forward", "kernel")),
+      backward_(to.label("backward", "kernel")),
+      exposed_(to.label("exposed communication", "cpu_op")),
+      update_(to.label("update", "kernel")) {}
+
+void StepTrace::add(std::int64_t number, const std::array<double, 6>& at) const {
+  trace_.span(steps_, step_, at[0], at[5], number);
+  trace_.span(compute_, data_, at[0], at[1]);
+  trace_.span(compute_, forward_, at[1], at[2]);
+  trace_.span(compute_, backward_, at[2], at[3]);
+  trace_.span(compute_, exposed_, at[3], at[4]);
+  trace_.span(compute_, update_, at[4], at[5]);
+}
+
+}  // namespace lpsgd

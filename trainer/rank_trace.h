@@ -1,0 +1,47 @@
+// One rank's trace of a run: its folder is checked before the first step, its file written after the last.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "comm/transport.h"
+#include "core/trace.h"
+
+namespace lpsgd {
+
+/// A Chrome trace, `folder`/rankNNNN.json, or none.
+class RankTrace {
+ public:
+  /// An empty `folder`: no trace.
+  explicit RankTrace(std::string folder);
+  /// Where spans go; null without a trace.
+  Trace* get() const { return trace_.get(); }
+  /// Makes the folder and checks that it can be written to: a mistake in its name must not surface hours
+  /// later. Collective.
+  void prepare(Transport& transport) const;
+  /// Collective.
+  void write(Transport& transport) const;
+
+ private:
+  std::string folder_;
+  std::unique_ptr<Trace> trace_;
+};
+
+/// The spans of the main thread: the step and its parts.
+class StepTrace {
+ public:
+  explicit StepTrace(Trace& to);
+
+  /// When the step `number` began, and when each part ended: data, forward, backward, exposed communication,
+  /// update. In seconds of now_seconds().
+  void add(std::int64_t number, const std::array<double, 6>& at) const;
+
+ private:
+  Trace& trace_;
+  Trace::Track steps_, compute_;
+  Trace::Label step_, data_, forward_, backward_, exposed_, update_;
+};
+
+}  // namespace lpsgd

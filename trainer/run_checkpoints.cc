@@ -1,0 +1,82 @@
+#include "trainer/run_checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "comm/agree.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "trainer/evaluate.h"
+#include "trainer/host_state.h"
+
+namespace lpsgd {
+
+bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std::int64_t epochs) {
+  return epoch == epochs || (options.every_epochs > 0 && epoch % options.every_epochs == 0);
+}
+
+RunCheckpoints::RunCheckpoints(std::string run_folder, const RunConfig& run, std::int64_t batches,
+                               const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
+                               Optimizer& optimizer)
+    : run_folder_(std::move(run_folder)),
+      run_(run),
+      batches_(batches),
+      codecs_(codecs),
+      transport_(transport),
+      network_(network),
+      optimizer_(optimizer) {}
+
+Resumed RunCheckpoints::restore(const ResumePoint& from,
+                                const std::function<void(const ExchangeState&)>& set_residuals) {
+  const auto& [folder, manifest] = from;
+  Resumed out{manifest.position, manifest.so_far};
+  collective_try(transport_, [&] {
+    if (manifest.seed != static_cast<std::uint32_t>(run_.train.seed))
+      throw FileError(fmt::format("{}: was written with seed {}, the configuration says {}", folder,
+                                  manifest.seed, run_.train.seed));
+    if (manifest.position.batch != 0 &&
+        (manifest.batch_size != run_.train.batch_size || manifest.batches != batches_))
+      throw FileError(fmt::format(
+          "{}: stands inside an epoch of {} batches of {} samples, the configuration makes it {} of {}",
+          folder, manifest.batches, manifest.batch_size, batches_, run_.train.batch_size));
+    HostState host(network_, &optimizer_);
+    TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), {}};
+    out.other_ranks = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state);
+    host.upload();
+    set_residuals(state.residuals);
+  });
+  newest_ = folder;
+  if (transport_.rank() != 0) return out;
+  if (out.other_ranks)
+    log::warn(
+        "{} was written by {} ranks, this run has {}: round-1 residuals are the mean of the old ones, "
+        "round-2 residuals are cut anew, running statistics are averaged",
+        folder, manifest.ranks, transport_.size());
+  else
+    log::info("resuming from {} (step {})", folder, manifest.position.step);
+  return out;
+}
+
+void RunCheckpoints::save(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
+                          const ExchangeState& residuals) {
+  CheckpointManifest manifest;
+  manifest.position = position;
+  if (position.batch != 0) manifest.so_far = std::move(so_far);
+  manifest.seed = static_cast<std::uint32_t>(run_.train.seed);
+  manifest.ranks = transport_.size();
+  manifest.batch_size = run_.train.batch_size;
+  manifest.batches = batches_;
+  manifest.lr = lr;
+  for (std::size_t t = 0; t < codecs_.size(); ++t)
+    manifest.codecs.emplace_back(network_.tensors()[t].name, to_text(codecs_[t]));
+  const AveragedBuffers averaged(transport_, network_);
+  HostState host(network_, &optimizer_);
+  host.download();
+  newest_ =
+      write_checkpoint(transport_, run_folder_, name, std::move(manifest),
+                       {&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), residuals},
+                       averaged.buffers(), run_.checkpoint.keep);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,61 @@
+// When a run saves, what it saves, and how it resumes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/exchange.h"
+#include "comm/transport.h"
+#include "nn/network.h"
+#include "nn/optimizer.h"
+#include "trainer/checkpoint.h"
+#include "trainer/epoch_sums.h"
+#include "trainer/run_config.h"
+
+namespace lpsgd {
+
+/// Whether a checkpoint is due after `epoch` finished epochs of `epochs`.
+bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std::int64_t epochs);
+
+/// Where a resumed run goes on.
+struct Resumed {
+  Position position;
+  EpochSoFar so_far;
+  bool other_ranks = false;  // the checkpoint is of another number of ranks
+};
+
+/// The checkpoints of one rank's run.
+class RunCheckpoints {
+ public:
+  /// `run_folder`: the run's; `batches`: of an epoch. The references outlive the object.
+  RunCheckpoints(std::string run_folder, const RunConfig& run, std::int64_t batches,
+                 const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
+                 Optimizer& optimizer);
+
+  /// Restores weights, momentum and running statistics, and hands the residuals to `set_residuals`. Refuses a
+  /// checkpoint of another seed, network or codec, and one from the middle of an epoch whose batches are
+  /// others. Collective; fails on all ranks with one message.
+  Resumed restore(const ResumePoint& from, const std::function<void(const ExchangeState&)>& set_residuals);
+
+  /// `lr`: of the next step; `so_far`: of the running epoch, dropped where no epoch is running. Collective.
+  void save(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
+            const ExchangeState& residuals);
+
+  /// The newest checkpoint's folder: saved by this object, or the one it resumed from.
+  const std::optional<std::string>& newest() const { return newest_; }
+
+ private:
+  std::string run_folder_;
+  const RunConfig& run_;
+  std::int64_t batches_;
+  const std::vector<CodecSpec>& codecs_;
+  Transport& transport_;
+  Network& network_;
+  Optimizer& optimizer_;
+  std::optional<std::string> newest_;
+};
+
+}  // namespace lpsgd

@@ -1,0 +1,149 @@
+#include "trainer/synchronous_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/range.h"
+
+namespace lpsgd {
+
+namespace {
+
+ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace) {
+  ExchangeOptions o;
+  o.device = compute.device();
+  o.compute = compute;
+  o.collective = run.exchange.collective;
+  o.seed = static_cast<std::uint32_t>(run.train.seed);
+  o.overlap = run.exchange.overlap;
+  o.measure_error = run.metrics.codec_error;
+  o.trace = trace;
+  if (run.exchange.device_pointers != DevicePointers::automatic)
+    o.device_pointers = run.exchange.device_pointers == DevicePointers::yes;
+  return o;
+}
+
+std::int64_t parameters(const std::vector<TensorInfo>& tensors) {
+  std::int64_t sum = 0;
+  for (const TensorInfo& tensor : tensors) sum += tensor.elements;
+  return sum;
+}
+
+/// A part of a step: measured, and shown to profilers. Returns when it ended.
+template <class Work>
+double part(const char* name, Stopwatch& watch, const Work& work) {
+  const ScopedRange range(name);
+  watch.start();
+  work();
+  watch.stop();
+  return now_seconds();
+}
+
+}  // namespace
+
+std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors) {
+  const std::string& name = tensors[static_cast<std::size_t>(found.tensor)].name;
+  const std::string where = found.rank >= 0 ? fmt::format("the gradient of '{}' on rank {}", name, found.rank)
+                                            : fmt::format("the mean gradient of '{}'", name);
+  return fmt::format("step {}: {} holds a NaN or an infinity", found.step, where);
+}
+
+SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
+                                 Optimizer& optimizer, Transport& transport, Trace* trace)
+    : run_(run),
+      network_(network),
+      optimizer_(optimizer),
+      transport_(transport),
+      on_gpu_(network.stream().device().is_cuda()),
+      times_(network.stream()),
+      trace_(trace ? std::optional<StepTrace>(*trace) : std::nullopt),
+      exchange_(transport, network.tensors(), codecs, network.gradients(), network.announce_order(),
+                exchange_options(run, network.stream(), trace)),
+      fp32_bytes_of_step_(2 * static_cast<std::uint64_t>(transport.size() - 1) * 4 *
+                          static_cast<std::uint64_t>(parameters(network.tensors()))) {
+  network_.announce_behind(exchange_.milestones());
+}
+
+void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
+  std::array<double, 6> at{now_seconds()};  // the step's begin, and the end of each part
+  Batch batch;
+  at[1] = part("data", times_.data, [&] { batch = loader.next(); });
+  at[2] = part("forward", times_.forward, [&] {
+    network_.forward_train({batch.images, batch.labels}, number);
+  });
+  const bool captured = is_captured(number);
+  exchange_.begin(static_cast<std::uint32_t>(number));
+  optimizer_.set_rate(lr);
+  has_run_ = true;
+  if (captured) {
+    captured_.run(static_cast<std::size_t>(number), {[this] { backward(); }, [this] { exchange_.finish(); },
+                                                     [this] { update(); }, [this] { exchange_.launched(); }});
+    check(true);
+    at[3] = at[4] = at[2];
+    at[5] = now_seconds();
+  } else {
+    at[3] = part("backward", times_.backward, [&] { backward(); });
+    at[4] = part("exposed communication", times_.exposed, [&] {
+      exchange_.finish();
+      check(on_gpu_);  // The host does not wait for this step's flags on a GPU.
+    });
+    at[5] = part("update", times_.update, [&] { update(); });
+  }
+  if (trace_) trace_->add(number, at);
+  ++steps_;
+}
+
+void SynchronousStep::backward() {
+  // Without anyone to announce to, a GPU launches backward as one graph instead of one per milestone.
+  const bool alone = transport_.size() == 1 && on_gpu_;
+  if (run_.exchange.overlap && !alone)
+    return network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
+  network_.backward({});
+  for (const std::size_t tensor : network_.announce_order()) exchange_.submit(tensor);
+}
+
+/// Whether backward, exchange and update of the coming step are one launch. Collective.
+bool SynchronousStep::is_captured(std::int64_t number) {
+  if (!transport_.ordered()) return false;
+  const auto can = [this] {
+    return run_.train.cuda_graphs && exchange_.can_capture() && network_.is_backward_captured();
+  };
+  return captured_.wanted(transport_, number, can, network_.stream());
+}
+
+/// `step_before`: of the step before the last one, for which nothing has to wait.
+void SynchronousStep::check(bool step_before) {
+  const NonFinite found = exchange_.check_finite(step_before);
+  if (found.tensor >= 0) throw NonFiniteError(text(found, network_.tensors()));
+}
+
+void SynchronousStep::check_finite() {
+  if (on_gpu_ && has_run_) check(false);  // The CPU has checked every step already.
+}
+
+StepMetrics SynchronousStep::take(std::span<CodingError> errors) {
+  StepMetrics out;
+  out.batches = network_.take_metrics();
+  const PartSeconds captured = captured_.take();
+  const double exposed = times_.exposed.take() + captured.exposed;
+  const ExchangeStats stats = exchange_.take_stats();
+  out.seconds.data = times_.data.take();
+  out.seconds.forward = times_.forward.take();
+  out.seconds.backward = times_.backward.take() + captured.backward;
+  out.seconds.encode = stats.encode;
+  out.seconds.transfer = stats.transfer;
+  out.seconds.decode = stats.decode;
+  out.seconds.exposed_comm = exposed;
+  out.seconds.exposed_codec = std::min(stats.exposed_codec, exposed);
+  out.seconds.update = times_.update.take() + captured.update;
+  out.bytes_sent = stats.bytes_sent;
+  out.steps = std::exchange(steps_, 0);
+  out.bytes_fp32 = fp32_bytes_of_step_ * static_cast<std::uint64_t>(out.steps);
+  if (!errors.empty()) exchange_.take_errors(errors);
+  return out;
+}
+
+}  // namespace lpsgd
