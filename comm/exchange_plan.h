@@ -41,6 +41,13 @@ struct Unit {
   }
 };
 
+/// A unit of the plan, by its number, in one step.
+struct UnitOfStep {
+  std::uint32_t step = 0;
+  std::size_t unit = 0;
+  bool operator==(const UnitOfStep&) const = default;
+};
+
 struct PlannedTensor {
   const Codec* codec = nullptr;
   std::int64_t elements = 0, bucket = 1;

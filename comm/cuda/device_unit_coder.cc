@@ -2,63 +2,63 @@
 #include <algorithm>
 #include <string>
 
-#include "comm/device_coder.h"
+#include "comm/cuda/device_coder.h"
 
 namespace lpsgd {
 namespace {
 
-using Queue = CodingDevice::Queue;
 using Work = CodecClock::Work;
 
 class DeviceUnitCoder final : public UnitCoder {
  public:
   DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUnit> units);
 
-  bool free() const override { return queued_ || device_.done(staged_ ? *uploaded_ : *decoded_); }
+  bool free() const override { return queued_ || (staged_ ? uploaded_ : decoded_).done(); }
   void start(NumberedUnit unit) override {
     unit_ = unit;
     jobs_ = &units_[unit.number];
     std::swap(before_, decoded_);
   }
-  std::span<std::byte> outgoing(int owner) override { return of(owner, outgoing_.wire); }
-  std::span<std::byte> mean(int owner) override { return of(owner, means_.wire); }
+  std::span<std::byte> outgoing(int owner) override { return of(owner, outgoing_.wire()); }
+  std::span<std::byte> mean(int owner) override { return of(owner, means_.wire()); }
   std::span<std::byte> incoming(int rank) override {
-    return {incoming_.wire + incoming_at(rank), unit_.unit->message_bytes(rank_)};
+    return {incoming_.wire() + incoming_at(rank), unit_.unit->message_bytes(rank_)};
   }
   int owners_at_once() const override { return ranks_; }
-  bool ready() const override { return queued_ || device_.done(*ready_); }
+  bool ready() const override { return queued_ || ready_.done(); }
 
   void encode(std::span<const int>) override;
   void reduce() override;
   void decode(std::span<const int> owners) override;
   std::span<float> pack() override {
     encode({});
-    return {reinterpret_cast<float*>(outgoing_.wire),
+    return {reinterpret_cast<float*>(outgoing_.wire()),
             static_cast<std::size_t>(count_values(unit_.unit->segments))};
   }
   void unpack() override { decode_outgoing(1.0f / static_cast<float>(ranks_)); }
   void decode_own() override { decode_outgoing(1.0f); }
   std::span<float> zeros() override {
-    return {zeros_, (unit_.unit->bytes() + sizeof(float) - 1) / sizeof(float)};
+    return {reinterpret_cast<float*>(zeros_.wire()),
+            (unit_.unit->bytes() + sizeof(float) - 1) / sizeof(float)};
   }
 
  private:
-  /// Messages as the device codes them, and where the transport finds them.
+  /// Messages where the device codes them, and where the transport finds them.
   struct Messages {
-    std::byte *code = nullptr, *wire = nullptr;
+    DeviceBuffer<std::byte> device;
+    PinnedBuffer<std::byte> host;  // empty unless messages are staged
+    std::byte* code() { return device.data(); }
+    std::byte* wire() { return host.size() > 0 ? host.data() : device.data(); }
   };
   /// The jobs of one codec in a unit.
   struct Group {
-    std::unique_ptr<JobBatch> encode, reduce, decode;  // all segments; the own ones; all
-    std::unique_ptr<JobBatch> check;                   // instead of these, where nothing is coded
-    std::vector<std::size_t> begin;                    // jobs of decode: owner o's are [begin[o], begin[o+1])
+    std::unique_ptr<CudaBatch> encode, reduce, decode;  // all segments; the own ones; all
+    std::unique_ptr<CudaBatch> check;                   // instead of these, where nothing is coded
+    std::vector<std::size_t> begin;  // jobs of decode: owner o's are [begin[o], begin[o+1])
   };
 
-  Messages allocate(std::size_t bytes) {
-    Messages m;
-    m.code = device_.device_memory(std::max<std::size_t>(bytes, 1));
-    m.wire = staged_ ? device_.host_memory(std::max<std::size_t>(bytes, 1)) : m.code;
-    return m;
+  Messages allocate(std::size_t bytes) const {
+    return {{coder_.device(), bytes}, {coder_.device(), staged_ ? bytes : 0}};
   }
   std::vector<Group> make_groups(const Unit& unit);
   CodingJob job_of(const Segment& s) const;
@@ -68,53 +68,53 @@ class DeviceUnitCoder final : public UnitCoder {
   std::size_t incoming_at(int rank) const {
     return unit_.unit->message_bytes(rank_) * static_cast<std::size_t>(rank < rank_ ? rank : rank - 1);
   }
-  void download(const Messages& m, std::size_t from, std::size_t to) {
-    if (to > from) device_.copy(m.wire + from, m.code + from, to - from, Queue::download);
+  void download(Messages& m, std::size_t from, std::size_t to) {
+    copy_bytes(m.wire() + from, m.code() + from, to - from, streams_.download);
   }
-  void upload(const Messages& m, std::size_t from, std::size_t to) {
-    if (to > from) device_.copy(m.code + from, m.wire + from, to - from, Queue::upload);
+  void upload(Messages& m, std::size_t from, std::size_t to) {
+    copy_bytes(m.code() + from, m.wire() + from, to - from, streams_.upload);
   }
-  /// What was just coded may be sent once it is where the transport finds it; `copies` takes it there.
+  /// The messages just encoded may be sent once `copies` have brought them to where the transport finds them.
   template <class Copies>
-  void coded_may_go(Copies copies) {
+  void send_after(Copies copies) {
     if (!staged_) {
-      device_.record(*ready_, Queue::codec);
-      if (ordered_) device_.wait(Queue::transport, *ready_);
+      ready_.record(streams_.codec);
+      if (ordered_) streams_.transport.wait(ready_);
       return;
     }
-    device_.record(*coded_, Queue::codec);
-    device_.wait(Queue::download, *coded_);
+    coded_.record(streams_.codec);
+    streams_.download.wait(coded_);
     copies();
-    device_.record(*ready_, Queue::download);
+    ready_.record(streams_.download);
   }
-  /// What follows reads messages; `copies` brings them from where the transport left them.
+  /// The coding that is queued next reads messages; `copies` bring them from where the transport left them.
   template <class Copies>
-  void messages_came(Copies copies) {
+  void code_after(Copies copies) {
     if (staged_) {
-      device_.wait(Queue::upload, *before_);  // the last unit's coding reads the same memory
+      streams_.upload.wait(before_);  // the last unit's coding reads the same memory
       copies();
-      device_.record(*uploaded_, Queue::upload);
-      device_.wait(Queue::codec, *uploaded_);
+      uploaded_.record(streams_.upload);
+      streams_.codec.wait(uploaded_);
     } else if (ordered_) {
-      device_.record(*arrived_, Queue::transport);
-      device_.wait(Queue::codec, *arrived_);
+      arrived_.record(streams_.transport);
+      streams_.codec.wait(arrived_);
     }
   }
   void decode_outgoing(float weight);
 
   DeviceCoder& coder_;
   ExchangeShared& shared_;
-  CodingDevice& device_;
+  const CodingStreams& streams_;
   const int rank_, ranks_;
   const bool ordered_;
   const bool queued_;  // no host looks at the messages: the transport is ordered, or there is nobody else
   const bool staged_;
   Messages outgoing_, incoming_, means_;  // by owner; by rank; by owner
-  float* zeros_ = nullptr;
+  Messages zeros_;
   std::vector<std::vector<Group>> units_;  // by number in the plan; empty for those of others
-  // coded_: may be copied; ready_: may be sent; arrived_, uploaded_: may be decoded; decoded_: the last
-  // decoding of this unit; before_: of the unit before.
-  EventPtr coded_, ready_, arrived_, uploaded_, decoded_, before_;
+  Event coded_, ready_;                    // messages may be copied; may be sent
+  Event arrived_, uploaded_;               // messages may be decoded
+  Event decoded_, before_;                 // the last decoding of this unit; of the unit before
   NumberedUnit unit_;
   std::vector<Group>* jobs_ = nullptr;
 };
@@ -122,14 +122,18 @@ class DeviceUnitCoder final : public UnitCoder {
 DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUnit> units)
     : coder_(coder),
       shared_(coder.shared()),
-      device_(coder.device()),
+      streams_(coder.streams()),
       rank_(shared_.transport.rank()),
       ranks_(shared_.transport.size()),
       ordered_(shared_.transport.ordered()),
       queued_(ordered_ || (ranks_ == 1 && coder.collective() == Collective::reduce_broadcast)),
-      staged_(coder.staged() && !queued_) {
-  for (EventPtr* event : {&coded_, &ready_, &arrived_, &uploaded_, &decoded_, &before_})
-    *event = device_.make_event(false);
+      staged_(coder.staged() && !queued_),
+      coded_(coder.device()),
+      ready_(coder.device()),
+      arrived_(coder.device()),
+      uploaded_(coder.device()),
+      decoded_(coder.device()),
+      before_(coder.device()) {
   std::size_t bytes = 0, own = 0, last = 0;
   for (const NumberedUnit& u : units) {
     bytes = std::max(bytes, u.unit->bytes());
@@ -141,9 +145,7 @@ DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUni
     means_ = allocate(bytes);
     incoming_ = allocate(own * static_cast<std::size_t>(ranks_ - 1));
   }
-  if (coder.collective() == Collective::simulated)
-    zeros_ = reinterpret_cast<float*>(staged_ ? device_.host_memory(bytes + sizeof(float))
-                                              : device_.device_memory(bytes + sizeof(float)));
+  if (coder.collective() == Collective::simulated) zeros_ = allocate(bytes + sizeof(float));
   units_.resize(last);
   for (const NumberedUnit& u : units) {
     unit_ = u;
@@ -182,41 +184,42 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
     for (auto& [key, jobs] : by_codec) jobs.begin.push_back(jobs.decode.size());
     const auto message = unit.message[static_cast<std::size_t>(owner)];
     for (const Segment& s : unit.owned_by(owner)) {
-      const DeviceTensor& kept = coder_.kept(s.tensor);
+      DeviceTensor& kept = coder_.kept(s.tensor);
       Jobs& jobs = jobs_of(s.tensor);
       float* values = coder_.values(s.tensor) + s.first;
       if (coder_.untouched(s.tensor)) {
         CodingJob& check = jobs.check.emplace_back(job_of(s));
         check.out = values;
-        check.non_finite = kept.own_flag;
+        check.non_finite = coder_.own_flag(s.tensor);
         continue;
       }
       CodingJob& encode = jobs.encode.emplace_back(job_of(s));
       encode.values = values;
-      encode.residual = kept.residual1 ? kept.residual1 + s.first : nullptr;
-      encode.bytes = outgoing_.code + message + s.at;
-      encode.non_finite = kept.own_flag;
-      encode.error = kept.error;
+      encode.residual = kept.residual1.size() > 0 ? kept.residual1.data() + s.first : nullptr;
+      encode.bytes = outgoing_.code() + message + s.at;
+      encode.non_finite = coder_.own_flag(s.tensor);
+      encode.error = coder_.errors(s.tensor);
       CodingJob& decode = jobs.decode.emplace_back(job_of(s));
       decode.out = values;
-      decode.bytes = (means_.code ? means_.code : outgoing_.code) + message + s.at;
-      decode.non_finite = kept.mean_flag;
+      decode.bytes = (means_.code() ? means_.code() : outgoing_.code()) + message + s.at;
+      decode.non_finite = coder_.mean_flag(s.tensor);
       jobs.begin.back() = jobs.decode.size();
-      if (means_.code == nullptr || owner != rank_) continue;
+      if (means_.code() == nullptr || owner != rank_) continue;
       CodingJob& reduce = jobs.reduce.emplace_back(job_of(s));
-      reduce.residual =
-          kept.residual2 ? kept.residual2 + (s.first - shared_.tensors[s.tensor].own.first) : nullptr;
-      reduce.bytes = decode.bytes = means_.code + message + s.at;
+      reduce.residual = kept.residual2.size() > 0
+                            ? kept.residual2.data() + (s.first - shared_.tensors[s.tensor].own.first)
+                            : nullptr;
+      reduce.bytes = decode.bytes = means_.code() + message + s.at;
       for (int r = 0; r < ranks_; ++r)
         reduce.contributions.push_back(
-            (r == rank_ ? outgoing_.code + message : incoming_.code + incoming_at(r)) + s.at);
+            (r == rank_ ? outgoing_.code() + message : incoming_.code() + incoming_at(r)) + s.at);
     }
   }
   std::vector<Group> groups;
   for (auto& [key, jobs] : by_codec) {
     Group& group = groups.emplace_back();
-    const auto batch = [&](std::vector<CodingJob>& from) {
-      return from.empty() ? nullptr : device_.make_batch(jobs.codec, std::move(from));
+    const auto batch = [&, &jobs = jobs](const std::vector<CodingJob>& from) {
+      return from.empty() ? nullptr : std::make_unique<CudaBatch>(jobs.codec, coder_.device(), from);
     };
     group.encode = batch(jobs.encode);
     group.reduce = batch(jobs.reduce);
@@ -232,11 +235,11 @@ void DeviceUnitCoder::encode(std::span<const int>) {
   coder_.gradients_of(unit);
   coder_.coded(Work::encode, unit_.number, count_values(unit.segments), 1, [&] {
     for (Group& group : *jobs_) {
-      if (group.check) group.check->check();
-      if (group.encode) group.encode->encode(shared_.context(0, 1));
+      if (group.check) group.check->check(streams_.codec);
+      if (group.encode) group.encode->encode(shared_.context(0, 1), streams_.codec, coder_.step());
     }
   });
-  coded_may_go([&] {
+  send_after([&] {
     if (coder_.collective() != Collective::reduce_broadcast) return download(outgoing_, 0, unit.bytes());
     const std::size_t own = unit.message[static_cast<std::size_t>(rank_)];
     download(outgoing_, 0, own);
@@ -246,13 +249,12 @@ void DeviceUnitCoder::encode(std::span<const int>) {
 
 void DeviceUnitCoder::reduce() {
   const Unit& unit = *unit_.unit;
-  messages_came(
-      [&] { upload(incoming_, 0, unit.message_bytes(rank_) * static_cast<std::size_t>(ranks_ - 1)); });
+  code_after([&] { upload(incoming_, 0, unit.message_bytes(rank_) * static_cast<std::size_t>(ranks_ - 1)); });
   coder_.coded(Work::reduce, unit_.number, count_values(unit.owned_by(rank_)), ranks_, [&] {
     for (Group& group : *jobs_)
-      if (group.reduce) group.reduce->reduce(shared_.context(0, 2));
+      if (group.reduce) group.reduce->reduce(shared_.context(0, 2), streams_.codec, coder_.step());
   });
-  coded_may_go([&] {
+  send_after([&] {
     const std::size_t at = unit.message[static_cast<std::size_t>(rank_)];
     download(means_, at, at + unit.message_bytes(rank_));
   });
@@ -262,7 +264,7 @@ void DeviceUnitCoder::decode(std::span<const int> owners) {
   const Unit& unit = *unit_.unit;
   std::vector<int> ascending(owners.begin(), owners.end());
   std::sort(ascending.begin(), ascending.end());
-  messages_came([&] {
+  code_after([&] {
     for (const int owner : ascending) {
       const std::size_t at = unit.message[static_cast<std::size_t>(owner)];
       if (owner != rank_) upload(means_, at, at + unit.message_bytes(owner));
@@ -278,23 +280,23 @@ void DeviceUnitCoder::decode(std::span<const int> owners) {
         std::size_t to = from + 1;
         for (++i; i < ascending.size() && static_cast<std::size_t>(ascending[i]) == to; ++i) ++to;
         if (group.begin[to] > group.begin[from])
-          group.decode->decode(group.begin[from], group.begin[to], 1.0f);
+          group.decode->decode(group.begin[from], group.begin[to], false, streams_.codec);
       }
     }
   });
   for (const int owner : ascending) coder_.decoded(unit.owned_by(owner));
-  device_.record(*decoded_, Queue::codec);
+  decoded_.record(streams_.codec);
 }
 
 void DeviceUnitCoder::decode_outgoing(float weight) {
   const Unit& unit = *unit_.unit;
-  messages_came([&] { upload(outgoing_, 0, unit.bytes()); });
+  code_after([&] { upload(outgoing_, 0, unit.bytes()); });
   coder_.coded(Work::decode, unit_.number, count_values(unit.segments), 1, [&] {
     for (Group& group : *jobs_)
-      if (group.decode) group.decode->decode(0, group.begin.back(), weight);
+      if (group.decode) group.decode->decode(0, group.begin.back(), false, streams_.codec, weight);
   });
   coder_.decoded(unit.segments);
-  device_.record(*decoded_, Queue::codec);
+  decoded_.record(streams_.codec);
 }
 
 }  // namespace
