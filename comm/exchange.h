@@ -153,7 +153,6 @@ class Exchange {
   // Over the others: on the exchange's thread, the communication thread.
   void serve();
   double poll_units();
-  void wait_until_ready(std::size_t unit);
 
   void warn_of_hang(UnitOfStep at, double seconds, const std::string& ranks) const;
 

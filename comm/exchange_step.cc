@@ -110,11 +110,6 @@ void Exchange::serve() {
   }
 }
 
-void Exchange::wait_until_ready(std::size_t unit) {
-  std::unique_lock lock(mutex_);
-  wake_.wait(lock, [&] { return stop_ || available_.load() >= plan_[unit].ready_after; });
-}
-
 double Exchange::poll_units() {
   const std::size_t slots = in_flight_.size();
   std::size_t oldest = 0, next = 0;  // units [oldest, next) are in flight
@@ -128,7 +123,10 @@ double Exchange::poll_units() {
     }
     if (oldest == next) {
       if (busy_since > 0) busy += now_seconds() - busy_since;
-      wait_until_ready(next);
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stop_ || available_.load() >= plan_[next].ready_after; });
+      }
       if (stop_) continue;
       busy_since = moved_at = now_seconds();
     }

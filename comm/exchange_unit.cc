@@ -12,20 +12,10 @@ namespace {
 
 constexpr Transport::Request no_request = static_cast<Transport::Request>(-1);
 
-/// Messages that are posted together.
-class Group {
- public:
-  explicit Group(Transport& transport) : transport_(transport) { transport_.begin_group(); }
-  void end() { transport_.end_group(); }
-
- private:
-  Transport& transport_;
-};
-
 /// Each rank sends every owner its part of the gradient; the owner sends back its part of the mean.
 ///
-/// Over a transport that completes messages as they come, receives are posted first of all. Over one that
-/// queues them on a stream (Transport::ordered) each round is a group of messages, and nothing is waited for.
+/// Receives are posted first, so that messages find their buffers. Over an ordered transport each round is
+/// one group of messages instead, and all of them count as complete.
 class ReduceBroadcast final : public UnitInFlight {
  public:
   ReduceBroadcast(ExchangeShared& shared, std::unique_ptr<UnitCoder> coder)
@@ -131,21 +121,21 @@ class ReduceBroadcast final : public UnitInFlight {
 
   bool send_encoded() {
     if (sent_ == encoded_ || !coder_->ready()) return false;
-    Group group(shared_.transport);
+    shared_.transport.begin_group();
     if (ordered_) receive_contributions();
     for (; sent_ < encoded_; ++sent_)
       if (const int owner = owner_in_turn(sent_); owner != rank_) send(coder_->outgoing(owner), owner, tag_);
-    group.end();
+    shared_.transport.end_group();
     return true;
   }
 
   bool return_mean() {
     if (returned_ || !coder_->ready()) return false;
-    Group group(shared_.transport);
+    shared_.transport.begin_group();
     if (ordered_) receive_means();
     for (int shift = 1; shift < ranks_; ++shift)
       send(coder_->mean(rank_), (rank_ + shift) % ranks_, tag_ + 1);
-    group.end();
+    shared_.transport.end_group();
     returned_ = true;
     return true;
   }
@@ -178,17 +168,19 @@ class ReduceBroadcast final : public UnitInFlight {
   bool reduced_ = false, returned_ = false;
 };
 
-/// Encode, let the transport sum, decode: what the two collectives below have in common.
-class Summed : public UnitInFlight {
+/// Encodes, lets the transport sum, and decodes. `allreduce` sums the gradients as float32. `simulated` sums
+/// zeros, of as many bytes as the codec would send; each rank goes on with its own encoded gradient.
+class Summed final : public UnitInFlight {
  public:
-  using UnitInFlight::UnitInFlight;
+  Summed(ExchangeShared& shared, std::unique_ptr<UnitCoder> coder, bool simulated)
+      : UnitInFlight(shared, std::move(coder)), simulated_(simulated) {}
 
   void begin() override { stage_ = Stage::fresh; }
 
   bool advance() override {
     switch (stage_) {
       case Stage::fresh:
-        values_ = in_range("encode", [&] { return encode(); });
+        in_range("encode", [&] { encode(); });
         stage_ = Stage::encoded;
         sum();
         return true;
@@ -196,7 +188,7 @@ class Summed : public UnitInFlight {
         return sum();
       case Stage::summing:
         if (!shared_.transport.test(request_)) return false;
-        in_range("decode", [&] { decode(); });
+        in_range("decode", [&] { simulated_ ? coder_->decode_own() : coder_->unpack(); });
         stage_ = Stage::done;
         return true;
       default:
@@ -208,56 +200,32 @@ class Summed : public UnitInFlight {
   bool done() const override { return stage_ == Stage::done; }
   std::string waiting_for() const override { return done() ? "" : "any"; }
 
- protected:
-  /// Returns what is to be summed.
-  virtual std::span<float> encode() = 0;
-  virtual void decode() = 0;
-  virtual std::size_t summed_bytes() const = 0;
-
  private:
   enum class Stage : std::uint8_t { fresh, encoded, summing, done };
 
+  void encode() {
+    if (!simulated_) {
+      values_ = coder_->pack();
+      return;
+    }
+    const int all = 0;
+    coder_->encode({&all, 1});
+    values_ = coder_->zeros();
+  }
   bool sum() {
     if (unit_.number != shared_.next_sum || !coder_->ready()) return false;
     ++shared_.next_sum;
     request_ = shared_.transport.iallreduce(values_);
-    shared_.bytes_sent += shared_.transport.ring_share(summed_bytes());
+    shared_.bytes_sent +=
+        shared_.transport.ring_share(simulated_ ? unit_.unit->bytes() : values_.size_bytes());
     stage_ = Stage::summing;
     return true;
   }
 
+  const bool simulated_;
   std::span<float> values_;
   Transport::Request request_ = no_request;
   Stage stage_ = Stage::done;
-};
-
-/// The transport's own sum of float32.
-class AllReduce final : public Summed {
- public:
-  using Summed::Summed;
-
- private:
-  std::span<float> encode() override { return coder_->pack(); }
-  void decode() override { coder_->unpack(); }
-  std::size_t summed_bytes() const override {
-    return static_cast<std::size_t>(count_values(unit_.unit->segments)) * sizeof(float);
-  }
-};
-
-/// An all-reduce of as many bytes as the codec would send, whose values nobody reads; each rank goes on with
-/// its own encoded gradient.
-class Simulated final : public Summed {
- public:
-  using Summed::Summed;
-
- private:
-  std::span<float> encode() override {
-    const int all = 0;
-    coder_->encode({&all, 1});
-    return coder_->zeros();
-  }
-  void decode() override { coder_->decode_own(); }
-  std::size_t summed_bytes() const override { return unit_.unit->bytes(); }
 };
 
 }  // namespace
@@ -275,14 +243,9 @@ void UnitInFlight::finish() {
 
 std::unique_ptr<UnitInFlight> make_unit_in_flight(Collective collective, ExchangeShared& shared,
                                                   std::unique_ptr<UnitCoder> coder) {
-  switch (collective) {
-    case Collective::allreduce:
-      return std::make_unique<AllReduce>(shared, std::move(coder));
-    case Collective::simulated:
-      return std::make_unique<Simulated>(shared, std::move(coder));
-    default:
-      return std::make_unique<ReduceBroadcast>(shared, std::move(coder));
-  }
+  if (collective == Collective::reduce_broadcast)
+    return std::make_unique<ReduceBroadcast>(shared, std::move(coder));
+  return std::make_unique<Summed>(shared, std::move(coder), collective == Collective::simulated);
 }
 
 }  // namespace lpsgd

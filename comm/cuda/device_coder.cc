@@ -11,20 +11,13 @@ namespace lpsgd {
 DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
                          std::span<const std::size_t> order, std::span<const Unit> plan)
     : shared_(shared),
-      streams_{options.compute, Stream(options.device, StreamPriority::high),
-               Stream(options.device, StreamPriority::high), Stream(options.device, StreamPriority::high),
-               shared.transport.stream()},
+      streams_{options.compute, shared.transport.stream()},
       collective_(options.collective),
       staged_(!options.device_pointers.value_or(shared.transport.takes_device_memory())),
       kept_(shared.tensors.size()),
       submitted_(order.size()),
-      flags_(options.device, 2 * kept_.size()),
       errors_(options.device, shared.measure_error ? 2 * kept_.size() : 0),
-      step_(options.device, 1),
-      steps_(options.device, 2),
-      turns_{{options.device, kept_.size()}, {options.device, kept_.size()}},
-      coded_(options.device),
-      origin_(options.device, timed) {
+      turns_{{device(), {device(), 2 * kept_.size()}}, {device(), {device(), 2 * kept_.size()}}} {
   require(options.compute.device() == options.device, "the compute stream is another device's");
   for (std::size_t t = 0; t < kept_.size(); ++t) {
     const ExchangeTensor& tensor = shared.tensors[t];
@@ -208,10 +201,6 @@ void DeviceCoder::decoded(std::span<const Segment> segments) {
       transpositions_.push_back({values(s.tensor), tensor.gradient, c.outer, c.columns, c.rows});
   }
   cuda_transpose(transpositions_, streams_.codec);
-}
-
-std::unique_ptr<UnitCoder> DeviceCoder::make_unit_coder(std::span<const NumberedUnit> units) {
-  return make_device_unit_coder(*this, units);
 }
 
 }  // namespace lpsgd

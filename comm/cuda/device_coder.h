@@ -18,11 +18,11 @@ namespace lpsgd {
 
 /// They wait for each other by events; the host does not wait.
 struct CodingStreams {
-  StreamView compute;    // the caller's: writes and reads the gradients
-  Stream codec;          // all coding
-  Stream download;       // of staged messages, to the host
-  Stream upload;         // of staged messages, from the host
-  StreamView transport;  // an ordered transport's
+  StreamView compute;                                       // the caller's: writes and reads the gradients
+  StreamView transport;                                     // an ordered transport's
+  Stream codec{compute.device(), StreamPriority::high};     // all coding
+  Stream download{compute.device(), StreamPriority::high};  // of staged messages, to the host
+  Stream upload{compute.device(), StreamPriority::high};    // of staged messages, from the host
 };
 
 /// What coding keeps of a tensor, in the device's memory.
@@ -113,19 +113,13 @@ class DeviceCoder final : public Coder {
   /// What the host reads of a step when it is done. Two steps take turns, so that the host reads one while
   /// the device works on the other. A graph writes to the turn in which it was captured.
   struct Turn {
-    Turn(Device device, std::size_t tensors)
-        : opened(device, timed),
-          waiting(device, timed),
-          joined(device, timed),
-          end(device, timed),
-          done(device),
-          flags(device, 2 * tensors) {}
-    Event opened, waiting, joined;  // on the compute stream
-    Event end;                      // on the codec stream, behind all coding
-    Event done;                     // on the compute stream, behind the whole step; in no graph
-    std::vector<Span> spans;        // the first `coded` are in use
-    std::size_t coded = 0;
+    const Device device;
     PinnedBuffer<std::uint32_t> flags;  // all tensors' own flags, then their mean flags
+    Event opened{device, timed}, waiting{device, timed}, joined{device, timed};  // on the compute stream
+    Event end{device, timed};      // on the codec stream, behind all coding
+    Event done{device};            // on the compute stream, behind the whole step; in no graph
+    std::vector<Span> spans = {};  // the first `coded` are in use
+    std::size_t coded = 0;
     std::int64_t step = -1;
     bool captured = false;  // a graph writes here
     bool pending = false;   // `done` is recorded, and the times are not collected
@@ -142,20 +136,18 @@ class DeviceCoder final : public Coder {
   std::vector<std::optional<Event>>
       submitted_;  // by the number of tensors submitted, where a unit waits for it
   std::vector<Transposition> transpositions_;
-  DeviceBuffer<std::uint32_t> flags_;
-  DeviceBuffer<double> errors_;
-  DeviceBuffer<std::uint32_t> step_;
-  PinnedBuffer<std::uint32_t> steps_;  // by turn: on its way to step_
+  DeviceBuffer<std::uint32_t> flags_{device(), 2 * kept_.size()};  // as Turn::flags
+  DeviceBuffer<double> errors_;                                    // two a tensor, if they are measured
+  DeviceBuffer<std::uint32_t> step_{device(), 1};
+  PinnedBuffer<std::uint32_t> steps_{device(), 2};  // by turn: on its way to step_
 
   std::mutex mutex_;  // guards turns that are pending, and which turn it is
   Turn turns_[2];
-  std::size_t turn_ = 0;    // of the newest step
-  std::size_t coding_ = 0;  // spans of the open step
-  Event coded_;             // all of a step, on the codec stream
-  Event origin_;            // a moment on the compute stream,
-  double origin_time_ = 0;  // and when that was on the host's clock
+  std::size_t turn_ = 0;           // of the newest step
+  std::size_t coding_ = 0;         // spans of the open step
+  Event coded_{device()};          // all of a step, on the codec stream
+  Event origin_{device(), timed};  // a moment on the compute stream,
+  double origin_time_ = 0;         // and when that was on the host's clock
 };
-
-std::unique_ptr<UnitCoder> make_device_unit_coder(DeviceCoder& coder, std::span<const NumberedUnit> units);
 
 }  // namespace lpsgd

@@ -1,5 +1,6 @@
 // A unit on a device: its messages, the jobs of its segments, and the events that order their work.
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "comm/cuda/device_coder.h"
@@ -57,11 +58,8 @@ class DeviceUnitCoder final : public UnitCoder {
     std::vector<std::size_t> begin;  // jobs of decode: owner o's are [begin[o], begin[o+1])
   };
 
-  Messages allocate(std::size_t bytes) const {
-    return {{coder_.device(), bytes}, {coder_.device(), staged_ ? bytes : 0}};
-  }
+  Messages allocate(std::size_t bytes) const { return {{device_, bytes}, {device_, staged_ ? bytes : 0}}; }
   std::vector<Group> make_groups(const Unit& unit);
-  CodingJob job_of(const Segment& s) const;
   std::span<std::byte> of(int owner, std::byte* buffer) const {
     return unit_.unit->message_of(owner, {buffer, unit_.unit->bytes()});
   }
@@ -105,16 +103,17 @@ class DeviceUnitCoder final : public UnitCoder {
   DeviceCoder& coder_;
   ExchangeShared& shared_;
   const CodingStreams& streams_;
+  const Device device_ = coder_.device();
   const int rank_, ranks_;
   const bool ordered_;
   const bool queued_;  // no host looks at the messages: the transport is ordered, or there is nobody else
   const bool staged_;
   Messages outgoing_, incoming_, means_;  // by owner; by rank; by owner
   Messages zeros_;
-  std::vector<std::vector<Group>> units_;  // by number in the plan; empty for those of others
-  Event coded_, ready_;                    // messages may be copied; may be sent
-  Event arrived_, uploaded_;               // messages may be decoded
-  Event decoded_, before_;                 // the last decoding of this unit; of the unit before
+  std::vector<std::vector<Group>> units_;       // by number in the plan; empty for those of others
+  Event coded_{device_}, ready_{device_};       // messages may be copied; may be sent
+  Event arrived_{device_}, uploaded_{device_};  // messages may be decoded
+  Event decoded_{device_}, before_{device_};    // the last decoding of this unit; of the unit before
   NumberedUnit unit_;
   std::vector<Group>* jobs_ = nullptr;
 };
@@ -127,13 +126,7 @@ DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUni
       ranks_(shared_.transport.size()),
       ordered_(shared_.transport.ordered()),
       queued_(ordered_ || (ranks_ == 1 && coder.collective() == Collective::reduce_broadcast)),
-      staged_(coder.staged() && !queued_),
-      coded_(coder.device()),
-      ready_(coder.device()),
-      arrived_(coder.device()),
-      uploaded_(coder.device()),
-      decoded_(coder.device()),
-      before_(coder.device()) {
+      staged_(coder.staged() && !queued_) {
   std::size_t bytes = 0, own = 0, last = 0;
   for (const NumberedUnit& u : units) {
     bytes = std::max(bytes, u.unit->bytes());
@@ -153,31 +146,26 @@ DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUni
   }
 }
 
-CodingJob DeviceUnitCoder::job_of(const Segment& s) const {
-  CodingJob job;
-  job.n = s.n;
-  job.first = s.first;
-  job.bucket = shared_.tensors[s.tensor].bucket;
-  job.tensor = static_cast<std::uint32_t>(s.tensor);
-  return job;
-}
-
 std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& unit) {
   struct Jobs {
     CodecSpec codec;
     std::vector<CodingJob> encode, reduce, decode, check;
     std::vector<std::size_t> begin{0};
   };
-  std::vector<std::pair<std::string, Jobs>> by_codec;
+  std::map<std::string, Jobs> by_codec;
   const auto jobs_of = [&](std::size_t t) -> Jobs& {
     const CodecSpec& codec = shared_.tensors[t].codec->spec();
-    const std::string key = to_text(codec) + (coder_.untouched(t) ? " untouched" : "");
-    const auto known =
-        std::find_if(by_codec.begin(), by_codec.end(), [&](const auto& g) { return g.first == key; });
-    if (known != by_codec.end()) return known->second;
-    Jobs& jobs = by_codec.emplace_back(key, Jobs{}).second;
+    Jobs& jobs = by_codec[to_text(codec)];
     jobs.codec = codec;
     return jobs;
+  };
+  const auto add = [&](std::vector<CodingJob>& jobs, const Segment& s) -> CodingJob& {
+    CodingJob& job = jobs.emplace_back();
+    job.n = s.n;
+    job.first = s.first;
+    job.bucket = shared_.tensors[s.tensor].bucket;
+    job.tensor = static_cast<std::uint32_t>(s.tensor);
+    return job;
   };
   for (const Segment& s : unit.segments) jobs_of(s.tensor);
   for (int owner = 0; owner < unit.owners(); ++owner) {
@@ -188,24 +176,24 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
       Jobs& jobs = jobs_of(s.tensor);
       float* values = coder_.values(s.tensor) + s.first;
       if (coder_.untouched(s.tensor)) {
-        CodingJob& check = jobs.check.emplace_back(job_of(s));
+        CodingJob& check = add(jobs.check, s);
         check.out = values;
         check.non_finite = coder_.own_flag(s.tensor);
         continue;
       }
-      CodingJob& encode = jobs.encode.emplace_back(job_of(s));
+      CodingJob& encode = add(jobs.encode, s);
       encode.values = values;
       encode.residual = kept.residual1.size() > 0 ? kept.residual1.data() + s.first : nullptr;
       encode.bytes = outgoing_.code() + message + s.at;
       encode.non_finite = coder_.own_flag(s.tensor);
       encode.error = coder_.errors(s.tensor);
-      CodingJob& decode = jobs.decode.emplace_back(job_of(s));
+      CodingJob& decode = add(jobs.decode, s);
       decode.out = values;
       decode.bytes = (means_.code() ? means_.code() : outgoing_.code()) + message + s.at;
       decode.non_finite = coder_.mean_flag(s.tensor);
       jobs.begin.back() = jobs.decode.size();
       if (means_.code() == nullptr || owner != rank_) continue;
-      CodingJob& reduce = jobs.reduce.emplace_back(job_of(s));
+      CodingJob& reduce = add(jobs.reduce, s);
       reduce.residual = kept.residual2.size() > 0
                             ? kept.residual2.data() + (s.first - shared_.tensors[s.tensor].own.first)
                             : nullptr;
@@ -219,7 +207,7 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
   for (auto& [key, jobs] : by_codec) {
     Group& group = groups.emplace_back();
     const auto batch = [&, &jobs = jobs](const std::vector<CodingJob>& from) {
-      return from.empty() ? nullptr : std::make_unique<CudaBatch>(jobs.codec, coder_.device(), from);
+      return from.empty() ? nullptr : std::make_unique<CudaBatch>(jobs.codec, device_, from);
     };
     group.encode = batch(jobs.encode);
     group.reduce = batch(jobs.reduce);
@@ -275,12 +263,11 @@ void DeviceUnitCoder::decode(std::span<const int> owners) {
   coder_.coded(Work::decode, unit_.number, values, 1, [&] {
     for (Group& group : *jobs_) {
       if (!group.decode) continue;
-      for (std::size_t i = 0; i < ascending.size();) {  // neighbours go together
-        const auto from = static_cast<std::size_t>(ascending[i]);
-        std::size_t to = from + 1;
-        for (++i; i < ascending.size() && static_cast<std::size_t>(ascending[i]) == to; ++i) ++to;
-        if (group.begin[to] > group.begin[from])
-          group.decode->decode(group.begin[from], group.begin[to], false, streams_.codec);
+      for (auto from = ascending.begin(), to = from; from != ascending.end(); from = to) {
+        while (to != ascending.end() && *to - *from == to - from) ++to;  // neighbours go together
+        const std::size_t first = group.begin[static_cast<std::size_t>(*from)];
+        const std::size_t last = group.begin[static_cast<std::size_t>(to[-1]) + 1];
+        if (last > first) group.decode->decode(first, last, false, streams_.codec);
       }
     }
   });
@@ -301,8 +288,8 @@ void DeviceUnitCoder::decode_outgoing(float weight) {
 
 }  // namespace
 
-std::unique_ptr<UnitCoder> make_device_unit_coder(DeviceCoder& coder, std::span<const NumberedUnit> units) {
-  return std::make_unique<DeviceUnitCoder>(coder, units);
+std::unique_ptr<UnitCoder> DeviceCoder::make_unit_coder(std::span<const NumberedUnit> units) {
+  return std::make_unique<DeviceUnitCoder>(*this, units);
 }
 
 }  // namespace lpsgd

@@ -12,7 +12,6 @@
 #include "quant/codecs/qsgd_device.h"
 #include "quant/codecs/sign_device.h"
 #include "quant/codecs/topk_device.h"
-#include "quant/cuda/transposition.h"
 
 namespace lpsgd::cuda {
 
@@ -117,7 +116,12 @@ cudaError_t choose_level_tables(const Launch& launch, std::int32_t tables, cudaS
 
 struct Transpositions {
   static constexpr int most = 16;
-  Transposition jobs[most];
+  struct One {
+    const float* from;
+    float* to;
+    std::int64_t outer, rows, columns;
+    std::int64_t tiles_before;
+  } jobs[most];
   int count = 0;
   std::int64_t tiles = 0;
 };

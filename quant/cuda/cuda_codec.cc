@@ -223,11 +223,11 @@ void cuda_transpose(std::span<const Transposition> jobs, StreamView stream) {
   for (std::size_t done = 0; done < jobs.size();) {
     cuda::Transpositions batch;
     for (; done < jobs.size() && batch.count < cuda::Transpositions::most; ++done) {
+      const Transposition& job = jobs[done];
       const auto tiles = [](std::int64_t n) {
         return (n + cuda::transposed_tile - 1) / cuda::transposed_tile;
       };
-      Transposition& job = batch.jobs[batch.count++] = jobs[done];
-      job.tiles_before = batch.tiles;
+      batch.jobs[batch.count++] = {job.from, job.to, job.outer, job.rows, job.columns, batch.tiles};
       batch.tiles += job.outer * tiles(job.rows) * tiles(job.columns);
     }
     check(cuda::transpose(batch, stream.handle()));

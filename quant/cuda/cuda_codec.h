@@ -14,7 +14,6 @@
 #include "core/device.h"
 #include "quant/codec.h"
 #include "quant/coding_job.h"
-#include "quant/cuda/transposition.h"
 
 namespace lpsgd {
 

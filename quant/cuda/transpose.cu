@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kWarp* kRows) transpose_kernel(Transpositions 
   for (std::int64_t t = blockIdx.x; t < all.tiles; t += gridDim.x) {
     int j = 0;
     while (j + 1 < all.count && all.jobs[j + 1].tiles_before <= t) ++j;
-    const Transposition& job = all.jobs[j];
+    const Transpositions::One& job = all.jobs[j];
     const std::int64_t across = (job.columns + transposed_tile - 1) / transposed_tile;
     const std::int64_t down = (job.rows + transposed_tile - 1) / transposed_tile;
     const std::int64_t in_job = t - job.tiles_before, matrix = in_job / (across * down);
