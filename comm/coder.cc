@@ -1,6 +1,6 @@
 #include "comm/coder.h"
 
-#include <string>
+#include <fmt/core.h>
 
 #include "core/error.h"
 #if LPSGD_HAVE_CUDA
@@ -14,17 +14,18 @@ std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions&
                                   [[maybe_unused]] std::span<const Unit> plan) {
   const Transport& transport = shared.transport;
   if (!options.device.is_cuda()) {
-    if (transport.ordered())
-      throw ConfigError(std::string("exchange.transport: ") + transport.name() +
-                        " moves device memory alone, but gradients are on the CPU; use mpi");
-    return make_cpu_coder(shared);
+    if (!transport.ordered()) return make_cpu_coder(shared);
+    throw ConfigError(
+        fmt::format("exchange.transport: {} moves device memory alone, but gradients are on the CPU; use mpi",
+                    transport.name()));
   }
+  const auto refuse = [&](const char* reason) {
+    throw ConfigError(fmt::format("exchange.device_pointers: the transport {} {}", transport.name(), reason));
+  };
   if (options.device_pointers == true && !transport.takes_device_memory())
-    throw ConfigError(std::string("exchange.device_pointers: the transport ") + transport.name() +
-                      " does not take device memory; allowed: auto, false");
+    refuse("does not take device memory; allowed: auto, false");
   if (options.device_pointers == false && transport.ordered())
-    throw ConfigError(std::string("exchange.device_pointers: the transport ") + transport.name() +
-                      " takes device memory alone; allowed: auto, true");
+    refuse("takes device memory alone; allowed: auto, true");
 #if LPSGD_HAVE_CUDA
   return std::make_unique<DeviceCoder>(shared, options, order, plan);
 #else

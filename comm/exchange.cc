@@ -22,25 +22,19 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
   require(options.chunk_bytes > 0 && options.pack_bytes >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");
-  std::vector<bool> announced(infos.size(), false);
-  for (const std::size_t t : order_) {
-    require(t < infos.size() && !announced[t],
-            "the announce order names a tensor twice or one that is not there");
-    announced[t] = true;
-  }
-  require(order_.size() == infos.size(), "the announce order leaves a tensor out");
+  std::vector<std::size_t> announced = order_;
+  std::sort(announced.begin(), announced.end());
+  for (std::size_t t = 0; t < announced.size(); ++t)
+    require(announced[t] == t, "the announce order names a tensor twice or one that is not there");
+  require(announced.size() == infos.size(), "the announce order leaves a tensor out");
   make_tensors(infos, codecs, gradients);
 
-  std::vector<PlannedTensor> planned;
-  for (const ExchangeTensor& tensor : shared_->tensors)
-    planned.push_back({tensor.codec.get(), tensor.info.elements, tensor.bucket});
   PlanOptions plan{transport.size(), options.chunk_bytes, options.pack_bytes};
   if (options.collective != Collective::reduce_broadcast) {
     plan.chunk_bytes *= plan.owners;  // nobody owns a part: units are contiguous and as large
     plan.owners = 1;
   }
-  plan_ = make_plan(planned, order_, plan);
-  lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
+  plan_ = make_plan(shared_->tensors, order_, plan);
   if (transport.ordered()) {  // nothing there would notice messages of other sizes
     std::vector<std::size_t> sizes;
     for (const Unit& unit : plan_) sizes.insert(sizes.end(), unit.message.begin(), unit.message.end());
@@ -77,11 +71,10 @@ void Exchange::make_tensors(const std::vector<TensorInfo>& infos, const std::vec
     tensor.gradient = gradients.data() + tensor.info.offset;
     const bool none = codecs[t].is_none();
     if (options_.collective == Collective::allreduce && !none)
-      throw ConfigError(
-          fmt::format("exchange.collective: allreduce sums float32 and takes codec none only, but tensor {} "
-                      "has codec {}; "
-                      "allowed with it: reduce_broadcast, simulated",
-                      tensor.info.name, to_text(codecs[t])));
+      throw ConfigError(fmt::format(
+          "exchange.collective: allreduce sums float32 and takes codec none only, but tensor {} has "
+          "codec {}; allowed with it: reduce_broadcast, simulated",
+          tensor.info.name, to_text(codecs[t])));
     tensor.codec = make_codec(codecs[t]);
     tensor.bucket = tensor.codec->bucket(tensor.info);
     tensor.untouched = none && ranks == 1;
@@ -224,17 +217,16 @@ NonFinite Exchange::check_finite(bool before) {
   const auto tensors = static_cast<std::int64_t>(shared_->tensors.size());
   std::int64_t lowest = tensors;
   // Otherwise means differ from rank to rank, or the transport does not promise that they are the same.
-  bool seen_by_all = options_.collective == Collective::reduce_broadcast;
+  bool known_to_all = options_.collective == Collective::reduce_broadcast;
   for (std::int64_t t = tensors - 1; t >= 0; --t) {
     const ExchangeTensor& tensor = shared_->tensors[static_cast<std::size_t>(t)];
     const bool carried = tensor.codec->carries_non_finite();
-    seen_by_all &= carried;
+    known_to_all &= carried;
     if (!tensor.mean_finite || (!carried && !tensor.own_finite)) lowest = t;
   }
-  if (!seen_by_all) {
-    shared_->transport.all_gather(std::as_bytes(std::span(&lowest, 1)),
-                                  std::as_writable_bytes(std::span(lowest_of_ranks_)));
-    lowest = *std::min_element(lowest_of_ranks_.begin(), lowest_of_ranks_.end());
+  if (!known_to_all) {
+    const std::vector<double> of_ranks = shared_->transport.all_gather(static_cast<double>(lowest));
+    lowest = static_cast<std::int64_t>(*std::min_element(of_ranks.begin(), of_ranks.end()));
   }
   const auto number = static_cast<std::uint32_t>(step);
   if (lowest == tensors) return {-1, -1, number};

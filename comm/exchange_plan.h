@@ -9,7 +9,7 @@
 
 namespace lpsgd {
 
-class Codec;
+struct ExchangeTensor;
 
 /// Consecutive buckets of one tensor that belong to one owner.
 struct Segment {
@@ -48,12 +48,6 @@ struct UnitOfStep {
   bool operator==(const UnitOfStep&) const = default;
 };
 
-struct PlannedTensor {
-  const Codec* codec = nullptr;
-  std::int64_t elements = 0, bucket = 1;
-  // A codec with a table (Codec::table_bytes) writes it before each stripe: its stripes are not cut.
-};
-
 struct PlanOptions {
   int owners = 1;
   std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per unit and owner, rounded to buckets
@@ -61,7 +55,8 @@ struct PlanOptions {
 };
 
 /// Units in the order in which they become ready when tensors are submitted in `order`.
-std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<const std::size_t> order,
+/// A codec with a table (Codec::table_bytes) writes it before each stripe, so its stripes are not cut.
+std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order,
                             const PlanOptions& options);
 
 }  // namespace lpsgd

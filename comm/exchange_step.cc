@@ -87,23 +87,19 @@ void Exchange::warn_of_hang(UnitOfStep at, double seconds, const std::string& ra
 
 void Exchange::serve() {
   prefer_short_sleeps();
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stop_ || working_; });
-    }
+  for (std::unique_lock lock(mutex_);;) {
+    wake_.wait(lock, [&] { return stop_ || working_; });
+    if (stop_) return;
+    lock.unlock();
     std::exception_ptr failure;
     try {
-      if (!stop_) {
-        const double busy = poll_units();
-        if (!stop_) coder_->end_step(busy);
-      }
+      const double busy = poll_units();
+      if (!stop_) coder_->end_step(busy);
     } catch (...) {
       shared_->transport.cancel();
       failure = std::current_exception();
     }
-    if (stop_) return;
-    const std::lock_guard lock(mutex_);
+    lock.lock();
     failure_ = failure;
     working_ = false;
     finished_.notify_all();
@@ -135,11 +131,9 @@ double Exchange::poll_units() {
            available_.load(std::memory_order_acquire) >= plan_[next].ready_after && slot(next).free();
          ++next, moved = true)
       slot(next).start({&plan_[next], next});
-    for (std::size_t u = oldest; u < next; ++u) {
-      if (!slot(u).advance()) continue;
-      moved = true;
-      break;
-    }
+    bool advanced = false;
+    for (std::size_t u = oldest; u < next && !advanced; ++u) advanced = slot(u).advance();
+    moved |= advanced;
     for (; oldest < next && slot(oldest).done(); ++oldest, moved = true) slot(oldest).finish();
     if (moved) {
       backoff.reset();

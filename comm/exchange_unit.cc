@@ -31,15 +31,14 @@ class ReduceBroadcast final : public UnitInFlight {
   }
 
   void begin() override {
-    tag_ = static_cast<int>(unit_.number % 8192) * 2;
     encoded_ = sent_ = 0;
     reduced_ = returned_ = false;
     undecoded_ = ranks_;
     std::fill(decoded_.begin(), decoded_.end(), false);
     sends_.clear();
     if (ordered_) return;
-    receive_contributions();
-    receive_means();
+    receive(1);
+    receive(2);
   }
 
   bool advance() override {
@@ -91,21 +90,20 @@ class ReduceBroadcast final : public UnitInFlight {
       if (request != no_request && complete(request)) moved = true;
     return moved;
   }
-  void send(std::span<const std::byte> bytes, int to, int tag) {
+  int tag(int round) const { return static_cast<int>(unit_.number % 8192) * 2 + round - 1; }
+  void send(std::span<const std::byte> bytes, int to, int round) {
     if (bytes.empty()) return;
-    sends_.push_back(shared_.transport.isend(bytes, to, tag));
+    sends_.push_back(shared_.transport.isend(bytes, to, tag(round)));
     shared_.bytes_sent += bytes.size();
   }
-  Transport::Request receive(std::span<std::byte> bytes, int from, int tag) {
-    return bytes.empty() ? no_request : shared_.transport.irecv(bytes, from, tag);
-  }
-  void receive_contributions() {
-    for (int r = 0; r < ranks_; ++r)
-      if (r != rank_) arriving_[static_cast<std::size_t>(r)] = receive(coder_->incoming(r), r, tag_);
-  }
-  void receive_means() {
-    for (int r = 0; r < ranks_; ++r)
-      if (r != rank_) returning_[static_cast<std::size_t>(r)] = receive(coder_->mean(r), r, tag_ + 1);
+  void receive(int round) {
+    for (int r = 0; r < ranks_; ++r) {
+      const auto bytes = r == rank_   ? std::span<std::byte>()
+                         : round == 1 ? coder_->incoming(r)
+                                      : coder_->mean(r);
+      (round == 1 ? arriving_ : returning_)[static_cast<std::size_t>(r)] =
+          bytes.empty() ? no_request : shared_.transport.irecv(bytes, r, tag(round));
+    }
   }
 
   // The next rank's part first and the own part last: ranks begin with different owners.
@@ -122,9 +120,9 @@ class ReduceBroadcast final : public UnitInFlight {
   bool send_encoded() {
     if (sent_ == encoded_ || !coder_->ready()) return false;
     shared_.transport.begin_group();
-    if (ordered_) receive_contributions();
+    if (ordered_) receive(1);
     for (; sent_ < encoded_; ++sent_)
-      if (const int owner = owner_in_turn(sent_); owner != rank_) send(coder_->outgoing(owner), owner, tag_);
+      if (const int owner = owner_in_turn(sent_); owner != rank_) send(coder_->outgoing(owner), owner, 1);
     shared_.transport.end_group();
     return true;
   }
@@ -132,9 +130,8 @@ class ReduceBroadcast final : public UnitInFlight {
   bool return_mean() {
     if (returned_ || !coder_->ready()) return false;
     shared_.transport.begin_group();
-    if (ordered_) receive_means();
-    for (int shift = 1; shift < ranks_; ++shift)
-      send(coder_->mean(rank_), (rank_ + shift) % ranks_, tag_ + 1);
+    if (ordered_) receive(2);
+    for (int shift = 1; shift < ranks_; ++shift) send(coder_->mean(rank_), (rank_ + shift) % ranks_, 2);
     shared_.transport.end_group();
     returned_ = true;
     return true;
@@ -161,8 +158,7 @@ class ReduceBroadcast final : public UnitInFlight {
   const int rank_, ranks_;
   std::vector<Transport::Request> arriving_, returning_, sends_;
   std::vector<bool> decoded_;
-  std::vector<int> owners_;  // of the coding at hand
-  int tag_ = 0;
+  std::vector<int> owners_;     // of the coding at hand
   int encoded_ = 0, sent_ = 0;  // owners whose part is encoded, and sent
   int undecoded_ = 0;
   bool reduced_ = false, returned_ = false;

@@ -17,7 +17,7 @@ class DeviceUnitCoder final : public UnitCoder {
   bool free() const override { return queued_ || (staged_ ? uploaded_ : decoded_).done(); }
   void start(NumberedUnit unit) override {
     unit_ = unit;
-    jobs_ = &units_[unit.number];
+    jobs_ = &units_.at(unit.number);
     std::swap(before_, decoded_);
   }
   std::span<std::byte> outgoing(int owner) override { return of(owner, outgoing_.wire()); }
@@ -127,10 +127,9 @@ DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUni
       ordered_(shared_.transport.ordered()),
       queued_(ordered_ || (ranks_ == 1 && coder.collective() == Collective::reduce_broadcast)),
       staged_(coder.staged() && !queued_) {
-  std::size_t bytes = 0, own = 0, last = 0;
+  std::size_t bytes = 0, own = 0;
   for (const NumberedUnit& u : units) {
     bytes = std::max(bytes, u.unit->bytes());
-    last = std::max(last, u.number + 1);
     if (coder.collective() == Collective::reduce_broadcast) own = std::max(own, u.unit->message_bytes(rank_));
   }
   outgoing_ = allocate(bytes);
@@ -139,7 +138,6 @@ DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUni
     incoming_ = allocate(own * static_cast<std::size_t>(ranks_ - 1));
   }
   if (coder.collective() == Collective::simulated) zeros_ = allocate(bytes + sizeof(float));
-  units_.resize(last);
   for (const NumberedUnit& u : units) {
     unit_ = u;
     units_[u.number] = make_groups(*u.unit);
