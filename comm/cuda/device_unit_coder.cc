@@ -110,10 +110,10 @@ class DeviceUnitCoder final : public UnitCoder {
   const bool staged_;
   Messages outgoing_, incoming_, means_;  // by owner; by rank; by owner
   Messages zeros_;
-  std::vector<std::vector<Group>> units_;       // by number in the plan; empty for those of others
-  Event coded_{device_}, ready_{device_};       // messages may be copied; may be sent
-  Event arrived_{device_}, uploaded_{device_};  // messages may be decoded
-  Event decoded_{device_}, before_{device_};    // the last decoding of this unit; of the unit before
+  std::map<std::size_t, std::vector<Group>> units_;  // by number in the plan
+  Event coded_{device_}, ready_{device_};            // messages may be copied; may be sent
+  Event arrived_{device_}, uploaded_{device_};       // messages may be decoded
+  Event decoded_{device_}, before_{device_};         // the last decoding of this unit; of the unit before
   NumberedUnit unit_;
   std::vector<Group>* jobs_ = nullptr;
 };
