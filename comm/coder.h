@@ -45,8 +45,8 @@ struct ExchangeShared {
   bool measure_error = false;
   CodecClock clock;
   std::uint64_t bytes_sent = 0;          // of this step
-  std::size_t next_sum = 0;              // the unit whose all-reduce is next: ranks call them in one order
-  std::unique_ptr<ExchangeTrace> trace;  // where that is asked for
+  std::size_t next_sum = 0;              // the unit whose all-reduce comes next: ranks call them in one order
+  std::unique_ptr<ExchangeTrace> trace;  // nullptr without ExchangeOptions::trace
 
   CodingContext context(std::size_t tensor, int round, const std::byte* table = nullptr) const {
     return {seed,
@@ -76,7 +76,7 @@ class UnitCoder {
   virtual bool free() const = 0;
   virtual void start(NumberedUnit unit) = 0;
 
-  // The unit's messages, where the transport finds and leaves them.
+  // The unit's messages, in memory that the transport reads and writes.
   virtual std::span<std::byte> outgoing(int owner) = 0;  // round 1, the own part included
   virtual std::span<std::byte> incoming(int rank) = 0;   // round 1, of another rank
   virtual std::span<std::byte> mean(int owner) = 0;      // round 2

@@ -63,10 +63,10 @@ std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<c
       continue;
     }
     const auto buckets = [&](std::int64_t n) { return (n + bucket - 1) / bucket; };
-    std::int64_t most = 1;
-    for (const Stripe& part : parts) most = std::max(most, buckets(part.last - part.first));
+    std::int64_t max_buckets = 1;
+    for (const Stripe& part : parts) max_buckets = std::max(max_buckets, buckets(part.last - part.first));
     const std::int64_t per_chunk = std::max<std::int64_t>(1, options.chunk_bytes / (bucket * value_bytes));
-    const std::int64_t chunks = codec.table_bytes() > 0 ? 1 : (most + per_chunk - 1) / per_chunk;
+    const std::int64_t chunks = codec.table_bytes() > 0 ? 1 : (max_buckets + per_chunk - 1) / per_chunk;
     for (std::int64_t c = 0; c < chunks; ++c) {
       UnitBuilder chunk(options.owners);
       for (const Stripe& part : parts) {

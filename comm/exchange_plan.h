@@ -18,7 +18,7 @@ struct Segment {
   std::size_t at = 0;             // where its records start in the owner's message, in bytes
 };
 
-/// What travels together: one message to each owner (round 1) and one from each owner (round 2).
+/// What one message to each owner (round 1) and one from each owner (round 2) carry.
 struct Unit {
   std::vector<Segment> segments;     // by owner
   std::vector<std::size_t> begin;    // segments [begin[o], begin[o + 1]) belong to owner o

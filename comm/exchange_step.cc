@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "comm/backoff.h"
 #include "comm/coder.h"

@@ -139,8 +139,8 @@ class ReduceBroadcast final : public UnitInFlight {
 
   bool decode_arrived() {
     owners_.clear();
-    const auto most = static_cast<std::size_t>(coder_->owners_at_once());
-    for (int shift = 0; shift < ranks_ && owners_.size() < most; ++shift) {
+    const auto max_owners = static_cast<std::size_t>(coder_->owners_at_once());
+    for (int shift = 0; shift < ranks_ && owners_.size() < max_owners; ++shift) {
       const int owner = (rank_ + shift) % ranks_;
       const auto o = static_cast<std::size_t>(owner);
       const bool posted = ordered_ ? returned_ : owner != rank_ || reduced_;

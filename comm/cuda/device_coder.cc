@@ -47,10 +47,8 @@ void DeviceCoder::begin_step() {
     kept_[t].staged = false;
     kept_[t].undecoded = shared_.tensors[t].info.elements;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    turn_ = 1 - turn_;
-  }
+  const std::lock_guard lock(mutex_);
+  turn_ = 1 - turn_;
   coding_ = 0;
   turns_[turn_].opened.record(streams_.compute);
   // From device memory, so that a graph codes with the number of the step in which it is launched.
@@ -128,7 +126,7 @@ std::optional<UnitOfStep> DeviceCoder::unfinished() {
     UnitOfStep at{static_cast<std::uint32_t>(turn.step), 0};
     for (const Span& span : std::span(turn.spans).first(turn.coded)) {
       at.unit = span.unit;
-      try {  // until a graph gets there, an event tells of an earlier launch, or has never been recorded
+      try {  // until a graph gets there, an event is an earlier launch's, or has never been recorded
         if (!span.end.done() || seconds_between(turn.opened, span.end) < 0) break;
       } catch (const DeviceError&) {
         break;

@@ -101,12 +101,10 @@ class NcclTransport final : public TransportOver {
   StreamView stream() const override { return stream_; }
 
   void begin_group() override {
-    require(!grouping_, "a group of messages within another");
     grouping_ = true;
     group_.clear();
   }
   void end_group() override {
-    require(grouping_, "a group of messages that was not begun");
     grouping_ = false;
     if (group_.empty()) return;
     run("ncclGroupEnd", [&] {
@@ -222,8 +220,8 @@ class NcclTransport final : public TransportOver {
       const std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock.owns_lock()) continue;  // a call is under way, and checks for errors itself
       ncclResult_t state = ncclSuccess;
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-      if (asked != ncclSuccess) state = asked;
+      const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
+      if (result != ncclSuccess) state = result;
       if (state == ncclSuccess || state == ncclInProgress) continue;
       const std::lock_guard failing(watch_mutex_);
       failure_ = text_of(state);

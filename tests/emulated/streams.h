@@ -26,8 +26,7 @@ struct Capture {
   CUgraph_st* graph = nullptr;  // null once it is done
   std::vector<Lane> lanes;
   bool spoiled = false;  // by a call that no graph allows
-  std::thread::id maker = std::this_thread::get_id();
-  int takeovers = 0;  // by other threads: the one that began, another, and the first again
+  const std::thread::id maker = std::this_thread::get_id();
 };
 
 /// One recording of an event: later ones do not change what waits for this one.
