@@ -26,7 +26,8 @@ struct Capture {
   CUgraph_st* graph = nullptr;  // null once it is done
   std::vector<Lane> lanes;
   bool spoiled = false;  // by a call that no graph allows
-  const std::thread::id maker = std::this_thread::get_id();
+  std::thread::id maker = std::this_thread::get_id();
+  int takeovers = 0;  // by other threads: the one that began, another, and the first again
 };
 
 /// One recording of an event: later ones do not change what waits for this one.
