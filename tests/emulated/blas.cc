@@ -1,5 +1,5 @@
-// cuBLASLt's products as lpsgd uses them: column-major matrices of float32 or bfloat16 without batches, with
-// bias and ReLU behind them. What it is asked for and does not know ends the program.
+// cuBLASLt's matrix products as lpsgd uses them: column-major matrices of float32 or bfloat16 without
+// batches, with bias and ReLU behind them. What is not emulated ends the program.
 #include <cublasLt.h>
 
 #include <cstring>
@@ -20,7 +20,7 @@ struct Layout {
 };
 struct Operation {
   cublasComputeType_t compute;
-  cublasOperation_t a_turned, b_turned;
+  cublasOperation_t a_transposed, b_transposed;
   cublasLtEpilogue_t epilogue;
   const void* bias;
   cudaDataType bias_type;
@@ -28,7 +28,7 @@ struct Operation {
 struct Preference {
   std::uint32_t alignment[4];
 };
-/// What an algorithm needs.
+/// An algorithm, and the alignment of operands in bytes that it needs.
 struct Algorithm {
   std::int32_t id;
   std::uint32_t alignment;
@@ -41,7 +41,7 @@ T& as(Opaque* opaque) {
   return *reinterpret_cast<T*>(opaque);
 }
 
-/// An attribute of the size that its member has.
+/// Sets an attribute, which must have the size of its member.
 template <class T>
 cublasStatus_t set(T& member, const void* value, std::size_t bytes) {
   if (bytes != sizeof member) return CUBLAS_STATUS_INVALID_VALUE;
@@ -55,7 +55,7 @@ bool is_aligned(const void* at, std::uint32_t bytes) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
 
-/// A matrix with each of its `outer` vectors in one run.
+/// The rows or columns of a matrix, one after the other, as float.
 std::vector<float> vectors(const Layout& l, const void* data, bool by_column, bool tf32) {
   std::vector<float> out;
   out.reserve(l.rows * l.columns);
@@ -119,9 +119,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
   Operation& o = as<Operation>(operation);
   switch (name) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
-      return set(o.a_turned, value, bytes);
+      return set(o.a_transposed, value, bytes);
     case CUBLASLT_MATMUL_DESC_TRANSB:
-      return set(o.b_turned, value, bytes);
+      return set(o.b_transposed, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
       return set(o.epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
@@ -129,7 +129,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return set(o.bias_type, value, bytes);
     default:
-      undefined("an attribute of a product");
+      undefined("an attribute of a product that is not emulated");
   }
 }
 
@@ -155,11 +155,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
       return set(p.alignment[2], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
       return set(p.alignment[3], value, bytes);
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:  // no algorithm needs any, or joins parts of a sum
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:  // no algorithm needs workspace or adds partial sums
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
       return CUBLAS_STATUS_SUCCESS;
     default:
-      undefined("an attribute of a preference");
+      undefined("an attribute of a preference that is not emulated");
   }
 }
 
@@ -175,15 +175,15 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulPreference_t preference, int max,
                                               cublasLtMatmulHeuristicResult_t* found, int* count) {
   const Operation& o = as<Operation>(operation);
   const Layout &la = as<Layout>(a), &lb = as<Layout>(b), &lc = as<Layout>(c), &ld = as<Layout>(d);
   *count = 0;
   const auto [m, ka] =
-      o.a_turned == CUBLAS_OP_T ? std::pair{la.columns, la.rows} : std::pair{la.rows, la.columns};
+      o.a_transposed == CUBLAS_OP_T ? std::pair{la.columns, la.rows} : std::pair{la.rows, la.columns};
   const auto [kb, n] =
-      o.b_turned == CUBLAS_OP_T ? std::pair{lb.columns, lb.rows} : std::pair{lb.rows, lb.columns};
+      o.b_transposed == CUBLAS_OP_T ? std::pair{lb.columns, lb.rows} : std::pair{lb.rows, lb.columns};
   if (ka != kb || lc.rows != m || lc.columns != n || ld.rows != m || ld.columns != n || la.type != lb.type ||
       lc.type != ld.type)
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -191,13 +191,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (o.compute != CUBLAS_COMPUTE_32F && (la.bf16() || o.compute != CUBLAS_COMPUTE_32F_FAST_TF32))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto offer = [&](const Algorithm& algorithm, cublasStatus_t state) {
-    if (*count == most) return;
+    if (*count == max) return;
     cublasLtMatmulHeuristicResult_t& r = found[(*count)++];
     r = {};
     as<Algorithm>(&r.algo) = algorithm;
     r.state = state;
   };
-  offer({0, 1}, CUBLAS_STATUS_NOT_SUPPORTED);  // one that is named, but cannot be had
+  offer({0, 1}, CUBLAS_STATUS_NOT_SUPPORTED);  // cuBLASLt, too, lists algorithms that cannot run
   for (const Algorithm& algorithm : algorithms) {
     bool fits = true;
     for (const std::uint32_t alignment : as<Preference>(preference).alignment)
@@ -223,29 +223,30 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   const bool adds_bias = o.epilogue == CUBLASLT_EPILOGUE_BIAS || o.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
   const bool relu = o.epilogue == CUBLASLT_EPILOGUE_RELU || o.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
   if (adds_bias != (o.bias != nullptr)) return CUBLAS_STATUS_INVALID_VALUE;
-  std::vector<std::int64_t> same;
+  std::vector<std::int64_t> key;
   if (keep == 0)
     for (const std::int64_t part :
          {reinterpret_cast<std::int64_t>(a), reinterpret_cast<std::int64_t>(b),
           reinterpret_cast<std::int64_t>(d), reinterpret_cast<std::int64_t>(o.bias),
           static_cast<std::int64_t>(la.rows), static_cast<std::int64_t>(la.columns),
-          static_cast<std::int64_t>(ld.rows), static_cast<std::int64_t>(ld.columns), std::int64_t{o.a_turned},
-          std::int64_t{o.b_turned}, std::int64_t{o.epilogue}, std::int64_t{o.bias_type}, la.stride, lb.stride,
-          ld.stride, std::int64_t{o.compute}, std::int64_t{la.type}, std::int64_t{ld.type}})
-      same.push_back(part);
+          static_cast<std::int64_t>(ld.rows), static_cast<std::int64_t>(ld.columns),
+          std::int64_t{o.a_transposed}, std::int64_t{o.b_transposed}, std::int64_t{o.epilogue},
+          std::int64_t{o.bias_type}, la.stride, lb.stride, ld.stride, std::int64_t{o.compute},
+          std::int64_t{la.type}, std::int64_t{ld.type}})
+      key.push_back(part);
   const auto bytes_of = [](const Layout& l) {
     return ((l.columns - 1) * static_cast<std::uint64_t>(l.stride) + l.rows) * (l.bf16() ? 2 : 4);
   };
-  const auto lies_in = [&](const Layout& l, const void* at) { return is_device_memory(at, bytes_of(l)); };
+  const auto is_within = [&](const Layout& l, const void* at) { return is_device_memory(at, bytes_of(l)); };
   if (c != d || overlap(a, bytes_of(la), d, bytes_of(ld)) || overlap(b, bytes_of(lb), d, bytes_of(ld)))
     undefined("a product is written over what it reads");
-  if (!lies_in(la, a) || !lies_in(lb, b) || !lies_in(ld, d)) undefined("a matrix beyond its memory");
+  if (!is_within(la, a) || !is_within(lb, b) || !is_within(ld, d)) undefined("a matrix beyond its memory");
   queue(
       stream,
       [=] {
         const bool tf32 = o.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-        const std::vector<float> rows = vectors(la, a, o.a_turned == CUBLAS_OP_T, tf32),
-                                 columns = vectors(lb, b, o.b_turned != CUBLAS_OP_T, tf32);
+        const std::vector<float> rows = vectors(la, a, o.a_transposed == CUBLAS_OP_T, tf32),
+                                 columns = vectors(lb, b, o.b_transposed != CUBLAS_OP_T, tf32);
         const std::uint64_t k = rows.size() / ld.rows;
         for (std::uint64_t j = 0; j < ld.columns; ++j)
           for (std::uint64_t i = 0; i < ld.rows; ++i) {
@@ -260,6 +261,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
             write(d, ld.bf16(), at, static_cast<float>(y));
           }
       },
-      same);
+      key);
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,4 +1,4 @@
-// The blocks of a launch: threads as fibers of one thread of the host.
+// The blocks of a launch. A block's threads are fibers of one thread of the host.
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -11,7 +11,7 @@
 #undef threadIdx
 #undef blockIdx
 
-// Saves the callee's registers on this stack, and goes on with another.
+// Saves the callee-saved registers and the stack pointer of this fiber, and resumes another.
 extern "C" void lpsgd_switch_stack(void** save, void* to);
 asm(R"(
 .text
@@ -43,12 +43,12 @@ constexpr std::size_t stack_bytes = 64 << 10;
 struct Fiber {
   Thread thread;
   std::unique_ptr<std::byte[]> stack{new std::byte[stack_bytes]};
-  void* at = nullptr;  // its stack pointer while it waits
+  void* stack_pointer = nullptr;  // while it waits
   bool finished = true;
   bool waiting = false;
-  Meeting meeting = Meeting::sync_warp;
-  unsigned met = 0;  // how often: two sets of values take turns
-  std::uint64_t value[2] = {};
+  Barrier barrier = Barrier::sync_warp;
+  unsigned exchanges = 0;       // with its warp
+  std::uint64_t value[2] = {};  // of even and odd exchanges
 };
 
 struct Block {
@@ -57,9 +57,9 @@ struct Block {
   void* scheduler = nullptr;
   const std::function<void()>* kernel = nullptr;
   std::uint64_t values[32] = {};
-  bool any = false, any_before = false;  // of the barrier that fills, and of the one that has let go
+  bool any = false, any_before = false;  // predicates: of the barrier being waited for, and of the one before
 
-  void yield() { lpsgd_switch_stack(&fibers[running].at, scheduler); }
+  void yield() { lpsgd_switch_stack(&fibers[running].stack_pointer, scheduler); }
 };
 thread_local Block block;
 
@@ -67,7 +67,7 @@ void fiber_body() {
   (*block.kernel)();
   block.fibers[block.running].finished = true;
   block.yield();
-  undefined("a thread that has left went on");
+  undefined("a thread that has exited was resumed");
 }
 
 void prepare(Fiber& fiber) {
@@ -75,25 +75,25 @@ void prepare(Fiber& fiber) {
   *--top = nullptr;  // keeps the stack aligned as a call would
   *--top = reinterpret_cast<void*>(&fiber_body);
   for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
-  fiber.at = top;
+  fiber.stack_pointer = top;
   fiber.finished = fiber.waiting = false;
-  fiber.met = 0;
+  fiber.exchanges = 0;
 }
 
-/// Lets fibers [first, last) go on once all are at the same meeting. Whether they could.
+/// Releases fibers [first, last) if all wait at the same barrier. Whether they did.
 bool release(std::size_t first, std::size_t last, bool whole_block) {
   std::size_t waiting = 0, finished = 0;
   for (std::size_t i = first; i < last; ++i) {
     const Fiber& f = block.fibers[i];
     finished += f.finished;
-    waiting += f.waiting && (f.meeting == Meeting::sync_block) == whole_block;
+    waiting += f.waiting && (f.barrier == Barrier::sync_block) == whole_block;
   }
   if (waiting == 0) return false;
-  if (finished > 0) undefined("some threads wait for others that have left");
+  if (finished > 0) undefined("some threads wait for others that have exited");
   if (waiting < last - first) return false;
   for (std::size_t i = first; i < last; ++i) {
-    if (block.fibers[i].meeting != block.fibers[first].meeting)
-      undefined("lanes meet at different operations");
+    if (block.fibers[i].barrier != block.fibers[first].barrier)
+      undefined("lanes of a warp wait at different operations");
     block.fibers[i].waiting = false;
   }
   if (whole_block) block.any_before = std::exchange(block.any, false);
@@ -105,8 +105,8 @@ void run_block(std::size_t threads) {
   while (block.fibers.size() < threads) block.fibers.emplace_back();
   for (std::size_t i = 0; i < threads; ++i) prepare(block.fibers[i]);
   for (;;) {
-    bool moved = false, left = false;
-    // Warps in an order that changes, so that none always comes first.
+    bool progress = false, running = false;
+    // The order of the warps changes, so that none always runs first.
     static thread_local std::size_t turn = 0;
     const std::size_t warps = threads / 32, first_warp = turn++ % warps;
     for (std::size_t w = 0; w < warps; ++w) {
@@ -117,15 +117,15 @@ void run_block(std::size_t threads) {
           if (f.finished || f.waiting) continue;
           block.running = i;
           current = &f.thread;
-          lpsgd_switch_stack(&block.scheduler, f.at);
-          moved = true;
+          lpsgd_switch_stack(&block.scheduler, f.stack_pointer);
+          progress = true;
         }
       } while (release(first, first + 32, false));
     }
-    if (release(0, threads, true)) moved = true;
-    for (std::size_t i = 0; i < threads; ++i) left |= !block.fibers[i].finished;
-    if (!left) return;
-    if (!moved) undefined("threads wait at different barriers");
+    if (release(0, threads, true)) progress = true;
+    for (std::size_t i = 0; i < threads; ++i) running |= !block.fibers[i].finished;
+    if (!running) return;
+    if (!progress) undefined("threads wait at different barriers");
   }
 }
 
@@ -133,23 +133,23 @@ void run_block(std::size_t threads) {
 
 thread_local Thread* current = nullptr;
 
-const std::uint64_t* meet(Meeting what, std::uint64_t value) {
-  Fiber& me = block.fibers[block.running];
-  const unsigned set = me.met++ % 2;
-  me.value[set] = value;
-  me.meeting = what;
-  me.waiting = true;
+const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value) {
+  Fiber& fiber = block.fibers[block.running];
+  const unsigned set = fiber.exchanges++ % 2;
+  fiber.value[set] = value;
+  fiber.barrier = operation;
+  fiber.waiting = true;
   const std::size_t first = block.running / 32 * 32;
   block.yield();
   for (std::size_t i = 0; i < 32; ++i) block.values[i] = block.fibers[first + i].value[set];
   return block.values;
 }
 
-bool meet_block(bool yes) {
-  Fiber& me = block.fibers[block.running];
-  me.meeting = Meeting::sync_block;
-  me.waiting = true;
-  block.any = block.any || yes;
+bool wait_for_block(bool predicate) {
+  Fiber& fiber = block.fibers[block.running];
+  fiber.barrier = Barrier::sync_block;
+  fiber.waiting = true;
+  block.any = block.any || predicate;
   block.yield();
   return block.any_before;
 }
@@ -177,7 +177,7 @@ void launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()
     fail(cudaErrorInvalidConfiguration);
     return;
   }
-  if (count % 32 != 0) undefined("a block of no whole warps");
+  if (count % 32 != 0) undefined("a block that is not made of whole warps");
   queue_kernel(stream, [=, kernel = std::move(kernel)] { run_blocks(blocks, threads, kernel); });
 }
 

@@ -25,7 +25,7 @@ struct cudnnRNNStruct {
   bool bias = false, tf32 = false;
 
   bool projected() const { return outputs != cells; }
-  // Where the weights lie: four matrices on the input, four on the last output, the projection, eight
+  // Offsets of the weights: four matrices for the input, four for the last output, the projection, eight
   // biases, with a gap behind each kind.
   static constexpr std::int64_t gap = 32;
   std::int64_t input_weights(int gate) const { return std::int64_t{gate} * cells * inputs; }
@@ -42,8 +42,8 @@ struct cudnnRNNStruct {
 
 namespace {
 
-/// The state of a pass, as it lies in the reserved space: of each frame and sample gates, their sums'
-/// gradients, the cell, and its output before the projection.
+/// A pass's state in the reserve space: for each frame and sample the gates, the gradients of their sums, the
+/// cell, and the output before the projection.
 struct Reserve {
   std::int64_t rows, cells;
   float* at;
@@ -69,7 +69,8 @@ void add_product(const float* m, std::int64_t rows, std::int64_t columns, const 
   for (std::int64_t i = 0; i < rows; ++i) y[i] += dot(m + i * columns, x, columns);
 }
 /// x[j] += the sum of m(i, j) y[i].
-void add_turned(const float* m, std::int64_t rows, std::int64_t columns, const float* y, double* x) {
+void add_transposed_product(const float* m, std::int64_t rows, std::int64_t columns, const float* y,
+                            double* x) {
   for (std::int64_t i = 0; i < rows; ++i) add_scaled(static_cast<double>(y[i]), m + i * columns, x, columns);
 }
 
@@ -120,21 +121,22 @@ void backward_data(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t 
   std::vector<double> dcell(static_cast<std::size_t>(batch * cells));
   for (std::int64_t row = frames * batch - 1; row >= 0; --row) {
     const std::int64_t before = row - batch, behind = row + batch, n = row % batch;
-    // The output's gradient: from above, and from the frame behind.
+    // The output's gradient: from the layer above, and from the next frame.
     std::vector<double> d(static_cast<std::size_t>(outputs));
     for (std::int64_t o = 0; o < outputs; ++o)
       d[static_cast<std::size_t>(o)] = static_cast<double>(dy[row * outputs + o]);
     if (behind < frames * batch) {
       const std::vector<float> g = operands(rnn, kept.gradients(behind), 4 * cells);
       for (int gate = 0; gate < 4; ++gate)
-        add_turned(w.data() + rnn.output_weights(gate), cells, outputs, g.data() + gate * cells, d.data());
+        add_transposed_product(w.data() + rnn.output_weights(gate), cells, outputs, g.data() + gate * cells,
+                               d.data());
     }
     for (std::int64_t o = 0; o < outputs; ++o)
       whole[row * outputs + o] = static_cast<float>(d[static_cast<std::size_t>(o)]);
     if (rnn.projected()) {
       std::vector<double> wide(static_cast<std::size_t>(cells));
-      add_turned(w.data() + rnn.projection(), outputs, cells,
-                 operands(rnn, whole + row * outputs, outputs).data(), wide.data());
+      add_transposed_product(w.data() + rnn.projection(), outputs, cells,
+                             operands(rnn, whole + row * outputs, outputs).data(), wide.data());
       d = wide;
     }
     for (std::int64_t c = 0; c < cells; ++c) {
@@ -153,7 +155,8 @@ void backward_data(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t 
     std::vector<double> in(static_cast<std::size_t>(rnn.inputs));
     const std::vector<float> g = operands(rnn, kept.gradients(row), 4 * cells);
     for (int gate = 0; gate < 4; ++gate)
-      add_turned(w.data() + rnn.input_weights(gate), cells, rnn.inputs, g.data() + gate * cells, in.data());
+      add_transposed_product(w.data() + rnn.input_weights(gate), cells, rnn.inputs, g.data() + gate * cells,
+                             in.data());
     for (std::int64_t k = 0; k < rnn.inputs; ++k)
       dx[row * rnn.inputs + k] = static_cast<float>(in[static_cast<std::size_t>(k)]);
   }
@@ -206,7 +209,7 @@ std::size_t work_bytes(const cudnnRNNStruct& rnn, std::int64_t rows) {
   return static_cast<std::size_t>(rows * rnn.outputs) * sizeof(float);
 }
 
-/// What a pass is given is what cuDNN asked for.
+/// Whether a pass is given as much memory as cuDNN asked for.
 bool has_room(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
               cudnnRNNDataDescriptor_t data, std::size_t weights, std::size_t work, std::size_t reserve) {
   std::size_t work_needed = 0, reserve_needed = 0, weights_needed = 0;
@@ -238,11 +241,11 @@ cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, cudnnDa
   tensor->stride.assign(stride, stride + dimensions);
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t tensor, int most,
-                                         cudnnDataType_t* type, int* dimensions, int size[], int stride[]) {
+cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t tensor, int max, cudnnDataType_t* type,
+                                         int* dimensions, int size[], int stride[]) {
   *type = tensor->type;
   *dimensions = static_cast<int>(tensor->size.size());
-  for (int i = 0; i < std::min(most, *dimensions); ++i) {
+  for (int i = 0; i < std::min(max, *dimensions); ++i) {
     size[i] = tensor->size[static_cast<std::size_t>(i)];
     stride[i] = tensor->stride[static_cast<std::size_t>(i)];
   }

@@ -1,15 +1,14 @@
-// The language of CUDA's kernels, for the host's compiler: included in front of every .cu file, compiled as
-// C++, in builds against the emulated GPU. Every thread of a block is a fiber, and what warps and blocks do
-// together (shuffles, ballots, barriers) waits for all of them. What CUDA leaves undefined ends the
-// program: a warp's lanes that meet at different operations, or that have left.
+// CUDA's kernel language for the host's compiler. Builds against the emulated GPU compile every .cu file as
+// C++ with this header included first. Every thread of a block is a fiber; a shuffle, ballot or barrier waits
+// until all threads of the warp or block have arrived. What CUDA leaves undefined ends the program: lanes of
+// a warp that arrive at different operations, or that have exited.
 //
-// Blocks run one after the other: it says nothing of speed, and nothing of races between warps that no
-// barrier separates.
+// Blocks run one after the other, so speeds mean nothing, and races between warps that no barrier separates
+// stay hidden.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
-#include <vector_functions.h>
 
 #include <algorithm>
 #include <bit>
@@ -19,17 +18,12 @@
 #include <functional>
 #include <type_traits>
 
-#undef __global__
-#undef __device__
-#undef __host__
-#undef __shared__
-#undef __forceinline__
-#undef __launch_bounds__
 #define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline
 #define __shared__ static thread_local
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
 
 namespace lpsgd::emulated {
@@ -40,13 +34,13 @@ struct Thread {
 };
 extern thread_local Thread* current;
 
-enum class Meeting : std::uint8_t { sync_warp, shuffle, ballot, sync_block };
-/// Waits until all lanes of the warp are here with their values; lane i's value is then result[i].
-const std::uint64_t* meet(Meeting what, std::uint64_t value);
-/// Waits for the block's threads. Whether any of them says yes.
-bool meet_block(bool yes);
+enum class Barrier : std::uint8_t { sync_warp, shuffle, ballot, sync_block };
+/// Waits until all lanes of the warp have arrived at the same operation; result[i] is then lane i's value.
+const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value);
+/// Waits until all threads of the block have arrived. Whether the predicate of any of them is true.
+bool wait_for_block(bool predicate);
 
-/// Queues a launch; the arguments are in `kernel`. cudaGetLastError() tells of a launch that cannot be.
+/// Queues a launch; `kernel` holds the arguments. A launch that is not possible sets the last error.
 void launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()> kernel);
 
 struct Launcher {
@@ -74,7 +68,7 @@ T unpack(std::uint64_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
-/// This thread's number in its warp.
+/// The thread's index in its warp.
 inline int lane() {
   const Thread& t = *current;
   return static_cast<int>((t.thread.x + t.threads.x * t.thread.y) % 32);
@@ -92,34 +86,34 @@ inline int lane() {
 template <class T>
 T __shfl_sync(unsigned, T x, int from) {
   using namespace lpsgd::emulated;
-  return unpack<T>(meet(Meeting::shuffle, pack(x))[from & 31]);
+  return unpack<T>(wait_for_warp(Barrier::shuffle, pack(x))[from & 31]);
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T x, int other) {
   using namespace lpsgd::emulated;
-  return unpack<T>(meet(Meeting::shuffle, pack(x))[lane() ^ other]);
+  return unpack<T>(wait_for_warp(Barrier::shuffle, pack(x))[lane() ^ other]);
 }
 template <class T>
 T __shfl_down_sync(unsigned, T x, int down) {
   using namespace lpsgd::emulated;
   const int from = lane() + down;
-  return unpack<T>(meet(Meeting::shuffle, pack(x))[from < 32 ? from : lane()]);
+  return unpack<T>(wait_for_warp(Barrier::shuffle, pack(x))[from < 32 ? from : lane()]);
 }
 inline unsigned __ballot_sync(unsigned, bool yes) {
   using namespace lpsgd::emulated;
-  const std::uint64_t* all = meet(Meeting::ballot, yes ? 1 : 0);
+  const std::uint64_t* all = wait_for_warp(Barrier::ballot, yes ? 1 : 0);
   unsigned bits = 0;
   for (int i = 0; i < 32; ++i) bits |= static_cast<unsigned>(all[i]) << i;
   return bits;
 }
 inline void __syncwarp() {
-  lpsgd::emulated::meet(lpsgd::emulated::Meeting::sync_warp, 0);
+  lpsgd::emulated::wait_for_warp(lpsgd::emulated::Barrier::sync_warp, 0);
 }
 inline void __syncthreads() {
-  lpsgd::emulated::meet_block(false);
+  lpsgd::emulated::wait_for_block(false);
 }
 inline int __syncthreads_or(int yes) {
-  return lpsgd::emulated::meet_block(yes != 0);
+  return lpsgd::emulated::wait_for_block(yes != 0);
 }
 inline void __threadfence() {}
 template <class T>

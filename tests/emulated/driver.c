@@ -1,4 +1,4 @@
-// A libcuda.so.1 to be found: the emulated runtime asks nothing of it.
+// A libcuda.so.1 that can be found. The emulated runtime calls nothing in it.
 int lpsgd_emulated_driver(void) {
   return 0;
 }

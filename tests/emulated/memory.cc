@@ -1,4 +1,4 @@
-// CUDA's memory: what the device has, what is page-locked, and copies between them.
+// CUDA's memory: the device's, page-locked memory of the host, and copies between them.
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ using namespace lpsgd::emulated;
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   Machine& m = machine();
   const std::lock_guard lock(m.mutex);
-  if (spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (invalidate_own_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   if (bytes == 0) {
     *data = nullptr;
     return cudaSuccess;
@@ -31,14 +31,14 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
     if (all == MAP_FAILED) return fail(cudaErrorMemoryAllocation);
     m.region = static_cast<std::byte*>(all);
   }
-  std::byte* const at = m.place(bytes);
+  std::byte* const at = m.find_address(bytes);
   m.used += bytes;
   m.device[at] = bytes;
   ASAN_UNPOISON_MEMORY_REGION(at, bytes);
-  ASAN_POISON_MEMORY_REGION(at + bytes, taken_by(bytes) - bytes);
+  ASAN_POISON_MEMORY_REGION(at + bytes, allocated_for(bytes) - bytes);
   if (bytes <= large) {
-    const Inside inside;
-    Inside::open();
+    const WorkScope scope;
+    WorkScope::open_memory();
     std::memset(at, 0xff, bytes);  // a NaN of every type
   }
   *data = at;
@@ -50,7 +50,7 @@ cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
   const auto found = m.device.find(static_cast<std::byte*>(data));
   if (found == m.device.end()) return fail(cudaErrorInvalidValue);
-  if (spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (invalidate_own_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   drain_all();
   madvise(data, (found->second + page - 1) / page * page, MADV_DONTNEED);
   ASAN_POISON_MEMORY_REGION(data, found->second);
@@ -66,7 +66,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* all) {
 }
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
   const std::lock_guard lock(machine().mutex);
-  if (spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (invalidate_own_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   *data = std::malloc(bytes);
   if (*data == nullptr) return fail(cudaErrorMemoryAllocation);
   machine().pinned[static_cast<std::byte*>(*data)] = bytes;
@@ -74,7 +74,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* data) {
   const std::lock_guard lock(machine().mutex);
-  if (spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (invalidate_own_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   drain_all();
   machine().pinned.erase(static_cast<std::byte*>(data));
   std::free(data);
@@ -85,13 +85,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
                             cudaStream_t stream) {
   Machine& m = machine();
   const std::lock_guard lock(m.mutex);
-  CUstream_st& s = of(stream);
+  CUstream_st& s = stream_of(stream);
   if (bytes == 0) return cudaSuccess;
   for (const void* end : {static_cast<const void*>(to), from})
-    if (in_region(end) && !holds(m.device, end, bytes)) return fail(cudaErrorInvalidValue);
-  const auto pageable = [&](const void* p) { return !in_region(p) && !holds(m.pinned, p, bytes); };
-  if ((pageable(to) || pageable(from)) && spoils(s)) return fail(cudaErrorStreamCaptureUnsupported);
-  // The host may change what is pageable once the call is back, and what is page-locked once it is copied.
+    if (in_region(end) && !contains(m.device, end, bytes)) return fail(cudaErrorInvalidValue);
+  const auto pageable = [&](const void* p) { return !in_region(p) && !contains(m.pinned, p, bytes); };
+  if ((pageable(to) || pageable(from)) && invalidate_capture(s))
+    return fail(cudaErrorStreamCaptureUnsupported);
+  // The host may change pageable memory as soon as the call returns, page-locked memory once it is copied.
   if (pageable(from)) {
     const auto* first = static_cast<const std::byte*>(from);
     push(s, {.work = [to, kept = std::vector<std::byte>(first, first + bytes)] {
@@ -106,9 +107,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
   if (bytes == 0) return cudaSuccess;
-  if (!holds(machine().device, to, bytes)) return fail(cudaErrorInvalidValue);
-  return push(of(stream), {.work = [=] {
-                // Whole pages become 0 by being given back.
+  if (!contains(machine().device, to, bytes)) return fail(cudaErrorInvalidValue);
+  return push(stream_of(stream), {.work = [=] {
+                // Whole pages become 0 by returning them.
                 auto* const first = static_cast<std::byte*>(to);
                 const bool returns = value == 0 && bytes > large && (first - machine().region) % page == 0;
                 const std::size_t pages = returns ? bytes / page * page : 0;

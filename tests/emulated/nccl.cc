@@ -1,6 +1,6 @@
 // NCCL as lpsgd uses it, without blocking calls: groups of messages and all-reduce, over Unix sockets between
-// processes of one host. What is sent leaves before the call is back, so that no rank keeps another waiting;
-// what is received is written to device memory as late as other work.
+// the processes, or outside of graphs the threads, of one host. Messages leave before the call returns, so
+// that no rank keeps another waiting; received bytes are written to device memory as late as other work.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <poll.h>
@@ -15,10 +15,12 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/emulated/machine.h"
@@ -33,9 +35,9 @@ struct Transfer {
   std::uint64_t size;
   std::uint64_t expected;  // the header
   std::uint64_t header;
-  std::size_t done = 0;  // of header and bytes together
+  std::size_t done = 0;  // bytes of both
 };
-/// In a header: the message is part of a graph, which it must be on both ends.
+/// In a header: the message is part of a graph, as it must be on both ends.
 constexpr std::uint64_t in_graph = std::uint64_t{1} << 63;
 
 }  // namespace
@@ -45,8 +47,9 @@ struct ncclComm {
   std::vector<int> sockets;  // by rank; -1 for this one
   int device = 0;
   std::atomic<bool> failed{false}, aborted{false};
-  int busy = 0;                                         // so many questions get "in progress" for an answer
-  std::shared_ptr<int> held = std::make_shared<int>();  // by graphs
+  bool shares_process = false;                            // with another rank, which is a thread
+  int busy = 0;                                           // how many more queries return "in progress"
+  std::shared_ptr<int> graphs = std::make_shared<int>();  // shared with the graphs that use the communicator
   ~ncclComm() {
     for (const int s : sockets)
       if (s >= 0) close(s);
@@ -66,7 +69,7 @@ struct Message {
 thread_local int groups = 0;
 thread_local std::vector<Message> group;
 
-/// Moves what the socket takes or has; false where the other end is gone.
+/// Moves as much as the socket takes or has now. False where the other end is closed.
 bool move(int socket, Transfer& t, bool sends) {
   for (;;) {
     const bool in_header = t.done < sizeof t.header;
@@ -97,7 +100,7 @@ bool transfer(ncclComm& comm, const std::vector<Message>& messages, bool launche
       (m.sends ? out : in)[peer].push_back({m.bytes, m.size, header, m.sends ? header : 0});
     }
   }
-  for (std::size_t a = 0; a < own.size(); ++a) {  // the n-th that is sent to itself is the n-th received
+  for (std::size_t a = 0; a < own.size(); ++a) {  // the n-th message to itself is the n-th received
     if (!own[a].sends) continue;
     for (Message& m : own) {
       if (m.sends || m.bytes == nullptr) continue;
@@ -128,20 +131,26 @@ bool transfer(ncclComm& comm, const std::vector<Message>& messages, bool launche
   return false;
 }
 
-/// A kernel whose messages do not come ends when the communicator is aborted.
+/// A kernel whose messages do not arrive ends when the communicator is aborted.
 void stall(ncclComm& comm) {
   comm.failed = true;
   while (!comm.aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-/// The answer of a call that goes on after it is back, as its last act.
-ncclResult_t under_way(ncclComm& comm) {
+/// What a call returns that goes on in the background.
+ncclResult_t in_progress(ncclComm& comm) {
   comm.busy = 2;
   return comm.failed ? ncclRemoteError : ncclInProgress;
 }
-/// Whether the stream can take a call now.
-bool takes(const ncclComm& comm, cudaStream_t stream) {
+/// Whether a call may be made now, on this stream.
+bool is_ready(const ncclComm& comm, cudaStream_t stream) {
   return comm.busy == 0 && device_of(stream) == comm.device;
+}
+
+/// Captures work with messages. It runs when its graph is launched, in the machine's one lock.
+void capture(ncclComm& comm, cudaStream_t stream, std::function<void()> work) {
+  if (comm.shares_process) undefined("messages are captured between ranks that are threads of one process");
+  queue_eager(stream, std::move(work));
 }
 
 sockaddr_un address(const ncclUniqueId& id, int rank, socklen_t* length) {
@@ -157,6 +166,13 @@ bool connect_all(ncclComm& comm, const ncclUniqueId& id) {
   comm.sockets.assign(static_cast<std::size_t>(comm.ranks), -1);
   socklen_t length = 0;
   sockaddr_un at = address(id, comm.rank, &length);
+  const auto add = [&comm](int peer, int socket) {
+    ucred owner{};
+    socklen_t size = sizeof owner;
+    getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &owner, &size);
+    comm.shares_process |= owner.pid == getpid();
+    comm.sockets[static_cast<std::size_t>(peer)] = socket;
+  };
   const int listens = socket(AF_UNIX, SOCK_STREAM, 0);
   if (bind(listens, reinterpret_cast<sockaddr*>(&at), length) != 0 || listen(listens, comm.ranks) != 0)
     return false;
@@ -168,7 +184,7 @@ bool connect_all(ncclComm& comm, const ncclUniqueId& id) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     send(s, &comm.rank, sizeof comm.rank, MSG_NOSIGNAL);
-    comm.sockets[static_cast<std::size_t>(peer)] = s;
+    add(peer, s);
   }
   for (int peer = comm.rank + 1; peer < comm.ranks; ++peer) {
     pollfd waits{listens, POLLIN, 0};
@@ -176,7 +192,7 @@ bool connect_all(ncclComm& comm, const ncclUniqueId& id) {
     const int s = accept(listens, nullptr, nullptr);
     int from = -1;
     if (recv(s, &from, sizeof from, MSG_WAITALL) != sizeof from) return false;
-    comm.sockets[static_cast<std::size_t>(from)] = s;
+    add(from, s);
   }
   close(listens);
   return true;
@@ -207,11 +223,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id
   cudaGetDevice(&comm->device);
   *made = comm;
   comm->failed = !connect_all(*comm, id);
-  return under_way(*comm);
+  return in_progress(*comm);
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  if (comm->held.use_count() > 1) undefined("NCCL would wait for ever for graphs that hold the communicator");
-  return comm->busy > 0 ? ncclInvalidUsage : under_way(*comm);
+  if (comm->graphs.use_count() > 1)
+    undefined("NCCL would wait for ever for graphs that use the communicator");
+  return comm->busy > 0 ? ncclInvalidUsage : in_progress(*comm);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm->busy > 0) return ncclInvalidUsage;
@@ -220,7 +237,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->aborted = true;
-  while (comm->held.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (comm->graphs.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   delete comm;
   return ncclSuccess;
 }
@@ -241,17 +258,17 @@ ncclResult_t ncclGroupEnd() {
   messages.swap(group);
   ncclComm& comm = *messages[0].comm;
   const cudaStream_t stream = messages[0].stream;
-  if (!takes(comm, stream)) return ncclInvalidUsage;
+  if (!is_ready(comm, stream)) return ncclInvalidUsage;
   if (is_captured(stream)) {
-    queue_at_once(stream, [messages, &comm, held = comm.held] {
+    capture(comm, stream, [messages, &comm, graphs = comm.graphs] {
       if (!transfer(comm, messages, true)) stall(comm);
     });
-    return under_way(comm);
+    return in_progress(comm);
   }
-  finish(stream);
+  synchronize(stream);
   auto host = std::make_shared<std::vector<std::vector<std::byte>>>();
   std::vector<Message> here = messages;
-  touch([&] {
+  run_now([&] {
     for (Message& m : here) {
       host->emplace_back(m.size);
       if (m.sends) std::memcpy(host->back().data(), m.bytes, m.size);
@@ -263,7 +280,7 @@ ncclResult_t ncclGroupEnd() {
     for (std::size_t i = 0; i < messages.size(); ++i)
       if (!messages[i].sends) std::memcpy(messages[i].bytes, (*host)[i].data(), messages[i].size);
   });
-  return under_way(comm);
+  return in_progress(comm);
 }
 ncclResult_t ncclSend(const void* bytes, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
@@ -282,7 +299,7 @@ ncclResult_t ncclRecv(void* bytes, std::size_t count, ncclDataType_t type, int p
 
 namespace {
 
-/// The sum of all ranks' values, in their order.
+/// The sum of all ranks' values, added in the order of the ranks.
 std::vector<float> sum_over_ranks(ncclComm& comm, std::vector<float> mine, cudaStream_t stream,
                                   bool launched = false) {
   const std::size_t count = mine.size();
@@ -309,20 +326,20 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   if (type != ncclFloat32 || sum != ncclSum || groups > 0 || !is_device_memory(from, 4 * count) ||
       !is_device_memory(to, 4 * count))
     return ncclInvalidArgument;
-  if (!takes(*comm, stream)) return ncclInvalidUsage;
+  if (!is_ready(*comm, stream)) return ncclInvalidUsage;
   const auto* const values = static_cast<const float*>(from);
   if (is_captured(stream)) {
-    queue_at_once(stream, [=, held = comm->held] {
+    capture(*comm, stream, [=, graphs = comm->graphs] {
       const std::vector<float> total = sum_over_ranks(*comm, {values, values + count}, stream, true);
       std::memcpy(to, total.data(), 4 * count);
     });
-    return under_way(*comm);
+    return in_progress(*comm);
   }
-  finish(stream);
+  synchronize(stream);
   std::vector<float> own(count);
-  touch([&] { std::memcpy(own.data(), from, 4 * count); });
+  run_now([&] { std::memcpy(own.data(), from, 4 * count); });
   queue(stream, [to, total = sum_over_ranks(*comm, std::move(own), stream)] {
     std::memcpy(to, total.data(), 4 * total.size());
   });
-  return under_way(*comm);
+  return in_progress(*comm);
 }

@@ -1,4 +1,4 @@
-// Values of the types that libraries compute with, read and written as float.
+// Arrays of float32 or bfloat16, read and written as float, and sums over them.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace lpsgd::emulated {
 
-/// As tensor cores take float32 operands.
+/// Rounds as tensor cores round float32 operands.
 inline float to_tf32(float x) {
   if (!std::isfinite(x)) return x;
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x1000u) & 0xffffe000u);

@@ -1,4 +1,4 @@
-// CUDA's runtime as lpsgd uses it, but memory: errors, devices, streams, events and graphs.
+// CUDA's runtime as lpsgd uses it, without memory: errors, devices, streams, events and graphs.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -104,35 +104,36 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
-  drain(of(stream));
-  machine().streams.erase(stream);
+  drain(stream_of(stream));
+  std::erase(machine().streams, stream);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return finish(stream);
+  return synchronize(stream);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::lock_guard lock(machine().mutex);
-  CUstream_st& s = of(stream);
-  const std::shared_ptr<Mark> mark = event->last;
-  if (!mark) return cudaSuccess;
-  if (!mark->capture) {
-    if (spoils(s)) return fail(cudaErrorStreamCaptureIsolation);
-    return mark->done ? cudaSuccess : push(s, {.waits = mark});
+  CUstream_st& s = stream_of(stream);
+  const std::shared_ptr<Marker> marker = event->last;
+  if (!marker) return cudaSuccess;
+  if (!marker->capture) {
+    if (invalidate_capture(s)) return fail(cudaErrorStreamCaptureIsolation);
+    return marker->done ? cudaSuccess : push(s, {.waits_for = marker});
   }
-  if (mark->capture->graph == nullptr) return fail(cudaErrorCapturedEvent);
-  if (!s.capture) {  // from here on the stream is part of it
-    s.capture = mark->capture;
-    s.lane = s.capture->lanes.size();
-    s.capture->lanes.push_back({&s, 0, {}});
-    s.capture->graph->lanes = s.capture->lanes.size();
+  if (marker->capture->graph == nullptr) return fail(cudaErrorCapturedEvent);
+  if (!s.capture) {  // the stream joins the capture
+    s.capture = marker->capture;
+    s.branch = s.capture->branches.size();
+    s.capture->branches.push_back({&s, 0, {}});
+    s.capture->graph->branches = s.capture->branches.size();
   }
-  if (s.capture != mark->capture) return spoils(s), fail(cudaErrorStreamCaptureIsolation);
-  for (Capture::Lane& lane : s.capture->lanes) lane.behind.resize(s.capture->lanes.size());
-  std::vector<std::size_t>& behind = s.capture->lanes[s.lane].behind;
-  for (std::size_t l = 0; l < mark->behind.size(); ++l) behind[l] = std::max(behind[l], mark->behind[l]);
-  return push(s, {.waits = mark});
+  if (s.capture != marker->capture) return invalidate_capture(s), fail(cudaErrorStreamCaptureIsolation);
+  for (Capture::Branch& branch : s.capture->branches) branch.follows.resize(s.capture->branches.size());
+  std::vector<std::size_t>& follows = s.capture->branches[s.branch].follows;
+  for (std::size_t b = 0; b < marker->follows.size(); ++b)
+    follows[b] = std::max(follows[b], marker->follows[b]);
+  return push(s, {.waits_for = marker});
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -151,19 +152,19 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
-  CUstream_st& s = of(stream);
+  CUstream_st& s = stream_of(stream);
   if (event->device != s.device) return fail(cudaErrorInvalidResourceHandle);
-  event->last = std::make_shared<Mark>(&s);
+  event->last = std::make_shared<Marker>(&s);
   if (s.capture) {
     event->last->capture = s.capture;
-    event->last->behind = s.capture->lanes[s.lane].behind;
+    event->last->follows = s.capture->branches[s.branch].follows;
   }
   return push(s, {.marks = event->last});
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   if (flags != cudaEventRecordExternal) return cudaEventRecord(event, stream);
   const std::lock_guard lock(machine().mutex);
-  CUstream_st& s = of(stream);
+  CUstream_st& s = stream_of(stream);
   if (event->device != s.device) return fail(cudaErrorInvalidResourceHandle);
   return s.capture ? push(s, {.event = event}) : fail(cudaErrorInvalidValue);
 }
@@ -176,19 +177,23 @@ bool is_captured(const CUevent_st& event) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(machine().mutex);
-  if (spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (invalidate_own_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   if (is_captured(*event)) return fail(cudaErrorCapturedEvent);
   if (!event->last || event->last->done) return cudaSuccess;
-  // Time passes: who asks again and again gets there.
-  const Inside inside;
-  step(*event->last->stream);
+  // The work goes on, so that a loop of queries ends.
+  if (machine().random_delays) {
+    pass_time(16);
+  } else {
+    const WorkScope scope;
+    run_next(*event->last->stream);
+  }
   return event->last->done ? cudaSuccess : fail(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const std::lock_guard lock(machine().mutex);
-  if (spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  if (invalidate_own_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   if (is_captured(*event)) return fail(cudaErrorCapturedEvent);
-  if (event->last) reach(*event->last);
+  if (event->last) run_until(*event->last);
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
@@ -203,31 +208,31 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   const std::lock_guard lock(machine().mutex);
-  CUstream_st& s = of(stream);
+  CUstream_st& s = stream_of(stream);
   if (s.capture) return fail(cudaErrorInvalidValue);
   s.capture = std::make_shared<Capture>();
   s.capture->graph = new CUgraph_st;
-  s.capture->lanes.push_back({&s, 0, {0}});
-  s.lane = 0;
+  s.capture->branches.push_back({&s, 0, {0}});
+  s.branch = 0;
   own_capture = &s;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const std::lock_guard lock(machine().mutex);
   *graph = nullptr;
-  const std::shared_ptr<Capture> capture = of(stream).capture;
-  if (!capture || capture->lanes[0].stream != stream) return fail(cudaErrorInvalidValue);
+  const std::shared_ptr<Capture> capture = stream_of(stream).capture;
+  if (!capture || capture->branches[0].stream != stream) return fail(cudaErrorInvalidValue);
   own_capture = nullptr;
   bool joined = true;
-  for (std::size_t l = 0; l < capture->lanes.size(); ++l) {
-    const std::vector<std::size_t>& behind = capture->lanes[0].behind;
-    joined &= (l < behind.size() ? behind[l] : 0) == capture->lanes[l].tasks;
-    capture->lanes[l].stream->capture.reset();
+  for (std::size_t b = 0; b < capture->branches.size(); ++b) {
+    const std::vector<std::size_t>& follows = capture->branches[0].follows;
+    joined &= (b < follows.size() ? follows[b] : 0) == capture->branches[b].tasks;
+    capture->branches[b].stream->capture.reset();
   }
   *graph = std::exchange(capture->graph, nullptr);
-  if (joined && !capture->spoiled) return cudaSuccess;
+  if (joined && !capture->invalidated) return cudaSuccess;
   delete std::exchange(*graph, nullptr);
-  return fail(capture->spoiled ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnjoined);
+  return fail(capture->invalidated ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnjoined);
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status = is_captured(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
@@ -236,31 +241,32 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
   const std::lock_guard lock(machine().mutex);
   *made = new CUgraphExec_st{*graph, {nullptr}};
-  while ((*made)->lanes.size() < graph->lanes) (*made)->lanes.push_back(make_stream());
+  while ((*made)->streams.size() < graph->branches) (*made)->streams.push_back(make_stream());
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
-  graph->lanes[0] = &of(stream);
-  if (spoils(*graph->lanes[0])) return fail(cudaErrorStreamCaptureUnsupported);  // a graph within a graph
-  std::map<const Mark*, std::shared_ptr<Mark>> marks;                            // of this launch
-  std::vector<std::shared_ptr<Mark>> at_once;
-  for (const auto& [lane, captured] : graph->graph.nodes) {
+  graph->streams[0] = &stream_of(stream);
+  if (invalidate_capture(*graph->streams[0]))
+    return fail(cudaErrorStreamCaptureUnsupported);          // nested graphs
+  std::map<const Marker*, std::shared_ptr<Marker>> markers;  // of this launch, by those captured
+  std::vector<std::shared_ptr<Marker>> eager;
+  for (const auto& [branch, captured] : graph->graph.nodes) {
     Task task = captured;
-    CUstream_st* const on = graph->lanes[lane];
-    if (task.waits) task.waits = marks.at(task.waits.get());
-    if (task.marks) task.marks = marks[task.marks.get()] = std::make_shared<Mark>(on);
-    if (task.event != nullptr)  // until the device is there, the event tells of earlier launches
+    CUstream_st* const on = graph->streams[branch];
+    if (task.waits_for) task.waits_for = markers.at(task.waits_for.get());
+    if (task.marks) task.marks = markers[task.marks.get()] = std::make_shared<Marker>(on);
+    if (task.event != nullptr)  // until the device gets there, the event is the one of earlier launches
       task.work = [event = task.event] {
-        if (!machine().events.contains(event)) undefined("a graph records an event that is gone");
-        event->last = std::make_shared<Mark>();
+        if (!machine().events.contains(event)) undefined("a graph records an event that was destroyed");
+        event->last = std::make_shared<Marker>();
         event->last->done = true;
         event->last->when = now();
       };
-    if (task.at_once) at_once.push_back(task.marks = std::make_shared<Mark>(on));
+    if (task.eager) eager.push_back(task.marks = std::make_shared<Marker>(on));
     push(*on, std::move(task));
   }
-  for (const auto& mark : at_once) reach(*mark);
+  for (const auto& marker : eager) run_until(*marker);
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -269,10 +275,10 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   const std::lock_guard lock(machine().mutex);
-  for (std::size_t l = 1; l < graph->lanes.size(); ++l) {
-    if (!graph->lanes[l]->tasks.empty()) continue;  // what is queued is done all the same
-    machine().streams.erase(graph->lanes[l]);
-    delete graph->lanes[l];
+  for (std::size_t b = 1; b < graph->streams.size(); ++b) {
+    if (!graph->streams[b]->tasks.empty()) continue;  // its work still runs
+    std::erase(machine().streams, graph->streams[b]);
+    delete graph->streams[b];
   }
   delete graph;
   return cudaSuccess;

@@ -21,11 +21,35 @@ void protect(int rights) {
   if (m.region_used > 0 && mprotect(m.region, m.region_used, rights) != 0) undefined("mprotect failed");
 }
 
-/// A capture is added to. CUDA's graphs are not made to be built by several threads at once.
-void add_to(Capture& capture) {
-  if (capture.maker == std::this_thread::get_id()) return;
-  capture.maker = std::this_thread::get_id();
-  if (++capture.takeovers > 2) undefined("a graph is built by several threads at once");
+/// CUDA's graphs may not be captured by several threads at once.
+void check_thread(Capture& capture) {
+  if (capture.thread == std::this_thread::get_id()) return;
+  capture.thread = std::this_thread::get_id();
+  if (++capture.thread_changes > 2) undefined("a graph is captured by several threads at once");
+}
+
+/// The stream of cudaStreamPerThread.
+struct ThreadStream : CUstream_st {
+  ThreadStream() { machine().streams.push_back(this); }
+  ~ThreadStream() {
+    const std::lock_guard lock(machine().mutex);
+    drain(*this);
+    std::erase(machine().streams, this);
+  }
+  ThreadStream(const ThreadStream&) = delete;
+  ThreadStream& operator=(const ThreadStream&) = delete;
+};
+
+/// In ticks: most tasks start at once, some a little later, some when much has been queued behind them.
+std::uint64_t random_delay() {
+  switch (machine().draw() % 8) {
+    case 0:
+      return machine().draw() % 64;
+    case 1:
+      return machine().draw() % 8;
+    default:
+      return 0;
+  }
 }
 
 }  // namespace
@@ -43,26 +67,26 @@ Machine& machine() {
   return *the;
 }
 
-Inside::~Inside() {
-  if (--machine().inside == 0 && std::exchange(machine().open, false)) protect(PROT_NONE);
+WorkScope::~WorkScope() {
+  if (--machine().depth == 0 && std::exchange(machine().memory_open, false)) protect(PROT_NONE);
 }
-void Inside::open() {
-  if (!std::exchange(machine().open, true)) protect(PROT_READ | PROT_WRITE);
+void WorkScope::open_memory() {
+  if (!std::exchange(machine().memory_open, true)) protect(PROT_READ | PROT_WRITE);
 }
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void step(CUstream_st& stream) {
+void run_next(CUstream_st& stream) {
   const Task task = std::move(stream.tasks.front());
   stream.tasks.pop_front();
-  if (task.waits) reach(*task.waits);
+  if (task.waits_for) run_until(*task.waits_for);
   if (task.work) {
-    std::vector<std::int64_t>& last = machine().last_work;
-    Inside::open();
-    if (task.same.empty() || task.same != last) task.work();
-    last = task.same;
+    std::vector<std::int64_t>& last_key = machine().last_key;
+    WorkScope::open_memory();
+    if (task.key.empty() || task.key != last_key) task.work();
+    last_key = task.key;
   }
   if (task.marks) {
     task.marks->when = now();
@@ -70,27 +94,42 @@ void step(CUstream_st& stream) {
   }
 }
 
-void reach(const Mark& mark) {
-  const Inside inside;
-  while (!mark.done) {
-    if (mark.stream->tasks.empty()) undefined("a stream waits for work that nobody will do");
-    step(*mark.stream);
+void run_until(const Marker& marker) {
+  const WorkScope scope;
+  while (!marker.done) {
+    if (marker.stream->tasks.empty()) undefined("a stream waits for work that was never queued");
+    run_next(*marker.stream);
   }
 }
 
-CUstream_st& of(cudaStream_t stream) {
-  static thread_local CUstream_st per_thread;
-  if (stream == cudaStreamPerThread) {
-    per_thread.device = current_device;
-    return per_thread;
+void pass_time(std::uint64_t ticks) {
+  Machine& m = machine();
+  if (!m.random_delays) return;
+  m.clock += ticks;
+  const WorkScope scope;
+  for (CUstream_st* s : m.streams)
+    while (!s->tasks.empty() && s->idle_until <= m.clock) {
+      const std::shared_ptr<Marker>& needed = s->tasks.front().waits_for;
+      if (needed && !needed->done) break;
+      run_next(*s);
+      s->idle_until = m.clock + random_delay();
+    }
+}
+
+CUstream_st& stream_of(cudaStream_t handle) {
+  if (handle == cudaStreamPerThread) {
+    static thread_local ThreadStream stream;
+    stream.device = current_device;
+    return stream;
   }
-  if (!machine().streams.contains(stream)) undefined("work for CUDA's default stream, or for none");
-  return *stream;
+  if (std::ranges::find(machine().streams, handle) == machine().streams.end())
+    undefined("work for CUDA's default stream, or for one that does not exist");
+  return *handle;
 }
 
 void drain(CUstream_st& stream) {
-  const Inside inside;
-  while (!stream.tasks.empty()) step(stream);
+  const WorkScope scope;
+  while (!stream.tasks.empty()) run_next(stream);
 }
 void drain_all() {
   for (CUstream_st* s : machine().streams) drain(*s);
@@ -99,37 +138,33 @@ void drain_all() {
 CUstream_st* make_stream() {
   auto* const stream = new CUstream_st;
   stream->device = current_device;
-  machine().streams.insert(stream);
+  machine().streams.push_back(stream);
   return stream;
 }
 
 cudaError_t push(CUstream_st& stream, Task task) {
   if (stream.capture) {
-    add_to(*stream.capture);
-    Capture::Lane& lane = stream.capture->lanes[stream.lane];
-    if (task.work || task.event != nullptr) lane.behind[stream.lane] = ++lane.tasks;
-    stream.capture->graph->nodes.push_back({stream.lane, std::move(task)});
+    check_thread(*stream.capture);
+    Capture::Branch& branch = stream.capture->branches[stream.branch];
+    if (task.work || task.event != nullptr) branch.follows[stream.branch] = ++branch.tasks;
+    stream.capture->graph->nodes.push_back({stream.branch, std::move(task)});
     return cudaSuccess;
   }
+  if (stream.tasks.empty() && machine().random_delays) stream.idle_until = machine().clock + random_delay();
   stream.tasks.push_back(std::move(task));
-  Machine& m = machine();
-  if (!m.random) return cudaSuccess;
-  for (CUstream_st* s : m.streams) {
-    const Inside inside;
-    for (std::size_t n = m.draw() % 4; n > 0 && !s->tasks.empty(); --n) step(*s);
-  }
+  pass_time(1);
   return cudaSuccess;
 }
 
-bool spoils(CUstream_st& stream) {
-  if (stream.capture) stream.capture->spoiled = true;
+bool invalidate_capture(CUstream_st& stream) {
+  if (stream.capture) stream.capture->invalidated = true;
   return stream.capture != nullptr;
 }
-bool spoils_own() {
-  return own_capture != nullptr && spoils(*own_capture);
+bool invalidate_own_capture() {
+  return own_capture != nullptr && invalidate_capture(*own_capture);
 }
 
-bool holds(const std::map<const std::byte*, std::size_t>& ranges, const void* at, std::size_t bytes) {
+bool contains(const std::map<const std::byte*, std::size_t>& ranges, const void* at, std::size_t bytes) {
   const auto* p = static_cast<const std::byte*>(at);
   auto next = ranges.upper_bound(p);
   if (next == ranges.begin()) return false;
@@ -154,51 +189,51 @@ cudaError_t last() {
   return std::exchange(last_error, cudaSuccess);
 }
 
-cudaError_t queue(cudaStream_t stream, std::function<void()> work, std::vector<std::int64_t> same) {
+cudaError_t queue(cudaStream_t stream, std::function<void()> work, std::vector<std::int64_t> key) {
   const std::lock_guard lock(machine().mutex);
-  return push(of(stream), {.work = std::move(work), .same = std::move(same)});
+  return push(stream_of(stream), {.work = std::move(work), .key = std::move(key)});
 }
 
-cudaError_t queue_at_once(cudaStream_t stream, std::function<void()> work) {
+cudaError_t queue_eager(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard lock(machine().mutex);
-  return push(of(stream), {.work = std::move(work), .at_once = true});
+  return push(stream_of(stream), {.work = std::move(work), .eager = true});
 }
 
 cudaError_t queue_kernel(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard lock(machine().mutex);
-  CUstream_st& s = of(stream);
+  CUstream_st& s = stream_of(stream);
   if (s.device != current_device) return fail(cudaErrorInvalidResourceHandle);
   return push(s, {.work = std::move(work)});
 }
 
-void touch(const std::function<void()>& work) {
+void run_now(const std::function<void()>& work) {
   const std::lock_guard lock(machine().mutex);
-  const Inside inside;
-  Inside::open();
+  const WorkScope scope;
+  WorkScope::open_memory();
   work();
 }
 
-cudaError_t finish(cudaStream_t stream) {
+cudaError_t synchronize(cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
-  CUstream_st& s = of(stream);
-  if (spoils(s) || spoils_own()) return fail(cudaErrorStreamCaptureUnsupported);
+  CUstream_st& s = stream_of(stream);
+  if (invalidate_capture(s) || invalidate_own_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   drain(s);
   return cudaSuccess;
 }
 
 bool is_captured(cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
-  return of(stream).capture != nullptr;
+  return stream_of(stream).capture != nullptr;
 }
 
 bool is_device_memory(const void* at, std::size_t bytes) {
   const std::lock_guard lock(machine().mutex);
-  return holds(machine().device, at, bytes);
+  return contains(machine().device, at, bytes);
 }
 
 int device_of(cudaStream_t stream) {
   const std::lock_guard lock(machine().mutex);
-  return of(stream).device;
+  return stream_of(stream).device;
 }
 
 }  // namespace lpsgd::emulated

@@ -1,5 +1,5 @@
 // Streams, events and graphs as the emulated runtime keeps them, and the machine that they run on. Internal
-// to the runtime's files. What is called here is called with machine().mutex held.
+// to the runtime's files. All of it is called with machine().mutex held.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,70 +15,70 @@
 #include <thread>
 #include <vector>
 
-/// A graph that is being made: the streams whose work goes there, the first of which it began with, and how
-/// much of each other's work each is behind of.
+/// A graph that is being captured: the streams whose work goes there, first the one that began the capture.
 struct Capture {
-  struct Lane {
+  struct Branch {
     CUstream_st* stream = nullptr;
-    std::size_t tasks = 0;            // that do work
-    std::vector<std::size_t> behind;  // so many of each lane
+    std::size_t tasks = 0;             // that do work
+    std::vector<std::size_t> follows;  // how many tasks of each branch come before this branch's next one
   };
-  CUgraph_st* graph = nullptr;  // null once it is done
-  std::vector<Lane> lanes;
-  bool spoiled = false;  // by a call that no graph allows
-  std::thread::id maker = std::this_thread::get_id();
-  int takeovers = 0;  // by other threads: the one that began, another, and the first again
+  CUgraph_st* graph = nullptr;  // null once the capture has ended
+  std::vector<Branch> branches;
+  bool invalidated = false;  // by a call that is not allowed during capture
+  std::thread::id thread = std::this_thread::get_id();
+  int thread_changes = 0;  // allowed: from the thread that began to another, and back
 };
 
-/// One recording of an event: later ones do not change what waits for this one.
-struct Mark {
+/// A point in a stream's work: one record of an event, which later records of that event do not change.
+struct Marker {
   CUstream_st* stream = nullptr;
   bool done = false;
   double when = 0;
-  std::shared_ptr<Capture> capture = {};  // not null: it is part of that
-  std::vector<std::size_t> behind = {};
+  std::shared_ptr<Capture> capture = {};  // not null: a part of that
+  std::vector<std::size_t> follows = {};  // of its branch there
 };
 
 struct CUevent_st {
   int device = 0;
-  std::shared_ptr<Mark> last;  // null: never recorded, which counts as done
+  std::shared_ptr<Marker> last;  // null: never recorded, which counts as done
   bool timed = false;
 };
 
 struct Task {
   std::function<void()> work = {};
-  std::shared_ptr<Mark> waits = {}, marks = {};
-  std::vector<std::int64_t> same = {};  // as queue() has it
-  bool at_once = false;                 // other ranks wait for it: done when its graph is launched
-  CUevent_st* event = nullptr;          // recorded at each launch
+  std::shared_ptr<Marker> waits_for = {}, marks = {};
+  std::vector<std::int64_t> key = {};  // of queue()
+  bool eager = false;                  // of queue_eager()
+  CUevent_st* event = nullptr;         // recorded at each launch of the graph
 };
 
 struct CUgraph_st {
   struct Node {
-    std::size_t lane;
+    std::size_t branch;
     Task task;
   };
   std::vector<Node> nodes;
-  std::size_t lanes = 1;
+  std::size_t branches = 1;
 };
 struct CUgraphExec_st {
   CUgraph_st graph;
-  std::vector<CUstream_st*> lanes;  // of its own, but the first
+  std::vector<CUstream_st*> streams;  // by branch: its own, and for the first the one that it is launched on
 };
 
 struct CUstream_st {
   int device = 0;
   std::deque<Task> tasks;
-  std::shared_ptr<Capture> capture = {};  // not null: what comes is captured
-  std::size_t lane = 0;                   // there
+  std::uint64_t idle_until = 0;           // with random delays: when the first task starts
+  std::shared_ptr<Capture> capture = {};  // not null: what is queued is captured
+  std::size_t branch = 0;                 // there
 };
 
 namespace lpsgd::emulated {
 
 constexpr std::size_t page = 4096, large = std::size_t{1} << 20, reserved = std::size_t{1} << 36;
 
-/// Whole pages, and one behind them that nobody has.
-constexpr std::size_t taken_by(std::size_t bytes) {
+/// Whole pages, and one behind them that is never allocated.
+constexpr std::size_t allocated_for(std::size_t bytes) {
   return (bytes + page - 1) / page * page + page;
 }
 
@@ -87,30 +87,32 @@ std::size_t number(const char* name, std::size_t otherwise);
 
 struct Machine {
   std::recursive_mutex mutex;
-  std::set<CUstream_st*> streams;
+  std::vector<CUstream_st*> streams;  // in the order of their creation
   std::set<const CUevent_st*> events;
   std::map<const std::byte*, std::size_t> device, pinned;  // bytes by address
   std::byte* region = nullptr;                             // of all device memory
   std::size_t region_used = 0, used = 0;
   const std::size_t memory = number("LPSGD_EMULATED_MEMORY", std::size_t{4} << 30);
   const int devices = static_cast<int>(number("LPSGD_EMULATED_GPUS", 1));
-  int inside = 0;     // depth of calls that do work
-  bool open = false;  // device memory can be read
-  std::vector<std::int64_t> last_work;
-  const bool random = std::getenv("LPSGD_EMULATED_ORDER") != nullptr;
+  int depth = 0;             // of nested WorkScopes
+  bool memory_open = false;  // the host's instructions can access device memory
+  std::vector<std::int64_t> last_key;
+  const bool random_delays = std::getenv("LPSGD_EMULATED_ORDER") != nullptr;
   std::minstd_rand draw{static_cast<unsigned>(number("LPSGD_EMULATED_ORDER", 1))};
+  std::uint64_t clock = 0;  // of the delays, in ticks: one for each task queued, more for a query
 
-  /// New addresses for long, so that a late use is not another's memory, then the first gap.
-  std::byte* place(std::size_t bytes) {
+  /// Where `bytes` are allocated: first at new addresses, so that a late access does not hit other memory,
+  /// later in the first gap.
+  std::byte* find_address(std::size_t bytes) {
     constexpr std::size_t fresh = std::size_t{8} << 20;
     std::byte* at = region;
     if (region_used > fresh)
       for (const auto& [begin, size] : device) {
-        if (static_cast<std::size_t>(begin - at) >= taken_by(bytes)) return at;
-        at = region + (begin - region) + taken_by(size);
+        if (static_cast<std::size_t>(begin - at) >= allocated_for(bytes)) return at;
+        at = region + (begin - region) + allocated_for(size);
       }
     at = region_used > fresh ? at : region + region_used;
-    region_used = std::max(region_used, static_cast<std::size_t>(at - region) + taken_by(bytes));
+    region_used = std::max(region_used, static_cast<std::size_t>(at - region) + allocated_for(bytes));
     return at;
   }
 };
@@ -118,37 +120,41 @@ Machine& machine();
 
 extern thread_local int current_device;
 
-/// Around calls that do work: what they open is closed at the end of the outermost.
-class Inside {
+/// Around calls that run tasks: device memory that they opened is closed at the end of the outermost.
+class WorkScope {
  public:
-  Inside() { ++machine().inside; }
-  ~Inside();
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-  /// Lets the host's instructions read device memory.
-  static void open();
+  WorkScope() { ++machine().depth; }
+  ~WorkScope();
+  WorkScope(const WorkScope&) = delete;
+  WorkScope& operator=(const WorkScope&) = delete;
+  /// Lets the host's instructions access device memory.
+  static void open_memory();
 };
 
 double now();
 /// The stream of a handle.
-CUstream_st& of(cudaStream_t stream);
-/// A new stream, of the thread's device.
+CUstream_st& stream_of(cudaStream_t handle);
+/// A new stream on the thread's device.
 CUstream_st* make_stream();
-/// Queues a task, or records it.
+/// Queues a task, or captures it.
 cudaError_t push(CUstream_st& stream, Task task);
-/// Does a stream's first task; all that it has; what comes before the mark; what all streams have.
-void step(CUstream_st& stream);
+/// Runs a stream's first task, with what it waits for.
+void run_next(CUstream_st& stream);
+/// Runs all that a stream, or every stream, has been given.
 void drain(CUstream_st& stream);
-void reach(const Mark& mark);
 void drain_all();
+/// Runs what comes before the marker.
+void run_until(const Marker& marker);
+/// With random delays: the clock goes on, and tasks run whose delays are over.
+void pass_time(std::uint64_t ticks);
 
-/// A call that no graph of the stream allows.
-bool spoils(CUstream_st& stream);
-/// A call that no graph allows that its own thread has begun.
-bool spoils_own();
-extern thread_local CUstream_st* own_capture;
+/// A call that is not allowed on a stream during capture: invalidates the capture. Whether there is one.
+bool invalidate_capture(CUstream_st& stream);
+/// The same for a call that is not allowed in a thread that has begun a capture.
+bool invalidate_own_capture();
+extern thread_local CUstream_st* own_capture;  // where this thread began a capture
 
 bool in_region(const void* at);
-bool holds(const std::map<const std::byte*, std::size_t>& ranges, const void* at, std::size_t bytes);
+bool contains(const std::map<const std::byte*, std::size_t>& ranges, const void* at, std::size_t bytes);
 
 }  // namespace lpsgd::emulated
