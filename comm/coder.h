@@ -1,6 +1,6 @@
-// Who codes for the exchange. The state machine (comm/exchange_unit.cc) says when; gradients, residuals and
-// the memory of messages are a coder's own: the CPU's (comm/cpu_coder.cc) works at once, a device's
-// (comm/device_coder.cc) queues its work and tells when it is done.
+// Coders encode and decode for the exchange. The state machine (comm/exchange_unit.cc) decides when. A coder
+// owns the residuals and the memory of messages. The CPU's (comm/cpu_coder.cc) is done when a call returns; a
+// CUDA device's (comm/cuda/device_coder.cc) queues its work on streams.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,8 +45,8 @@ struct ExchangeShared {
   bool measure_error = false;
   CodecClock clock;
   std::uint64_t bytes_sent = 0;          // of this step
-  std::size_t next_sum = 0;              // the unit whose all-reduce is next: ranks call them in one order
-  std::unique_ptr<ExchangeTrace> trace;  // where that is asked for
+  std::size_t next_sum = 0;              // the unit whose all-reduce comes next: ranks call them in one order
+  std::unique_ptr<ExchangeTrace> trace;  // nullptr without ExchangeOptions::trace
 
   CodingContext context(std::size_t tensor, int round, const std::byte* table = nullptr) const {
     return {seed,
@@ -71,11 +72,11 @@ class UnitCoder {
  public:
   virtual ~UnitCoder() = default;
 
-  /// Whether nothing of the last unit still uses the messages' memory: then the next may start.
+  /// Whether the last unit no longer uses the messages' memory, so that the next may start.
   virtual bool free() const = 0;
   virtual void start(NumberedUnit unit) = 0;
 
-  // The unit's messages, where the transport finds and leaves them.
+  // The unit's messages, in memory that the transport reads and writes.
   virtual std::span<std::byte> outgoing(int owner) = 0;  // round 1, the own part included
   virtual std::span<std::byte> incoming(int rank) = 0;   // round 1, of another rank
   virtual std::span<std::byte> mean(int owner) = 0;      // round 2
@@ -88,7 +89,7 @@ class UnitCoder {
   virtual void reduce() = 0;
   /// mean() of these owners into the gradient.
   virtual void decode(std::span<const int> owners) = 0;
-  /// What encode(), reduce() or pack() was last asked for may be sent.
+  /// Whether the result of the last encode(), reduce() or pack() may be sent.
   virtual bool ready() const = 0;
 
   // Without owners, for all-reduces.
@@ -108,28 +109,32 @@ class Coder {
   /// For these units, which take turns.
   virtual std::unique_ptr<UnitCoder> make_unit_coder(std::span<const NumberedUnit> units) = 0;
 
-  // By the caller's thread, no step being open: begin_step(); by the communication thread: end_step(), once
-  // all units are done; by the caller's again: submitted() when the gradients of the first `tensors` tensors
-  // in announce order are final, waiting() in finish() before and joined() after the communication thread is
-  // waited for. Of a step that is captured, all from the first submitted() on, then launched(false); of one
-  // that is launched, begin_step() and launched(true).
+  // Calls of a step, in order. The caller's thread makes them all but one: end_step() comes from the
+  // communication thread where there is one.
   virtual void begin_step() = 0;
+  /// The gradients of the first `tensors` tensors in announce order are final.
   virtual void submitted(std::size_t tensors) = 0;
-  /// `busy`: seconds of this thread's clock in which units were in flight.
-  virtual void end_step(double busy) = 0;
+  /// finish() has been called.
   virtual void waiting() = 0;
+  /// All units are done, or queued. `busy`: seconds of the host's clock in which units were in flight.
+  virtual void end_step(double busy) = 0;
+  /// finish() is about to return.
   virtual void joined() = 0;
-  virtual void launched(bool /*launched*/) {}
-  /// Waits for what a device has been given, before units and coder go.
+  /// A graph with the calls from submitted() to joined() has been launched in this step.
+  virtual void launched() {}
+  /// Waits for all queued work, before units and coder are destroyed.
   virtual void drain() noexcept {}
 
-  /// What the steps took that are over, since the last call. Coding times are added to the clock.
+  /// What finished steps took since the last call. Coding times are added to the clock.
   struct Times {
     double exposed = 0, busy = 0;  // finish() waited; units were in flight
   };
   virtual Times collect() = 0;
-  /// Fills the tensors' own_finite and mean_finite for the last step, or with `before` for the newest that
-  /// needs no waiting. Returns which that is, -1 for none.
+  /// The oldest queued work of the exchange that is not done, if there is any. From any thread; waits for
+  /// nothing.
+  virtual std::optional<UnitOfStep> unfinished() { return {}; }
+  /// Fills the tensors' own_finite and mean_finite for the last step, or with `before` for the step before
+  /// it. Returns the step's number, -1 if there was none.
   virtual std::int64_t read_finite_flags(bool before) = 0;
 
   /// Residual of round 1 or 2; values in the codec's order.
@@ -140,5 +145,9 @@ class Coder {
 };
 
 std::unique_ptr<Coder> make_cpu_coder(ExchangeShared& shared);
+/// The coder for the device in `options`. `order` is the announce order. ConfigError where the transport
+/// cannot carry what the options say, DeviceError for a CUDA device in a build without the CUDA backend.
+std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions& options,
+                                  std::span<const std::size_t> order, std::span<const Unit> plan);
 
 }  // namespace lpsgd

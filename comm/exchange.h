@@ -1,29 +1,40 @@
-// The exchange: a compressed all-reduce of one step's gradients, running on a communication thread of its own
-// while backward goes on (EDBT 2018, section 3: reduce and broadcast with quantization on both ways).
+// The exchange: a compressed all-reduce of one step's gradients that runs while backward goes on (EDBT 2018,
+// section 3: reduce and broadcast with quantization on both ways).
 //
-// Per tensor: slice r's bytes go to its owner (round 1); the owner decodes all contributions in rank order,
-// takes the mean, encodes it with a second residual (round 2) and sends it to all; every rank, the owner too,
-// decodes the same bytes into its gradient, so replicas stay identical bit for bit. Large tensors go through
-// in chunks, small ones are packed; neither changes a bit of the result.
+// Per tensor: slice r's bytes go to its owner (round 1). The owner decodes all contributions in rank order,
+// takes the mean, encodes it with a second residual (round 2) and sends it to all. Every rank, the owner too,
+// decodes the same bytes into its gradient, so replicas stay identical bit for bit. Large tensors are cut
+// into chunks, small ones are packed; neither changes a bit of the result.
+//
+// Over a transport that queues messages on a stream (Transport::ordered, NCCL), submit() queues coding and
+// messages on the caller's thread. Over the others, where the host moves the messages, a communication thread
+// does both.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "comm/exchange_plan.h"
 #include "comm/transport.h"
-#include "core/config.h"
 #include "core/device.h"
 #include "core/tensor_info.h"
 #include "quant/codec.h"
 
 namespace lpsgd {
 
-class CodingDevice;
+class Coder;
+struct ExchangeShared;
 class Trace;
+class UnitInFlight;
 
 enum class Collective : std::uint8_t { reduce_broadcast, allreduce, simulated };
 
@@ -42,7 +53,7 @@ struct ExchangeOptions {
   /// Whether the transport is handed device memory; unset: where it says that it takes it. Otherwise messages
   /// are staged through page-locked memory.
   std::optional<bool> device_pointers;
-  CodingDevice* coding_device = nullptr;  // in place of `device` (tests); outlives the exchange
+  double hang_patience = 30;  // seconds without progress after which a warning is logged, again when doubled
 };
 
 /// Sums of squares over the steps and values of one tensor on this rank, round 1: what was coded is gradient
@@ -58,14 +69,14 @@ struct CodingError {
   }
 };
 
-/// Seconds of the communication thread, or of the device's work, and bytes, summed since the last
+/// Seconds of the communication thread's work, or on a device of its streams', and bytes. Sums since the last
 /// take_stats().
 struct ExchangeStats {
   double encode = 0, decode = 0, transfer = 0;  // owner's step: its decoding and adding count as decode
                                                 // (measured or apportioned), its encoding as encode
   double exposed = 0;                           // finish() waited this long; on a device the compute stream
-  double exposed_codec = 0;      // the part of it while the communication thread encoded or decoded
-  std::uint64_t bytes_sent = 0;  // by this rank: both rounds, all tensors, as put on the wire
+  double exposed_codec = 0;                     // the part of it in which something was encoded or decoded
+  std::uint64_t bytes_sent = 0;                 // by this rank: both rounds, all tensors, as put on the wire
 };
 
 /// Residuals of one rank, for checkpoints. Tensors without error feedback have empty entries.
@@ -85,47 +96,87 @@ class Exchange {
  public:
   /// `tensors` and `codecs` (same length) are equal on all ranks; `gradients` is the arena they point into
   /// and outlives the exchange. `order` is the order in which backward announces tensors; every tensor once.
-  Exchange(Transport& transport, std::vector<TensorInfo> tensors, const std::vector<CodecSpec>& codecs,
+  Exchange(Transport& transport, const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs,
            std::span<float> gradients, std::vector<std::size_t> order, const ExchangeOptions& options);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Opens step `step` (counted from 0; the dither depends on it). This, check_finite() and take_stats()
-  /// throw CommError where work of the transport that was queued before has failed.
+  /// Opens step `step` (counted from 0; the dither depends on it). begin(), check_finite() and take_stats()
+  /// throw CommError if messages that were queued earlier have failed.
   void begin(std::uint32_t step);
-  /// The gradient of `tensor` is final, on a device once what the compute stream holds now is done; returns
-  /// at once. Tensors come in `order`.
+  /// The gradient of `tensor` is final; on a device, once the work that the compute stream holds now is done.
+  /// Does not wait for the exchange. Tensors are submitted in `order`.
   void submit(std::size_t tensor);
-  /// The tensors whose submission lets a part of the exchange begin, in order: those between them may as well
-  /// be submitted together with the next of these.
+  /// The tensors whose submission lets a unit of the exchange begin, in order. A caller may hold back the
+  /// tensors between two of them and submit them with the second.
   std::vector<std::size_t> milestones() const;
-  /// Whether what a step queues from its first submit() to finish() may be captured (core/capture.h), with
-  /// what computes the gradients: over an ordered transport, without a trace. Such a graph serves every
-  /// second step, so there are two of them.
-  bool can_capture() const;
-  /// Behind the launch of a graph, on the compute stream: of this step's, which has just been made, or in
-  /// place of submit() and finish() of that of the step before the last. Either all ranks launch graphs
-  /// in a step, or none.
-  void launched();
   /// Waits until every gradient holds the mean over ranks. On a device it returns when all of the step's work
-  /// is queued, and the compute stream waits for it. Rethrows what failed on the communication thread.
+  /// is queued, and the compute stream waits for it. Rethrows an error of the communication thread.
   void finish();
+
+  /// Whether the calls from a step's first submit() to finish() may be captured (CapturedGraph::capture on
+  /// the compute stream), with what computes the gradients. This takes an ordered transport and no trace. A
+  /// graph that is captured in one step may be launched in every second step from that one on, so two take
+  /// turns.
+  bool can_capture() const;
+  /// Call it after each launch of such a graph: in the step in which it was captured, and in later steps
+  /// between begin() and the next begin(), where no other call is needed. It counts the bytes sent, and lets
+  /// the host read this step's flags and times. In one step either all ranks launch a graph or none does.
+  void launched();
+
   /// After finish(): whether this step's mean held a value that is not finite, and whose gradient it was. A
-  /// collective call (cheap: nothing is exchanged unless a mean is not finite, which all ranks see alike). On
-  /// a device it waits for the step's work; with `before` it looks at the step before instead, so that a
-  /// caller who looks every step waits while the device has the newest to do.
+  /// collective call (cheap: ranks talk only where a mean is not finite, or where means may differ). On a
+  /// device it waits for the step's work. With `before` it checks the step before instead: a caller that
+  /// checks every step then waits while the device is busy with the newest one.
   NonFinite check_finite(bool before = false);
 
   ExchangeStats take_stats();
   /// With ExchangeOptions::measure_error: adds the sums since the last call to `sums`, one entry a tensor.
   void take_errors(std::span<CodingError> sums);
   ExchangeState state() const;
+  /// Error where `state` has other sizes than state() returns.
   void set_state(const ExchangeState& state);
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  void make_tensors(const std::vector<TensorInfo>& infos, const std::vector<CodecSpec>& codecs,
+                    std::span<float> gradients);
+  UnitInFlight& slot(std::size_t unit) const { return *in_flight_[unit % in_flight_.size()]; }
+  void collect();  // the coder's times
+  void rethrow_failure();
+
+  // Over an ordered transport: on the caller's thread.
+  void queue_units(std::size_t end);  // those before `end` that have not been queued
+  void queue_unit(std::size_t unit);
+  void watch();  // on the exchange's thread, which warns when the device gets no further
+
+  // Over the others: on the exchange's thread, the communication thread.
+  void serve();
+  double poll_units();
+
+  void warn_of_hang(UnitOfStep at, double seconds, const std::string& ranks) const;
+
+  const ExchangeOptions options_;
+  const std::vector<std::size_t> order_;
+  const std::unique_ptr<ExchangeShared> shared_;
+  std::vector<Unit> plan_;
+  std::unique_ptr<Coder> coder_;
+  std::vector<std::unique_ptr<UnitInFlight>> in_flight_;  // unit u is in slot u mod their number
+
+  bool open_ = false;                                 // between begin() and finish()
+  std::size_t submitted_ = 0;                         // tensors
+  std::size_t next_ = 0;                              // the unit to queue next
+  ExchangeStats stats_;                               // of the steps that have been collected
+  std::uint64_t step_bytes_ = 0, step_messages_ = 0;  // of the last step queued, as the transport counts
+
+  std::mutex mutex_;  // guards what follows, but for the atomics
+  std::condition_variable wake_, finished_;
+  bool working_ = false;  // on a step, on the communication thread
+  std::exception_ptr failure_;
+  std::optional<UnitOfStep> queueing_;     // the unit that the caller's thread queues
+  std::atomic<std::size_t> available_{0};  // submitted tensors that may be exchanged now
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
 };
 
 /// Bytes of one encoded copy of a tensor; K ranks together send 2(K-1) of them a step. K matters only

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "quant/codec.h"
+#include "comm/exchange_tensor.h"
 
 namespace lpsgd {
 namespace {
@@ -15,7 +15,7 @@ class UnitBuilder {
     if (last > first) segments_[static_cast<std::size_t>(owner)].push_back({tensor, first, last - first, 0});
   }
 
-  void close(std::span<const PlannedTensor> tensors, std::size_t ready_after, std::vector<Unit>& units) {
+  void close(std::span<const ExchangeTensor> tensors, std::size_t ready_after, std::vector<Unit>& units) {
     Unit unit;
     unit.ready_after = ready_after;
     unit.begin.push_back(0);
@@ -23,7 +23,7 @@ class UnitBuilder {
     for (std::vector<Segment>& owned : segments_) {
       std::size_t bytes = 0;
       for (Segment& segment : owned) {
-        const PlannedTensor& tensor = tensors[segment.tensor];
+        const ExchangeTensor& tensor = tensors[segment.tensor];
         segment.at = bytes;
         bytes += tensor.codec->encoded_bytes(segment.n, tensor.bucket);
         unit.segments.push_back(segment);
@@ -41,7 +41,7 @@ class UnitBuilder {
 
 }  // namespace
 
-std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<const std::size_t> order,
+std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order,
                             const PlanOptions& options) {
   constexpr auto value_bytes = static_cast<std::int64_t>(sizeof(float));
   std::vector<Unit> units;
@@ -49,7 +49,8 @@ std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<co
   std::int64_t packed = 0;
   for (std::size_t position = 0; position < order.size(); ++position) {
     const std::size_t t = order[position];
-    const auto [codec, elements, bucket] = tensors[t];
+    const Codec& codec = *tensors[t].codec;
+    const std::int64_t elements = tensors[t].info.elements, bucket = tensors[t].bucket;
     if (elements == 0) continue;
     const std::vector<Stripe> parts = stripes(elements, bucket, options.owners, t);
     if (elements * value_bytes < options.pack_bytes) {
@@ -61,11 +62,11 @@ std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<co
       }
       continue;
     }
-    const auto buckets = [&, width = bucket](std::int64_t n) { return (n + width - 1) / width; };
-    std::int64_t most = 1;
-    for (const Stripe& part : parts) most = std::max(most, buckets(part.last - part.first));
+    const auto buckets = [&](std::int64_t n) { return (n + bucket - 1) / bucket; };
+    std::int64_t max_buckets = 1;
+    for (const Stripe& part : parts) max_buckets = std::max(max_buckets, buckets(part.last - part.first));
     const std::int64_t per_chunk = std::max<std::int64_t>(1, options.chunk_bytes / (bucket * value_bytes));
-    const std::int64_t chunks = codec->table_bytes() > 0 ? 1 : (most + per_chunk - 1) / per_chunk;
+    const std::int64_t chunks = codec.table_bytes() > 0 ? 1 : (max_buckets + per_chunk - 1) / per_chunk;
     for (std::int64_t c = 0; c < chunks; ++c) {
       UnitBuilder chunk(options.owners);
       for (const Stripe& part : parts) {

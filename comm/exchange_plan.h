@@ -9,7 +9,7 @@
 
 namespace lpsgd {
 
-class Codec;
+struct ExchangeTensor;
 
 /// Consecutive buckets of one tensor that belong to one owner.
 struct Segment {
@@ -18,7 +18,7 @@ struct Segment {
   std::size_t at = 0;             // where its records start in the owner's message, in bytes
 };
 
-/// What travels together: one message to each owner (round 1) and one from each owner (round 2).
+/// What one message to each owner (round 1) and one from each owner (round 2) carry.
 struct Unit {
   std::vector<Segment> segments;     // by owner
   std::vector<std::size_t> begin;    // segments [begin[o], begin[o + 1]) belong to owner o
@@ -41,10 +41,11 @@ struct Unit {
   }
 };
 
-struct PlannedTensor {
-  const Codec* codec = nullptr;
-  std::int64_t elements = 0, bucket = 1;
-  // A codec with a table (Codec::table_bytes) writes it before each stripe: its stripes are not cut.
+/// A unit of the plan, by its number, in one step.
+struct UnitOfStep {
+  std::uint32_t step = 0;
+  std::size_t unit = 0;
+  bool operator==(const UnitOfStep&) const = default;
 };
 
 struct PlanOptions {
@@ -54,7 +55,8 @@ struct PlanOptions {
 };
 
 /// Units in the order in which they become ready when tensors are submitted in `order`.
-std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<const std::size_t> order,
+/// A codec with a table (Codec::table_bytes) writes it before each stripe, so its stripes are not cut.
+std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order,
                             const PlanOptions& options);
 
 }  // namespace lpsgd

@@ -1,5 +1,5 @@
-// What the exchange knows of a tensor. Gradients are the caller's; residuals and all else that coding keeps
-// are the coder's (comm/coder.h).
+// A tensor of the exchange. The caller owns the gradients; the coder (comm/coder.h) owns residuals and all
+// else that coding keeps.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@ ExchangeTrace::ExchangeTrace(Trace& trace, std::span<const Unit> plan,
                              std::span<const ExchangeTensor> tensors, std::size_t slots)
     : trace_(trace), thread_(trace.track("communication thread: coding")) {
   for (std::size_t p = 0; p < slots; ++p) slots_.push_back(trace.track(fmt::format("exchange, slot {}", p)));
-  std::map<std::size_t, int> chunks, seen;
+  std::map<std::size_t, int> chunks, numbered;
   for (const Unit& unit : plan) ++chunks[unit.segments.front().tensor];
   for (const Unit& unit : plan) {
     std::set<std::size_t> held;
@@ -21,7 +21,7 @@ ExchangeTrace::ExchangeTrace(Trace& trace, std::span<const Unit> plan,
     if (held.size() > 1)
       name += fmt::format(" and {} more", held.size() - 1);
     else if (chunks[first] > 1)
-      name += fmt::format(" {}/{}", ++seen[first], chunks[first]);
+      name += fmt::format(" {}/{}", ++numbered[first], chunks[first]);
     labels_.push_back({{trace.label("encode " + name, "cpu_op"), trace.label("reduce " + name, "cpu_op"),
                         trace.label("decode " + name, "cpu_op")},
                        // HTA takes for communication what matches ^nccl.*Kernel.

@@ -1,5 +1,4 @@
-// What a trace shows of an exchange: the communication thread's coding, and each unit from its first encoding
-// to its last decoding.
+// What a trace shows of an exchange: all coding, and each unit from its first encoding to its last decoding.
 #pragma once
 
 #include <span>

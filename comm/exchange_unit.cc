@@ -12,20 +12,10 @@ namespace {
 
 constexpr Transport::Request no_request = static_cast<Transport::Request>(-1);
 
-/// Messages that are posted together.
-class Group {
- public:
-  explicit Group(Transport& transport) : transport_(transport) { transport_.begin_group(); }
-  void end() { transport_.end_group(); }
-
- private:
-  Transport& transport_;
-};
-
 /// Each rank sends every owner its part of the gradient; the owner sends back its part of the mean.
 ///
-/// Over a transport that completes messages as they come, receives are posted first of all. Over one that
-/// queues them on a stream (Transport::ordered) each round is a group of messages, and nothing is waited for.
+/// Receives are posted first, so that messages find their buffers. Over an ordered transport each round is
+/// one group of messages instead, and all of them count as complete.
 class ReduceBroadcast final : public UnitInFlight {
  public:
   ReduceBroadcast(ExchangeShared& shared, std::unique_ptr<UnitCoder> coder)
@@ -41,15 +31,14 @@ class ReduceBroadcast final : public UnitInFlight {
   }
 
   void begin() override {
-    tag_ = static_cast<int>(unit_.number % 8192) * 2;
     encoded_ = sent_ = 0;
     reduced_ = returned_ = false;
     undecoded_ = ranks_;
     std::fill(decoded_.begin(), decoded_.end(), false);
     sends_.clear();
     if (ordered_) return;
-    receive_contributions();
-    receive_means();
+    receive(1);
+    receive(2);
   }
 
   bool advance() override {
@@ -101,21 +90,20 @@ class ReduceBroadcast final : public UnitInFlight {
       if (request != no_request && complete(request)) moved = true;
     return moved;
   }
-  void send(std::span<const std::byte> bytes, int to, int tag) {
+  int tag(int round) const { return static_cast<int>(unit_.number % 8192) * 2 + round - 1; }
+  void send(std::span<const std::byte> bytes, int to, int round) {
     if (bytes.empty()) return;
-    sends_.push_back(shared_.transport.isend(bytes, to, tag));
+    sends_.push_back(shared_.transport.isend(bytes, to, tag(round)));
     shared_.bytes_sent += bytes.size();
   }
-  Transport::Request receive(std::span<std::byte> bytes, int from, int tag) {
-    return bytes.empty() ? no_request : shared_.transport.irecv(bytes, from, tag);
-  }
-  void receive_contributions() {
-    for (int r = 0; r < ranks_; ++r)
-      if (r != rank_) arriving_[static_cast<std::size_t>(r)] = receive(coder_->incoming(r), r, tag_);
-  }
-  void receive_means() {
-    for (int r = 0; r < ranks_; ++r)
-      if (r != rank_) returning_[static_cast<std::size_t>(r)] = receive(coder_->mean(r), r, tag_ + 1);
+  void receive(int round) {
+    for (int r = 0; r < ranks_; ++r) {
+      const auto bytes = r == rank_   ? std::span<std::byte>()
+                         : round == 1 ? coder_->incoming(r)
+                                      : coder_->mean(r);
+      (round == 1 ? arriving_ : returning_)[static_cast<std::size_t>(r)] =
+          bytes.empty() ? no_request : shared_.transport.irecv(bytes, r, tag(round));
+    }
   }
 
   // The next rank's part first and the own part last: ranks begin with different owners.
@@ -131,29 +119,28 @@ class ReduceBroadcast final : public UnitInFlight {
 
   bool send_encoded() {
     if (sent_ == encoded_ || !coder_->ready()) return false;
-    Group group(shared_.transport);
-    if (ordered_) receive_contributions();
+    shared_.transport.begin_group();
+    if (ordered_) receive(1);
     for (; sent_ < encoded_; ++sent_)
-      if (const int owner = owner_in_turn(sent_); owner != rank_) send(coder_->outgoing(owner), owner, tag_);
-    group.end();
+      if (const int owner = owner_in_turn(sent_); owner != rank_) send(coder_->outgoing(owner), owner, 1);
+    shared_.transport.end_group();
     return true;
   }
 
   bool return_mean() {
     if (returned_ || !coder_->ready()) return false;
-    Group group(shared_.transport);
-    if (ordered_) receive_means();
-    for (int shift = 1; shift < ranks_; ++shift)
-      send(coder_->mean(rank_), (rank_ + shift) % ranks_, tag_ + 1);
-    group.end();
+    shared_.transport.begin_group();
+    if (ordered_) receive(2);
+    for (int shift = 1; shift < ranks_; ++shift) send(coder_->mean(rank_), (rank_ + shift) % ranks_, 2);
+    shared_.transport.end_group();
     returned_ = true;
     return true;
   }
 
   bool decode_arrived() {
     owners_.clear();
-    const auto most = static_cast<std::size_t>(coder_->owners_at_once());
-    for (int shift = 0; shift < ranks_ && owners_.size() < most; ++shift) {
+    const auto max_owners = static_cast<std::size_t>(coder_->owners_at_once());
+    for (int shift = 0; shift < ranks_ && owners_.size() < max_owners; ++shift) {
       const int owner = (rank_ + shift) % ranks_;
       const auto o = static_cast<std::size_t>(owner);
       const bool posted = ordered_ ? returned_ : owner != rank_ || reduced_;
@@ -171,24 +158,25 @@ class ReduceBroadcast final : public UnitInFlight {
   const int rank_, ranks_;
   std::vector<Transport::Request> arriving_, returning_, sends_;
   std::vector<bool> decoded_;
-  std::vector<int> owners_;  // of the coding at hand
-  int tag_ = 0;
+  std::vector<int> owners_;     // of the coding at hand
   int encoded_ = 0, sent_ = 0;  // owners whose part is encoded, and sent
   int undecoded_ = 0;
   bool reduced_ = false, returned_ = false;
 };
 
-/// Encode, let the transport sum, decode: what the two collectives below have in common.
-class Summed : public UnitInFlight {
+/// Encodes, lets the transport sum, and decodes. `allreduce` sums the gradients as float32. `simulated` sums
+/// zeros, of as many bytes as the codec would send; each rank goes on with its own encoded gradient.
+class Summed final : public UnitInFlight {
  public:
-  using UnitInFlight::UnitInFlight;
+  Summed(ExchangeShared& shared, std::unique_ptr<UnitCoder> coder, bool simulated)
+      : UnitInFlight(shared, std::move(coder)), simulated_(simulated) {}
 
   void begin() override { stage_ = Stage::fresh; }
 
   bool advance() override {
     switch (stage_) {
       case Stage::fresh:
-        values_ = in_range("encode", [&] { return encode(); });
+        in_range("encode", [&] { encode(); });
         stage_ = Stage::encoded;
         sum();
         return true;
@@ -196,7 +184,7 @@ class Summed : public UnitInFlight {
         return sum();
       case Stage::summing:
         if (!shared_.transport.test(request_)) return false;
-        in_range("decode", [&] { decode(); });
+        in_range("decode", [&] { simulated_ ? coder_->decode_own() : coder_->unpack(); });
         stage_ = Stage::done;
         return true;
       default:
@@ -208,56 +196,32 @@ class Summed : public UnitInFlight {
   bool done() const override { return stage_ == Stage::done; }
   std::string waiting_for() const override { return done() ? "" : "any"; }
 
- protected:
-  /// Returns what is to be summed.
-  virtual std::span<float> encode() = 0;
-  virtual void decode() = 0;
-  virtual std::size_t summed_bytes() const = 0;
-
  private:
   enum class Stage : std::uint8_t { fresh, encoded, summing, done };
 
+  void encode() {
+    if (!simulated_) {
+      values_ = coder_->pack();
+      return;
+    }
+    const int all = 0;
+    coder_->encode({&all, 1});
+    values_ = coder_->zeros();
+  }
   bool sum() {
     if (unit_.number != shared_.next_sum || !coder_->ready()) return false;
     ++shared_.next_sum;
     request_ = shared_.transport.iallreduce(values_);
-    shared_.bytes_sent += shared_.transport.ring_share(summed_bytes());
+    shared_.bytes_sent +=
+        shared_.transport.ring_share(simulated_ ? unit_.unit->bytes() : values_.size_bytes());
     stage_ = Stage::summing;
     return true;
   }
 
+  const bool simulated_;
   std::span<float> values_;
   Transport::Request request_ = no_request;
   Stage stage_ = Stage::done;
-};
-
-/// The transport's own sum of float32.
-class AllReduce final : public Summed {
- public:
-  using Summed::Summed;
-
- private:
-  std::span<float> encode() override { return coder_->pack(); }
-  void decode() override { coder_->unpack(); }
-  std::size_t summed_bytes() const override {
-    return static_cast<std::size_t>(count_values(unit_.unit->segments)) * sizeof(float);
-  }
-};
-
-/// An all-reduce of as many bytes as the codec would send, whose values nobody reads; each rank goes on with
-/// its own encoded gradient.
-class Simulated final : public Summed {
- public:
-  using Summed::Summed;
-
- private:
-  std::span<float> encode() override {
-    const int all = 0;
-    coder_->encode({&all, 1});
-    return coder_->zeros();
-  }
-  void decode() override { coder_->decode_own(); }
-  std::size_t summed_bytes() const override { return unit_.unit->bytes(); }
 };
 
 }  // namespace
@@ -275,14 +239,9 @@ void UnitInFlight::finish() {
 
 std::unique_ptr<UnitInFlight> make_unit_in_flight(Collective collective, ExchangeShared& shared,
                                                   std::unique_ptr<UnitCoder> coder) {
-  switch (collective) {
-    case Collective::allreduce:
-      return std::make_unique<AllReduce>(shared, std::move(coder));
-    case Collective::simulated:
-      return std::make_unique<Simulated>(shared, std::move(coder));
-    default:
-      return std::make_unique<ReduceBroadcast>(shared, std::move(coder));
-  }
+  if (collective == Collective::reduce_broadcast)
+    return std::make_unique<ReduceBroadcast>(shared, std::move(coder));
+  return std::make_unique<Summed>(shared, std::move(coder), collective == Collective::simulated);
 }
 
 }  // namespace lpsgd

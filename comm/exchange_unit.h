@@ -18,20 +18,20 @@ class UnitInFlight {
 
   /// Whether the next unit may start(), the last one being done.
   bool free() const { return coder_->free(); }
-  /// Takes up a unit.
+  /// Begins another unit.
   void start(NumberedUnit unit);
-  /// Does at most one piece of coding. Returns whether anything moved.
+  /// Does one piece of coding at the most. Returns whether anything moved.
   virtual bool advance() = 0;
-  /// Whether everything that the next unit may come before has been queued: the messages of round 1.
+  /// Whether its messages of round 1 have been queued. Over an ordered transport the next unit starts then.
   virtual bool under_way() const = 0;
   virtual bool done() const = 0;
-  /// Once, when it is done.
+  /// Call it once, when the unit is done.
   void finish();
-  /// The ranks whose messages are still to come, for the warning about a step that hangs.
+  /// The ranks whose messages have not arrived, for the warning about a step that hangs.
   virtual std::string waiting_for() const = 0;
 
  protected:
-  /// unit_ is a new unit.
+  /// Called by start() when unit_ is the new unit.
   virtual void begin() = 0;
 
   ExchangeShared& shared_;

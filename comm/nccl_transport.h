@@ -1,5 +1,5 @@
-// The transport over NCCL: what a step sends goes from GPU to GPU, on a stream; everything else goes over
-// another transport (MPI), which also makes the ranks known to each other.
+// The transport over NCCL. The messages of a step go from GPU to GPU, on a stream. Everything else goes over
+// another transport (MPI), through which the ranks also find each other.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ std::string nccl_missing();
 std::string nccl_version();
 
 /// A collective call: every rank of `inner`, which outlives the result, with its own device. DeviceError on
-/// all ranks where two of them share a GPU of one host (NCCL_HOSTID, different on each rank, makes NCCL take
-/// them for hosts of their own), or where this build or machine has no NCCL; SharedError (comm/agree.h) where
-/// one cannot set itself up; CommError where NCCL cannot connect them. An error of NCCL later on ends its
-/// work in flight and is thrown by the next call.
+/// all ranks where two of them share a GPU of one host (with another NCCL_HOSTID on each rank NCCL takes them
+/// for hosts of their own), or where this build or machine has no NCCL; SharedError (comm/agree.h) where a
+/// rank cannot make its stream; CommError where NCCL cannot connect them. A later error of NCCL ends its work
+/// in flight, and the next call throws it.
 std::unique_ptr<Transport> make_nccl_transport(Transport& inner, Device device);
 
 }  // namespace lpsgd

@@ -22,9 +22,9 @@ class Slots {
     return request;
   }
   void give_back(Request request) { free_.push_back(request); }
-  void reserve(std::size_t most) {
-    free_.reserve(most);
-    while (size() < most) add();
+  void reserve(std::size_t count) {
+    free_.reserve(count);
+    while (size() < count) add();
   }
 
   Operation& operator[](Request request) { return operations_[request]; }

@@ -33,9 +33,9 @@ class Transport {
 
   /// Whether messages may lie in CUDA device memory.
   virtual bool takes_device_memory() const { return false; }
-  /// Whether operations are queued on stream(), to run there in the order called, and count as complete at
-  /// once: what reads or overwrites their buffers is queued behind them. All ranks call them in one order;
-  /// messages that cross are posted in one group.
+  /// Whether operations are queued on stream() and run there in the order called. They count as complete at
+  /// once: work that reads or overwrites their buffers is queued behind them. All ranks call them in one
+  /// order; messages that cross each other are posted in one group.
   virtual bool ordered() const { return false; }
   virtual StreamView stream() const { return {}; }
   virtual void begin_group() {}
@@ -75,11 +75,11 @@ class Transport {
   /// good for abort(). The other ranks stop with an error at once (threads) or when this process ends (mpi).
   virtual void cancel() noexcept = 0;
 
-  /// CommError where operations that stream() has come to have failed: what is behind them there goes on with
-  /// whatever their buffers hold.
+  /// CommError if operations on stream() have failed. Work behind them there runs on whatever their buffers
+  /// hold.
   virtual void throw_if_failed() {}
-  /// Operations that were called while their stream was captured (core/capture.h) are queued once more with
-  /// each launch, which the transport is told here: `bytes` and `messages` count as handed over.
+  /// A graph in which operations were captured (core/capture.h) has been launched once more: these bytes and
+  /// messages count as handed over.
   void launched(std::uint64_t bytes, std::uint64_t messages) {
     bytes_sent_ += bytes;
     messages_sent_ += messages;

@@ -10,12 +10,12 @@ struct CUgraphExec_st;  // cudaGraphExec_t
 
 namespace lpsgd {
 
-/// What `work` queues on a stream, and on streams that wait for its events and are waited for in the end, may
-/// be captured if it is the same launches on the same memory every time, and if work that it depends on has
-/// been captured with it or precedes it on that stream. The host waits for nothing meanwhile, and of several
-/// threads that take part one at a time does. Of events those
-/// with timing may only be used to tell seconds: they are recorded whenever the graph is launched; the
-/// others order what is captured, and mean nothing outside until they are recorded anew.
+/// Captures the work that is queued on a stream, and on streams that wait for its events and that it waits
+/// for in the end. This takes the same launches on the same memory every time; work that they depend on is
+/// captured with them or precedes them on that stream. Meanwhile the host waits for nothing, and only the
+/// calling thread queues work there. Events with timing may only be used to measure seconds: they are
+/// recorded whenever the graph is launched. The other events order what is captured, and mean nothing outside
+/// until they are recorded anew.
 class CapturedGraph {
  public:
   CapturedGraph() = default;

@@ -162,6 +162,7 @@ void DeviceMemory::release() noexcept {
 
 void copy_bytes(void* to, const void* from, std::size_t bytes, StreamView stream) {
   if (bytes == 0) return;
+  const ScopedDevice scope(stream.device());
   if (stream.device().is_cuda())
     cuda::copy(to, from, bytes, stream.handle());
   else
@@ -169,6 +170,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes, StreamView stream
 }
 void zero_bytes(void* to, std::size_t bytes, StreamView stream) {
   if (bytes == 0) return;
+  const ScopedDevice scope(stream.device());
   if (stream.device().is_cuda())
     cuda::zero(to, bytes, stream.handle());
   else

@@ -21,4 +21,11 @@ struct CodingJob {
   std::uint32_t tensor = 0;
 };
 
+/// `outer` matrices of rows x columns, to be transposed.
+struct Transposition {
+  const float* from = nullptr;
+  float* to = nullptr;
+  std::int64_t outer = 0, rows = 0, columns = 0;
+};
+
 }  // namespace lpsgd

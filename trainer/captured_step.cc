@@ -80,8 +80,8 @@ PartSeconds CapturedStep::take() {
 
 bool CapturedSteps::wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can,
                            StreamView stream) {
-  constexpr int before = 3;  // two for the libraries to set themselves up, one to record backward
-  if (!wanted_ && asked_++ == before) {
+  constexpr int plain_steps = 3;  // two for the libraries to set themselves up, one to capture backward
+  if (!wanted_ && plain_steps_++ == plain_steps) {
     const std::vector<double> all = transport.all_gather(can() ? 1.0 : 0.0);
     wanted_ = std::find(all.begin(), all.end(), 0.0) == all.end();
     for (int turn = 0; turn < (*wanted_ ? 2 : 0); ++turn) steps_.emplace_back(stream);

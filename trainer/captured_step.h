@@ -1,4 +1,4 @@
-// What follows a step's forward pass, where the transport allows it, as one CUDA graph.
+// Backward, exchange and update of a step as one CUDA graph, where the transport allows it.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct PartSeconds {
   double backward = 0, exposed = 0, update = 0;
 };
 
-/// Backward, exchange and update, captured the first time and launched from then on.
+/// Captures backward, exchange and update the first time, and launches the graph each time.
 class CapturedStep {
  public:
   explicit CapturedStep(StreamView stream);
@@ -30,12 +30,11 @@ class CapturedStep {
 
   struct Parts {
     std::function<void()> backward, exchange, update;
-    std::function<void()> launched;  // called behind the launch
+    std::function<void()> launched;  // called after each launch
   };
-  /// Queues what was captured of the parts, and waits for the run before. DeviceError where they cannot be
-  /// captured.
+  /// Waits for the last run, then launches the graph. DeviceError where the parts cannot be captured.
   void run(const Parts& parts);
-  /// What the runs took since the last take(). Waits for them.
+  /// Seconds of the runs since the last take(). Waits for the last run.
   PartSeconds take();
 
  private:
@@ -49,17 +48,18 @@ class CapturedStep {
   CapturedGraph graph_;
 };
 
-/// Two that take turns: what one has left for the host is read while the other runs.
+/// Two that take turns, so that the host reads the times and flags of one while the other runs.
 class CapturedSteps {
  public:
-  /// Whether the step that comes is to be run(); asked before every step, of all ranks. Yes for good once
-  /// backward has been launched by itself on all of them (`can`, asked once): NCCL wants them to agree.
+  /// Whether the next step should be run(). A collective call, before every step. The ranks decide once,
+  /// after the first steps: yes if `can()` is true on all of them, because either all ranks launch graphs or
+  /// none.
   bool wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can, StreamView stream);
   void run(std::size_t step, const CapturedStep::Parts& parts) { steps_[step % 2].run(parts); }
   PartSeconds take();
 
  private:
-  int asked_ = 0;
+  int plain_steps_ = 0;
   std::optional<bool> wanted_;
   std::deque<CapturedStep> steps_;
 };

@@ -25,7 +25,7 @@
 namespace lpsgd {
 namespace {
 
-/// What tells two GPUs apart, as NCCL sees it: the host, and the device's place on it.
+/// What NCCL knows a GPU by: its host, and its bus address there.
 std::string identity(Device device) {
   char bus[64] = "";
   check(cudaDeviceGetPCIBusId(bus, sizeof bus, device.index));
@@ -48,7 +48,7 @@ class NcclTransport final : public TransportOver {
         throw DeviceError("NCCL: no unique id: " + text_of(result));
     });
     inner_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-    // Calls do not block, so that a rank that cannot connect is heard of instead of waited for.
+    // Calls do not block, so that waiting for a rank that cannot connect can be given up.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     try {
@@ -59,13 +59,12 @@ class NcclTransport final : public TransportOver {
       abort_communicator(give_up());
       throw;
     }
-    std::promise<void> gone;
-    gone_ = gone.get_future();
-    watch_ = std::thread([this, device, gone = std::move(gone)]() mutable {
+    std::packaged_task<void()> task([this, device] {
       const ScopedDevice watched(device);
       abort_communicator(watch());  // the abort may outlive this object, of which it uses nothing
-      gone.set_value();
     });
+    watch_ended_ = task.get_future();
+    watch_ = std::thread(std::move(task));
   }
 
   ~NcclTransport() override {
@@ -75,9 +74,9 @@ class NcclTransport final : public TransportOver {
       ends_ = true;
       watch_wake_.notify_all();
     }
-    // NCCL waits for graphs that hold the communicator. Should they not go, for an error of the device,
-    // that error is what the user must hear of.
-    if (gone_.wait_for(std::chrono::seconds(10)) == std::future_status::ready)
+    // NCCL waits for graphs that hold the communicator. If an error of the device keeps them from being
+    // destroyed, the user must be told of that error, so the wait ends.
+    if (watch_ended_.wait_for(std::chrono::seconds(10)) == std::future_status::ready)
       watch_.join();
     else
       watch_.detach();
@@ -102,12 +101,10 @@ class NcclTransport final : public TransportOver {
   StreamView stream() const override { return stream_; }
 
   void begin_group() override {
-    require(!grouping_, "a group of messages within another");
     grouping_ = true;
     group_.clear();
   }
   void end_group() override {
-    require(grouping_, "a group of messages that was not begun");
     grouping_ = false;
     if (group_.empty()) return;
     run("ncclGroupEnd", [&] {
@@ -145,7 +142,7 @@ class NcclTransport final : public TransportOver {
   bool test(Request) override { return true; }
 
   void throw_if_failed() override {
-    if (broken_) throw_broken();  // before the communicator's work is let go
+    if (broken_) throw_broken();  // set before the abort, so that no aborted work passes for done
   }
 
   void cancel() noexcept override {
@@ -161,10 +158,10 @@ class NcclTransport final : public TransportOver {
     std::size_t size;
   };
 
-  /// Makes the stream, and sees to it that every rank has one and a GPU of its own. Ranks fail
-  /// together.
+  /// Makes the stream, and checks that every rank has one and a GPU of its own. Throws on all ranks or on
+  /// none.
   void prepare() {
-    std::string mine;  // what tells the GPU
+    std::string mine;
     collective_try(inner_, [&] {
       stream_ = Stream(device_, StreamPriority::high);
       mine = identity(device_);
@@ -183,14 +180,14 @@ class NcclTransport final : public TransportOver {
   std::string text_of(ncclResult_t result) const {
     const char* more = ncclGetLastError(comm_);
     std::size_t free = 0, all = 0;
-    std::string room;  // often that is what it wants
+    std::string room;  // often too little of it is the cause
     if (result == ncclUnhandledCudaError && cudaMemGetInfo(&free, &all) == cudaSuccess)
       room = fmt::format(" ({} bytes of device memory are free)", free);
     return fmt::format("{}{}{}{}", ncclGetErrorString(result), more != nullptr && *more != 0 ? ": " : "",
                        more != nullptr ? more : "", room);
   }
 
-  /// Queues what `call` queues, and waits until NCCL has taken it up.
+  /// Makes a call that queues work, and waits until NCCL has queued it.
   template <class Call>
   void run(const char* name, Call call) {
     const ScopedDevice current(device_);
@@ -199,7 +196,7 @@ class NcclTransport final : public TransportOver {
     wait_while_in_progress(call(), name);
   }
 
-  /// With mutex_ held. Connecting takes its time at a rank's first message to another.
+  /// With mutex_ held. A rank connects to another with its first message to it, which takes a while.
   void wait_while_in_progress(ncclResult_t result, const char* call) {
     for (Backoff backoff; result == ncclInProgress; backoff.pause()) {
       if (broken_) throw CommError(fmt::format("NCCL: {}: given up while ranks connect", call));
@@ -210,8 +207,8 @@ class NcclTransport final : public TransportOver {
     if (result != ncclSuccess) throw CommError(fmt::format("NCCL: {}: {}", call, text_of(result)));
   }
 
-  /// Looks after the work in flight: an error there would leave the stream waiting for ever. Returns the
-  /// communicator if that is to be aborted.
+  /// Watches the work in flight: after an error there the stream would wait for ever. Returns the
+  /// communicator if it is to be aborted.
   ncclComm_t watch() {
     for (;;) {
       {
@@ -221,10 +218,10 @@ class NcclTransport final : public TransportOver {
         if (ends_) return nullptr;
       }
       const std::unique_lock lock(mutex_, std::try_to_lock);
-      if (!lock.owns_lock()) continue;  // a call is on its way, and sees for itself
+      if (!lock.owns_lock()) continue;  // a call is under way, and checks for errors itself
       ncclResult_t state = ncclSuccess;
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-      if (asked != ncclSuccess) state = asked;
+      const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
+      if (result != ncclSuccess) state = result;
       if (state == ncclSuccess || state == ncclInProgress) continue;
       const std::lock_guard failing(watch_mutex_);
       failure_ = text_of(state);
@@ -238,15 +235,15 @@ class NcclTransport final : public TransportOver {
     throw CommError(failure_.empty() ? "NCCL's communicator was given up" : "NCCL: " + failure_);
   }
 
-  /// Has the communicator aborted by the thread that looks after it: NCCL waits until no graph holds it
-  /// any more, and their owner lets them go once it learns of the failure.
+  /// Lets the watch abort the communicator: NCCL waits until no graph holds it, and the owner of the graphs
+  /// destroys them only after it was told of the failure.
   void break_off() noexcept {
     const std::lock_guard lock(watch_mutex_);
-    broken_ = true;  // whoever waits for a connection gives it up
+    broken_ = true;  // ends a wait for a connection
     watch_wake_.notify_all();
   }
 
-  /// Takes the communicator, if there is one, from all who would use it.
+  /// Takes the communicator, if there is one, out of use.
   ncclComm_t give_up() noexcept {
     broken_ = true;
     const std::lock_guard lock(mutex_);
@@ -271,7 +268,7 @@ class NcclTransport final : public TransportOver {
   std::atomic<bool> broken_{false};
   std::string failure_;
   bool ends_ = false;
-  std::future<void> gone_;  // the thread, and the communicator if it was given up
+  std::future<void> watch_ended_;  // and the communicator is aborted, if it was given up
   std::thread watch_;
 };
 

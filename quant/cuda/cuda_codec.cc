@@ -218,12 +218,12 @@ void CudaBatch::check(StreamView stream) {
   lpsgd::check(cuda::check_floats(impl_->base, stream.handle()));
 }
 
-void cuda_transpose(std::span<const CudaTransposition> jobs, StreamView stream) {
+void cuda_transpose(std::span<const Transposition> jobs, StreamView stream) {
   const ScopedDevice current(stream.device());
   for (std::size_t done = 0; done < jobs.size();) {
     cuda::Transpositions batch;
     for (; done < jobs.size() && batch.count < cuda::Transpositions::most; ++done) {
-      const CudaTransposition& job = jobs[done];
+      const Transposition& job = jobs[done];
       const auto tiles = [](std::int64_t n) {
         return (n + cuda::transposed_tile - 1) / cuda::transposed_tile;
       };

@@ -42,13 +42,7 @@ class CudaBatch {
   std::unique_ptr<Impl> impl_;
 };
 
-/// `outer` matrices of rows x columns, transposed. All memory is the device's.
-struct CudaTransposition {
-  const float* from = nullptr;
-  float* to = nullptr;
-  std::int64_t outer = 0, rows = 0, columns = 0;
-};
 /// One launch for every sixteen.
-void cuda_transpose(std::span<const CudaTransposition> jobs, StreamView stream);
+void cuda_transpose(std::span<const Transposition> jobs, StreamView stream);
 
 }  // namespace lpsgd

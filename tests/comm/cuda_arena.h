@@ -1,7 +1,6 @@
 // Gradients on a CUDA device.
 #pragma once
 
-#include "comm/coding_device.h"
 #include "core/device.h"
 #include "tests/comm/exchange_cases.h"
 

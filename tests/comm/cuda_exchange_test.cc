@@ -1,6 +1,14 @@
-// The exchange of gradients on a CUDA device over threads, staged through the host: the CPU's bytes.
+// The exchange of gradients on a CUDA device over threads, staged through the host or handed over as device
+// memory: the CPU's bytes. Ranks over NCCL: cuda_mpi_test.cc.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "comm/transport_over.h"
+#include "core/error.h"
 #include "tests/comm/cuda_arena.h"
 #include "tests/core/gpu_test.h"
 
@@ -9,65 +17,147 @@ namespace {
 
 using exchange_cases::MakeArena;
 
-class CudaExchange : public GpuTest {
+/// Over threads, as an MPI that takes device memory: it copies messages from the device and to it, on a
+/// stream that waits for no other.
+class TakesDeviceMemory final : public TransportOver {
+ public:
+  TakesDeviceMemory(Transport& inner, Device device) : TransportOver(inner), stream_(device) {}
+  bool takes_device_memory() const override { return true; }
+  Request isend(std::span<const std::byte> bytes, int to, int tag) override {
+    count_message(bytes.size());
+    Message message = download(bytes);
+    const std::span<const std::byte> host = message.host;
+    return add(inner_.isend(host, to, tag), std::move(message));
+  }
+  Request irecv(std::span<std::byte> bytes, int from, int tag) override {
+    Message message{std::vector<std::byte>(bytes.size()), bytes};
+    const std::span<std::byte> host = message.host;
+    return add(inner_.irecv(host, from, tag), std::move(message));
+  }
+  Request iallreduce(std::span<float> values) override {
+    bytes_sent_ += ring_share(values.size_bytes());
+    Message message = download(std::as_bytes(values));
+    message.to = std::as_writable_bytes(values);
+    const std::span host(reinterpret_cast<float*>(message.host.data()), values.size());
+    return add(inner_.iallreduce(host), std::move(message));
+  }
+  bool test(Request request) override {
+    if (!inner_.test(request)) return false;
+    const Message message = std::move(messages_.extract(request).mapped());
+    copy_bytes(message.to.data(), message.host.data(), message.to.size(), stream_);
+    stream_.synchronize();
+    return true;
+  }
+
+ private:
+  struct Message {
+    std::vector<std::byte> host;
+    std::span<std::byte> to;  // empty: it is sent
+  };
+  Message download(std::span<const std::byte> bytes) {
+    Message message{std::vector<std::byte>(bytes.size()), {}};
+    copy_bytes(message.host.data(), bytes.data(), bytes.size(), stream_);
+    stream_.synchronize();
+    return message;
+  }
+  Request add(Request request, Message message) {
+    messages_.insert_or_assign(request, std::move(message));
+    return request;
+  }
+  const Stream stream_;
+  std::map<Request, Message> messages_;
+};
+
+/// How messages of the device's gradients travel.
+enum class Path { staged, pointers };
+
+class CudaExchange : public GpuTest, public testing::WithParamInterface<std::tuple<int, Path>> {
  protected:
-  static constexpr std::initializer_list<const char*> codecs = {
-      "mixed",    "none",        "onebit64", "onebit_column",
-      "qsgd2",    "qsgd4",       "qsgd16",   "qsgd4_l2_feedback",
-      "topk",     "exponential", "interval", "optimal_feedback",
-      "majority", "sign",        "dynamic8"};
-  void run(int ranks, const std::function<void(Transport&, const MakeArena&)>& body) {
-    run_thread_ranks(ranks, [&](Transport& t) {
-      body(t, [&](std::size_t size) { return std::make_unique<CudaArena>(device, size); });
+  int ranks() const { return std::get<0>(GetParam()); }
+  void run(const std::function<void(Transport&, const MakeArena&)>& body) {
+    run_thread_ranks(ranks(), [&](Transport& inner) {
+      const MakeArena arenas = [&](std::size_t size) { return std::make_unique<CudaArena>(device, size); };
+      if (std::get<1>(GetParam()) == Path::staged) return body(inner, arenas);
+      TakesDeviceMemory pointers(inner, device);
+      body(pointers, arenas);
     });
   }
 };
+std::string name_of(const testing::TestParamInfo<std::tuple<int, Path>>& p) {
+  const auto [ranks, path] = p.param;
+  return (path == Path::staged ? "Staged" : "Pointers") + std::to_string(ranks);
+}
+INSTANTIATE_TEST_SUITE_P(, CudaExchange,
+                         testing::Combine(testing::Values(1, 2, 3, 5),
+                                          testing::Values(Path::staged, Path::pointers)),
+                         name_of);
 
-// (Every codec between other numbers of ranks: cuda_mpi_test.cc.)
-TEST_F(CudaExchange, EqualsTheReferenceHoweverItIsCut) {
-  const auto check = [&](const char* codec, int ranks) {
+TEST_P(CudaExchange, EqualsTheReferenceHoweverItIsCut) {
+  std::vector<const char*> codecs{"mixed", "optimal_feedback", "onebit_column", "topk"};
+  if (ranks() == 3)
+    codecs = {"mixed",    "none",        "onebit64", "onebit_column",
+              "qsgd2",    "qsgd4",       "qsgd16",   "qsgd4_l2_feedback",
+              "topk",     "exponential", "interval", "optimal_feedback",
+              "majority", "sign",        "dynamic8"};
+  for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, ranks, 2);
-    run(ranks,
-        [&](Transport& t, const MakeArena& a) { exchange_cases::equals_reference(t, setup, expected, a); });
-  };
-  for (const char* codec : codecs) check(codec, 3);
-  for (const int ranks : {1, 2, 5}) check("mixed", ranks);
+    const auto expected = reference_means(setup, ranks(), 3);
+    run([&](Transport& t, const MakeArena& a) { exchange_cases::equals_reference(t, setup, expected, a); });
+  }
 }
 
-TEST_F(CudaExchange, NoneIsTheMean) {
+TEST_P(CudaExchange, NoneIsTheMean) {
   for (const Collective collective : {Collective::reduce_broadcast, Collective::allreduce})
-    run(3, [&](Transport& t, const MakeArena& a) { exchange_cases::none_is_the_mean(t, collective, a); });
+    run([&](Transport& t, const MakeArena& a) { exchange_cases::none_is_the_mean(t, collective, a); });
 }
 
-TEST_F(CudaExchange, ResidualsContinue) {
-  run(2, [&](Transport& t, const MakeArena& a) { exchange_cases::residuals_continue(t, "mixed", a); });
+TEST_P(CudaExchange, ResidualsContinue) {
+  run([&](Transport& t, const MakeArena& a) { exchange_cases::residuals_continue(t, "mixed", a); });
 }
 
-TEST_F(CudaExchange, NonFiniteIsNamed) {
-  run(3, [&](Transport& t, const MakeArena& a) {
+TEST_P(CudaExchange, NonFiniteIsNamed) {
+  run([&](Transport& t, const MakeArena& a) {
     exchange_cases::non_finite_is_named(t, "mixed", Collective::reduce_broadcast, a);
     exchange_cases::non_finite_is_named(t, "majority", Collective::reduce_broadcast, a);
-    exchange_cases::non_finite_is_named(t, "none", Collective::allreduce, a);
-  });
-  run(1, [&](Transport& t, const MakeArena& a) {
     exchange_cases::non_finite_is_named(t, "none", Collective::reduce_broadcast, a);
+    exchange_cases::non_finite_is_named(t, "none", Collective::allreduce, a);
+    exchange_cases::non_finite_is_named(t, "qsgd4", Collective::simulated, a);
   });
 }
 
-TEST_F(CudaExchange, BytesAreThoseAnnounced) {
-  run(2, [&](Transport& t, const MakeArena& a) {
+TEST_P(CudaExchange, BytesAreThoseAnnounced) {
+  run([&](Transport& t, const MakeArena& a) {
     exchange_cases::bytes_are_those_announced(t, "mixed", Collective::reduce_broadcast, a);
     exchange_cases::bytes_are_those_announced(t, "mixed", Collective::simulated, a);
+    exchange_cases::bytes_are_those_announced(t, "none", Collective::allreduce, a);
   });
 }
 
-TEST_F(CudaExchange, SimulatedDecodesItsOwn) {
-  run(2, [&](Transport& t, const MakeArena& a) { exchange_cases::simulated_decodes_its_own(t, "mixed", a); });
+TEST_P(CudaExchange, SimulatedDecodesItsOwn) {
+  run([&](Transport& t, const MakeArena& a) { exchange_cases::simulated_decodes_its_own(t, "mixed", a); });
 }
 
-TEST_F(CudaExchange, ErrorsAreMeasured) {
-  run(2, [&](Transport& t, const MakeArena& a) { exchange_cases::errors_are_measured(t, "mixed", a); });
+TEST_P(CudaExchange, ErrorsAreMeasured) {
+  run([&](Transport& t, const MakeArena& a) { exchange_cases::errors_are_measured(t, "mixed", a); });
+}
+
+class CudaExchangeOptions : public GpuTest {};
+
+TEST_F(CudaExchangeOptions, DevicePointersNeedATransportThatTakesThem) {
+  run_thread_ranks(1, [&](Transport& t) {
+    const ExchangeSetup setup = make_setup("none");
+    CudaArena arena(device, setup.arena);
+    ExchangeOptions options = arena.adapt({});
+    options.device_pointers = true;
+    try {
+      Exchange(t, setup.tensors, setup.codecs, arena.values(), setup.order, options);
+      FAIL() << "accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_STREQ(error.what(),
+                   "exchange.device_pointers: the transport threads does not take device memory; "
+                   "allowed: auto, false");
+    }
+  });
 }
 
 }  // namespace

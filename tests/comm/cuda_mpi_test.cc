@@ -1,5 +1,4 @@
-// The exchange of gradients on a CUDA device between processes: over MPI, and over NCCL, whose ranks may
-// share one GPU because each says that it is a host of its own.
+// The exchange of gradients on a CUDA device between processes, over MPI and over NCCL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,32 +7,16 @@
 #include <cstring>
 #include <limits>
 
-#include "comm/nccl_transport.h"
 #include "core/capture.h"
 #include "core/error.h"
-#include "tests/comm/cuda_arena.h"
-#include "tests/core/gpu_test.h"
-#include "tests/mpi_main.h"
+#include "tests/comm/cuda_ranks.h"
 
 namespace lpsgd {
 namespace {
 
-using exchange_cases::MakeArena;
-
-const char* const codecs[] = {"mixed", "none",   "onebit64",         "onebit_column", "qsgd2",
-                              "qsgd4", "qsgd16", "optimal_feedback", "topk",          "majority"};
-
-class CudaRanks : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    device = Device::cuda(world().local_rank() % cuda_devices().count);
-  }
-  MakeArena arenas() const {
-    return [d = device](std::size_t size) { return std::make_unique<CudaArena>(d, size); };
-  }
-};
+const char* const codecs[] = {
+    "mixed", "none",   "onebit64",         "onebit_column", "qsgd2",   "qsgd4_l2_feedback",
+    "qsgd4", "qsgd16", "optimal_feedback", "topk",          "majority"};
 
 TEST_F(CudaRanks, OverMpiEqualsTheReference) {
   for (const char* codec : codecs) {
@@ -45,23 +28,10 @@ TEST_F(CudaRanks, OverMpiEqualsTheReference) {
   exchange_cases::non_finite_is_named(world(), "mixed", Collective::reduce_broadcast, arenas());
 }
 
-class Nccl : public CudaRanks {
- protected:
-  void SetUp() override {
-    CudaRanks::SetUp();
-    if (IsSkipped()) return;
-    if (!nccl_missing().empty()) GTEST_SKIP() << nccl_missing();
-    ::setenv("NCCL_HOSTID", ("rank" + std::to_string(world().rank())).c_str(), 1);
-    ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
-    nccl = make_nccl_transport(world(), device);
-  }
-  std::unique_ptr<Transport> nccl;
-};
-
 TEST_F(Nccl, EqualsTheReference) {
   for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
-    const auto expected = reference_means(setup, world().size(), 2);
+    const auto expected = reference_means(setup, world().size(), 3);
     exchange_cases::equals_reference(*nccl, setup, expected, arenas());
   }
 }
@@ -190,50 +160,43 @@ TEST_F(Nccl, LaunchedStepsAreTheSame) {
   }
 }
 
-// A step whose messages did not come must not pass for one, and graphs hold the communicator, which
-// cannot go before them. (Between hosts, which NCCL takes the ranks for, it hears of a connection that
-// closes.)
-TEST_F(Nccl, ARankThatLeavesEndsTheLaunchesOfTheOthers) {
-  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
-  const bool leaves = world().rank() == world().size() - 1;
-  {
-    const ExchangeSetup setup = make_setup("qsgd4");
-    CudaArena arena(device, setup.arena);
-    const ExchangeOptions options = arena.adapt({});
-    Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, options);
-    std::array<CapturedGraph, 2> graphs;
-    const auto work = [&] {
-      for (const std::size_t t : setup.order) exchange.submit(t);
-      exchange.finish();
-    };
-    const auto step = [&](std::uint32_t number) {
-      exchange.begin(number);
-      if (number < 2) return work();
-      CapturedGraph& graph = graphs[number % 2];
-      if (number < 4) graph.capture(options.compute, work);
-      graph.launch(options.compute);
-      exchange.launched();
-    };
-    std::uint32_t number = 0;
-    while (number < 6) step(number++);  // of which the last is under way when the rank leaves
-    if (!leaves) {
-      step(number++);
-      EXPECT_THROW(exchange.check_finite(), CommError);
-      EXPECT_THROW(exchange.begin(number), CommError);
-      EXPECT_THROW(exchange.take_stats(), CommError);
-    }
-  }
-  nccl.reset();
-  world().barrier();
-}
-
 TEST_F(Nccl, ResidualsNanAndBytes) {
   exchange_cases::residuals_continue(*nccl, "mixed", arenas());
   exchange_cases::non_finite_is_named(*nccl, "mixed", Collective::reduce_broadcast, arenas());
+  exchange_cases::non_finite_is_named(*nccl, "majority", Collective::reduce_broadcast, arenas());
   exchange_cases::non_finite_is_named(*nccl, "none", Collective::allreduce, arenas());
+  exchange_cases::non_finite_is_named(*nccl, "qsgd4", Collective::simulated, arenas());
   exchange_cases::bytes_are_those_announced(*nccl, "mixed", Collective::reduce_broadcast, arenas());
   exchange_cases::bytes_are_those_announced(*nccl, "mixed", Collective::simulated, arenas());
+  exchange_cases::bytes_are_those_announced(*nccl, "none", Collective::allreduce, arenas());
   exchange_cases::simulated_decodes_its_own(*nccl, "mixed", arenas());
+  exchange_cases::errors_are_measured(*nccl, "mixed", arenas());
+}
+
+TEST_F(Nccl, RanksWithOtherCodecsFail) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  const ExchangeSetup setup = make_setup(world().rank() == 1 ? "qsgd4" : "qsgd8");
+  EXPECT_THROW(exchange_cases::run(*nccl, setup, {}, 1, arenas()), CommError);
+}
+
+TEST_F(Nccl, WhatItCannotCarryIsRefused) {
+  const ExchangeSetup setup = make_setup("none");
+  CudaArena arena(device, setup.arena);
+  std::vector<float> host(setup.arena);
+  const auto refused = [&](std::span<float> gradients, const ExchangeOptions& options) -> std::string {
+    try {
+      Exchange(*nccl, setup.tensors, setup.codecs, gradients, setup.order, options);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  ExchangeOptions options = arena.adapt({});
+  options.device_pointers = false;
+  EXPECT_EQ(refused(arena.values(), options),
+            "exchange.device_pointers: the transport nccl takes device memory alone; allowed: auto, true");
+  EXPECT_EQ(refused(host, {}),
+            "exchange.transport: nccl moves device memory alone, but gradients are on the CPU; use mpi");
 }
 
 TEST_F(CudaRanks, NcclRefusesRanksThatShareAGpu) {

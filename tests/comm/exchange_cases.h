@@ -22,7 +22,7 @@ class Arena {
  public:
   virtual ~Arena() = default;
   virtual std::span<float> values() = 0;
-  /// The options with what this place asks for.
+  /// The options with what this arena needs.
   virtual ExchangeOptions adapt(ExchangeOptions options) = 0;
   /// Queues writing values[first, first + n) where the gradients are computed. `values` stay as they are
   /// until read().
@@ -54,7 +54,7 @@ void bytes_are_those_announced(Transport& transport, const std::string& codec, C
 void simulated_decodes_its_own(Transport& transport, const std::string& codec,
                                const MakeArena& arena = host_arena);
 
-/// Errors that coding makes, as docs/exchange.md defines them, and none where they are not asked for.
+/// Errors that coding makes, as docs/exchange.md defines them, and none where they are not measured.
 void errors_are_measured(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
 
 }  // namespace lpsgd::exchange_cases

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "comm/exchange_plan.h"
+#include "comm/exchange_tensor.h"
 #include "core/error.h"
 #include "tests/comm/exchange_cases.h"
 
@@ -244,17 +245,17 @@ TEST(ExchangeState, RedistributionKeepsTheMeanAndRecutsRound2) {
 
 TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
   const ExchangeSetup setup = make_setup("qsgd4");
-  std::vector<std::shared_ptr<const Codec>> codecs;
-  std::vector<PlannedTensor> tensors;
-  for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
-    codecs.push_back(make_codec(setup.codecs[t]));
-    tensors.push_back({codecs[t].get(), setup.tensors[t].elements, codecs[t]->bucket(setup.tensors[t])});
+  std::vector<ExchangeTensor> tensors(setup.tensors.size());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    tensors[t].info = setup.tensors[t];
+    tensors[t].codec = make_codec(setup.codecs[t]);
+    tensors[t].bucket = tensors[t].codec->bucket(setup.tensors[t]);
   }
   for (const int owners : {1, 2, 3, 5, 40})
     for (const ExchangeOptions& options : exchange_cases::all_options(setup)) {
       const auto units = make_plan(tensors, setup.order, {owners, options.chunk_bytes, options.pack_bytes});
       std::vector<std::vector<int>> seen;
-      for (const PlannedTensor& tensor : tensors)
+      for (const TensorInfo& tensor : setup.tensors)
         seen.emplace_back(static_cast<std::size_t>(tensor.elements));
       std::size_t bytes = 0, ready_after = 0;
       for (const Unit& unit : units) {

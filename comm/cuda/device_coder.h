@@ -1,0 +1,153 @@
+// The exchange's coder on a CUDA device: gradients, residuals and messages lie in the device's memory, and
+// all work is queued on streams. Where the transport does not take device memory, messages are staged through
+// page-locked memory: every unit in flight has buffers of its own, so that the copies of one unit, the
+// messages of a second and the coding of a third overlap.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/coder.h"
+#include "core/device.h"
+#include "quant/cuda/cuda_codec.h"
+
+namespace lpsgd {
+
+/// They wait for each other by events; the host does not wait.
+struct CodingStreams {
+  StreamView compute;                                       // the caller's: writes and reads the gradients
+  StreamView transport;                                     // an ordered transport's
+  Stream codec{compute.device(), StreamPriority::high};     // all coding
+  Stream download{compute.device(), StreamPriority::high};  // of staged messages, to the host
+  Stream upload{compute.device(), StreamPriority::high};    // of staged messages, from the host
+};
+
+/// What coding keeps of a tensor, in the device's memory.
+struct DeviceTensor {
+  DeviceBuffer<float> residual1, residual2;
+  DeviceBuffer<float> staging;  // the gradient in the codec's order, where that is not memory order
+  bool staged = false;          // this step's gradient is in `staging`
+  std::int64_t undecoded = 0;   // elements whose mean is still to come
+};
+
+class DeviceCoder final : public Coder {
+ public:
+  DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options, std::span<const std::size_t> order,
+              std::span<const Unit> plan);
+
+  std::unique_ptr<UnitCoder> make_unit_coder(std::span<const NumberedUnit> units) override;
+  void begin_step() override;
+  void submitted(std::size_t tensors) override {
+    if (std::optional<Event>& event = submitted_[tensors - 1]) event->record(streams_.compute);
+  }
+  void waiting() override { turns_[turn_].waiting.record(streams_.compute); }
+  void end_step(double busy) override;
+  void joined() override;
+  void launched() override;
+  void drain() noexcept override;
+  Times collect() override;
+  std::optional<UnitOfStep> unfinished() override;
+  std::int64_t read_finite_flags(bool before) override;
+
+  std::vector<float> residual(std::size_t tensor, int round) const override;
+  void set_residual(std::size_t tensor, int round, std::span<const float> values) override;
+  void take_errors(std::span<CodingError> sums) override;
+
+  // For the units.
+  ExchangeShared& shared() { return shared_; }
+  const CodingStreams& streams() const { return streams_; }
+  Device device() const { return streams_.compute.device(); }
+  Collective collective() const { return collective_; }
+  /// Whether messages are staged through page-locked memory.
+  bool staged() const { return staged_; }
+  bool untouched(std::size_t t) const {
+    return shared_.tensors[t].untouched && collective_ != Collective::allreduce;
+  }
+  DeviceTensor& kept(std::size_t t) { return kept_[t]; }
+  /// The gradient in the codec's order.
+  float* values(std::size_t t) {
+    return shared_.tensors[t].permuted ? kept_[t].staging.data() : shared_.tensors[t].gradient;
+  }
+  /// 1 where the own gradient, or the mean, held a value that is not finite.
+  std::uint32_t* own_flag(std::size_t t) { return flags_.data() + t; }
+  std::uint32_t* mean_flag(std::size_t t) { return flags_.data() + kept_.size() + t; }
+  /// Two sums of squares, of the gradient and of what coding lost; nullptr where they are not measured.
+  double* errors(std::size_t t) { return errors_.size() > 0 ? errors_.data() + 2 * t : nullptr; }
+  /// Where coding finds the step's number.
+  const std::uint32_t* step() const { return step_.data(); }
+
+  /// Makes the codec stream wait for the unit's gradients, and brings them into the codec's order.
+  void gradients_of(const Unit& unit);
+  /// The means of these segments have been written.
+  void decoded(std::span<const Segment> segments);
+  /// Calls `body`, which queues coding of `values` values of the unit, between two events that time it.
+  template <class Body>
+  void coded(CodecClock::Work work, std::size_t unit, std::int64_t values, int ranks, Body body) {
+    std::vector<Span>& spans = turns_[turn_].spans;
+    if (coding_ == spans.size()) spans.push_back({Event(device(), timed), Event(device(), timed)});
+    Span& span = spans[coding_++];
+    span.work = work;
+    span.unit = unit;
+    span.values = static_cast<double>(values);
+    span.ranks = ranks;
+    span.begin.record(streams_.codec);
+    body();
+    span.end.record(streams_.codec);
+  }
+
+ private:
+  static constexpr Event::Timing timed = Event::Timing::on;
+
+  /// A piece of coding.
+  struct Span {
+    Event begin, end;
+    CodecClock::Work work = CodecClock::Work::encode;
+    std::size_t unit = 0;
+    double values = 0;
+    int ranks = 1;
+  };
+
+  /// What the host reads of a step when it is done. Two steps take turns, so that the host reads one while
+  /// the device works on the other. A graph writes to the turn in which it was captured.
+  struct Turn {
+    const Device device;
+    PinnedBuffer<std::uint32_t> flags;  // all tensors' own flags, then their mean flags
+    Event opened{device, timed}, waiting{device, timed}, joined{device, timed};  // on the compute stream
+    Event end{device, timed};      // on the codec stream, behind all coding
+    Event done{device};            // on the compute stream, behind the whole step; in no graph
+    std::vector<Span> spans = {};  // the first `coded` are in use
+    std::size_t coded = 0;
+    std::int64_t step = -1;
+    bool captured = false;  // a graph writes here
+    bool pending = false;   // `done` is recorded, and the times are not collected
+  };
+
+  void step_queued();
+  void count(Turn& turn, Times& times);
+
+  ExchangeShared& shared_;
+  const CodingStreams streams_;
+  const Collective collective_;
+  const bool staged_;
+  std::vector<DeviceTensor> kept_;
+  std::vector<std::optional<Event>>
+      submitted_;  // by the number of tensors submitted, where a unit waits for it
+  std::vector<Transposition> transpositions_;
+  DeviceBuffer<std::uint32_t> flags_{device(), 2 * kept_.size()};  // as Turn::flags
+  DeviceBuffer<double> errors_;                                    // two a tensor, if they are measured
+  DeviceBuffer<std::uint32_t> step_{device(), 1};
+  PinnedBuffer<std::uint32_t> steps_{device(), 2};  // by turn: on its way to step_
+
+  std::mutex mutex_;  // guards turns that are pending, and which turn it is
+  Turn turns_[2];
+  std::size_t turn_ = 0;           // of the newest step
+  std::size_t coding_ = 0;         // spans of the open step
+  Event coded_{device()};          // all of a step, on the codec stream
+  Event origin_{device(), timed};  // a moment on the compute stream,
+  double origin_time_ = 0;         // and when that was on the host's clock
+};
+
+}  // namespace lpsgd

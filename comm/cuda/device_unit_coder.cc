@@ -1,0 +1,293 @@
+// A unit on a device: its messages, the jobs of its segments, and the events that order their work.
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "comm/cuda/device_coder.h"
+
+namespace lpsgd {
+namespace {
+
+using Work = CodecClock::Work;
+
+class DeviceUnitCoder final : public UnitCoder {
+ public:
+  DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUnit> units);
+
+  bool free() const override { return queued_ || (staged_ ? uploaded_ : decoded_).done(); }
+  void start(NumberedUnit unit) override {
+    unit_ = unit;
+    jobs_ = &units_.at(unit.number);
+    std::swap(before_, decoded_);
+  }
+  std::span<std::byte> outgoing(int owner) override { return of(owner, outgoing_.wire()); }
+  std::span<std::byte> mean(int owner) override { return of(owner, means_.wire()); }
+  std::span<std::byte> incoming(int rank) override {
+    return {incoming_.wire() + incoming_at(rank), unit_.unit->message_bytes(rank_)};
+  }
+  int owners_at_once() const override { return ranks_; }
+  bool ready() const override { return queued_ || ready_.done(); }
+
+  void encode(std::span<const int>) override;
+  void reduce() override;
+  void decode(std::span<const int> owners) override;
+  std::span<float> pack() override {
+    encode({});
+    return {reinterpret_cast<float*>(outgoing_.wire()),
+            static_cast<std::size_t>(count_values(unit_.unit->segments))};
+  }
+  void unpack() override { decode_outgoing(1.0f / static_cast<float>(ranks_)); }
+  void decode_own() override { decode_outgoing(1.0f); }
+  std::span<float> zeros() override {
+    return {reinterpret_cast<float*>(zeros_.wire()),
+            (unit_.unit->bytes() + sizeof(float) - 1) / sizeof(float)};
+  }
+
+ private:
+  /// Messages where the device codes them, and where the transport finds them.
+  struct Messages {
+    DeviceBuffer<std::byte> device;
+    PinnedBuffer<std::byte> host;  // empty unless messages are staged
+    std::byte* code() { return device.data(); }
+    std::byte* wire() { return host.size() > 0 ? host.data() : device.data(); }
+  };
+  /// The jobs of one codec in a unit.
+  struct Group {
+    std::unique_ptr<CudaBatch> encode, reduce, decode;  // all segments; the own ones; all
+    std::unique_ptr<CudaBatch> check;                   // instead of these, where nothing is coded
+    std::vector<std::size_t> begin;  // jobs of decode: owner o's are [begin[o], begin[o+1])
+  };
+
+  Messages allocate(std::size_t bytes) const { return {{device_, bytes}, {device_, staged_ ? bytes : 0}}; }
+  std::vector<Group> make_groups(const Unit& unit);
+  std::span<std::byte> of(int owner, std::byte* buffer) const {
+    return unit_.unit->message_of(owner, {buffer, unit_.unit->bytes()});
+  }
+  std::size_t incoming_at(int rank) const {
+    return unit_.unit->message_bytes(rank_) * static_cast<std::size_t>(rank < rank_ ? rank : rank - 1);
+  }
+  void download(Messages& m, std::size_t from, std::size_t to) {
+    copy_bytes(m.wire() + from, m.code() + from, to - from, streams_.download);
+  }
+  void upload(Messages& m, std::size_t from, std::size_t to) {
+    copy_bytes(m.code() + from, m.wire() + from, to - from, streams_.upload);
+  }
+  /// The messages just encoded may be sent once `copies` have brought them to where the transport finds them.
+  template <class Copies>
+  void send_after(Copies copies) {
+    if (!staged_) {
+      ready_.record(streams_.codec);
+      if (ordered_) streams_.transport.wait(ready_);
+      return;
+    }
+    coded_.record(streams_.codec);
+    streams_.download.wait(coded_);
+    copies();
+    ready_.record(streams_.download);
+  }
+  /// The coding that is queued next reads messages; `copies` bring them from where the transport left them.
+  template <class Copies>
+  void code_after(Copies copies) {
+    if (staged_) {
+      streams_.upload.wait(before_);  // the last unit's coding reads the same memory
+      copies();
+      uploaded_.record(streams_.upload);
+      streams_.codec.wait(uploaded_);
+    } else if (ordered_) {
+      arrived_.record(streams_.transport);
+      streams_.codec.wait(arrived_);
+    }
+  }
+  void decode_outgoing(float weight);
+
+  DeviceCoder& coder_;
+  ExchangeShared& shared_;
+  const CodingStreams& streams_;
+  const Device device_ = coder_.device();
+  const int rank_, ranks_;
+  const bool ordered_;
+  const bool queued_;  // no host looks at the messages: the transport is ordered, or there is nobody else
+  const bool staged_;
+  Messages outgoing_, incoming_, means_;  // by owner; by rank; by owner
+  Messages zeros_;
+  std::map<std::size_t, std::vector<Group>> units_;  // by number in the plan
+  Event coded_{device_}, ready_{device_};            // messages may be copied; may be sent
+  Event arrived_{device_}, uploaded_{device_};       // messages may be decoded
+  Event decoded_{device_}, before_{device_};         // the last decoding of this unit; of the unit before
+  NumberedUnit unit_;
+  std::vector<Group>* jobs_ = nullptr;
+};
+
+DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUnit> units)
+    : coder_(coder),
+      shared_(coder.shared()),
+      streams_(coder.streams()),
+      rank_(shared_.transport.rank()),
+      ranks_(shared_.transport.size()),
+      ordered_(shared_.transport.ordered()),
+      queued_(ordered_ || (ranks_ == 1 && coder.collective() == Collective::reduce_broadcast)),
+      staged_(coder.staged() && !queued_) {
+  std::size_t bytes = 0, own = 0;
+  for (const NumberedUnit& u : units) {
+    bytes = std::max(bytes, u.unit->bytes());
+    if (coder.collective() == Collective::reduce_broadcast) own = std::max(own, u.unit->message_bytes(rank_));
+  }
+  outgoing_ = allocate(bytes);
+  if (coder.collective() == Collective::reduce_broadcast) {
+    means_ = allocate(bytes);
+    incoming_ = allocate(own * static_cast<std::size_t>(ranks_ - 1));
+  }
+  if (coder.collective() == Collective::simulated) zeros_ = allocate(bytes + sizeof(float));
+  for (const NumberedUnit& u : units) {
+    unit_ = u;
+    units_[u.number] = make_groups(*u.unit);
+  }
+}
+
+std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& unit) {
+  struct Jobs {
+    CodecSpec codec;
+    std::vector<CodingJob> encode, reduce, decode, check;
+    std::vector<std::size_t> begin{0};
+  };
+  std::map<std::string, Jobs> by_codec;
+  const auto jobs_of = [&](std::size_t t) -> Jobs& {
+    const CodecSpec& codec = shared_.tensors[t].codec->spec();
+    Jobs& jobs = by_codec[to_text(codec)];
+    jobs.codec = codec;
+    return jobs;
+  };
+  const auto add = [&](std::vector<CodingJob>& jobs, const Segment& s) -> CodingJob& {
+    CodingJob& job = jobs.emplace_back();
+    job.n = s.n;
+    job.first = s.first;
+    job.bucket = shared_.tensors[s.tensor].bucket;
+    job.tensor = static_cast<std::uint32_t>(s.tensor);
+    return job;
+  };
+  for (const Segment& s : unit.segments) jobs_of(s.tensor);
+  for (int owner = 0; owner < unit.owners(); ++owner) {
+    for (auto& [key, jobs] : by_codec) jobs.begin.push_back(jobs.decode.size());
+    const auto message = unit.message[static_cast<std::size_t>(owner)];
+    for (const Segment& s : unit.owned_by(owner)) {
+      DeviceTensor& kept = coder_.kept(s.tensor);
+      Jobs& jobs = jobs_of(s.tensor);
+      float* values = coder_.values(s.tensor) + s.first;
+      if (coder_.untouched(s.tensor)) {
+        CodingJob& check = add(jobs.check, s);
+        check.out = values;
+        check.non_finite = coder_.own_flag(s.tensor);
+        continue;
+      }
+      CodingJob& encode = add(jobs.encode, s);
+      encode.values = values;
+      encode.residual = kept.residual1.size() > 0 ? kept.residual1.data() + s.first : nullptr;
+      encode.bytes = outgoing_.code() + message + s.at;
+      encode.non_finite = coder_.own_flag(s.tensor);
+      encode.error = coder_.errors(s.tensor);
+      CodingJob& decode = add(jobs.decode, s);
+      decode.out = values;
+      decode.bytes = (means_.code() ? means_.code() : outgoing_.code()) + message + s.at;
+      decode.non_finite = coder_.mean_flag(s.tensor);
+      jobs.begin.back() = jobs.decode.size();
+      if (means_.code() == nullptr || owner != rank_) continue;
+      CodingJob& reduce = add(jobs.reduce, s);
+      reduce.residual = kept.residual2.size() > 0
+                            ? kept.residual2.data() + (s.first - shared_.tensors[s.tensor].own.first)
+                            : nullptr;
+      reduce.bytes = decode.bytes = means_.code() + message + s.at;
+      for (int r = 0; r < ranks_; ++r)
+        reduce.contributions.push_back(
+            (r == rank_ ? outgoing_.code() + message : incoming_.code() + incoming_at(r)) + s.at);
+    }
+  }
+  std::vector<Group> groups;
+  for (auto& [key, jobs] : by_codec) {
+    Group& group = groups.emplace_back();
+    const auto batch = [&, &jobs = jobs](const std::vector<CodingJob>& from) {
+      return from.empty() ? nullptr : std::make_unique<CudaBatch>(jobs.codec, device_, from);
+    };
+    group.encode = batch(jobs.encode);
+    group.reduce = batch(jobs.reduce);
+    group.decode = batch(jobs.decode);
+    group.check = batch(jobs.check);
+    group.begin = std::move(jobs.begin);
+  }
+  return groups;
+}
+
+void DeviceUnitCoder::encode(std::span<const int>) {
+  const Unit& unit = *unit_.unit;
+  coder_.gradients_of(unit);
+  coder_.coded(Work::encode, unit_.number, count_values(unit.segments), 1, [&] {
+    for (Group& group : *jobs_) {
+      if (group.check) group.check->check(streams_.codec);
+      if (group.encode) group.encode->encode(shared_.context(0, 1), streams_.codec, coder_.step());
+    }
+  });
+  send_after([&] {
+    if (coder_.collective() != Collective::reduce_broadcast) return download(outgoing_, 0, unit.bytes());
+    const std::size_t own = unit.message[static_cast<std::size_t>(rank_)];
+    download(outgoing_, 0, own);
+    download(outgoing_, own + unit.message_bytes(rank_), unit.bytes());
+  });
+}
+
+void DeviceUnitCoder::reduce() {
+  const Unit& unit = *unit_.unit;
+  code_after([&] { upload(incoming_, 0, unit.message_bytes(rank_) * static_cast<std::size_t>(ranks_ - 1)); });
+  coder_.coded(Work::reduce, unit_.number, count_values(unit.owned_by(rank_)), ranks_, [&] {
+    for (Group& group : *jobs_)
+      if (group.reduce) group.reduce->reduce(shared_.context(0, 2), streams_.codec, coder_.step());
+  });
+  send_after([&] {
+    const std::size_t at = unit.message[static_cast<std::size_t>(rank_)];
+    download(means_, at, at + unit.message_bytes(rank_));
+  });
+}
+
+void DeviceUnitCoder::decode(std::span<const int> owners) {
+  const Unit& unit = *unit_.unit;
+  std::vector<int> ascending(owners.begin(), owners.end());
+  std::sort(ascending.begin(), ascending.end());
+  code_after([&] {
+    for (const int owner : ascending) {
+      const std::size_t at = unit.message[static_cast<std::size_t>(owner)];
+      if (owner != rank_) upload(means_, at, at + unit.message_bytes(owner));
+    }
+  });
+  std::int64_t values = 0;
+  for (const int owner : ascending) values += count_values(unit.owned_by(owner));
+  coder_.coded(Work::decode, unit_.number, values, 1, [&] {
+    for (Group& group : *jobs_) {
+      if (!group.decode) continue;
+      for (auto from = ascending.begin(), to = from; from != ascending.end(); from = to) {
+        while (to != ascending.end() && *to - *from == to - from) ++to;  // neighbours go together
+        const std::size_t first = group.begin[static_cast<std::size_t>(*from)];
+        const std::size_t last = group.begin[static_cast<std::size_t>(to[-1]) + 1];
+        if (last > first) group.decode->decode(first, last, false, streams_.codec);
+      }
+    }
+  });
+  for (const int owner : ascending) coder_.decoded(unit.owned_by(owner));
+  decoded_.record(streams_.codec);
+}
+
+void DeviceUnitCoder::decode_outgoing(float weight) {
+  const Unit& unit = *unit_.unit;
+  code_after([&] { upload(outgoing_, 0, unit.bytes()); });
+  coder_.coded(Work::decode, unit_.number, count_values(unit.segments), 1, [&] {
+    for (Group& group : *jobs_)
+      if (group.decode) group.decode->decode(0, group.begin.back(), false, streams_.codec, weight);
+  });
+  coder_.decoded(unit.segments);
+  decoded_.record(streams_.codec);
+}
+
+}  // namespace
+
+std::unique_ptr<UnitCoder> DeviceCoder::make_unit_coder(std::span<const NumberedUnit> units) {
+  return std::make_unique<DeviceUnitCoder>(*this, units);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,152 @@
+// How the units of a step get on: queued by the caller over an ordered transport, else by the communication
+// thread.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "comm/backoff.h"
+#include "comm/coder.h"
+#include "comm/exchange.h"
+#include "comm/exchange_unit.h"
+#include "core/clock.h"
+#include "core/log.h"
+
+namespace lpsgd {
+
+void Exchange::queue_units(std::size_t end) {
+  if (next_ >= end) return;
+  const auto queueing = [&](std::optional<UnitOfStep> unit) {
+    const std::lock_guard lock(mutex_);
+    queueing_ = unit;
+  };
+  if (next_ == 0) {
+    shared_->bytes_sent = 0;
+    step_bytes_ = shared_->transport.bytes_sent();
+    step_messages_ = shared_->transport.messages_sent();
+  }
+  try {
+    for (; next_ < end; ++next_) {
+      queueing(UnitOfStep{shared_->step, std::min(next_, plan_.size() - 1)});
+      queue_unit(next_);
+    }
+    queueing({});
+  } catch (...) {
+    shared_->transport.cancel();
+    const std::lock_guard lock(mutex_);
+    queueing_.reset();
+    failure_ = std::current_exception();
+    open_ = false;
+    throw;
+  }
+}
+
+// The order of messages is the same on all ranks, and leaves the network no gap: while it carries one unit's
+// first round, the unit before is reduced, and the one before that decoded. After the last unit two more
+// calls finish these two.
+void Exchange::queue_unit(std::size_t unit) {
+  if (unit < plan_.size()) {
+    slot(unit).start({&plan_[unit], unit});
+    while (!slot(unit).under_way()) slot(unit).advance();
+  }
+  if (unit >= 1 && unit - 1 < plan_.size()) slot(unit - 1).advance();
+  if (unit >= 2 && unit - 2 < plan_.size()) {
+    while (!slot(unit - 2).done()) slot(unit - 2).advance();
+    slot(unit - 2).finish();
+  }
+}
+
+// The host never waits within a step, so nobody else would notice that a rank stays away.
+void Exchange::watch() {
+  const ScopedDevice current(options_.device);
+  const std::chrono::duration<double> pause(options_.hang_patience / 60);
+  std::optional<UnitOfStep> last;
+  double since = 0, patience = 0;
+  for (std::unique_lock lock(mutex_); !wake_.wait_for(lock, pause, [&] { return stop_.load(); });) {
+    std::optional<UnitOfStep> at = queueing_;
+    lock.unlock();
+    if (!at) at = coder_->unfinished();
+    const double now = now_seconds();
+    if (!at || at != last) {
+      since = now;
+      patience = options_.hang_patience;
+    } else if (now - since >= patience) {
+      warn_of_hang(*at, now - since, "other ranks");
+      patience *= 2;
+    }
+    last = at;
+    lock.lock();
+  }
+}
+
+void Exchange::warn_of_hang(UnitOfStep at, double seconds, const std::string& ranks) const {
+  log::warn("step {}: the exchange of {} has waited {:.0f} s for {}", at.step,
+            shared_->tensors[plan_[at.unit].segments.front().tensor].info.name, seconds, ranks);
+}
+
+void Exchange::serve() {
+  prefer_short_sleeps();
+  for (std::unique_lock lock(mutex_);;) {
+    wake_.wait(lock, [&] { return stop_ || working_; });
+    if (stop_) return;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      const double busy = poll_units();
+      if (!stop_) coder_->end_step(busy);
+    } catch (...) {
+      shared_->transport.cancel();
+      failure = std::current_exception();
+    }
+    lock.lock();
+    failure_ = failure;
+    working_ = false;
+    finished_.notify_all();
+  }
+}
+
+double Exchange::poll_units() {
+  const std::size_t slots = in_flight_.size();
+  std::size_t oldest = 0, next = 0;  // units [oldest, next) are in flight
+  double busy = 0, busy_since = 0, moved_at = 0, patience = options_.hang_patience;
+  Backoff backoff;
+  shared_->bytes_sent = 0;
+  while (oldest < plan_.size()) {
+    if (stop_) {
+      if (oldest < next) shared_->transport.cancel();
+      return 0;
+    }
+    if (oldest == next) {
+      if (busy_since > 0) busy += now_seconds() - busy_since;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stop_ || available_.load() >= plan_[next].ready_after; });
+      }
+      if (stop_) continue;
+      busy_since = moved_at = now_seconds();
+    }
+    bool moved = false;
+    for (; next < plan_.size() && next < oldest + slots &&
+           available_.load(std::memory_order_acquire) >= plan_[next].ready_after && slot(next).free();
+         ++next, moved = true)
+      slot(next).start({&plan_[next], next});
+    bool advanced = false;
+    for (std::size_t u = oldest; u < next && !advanced; ++u) advanced = slot(u).advance();
+    moved |= advanced;
+    for (; oldest < next && slot(oldest).done(); ++oldest, moved = true) slot(oldest).finish();
+    if (moved) {
+      backoff.reset();
+      moved_at = 0;
+    } else {
+      backoff.pause();
+      const double now = now_seconds();
+      if (moved_at == 0) moved_at = now;
+      if (now - moved_at < patience) continue;
+      warn_of_hang({shared_->step, oldest}, now - moved_at, "rank " + slot(oldest).waiting_for());
+      patience *= 2;
+    }
+  }
+  return busy_since > 0 ? busy + (now_seconds() - busy_since) : busy;
+}
+
+}  // namespace lpsgd

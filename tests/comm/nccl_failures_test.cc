@@ -1,0 +1,174 @@
+// Ranks that leave, stop or stay away while others exchange gradients over NCCL.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "core/capture.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "tests/comm/cuda_ranks.h"
+
+namespace lpsgd {
+namespace {
+
+// A step whose messages did not come must not pass for one, and graphs hold the communicator, which
+// cannot go before them. (Between hosts, which NCCL takes the ranks for, it hears of a connection that
+// closes.)
+TEST_F(Nccl, ARankThatLeavesEndsTheLaunchesOfTheOthers) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  const bool leaves = world().rank() == world().size() - 1;
+  {
+    const ExchangeSetup setup = make_setup("qsgd4");
+    CudaArena arena(device, setup.arena);
+    const ExchangeOptions options = arena.adapt({});
+    Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, options);
+    std::array<CapturedGraph, 2> graphs;
+    const auto work = [&] {
+      for (const std::size_t t : setup.order) exchange.submit(t);
+      exchange.finish();
+    };
+    const auto step = [&](std::uint32_t number) {
+      exchange.begin(number);
+      if (number < 2) return work();
+      CapturedGraph& graph = graphs[number % 2];
+      if (number < 4) graph.capture(options.compute, work);
+      graph.launch(options.compute);
+      exchange.launched();
+    };
+    std::uint32_t number = 0;
+    while (number < 6) step(number++);  // of which the last is under way when the rank leaves
+    if (!leaves) {
+      step(number++);
+      EXPECT_THROW(exchange.check_finite(), CommError);
+      EXPECT_THROW(exchange.begin(number), CommError);
+      EXPECT_THROW(exchange.take_stats(), CommError);
+    }
+  }
+  nccl.reset();
+  world().barrier();
+}
+
+// A rank that stops in the middle of a step.
+TEST_F(Nccl, AStepThatIsGivenUpEndsThoseOfTheOthers) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  const ExchangeSetup setup = make_setup("qsgd4");
+  CudaArena arena(device, setup.arena);
+  {
+    const auto options = exchange_cases::all_options(setup)[1];
+    Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt(options));
+    exchange_cases::exchange_step(exchange, setup, 0, arena, setup.gradients(world().rank(), 0));
+    exchange.begin(1);
+    if (world().rank() == 0) {
+      for (std::size_t i = 0; i < 5; ++i) exchange.submit(setup.order[i]);
+    } else {
+      EXPECT_THROW(
+          {
+            for (const std::size_t t : setup.order) exchange.submit(t);
+            exchange.finish();
+            exchange.check_finite();
+          },
+          CommError);
+      EXPECT_THROW(exchange.begin(2), CommError);  // and stays failed
+    }
+  }
+  nccl.reset();
+  world().barrier();
+}
+
+/// Collects what is logged.
+class Log {
+ public:
+  Log() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+  }
+  ~Log() { spdlog::set_default_logger(before_); }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  std::string text() const { return text_.str(); }
+  int count(const std::string& line) const {
+    int n = 0;
+    const std::string all = text();
+    for (std::size_t at = all.find(line); at != std::string::npos; at = all.find(line, at + 1)) ++n;
+    return n;
+  }
+
+ private:
+  const std::shared_ptr<spdlog::logger> before_;
+  std::ostringstream text_;
+};
+
+std::string warning(std::uint32_t step, const std::string& tensor) {
+  return fmt::format("step {}: the exchange of {} has waited ", step, tensor);
+}
+
+TEST_F(Nccl, ARankThatStaysAwayIsReported) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  const Log log;
+  const bool away = world().rank() == 0;
+  const ExchangeSetup setup = make_setup("qsgd4");
+  const auto expected = reference_means(setup, world().size(), 2);
+  ExchangeOptions options = exchange_cases::all_options(setup)[2];  // a unit holds one tensor
+  options.hang_patience = 0.5;
+  CudaArena arena(device, setup.arena);
+  Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt(options));
+  for (std::uint32_t step = 0; step < 2; ++step) {
+    std::this_thread::sleep_for(std::chrono::seconds(away && step == 1 ? 3 : 1));
+    const auto means =
+        exchange_cases::exchange_step(exchange, setup, step, arena, setup.gradients(world().rank(), step));
+    EXPECT_EQ(exchange_cases::tensor_values(setup, means),
+              exchange_cases::tensor_values(setup, expected[step]));
+  }
+  world().barrier();
+  // The first unit that this rank gets from the one that is away is the first or second.
+  const int first = log.count(warning(1, setup.tensors[setup.order[0]].name)) +
+                    log.count(warning(1, setup.tensors[setup.order[1]].name));
+  EXPECT_GE(first, away ? 0 : 2) << log.text();  // after 0.5 s and 1 s, perhaps after 2 s
+  EXPECT_LE(first, away ? 0 : 3) << log.text();
+  EXPECT_EQ(log.count("has waited"), first) << log.text();
+  EXPECT_EQ(log.count("for other ranks"), log.count("has waited"));
+}
+
+// In a step that is one launch the host has nothing left to do. (The emulated GPU does nothing before
+// somebody waits for it, but for a task whenever the watch looks.)
+TEST_F(Nccl, ALaunchThatTheDeviceDoesNotGetPastIsReported) {
+  if (world().size() > 1 || std::getenv("LPSGD_EMULATED_ORDER") != nullptr ||
+      cuda_device_info(device.index).name.find("emulates") == std::string::npos)
+    GTEST_SKIP() << "needs one rank, on a GPU that waits for the host";
+  const Log log;
+  const ExchangeSetup setup = make_setup("qsgd4");
+  ExchangeOptions options = exchange_cases::all_options(setup)[2];
+  options.hang_patience = 0.3;
+  CudaArena arena(device, setup.arena);
+  const ExchangeOptions adapted = arena.adapt(options);
+  Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, adapted);
+  CapturedGraph graph;
+  const auto work = [&] {
+    for (const std::size_t t : setup.order) exchange.submit(t);
+    exchange.finish();
+  };
+  for (std::uint32_t step = 0; step < 4; ++step) {
+    exchange.begin(step);
+    if (step % 2 == 0) {
+      work();
+    } else {
+      if (step == 1) graph.capture(adapted.compute, work);
+      for (int i = 0; i < 400; ++i) zero_bytes(arena.values().data(), sizeof(float), adapted.compute);
+      graph.launch(adapted.compute);
+      exchange.launched();
+    }
+    if (step == 3) std::this_thread::sleep_for(std::chrono::seconds(1));
+    arena.read();
+  }
+  EXPECT_GE(log.count(warning(3, setup.tensors[setup.order[0]].name)), 1) << log.text();
+  EXPECT_EQ(log.count("has waited"), log.count(warning(3, setup.tensors[setup.order[0]].name))) << log.text();
+}
+
+}  // namespace
+}  // namespace lpsgd
