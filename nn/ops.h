@@ -73,8 +73,8 @@ struct Binding {
   std::vector<const void*> output_gradients;
   std::vector<ParameterView> parameters;
   std::vector<float*> buffers;
-  // The epilogue: output = relu(layer(inputs) + residual). Backward writes the gradient of that sum to
-  // `masked`; it is also the residual's gradient. `masked` is null if there is no residual or no ReLU.
+  // The epilogue: output = relu(layer(inputs) + residual). Backward writes the gradient of that sum, which is
+  // also the residual's gradient, to `masked`. It is null if no operation needs it.
   const void* residual = nullptr;
   bool relu = false;
   void* masked = nullptr;

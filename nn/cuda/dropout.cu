@@ -1,4 +1,5 @@
 // Dropout with the same draws as nn/cpu/dropout.cc: one Philox block for four values of a sample.
+#include "core/philox.h"
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {
