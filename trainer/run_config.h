@@ -86,15 +86,15 @@ RunConfig load_run_config_or_network(const std::string& path, const std::vector<
 /// `cuda` where there is no GPU it is one that cannot be used.
 Device device_of(const TrainOptions& options, int local_rank);
 
-/// What can only be checked once K is known: batch size, collective, transport. ConfigError at the key's
-/// place.
+/// What can only be checked once K is known: batch size, collective, transport. ConfigError with the key's
+/// file, line and column.
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun);
 
 /// The network of the configuration. An error that an override may have caused names the option.
 NetworkSpec network_of(const RunConfig& run);
 
 /// Runs `body`; a ConfigError of it that begins with a key of the configuration ("data.mean: ...") gets that
-/// key's place.
+/// key's file, line and column.
 void with_locations(const RunConfig& run, const std::function<void()>& body);
 
 /// Whether network and data fit: image shape, number of classes, mean and std, and a training set of at least
