@@ -21,11 +21,9 @@ void protect(int rights) {
   if (m.region_used > 0 && mprotect(m.region, m.region_used, rights) != 0) undefined("mprotect failed");
 }
 
-/// CUDA's graphs may not be captured by several threads at once.
-void check_thread(Capture& capture) {
-  if (capture.thread == std::this_thread::get_id()) return;
-  capture.thread = std::this_thread::get_id();
-  if (++capture.thread_changes > 2) undefined("a graph is captured by several threads at once");
+/// A graph is captured by one thread: CUDA's may not be captured by several at once.
+void check_thread(const Capture& capture) {
+  if (capture.thread != std::this_thread::get_id()) undefined("a graph is captured by several threads");
 }
 
 /// The stream of cudaStreamPerThread.

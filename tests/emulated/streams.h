@@ -25,8 +25,7 @@ struct Capture {
   CUgraph_st* graph = nullptr;  // null once the capture has ended
   std::vector<Branch> branches;
   bool invalidated = false;  // by a call that is not allowed during capture
-  std::thread::id thread = std::this_thread::get_id();
-  int thread_changes = 0;  // allowed: from the thread that began to another, and back
+  const std::thread::id thread = std::this_thread::get_id();
 };
 
 /// A point in a stream's work: one record of an event, which later records of that event do not change.
