@@ -25,20 +25,13 @@ class DeviceEvent {
 class JobBatch {
  public:
   virtual ~JobBatch() = default;
-  /// `context.tensor` and `context.table` are the jobs', `context.step` is what set_step() said.
+  /// `context.step` is what set_step() said.
   virtual void encode(const CodingContext& context) = 0;
   virtual void reduce(const CodingContext& context) = 0;
   /// Times `weight` where the codec is `none`.
   virtual void decode(std::size_t first, std::size_t last, float weight) = 0;
   /// Codec none: looks for values of `out` that are not finite; NaNs become the canonical one.
   virtual void check() = 0;
-};
-
-/// `outer` matrices of rows x columns, transposed.
-struct Transposition {
-  const float* from = nullptr;
-  float* to = nullptr;
-  std::int64_t outer = 0, rows = 0, columns = 0;
 };
 
 /// The main thread uses Queue::compute, the communication thread the others, as does the main thread while
@@ -75,7 +68,7 @@ class CodingDevice {
   /// The number of the step that is coded from here on, queued on Queue::compute: what is coded behind it
   /// reads it there, so that coding can be captured (core/capture.h). The step before the last is done.
   virtual void set_step(std::uint32_t step) = 0;
-  /// Its work goes to Queue::codec.
+  /// Its work goes to Queue::codec. What the jobs' `contributions` point to is copied.
   virtual std::unique_ptr<JobBatch> make_batch(const CodecSpec& codec, std::vector<CodingJob> jobs) = 0;
   virtual void transpose(std::span<const Transposition> jobs) = 0;  // on Queue::codec
 };

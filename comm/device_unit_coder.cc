@@ -1,5 +1,6 @@
 // A unit on a device: its messages, the jobs of its segments, and the events that order their work.
 #include <algorithm>
+#include <deque>
 #include <string>
 
 #include "comm/device_coder.h"
@@ -61,7 +62,6 @@ class DeviceUnitCoder final : public UnitCoder {
     return m;
   }
   std::vector<Group> make_groups(const Unit& unit);
-  CodingJob job_of(const Segment& s) const;
   std::span<std::byte> of(int owner, std::byte* buffer) const {
     return unit_.unit->message_of(owner, {buffer, unit_.unit->bytes()});
   }
@@ -151,20 +151,12 @@ DeviceUnitCoder::DeviceUnitCoder(DeviceCoder& coder, std::span<const NumberedUni
   }
 }
 
-CodingJob DeviceUnitCoder::job_of(const Segment& s) const {
-  CodingJob job;
-  job.n = s.n;
-  job.first = s.first;
-  job.bucket = shared_.tensors[s.tensor].bucket;
-  job.tensor = static_cast<std::uint32_t>(s.tensor);
-  return job;
-}
-
 std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& unit) {
   struct Jobs {
     CodecSpec codec;
     std::vector<CodingJob> encode, reduce, decode, check;
     std::vector<std::size_t> begin{0};
+    std::deque<std::vector<const std::byte*>> contributions;  // of each reduce
   };
   std::vector<std::pair<std::string, Jobs>> by_codec;
   const auto jobs_of = [&](std::size_t t) -> Jobs& {
@@ -184,32 +176,35 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
     for (const Segment& s : unit.owned_by(owner)) {
       const DeviceTensor& kept = coder_.kept(s.tensor);
       Jobs& jobs = jobs_of(s.tensor);
+      const CodingJob job = shared_.tensors[s.tensor].codec->job(s.first, s.n, s.tensor);
       float* values = coder_.values(s.tensor) + s.first;
       if (coder_.untouched(s.tensor)) {
-        CodingJob& check = jobs.check.emplace_back(job_of(s));
+        CodingJob& check = jobs.check.emplace_back(job);
         check.out = values;
         check.non_finite = kept.own_flag;
         continue;
       }
-      CodingJob& encode = jobs.encode.emplace_back(job_of(s));
+      CodingJob& encode = jobs.encode.emplace_back(job);
       encode.values = values;
       encode.residual = kept.residual1 ? kept.residual1 + s.first : nullptr;
       encode.bytes = outgoing_.code + message + s.at;
       encode.non_finite = kept.own_flag;
       encode.error = kept.error;
-      CodingJob& decode = jobs.decode.emplace_back(job_of(s));
+      CodingJob& decode = jobs.decode.emplace_back(job);
       decode.out = values;
       decode.bytes = (means_.code ? means_.code : outgoing_.code) + message + s.at;
       decode.non_finite = kept.mean_flag;
       jobs.begin.back() = jobs.decode.size();
       if (means_.code == nullptr || owner != rank_) continue;
-      CodingJob& reduce = jobs.reduce.emplace_back(job_of(s));
+      CodingJob& reduce = jobs.reduce.emplace_back(job);
       reduce.residual =
           kept.residual2 ? kept.residual2 + (s.first - shared_.tensors[s.tensor].own.first) : nullptr;
       reduce.bytes = decode.bytes = means_.code + message + s.at;
+      std::vector<const std::byte*>& from = jobs.contributions.emplace_back();
       for (int r = 0; r < ranks_; ++r)
-        reduce.contributions.push_back(
-            (r == rank_ ? outgoing_.code + message : incoming_.code + incoming_at(r)) + s.at);
+        from.push_back((r == rank_ ? outgoing_.code + message : incoming_.code + incoming_at(r)) + s.at);
+      reduce.contributions = from.data();
+      reduce.ranks = ranks_;
     }
   }
   std::vector<Group> groups;
@@ -233,7 +228,7 @@ void DeviceUnitCoder::encode(std::span<const int>) {
   coder_.coded(Work::encode, unit_.number, count_values(unit.segments), 1, [&] {
     for (Group& group : *jobs_) {
       if (group.check) group.check->check();
-      if (group.encode) group.encode->encode(shared_.context(0, 1));
+      if (group.encode) group.encode->encode(shared_.context(1));
     }
   });
   coded_may_go([&] {
@@ -250,7 +245,7 @@ void DeviceUnitCoder::reduce() {
       [&] { upload(incoming_, 0, unit.message_bytes(rank_) * static_cast<std::size_t>(ranks_ - 1)); });
   coder_.coded(Work::reduce, unit_.number, count_values(unit.owned_by(rank_)), ranks_, [&] {
     for (Group& group : *jobs_)
-      if (group.reduce) group.reduce->reduce(shared_.context(0, 2));
+      if (group.reduce) group.reduce->reduce(shared_.context(2));
   });
   coded_may_go([&] {
     const std::size_t at = unit.message[static_cast<std::size_t>(rank_)];

@@ -106,7 +106,7 @@ Exchange::Impl::Impl(Transport& transport, std::vector<TensorInfo> infos,
 
   std::vector<PlannedTensor> planned;
   for (const ExchangeTensor& tensor : shared.tensors)
-    planned.push_back({tensor.codec.get(), tensor.info.elements, tensor.bucket});
+    planned.push_back({tensor.codec.get(), tensor.info.elements});
   PlanOptions plan{transport.size(), options.chunk_bytes, options.pack_bytes};
   if (options.collective != Collective::reduce_broadcast) {
     plan.chunk_bytes *= plan.owners;  // nobody owns a part: units are contiguous and as large
@@ -155,11 +155,10 @@ void Exchange::Impl::make_tensors(const std::vector<TensorInfo>& infos, const st
                       "has codec {}; "
                       "allowed with it: reduce_broadcast, simulated",
                       tensor.info.name, to_text(codecs[t])));
-    tensor.codec = make_codec(codecs[t]);
-    tensor.bucket = tensor.codec->bucket(tensor.info);
+    tensor.codec = make_codec(codecs[t], tensor.info);
     tensor.untouched = none && ranks == 1;
     tensor.permuted = is_permuted(tensor.info, codecs[t]);
-    for (const Stripe& stripe : stripes(tensor.info.elements, tensor.bucket, ranks, t))
+    for (const Stripe& stripe : stripes(tensor.info.elements, tensor.codec->bucket(), ranks, t))
       if (stripe.owner == shared.transport.rank()) tensor.own = stripe;
     if (!tensor.codec->error_feedback()) continue;
     tensor.residual1 = elements;

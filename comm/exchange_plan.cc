@@ -23,9 +23,8 @@ class UnitBuilder {
     for (std::vector<Segment>& owned : segments_) {
       std::size_t bytes = 0;
       for (Segment& segment : owned) {
-        const PlannedTensor& tensor = tensors[segment.tensor];
         segment.at = bytes;
-        bytes += tensor.codec->encoded_bytes(segment.n, tensor.bucket);
+        bytes += tensors[segment.tensor].codec->encoded_bytes(segment.n);
         unit.segments.push_back(segment);
       }
       owned.clear();
@@ -49,8 +48,9 @@ std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<co
   std::int64_t packed = 0;
   for (std::size_t position = 0; position < order.size(); ++position) {
     const std::size_t t = order[position];
-    const auto [codec, elements, bucket] = tensors[t];
+    const auto [codec, elements] = tensors[t];
     if (elements == 0) continue;
+    const std::int64_t bucket = codec->bucket();
     const std::vector<Stripe> parts = stripes(elements, bucket, options.owners, t);
     if (elements * value_bytes < options.pack_bytes) {
       for (const Stripe& part : parts) pack.add(part.owner, t, part.first, part.last);
@@ -61,7 +61,7 @@ std::vector<Unit> make_plan(std::span<const PlannedTensor> tensors, std::span<co
       }
       continue;
     }
-    const auto buckets = [&, width = bucket](std::int64_t n) { return (n + width - 1) / width; };
+    const auto buckets = [&](std::int64_t n) { return (n + bucket - 1) / bucket; };
     std::int64_t most = 1;
     for (const Stripe& part : parts) most = std::max(most, buckets(part.last - part.first));
     const std::int64_t per_chunk = std::max<std::int64_t>(1, options.chunk_bytes / (bucket * value_bytes));

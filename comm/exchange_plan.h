@@ -43,7 +43,7 @@ struct Unit {
 
 struct PlannedTensor {
   const Codec* codec = nullptr;
-  std::int64_t elements = 0, bucket = 1;
+  std::int64_t elements = 0;
   // A codec with a table (Codec::table_bytes) writes it before each stripe: its stripes are not cut.
 };
 

@@ -14,7 +14,6 @@ namespace lpsgd {
 struct ExchangeTensor {
   TensorInfo info;
   std::shared_ptr<const Codec> codec;  // the CPU's; elsewhere for sizes alone
-  std::int64_t bucket = 1;
   float* gradient = nullptr;  // in memory order; device memory where the exchange is a device's
   Stripe own;                 // the stripe this rank owns
   bool untouched = false;     // none on one rank: the gradient is its own mean

@@ -91,9 +91,7 @@ class CudaCodingDevice final : public CodingDevice {
     return std::make_unique<CudaJobs>(codec, device_, jobs, codec_, step_.data());
   }
   void transpose(std::span<const Transposition> jobs) override {
-    std::vector<CudaTransposition> work;
-    for (const Transposition& t : jobs) work.push_back({t.from, t.to, t.outer, t.rows, t.columns});
-    cuda_transpose(work, codec_);
+    cuda_transpose(jobs, codec_);
   }
 
  private:

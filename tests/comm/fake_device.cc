@@ -191,53 +191,58 @@ void FakeDevice::transpose(std::span<const Transposition> jobs) {
 
 namespace {
 
+/// The jobs with copies of their contributions' addresses.
+struct Jobs {
+  explicit Jobs(std::vector<CodingJob> given) : all(std::move(given)) {
+    for (CodingJob& job : all) {
+      const auto& copy = contributions.emplace_back(job.contributions, job.contributions + job.ranks);
+      job.contributions = copy.data();
+    }
+  }
+  std::vector<CodingJob> all;
+  std::deque<std::vector<const std::byte*>> contributions;
+};
+
 class FakeBatch final : public JobBatch {
  public:
   FakeBatch(FakeDevice& device, const CodecSpec& spec, std::vector<CodingJob> jobs)
       : device_(device),
-        codec_(make_codec(spec)),
-        jobs_(std::make_shared<const std::vector<CodingJob>>(std::move(jobs))) {}
+        spec_(spec),
+        jobs_(std::make_shared<const Jobs>(std::move(jobs))) {}
 
   void encode(const CodingContext& context) override {
-    queue([this_step = &device_.step(), codec = codec_, jobs = jobs_, context] {
+    queue([this_step = &device_.step(), spec = spec_, jobs = jobs_, context] {
       require(*this_step == context.step, "the device codes another step");
       std::vector<std::vector<std::byte>> tables;
       std::vector<std::uint32_t> tabled;
-      for (const CodingJob& job : *jobs) {
-        CodingContext c = context;
-        c.tensor = job.tensor;
-        std::vector<std::byte> table;
-        if (codec->table_bytes() > 0) {
+      for (CodingJob job : jobs->all) {
+        const Codec codec(spec, job.bucket);
+        if (codec.table_bytes() > 0) {
           auto known = std::find(tabled.begin(), tabled.end(), job.tensor) - tabled.begin();
           if (known == static_cast<std::ptrdiff_t>(tabled.size())) {
             tabled.push_back(job.tensor);
-            tables.push_back(table_of(*codec, *jobs, job.tensor));
+            tables.push_back(table_of(codec, jobs->all, job.tensor));
           }
-          c.table = tables[static_cast<std::size_t>(known)].data();
+          job.table = tables[static_cast<std::size_t>(known)].data();
         }
         const std::vector<float> before =
             job.error ? std::vector<float>(job.values, job.values + job.n) : std::vector<float>();
-        if (!codec->encode(job.values, job.residual, job.n, job.first, job.bucket, c, job.bytes))
-          *job.non_finite = 1;
-        if (job.error) add_error(*codec, job, before);
+        if (!codec.encode(job, context)) *job.non_finite = 1;
+        if (job.error) add_error(codec, job, before);
       }
     });
   }
   void reduce(const CodingContext& context) override {
-    queue([this_step = &device_.step(), codec = codec_, jobs = jobs_, context] {
+    queue([this_step = &device_.step(), spec = spec_, jobs = jobs_, context] {
       require(*this_step == context.step, "the device codes another step");
-      for (const CodingJob& job : *jobs) {
-        CodingContext c = context;
-        c.tensor = job.tensor;
-        codec->reduce(job.contributions, job.residual, job.n, job.first, job.bucket, c, job.bytes);
-      }
+      for (const CodingJob& job : jobs->all) Codec(spec, job.bucket).reduce(job, context);
     });
   }
   void decode(std::size_t first, std::size_t last, float weight) override {
-    queue([codec = codec_, jobs = jobs_, first, last, weight] {
+    queue([spec = spec_, jobs = jobs_, first, last, weight] {
       for (std::size_t j = first; j < last; ++j) {
-        const CodingJob& job = (*jobs)[j];
-        if (!codec->decode(job.bytes, job.n, job.bucket, false, job.out)) *job.non_finite = 1;
+        const CodingJob& job = jobs->all[j];
+        if (!Codec(spec, job.bucket).decode(job)) *job.non_finite = 1;
         if (weight != 1.0f)
           for (std::int64_t i = 0; i < job.n; ++i) job.out[i] *= weight;
       }
@@ -245,7 +250,7 @@ class FakeBatch final : public JobBatch {
   }
   void check() override {
     queue([jobs = jobs_] {
-      for (const CodingJob& job : *jobs)
+      for (const CodingJob& job : jobs->all)
         for (std::int64_t i = 0; i < job.n; ++i)
           if (!(job.out[i] - job.out[i] == 0.0f)) *job.non_finite = 1;
     });
@@ -257,20 +262,22 @@ class FakeBatch final : public JobBatch {
   /// Of a tensor whose runs are all there: the lowest one says where it begins.
   static std::vector<std::byte> table_of(const Codec& codec, const std::vector<CodingJob>& jobs,
                                          std::uint32_t tensor) {
-    const CodingJob* begin = nullptr;
+    CodingJob whole;
     std::int64_t n = 0;
     for (const CodingJob& job : jobs)
       if (job.tensor == tensor) {
         n += job.n;
-        if (begin == nullptr || job.first < begin->first) begin = &job;
+        if (whole.values == nullptr || job.first < whole.first) whole = job;
       }
+    whole.n = n;
     std::vector<std::byte> table(codec.table_bytes());
-    codec.make_table(begin->values, begin->residual, n, begin->bucket, table.data());
+    codec.make_table(whole, table.data());
     return table;
   }
-  static void add_error(const Codec& codec, const CodingJob& job, const std::vector<float>& values) {
+  static void add_error(const Codec& codec, CodingJob job, const std::vector<float>& values) {
     std::vector<float> decoded(values.size());
-    codec.decode(job.bytes, job.n, job.bucket, false, decoded.data());
+    job.out = decoded.data();
+    codec.decode(job);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const auto lost = static_cast<double>(job.residual ? job.residual[i] : values[i] - decoded[i]);
       job.error[0] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
@@ -279,8 +286,8 @@ class FakeBatch final : public JobBatch {
   }
 
   FakeDevice& device_;
-  const std::shared_ptr<const Codec> codec_;
-  const std::shared_ptr<const std::vector<CodingJob>> jobs_;
+  const CodecSpec spec_;
+  const std::shared_ptr<const Jobs> jobs_;
 };
 
 class OrderedTransport final : public Transport {
