@@ -3,8 +3,8 @@
 //
 // A codec is stateless and thread-safe: residuals belong to the exchange. A tensor (in the codec's order, see
 // TensorInfo::Columns) is cut into buckets, the last one shorter. Each bucket is one self-contained record of
-// known size; the encoding of consecutive buckets is the concatenation of their records, so it does not depend
-// on how stripes, chunks and messages are cut.
+// known size; the encoding of consecutive buckets is the concatenation of their records, so it does not
+// depend on how stripes, chunks and messages are cut.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,9 @@ struct BucketSize {
   enum class Kind : std::uint8_t { values, tensor, column };
   using enum Kind;
 
-  constexpr BucketSize(Kind k) : kind(k) {}                               // NOLINT(google-explicit-constructor)
-  constexpr BucketSize(std::int64_t n) : kind(Kind::values), count(n) {}  // NOLINT(google-explicit-constructor)
+  constexpr BucketSize(Kind k) : kind(k) {}  // NOLINT(google-explicit-constructor)
+  constexpr BucketSize(std::int64_t n)
+      : kind(Kind::values), count(n) {}  // NOLINT(google-explicit-constructor)
   /// Values per bucket of this tensor, at least 1.
   std::int64_t of(const TensorInfo& info) const;
   bool operator==(const BucketSize&) const = default;
@@ -106,7 +107,8 @@ class Codec {
  private:
   std::size_t records_bytes(std::int64_t n) const;
   CodingJob records_of(CodingJob job) const;
-  bool reduce_in_parts(const CodingJob& job, const CodingContext& context, std::int64_t part, float* mean) const;
+  bool reduce_in_parts(const CodingJob& job, const CodingContext& context, std::int64_t part,
+                       float* mean) const;
 
   CodecSpec spec_;
   std::int64_t bucket_;

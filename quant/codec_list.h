@@ -1,5 +1,6 @@
-// The list of codecs. The line of a kind names the type of its options. The variant below, the configuration's
-// words, the kernels of every instruction set and those of the GPU follow from it (docs/add-a-codec.md).
+// The list of codecs. The line of a kind names the type of its options. The variant below, the
+// configuration's words, the kernels of every instruction set and those of the GPU follow from it
+// (docs/add-a-codec.md).
 #pragma once
 
 #include <cstdint>

@@ -30,13 +30,13 @@ LPSGD_CODECS(LPSGD_DECLARE_KERNELS)
 LPSGD_CODECS(LPSGD_DECLARE_ROW)
 
 std::span<const CodecEntry> codec_table() {
-#define LPSGD_ENTRY(kind, Options)                             \
-  {#kind, Options(), kind##_row(),                             \
-   [](CpuIsa isa) {                                            \
-     return isa == CpuIsa::avx512 ? avx512::kind##_kernels()   \
-            : isa == CpuIsa::avx2 ? avx2::kind##_kernels()     \
+#define LPSGD_ENTRY(kind, Options)                              \
+  {#kind, Options(), kind##_row(),                              \
+   [](CpuIsa isa) {                                             \
+     return isa == CpuIsa::avx512 ? avx512::kind##_kernels()    \
+            : isa == CpuIsa::avx2 ? avx2::kind##_kernels()      \
                                   : baseline::kind##_kernels(); \
-   },                                                          \
+   },                                                           \
    LPSGD_ON_CUDA(kind)},
   static const CodecEntry table[] = {LPSGD_CODECS(LPSGD_ENTRY)};
   return table;

@@ -28,7 +28,7 @@ struct CodecRow {
 
   // What only some kinds have.
   void (*options)(config::Visitor&, CodecOptions&) = nullptr;  // keys beside bucket and error_feedback
-  void (*more_defaults)(CodecSpec&) = nullptr;                 // bucket and error_feedback that follow from those
+  void (*more_defaults)(CodecSpec&) = nullptr;  // bucket and error_feedback that follow from those
   std::optional<OptionConflict> (*conflict)(const CodecSpec&) = nullptr;
   bool (*hides_non_finite)(const CodecOptions&) = nullptr;     // the opposite of Codec::carries_non_finite
   std::int64_t (*table_bytes)(const CodecOptions&) = nullptr;  // Codec::table_bytes

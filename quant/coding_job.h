@@ -1,5 +1,5 @@
-// What is to be coded: a run of whole buckets of one tensor. Codecs on the CPU and kernels on the GPU take the
-// same struct; it holds numbers and pointers alone. A job for a device points to that device's memory.
+// What is to be coded: a run of whole buckets of one tensor. Codecs on the CPU and kernels on the GPU take
+// the same struct; it holds numbers and pointers alone. A job for a device points to that device's memory.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,14 @@ struct CodingJob {
   const float* values = nullptr;                    // encode: n values
   const std::byte* const* contributions = nullptr;  // reduce: the encodings of `ranks` ranks, in rank order
   std::int32_t ranks = 0;
-  float* residual = nullptr;         // encode, reduce: n values, not those of `values`; nullptr: none is kept
-  float* out = nullptr;              // decode: n values
-  std::byte* bytes = nullptr;        // the encoding: encode and reduce write it, decode reads it
-  const std::byte* table = nullptr;  // encode on the CPU: the tensor's table; nullptr: it is made from `values`
-  std::int64_t n = 0, first = 0;     // elements [first, first + n) of the tensor, in the codec's order
-  std::int64_t bucket = 0;           // values per bucket; `first` is a multiple of it
-  std::uint32_t tensor = 0;          // its number in the network's order
+  float* residual = nullptr;   // encode, reduce: n values, not those of `values`; nullptr: none is kept
+  float* out = nullptr;        // decode: n values
+  std::byte* bytes = nullptr;  // the encoding: encode and reduce write it, decode reads it
+  const std::byte* table =
+      nullptr;                    // encode on the CPU: the tensor's table; nullptr: it is made from `values`
+  std::int64_t n = 0, first = 0;  // elements [first, first + n) of the tensor, in the codec's order
+  std::int64_t bucket = 0;        // values per bucket; `first` is a multiple of it
+  std::uint32_t tensor = 0;       // its number in the network's order
 
   // On a device alone.
   std::uint32_t* non_finite = nullptr;  // becomes 1 where the CPU's codec would return false; or nullptr

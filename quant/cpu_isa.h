@@ -1,5 +1,5 @@
-// Instruction sets of the CPU. The codecs' kernels are compiled once for each from the same text (quant/codecs,
-// quant/cpu_*_inl.h) and give the same bytes; which ones run is chosen at run time.
+// Instruction sets of the CPU. The codecs' kernels are compiled once for each from the same text
+// (quant/codecs, quant/cpu_*_inl.h) and give the same bytes; which ones run is chosen at run time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The driver of codecs that are a rule (quant/scaled_rule_device.h) on the CPU. Record: the scale, where there
-// is one, then the codes.
+// The driver of codecs that are a rule (quant/scaled_rule_device.h) on the CPU. Record: the scale, where
+// there is one, then the codes.
 #pragma once
 
 #include "quant/cpu_codes_inl.h"
@@ -148,14 +148,15 @@ class RecordWriter {
                             Residual mode)
       : rule_(rule),
         dither_(context, job.tensor),
-        encode_(job.residual == nullptr     ? encode_codes<Tabled<Rule>, Residual::none>
+        encode_(job.residual == nullptr   ? encode_codes<Tabled<Rule>, Residual::none>
                 : mode == Residual::added ? encode_codes<Tabled<Rule>, Residual::added>
-                                            : encode_codes<Tabled<Rule>, Residual::behind>),
+                                          : encode_codes<Tabled<Rule>, Residual::behind>),
         scales_(scale_count(scale)),
         first_(job.first),
         out_(job.bytes) {}
 
-  /// The bucket from value `begin` on, whose scale is s; not finite: a value of it is not. Returns whether it is.
+  /// The bucket from value `begin` on, whose scale is s; not finite: a value of it is not. Returns whether it
+  /// is.
   LPSGD_INLINE bool write(float s, const float* values, float* residual, std::int64_t begin, std::int64_t m) {
     std::byte* record = out_;
     out_ += record_bytes(m, scales_, Rule::bits);
@@ -321,18 +322,17 @@ LPSGD_INLINE Rule make_rule(const CodecOptions& options) {
 template <template <class> class RuleOf>
 CodecKernels scaled_kernels() {
   using Rule = RuleOf<Lanes>;
-  return {.encode =
-              [](const CodecOptions& options, const CodingContext& context, const CodingJob& job) {
-                return scaled_encode(make_rule<Rule>(options), options, context, job);
-              },
-          .decode =
-              [](const CodecOptions& options, const CodingJob& job, bool adds) {
-                return scaled_decode(make_rule<Rule>(options), options, job, adds);
-              },
-          .reduce =
-              [](const CodecOptions& options, const CodingContext& context, const CodingJob& job, float* mean) {
-                return scaled_reduce(make_rule<Rule>(options), options, context, job, mean);
-              }};
+  return {
+      .encode =
+          [](const CodecOptions& options, const CodingContext& context, const CodingJob& job) {
+            return scaled_encode(make_rule<Rule>(options), options, context, job);
+          },
+      .decode = [](const CodecOptions& options, const CodingJob& job,
+                   bool adds) { return scaled_decode(make_rule<Rule>(options), options, job, adds); },
+      .reduce =
+          [](const CodecOptions& options, const CodingContext& context, const CodingJob& job, float* mean) {
+            return scaled_reduce(make_rule<Rule>(options), options, context, job, mean);
+          }};
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 #pragma once
 
 #ifdef LPSGD_CODEC_ON_CUDA
-#error "this codec is more than a rule: its CUDA kernels are wanted in quant/cuda, in a .cu file of the same name"
+#error \
+    "this codec is more than a rule: its CUDA kernels are wanted in quant/cuda, in a .cu file of the same name"
 #endif
 
 #include <immintrin.h>

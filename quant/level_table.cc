@@ -8,9 +8,9 @@ namespace {
 
 constexpr int points = IntervalCost::points;
 
-/// best[k][b]: the smallest cost of [0, b] in k intervals, from[k][b] the level before b that gives it. The cost
-/// is concave in the sense of Monge: (x-a)(c-x) + (x-b)(d-x) <= (x-a)(d-x) + (x-b)(c-x) for a <= b <= c <= d;
-/// so the smallest best `from` grows with b, and each half of the b's needs one half of the candidates.
+/// best[k][b]: the smallest cost of [0, b] in k intervals, from[k][b] the level before b that gives it. The
+/// cost is concave in the sense of Monge: (x-a)(c-x) + (x-b)(d-x) <= (x-a)(d-x) + (x-b)(c-x) for a <= b <= c
+/// <= d; so the smallest best `from` grows with b, and each half of the b's needs one half of the candidates.
 struct Row {
   std::int64_t best[points];
   std::int16_t from[points];

@@ -33,8 +33,8 @@ void ExchangeExpectation::step(std::uint32_t step, std::span<float> mean) {
   for (float& x : mean) x *= scale;
   if (codec_->spec().is_none()) return;
   for (const Stripe& s : stripes_)
-    code(s, mean.data(), residual(ranks_), {seed, step, static_cast<std::uint32_t>(s.owner), 2}, nullptr, false,
-         mean.data());
+    code(s, mean.data(), residual(ranks_), {seed, step, static_cast<std::uint32_t>(s.owner), 2}, nullptr,
+         false, mean.data());
 }
 
 void ExchangeExpectation::contribute(std::uint32_t step, int rank, bool add, std::span<float> to) {

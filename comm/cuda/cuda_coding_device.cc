@@ -90,9 +90,7 @@ class CudaCodingDevice final : public CodingDevice {
   std::unique_ptr<JobBatch> make_batch(const CodecSpec& codec, std::vector<CodingJob> jobs) override {
     return std::make_unique<CudaJobs>(codec, device_, jobs, codec_, step_.data());
   }
-  void transpose(std::span<const Transposition> jobs) override {
-    cuda_transpose(jobs, codec_);
-  }
+  void transpose(std::span<const Transposition> jobs) override { cuda_transpose(jobs, codec_); }
 
  private:
   StreamView stream(Queue queue) const { return streams_[static_cast<std::size_t>(queue)]; }

@@ -34,7 +34,9 @@ struct Dynamic8 : ScaledRule<Dynamic8Options> {
   using Constants = Dynamic8Table;
   static constexpr int bits = 8;
   static constexpr Scale scales[] = {Scale::max};
-  static const Dynamic8Table& constants(const Dynamic8Options& options) { return dynamic8_table(options.type); }
+  static const Dynamic8Table& constants(const Dynamic8Options& options) {
+    return dynamic8_table(options.type);
+  }
 
   const Dynamic8Table* table = nullptr;
   float scale = 0, divisor = 1;

@@ -147,18 +147,17 @@ bool reduce_values(const CodingJob& job) {
 
 template <class T>
 CodecKernels float_kernels() {
-  return {.encode =
-              [](const CodecOptions&, const CodingContext&, const CodingJob& job) {
-                return job.residual ? encode_values<T, true>(job) : encode_values<T, false>(job);
-              },
-          .decode =
-              [](const CodecOptions&, const CodingJob& job, bool adds) {
-                return adds ? decode_values<T, true>(job) : decode_values<T, false>(job);
-              },
-          .reduce =
-              [](const CodecOptions&, const CodingContext&, const CodingJob& job, float*) {
-                return job.residual ? reduce_values<T, true>(job) : reduce_values<T, false>(job);
-              }};
+  return {
+      .encode =
+          [](const CodecOptions&, const CodingContext&, const CodingJob& job) {
+            return job.residual ? encode_values<T, true>(job) : encode_values<T, false>(job);
+          },
+      .decode = [](const CodecOptions&, const CodingJob& job,
+                   bool adds) { return adds ? decode_values<T, true>(job) : decode_values<T, false>(job); },
+      .reduce =
+          [](const CodecOptions&, const CodingContext&, const CodingJob& job, float*) {
+            return job.residual ? reduce_values<T, true>(job) : reduce_values<T, false>(job);
+          }};
 }
 
 }  // namespace

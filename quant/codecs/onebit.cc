@@ -210,13 +210,16 @@ bool reduce_buckets(const CodingJob& job) {
 }  // namespace
 
 CodecKernels onebit_kernels() {
-  return {.encode = [](const CodecOptions&, const CodingContext&,
-                       const CodingJob& job) { return job.residual ? encode_buckets<true>(job) : encode_buckets<false>(job); },
-          .decode = [](const CodecOptions&, const CodingJob& job,
-                       bool adds) { return adds ? decode_buckets<true>(job) : decode_buckets<false>(job); },
-          .reduce = [](const CodecOptions&, const CodingContext&, const CodingJob& job,
-                       float*) { return job.residual ? reduce_buckets<true>(job) : reduce_buckets<false>(job); },
-          .reduce_bucket = kBlock};
+  return {
+      .encode =
+          [](const CodecOptions&, const CodingContext&, const CodingJob& job) {
+            return job.residual ? encode_buckets<true>(job) : encode_buckets<false>(job);
+          },
+      .decode = [](const CodecOptions&, const CodingJob& job,
+                   bool adds) { return adds ? decode_buckets<true>(job) : decode_buckets<false>(job); },
+      .reduce = [](const CodecOptions&, const CodingContext&, const CodingJob& job,
+                   float*) { return job.residual ? reduce_buckets<true>(job) : reduce_buckets<false>(job); },
+      .reduce_bucket = kBlock};
 }
 
 }  // namespace lpsgd::LPSGD_ISA

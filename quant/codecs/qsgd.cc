@@ -54,16 +54,18 @@ void count_bucket(const float* values, const float* residual, std::int64_t m, fl
   }
 }
 
-/// The histogram of abs(v)/norm. Buckets with values that are not finite and those of norm 0, which any levels
-/// code exactly, do not count.
+/// The histogram of abs(v)/norm. Buckets with values that are not finite and those of norm 0, which any
+/// levels code exactly, do not count.
 void count(const CodecOptions& options, const CodingJob& job, std::int64_t* counts) {
-  const Scale scale = options_of<QsgdOptions>(options).norm == QsgdOptions::Norm::l2 ? Scale::norm : Scale::max;
+  const Scale scale =
+      options_of<QsgdOptions>(options).norm == QsgdOptions::Norm::l2 ? Scale::norm : Scale::max;
   const Scanner scan = scanner(scale, job.residual != nullptr);
   each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
     const float* values = job.values + begin;
     const float* r = advanced(job.residual, begin);
     const float norm = scale_of(scale, scan(values, r, m), m);
-    if (is_finite(norm) && norm != 0) (r ? count_bucket<true> : count_bucket<false>)(values, r, m, norm, counts);
+    if (is_finite(norm) && norm != 0)
+      (r ? count_bucket<true> : count_bucket<false>)(values, r, m, norm, counts);
     return true;
   });
 }

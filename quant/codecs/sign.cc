@@ -52,7 +52,9 @@ CodecRow sign_row() {
                           "a vote has no scale to feed an error back with; it goes with "
                           "error_feedback: false alone"};
   };
-  row.hides_non_finite = [](const CodecOptions& options) { return options_of<SignOptions>(options).majority; };
+  row.hides_non_finite = [](const CodecOptions& options) {
+    return options_of<SignOptions>(options).majority;
+  };
   row.record_bytes = [](const CodecOptions& options, std::int64_t m) {
     return record_bytes(m, options_of<SignOptions>(options).majority ? 0 : 1, 1);
   };

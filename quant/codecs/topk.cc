@@ -222,7 +222,8 @@ CodecRow topk_row() {
   row.error_feedback = true;
   row.bucket = 4096;
   row.options = [](config::Visitor& v, CodecOptions& options) {
-    v.field("density", std::get<TopkOptions>(options).density, "the part of each bucket's values that travels",
+    v.field("density", std::get<TopkOptions>(options).density,
+            "the part of each bucket's values that travels",
             config::Range{.min = 0, .max = 1, .min_open = true});
   };
   row.record_bytes = [](const CodecOptions& options, std::int64_t m) {

@@ -1,5 +1,5 @@
-// The codecs' CUDA kernels, as the host knows them: what a launch takes, and each codec's launches. Plain types
-// only, without CUDA's headers. Internal to quant.
+// The codecs' CUDA kernels, as the host knows them: what a launch takes, and each codec's launches. Plain
+// types only, without CUDA's headers. Internal to quant.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace lpsgd::cuda {
 
 /// A job of a batch. Everything points to device memory, also the array of contributions.
 struct Job : CodingJob {
-  float* means = nullptr;  // scratch memory, as long as the job, where a bucket's mean does not fit shared memory
+  float* means =
+      nullptr;  // scratch memory, as long as the job, where a bucket's mean does not fit shared memory
   std::int64_t pieces_before = 0, buckets_before = 0;  // in the batch
   std::int32_t table_number = 0;                       // its number among the batch's
 };

@@ -1,5 +1,5 @@
-// Codecs on a CUDA device: the same bytes as the CPU's, many runs of buckets in one launch. Only in builds with
-// CUDA.
+// Codecs on a CUDA device: the same bytes as the CPU's, many runs of buckets in one launch. Only in builds
+// with CUDA.
 //
 // Values, residuals and outputs are read and written 16 bytes at a time where they are aligned to that, as
 // arenas are. Encodings may lie at any even address.
@@ -20,9 +20,9 @@ namespace lpsgd {
 /// copied and the host never waits. Work is queued on the stream given; one stream at a time.
 class CudaBatch {
  public:
-  /// The jobs' pointers are device memory, but `contributions` points to an array on the host, which is copied.
-  /// Runs of one tensor share the table of a codec that has one: the jobs hold all of the tensor. The jobs of
-  /// a reduction come from one number of ranks.
+  /// The jobs' pointers are device memory, but `contributions` points to an array on the host, which is
+  /// copied. Runs of one tensor share the table of a codec that has one: the jobs hold all of the tensor. The
+  /// jobs of a reduction come from one number of ranks.
   CudaBatch(const CodecSpec& spec, Device device, std::span<const CodingJob> jobs);
   CudaBatch(const CudaBatch&) = delete;
   CudaBatch& operator=(const CudaBatch&) = delete;

@@ -1,5 +1,5 @@
-// qsgd (quant/codecs/qsgd.cc) on the device. Optimal levels are counted and chosen before anything is encoded,
-// without the host.
+// qsgd (quant/codecs/qsgd.cc) on the device. Optimal levels are counted and chosen before anything is
+// encoded, without the host.
 #include "quant/cuda/scaled_device.h"
 
 namespace lpsgd::cuda {
@@ -15,10 +15,11 @@ struct DeviceRule : QsgdRule<ScalarLanes, width, levels> {
     if constexpr (Base::table_bytes > 0) {
       const std::int32_t level = code & qsgd_levels(width);
       if (bytes != nullptr)
-        return qsgd_scaled<ScalarLanes>(level == qsgd_levels(width)
-                                            ? 1.0f
-                                            : static_cast<float>(static_cast<std::uint8_t>(bytes[level])) * 0x1p-8f,
-                                        code, this->norm, width);
+        return qsgd_scaled<ScalarLanes>(
+            level == qsgd_levels(width)
+                ? 1.0f
+                : static_cast<float>(static_cast<std::uint8_t>(bytes[level])) * 0x1p-8f,
+            code, this->norm, width);
     }
     return Base::value(code);
   }
@@ -89,18 +90,19 @@ void encode_with(const Launch& launch, const CodecOptions& options, cudaStream_t
 }  // namespace
 
 CodecKernels qsgd_kernels() {
-  return {.encode =
-              [](const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
-                with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
-                  encode_with<DeviceRule<width, levels>>(launch, options, stream);
-                });
-              },
-          .decode =
-              [](const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
-                with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
-                  decode_scaled<DeviceRule<width, levels>>(launch, options, adds, stream);
-                });
-              }};
+  return {
+      .encode =
+          [](const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+            with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
+              encode_with<DeviceRule<width, levels>>(launch, options, stream);
+            });
+          },
+      .decode =
+          [](const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
+            with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
+              decode_scaled<DeviceRule<width, levels>>(launch, options, adds, stream);
+            });
+          }};
 }
 
 }  // namespace lpsgd::cuda

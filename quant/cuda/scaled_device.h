@@ -1,6 +1,6 @@
-// The driver of codecs that are a rule (quant/scaled_rule_device.h) on the device. A rule that reads a table is
-// made with Rule(options, table, encoding): the batch's unpacked table, or nullptr, and the encoding that is
-// decoded, or nullptr.
+// The driver of codecs that are a rule (quant/scaled_rule_device.h) on the device. A rule that reads a table
+// is made with Rule(options, table, encoding): the batch's unpacked table, or nullptr, and the encoding that
+// is decoded, or nullptr.
 //
 // A bucket of one piece is scanned and coded by one kernel: from registers where it is small, else the second
 // time from cache. Larger ones take three: scan the pieces, combine the scans of each bucket, code the
@@ -45,8 +45,8 @@ class Encoder {
     Philox4x32 draws{};
     if constexpr (Rule::dithered)
       draws = philox4x32(static_cast<std::uint32_t>((job.first + extent_.begin + in_bucket) / kEach),
-                         job.tensor, step_, 2 * launch_.context.rank + launch_.context.round - 1, launch_.context.seed,
-                         static_cast<std::uint32_t>(RandomUse::codec));
+                         job.tensor, step_, 2 * launch_.context.rank + launch_.context.round - 1,
+                         launch_.context.seed, static_cast<std::uint32_t>(RandomUse::codec));
     std::int32_t codes[kEach];
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {

@@ -155,8 +155,9 @@ __device__ __forceinline__ bool are_finite(Scales s) {
 /// Values at .. at + 7 of the bucket, of which `left` exist. Adds the squares of the rank's own to `own`,
 /// where that is not nullptr.
 template <class Rule>
-__device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const Extent& extent, std::int64_t at,
-                                            std::int64_t left, float* v, double* own = nullptr) {
+__device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const Extent& extent,
+                                            std::int64_t at, std::int64_t left, float* v,
+                                            double* own = nullptr) {
   const Job& job = extent.job;
   if (left <= 0) {
 #pragma unroll
@@ -205,8 +206,7 @@ __device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const
 /// A piece as it is scanned: each lane's part of it, then that of its bucket.
 class Scanner {
  public:
-  __device__ Scanner(Scale scale, int width, float* tile)
-      : scale_(scale), width_(width), tile_(tile) {}
+  __device__ Scanner(Scale scale, int width, float* tile) : scale_(scale), width_(width), tile_(tile) {}
 
   /// The lane's eight values of the next tile, of which `left` exist (the others are +0).
   __device__ __forceinline__ void add(const float* v, std::int64_t left) {

@@ -206,9 +206,7 @@ struct Jobs {
 class FakeBatch final : public JobBatch {
  public:
   FakeBatch(FakeDevice& device, const CodecSpec& spec, std::vector<CodingJob> jobs)
-      : device_(device),
-        spec_(spec),
-        jobs_(std::make_shared<const Jobs>(std::move(jobs))) {}
+      : device_(device), spec_(spec), jobs_(std::make_shared<const Jobs>(std::move(jobs))) {}
 
   void encode(const CodingContext& context) override {
     queue([this_step = &device_.step(), spec = spec_, jobs = jobs_, context] {
