@@ -48,13 +48,8 @@ struct ExchangeShared {
   std::size_t next_sum = 0;              // the unit whose all-reduce comes next: ranks call them in one order
   std::unique_ptr<ExchangeTrace> trace;  // nullptr without ExchangeOptions::trace
 
-  CodingContext context(std::size_t tensor, int round, const std::byte* table = nullptr) const {
-    return {seed,
-            static_cast<std::uint32_t>(tensor),
-            step,
-            static_cast<std::uint32_t>(transport.rank()),
-            static_cast<std::uint32_t>(round),
-            table};
+  CodingContext context(int round) const {
+    return {seed, step, static_cast<std::uint32_t>(transport.rank()), static_cast<std::uint32_t>(round)};
   }
 };
 

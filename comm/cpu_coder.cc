@@ -83,6 +83,11 @@ class CpuCoder final : public Coder {
   float* values(std::size_t t) {
     return shared_.tensors[t].permuted ? kept_[t].staging.data() : shared_.tensors[t].gradient;
   }
+  CodingJob job_of(const Segment& s, std::byte* bytes) const {
+    CodingJob job = shared_.tensors[s.tensor].codec->job(s.first, s.n, s.tensor);
+    job.bytes = bytes;
+    return job;
+  }
   float* residual1(const Segment& s) {
     Buffer<float>& kept = kept_[s.tensor].residual1;
     return kept.empty() ? nullptr : kept.data() + s.first;
@@ -97,16 +102,33 @@ class CpuCoder final : public Coder {
     stage(s.tensor);
     float* v = values(s.tensor) + s.first;
     if (tensor.untouched) return check_values(v, s.n);
-    return tensor.codec->encode(v, residual1(s), s.n, s.first, tensor.bucket,
-                                shared_.context(s.tensor, 1, stage_table(s.tensor)), out);
+    CodingJob job = job_of(s, out);
+    job.values = v;
+    job.residual = residual1(s);
+    job.table = stage_table(s.tensor);
+    return tensor.codec->encode(job, shared_.context(1));
   }
-  bool decode(const Segment& s, const std::byte* in) {
+  bool decode(const Segment& s, std::byte* in) {
     const ExchangeTensor& tensor = shared_.tensors[s.tensor];
     if (tensor.untouched) return tensor.own_finite;
-    return tensor.codec->decode(in, s.n, tensor.bucket, false, values(s.tensor) + s.first);
+    CodingJob job = job_of(s, in);
+    job.out = values(s.tensor) + s.first;
+    return tensor.codec->decode(job);
   }
-  void see_error(const Segment& s, const std::byte* record) {
-    if (error_) error_->see(s, shared_.tensors[s.tensor], values(s.tensor) + s.first, residual1(s), record);
+  bool reduce(const Segment& s, std::span<const std::byte* const> contributions, std::byte* out) {
+    CodingJob job = job_of(s, out);
+    job.contributions = contributions.data();
+    job.ranks = static_cast<std::int32_t>(contributions.size());
+    job.residual = residual2(s);
+    return shared_.tensors[s.tensor].codec->reduce(job, shared_.context(2));
+  }
+  /// After `s` was encoded into `record` and before its mean is decoded.
+  void measure_error(const Segment& s, std::byte* record) {
+    if (!error_ || shared_.tensors[s.tensor].untouched) return;
+    CodingJob job = job_of(s, record);
+    job.values = values(s.tensor) + s.first;
+    job.residual = residual1(s);
+    error_->add(*shared_.tensors[s.tensor].codec, job);
   }
   /// Call after `n` values of the mean have been written.
   void decoded(std::size_t t, std::int64_t n) {
@@ -129,9 +151,12 @@ class CpuCoder final : public Coder {
     Kept& kept = kept_[t];
     if (kept.table.empty()) return nullptr;
     const ExchangeTensor& tensor = shared_.tensors[t];
-    if (!kept.tabled)
-      tensor.codec->make_table(values(t), kept.residual1.empty() ? nullptr : kept.residual1.data(),
-                               tensor.info.elements, tensor.bucket, kept.table.data());
+    if (!kept.tabled) {
+      CodingJob whole = tensor.codec->job(0, tensor.info.elements, t);
+      whole.values = values(t);
+      whole.residual = kept.residual1.empty() ? nullptr : kept.residual1.data();
+      tensor.codec->make_table(whole, kept.table.data());
+    }
     kept.tabled = true;
     return kept.table.data();
   }
@@ -183,7 +208,7 @@ class CpuUnitCoder final : public UnitCoder {
         for (const Segment& s : segments)
           if (!coder_.encode(s, message + s.at)) shared_.tensors[s.tensor].own_finite = false;
       });
-      for (const Segment& s : segments) coder_.see_error(s, message + s.at);
+      for (const Segment& s : segments) coder_.measure_error(s, message + s.at);
     }
   }
 
@@ -192,13 +217,11 @@ class CpuUnitCoder final : public UnitCoder {
     std::byte* message = mean(rank_).data();
     coded(CodecClock::Work::reduce, count_values(segments), ranks_, [&] {
       for (const Segment& s : segments) {
-        const ExchangeTensor& tensor = shared_.tensors[s.tensor];
-        if (tensor.untouched) continue;
+        if (shared_.tensors[s.tensor].untouched) continue;
         for (int r = 0; r < ranks_; ++r)
           contributions_[static_cast<std::size_t>(r)] =
               (r == rank_ ? outgoing(r) : incoming(r)).data() + s.at;
-        tensor.codec->reduce(contributions_, coder_.residual2(s), s.n, s.first, tensor.bucket,
-                             shared_.context(s.tensor, 2), message + s.at);
+        coder_.reduce(s, contributions_, message + s.at);
       }
     });
   }
@@ -261,7 +284,7 @@ class CpuUnitCoder final : public UnitCoder {
     shared_.clock.add(work, static_cast<double>(values), ranks, start, end);
     if (shared_.trace) shared_.trace->coded(number_, work, start, end);
   }
-  void decode(std::span<const Segment> segments, const std::byte* message) {
+  void decode(std::span<const Segment> segments, std::byte* message) {
     coded(CodecClock::Work::decode, count_values(segments), 1, [&] {
       for (const Segment& s : segments) {
         if (!coder_.decode(s, message + s.at)) shared_.tensors[s.tensor].mean_finite = false;

@@ -12,27 +12,19 @@ double square(float x) {
 
 }  // namespace
 
-void ErrorMeter::see(const Segment& segment, const ExchangeTensor& tensor, const float* gradient,
-                     const float* residual, const std::byte* record) {
-  CodingError& sum = sums_[segment.tensor];
-  const auto n = static_cast<std::size_t>(segment.n);
-  double own = 0, lost = 0;
-  if (residual != nullptr) {  // it is what was lost
-    for (std::size_t i = 0; i < n; ++i) {
-      own += square(gradient[i]);
-      lost += square(residual[i]);
-    }
-    sum.residual += lost;
-  } else if (!tensor.untouched) {
+void ErrorMeter::add(const Codec& codec, CodingJob job) {
+  const auto n = static_cast<std::size_t>(job.n);
+  if (job.residual == nullptr) {
     if (decoded_.size() < n) decoded_ = Buffer<float>(n);
-    tensor.codec->decode(record, segment.n, tensor.bucket, false, decoded_.data());
-    for (std::size_t i = 0; i < n; ++i) {
-      own += square(gradient[i]);
-      lost += square(gradient[i] - decoded_[i]);
-    }
+    job.out = decoded_.data();
+    codec.decode(job);
   }
-  sum.gradient += own;
-  sum.error += lost;
+  double own = 0, lost = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    own += square(job.values[i]);
+    lost += square(job.residual ? job.residual[i] : job.values[i] - decoded_[i]);
+  }
+  sums_[job.tensor].add({own, lost, job.residual ? lost : 0.0});
 }
 
 void ErrorMeter::take(std::span<CodingError> sums) {

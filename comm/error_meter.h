@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "comm/exchange.h"
-#include "comm/exchange_plan.h"
-#include "comm/exchange_tensor.h"
 #include "core/buffer.h"
+#include "quant/codec.h"
 
 namespace lpsgd {
 
@@ -17,10 +16,8 @@ class ErrorMeter {
  public:
   explicit ErrorMeter(std::size_t tensors) : sums_(tensors) {}
 
-  /// After a segment of the rank's own gradient was encoded into `record` and before its mean is decoded.
-  /// `gradient` and `residual` are the segment's; `residual` is nullptr without error feedback.
-  void see(const Segment& segment, const ExchangeTensor& tensor, const float* gradient, const float* residual,
-           const std::byte* record);
+  /// After the job was encoded and before its mean is decoded; its pointers are those of encode.
+  void add(const Codec& codec, CodingJob job);
   /// Adds the sums since the last call to `sums`, one entry a tensor.
   void take(std::span<CodingError> sums);
 

@@ -75,11 +75,10 @@ void Exchange::make_tensors(const std::vector<TensorInfo>& infos, const std::vec
           "exchange.collective: allreduce sums float32 and takes codec none only, but tensor {} has "
           "codec {}; allowed with it: reduce_broadcast, simulated",
           tensor.info.name, to_text(codecs[t])));
-    tensor.codec = make_codec(codecs[t]);
-    tensor.bucket = tensor.codec->bucket(tensor.info);
+    tensor.codec = make_codec(codecs[t], tensor.info);
     tensor.untouched = none && ranks == 1;
     tensor.permuted = is_permuted(tensor.info, codecs[t]);
-    for (const Stripe& stripe : stripes(tensor.info.elements, tensor.bucket, ranks, t))
+    for (const Stripe& stripe : stripes(tensor.info.elements, tensor.codec->bucket(), ranks, t))
       if (stripe.owner == shared_->transport.rank()) tensor.own = stripe;
     if (!tensor.codec->error_feedback()) continue;
     tensor.residual1 = elements;

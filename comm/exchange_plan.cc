@@ -23,9 +23,8 @@ class UnitBuilder {
     for (std::vector<Segment>& owned : segments_) {
       std::size_t bytes = 0;
       for (Segment& segment : owned) {
-        const ExchangeTensor& tensor = tensors[segment.tensor];
         segment.at = bytes;
-        bytes += tensor.codec->encoded_bytes(segment.n, tensor.bucket);
+        bytes += tensors[segment.tensor].codec->encoded_bytes(segment.n);
         unit.segments.push_back(segment);
       }
       owned.clear();
@@ -50,8 +49,9 @@ std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<c
   for (std::size_t position = 0; position < order.size(); ++position) {
     const std::size_t t = order[position];
     const Codec& codec = *tensors[t].codec;
-    const std::int64_t elements = tensors[t].info.elements, bucket = tensors[t].bucket;
+    const std::int64_t elements = tensors[t].info.elements;
     if (elements == 0) continue;
+    const std::int64_t bucket = codec.bucket();
     const std::vector<Stripe> parts = stripes(elements, bucket, options.owners, t);
     if (elements * value_bytes < options.pack_bytes) {
       for (const Stripe& part : parts) pack.add(part.owner, t, part.first, part.last);

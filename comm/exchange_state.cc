@@ -11,15 +11,14 @@ namespace lpsgd {
 
 bool is_permuted(const TensorInfo& tensor, const CodecSpec& codec) {
   const TensorInfo::Columns columns = tensor.columns();
-  return codec.bucket == CodecSpec::column && columns.rows > 1 && columns.columns > 1;
+  return codec.bucket == BucketSize::column && columns.rows > 1 && columns.columns > 1;
 }
 
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks) {
-  const auto c = make_codec(codec);
-  const std::int64_t bucket = c->bucket(tensor);
+  const auto c = make_codec(codec, tensor);
   std::uint64_t bytes = 0;
-  for (const Stripe& stripe : stripes(tensor.elements, bucket, ranks, 0))
-    bytes += c->encoded_bytes(stripe.last - stripe.first, bucket);
+  for (const Stripe& stripe : stripes(tensor.elements, c->bucket(), ranks, 0))
+    bytes += c->encoded_bytes(stripe.last - stripe.first);
   return bytes;
 }
 
@@ -43,7 +42,7 @@ std::vector<ExchangeState> redistribute(const std::vector<ExchangeState>& old,
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (!codecs[t].error_feedback) continue;
     const auto elements = static_cast<std::size_t>(tensors[t].elements);
-    const std::int64_t bucket = make_codec(codecs[t])->bucket(tensors[t]);
+    const std::int64_t bucket = codecs[t].bucket.of(tensors[t]);
     const auto check = [&](std::size_t size, std::size_t expected, const char* round, int rank) {
       if (size != expected)
         throw Error(fmt::format("residuals of rank {}: tensor {}: {} holds {} values, expected {}", rank,

@@ -14,13 +14,12 @@ namespace lpsgd {
 struct ExchangeTensor {
   TensorInfo info;
   std::shared_ptr<const Codec> codec;  // the CPU's; elsewhere for sizes alone
-  std::int64_t bucket = 1;
-  float* gradient = nullptr;  // in memory order; device memory where the exchange is a device's
-  Stripe own;                 // the stripe this rank owns
-  bool untouched = false;     // none on one rank: the gradient is its own mean
-  bool permuted = false;      // the codec's order is not memory order
-  std::size_t residual1 = 0;  // values of the residuals kept: `elements` or 0,
-  std::size_t residual2 = 0;  // those of the own stripe or 0; both in the codec's order
+  float* gradient = nullptr;           // in memory order; device memory where the exchange is a device's
+  Stripe own;                          // the stripe this rank owns
+  bool untouched = false;              // none on one rank: the gradient is its own mean
+  bool permuted = false;               // the codec's order is not memory order
+  std::size_t residual1 = 0;           // values of the residuals kept: `elements` or 0,
+  std::size_t residual2 = 0;           // those of the own stripe or 0; both in the codec's order
 
   // Of this step, as far as it has come.
   bool own_finite = true;  // this rank's own gradient, plus residual

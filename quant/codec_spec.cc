@@ -21,10 +21,10 @@ config::Shape bucket_shape(const CodecRow& row) {
   return config::Shape::choice({config::Shape::word(words), config::Shape::integer(bucket_values)});
 }
 
-std::int64_t parse_bucket(const config::Value& value, const std::string& path, const CodecEntry& entry) {
+BucketSize parse_bucket(const config::Value& value, const std::string& path, const CodecEntry& entry) {
   if (value.is_scalar()) {
-    if (value.scalar == "tensor") return CodecSpec::whole_tensor;
-    if (value.scalar == "column" && entry.row.columns) return CodecSpec::column;
+    if (value.scalar == "tensor") return BucketSize::tensor;
+    if (value.scalar == "column" && entry.row.columns) return BucketSize::column;
     try {
       return config::to_integer(value, path, bucket_values);
     } catch (const ConfigError&) {
@@ -36,10 +36,10 @@ std::int64_t parse_bucket(const config::Value& value, const std::string& path, c
   config::fail(value.origin, path, fmt::format("expected {}", allowed_buckets(entry.row)));
 }
 
-config::Value write_bucket(std::int64_t bucket) {
-  if (bucket == CodecSpec::whole_tensor) return config::Value::plain("tensor");
-  if (bucket == CodecSpec::column) return config::Value::plain("column");
-  return config::Value::plain(fmt::format("{}", bucket));
+config::Value write_bucket(BucketSize bucket) {
+  if (bucket == BucketSize::tensor) return config::Value::plain("tensor");
+  if (bucket == BucketSize::column) return config::Value::plain("column");
+  return config::Value::plain(fmt::format("{}", bucket.count));
 }
 
 /// Declares the keys of a codec. In reading, `spec` becomes the kind's defaults once `kind` is known.
@@ -54,8 +54,8 @@ void declare(config::Visitor& v, CodecSpec& spec, bool reading) {
   v.choice("kind", index, std::span<const char* const>(names), "the codec's kind");
   const CodecEntry& entry = codec_table()[index];
   const CodecRow& row = entry.row;
-  if (reading) spec = {entry.name, row.bucketed ? row.bucket : 0, row.error_feedback, row.defaults};
-  if (row.options) row.options(v, spec);
+  if (reading) spec = {entry.name, row.bucket, row.error_feedback, entry.defaults};
+  if (row.options) row.options(v, spec.options);
   if (reading && row.more_defaults) row.more_defaults(spec);
   if (!row.bucketed) return;
   v.shape([&] { return bucket_shape(row); });
@@ -83,8 +83,7 @@ CodecSpec parse_codec(const config::Value& value, const std::string& path) {
   CodecSpec spec;
   declare(reader, spec, true);
   reader.finish();
-  const CodecRow& row = codec_entry(spec.kind).row;
-  if (const auto conflict = row.conflict ? row.conflict(spec) : std::nullopt) {
+  if (const auto conflict = find_conflict(spec)) {
     const config::Value* at = value.find(conflict->key);
     config::fail(at ? at->origin : value.origin, fmt::format("{}.{}", path, conflict->key),
                  conflict->message);

@@ -1,24 +1,37 @@
-// A run of whole buckets of one tensor, to be coded together with others of the same codec on a device.
+// What is to be coded: a run of whole buckets of one tensor. Codecs on the CPU and kernels on the GPU take
+// the same struct; it holds numbers and pointers alone. A job for a device points to that device's memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace lpsgd {
 
-/// The arguments of Codec::encode, reduce or decode; all memory is the device's. Encodings lie at even
-/// addresses. Runs of one `tensor` share the table of a codec that has one: its first run begins the tensor.
+/// Codec::job() makes one with its size and bucket; the caller adds the pointers that the work needs.
 struct CodingJob {
-  const float* values = nullptr;                // encode
-  std::vector<const std::byte*> contributions;  // reduce, in rank order: instead of values
-  float* residual = nullptr;                    // encode, reduce; or nullptr
-  float* out = nullptr;                         // decode
-  std::byte* bytes = nullptr;                   // the encoding: written, or read by decode
-  std::uint32_t* non_finite = nullptr;          // becomes 1 where the codec's function returns false
-  double* error = nullptr;  // encode, or nullptr: adds the squares of the values and of what coding lost
-  std::int64_t n = 0, first = 0, bucket = 1;
-  std::uint32_t tensor = 0;
+  const float* values = nullptr;                    // encode: n values
+  const std::byte* const* contributions = nullptr;  // reduce: the encodings of `ranks` ranks, in rank order
+  std::int32_t ranks = 0;
+  float* residual = nullptr;   // encode, reduce: n values, not those of `values`; nullptr: none is kept
+  float* out = nullptr;        // decode: n values
+  std::byte* bytes = nullptr;  // the encoding: encode and reduce write it, decode reads it
+  const std::byte* table =
+      nullptr;                    // encode on the CPU: the tensor's table; nullptr: it is made from `values`
+  std::int64_t n = 0, first = 0;  // elements [first, first + n) of the tensor, in the codec's order
+  std::int64_t bucket = 0;        // values per bucket; `first` is a multiple of it
+  std::uint32_t tensor = 0;       // its number in the network's order
+
+  // On a device alone.
+  std::uint32_t* non_finite = nullptr;  // becomes 1 where the CPU's codec would return false; or nullptr
+  double* error = nullptr;  // encode adds two sums of squares: of the values, of what is lost; or nullptr
+};
+
+/// Whose coding it is. With a job's tensor and element it is the counter of the dither (docs/numerics.md).
+struct CodingContext {
+  std::uint32_t seed = 0;
+  std::uint32_t step = 0;   // from 0
+  std::uint32_t rank = 0;   // the encoding rank: in round 2 the owner
+  std::uint32_t round = 1;  // 1: worker to owner; 2: owner to all
 };
 
 /// `outer` matrices of rows x columns, to be transposed.

@@ -54,8 +54,8 @@ LPSGD_INLINE Q odd_lanes(Q a, Q b) {  // a1 b1 a3 b3 ...
 /// Hands out the halves of consecutive elements, a block of 64 at a time.
 class DitherStream {
  public:
-  LPSGD_INLINE explicit DitherStream(const CodingContext& context)
-      : tensor_(context.tensor),
+  LPSGD_INLINE DitherStream(const CodingContext& context, std::uint32_t tensor)
+      : tensor_(tensor),
         step_(context.step),
         coder_(2 * context.rank + context.round - 1),
         seed_(context.seed) {}
@@ -63,7 +63,7 @@ class DitherStream {
   /// The next block is that of element `first`, a multiple of 32.
   LPSGD_INLINE void seek(std::int64_t first) {
     const auto counter = static_cast<std::uint32_t>(first / 8);
-    if (counter == next_) return;  // what follows is in hand
+    if (counter == next_) return;  // the next block is drawn already
     next_ = drawn_ = counter;
     left_ = 0;
   }

@@ -1,83 +1,84 @@
-// The driver of codecs whose buckets have at most one scale and codes of a fixed width: everything but the
-// rule that turns values into codes and back. A Rule has
-//   static constexpr int bits;       of a code: 1, 2, 4, 8 or 16
-//   static constexpr bool dithered;  code() wants dither halves
-//   void start(float scale);         the next codes are of a bucket of this scale
-//   I code(F v, I half) const;
-//   F value(I code) const;           of any code, whose lanes may carry other bits above their own
-// Record: the scale, then the codes.
+// The driver of codecs that are a rule (quant/scaled_rule_device.h) on the CPU. Record: the scale, where
+// there is one, then the codes.
 #pragma once
 
 #include "quant/cpu_codes_inl.h"
 #include "quant/cpu_dither_inl.h"
+#include "quant/scaled_rule_device.h"
 
 namespace lpsgd::LPSGD_ISA {
 namespace {
 
-/// What a bucket is scaled by.
-enum class Scale : std::uint8_t {
-  none,     // nothing, and nothing travels
-  largest,  // the largest magnitude
-  norm,     // the 2-norm, or the largest magnitude where that is larger or the squares overflow
-  mean,     // of the magnitudes
-};
-
 struct BucketScan {
-  std::int32_t largest = 0;  // bits of the largest magnitude; not below infinity_bits: not finite
-  float sum = 0;             // norm: of squares; mean: of magnitudes
+  std::int32_t max = 0;  // bits of the largest magnitude; not below infinity_bits: not finite
+  float sum = 0;         // Scale::norm: of squares; Scale::mean: of magnitudes
 };
 
-/// m values, at most one block of the sum.
-template <bool residuals, Scale scale>
-LPSGD_INLINE BucketScan scan_block(const float* values, const float* residual, std::int64_t m) {
+/// The scan of at most one block of the fixed-order sum, in vectors.
+template <Scale scale>
+struct VectorScan {
   I top[kRow] = {};
   F sums[kRow] = {};
-  for (std::int64_t at = 0; at < m; at += kBlock) {
-    F v[kVectors];
-    load_block<residuals>(values + at, advanced(residual, at), m - at, v);
+  LPSGD_INLINE void add(const F* v) {
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
-      top[k % kRow] = greater(top[k % kRow], Lanes::bits(v[k]) & magnitude_mask);
+      top[k % kRow] = max(top[k % kRow], Lanes::bits(v[k]) & magnitude_mask);
       if constexpr (scale == Scale::norm) sums[k % kRow] = fused_multiply_add(v[k], v[k], sums[k % kRow]);
       if constexpr (scale == Scale::mean) sums[k % kRow] += magnitude<Lanes>(v[k]);
     }
   }
-  for (int k = 1; k < kRow; ++k) top[0] = greater(top[0], top[k]);
-  return {largest(top[0]), scale == Scale::norm || scale == Scale::mean ? fold(sums) : 0.0f};
+  LPSGD_INLINE BucketScan result() {
+    for (int k = 1; k < kRow; ++k) top[0] = max(top[0], top[k]);
+    return {max_of(top[0]), scale == Scale::norm || scale == Scale::mean ? fold(sums) : 0.0f};
+  }
+};
+
+/// The scan of m values from those of the blocks of the fixed-order sum: scan(at, count) is one's.
+template <class Scan>
+LPSGD_INLINE BucketScan scan_blocks(std::int64_t m, Scan scan) {
+  constexpr std::int64_t block = FixedOrderSum::block;
+  if (m <= block) return scan(0, m);
+  BucketScan all;
+  FixedOrderSum sums;
+  for (std::int64_t at = 0; at < m; at += block) {
+    const BucketScan part = scan(at, m - at < block ? m - at : block);
+    if (part.max > all.max) all.max = part.max;
+    sums.add(part.sum);
+  }
+  all.sum = sums.total();
+  return all;
 }
 
 template <bool residuals, Scale scale>
 [[gnu::noinline]] BucketScan scan_bucket(const float* values, const float* residual, std::int64_t m) {
-  constexpr std::int64_t block = FixedOrderSum::block;
-  if (m <= block) return scan_block<residuals, scale>(values, residual, m);
-  BucketScan scan;
-  FixedOrderSum sums;
-  for (std::int64_t at = 0; at < m; at += block) {
-    const BucketScan part =
-        scan_block<residuals, scale>(values + at, advanced(residual, at), m - at < block ? m - at : block);
-    if (part.largest > scan.largest) scan.largest = part.largest;
-    sums.add(part.sum);
-  }
-  scan.sum = sums.total();
-  return scan;
+  return scan_blocks(m, [&](std::int64_t from, std::int64_t count) LPSGD_INLINED {
+    VectorScan<scale> scan;
+    const float* block = values + from;
+    const float* r = advanced(residual, from);
+    for (std::int64_t at = 0; at < count; at += kBlock) {
+      F v[kVectors];
+      load_block<residuals>(block + at, advanced(r, at), count - at, v);
+      scan.add(v);
+    }
+    return scan.result();
+  });
 }
 
 using Scanner = BucketScan (*)(const float*, const float*, std::int64_t);
 
+template <bool residuals>
+Scanner scanner(Scale scale) {
+  return scale == Scale::norm   ? scan_bucket<residuals, Scale::norm>
+         : scale == Scale::mean ? scan_bucket<residuals, Scale::mean>
+                                : scan_bucket<residuals, Scale::max>;
+}
 inline Scanner scanner(Scale scale, bool residuals) {
-  switch (scale) {
-    case Scale::norm:
-      return residuals ? scan_bucket<true, Scale::norm> : scan_bucket<false, Scale::norm>;
-    case Scale::mean:
-      return residuals ? scan_bucket<true, Scale::mean> : scan_bucket<false, Scale::mean>;
-    default:
-      return residuals ? scan_bucket<true, Scale::largest> : scan_bucket<false, Scale::largest>;
-  }
+  return residuals ? scanner<true>(scale) : scanner<false>(scale);
 }
 
-/// The bucket's scale; not finite where the bucket holds no numbers or its mean's sum overflows.
+/// The bucket's scale. It is not finite where a value is not, or where the mean's sum overflows.
 LPSGD_INLINE float scale_of(Scale scale, const BucketScan& scan, std::int64_t m) {
-  if (scan.largest >= infinity_bits) return canonical_nan();
-  const float top = ScalarLanes::value(scan.largest);
+  if (scan.max >= infinity_bits) return canonical_nan();
+  const float top = ScalarLanes::value(scan.max);
   if (scale == Scale::mean) return mean(scan.sum, m);
   if (scale != Scale::norm) return top;
   const float root = is_finite(scan.sum) ? __builtin_sqrtf(scan.sum) : 0.0f;
@@ -95,7 +96,6 @@ struct Tabled : Rule {
   static constexpr bool tabled = false;
 #endif
   F values = {};
-  Tabled() = default;
   LPSGD_INLINE explicit Tabled(const Rule& rule) : Rule(rule) {}
   LPSGD_INLINE void start(float of_bucket) {
     Rule::start(of_bucket);
@@ -121,7 +121,6 @@ enum class Residual : std::uint8_t {
 template <class Rule, Residual mode>
 [[gnu::noinline]] void encode_codes(const Rule& rule, const float* values, float* residual, std::int64_t m,
                                     DitherStream& dither, std::byte* words) {
-  constexpr bool residuals = mode != Residual::none;
   for (std::int64_t at = 0; at < m; at += kBlock) {
     F v[kVectors];
     load_block<mode == Residual::added>(values + at, advanced(residual, at), m - at, v);
@@ -134,195 +133,206 @@ template <class Rule, Residual mode>
       codes[k] = rule.code(v[k], half);
     }
     store_codes<Rule::bits>(codes, words + at * Rule::bits / 8, m - at);
-    if constexpr (residuals) {
+    if constexpr (mode != Residual::none) {
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] -= rule.value(codes[k]);
       store_block<false>(residual + at, m - at, v);
     }
   }
 }
 
+/// Writes the records of a job's buckets, one after the other.
 template <class Rule>
-bool scaled_encode(const Rule& untabled, Scale scale, const float* values, float* residual, std::int64_t n,
-                   std::int64_t first, std::int64_t bucket, const CodingContext& context, std::byte* out) {
-  const std::int64_t scales = scale == Scale::none ? 0 : 1;
-  const Scanner scan = scanner(scale, residual != nullptr);
-  const auto encode =
-      residual ? encode_codes<Tabled<Rule>, Residual::added> : encode_codes<Tabled<Rule>, Residual::none>;
-  Tabled<Rule> rule(untabled);
-  DitherStream dither(context);
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
-    float* r = advanced(residual, begin);
-    const float s = scale_of(scale, scan(values + begin, r, m), m);
-    if (is_finite(s)) [[likely]] {
-      if (scales) store(out, s);
-      rule.start(s);
-      if constexpr (Rule::dithered) dither.seek(first + begin);
-      encode(rule, values + begin, r, m, dither, out + 4 * scales);
-    } else {
-      write_poisoned(out, scales, Rule::bits, r, m);
-      finite = false;
-    }
-    out += record_bytes(m, scales, Rule::bits);
+class RecordWriter {
+ public:
+  LPSGD_INLINE RecordWriter(const Rule& rule, Scale scale, const CodingContext& context, const CodingJob& job,
+                            Residual mode)
+      : rule_(rule),
+        dither_(context, job.tensor),
+        encode_(job.residual == nullptr   ? encode_codes<Tabled<Rule>, Residual::none>
+                : mode == Residual::added ? encode_codes<Tabled<Rule>, Residual::added>
+                                          : encode_codes<Tabled<Rule>, Residual::behind>),
+        scales_(scale_count(scale)),
+        first_(job.first),
+        out_(job.bytes) {}
+
+  /// The bucket from value `begin` on, whose scale is s; not finite: a value of it is not. Returns whether it
+  /// is.
+  LPSGD_INLINE bool write(float s, const float* values, float* residual, std::int64_t begin, std::int64_t m) {
+    std::byte* record = out_;
+    out_ += record_bytes(m, scales_, Rule::bits);
+    if (!is_finite(s)) [[unlikely]]
+      return write_non_finite(record, scales_, Rule::bits, residual, m);
+    if (scales_) store(record, s);
+    rule_.start(s);
+    if constexpr (Rule::dithered) dither_.seek(first_ + begin);
+    encode_(rule_, values, residual, m, dither_, record + 4 * scales_);
+    return true;
   }
-  return finite;
+
+ private:
+  Tabled<Rule> rule_;
+  DitherStream dither_;
+  void (*const encode_)(const Tabled<Rule>&, const float*, float*, std::int64_t, DitherStream&, std::byte*);
+  const std::int64_t scales_, first_;
+  std::byte* out_;
+};
+
+/// CodecKernels::encode.
+template <class Rule>
+bool scaled_encode(const Rule& rule, const CodecOptions& options, const CodingContext& context,
+                   const CodingJob& job) {
+  const Scale scale = scale_by<Rule>(options_of<typename Rule::Options>(options));
+  const Scanner scan = scanner(scale, job.residual != nullptr);
+  RecordWriter<Rule> writer(rule, scale, context, job, Residual::added);
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
+    float* r = advanced(job.residual, begin);
+    const float* values = job.values + begin;
+    return writer.write(scale_of(scale, scan(values, r, m), m), values, r, begin, m);
+  });
 }
 
 template <class Rule, bool adds>
-bool scaled_decode_buckets(const Rule& untabled, Scale scale, const std::byte* in, std::int64_t n,
-                           std::int64_t bucket, float* out) {
+bool scaled_decode_buckets(const Rule& untabled, std::int64_t scales, const CodingJob& job) {
   Tabled<Rule> rule(untabled);
-  const std::int64_t scales = scale == Scale::none ? 0 : 1;
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
+  const std::byte* in = job.bytes;
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
+    float* out = job.out + begin;
+    const std::byte* codes_in = in + 4 * scales;
     const float s = scales ? load<float>(in) : 1.0f;
-    if (is_finite(s)) [[likely]] {
-      rule.start(s);
-      for (std::int64_t at = 0; at < m; at += kBlock) {
-        I codes[kVectors];
-        load_codes<Rule::bits>(in + 4 * scales + at * Rule::bits / 8, m - at, codes);
-        F v[kVectors];
-        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = rule.value(codes[k]);
-        store_block<adds>(out + begin + at, m - at, v);
-      }
-    } else {
-      decode_poisoned(out + begin, m);
-      finite = false;
-    }
     in += record_bytes(m, scales, Rule::bits);
-  }
-  return finite;
+    if (!is_finite(s)) [[unlikely]]
+      return decode_non_finite(out, m);
+    rule.start(s);
+    for (std::int64_t at = 0; at < m; at += kBlock) {
+      I codes[kVectors];
+      load_codes<Rule::bits>(codes_in + at * Rule::bits / 8, m - at, codes);
+      F v[kVectors];
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = rule.value(codes[k]);
+      store_block<adds>(out + at, m - at, v);
+    }
+    return true;
+  });
 }
 
+/// CodecKernels::decode.
 template <class Rule>
-bool scaled_decode(const Rule& rule, Scale scale, const std::byte* in, std::int64_t n, std::int64_t bucket,
-                   bool adds, float* out) {
-  return adds ? scaled_decode_buckets<Rule, true>(rule, scale, in, n, bucket, out)
-              : scaled_decode_buckets<Rule, false>(rule, scale, in, n, bucket, out);
+bool scaled_decode(const Rule& rule, const CodecOptions& options, const CodingJob& job, bool adds) {
+  const int scales = scale_count(scale_by<Rule>(options_of<typename Rule::Options>(options)));
+  return (adds ? scaled_decode_buckets<Rule, true> : scaled_decode_buckets<Rule, false>)(rule, scales, job);
 }
 
 // ---- The owner's step: each bucket's mean is made in registers, with what its scale needs, and stays in the
 // first-level cache until it is coded.
 
-constexpr std::size_t kTogether = 8;  // contributions added in registers
+constexpr std::int32_t kAtOnce = 8;  // contributions added in registers
 
-/// One bucket's codes of up to kTogether contributions.
+/// One bucket's codes of up to kAtOnce contributions.
 template <class Rule>
 struct Contributions {
-  Tabled<Rule> rules[kTogether];
-  const std::byte* words[kTogether];
-  std::size_t count = 0;
+  LPSGD_INLINE explicit Contributions(const Tabled<Rule>& r) : rules{r, r, r, r, r, r, r, r} {}
+  Tabled<Rule> rules[kAtOnce];
+  const std::byte* words[kAtOnce];
+  std::int32_t count = 0;
 };
 
-/// m values, at most one block of the sum: the codes' sum, added to what v holds where `adds`; with `last`
-/// times the weight, plus the residual, and scanned.
-template <class Rule, Scale scale, bool adds, bool last>
-LPSGD_INLINE BucketScan mean_block(const Contributions<Rule>& in, std::int64_t from, std::int64_t m,
-                                   float weight, const float* residual, float* v) {
-  I top[kRow] = {};
-  F sums[kRow] = {};
-  for (std::int64_t at = 0; at < m; at += kBlock) {
-    const std::int64_t left = m - at;
-    F sum[kVectors];
-    I codes[kVectors];
-    const std::int64_t byte = (from + at) * Rule::bits / 8;
-    if constexpr (adds) {
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = load<F>(v + at + k * kLanes);
-    } else {
-      load_codes<Rule::bits>(in.words[0] + byte, left, codes);
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = in.rules[0].value(codes[k]);
-    }
-    for (std::size_t r = adds ? 0 : 1; r < in.count; ++r) {
-      load_codes<Rule::bits>(in.words[r] + byte, left, codes);
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] += in.rules[r].value(codes[k]);
-    }
-    if constexpr (last) {
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] *= weight;
-      if (residual) add_block(residual + at, left, sum);
-      if (left < kBlock) [[unlikely]] {
-        for (int k = 0; k < kVectors; ++k)
-          sum[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(left) ? sum[k] : F{};
-      }
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
-        top[k % kRow] = greater(top[k % kRow], Lanes::bits(sum[k]) & magnitude_mask);
-        if constexpr (scale == Scale::norm)
-          sums[k % kRow] = fused_multiply_add(sum[k], sum[k], sums[k % kRow]);
-        if constexpr (scale == Scale::mean) sums[k % kRow] += magnitude<Lanes>(sum[k]);
-      }
-    }
-    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(v + at + k * kLanes, sum[k]);
-  }
-  for (int k = 1; k < kRow; ++k) top[0] = greater(top[0], top[k]);
-  return {largest(top[0]), scale == Scale::norm || scale == Scale::mean ? fold(sums) : 0.0f};
-}
-
+/// The sum of m values' codes, added to what v holds where `adds`; with `last` times the weight, plus the
+/// residual, and scanned.
 template <class Rule, Scale scale, bool adds, bool last>
 [[gnu::noinline]] BucketScan mean_bucket(const Contributions<Rule>& in, std::int64_t m, float weight,
                                          const float* residual, float* v) {
-  constexpr std::int64_t block = FixedOrderSum::block;
-  if (m <= block) return mean_block<Rule, scale, adds, last>(in, 0, m, weight, residual, v);
-  BucketScan scan;
-  FixedOrderSum sums;
-  for (std::int64_t at = 0; at < m; at += block) {
-    const BucketScan part = mean_block<Rule, scale, adds, last>(in, at, m - at < block ? m - at : block,
-                                                                weight, advanced(residual, at), v + at);
-    if (part.largest > scan.largest) scan.largest = part.largest;
-    sums.add(part.sum);
-  }
-  scan.sum = sums.total();
-  return scan;
+  return scan_blocks(m, [&](std::int64_t from, std::int64_t count) LPSGD_INLINED {
+    VectorScan<scale> scan;
+    for (std::int64_t at = from; at < from + count; at += kBlock) {
+      const std::int64_t left = from + count - at, byte = at * Rule::bits / 8;
+      F sum[kVectors];
+      I codes[kVectors];
+      if constexpr (adds) {
+        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = load<F>(v + at + k * kLanes);
+      } else {
+        load_codes<Rule::bits>(in.words[0] + byte, left, codes);
+        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] = in.rules[0].value(codes[k]);
+      }
+      for (std::int32_t r = adds ? 0 : 1; r < in.count; ++r) {
+        load_codes<Rule::bits>(in.words[r] + byte, left, codes);
+        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] += in.rules[r].value(codes[k]);
+      }
+      if constexpr (last) {
+        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] *= weight;
+        if (residual) add_block(residual + at, left, sum);
+        clear_behind(left, sum);
+        scan.add(sum);
+      }
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(v + at + k * kLanes, sum[k]);
+    }
+    return scan.result();
+  });
 }
 
-/// CodecKernels::reduce.
 template <Scale scale, class Rule>
-bool scaled_reduce(const Rule& untabled, const std::byte* const* contributions, std::size_t ranks,
-                   float* residual, std::int64_t n, std::int64_t first, std::int64_t bucket,
-                   const CodingContext& context, float* v, std::byte* out) {
-  constexpr std::int64_t scales = scale == Scale::none ? 0 : 1;
-  const float weight = 1.0f / static_cast<float>(ranks);
-  const auto encode =
-      residual ? encode_codes<Tabled<Rule>, Residual::behind> : encode_codes<Tabled<Rule>, Residual::none>;
-  Tabled<Rule> rule(untabled);
-  Contributions<Rule> in;
-  for (Tabled<Rule>& one : in.rules) one = rule;
-  DitherStream dither(context);
+bool scaled_reduce_by(const Rule& rule, const CodingContext& context, const CodingJob& job, float* v) {
+  constexpr std::int64_t scales = scale_count(scale);
+  const float weight = 1.0f / static_cast<float>(job.ranks);
+  Contributions<Rule> in{Tabled<Rule>(rule)};
+  RecordWriter<Rule> writer(rule, scale, context, job, Residual::behind);
   std::int64_t offset = 0;
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
-    float* r = advanced(residual, begin);
-    bool numbers = true;
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
+    float* r = advanced(job.residual, begin);
+    bool finite = true;
     BucketScan scan;
-    for (std::size_t done = 0; done < ranks; done += in.count) {
-      in.count = ranks - done < kTogether ? ranks - done : kTogether;
-      for (std::size_t k = 0; k < in.count; ++k) {
-        const std::byte* record = contributions[done + k] + offset;
+    for (std::int32_t done = 0; done < job.ranks; done += in.count) {
+      in.count = job.ranks - done < kAtOnce ? job.ranks - done : kAtOnce;
+      for (std::int32_t k = 0; k < in.count; ++k) {
+        const std::byte* record = job.contributions[done + k] + offset;
         const float s = scales ? load<float>(record) : 1.0f;
-        numbers &= is_finite(s);
+        finite &= is_finite(s);
         in.rules[k].start(s);
         in.words[k] = record + 4 * scales;
       }
-      const bool last = done + in.count == ranks;
+      const bool last = done + in.count == job.ranks;
       const auto mean =
           done == 0 ? (last ? mean_bucket<Rule, scale, false, true> : mean_bucket<Rule, scale, false, false>)
                     : (last ? mean_bucket<Rule, scale, true, true> : mean_bucket<Rule, scale, true, false>);
       scan = mean(in, m, weight, r, v);
     }
-    const float s = numbers ? scale_of(scale, scan, m) : canonical_nan();
-    if (is_finite(s)) [[likely]] {
-      if (scales) store(out + offset, s);
-      rule.start(s);
-      if constexpr (Rule::dithered) dither.seek(first + begin);
-      encode(rule, v, r, m, dither, out + offset + 4 * scales);
-    } else {
-      write_poisoned(out + offset, scales, Rule::bits, r, m);
-      finite = false;
-    }
     offset += record_bytes(m, scales, Rule::bits);
-  }
-  return finite;
+    return writer.write(finite ? scale_of(scale, scan, m) : canonical_nan(), v, r, begin, m);
+  });
+}
+
+/// CodecKernels::reduce.
+template <class Rule>
+bool scaled_reduce(const Rule& rule, const CodecOptions& options, const CodingContext& context,
+                   const CodingJob& job, float* scratch) {
+  constexpr Scale first = Rule::scales[0], last = Rule::scales[std::size(Rule::scales) - 1];
+  return scale_by<Rule>(options_of<typename Rule::Options>(options)) == first
+             ? scaled_reduce_by<first>(rule, context, job, scratch)
+             : scaled_reduce_by<last>(rule, context, job, scratch);
+}
+
+/// The kernels of a rule that its options and constants make.
+template <class Rule>
+LPSGD_INLINE Rule make_rule(const CodecOptions& options) {
+  const auto& own = options_of<typename Rule::Options>(options);
+  if constexpr (std::is_void_v<typename Rule::Constants>)
+    return Rule(own);
+  else
+    return Rule(own, Rule::constants(own));
+}
+
+template <template <class> class RuleOf>
+CodecKernels scaled_kernels() {
+  using Rule = RuleOf<Lanes>;
+  return {
+      .encode =
+          [](const CodecOptions& options, const CodingContext& context, const CodingJob& job) {
+            return scaled_encode(make_rule<Rule>(options), options, context, job);
+          },
+      .decode = [](const CodecOptions& options, const CodingJob& job,
+                   bool adds) { return scaled_decode(make_rule<Rule>(options), options, job, adds); },
+      .reduce =
+          [](const CodecOptions& options, const CodingContext& context, const CodingJob& job, float* mean) {
+            return scaled_reduce(make_rule<Rule>(options), options, context, job, mean);
+          }};
 }
 
 }  // namespace

@@ -4,6 +4,11 @@
 // block is padded with +0.
 #pragma once
 
+#ifdef LPSGD_CODEC_ON_CUDA
+#error \
+    "this codec is more than a rule: its CUDA kernels are wanted in quant/cuda, in a .cu file of the same name"
+#endif
+
 #include <immintrin.h>
 
 #include <cstring>
@@ -13,6 +18,7 @@
 #include "quant/codec_table.h"
 
 #define LPSGD_INLINE [[gnu::always_inline]] inline
+#define LPSGD_INLINED __attribute__((always_inline))  // of a lambda
 
 // Loops over a block's vectors are unrolled where a block fits the registers.
 #if defined(__AVX512F__)
@@ -183,13 +189,13 @@ LPSGD_INLINE float fold(const F* partial) {
   return folded<kLanes / 2>(p[0])[0];
 }
 
-LPSGD_INLINE std::int32_t largest(I x) {
+LPSGD_INLINE std::int32_t max_of(I x) {
   std::int32_t out = x[0];
   for (int j = 1; j < kLanes; ++j) out = x[j] > out ? x[j] : out;
   return out;
 }
 
-LPSGD_INLINE I greater(I a, I b) {
+LPSGD_INLINE I max(I a, I b) {
   return a > b ? a : b;
 }
 
@@ -257,18 +263,40 @@ LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
   padded.finish(out, left);
 }
 
-/// A record that carries no numbers: canonical NaN scales and codes 0; the residual becomes NaN throughout.
-[[maybe_unused, gnu::noinline]] void write_poisoned(std::byte* record, std::int64_t scales, std::int64_t bits,
-                                                    float* residual, std::int64_t m) {
+/// The record of a bucket that is not finite: canonical NaN scales and codes 0. The residual becomes NaN
+/// throughout. Returns false, encode's answer.
+[[maybe_unused, gnu::noinline]] bool write_non_finite(std::byte* record, std::int64_t scales,
+                                                      std::int64_t bits, float* residual, std::int64_t m) {
   std::memset(record, 0, static_cast<std::size_t>(record_bytes(m, scales, bits)));
   for (std::int64_t i = 0; i < scales; ++i) store(record + 4 * i, canonical_nan_bits);
   if (residual)
     for (std::int64_t i = 0; i < m; ++i) residual[i] = canonical_nan();
+  return false;
 }
 
-/// What such a record decodes to, whether set or added.
-[[maybe_unused, gnu::noinline]] void decode_poisoned(float* out, std::int64_t m) {
+/// What such a record decodes to, whether set or added. Returns false, decode's answer.
+[[maybe_unused, gnu::noinline]] bool decode_non_finite(float* out, std::int64_t m) {
   for (std::int64_t i = 0; i < m; ++i) out[i] = canonical_nan();
+  return false;
+}
+
+/// Sets the lanes behind the `left` values of a block to +0.
+LPSGD_INLINE void clear_behind(std::int64_t left, F* v) {
+  if (left < kBlock) [[unlikely]] {
+    for (int k = 0; k < kVectors; ++k)
+      v[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(left) ? v[k] : F{};
+  }
+}
+
+/// Calls body(begin, m) for the job's buckets in turn: m values from value `begin` on. Returns whether every
+/// call returned true.
+template <class Body>
+LPSGD_INLINE bool each_bucket(const CodingJob& job, Body body) {
+  const std::int64_t n = job.n, bucket = job.bucket;
+  bool all = true;
+  for (std::int64_t begin = 0; begin < n; begin += bucket)
+    all &= body(begin, n - begin < bucket ? n - begin : bucket);
+  return all;
 }
 
 }  // namespace

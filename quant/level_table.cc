@@ -6,33 +6,11 @@ namespace lpsgd {
 
 namespace {
 
-constexpr int points = 257;
+constexpr int points = IntervalCost::points;
 
-/// The cost of an interval from its counts, their first and second moments.
-class IntervalCost {
- public:
-  explicit IntervalCost(const std::int64_t* counts) {
-    for (int c = 0; c + 1 < points; ++c) {
-      const std::int64_t x = 2 * c + 1;
-      count_[c + 1] = count_[c] + counts[c];
-      first_[c + 1] = first_[c] + counts[c] * x;
-      second_[c + 1] = second_[c] + counts[c] * x * x;
-    }
-  }
-  /// Of a level at a and the next at b, both in 1/256.
-  std::int64_t operator()(int a, int b) const {
-    const std::int64_t lo = 2 * a, hi = 2 * b;
-    return (lo + hi) * (first_[b] - first_[a]) - lo * hi * (count_[b] - count_[a]) -
-           (second_[b] - second_[a]);
-  }
-
- private:
-  std::int64_t count_[points] = {}, first_[points] = {}, second_[points] = {};
-};
-
-/// best[k][b]: the least cost of [0, b] in k intervals, from[k][b] the level before b that gives it. The cost
-/// is concave in the sense of Monge: (x-a)(c-x) + (x-b)(d-x) <= (x-a)(d-x) + (x-b)(c-x) for a <= b <= c <= d;
-/// so the smallest best `from` grows with b, and each half of the b's needs one half of the candidates.
+/// best[k][b]: the smallest cost of [0, b] in k intervals, from[k][b] the level before b that gives it. The
+/// cost is concave in the sense of Monge: (x-a)(c-x) + (x-b)(d-x) <= (x-a)(d-x) + (x-b)(c-x) for a <= b <= c
+/// <= d; so the smallest best `from` grows with b, and each half of the b's needs one half of the candidates.
 struct Row {
   std::int64_t best[points];
   std::int16_t from[points];
@@ -60,7 +38,8 @@ void fill(const IntervalCost& cost, const Row& above, Row& row, int first, int l
 }  // namespace
 
 void choose_levels(const std::int64_t counts[256], int intervals, std::int32_t* levels) {
-  const IntervalCost cost(counts);
+  IntervalCost cost;
+  cost.sum_up(counts);
   thread_local Row rows[points];
   for (int b = 1; b < points; ++b) {
     rows[1].best[b] = cost(0, b);
@@ -73,7 +52,8 @@ void choose_levels(const std::int64_t counts[256], int intervals, std::int32_t* 
 }
 
 std::int64_t level_cost(const std::int64_t counts[256], int intervals, const std::int32_t* levels) {
-  const IntervalCost cost(counts);
+  IntervalCost cost;
+  cost.sum_up(counts);
   std::int64_t sum = 0;
   for (int j = 0; j < intervals; ++j) sum += cost(levels[j], levels[j + 1]);
   return sum;

@@ -1,5 +1,6 @@
 // A unit on a device: its messages, the jobs of its segments, and the events that order their work.
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <string>
 
@@ -149,6 +150,7 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
     CodecSpec codec;
     std::vector<CodingJob> encode, reduce, decode, check;
     std::vector<std::size_t> begin{0};
+    std::deque<std::vector<const std::byte*>> contributions;  // of each reduce
   };
   std::map<std::string, Jobs> by_codec;
   const auto jobs_of = [&](std::size_t t) -> Jobs& {
@@ -157,14 +159,6 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
     jobs.codec = codec;
     return jobs;
   };
-  const auto add = [&](std::vector<CodingJob>& jobs, const Segment& s) -> CodingJob& {
-    CodingJob& job = jobs.emplace_back();
-    job.n = s.n;
-    job.first = s.first;
-    job.bucket = shared_.tensors[s.tensor].bucket;
-    job.tensor = static_cast<std::uint32_t>(s.tensor);
-    return job;
-  };
   for (const Segment& s : unit.segments) jobs_of(s.tensor);
   for (int owner = 0; owner < unit.owners(); ++owner) {
     for (auto& [key, jobs] : by_codec) jobs.begin.push_back(jobs.decode.size());
@@ -172,33 +166,36 @@ std::vector<DeviceUnitCoder::Group> DeviceUnitCoder::make_groups(const Unit& uni
     for (const Segment& s : unit.owned_by(owner)) {
       DeviceTensor& kept = coder_.kept(s.tensor);
       Jobs& jobs = jobs_of(s.tensor);
+      const CodingJob job = shared_.tensors[s.tensor].codec->job(s.first, s.n, s.tensor);
       float* values = coder_.values(s.tensor) + s.first;
       if (coder_.untouched(s.tensor)) {
-        CodingJob& check = add(jobs.check, s);
+        CodingJob& check = jobs.check.emplace_back(job);
         check.out = values;
         check.non_finite = coder_.own_flag(s.tensor);
         continue;
       }
-      CodingJob& encode = add(jobs.encode, s);
+      CodingJob& encode = jobs.encode.emplace_back(job);
       encode.values = values;
       encode.residual = kept.residual1.size() > 0 ? kept.residual1.data() + s.first : nullptr;
       encode.bytes = outgoing_.code() + message + s.at;
       encode.non_finite = coder_.own_flag(s.tensor);
       encode.error = coder_.errors(s.tensor);
-      CodingJob& decode = add(jobs.decode, s);
+      CodingJob& decode = jobs.decode.emplace_back(job);
       decode.out = values;
       decode.bytes = (means_.code() ? means_.code() : outgoing_.code()) + message + s.at;
       decode.non_finite = coder_.mean_flag(s.tensor);
       jobs.begin.back() = jobs.decode.size();
       if (means_.code() == nullptr || owner != rank_) continue;
-      CodingJob& reduce = add(jobs.reduce, s);
+      CodingJob& reduce = jobs.reduce.emplace_back(job);
       reduce.residual = kept.residual2.size() > 0
                             ? kept.residual2.data() + (s.first - shared_.tensors[s.tensor].own.first)
                             : nullptr;
       reduce.bytes = decode.bytes = means_.code() + message + s.at;
+      std::vector<const std::byte*>& from = jobs.contributions.emplace_back();
       for (int r = 0; r < ranks_; ++r)
-        reduce.contributions.push_back(
-            (r == rank_ ? outgoing_.code() + message : incoming_.code() + incoming_at(r)) + s.at);
+        from.push_back((r == rank_ ? outgoing_.code() + message : incoming_.code() + incoming_at(r)) + s.at);
+      reduce.contributions = from.data();
+      reduce.ranks = ranks_;
     }
   }
   std::vector<Group> groups;
@@ -222,7 +219,7 @@ void DeviceUnitCoder::encode(std::span<const int>) {
   coder_.coded(Work::encode, unit_.number, count_values(unit.segments), 1, [&] {
     for (Group& group : *jobs_) {
       if (group.check) group.check->check(streams_.codec);
-      if (group.encode) group.encode->encode(shared_.context(0, 1), streams_.codec, coder_.step());
+      if (group.encode) group.encode->encode(shared_.context(1), streams_.codec, coder_.step());
     }
   });
   send_after([&] {
@@ -238,7 +235,7 @@ void DeviceUnitCoder::reduce() {
   code_after([&] { upload(incoming_, 0, unit.message_bytes(rank_) * static_cast<std::size_t>(ranks_ - 1)); });
   coder_.coded(Work::reduce, unit_.number, count_values(unit.owned_by(rank_)), ranks_, [&] {
     for (Group& group : *jobs_)
-      if (group.reduce) group.reduce->reduce(shared_.context(0, 2), streams_.codec, coder_.step());
+      if (group.reduce) group.reduce->reduce(shared_.context(2), streams_.codec, coder_.step());
   });
   send_after([&] {
     const std::size_t at = unit.message[static_cast<std::size_t>(rank_)];

@@ -1,48 +1,72 @@
 // Dettmers' 8-bit types (Dettmers 2016, section 2): v divided by the bucket's largest magnitude, rounded to
 // the nearest of 128 magnitudes, and a sign. Record: the largest magnitude, then one byte a value.
-#include "quant/codecs/dynamic8_device.h"
-#include "quant/cpu_scaled_inl.h"
+#include "quant/scaled_codec_inl.h"
+
+namespace lpsgd {
+
+/// One type unpacked: magnitudes that ascend from 0 to 1, and what finds the nearest one.
+struct Dynamic8Table {
+  static constexpr int codes = 128;
+  static constexpr int cell_bits = 6;                   // of the mantissa that a cell shares
+  static constexpr std::int32_t lowest_exponent = -28;  // below it all is code 0
+  static constexpr int cells = (0 - lowest_exponent) * (1 << cell_bits) + 2;
+
+  float magnitude[codes];
+  // y lies in cell (bits of y >> (23 - cell_bits)) less that of 2^lowest_exponent plus 1; no cell holds
+  // more than one boundary between codes.
+  float code_below[cells];  // the code before the cell's boundary
+  float boundary[cells];    // the smallest y of the cell's later code; 2 where all have one code
+};
+
+/// The table of a type, made once.
+const Dynamic8Table& dynamic8_table(Dynamic8Options::Type type);
+
+}  // namespace lpsgd
 
 namespace lpsgd::LPSGD_ISA {
 namespace {
 
-struct Dynamic8 {
+/// v / divisor to the nearest magnitude, ties to the smaller one; the sign in bit 7, none for code 0.
+template <class L>
+struct Dynamic8 : ScaledRule<Dynamic8Options> {
+  using F = typename L::F;
+  using I = typename L::I;
+  using Constants = Dynamic8Table;
   static constexpr int bits = 8;
-  static constexpr bool dithered = false;
+  static constexpr Scale scales[] = {Scale::max};
+  static const Dynamic8Table& constants(const Dynamic8Options& options) {
+    return dynamic8_table(options.type);
+  }
+
   const Dynamic8Table* table = nullptr;
   float scale = 0, divisor = 1;
-  LPSGD_INLINE void start(float s) {
+  Dynamic8() = default;
+  LPSGD_HD Dynamic8(const Dynamic8Options&, const Dynamic8Table& of_type) : table(&of_type) {}
+  LPSGD_HD void start(float s) {
     scale = s;
     divisor = s > 0 ? s : 1.0f;
   }
-  LPSGD_INLINE I code(F v, I) const { return dynamic8_code<Lanes>(*table, v, divisor); }
-  LPSGD_INLINE F value(I code) const { return dynamic8_value<Lanes>(*table, code, scale); }
+  LPSGD_HD I code(F v, I) const {
+    const F y = magnitude<L>(v) / divisor;
+    const I cell = (L::bits(y) >> (23 - Dynamic8Table::cell_bits)) -
+                   (((Dynamic8Table::lowest_exponent + 127) << Dynamic8Table::cell_bits) - 1);
+    const I zero = I{};
+    const I at = cell > 0 ? cell : zero;
+    const I below = L::truncate(L::gather(table->code_below, at));
+    const I code = below + (y >= L::gather(table->boundary, at) ? zero + 1 : zero);
+    const I sign = (L::bits(v) >> 31) & 128;
+    return code | (code == 0 ? zero : sign);
+  }
+  LPSGD_HD F value(I code) const {
+    const F x = scale * L::gather(table->magnitude, code & 127);
+    return L::value(L::bits(x) ^ ((code & 128) << 24));
+  }
 };
-
-bool encode(const CodecSpec& spec, const std::byte*, const float* values, float* residual, std::int64_t n,
-            std::int64_t first, std::int64_t bucket, const CodingContext& context, std::byte* out) {
-  const Dynamic8 rule{&dynamic8_table(spec.options.get<Dynamic8Options>().type)};
-  return scaled_encode(rule, Scale::largest, values, residual, n, first, bucket, context, out);
-}
-
-bool decode(const CodecSpec& spec, const std::byte*, const std::byte* in, std::int64_t n, std::int64_t bucket,
-            bool adds, float* out) {
-  const Dynamic8 rule{&dynamic8_table(spec.options.get<Dynamic8Options>().type)};
-  return scaled_decode(rule, Scale::largest, in, n, bucket, adds, out);
-}
-
-bool reduce(const CodecSpec& spec, const std::byte* const* contributions, std::size_t ranks, float* residual,
-            std::int64_t n, std::int64_t first, std::int64_t bucket, const CodingContext& context,
-            float* scratch, std::byte* out) {
-  const Dynamic8 rule{&dynamic8_table(spec.options.get<Dynamic8Options>().type)};
-  return scaled_reduce<Scale::largest>(rule, contributions, ranks, residual, n, first, bucket, context,
-                                       scratch, out);
-}
 
 }  // namespace
 
 CodecKernels dynamic8_kernels() {
-  return {.encode = encode, .decode = decode, .reduce = reduce};
+  return scaled_kernels<Dynamic8>();
 }
 
 }  // namespace lpsgd::LPSGD_ISA
@@ -128,18 +152,15 @@ const Dynamic8Table& dynamic8_table(Type type) {
 CodecRow dynamic8_row() {
   CodecRow row;
   row.bucket = 4096;
-  row.defaults = CodecOptions::of(Dynamic8Options{});
-  row.options = [](config::Visitor& v, CodecSpec& spec) {
-    auto o = spec.options.get<Dynamic8Options>();
-    v.choice("type", o.type,
+  row.options = [](config::Visitor& v, CodecOptions& options) {
+    v.choice("type", std::get<Dynamic8Options>(options).type,
              {{"dynamic_tree", Type::dynamic_tree},
               {"static_tree", Type::static_tree},
               {"linear", Type::linear},
               {"mantissa", Type::mantissa}},
              "how the 128 magnitudes are spread: docs/numerics.md");
-    spec.options.set(o);
   };
-  row.record_bytes = [](const CodecSpec&, std::int64_t m) { return record_bytes(m, 1, 8); };
+  row.record_bytes = [](const CodecOptions&, std::int64_t m) { return record_bytes(m, 1, 8); };
   return row;
 }
 

@@ -4,13 +4,13 @@
 namespace lpsgd::LPSGD_ISA {
 namespace {
 
-/// Any lane's magnitude bits not below infinity's, gathered over many values.
+/// The largest magnitude's bits: below infinity's where all values are finite.
 struct FiniteCheck {
   I top = {};
-  LPSGD_INLINE void see(const F* v) {
-    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) top = greater(top, Lanes::bits(v[k]) & magnitude_mask);
+  LPSGD_INLINE void add(const F* v) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) top = max(top, Lanes::bits(v[k]) & magnitude_mask);
   }
-  LPSGD_INLINE bool finite() const { return largest(top) < infinity_bits; }
+  LPSGD_INLINE bool finite() const { return max_of(top) < infinity_bits; }
 };
 
 struct None {
@@ -66,21 +66,23 @@ struct Fp16 {
   }
 };
 
-/// A block of codes, of which `left` exist.
-template <class Code>
-LPSGD_INLINE void load_floats(const std::byte* in, std::int64_t left, Code* codes) {
+/// The values of a block of codes, of which `left` exist.
+template <class T>
+LPSGD_INLINE void decode_block(const std::byte* in, std::int64_t left, F* v) {
+  using Code = typename T::Code;
+  Code codes[kBlock];
   if (left >= kBlock) [[likely]]
-    std::memcpy(codes, in, kBlock * sizeof(Code));
+    std::memcpy(codes, in, sizeof codes);
   else
-    pad(in, left * static_cast<std::int64_t>(sizeof(Code)), codes, kBlock * sizeof(Code));
+    pad(in, left * static_cast<std::int64_t>(sizeof(Code)), codes, sizeof codes);
+  T::decode(codes, v);
 }
 
 /// Encodes a block of which `left` values exist; with `residuals` what is lost becomes the residual.
 template <class T, bool residuals>
-LPSGD_INLINE void float_encode_block(F* v, float* residual, std::int64_t left, FiniteCheck& check,
-                                     std::byte* out) {
+LPSGD_INLINE void encode_block(F* v, float* residual, std::int64_t left, FiniteCheck& check, std::byte* out) {
   using Code = typename T::Code;
-  check.see(v);
+  check.add(v);
   Code codes[kBlock];
   T::encode(v, codes);
   if (left >= kBlock) [[likely]]
@@ -95,80 +97,67 @@ LPSGD_INLINE void float_encode_block(F* v, float* residual, std::int64_t left, F
   }
 }
 
+template <class T>
+constexpr auto code_bytes = static_cast<std::int64_t>(sizeof(typename T::Code));
+
 template <class T, bool residuals>
-bool float_encode_values(const float* values, float* residual, std::int64_t n, std::byte* out) {
+bool encode_values(const CodingJob& job) {
+  const std::int64_t n = job.n;
   FiniteCheck check;
   for (std::int64_t at = 0; at < n; at += kBlock) {
     F v[kVectors];
-    load_block<residuals>(values + at, advanced(residual, at), n - at, v);
-    float_encode_block<T, residuals>(v, advanced(residual, at), n - at, check,
-                                     out + at * static_cast<std::int64_t>(sizeof(typename T::Code)));
+    load_block<residuals>(job.values + at, advanced(job.residual, at), n - at, v);
+    encode_block<T, residuals>(v, advanced(job.residual, at), n - at, check, job.bytes + at * code_bytes<T>);
   }
   return check.finite();
-}
-
-template <class T>
-bool float_encode(const CodecSpec&, const std::byte*, const float* values, float* residual, std::int64_t n,
-                  std::int64_t, std::int64_t, const CodingContext&, std::byte* out) {
-  return residual ? float_encode_values<T, true>(values, residual, n, out)
-                  : float_encode_values<T, false>(values, nullptr, n, out);
 }
 
 template <class T, bool adds>
-bool float_decode_values(const std::byte* in, std::int64_t n, float* out) {
-  using Code = typename T::Code;
+bool decode_values(const CodingJob& job) {
+  const std::int64_t n = job.n;
   FiniteCheck check;
   for (std::int64_t at = 0; at < n; at += kBlock) {
-    Code codes[kBlock];
-    load_floats(in + at * static_cast<std::int64_t>(sizeof(Code)), n - at, codes);
     F v[kVectors];
-    T::decode(codes, v);
-    check.see(v);
-    store_block<adds>(out + at, n - at, v);
+    decode_block<T>(job.bytes + at * code_bytes<T>, n - at, v);
+    check.add(v);
+    store_block<adds>(job.out + at, n - at, v);
   }
   return check.finite();
-}
-
-template <class T>
-bool float_decode(const CodecSpec&, const std::byte*, const std::byte* in, std::int64_t n, std::int64_t,
-                  bool adds, float* out) {
-  return adds ? float_decode_values<T, true>(in, n, out) : float_decode_values<T, false>(in, n, out);
 }
 
 /// The owner's step: the mean of a block stays in registers.
 template <class T, bool residuals>
-bool float_reduce_values(const std::byte* const* contributions, std::size_t ranks, float* residual,
-                         std::int64_t n, std::byte* out) {
-  using Code = typename T::Code;
-  const float weight = 1.0f / static_cast<float>(ranks);
+bool reduce_values(const CodingJob& job) {
+  const float weight = 1.0f / static_cast<float>(job.ranks);
+  const std::int64_t n = job.n;
   FiniteCheck check;
   for (std::int64_t at = 0; at < n; at += kBlock) {
-    const std::int64_t byte = at * static_cast<std::int64_t>(sizeof(Code));
     F v[kVectors] = {};
-    for (std::size_t r = 0; r < ranks; ++r) {
-      Code codes[kBlock];
-      load_floats(contributions[r] + byte, n - at, codes);
+    for (std::int32_t r = 0; r < job.ranks; ++r) {
       F q[kVectors];
-      T::decode(codes, q);
+      decode_block<T>(job.contributions[r] + at * code_bytes<T>, n - at, q);
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = r == 0 ? q[k] : add<Lanes>(v[k], q[k]);
     }
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
-    if constexpr (residuals) add_block(residual + at, n - at, v);
-    float_encode_block<T, residuals>(v, advanced(residual, at), n - at, check, out + byte);
+    if constexpr (residuals) add_block(job.residual + at, n - at, v);
+    encode_block<T, residuals>(v, advanced(job.residual, at), n - at, check, job.bytes + at * code_bytes<T>);
   }
   return check.finite();
 }
 
 template <class T>
-bool float_reduce(const CodecSpec&, const std::byte* const* contributions, std::size_t ranks, float* residual,
-                  std::int64_t n, std::int64_t, std::int64_t, const CodingContext&, float*, std::byte* out) {
-  return residual ? float_reduce_values<T, true>(contributions, ranks, residual, n, out)
-                  : float_reduce_values<T, false>(contributions, ranks, nullptr, n, out);
-}
-
-template <class T>
 CodecKernels float_kernels() {
-  return {.encode = float_encode<T>, .decode = float_decode<T>, .reduce = float_reduce<T>};
+  return {
+      .encode =
+          [](const CodecOptions&, const CodingContext&, const CodingJob& job) {
+            return job.residual ? encode_values<T, true>(job) : encode_values<T, false>(job);
+          },
+      .decode = [](const CodecOptions&, const CodingJob& job,
+                   bool adds) { return adds ? decode_values<T, true>(job) : decode_values<T, false>(job); },
+      .reduce =
+          [](const CodecOptions&, const CodingContext&, const CodingJob& job, float*) {
+            return job.residual ? reduce_values<T, true>(job) : reduce_values<T, false>(job);
+          }};
 }
 
 }  // namespace
@@ -191,13 +180,13 @@ namespace lpsgd {
 CodecRow none_row() {
   CodecRow row;
   row.bucketed = false;
-  row.record_bytes = [](const CodecSpec&, std::int64_t m) { return 4 * m; };
+  row.record_bytes = [](const CodecOptions&, std::int64_t m) { return 4 * m; };
   return row;
 }
 CodecRow fp16_row() {
   CodecRow row;
   row.bucketed = false;
-  row.record_bytes = [](const CodecSpec&, std::int64_t m) { return 2 * m; };
+  row.record_bytes = [](const CodecOptions&, std::int64_t m) { return 2 * m; };
   return row;
 }
 CodecRow bf16_row() {

@@ -78,12 +78,11 @@ LPSGD_INLINE void onebit_store_residual(F* v, F positive, F negative, std::int64
   store_block<false>(residual, left, v);
 }
 
-/// Both means into the record, or what stands for a bucket without numbers.
+/// Both means into the record, or what stands for a bucket that is not finite.
 LPSGD_INLINE bool onebit_means(const OnebitSides& sides, std::int64_t m, float* residual, std::byte* out,
                                float* means) {
   if (!is_finite(sides.sum[0]) || !is_finite(sides.sum[1])) [[unlikely]] {
-    write_poisoned(out, kOnebitScales, 1, residual, m);
-    return false;
+    return write_non_finite(out, kOnebitScales, 1, residual, m);
   }
   means[0] = mean(sides.sum[0], sides.positive);
   means[1] = mean(sides.sum[1], m - sides.positive);
@@ -98,7 +97,7 @@ LPSGD_INLINE bool onebit_block_of(F* v, float* residual, std::int64_t m, std::by
   F negative[kRow] = {};
   const std::uint64_t bits = onebit_block(v, positive, negative) & valid_bits(m);
   const OnebitSides sides{{fold(positive), fold(negative)}, __builtin_popcountll(bits)};
-  float means[2];
+  float means[2] = {};
   if (!onebit_means(sides, m, residual, out, means)) return false;
   store_words(bits, m, out + 8);
   if constexpr (residuals) onebit_store_residual(v, splat(means[0]), splat(means[1]), m, residual);
@@ -117,7 +116,7 @@ LPSGD_INLINE bool onebit_bucket(const float* values, float* residual, std::int64
   const OnebitSides sides = m <= FixedOrderSum::block
                                 ? onebit_sum_block<residuals>(values, residual, m, out + 8)
                                 : onebit_sums<residuals>(values, residual, m, out + 8);
-  float means[2];
+  float means[2] = {};
   if (!onebit_means(sides, m, residual, out, means)) return false;
   if constexpr (residuals) {
     for (std::int64_t at = 0; at < m; at += kBlock) {
@@ -130,114 +129,97 @@ LPSGD_INLINE bool onebit_bucket(const float* values, float* residual, std::int64
 }
 
 template <bool residuals>
-bool onebit_encode_buckets(const float* values, float* residual, std::int64_t n, std::int64_t bucket,
-                           std::byte* out) {
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
-    float* r = advanced(residual, begin);
-    finite &= m <= kBlock ? onebit_small_bucket<residuals>(values + begin, r, m, out)
-                          : onebit_bucket<residuals>(values + begin, r, m, out);
+bool encode_buckets(const CodingJob& job) {
+  std::byte* out = job.bytes;
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
+    const float* values = job.values + begin;
+    float* r = advanced(job.residual, begin);
+    const bool finite = m <= kBlock ? onebit_small_bucket<residuals>(values, r, m, out)
+                                    : onebit_bucket<residuals>(values, r, m, out);
     out += record_bytes(m, kOnebitScales, 1);
-  }
-  return finite;
+    return finite;
+  });
 }
 
-bool encode(const CodecSpec&, const std::byte*, const float* values, float* residual, std::int64_t n,
-            std::int64_t, std::int64_t bucket, const CodingContext&, std::byte* out) {
-  return residual ? onebit_encode_buckets<true>(values, residual, n, bucket, out)
-                  : onebit_encode_buckets<false>(values, nullptr, n, bucket, out);
+/// The means of a record; whether they are finite.
+LPSGD_INLINE bool load_means(const std::byte* record, F* means) {
+  float both[2];
+  std::memcpy(both, record, sizeof both);
+  means[0] = splat(both[0]);
+  means[1] = splat(both[1]);
+  return is_finite(both[0]) && is_finite(both[1]);
+}
+
+/// The values of a block's code words, of which `left` exist.
+LPSGD_INLINE void decode_block(const std::byte* words, std::int64_t left, const F* means, F* v) {
+  std::uint64_t bits = 0;
+  if (left > 32) [[likely]]
+    std::memcpy(&bits, words, 8);
+  else
+    std::memcpy(&bits, words, 4);
+  LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] =
+      choose(static_cast<std::uint32_t>(bits >> (k * kLanes)), means[0], means[1]);
 }
 
 template <bool adds>
-bool onebit_decode_buckets(const std::byte* in, std::int64_t n, std::int64_t bucket, float* out) {
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
-    float means[2];
-    std::memcpy(means, in, sizeof means);
-    if (is_finite(means[0]) && is_finite(means[1])) [[likely]] {
-      const F positive = splat(means[0]);
-      const F negative = splat(means[1]);
-      for (std::int64_t at = 0; at < m; at += kBlock) {
-        std::uint64_t bits = 0;
-        std::memcpy(&bits, in + 8 + at / 8, m - at > 32 ? 8 : 4);
-        F v[kVectors];
-        LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] =
-            choose(static_cast<std::uint32_t>(bits >> (k * kLanes)), positive, negative);
-        store_block<adds>(out + begin + at, m - at, v);
-      }
-    } else {
-      decode_poisoned(out + begin, m);
-      finite = false;
-    }
+bool decode_buckets(const CodingJob& job) {
+  const std::byte* in = job.bytes;
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
+    float* out = job.out + begin;
+    const std::byte* record = in;
     in += record_bytes(m, kOnebitScales, 1);
-  }
-  return finite;
-}
-
-bool decode(const CodecSpec&, const std::byte*, const std::byte* in, std::int64_t n, std::int64_t bucket,
-            bool adds, float* out) {
-  return adds ? onebit_decode_buckets<true>(in, n, bucket, out)
-              : onebit_decode_buckets<false>(in, n, bucket, out);
+    F means[2];
+    if (!load_means(record, means)) [[unlikely]]
+      return decode_non_finite(out, m);
+    for (std::int64_t at = 0; at < m; at += kBlock) {
+      F v[kVectors];
+      decode_block(record + 8 + at / 8, m - at, means, v);
+      store_block<adds>(out + at, m - at, v);
+    }
+    return true;
+  });
 }
 
 /// The owner's step of buckets of at most one block: the mean and v stay in registers.
 template <bool residuals>
-bool reduce_buckets(const std::byte* const* contributions, std::size_t ranks, float* residual, std::int64_t n,
-                    std::int64_t bucket, std::byte* out) {
-  const float weight = 1.0f / static_cast<float>(ranks);
-  bool finite = true;
+bool reduce_buckets(const CodingJob& job) {
+  const float weight = 1.0f / static_cast<float>(job.ranks);
   std::int64_t offset = 0;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
+    const std::int64_t at = offset;
+    offset += record_bytes(m, kOnebitScales, 1);
     F v[kVectors] = {};
-    bool numbers = true;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      const std::byte* record = contributions[r] + offset;
-      float means[2];
-      std::memcpy(means, record, sizeof means);
-      numbers &= is_finite(means[0]) && is_finite(means[1]);
-      const F positive = splat(means[0]);
-      const F negative = splat(means[1]);
-      std::uint64_t bits = 0;
-      if (m > 32) [[likely]]
-        std::memcpy(&bits, record + 8, 8);
-      else
-        std::memcpy(&bits, record + 8, 4);
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
-        const F q = choose(static_cast<std::uint32_t>(bits >> (k * kLanes)), positive, negative);
-        v[k] = r == 0 ? q : v[k] + q;
-      }
+    bool finite = true;
+    for (std::int32_t r = 0; r < job.ranks; ++r) {
+      const std::byte* record = job.contributions[r] + at;
+      F means[2], q[kVectors];
+      finite &= load_means(record, means);
+      decode_block(record + 8, m, means, q);
+      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = r == 0 ? q[k] : v[k] + q[k];
     }
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
-    float* to = advanced(residual, begin);
+    float* to = advanced(job.residual, begin);
     if constexpr (residuals) add_block(to, m, v);
-    if (m < kBlock) [[unlikely]] {
-      for (int k = 0; k < kVectors; ++k)
-        v[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(m) ? v[k] : F{};
-    }
-    if (numbers) [[likely]] {
-      finite &= onebit_block_of<residuals>(v, to, m, out + offset);
-    } else {
-      write_poisoned(out + offset, kOnebitScales, 1, to, m);
-      finite = false;
-    }
-    offset += record_bytes(m, kOnebitScales, 1);
-  }
-  return finite;
-}
-
-bool reduce(const CodecSpec&, const std::byte* const* contributions, std::size_t ranks, float* residual,
-            std::int64_t n, std::int64_t, std::int64_t bucket, const CodingContext&, float*, std::byte* out) {
-  return residual ? reduce_buckets<true>(contributions, ranks, residual, n, bucket, out)
-                  : reduce_buckets<false>(contributions, ranks, nullptr, n, bucket, out);
+    clear_behind(m, v);
+    if (!finite) [[unlikely]]
+      return write_non_finite(job.bytes + at, kOnebitScales, 1, to, m);
+    return onebit_block_of<residuals>(v, to, m, job.bytes + at);
+  });
 }
 
 }  // namespace
 
 CodecKernels onebit_kernels() {
-  return {.encode = encode, .decode = decode, .reduce = reduce, .reduce_bucket = kBlock};
+  return {
+      .encode =
+          [](const CodecOptions&, const CodingContext&, const CodingJob& job) {
+            return job.residual ? encode_buckets<true>(job) : encode_buckets<false>(job);
+          },
+      .decode = [](const CodecOptions&, const CodingJob& job,
+                   bool adds) { return adds ? decode_buckets<true>(job) : decode_buckets<false>(job); },
+      .reduce = [](const CodecOptions&, const CodingContext&, const CodingJob& job,
+                   float*) { return job.residual ? reduce_buckets<true>(job) : reduce_buckets<false>(job); },
+      .reduce_bucket = kBlock};
 }
 
 }  // namespace lpsgd::LPSGD_ISA
@@ -249,7 +231,7 @@ CodecRow onebit_row() {
   CodecRow row;
   row.columns = true;
   row.error_feedback = true;
-  row.record_bytes = [](const CodecSpec&, std::int64_t m) { return record_bytes(m, 2, 1); };
+  row.record_bytes = [](const CodecOptions&, std::int64_t m) { return record_bytes(m, 2, 1); };
   return row;
 }
 

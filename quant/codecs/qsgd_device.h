@@ -2,17 +2,9 @@
 // two neighbouring levels, without bias. The four sets of levels: docs/numerics.md.
 #pragma once
 
-#include "quant/codec_math_device.h"
+#include "quant/scaled_rule_device.h"
 
 namespace lpsgd {
-
-struct QsgdOptions {
-  enum class Norm : std::uint8_t { max, l2 };
-  enum class Levels : std::uint8_t { sign_magnitude, interval, exponential, optimal };
-  std::int32_t bits = 4;  // 2, 4, 8 or 16
-  Norm norm = Norm::max;
-  Levels levels = Levels::sign_magnitude;
-};
 
 /// s = 2^(bits-1) - 1 levels above zero.
 LPSGD_HD std::int32_t qsgd_levels(int bits) {
@@ -147,6 +139,70 @@ LPSGD_HD typename L::I optimal_code(const LevelTable& table, typename L::F v, fl
 template <class L>
 LPSGD_HD typename L::F optimal_value(const LevelTable& table, typename L::I code, float norm, int bits) {
   return qsgd_scaled<L>(L::gather(table.level, code & qsgd_levels(bits)), code, norm, bits);
+}
+
+// ---- The rule of any set of levels
+
+template <class L, int width, QsgdOptions::Levels levels>
+struct QsgdRule : ScaledRule<QsgdOptions> {
+  using Levels = QsgdOptions::Levels;
+  using F = typename L::F;
+  using I = typename L::I;
+  static constexpr int bits = width;
+  static constexpr bool dithered = true;
+  static constexpr int table_bytes = levels == Levels::optimal ? 1 << (width - 1) : 0;
+  static constexpr Scale scales[] = {Scale::max, Scale::norm};
+  LPSGD_HD static int scale_index(const QsgdOptions& options) {
+    return options.norm == QsgdOptions::Norm::l2 ? 1 : 0;
+  }
+
+  const LevelTable* table;  // of optimal levels
+  float norm = 0, divisor = 1;
+  LPSGD_HD explicit QsgdRule(const LevelTable* t) : table(t) {}
+  LPSGD_HD void start(float scale) {
+    norm = scale;
+    divisor = qsgd_divisor(scale);
+  }
+  LPSGD_HD I code(F v, I half) const {
+    if constexpr (levels == Levels::interval)
+      return interval_code<L>(v, norm, half, width);
+    else if constexpr (levels == Levels::exponential)
+      return exponential_code<L>(v, divisor, half, width);
+    else if constexpr (levels == Levels::optimal)
+      return optimal_code<L>(*table, v, divisor, half, width);
+    else
+      return qsgd_code<L>(v, divisor, half, width);
+  }
+  LPSGD_HD F value(I code) const {
+    if constexpr (levels == Levels::interval)
+      return interval_value<L>(code, norm, width);
+    else if constexpr (levels == Levels::exponential)
+      return exponential_value<L>(code, norm, width);
+    else if constexpr (levels == Levels::optimal)
+      return optimal_value<L>(*table, code, norm, width);
+    else
+      return qsgd_value<L>(code, norm, width);
+  }
+};
+
+/// Calls use.operator()<width, levels>() for these options. (find_conflict() lets 16 bits have the first two
+/// sets of levels alone.)
+template <int width, class Use>
+auto with_qsgd_levels(const QsgdOptions& options, Use use) {
+  using Levels = QsgdOptions::Levels;
+  if constexpr (width <= 8) {
+    if (options.levels == Levels::exponential) return use.template operator()<width, Levels::exponential>();
+    if (options.levels == Levels::optimal) return use.template operator()<width, Levels::optimal>();
+  }
+  if (options.levels == Levels::interval) return use.template operator()<width, Levels::interval>();
+  return use.template operator()<width, Levels::sign_magnitude>();
+}
+template <class Use>
+auto with_qsgd_rule(const QsgdOptions& options, Use use) {
+  return options.bits == 2   ? with_qsgd_levels<2>(options, use)
+         : options.bits == 4 ? with_qsgd_levels<4>(options, use)
+         : options.bits == 8 ? with_qsgd_levels<8>(options, use)
+                             : with_qsgd_levels<16>(options, use);
 }
 
 }  // namespace lpsgd

@@ -58,8 +58,8 @@ LPSGD_INLINE std::uint64_t at_least(const I* keys, std::int32_t key, std::int64_
 template <bool residuals>
 bool guess_threshold(const float* values, const float* residual, std::int64_t m, std::int64_t kept,
                      std::int32_t guess, Threshold& found) {
-  constexpr std::int64_t room = 4096;
-  alignas(64) std::int32_t keys[room + kBlock];
+  constexpr std::int64_t capacity = 4096;
+  alignas(64) std::int32_t keys[capacity + kBlock];
   std::int64_t count = 0;
   for (std::int64_t at = 0; at < m; at += kBlock) {
     F v[kVectors];
@@ -71,7 +71,7 @@ bool guess_threshold(const float* values, const float* residual, std::int64_t m,
     std::int32_t own[kBlock];
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(own + k * kLanes, block[k]);
     for (; bits != 0; bits &= bits - 1) keys[count++] = own[__builtin_ctzll(bits)];
-    if (count > room) return false;
+    if (count > capacity) return false;
   }
   if (count < kept) return false;
   for (int j = 0; j < kLanes; ++j) keys[count + j] = -1;  // to a whole vector
@@ -131,8 +131,14 @@ bool encode_bucket(const float* values, float* residual, std::int64_t m, std::in
 /// Buckets in turn: those of one tensor are alike, so each one's threshold is a guess at the next one's.
 class Encoder {
  public:
-  template <bool residuals>
   bool encode(const float* values, float* residual, std::int64_t m, std::int64_t kept, std::byte* out) {
+    return residual ? encode_as<true>(values, residual, m, kept, out)
+                    : encode_as<false>(values, nullptr, m, kept, out);
+  }
+
+ private:
+  template <bool residuals>
+  bool encode_as(const float* values, float* residual, std::int64_t m, std::int64_t kept, std::byte* out) {
     Threshold threshold;
     if (guess_ == 0 || !guess_threshold<residuals>(values, residual, m, kept, guess_, threshold))
       threshold = find_threshold<residuals>(values, residual, m, kept);
@@ -141,68 +147,63 @@ class Encoder {
     return encode_bucket<residuals>(values, residual, m, kept, threshold, out);
   }
 
- private:
   std::int32_t guess_ = 0;
 };
 
-bool encode(const CodecSpec& spec, const std::byte*, const float* values, float* residual, std::int64_t n,
-            std::int64_t, std::int64_t bucket, const CodingContext&, std::byte* out) {
-  const double density = spec.options.get<TopkOptions>().density;
+bool encode(const CodecOptions& options, const CodingContext&, const CodingJob& job) {
+  const double density = options_of<TopkOptions>(options).density;
   Encoder encoder;
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
+  std::byte* out = job.bytes;
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
     const std::int64_t kept = topk_kept(density, m);
-    finite &= residual ? encoder.encode<true>(values + begin, residual + begin, m, kept, out)
-                       : encoder.encode<false>(values + begin, nullptr, m, kept, out);
+    const bool finite = encoder.encode(job.values + begin, advanced(job.residual, begin), m, kept, out);
     out += 8 * kept;
+    return finite;
+  });
+}
+
+/// Adds a record to the m values at `out`, touching the kept values only. A position outside the bucket is
+/// passed over; values of one position add up. Returns whether all are finite: of the values that were added
+/// or, where `out` held zeros, of the sums.
+bool add_record(const std::byte* record, std::int64_t m, std::int64_t kept, bool adds, float* out) {
+  bool finite = true;
+  for (std::int64_t i = 0; i < kept; ++i) {
+    const std::int64_t position = load<std::uint32_t>(record + 4 * i);
+    if (position >= m) continue;
+    const float value = load<float>(record + 4 * (kept + i));
+    float& to = out[position];
+    to = lpsgd::add<ScalarLanes>(to, value);
+    finite &= is_finite(adds ? value : to);
   }
   return finite;
 }
 
-/// Adding touches the kept values only. A position outside the bucket is passed over; values of
-/// one position add up.
-bool decode(const CodecSpec& spec, const std::byte*, const std::byte* in, std::int64_t n, std::int64_t bucket,
-            bool adds, float* out) {
-  const double density = spec.options.get<TopkOptions>().density;
-  if (!adds) std::memset(out, 0, static_cast<std::size_t>(n) * sizeof(float));
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
+bool decode(const CodecOptions& options, const CodingJob& job, bool adds) {
+  const double density = options_of<TopkOptions>(options).density;
+  if (!adds) std::memset(job.out, 0, static_cast<std::size_t>(job.n) * sizeof(float));
+  const std::byte* in = job.bytes;
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
     const std::int64_t kept = topk_kept(density, m);
-    for (std::int64_t i = 0; i < kept; ++i) {
-      const std::int64_t position = load<std::uint32_t>(in + 4 * i);
-      if (position >= m) continue;
-      const float value = load<float>(in + 4 * (kept + i));
-      float& to = out[begin + position];
-      to = lpsgd::add<ScalarLanes>(to, value);
-      finite &= is_finite(adds ? value : to);
-    }
+    const std::byte* record = in;
     in += 8 * kept;
-  }
-  return finite;
+    return add_record(record, m, kept, adds, job.out + begin);
+  });
 }
 
 /// The owner's step: the mean of a bucket stays in the cache.
-bool reduce(const CodecSpec& spec, const std::byte* const* contributions, std::size_t ranks, float* residual,
-            std::int64_t n, std::int64_t, std::int64_t bucket, const CodingContext&, float* mean,
-            std::byte* out) {
-  const double density = spec.options.get<TopkOptions>().density;
-  const float weight = 1.0f / static_cast<float>(ranks);
+bool reduce(const CodecOptions& options, const CodingContext&, const CodingJob& job, float* mean) {
+  const double density = options_of<TopkOptions>(options).density;
+  const float weight = 1.0f / static_cast<float>(job.ranks);
   Encoder encoder;
   std::int64_t offset = 0;
-  bool finite = true;
-  for (std::int64_t begin = 0; begin < n; begin += bucket) {
-    const std::int64_t m = n - begin < bucket ? n - begin : bucket;
-    const std::int64_t kept = topk_kept(density, m);
-    for (std::size_t r = 0; r < ranks; ++r)
-      decode(spec, nullptr, contributions[r] + offset, m, bucket, r > 0, mean);
-    for (std::int64_t i = 0; i < m; ++i) mean[i] *= weight;
-    finite &= residual ? encoder.encode<true>(mean, residual + begin, m, kept, out + offset)
-                       : encoder.encode<false>(mean, nullptr, m, kept, out + offset);
+  return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
+    const std::int64_t kept = topk_kept(density, m), at = offset;
     offset += 8 * kept;
-  }
-  return finite;
+    std::memset(mean, 0, static_cast<std::size_t>(m) * sizeof(float));
+    for (std::int32_t r = 0; r < job.ranks; ++r) add_record(job.contributions[r] + at, m, kept, true, mean);
+    for (std::int64_t i = 0; i < m; ++i) mean[i] *= weight;
+    return encoder.encode(mean, advanced(job.residual, begin), m, kept, job.bytes + at);
+  });
 }
 
 }  // namespace
@@ -220,15 +221,13 @@ CodecRow topk_row() {
   CodecRow row;
   row.error_feedback = true;
   row.bucket = 4096;
-  row.defaults = CodecOptions::of(TopkOptions{});
-  row.options = [](config::Visitor& v, CodecSpec& spec) {
-    auto o = spec.options.get<TopkOptions>();
-    v.field("density", o.density, "the share of each bucket's values that is sent: the largest magnitudes",
+  row.options = [](config::Visitor& v, CodecOptions& options) {
+    v.field("density", std::get<TopkOptions>(options).density,
+            "the share of each bucket's values that is sent: the largest magnitudes",
             config::Range{.min = 0, .max = 1, .min_open = true});
-    spec.options.set(o);
   };
-  row.record_bytes = [](const CodecSpec& spec, std::int64_t m) {
-    return 8 * topk_kept(spec.options.get<TopkOptions>().density, m);
+  row.record_bytes = [](const CodecOptions& options, std::int64_t m) {
+    return 8 * topk_kept(options_of<TopkOptions>(options).density, m);
   };
   return row;
 }

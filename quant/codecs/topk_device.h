@@ -5,10 +5,6 @@
 
 namespace lpsgd {
 
-struct TopkOptions {
-  double density = 0.01;
-};
-
 /// Of a bucket of m >= 1 values: max(1, floor(density*m + 0.5)).
 LPSGD_HD std::int64_t topk_kept(double density, std::int64_t m) {
   const auto kept = static_cast<std::int64_t>(density * static_cast<double>(m) + 0.5);

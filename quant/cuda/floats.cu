@@ -74,7 +74,7 @@ __device__ __forceinline__ void store_codes(std::byte* bytes, std::int64_t at, s
   }
 }
 
-/// Calls body(job, at, left) for each lane's eight values; all lanes of a warp call it together.
+/// Calls body(job, at, left) for each lane's eight values; all lanes of a warp call it.
 template <class Body>
 __device__ __forceinline__ void each_eight(const Launch& launch, Body body) {
   each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) encode_floats_kernel(Launch launch) 
         if (job.error != nullptr)
           for (int k = 0; k < kEach; ++k) own += static_cast<double>(v[k]) * static_cast<double>(v[k]);
       } else {
-        for (std::int32_t r = 0; r < launch.ranks; ++r) {
+        for (std::int32_t r = 0; r < job.ranks; ++r) {
           float q[kEach] = {};
           load_codes<T>(job.contributions[r], at, left, q);
 #pragma unroll
@@ -163,36 +163,37 @@ __global__ void __launch_bounds__(kThreads) check_kernel(Launch launch) {
 }
 
 template <class T>
-cudaError_t encode_as(const Launch& launch, cudaStream_t stream) {
-  const auto kernel = encode_floats_kernel<T>;
-  LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
-  return cudaGetLastError();
-}
-template <class T>
-cudaError_t decode_as(const Launch& launch, bool adds, cudaStream_t stream) {
-  const auto kernel = adds ? decode_floats_kernel<T, true> : decode_floats_kernel<T, false>;
-  LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
-  return cudaGetLastError();
+CodecKernels float_kernels() {
+  return {.encode =
+              [](const Launch& launch, const CodecOptions&, cudaStream_t stream) {
+                if (launch.pieces == 0) return;
+                const auto kernel = encode_floats_kernel<T>;
+                LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
+              },
+          .decode =
+              [](const Launch& launch, const CodecOptions&, bool adds, cudaStream_t stream) {
+                if (launch.pieces == 0) return;
+                const auto kernel = adds ? decode_floats_kernel<T, true> : decode_floats_kernel<T, false>;
+                LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
+              },
+          .unit = CodecKernels::Unit::tile};
 }
 
 }  // namespace
 
-cudaError_t encode_floats(const Launch& launch, cudaStream_t stream) {
-  if (launch.pieces == 0) return cudaSuccess;
-  if (launch.kind == Kind::fp16) return encode_as<Fp16>(launch, stream);
-  if (launch.kind == Kind::bf16) return encode_as<Bf16>(launch, stream);
-  return encode_as<None>(launch, stream);
+CodecKernels none_kernels() {
+  return float_kernels<None>();
 }
-cudaError_t decode_floats(const Launch& launch, bool adds, cudaStream_t stream) {
-  if (launch.pieces == 0) return cudaSuccess;
-  if (launch.kind == Kind::fp16) return decode_as<Fp16>(launch, adds, stream);
-  if (launch.kind == Kind::bf16) return decode_as<Bf16>(launch, adds, stream);
-  return decode_as<None>(launch, adds, stream);
+CodecKernels fp16_kernels() {
+  return float_kernels<Fp16>();
 }
-cudaError_t check_floats(const Launch& launch, cudaStream_t stream) {
-  if (launch.pieces == 0) return cudaSuccess;
+CodecKernels bf16_kernels() {
+  return float_kernels<Bf16>();
+}
+
+void check_floats(const Launch& launch, cudaStream_t stream) {
+  if (launch.pieces == 0) return;
   LPSGD_LAUNCH(check_kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
-  return cudaGetLastError();
 }
 
 }  // namespace lpsgd::cuda

@@ -2,57 +2,45 @@
 // dynamic programme is the plain one, every candidate in turn; of equal costs the smallest level before, as
 // there.
 #include "quant/cuda/warp_device.h"
+#include "quant/level_table.h"
 
 namespace lpsgd::cuda {
 namespace {
 
-constexpr int kPoints = LevelTable::cells + 1;
+constexpr int kPoints = IntervalCost::points;
 constexpr int kChoosers = 288;  // threads: at least one a point
-constexpr int kMostIntervals = 127;
+constexpr int kMaxIntervals = 127;
 
-__global__ void __launch_bounds__(kChoosers) choose_kernel(Launch launch) {
-  __shared__ long long count[kPoints], first[kPoints], second[kPoints];  // the counts' moments, summed up
-  __shared__ long long best[2][kPoints];
-  __shared__ std::uint8_t from[kMostIntervals + 1][kPoints];
-  __shared__ std::int32_t chosen[kMostIntervals + 1];
+__global__ void __launch_bounds__(kChoosers) choose_kernel(Launch launch, int bits) {
+  __shared__ IntervalCost cost;
+  __shared__ std::int64_t min_cost[2][kPoints];
+  __shared__ std::uint8_t from[kMaxIntervals + 1][kPoints];
+  __shared__ std::int32_t chosen[kMaxIntervals + 1];
   DeviceTable& table = launch.tables[blockIdx.x];
   const unsigned long long* counts = launch.counts + LevelTable::cells * static_cast<std::size_t>(blockIdx.x);
   const int b = static_cast<int>(threadIdx.x);
-  const int intervals = qsgd_levels(launch.qsgd.bits);
+  const int intervals = qsgd_levels(bits);
 
-  if (b == 0) {
-    count[0] = first[0] = second[0] = 0;
-    for (int c = 0; c < LevelTable::cells; ++c) {
-      const long long x = 2 * c + 1, n = static_cast<long long>(counts[c]);
-      count[c + 1] = count[c] + n;
-      first[c + 1] = first[c] + n * x;
-      second[c + 1] = second[c] + n * x * x;
-    }
-  }
+  if (b == 0) cost.sum_up(counts);
   __syncthreads();
-  // Of a level at `lo` and the next at `hi`, both in 1/256.
-  const auto cost = [&](int lo, int hi) {
-    const long long l = 2 * lo, h = 2 * hi;
-    return (l + h) * (first[hi] - first[lo]) - l * h * (count[hi] - count[lo]) - (second[hi] - second[lo]);
-  };
   if (b >= 1 && b < kPoints) {
-    best[1][b] = cost(0, b);
+    min_cost[1][b] = cost(0, b);
     from[1][b] = 0;
   }
   __syncthreads();
   for (int k = 2; k <= intervals; ++k) {
-    const long long* above = best[(k - 1) % 2];
+    const std::int64_t* above = min_cost[(k - 1) % 2];
     if (b >= k && b <= kPoints - 1 - (intervals - k)) {
-      long long least = above[k - 1] + cost(k - 1, b);
+      std::int64_t min = above[k - 1] + cost(k - 1, b);
       int at = k - 1;
       for (int a = k; a < b; ++a) {
-        const long long total = above[a] + cost(a, b);
-        if (total < least) {
-          least = total;
+        const std::int64_t total = above[a] + cost(a, b);
+        if (total < min) {
+          min = total;
           at = a;
         }
       }
-      best[k % 2][b] = least;
+      min_cost[k % 2][b] = min;
       from[k][b] = static_cast<std::uint8_t>(at);
     }
     __syncthreads();
@@ -79,9 +67,9 @@ __global__ void __launch_bounds__(kChoosers) choose_kernel(Launch launch) {
 
 }  // namespace
 
-cudaError_t choose_level_tables(const Launch& launch, std::int32_t tables, cudaStream_t stream) {
-  LPSGD_LAUNCH(choose_kernel, static_cast<unsigned>(tables), kChoosers, stream)(launch);
-  return cudaGetLastError();
+void choose_level_tables(const Launch& launch, int bits, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(launch.table_count);
+  LPSGD_LAUNCH(choose_kernel, blocks, kChoosers, stream)(launch, bits);
 }
 
 }  // namespace lpsgd::cuda

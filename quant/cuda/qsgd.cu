@@ -1,36 +1,108 @@
-// qsgd on the device. Optimal levels are counted and chosen before anything is encoded, without the host.
-#include "quant/cuda/qsgd_device.h"
+// qsgd (quant/codecs/qsgd.cc) on the device. Optimal levels are counted and chosen before anything is
+// encoded, without the host.
+#include "quant/cuda/scaled_device.h"
 
 namespace lpsgd::cuda {
 namespace {
 
-template <class Rule>
-cudaError_t encode_with(const Launch& launch, cudaStream_t stream) {
-  if constexpr (Rule::tabled) {
-    if (launch.pieces == 0) return cudaSuccess;
-    const std::int32_t tables = launch.table_count;
-    const cudaError_t cleared = cudaMemsetAsync(
-        launch.counts, 0, static_cast<std::size_t>(tables) * LevelTable::cells * sizeof(*launch.counts),
-        stream);
-    if (cleared != cudaSuccess) return cleared;
-    if (launch.large) scan_buckets<Rule>(launch, stream);
-    const auto count = count_kernel<Rule>;
-    LPSGD_LAUNCH(count, blocks_for(launch.pieces), kThreads, stream)(launch);
-    const cudaError_t chosen = choose_level_tables(launch, tables, stream);
-    if (chosen != cudaSuccess) return chosen;
+template <int width, QsgdOptions::Levels levels>
+struct DeviceRule : QsgdRule<ScalarLanes, width, levels> {
+  using Base = QsgdRule<ScalarLanes, width, levels>;
+  const std::byte* bytes;  // of the table before the records that are decoded; nullptr: they are encoded
+  __device__ DeviceRule(const QsgdOptions&, const LevelTable* table, const std::byte* encoding)
+      : Base(table), bytes(encoding) {}
+  __device__ float value(std::int32_t code) const {
+    if constexpr (Base::table_bytes > 0) {
+      const std::int32_t level = code & qsgd_levels(width);
+      if (bytes != nullptr)
+        return qsgd_scaled<ScalarLanes>(
+            level == qsgd_levels(width)
+                ? 1.0f
+                : static_cast<float>(static_cast<std::uint8_t>(bytes[level])) * 0x1p-8f,
+            code, this->norm, width);
+    }
+    return Base::value(code);
   }
-  return encode_scaled<Rule>(launch, stream);
+};
+
+/// Histograms of qsgd's magnitudes, for its optimal levels, added to launch.counts[256 * table].
+template <class Rule>
+__global__ void __launch_bounds__(kThreads) count_kernel(LaunchOf<QsgdOptions> launch) {
+  __shared__ __align__(16) float tiles[kWarps][kTile];
+  __shared__ std::uint32_t histograms[kWarps][LevelTable::cells];
+  float* tile = tiles[threadIdx.x / kWarp];
+  std::uint32_t* histogram = histograms[threadIdx.x / kWarp];
+  const int lane = lane_number();
+  std::int32_t table = -1;  // whose histogram it is
+  const auto flush = [&] {
+    __syncwarp();
+    for (int i = lane; i < LevelTable::cells; i += kWarp) {
+      if (table >= 0 && histogram[i] > 0)
+        atomicAdd(launch.counts + LevelTable::cells * table + i, histogram[i]);
+      histogram[i] = 0;
+    }
+    __syncwarp();
+  };
+  flush();
+  std::int64_t counted = 0;
+  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+    const Extent extent = find_piece<Rule>(launch, piece);
+    if (extent.job.table_number != table || counted > (1 << 30)) {
+      flush();
+      table = extent.job.table_number;
+      counted = 0;
+    }
+    counted += piece_values;
+    Scales s{};
+    if (extent.whole()) {
+      const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
+      s = scales_of<Rule>(launch, scan, scan.positive, extent.m);
+    } else {
+      s = launch.scales[extent.bucket_number];
+    }
+    each_tile(extent, [&](std::int64_t at) {
+      float v[kEach];
+      load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v);
+      for (int k = 0; k < kEach; ++k)
+        if (at + k < extent.count && is_finite(s.a) && s.a != 0.0f)
+          atomicAdd(&histogram[level_cell<ScalarLanes>(magnitude<ScalarLanes>(v[k]) / s.a)], 1u);
+    });
+  });
+  flush();
+}
+
+template <class Rule>
+void encode_with(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+  if constexpr (Rule::table_bytes > 0) {
+    if (launch.pieces == 0) return;
+    const LaunchOf<QsgdOptions> all{launch, options_of<QsgdOptions>(options)};
+    cudaMemsetAsync(launch.counts, 0,
+                    static_cast<std::size_t>(launch.table_count) * LevelTable::cells * sizeof(*launch.counts),
+                    stream);
+    if (launch.large) scan_buckets<Rule>(all, stream);
+    const auto count = count_kernel<Rule>;
+    LPSGD_LAUNCH(count, blocks_for(launch.pieces), kThreads, stream)(all);
+    choose_level_tables(launch, Rule::bits, stream);
+  }
+  encode_scaled<Rule>(launch, options, stream);
 }
 
 }  // namespace
 
-cudaError_t encode_qsgd(const Launch& launch, cudaStream_t stream) {
-  return with_rule(launch,
-                   [&](auto tag) { return encode_with<typename decltype(tag)::type>(launch, stream); });
-}
-cudaError_t decode_qsgd(const Launch& launch, bool adds, cudaStream_t stream) {
-  return with_rule(
-      launch, [&](auto tag) { return decode_scaled<typename decltype(tag)::type>(launch, adds, stream); });
+CodecKernels qsgd_kernels() {
+  return {
+      .encode =
+          [](const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+            with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
+              encode_with<DeviceRule<width, levels>>(launch, options, stream);
+            });
+          },
+      .decode =
+          [](const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
+            with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
+              decode_scaled<DeviceRule<width, levels>>(launch, options, adds, stream);
+            });
+          }};
 }
 
 }  // namespace lpsgd::cuda

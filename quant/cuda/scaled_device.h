@@ -1,18 +1,10 @@
-// Kernels of the codecs whose records are scales and codes of a fixed width, over a rule as
-// quant/cpu_scaled_inl.h has it. A Rule has
-//   static constexpr int bits;       of a code: 1, 2, 4, 8 or 16
-//   static constexpr bool dithered;  code() wants dither halves
-//   Rule(launch, job, encoding);     what decodes finds its table in the encoding; nullptr: in the launch's
-//   static int table_bytes();
-//   static Statistic statistic(launch);   what scales are made of
-//   static int scale_count(launch);
-//   void start(Scales);              the next codes are of a bucket of these scales
-//   std::int32_t code(float v, std::int32_t half) const;
-//   float value(std::int32_t code) const;
+// The driver of codecs that are a rule (quant/scaled_rule_device.h) on the device. A rule that reads a table
+// is made with Rule(options, table, encoding): the batch's unpacked table, or nullptr, and the encoding that
+// is decoded, or nullptr.
 //
 // A bucket of one piece is scanned and coded by one kernel: from registers where it is small, else the second
 // time from cache. Larger ones take three: scan the pieces, combine the scans of each bucket, code the
-// pieces. Internal to quant/cuda.
+// pieces. Internal to quant.
 #pragma once
 
 #include "quant/cuda/scan_device.h"
@@ -26,24 +18,24 @@ namespace {
 template <class Rule>
 class Encoder {
  public:
-  __device__ Encoder(const Launch& launch, const Extent& extent, Scales scales, float* tile)
+  __device__ Encoder(const LaunchFor<Rule>& launch, const Extent& extent, Scales scales, float* tile)
       : launch_(launch),
         extent_(extent),
-        numbers_(are_numbers(scales)),
-        rule_(launch, extent.job, nullptr),
+        finite_(are_finite(scales)),
+        rule_(make_rule<Rule>(launch, extent.job, nullptr)),
         tile_(reinterpret_cast<std::uint32_t*>(tile)) {
     const Job& job = extent.job;
-    if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.step;
-    const int scale_count = Rule::scale_count(launch);
-    std::byte* record = job.bytes + Rule::table_bytes() + extent.record;
+    if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.context.step;
+    const int scale_count = count_scales<Rule>(launch);
+    std::byte* record = job.bytes + Rule::table_bytes + extent.record;
     words_ = record + 4 * scale_count;
     word_count_ = extent.m > 0 ? code_words(extent.m, Rule::bits) : 0;
     if (extent.m > 0 && extent.from == 0 && extent.lane() == 0) {
-      if (scale_count > 0) store_float(record, numbers_ ? scales.a : canonical_nan());
-      if (scale_count > 1) store_float(record + 4, numbers_ ? scales.b : canonical_nan());
-      if (!numbers_) *job.non_finite = 1;
+      if (scale_count > 0) store_float(record, finite_ ? scales.a : canonical_nan());
+      if (scale_count > 1) store_float(record + 4, finite_ ? scales.b : canonical_nan());
+      if (!finite_) *job.non_finite = 1;
     }
-    rule_.start(scales);
+    start(rule_, scales);
   }
 
   /// The lane's eight values, value `in_bucket` of the bucket first, of which `left` exist; all lanes call
@@ -53,18 +45,18 @@ class Encoder {
     Philox4x32 draws{};
     if constexpr (Rule::dithered)
       draws = philox4x32(static_cast<std::uint32_t>((job.first + extent_.begin + in_bucket) / kEach),
-                         job.tensor, step_, 2 * launch_.rank + launch_.round - 1, launch_.seed,
-                         static_cast<std::uint32_t>(RandomUse::codec));
+                         job.tensor, step_, 2 * launch_.context.rank + launch_.context.round - 1,
+                         launch_.context.seed, static_cast<std::uint32_t>(RandomUse::codec));
     std::int32_t codes[kEach];
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       const auto half = static_cast<std::int32_t>(k % 2 ? draws.x[k / 2] >> 16 : draws.x[k / 2] & 0xffffu);
-      codes[k] = numbers_ && k < left ? rule_.code(v[k], half) : 0;
+      codes[k] = finite_ && k < left ? rule_.code(v[k], half) : 0;
     }
     if (job.residual != nullptr || job.error != nullptr) {
 #pragma unroll
       for (int k = 0; k < kEach; ++k) {
-        v[k] = numbers_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
+        v[k] = finite_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
         if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
       }
     }
@@ -75,9 +67,9 @@ class Encoder {
   double lost = 0;
 
  private:
-  const Launch& launch_;
+  const LaunchFor<Rule>& launch_;
   const Extent& extent_;
-  const bool numbers_;
+  const bool finite_;
   Rule rule_;
   std::uint32_t step_ = 0;
   std::uint32_t* tile_;
@@ -87,12 +79,12 @@ class Encoder {
 
 /// A table before the job's records, by the warp that has its first bucket.
 template <class Rule>
-__device__ void write_table(const Launch& launch, const Extent& extent) {
-  if (Rule::table_bytes() == 0 || extent.job.n == 0 || extent.from > 0) return;
+__device__ void write_table(const LaunchFor<Rule>& launch, const Extent& extent) {
+  if (Rule::table_bytes == 0 || extent.job.n == 0 || extent.from > 0) return;
   const bool first = extent.begin == 0 && extent.from == 0 && lane_number() < extent.width;
   if (__ballot_sync(kAll, first) == 0) return;
-  for (int i = lane_number(); i < Rule::table_bytes(); i += kWarp)
-    extent.job.bytes[i] = static_cast<std::byte>(launch.tables[extent.job.table].bytes[i]);
+  for (int i = lane_number(); i < Rule::table_bytes; i += kWarp)
+    extent.job.bytes[i] = static_cast<std::byte>(launch.tables[extent.job.table_number].bytes[i]);
 }
 
 /// Calls body(extent, offset in the piece) for every tile of the piece; all lanes the same number of times.
@@ -104,7 +96,7 @@ __device__ __forceinline__ void each_tile(const Extent& extent, Body body) {
 
 /// A piece whose bucket's scales are known; reads its source a second time.
 template <class Rule>
-__device__ void code_piece(const Launch& launch, const Extent& extent, Scales scales, float* tile) {
+__device__ void code_piece(const LaunchFor<Rule>& launch, const Extent& extent, Scales scales, float* tile) {
   double own = 0;
   double* squares = extent.job.error != nullptr ? &own : nullptr;
   Encoder<Rule> encoder(launch, extent, scales, tile);
@@ -117,19 +109,19 @@ __device__ void code_piece(const Launch& launch, const Extent& extent, Scales sc
 }
 
 template <class Rule>
-__device__ PieceScan scan_piece(const Launch& launch, const Extent& extent, float* tile) {
-  Scanner scanner(Rule::statistic(launch), extent.width, tile);
+__device__ PieceScan scan_piece(const LaunchFor<Rule>& launch, const Extent& extent, float* tile) {
+  Scanner scanner(scale_by<Rule>(launch.options), extent.width, tile);
   each_tile(extent, [&](std::int64_t at) {
     float v[kEach];
     load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v);
-    scanner.see(v, extent.count - at);
+    scanner.add(v, extent.count - at);
   });
   return scanner.finish();
 }
 
 /// A piece of whole buckets.
 template <class Rule>
-__device__ void encode_whole(const Launch& launch, const Extent& extent, float* tile) {
+__device__ void encode_whole(const LaunchFor<Rule>& launch, const Extent& extent, float* tile) {
   constexpr int kept = 2;  // tiles that stay in registers: the buckets of the study
   if (extent.trip > kept * kTile) {
     const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
@@ -139,13 +131,13 @@ __device__ void encode_whole(const Launch& launch, const Extent& extent, float* 
   double* squares = extent.job.error != nullptr ? &own : nullptr;
   float v[kept][kEach];
   const std::int64_t mine = extent.lane() * kEach;
-  Scanner scanner(Rule::statistic(launch), extent.width, tile);
+  Scanner scanner(scale_by<Rule>(launch.options), extent.width, tile);
 #pragma unroll
   for (int t = 0; t < kept; ++t) {
     const std::int64_t at = t * kTile + mine;
     if (t * kTile >= extent.trip) continue;
     load_source<Rule>(launch, extent, at, extent.count - at, v[t], squares);
-    scanner.see(v[t], extent.count - at);
+    scanner.add(v[t], extent.count - at);
   }
   const PieceScan scan = scanner.finish();
   Encoder<Rule> encoder(launch, extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), tile);
@@ -163,7 +155,7 @@ enum class Phase { scan, combine, code };
 
 /// Phases scan and combine are for launches with large buckets, and leave the others alone.
 template <class Rule, Phase phase>
-__global__ void __launch_bounds__(kThreads) encode_kernel(Launch launch) {
+__global__ void __launch_bounds__(kThreads) encode_kernel(LaunchFor<Rule> launch) {
   __shared__ __align__(16) float tiles[kWarps][kTile];
   float* tile = tiles[threadIdx.x / kWarp];
   if constexpr (phase == Phase::combine) {
@@ -172,7 +164,7 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(Launch launch) {
       const Job& job = launch.jobs[j];
       if (job.bucket <= piece_values) return;
       const std::int64_t bucket = b - job.buckets_before;
-      const std::int64_t m = smaller(job.bucket, job.n - bucket * job.bucket);
+      const std::int64_t m = min_of(job.bucket, job.n - bucket * job.bucket);
       const std::int64_t each = (job.bucket + piece_values - 1) / piece_values;
       std::int64_t positive = 0;
       const PieceScan scan = combine(launch.scans + job.pieces_before + bucket * each,
@@ -198,75 +190,29 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(Launch launch) {
   }
 }
 
-/// Histograms of qsgd's magnitudes, for its optimal levels, added to launch.counts[256 * table].
-template <class Rule>
-__global__ void __launch_bounds__(kThreads) count_kernel(Launch launch) {
-  __shared__ __align__(16) float tiles[kWarps][kTile];
-  __shared__ std::uint32_t histograms[kWarps][LevelTable::cells];
-  float* tile = tiles[threadIdx.x / kWarp];
-  std::uint32_t* histogram = histograms[threadIdx.x / kWarp];
-  const int lane = lane_number();
-  std::int32_t table = -1;  // whose histogram it is
-  const auto flush = [&] {
-    __syncwarp();
-    for (int i = lane; i < LevelTable::cells; i += kWarp) {
-      if (table >= 0 && histogram[i] > 0)
-        atomicAdd(launch.counts + LevelTable::cells * table + i, histogram[i]);
-      histogram[i] = 0;
-    }
-    __syncwarp();
-  };
-  flush();
-  std::int64_t counted = 0;
-  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
-    const Extent extent = find_piece<Rule>(launch, piece);
-    if (extent.job.table != table || counted > (1 << 30)) {
-      flush();
-      table = extent.job.table;
-      counted = 0;
-    }
-    counted += piece_values;
-    Scales s{};
-    if (extent.whole()) {
-      const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
-      s = scales_of<Rule>(launch, scan, scan.positive, extent.m);
-    } else {
-      s = launch.scales[extent.bucket_number];
-    }
-    each_tile(extent, [&](std::int64_t at) {
-      float v[kEach];
-      load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v);
-      for (int k = 0; k < kEach; ++k)
-        if (at + k < extent.count && is_finite(s.a) && s.a != 0.0f)
-          atomicAdd(&histogram[level_cell<ScalarLanes>(magnitude<ScalarLanes>(v[k]) / s.a)], 1u);
-    });
-  });
-  flush();
-}
-
 template <class Rule, bool adds>
-__global__ void __launch_bounds__(kThreads) decode_kernel(Launch launch) {
+__global__ void __launch_bounds__(kThreads) decode_kernel(LaunchFor<Rule> launch) {
   each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
     const Extent extent = find_piece<Rule>(launch, piece);
     if (extent.count <= 0) return;
-    const std::byte* record = extent.job.bytes + Rule::table_bytes() + extent.record;
+    const std::byte* record = extent.job.bytes + Rule::table_bytes + extent.record;
     const Scales s = read_scales<Rule>(launch, record);
-    const bool numbers = are_numbers(s);
-    if (!numbers && extent.lane() == 0) *extent.job.non_finite = 1;
-    Rule rule(launch, extent.job, extent.job.bytes);
-    rule.start(s);
+    const bool finite = are_finite(s);
+    if (!finite && extent.lane() == 0) *extent.job.non_finite = 1;
+    Rule rule = make_rule<Rule>(launch, extent.job, extent.job.bytes);
+    start(rule, s);
     const std::int64_t words = code_words(extent.m, Rule::bits);
     each_tile(extent, [&](std::int64_t at) {
       const std::int64_t in_bucket = extent.from + at, left = extent.count - at;
       if (left <= 0) return;
       std::int32_t codes[kEach];
-      load_codes<Rule::bits>(record + 4 * Rule::scale_count(launch), words, in_bucket, codes);
+      load_codes<Rule::bits>(record + 4 * count_scales<Rule>(launch), words, in_bucket, codes);
       float* to = extent.job.out + extent.begin + in_bucket;
       float v[kEach];
       if constexpr (adds) load_values(to, left, v);
 #pragma unroll
       for (int k = 0; k < kEach; ++k) {
-        const float q = numbers ? rule.value(codes[k]) : canonical_nan();
+        const float q = finite ? rule.value(codes[k]) : canonical_nan();
         v[k] = adds ? add<ScalarLanes>(v[k], q) : q;
       }
       store_values(to, left, v);
@@ -277,7 +223,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(Launch launch) {
 // ---- Launches
 
 template <class Rule>
-void scan_buckets(const Launch& launch, cudaStream_t stream) {
+void scan_buckets(const LaunchFor<Rule>& launch, cudaStream_t stream) {
   const auto scan = encode_kernel<Rule, Phase::scan>;
   const auto combine_scans = encode_kernel<Rule, Phase::combine>;
   LPSGD_LAUNCH(scan, blocks_for(launch.pieces), kThreads, stream)(launch);
@@ -285,20 +231,33 @@ void scan_buckets(const Launch& launch, cudaStream_t stream) {
 }
 
 template <class Rule>
-cudaError_t encode_scaled(const Launch& launch, cudaStream_t stream) {
-  if (launch.pieces == 0) return cudaSuccess;
-  if (launch.large) scan_buckets<Rule>(launch, stream);
+void encode_scaled(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+  if (launch.pieces == 0) return;
+  const LaunchFor<Rule> own{launch, options_of<typename Rule::Options>(options)};
+  if (launch.large) scan_buckets<Rule>(own, stream);
   const auto code = encode_kernel<Rule, Phase::code>;
-  LPSGD_LAUNCH(code, blocks_for(launch.pieces), kThreads, stream)(launch);
-  return cudaGetLastError();
+  LPSGD_LAUNCH(code, blocks_for(launch.pieces), kThreads, stream)(own);
 }
 
 template <class Rule>
-cudaError_t decode_scaled(const Launch& launch, bool adds, cudaStream_t stream) {
-  if (launch.pieces == 0) return cudaSuccess;
+void decode_scaled(const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
+  if (launch.pieces == 0) return;
+  const LaunchFor<Rule> own{launch, options_of<typename Rule::Options>(options)};
   const auto kernel = adds ? decode_kernel<Rule, true> : decode_kernel<Rule, false>;
-  LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
-  return cudaGetLastError();
+  LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(own);
+}
+
+/// The kernels of a rule that its options and constants make.
+template <template <class> class RuleOf>
+CodecKernels scaled_kernels() {
+  using Rule = RuleOf<ScalarLanes>;
+  CodecKernels kernels{.encode = encode_scaled<Rule>, .decode = decode_scaled<Rule>};
+  if constexpr (!std::is_void_v<typename Rule::Constants>)
+    kernels.constants = [](const CodecOptions& options) {
+      const auto& constants = Rule::constants(options_of<typename Rule::Options>(options));
+      return std::as_bytes(std::span(&constants, 1));
+    };
+  return kernels;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Where the values of codecs with bucket scales lie, how they are read, and what their buckets' scales are
-// made of. The contract of a Rule is scaled_device.h's. Internal to quant/cuda.
+// made of. Internal to quant.
 #pragma once
 
 #include "quant/cuda/warp_device.h"
@@ -7,7 +7,34 @@
 namespace lpsgd::cuda {
 namespace {
 
-enum class Statistic { largest, norm, mean, sides };
+// ---- The rule (quant/scaled_rule_device.h) of a launch
+
+template <class Rule>
+using LaunchFor = LaunchOf<typename Rule::Options>;
+
+template <class Rule>
+__device__ int count_scales(const LaunchFor<Rule>& launch) {
+  return scale_count(scale_by<Rule>(launch.options));
+}
+
+/// What decodes finds its table in the encoding; nullptr: in the launch's.
+template <class Rule>
+__device__ Rule make_rule(const LaunchFor<Rule>& launch, const Job& job, const std::byte* encoding) {
+  if constexpr (std::is_constructible_v<Rule, typename Rule::Options, const LevelTable*, const std::byte*>)
+    return Rule(launch.options, launch.tables ? &launch.tables[job.table_number].levels : nullptr, encoding);
+  else if constexpr (std::is_void_v<typename Rule::Constants>)
+    return Rule(launch.options);
+  else
+    return Rule(launch.options, *static_cast<const typename Rule::Constants*>(launch.constants));
+}
+
+template <class Rule>
+__device__ __forceinline__ void start(Rule& rule, Scales scales) {
+  if constexpr (Rule::scales[0] == Scale::sides)
+    rule.start(scales.a, scales.b);
+  else
+    rule.start(scales.a);
+}
 
 // ---- Where a lane's values lie
 
@@ -27,7 +54,7 @@ struct Extent {
 /// Piece `part` of a bucket of the job, or for buckets that share a tile, the lane's one of those from
 /// `bucket` on.
 template <class Rule>
-__device__ Extent find_bucket(const Launch& launch, std::int32_t job_number, std::int64_t bucket,
+__device__ Extent find_bucket(const LaunchFor<Rule>& launch, std::int32_t job_number, std::int64_t bucket,
                               std::int64_t part) {
   Extent p;
   p.job = launch.jobs[job_number];
@@ -36,16 +63,16 @@ __device__ Extent find_bucket(const Launch& launch, std::int32_t job_number, std
   if (shares) bucket += lane_number() / p.width;
   p.bucket_number = p.job.buckets_before + bucket;
   p.begin = bucket * p.job.bucket;
-  p.m = smaller(p.job.bucket, p.job.n - p.begin);
+  p.m = min_of(p.job.bucket, p.job.n - p.begin);
   p.from = part * piece_values;
-  p.count = smaller(piece_values, p.m - p.from);
+  p.count = min_of(piece_values, p.m - p.from);
   p.trip = shares ? p.job.bucket : p.count;
-  p.record = bucket * record_bytes(p.job.bucket, Rule::scale_count(launch), Rule::bits);
+  p.record = bucket * record_bytes(p.job.bucket, count_scales<Rule>(launch), Rule::bits);
   return p;
 }
 
 template <class Rule>
-__device__ Extent find_piece(const Launch& launch, std::int64_t piece) {
+__device__ Extent find_piece(const LaunchFor<Rule>& launch, std::int64_t piece) {
   const std::int32_t j = find_job(launch, piece, [](const Job& job) { return job.pieces_before; });
   const std::int64_t bucket = launch.jobs[j].bucket;
   const std::int64_t in_job = piece - launch.jobs[j].pieces_before;
@@ -112,14 +139,14 @@ __device__ __forceinline__ void store_codes(std::byte* words, std::int64_t count
 
 /// The scales of a record; not finite: it decodes to NaN throughout.
 template <class Rule>
-__device__ __forceinline__ Scales read_scales(const Launch& launch, const std::byte* record) {
-  const int scales = Rule::scale_count(launch);
+__device__ __forceinline__ Scales read_scales(const LaunchFor<Rule>& launch, const std::byte* record) {
+  const int scales = count_scales<Rule>(launch);
   Scales s{1, 1};
   if (scales > 0) s.a = s.b = load_float(record);
   if (scales > 1) s.b = load_float(record + 4);
   return s;
 }
-__device__ __forceinline__ bool are_numbers(Scales s) {
+__device__ __forceinline__ bool are_finite(Scales s) {
   return is_finite(s.a) && is_finite(s.b);
 }
 
@@ -128,8 +155,9 @@ __device__ __forceinline__ bool are_numbers(Scales s) {
 /// Values at .. at + 7 of the bucket, of which `left` exist. Adds the squares of the rank's own to `own`,
 /// where that is not nullptr.
 template <class Rule>
-__device__ __forceinline__ void load_source(const Launch& launch, const Extent& extent, std::int64_t at,
-                                            std::int64_t left, float* v, double* own = nullptr) {
+__device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const Extent& extent,
+                                            std::int64_t at, std::int64_t left, float* v,
+                                            double* own = nullptr) {
   const Job& job = extent.job;
   if (left <= 0) {
 #pragma unroll
@@ -144,18 +172,18 @@ __device__ __forceinline__ void load_source(const Launch& launch, const Extent& 
     }
   } else {
     const std::int64_t words = code_words(extent.m, Rule::bits);
-    for (std::int32_t r = 0; r < launch.ranks; ++r) {
+    for (std::int32_t r = 0; r < job.ranks; ++r) {
       const std::byte* encoding = job.contributions[r];
-      const std::byte* record = encoding + Rule::table_bytes() + extent.record;
+      const std::byte* record = encoding + Rule::table_bytes + extent.record;
       const Scales s = read_scales<Rule>(launch, record);
-      const bool numbers = are_numbers(s);
-      Rule rule(launch, job, encoding);
-      rule.start(s);
+      const bool finite = are_finite(s);
+      Rule rule = make_rule<Rule>(launch, job, encoding);
+      start(rule, s);
       std::int32_t codes[kEach];
-      load_codes<Rule::bits>(record + 4 * Rule::scale_count(launch), words, at, codes);
+      load_codes<Rule::bits>(record + 4 * count_scales<Rule>(launch), words, at, codes);
 #pragma unroll
       for (int k = 0; k < kEach; ++k) {
-        const float q = numbers ? rule.value(codes[k]) : canonical_nan();
+        const float q = finite ? rule.value(codes[k]) : canonical_nan();
         v[k] = r == 0 ? q : v[k] + q;
       }
     }
@@ -178,30 +206,29 @@ __device__ __forceinline__ void load_source(const Launch& launch, const Extent& 
 /// A piece as it is scanned: each lane's part of it, then that of its bucket.
 class Scanner {
  public:
-  __device__ Scanner(Statistic statistic, int width, float* tile)
-      : statistic_(statistic), width_(width), tile_(tile) {}
+  __device__ Scanner(Scale scale, int width, float* tile) : scale_(scale), width_(width), tile_(tile) {}
 
   /// The lane's eight values of the next tile, of which `left` exist (the others are +0).
-  __device__ __forceinline__ void see(const float* v, std::int64_t left) {
+  __device__ __forceinline__ void add(const float* v, std::int64_t left) {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       const std::int32_t magnitude_bits = ScalarLanes::bits(v[k]) & magnitude_mask;
-      scan_.largest = magnitude_bits > scan_.largest ? magnitude_bits : scan_.largest;
+      scan_.max = magnitude_bits > scan_.max ? magnitude_bits : scan_.max;
       scan_.positive += k < left && v[k] >= 0.0f;
     }
-    if (statistic_ == Statistic::largest) return;
-    if (width_ < kWarp) return see_group(v);
+    if (scale_ == Scale::max || scale_ == Scale::none) return;
+    if (width_ < kWarp) return add_group(v);
     // Through shared memory, so that lane j adds values j, j + 32, ... in this order.
     store_values(tile_ + lane_number() * kEach, kEach, v);
     __syncwarp();
 #pragma unroll
-    for (int r = 0; r < kEach; ++r) add(tile_[r * kWarp + lane_number()], sums_);
+    for (int r = 0; r < kEach; ++r) add_one(tile_[r * kWarp + lane_number()], sums_);
     __syncwarp();
   }
 
   /// The same for all lanes of the bucket.
   __device__ PieceScan finish() {
-    scan_.largest = largest_of(scan_.largest, width_);
+    scan_.max = max_of(scan_.max, width_);
     scan_.positive = sum_of(scan_.positive, width_);
     if (width_ == kWarp) {
       scan_.sum[0] = fold(sums_[0]);
@@ -218,10 +245,10 @@ class Scanner {
   }
 
  private:
-  __device__ __forceinline__ void add(float x, float* sums) const {
-    if (statistic_ == Statistic::norm) {
+  __device__ __forceinline__ void add_one(float x, float* sums) const {
+    if (scale_ == Scale::norm) {
       sums[0] = __fmaf_rn(x, x, sums[0]);
-    } else if (statistic_ == Statistic::mean) {
+    } else if (scale_ == Scale::mean) {
       sums[0] += magnitude<ScalarLanes>(x);
     } else {
       sums[0] += x >= 0.0f ? x : 0.0f;
@@ -231,15 +258,15 @@ class Scanner {
 
   /// A bucket of 32, 64 or 128 values, eight in each lane: row r of 32 lies in lanes 4r .. 4r+3. Their
   /// partial sums are added row by row in the first row's lanes; the others' sums mean nothing.
-  __device__ void see_group(const float* v) {
+  __device__ void add_group(const float* v) {
     float sums[kEach][2] = {};
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) add(v[k], sums[k]);
+    for (int k = 0; k < kEach; ++k) add_one(v[k], sums[k]);
     for (int row = 1; row < width_ / 4; ++row) {
 #pragma unroll
-      for (int k = 0; k < kEach; ++k) add(__shfl_down_sync(kAll, v[k], 4 * row), sums[k]);
+      for (int k = 0; k < kEach; ++k) add_one(__shfl_down_sync(kAll, v[k], 4 * row), sums[k]);
     }
-    const int sides = statistic_ == Statistic::sides ? 2 : 1;
+    const int sides = scale_ == Scale::sides ? 2 : 1;
     for (int side = 0; side < sides; ++side) {
       float p[kEach];
 #pragma unroll
@@ -256,7 +283,7 @@ class Scanner {
     }
   }
 
-  const Statistic statistic_;
+  const Scale scale_;
   const int width_;
   float* tile_;
   PieceScan scan_;
@@ -265,20 +292,21 @@ class Scanner {
 
 /// A bucket's scales from its scan; `positive` counts over all its pieces.
 template <class Rule>
-__device__ Scales scales_of(const Launch& launch, const PieceScan& scan, std::int64_t positive,
+__device__ Scales scales_of(const LaunchFor<Rule>& launch, const PieceScan& scan, std::int64_t positive,
                             std::int64_t m) {
   const Scales none{canonical_nan(), canonical_nan()};
-  if (scan.largest >= infinity_bits) return none;
-  const float top = ScalarLanes::value(scan.largest);
-  switch (Rule::statistic(launch)) {
-    case Statistic::largest:
+  if (scan.max >= infinity_bits) return none;
+  const float top = ScalarLanes::value(scan.max);
+  switch (scale_by<Rule>(launch.options)) {
+    case Scale::none:
+    case Scale::max:
       return {top, top};
-    case Statistic::norm: {
+    case Scale::norm: {
       const float root = is_finite(scan.sum[0]) ? __fsqrt_rn(scan.sum[0]) : 0.0f;
       const float norm = root > top ? root : top;
       return {norm, norm};
     }
-    case Statistic::mean: {
+    case Scale::mean: {
       if (!is_finite(scan.sum[0])) return none;
       const float scale = mean(scan.sum[0], m);
       return {scale, scale};
@@ -296,10 +324,10 @@ __device__ inline PieceScan combine(const PieceScan* scans, std::int64_t pieces,
   std::int64_t count = 0;
   float upper[2] = {0, 0};
   for (std::int64_t begin = 0; begin < pieces; begin += FixedOrderSum::block) {
-    const std::int64_t end = smaller(pieces, begin + FixedOrderSum::block);
+    const std::int64_t end = min_of(pieces, begin + FixedOrderSum::block);
     float sums[2] = {0, 0};
     for (std::int64_t i = begin + lane; i < end; i += kWarp) {
-      out.largest = scans[i].largest > out.largest ? scans[i].largest : out.largest;
+      out.max = scans[i].max > out.max ? scans[i].max : out.max;
       count += scans[i].positive;
       for (int side = 0; side < 2; ++side) sums[side] += scans[i].sum[side];
     }
@@ -310,7 +338,7 @@ __device__ inline PieceScan combine(const PieceScan* scans, std::int64_t pieces,
   }
   if (pieces > FixedOrderSum::block)
     for (int side = 0; side < 2; ++side) out.sum[side] = Scanner::fold(upper[side]);
-  out.largest = largest_of(out.largest, kWarp);
+  out.max = max_of(out.max, kWarp);
   *positive = sum_of(count, kWarp);
   return out;
 }

@@ -1,5 +1,6 @@
 // topk (quant/codecs/topk.cc) on the device: a block takes a bucket. One that fits stays in shared memory,
 // the owner's mean included; a larger one is read from memory in every pass, and its mean made there.
+#include "quant/codecs/topk_device.h"
 #include "quant/cuda/warp_device.h"
 
 namespace lpsgd::cuda {
@@ -7,21 +8,22 @@ namespace {
 
 constexpr int kBlock = 256, kBlockWarps = kBlock / kWarp;
 constexpr int kDigits = 256;
-constexpr std::int64_t kShared = topk_shared_values;
 
-struct TopkPlace {
+using TopkLaunch = LaunchOf<TopkOptions>;
+
+struct TopkBucket {
   const Job* job;
   std::int64_t begin, m, kept, record;
 };
 
-__device__ TopkPlace find_topk(const Launch& launch, std::int64_t b) {
-  TopkPlace p;
+__device__ TopkBucket find_topk(const TopkLaunch& launch, std::int64_t b) {
+  TopkBucket p;
   p.job = &launch.jobs[find_job(launch, b, [](const Job& one) { return one.buckets_before; })];
   const std::int64_t bucket = b - p.job->buckets_before;
   p.begin = bucket * p.job->bucket;
-  p.m = smaller(p.job->bucket, p.job->n - p.begin);
-  p.kept = topk_kept(launch.topk.density, p.m);
-  p.record = bucket * 8 * topk_kept(launch.topk.density, p.job->bucket);
+  p.m = min_of(p.job->bucket, p.job->n - p.begin);
+  p.kept = topk_kept(launch.options.density, p.m);
+  p.record = bucket * 8 * topk_kept(launch.options.density, p.job->bucket);
   return p;
 }
 
@@ -30,9 +32,9 @@ __device__ __forceinline__ std::int32_t topk_key(float v) {
   return ScalarLanes::bits(canonical<ScalarLanes>(v)) & magnitude_mask;
 }
 
-/// Adds the values of a record to `sum`, which holds the bucket's. Places are different in whatever encode
-/// writes.
-__device__ __forceinline__ void add_record(const std::byte* record, const TopkPlace& p, float* sum,
+/// Adds the values of a record to `sum`, which holds the bucket's. encode writes each position
+/// once.
+__device__ __forceinline__ void add_record(const std::byte* record, const TopkBucket& p, float* sum,
                                            bool* finite) {
   for (std::int64_t i = threadIdx.x; i < p.kept; i += blockDim.x) {
     const std::int64_t position = load_word(record + 4 * i);
@@ -96,14 +98,14 @@ __device__ Threshold find_threshold(std::int64_t m, std::int64_t kept, Value val
 }
 
 /// Records of at most 2^32 - 1 values a bucket; the counts of a histogram likewise.
-__global__ void __launch_bounds__(kBlock) encode_topk_kernel(Launch launch) {
-  __shared__ float mean[kShared];
+__global__ void __launch_bounds__(kBlock) encode_topk_kernel(TopkLaunch launch) {
+  __shared__ float mean[shared_values];
   __shared__ std::uint32_t aboves[kBlockWarps], ties[kBlockWarps];
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
   for (std::int64_t b = blockIdx.x; b < launch.buckets; b += gridDim.x) {
-    const TopkPlace p = find_topk(launch, launch.bucket_first + b);
+    const TopkBucket p = find_topk(launch, launch.bucket_first + b);
     const Job& job = *p.job;
-    const bool fits = p.m <= kShared;
+    const bool fits = p.m <= shared_values;
     float* residual = job.residual != nullptr ? job.residual + p.begin : nullptr;
     const float* source = job.values != nullptr ? job.values + p.begin : nullptr;
     if (job.contributions != nullptr) {
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kBlock) encode_topk_kernel(Launch launch) {
       __syncthreads();
       for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock) sum[i] = 0.0f;
       bool finite = true;
-      for (std::int32_t r = 0; r < launch.ranks; ++r) {
+      for (std::int32_t r = 0; r < job.ranks; ++r) {
         __syncthreads();
         add_record(job.contributions[r] + p.record, p, sum, &finite);
       }
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(kBlock) encode_topk_kernel(Launch launch) {
       }
       const bool keep = k > threshold.key || (k == threshold.key && tied_before < threshold.ties);
       if (keep) {
-        const std::int64_t position = above_before + smaller(tied_before, threshold.ties);
+        const std::int64_t position = above_before + min_of(tied_before, threshold.ties);
         store_word(record + 4 * position, static_cast<std::uint32_t>(i));
         store_float(record + 4 * (p.kept + position), canonical<ScalarLanes>(v));
         finite &= is_finite(v);
@@ -174,9 +176,9 @@ __global__ void __launch_bounds__(kBlock) encode_topk_kernel(Launch launch) {
 }
 
 template <bool adds>
-__global__ void __launch_bounds__(kBlock) decode_topk_kernel(Launch launch) {
+__global__ void __launch_bounds__(kBlock) decode_topk_kernel(TopkLaunch launch) {
   for (std::int64_t b = blockIdx.x; b < launch.buckets; b += gridDim.x) {
-    const TopkPlace p = find_topk(launch, launch.bucket_first + b);
+    const TopkBucket p = find_topk(launch, launch.bucket_first + b);
     float* out = p.job->out + p.begin;
     if constexpr (!adds) {
       for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock) out[i] = 0.0f;
@@ -194,16 +196,21 @@ unsigned blocks(const Launch& launch) {
 
 }  // namespace
 
-cudaError_t encode_topk(const Launch& launch, cudaStream_t stream) {
-  if (launch.buckets == 0) return cudaSuccess;
-  LPSGD_LAUNCH(encode_topk_kernel, blocks(launch), kBlock, stream)(launch);
-  return cudaGetLastError();
-}
-cudaError_t decode_topk(const Launch& launch, bool adds, cudaStream_t stream) {
-  if (launch.buckets == 0) return cudaSuccess;
-  const auto kernel = adds ? decode_topk_kernel<true> : decode_topk_kernel<false>;
-  LPSGD_LAUNCH(kernel, blocks(launch), kBlock, stream)(launch);
-  return cudaGetLastError();
+CodecKernels topk_kernels() {
+  return {.encode =
+              [](const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+                if (launch.buckets == 0) return;
+                const TopkLaunch with_options{launch, options_of<TopkOptions>(options)};
+                LPSGD_LAUNCH(encode_topk_kernel, blocks(launch), kBlock, stream)(with_options);
+              },
+          .decode =
+              [](const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
+                if (launch.buckets == 0) return;
+                const TopkLaunch with_options{launch, options_of<TopkOptions>(options)};
+                const auto kernel = adds ? decode_topk_kernel<true> : decode_topk_kernel<false>;
+                LPSGD_LAUNCH(kernel, blocks(launch), kBlock, stream)(with_options);
+              },
+          .unit = CodecKernels::Unit::bucket};
 }
 
 }  // namespace lpsgd::cuda

@@ -33,11 +33,10 @@ __global__ void __launch_bounds__(kWarp* kRows) transpose_kernel(Transpositions 
 
 }  // namespace
 
-cudaError_t transpose(const Transpositions& jobs, cudaStream_t stream) {
-  if (jobs.tiles == 0) return cudaSuccess;
+void transpose(const Transpositions& jobs, cudaStream_t stream) {
+  if (jobs.tiles == 0) return;
   const auto blocks = static_cast<unsigned>(jobs.tiles < (1 << 16) ? jobs.tiles : 1 << 16);
   LPSGD_LAUNCH(transpose_kernel, blocks, kWarp * kRows, stream)(jobs);
-  return cudaGetLastError();
 }
 
 }  // namespace lpsgd::cuda

@@ -1,4 +1,4 @@
-// What the codecs' kernels share: warps, memory, code words, and where a warp's values lie. A warp's lane j
+// What the codecs' kernels share: warps, memory, and where a warp's values lie. A warp's lane j
 // has values 8j .. 8j+7 of a tile of 256, read 16 bytes at a time; eight values are one Philox counter and
 // 8*bits bits of codes. Internal to quant/cuda.
 #pragma once
@@ -19,7 +19,7 @@ static_assert(kTile == tile_values);
 __device__ __forceinline__ int lane_number() {
   return static_cast<int>(threadIdx.x % kWarp);
 }
-__device__ __forceinline__ std::int64_t smaller(std::int64_t a, std::int64_t b) {
+__device__ __forceinline__ std::int64_t min_of(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 template <class T>
@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_float(std::byte* p, float x) {
 
 // ---- Over the lanes of a group of `width`, a power of two up to the warp
 
-__device__ __forceinline__ std::int32_t largest_of(std::int32_t x, int width) {
+__device__ __forceinline__ std::int32_t max_of(std::int32_t x, int width) {
   for (int h = width / 2; h > 0; h /= 2) {
     const std::int32_t other = __shfl_xor_sync(kAll, x, h);
     x = other > x ? other : x;
@@ -88,7 +88,7 @@ __device__ __forceinline__ T sum_of(T x, int width) {
   return x;
 }
 
-/// Adds the warp's sums of squares to job.error. All lanes call it.
+/// Adds the warp's sums of squares to a job's two. All lanes call it.
 __device__ __forceinline__ void add_error(double* error, double own, double lost) {
   own = sum_of(own, kWarp);
   lost = sum_of(lost, kWarp);
@@ -99,6 +99,12 @@ __device__ __forceinline__ void add_error(double* error, double own, double lost
 }
 
 // ---- Jobs
+
+/// What a kernel takes whose codec has options.
+template <class Options>
+struct LaunchOf : Launch {
+  Options options;
+};
 
 /// The job of the launch whose range of `before` holds `number`.
 template <class Before>
@@ -124,8 +130,8 @@ __device__ __forceinline__ void each_warp(std::int64_t first, std::int64_t total
 }
 
 inline unsigned blocks_for(std::int64_t warps) {
-  const std::int64_t blocks = (warps + kWarps - 1) / kWarps, most = 1 << 16;
-  return static_cast<unsigned>(blocks < most ? blocks : most);
+  const std::int64_t blocks = (warps + kWarps - 1) / kWarps, max = 1 << 16;
+  return static_cast<unsigned>(blocks < max ? blocks : max);
 }
 
 }  // namespace

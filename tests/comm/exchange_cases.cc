@@ -246,18 +246,18 @@ void simulated_decodes_its_own(Transport& transport, const std::string& codec, c
     const auto arena = run(transport, setup, options, 1, make_arena)[0];
     const auto own = setup.gradients(transport.rank(), 0);
     for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
-      if (setup.codecs[t].bucket == CodecSpec::column) continue;  // the order differs from memory's
+      if (setup.codecs[t].bucket == BucketSize::column) continue;  // the order differs from memory's
       const TensorInfo& tensor = setup.tensors[t];
-      const auto c = make_codec(setup.codecs[t]);
-      const std::int64_t bucket = c->bucket(tensor);
-      std::vector<std::byte> bytes(c->encoded_bytes(tensor.elements, bucket));
+      const auto c = make_codec(setup.codecs[t], tensor);
+      std::vector<std::byte> bytes(c->encoded_bytes(tensor.elements));
       std::vector<float> residual(static_cast<std::size_t>(tensor.elements)), decoded(residual.size());
-      c->encode(
-          own.data() + tensor.offset, c->error_feedback() ? residual.data() : nullptr, tensor.elements, 0,
-          bucket,
-          {setup.seed, static_cast<std::uint32_t>(t), 0, static_cast<std::uint32_t>(transport.rank()), 1},
-          bytes.data());
-      c->decode(bytes.data(), tensor.elements, bucket, false, decoded.data());
+      CodingJob job = c->job(0, tensor.elements, t);
+      job.values = own.data() + tensor.offset;
+      job.residual = c->error_feedback() ? residual.data() : nullptr;
+      job.bytes = bytes.data();
+      job.out = decoded.data();
+      c->encode(job, {setup.seed, 0, static_cast<std::uint32_t>(transport.rank()), 1});
+      c->decode(job);
       EXPECT_EQ(std::memcmp(decoded.data(), arena.data() + tensor.offset, decoded.size() * sizeof(float)), 0)
           << tensor.name;
     }
@@ -280,23 +280,24 @@ void errors_are_measured(Transport& transport, const std::string& codec, const M
     exchange_step(exchange, setup, step, *arena, own);
     for (std::size_t t = 0; t < setup.tensors.size(); ++t) {
       const TensorInfo& tensor = setup.tensors[t];
-      const auto c = make_codec(setup.codecs[t]);
+      const auto c = make_codec(setup.codecs[t], tensor);
       if (tensor.elements == 0 || (setup.codecs[t].is_none() && transport.size() == 1)) continue;
       std::vector<float> g(own.begin() + tensor.offset, own.begin() + tensor.offset + tensor.elements);
-      if (setup.codecs[t].bucket == CodecSpec::column && is_permuted(tensor, setup.codecs[t])) {
+      if (setup.codecs[t].bucket == BucketSize::column && is_permuted(tensor, setup.codecs[t])) {
         std::vector<float> ordered(g.size());
         to_column_order(tensor.columns(), g.data(), ordered.data());
         g = ordered;
       }
-      const std::int64_t bucket = c->bucket(tensor);
-      std::vector<std::byte> bytes(c->encoded_bytes(tensor.elements, bucket));
+      std::vector<std::byte> bytes(c->encoded_bytes(tensor.elements));
       std::vector<float> decoded(g.size());
       float* r = c->error_feedback() ? residuals[t].data() : nullptr;
-      c->encode(
-          g.data(), r, tensor.elements, 0, bucket,
-          {setup.seed, static_cast<std::uint32_t>(t), step, static_cast<std::uint32_t>(transport.rank()), 1},
-          bytes.data());
-      c->decode(bytes.data(), tensor.elements, bucket, false, decoded.data());
+      CodingJob job = c->job(0, tensor.elements, t);
+      job.values = g.data();
+      job.residual = r;
+      job.bytes = bytes.data();
+      job.out = decoded.data();
+      c->encode(job, {setup.seed, step, static_cast<std::uint32_t>(transport.rank()), 1});
+      c->decode(job);
       for (std::size_t i = 0; i < g.size(); ++i) {
         const double lost = r ? static_cast<double>(r[i]) : static_cast<double>(g[i] - decoded[i]);
         expected[t].gradient += static_cast<double>(g[i]) * static_cast<double>(g[i]);

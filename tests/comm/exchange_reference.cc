@@ -18,8 +18,8 @@ bool is_matrix(const TensorInfo& tensor) {
 
 std::int64_t bucket_of(const TensorInfo& tensor, const CodecSpec& codec) {
   if (codec.is_none()) return 64;
-  if (codec.bucket == CodecSpec::whole_tensor) return tensor.elements;
-  if (codec.bucket != CodecSpec::column) return codec.bucket;
+  if (codec.bucket == BucketSize::tensor) return tensor.elements;
+  if (codec.bucket != BucketSize::column) return codec.bucket.count;
   if (tensor.kind == TensorKind::conv) return tensor.shape[3];
   if (is_matrix(tensor)) return tensor.shape[0];
   return tensor.elements;
@@ -29,13 +29,13 @@ std::int64_t bucket_of(const TensorInfo& tensor, const CodecSpec& codec) {
 std::vector<std::size_t> memory_index(const TensorInfo& tensor, const CodecSpec& codec) {
   std::vector<std::size_t> index;
   const auto& s = tensor.shape;
-  if (codec.bucket == CodecSpec::column && tensor.kind == TensorKind::conv) {
+  if (codec.bucket == BucketSize::column && tensor.kind == TensorKind::conv) {
     for (std::int64_t o = 0; o < s[0]; ++o)
       for (std::int64_t h = 0; h < s[2]; ++h)
         for (std::int64_t i = 0; i < s[1]; ++i)
           for (std::int64_t w = 0; w < s[3]; ++w)
             index.push_back(static_cast<std::size_t>(((o * s[2] + h) * s[3] + w) * s[1] + i));
-  } else if (codec.bucket == CodecSpec::column && is_matrix(tensor)) {
+  } else if (codec.bucket == BucketSize::column && is_matrix(tensor)) {
     for (std::int64_t in = 0; in < s[1]; ++in)
       for (std::int64_t out = 0; out < s[0]; ++out)
         index.push_back(static_cast<std::size_t>(out * s[1] + in));
@@ -139,29 +139,43 @@ std::vector<float> ExchangeReference::step() {
   std::vector<float> means = gradients[0];  // the gaps of the arena are nobody's; compared as rank 0's
   for (std::size_t t = 0; t < setup_.tensors.size(); ++t) {
     const TensorInfo& tensor = setup_.tensors[t];
-    const auto codec = make_codec(setup_.codecs[t]);
     const bool feedback = setup_.codecs[t].error_feedback;
     const std::int64_t bucket = bucket_of(tensor, setup_.codecs[t]);
+    const Codec codec(setup_.codecs[t], bucket);
     const std::int64_t buckets = (tensor.elements + bucket - 1) / bucket;
     const auto index = memory_index(tensor, setup_.codecs[t]);
     const auto offset = static_cast<std::size_t>(tensor.offset);
     // Round 1: every rank's buckets, decoded and added.
     std::vector<float> mean(static_cast<std::size_t>(tensor.elements));
-    std::vector<std::byte> bytes(codec->encoded_bytes(std::min(bucket, tensor.elements), bucket));
-    std::vector<std::byte> table(codec->table_bytes());
+    std::vector<std::byte> bytes(codec.encoded_bytes(std::min(bucket, tensor.elements)));
+    std::vector<std::byte> table(codec.table_bytes());
     std::vector<float> decoded(static_cast<std::size_t>(bucket));
+    const auto job_of = [&](std::int64_t first, std::int64_t n, const float* values, float* residual) {
+      CodingJob job = codec.job(first, n, t);
+      job.values = values + first;
+      job.residual = residual ? residual + first : nullptr;
+      job.table = table.data();
+      job.bytes = bytes.data();
+      job.out = decoded.data();
+      return job;
+    };
+    const auto make_table = [&](std::int64_t first, std::int64_t n, const float* values, float* residual) {
+      codec.make_table(job_of(first, n, values, residual), table.data());
+    };
+    const auto code = [&](std::int64_t first, std::int64_t n, const float* values, float* residual,
+                          const CodingContext& context) {
+      codec.encode(job_of(first, n, values, residual), context);
+      codec.decode(job_of(first, n, values, residual));
+    };
     for (std::size_t r = 0; r < ranks; ++r) {
       std::vector<float> values(mean.size());
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradients[r][offset + index[i]];
       float* residual = feedback ? residual1_[r][t].data() : nullptr;
-      codec->make_table(values.data(), residual, tensor.elements, bucket, table.data());
-      const CodingContext context{
-          setup_.seed, static_cast<std::uint32_t>(t), step_, static_cast<std::uint32_t>(r), 1, table.data()};
+      make_table(0, tensor.elements, values.data(), residual);
+      const CodingContext context{setup_.seed, step_, static_cast<std::uint32_t>(r), 1};
       for (std::int64_t first = 0; first < tensor.elements; first += bucket) {
         const std::int64_t n = std::min(bucket, tensor.elements - first);
-        codec->encode(values.data() + first, residual ? residual + first : nullptr, n, first, bucket, context,
-                      bytes.data());
-        codec->decode(bytes.data(), n, bucket, false, decoded.data());
+        code(first, n, values.data(), residual, context);
         for (std::int64_t i = 0; i < n; ++i) {
           float& sum = mean[static_cast<std::size_t>(first + i)];
           const float q = decoded[static_cast<std::size_t>(i)];
@@ -175,15 +189,12 @@ std::vector<float> ExchangeReference::step() {
       const std::int64_t begin = std::min(tensor.elements, stripe * buckets / ranks_ * bucket);
       const std::int64_t end = std::min(tensor.elements, (stripe + 1) * buckets / ranks_ * bucket);
       float* residual = feedback ? residual2_[t].data() : nullptr;
-      codec->make_table(mean.data() + begin, residual ? residual + begin : nullptr, end - begin, bucket,
-                        table.data());
+      make_table(begin, end - begin, mean.data(), residual);
       const auto owner = static_cast<std::uint32_t>((static_cast<std::size_t>(stripe) + t) % ranks);
-      const CodingContext context{setup_.seed, static_cast<std::uint32_t>(t), step_, owner, 2, table.data()};
+      const CodingContext context{setup_.seed, step_, owner, 2};
       for (std::int64_t first = begin; first < end; first += bucket) {
         const std::int64_t n = std::min(bucket, end - first);
-        codec->encode(mean.data() + first, residual ? residual + first : nullptr, n, first, bucket, context,
-                      bytes.data());
-        codec->decode(bytes.data(), n, bucket, false, decoded.data());
+        code(first, n, mean.data(), residual, context);
         for (std::int64_t i = 0; i < n; ++i)
           means[offset + index[static_cast<std::size_t>(first + i)]] = decoded[static_cast<std::size_t>(i)];
       }

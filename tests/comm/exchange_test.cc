@@ -209,7 +209,7 @@ TEST(ExchangeState, RedistributionKeepsTheMeanAndRecutsRound2) {
     old[static_cast<std::size_t>(t.rank())] = exchange.state();
   });
   const auto round2 = [&](const std::vector<ExchangeState>& states, std::size_t t) {
-    const std::int64_t bucket = make_codec(setup.codecs[t])->bucket(setup.tensors[t]);
+    const std::int64_t bucket = setup.codecs[t].bucket.of(setup.tensors[t]);
     std::vector<float> whole;
     for (const Stripe& s : stripes(setup.tensors[t].elements, bucket, static_cast<int>(states.size()), t)) {
       const auto& part = states[static_cast<std::size_t>(s.owner)].round2[t];
@@ -248,8 +248,7 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
   std::vector<ExchangeTensor> tensors(setup.tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     tensors[t].info = setup.tensors[t];
-    tensors[t].codec = make_codec(setup.codecs[t]);
-    tensors[t].bucket = tensors[t].codec->bucket(setup.tensors[t]);
+    tensors[t].codec = make_codec(setup.codecs[t], setup.tensors[t]);
   }
   for (const int owners : {1, 2, 3, 5, 40})
     for (const ExchangeOptions& options : exchange_cases::all_options(setup)) {
@@ -264,7 +263,7 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
         bytes += unit.bytes();
         for (int owner = 0; owner < owners; ++owner)
           for (const Segment& segment : unit.owned_by(owner)) {
-            EXPECT_EQ(segment.first % tensors[segment.tensor].bucket, 0);
+            EXPECT_EQ(segment.first % tensors[segment.tensor].codec->bucket(), 0);
             EXPECT_LT(segment.at, unit.message_bytes(owner));
             const auto position = std::find(setup.order.begin(), setup.order.end(), segment.tensor);
             EXPECT_LT(static_cast<std::size_t>(position - setup.order.begin()), unit.ready_after);

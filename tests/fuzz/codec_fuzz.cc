@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "quant/cpu_codec.h"
+#include "quant/codec.h"
 
 namespace {
 
@@ -50,8 +50,7 @@ void parse(const std::string& text) {
   try {
     const CodecSpec spec = parse_codec(config::parse_text(text, "fuzz"), "codec");
     expect(to_text(parse_codec(config::parse_text(to_text(spec), "again"), "codec")) == to_text(spec));
-    const auto codec = make_codec(spec);
-    expect(codec->bucket({"t", TensorKind::bias, {100}, 100, 0}) >= 1);
+    expect(make_codec(spec, {"t", TensorKind::bias, {100}, 100, 0})->bucket() >= 1);
   } catch (const ConfigError&) {
   }
 }
@@ -60,22 +59,30 @@ void decode(const std::uint8_t* data, std::size_t size) {
   constexpr std::int64_t buckets[] = {1, 3, 32, 64, 96, 512, 4096, 10000};
   const CodecSpec spec = parse_codec(config::parse_text(specs[data[0] % std::size(specs)], "fuzz"), "codec");
   const std::int64_t n = (data[1] | data[2] << 8) % 2049;
-  const std::int64_t bucket =
-      spec.bucket == 0 && spec.kind != "sign" ? 64 : buckets[data[3] % std::size(buckets)];
+  const bool bucketed = spec.kind != "none" && spec.kind != "fp16" && spec.kind != "bf16";
+  const std::int64_t bucket = bucketed ? buckets[data[3] % std::size(buckets)] : 64;
   std::vector<float> first, first_sum;
   for (const CpuIsa isa : cpu_isas()) {
-    const auto codec = make_cpu_codec(spec, isa);
-    const std::size_t bytes = codec->encoded_bytes(n, bucket);
+    const Codec codec(spec, bucket, isa);
+    const std::size_t bytes = codec.encoded_bytes(n);
     // Blocks of exactly the size: AddressSanitizer sees what lies beside them.
     const auto in = std::make_unique<std::byte[]>(bytes);
     std::memset(in.get(), 0, bytes);
     if (bytes > 0 && size > 4) std::memcpy(in.get(), data + 4, std::min(bytes, size - 4));
     std::vector<float> out(static_cast<std::size_t>(n)), sum(out.size(), 1.0f), residual(out.size(), 0.25f);
-    codec->decode(in.get(), n, bucket, false, out.data());
-    codec->decode(in.get(), n, bucket, true, sum.data());
+    CodingJob job = codec.job(0, n);
+    job.bytes = in.get();
+    job.out = out.data();
+    codec.decode(job);
+    job.out = sum.data();
+    codec.decode(job, true);
     const std::byte* both[] = {in.get(), in.get()};
     const auto mean = std::make_unique<std::byte[]>(bytes);
-    codec->reduce(both, residual.data(), n, 0, bucket, {.round = 2}, mean.get());
+    job.contributions = both;
+    job.ranks = 2;
+    job.residual = residual.data();
+    job.bytes = mean.get();
+    codec.reduce(job, {.round = 2});
     if (isa == CpuIsa::baseline) {
       first = out;
       first_sum = sum;

@@ -114,13 +114,56 @@ const std::vector<std::int64_t>& lengths() {
   return all;
 }
 
-std::int64_t bucket_of(const Codec& codec, std::int64_t n) {
-  return codec.bucket(TensorInfo{.name = "t", .shape = {n}, .elements = n});
+Codec codec_of(const CodecSpec& spec, std::int64_t n, CpuIsa isa) {
+  return Codec(spec, spec.bucket.of({.name = "t", .shape = {n}, .elements = n}), isa);
+}
+
+CodingJob encoding(const Codec& codec, const std::vector<float>& values, std::vector<float>& residual,
+                   Bytes& bytes, std::uint32_t tensor) {
+  const auto n = static_cast<std::int64_t>(values.size());
+  bytes.resize(codec.encoded_bytes(n));
+  CodingJob job = codec.job(0, n, tensor);
+  job.values = values.data();
+  job.residual = residual.empty() ? nullptr : residual.data();
+  job.bytes = bytes.data();
+  return job;
+}
+
+CodingJob decoding(const Codec& codec, Bytes& bytes, std::vector<float>& out) {
+  CodingJob job = codec.job(0, static_cast<std::int64_t>(out.size()));
+  job.bytes = bytes.data();
+  job.out = out.data();
+  return job;
+}
+
+CodingJob reduction(const Codec& codec, const std::vector<const std::byte*>& contributions, std::int64_t n,
+                    std::vector<float>& residual, Bytes& bytes, std::uint32_t tensor) {
+  bytes.resize(codec.encoded_bytes(n));
+  CodingJob job = codec.job(0, n, tensor);
+  job.contributions = contributions.data();
+  job.ranks = static_cast<std::int32_t>(contributions.size());
+  job.residual = residual.empty() ? nullptr : residual.data();
+  job.bytes = bytes.data();
+  return job;
+}
+
+Encoded encode(const Codec& codec, const std::vector<float>& values, const std::vector<float>& residual,
+               const CodingContext& context, std::uint32_t tensor) {
+  Encoded out;
+  out.residual = residual;
+  out.decoded.resize(values.size());
+  out.finite = codec.encode(encoding(codec, values, out.residual, out.bytes, tensor), context);
+  codec.decode(decoding(codec, out.bytes, out.decoded));
+  return out;
 }
 
 CodingContext Golden::context() const {
   const auto word = [&](const char* key) { return static_cast<std::uint32_t>(integer(key)); };
-  return {word("seed"), word("tensor"), word("step"), word("rank"), word("round_")};
+  return {word("seed"), word("step"), word("rank"), word("round_")};
+}
+
+CodingJob Golden::job(const Codec& codec) const {
+  return codec.job(integer("first"), integer("n"), static_cast<std::size_t>(integer("tensor")));
 }
 
 std::vector<float> floats(const Bytes& bytes) {

@@ -23,7 +23,25 @@ const std::vector<std::int64_t>& lengths();
 std::vector<float> inputs(std::int64_t n, int kind, std::uint32_t seed = 1);
 inline constexpr int kinds = 7;
 
-std::int64_t bucket_of(const Codec& codec, std::int64_t n);
+/// The codec for a tensor of n values.
+Codec codec_of(const CodecSpec& spec, std::int64_t n, CpuIsa isa = cpu_isas().back());
+
+struct Encoded {
+  Bytes bytes;
+  std::vector<float> residual;
+  std::vector<float> decoded;
+  bool finite = false;
+};
+
+/// A job that encodes the values, of one tensor from its first element on. An empty residual is none.
+CodingJob encoding(const Codec& codec, const std::vector<float>& values, std::vector<float>& residual,
+                   Bytes& bytes, std::uint32_t tensor = 0);
+CodingJob decoding(const Codec& codec, Bytes& bytes, std::vector<float>& out);
+CodingJob reduction(const Codec& codec, const std::vector<const std::byte*>& contributions, std::int64_t n,
+                    std::vector<float>& residual, Bytes& bytes, std::uint32_t tensor = 0);
+/// Encodes and decodes them.
+Encoded encode(const Codec& codec, const std::vector<float>& values, const std::vector<float>& residual,
+               const CodingContext& context, std::uint32_t tensor);
 
 template <class T>
 bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
@@ -38,6 +56,8 @@ struct Golden {
   std::int64_t integer(const char* key) const { return config::to_integer(*meta.find(key), key); }
   bool truth(const char* key) const { return config::to_bool(*meta.find(key), key); }
   CodingContext context() const;
+  /// A job with the case's size and element; the codec is bound to the case's bucket.
+  CodingJob job(const Codec& codec) const;
 };
 std::vector<Golden> golden_cases(const std::string& path);
 std::vector<float> floats(const Bytes& bytes);

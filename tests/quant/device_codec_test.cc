@@ -49,14 +49,9 @@ class DeviceCodec : public GpuTest {
   std::vector<DeviceMemory> memory_;
 };
 
-constexpr CodingContext base{.seed = 5, .tensor = 0, .step = 9, .rank = 1, .round = 2};
-CodingContext context_of(std::size_t tensor) {
-  CodingContext c = base;
-  c.tensor = static_cast<std::uint32_t>(tensor);
-  return c;
-}
+constexpr CodingContext base{.seed = 5, .step = 9, .rank = 1, .round = 2};
 
-/// Kind `kinds` holds a NaN and an infinity, in two places of their own.
+/// Kind `kinds` holds a NaN and an infinity, at two positions of their own.
 std::vector<float> values_of(std::int64_t n, int kind, std::uint32_t seed) {
   std::vector<float> out = inputs(n, kind == kinds ? 0 : kind, seed);
   if (kind == kinds && n > 0) {
@@ -73,16 +68,17 @@ std::vector<std::int64_t> tested_lengths() {
 }
 
 struct Tensor {
-  std::int64_t n = 0, bucket = 1;
-  std::vector<float> values, residual;
-  std::vector<Bytes> sent;  // by rank
+  Codec host;
+  std::int64_t n = 0;
+  std::vector<float> values, residual = {};
+  std::vector<Bytes> sent = {};                 // by rank
+  std::vector<const std::byte*> received = {};  // the same on the device
 };
 
 TEST_F(DeviceCodec, GivesTheHostsBytes) {
   for (const std::string& text : all_specs())
     for (int kind = 0; kind <= kinds; ++kind) {
       const CodecSpec spec = spec_of(text);
-      const auto host = make_codec(spec);
       const bool feedback = kind % 2 == 0;
       const std::size_t ranks = std::vector<std::size_t>{1, 2, 3, 5}[static_cast<std::size_t>(kind % 4)];
       SCOPED_TRACE(text + ", kind " + std::to_string(kind));
@@ -92,18 +88,12 @@ TEST_F(DeviceCodec, GivesTheHostsBytes) {
       auto* flags = room<std::uint32_t>(3 * tested_lengths().size());
       for (const std::int64_t n : tested_lengths()) {
         const std::size_t t = tensors.size();
-        Tensor& tensor = tensors.emplace_back();
-        tensor.n = n;
-        tensor.bucket = bucket_of(*host, n);
-        tensor.values = values_of(n, kind, 1);
+        Tensor& tensor = tensors.emplace_back(codec_of(spec, n), n, values_of(n, kind, 1));
         tensor.residual = values_of(n, kind == kinds ? 0 : kind, 2);
-        const std::size_t bytes = host->encoded_bytes(n, tensor.bucket);
+        const std::size_t bytes = tensor.host.encoded_bytes(n);
         // Every third begins where nothing is aligned.
         const std::size_t odd_values = t % 3 == 1 ? sizeof(float) : 0, odd_bytes = t % 3 == 1 ? 2 : 0;
-        CodingJob job;
-        job.n = n;
-        job.bucket = tensor.bucket;
-        job.tensor = static_cast<std::uint32_t>(t);
+        const CodingJob job = tensor.host.job(0, n, t);
         encode.push_back(job);
         encode.back().values = up(tensor.values, odd_values);
         encode.back().residual = feedback ? up(tensor.residual, odd_values) : nullptr;
@@ -114,13 +104,15 @@ TEST_F(DeviceCodec, GivesTheHostsBytes) {
         reduce.back().bytes = room<std::byte>(bytes, odd_bytes);
         reduce.back().non_finite = flags + 3 * t + 1;
         for (std::size_t r = 0; r < ranks; ++r) {
-          Bytes& sent = tensor.sent.emplace_back(bytes);
-          CodingContext c = context_of(t);
+          CodingContext c = base;
           c.rank = static_cast<std::uint32_t>(r);
           c.round = 1;
-          host->encode(values_of(n, kind, 10 + c.rank).data(), nullptr, n, 0, tensor.bucket, c, sent.data());
-          reduce.back().contributions.push_back(up(sent, odd_bytes));
+          tensor.sent.push_back(
+              codec_cases::encode(tensor.host, values_of(n, kind, 10 + c.rank), {}, c, job.tensor).bytes);
+          tensor.received.push_back(up(tensor.sent.back(), odd_bytes));
         }
+        reduce.back().contributions = tensor.received.data();  // stays there when `tensors` grows
+        reduce.back().ranks = static_cast<std::int32_t>(ranks);
         decode.push_back(job);
         decode.back().bytes = encode.back().bytes;
         decode.back().out = room<float>(static_cast<std::size_t>(n), odd_values);
@@ -136,26 +128,24 @@ TEST_F(DeviceCodec, GivesTheHostsBytes) {
       for (std::size_t t = 0; t < tensors.size(); ++t) {
         SCOPED_TRACE("n " + std::to_string(tensors[t].n));
         const Tensor& tensor = tensors[t];
-        const std::int64_t n = tensor.n, bucket = tensor.bucket;
-        const auto size = static_cast<std::size_t>(n);
-        Bytes expected(host->encoded_bytes(n, bucket));
-        std::vector<float> residual = tensor.residual, decoded(size);
-        const bool finite = host->encode(tensor.values.data(), feedback ? residual.data() : nullptr, n, 0,
-                                         bucket, context_of(t), expected.data());
+        const Codec& host = tensor.host;
+        const auto size = static_cast<std::size_t>(tensor.n), number = static_cast<std::uint32_t>(t);
+        Bytes expected;
+        std::vector<float> residual = feedback ? tensor.residual : std::vector<float>(), decoded(size);
+        const bool finite = host.encode(encoding(host, tensor.values, residual, expected, number), base);
         ASSERT_TRUE(same_bytes(down(encode[t].bytes, expected.size()), expected)) << "encode";
         if (feedback) {
           ASSERT_TRUE(same_bytes(down(encode[t].residual, size), residual)) << "encode's residual";
         }
         ASSERT_EQ(seen[3 * t] == 0, finite);
-        const bool decoded_finite = host->decode(expected.data(), n, bucket, false, decoded.data());
+        const bool decoded_finite = host.decode(decoding(host, expected, decoded));
         ASSERT_TRUE(same_bytes(down(decode[t].out, size), decoded)) << "decode";
         ASSERT_EQ(seen[3 * t + 2] == 0, decoded_finite);
 
         std::vector<const std::byte*> contributions;
         for (const Bytes& sent : tensor.sent) contributions.push_back(sent.data());
-        residual = tensor.residual;
-        host->reduce(contributions, feedback ? residual.data() : nullptr, n, 0, bucket, context_of(t),
-                     expected.data());
+        residual = feedback ? tensor.residual : std::vector<float>();
+        host.reduce(reduction(host, contributions, tensor.n, residual, expected, number), base);
         ASSERT_TRUE(same_bytes(down(reduce[t].bytes, expected.size()), expected)) << "reduce";
         if (feedback) {
           ASSERT_TRUE(same_bytes(down(reduce[t].residual, size), residual)) << "reduce's residual";
@@ -164,8 +154,9 @@ TEST_F(DeviceCodec, GivesTheHostsBytes) {
       }
       decodes.decode(0, tensors.size(), true, stream());
       for (std::size_t t = 0; t < tensors.size(); ++t) {
-        const auto bytes = down(decode[t].bytes, host->encoded_bytes(tensors[t].n, tensors[t].bucket));
-        host->decode(bytes.data(), tensors[t].n, tensors[t].bucket, true, means[t].data());
+        const Codec& host = tensors[t].host;
+        Bytes bytes = down(decode[t].bytes, host.encoded_bytes(tensors[t].n));
+        host.decode(decoding(host, bytes, means[t]), true);
         ASSERT_TRUE(same_bytes(down(decode[t].out, means[t].size()), means[t])) << "decode and add";
       }
       if (HasFailure()) return;
@@ -183,18 +174,17 @@ TEST_F(DeviceCodec, GoldenVectors) {
     const bool encodes = c.meta.find("op")->scalar == "encode";
     const std::vector<float> residual = floats(c.blobs[encodes ? 1 : 0]);
     const Bytes& expected = c.blobs[encodes ? 2 : 1];
-    CodingJob job;
-    job.n = c.integer("n");
-    job.first = c.integer("first");
-    job.bucket = c.integer("bucket");
-    job.tensor = c.context().tensor;
+    CodingJob job = c.job(Codec(spec, c.integer("bucket")));
+    std::vector<const std::byte*> contributions;
     job.residual = residual.empty() ? nullptr : up(residual);
     job.bytes = room<std::byte>(expected.size());
     job.non_finite = room<std::uint32_t>(1);
     if (encodes) {
       job.values = up(floats(c.blobs[0]));
     } else {
-      for (std::size_t k = 3; k < c.blobs.size(); ++k) job.contributions.push_back(up(c.blobs[k]));
+      for (std::size_t k = 3; k < c.blobs.size(); ++k) contributions.push_back(up(c.blobs[k]));
+      job.contributions = contributions.data();
+      job.ranks = static_cast<std::int32_t>(contributions.size());
     }
     CudaBatch batch(spec, device, {&job, 1});
     if (encodes)
@@ -223,35 +213,34 @@ TEST_F(DeviceCodec, StripesOfATensorShareItsTable) {
   for (const char* text :
        {"{kind: qsgd, bits: 4, levels: optimal, bucket: 64}",
         "{kind: qsgd, bits: 8, levels: optimal, norm: l2}", "{kind: qsgd, bits: 4}", "onebit"}) {
-    const CodecSpec spec = spec_of(text);
-    const auto host = make_codec(spec);
-    const std::int64_t n = 9'001, bucket = bucket_of(*host, n);
-    const std::vector<float> values = inputs(n, 0), residual = inputs(n, 0, 2);
+    const std::int64_t n = 9'001;
+    const Codec host = codec_of(spec_of(text), n);
+    const std::vector<float> values = inputs(n, 0);
+    std::vector<float> residual = inputs(n, 0, 2);
     const float* there = up(values);
     float* residual_there = up(residual);
     std::vector<CodingJob> jobs;
-    std::vector<Stripe> parts = stripes(n, bucket, 3, 1);
+    std::vector<Stripe> parts = stripes(n, host.bucket(), 3, 1);
     std::swap(parts[0], parts[2]);
     for (const Stripe& part : parts) {
-      CodingJob& job = jobs.emplace_back();
+      CodingJob& job = jobs.emplace_back(host.job(part.first, part.last - part.first, 7));
       job.values = there + part.first;
       job.residual = residual_there + part.first;
-      job.n = part.last - part.first;
-      job.first = part.first;
-      job.bucket = bucket;
-      job.tensor = 7;
-      job.bytes = room<std::byte>(host->encoded_bytes(job.n, bucket));
+      job.bytes = room<std::byte>(host.encoded_bytes(job.n));
     }
-    CudaBatch batch(spec, device, jobs);
+    CudaBatch batch(host.spec(), device, jobs);
     batch.encode(base, stream());
-    Bytes table(host->table_bytes() + 1);
-    host->make_table(values.data(), residual.data(), n, bucket, table.data());
-    CodingContext c = context_of(7);
-    c.table = table.data();
+    Bytes table(host.table_bytes() + 1), bytes;
+    host.make_table(encoding(host, values, residual, bytes), table.data());
     for (const CodingJob& job : jobs) {
-      Bytes expected(host->encoded_bytes(job.n, bucket));
+      Bytes expected(host.encoded_bytes(job.n));
       std::vector<float> r(residual.begin() + job.first, residual.begin() + job.first + job.n);
-      host->encode(values.data() + job.first, r.data(), job.n, job.first, bucket, c, expected.data());
+      CodingJob same = job;
+      same.values = values.data() + job.first;
+      same.residual = r.data();
+      same.table = table.data();
+      same.bytes = expected.data();
+      host.encode(same, base);
       EXPECT_TRUE(same_bytes(down(job.bytes, expected.size()), expected)) << text << " from " << job.first;
       EXPECT_TRUE(same_bytes(down(job.residual, r.size()), r)) << text << " from " << job.first;
     }
@@ -261,26 +250,21 @@ TEST_F(DeviceCodec, StripesOfATensorShareItsTable) {
 TEST_F(DeviceCodec, ErrorsAreSummed) {
   for (const std::string& text : all_specs())
     for (const bool feedback : {false, true}) {
-      const CodecSpec spec = spec_of(text);
-      const auto host = make_codec(spec);
-      const std::int64_t n = 5'003, bucket = bucket_of(*host, n);
+      const std::int64_t n = 5'003;
+      const Codec host = codec_of(spec_of(text), n);
       const std::vector<float> values = inputs(n, 0);
-      std::vector<float> residual = inputs(n, 0, 2), decoded(values.size());
-      CodingJob job;
+      const std::vector<float> residual = feedback ? inputs(n, 0, 2) : std::vector<float>();
+      CodingJob job = host.job(0, n);
       job.values = up(values);
       job.residual = feedback ? up(residual) : nullptr;
-      job.bytes = room<std::byte>(host->encoded_bytes(n, bucket));
+      job.bytes = room<std::byte>(host.encoded_bytes(n));
       job.error = room<double>(2);
-      job.n = n;
-      job.bucket = bucket;
-      CudaBatch batch(spec, device, {&job, 1});
+      CudaBatch batch(host.spec(), device, {&job, 1});
       batch.encode(base, stream());
-      Bytes bytes(host->encoded_bytes(n, bucket));
-      host->encode(values.data(), feedback ? residual.data() : nullptr, n, 0, bucket, base, bytes.data());
-      host->decode(bytes.data(), n, bucket, false, decoded.data());
+      const Encoded expected = codec_cases::encode(host, values, residual, base, 0);
       double own = 0, lost = 0;
       for (std::size_t i = 0; i < values.size(); ++i) {
-        const double left = feedback ? residual[i] : values[i] - decoded[i];
+        const double left = feedback ? expected.residual[i] : values[i] - expected.decoded[i];
         own += static_cast<double>(values[i]) * values[i];
         lost += left * left;
       }
@@ -293,23 +277,21 @@ TEST_F(DeviceCodec, ErrorsAreSummed) {
 TEST_F(DeviceCodec, AnyBytesDecode) {
   for (const std::string& text : all_specs()) {
     const CodecSpec spec = spec_of(text);
-    if (spec.kind == "topk") continue;  // of a place named twice the device may keep either value
-    const auto host = make_codec(spec);
+    if (spec.kind == "topk") continue;  // of a position named twice the device may keep either value
     for (std::uint32_t seed = 0; seed < 6; ++seed) {
-      const std::int64_t n = lengths()[seed + 8], bucket = bucket_of(*host, n);
-      Bytes bytes(host->encoded_bytes(n, bucket));
+      const std::int64_t n = lengths()[seed + 8];
+      const Codec host = codec_of(spec, n);
+      Bytes bytes(host.encoded_bytes(n));
       PhiloxSequence random(seed, RandomUse::dataset, 1);
       for (std::byte& b : bytes) b = static_cast<std::byte>(random.next());
-      CodingJob job;
+      CodingJob job = host.job(0, n);
       job.bytes = up(bytes);
       job.out = room<float>(static_cast<std::size_t>(n));
       job.non_finite = room<std::uint32_t>(1);
-      job.n = n;
-      job.bucket = bucket;
       CudaBatch batch(spec, device, {&job, 1});
       batch.decode(0, 1, false, stream());
       std::vector<float> expected(static_cast<std::size_t>(n));
-      const bool finite = host->decode(bytes.data(), n, bucket, false, expected.data());
+      const bool finite = host.decode(decoding(host, bytes, expected));
       EXPECT_TRUE(same_bytes(down(job.out, expected.size()), expected)) << text << " n " << n;
       EXPECT_EQ(down(job.non_finite, 1)[0] == 0, finite) << text;
     }
@@ -354,7 +336,7 @@ TEST_F(DeviceCodec, Transposes) {
   std::vector<TensorInfo::Columns> shapes;
   for (std::int64_t i = 0; i < 37; ++i) shapes.push_back({1 + i % 3, 1 + 13 * i % 71, 1 + 29 * i % 97});
   std::vector<std::vector<float>> values;
-  std::vector<CudaTransposition> there, back;
+  std::vector<Transposition> there, back;
   for (const auto& s : shapes) {
     values.push_back(inputs(s.outer * s.rows * s.columns, 0));
     there.push_back({up(values.back()), room<float>(values.back().size()), s.outer, s.rows, s.columns});

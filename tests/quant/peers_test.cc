@@ -12,23 +12,16 @@
 #include <cmath>
 #include <set>
 
-#include "quant/cpu_codec.h"
+#include "tests/quant/codec_cases.h"
 
 namespace lpsgd {
 namespace {
 
-std::shared_ptr<const Codec> codec_of(const std::string& text, CpuIsa isa = cpu_isas().back()) {
-  return make_cpu_codec(parse_codec(config::parse_text(text, "test"), "codec"), isa);
-}
+using namespace codec_cases;
 
-std::vector<float> through(const Codec& codec, const std::vector<float>& values, std::int64_t bucket,
-                           std::uint32_t step = 0) {
-  const auto n = static_cast<std::int64_t>(values.size());
-  std::vector<std::byte> bytes(codec.encoded_bytes(n, bucket));
-  std::vector<float> out(values.size());
-  codec.encode(values.data(), nullptr, n, 0, bucket, {.seed = 1, .step = step}, bytes.data());
-  codec.decode(bytes.data(), n, bucket, false, out.data());
-  return out;
+std::vector<float> through(const std::string& text, const std::vector<float>& values, std::int64_t bucket,
+                           CpuIsa isa = cpu_isas().back(), std::uint32_t step = 0) {
+  return encode(Codec(spec_of(text), bucket, isa), values, {}, {.seed = 1, .step = step}, 0).decoded;
 }
 
 // The original QSGD: a value at the bucket's maximum may be rounded up past the last level.
@@ -41,7 +34,7 @@ TEST(PeersFaults, TheLargestValueStaysTheLargest) {
       for (const float top : {1.0f, 0.1f, 1e-38f, 3e38f, 0.7f}) {
         std::vector<float> values(512, top);  // many dithers
         values[7] = -top;
-        EXPECT_EQ(through(*codec_of(text, isa), values, 512), values) << text << ' ' << top;
+        EXPECT_EQ(through(text, values, 512, isa), values) << text << ' ' << top;
       }
 }
 
@@ -54,27 +47,25 @@ TEST(PeersFaults, ZeroStaysZero) {
           "{kind: qsgd, levels: optimal}", "{kind: sign, bucket: 64}", "{kind: topk, density: 0.5}",
           "dynamic8", "{kind: dynamic8, type: static_tree}", "{kind: dynamic8, type: linear}",
           "{kind: dynamic8, type: mantissa}"}) {
-      const auto codec = codec_of(text, isa);
       std::vector<float> values(130, 0.0f);
-      EXPECT_EQ(through(*codec, values, 64), values) << text;
+      EXPECT_EQ(through(text, values, 64, isa), values) << text;
       // Zeros beside other values, where the codec has a code for 0.
-      const std::string kind(codec->spec().kind);
+      const std::string kind(spec_of(text).kind);
       if (kind == "onebit" || kind == "sign" || std::string(text).find("interval") != std::string::npos)
         continue;
       values[5] = 1000.0f;
-      EXPECT_EQ(through(*codec, values, 64), values) << text;
+      EXPECT_EQ(through(text, values, 64, isa), values) << text;
     }
 }
 
 // torch_cgx: stochastic rounding is off unless asked for, and the result is biased.
 TEST(PeersFaults, RoundingIsStochasticByDefault) {
-  const auto codec = codec_of("{kind: qsgd, bits: 2}");
   std::vector<float> values(128, 0.25f);
   values[0] = 1.0f;
   std::set<float> seen;
   double sum = 0;
   for (std::uint32_t step = 0; step < 200; ++step)
-    for (const float x : through(*codec, values, 128, step)) {
+    for (const float x : through("{kind: qsgd, bits: 2}", values, 128, cpu_isas().back(), step)) {
       seen.insert(x);
       sum += static_cast<double>(x);
     }
@@ -84,19 +75,18 @@ TEST(PeersFaults, RoundingIsStochasticByDefault) {
 
 // LocalSGD-Code: scales and signs of the ranks are averaged apart.
 TEST(PeersFaults, TheMeanIsOfDecodedValues) {
-  const auto codec = codec_of("{kind: sign, bucket: 64, error_feedback: false}");
+  const Codec codec(spec_of("{kind: sign, bucket: 64, error_feedback: false}"), 64);
   // Rank 0 sends +-10, rank 1 the opposite sign and 1: the mean is +-4.5, whereas averaged signs would be 0.
   std::vector<float> big(64), small(64), mean(64);
   for (std::size_t i = 0; i < 64; ++i) {
     big[i] = i % 2 ? 10.0f : -10.0f;
     small[i] = i % 2 ? -1.0f : 1.0f;
   }
-  std::vector<std::byte> a(codec->encoded_bytes(64, 64)), b(a), out(a);
-  codec->encode(big.data(), nullptr, 64, 0, 64, {}, a.data());
-  codec->encode(small.data(), nullptr, 64, 0, 64, {}, b.data());
-  const std::byte* both[] = {a.data(), b.data()};
-  codec->reduce(both, nullptr, 64, 0, 64, {.round = 2}, out.data());
-  codec->decode(out.data(), 64, 64, false, mean.data());
+  const Bytes a = encode(codec, big, {}, {}, 0).bytes, b = encode(codec, small, {}, {}, 0).bytes;
+  Bytes out;
+  std::vector<float> none;
+  codec.reduce(reduction(codec, {a.data(), b.data()}, 64, none, out), {.round = 2});
+  codec.decode(decoding(codec, out, mean));
   for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(mean[i], i % 2 ? 4.5f : -4.5f);
 }
 

@@ -7,10 +7,6 @@
 #include <numeric>
 
 #include "core/philox.h"
-#include "quant/codecs/dynamic8_device.h"
-#include "quant/codecs/qsgd_device.h"
-#include "quant/codecs/sign_device.h"
-#include "quant/codecs/topk_device.h"
 
 namespace lpsgd::slow {
 namespace {
@@ -52,8 +48,8 @@ float norm_of(const Values& v, bool l2) {
   return std::isfinite(squares) ? std::max(largest, std::sqrt(squares)) : largest;
 }
 
-float dither(std::int64_t element, const CodingContext& c) {
-  const Philox4x32 block = philox4x32(static_cast<std::uint32_t>(element / 8), c.tensor, c.step,
+float dither(std::int64_t element, const CodingContext& c, std::uint32_t tensor) {
+  const Philox4x32 block = philox4x32(static_cast<std::uint32_t>(element / 8), tensor, c.step,
                                       2 * c.rank + c.round - 1, c.seed, 1);
   std::uint32_t d = block.x[element % 8 / 2];
   d = element % 2 ? d >> 16 : d & 0xffff;
@@ -136,7 +132,7 @@ Bucket sign(const Values& v, bool majority) {
 }
 
 Bucket qsgd(const Values& v, const QsgdOptions& o, const std::vector<int>& table,
-            const CodingContext& context, std::int64_t first) {
+            const CodingContext& context, std::uint32_t tensor, std::int64_t first) {
   if (!all_finite(v)) return non_finite(v.size(), 1, o.bits);
   const float norm = norm_of(v, o.norm == QsgdOptions::Norm::l2);
   const int s = (1 << (o.bits - 1)) - 1;
@@ -150,7 +146,7 @@ Bucket qsgd(const Values& v, const QsgdOptions& o, const std::vector<int>& table
   append(out.bytes, norm);
   std::vector<std::uint32_t> codes;
   for (std::size_t i = 0; i < v.size(); ++i) {
-    const float d = dither(first + static_cast<std::int64_t>(i), context);
+    const float d = dither(first + static_cast<std::int64_t>(i), context, tensor);
     if (norm == 0) {
       codes.push_back(0);
       out.decoded.push_back(0);
@@ -304,7 +300,7 @@ Bucket floats(const std::string_view kind, const Values& v) {
 }  // namespace
 
 std::vector<int> optimal_levels(const CodecSpec& spec, const Values& values, std::int64_t bucket) {
-  const auto o = spec.options.get<QsgdOptions>();
+  const auto o = options_of<QsgdOptions>(spec.options);
   std::vector<std::int64_t> counts(256);
   for (std::size_t begin = 0; begin < values.size(); begin += static_cast<std::size_t>(bucket)) {
     const std::size_t end = std::min(values.size(), begin + static_cast<std::size_t>(bucket));
@@ -344,28 +340,28 @@ std::vector<int> optimal_levels(const CodecSpec& spec, const Values& values, std
 }
 
 Coded encode(const CodecSpec& spec, const Values& values, const Values& residual, std::int64_t bucket,
-             const CodingContext& context, std::int64_t first) {
+             const CodingContext& context, std::uint32_t tensor) {
   Values v(values);
   for (std::size_t i = 0; i < residual.size(); ++i) v[i] += residual[i];
   Coded out;
   std::vector<int> table;
-  if (spec.kind == "qsgd" && spec.options.get<QsgdOptions>().levels == Levels::optimal && !v.empty()) {
+  if (spec.kind == "qsgd" && options_of<QsgdOptions>(spec.options).levels == Levels::optimal && !v.empty()) {
     table = optimal_levels(spec, v, bucket);
     for (const int level : table) out.bytes.push_back(static_cast<std::byte>(std::min(level, 255)));
   }
   const Values grid =
-      spec.kind == "dynamic8" ? magnitudes_of(spec.options.get<Dynamic8Options>().type) : Values();
+      spec.kind == "dynamic8" ? magnitudes_of(options_of<Dynamic8Options>(spec.options).type) : Values();
   for (std::size_t begin = 0; begin < v.size(); begin += static_cast<std::size_t>(bucket)) {
     const std::size_t end = std::min(v.size(), begin + static_cast<std::size_t>(bucket));
     const Values part(v.begin() + static_cast<std::ptrdiff_t>(begin),
                       v.begin() + static_cast<std::ptrdiff_t>(end));
-    const std::int64_t at = first + static_cast<std::int64_t>(begin);
-    const Bucket coded = spec.kind == "onebit"     ? onebit(part)
-                         : spec.kind == "sign"     ? sign(part, spec.options.get<SignOptions>().majority)
-                         : spec.kind == "topk"     ? topk(part, spec.options.get<TopkOptions>().density)
+    const auto at = static_cast<std::int64_t>(begin);
+    const Bucket coded = spec.kind == "onebit" ? onebit(part)
+                         : spec.kind == "sign" ? sign(part, options_of<SignOptions>(spec.options).majority)
+                         : spec.kind == "topk" ? topk(part, options_of<TopkOptions>(spec.options).density)
                          : spec.kind == "dynamic8" ? dynamic8(part, grid)
                          : spec.kind == "qsgd"
-                             ? qsgd(part, spec.options.get<QsgdOptions>(), table, context, at)
+                             ? qsgd(part, options_of<QsgdOptions>(spec.options), table, context, tensor, at)
                              : floats(spec.kind, part);
     out.bytes.insert(out.bytes.end(), coded.bytes.begin(), coded.bytes.end());
     out.decoded.insert(out.decoded.end(), coded.decoded.begin(), coded.decoded.end());

@@ -16,9 +16,9 @@ struct Coded {
   bool finite = true;  // encode's answer
 };
 
-/// The values that start at element `first`, a multiple of bucket >= 1; `residual` is empty or as long.
+/// The values of a whole tensor, in buckets of bucket >= 1; `residual` is empty or as long.
 Coded encode(const CodecSpec& spec, const std::vector<float>& values, const std::vector<float>& residual,
-             std::int64_t bucket, const CodingContext& context, std::int64_t first = 0);
+             std::int64_t bucket, const CodingContext& context, std::uint32_t tensor);
 
 /// 256 times the levels of qsgd's table for these values, the last one 256.
 std::vector<int> optimal_levels(const CodecSpec& spec, const std::vector<float>& values, std::int64_t bucket);

@@ -56,39 +56,49 @@ class CodecBench {
   ordered_json results = ordered_json::array();
 
   void run(const CodecSpec& spec) {
-    const auto codec = make_codec(spec);
-    const std::int64_t bucket = codec->bucket(bench_tensor(n_));
-    const std::size_t encoded = codec->encoded_bytes(n_, bucket);
+    const auto codec = make_codec(spec, bench_tensor(n_));
+    const std::size_t encoded = codec->encoded_bytes(n_);
     const std::int64_t array = 4 * n_;
     const auto bytes = static_cast<std::int64_t>(encoded);
-    float* residual = codec->error_feedback() ? residual_.data() : nullptr;
+    CodingJob encode = codec->job(0, n_);
+    encode.values = values_.data();
     std::vector<Buffer<std::byte>> sent;
     std::vector<const std::byte*> received;
     for (std::size_t r = 0; r < contributions; ++r) {
       sent.emplace_back(encoded);
-      const CodingContext context{1, 0, 0, static_cast<std::uint32_t>(r), 1};
-      codec->encode(values_.data(), nullptr, n_, 0, bucket, context, sent.back().data());
-      received.push_back(sent.back().data());
+      encode.bytes = sent.back().data();
+      codec->encode(encode, {1, 0, static_cast<std::uint32_t>(r), 1});
+      received.push_back(encode.bytes);
     }
     Buffer<std::byte> out(encoded);
-    const CodingContext context{1, 0, 0, 0, 2};
+    encode.bytes = out.data();
+    if (codec->error_feedback()) encode.residual = residual_.data();
+    CodingJob reduce = encode, decode = encode;
+    reduce.contributions = received.data();
+    reduce.ranks = bench_contributions;
+    decode.bytes = sent[0].data();
+    decode.out = sum_.data();
+    const CodingContext context{1, 0, 0, 2};
     const std::string name = to_text(spec);
-    const std::int64_t residual_bytes = residual ? 2 * array : 0;
+    const std::int64_t residual_bytes = encode.residual ? 2 * array : 0;
 
     std::fill(residual_.begin(), residual_.end(), 0.0f);
     std::fill(sum_.begin(), sum_.end(), 0.0f);
     const auto all = static_cast<std::int64_t>(contributions);
     std::vector<Operation> operations{
-        {"encode", array + residual_bytes + bytes,
-         [&] { codec->encode(values_.data(), residual, n_, 0, bucket, context, out.data()); }},
-        {"decode_add", bytes + 2 * array, [&] { codec->decode(received[0], n_, bucket, true, sum_.data()); }},
-        {"reduce4", all * bytes + residual_bytes + bytes,
-         [&] { codec->reduce(received, residual, n_, 0, bucket, context, out.data()); }},
+        {"encode", array + residual_bytes + bytes, [&] { codec->encode(encode, context); }},
+        {"decode_add", bytes + 2 * array, [&] { codec->decode(decode, true); }},
+        {"reduce4", all * bytes + residual_bytes + bytes, [&] { codec->reduce(reduce, context); }},
         {"reduce4_in_parts", all * bytes + (2 * all + 2) * array + residual_bytes + bytes, [&] {
-           for (std::size_t r = 0; r < contributions; ++r)
-             codec->decode(received[r], n_, bucket, r > 0, sum_.data());
+           CodingJob part = decode;
+           for (std::size_t r = 0; r < contributions; ++r) {
+             part.bytes = sent[r].data();
+             codec->decode(part, r > 0);
+           }
            for (float& x : sum_) x *= 1.0f / static_cast<float>(contributions);
-           codec->encode(sum_.data(), residual, n_, 0, bucket, context, out.data());
+           part = encode;
+           part.values = sum_.data();
+           codec->encode(part, context);
          }}};
     measure(name, operations);
     results[results.size() - 2]["speedup_over_parts"] =

@@ -40,12 +40,11 @@ class CudaCodecBench {
   ordered_json results = ordered_json::array();
 
   void run(const CodecSpec& spec) {
-    const auto codec = make_codec(spec);
-    CodingJob job;
-    job.n = n_;
-    job.bucket = codec->bucket(bench_tensor(n_));
-    const std::size_t encoded = codec->encoded_bytes(n_, job.bucket);
+    const auto codec = make_codec(spec, bench_tensor(n_));
+    const CodingJob job = codec->job(0, n_);
+    const std::size_t encoded = codec->encoded_bytes(n_);
     std::vector<DeviceBuffer<std::byte>> sent;
+    std::vector<const std::byte*> received;
     CodingJob reduce = job;
     for (std::uint32_t r = 0; r < bench_contributions; ++r) {
       sent.emplace_back(device_, encoded);
@@ -53,10 +52,12 @@ class CudaCodecBench {
       one.values = values_.data();
       one.bytes = sent.back().data();
       CudaBatch batch(spec, device_, {&one, 1});
-      batch.encode({1, 0, 0, r, 1}, stream_);
+      batch.encode({1, 0, r, 1}, stream_);
       stream_.synchronize();
-      reduce.contributions.push_back(sent.back().data());
+      received.push_back(one.bytes);
     }
+    reduce.contributions = received.data();
+    reduce.ranks = bench_contributions;
     DeviceBuffer<std::byte> out(device_, encoded);
     zero_bytes(residual_.data(), static_cast<std::size_t>(n_) * sizeof(float), stream_);
     zero_bytes(sum_.data(), static_cast<std::size_t>(n_) * sizeof(float), stream_);
@@ -69,7 +70,7 @@ class CudaCodecBench {
     decode.out = sum_.data();
     CudaBatch encodes(spec, device_, {&encode, 1}), decodes(spec, device_, {&decode, 1}),
         reduces(spec, device_, {&reduce, 1});
-    const CodingContext context{1, 0, 0, 0, 2};
+    const CodingContext context{1, 0, 0, 2};
     const std::int64_t array = 4 * n_, bytes = static_cast<std::int64_t>(encoded);
     const std::int64_t kept = residual ? 2 * array : 0;
     measure(to_text(spec), "encode", array + kept + bytes, [&] { encodes.encode(context, stream_); });

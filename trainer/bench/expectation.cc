@@ -8,16 +8,15 @@ namespace lpsgd {
 
 ExchangeExpectation::ExchangeExpectation(const CodecSpec& spec, std::int64_t n, int ranks,
                                          std::optional<int> alone)
-    : codec_(make_codec(spec)),
+    : codec_(make_codec(spec, bench_tensor(n))),
       n_(n),
       ranks_(ranks),
       alone_(alone),
-      bucket_(codec_->bucket(bench_tensor(n))),
-      stripes_(stripes(n, bucket_, alone ? 1 : ranks, 0)),
+      stripes_(stripes(n, codec_->bucket(), alone ? 1 : ranks, 0)),
       table_(codec_->table_bytes()),
       values_(static_cast<std::size_t>(n)) {
   std::size_t bytes = 0;
-  for (const Stripe& s : stripes_) bytes = std::max(bytes, codec_->encoded_bytes(s.last - s.first, bucket_));
+  for (const Stripe& s : stripes_) bytes = std::max(bytes, codec_->encoded_bytes(s.last - s.first));
   record_ = Buffer<std::byte>(bytes);
   if (!codec_->error_feedback()) return;
   for (int r = 0; r <= ranks; ++r) residuals_.emplace_back(static_cast<std::size_t>(n));
@@ -30,7 +29,7 @@ void ExchangeExpectation::step(std::uint32_t step, std::span<float> mean) {
   for (float& x : mean) x *= scale;
   if (codec_->spec().is_none()) return;
   for (const Stripe& s : stripes_)
-    code(s, mean.data(), residual(ranks_), {seed, 0, step, static_cast<std::uint32_t>(s.owner), 2, nullptr},
+    code(s, mean.data(), residual(ranks_), {seed, step, static_cast<std::uint32_t>(s.owner), 2}, nullptr,
          false, mean.data());
 }
 
@@ -41,19 +40,24 @@ void ExchangeExpectation::contribute(std::uint32_t step, int rank, bool add, std
     for (std::size_t i = 0; i < to.size(); ++i) to[i] = add ? to[i] + values_[i] : values_[i];
     return;
   }
-  codec_->make_table(values_.data(), residual(rank), n_, bucket_, table_.data());
-  const std::byte* table = table_.empty() ? nullptr : table_.data();
+  CodingJob whole = codec_->job(0, n_);
+  whole.values = values_.data();
+  whole.residual = residual(rank);
+  codec_->make_table(whole, table_.data());
   for (const Stripe& s : stripes_)
-    code(s, values_.data(), residual(rank), {seed, 0, step, r, 1, table}, add, to.data());
+    code(s, values_.data(), residual(rank), {seed, step, r, 1}, table_.data(), add, to.data());
 }
 
 void ExchangeExpectation::code(const Stripe& s, const float* from, float* left, const CodingContext& context,
-                               bool add, float* to) {
-  const std::int64_t n = s.last - s.first;
-  if (n == 0) return;
-  codec_->encode(from + s.first, left ? left + s.first : nullptr, n, s.first, bucket_, context,
-                 record_.data());
-  codec_->decode(record_.data(), n, bucket_, add, to + s.first);
+                               const std::byte* table, bool add, float* to) {
+  CodingJob job = codec_->job(s.first, s.last - s.first);
+  job.values = from + s.first;
+  job.residual = left ? left + s.first : nullptr;
+  job.table = table;
+  job.bytes = record_.data();
+  job.out = to + s.first;
+  codec_->encode(job, context);
+  codec_->decode(job, add);
 }
 
 float* ExchangeExpectation::residual(int rank) {

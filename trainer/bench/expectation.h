@@ -26,15 +26,14 @@ class ExchangeExpectation {
 
  private:
   void contribute(std::uint32_t step, int rank, bool add, std::span<float> to);
-  void code(const Stripe& s, const float* from, float* left, const CodingContext& context, bool add,
-            float* to);
+  void code(const Stripe& s, const float* from, float* left, const CodingContext& context,
+            const std::byte* table, bool add, float* to);
   float* residual(int rank);  // rank K: round 2's
 
   std::shared_ptr<const Codec> codec_;
   std::int64_t n_;
   int ranks_;
   std::optional<int> alone_;
-  std::int64_t bucket_;
   std::vector<Stripe> stripes_;
   Buffer<std::byte> table_, record_;
   Buffer<float> values_;

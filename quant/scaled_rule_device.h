@@ -1,0 +1,52 @@
+// Codecs whose records are scales and codes of a fixed width differ in a rule alone: how values become codes
+// and back. It is a class template over Lanes (quant/codec_math_device.h), written once for CPU and GPU; the
+// drivers are quant/cpu_scaled_inl.h and quant/cuda/scaled_device.h. A rule derives from ScaledRule and has
+//   static constexpr int bits;              of a code: 1, 2, 4, 8 or 16
+//   static constexpr Scale scales[];        what its buckets are scaled by; of two the options choose:
+//   static int scale_index(Options);        0 or 1
+//   Rule(Options), or Rule(Options, Constants)
+//   void start(float scale);                the next codes are of a bucket of this scale; of two for `sides`
+//   I code(F v, I half) const;              `half` holds the dither's 16 bits
+//   F value(I code) const;                  of any code, whose lanes may carry other bits above their own
+#pragma once
+
+#include <iterator>
+
+#include "quant/codec_list.h"
+#include "quant/codec_math_device.h"
+
+namespace lpsgd {
+
+/// What a bucket is scaled by. A record begins with it.
+enum class Scale : std::uint8_t {
+  none,   // nothing, and nothing travels
+  max,    // the largest magnitude
+  norm,   // the 2-norm, or the largest magnitude where that is larger or the squares overflow
+  mean,   // of the magnitudes
+  sides,  // two means: of the values >= 0, of the others
+};
+
+/// How many numbers of a record that is.
+LPSGD_HD constexpr int scale_count(Scale scale) {
+  return scale == Scale::none ? 0 : scale == Scale::sides ? 2 : 1;
+}
+
+/// What a rule need not say.
+template <class OptionsType>
+struct ScaledRule {
+  using Options = OptionsType;
+  using Constants = void;  // what all buckets read: `static const Constants& constants(Options)` gives it
+  static constexpr bool dithered = false;  // code() reads `half`
+  static constexpr int table_bytes = 0;    // of the table before the records
+};
+
+template <class Rule>
+LPSGD_HD Scale scale_by(const typename Rule::Options& options) {
+  constexpr Scale first = Rule::scales[0], last = Rule::scales[std::size(Rule::scales) - 1];
+  if constexpr (first == last)
+    return first;
+  else
+    return Rule::scale_index(options) == 0 ? first : last;
+}
+
+}  // namespace lpsgd
