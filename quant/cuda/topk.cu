@@ -1,6 +1,5 @@
 // topk (quant/codecs/topk.cc) on the device: a block takes a bucket. One that fits stays in shared memory,
 // the owner's mean included; a larger one is read from memory in every pass, and its mean made there.
-#include "quant/codecs/topk_device.h"
 #include "quant/cuda/warp_device.h"
 
 namespace lpsgd::cuda {
