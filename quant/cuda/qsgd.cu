@@ -1,6 +1,7 @@
 // qsgd (quant/codecs/qsgd.cc) on the device. Optimal levels are counted and chosen before anything is
 // encoded, without the host.
 #include "quant/cuda/scaled_device.h"
+#include "quant/level_table.h"
 
 namespace lpsgd::cuda {
 namespace {
@@ -147,22 +148,21 @@ void encode_with(const Launch& launch, const CodecOptions& options, cudaStream_t
   encode_scaled<Rule>(launch, options, stream);
 }
 
+void encode(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+  with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
+    encode_with<DeviceRule<width, levels>>(launch, options, stream);
+  });
+}
+void decode(const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
+  with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
+    decode_scaled<DeviceRule<width, levels>>(launch, options, adds, stream);
+  });
+}
+
 }  // namespace
 
 CodecKernels qsgd_kernels() {
-  return {
-      .encode =
-          [](const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
-            with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
-              encode_with<DeviceRule<width, levels>>(launch, options, stream);
-            });
-          },
-      .decode =
-          [](const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
-            with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
-              decode_scaled<DeviceRule<width, levels>>(launch, options, adds, stream);
-            });
-          }};
+  return {.encode = encode, .decode = decode};
 }
 
 }  // namespace lpsgd::cuda

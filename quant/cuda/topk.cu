@@ -193,23 +193,22 @@ unsigned blocks(const Launch& launch) {
   return static_cast<unsigned>(launch.buckets < (1 << 20) ? launch.buckets : 1 << 20);
 }
 
+void encode(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+  if (launch.buckets == 0) return;
+  const TopkLaunch own{launch, options_of<TopkOptions>(options)};
+  LPSGD_LAUNCH(encode_topk_kernel, blocks(launch), kBlock, stream)(own);
+}
+void decode(const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
+  if (launch.buckets == 0) return;
+  const TopkLaunch own{launch, options_of<TopkOptions>(options)};
+  const auto kernel = adds ? decode_topk_kernel<true> : decode_topk_kernel<false>;
+  LPSGD_LAUNCH(kernel, blocks(launch), kBlock, stream)(own);
+}
+
 }  // namespace
 
 CodecKernels topk_kernels() {
-  return {.encode =
-              [](const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
-                if (launch.buckets == 0) return;
-                const TopkLaunch with_options{launch, options_of<TopkOptions>(options)};
-                LPSGD_LAUNCH(encode_topk_kernel, blocks(launch), kBlock, stream)(with_options);
-              },
-          .decode =
-              [](const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
-                if (launch.buckets == 0) return;
-                const TopkLaunch with_options{launch, options_of<TopkOptions>(options)};
-                const auto kernel = adds ? decode_topk_kernel<true> : decode_topk_kernel<false>;
-                LPSGD_LAUNCH(kernel, blocks(launch), kBlock, stream)(with_options);
-              },
-          .unit = CodecKernels::Unit::bucket};
+  return {.encode = encode, .decode = decode, .unit = CodecKernels::Unit::bucket};
 }
 
 }  // namespace lpsgd::cuda
