@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "comm/coder.h"
-#include "comm/error_meter.h"
 #include "core/buffer.h"
 #include "core/clock.h"
 
@@ -21,6 +20,10 @@ bool check_values(float* values, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i)
     if (values[i] != values[i]) values[i] = std::bit_cast<float>(0x7fc00000u);
   return false;
+}
+
+double square(float x) {
+  return static_cast<double>(x) * static_cast<double>(x);
 }
 
 /// What coding keeps of a tensor.
@@ -43,7 +46,7 @@ class CpuCoder final : public Coder {
       if (tensor.permuted) kept_[t].staging = Buffer<float>(static_cast<std::size_t>(tensor.info.elements));
       if (const std::size_t table = tensor.codec->table_bytes()) kept_[t].table = Buffer<std::byte>(table);
     }
-    if (shared.measure_error) error_ = std::make_unique<ErrorMeter>(kept_.size());
+    errors_.resize(kept_.size());
   }
 
   std::unique_ptr<UnitCoder> make_unit_coder(std::span<const NumberedUnit> units) override;
@@ -74,7 +77,9 @@ class CpuCoder final : public Coder {
     std::copy(values.begin(), values.end(),
               (round == 1 ? kept_[tensor].residual1 : kept_[tensor].residual2).begin());
   }
-  void take_errors(std::span<CodingError> sums) override { error_->take(sums); }
+  void take_errors(std::span<CodingError> sums) override {
+    for (std::size_t t = 0; t < sums.size(); ++t) sums[t].add(std::exchange(errors_[t], {}));
+  }
 
   // For the units.
   ExchangeShared& shared() { return shared_; }
@@ -122,13 +127,25 @@ class CpuCoder final : public Coder {
     job.residual = residual2(s);
     return shared_.tensors[s.tensor].codec->reduce(job, shared_.context(2));
   }
-  /// After `s` was encoded into `record` and before its mean is decoded.
+  /// What coding lost, where that is asked for: after `s` was encoded into `record` and before its mean is
+  /// decoded. It costs a pass over the gradient and, without error feedback, a decoding.
   void measure_error(const Segment& s, std::byte* record) {
-    if (!error_ || shared_.tensors[s.tensor].untouched) return;
-    CodingJob job = job_of(s, record);
-    job.values = values(s.tensor) + s.first;
-    job.residual = residual1(s);
-    error_->add(*shared_.tensors[s.tensor].codec, job);
+    if (!shared_.measure_error || shared_.tensors[s.tensor].untouched) return;
+    const float* own = values(s.tensor) + s.first;
+    const float* residual = residual1(s);
+    const auto n = static_cast<std::size_t>(s.n);
+    if (residual == nullptr) {
+      if (decoded_.size() < n) decoded_ = Buffer<float>(n);
+      CodingJob job = job_of(s, record);
+      job.out = decoded_.data();
+      shared_.tensors[s.tensor].codec->decode(job);
+    }
+    double squares = 0, lost = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      squares += square(own[i]);
+      lost += square(residual ? residual[i] : own[i] - decoded_[i]);
+    }
+    errors_[s.tensor].add({squares, lost, residual ? lost : 0.0});
   }
   /// Call after `n` values of the mean have been written.
   void decoded(std::size_t t, std::int64_t n) {
@@ -163,7 +180,8 @@ class CpuCoder final : public Coder {
 
   ExchangeShared& shared_;
   std::vector<Kept> kept_;
-  std::unique_ptr<ErrorMeter> error_;
+  std::vector<CodingError> errors_;
+  Buffer<float> decoded_;
   double waiting_since_ = 0;
   Times times_;
 };

@@ -35,6 +35,7 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
     plan.owners = 1;
   }
   plan_ = make_plan(shared_->tensors, order_, plan);
+  lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
   if (transport.ordered()) {  // nothing there would notice messages of other sizes
     std::vector<std::size_t> sizes;
     for (const Unit& unit : plan_) sizes.insert(sizes.end(), unit.message.begin(), unit.message.end());
@@ -210,8 +211,7 @@ void Exchange::take_errors(std::span<CodingError> sums) {
 NonFinite Exchange::check_finite(bool before) {
   require(!open_, "check_finite() while a step is open");
   const std::int64_t step = coder_->read_finite_flags(before);
-  shared_->transport
-      .throw_if_failed();  // what failed there has been let go with whatever values were at hand
+  shared_->transport.throw_if_failed();  // after a failed message the flags mean nothing
   if (step < 0) return {};
   const auto tensors = static_cast<std::int64_t>(shared_->tensors.size());
   std::int64_t lowest = tensors;
@@ -224,8 +224,9 @@ NonFinite Exchange::check_finite(bool before) {
     if (!tensor.mean_finite || (!carried && !tensor.own_finite)) lowest = t;
   }
   if (!known_to_all) {
-    const std::vector<double> of_ranks = shared_->transport.all_gather(static_cast<double>(lowest));
-    lowest = static_cast<std::int64_t>(*std::min_element(of_ranks.begin(), of_ranks.end()));
+    shared_->transport.all_gather(std::as_bytes(std::span(&lowest, 1)),
+                                  std::as_writable_bytes(std::span(lowest_of_ranks_)));
+    lowest = *std::min_element(lowest_of_ranks_.begin(), lowest_of_ranks_.end());
   }
   const auto number = static_cast<std::uint32_t>(step);
   if (lowest == tensors) return {-1, -1, number};

@@ -167,6 +167,7 @@ class Exchange {
   std::size_t submitted_ = 0;                         // tensors
   std::size_t next_ = 0;                              // the unit to queue next
   ExchangeStats stats_;                               // of the steps that have been collected
+  std::vector<std::int64_t> lowest_of_ranks_;         // check_finite()'s
   std::uint64_t step_bytes_ = 0, step_messages_ = 0;  // of the last step queued, as the transport counts
 
   std::mutex mutex_;  // guards what follows, but for the atomics

@@ -49,9 +49,8 @@ std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<c
   for (std::size_t position = 0; position < order.size(); ++position) {
     const std::size_t t = order[position];
     const Codec& codec = *tensors[t].codec;
-    const std::int64_t elements = tensors[t].info.elements;
+    const std::int64_t elements = tensors[t].info.elements, bucket = codec.bucket();
     if (elements == 0) continue;
-    const std::int64_t bucket = codec.bucket();
     const std::vector<Stripe> parts = stripes(elements, bucket, options.owners, t);
     if (elements * value_bytes < options.pack_bytes) {
       for (const Stripe& part : parts) pack.add(part.owner, t, part.first, part.last);

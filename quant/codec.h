@@ -18,9 +18,19 @@
 #include "core/tensor_info.h"
 #include "quant/codec_list.h"
 #include "quant/coding_job.h"
-#include "quant/cpu_isa.h"
 
 namespace lpsgd {
+
+/// Instruction sets of the CPU. The kernels are compiled once for each from the same text and give the same
+/// bytes; which ones run is chosen at run time.
+enum class CpuIsa : std::uint8_t {
+  baseline,  // x86-64
+  avx2,      // AVX2, FMA, F16C
+  avx512,    // AVX-512 F, BW, DQ, VL
+};
+const char* to_text(CpuIsa isa);
+/// The instruction sets of this machine, the best last.
+const std::vector<CpuIsa>& cpu_isas();
 
 /// How many values share a bucket, as configured: `bucket: 512`, `bucket: tensor` or `bucket: column`.
 struct BucketSize {

@@ -28,6 +28,13 @@ struct ScalarLanes {
   LPSGD_HD static F convert(I x) { return static_cast<F>(x); }
   LPSGD_HD static F divide(F whole, float by) { return whole / by; }
   LPSGD_HD static F gather(const float* from, I at) { return from[at]; }
+  LPSGD_HD static F square_root(F x) {
+#ifdef __CUDA_ARCH__
+    return __fsqrt_rn(x);
+#else
+    return __builtin_sqrtf(x);
+#endif
+  }
 };
 
 LPSGD_HD bool is_finite(float x) {
@@ -67,6 +74,12 @@ LPSGD_HD std::int64_t record_bytes(std::int64_t m, std::int64_t scales, std::int
   return 4 * (scales + code_words(m, bits));
 }
 
+/// How many of m >= 1 values topk keeps: max(1, floor(density*m + 0.5)).
+LPSGD_HD std::int64_t topk_kept(double density, std::int64_t m) {
+  const auto kept = static_cast<std::int64_t>(density * static_cast<double>(m) + 0.5);
+  return kept < 1 ? 1 : kept < m ? kept : m;
+}
+
 // ---- The dither
 
 /// The 16-bit half d of element e: half e mod 8 of Philox block floor(e/8).
@@ -89,12 +102,11 @@ LPSGD_HD typename L::I dithers_up(typename L::I half, typename L::F fraction) {
 
 // ---- The sum over a bucket
 
-/// The fixed-order sum, one value at a time: blocks of 4096, 32 partial sums in each, the block sums summed
-/// by the same rule again. What runs in parallel computes the same tree.
-class FixedOrderSum {
- public:
+/// The fixed-order sum: blocks of 4096 values with 32 partial sums in each; the sums of blocks are summed by
+/// the same rule again.
+struct FixedOrderSum {
   static constexpr int partials = 32;
-  static constexpr int block = 4096;
+  static constexpr std::int64_t block = 4096;
 
   /// Adds the 32 partial sums of one block: for h = 16, 8, 4, 2, 1 sum j += sum j+h.
   LPSGD_HD static float fold(float* p) {
@@ -102,41 +114,9 @@ class FixedOrderSum {
       for (int j = 0; j < h; ++j) p[j] += p[j + h];
     return p[0];
   }
-
-  LPSGD_HD FixedOrderSum() {
-    for (int level = 0; level < levels; ++level) clear(level);
-  }
-  LPSGD_HD void add(float x) {
-    for (int level = 0;; ++level) {
-      partial_[level][count_[level] % partials] += x;
-      if (++count_[level] < block || level + 1 == levels) return;
-      x = fold(partial_[level]);
-      clear(level);
-    }
-  }
-  LPSGD_HD float total() {
-    for (int level = 0; level + 1 < levels; ++level) {
-      if (count_[level] == 0) continue;
-      partial_[level + 1][count_[level + 1] % partials] += fold(partial_[level]);
-      ++count_[level + 1];
-      clear(level);
-    }
-    const float sum = fold(partial_[levels - 1]);
-    clear(levels - 1);
-    return sum;
-  }
-
- private:
-  static constexpr int levels = 4;  // 4096^4 values
-  LPSGD_HD void clear(int level) {
-    for (int j = 0; j < partials; ++j) partial_[level][j] = 0.0f;
-    count_[level] = 0;
-  }
-  float partial_[levels][partials];
-  std::int32_t count_[levels];
 };
 
-/// sum / count as float32; an empty side is 0.
+/// sum / count as float32; 0 of no values.
 LPSGD_HD float mean(float sum, std::int64_t count) {
   return count == 0 ? 0.0f : sum / static_cast<float>(count);
 }

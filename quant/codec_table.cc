@@ -10,24 +10,18 @@ namespace lpsgd {
 // in lpsgd::cuda.
 #define LPSGD_DECLARE_KERNELS(kind, Options) CodecKernels kind##_kernels();
 #define LPSGD_DECLARE_ROW(kind, Options) CodecRow kind##_row();
-namespace baseline {
-LPSGD_CODECS(LPSGD_DECLARE_KERNELS)
-}
-namespace avx2 {
-LPSGD_CODECS(LPSGD_DECLARE_KERNELS)
-}
-namespace avx512 {
-LPSGD_CODECS(LPSGD_DECLARE_KERNELS)
-}
+// clang-format off
+namespace baseline { LPSGD_CODECS(LPSGD_DECLARE_KERNELS) }
+namespace avx2 { LPSGD_CODECS(LPSGD_DECLARE_KERNELS) }
+namespace avx512 { LPSGD_CODECS(LPSGD_DECLARE_KERNELS) }
 #if LPSGD_HAVE_CUDA
-namespace cuda {
-LPSGD_CODECS(LPSGD_DECLARE_KERNELS)
-}
+namespace cuda { LPSGD_CODECS(LPSGD_DECLARE_KERNELS) }
 #define LPSGD_ON_CUDA(kind) cuda::kind##_kernels
 #else
 #define LPSGD_ON_CUDA(kind) nullptr
 #endif
 LPSGD_CODECS(LPSGD_DECLARE_ROW)
+// clang-format on
 
 std::span<const CodecEntry> codec_table() {
 #define LPSGD_ENTRY(kind, Options)                              \

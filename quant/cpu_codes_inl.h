@@ -108,8 +108,8 @@ LPSGD_INLINE void store_codes(const I* codes, std::byte* out, std::int64_t left)
     return;
   }
   I kept[kVectors];
-  for (int k = 0; k < kVectors; ++k)
-    kept[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(left) ? codes[k] : I{};
+  std::memcpy(kept, codes, sizeof kept);
+  clear_behind(left, kept);
   std::byte padded[8 * bits];
   pack_block<bits>(kept, padded);
   unpad(padded, 4 * code_words(left, bits), out);

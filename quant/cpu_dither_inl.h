@@ -20,35 +20,19 @@ LPSGD_INLINE Q low_product(Q a, std::uint32_t b) {
 #endif
 }
 
+template <int... lane>
+LPSGD_INLINE Q drawn_order(std::integer_sequence<int, lane...>) {
+  return Q{(lane % 2 * kCounters / 2 + lane / 2)...};
+}
 /// Counter of each lane, such that interleaving the lanes' 128-bit results in pairs gives them in order.
 LPSGD_INLINE Q drawn_order() {
-#if defined(__AVX512F__)
-  return Q{0, 4, 1, 5, 2, 6, 3, 7};
-#elif defined(__AVX2__)
-  return Q{0, 2, 1, 3};
-#else
-  return Q{0, 1};
-#endif
+  return drawn_order(std::make_integer_sequence<int, kCounters>());
 }
 
-LPSGD_INLINE Q even_lanes(Q a, Q b) {  // a0 b0 a2 b2 ...
-#if defined(__AVX512F__)
-  return __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
-#elif defined(__AVX2__)
-  return __builtin_shufflevector(a, b, 0, 4, 2, 6);
-#else
-  return __builtin_shufflevector(a, b, 0, 2);
-#endif
-}
-
-LPSGD_INLINE Q odd_lanes(Q a, Q b) {  // a1 b1 a3 b3 ...
-#if defined(__AVX512F__)
-  return __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
-#elif defined(__AVX2__)
-  return __builtin_shufflevector(a, b, 1, 5, 3, 7);
-#else
-  return __builtin_shufflevector(a, b, 1, 3);
-#endif
+/// odd 0: a0 b0 a2 b2 ...; odd 1: a1 b1 a3 b3 ...
+template <int odd, int... lane>
+LPSGD_INLINE Q interleave(Q a, Q b, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(a, b, (lane % 2 * (kCounters - 1) + lane + odd)...);
 }
 
 /// Hands out the halves of consecutive elements, a block of 64 at a time.
@@ -111,8 +95,8 @@ class DitherStream {
         const Q low = (c0[s] & 0xffffffffu) | (c1[s] << 32);
         const Q high = (c2[s] & 0xffffffffu) | (c3[s] << 32);
         std::uint16_t* out = halves_ + (set + s) * kCounters * 8;
-        store(out, even_lanes(low, high));
-        store(out + 2 * kLanes, odd_lanes(low, high));
+        store(out, interleave<0>(low, high, std::make_integer_sequence<int, kCounters>()));
+        store(out + 2 * kLanes, interleave<1>(low, high, std::make_integer_sequence<int, kCounters>()));
       }
     }
     drawn_ += kSets * kCounters;

@@ -9,11 +9,6 @@
 namespace lpsgd::LPSGD_ISA {
 namespace {
 
-struct BucketScan {
-  std::int32_t max = 0;  // bits of the largest magnitude; not below infinity_bits: not finite
-  float sum = 0;         // Scale::norm: of squares; Scale::mean: of magnitudes
-};
-
 /// The scan of at most one block of the fixed-order sum, in vectors.
 template <Scale scale>
 struct VectorScan {
@@ -35,16 +30,14 @@ struct VectorScan {
 /// The scan of m values from those of the blocks of the fixed-order sum: scan(at, count) is one's.
 template <class Scan>
 LPSGD_INLINE BucketScan scan_blocks(std::int64_t m, Scan scan) {
-  constexpr std::int64_t block = FixedOrderSum::block;
-  if (m <= block) return scan(0, m);
+  if (m <= FixedOrderSum::block) return scan(0, m);
   BucketScan all;
-  FixedOrderSum sums;
-  for (std::int64_t at = 0; at < m; at += block) {
-    const BucketScan part = scan(at, m - at < block ? m - at : block);
+  const auto block = [&](std::int64_t at, std::int64_t count, float* sum) {
+    const BucketScan part = scan(at, count);
     if (part.max > all.max) all.max = part.max;
-    sums.add(part.sum);
-  }
-  all.sum = sums.total();
+    *sum = part.sum;
+  };
+  sum_blocks<1>(0, m, block, &all.sum);
   return all;
 }
 
@@ -65,24 +58,11 @@ template <bool residuals, Scale scale>
 
 using Scanner = BucketScan (*)(const float*, const float*, std::int64_t);
 
-template <bool residuals>
-Scanner scanner(Scale scale) {
-  return scale == Scale::norm   ? scan_bucket<residuals, Scale::norm>
-         : scale == Scale::mean ? scan_bucket<residuals, Scale::mean>
-                                : scan_bucket<residuals, Scale::max>;
-}
 inline Scanner scanner(Scale scale, bool residuals) {
-  return residuals ? scanner<true>(scale) : scanner<false>(scale);
-}
-
-/// The bucket's scale. It is not finite where a value is not, or where the mean's sum overflows.
-LPSGD_INLINE float scale_of(Scale scale, const BucketScan& scan, std::int64_t m) {
-  if (scan.max >= infinity_bits) return canonical_nan();
-  const float top = ScalarLanes::value(scan.max);
-  if (scale == Scale::mean) return mean(scan.sum, m);
-  if (scale != Scale::norm) return top;
-  const float root = is_finite(scan.sum) ? __builtin_sqrtf(scan.sum) : 0.0f;
-  return root > top ? root : top;
+  constexpr Scanner all[][2] = {{scan_bucket<false, Scale::max>, scan_bucket<true, Scale::max>},
+                                {scan_bucket<false, Scale::norm>, scan_bucket<true, Scale::norm>},
+                                {scan_bucket<false, Scale::mean>, scan_bucket<true, Scale::mean>}};
+  return all[scale == Scale::norm ? 1 : scale == Scale::mean ? 2 : 0][residuals];
 }
 
 /// A rule whose codes are few enough looks their values up in a register: one lane a code.

@@ -124,14 +124,12 @@ LPSGD_INLINE I load_bytes(const void* p) {
 #endif
 }
 
+template <int... lane>
+LPSGD_INLINE I lane_numbers(std::integer_sequence<int, lane...>) {
+  return I{lane...};
+}
 LPSGD_INLINE I lane_numbers() {
-#if defined(__AVX512F__)
-  return I{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-#elif defined(__AVX2__)
-  return I{0, 1, 2, 3, 4, 5, 6, 7};
-#else
-  return I{0, 1, 2, 3};
-#endif
+  return lane_numbers(std::make_integer_sequence<int, kLanes>());
 }
 
 /// One bit per lane: x >= 0.
@@ -263,6 +261,22 @@ LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
   padded.finish(out, left);
 }
 
+/// Fixed-order sums, so many at once, of the m values from `from` on: block(at, count, out) gives those of at
+/// most one block.
+template <int sums, class Block>
+void sum_blocks(std::int64_t from, std::int64_t m, const Block& block, float* out) {
+  std::int64_t part = FixedOrderSum::block;
+  if (m <= part) return block(from, m, out);
+  while (part * FixedOrderSum::block < m) part *= FixedOrderSum::block;
+  float partial[sums][FixedOrderSum::partials] = {};
+  for (std::int64_t at = 0, i = 0; at < m; at += part, ++i) {
+    float one[sums];
+    sum_blocks<sums>(from + at, m - at < part ? m - at : part, block, one);
+    for (int s = 0; s < sums; ++s) partial[s][i % FixedOrderSum::partials] += one[s];
+  }
+  for (int s = 0; s < sums; ++s) out[s] = FixedOrderSum::fold(partial[s]);
+}
+
 /// The record of a bucket that is not finite: canonical NaN scales and codes 0. The residual becomes NaN
 /// throughout. Returns false, encode's answer.
 [[maybe_unused, gnu::noinline]] bool write_non_finite(std::byte* record, std::int64_t scales,
@@ -280,11 +294,12 @@ LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
   return false;
 }
 
-/// Sets the lanes behind the `left` values of a block to +0.
-LPSGD_INLINE void clear_behind(std::int64_t left, F* v) {
+/// Sets the lanes behind the `left` values or codes of a block to 0.
+template <class V>
+LPSGD_INLINE void clear_behind(std::int64_t left, V* v) {
   if (left < kBlock) [[unlikely]] {
     for (int k = 0; k < kVectors; ++k)
-      v[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(left) ? v[k] : F{};
+      v[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(left) ? v[k] : V{};
   }
 }
 

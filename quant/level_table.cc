@@ -51,12 +51,4 @@ void choose_levels(const std::int64_t counts[256], int intervals, std::int32_t* 
   for (int k = intervals; k > 0; --k) levels[k - 1] = rows[k].from[levels[k]];
 }
 
-std::int64_t level_cost(const std::int64_t counts[256], int intervals, const std::int32_t* levels) {
-  IntervalCost cost;
-  cost.sum_up(counts);
-  std::int64_t sum = 0;
-  for (int j = 0; j < intervals; ++j) sum += cost(levels[j], levels[j + 1]);
-  return sum;
-}
-
 }  // namespace lpsgd

@@ -9,7 +9,7 @@
 
 namespace lpsgd {
 
-/// The cost of an interval between two levels, from the counts' sums, first and second moments.
+/// 512^2 times the cost of an interval between two levels (below), from the counts' sums and moments.
 struct IntervalCost {
   static constexpr int points = 257;
   std::int64_t count[points], first[points], second[points];
@@ -36,8 +36,5 @@ struct IntervalCost {
 /// hi the levels around it. In integers; of equal choices the smaller levels. Writes levels[0..intervals],
 /// each times 256. 1 <= intervals <= 256; the counts' sum is below 2^46.
 void choose_levels(const std::int64_t counts[256], int intervals, std::int32_t* levels);
-
-/// 512^2 times that sum for given levels.
-std::int64_t level_cost(const std::int64_t counts[256], int intervals, const std::int32_t* levels);
 
 }  // namespace lpsgd

@@ -75,13 +75,11 @@ void declare_rule(config::Visitor& v, PolicyRule& rule) {
         config::Value map = config::Value::map();
         map.set("kind", word);
         config::Reader inner(map, kind_path.substr(0, kind_path.rfind('.')));
-        TensorKind kind = TensorKind::conv;
         std::vector<const char*> names;
         for (const TensorKind k : kinds) names.push_back(to_text(k));
         std::size_t index = 0;
         inner.choice("kind", index, std::span<const char* const>(names), "");
-        kind = kinds[index];
-        rule.kind = kind;
+        rule.kind = kinds[index];
       },
       [] { return config::Value(); });
   v.required();

@@ -31,6 +31,23 @@ LPSGD_HD constexpr int scale_count(Scale scale) {
   return scale == Scale::none ? 0 : scale == Scale::sides ? 2 : 1;
 }
 
+/// What the scale of a bucket is made of.
+struct BucketScan {
+  std::int32_t max = 0;  // bits of the largest magnitude; not below infinity_bits: not finite
+  float sum = 0;         // Scale::norm: of squares; Scale::mean: of magnitudes
+};
+
+/// The scale of m values, not of sides. It is not finite where a value is not, or where the sum of a mean
+/// overflows.
+LPSGD_HD float scale_of(Scale scale, BucketScan scan, std::int64_t m) {
+  if (scan.max >= infinity_bits) return canonical_nan();
+  const float top = ScalarLanes::value(scan.max);
+  if (scale == Scale::mean) return mean(scan.sum, m);
+  if (scale != Scale::norm) return top;
+  const float root = is_finite(scan.sum) ? ScalarLanes::square_root(scan.sum) : 0.0f;
+  return root > top ? root : top;
+}
+
 /// What a rule need not say.
 template <class OptionsType>
 struct ScaledRule {

@@ -55,20 +55,17 @@ LPSGD_INLINE OnebitSides onebit_sum_block(const float* values, const float* resi
 }
 
 template <bool residuals>
-[[gnu::noinline]] OnebitSides onebit_sums(const float* values, const float* residual, std::int64_t m,
-                                          std::byte* words) {
+LPSGD_INLINE OnebitSides onebit_sums(const float* values, const float* residual, std::int64_t m,
+                                     std::byte* words) {
+  if (m <= FixedOrderSum::block) return onebit_sum_block<residuals>(values, residual, m, words);
   OnebitSides sides;
-  FixedOrderSum upper[2];
-  for (std::int64_t at = 0; at < m; at += FixedOrderSum::block) {
-    const std::int64_t count = m - at < FixedOrderSum::block ? m - at : FixedOrderSum::block;
+  const auto block = [&](std::int64_t at, std::int64_t count, float* sums) {
     const OnebitSides part =
         onebit_sum_block<residuals>(values + at, advanced(residual, at), count, words + at / 8);
-    upper[0].add(part.sum[0]);
-    upper[1].add(part.sum[1]);
+    std::memcpy(sums, part.sum, sizeof part.sum);
     sides.positive += part.positive;
-  }
-  sides.sum[0] = upper[0].total();
-  sides.sum[1] = upper[1].total();
+  };
+  sum_blocks<2>(0, m, block, sides.sum);
   return sides;
 }
 
@@ -113,9 +110,7 @@ LPSGD_INLINE bool onebit_small_bucket(const float* values, float* residual, std:
 
 template <bool residuals>
 LPSGD_INLINE bool onebit_bucket(const float* values, float* residual, std::int64_t m, std::byte* out) {
-  const OnebitSides sides = m <= FixedOrderSum::block
-                                ? onebit_sum_block<residuals>(values, residual, m, out + 8)
-                                : onebit_sums<residuals>(values, residual, m, out + 8);
+  const OnebitSides sides = onebit_sums<residuals>(values, residual, m, out + 8);
   float means[2] = {};
   if (!onebit_means(sides, m, residual, out, means)) return false;
   if constexpr (residuals) {

@@ -1,6 +1,5 @@
 // The largest magnitudes alone, with error feedback (Aji & Heafield 2017; Stich et al. 2018, section 2).
 // Record of a bucket: the kept values' positions in the bucket, ascending, then the values.
-#include "quant/codecs/topk_device.h"
 #include "quant/cpu_codes_inl.h"
 
 namespace lpsgd::LPSGD_ISA {
@@ -9,6 +8,13 @@ namespace {
 /// The magnitudes' order: bits as an integer; every NaN alike, above infinity.
 LPSGD_INLINE I order_of(F v) {
   return Lanes::bits(canonical<Lanes>(v)) & magnitude_mask;
+}
+
+/// The keys of a block, of which `left` values exist. v: the values, plus the residual.
+template <bool residuals>
+LPSGD_INLINE void load_keys(const float* values, const float* residual, std::int64_t left, F* v, I* keys) {
+  load_block<residuals>(values, residual, left, v);
+  LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) keys[k] = order_of(v[k]);
 }
 
 /// What is kept: magnitudes above `key`, and the first `ties` of those equal to it.
@@ -31,9 +37,10 @@ Threshold find_threshold(const float* values, const float* residual, std::int64_
     const std::int32_t found_mask = magnitude_mask & ~static_cast<std::int32_t>((1u << at_bit << width) - 1u);
     for (std::int64_t at = 0; at < m; at += kBlock) {
       F v[kVectors];
-      load_block<residuals>(values + at, advanced(residual, at), m - at, v);
+      I block[kVectors];
+      load_keys<residuals>(values + at, advanced(residual, at), m - at, v, block);
       std::int32_t keys[kBlock];
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(keys + k * kLanes, order_of(v[k]));
+      std::memcpy(keys, block, sizeof keys);
       const std::int64_t left = m - at < kBlock ? m - at : kBlock;
       for (std::int64_t i = 0; i < left; ++i)
         counts[(keys[i] >> at_bit) & digit_mask] += (keys[i] & found_mask) == found.key;
@@ -63,13 +70,12 @@ bool guess_threshold(const float* values, const float* residual, std::int64_t m,
   std::int64_t count = 0;
   for (std::int64_t at = 0; at < m; at += kBlock) {
     F v[kVectors];
-    load_block<residuals>(values + at, advanced(residual, at), m - at, v);
     I block[kVectors];
-    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) block[k] = order_of(v[k]);
+    load_keys<residuals>(values + at, advanced(residual, at), m - at, v, block);
     std::uint64_t bits = at_least(block, guess, m - at);
     if (bits == 0) continue;
     std::int32_t own[kBlock];
-    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(own + k * kLanes, block[k]);
+    std::memcpy(own, block, sizeof own);
     for (; bits != 0; bits &= bits - 1) keys[count++] = own[__builtin_ctzll(bits)];
     if (count > capacity) return false;
   }
@@ -99,13 +105,12 @@ bool encode_bucket(const float* values, float* residual, std::int64_t m, std::in
   std::int32_t top = 0;
   for (std::int64_t at = 0; at < m; at += kBlock) {
     F v[kVectors];
-    load_block<residuals>(values + at, advanced(residual, at), m - at, v);
     I keys[kVectors];
-    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) keys[k] = order_of(v[k]);
+    load_keys<residuals>(values + at, advanced(residual, at), m - at, v, keys);
     std::uint64_t bits = at_least(keys, threshold.key, m - at);
     if (bits != 0) {
       float block[kBlock];
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(block + k * kLanes, v[k]);
+      std::memcpy(block, v, sizeof block);
       for (; bits != 0; bits &= bits - 1) {
         const int i = __builtin_ctzll(bits);
         const float value = canonical<ScalarLanes>(block[i]);
@@ -118,7 +123,7 @@ bool encode_bucket(const float* values, float* residual, std::int64_t m, std::in
         top = key > top ? key : top;
         block[i] = value - (value + 0.0f);
       }
-      LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = load<F>(block + k * kLanes);
+      std::memcpy(v, block, sizeof block);
     }
     if constexpr (residuals) {
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = canonical<Lanes>(v[k]);

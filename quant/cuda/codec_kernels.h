@@ -97,9 +97,6 @@ LPSGD_HD std::int64_t piece_count(std::int64_t n, std::int64_t bucket) {
 /// Codec none: looks for values of `out` that are not finite; NaNs become the canonical one.
 void check_floats(const Launch& launch, CUstream_st* stream);
 
-/// From launch.counts to launch.tables, of codes of `bits`.
-void choose_level_tables(const Launch& launch, int bits, CUstream_st* stream);
-
 struct Transpositions {
   static constexpr int max_count = 16;
   struct One : Transposition {

@@ -24,55 +24,47 @@ struct Bf16 {
   __device__ static float decode(Code c) { return from_bf16(c); }
 };
 
-/// Eight codes from value `at` on, of which `left` exist. Encodings lie at even addresses.
+/// Eight codes from value `at` on, of which `left` exist: in registers, and where they lie in memory.
+/// Encodings lie at even addresses.
 template <class T>
-__device__ __forceinline__ void load_codes(const std::byte* bytes, std::int64_t at, std::int64_t left,
-                                           float* v) {
+struct Codes {
   using Code = typename T::Code;
-  const std::byte* p = bytes + at * static_cast<std::int64_t>(sizeof(Code));
-  if (left >= kEach && aligned(p, 16)) {
-    union {
-      uint4 words[sizeof(Code) / 2];
-      Code codes[kEach];
-    } in;
+  static constexpr int words = sizeof(Code) / 2;  // of 16 bytes
+  union {
+    uint4 word[words];
+    Code code[kEach];
+  };
+  __device__ __forceinline__ void load(const std::byte* bytes, std::int64_t at, std::int64_t left, float* v) {
+    const std::byte* p = bytes + at * static_cast<std::int64_t>(sizeof(Code));
+    if (left >= kEach && aligned(p, 16)) {
 #pragma unroll
-    for (int w = 0; w < static_cast<int>(sizeof(Code)) / 2; ++w)
-      in.words[w] = reinterpret_cast<const uint4*>(p)[w];
+      for (int w = 0; w < words; ++w) word[w] = reinterpret_cast<const uint4*>(p)[w];
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) v[k] = T::decode(in.codes[k]);
-  } else {
-    for (int k = 0; k < kEach && k < left; ++k) {
-      if constexpr (sizeof(Code) == 4)
-        v[k] = T::decode(load_word(p + 4 * k));
-      else
-        v[k] = T::decode(reinterpret_cast<const Code*>(p)[k]);
+      for (int k = 0; k < kEach; ++k) v[k] = T::decode(code[k]);
+    } else {
+      for (int k = 0; k < kEach && k < left; ++k) {
+        if constexpr (sizeof(Code) == 4)
+          v[k] = T::decode(load_word(p + 4 * k));
+        else
+          v[k] = T::decode(reinterpret_cast<const Code*>(p)[k]);
+      }
     }
   }
-}
-template <class T>
-__device__ __forceinline__ void store_codes(std::byte* bytes, std::int64_t at, std::int64_t left,
-                                            const typename T::Code* codes) {
-  using Code = typename T::Code;
-  std::byte* p = bytes + at * static_cast<std::int64_t>(sizeof(Code));
-  if (left >= kEach && aligned(p, 16)) {
-    union {
-      uint4 words[sizeof(Code) / 2];
-      Code codes[kEach];
-    } out;
+  __device__ __forceinline__ void store(std::byte* bytes, std::int64_t at, std::int64_t left) const {
+    std::byte* p = bytes + at * static_cast<std::int64_t>(sizeof(Code));
+    if (left >= kEach && aligned(p, 16)) {
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) out.codes[k] = codes[k];
-#pragma unroll
-    for (int w = 0; w < static_cast<int>(sizeof(Code)) / 2; ++w)
-      reinterpret_cast<uint4*>(p)[w] = out.words[w];
-  } else {
-    for (int k = 0; k < kEach && k < left; ++k) {
-      if constexpr (sizeof(Code) == 4)
-        store_word(p + 4 * k, codes[k]);
-      else
-        reinterpret_cast<Code*>(p)[k] = codes[k];
+      for (int w = 0; w < words; ++w) reinterpret_cast<uint4*>(p)[w] = word[w];
+    } else {
+      for (int k = 0; k < kEach && k < left; ++k) {
+        if constexpr (sizeof(Code) == 4)
+          store_word(p + 4 * k, code[k]);
+        else
+          reinterpret_cast<Code*>(p)[k] = code[k];
+      }
     }
   }
-}
+};
 
 /// Calls body(job, at, left) for each lane's eight values; all lanes of a warp call it.
 template <class Body>
@@ -97,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) encode_floats_kernel(Launch launch) 
       } else {
         for (std::int32_t r = 0; r < job.ranks; ++r) {
           float q[kEach] = {};
-          load_codes<T>(job.contributions[r], at, left, q);
+          Codes<T>().load(job.contributions[r], at, left, q);
 #pragma unroll
           for (int k = 0; k < kEach; ++k) v[k] = r == 0 ? q[k] : v[k] + q[k];
         }
@@ -110,17 +102,17 @@ __global__ void __launch_bounds__(kThreads) encode_floats_kernel(Launch launch) 
 #pragma unroll
         for (int k = 0; k < kEach; ++k) v[k] += residual[k];
       }
-      typename T::Code codes[kEach];
+      Codes<T> codes;
       bool finite = true;
 #pragma unroll
       for (int k = 0; k < kEach; ++k) {
         finite &= k >= left || is_finite(v[k]);
-        codes[k] = T::encode(v[k]);
-        v[k] = canonical<ScalarLanes>(v[k] - T::decode(codes[k]));
+        codes.code[k] = T::encode(v[k]);
+        v[k] = canonical<ScalarLanes>(v[k] - T::decode(codes.code[k]));
         if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
       }
       if (!finite) *job.non_finite = 1;
-      store_codes<T>(job.bytes, at, left, codes);
+      codes.store(job.bytes, at, left);
       if (job.residual != nullptr) store_values(job.residual + at, left, v);
     }
     if (job.error != nullptr) add_error(job.error, own, lost);
@@ -132,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) decode_floats_kernel(Launch launch) 
   each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
     if (left <= 0) return;
     float q[kEach] = {}, v[kEach];
-    load_codes<T>(job.bytes, at, left, q);
+    Codes<T>().load(job.bytes, at, left, q);
     if constexpr (adds) load_values(job.out + at, left, v);
     bool finite = true;
 #pragma unroll

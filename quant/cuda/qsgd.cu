@@ -1,6 +1,7 @@
 // qsgd (quant/codecs/qsgd.cc) on the device. Optimal levels are counted and chosen before anything is
 // encoded, without the host.
 #include "quant/cuda/scaled_device.h"
+#include "quant/level_table.h"
 
 namespace lpsgd::cuda {
 namespace {
@@ -71,6 +72,66 @@ __global__ void __launch_bounds__(kThreads) count_kernel(LaunchOf<QsgdOptions> l
   flush();
 }
 
+constexpr int kPoints = IntervalCost::points;
+constexpr int kChoosers = 288;  // threads: at least one a point
+constexpr int kMaxIntervals = 127;
+
+/// Where the levels lie: quant/level_table.cc's choice, one block a table, from launch.counts. The dynamic
+/// programme is the plain one, every candidate in turn; of equal costs the smallest level before, as there.
+__global__ void __launch_bounds__(kChoosers) choose_kernel(LaunchOf<QsgdOptions> launch) {
+  __shared__ IntervalCost cost;
+  __shared__ std::int64_t min_cost[2][kPoints];
+  __shared__ std::uint8_t from[kMaxIntervals + 1][kPoints];
+  __shared__ std::int32_t chosen[kMaxIntervals + 1];
+  DeviceTable& table = launch.tables[blockIdx.x];
+  const unsigned long long* counts = launch.counts + LevelTable::cells * static_cast<std::size_t>(blockIdx.x);
+  const int b = static_cast<int>(threadIdx.x);
+  const int intervals = qsgd_levels(launch.options.bits);
+
+  if (b == 0) cost.sum_up(counts);
+  __syncthreads();
+  if (b >= 1 && b < kPoints) {
+    min_cost[1][b] = cost(0, b);
+    from[1][b] = 0;
+  }
+  __syncthreads();
+  for (int k = 2; k <= intervals; ++k) {
+    const std::int64_t* above = min_cost[(k - 1) % 2];
+    if (b >= k && b <= kPoints - 1 - (intervals - k)) {
+      std::int64_t min = above[k - 1] + cost(k - 1, b);
+      int at = k - 1;
+      for (int a = k; a < b; ++a) {
+        const std::int64_t total = above[a] + cost(a, b);
+        if (total < min) {
+          min = total;
+          at = a;
+        }
+      }
+      min_cost[k % 2][b] = min;
+      from[k][b] = static_cast<std::uint8_t>(at);
+    }
+    __syncthreads();
+  }
+  if (b == 0) {
+    chosen[intervals] = kPoints - 1;
+    for (int k = intervals; k > 0; --k) chosen[k - 1] = from[k][chosen[k]];
+  }
+  __syncthreads();
+
+  const auto level = [&](int j) { return static_cast<float>(chosen[j]) * 0x1p-8f; };
+  if (b <= intervals) {
+    table.bytes[b] = static_cast<std::uint8_t>(b == intervals ? 255 : chosen[b]);
+    table.levels.level[b] = level(b);
+  }
+  if (b < LevelTable::cells) {
+    int j = 0;
+    while (j + 1 < intervals && chosen[j + 1] <= b) ++j;
+    table.levels.low[b] = static_cast<float>(j);
+    table.levels.lower[b] = level(j);
+    table.levels.width[b] = level(j + 1) - level(j);
+  }
+}
+
 template <class Rule>
 void encode_with(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
   if constexpr (Rule::table_bytes > 0) {
@@ -82,27 +143,26 @@ void encode_with(const Launch& launch, const CodecOptions& options, cudaStream_t
     if (launch.large) scan_buckets<Rule>(all, stream);
     const auto count = count_kernel<Rule>;
     LPSGD_LAUNCH(count, blocks_for(launch.pieces), kThreads, stream)(all);
-    choose_level_tables(launch, Rule::bits, stream);
+    LPSGD_LAUNCH(choose_kernel, static_cast<unsigned>(launch.table_count), kChoosers, stream)(all);
   }
   encode_scaled<Rule>(launch, options, stream);
+}
+
+void encode(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+  with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
+    encode_with<DeviceRule<width, levels>>(launch, options, stream);
+  });
+}
+void decode(const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
+  with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
+    decode_scaled<DeviceRule<width, levels>>(launch, options, adds, stream);
+  });
 }
 
 }  // namespace
 
 CodecKernels qsgd_kernels() {
-  return {
-      .encode =
-          [](const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
-            with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
-              encode_with<DeviceRule<width, levels>>(launch, options, stream);
-            });
-          },
-      .decode =
-          [](const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
-            with_qsgd_rule(options_of<QsgdOptions>(options), [&]<int width, QsgdOptions::Levels levels>() {
-              decode_scaled<DeviceRule<width, levels>>(launch, options, adds, stream);
-            });
-          }};
+  return {.encode = encode, .decode = decode};
 }
 
 }  // namespace lpsgd::cuda

@@ -294,27 +294,13 @@ class Scanner {
 template <class Rule>
 __device__ Scales scales_of(const LaunchFor<Rule>& launch, const PieceScan& scan, std::int64_t positive,
                             std::int64_t m) {
-  const Scales none{canonical_nan(), canonical_nan()};
-  if (scan.max >= infinity_bits) return none;
-  const float top = ScalarLanes::value(scan.max);
-  switch (scale_by<Rule>(launch.options)) {
-    case Scale::none:
-    case Scale::max:
-      return {top, top};
-    case Scale::norm: {
-      const float root = is_finite(scan.sum[0]) ? __fsqrt_rn(scan.sum[0]) : 0.0f;
-      const float norm = root > top ? root : top;
-      return {norm, norm};
-    }
-    case Scale::mean: {
-      if (!is_finite(scan.sum[0])) return none;
-      const float scale = mean(scan.sum[0], m);
-      return {scale, scale};
-    }
-    default:
-      if (!is_finite(scan.sum[0]) || !is_finite(scan.sum[1])) return none;
-      return {mean(scan.sum[0], positive), mean(scan.sum[1], m - positive)};
+  const Scale scale = scale_by<Rule>(launch.options);
+  if (scale != Scale::sides) {
+    const float s = scale_of(scale, {scan.max, scan.sum[0]}, m);
+    return {s, s};
   }
+  if (!is_finite(scan.sum[0]) || !is_finite(scan.sum[1])) return {canonical_nan(), canonical_nan()};
+  return {mean(scan.sum[0], positive), mean(scan.sum[1], m - positive)};
 }
 
 /// The scans of a bucket's pieces as one: block sums are summed by the rule of values.

@@ -1,6 +1,5 @@
 // topk (quant/codecs/topk.cc) on the device: a block takes a bucket. One that fits stays in shared memory,
 // the owner's mean included; a larger one is read from memory in every pass, and its mean made there.
-#include "quant/codecs/topk_device.h"
 #include "quant/cuda/warp_device.h"
 
 namespace lpsgd::cuda {
@@ -194,23 +193,22 @@ unsigned blocks(const Launch& launch) {
   return static_cast<unsigned>(launch.buckets < (1 << 20) ? launch.buckets : 1 << 20);
 }
 
+void encode(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+  if (launch.buckets == 0) return;
+  const TopkLaunch own{launch, options_of<TopkOptions>(options)};
+  LPSGD_LAUNCH(encode_topk_kernel, blocks(launch), kBlock, stream)(own);
+}
+void decode(const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
+  if (launch.buckets == 0) return;
+  const TopkLaunch own{launch, options_of<TopkOptions>(options)};
+  const auto kernel = adds ? decode_topk_kernel<true> : decode_topk_kernel<false>;
+  LPSGD_LAUNCH(kernel, blocks(launch), kBlock, stream)(own);
+}
+
 }  // namespace
 
 CodecKernels topk_kernels() {
-  return {.encode =
-              [](const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
-                if (launch.buckets == 0) return;
-                const TopkLaunch with_options{launch, options_of<TopkOptions>(options)};
-                LPSGD_LAUNCH(encode_topk_kernel, blocks(launch), kBlock, stream)(with_options);
-              },
-          .decode =
-              [](const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
-                if (launch.buckets == 0) return;
-                const TopkLaunch with_options{launch, options_of<TopkOptions>(options)};
-                const auto kernel = adds ? decode_topk_kernel<true> : decode_topk_kernel<false>;
-                LPSGD_LAUNCH(kernel, blocks(launch), kBlock, stream)(with_options);
-              },
-          .unit = CodecKernels::Unit::bucket};
+  return {.encode = encode, .decode = decode, .unit = CodecKernels::Unit::bucket};
 }
 
 }  // namespace lpsgd::cuda

@@ -129,7 +129,8 @@ TEST_F(DeviceCodec, GivesTheHostsBytes) {
         SCOPED_TRACE("n " + std::to_string(tensors[t].n));
         const Tensor& tensor = tensors[t];
         const Codec& host = tensor.host;
-        const auto size = static_cast<std::size_t>(tensor.n), number = static_cast<std::uint32_t>(t);
+        const auto size = static_cast<std::size_t>(tensor.n);
+        const auto number = static_cast<std::uint32_t>(t);
         Bytes expected;
         std::vector<float> residual = feedback ? tensor.residual : std::vector<float>(), decoded(size);
         const bool finite = host.encode(encoding(host, tensor.values, residual, expected, number), base);

@@ -13,6 +13,14 @@
 namespace lpsgd {
 namespace {
 
+std::int64_t level_cost(const std::int64_t* counts, int intervals, const std::int32_t* levels) {
+  IntervalCost cost;
+  cost.sum_up(counts);
+  std::int64_t sum = 0;
+  for (int j = 0; j < intervals; ++j) sum += cost(levels[j], levels[j + 1]);
+  return sum;
+}
+
 using Counts = std::vector<std::int64_t>;
 using Levels = std::vector<std::int32_t>;
 
