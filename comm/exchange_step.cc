@@ -10,6 +10,7 @@
 #include "comm/exchange.h"
 #include "comm/exchange_unit.h"
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/log.h"
 
 namespace lpsgd {
@@ -65,7 +66,11 @@ void Exchange::watch() {
   for (std::unique_lock lock(mutex_); !wake_.wait_for(lock, pause, [&] { return stop_.load(); });) {
     std::optional<UnitOfStep> at = queueing_;
     lock.unlock();
-    if (!at) at = coder_->unfinished();
+    try {
+      if (!at) at = coder_->unfinished();
+    } catch (const DeviceError&) {  // of queued work: it reaches the caller, who can handle it
+      return;
+    }
     const double now = now_seconds();
     if (!at || at != last) {
       since = now;

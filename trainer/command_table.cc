@@ -37,12 +37,18 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
                                                   {"plain", ProgressMode::plain},
                                                   {"terminal", ProgressMode::terminal},
                                                   {"none", ProgressMode::none}};
+  const auto to_mode = [modes](std::string& text) {
+    const auto mode = modes.find(text);
+    if (mode == modes.end()) return "expected auto, plain, terminal or none, got '" + text + "'";
+    text = std::to_string(static_cast<int>(mode->second));
+    return std::string();
+  };
   app.add_option("--progress", train->progress,
                  "plain: lines; terminal: one line, rewritten; none; auto: terminal where standard output is "
                  "the terminal that lpsgd was started on, else plain")
       ->type_name("auto|plain|terminal|none")
       ->default_str("auto")
-      ->transform(CLI::Transformer(modes).description(""));
+      ->transform(CLI::Validator(to_mode, ""));
   app.add_option("--trace", train->trace,
                  "write a Chrome trace of each rank into this folder (a million spans at most: use --steps)")
       ->type_name("DIR");

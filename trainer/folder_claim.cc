@@ -56,8 +56,8 @@ FolderClaim::FolderClaim(std::string folder)
 
 FolderClaim::~FolderClaim() {
   ::unlink(lock_file_.c_str());  // before the lock is free: whoever waits for the file finds that it is gone
+  ::close(file_);                // NFS keeps a file that is open, under another name in the folder
   remove_what_is_empty();
-  ::close(file_);
 }
 
 void FolderClaim::make_folders() {

@@ -133,6 +133,33 @@ class NothingStays(Case):
             self.assertEqual(result.status, status, result)
             self.assertFalse(os.path.exists(self.path("runs")), result)
 
+    def test_on_nfs(self):
+        # There a file that is removed while it is open keeps another name in its folder until it is closed.
+        source = self.write("nfs.c", """#include <limits.h>
+            #include <stdio.h>
+            #include <string.h>
+            #include <sys/stat.h>
+            #include <sys/syscall.h>
+            #include <unistd.h>
+            static char kept[PATH_MAX];
+            int unlink(const char* path) {
+              const char* name = strrchr(path, '/');
+              if (name == NULL || strcmp(name, "/.lock") != 0) return syscall(SYS_unlink, path);
+              snprintf(kept, sizeof kept, "%.*s/.nfs1", (int)(name - path), path);
+              return rename(path, kept);
+            }
+            int close(int file) {
+              struct stat open, named;
+              int last = *kept && fstat(file, &open) == 0 && stat(kept, &named) == 0 && open.st_ino == named.st_ino;
+              int result = syscall(SYS_close, file);
+              if (last) syscall(SYS_unlink, kept);
+              return result;
+            }
+            """)
+        library = self.path("nfs.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", library, source], check=True)
+        self.refused("--trace", "/dev/null/trace", *THREADS, ranks=None, status=1, env={"LD_PRELOAD": library})
+
     def test_what_was_there_stays(self):
         os.makedirs(self.path("mine", "out"))
         for out in (("mine", "out"), ("mine", "other")):

@@ -30,6 +30,9 @@ TEST(MpiTransport, LauncherTellsRankAndSize) {
   EXPECT_EQ(launched_as().rank, world().rank());
   EXPECT_EQ(launched_as().size, world().size());
   EXPECT_EQ(launched_as().several_machines, world().local_size() < world().size());
+  if (world().local_size() == world().size()) {
+    EXPECT_EQ(world().local_rank(), world().rank());
+  }
 }
 
 TEST(MpiTransport, LargeMessagesTravelInParts) {

@@ -170,5 +170,23 @@ TEST_F(Nccl, ALaunchThatTheDeviceDoesNotGetPastIsReported) {
   EXPECT_EQ(log.count("has waited"), log.count(warning(3, setup.tensors[setup.order[0]].name))) << log.text();
 }
 
+// Whoever watches for a hang must not end the process: the caller has messages and an exit status for it.
+TEST_F(Nccl, AnErrorOfTheDeviceIsThrownToTheCaller) {
+  if (cuda_device_info(device.index).name.find("emulates") == std::string::npos)
+    GTEST_SKIP() << "needs a GPU that can be made to fail";
+  const ExchangeSetup setup = make_setup("qsgd4");
+  ExchangeOptions options = exchange_cases::all_options(setup)[2];
+  options.hang_patience = 0.3;
+  CudaArena arena(device, setup.arena);
+  Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt(options));
+  ::setenv("LPSGD_EMULATED_FAILURE", "1", 1);
+  exchange.begin(0);
+  for (const std::size_t t : setup.order) exchange.submit(t);
+  exchange.finish();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the watch looks every 5
+  EXPECT_THROW(exchange.begin(1), DeviceError);
+  ::unsetenv("LPSGD_EMULATED_FAILURE");
+}
+
 }  // namespace
 }  // namespace lpsgd

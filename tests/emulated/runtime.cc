@@ -1,6 +1,7 @@
 // CUDA's runtime as lpsgd uses it, without memory: errors, devices, streams, events and graphs.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -34,6 +35,7 @@ constexpr ErrorText error_texts[] = {
      "operation not permitted on an event last recorded in a capturing stream"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
 };
 ErrorText describe(cudaError_t error) {
   for (const ErrorText& known : error_texts)
@@ -179,6 +181,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(machine().mutex);
   if (invalidate_own_capture()) return fail(cudaErrorStreamCaptureUnsupported);
   if (is_captured(*event)) return fail(cudaErrorCapturedEvent);
+  if (std::getenv("LPSGD_EMULATED_FAILURE") != nullptr) return fail(cudaErrorLaunchFailure);
   if (!event->last || event->last->done) return cudaSuccess;
   // The work goes on, so that a loop of queries ends.
   if (machine().random_delays) {

@@ -19,6 +19,7 @@ typedef enum cudaError {
   cudaErrorInvalidDevice,
   cudaErrorInvalidResourceHandle,
   cudaErrorNotReady,
+  cudaErrorLaunchFailure,
   cudaErrorStreamCaptureUnsupported,
   cudaErrorStreamCaptureInvalidated,
   cudaErrorStreamCaptureUnjoined,
