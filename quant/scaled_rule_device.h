@@ -2,7 +2,7 @@
 // and back. It is a class template over Lanes (quant/codec_math_device.h), written once for CPU and GPU; the
 // drivers are quant/cpu_scaled_inl.h and quant/cuda/scaled_device.h. A rule derives from ScaledRule and has
 //   static constexpr int bits;              of a code: 1, 2, 4, 8 or 16
-//   static constexpr Scale scales[];        what its buckets are scaled by; of two the options choose:
+//   static constexpr Scale scales[1 or 2];  what its buckets are scaled by; of two the options choose:
 //   static int scale_index(Options);        0 or 1
 //   Rule(Options), or Rule(Options, Constants)
 //   void start(float scale);                the next codes are of a bucket of this scale; of two for `sides`

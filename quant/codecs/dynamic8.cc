@@ -33,14 +33,13 @@ struct Dynamic8 : ScaledRule<Dynamic8Options> {
   using I = typename L::I;
   using Constants = Dynamic8Table;
   static constexpr int bits = 8;
-  static constexpr Scale scales[] = {Scale::max};
+  static constexpr Scale scales[1] = {Scale::max};
   static const Dynamic8Table& constants(const Dynamic8Options& options) {
     return dynamic8_table(options.type);
   }
 
   const Dynamic8Table* table = nullptr;
   float scale = 0, divisor = 1;
-  Dynamic8() = default;
   LPSGD_HD Dynamic8(const Dynamic8Options&, const Dynamic8Table& of_type) : table(&of_type) {}
   LPSGD_HD void start(float s) {
     scale = s;

@@ -11,12 +11,11 @@ struct Sign : ScaledRule<SignOptions> {
   using F = typename L::F;
   using I = typename L::I;
   static constexpr int bits = 1;
-  static constexpr Scale scales[] = {Scale::mean, Scale::none};
+  static constexpr Scale scales[2] = {Scale::mean, Scale::none};
   LPSGD_HD static int scale_index(const SignOptions& options) { return options.majority; }
 
   bool majority = false;
   float scale = 1;
-  Sign() = default;
   LPSGD_HD explicit Sign(const SignOptions& options) : majority(options.majority) {}
   LPSGD_HD void start(float s) { scale = majority ? 1.0f : s; }
   LPSGD_HD I code(F v, I) const {

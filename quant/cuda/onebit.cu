@@ -7,7 +7,7 @@ namespace {
 template <class L>
 struct Onebit : ScaledRule<NoOptions> {
   static constexpr int bits = 1;
-  static constexpr Scale scales[] = {Scale::sides};
+  static constexpr Scale scales[1] = {Scale::sides};
   float positive = 0, negative = 0;
   __device__ explicit Onebit(const NoOptions&) {}
   __device__ void start(float of_positive, float of_negative) {

@@ -134,9 +134,14 @@ class OnTheGpu(Case):
                          timeout=60)
             self.assertEqual(result.status, 1, result)
             self.assertRegex(result.err, r"rank 1: .*no room for \d+ bytes of device memory")
+
+    def test_without_a_device_nothing_starts(self):
+        if not EMULATED:
+            self.skipTest("needs a number of GPUs that can be chosen")
         result = run("train", self.config, "--out", self.path("none"), *CUDA, env={"LPSGD_EMULATED_GPUS": "0"})
-        self.assertEqual(result.status, 1, result)
-        self.assertIn("the NVIDIA driver shows no device", result.err)
+        self.assertEqual(result.status, 2, result)
+        self.assertEqual(result.err.count("the NVIDIA driver shows no device"), 1, result)
+        self.assertFalse(os.path.exists(self.path("none")))
 
     def test_bench_exchange(self):
         sizes = ["--min", "4004", "--max", "400400" if EMULATED else "40040000", "--factor", "100"]
