@@ -14,15 +14,16 @@ std::span<const LayerKind> layer_kinds() {
       LayerKind{"dense", "fully connected: y = W x + b; takes a flat input, or each frame of a sequence",
                 make_dense_layer},
       LayerKind{"lstm", "long short-term memory over a sequence; lengths may differ", make_lstm_layer},
-      LayerKind{"embedding", "vectors for token numbers", make_embedding_layer},
+      LayerKind{"embedding", "a table with a vector for each token number", make_embedding_layer},
       LayerKind{"batch_norm", "batch normalisation over N, H, W (Ioffe and Szegedy 2015)",
                 make_batch_norm_layer},
       LayerKind{"relu", "max(x, 0)", make_relu_layer},
       LayerKind{"sigmoid", "1 / (1 + exp(-x))", make_sigmoid_layer},
       LayerKind{"tanh", "hyperbolic tangent", make_tanh_layer},
       LayerKind{"dropout",
-                "sets values to 0 by chance in training and scales the others, so that the mean stays; drawn "
-                "by (seed, step, layer, position in the global batch)",
+                "in training sets values to 0 at random and scales the others, so that the expected value "
+                "stays the same; "
+                "the draws depend on seed, step, layer and position in the global batch",
                 make_dropout_layer},
       LayerKind{"lrn", "local response normalisation across channels (Krizhevsky et al. 2012)",
                 make_lrn_layer},

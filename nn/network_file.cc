@@ -19,24 +19,24 @@ void subtree(config::Visitor& v, const char* key, const char* type, const char* 
 }
 
 void input_field(config::Visitor& v, Value& into) {
-  subtree(v, "input", "name or list of names", "what it reads; the layer before it by default", into);
+  subtree(v, "input", "name or list of names", "what it reads; by default the layer before it", into);
 }
 
 void condition_field(config::Visitor& v, Value& into) {
-  subtree(v, "if", "true or false", "false: the entry only hands its input on, under its name", into);
+  subtree(v, "if", "true or false", "false: the entry is left out, and its name stands for its input", into);
 }
 
 }  // namespace
 
 void fields(config::Visitor& v, NetworkFile& file) {
-  v.field("name", file.name, "what `show` and the run's folder call it");
+  v.field("name", file.name, "the name in `show` and in the run's folder");
   v.required();
   v.field("input", file.input, "shape of one sample: [H, W, C], [frames, features] or [features]",
           {.min = 1, .max = 1 << 20});
   v.required();
   v.field("classes", file.classes, "the last layer's features; the loss is softmax cross-entropy over them",
           {.min = 1, .max = 1 << 24});
-  subtree(v, "parameters", "map of values", "names for use in expressions as `$name`", file.parameters);
+  subtree(v, "parameters", "map of values", "values that expressions use as `$name`", file.parameters);
   subtree(v, "blocks", "map of blocks", "named lists of layers, with parameters of their own", file.blocks);
   v.required();
   subtree(v, "layers", "list of layers", "the network, from input to class scores", file.layers);
@@ -50,8 +50,8 @@ void fields(config::Visitor& v, LayerEntry& entry, const char* kind) {
 
 void fields(config::Visitor& v, BlockEntry& entry) {
   subtree(v, "block", "word", "which block", entry.label);
-  subtree(v, "name", "word", "prefix of its layers' names; the block's own name by default", entry.name);
-  subtree(v, "repeat", "integer", "that many times in a row, named name.0, name.1, ...", entry.repeat);
+  subtree(v, "name", "word", "prefix of its layers' names; by default the block's own name", entry.name);
+  subtree(v, "repeat", "integer", "how many copies in a row, named name.0, name.1, ...", entry.repeat);
   subtree(v, "with", "map of values", "the block's parameters", entry.with);
   subtree(v, "first", "map of values", "parameters of the first repetition only", entry.first);
   input_field(v, entry.input);

@@ -13,7 +13,8 @@ class BatchNormLayer final : public Layer {
  public:
   void fields(config::Visitor& v) override {
     v.field("eps", desc_.eps, "added to the variance", {.min = 0, .min_open = true});
-    v.field("momentum", desc_.momentum, "how far running statistics move in a step", {.min = 0, .max = 1});
+    v.field("momentum", desc_.momentum, "the batch's share in the running statistics after a step",
+            {.min = 0, .max = 1});
   }
 
   Shape infer(std::span<const Shape> inputs) override {

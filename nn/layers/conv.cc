@@ -17,7 +17,7 @@ class ConvLayer final : public Layer {
     size_field(v, "stride", desc_.stride, "step of the window", {.min = 1, .max = max_option});
     size_field(v, "pad", desc_.pad, "zeros added on each side", {.min = 0, .max = max_option});
     v.field("groups", desc_.groups, "groups of channels that do not mix", {.min = 1, .max = max_option});
-    v.field("bias", desc_.bias, "add one trained number a filter");
+    v.field("bias", desc_.bias, "add a trained bias to each output channel");
     init_.fields(v);
   }
 

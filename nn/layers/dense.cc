@@ -12,7 +12,7 @@ class DenseLayer final : public Layer {
   void fields(config::Visitor& v) override {
     v.required();
     v.field("units", units_, "output features", {.min = 1, .max = 1 << 24});
-    v.field("bias", bias_, "add one trained number an output");
+    v.field("bias", bias_, "add a trained bias to each output");
     init_.fields(v);
   }
 

@@ -8,7 +8,7 @@ namespace {
 class DropoutLayer final : public Layer {
  public:
   void fields(config::Visitor& v) override {
-    v.field("probability", probability_, "chance of a value to become 0", {.min = 0, .max = 0.999});
+    v.field("probability", probability_, "the probability that a value becomes 0", {.min = 0, .max = 0.999});
   }
   Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
   bool can_run_in_place() const override { return true; }

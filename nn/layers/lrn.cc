@@ -13,7 +13,7 @@ class LrnLayer final : public Layer {
     v.field("size", desc_.size, "channels in a window", {.min = 1, .max = max_option});
     v.field("alpha", desc_.alpha, "weight of the window's mean square", {.min = 0});
     v.field("beta", desc_.beta, "exponent", {.min = 0});
-    v.field("k", desc_.k, "added to it", {.min = 0, .min_open = true});
+    v.field("k", desc_.k, "added to the weighted mean square", {.min = 0, .min_open = true});
   }
 
   Shape infer(std::span<const Shape> inputs) override {

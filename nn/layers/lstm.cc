@@ -17,9 +17,9 @@ class LstmLayer final : public Layer {
   void fields(config::Visitor& v) override {
     v.required();
     v.field("cell", desc_.cell, "memory cells", {.min = 1, .max = max_option});
-    v.field("projection", desc_.projection, "features the output is projected to; 0: none, the cells'",
+    v.field("projection", desc_.projection, "features that the output is projected to; 0: no projection",
             {.min = 0, .max = max_option});
-    v.field("bias", desc_.bias, "add trained numbers to the gates (two vectors, as in PyTorch)");
+    v.field("bias", desc_.bias, "add trained biases to the gates (two vectors, as in PyTorch)");
   }
 
   Shape infer(std::span<const Shape> inputs) override {
