@@ -1,6 +1,5 @@
-// The policy: which codec each tensor gets. `min_elements: auto` leaves tensors too small to matter in
-// float32 so that more than 99 % of all parameters are still quantized (EDBT 2018, section 3); `rules` name
-// exceptions.
+// The policy: which codec each tensor gets. `min_elements: auto` leaves small tensors in float32, but keeps
+// more than 99 % of all parameters quantized (EDBT 2018, section 3). `rules` name exceptions.
 #pragma once
 
 #include <optional>
