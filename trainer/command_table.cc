@@ -1,4 +1,4 @@
-// The commands and their options; the benchmarks' are in command_table_bench.cc.
+// The commands and their options; the benchmarks' are in bench/command_table.cc.
 #include <algorithm>
 #include <memory>
 
