@@ -152,7 +152,7 @@ TEST(DeviceExchangeOptions, RanksWithOtherCodecsFail) {
                CommError);
 }
 
-TEST(DeviceExchangeOptions, WhatATransportCannotCarryIsRefused) {
+TEST(DeviceExchangeOptions, UnsupportedOptionsAreRefused) {
   run_thread_ranks(1, [](Transport& t) {
     FakeDevice device(0);
     const ExchangeSetup setup = make_setup("none");
