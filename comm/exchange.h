@@ -1,10 +1,10 @@
-// The exchange: a compressed all-reduce of one step's gradients that runs while backward goes on (EDBT 2018,
-// section 3: reduce and broadcast with quantization on both ways).
+// The exchange: a compressed all-reduce of one step's gradients that overlaps with backward (EDBT 2018,
+// section 3: reduce and broadcast with quantization in both directions).
 //
-// Per tensor: slice r's bytes go to its owner (round 1). The owner decodes all contributions in rank order,
-// takes the mean, encodes it with a second residual (round 2) and sends it to all. Every rank, the owner too,
-// decodes the same bytes into its gradient, so replicas stay identical bit for bit. Large tensors are cut
-// into chunks, small ones are packed; neither changes a bit of the result.
+// Per tensor: every rank encodes each stripe and sends it to its owner (round 1). The owner decodes all
+// contributions in rank order, takes the mean, encodes it with a second residual (round 2) and sends it to
+// all. Every rank, the owner too, decodes the same bytes into its gradient, so replicas stay identical bit
+// for bit. Large tensors are cut into chunks, small ones are packed; neither changes a bit of the result.
 //
 // Over a transport that queues messages on a stream (Transport::ordered, NCCL), submit() queues coding and
 // messages on the caller's thread. Over the others, where the host moves the messages, a communication thread
@@ -88,7 +88,7 @@ struct ExchangeState {
 /// The lowest tensor (and its lowest rank) whose own gradient held a NaN or an infinity.
 struct NonFinite {
   std::int64_t tensor = -1;  // -1: none
-  int rank = -1;             // -1: none; the sum overflowed, or the codec's range
+  int rank = -1;             // -1: none; only the sum or the codec's range overflowed
   std::uint32_t step = 0;    // the step that was checked
 };
 
@@ -186,8 +186,7 @@ class Exchange {
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks);
 
 /// The residuals of a run with other ranks: round-1 residuals become the mean of the old ones (so that their
-/// mean is kept), round-2 residuals are cut anew along the stripes of `ranks`. `old` holds one entry per old
-/// rank.
+/// mean is kept), round-2 residuals are cut along the stripes of `ranks`. `old` holds one entry per old rank.
 std::vector<ExchangeState> redistribute(const std::vector<ExchangeState>& old,
                                         const std::vector<TensorInfo>& tensors,
                                         const std::vector<CodecSpec>& codecs, int ranks);

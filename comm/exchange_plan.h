@@ -1,4 +1,4 @@
-// The plan of an exchange: how tensors are cut and packed into units of work, made once, from sizes alone, so
+// The plan of an exchange: how tensors are cut and packed into units of work, made once, from sizes only, so
 // that every rank makes the same plan without communication.
 #pragma once
 

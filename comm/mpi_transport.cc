@@ -36,10 +36,10 @@ void check(int result, const char* call, std::source_location where = std::sourc
   throw CommError(fmt::format("{}: {}", call, text), where);
 }
 
-/// UCX announces a large message and sends it once the receiver has answered. Over TCP each such wait leaves
-/// the cable idle, longest while the receiver's cores compute; sent at once, the kernel's buffers keep it
-/// busy (receives are posted beforehand, so little is copied). The setting is left alone with RDMA, which
-/// saves a copy, if all ranks share a machine, and if the user has set it.
+/// UCX announces a large message and sends it after the receiver has answered. Over TCP the link is idle
+/// until then, longest while the receiver's cores compute. If messages are sent at once, the kernel's buffers
+/// keep the link busy (receives are posted before, so little is copied). The setting is not changed with
+/// RDMA, which saves a copy, if all ranks share a machine, or if the user has set it.
 void send_at_once_over_tcp() {
   std::error_code error;
   const bool rdma = !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;

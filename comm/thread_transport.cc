@@ -64,8 +64,8 @@ struct Hub {
   }
   bool ended() const { return ended_by.load(std::memory_order_acquire) >= 0; }
   void end(int rank) {  // by the first rank that calls it
-    int nobody = -1;
-    ended_by.compare_exchange_strong(nobody, rank, std::memory_order_acq_rel);
+    int none = -1;
+    ended_by.compare_exchange_strong(none, rank, std::memory_order_acq_rel);
   }
 
   const int size;

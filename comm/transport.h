@@ -102,9 +102,9 @@ class Transport {
 void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 
 /// The transport over MPI_COMM_WORLD. MPI is initialised here (MPI_THREAD_SERIALIZED) and finalised by the
-/// destructor, unless an exception or an operation in flight is left: the other ranks would not join, and the
-/// launcher ends the job when this process exits. Also works without mpirun, as one rank. Messages of more
-/// than `largest_message` bytes travel in several parts; equal on all ranks.
+/// destructor. It is not finalised if an exception destroys the object or operations are in flight: the other
+/// ranks would not join, so the launcher ends the job when this process exits. Also works without mpirun, as
+/// one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks.
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std::size_t{1} << 30);
 
 /// Sets the exit status of this process for the case that MPI cannot be finalised in time (mpi_transport.cc).

@@ -1,6 +1,6 @@
 // Vectors of the instruction set that this file is compiled for. Everything here, in the other cpu_*_inl.h
 // and in the kernels of quant/codecs has internal linkage (namespace LPSGD_ISA::{anonymous}), so that the
-// linker cannot use AVX code elsewhere in the program. Work goes in blocks of 64 values; a partial block is
+// linker cannot use AVX code elsewhere in the program. Kernels handle blocks of 64 values; a partial block is
 // padded with +0.
 #pragma once
 

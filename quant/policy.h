@@ -31,7 +31,7 @@ void fields(config::Visitor& visitor, PolicySpec& spec);
 /// The largest size T such that tensors of T or more elements hold more than 99 % of all parameters.
 std::int64_t auto_min_elements(const std::vector<TensorInfo>& tensors);
 
-/// The threshold in force.
+/// The threshold that applies to these tensors.
 std::int64_t min_elements(const PolicySpec& spec, const std::vector<TensorInfo>& tensors);
 
 /// One codec per tensor, in the tensors' order.

@@ -115,7 +115,7 @@ class DeviceUnitCoder final : public UnitCoder {
   std::map<std::size_t, std::vector<Group>> units_;  // by number in the plan
   Event coded_{device_}, ready_{device_};            // messages may be copied; may be sent
   Event arrived_{device_}, uploaded_{device_};       // messages may be decoded
-  Event decoded_{device_}, last_decoded_{device_};  // the last decoding of this unit; of the slot's last unit
+  Event decoded_{device_}, last_decoded_{device_};   // last decoding of this unit; of the previous one
   NumberedUnit unit_;
   std::vector<Group>* jobs_ = nullptr;
 };
