@@ -100,8 +100,8 @@ void with_locations(const RunConfig& run, const std::function<void()>& body);
 /// least one batch. ConfigError.
 void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split);
 
-/// The configuration as resolved: every key with the value in force, the network in place. exchange.ranks is
-/// written for transport threads only.
+/// The configuration as resolved: every key with its value, the network in place of its path. exchange.ranks
+/// is written for transport threads only.
 std::string resolved_text(const RunConfig& run);
 
 }  // namespace lpsgd

@@ -91,7 +91,7 @@ void prepare_data(Prepared& out) {
     out.data.test = open_dataset(out.run.data, Split::test);
   });
   check_data(out.run, *out.spec, *out.data.train, Split::train);
-  // The run's folder holds the values in force.
+  // The run's folder records the resolved values.
   const Normalization used = normalization(out.run.data, out.data.train->channels());
   out.run.data.mean = used.mean;
   out.run.data.std = used.std;

@@ -19,7 +19,7 @@ struct BenchCodecArguments {
 std::string bench_codec_command(const BenchCodecArguments& arguments);
 
 struct BenchExchangeArguments {
-  std::vector<std::string> codecs;  // empty: some of every kind
+  std::vector<std::string> codecs;  // empty: a default selection
   std::string transport;            // empty: mpi under mpirun, threads otherwise
   std::string device = "cpu";       // or "cuda"; nccl takes cuda
   std::string collective = "reduce_broadcast";

@@ -177,7 +177,7 @@ class TensorExchange {
     times.copy_cpu.push_back(c1 - c0);
   }
 
-  /// A transport's own sum adds in an order of its own, so there a rounding per rank is allowed.
+  /// A transport's own sum may add in any order, so one rounding per rank is allowed.
   bool is_wrong(float value, float expected) const {
     if (sweep_.collective == Collective::allreduce)
       return !(std::abs(value - expected) <=
