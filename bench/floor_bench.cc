@@ -35,7 +35,7 @@ struct Idle final : Op {
   void backward() override {}
 };
 
-/// Measures the oneDNN primitives of the layers that a network asks for. Its operations compute nothing.
+/// Measures the oneDNN primitives of a network's layers. Its operations compute nothing.
 class FloorBackend final : public lpsgd::Backend {
  public:
   FloorBackend(int repeat, memory::data_type type, bool layers)

@@ -2,8 +2,8 @@
 //   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
 //              [--set a.b=value]... [--profile]
 // Prints one JSON object. `seconds` is of the median step; on a GPU it is the mean, and the times of the
-// passes are the device's. `cpu_seconds_min` is the smallest processor time of a step, summed over threads; a
-// busy machine disturbs it less. `peak_bytes` is the peak memory of the process less what it held before the
+// passes are the device's. `cpu_seconds_min` is the smallest processor time of a step, summed over threads;
+// other load affects it less. `peak_bytes` is the peak memory of the process less what it held before the
 // network was made. With --profile, `operations` has the times of each operation.
 #include <fmt/core.h>
 

@@ -1,5 +1,4 @@
-// Errors on several ranks: one message for an error that all ranks share, the right rank's name for one that
-// they do not.
+// Errors across ranks: an error that all ranks share is reported once, any other names its rank.
 #pragma once
 
 #include <functional>
@@ -15,10 +14,9 @@ class SharedError : public Error {
   using Error::Error;
 };
 
-/// Runs `body` on every rank and then compares notes: when it threw on any rank, all ranks throw a
-/// SharedError with the message of every rank that failed, a line each (or one message without a rank, where
-/// all say the same), and the status of the lowest of them. Collective, but for a CommError, which is thrown
-/// on at once.
+/// Runs `body` on every rank. If it threw on any rank, all ranks throw a SharedError with the messages of all
+/// failed ranks, one per line (or one message without a rank, if all are the same), and the exit status of
+/// the lowest. Collective, except that a CommError is rethrown at once.
 void collective_try(Transport& transport, const std::function<void()>& body);
 
 }  // namespace lpsgd

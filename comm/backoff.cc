@@ -11,19 +11,19 @@
 namespace lpsgd {
 
 void Backoff::pause() {
-  constexpr double computing = 500e-6;  // whoever takes the core for so long is not just waiting, too
-  constexpr double memory = 1;
-  constexpr long longest = 200'000;
+  constexpr double compute_slice = 500e-6;  // a thread that keeps the core for this long computes
+  constexpr double remembered = 1;
+  constexpr long max_sleep = 200'000;
   const double now = now_seconds();
-  if (yields_ > 0 && now > crowded_until_) {
+  if (yields_ > 0 && now > shared_until_) {
     --yields_;
     sched_yield();
-    if (const double after = now_seconds(); after - now > computing) crowded_until_ = after + memory;
+    if (const double after = now_seconds(); after - now > compute_slice) shared_until_ = after + remembered;
     return;
   }
   timespec duration{0, nanoseconds_};
   nanosleep(&duration, nullptr);
-  nanoseconds_ = std::min(2 * nanoseconds_, longest);
+  nanoseconds_ = std::min(2 * nanoseconds_, max_sleep);
 }
 
 void prefer_short_sleeps() {

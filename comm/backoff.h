@@ -1,7 +1,7 @@
-// Waiting that leaves the core to others: some yields, then sleeps that grow from 5 to 200 microseconds.
-// Where the core computes there are no yields: a thread that yields is put behind a compute thread for
-// milliseconds, while one that slept a moment runs as soon as it wakes (ResNet-50 over 1 Gbit/s, a core a
-// rank: a tenth of the step).
+// A wait that leaves the core to other threads: a few yields, then sleeps that grow from 5 to 200
+// microseconds. If a compute thread shares the core there are no yields: a thread that yields then waits for
+// milliseconds, while one that sleeps runs as soon as it wakes (ResNet-50 over 1 Gbit/s, one core a rank: a
+// tenth of the step).
 #pragma once
 
 namespace lpsgd {
@@ -9,18 +9,18 @@ namespace lpsgd {
 class Backoff {
  public:
   void pause();
-  /// Something has moved: wait little again. That the core computes is remembered for a while.
-  void reset() { yields_ = most_yields, nanoseconds_ = shortest; }
+  /// After progress: waits start short again. Whether the core is shared is remembered for a while.
+  void reset() { yields_ = max_yields, nanoseconds_ = min_sleep; }
 
  private:
-  static constexpr int most_yields = 64;
-  static constexpr long shortest = 5'000;
-  int yields_ = most_yields;
-  long nanoseconds_ = shortest;
-  double crowded_until_ = 0;
+  static constexpr int max_yields = 64;
+  static constexpr long min_sleep = 5'000;
+  int yields_ = max_yields;
+  long nanoseconds_ = min_sleep;
+  double shared_until_ = 0;
 };
 
-/// Lets this thread's short sleeps end when they should (Linux adds 50 microseconds by default).
+/// Makes this thread's short sleeps precise (by default Linux adds 50 microseconds).
 void prefer_short_sleeps();
 
 }  // namespace lpsgd

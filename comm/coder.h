@@ -1,6 +1,6 @@
-// Coders encode and decode for the exchange. The state machine (comm/exchange_unit.cc) decides when. A coder
-// owns the residuals and the memory of messages. The CPU's (comm/cpu_coder.cc) is done when a call returns; a
-// CUDA device's (comm/cuda/device_coder.cc) queues its work on streams.
+// Coders encode and decode for the exchange. The state machine (comm/exchange_unit.cc) calls them. A coder
+// owns the residuals and the memory of messages. On the CPU (comm/cpu_coder.cc) a call returns when its work
+// is done; on a CUDA device (comm/cuda/device_coder.cc) it queues the work on streams.
 #pragma once
 
 #include <atomic>
@@ -26,11 +26,11 @@ class CodecClock {
   using Work = ExchangeTrace::Work;
 
   /// Coding of `values` values from `start` to `end`. A reduce counts as `ranks` decodings and one encoding,
-  /// shared out by the measured cost of either.
+  /// divided by their measured costs.
   void add(Work work, double values, int ranks, double start, double end);
 
   std::atomic<double> exposed_from = std::numeric_limits<double>::infinity();  // when waiting began
-  double encode = 0, decode = 0, exposed = 0;  // seconds since the last time they were taken
+  double encode = 0, decode = 0, exposed = 0;  // seconds since they were last reset
 
  private:
   double encoded_ = 0, encoding_ = 0, decoded_ = 0, decoding_ = 0;  // values and seconds, since the start
@@ -44,8 +44,8 @@ struct ExchangeShared {
   std::uint32_t step = 0;
   bool measure_error = false;
   CodecClock clock;
-  std::uint64_t bytes_sent = 0;          // of this step
-  std::size_t next_sum = 0;              // the unit whose all-reduce comes next: ranks call them in one order
+  std::uint64_t bytes_sent = 0;  // of this step
+  std::size_t next_sum = 0;      // the unit whose all-reduce is next: all ranks call them in one order
   std::unique_ptr<ExchangeTrace> trace;  // nullptr without ExchangeOptions::trace
 
   CodingContext context(int round) const {
@@ -76,7 +76,7 @@ class UnitCoder {
   virtual std::span<std::byte> incoming(int rank) = 0;   // round 1, of another rank
   virtual std::span<std::byte> mean(int owner) = 0;      // round 2
 
-  /// Owners that one encode() or decode() should take: 1, or all that there are to do.
+  /// How many owners one encode() or decode() should cover: 1, or all that remain.
   virtual int owners_at_once() const = 0;
   /// This rank's gradient of these owners' segments, into outgoing().
   virtual void encode(std::span<const int> owners) = 0;
@@ -101,7 +101,7 @@ class Coder {
  public:
   virtual ~Coder() = default;
 
-  /// For these units, which take turns.
+  /// A coder for these units, which it codes one at a time.
   virtual std::unique_ptr<UnitCoder> make_unit_coder(std::span<const NumberedUnit> units) = 0;
 
   // Calls of a step, in order. The caller's thread makes them all but one: end_step() comes from the
@@ -120,13 +120,12 @@ class Coder {
   /// Waits for all queued work, before units and coder are destroyed.
   virtual void drain() noexcept {}
 
-  /// What finished steps took since the last call. Coding times are added to the clock.
+  /// Seconds of the steps finished since the last call. Coding times are added to the clock.
   struct Times {
     double exposed = 0, busy = 0;  // finish() waited; units were in flight
   };
   virtual Times collect() = 0;
-  /// The oldest queued work of the exchange that is not done, if there is any. From any thread; waits for
-  /// nothing.
+  /// The oldest unit whose queued work is not done, if any. Any thread may call it; it does not wait.
   virtual std::optional<UnitOfStep> unfinished() { return {}; }
   /// Fills the tensors' own_finite and mean_finite for the last step, or with `before` for the step before
   /// it. Returns the step's number, -1 if there was none.
@@ -140,8 +139,8 @@ class Coder {
 };
 
 std::unique_ptr<Coder> make_cpu_coder(ExchangeShared& shared);
-/// The coder for the device in `options`. `order` is the announce order. ConfigError where the transport
-/// cannot carry what the options say, DeviceError for a CUDA device in a build without the CUDA backend.
+/// The coder for the device in `options`. `order` is the announce order. ConfigError if the transport does
+/// not support the options, DeviceError for a CUDA device in a build without the CUDA backend.
 std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions& options,
                                   std::span<const std::size_t> order, std::span<const Unit> plan);
 

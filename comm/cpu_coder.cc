@@ -1,4 +1,4 @@
-// The exchange's coder on the CPU: everything is done when a call returns.
+// The exchange's coder on the CPU. A call returns when its work is done.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -26,14 +26,14 @@ double square(float x) {
   return static_cast<double>(x) * static_cast<double>(x);
 }
 
-/// What coding keeps of a tensor.
-struct Kept {
+/// A tensor's state within the coder.
+struct CpuTensor {
   Buffer<float> residual1, residual2;
   Buffer<float> staging;       // the gradient in the codec's order, where that is not memory order
-  Buffer<std::byte> table;     // of a codec with one: this step's
+  Buffer<std::byte> table;     // if the codec has one: this step's
   bool staged = false;         // this step's gradient is in `staging`
-  bool tabled = false;         // and its table in `table`
-  std::int64_t undecoded = 0;  // elements whose mean is still to come
+  bool has_table = false;      // this step's table is in `table`
+  std::int64_t undecoded = 0;  // elements whose mean is not decoded yet
 };
 
 class CpuCoder final : public Coder {
@@ -53,7 +53,7 @@ class CpuCoder final : public Coder {
 
   void begin_step() override {
     for (std::size_t t = 0; t < kept_.size(); ++t) {
-      kept_[t].staged = kept_[t].tabled = false;
+      kept_[t].staged = kept_[t].has_table = false;
       kept_[t].undecoded = shared_.tensors[t].info.elements;
       shared_.tensors[t].own_finite = shared_.tensors[t].mean_finite = true;
     }
@@ -127,8 +127,8 @@ class CpuCoder final : public Coder {
     job.residual = residual2(s);
     return shared_.tensors[s.tensor].codec->reduce(job, shared_.context(2));
   }
-  /// What coding lost, where that is asked for: after `s` was encoded into `record` and before its mean is
-  /// decoded. It costs a pass over the gradient and, without error feedback, a decoding.
+  /// With measure_error: adds what coding lost. Call it after `s` was encoded into `record` and before its
+  /// mean is decoded. It takes a pass over the gradient and, without error feedback, a decoding.
   void measure_error(const Segment& s, std::byte* record) {
     if (!shared_.measure_error || shared_.tensors[s.tensor].untouched) return;
     const float* own = values(s.tensor) + s.first;
@@ -165,21 +165,21 @@ class CpuCoder final : public Coder {
   /// The table of the whole tensor's gradient and residual; nullptr where the codec has none. Made before the
   /// first stripe is encoded in a step, because encoding changes the residual.
   const std::byte* stage_table(std::size_t t) {
-    Kept& kept = kept_[t];
+    CpuTensor& kept = kept_[t];
     if (kept.table.empty()) return nullptr;
     const ExchangeTensor& tensor = shared_.tensors[t];
-    if (!kept.tabled) {
+    if (!kept.has_table) {
       CodingJob whole = tensor.codec->job(0, tensor.info.elements, t);
       whole.values = values(t);
       whole.residual = kept.residual1.empty() ? nullptr : kept.residual1.data();
       tensor.codec->make_table(whole, kept.table.data());
     }
-    kept.tabled = true;
+    kept.has_table = true;
     return kept.table.data();
   }
 
   ExchangeShared& shared_;
-  std::vector<Kept> kept_;
+  std::vector<CpuTensor> kept_;
   std::vector<CodingError> errors_;
   Buffer<float> decoded_;
   double waiting_since_ = 0;
@@ -285,7 +285,7 @@ class CpuUnitCoder final : public UnitCoder {
     });
   }
 
-  // Zeros stay zeros: sums of encoded bytes taken for floats would be denormal, and slow.
+  // Sums of zeros stay zeros. Encoded bytes read as floats can be denormal, which is slow.
   std::span<float> zeros() override {
     const std::size_t n = (unit_->bytes() + sizeof(float) - 1) / sizeof(float);
     if (sums_.size() < n) sums_ = Buffer<float>(n);
@@ -343,11 +343,11 @@ void CodecClock::add(Work work, double values, int ranks, double start, double e
   exposed += std::max(0.0, end - std::max(start, exposed_from.load(std::memory_order_relaxed)));
   if (work != Work::reduce) {
     (work == Work::encode ? encode : decode) += seconds;
-    if (values == 0) return;  // an owner's part can be empty; it says nothing of the speed
+    if (values == 0) return;  // an owner's part can be empty, which gives no speed
     (work == Work::encode ? encoding_ : decoding_) += seconds;
     (work == Work::encode ? encoded_ : decoded_) += values;
   } else {
-    // Until both are measured, an encoding counts like a decoding.
+    // Until both are measured they count as equally fast.
     const bool measured = encoding_ > 0 && decoding_ > 0;
     const double one_encode = measured ? encoding_ / encoded_ : 1.0;
     const double decodes = ranks * (measured ? decoding_ / decoded_ : 1.0);

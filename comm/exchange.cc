@@ -31,21 +31,21 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
 
   PlanOptions plan{transport.size(), options.chunk_bytes, options.pack_bytes};
   if (options.collective != Collective::reduce_broadcast) {
-    plan.chunk_bytes *= plan.owners;  // nobody owns a part: units are contiguous and as large
+    plan.chunk_bytes *= plan.owners;  // no owners: units are contiguous and of the same size
     plan.owners = 1;
   }
   plan_ = make_plan(shared_->tensors, order_, plan);
   lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
-  if (transport.ordered()) {  // nothing there would notice messages of other sizes
+  if (transport.ordered()) {  // NCCL does not check that both sides' sizes agree
     std::vector<std::size_t> sizes;
     for (const Unit& unit : plan_) sizes.insert(sizes.end(), unit.message.begin(), unit.message.end());
     if (!transport.all_equal(checksum64(std::as_bytes(std::span(sizes)))))
       throw CommError("the ranks' tensors or codecs differ, so that their messages would not match");
   }
-  // Units that are queued are two behind each other (queue_units).
+  // queue_unit() works on three units at a time.
   const int in_flight = transport.ordered() ? std::max(3, options.units_in_flight) : options.units_in_flight;
   const auto slots = std::min(static_cast<std::size_t>(in_flight), plan_.size());
-  // A unit has a message of either round under way to and from each other rank.
+  // A unit in flight has one message of each round to and from each other rank.
   transport.reserve(4 * slots);
   if (options.trace)
     shared_->trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared_->tensors, slots);
@@ -95,7 +95,7 @@ Exchange::~Exchange() {
     wake_.notify_all();
   }
   thread_.join();
-  // In the middle of a step the messages that were queued will not all be answered.
+  // Within a step some of the queued messages will never be matched.
   if (shared_->transport.ordered() && open_ && next_ > 0) shared_->transport.cancel();
   coder_->drain();
 }
@@ -168,7 +168,7 @@ bool Exchange::can_capture() const {
 }
 
 void Exchange::launched() {
-  if (open_) {  // the graph is another step's, whose finish() counted the bytes of that step alone
+  if (open_) {  // the graph was captured in an earlier step, whose finish() counted only that step's bytes
     require(submitted_ == 0, "a step that has begun otherwise is launched");
     stats_.bytes_sent += shared_->bytes_sent;
     shared_->transport.launched(step_bytes_, step_messages_);
@@ -215,7 +215,7 @@ NonFinite Exchange::check_finite(bool before) {
   if (step < 0) return {};
   const auto tensors = static_cast<std::int64_t>(shared_->tensors.size());
   std::int64_t lowest = tensors;
-  // Otherwise means differ from rank to rank, or the transport does not promise that they are the same.
+  // With other collectives means differ between ranks, or are not guaranteed to be equal.
   bool known_to_all = options_.collective == Collective::reduce_broadcast;
   for (std::int64_t t = tensors - 1; t >= 0; --t) {
     const ExchangeTensor& tensor = shared_->tensors[static_cast<std::size_t>(t)];

@@ -1,10 +1,10 @@
-// The exchange: a compressed all-reduce of one step's gradients that runs while backward goes on (EDBT 2018,
-// section 3: reduce and broadcast with quantization on both ways).
+// The exchange: a compressed all-reduce of one step's gradients that overlaps with backward (EDBT 2018,
+// section 3: reduce and broadcast with quantization in both directions).
 //
-// Per tensor: slice r's bytes go to its owner (round 1). The owner decodes all contributions in rank order,
-// takes the mean, encodes it with a second residual (round 2) and sends it to all. Every rank, the owner too,
-// decodes the same bytes into its gradient, so replicas stay identical bit for bit. Large tensors are cut
-// into chunks, small ones are packed; neither changes a bit of the result.
+// Per tensor: every rank encodes each stripe and sends it to its owner (round 1). The owner decodes all
+// contributions in rank order, takes the mean, encodes it with a second residual (round 2) and sends it to
+// all. Every rank, the owner too, decodes the same bytes into its gradient, so replicas stay identical bit
+// for bit. Large tensors are cut into chunks, small ones are packed; neither changes a bit of the result.
 //
 // Over a transport that queues messages on a stream (Transport::ordered, NCCL), submit() queues coding and
 // messages on the caller's thread. Over the others, where the host moves the messages, a communication thread
@@ -46,12 +46,12 @@ struct ExchangeOptions {
   std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
   int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
   bool measure_error = false;          // for take_errors()
-  Trace* trace = nullptr;              // where spans go, if anywhere; outlives the exchange
+  Trace* trace = nullptr;              // receives spans unless nullptr; outlives the exchange
 
-  Device device;       // where the gradients lie and are coded
+  Device device;       // holds the gradients and codes them
   StreamView compute;  // of a CUDA device: the stream that writes and reads the gradients
-  /// Whether the transport is handed device memory; unset: where it says that it takes it. Otherwise messages
-  /// are staged through page-locked memory.
+  /// Whether the transport is given device memory; unset: if it takes it. Otherwise messages are staged
+  /// through page-locked memory.
   std::optional<bool> device_pointers;
   double hang_patience = 30;  // seconds without progress after which a warning is logged, again when doubled
 };
@@ -88,14 +88,15 @@ struct ExchangeState {
 /// The lowest tensor (and its lowest rank) whose own gradient held a NaN or an infinity.
 struct NonFinite {
   std::int64_t tensor = -1;  // -1: none
-  int rank = -1;             // -1: no one's did; only the sum or what the codec can hold overflowed
-  std::uint32_t step = 0;    // the step that was looked at
+  int rank = -1;             // -1: none; only the sum or the codec's range overflowed
+  std::uint32_t step = 0;    // the step that was checked
 };
 
 class Exchange {
  public:
-  /// `tensors` and `codecs` (same length) are equal on all ranks; `gradients` is the arena they point into
-  /// and outlives the exchange. `order` is the order in which backward announces tensors; every tensor once.
+  /// `tensors` and `codecs` (same length) are equal on all ranks; `gradients` is the arena that holds their
+  /// gradients and outlives the exchange. `order` is the order in which backward announces tensors; every
+  /// tensor once.
   Exchange(Transport& transport, const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs,
            std::span<float> gradients, std::vector<std::size_t> order, const ExchangeOptions& options);
   ~Exchange();
@@ -105,8 +106,8 @@ class Exchange {
   /// Opens step `step` (counted from 0; the dither depends on it). begin(), check_finite() and take_stats()
   /// throw CommError if messages that were queued earlier have failed.
   void begin(std::uint32_t step);
-  /// The gradient of `tensor` is final; on a device, once the work that the compute stream holds now is done.
-  /// Does not wait for the exchange. Tensors are submitted in `order`.
+  /// The gradient of `tensor` is final; on a device, once the work queued so far on the compute stream is
+  /// done. Does not wait for the exchange. Tensors are submitted in `order`.
   void submit(std::size_t tensor);
   /// The tensors whose submission lets a unit of the exchange begin, in order. A caller may hold back the
   /// tensors between two of them and submit them with the second.
@@ -116,26 +117,26 @@ class Exchange {
   void finish();
 
   /// Whether the calls from a step's first submit() to finish() may be captured (CapturedGraph::capture on
-  /// the compute stream), with what computes the gradients. This takes an ordered transport and no trace. A
-  /// graph that is captured in one step may be launched in every second step from that one on, so two take
-  /// turns.
+  /// the compute stream), with what computes the gradients. This requires an ordered transport and no trace.
+  /// A graph may be launched in the step in which it was captured and in every second step after it, so two
+  /// graphs alternate.
   bool can_capture() const;
   /// Call it after each launch of such a graph: in the step in which it was captured, and in later steps
   /// between begin() and the next begin(), where no other call is needed. It counts the bytes sent, and lets
   /// the host read this step's flags and times. In one step either all ranks launch a graph or none does.
   void launched();
 
-  /// After finish(): whether this step's mean held a value that is not finite, and whose gradient it was. A
-  /// collective call (cheap: ranks talk only where a mean is not finite, or where means may differ). On a
-  /// device it waits for the step's work. With `before` it checks the step before instead: a caller that
-  /// checks every step then waits while the device is busy with the newest one.
+  /// After finish(): whether this step's mean held a non-finite value, and whose gradient it came from. A
+  /// collective call (cheap: ranks communicate only if a mean is non-finite or means may differ). On a device
+  /// it waits for the step's work. With `before` it checks the step before instead: a caller that checks
+  /// every step then waits while the device is busy with the newest one.
   NonFinite check_finite(bool before = false);
 
   ExchangeStats take_stats();
   /// With ExchangeOptions::measure_error: adds the sums since the last call to `sums`, one entry a tensor.
   void take_errors(std::span<CodingError> sums);
   ExchangeState state() const;
-  /// Error where `state` has other sizes than state() returns.
+  /// Throws Error if the sizes of `state` are not those that state() returns.
   void set_state(const ExchangeState& state);
 
  private:
@@ -148,7 +149,7 @@ class Exchange {
   // Over an ordered transport: on the caller's thread.
   void queue_units(std::size_t end);  // those before `end` that have not been queued
   void queue_unit(std::size_t unit);
-  void watch();  // on the exchange's thread, which warns when the device gets no further
+  void watch();  // on the exchange's thread: warns if the device makes no progress
 
   // Over the others: on the exchange's thread, the communication thread.
   void serve();
@@ -170,7 +171,7 @@ class Exchange {
   std::vector<std::int64_t> lowest_of_ranks_;         // check_finite()'s
   std::uint64_t step_bytes_ = 0, step_messages_ = 0;  // of the last step queued, as the transport counts
 
-  std::mutex mutex_;  // guards what follows, but for the atomics
+  std::mutex mutex_;  // guards what follows, except the atomics
   std::condition_variable wake_, finished_;
   bool working_ = false;  // on a step, on the communication thread
   std::exception_ptr failure_;
@@ -185,8 +186,7 @@ class Exchange {
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks);
 
 /// The residuals of a run with other ranks: round-1 residuals become the mean of the old ones (so that their
-/// mean is kept), round-2 residuals are cut anew along the stripes of `ranks`. `old` holds one entry per old
-/// rank.
+/// mean is kept), round-2 residuals are cut along the stripes of `ranks`. `old` holds one entry per old rank.
 std::vector<ExchangeState> redistribute(const std::vector<ExchangeState>& old,
                                         const std::vector<TensorInfo>& tensors,
                                         const std::vector<CodecSpec>& codecs, int ranks);

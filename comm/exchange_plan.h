@@ -1,5 +1,5 @@
-// The plan of an exchange: how tensors are cut and packed into units of work, made once from sizes alone, so
-// that every rank has the same plan and nothing is negotiated.
+// The plan of an exchange: how tensors are cut and packed into units of work, made once, from sizes only, so
+// that every rank makes the same plan without communication.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// How the units of a step get on: queued by the caller over an ordered transport, else by the communication
-// thread.
+// The units of a step. Over an ordered transport the caller's thread queues them; otherwise the communication
+// thread advances them.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -42,9 +42,9 @@ void Exchange::queue_units(std::size_t end) {
   }
 }
 
-// The order of messages is the same on all ranks, and leaves the network no gap: while it carries one unit's
-// first round, the unit before is reduced, and the one before that decoded. After the last unit two more
-// calls finish these two.
+// The order of messages is the same on all ranks and keeps the network busy: during round 1 of a unit, the
+// previous unit is reduced and the one before that is decoded. Two calls after the last unit finish the last
+// two.
 void Exchange::queue_unit(std::size_t unit) {
   if (unit < plan_.size()) {
     slot(unit).start({&plan_[unit], unit});
@@ -57,7 +57,7 @@ void Exchange::queue_unit(std::size_t unit) {
   }
 }
 
-// The host never waits within a step, so nobody else would notice that a rank stays away.
+// The caller's thread never waits within a step, so only this thread can notice that a rank hangs.
 void Exchange::watch() {
   const ScopedDevice current(options_.device);
   const std::chrono::duration<double> pause(options_.hang_patience / 60);

@@ -24,7 +24,7 @@ ExchangeTrace::ExchangeTrace(Trace& trace, std::span<const Unit> plan,
       name += fmt::format(" {}/{}", ++numbered[first], chunks[first]);
     labels_.push_back({{trace.label("encode " + name, "cpu_op"), trace.label("reduce " + name, "cpu_op"),
                         trace.label("decode " + name, "cpu_op")},
-                       // HTA takes for communication what matches ^nccl.*Kernel.
+                       // HTA counts names that match ^nccl.*Kernel as communication.
                        trace.label("nccl:exchange Kernel: " + name, "kernel"),
                        static_cast<std::int64_t>(unit.bytes())});
   }

@@ -1,4 +1,4 @@
-// What a trace shows of an exchange: all coding, and each unit from its first encoding to its last decoding.
+// An exchange's spans in a trace: all coding, and each unit from its first encoding to its last decoding.
 #pragma once
 
 #include <span>

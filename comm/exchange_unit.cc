@@ -14,7 +14,7 @@ constexpr Transport::Request no_request = static_cast<Transport::Request>(-1);
 
 /// Each rank sends every owner its part of the gradient; the owner sends back its part of the mean.
 ///
-/// Receives are posted first, so that messages find their buffers. Over an ordered transport each round is
+/// Receives are posted first, so that arriving messages need no copy. Over an ordered transport each round is
 /// one group of messages instead, and all of them count as complete.
 class ReduceBroadcast final : public UnitInFlight {
  public:
@@ -158,14 +158,14 @@ class ReduceBroadcast final : public UnitInFlight {
   const int rank_, ranks_;
   std::vector<Transport::Request> arriving_, returning_, sends_;
   std::vector<bool> decoded_;
-  std::vector<int> owners_;     // of the coding at hand
+  std::vector<int> owners_;     // of the current encode() or decode()
   int encoded_ = 0, sent_ = 0;  // owners whose part is encoded, and sent
   int undecoded_ = 0;
   bool reduced_ = false, returned_ = false;
 };
 
 /// Encodes, lets the transport sum, and decodes. `allreduce` sums the gradients as float32. `simulated` sums
-/// zeros, of as many bytes as the codec would send; each rank goes on with its own encoded gradient.
+/// zeros, of as many bytes as the codec would send; each rank then decodes its own encoded gradient.
 class Summed final : public UnitInFlight {
  public:
   Summed(ExchangeShared& shared, std::unique_ptr<UnitCoder> coder, bool simulated)

@@ -16,11 +16,11 @@ class UnitInFlight {
   UnitInFlight(const UnitInFlight&) = delete;
   UnitInFlight& operator=(const UnitInFlight&) = delete;
 
-  /// Whether the next unit may start(), the last one being done.
+  /// Whether the next unit may start(), after the last one is done.
   bool free() const { return coder_->free(); }
   /// Begins another unit.
   void start(NumberedUnit unit);
-  /// Does one piece of coding at the most. Returns whether anything moved.
+  /// Makes progress without waiting, with at most one piece of coding. Returns whether it made any.
   virtual bool advance() = 0;
   /// Whether its messages of round 1 have been queued. Over an ordered transport the next unit starts then.
   virtual bool under_way() const = 0;
@@ -31,7 +31,7 @@ class UnitInFlight {
   virtual std::string waiting_for() const = 0;
 
  protected:
-  /// Called by start() when unit_ is the new unit.
+  /// Called by start(), after unit_ is set.
   virtual void begin() = 0;
 
   ExchangeShared& shared_;

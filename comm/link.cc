@@ -56,18 +56,19 @@ class LinkedTransport final : public TransportOver {
     require(request < operations_.size() && operations_[request].state != State::free,
             "a request that is not in flight");
     const double now = now_seconds();
-    hand_on(now);
+    send_due(now);
     Operation& operation = operations_[request];
     switch (operation.state) {
       case State::queued:
         return false;
       case State::receiving:
         if (!inner_.test(operation.inner)) return false;
-        // It came in while it was carried: others that came at the same time are in its way, nothing else. A
-        // single sender's own link has seen to that; asking here would charge for looking late.
+        // Only messages that arrive at the same time delay each other on the receiver's link. With a single
+        // sender, its own link has delayed them already; doing it again would add the time since the last
+        // poll.
         operation.due = size() == 2 ? now
                                     : in_.pass(wire_bytes(operation.bytes.size()),
-                                               now - in_.carrying(wire_bytes(operation.bytes.size())));
+                                               now - in_.transmission(wire_bytes(operation.bytes.size())));
         operation.state = State::arriving;
         [[fallthrough]];
       case State::arriving:
@@ -110,7 +111,7 @@ class LinkedTransport final : public TransportOver {
   }
 
   /// Gives the messages that have crossed the link to the transport, in the order sent.
-  void hand_on(double now) {
+  void send_due(double now) {
     auto next = queue_.begin();
     for (; next != queue_.end() && operations_[*next].due <= now; ++next) {
       Operation& operation = operations_[*next];
@@ -126,7 +127,7 @@ class LinkedTransport final : public TransportOver {
   std::vector<Request> queue_;  // sends that are still on the link, in order
 };
 
-// From the largest down.
+// In descending order.
 struct UnitName {
   const char* name;
   double factor;

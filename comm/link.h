@@ -11,7 +11,7 @@
 namespace lpsgd {
 
 /// A rank's full-duplex link. Bytes leave through a token bucket as Linux's `tc tbf` shapes them: while the
-/// bucket holds tokens they leave at once, then at `bandwidth`. What arrives shares an equal bucket.
+/// bucket holds tokens they leave at once, then at `bandwidth`. Received messages pass an equal bucket.
 struct LinkSpec {
   double bandwidth = 0;  // bits a second; 0: no link is emulated
   double latency = 0;    // seconds, one way
@@ -34,7 +34,7 @@ class TokenBucket {
   /// When the last of `bytes` bytes that are offered at `now` has passed.
   double pass(double bytes, double now);
   /// How long `bytes` bytes take at the full rate.
-  double carrying(double bytes) const { return rate_ > 0 ? bytes / rate_ : 0; }
+  double transmission(double bytes) const { return rate_ > 0 ? bytes / rate_ : 0; }
 
  private:
   double rate_, burst_;
@@ -43,8 +43,8 @@ class TokenBucket {
 
 /// `inner` behind an emulated link: messages leave and arrive when the link would have carried them, an
 /// all-reduce completes when a ring over such links would have. Blocking collectives, which no step uses,
-/// pass through untouched. `inner` outlives the result. test() hands sends on, so a message leaves only while
-/// its sender waits.
+/// pass through untouched. `inner` outlives the result. test() passes sends to `inner`, so a message leaves
+/// only while its sender polls.
 std::unique_ptr<Transport> make_linked_transport(Transport& inner, const LinkSpec& link);
 
 /// Reads and writes `{bandwidth: 1Gbit, latency: 50us, burst: 256kB}` with tc's units (bit, kbit, Mbit, Gbit

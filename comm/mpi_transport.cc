@@ -1,5 +1,5 @@
-// Ranks as processes under mpirun. Only nonblocking calls are used, each waited for in a test loop that
-// yields: MPICH's own waiting spins, and would hold the core against the very rank it waits for.
+// Ranks as processes under mpirun. Only nonblocking calls are used, each polled in a loop that yields:
+// MPICH's blocking calls spin, which keeps the core from the rank they wait for.
 #include <mpi.h>
 #if defined(OPEN_MPI)
 #include <mpi-ext.h>
@@ -36,10 +36,10 @@ void check(int result, const char* call, std::source_location where = std::sourc
   throw CommError(fmt::format("{}: {}", call, text), where);
 }
 
-/// UCX announces a large message and sends it once the receiver has answered. Over TCP each such wait leaves
-/// the cable idle, longest while the receiver's cores compute; sent at once, the kernel's buffers keep it
-/// busy (receives are posted beforehand, so little is copied). It stays as it is where RDMA spares a copy,
-/// where all ranks share memory, and where the user has decided.
+/// UCX announces a large message and sends it after the receiver has answered. Over TCP the link is idle
+/// until then, longest while the receiver's cores compute. If messages are sent at once, the kernel's buffers
+/// keep the link busy (receives are posted before, so little is copied). The setting is not changed with
+/// RDMA, which saves a copy, if all ranks share a machine, or if the user has set it.
 void send_at_once_over_tcp() {
   std::error_code error;
   const bool rdma = !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
@@ -90,7 +90,7 @@ class MpiTransport final : public Transport {
     bool in_flight() const { return done < parts.size(); }
   };
 
-  void help_others() const;
+  void answer_peers() const;
   Request take();
   MPI_Request* add_part(Request request, std::ptrdiff_t expected = -1) {
     Operation& operation = operations_[request];
@@ -109,7 +109,7 @@ class MpiTransport final : public Transport {
   }
 
   const std::size_t largest_;
-  MPI_Comm comm_ = MPI_COMM_NULL;  // of its own, so that no one else's messages are matched
+  MPI_Comm comm_ = MPI_COMM_NULL;  // a duplicate, so that other libraries' messages are not matched
   int rank_ = 0, size_ = 1;
   int local_rank_ = 0, local_size_ = 1;
   int tag_limit_ = 32767;
@@ -152,14 +152,14 @@ MpiTransport::MpiTransport(std::size_t largest_message)
 
 // MPICH before 4.2 closes its connections and then waits outside MPI for the other ranks: over UCX's TCP, a
 // rank whose last messages need an answer then spins for ever (https://github.com/pmodels/mpich/pull/6596).
-// Answering for a moment longer makes that rare. When all have done their work, a rank that still spins after
-// 3 seconds leaves, and later those that sleep until it comes: in this order, because the launcher fails when
-// it wants to wake one that has left.
+// answer_peers() makes that rare. By then all ranks have done their work, so a rank that still spins after 3
+// seconds exits, and a rank that sleeps exits after 6. This order matters: the launcher fails if it has to
+// wake a rank that has exited.
 
 std::atomic<bool> finalized{false};
 std::atomic<int> exit_status{0};
 
-void MpiTransport::help_others() const {
+void MpiTransport::answer_peers() const {
   Backoff backoff;
   for (const double until = now_seconds() + 0.1; now_seconds() < until; backoff.pause()) {
     int waiting = 0;
@@ -167,7 +167,7 @@ void MpiTransport::help_others() const {
   }
 }
 
-/// Seconds of processor that the thread behind `clock` has used.
+/// Processor seconds used by the thread of `clock`.
 double seconds_used(clockid_t clock) {
   timespec used{};
   return ::clock_gettime(clock, &used) == 0
@@ -175,7 +175,7 @@ double seconds_used(clockid_t clock) {
              : 0;
 }
 
-void leave_unless_finalized(clockid_t clock) {
+void exit_unless_finalized(clockid_t clock) {
   double before = 0;
   for (int seconds = 0; !finalized; ++seconds) {
     const double now = seconds_used(clock);
@@ -199,11 +199,11 @@ MpiTransport::~MpiTransport() {
     return;
   }
   const bool finalizes = owns_mpi_ && size_ > 1;
-  if (finalizes) help_others();
+  if (finalizes) answer_peers();
   MPI_Comm_free(&comm_);
   clockid_t clock{};
   if (finalizes && ::pthread_getcpuclockid(::pthread_self(), &clock) == 0)
-    std::thread(leave_unless_finalized, clock).detach();
+    std::thread(exit_unless_finalized, clock).detach();
   if (owns_mpi_) MPI_Finalize();
   finalized = true;
 }

@@ -1,4 +1,4 @@
-// Stands in for NCCL in a build without it.
+// Replaces nccl_transport.cc in a build without NCCL.
 #include "comm/nccl_transport.h"
 #include "core/error.h"
 

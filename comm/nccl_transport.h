@@ -1,5 +1,5 @@
-// The transport over NCCL. The messages of a step go from GPU to GPU, on a stream. Everything else goes over
-// another transport (MPI), through which the ranks also find each other.
+// The transport over NCCL. The messages of a step travel from GPU to GPU, on a stream. Everything else uses
+// another transport (MPI), including the setup of NCCL's connections.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ std::string nccl_missing();
 std::string nccl_version();
 
 /// A collective call: every rank of `inner`, which outlives the result, with its own device. DeviceError on
-/// all ranks where two of them share a GPU of one host (with another NCCL_HOSTID on each rank NCCL takes them
-/// for hosts of their own), or where this build or machine has no NCCL; SharedError (comm/agree.h) where a
-/// rank cannot make its stream; CommError where NCCL cannot connect them. A later error of NCCL ends its work
-/// in flight, and the next call throws it.
+/// all ranks if two of them share a GPU of one host (a different NCCL_HOSTID on each rank makes them
+/// different hosts to NCCL), or if this build or machine has no NCCL; SharedError (comm/agree.h) if a rank
+/// cannot make its stream; CommError if NCCL cannot connect them. A later error of NCCL ends its work in
+/// flight, and the next call throws it.
 std::unique_ptr<Transport> make_nccl_transport(Transport& inner, Device device);
 
 }  // namespace lpsgd

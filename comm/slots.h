@@ -8,8 +8,8 @@
 
 namespace lpsgd {
 
-/// Operations by request. One that was given back is taken again, as it was left: steps allocate nothing
-/// once enough are reserved. Their addresses stay.
+/// Operations by request. take() reuses one that was given back, without resetting it, so steps allocate
+/// nothing once enough are reserved. An operation's address does not change.
 template <class Operation>
 class Slots {
  public:

@@ -1,5 +1,5 @@
-// Ranks as threads of one process. A message is one copy, from the sender's buffer straight into the
-// receiver's, made by whichever side comes second.
+// Ranks as threads of one process. A message is one copy from the sender's buffer to the receiver's, made by
+// the side that posts second.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -24,7 +24,7 @@ class PeerFailed final : public CommError {
 struct Channel;
 struct Reduction;
 
-/// An operation of one rank. Only its own rank takes and frees it; the peer that matches it copies and sets
+/// An operation of one rank. Only its rank takes and releases it; the peer that matches it copies and sets
 /// `state`.
 struct Operation {
   enum class State : std::uint8_t { free, pending, matched, done, mismatched };
@@ -37,7 +37,7 @@ struct Operation {
   int tag = 0;
 };
 
-/// The messages from one rank to another that wait for their other half, in the order posted.
+/// The unmatched messages from one rank to another, in the order posted.
 struct Channel {
   std::mutex mutex;
   std::vector<Operation*> sends, receives;
@@ -64,8 +64,8 @@ struct Hub {
   }
   bool ended() const { return ended_by.load(std::memory_order_acquire) >= 0; }
   void end(int rank) {  // by the first rank that calls it
-    int nobody = -1;
-    ended_by.compare_exchange_strong(nobody, rank, std::memory_order_acq_rel);
+    int none = -1;
+    ended_by.compare_exchange_strong(none, rank, std::memory_order_acq_rel);
   }
 
   const int size;
@@ -151,8 +151,8 @@ class ThreadTransport final : public Transport {
   Hub& hub_;
   const int rank_;
   Slots<Operation> operations_;
-  std::vector<Request> reducing_;   // all-reduces whose part of this rank is still to be summed
-  std::vector<Request> gathering_;  // of the collective that is going on
+  std::vector<Request> reducing_;   // all-reduces in which this rank has not summed its part yet
+  std::vector<Request> gathering_;  // of the current collective
   std::uint64_t next_reduction_ = 0;
 };
 
@@ -184,7 +184,7 @@ void ThreadTransport::reserve(std::size_t per_peer) {
     reserve_one(hub_.channel(rank_, peer), &Channel::sends);
     reserve_one(hub_.channel(peer, rank_), &Channel::receives);
   }
-  // A rank may be so far ahead that two rounds of all-reduces are known.
+  // A rank may start its next all-reduces before others have left the last ones.
   const std::lock_guard lock(hub_.mutex);
   hub_.reductions.reserve(2 * per_peer);
   hub_.spare.reserve(2 * per_peer);
@@ -386,7 +386,7 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body) {
   std::vector<std::thread> threads;
   try {
     for (int rank = 0; rank < size; ++rank) threads.emplace_back(run, rank);
-  } catch (...) {  // no thread to be had: the ranks that run would wait for the others for ever
+  } catch (...) {  // a thread could not start: the running ranks would wait for its rank for ever
     ThreadTransport(hub, static_cast<int>(threads.size())).abort(1);
     for (std::thread& thread : threads) thread.join();
     throw;

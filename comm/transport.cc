@@ -67,7 +67,7 @@ LaunchedAs launched_as(const std::function<const char*(const char*)>& variable) 
     return as.rank >= 0 && as.size > as.rank ? as : LaunchedAs{};
   };
   // Within a Slurm step, mpirun starts its ranks by srun, so Slurm's variables then count mpirun's own
-  // processes. With srun --mpi=pmi2 the variables PMI_* are Slurm's; Hydra alone sets MPI_LOCALNRANKS.
+  // processes. With srun --mpi=pmi2 the variables PMI_* are Slurm's; only Hydra sets MPI_LOCALNRANKS.
   const bool hydra = variable("MPI_LOCALNRANKS") != nullptr;
   LaunchedAs as;
   if (hydra) as = found("MPICH's mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS");

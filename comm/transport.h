@@ -1,4 +1,4 @@
-// A transport moves bytes between ranks and knows no tensors. Ranks may be threads of this process or
+// A transport moves bytes between ranks; it has no notion of tensors. Ranks may be threads of this process or
 // processes under mpirun; both give the same results.
 #pragma once
 
@@ -17,10 +17,10 @@ namespace lpsgd {
 
 /// Point-to-point and collective operations of one rank. Calls on one Transport object come from one thread
 /// at a time (the communication thread while a step is in flight, the main thread otherwise). All waiting
-/// yields the core. Errors throw CommError; after one, the transport is only good for abort().
+/// yields the core. Errors throw CommError; after one, only abort() may be called.
 class Transport {
  public:
-  /// An operation in flight. The buffers it names stay valid and untouched until test() has said true.
+  /// An operation in flight. Its buffers must stay valid and unchanged until test() has returned true.
   using Request = std::size_t;
 
   virtual ~Transport() = default;
@@ -34,7 +34,7 @@ class Transport {
   /// Whether messages may lie in CUDA device memory.
   virtual bool takes_device_memory() const { return false; }
   /// Whether operations are queued on stream() and run there in the order called. They count as complete at
-  /// once: work that reads or overwrites their buffers is queued behind them. All ranks call them in one
+  /// once: work that reads or overwrites their buffers must be queued after them. All ranks call them in one
   /// order; messages that cross each other are posted in one group.
   virtual bool ordered() const { return false; }
   virtual StreamView stream() const { return {}; }
@@ -46,7 +46,7 @@ class Transport {
   virtual Request irecv(std::span<std::byte> bytes, int from, int tag) = 0;
   /// The transport's own sum over ranks, in place, in float32; its order is the transport's.
   virtual Request iallreduce(std::span<float> values) = 0;
-  /// True once the operation is complete; the request is then gone.
+  /// True once the operation is complete; the request is then invalid.
   virtual bool test(Request request) = 0;
   /// Makes room for `per_peer` messages in flight to and from each other rank, and as many all-reduces, so
   /// that none of them allocates.
@@ -71,23 +71,22 @@ class Transport {
   /// Ends the job: all ranks of this transport stop waiting, with an error there (threads), or are ended by
   /// the launcher, and this process with them (mpi). Never throws.
   virtual void abort(int status) noexcept = 0;
-  /// Gives up every operation in flight, so that their buffers may be freed; afterwards the transport is only
-  /// good for abort(). The other ranks stop with an error at once (threads) or when this process ends (mpi).
+  /// Drops every operation in flight, so that their buffers may be freed. After that only abort() may be
+  /// called. The other ranks stop with an error at once (threads) or when this process ends (mpi).
   virtual void cancel() noexcept = 0;
 
-  /// CommError if operations on stream() have failed. Work behind them there runs on whatever their buffers
-  /// hold.
+  /// CommError if operations on stream() have failed. Work queued after them has run on undefined data.
   virtual void throw_if_failed() {}
   /// A graph in which operations were captured (core/capture.h) has been launched once more: these bytes and
-  /// messages count as handed over.
+  /// messages count as sent.
   void launched(std::uint64_t bytes, std::uint64_t messages) {
     bytes_sent_ += bytes;
     messages_sent_ += messages;
   }
 
-  /// Bytes this rank has handed to isend, and through iallreduce by the ring's count 2(K-1)/K a value.
+  /// Bytes this rank has passed to isend, plus ring_share() of each iallreduce.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
-  /// Messages this rank has handed to isend.
+  /// Messages this rank has passed to isend.
   std::uint64_t messages_sent() const { return messages_sent_; }
 
  protected:
@@ -102,21 +101,21 @@ class Transport {
 /// aborted; afterwards the exception of the lowest rank that failed by itself is rethrown.
 void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 
-/// The transport over MPI_COMM_WORLD. MPI is initialised here (MPI_THREAD_SERIALIZED) and finalised when the
-/// object goes; not so when an exception destroys it or operations are still in flight, because the other
-/// ranks would not join: then the launcher ends the job when this process exits. Also works without mpirun,
-/// as one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks.
+/// The transport over MPI_COMM_WORLD. MPI is initialised here (MPI_THREAD_SERIALIZED) and finalised by the
+/// destructor. It is not finalised if an exception destroys the object or operations are in flight: the other
+/// ranks would not join, so the launcher ends the job when this process exits. Also works without mpirun, as
+/// one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks.
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std::size_t{1} << 30);
 
-/// What this process will end with, for the case that MPI cannot be finalised in time (mpi_transport.cc).
-/// 0 unless it is called, before the transport goes.
+/// Sets the exit status of this process for the case that MPI cannot be finalised in time (mpi_transport.cc).
+/// Call it before the transport is destroyed; the default is 0.
 void set_mpi_exit_status(int status);
 
-/// What the launcher (mpirun, srun) says in the environment of this process, before MPI is initialised.
+/// What the launcher (mpirun, srun) has set in this process's environment. Needs no initialised MPI.
 struct LaunchedAs {
-  const char* launcher = nullptr;  // its name; nullptr: no launcher that is known here
+  const char* launcher = nullptr;  // its name; nullptr: none, or an unknown one
   int rank = 0, size = 1;
-  bool several_machines = false;  // false, too, where the environment does not say
+  bool several_machines = false;  // also false if the environment does not tell
 };
 /// `variable` returns the value of an environment variable, or nullptr.
 LaunchedAs launched_as(const std::function<const char*(const char*)>& variable = ::getenv);

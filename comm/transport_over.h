@@ -1,4 +1,4 @@
-// A transport that stands on another: what it does not do itself goes to that one.
+// Base of transports that wrap another one: calls that they do not override are forwarded to it.
 #pragma once
 
 #include "comm/transport.h"

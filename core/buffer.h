@@ -13,8 +13,8 @@
 namespace lpsgd {
 
 /// Owns `size` values of T in host memory, zeroed and aligned to 64 bytes. Can be moved, not copied. Large
-/// buffers are aligned to 2 MiB and ask for huge pages: these have fewer TLB misses, and far fewer page
-/// faults where a virtual machine backs memory lazily.
+/// buffers are aligned to 2 MiB and use huge pages where the kernel grants them: fewer TLB misses, and far
+/// fewer page faults in virtual machines that back memory lazily.
 template <class T>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);

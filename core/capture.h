@@ -10,12 +10,12 @@ struct CUgraphExec_st;  // cudaGraphExec_t
 
 namespace lpsgd {
 
-/// Captures the work that is queued on a stream, and on streams that wait for its events and that it waits
-/// for in the end. This takes the same launches on the same memory every time; work that they depend on is
-/// captured with them or precedes them on that stream. Meanwhile the host waits for nothing, and only the
-/// calling thread queues work there. Events with timing may only be used to measure seconds: they are
-/// recorded whenever the graph is launched. The other events order what is captured, and mean nothing outside
-/// until they are recorded anew.
+/// Captures the work that is queued on a stream, and on other streams that wait for its events and are joined
+/// to it by events before the capture ends. The work must be the same, on the same memory, at every launch.
+/// It may depend only on captured work and on earlier work of that stream. During the capture the host must
+/// not wait for these streams, and only the calling thread may queue work on them. Timing events are recorded
+/// at every launch; only seconds_between() may use them. Other events order the captured work; outside the
+/// graph they are invalid until they are recorded again.
 class CapturedGraph {
  public:
   CapturedGraph() = default;
@@ -26,8 +26,8 @@ class CapturedGraph {
     return *this;
   }
 
-  /// Calls `work`, whose launches are captured instead of run. DeviceError where they cannot be; then
-  /// they have not run either. What `work` throws is thrown on. The stream is a CUDA device's.
+  /// Calls `work`; what it queues is captured and does not run. Throws DeviceError if it cannot be captured,
+  /// and rethrows what `work` throws. The stream is a CUDA device's.
   void capture(StreamView stream, const std::function<void()>& work);
   /// Queues what was captured, once.
   void launch(StreamView stream) const;

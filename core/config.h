@@ -1,5 +1,5 @@
-// Configuration. YAML text becomes a tree whose values remember where they were written. Visitors turn the
-// tree into plain structs and back.
+// Configuration. YAML text becomes a tree; each value keeps its line and column. Visitors turn the tree into
+// plain structs and back.
 //
 // A struct declares its options once, in a function `void fields(config::Visitor&, S&)`. Reading, writing and
 // the documentation tables all call that function. Reading refuses unknown keys (with a suggestion), wrong
@@ -96,7 +96,7 @@ struct Range {
 
 struct Shape;  // core/config_shape.h
 
-/// Receives the fields that a `fields` function declares. Derived classes read, write or list them.
+/// Visits the fields that a `fields` function declares. Derived classes read, write or list them.
 class Visitor {
  public:
   virtual ~Visitor() = default;
@@ -122,7 +122,8 @@ class Visitor {
   virtual void section(const char* key, const char* help, const std::function<void(Visitor&)>& body) = 0;
   /// The field declared next must be present.
   virtual void required() = 0;
-  /// The values that the next custom field takes, for the documentation and the schema; others ignore it.
+  /// The values that the next custom field takes, for the documentation and the schema; other visitors ignore
+  /// it.
   virtual void shape(const std::function<Shape()>&) {}
 
   template <class E>
@@ -141,8 +142,7 @@ class Visitor {
 
 enum class Environment : std::uint8_t { expand, keep };
 
-/// Reads a map into the declared fields. Call finish() at the end, which refuses unknown keys; read() does
-/// so.
+/// Reads a map into the declared fields. Call finish() at the end to refuse unknown keys, as read() does.
 class Reader final : public Visitor {
  public:
   /// `path` is the dotted path of `value` in the configuration. It is empty for the root.

@@ -125,7 +125,7 @@ std::string number_text(double value) {
   const auto end = std::to_chars(text, text + sizeof text, value);
   std::string out(text, end.ptr);
   const std::size_t e = out.find('e');
-  // YAML 1.1 readers take "1e-04" for a string: a mantissa with a point is a number everywhere.
+  // YAML 1.1 readers read "1e-04" as a string; with a point in the mantissa it is a number everywhere.
   if (e != std::string::npos && out.find('.') == std::string::npos) out.insert(e, ".0");
   return out;
 }

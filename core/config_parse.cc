@@ -16,11 +16,11 @@ namespace lpsgd::config {
 namespace {
 
 constexpr int max_depth = 64;
-constexpr std::size_t max_nodes = 100'000;  // aliases may not blow a small file up without bound
+constexpr std::size_t max_nodes = 100'000;  // limits what aliases can expand a small file to
 
 struct Converter {
   const std::string& source;
-  bool is_option;  // marks inside a command-line option mean nothing to its user
+  bool is_option;  // errors in a command-line option have no line or column
   std::size_t nodes = 0;
 
   Origin origin(const YAML::Mark& mark) const {
@@ -65,7 +65,7 @@ struct Converter {
   }
 };
 
-/// The first byte that is no UTF-8, if any.
+/// The first byte that is not valid UTF-8, if any.
 std::optional<std::size_t> not_utf8(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
@@ -88,7 +88,7 @@ std::optional<std::size_t> not_utf8(std::string_view text) {
   return std::nullopt;
 }
 
-/// Remembers the position of a document's first node.
+/// Keeps the position of a document's first node.
 class FirstNode final : public YAML::EventHandler {
  public:
   std::optional<YAML::Mark> mark;
@@ -117,8 +117,8 @@ class FirstNode final : public YAML::EventHandler {
   }
 };
 
-/// The second document's first node, if there is a second one. (YAML::LoadAll takes a token that begins no
-/// node, such as a lone ',', for an endless row of empty documents.)
+/// The second document's first node, if there is a second one. (YAML::LoadAll reads a stray token, such as a
+/// lone ',', as endlessly many empty documents.)
 std::optional<YAML::Mark> second_document(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);

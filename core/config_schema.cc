@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// As a YAML reader takes the word: a boolean, a number or a string.
+/// The JSON value that YAML gives the word: a boolean, a number or a string.
 ordered_json scalar(const std::string& word) {
   if (word == "true" || word == "false") return word == "true";
   std::int64_t integer = 0;
@@ -72,7 +72,7 @@ class SchemaWriter {
     for (const Field& f : fields) {
       ordered_json property = {{"description", f.help}};
       const ordered_json of_value = schema(f.shape);
-      if (of_value.contains("$ref"))  // draft 7 ignores what stands beside a reference
+      if (of_value.contains("$ref"))  // draft 7 ignores the other keys beside $ref
         property["allOf"] = {of_value};
       else
         property.update(of_value);

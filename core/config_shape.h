@@ -1,5 +1,5 @@
-// What a configuration may hold, as data. The Describer runs the same `fields` functions as the Reader; the
-// reference, `lpsgd help` and the JSON schema are written from what it collects.
+// What a configuration may hold, as data. The Describer runs the same `fields` functions as the Reader. What
+// it collects becomes the reference, `lpsgd help` and the JSON schema.
 #pragma once
 
 #include <span>
@@ -22,8 +22,8 @@ struct Shape {
   std::vector<std::string> words;  // word: one of these
   std::vector<Field> fields;       // map: its keys
   std::vector<Shape> items;        // list: of its elements (one); choice: the alternatives
-  std::string name;                // choice: stands at several keys and is described once
-  std::string title;               // map in a choice: what tells it from the others, such as "kind: qsgd"
+  std::string name;                // choice: used by several keys and described once
+  std::string title;               // map in a choice: distinguishes it, such as "kind: qsgd"
 
   static Shape word(std::vector<std::string> words);
   static Shape text(std::string pattern = "");

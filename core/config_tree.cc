@@ -130,7 +130,7 @@ std::string expand_environment(const Value& v, std::string_view path) {
 }
 
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
-  // Edit distance in which two neighbours swapped count as one slip (optimal string alignment).
+  // Edit distance that counts a swap of two adjacent letters as one error (optimal string alignment).
   const auto distance = [](std::string_view a, std::string_view b) {
     std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
     for (std::size_t i = 0; i <= a.size(); ++i) {

@@ -178,7 +178,7 @@ void Reader::choice(const char* key, std::size_t& index, std::span<const char* c
     }
   }
   const std::vector<std::string> candidates(names.begin(), names.end());
-  const bool number = v->scalar.find_first_not_of("0123456789") == std::string::npos;  // 5 is no slip for 4
+  const bool number = v->scalar.find_first_not_of("0123456789") == std::string::npos;  // not a misspelling
   fail(v->origin, path,
        fmt::format("'{}' is not known{}; allowed: {}", v->scalar,
                    number ? "" : did_you_mean(v->scalar, candidates), fmt::join(names, ", ")));

@@ -1,8 +1,8 @@
 // Devices and what is owned on them: streams, events, device memory and page-locked host memory.
 //
 // The same types serve both kinds of device. On Device::cpu() work is done at once: a stream is always idle,
-// device memory is host memory. On Device::cuda(i) they own CUDA objects. In a build without the CUDA backend
-// asking for a CUDA device throws DeviceError; asking which there are never throws.
+// device memory is host memory. On Device::cuda(i) they own CUDA objects. In a build without the CUDA
+// backend, using a CUDA device throws DeviceError. cuda_devices() never throws.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct CudaDevices {
   int runtime_version = 0;  // the CUDA this program was built with; 0: no backend
 };
 
-/// Looks once and remembers. Never throws, also on a machine without a GPU or a driver.
+/// The devices as the first call found them. Never throws, also on a machine without a GPU or a driver.
 const CudaDevices& cuda_devices();
 
 struct CudaDeviceInfo {
@@ -54,9 +54,9 @@ struct CudaDeviceInfo {
 /// DeviceError when there is no such device.
 CudaDeviceInfo cuda_device_info(int index);
 
-/// Makes `device` the calling thread's current CUDA device for its scope; nothing for the CPU. What was
-/// current before comes back only behind a scope within another: to make the first GPU current again where no
-/// one asked for it would open a context there, for each rank of the machine.
+/// Makes `device` the calling thread's current CUDA device for its scope; nothing for the CPU. Only a nested
+/// scope restores the device that was current before it: restoring the default, GPU 0, after an outermost
+/// scope would create a context on GPU 0 for every rank of the machine.
 class ScopedDevice {
  public:
   explicit ScopedDevice(Device device);
@@ -78,9 +78,9 @@ class StreamView {
   StreamView(Device device, CUstream_st* handle) : device_(device), handle_(handle) {}
   Device device() const { return device_; }
   CUstream_st* handle() const { return handle_; }
-  /// Work queued from here on starts after what `event` recorded is done. The host does not wait.
+  /// Work queued from here on starts after the point that `event` recorded. The host does not wait.
   void wait(const Event& event) const;
-  /// The host waits until the queue is empty; an error of earlier work surfaces here.
+  /// The host waits until the queue is empty. Throws errors of earlier work.
   void synchronize() const;
 
  private:
@@ -118,7 +118,7 @@ class Event {
         handle_(std::exchange(other.handle_, nullptr)),
         when_(other.when_) {}
   Event& operator=(Event&& other) noexcept;
-  /// Where the stream is being captured: core/capture.h.
+  /// If the stream is being captured, see core/capture.h.
   void record(StreamView stream);
   bool done() const;
   void synchronize() const;
@@ -135,7 +135,7 @@ class Event {
 };
 
 /// Owns bytes on a device, or page-locked bytes on the host that a device can copy from and to while the host
-/// goes on. Zeroed. Moves, never copies.
+/// continues. Zeroed. Moves, never copies.
 class DeviceMemory {
  public:
   enum class Where : std::uint8_t { device, pinned_host };
@@ -201,8 +201,8 @@ class PinnedBuffer {
   std::size_t size_ = 0;
 };
 
-/// Queues a copy on `stream`, in whichever direction the addresses say. The host may go on before it is done;
-/// host memory that is not page-locked makes it wait.
+/// Queues a copy on `stream`; the addresses give the direction. The call may return before the copy is done,
+/// but with host memory that is not page-locked it waits.
 void copy_bytes(void* to, const void* from, std::size_t bytes, StreamView stream);
 /// Queues zeroing.
 void zero_bytes(void* to, std::size_t bytes, StreamView stream);

@@ -1,5 +1,5 @@
-// Errors. Every failure that a user can cause or meet is thrown as one of these types. main() catches it,
-// prints it once and turns it into the exit status of the job.
+// Errors. Every failure that a user can cause or encounter is thrown as one of these types. main() catches
+// it, prints it once and turns it into the exit status of the job.
 #pragma once
 
 #include <fmt/core.h>

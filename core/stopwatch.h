@@ -1,5 +1,6 @@
 // Sums the time between pairs of points in a stream's work. On the CPU it is the clock's time. On a GPU it is
-// the device's time between events, and nothing waits for the events while the work goes on.
+// the device's time between events, which are read long after they were recorded, so that the host does not
+// wait.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// What every part of the program agrees on about a trainable tensor: its name, kind, shape and position.
+// What all layers of the program use of a trainable tensor: its name, kind, shape and position.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace lpsgd {
 
-/// What a tensor is to its layer. The rules of `exchange` and `no_decay` use these words.
+/// A tensor's role in its layer. The rules of `exchange` and `no_decay` use these words.
 enum class TensorKind : std::uint8_t { conv, dense, norm, bias, lstm, embedding };
 
 const char* to_text(TensorKind kind);

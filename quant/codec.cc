@@ -13,7 +13,7 @@ namespace lpsgd {
 
 namespace {
 
-bool has_f16c() {  // not every compiler's __builtin_cpu_supports knows it
+bool has_f16c() {  // some compilers' __builtin_cpu_supports lacks it
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
@@ -80,7 +80,7 @@ CodingJob Codec::job(std::int64_t first, std::int64_t n, std::size_t tensor) con
   return job;
 }
 
-/// The job as kernels take it: they find records at `bytes` and the table at `table`.
+/// The job for kernels: `bytes` points to the records, `table` to the table.
 CodingJob Codec::records_of(CodingJob job) const {
   require(job.bucket == bucket_, "a job of another length of bucket");
   job.table = job.bytes;
@@ -112,7 +112,7 @@ bool Codec::reduce(const CodingJob& job, const CodingContext& context) const {
   require(job.ranks > 0, "a mean over no ranks");
   if (job.n == 0) return true;
   const bool fused = kernels_->reduce && table_bytes() == 0 && bucket_ <= kernels_->reduce_bucket;
-  // Whole buckets at a time, few enough that their sum stays in the first-level cache.
+  // Whole buckets at a time, few enough that their sum stays in the L1 cache.
   constexpr std::int64_t cached_values = 4096, padding = 64;
   const std::int64_t part = std::min(job.n, bucket_ * std::max<std::int64_t>(1, cached_values / bucket_));
   thread_local Buffer<float> scratch;

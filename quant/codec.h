@@ -3,8 +3,8 @@
 //
 // A codec is stateless and thread-safe: residuals belong to the exchange. A tensor (in the codec's order, see
 // TensorInfo::Columns) is cut into buckets, the last one shorter. Each bucket is one self-contained record of
-// known size; the encoding of consecutive buckets is the concatenation of their records, so it does not
-// depend on how stripes, chunks and messages are cut.
+// known size. The encoding of consecutive buckets is the concatenation of their records, so it does not
+// depend on stripes, chunks and messages.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@
 
 namespace lpsgd {
 
-/// Instruction sets of the CPU. The kernels are compiled once for each from the same text and give the same
-/// bytes; which ones run is chosen at run time.
+/// Instruction sets of the CPU. The kernels are compiled once for each from the same source and give the same
+/// bytes; the program picks one at run time.
 enum class CpuIsa : std::uint8_t {
   baseline,  // x86-64
   avx2,      // AVX2, FMA, F16C
@@ -51,7 +51,7 @@ struct BucketSize {
 /// A codec and its options as configured: `{kind: qsgd, bits: 4, bucket: 512}`.
 struct CodecSpec {
   std::string_view kind = "none";  // a name of the list (quant/codec_list.h)
-  BucketSize bucket = 64;          // none, fp16 and bf16: the unit of striping alone
+  BucketSize bucket = 64;          // none, fp16 and bf16: only the unit of striping
   bool error_feedback = false;
   CodecOptions options;  // the kind's own
 
@@ -71,10 +71,10 @@ std::string to_text(const CodecSpec& spec);
 struct CodecEntry;
 struct CodecKernels;
 
-/// A codec for tensors with one length of bucket, running on the CPU.
+/// A codec with its bucket length, running on the CPU.
 class Codec {
  public:
-  /// `bucket` values per bucket, at least 1. Error if the options cannot go with each other.
+  /// `bucket` values per bucket, at least 1. Error if the options exclude each other.
   Codec(const CodecSpec& spec, std::int64_t bucket, CpuIsa isa = cpu_isas().back());
 
   const CodecSpec& spec() const { return spec_; }
@@ -90,8 +90,8 @@ class Codec {
   /// the encoding of consecutive buckets is one table, then their records: a stripe must not be cut.
   std::size_t table_bytes() const;
 
-  /// Whether a value that is not finite shows in the bytes. Otherwise (sign with majority) encode's answer
-  /// alone tells.
+  /// Whether the bytes show that a value was non-finite. Otherwise (sign with majority) only encode()'s
+  /// result does.
   bool carries_non_finite() const;
 
   /// A job for `n` values from element `first` of the tensor on, a multiple of the bucket.
@@ -101,8 +101,7 @@ class Codec {
   void make_table(const CodingJob& job, std::byte* table) const;
 
   /// Encodes job.values into encoded_bytes(n) bytes. With a residual v = values + residual is coded and the
-  /// residual becomes v - decode(encode(v)). Returns whether every v and every bucket's sum was finite (the
-  /// bytes carry it too).
+  /// residual becomes v - decode(encode(v)). Returns whether every v and every bucket's sum was finite.
   bool encode(const CodingJob& job, const CodingContext& context) const;
 
   /// Decodes job.bytes into job.out: sets, or with `add` adds with one rounding per value. Any bytes of the
@@ -113,7 +112,7 @@ class Codec {
   /// The owner's step, in one pass over memory: decodes job.contributions in rank order and adds them in
   /// float32, multiplies by the float32 nearest to 1/ranks, and encodes the mean with the round-2 residual
   /// (context.round = 2, context.rank = the owner). A table is made from the mean, which takes a pass of its
-  /// own. Returns encode's answer for the mean.
+  /// own. Returns what encode() of the mean returns.
   bool reduce(const CodingJob& job, const CodingContext& context) const;
 
  private:

@@ -20,11 +20,11 @@ struct QsgdOptions {
 };
 
 struct SignOptions {
-  bool majority = false;  // the ranks vote: no scale travels
+  bool majority = false;  // the ranks vote: records have no scale
 };
 
 struct TopkOptions {
-  double density = 0.01;  // the part of each bucket's values that travels
+  double density = 0.01;  // the part of each bucket's values that is sent
 };
 
 struct Dynamic8Options {
@@ -55,12 +55,12 @@ struct VariantOf<std::variant<Known...>, Next, Rest...>
                                    std::variant<Known..., Next>>,
                 Rest...> {};
 
-/// The options of one kind. Which kind it is, CodecSpec says.
+/// The options of one kind, which CodecSpec::kind names.
 #define LPSGD_OPTIONS(kind, Options) , Options
 using CodecOptions = VariantOf<std::variant<NoOptions> LPSGD_CODECS(LPSGD_OPTIONS)>::type;
 
-/// The options, which are known to be of this type. Inlined even where the kernels of an instruction set call
-/// it: no function of theirs may stand in for one of the rest of the program.
+/// The options, which must be of this type. Always inlined: the linker must not use a copy compiled for
+/// another instruction set in the rest of the program.
 template <class Options>
 [[gnu::always_inline]] inline const Options& options_of(const CodecOptions& options) {
   return *std::get_if<Options>(&options);

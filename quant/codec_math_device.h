@@ -1,6 +1,6 @@
 // The codecs' arithmetic, for host and device: what docs/numerics.md fixes, written once. The per-value rules
-// are templates over a `Lanes` type, so that the same text runs on one value (ScalarLanes; a GPU thread) and
-// on a SIMD vector of them (the CPU kernels). Every operation rounds once, in the order written.
+// are templates over a `Lanes` type, so that the same source runs on one value (ScalarLanes; a GPU thread)
+// and on a SIMD vector of them (the CPU kernels). Every operation rounds once, in the order written.
 //
 // A Lanes type has F (float lanes), I (int32 lanes of the same count) and: bits(F) -> I and value(I) -> F
 // (reinterpretation), truncate(F) -> I, convert(I) -> F (both exact where used here), divide(F, float) -> F
@@ -56,7 +56,7 @@ LPSGD_HD typename L::F magnitude(typename L::F x) {
   return L::value(L::bits(x) & magnitude_mask);
 }
 
-/// a + b rounded once; every NaN that comes out is the canonical one.
+/// a + b rounded once; a NaN result is the canonical one.
 template <class L>
 LPSGD_HD typename L::F add(typename L::F a, typename L::F b) {
   return canonical<L>(a + b);
@@ -102,8 +102,8 @@ LPSGD_HD typename L::I dithers_up(typename L::I half, typename L::F fraction) {
 
 // ---- The sum over a bucket
 
-/// The fixed-order sum: blocks of 4096 values with 32 partial sums in each; the sums of blocks are summed by
-/// the same rule again.
+/// The fixed-order sum: blocks of 4096 values, each with 32 partial sums. The block sums are added by the
+/// same rule.
 struct FixedOrderSum {
   static constexpr int partials = 32;
   static constexpr std::int64_t block = 4096;

@@ -1,4 +1,4 @@
-// Codecs as text: what the configuration says, read and written by the table's rows.
+// Reads and writes codecs in the configuration, with the options of the table's rows.
 #include <fmt/format.h>
 
 #include "core/config_shape.h"

@@ -11,24 +11,24 @@
 
 namespace lpsgd {
 
-/// An option that cannot go with the others.
+/// An option that excludes another.
 struct OptionConflict {
   const char* key;
   std::string message;
 };
 
-/// What a codec's file says of its kind.
+/// What a codec's file declares of its kind.
 struct CodecRow {
-  bool bucketed = true;         // values share scales; otherwise buckets of 64 are the unit of striping alone
+  bool bucketed = true;         // values share scales; otherwise buckets of 64 are only the unit of striping
   bool columns = false;         // `bucket: column` is allowed
   bool error_feedback = false;  // default
   BucketSize bucket = 64;       // default
   /// Bytes of the record of m >= 1 values, a bucket or less.
   std::int64_t (*record_bytes)(const CodecOptions&, std::int64_t m) = nullptr;
 
-  // What only some kinds have.
+  // Optional members.
   void (*options)(config::Visitor&, CodecOptions&) = nullptr;  // keys beside bucket and error_feedback
-  void (*more_defaults)(CodecSpec&) = nullptr;  // bucket and error_feedback that follow from those
+  void (*more_defaults)(CodecSpec&) = nullptr;  // defaults of bucket and error_feedback that depend on them
   std::optional<OptionConflict> (*conflict)(const CodecSpec&) = nullptr;
   bool (*hides_non_finite)(const CodecOptions&) = nullptr;     // the opposite of Codec::carries_non_finite
   std::int64_t (*table_bytes)(const CodecOptions&) = nullptr;  // Codec::table_bytes
@@ -37,8 +37,8 @@ struct CodecRow {
 };
 inline constexpr int table_cells = 256;
 
-/// The kernels of one kind for one instruction set. Of a job they find the records at `bytes`, the table that
-/// precedes them at `table`.
+/// The kernels of one kind for one instruction set. In a job, `bytes` points to the records and `table` to
+/// the table that precedes them.
 struct CodecKernels {
   bool (*encode)(const CodecOptions&, const CodingContext&, const CodingJob&) = nullptr;
   bool (*decode)(const CodecOptions&, const CodingJob&, bool add) = nullptr;
@@ -65,7 +65,7 @@ struct CodecEntry {
 std::span<const CodecEntry> codec_table();
 /// The entry of that name; Error when there is none.
 const CodecEntry& codec_entry(std::string_view kind);
-/// The first option of the spec that cannot go with its others.
+/// The first option of the spec that excludes another of it.
 std::optional<OptionConflict> find_conflict(const CodecSpec& spec);
 
 }  // namespace lpsgd

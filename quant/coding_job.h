@@ -1,5 +1,5 @@
-// What is to be coded: a run of whole buckets of one tensor. Codecs on the CPU and kernels on the GPU take
-// the same struct; it holds numbers and pointers alone. A job for a device points to that device's memory.
+// What to code: consecutive whole buckets of one tensor. Codecs on the CPU and kernels on the GPU use the
+// same struct, which holds only numbers and pointers. A job for a device points to that device's memory.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace lpsgd {
 
-/// Codec::job() makes one with its size and bucket; the caller adds the pointers that the work needs.
+/// Codec::job() fills in size and bucket; the caller adds the pointers that the operation needs.
 struct CodingJob {
   const float* values = nullptr;                    // encode: n values
   const std::byte* const* contributions = nullptr;  // reduce: the encodings of `ranks` ranks, in rank order
@@ -21,12 +21,13 @@ struct CodingJob {
   std::int64_t bucket = 0;        // values per bucket; `first` is a multiple of it
   std::uint32_t tensor = 0;       // its number in the network's order
 
-  // On a device alone.
+  // Only on a device.
   std::uint32_t* non_finite = nullptr;  // becomes 1 where the CPU's codec would return false; or nullptr
-  double* error = nullptr;  // encode adds two sums of squares: of the values, of what is lost; or nullptr
+  double* error = nullptr;  // encode adds two sums of squares: of the values, of their error; or nullptr
 };
 
-/// Whose coding it is. With a job's tensor and element it is the counter of the dither (docs/numerics.md).
+/// Seed, step, rank and round of a coding: with a job's tensor and element the dither's counter
+/// (docs/numerics.md).
 struct CodingContext {
   std::uint32_t seed = 0;
   std::uint32_t step = 0;   // from 0

@@ -1,5 +1,4 @@
-// Codes of 1, 2, 4, 8 or 16 bits to and from their words: value i of a bucket at bit i*bits of the word
-// stream.
+// Packs and unpacks codes of 1, 2, 4, 8 or 16 bits: value i of a bucket is at bit i*bits of its words.
 #pragma once
 
 #include "quant/cpu_simd_inl.h"
@@ -70,7 +69,7 @@ LPSGD_INLINE void pack_block(const I* codes, std::byte* out) {
 #endif
 }
 
-/// The inverse. A lane may carry bits of other codes above its own `bits`.
+/// The inverse. A lane may have bits of other codes above its own `bits`.
 template <int bits>
 LPSGD_INLINE void unpack_block(const std::byte* in, I* codes) {
   LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
@@ -109,7 +108,7 @@ LPSGD_INLINE void store_codes(const I* codes, std::byte* out, std::int64_t left)
   }
   I kept[kVectors];
   std::memcpy(kept, codes, sizeof kept);
-  clear_behind(left, kept);
+  clear_after(left, kept);
   std::byte padded[8 * bits];
   pack_block<bits>(kept, padded);
   unpad(padded, 4 * code_words(left, bits), out);

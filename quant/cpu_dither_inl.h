@@ -1,5 +1,5 @@
-// The dither's 16-bit halves, many Philox counters at a time: one counter per 64-bit lane, whose low half is
-// the word that the next 32x32-bit product reads (the high half may hold anything).
+// The dither's 16-bit halves, many Philox counters at a time: one counter per 64-bit lane. The next 32x32-bit
+// product reads the lane's low half and ignores the high half.
 #pragma once
 
 #include "quant/cpu_simd_inl.h"
@@ -35,7 +35,7 @@ LPSGD_INLINE Q interleave(Q a, Q b, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(a, b, (lane % 2 * (kCounters - 1) + lane + odd)...);
 }
 
-/// Hands out the halves of consecutive elements, a block of 64 at a time.
+/// Returns the halves of consecutive elements, a block of 64 at a time.
 class DitherStream {
  public:
   LPSGD_INLINE DitherStream(const CodingContext& context, std::uint32_t tensor)
@@ -104,8 +104,8 @@ class DitherStream {
 
   std::uint32_t tensor_, step_, coder_, seed_;
   std::uint32_t next_ = 0;   // counter of the next block
-  std::uint32_t drawn_ = 0;  // counter after those drawn
-  int left_ = 0;             // blocks drawn and not handed out
+  std::uint32_t drawn_ = 0;  // counter after the last one drawn
+  int left_ = 0;             // blocks drawn and not returned yet
   alignas(64) std::uint16_t halves_[kBatch * kBlock];
 };
 

@@ -1,5 +1,5 @@
-// The driver of codecs that are a rule (quant/scaled_rule_device.h) on the CPU. Record: the scale, where
-// there is one, then the codes.
+// Encode, decode and reduce on the CPU for codecs that are a rule (quant/scaled_rule_device.h). Record: the
+// scale, if there is one, then the codes.
 #pragma once
 
 #include "quant/cpu_codes_inl.h"
@@ -27,7 +27,7 @@ struct VectorScan {
   }
 };
 
-/// The scan of m values from those of the blocks of the fixed-order sum: scan(at, count) is one's.
+/// The scan of m values, combined from scan(at, count) of each block of the fixed-order sum.
 template <class Scan>
 LPSGD_INLINE BucketScan scan_blocks(std::int64_t m, Scan scan) {
   if (m <= FixedOrderSum::block) return scan(0, m);
@@ -65,27 +65,27 @@ inline Scanner scanner(Scale scale, bool residuals) {
   return all[scale == Scale::norm ? 1 : scale == Scale::mean ? 2 : 0][residuals];
 }
 
-/// A rule whose codes are few enough looks their values up in a register: one lane a code.
+/// A rule that looks up values in a register, one lane a code, if its codes are few enough.
 template <class Rule>
-struct Tabled : Rule {
+struct WithLookup : Rule {
 #if defined(__AVX512F__)
-  static constexpr bool tabled = Rule::bits <= 4;
+  static constexpr bool has_lookup = Rule::bits <= 4;
 #elif defined(__AVX2__)
-  static constexpr bool tabled = Rule::bits <= 3;
+  static constexpr bool has_lookup = Rule::bits <= 3;
 #else
-  static constexpr bool tabled = false;
+  static constexpr bool has_lookup = false;
 #endif
   F values = {};
-  LPSGD_INLINE explicit Tabled(const Rule& rule) : Rule(rule) {}
+  LPSGD_INLINE explicit WithLookup(const Rule& rule) : Rule(rule) {}
   LPSGD_INLINE void start(float of_bucket) {
     Rule::start(of_bucket);
-    if constexpr (tabled) values = Rule::value(lane_numbers());
+    if constexpr (has_lookup) values = Rule::value(lane_numbers());
   }
   LPSGD_INLINE F value(I code) const {
 #if defined(__AVX512F__)
-    if constexpr (tabled) return _mm512_permutexvar_ps(reinterpret_cast<Native>(code), values);
+    if constexpr (has_lookup) return _mm512_permutexvar_ps(reinterpret_cast<Native>(code), values);
 #elif defined(__AVX2__)
-    if constexpr (tabled) return _mm256_permutevar8x32_ps(values, reinterpret_cast<Native>(code));
+    if constexpr (has_lookup) return _mm256_permutevar8x32_ps(values, reinterpret_cast<Native>(code));
 #endif
     return Rule::value(code);
   }
@@ -94,8 +94,8 @@ struct Tabled : Rule {
 /// What encoding does with the residual.
 enum class Residual : std::uint8_t {
   none,
-  added,   // values + residual is coded, what is left becomes the residual
-  behind,  // the values are coded as they are, what is left becomes the residual
+  added,         // values + residual is coded; the error becomes the residual
+  plain_values,  // the values are coded as they are; the error becomes the residual
 };
 
 template <class Rule, Residual mode>
@@ -128,15 +128,15 @@ class RecordWriter {
                             Residual mode)
       : rule_(rule),
         dither_(context, job.tensor),
-        encode_(job.residual == nullptr   ? encode_codes<Tabled<Rule>, Residual::none>
-                : mode == Residual::added ? encode_codes<Tabled<Rule>, Residual::added>
-                                          : encode_codes<Tabled<Rule>, Residual::behind>),
+        encode_(job.residual == nullptr   ? encode_codes<WithLookup<Rule>, Residual::none>
+                : mode == Residual::added ? encode_codes<WithLookup<Rule>, Residual::added>
+                                          : encode_codes<WithLookup<Rule>, Residual::plain_values>),
         scales_(scale_count(scale)),
         first_(job.first),
         out_(job.bytes) {}
 
-  /// The bucket from value `begin` on, whose scale is s; not finite: a value of it is not. Returns whether it
-  /// is.
+  /// The bucket of m values from `begin`, with scale s; s is non-finite if one of the values is. Returns
+  /// whether s is finite.
   LPSGD_INLINE bool write(float s, const float* values, float* residual, std::int64_t begin, std::int64_t m) {
     std::byte* record = out_;
     out_ += record_bytes(m, scales_, Rule::bits);
@@ -150,9 +150,10 @@ class RecordWriter {
   }
 
  private:
-  Tabled<Rule> rule_;
+  WithLookup<Rule> rule_;
   DitherStream dither_;
-  void (*const encode_)(const Tabled<Rule>&, const float*, float*, std::int64_t, DitherStream&, std::byte*);
+  void (*const encode_)(const WithLookup<Rule>&, const float*, float*, std::int64_t, DitherStream&,
+                        std::byte*);
   const std::int64_t scales_, first_;
   std::byte* out_;
 };
@@ -172,8 +173,8 @@ bool scaled_encode(const Rule& rule, const CodecOptions& options, const CodingCo
 }
 
 template <class Rule, bool adds>
-bool scaled_decode_buckets(const Rule& untabled, std::int64_t scales, const CodingJob& job) {
-  Tabled<Rule> rule(untabled);
+bool scaled_decode_buckets(const Rule& plain, std::int64_t scales, const CodingJob& job) {
+  WithLookup<Rule> rule(plain);
   const std::byte* in = job.bytes;
   return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
     float* out = job.out + begin;
@@ -201,22 +202,22 @@ bool scaled_decode(const Rule& rule, const CodecOptions& options, const CodingJo
   return (adds ? scaled_decode_buckets<Rule, true> : scaled_decode_buckets<Rule, false>)(rule, scales, job);
 }
 
-// ---- The owner's step: each bucket's mean is made in registers, with what its scale needs, and stays in the
-// first-level cache until it is coded.
+// ---- The owner's step: each bucket's mean and its scan are computed in registers; the mean stays in the L1
+// cache until it is coded.
 
-constexpr std::int32_t kAtOnce = 8;  // contributions added in registers
+constexpr std::int32_t kMaxContributions = 8;  // contributions added in registers
 
-/// One bucket's codes of up to kAtOnce contributions.
+/// One bucket's codes of up to kMaxContributions contributions.
 template <class Rule>
 struct Contributions {
-  LPSGD_INLINE explicit Contributions(const Tabled<Rule>& r) : rules{r, r, r, r, r, r, r, r} {}
-  Tabled<Rule> rules[kAtOnce];
-  const std::byte* words[kAtOnce];
+  LPSGD_INLINE explicit Contributions(const WithLookup<Rule>& r) : rules{r, r, r, r, r, r, r, r} {}
+  WithLookup<Rule> rules[kMaxContributions];
+  const std::byte* words[kMaxContributions];
   std::int32_t count = 0;
 };
 
-/// The sum of m values' codes, added to what v holds where `adds`; with `last` times the weight, plus the
-/// residual, and scanned.
+/// v = the sum over contributions of m values, plus the old v with `adds`. With `last` it is multiplied by
+/// the weight, the residual is added, and the result is scanned.
 template <class Rule, Scale scale, bool adds, bool last>
 [[gnu::noinline]] BucketScan mean_bucket(const Contributions<Rule>& in, std::int64_t m, float weight,
                                          const float* residual, float* v) {
@@ -239,7 +240,7 @@ template <class Rule, Scale scale, bool adds, bool last>
       if constexpr (last) {
         LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] *= weight;
         if (residual) add_block(residual + at, left, sum);
-        clear_behind(left, sum);
+        clear_after(left, sum);
         scan.add(sum);
       }
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) store(v + at + k * kLanes, sum[k]);
@@ -252,15 +253,15 @@ template <Scale scale, class Rule>
 bool scaled_reduce_by(const Rule& rule, const CodingContext& context, const CodingJob& job, float* v) {
   constexpr std::int64_t scales = scale_count(scale);
   const float weight = 1.0f / static_cast<float>(job.ranks);
-  Contributions<Rule> in{Tabled<Rule>(rule)};
-  RecordWriter<Rule> writer(rule, scale, context, job, Residual::behind);
+  Contributions<Rule> in{WithLookup<Rule>(rule)};
+  RecordWriter<Rule> writer(rule, scale, context, job, Residual::plain_values);
   std::int64_t offset = 0;
   return each_bucket(job, [&](std::int64_t begin, std::int64_t m) LPSGD_INLINED {
     float* r = advanced(job.residual, begin);
     bool finite = true;
     BucketScan scan;
     for (std::int32_t done = 0; done < job.ranks; done += in.count) {
-      in.count = job.ranks - done < kAtOnce ? job.ranks - done : kAtOnce;
+      in.count = job.ranks - done < kMaxContributions ? job.ranks - done : kMaxContributions;
       for (std::int32_t k = 0; k < in.count; ++k) {
         const std::byte* record = job.contributions[done + k] + offset;
         const float s = scales ? load<float>(record) : 1.0f;
@@ -289,7 +290,7 @@ bool scaled_reduce(const Rule& rule, const CodecOptions& options, const CodingCo
              : scaled_reduce_by<last>(rule, context, job, scratch);
 }
 
-/// The kernels of a rule that its options and constants make.
+/// A rule from its options and constants.
 template <class Rule>
 LPSGD_INLINE Rule make_rule(const CodecOptions& options) {
   const auto& own = options_of<typename Rule::Options>(options);

@@ -1,7 +1,7 @@
 // Vectors of the instruction set that this file is compiled for. Everything here, in the other cpu_*_inl.h
-// and in the kernels of quant/codecs has internal linkage (namespace LPSGD_ISA::{anonymous}), so that no AVX
-// code can stand in for a function of the rest of the program. Work goes in blocks of 64 values; a partial
-// block is padded with +0.
+// and in the kernels of quant/codecs has internal linkage (namespace LPSGD_ISA::{anonymous}), so that the
+// linker cannot use AVX code elsewhere in the program. Kernels handle blocks of 64 values; a partial block is
+// padded with +0.
 #pragma once
 
 #ifdef LPSGD_CODEC_ON_CUDA
@@ -169,7 +169,7 @@ LPSGD_INLINE F rotate(F x, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(x, x, (lane + by) % kLanes...);
 }
 
-/// x, each lane plus the one `by` lanes on, down to by = 1.
+/// x, each lane plus the lane `by` further, for by, by/2, ..., 1.
 template <int by>
 LPSGD_INLINE F folded(F x) {
   if constexpr (by == 0)
@@ -202,7 +202,7 @@ LPSGD_INLINE T* advanced(T* p, std::int64_t by) {
   return p ? p + by : nullptr;
 }
 
-// Partial blocks take the same path as full ones, by way of a padded copy.
+// Partial blocks are handled as full ones, in a padded copy.
 
 [[gnu::noinline]] void pad(const void* from, std::int64_t bytes, void* to, std::size_t size) {
   std::memset(to, 0, size);
@@ -261,7 +261,7 @@ LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
   padded.finish(out, left);
 }
 
-/// Fixed-order sums, so many at once, of the m values from `from` on: block(at, count, out) gives those of at
+/// Fixed-order sums, several at once, of m values from `from`: block(at, count, out) computes those of at
 /// most one block.
 template <int sums, class Block>
 void sum_blocks(std::int64_t from, std::int64_t m, const Block& block, float* out) {
@@ -277,8 +277,8 @@ void sum_blocks(std::int64_t from, std::int64_t m, const Block& block, float* ou
   for (int s = 0; s < sums; ++s) out[s] = FixedOrderSum::fold(partial[s]);
 }
 
-/// The record of a bucket that is not finite: canonical NaN scales and codes 0. The residual becomes NaN
-/// throughout. Returns false, encode's answer.
+/// The record of a non-finite bucket: canonical NaN scales and codes 0. The whole residual becomes NaN.
+/// Returns false, encode()'s result.
 [[maybe_unused, gnu::noinline]] bool write_non_finite(std::byte* record, std::int64_t scales,
                                                       std::int64_t bits, float* residual, std::int64_t m) {
   std::memset(record, 0, static_cast<std::size_t>(record_bytes(m, scales, bits)));
@@ -288,15 +288,15 @@ void sum_blocks(std::int64_t from, std::int64_t m, const Block& block, float* ou
   return false;
 }
 
-/// What such a record decodes to, whether set or added. Returns false, decode's answer.
+/// Decodes such a record, with or without add. Returns false, decode()'s result.
 [[maybe_unused, gnu::noinline]] bool decode_non_finite(float* out, std::int64_t m) {
   for (std::int64_t i = 0; i < m; ++i) out[i] = canonical_nan();
   return false;
 }
 
-/// Sets the lanes behind the `left` values or codes of a block to 0.
+/// Sets the lanes after the `left` values or codes of a block to 0.
 template <class V>
-LPSGD_INLINE void clear_behind(std::int64_t left, V* v) {
+LPSGD_INLINE void clear_after(std::int64_t left, V* v) {
   if (left < kBlock) [[unlikely]] {
     for (int k = 0; k < kVectors; ++k)
       v[k] = lane_numbers() + k * kLanes < static_cast<std::int32_t>(left) ? v[k] : V{};

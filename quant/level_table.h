@@ -1,5 +1,5 @@
-// Where qsgd's optimal levels lie (ZipML: Zhang et al. 2017, section 3.1: the levels of smallest expected
-// variance for a histogram, by dynamic programming).
+// The choice of qsgd's optimal levels (ZipML: Zhang et al. 2017, section 3.1): dynamic programming finds the
+// levels with the smallest expected variance for a histogram.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct IntervalCost {
       second[c + 1] = second[c] + n * x * x;
     }
   }
-  /// Of a level at a and the next at b, both in 1/256.
+  /// For a level at a and the next at b, both in 1/256.
   LPSGD_HD std::int64_t operator()(int a, int b) const {
     const std::int64_t lo = 2 * a, hi = 2 * b;
     return (lo + hi) * (first[b] - first[a]) - lo * hi * (count[b] - count[a]) - (second[b] - second[a]);

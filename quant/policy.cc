@@ -88,7 +88,7 @@ void declare_rule(config::Visitor& v, PolicyRule& rule) {
 
 PolicyRule parse_rule(const config::Value& value, const std::string& path) {
   PolicyRule rule;
-  config::Reader reader(value, path, config::Environment::keep);  // whoever loads a file expands
+  config::Reader reader(value, path, config::Environment::keep);  // loading a file expands variables
   declare_rule(reader, rule);
   reader.finish();
   return rule;

@@ -1,6 +1,5 @@
-// The policy: which codec each tensor gets. `min_elements: auto` leaves tensors too small to matter in
-// float32 so that more than 99 % of all parameters are still quantized (EDBT 2018, section 3); `rules` name
-// exceptions.
+// The policy: which codec each tensor gets. `min_elements: auto` leaves small tensors in float32, but keeps
+// more than 99 % of all parameters quantized (EDBT 2018, section 3). `rules` name exceptions.
 #pragma once
 
 #include <optional>
@@ -32,7 +31,7 @@ void fields(config::Visitor& visitor, PolicySpec& spec);
 /// The largest size T such that tensors of T or more elements hold more than 99 % of all parameters.
 std::int64_t auto_min_elements(const std::vector<TensorInfo>& tensors);
 
-/// The threshold in force.
+/// The threshold that applies to these tensors.
 std::int64_t min_elements(const PolicySpec& spec, const std::vector<TensorInfo>& tensors);
 
 /// One codec per tensor, in the tensors' order.

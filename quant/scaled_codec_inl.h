@@ -1,5 +1,5 @@
-// For codecs of quant/codecs that are a rule (quant/scaled_rule_device.h): scaled_kernels<Rule>() gives the
-// kernels of what the file is compiled for, an instruction set of the CPU or the GPU.
+// For codecs that are a rule (quant/scaled_rule_device.h): scaled_kernels<Rule>() returns the kernels for the
+// target of this compilation, an instruction set of the CPU or the GPU.
 #pragma once
 
 #ifdef LPSGD_CODEC_ON_CUDA

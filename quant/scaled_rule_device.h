@@ -1,6 +1,6 @@
-// Codecs whose records are scales and codes of a fixed width differ in a rule alone: how values become codes
-// and back. It is a class template over Lanes (quant/codec_math_device.h), written once for CPU and GPU; the
-// drivers are quant/cpu_scaled_inl.h and quant/cuda/scaled_device.h. A rule derives from ScaledRule and has
+// Codecs whose records are scales and codes of a fixed width differ only in their rule, which turns values
+// into codes and back. A rule is a class template over Lanes (quant/codec_math_device.h), the same for CPU
+// (quant/cpu_scaled_inl.h) and GPU (quant/cuda/scaled_device.h). It derives from ScaledRule and has
 //   static constexpr int bits;              of a code: 1, 2, 4, 8 or 16
 //   static constexpr Scale scales[1 or 2];  what its buckets are scaled by; of two the options choose:
 //   static int scale_index(Options);        0 or 1
@@ -19,26 +19,25 @@ namespace lpsgd {
 
 /// What a bucket is scaled by. A record begins with it.
 enum class Scale : std::uint8_t {
-  none,   // nothing, and nothing travels
+  none,   // no scale
   max,    // the largest magnitude
-  norm,   // the 2-norm, or the largest magnitude where that is larger or the squares overflow
+  norm,   // the 2-norm, or the largest magnitude if that is larger or the squares overflow
   mean,   // of the magnitudes
   sides,  // two means: of the values >= 0, of the others
 };
 
-/// How many numbers of a record that is.
+/// How many numbers of a record these are.
 LPSGD_HD constexpr int scale_count(Scale scale) {
   return scale == Scale::none ? 0 : scale == Scale::sides ? 2 : 1;
 }
 
-/// What the scale of a bucket is made of.
+/// What a bucket's scale is computed from.
 struct BucketScan {
-  std::int32_t max = 0;  // bits of the largest magnitude; not below infinity_bits: not finite
+  std::int32_t max = 0;  // bits of the largest magnitude; >= infinity_bits: non-finite
   float sum = 0;         // Scale::norm: of squares; Scale::mean: of magnitudes
 };
 
-/// The scale of m values, not of sides. It is not finite where a value is not, or where the sum of a mean
-/// overflows.
+/// The scale of m values, except Scale::sides. Non-finite if a value is, or if the sum of a mean overflows.
 LPSGD_HD float scale_of(Scale scale, BucketScan scan, std::int64_t m) {
   if (scan.max >= infinity_bits) return canonical_nan();
   const float top = ScalarLanes::value(scan.max);
@@ -48,7 +47,7 @@ LPSGD_HD float scale_of(Scale scale, BucketScan scan, std::int64_t m) {
   return root > top ? root : top;
 }
 
-/// What a rule need not say.
+/// The defaults of a rule.
 template <class OptionsType>
 struct ScaledRule {
   using Options = OptionsType;

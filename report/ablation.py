@@ -52,7 +52,7 @@ def read_row(folder):
         loss=last["train_loss"],
         sent=sent / len(records),
         ratio=sum(r["bytes_fp32"] for r in records) / sent if sent else float("nan"),
-        # Of the quietest epoch: whatever else ran on the machine only adds to it.
+        # Of the fastest epoch: other load on the machine only adds to it.
         coding=min(r["seconds"]["encode"] + r["seconds"]["decode"] for r in records),
         equal=all(r["replicas_equal"] for r in records),
     )
@@ -77,7 +77,7 @@ def markdown(rows):
 
 
 def save(rows, path):
-    """Top-1 against bytes; runs far below the best lie on the lower edge, with their number."""
+    """Top-1 against bytes. Runs far below the best are drawn at the lower edge, with their value."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -87,7 +87,7 @@ def save(rows, path):
     low = max(min(row.top1 for row in rows), best - 14) - 1
     line = (best + 1 - low) / 32  # the height of a label
     figure, axes = pyplot.subplots(figsize=(9, 5.5), layout="constrained")
-    labels = []  # where they stand: log2 of the ratio, height
+    labels = []  # their positions: log2 of the ratio, height
     for row in sorted(rows, key=lambda row: -row.top1):
         inside = row.top1 >= low
         y = row.top1 if inside else low + line

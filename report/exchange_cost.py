@@ -4,10 +4,9 @@
     lpsgd bench exchange --ranks 2,3,4,6,8,12,16 --min 16M --max 16M --json > cost.json
     exchange_cost.py cost.json [--out figure.png]
 
-One pass is a copy of the array: it is read and written once. Measured: the seconds of the exchange over those of memcpy
-when all ranks copy at once, in the same run, so that cores and memory are shared alike; with --cpu, processor time over
-processor time, for machines that are never quiet. Counted: the bytes that a rank reads and writes in a step, over twice
-the array's. Prints a Markdown table.
+One pass is a copy of the array: it is read and written once. Measured: the seconds of the exchange over those of memcpy,
+while all ranks copy at the same time in the same run; with --cpu, processor time over processor time, for machines that are
+never idle. Counted: the bytes that a rank reads and writes in a step, over twice the array's. Prints a Markdown table.
 """
 
 import argparse

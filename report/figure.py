@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-# Okabe and Ito's colours, told apart by readers of any colour vision; markers and dashes repeat the difference.
+# Okabe and Ito's colours, distinct for any colour vision; markers and dashes repeat the difference.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
 COMPUTATION, COMMUNICATION = "#9FC5E0", "#D55E00"
@@ -20,7 +20,7 @@ COMPUTATION, COMMUNICATION = "#9FC5E0", "#D55E00"
 def save(runs, path):
     try:
         draw(runs).savefig(path, dpi=150)
-    except ValueError as error:  # an extension that matplotlib does not know
+    except ValueError as error:  # an extension that matplotlib does not support
         raise OSError(f"{path}: {error}") from None
 
 

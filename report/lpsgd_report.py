@@ -33,7 +33,7 @@ def main():
     options = arguments()
     try:
         read = [runs.read_run(folder) for folder in options.folders]
-        runs.tell_apart(read)
+        runs.label_runs(read)
         if options.table:
             import table
 

@@ -1,4 +1,4 @@
-"""Says in one line which module a report lacks, and how to get it."""
+"""Prints in one line which module a report lacks, and how to install it."""
 
 import importlib
 import os

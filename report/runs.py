@@ -23,7 +23,7 @@ FIELDS = (
 
 
 class RunError(Exception):
-    """A run folder that cannot be used; the message names the file, and the line where there is one."""
+    """A run folder that cannot be used; the message names the file, and the line if there is one."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Run:
     ranks: int | None
     simulated: bool  # moved as many bytes as the codec would, without encoding
     epochs: pandas.DataFrame  # FIELDS, a row an epoch, in order
-    label: str = ""  # tells it from the other runs: set by tell_apart
+    label: str = ""  # distinguishes it from the other runs: set by label_runs
 
 
 def read_run(folder):
@@ -137,19 +137,19 @@ def codec_text(codec):
 
 
 def ranks_of(folder, exchange):
-    """The number of ranks: summary.json knows it, else environment.json, else the thread transport's option."""
+    """The number of ranks: from summary.json, else environment.json, else the thread transport's option."""
     for name in ("summary.json", "environment.json"):
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 ranks = json.load(file).get("ranks")
         except (OSError, ValueError, AttributeError):
-            continue  # not there before the run's end
+            continue  # written at the run's end
         if isinstance(ranks, int):
             return ranks
     return exchange.get("ranks") if exchange.get("transport") == "threads" else None
 
 
-def tell_apart(read):
+def label_runs(read):
     """Labels runs by codec, adding ranks, then folder names, only where that is not enough."""
     labels = [run.codec + (" (simulated)" if run.simulated else "") for run in read]
     for part in (lambda run: f"{run.ranks} ranks" if run.ranks else "", lambda run: run.name):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A picture of some steps of a trace that `lpsgd train --trace DIR` wrote: per rank, what the main thread does, what the
-communication thread codes, and each tensor, pack or chunk on its way. Exposed communication is shaded.
+communication thread codes, and each tensor, pack or chunk in flight. Exposed communication is shaded.
 
     trace_picture.py DIR --out figure.png [--steps 5,6] [--ranks 0,1]
 
@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
 from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
-# Okabe and Ito's colours, told apart by readers of any colour vision.
+# Okabe and Ito's colours, distinct for any colour vision.
 COLORS = {"data": "#000000", "forward": "#56B4E9", "backward": "#0072B2", "update": "#CC79A7", "encode": "#E69F00",
           "reduce": "#D55E00", "decode": "#F0E442", "on its way": "#009E73"}
 EXPOSED = "exposed communication"

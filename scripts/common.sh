@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: goes to the repository's root and gives them a few words.
+# Sourced by the other scripts: changes to the repository's root and defines common functions.
 # shellcheck shell=bash
 script=$(realpath "$0")
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
@@ -9,7 +9,7 @@ die() { printf '%s: %s\n' "$(basename "$script")" "$*" >&2; exit 1; }
 # The comment at the head of the script is its help.
 usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$script"; }
 
-# Debian's own Python: another one earlier on PATH need not see Debian's numpy.
+# Debian's own Python: another one earlier on PATH may lack Debian's numpy.
 # shellcheck disable=SC2034
 python=/usr/bin/python3
 
@@ -18,7 +18,7 @@ find_nvcc() {
   command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true
 }
 
-# The mpirun that belongs to the MPI library of a build folder, as short as it can be said.
+# The mpirun of a build folder's MPI library, by the shortest name that finds it.
 mpirun_of() {
   local own plain
   own=$(sed -n 's/^MPIEXEC_EXECUTABLE:[A-Z]*=//p' "$1/CMakeCache.txt")

@@ -23,13 +23,13 @@ Event timed(StreamView stream) {
 
 CapturedStep::CapturedStep(StreamView stream)
     : stream_(stream),
-      between_{timed(stream), timed(stream), timed(stream), timed(stream)},
+      boundaries_{timed(stream), timed(stream), timed(stream), timed(stream)},
       done_(stream.device()) {}
 
 CapturedStep::~CapturedStep() {
-  try {  // its events are in use until then
+  try {  // the graph uses the events until then
     if (running_) done_.synchronize();
-  } catch (const DeviceError&) {  // of earlier work: it has surfaced or will elsewhere
+  } catch (const DeviceError&) {  // of earlier work: it is reported elsewhere
   }
 }
 
@@ -38,13 +38,13 @@ void CapturedStep::run(const Parts& parts) {
   if (!graph_.is_captured()) {
     try {
       graph_.capture(stream_, [&] {
-        between_[0].record(stream_);
+        boundaries_[0].record(stream_);
         parts.backward();
-        between_[1].record(stream_);
+        boundaries_[1].record(stream_);
         parts.exchange();
-        between_[2].record(stream_);
+        boundaries_[2].record(stream_);
         parts.update();
-        between_[3].record(stream_);
+        boundaries_[3].record(stream_);
       });
     } catch (const CommError& e) {
       throw CommError(
@@ -68,9 +68,9 @@ void CapturedStep::run(const Parts& parts) {
 void CapturedStep::collect() {
   if (!std::exchange(running_, false)) return;
   done_.synchronize();
-  seconds_.backward += seconds_between(between_[0], between_[1]);
-  seconds_.exposed += seconds_between(between_[1], between_[2]);
-  seconds_.update += seconds_between(between_[2], between_[3]);
+  seconds_.backward += seconds_between(boundaries_[0], boundaries_[1]);
+  seconds_.exposed += seconds_between(boundaries_[1], boundaries_[2]);
+  seconds_.update += seconds_between(boundaries_[2], boundaries_[3]);
 }
 
 PartSeconds CapturedStep::take() {
@@ -80,7 +80,7 @@ PartSeconds CapturedStep::take() {
 
 bool CapturedSteps::wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can,
                            StreamView stream) {
-  constexpr int plain_steps = 3;  // two for the libraries to set themselves up, one to capture backward
+  constexpr int plain_steps = 3;  // two in which libraries initialise, one that captures backward
   if (!wanted_ && plain_steps_++ == plain_steps) {
     const std::vector<double> all = transport.all_gather(can() ? 1.0 : 0.0);
     wanted_ = std::find(all.begin(), all.end(), 0.0) == all.end();

@@ -1,4 +1,4 @@
-// Backward, exchange and update of a step as one CUDA graph, where the transport allows it.
+// Backward, exchange and update of a step as one CUDA graph, with an ordered transport.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct PartSeconds {
   double backward = 0, exposed = 0, update = 0;
 };
 
-/// Captures backward, exchange and update the first time, and launches the graph each time.
+/// The first run() captures backward, exchange and update; every run() launches the graph.
 class CapturedStep {
  public:
   explicit CapturedStep(StreamView stream);
@@ -32,7 +32,7 @@ class CapturedStep {
     std::function<void()> backward, exchange, update;
     std::function<void()> launched;  // called after each launch
   };
-  /// Waits for the last run, then launches the graph. DeviceError where the parts cannot be captured.
+  /// Waits for the last run, then launches the graph. DeviceError if the parts cannot be captured.
   void run(const Parts& parts);
   /// Seconds of the runs since the last take(). Waits for the last run.
   PartSeconds take();
@@ -41,19 +41,19 @@ class CapturedStep {
   void collect();
 
   StreamView stream_;
-  std::array<Event, 4> between_;  // the parts
+  std::array<Event, 4> boundaries_;  // of the parts
   Event done_;
   bool running_ = false;
   PartSeconds seconds_;
   CapturedGraph graph_;
 };
 
-/// Two that take turns, so that the host reads the times and flags of one while the other runs.
+/// Two captured steps, used in turn: the host reads the times and flags of one while the other runs.
 class CapturedSteps {
  public:
   /// Whether the next step should be run(). A collective call, before every step. The ranks decide once,
-  /// after the first steps: yes if `can()` is true on all of them, because either all ranks launch graphs or
-  /// none.
+  /// after the first steps: yes if `can()` is true on all of them, because all ranks or none must launch
+  /// graphs.
   bool wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can, StreamView stream);
   void run(std::size_t step, const CapturedStep::Parts& parts) { steps_[step % 2].run(parts); }
   PartSeconds take();

@@ -112,7 +112,7 @@ std::vector<ResumePoint> all_checkpoints(const fs::path& root) {
   std::error_code error;
   for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    // Others are the user's own, such as copies; a folder without a manifest is no checkpoint.
+    // Other folders are the user's, such as copies. Without a manifest it is no checkpoint.
     if (!is_checkpoint_name(name) || !fs::exists(it->path() / "manifest.json")) continue;
     found.push_back({it->path().string(), read_manifest(it->path().string())});
   }

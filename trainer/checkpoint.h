@@ -29,8 +29,8 @@ struct ResumePoint {
   CheckpointManifest manifest;
 };
 
-/// The newest complete checkpoint of the run in `run_folder`, by step; nothing where there is none. FileError
-/// where a manifest is malformed. Nothing is written.
+/// The newest complete checkpoint of the run in `run_folder`, by step; nullopt if there is none. FileError if
+/// a manifest is malformed. Writes nothing.
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder);
 
 /// "epoch-0012", "step-000390".
@@ -46,13 +46,13 @@ std::string write_checkpoint(Transport& transport, const std::string& run_folder
 
 /// Restores this rank's state: weights, momentum, running statistics, and the residuals into state.residuals.
 /// With another number of ranks than the checkpoint's, round-1 residuals become the mean of the old ones,
-/// round-2 residuals are cut anew, running statistics are averaged; returns whether that was so. FileError
-/// where a file is missing, damaged (checksum) or of another network or codec.
+/// round-2 residuals are redistributed and running statistics averaged; returns whether that was done.
+/// FileError if a file is missing, damaged (checksum) or of another network or codec.
 bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::vector<CodecSpec>& codecs,
                      TrainingState& state);
 
 /// The weights and running statistics of a checkpoint's folder, or of the newest checkpoint in a run's folder
-/// (PyTorch's layout -> memory order). The checksum is compared where there is a manifest. FileError.
+/// (PyTorch's layout -> memory order). The checksum is compared if there is a manifest. FileError.
 void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
                            std::span<float> parameters, const std::vector<NamedBuffer>& buffers);
 

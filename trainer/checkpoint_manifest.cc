@@ -22,7 +22,7 @@ std::string text_checksum(const std::string& text) {
   return checksum(std::as_bytes(std::span(text)));
 }
 
-/// Of everything but the checksum itself.
+/// The checksum of all but the checksum itself.
 std::string manifest_checksum(ordered_json manifest) {
   manifest.erase("checksum");
   return text_checksum(json_text(manifest));

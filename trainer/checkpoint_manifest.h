@@ -1,4 +1,4 @@
-// A checkpoint's manifest.json: where the run was, what it was configured with, and a checksum per file
+// A checkpoint's manifest.json: the run's position, its configuration, and a checksum per file
 // (docs/checkpoints.md).
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace lpsgd {
 
-/// How far a run is: `step` steps in all, `epoch` finished epochs, `batch` batches of the running one.
+/// A run's position: `step` steps in all, `epoch` finished epochs, `batch` batches of the current one.
 struct Position {
   std::int64_t step = 0, epoch = 0, batch = 0;
 };
@@ -28,7 +28,7 @@ struct CheckpointManifest {
   std::vector<std::pair<std::string, std::string>> files;   // name, checksum
 };
 
-/// Reads manifest.json alone. FileError where it is malformed or damaged.
+/// Reads only manifest.json. FileError if it is malformed or damaged.
 CheckpointManifest read_manifest(const std::string& folder);
 /// Adds the checksum of `name`, a file in `folder`. FileError.
 void add_file(CheckpointManifest& manifest, const std::string& folder, const std::string& name);

@@ -35,7 +35,7 @@ void declare(CLI::App& app, std::span<const Command> commands, const std::vector
   }
 }
 
-/// Refuses a word that should name a command and does not.
+/// Refuses a word that is no command.
 void check_command(const std::vector<std::string>& words, std::span<const Command> commands,
                    const std::string& group = "") {
   std::vector<std::string> names;
@@ -55,7 +55,7 @@ void check_command(const std::vector<std::string>& words, std::span<const Comman
   if (!command.declare) check_command({word + 1, words.end()}, command.group, *word + " ");
 }
 
-/// The mistake in one line. An unknown option comes first: it is often why something else is missing.
+/// The mistake in one line. An unknown option is named first: it is a frequent cause of the others.
 std::string describe(const CLI::App& root, const CLI::ParseError& error) {
   const CLI::App* app = &root;
   while (!app->get_subcommands().empty()) app = app->get_subcommands().back();

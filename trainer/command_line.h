@@ -1,4 +1,4 @@
-// The command line: a table of commands. Each declares its own options and returns what runs it.
+// The command line: a table of commands. Each declares its options and returns the function that runs it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -24,8 +24,8 @@ struct Command {
 std::span<const Command> all_commands();
 std::span<const Command> bench_commands();
 
-/// Runs the command that the words name. A mistake in them is a ConfigError, which rank 0 alone throws; on
-/// other ranks the status is returned.
+/// Runs the command that the words name. For a mistake in them rank 0 throws ConfigError and the other ranks
+/// return its status.
 int run_command_line(const std::vector<std::string>& words);
 
 /// Writes the text to standard output and returns 0. FileError when that fails.

@@ -1,5 +1,5 @@
-// The commands of `lpsgd`, one function each (`bench`: trainer/bench/commands.h). They throw core/error.h's
-// types; main() prints and picks the status.
+// The commands of `lpsgd`, one function each (`bench`: trainer/bench/commands.h). They throw the types of
+// core/error.h; main() prints the error and returns its status.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct TrainArguments {
   std::vector<std::string> command_line;
 };
 
-/// Trains; prints its own errors where ranks must agree on one. Returns the process's exit status.
+/// Trains. Errors that concern all ranks are printed here. Returns the process's exit status.
 int train_command(const TrainArguments& arguments);
 
 struct ShowArguments {

@@ -18,7 +18,7 @@ namespace {
 using config::Field;
 using config::Shape;
 
-/// A map of declared keys; `title` says when it applies where there are several ("kind: qsgd").
+/// A map of declared keys. `title` says which of several maps it is ("kind: qsgd").
 struct Keys {
   std::string title;
   std::span<const Field> fields;
@@ -105,8 +105,7 @@ std::string values_text(const Field& field) {
   return fmt::format("{}; {}{}", field.type, field.is_required ? "" : "default: ", fallback);
 }
 
-/// Lines of up to 110 characters; all but the first begin with `indent` spaces, where the first stands
-/// already.
+/// Wraps at 110 characters. All lines but the first get `indent` spaces; the first already starts there.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::size_t column = indent;
@@ -153,7 +152,7 @@ std::string titled_tables(const Field& f, const std::string& path) {
   for (const Keys& keys : keys_of(f)) {
     if (keys.title.empty()) continue;
     out += fmt::format("\n### `{}` with `{}`\n\n", path, keys.title);
-    const auto others = keys.fields.subspan(1);  // the first is what the title says
+    const auto others = keys.fields.subspan(1);  // the first is in the title
     out += others.empty() ? "No other keys.\n" : config::markdown_table(others, path + ".");
   }
   return out;

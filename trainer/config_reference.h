@@ -1,5 +1,5 @@
-// What there is to know about the keys of a configuration: docs/configuration.md, `lpsgd help` and the JSON
-// schema, all from the declarations that also read the file.
+// The reference of a configuration's keys: docs/configuration.md, `lpsgd help` and the JSON schema, all from
+// the declarations that also read the file.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Where a run ran: machine, libraries, build. Field names are those of torch.utils.collect_env where it has
+// A run's environment: machine, libraries, build. Field names are those of torch.utils.collect_env, if it has
 // them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What an epoch adds up on its way: losses, seconds, bytes, and what coding lost.
+// Sums over the steps of an epoch: losses, seconds, bytes and coding errors.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct StepMetrics {
   std::int64_t steps = 0;
 };
 
-/// What an unfinished epoch has gathered so far, over all ranks. It travels in a checkpoint, so that the
-/// epoch's record is complete after a resume.
+/// The sums of an unfinished epoch over all ranks. Checkpoints store them, so that the epoch's record is
+/// complete after a resume.
 struct EpochSoFar {
   std::vector<BatchMetrics> train;  // of each rank
   SecondsOfRanks seconds;
@@ -38,22 +38,22 @@ struct EpochSoFar {
 /// A tensor's codec in one epoch (docs/exchange.md).
 struct TensorCoding {
   std::string name;
-  double error = 0;         // norm of what coding lost over the norm of the gradients
+  double error = 0;         // norm of the coding error over the norm of the gradients
   double residual = 0;      // norm of the residual, root of the mean square over steps and ranks
   std::uint64_t bytes = 0;  // on the wire, all ranks
 };
 
-/// One rank's sums over the epoch that runs.
+/// One rank's sums over the current epoch.
 class EpochSums {
  public:
-  /// `measured_tensors`: how many tensors have their coding errors measured; 0: none is.
+  /// `measured_tensors`: of how many tensors the coding error is measured; 0: none.
   explicit EpochSums(std::size_t measured_tensors) : errors_(measured_tensors) {}
 
   /// Starts the epoch's clock at `now`, in seconds of now_seconds().
   void start_clock(double now) { started_ = now; }
-  /// Goes on with what a checkpoint holds of the epoch. Each rank continues its own sum, so that the epoch's
-  /// losses are added in the same order as without a stop. Where the number of ranks has changed, rank 0
-  /// continues all of them.
+  /// Continues from a checkpoint within the epoch. Each rank continues its own sum, so that losses are added
+  /// in the same order as without a stop. If the number of ranks has changed, rank 0 continues the sums of
+  /// all.
   void resume(EpochSoFar so_far, int rank, bool other_ranks);
 
   void add(const StepMetrics& metrics);
@@ -61,9 +61,9 @@ class EpochSums {
   /// One entry per measured tensor, for Exchange::take_errors() to add to.
   std::span<CodingError> coding_errors() { return errors_; }
 
-  /// The epoch over all ranks up to `now`, with what came from before a resume. Collective.
+  /// The epoch over all ranks up to `now`, including the part before a resume. Collective.
   EpochSoFar so_far(Transport& transport, double now) const;
-  /// What coding lost since the epoch's start or the last resume, an entry per measured tensor. Collective.
+  /// Coding errors since the epoch's start or the last resume, one entry per measured tensor. Collective.
   std::vector<TensorCoding> coding(Transport& transport, const std::vector<TensorInfo>& tensors,
                                    const std::vector<CodecSpec>& codecs) const;
   /// Begins the next epoch's sums.

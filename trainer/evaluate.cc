@@ -6,7 +6,7 @@ namespace lpsgd {
 
 namespace {
 
-/// Queued on `stream`: either may be a device's.
+/// Queues a copy on `stream`; either side may be a device's memory.
 void copy_buffers(const std::vector<NamedBuffer>& from, const std::vector<NamedBuffer>& to,
                   StreamView stream) {
   for (std::size_t i = 0; i < from.size(); ++i) copy_values(to[i].values, from[i].values, stream);

@@ -24,8 +24,8 @@ class AveragedBuffers {
   Buffer<float> values_;
 };
 
-/// Loss and hits over this rank's part of the loader's data. It runs with the running statistics `with`,
-/// which lie on the host, and restores the network's own afterwards.
+/// Loss and hits over this rank's part of the loader's data. It uses the running statistics `with`, in host
+/// memory, and then restores the network's own.
 BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with);
 
 }  // namespace lpsgd

@@ -28,7 +28,7 @@ std::string this_process() {
   return fmt::format("process {} on {}", ::getpid(), host);
 }
 
-/// Whether the file that is open is still the one of that name.
+/// Whether the open file is still the one at that path.
 bool is_same_file(int file, const std::string& path) {
   struct stat open {
   }, named{};
@@ -41,7 +41,7 @@ bool is_same_file(int file, const std::string& path) {
 FolderClaim::FolderClaim(std::string folder)
     : folder_(std::move(folder)), lock_file_(folder_ + "/" + file_name) {
   try {
-    // A job that is refused removes its folder again, perhaps between our two steps.
+    // A refused job may remove its folder between these two steps.
     for (int attempt = 0; attempt < 100; ++attempt) {
       make_folders();
       if (lock()) return;
@@ -49,15 +49,15 @@ FolderClaim::FolderClaim(std::string folder)
     throw FileError(fmt::format("{}: other jobs keep making and removing it", folder_));
   } catch (...) {
     if (file_ >= 0) ::close(file_);
-    remove_what_is_empty();
+    remove_empty_folders();
     throw;
   }
 }
 
 FolderClaim::~FolderClaim() {
-  ::unlink(lock_file_.c_str());  // before the lock is free: whoever waits for the file finds that it is gone
+  ::unlink(lock_file_.c_str());  // before releasing the lock: a waiting process then finds no file
   ::close(file_);                // NFS keeps a file that is open, under another name in the folder
-  remove_what_is_empty();
+  remove_empty_folders();
 }
 
 void FolderClaim::make_folders() {
@@ -89,7 +89,7 @@ bool FolderClaim::lock() {
   }
   if (!is_same_file(file_, lock_file_)) return false;
   const std::string holder = this_process() + "\n";
-  // The text only makes the refusal of others clearer: a full disk is no reason to stop here.
+  // The text only improves the error message of other jobs: a full disk is no reason to stop here.
   [[maybe_unused]] const bool is_written =
       ::ftruncate(file_, 0) == 0 && ::pwrite(file_, holder.data(), holder.size(), 0) > 0;
   return true;
@@ -104,7 +104,7 @@ void FolderClaim::refuse(const std::string& hint) const {
       fmt::format("--out {}: is in use by {}; {}", folder_, holder.empty() ? "another run" : holder, hint));
 }
 
-void FolderClaim::remove_what_is_empty() noexcept {
+void FolderClaim::remove_empty_folders() noexcept {
   for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder)
     if (::rmdir(folder->c_str()) != 0) return;
 }

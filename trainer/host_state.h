@@ -1,4 +1,4 @@
-// The weights, momentum and running statistics of a network, where the host can read and write them.
+// The weights, momentum and running statistics of a network in host memory.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// What a run reports of each epoch: one JSON object, appended to metrics.jsonl and flushed, and a line for
-// the terminal.
+// A run's report of each epoch: one JSON object, appended to metrics.jsonl and flushed, and a line for the
+// terminal.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct EpochRecord {
   BatchMetrics train, validation;    // sums over ranks
   SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks, this epoch
-  bool replicas_equal = true;                    // nothing to compare where simulated
+  bool replicas_equal = true;                    // null in JSON if simulated
   bool simulated = false;                        // collective: simulated
   std::vector<TensorCoding> coding;              // with metrics.codec_error
 

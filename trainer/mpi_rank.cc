@@ -22,8 +22,8 @@ void say(const std::string& message) {
   std::fflush(stderr);
 }
 
-/// Whether the launcher has started as many processes as MPI counts ranks. The launcher of another MPI
-/// library starts processes that know nothing of each other; each would train alone, as rank 0 of 1.
+/// Whether the launcher has started as many processes as MPI counts ranks. With the launcher of another MPI
+/// library each process would train alone, as rank 0 of 1.
 bool is_launched_by_its_own_mpi(const Transport& transport) {
   const LaunchedAs as = launched_as();
   if (as.launcher == nullptr || as.size == transport.size()) return true;
@@ -34,7 +34,7 @@ bool is_launched_by_its_own_mpi(const Transport& transport) {
         as.launcher, as.size, as.size > 1 ? "es" : "", mpi_version(), transport.size(),
         transport.size() > 1 ? "s" : "", LPSGD_MPIRUN, as.size,
         as.launcher == std::string_view("srun") ? " (or with the srun --mpi=KIND that it supports)" : ""));
-  // A launcher may end all processes once the first has failed: the one that speaks needs time.
+  // A launcher may end all processes once the first has failed, so wait until rank 0 has printed.
   std::this_thread::sleep_for(std::chrono::seconds(2));
   return false;
 }

@@ -9,8 +9,8 @@ namespace lpsgd {
 /// `--progress`. `automatic`: as `terminal` where is_on_terminal(), else as `plain`.
 enum class ProgressMode : std::uint8_t { automatic, plain, terminal, none };
 
-/// Whether standard output is the terminal of the user, on which this process was started. A launcher may put
-/// a pseudo-terminal of its own between a rank and a file (Open MPI's mpirun does): such a one is not the
+/// Whether standard output is the terminal of the user, on which this process was started. A launcher's
+/// pseudo-terminal between a rank and a file (Open MPI's mpirun has one) does not count: it is not the
 /// process's controlling terminal.
 bool is_on_terminal();
 
@@ -33,7 +33,7 @@ std::string duration_text(double seconds);
 /// ten seconds.
 class Progress {
  public:
-  /// Shows nothing with mode `none` or unless `active`.
+  /// Shows nothing with mode `none` or if not `active`.
   Progress(bool active, ProgressMode mode, std::int64_t first_step, std::int64_t total_steps);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -41,7 +41,7 @@ class Progress {
 
   /// Whether a line is due once `step` is done.
   bool due(std::int64_t step) const;
-  /// Accounts for one finished step and, where `due`, shows a line with `loss`, the mean since the last one.
+  /// Counts one finished step and, if `due`, shows a line with `loss`, the mean since the last line.
   void step(std::int64_t step, double loss, double lr, double seconds, double communication_seconds,
             std::int64_t samples, double compression, bool due);
   /// A line that stays, such as an epoch's summary.

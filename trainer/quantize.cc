@@ -18,12 +18,11 @@ namespace {
 
 constexpr std::int64_t max_ranks = 256;
 
-/// Tensors of the file that take the same number of steps over the same number of ranks go through one
-/// exchange.
+/// Tensors with the same numbers of steps and ranks, which use one exchange.
 using Group = std::pair<std::int64_t, std::int64_t>;  // steps, K
 
 /// Runs the group's tensors through an exchange of K thread ranks. Tensors of other groups take part with no
-/// values: so each tensor keeps its number in the file, on which its dither and its owners depend.
+/// values, so that each tensor keeps its number in the file, on which dither and owners depend.
 void exchange_group(const Group& group, const std::vector<StoredTensor>& stored, const CodecSpec& codec,
                     std::uint32_t seed, std::vector<Buffer<float>>& means) {
   const auto [steps, ranks] = group;

@@ -16,10 +16,10 @@ class RankTrace {
  public:
   /// An empty `folder`: no trace.
   explicit RankTrace(std::string folder);
-  /// Where spans go; null without a trace.
+  /// Receives spans; null without a trace.
   Trace* get() const { return trace_.get(); }
-  /// Makes the folder and checks that it can be written to: a mistake in its name must not surface hours
-  /// later. Collective.
+  /// Makes the folder and checks that it can be written to, so that a mistake is found before the run.
+  /// Collective.
   void prepare(Transport& transport) const;
   /// Collective.
   void write(Transport& transport) const;

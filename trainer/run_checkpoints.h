@@ -1,4 +1,4 @@
-// When a run saves, what it saves, and how it resumes.
+// When and how a run saves checkpoints and resumes from them.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace lpsgd {
 /// Whether a checkpoint is due after `epoch` finished epochs of `epochs`.
 bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std::int64_t epochs);
 
-/// Where a resumed run goes on.
+/// Where a resumed run continues.
 struct Resumed {
   Position position;
   EpochSoFar so_far;
@@ -35,12 +35,12 @@ class RunCheckpoints {
                  const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
                  Optimizer& optimizer);
 
-  /// Restores weights, momentum and running statistics, and hands the residuals to `set_residuals`. Refuses a
-  /// checkpoint of another seed, network or codec, and one from the middle of an epoch whose batches are
-  /// others. Collective; fails on all ranks with one message.
+  /// Restores weights, momentum and running statistics, and passes the residuals to `set_residuals`. Refuses
+  /// a checkpoint of another seed, network or codec, and one from within an epoch if the batches have
+  /// changed. Collective; fails on all ranks with one message.
   Resumed restore(const ResumePoint& from, const std::function<void(const ExchangeState&)>& set_residuals);
 
-  /// `lr`: of the next step; `so_far`: of the running epoch, dropped where no epoch is running. Collective.
+  /// `lr`: of the next step; `so_far`: of the current epoch, ignored between epochs. Collective.
   void save(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
             const ExchangeState& residuals);
 

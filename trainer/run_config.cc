@@ -206,7 +206,7 @@ RunConfig load_run_config_or_network(const std::string& path, const std::vector<
   Value outer = Value::map();
   outer.origin = root.origin;
   outer.set("network", std::move(root));
-  // A network alone names no data; any will do where only shapes are asked for.
+  // A network file names no data; any data set serves where only shapes are needed.
   Value data = Value::map();
   data.set("dataset", Value::plain("shapes"));
   outer.set("data", std::move(data));

@@ -1,6 +1,6 @@
-// A run's configuration: every key that `lpsgd train` knows, as plain structs. Defaults and meaning stand at
-// the fields (trainer/run_config.cc declares them once, for reading, for config.yaml in the run's folder, for
-// the docs).
+// A run's configuration: every key of `lpsgd train`, as plain structs. Defaults are given at the fields;
+// trainer/run_config.cc declares keys and help once, for reading, for config.yaml in the run's folder and for
+// the docs.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace lpsgd {
 
-/// `automatic`: a GPU where there is one, else the CPU.
+/// `automatic`: a GPU if there is one, else the CPU.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
 struct TrainOptions {
@@ -50,10 +50,9 @@ struct ExchangeConfig {
   Collective collective = Collective::reduce_broadcast;
   PolicySpec policy;
   bool overlap = true;
-  std::int64_t ranks = 1;  // transport: threads only
-  LinkSpec link;           // emulated; none by default
-  DevicePointers device_pointers =
-      DevicePointers::automatic;  // auto: where the MPI library says it takes them
+  std::int64_t ranks = 1;                                      // transport: threads only
+  LinkSpec link;                                               // emulated; none by default
+  DevicePointers device_pointers = DevicePointers::automatic;  // auto: if the MPI library takes them
 };
 
 struct RunConfig {
@@ -82,27 +81,27 @@ RunConfig load_run_config(const std::string& path, const std::vector<std::string
 /// codec.
 RunConfig load_run_config_or_network(const std::string& path, const std::vector<std::string>& overrides);
 
-/// Where the rank that is `local_rank`-th on its machine runs: ranks take that machine's GPUs in turn. With
-/// `cuda` where there is no GPU it is one that cannot be used.
+/// The device of the rank with this `local_rank`: ranks use their machine's GPUs in turn. With `cuda` but no
+/// GPU it is a device that cannot be used.
 Device device_of(const TrainOptions& options, int local_rank);
 
-/// What can only be checked once K is known: batch size, collective, transport. ConfigError with the key's
-/// file, line and column.
+/// Checks what depends on K: batch size, collective, transport. ConfigError with the key's file, line and
+/// column.
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun);
 
 /// The network of the configuration. An error that an override may have caused names the option.
 NetworkSpec network_of(const RunConfig& run);
 
-/// Runs `body`; a ConfigError of it that begins with a key of the configuration ("data.mean: ...") gets that
-/// key's file, line and column.
+/// Runs `body`. If it throws a ConfigError that begins with a key ("data.mean: ..."), adds that key's file,
+/// line and column.
 void with_locations(const RunConfig& run, const std::function<void()>& body);
 
-/// Whether network and data fit: image shape, number of classes, mean and std, and a training set of at least
-/// one batch. ConfigError.
+/// Checks that network and data match: image shape, number of classes, mean and std, and a training set of at
+/// least one batch. ConfigError.
 void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split);
 
-/// The configuration as resolved: every key with the value in force, the network in place. exchange.ranks is
-/// written for transport threads only.
+/// The configuration as resolved: every key with its value, the network in place of its path. exchange.ranks
+/// is written for transport threads only.
 std::string resolved_text(const RunConfig& run);
 
 }  // namespace lpsgd

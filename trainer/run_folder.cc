@@ -35,7 +35,7 @@ bool holds_a_run(const std::string& folder) {
          fs::exists(folder + "/metrics.jsonl");
 }
 
-/// runs/<name>-<time>, and a number where two jobs start within a second: it is theirs who make it.
+/// runs/<name>-<time>, with a number if another job made that folder in the same second.
 std::unique_ptr<FolderClaim> claim_default_folder(const RunConfig& run) {
   const std::string stem =
       fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", run.name, fmt::localtime(std::time(nullptr)));

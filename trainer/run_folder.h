@@ -14,13 +14,12 @@ namespace lpsgd {
 /// Cores this process may run on.
 int usable_cores();
 
-/// The folder of the run, held by this job until the object is gone. It is chosen (default:
-/// runs/<name>-<time>) and made on rank 0. A run that is refused before it wrote anything leaves nothing
-/// behind.
+/// The folder of the run, held by this job during the object's lifetime. Rank 0 chooses its name (default:
+/// runs/<name>-<time>) and makes it. A run that is refused before it wrote anything leaves no folder.
 class RunFolder {
  public:
-  /// A folder that another job uses is refused, and so is one that holds a run already, unless `resume`.
-  /// Collective: all ranks throw alike.
+  /// Refuses a folder that another job uses, and without `resume` one that holds a run already. Collective:
+  /// all ranks throw the same.
   RunFolder(Transport& transport, const RunConfig& run, const std::string& out, bool resume);
 
   const std::string& path() const { return path_; }  // the same on every rank
@@ -30,9 +29,9 @@ class RunFolder {
   std::string path_;
 };
 
-/// Writes config.yaml and environment.json, once nothing can be refused any more. `device` and `algorithms`
-/// (Network::choices()): this rank's. Warns where a deterministic run that goes on would run other algorithms
-/// than before. Collective.
+/// Writes config.yaml and environment.json, after all checks have passed. `device` and `algorithms`
+/// (Network::choices()): this rank's. Warns if a resumed deterministic run uses other algorithms than before.
+/// Collective.
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run, Device device,
                   const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line);
 

@@ -1,4 +1,4 @@
-// The seconds of an epoch: where the time went on one rank, and its mean, minimum and maximum over ranks.
+// The seconds of an epoch: the parts on one rank, and their mean, minimum and maximum over ranks.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@ namespace lpsgd {
 struct Seconds {
   double total = 0;
   double data = 0, forward = 0, backward = 0;
-  double encode = 0, transfer = 0, decode = 0;  // of the communication thread, beside the main thread's
+  double encode = 0, transfer = 0, decode = 0;  // of the communication thread; not part of the total
   double exposed_comm = 0;                      // the step waited for the exchange after backward ended
   double exposed_codec = 0;                     // of that, while the exchange encoded or decoded
   double update = 0, eval = 0;
 
   Seconds& operator+=(const Seconds& more);
-  /// What none of the main thread's fields covers, such as starting an epoch.
+  /// The main thread's time outside all fields, such as starting an epoch.
   double other() const { return total - data - forward - backward - exposed_comm - update - eval; }
   double communication() const { return exposed_comm - exposed_codec; }
   /// The paper's split (EDBT 2018, section 4): computation includes encoding and decoding.

@@ -97,7 +97,7 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
 }
 
 void SynchronousStep::backward() {
-  // Without anyone to announce to, a GPU launches backward as one graph instead of one per milestone.
+  // With one rank a GPU launches backward as one graph instead of one per milestone.
   const bool alone = transport_.size() == 1 && on_gpu_;
   if (run_.exchange.overlap && !alone)
     return network_.backward([this](std::size_t tensor) { exchange_.submit(tensor); });
@@ -114,7 +114,7 @@ bool SynchronousStep::is_captured(std::int64_t number) {
   return captured_.wanted(transport_, number, can, network_.stream());
 }
 
-/// `step_before`: of the step before the last one, for which nothing has to wait.
+/// `step_before`: checks the step before the last one, without waiting for the last one.
 void SynchronousStep::check(bool step_before) {
   const NonFinite found = exchange_.check_finite(step_before);
   if (found.tensor >= 0) throw NonFiniteError(text(found, network_.tensors()));

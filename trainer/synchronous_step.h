@@ -1,5 +1,5 @@
 // The training step of synchronous data-parallel SGD: every step the ranks exchange their gradients, so that
-// all make the same update. Other ways to synchronise ranks go beside this class.
+// all make the same update. Other ways to synchronise ranks would be classes beside this one.
 #pragma once
 
 #include <cstdint>
@@ -34,15 +34,15 @@ std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors)
 /// One rank's steps: forward, backward while gradients are exchanged, update.
 class SynchronousStep {
  public:
-  /// What the constructor is given outlives the object; `trace` may be null. Collective over some transports.
+  /// The arguments outlive the object; `trace` may be null. Collective over some transports.
   SynchronousStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
                   Optimizer& optimizer, Transport& transport, Trace* trace);
 
   /// Runs step `number`, counted from the run's start, on the loader's next batch with learning rate `lr`.
-  /// Throws NonFiniteError before the update on the CPU. A GPU is a step ahead of the check, so there it
-  /// throws in the next run() or check_finite(). Collective.
+  /// Throws NonFiniteError before the update on the CPU. On a GPU the check is one step behind, so the next
+  /// run() or check_finite() throws. Collective.
   void run(Loader& loader, std::int64_t number, double lr);
-  /// Throws NonFiniteError where the last step's gradients were not finite. Waits for a GPU. Collective.
+  /// Throws NonFiniteError if the last step's gradients were non-finite. Waits for a GPU. Collective.
   void check_finite();
   /// What the steps since the last call measured. With metrics.codec_error the coding errors are added to
   /// `errors`, one entry per tensor. Waits for a GPU.
@@ -53,8 +53,8 @@ class SynchronousStep {
   void set_state(const ExchangeState& state) { exchange_.set_state(state); }
 
  private:
-  /// Where a step's time goes: the host's time on the CPU, the compute stream's on a GPU. There `data` is
-  /// the time for which the stream has no work.
+  /// The parts of a step's time: the host's on the CPU, the compute stream's on a GPU, where `data` is the
+  /// time in which the stream is idle.
   struct Times {
     explicit Times(StreamView stream)
         : data(stream), forward(stream), backward(stream), exposed(stream), update(stream) {}

@@ -1,5 +1,5 @@
-// `lpsgd train`: finds its ranks, agrees on configuration and data, trains, and turns failures into one
-// message.
+// `lpsgd train`: starts the ranks, checks configuration and data on all of them, trains, and prints one
+// message for a failure.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -23,8 +23,8 @@ namespace lpsgd {
 
 namespace {
 
-/// The checkpoint to go on from. Where there is none, the first line of output says so; with `is_required` it
-/// is a mistake. Collective.
+/// The checkpoint to resume from. If there is none, the first line of output says so, or with `is_required`
+/// it is an error. Collective.
 std::optional<ResumePoint> resume_point(Transport& transport, const std::string& folder, bool is_required) {
   std::optional<ResumePoint> point;
   collective_try(transport, [&] {
@@ -37,7 +37,7 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
   return point;
 }
 
-/// Everything after the ranks are there. Collective.
+/// Everything after the ranks have started. Collective.
 void train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
               const NetworkSpec& spec, const TrainData& data) {
   TrainCommand command;
@@ -91,7 +91,7 @@ void prepare_data(Prepared& out) {
     out.data.test = open_dataset(out.run.data, Split::test);
   });
   check_data(out.run, *out.spec, *out.data.train, Split::train);
-  // The run's folder tells the values in force.
+  // The run's folder records the resolved values.
   const Normalization used = normalization(out.run.data, out.data.train->channels());
   out.run.data.mean = used.mean;
   out.run.data.std = used.std;

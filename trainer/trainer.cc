@@ -153,8 +153,8 @@ class RankTrainer {
                       step_->state());
   }
 
-  /// The learning rate at a batch of the running epoch. It counts by finished epochs, however many steps
-  /// those had.
+  /// The learning rate at a batch of the running epoch. It depends on the number of finished epochs, not on
+  /// their steps.
   double rate_at(std::int64_t batch) const {
     return learning_rate(run_.schedule, position_.epoch * per_epoch_ + batch, per_epoch_);
   }

@@ -15,11 +15,11 @@
 
 namespace lpsgd {
 
-/// What `lpsgd train` was asked beyond the configuration.
+/// The options of `lpsgd train` beside the configuration.
 struct TrainCommand {
   std::string out;                    // the run's folder, the same on every rank; made and checked already
   std::optional<std::int64_t> steps;  // stop after so many steps in all, without evaluation
-  std::optional<ResumePoint> resume;  // where to go on; without it the run starts from random weights
+  std::optional<ResumePoint> resume;  // without it the run starts from random weights
   std::vector<std::string> command_line;
   std::string trace;  // a folder for one Chrome trace per rank; empty: none
   ProgressMode progress = ProgressMode::automatic;
@@ -31,8 +31,8 @@ struct TrainData {
 };
 
 /// Trains on this rank until the configured epochs (or steps) are done. Collective. Rank 0 writes the run's
-/// files and the progress. Throws SharedError for what fails on all ranks alike, other errors for what fails
-/// on this one. A SharedError leaves only after every rank has ended its work.
+/// files and the progress. Throws SharedError for failures of all ranks, other errors for failures of this
+/// one. A SharedError is thrown only after every rank has ended its work.
 void train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
                 const NetworkSpec& spec, Transport& transport);
 

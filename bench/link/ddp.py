@@ -16,7 +16,7 @@ import torch_networks  # noqa: E402
 from torch_blas import blas, refuse_reference_blas  # noqa: E402
 
 
-# No batch norm buffers on the cable (lpsgd sends none in a step), and no copies between gradients and buckets.
+# As lpsgd: no batch norm buffers are sent in a step. No copies between gradients and buckets.
 LEAN = {"broadcast_buffers": False, "gradient_as_bucket_view": True}
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
@@ -32,7 +32,7 @@ def sgd(network):
 
 
 def faster_format(make, x, y, steps=3):
-    """The memory format whose best step takes less time without any exchange; rank 0 decides for all."""
+    """The memory format with the faster best step, without exchange; rank 0 decides for all."""
     best = {}
     for i, layout in enumerate(FORMATS.values()):
         network = make().to(memory_format=layout)

@@ -1,4 +1,4 @@
-"""Hosts out of network namespaces: joined by veth pairs, shaped by `tc tbf`. As root; needs iproute2."""
+"""Hosts made of network namespaces: joined by veth pairs, shaped by `tc tbf`. As root; needs iproute2."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MPIRUN = shutil.which("mpirun.mpich") or "mpirun"
-# Bytes that leave at once after a pause. Less than this and tbf cannot keep the rate; more and the link is not the one named.
+# Bytes that are sent at once after a pause. With less tbf cannot keep the rate; with more the link is faster than named.
 BURST = {"100mbit": 64 << 10, "1gbit": 256 << 10, "10gbit": 2 << 20}
 
 
@@ -73,7 +73,7 @@ class Hosts:
         for line in sh("ip", "netns", "list").splitlines():
             if line.startswith("lpsgd"):
                 name = line.split()[0]
-                for pid in sh("ip", "netns", "pids", name).split():  # what an interrupted job left
+                for pid in sh("ip", "netns", "pids", name).split():  # processes of an interrupted job
                     subprocess.run(["kill", "-KILL", pid], check=False, capture_output=True)
                 subprocess.run(["ip", "netns", "del", name], check=False)
 
@@ -81,12 +81,12 @@ class Hosts:
         return [f"10.77.0.{i}" for i in range(1, self.count + 1)]
 
     def bytes_sent(self):
-        """Of all hosts, as the kernel counted them on the cables."""
+        """Bytes of all hosts, counted by the kernel on the cables."""
         return sum(int(sh("ip", "netns", "exec", f"lpsgd{i}", "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
                    for i in range(1, self.count + 1))
 
     def mpirun(self):
-        """One rank on each host. No shared memory between ranks: what travels goes over the cable."""
+        """One rank on each host. Ranks have no shared memory: all messages use the cable."""
         return ["ip", "netns", "exec", "lpsgd1", "env", "MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=eth0", MPIRUN,
                 "-iface", "eth0", "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter"), "-hosts",
                 ",".join(self.addresses()), "-ppn", "1", "-n", str(self.count)]

@@ -1,4 +1,4 @@
-"""What one row of a table runs: lpsgd, or PyTorch's DistributedDataParallel, on hosts that are there already."""
+"""What one row of a table runs: lpsgd, or PyTorch's DistributedDataParallel, on hosts that exist already."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def network_file(row):
 
 
 def train(row, hosts, lpsgd, trace_folder=None):
-    """Two epochs on images of noise; the second one's record, and what the kernel counted on the cables."""
+    """Two epochs on images of noise. Returns the second one's record, and the bytes that the kernel counted on the cables."""
     with open(network_file(row), encoding="utf-8") as file:
         text = file.read()
     shape = re.search(r"^input: \[(\d+), *(\d+), *(\d+)\]", text, re.M).groups()
@@ -96,7 +96,7 @@ def train(row, hosts, lpsgd, trace_folder=None):
             rate = row.rate.replace("gbit", "Gbit").replace("mbit", "Mbit")
             command += ["--set", f"exchange.link={{bandwidth: {rate}, latency: 30us, burst: {BURST[row.rate]}B}}"]
         started = 0
-        if row.over == "cable":  # what starting and ending put on the cable
+        if row.over == "cable":  # bytes of start and end
             before = hosts.bytes_sent()
             run([*command, "--steps", "0"])
             shutil.rmtree(out)
@@ -111,8 +111,8 @@ def train(row, hosts, lpsgd, trace_folder=None):
             run([*command, "--steps", str(min(row.steps, 8)), "--trace", trace_folder])
     record, seconds = records[-1], records[-1]["seconds"]
     steps = record["samples"] / (row.batch * row.ranks)
-    most, sent = record["seconds_max"], sum(r["bytes_sent"] for r in records)
-    busy = most["total"] - most["eval"]  # of the slowest rank, by the wall clock, as ddp.py's
+    slowest, sent = record["seconds_max"], sum(r["bytes_sent"] for r in records)
+    busy = slowest["total"] - slowest["eval"]  # of the slowest rank, by the wall clock, as ddp.py's
     return {"samples_per_s": record["samples"] / busy, "step_s": busy / steps, "exposed": seconds["exposed_comm"] / busy,
             "wire_ratio": record["bytes_fp32"] / max(1, record["bytes_sent"]), "bytes_sent": sent, "cable_bytes": cable,
             "start_bytes": started, "seconds": seconds, "other": seconds["other"] / seconds["total"]}
@@ -123,8 +123,8 @@ def ddp(row, hosts):
     try:
         return ddp_ranks(row, hosts)
     except JobError as error:
-        # With several buckets the hook's second messages leave in the order in which the first ones came back, which
-        # differs between ranks, and gloo takes one for another and finds that their sizes differ.
+        # With several buckets the hook sends its second messages in the order in which the first ones returned. That
+        # order differs between ranks, so gloo matches messages of different sizes.
         if row.hook != "powersgd" or "op.preamble" not in str(error):
             raise
         return {**ddp_ranks(row, hosts, "--one-bucket"), "note": "one bucket: with several it fails"}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Training over real, slow network links on one machine: hosts are network namespaces joined by veth pairs, shaped by
-`tc tbf`; lpsgd, and PyTorch's DistributedDataParallel over gloo, take turns on them. As root; needs iproute2 and MPICH.
+`tc tbf`. lpsgd and PyTorch's DistributedDataParallel over gloo run on them in turns. As root; needs iproute2 and MPICH.
 
     link.py ddp --out FOLDER        samples/s beside DDP: AlexNet at 32 and ResNet-50 at 8 a rank, 1 Gbit/s, two hosts
     link.py overlap --out FOLDER    exposed communication: AlexNet, QSGD 4 bit, 1 Gbit/s and unshaped; with traces
@@ -9,9 +9,9 @@
     link.py ranks --out FOLDER      more ranks than cores: ResNet-20, 8 ranks beside 2 on one host
     link.py own --out FOLDER --networks resnet20 --batch 64 --rates 100mbit --codecs none,topk --hooks full
 
-Every rank has one thread. Rows take turns, round after round, so that what disturbs the machine disturbs all alike. Each
-row's result is kept in FOLDER/rows, so a run that was stopped goes on where it was; FOLDER/POINT.md and POINT.json have the
-table so far. Namespaces, cables and run folders are removed at the end, also after an error.
+Every rank has one thread. Each round runs all rows in turn, so that other load on the machine affects all alike. Each row's
+result is kept in FOLDER/rows, so a run that was stopped continues from there; FOLDER/POINT.md and POINT.json have the table
+so far. Namespaces, cables and run folders are removed at the end, also after an error.
 """
 
 import argparse
@@ -35,7 +35,7 @@ BATCH = {"alexnet": 32, "resnet50": 8, "resnet20": 64}
 
 
 def rows_of(options):
-    """The rows of a point, in the order in which they take turns."""
+    """The rows of a point, in the order in which a round runs them."""
     def steps(network):
         return options.steps or STEPS.get(network, 8)
 
@@ -76,7 +76,7 @@ def rows_of(options):
 
 
 class Results:
-    """One JSON file a row and round. Rows of another build of lpsgd do not count."""
+    """One JSON file per row and round. Rows of another build of lpsgd are ignored."""
 
     def __init__(self, folder, lpsgd):
         self.folder = os.path.join(folder, "rows")
@@ -88,7 +88,7 @@ class Results:
         return os.path.join(self.folder, f"{row.key}.{number}.json")
 
     def read(self, row, number):
-        """None: there is none. `failed` in it: why."""
+        """None if there is none. If it failed, `failed` says why."""
         try:
             with open(self.path(row, number), encoding="utf-8") as file:
                 result = json.load(file)
@@ -106,7 +106,7 @@ class Results:
         os.rename(self.path(row, number) + ".part", self.path(row, number))
 
     def of(self, row, rounds):
-        """Every key's median over the rounds that are there; None where there is none."""
+        """Every key's median over the finished rounds; None if there are none."""
         by_round = {number: r for number in range(rounds) if (r := self.read(row, number))}
         results = list(by_round.values())
         found = [r for r in results if "failed" not in r]
@@ -124,18 +124,18 @@ class Results:
 
 
 def measure(options, rows, results):
-    """Runs what is not there yet. Returns how many rows failed."""
+    """Runs the rows without a result. Returns how many failed."""
     failed, jobs = 0, [(number, row) for number in range(options.rounds) for row in rows]
     jobs = [(number, row) for number, row in jobs if not results.done(row, number)]
-    print(f"{len(rows) * options.rounds - len(jobs)} of {len(rows) * options.rounds} rows are there already", flush=True)
-    hosts, there = None, None
+    print(f"{len(rows) * options.rounds - len(jobs)} of {len(rows) * options.rounds} rows have a result", flush=True)
+    hosts, started = None, None
     try:
         for i, (number, row) in enumerate(jobs):
-            wanted = (row.ranks, row.rate) if row.over == "cable" else there
-            if wanted != there:
+            wanted = (row.ranks, row.rate) if row.over == "cable" else started
+            if wanted != started:
                 if hosts:
                     hosts.__exit__()
-                hosts, there = Hosts(*wanted).__enter__(), wanted
+                hosts, started = Hosts(*wanted).__enter__(), wanted
             print(f"[{i + 1}/{len(jobs)}] round {number + 1}: {row.network}, {row.ranks} ranks, {row.over} {row.rate}, {row.name} ...",
                   end=" ", flush=True)
             start = time.time()
@@ -168,7 +168,7 @@ def of_ddp(label, hooks):
 
 
 def ratio_of_rounds(r, other, factor=1):
-    """The median ratio of steps of the same round, which ran one after the other: the machine's speed drifts."""
+    """The median ratio of steps of the same round, which ran one after the other, because the machine's speed drifts."""
     ratios = [factor * seconds / other["steps_s"][number] for number, seconds in r["steps_s"].items() if number in other["steps_s"]]
     if not ratios:
         return ""
@@ -294,7 +294,7 @@ def main():
         rows = [row for row in rows if re.search(options.only, row.key)]
     if os.geteuid() != 0 and any(row.over == "cable" for row in rows):
         sys.exit("link.py: making network namespaces needs root")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces go, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed, too
     options.out = os.path.abspath(options.out)
     results = Results(options.out, options.lpsgd)
     options.environment = environment(options)

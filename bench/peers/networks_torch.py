@@ -4,20 +4,19 @@
     bench/peers/networks_torch.py [NAME...] [--compute bf16] [--python PROGRAM]... [--build build/release] [--rounds 3]
                                   [--steps 3] [--threads 1] [--cpu-time] [--device cuda]
 
-For each network: lpsgd, PyTorch in both memory formats, and the floor (the network's convolutions and products alone, as
-bare oneDNN primitives by the faster of its direct and Winograd's algorithms; an LSTM's are not counted) take turns, round after round, each in a process of its own, so that a
-busy machine slows all alike; each one's best step counts. Prints a table and one JSON array. `ratio` is the better
-PyTorch's time over ours (above 1: we are faster); `floor` the bare primitives' time over ours, `direct` that of direct convolutions alone (above 1: we
-are faster than those). With --cpu-time it is
-processor time, for machines that are never quiet.
+For each network every round runs lpsgd, PyTorch in both memory formats, and the floor, each in a process of its own, so that
+other load on the machine affects all alike. The best step of each counts. The floor is the network's convolutions and
+products as bare oneDNN primitives, with the faster of the direct and Winograd's algorithm; an LSTM's are not counted. Prints
+a table and one JSON array. `ratio` is the better PyTorch's time over ours (above 1: we are faster), `floor` the bare
+primitives' time over ours, `direct` that of direct convolutions over ours. With --cpu-time it is processor time, for
+machines that are never idle.
 
 Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS): weights,
-gradients, momentum, activations, workspaces, the batch, and library code that is loaded late. PyTorch's is that of the
-format that takes less; the last column is ours over it (below 1: we take less).
+gradients, momentum, activations, workspaces, the batch, and library code that is loaded late. PyTorch's is the smaller of
+its two formats'; the last column is ours over it (below 1: we use less).
 
-With --device cuda both sides train on the first GPU, at the study's batch for one GPU; PyTorch with cudnn.benchmark. A
-step's time is then the mean over all steps, at whose end the device is waited for; there is no floor, and memory is not
-compared.
+With --device cuda both train on the first GPU, with the paper's batch for one GPU; PyTorch uses cudnn.benchmark. A step's
+time is then the mean over all steps, with one wait for the device at the end. There is no floor, and memory is not compared.
 """
 import argparse
 import json

@@ -4,7 +4,7 @@
     bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph] [--steps 40]
 
 Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three means) and the
-peak of the memory that PyTorch allocated. The batch is the study's for one GPU (EDBT 2018, table 3). The input lies on the
+peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018, table 3). The input is on the
 GPU. `graph` captures forward, backward and the fused optimizer: PyTorch's fastest form. bench/peers/networks_torch.py
 measures the eager loop in turns with lpsgd.
 """
@@ -22,7 +22,7 @@ WARM_UP = 5
 
 
 def training_step(torch, torch_networks, name, memory_format, compute, captured):
-    """One step as a function; with `captured` it is fit for a CUDA graph."""
+    """One step as a function; with `captured` it can be captured as a CUDA graph."""
     torch.manual_seed(1)
     layout = torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
     side = SIDE.get(name, 224)
@@ -97,7 +97,7 @@ def main():
                     step = training_step(torch, torch_networks, name, memory_format, a.compute, way == "graph")
                     row["ms"] = round(1e3 * seconds_of(torch, step, a.steps, way == "graph"), 3)
                     row["mem_gb"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-                except RuntimeError as error:  # one network too large must not take the others with it
+                except RuntimeError as error:  # a network that is too large must not end the others
                     row["error"] = str(error)[:200]
                 step = None
                 torch.cuda.empty_cache()

@@ -1,5 +1,5 @@
-"""Which BLAS a process with PyTorch computes with. Debian's PyTorch takes whatever `libblas.so.3` is; with the reference
-one its products are many times slower, and a comparison with it says nothing."""
+"""Which BLAS PyTorch uses in this process. Debian's PyTorch loads whatever `libblas.so.3` is. The reference BLAS is many times
+slower, so a comparison with it means nothing."""
 import sys
 
 
@@ -12,7 +12,7 @@ def blas():
 
 
 def refuse_reference_blas():
-    """To be called after `import torch`."""
+    """Call it after `import torch`."""
     if "/blas/libblas" in blas():
         sys.exit("this PyTorch computes with the reference BLAS, which makes it many times slower: "
                  "apt-get install libopenblas0-pthread")

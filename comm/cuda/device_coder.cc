@@ -37,7 +37,7 @@ void DeviceCoder::drain() noexcept {
                                   streams_.upload.view(), streams_.transport}) {
     try {
       stream.synchronize();
-    } catch (const Error&) {  // of earlier work: it has surfaced or will elsewhere
+    } catch (const Error&) {  // of earlier work: it is reported elsewhere
     }
   }
 }
@@ -112,7 +112,7 @@ void DeviceCoder::count(Turn& turn, Times& times) {
     shared_.clock.add(span.work, span.values, span.ranks, begin, end);
     if (shared_.trace) shared_.trace->coded(span.unit, span.work, begin, end);
   }
-  // Times are counted from the newest step: an event's clock loses precision over hours.
+  // The newest step becomes the reference: an event's clock loses precision over hours.
   std::swap(origin_, turn.opened);
   origin_time_ = opened;
   turn.pending = false;
@@ -126,7 +126,7 @@ std::optional<UnitOfStep> DeviceCoder::unfinished() {
     UnitOfStep at{static_cast<std::uint32_t>(turn.step), 0};
     for (const Span& span : std::span(turn.spans).first(turn.coded)) {
       at.unit = span.unit;
-      try {  // until a graph gets there, an event is an earlier launch's, or has never been recorded
+      try {  // until the graph records the event, it is an earlier launch's or was never recorded
         if (!span.end.done() || seconds_between(turn.opened, span.end) < 0) break;
       } catch (const DeviceError&) {
         break;
@@ -150,7 +150,7 @@ std::int64_t DeviceCoder::read_finite_flags(bool before) {
   return turn.step;
 }
 
-// Outside a step the compute stream is behind all coding, and the next step's coding behind the compute
+// Outside a step the compute stream waits for all coding, and the next step's coding waits for the compute
 // stream.
 std::vector<float> DeviceCoder::residual(std::size_t tensor, int round) const {
   const DeviceBuffer<float>& kept = round == 1 ? kept_[tensor].residual1 : kept_[tensor].residual2;

@@ -1,7 +1,7 @@
 // The exchange's coder on a CUDA device: gradients, residuals and messages lie in the device's memory, and
-// all work is queued on streams. Where the transport does not take device memory, messages are staged through
-// page-locked memory: every unit in flight has buffers of its own, so that the copies of one unit, the
-// messages of a second and the coding of a third overlap.
+// all work is queued on streams. If the transport does not take device memory, messages are staged through
+// page-locked memory. Every unit in flight has its own buffers, so that the copies of one unit, the messages
+// of a second and the coding of a third overlap.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace lpsgd {
 
-/// They wait for each other by events; the host does not wait.
+/// The coder's streams. They wait for each other by events; the host does not wait.
 struct CodingStreams {
   StreamView compute;                                       // the caller's: writes and reads the gradients
   StreamView transport;                                     // an ordered transport's
@@ -25,12 +25,12 @@ struct CodingStreams {
   Stream upload{compute.device(), StreamPriority::high};    // of staged messages, from the host
 };
 
-/// What coding keeps of a tensor, in the device's memory.
+/// A tensor's state within the coder, in the device's memory.
 struct DeviceTensor {
   DeviceBuffer<float> residual1, residual2;
   DeviceBuffer<float> staging;  // the gradient in the codec's order, where that is not memory order
   bool staged = false;          // this step's gradient is in `staging`
-  std::int64_t undecoded = 0;   // elements whose mean is still to come
+  std::int64_t undecoded = 0;   // elements whose mean is not decoded yet
 };
 
 class DeviceCoder final : public Coder {
@@ -71,15 +71,15 @@ class DeviceCoder final : public Coder {
   float* values(std::size_t t) {
     return shared_.tensors[t].permuted ? kept_[t].staging.data() : shared_.tensors[t].gradient;
   }
-  /// 1 where the own gradient, or the mean, held a value that is not finite.
+  /// 1 if the own gradient, or the mean, held a non-finite value.
   std::uint32_t* own_flag(std::size_t t) { return flags_.data() + t; }
   std::uint32_t* mean_flag(std::size_t t) { return flags_.data() + kept_.size() + t; }
-  /// Two sums of squares, of the gradient and of what coding lost; nullptr where they are not measured.
+  /// Two sums of squares, of the gradient and of what coding lost; nullptr if they are not measured.
   double* errors(std::size_t t) { return errors_.size() > 0 ? errors_.data() + 2 * t : nullptr; }
-  /// Where coding finds the step's number.
+  /// The step's number, in device memory.
   const std::uint32_t* step() const { return step_.data(); }
 
-  /// Makes the codec stream wait for the unit's gradients, and brings them into the codec's order.
+  /// Makes the codec stream wait for the unit's gradients and permutes them into the codec's order.
   void gradients_of(const Unit& unit);
   /// The means of these segments have been written.
   void decoded(std::span<const Segment> segments);
@@ -110,14 +110,14 @@ class DeviceCoder final : public Coder {
     int ranks = 1;
   };
 
-  /// What the host reads of a step when it is done. Two steps take turns, so that the host reads one while
-  /// the device works on the other. A graph writes to the turn in which it was captured.
+  /// What the host reads of a step after it is done. There are two turns, used in alternate steps: the host
+  /// reads one while the device works on the other. A graph writes to the turn in which it was captured.
   struct Turn {
     const Device device;
     PinnedBuffer<std::uint32_t> flags;  // all tensors' own flags, then their mean flags
     Event opened{device, timed}, waiting{device, timed}, joined{device, timed};  // on the compute stream
-    Event end{device, timed};      // on the codec stream, behind all coding
-    Event done{device};            // on the compute stream, behind the whole step; in no graph
+    Event end{device, timed};      // on the codec stream, after all coding
+    Event done{device};            // on the compute stream, after the whole step; never captured
     std::vector<Span> spans = {};  // the first `coded` are in use
     std::size_t coded = 0;
     std::int64_t step = -1;
@@ -139,15 +139,15 @@ class DeviceCoder final : public Coder {
   DeviceBuffer<std::uint32_t> flags_{device(), 2 * kept_.size()};  // as Turn::flags
   DeviceBuffer<double> errors_;                                    // two a tensor, if they are measured
   DeviceBuffer<std::uint32_t> step_{device(), 1};
-  PinnedBuffer<std::uint32_t> steps_{device(), 2};  // by turn: on its way to step_
+  PinnedBuffer<std::uint32_t> steps_{device(), 2};  // by turn: copied to step_
 
-  std::mutex mutex_;  // guards turns that are pending, and which turn it is
+  std::mutex mutex_;  // guards pending turns and `turn_`
   Turn turns_[2];
   std::size_t turn_ = 0;           // of the newest step
   std::size_t coding_ = 0;         // spans of the open step
   Event coded_{device()};          // all of a step, on the codec stream
-  Event origin_{device(), timed};  // a moment on the compute stream,
-  double origin_time_ = 0;         // and when that was on the host's clock
+  Event origin_{device(), timed};  // a reference point on the compute stream,
+  double origin_time_ = 0;         // and its time on the host's clock
 };
 
 }  // namespace lpsgd

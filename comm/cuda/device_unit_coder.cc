@@ -19,7 +19,7 @@ class DeviceUnitCoder final : public UnitCoder {
   void start(NumberedUnit unit) override {
     unit_ = unit;
     jobs_ = &units_.at(unit.number);
-    std::swap(before_, decoded_);
+    std::swap(last_decoded_, decoded_);
   }
   std::span<std::byte> outgoing(int owner) override { return of(owner, outgoing_.wire()); }
   std::span<std::byte> mean(int owner) override { return of(owner, means_.wire()); }
@@ -45,7 +45,7 @@ class DeviceUnitCoder final : public UnitCoder {
   }
 
  private:
-  /// Messages where the device codes them, and where the transport finds them.
+  /// Messages: the device codes them in `device`; the transport uses `host` if they are staged.
   struct Messages {
     DeviceBuffer<std::byte> device;
     PinnedBuffer<std::byte> host;  // empty unless messages are staged
@@ -55,7 +55,7 @@ class DeviceUnitCoder final : public UnitCoder {
   /// The jobs of one codec in a unit.
   struct Group {
     std::unique_ptr<CudaBatch> encode, reduce, decode;  // all segments; the own ones; all
-    std::unique_ptr<CudaBatch> check;                   // instead of these, where nothing is coded
+    std::unique_ptr<CudaBatch> check;                   // instead of these, for untouched tensors
     std::vector<std::size_t> begin;  // jobs of decode: owner o's are [begin[o], begin[o+1])
   };
 
@@ -73,9 +73,10 @@ class DeviceUnitCoder final : public UnitCoder {
   void upload(Messages& m, std::size_t from, std::size_t to) {
     copy_bytes(m.code() + from, m.wire() + from, to - from, streams_.upload);
   }
-  /// The messages just encoded may be sent once `copies` have brought them to where the transport finds them.
+  /// Marks the messages just encoded as ready to send, after `copies` have downloaded them if they are
+  /// staged.
   template <class Copies>
-  void send_after(Copies copies) {
+  void mark_ready(Copies copies) {
     if (!staged_) {
       ready_.record(streams_.codec);
       if (ordered_) streams_.transport.wait(ready_);
@@ -86,11 +87,11 @@ class DeviceUnitCoder final : public UnitCoder {
     copies();
     ready_.record(streams_.download);
   }
-  /// The coding that is queued next reads messages; `copies` bring them from where the transport left them.
+  /// Makes the coding that is queued next wait for messages, which `copies` upload if they are staged.
   template <class Copies>
-  void code_after(Copies copies) {
+  void wait_for_messages(Copies copies) {
     if (staged_) {
-      streams_.upload.wait(before_);  // the last unit's coding reads the same memory
+      streams_.upload.wait(last_decoded_);  // its coding reads the same memory
       copies();
       uploaded_.record(streams_.upload);
       streams_.codec.wait(uploaded_);
@@ -107,14 +108,14 @@ class DeviceUnitCoder final : public UnitCoder {
   const Device device_ = coder_.device();
   const int rank_, ranks_;
   const bool ordered_;
-  const bool queued_;  // no host looks at the messages: the transport is ordered, or there is nobody else
+  const bool queued_;  // the host does not wait for messages: the transport is ordered, or there is one rank
   const bool staged_;
   Messages outgoing_, incoming_, means_;  // by owner; by rank; by owner
   Messages zeros_;
   std::map<std::size_t, std::vector<Group>> units_;  // by number in the plan
   Event coded_{device_}, ready_{device_};            // messages may be copied; may be sent
   Event arrived_{device_}, uploaded_{device_};       // messages may be decoded
-  Event decoded_{device_}, before_{device_};         // the last decoding of this unit; of the unit before
+  Event decoded_{device_}, last_decoded_{device_};   // last decoding of this unit; of the previous one
   NumberedUnit unit_;
   std::vector<Group>* jobs_ = nullptr;
 };
@@ -222,7 +223,7 @@ void DeviceUnitCoder::encode(std::span<const int>) {
       if (group.encode) group.encode->encode(shared_.context(1), streams_.codec, coder_.step());
     }
   });
-  send_after([&] {
+  mark_ready([&] {
     if (coder_.collective() != Collective::reduce_broadcast) return download(outgoing_, 0, unit.bytes());
     const std::size_t own = unit.message[static_cast<std::size_t>(rank_)];
     download(outgoing_, 0, own);
@@ -232,12 +233,13 @@ void DeviceUnitCoder::encode(std::span<const int>) {
 
 void DeviceUnitCoder::reduce() {
   const Unit& unit = *unit_.unit;
-  code_after([&] { upload(incoming_, 0, unit.message_bytes(rank_) * static_cast<std::size_t>(ranks_ - 1)); });
+  wait_for_messages(
+      [&] { upload(incoming_, 0, unit.message_bytes(rank_) * static_cast<std::size_t>(ranks_ - 1)); });
   coder_.coded(Work::reduce, unit_.number, count_values(unit.owned_by(rank_)), ranks_, [&] {
     for (Group& group : *jobs_)
       if (group.reduce) group.reduce->reduce(shared_.context(2), streams_.codec, coder_.step());
   });
-  send_after([&] {
+  mark_ready([&] {
     const std::size_t at = unit.message[static_cast<std::size_t>(rank_)];
     download(means_, at, at + unit.message_bytes(rank_));
   });
@@ -247,7 +249,7 @@ void DeviceUnitCoder::decode(std::span<const int> owners) {
   const Unit& unit = *unit_.unit;
   std::vector<int> ascending(owners.begin(), owners.end());
   std::sort(ascending.begin(), ascending.end());
-  code_after([&] {
+  wait_for_messages([&] {
     for (const int owner : ascending) {
       const std::size_t at = unit.message[static_cast<std::size_t>(owner)];
       if (owner != rank_) upload(means_, at, at + unit.message_bytes(owner));
@@ -259,7 +261,7 @@ void DeviceUnitCoder::decode(std::span<const int> owners) {
     for (Group& group : *jobs_) {
       if (!group.decode) continue;
       for (auto from = ascending.begin(), to = from; from != ascending.end(); from = to) {
-        while (to != ascending.end() && *to - *from == to - from) ++to;  // neighbours go together
+        while (to != ascending.end() && *to - *from == to - from) ++to;  // one launch for consecutive owners
         const std::size_t first = group.begin[static_cast<std::size_t>(*from)];
         const std::size_t last = group.begin[static_cast<std::size_t>(to[-1]) + 1];
         if (last > first) group.decode->decode(first, last, false, streams_.codec);
@@ -272,7 +274,7 @@ void DeviceUnitCoder::decode(std::span<const int> owners) {
 
 void DeviceUnitCoder::decode_outgoing(float weight) {
   const Unit& unit = *unit_.unit;
-  code_after([&] { upload(outgoing_, 0, unit.bytes()); });
+  wait_for_messages([&] { upload(outgoing_, 0, unit.bytes()); });
   coder_.coded(Work::decode, unit_.number, count_values(unit.segments), 1, [&] {
     for (Group& group : *jobs_)
       if (group.decode) group.decode->decode(0, group.begin.back(), false, streams_.codec, weight);

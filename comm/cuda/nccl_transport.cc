@@ -25,7 +25,7 @@
 namespace lpsgd {
 namespace {
 
-/// What NCCL knows a GPU by: its host, and its bus address there.
+/// How NCCL identifies a GPU: by its host and its bus address there.
 std::string identity(Device device) {
   char bus[64] = "";
   check(cudaDeviceGetPCIBusId(bus, sizeof bus, device.index));
@@ -48,7 +48,7 @@ class NcclTransport final : public TransportOver {
         throw DeviceError("NCCL: no unique id: " + text_of(result));
     });
     inner_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-    // Calls do not block, so that waiting for a rank that cannot connect can be given up.
+    // Calls do not block, so that a wait for a rank that cannot connect can be ended.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     try {
@@ -56,7 +56,7 @@ class NcclTransport final : public TransportOver {
       wait_while_in_progress(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config),
                              "ncclCommInitRankConfig");
     } catch (...) {
-      abort_communicator(give_up());
+      abort_communicator(take_communicator());
       throw;
     }
     std::packaged_task<void()> task([this, device] {
@@ -68,14 +68,14 @@ class NcclTransport final : public TransportOver {
   }
 
   ~NcclTransport() override {
-    if (std::uncaught_exceptions() > exceptions_) break_off();
+    if (std::uncaught_exceptions() > exceptions_) request_abort();
     {
       const std::lock_guard lock(watch_mutex_);
-      ends_ = true;
+      stop_ = true;
       watch_wake_.notify_all();
     }
-    // NCCL waits for graphs that hold the communicator. If an error of the device keeps them from being
-    // destroyed, the user must be told of that error, so the wait ends.
+    // NCCL waits for graphs that hold the communicator. After a device error these may never be destroyed;
+    // the wait then ends, so that the error is reported.
     if (watch_ended_.wait_for(std::chrono::seconds(10)) == std::future_status::ready)
       watch_.join();
     else
@@ -89,7 +89,7 @@ class NcclTransport final : public TransportOver {
       ncclCommDestroy(comm_);
       comm_ = nullptr;
     } catch (const std::exception&) {
-      abort_communicator(give_up());
+      abort_communicator(take_communicator());
     }
   }
   NcclTransport(const NcclTransport&) = delete;
@@ -142,11 +142,11 @@ class NcclTransport final : public TransportOver {
   bool test(Request) override { return true; }
 
   void throw_if_failed() override {
-    if (broken_) throw_broken();  // set before the abort, so that no aborted work passes for done
+    if (broken_) throw_broken();  // set before the abort, so that aborted work does not count as done
   }
 
   void cancel() noexcept override {
-    break_off();
+    request_abort();
     inner_.cancel();
   }
 
@@ -158,8 +158,7 @@ class NcclTransport final : public TransportOver {
     std::size_t size;
   };
 
-  /// Makes the stream, and checks that every rank has one and a GPU of its own. Throws on all ranks or on
-  /// none.
+  /// Makes the stream and checks that no two ranks share a GPU. Throws on all ranks or on none.
   void prepare() {
     std::string mine;
     collective_try(inner_, [&] {
@@ -180,11 +179,11 @@ class NcclTransport final : public TransportOver {
   std::string text_of(ncclResult_t result) const {
     const char* more = ncclGetLastError(comm_);
     std::size_t free = 0, all = 0;
-    std::string room;  // often too little of it is the cause
+    std::string memory;  // too little of it is a frequent cause
     if (result == ncclUnhandledCudaError && cudaMemGetInfo(&free, &all) == cudaSuccess)
-      room = fmt::format(" ({} bytes of device memory are free)", free);
+      memory = fmt::format(" ({} bytes of device memory are free)", free);
     return fmt::format("{}{}{}{}", ncclGetErrorString(result), more != nullptr && *more != 0 ? ": " : "",
-                       more != nullptr ? more : "", room);
+                       more != nullptr ? more : "", memory);
   }
 
   /// Makes a call that queues work, and waits until NCCL has queued it.
@@ -196,7 +195,8 @@ class NcclTransport final : public TransportOver {
     wait_while_in_progress(call(), name);
   }
 
-  /// With mutex_ held. A rank connects to another with its first message to it, which takes a while.
+  /// With mutex_ held. A rank connects to another rank with its first message to it; connecting takes a
+  /// while.
   void wait_while_in_progress(ncclResult_t result, const char* call) {
     for (Backoff backoff; result == ncclInProgress; backoff.pause()) {
       if (broken_) throw CommError(fmt::format("NCCL: {}: given up while ranks connect", call));
@@ -207,15 +207,15 @@ class NcclTransport final : public TransportOver {
     if (result != ncclSuccess) throw CommError(fmt::format("NCCL: {}: {}", call, text_of(result)));
   }
 
-  /// Watches the work in flight: after an error there the stream would wait for ever. Returns the
-  /// communicator if it is to be aborted.
+  /// Watches the work in flight: after an error in it the stream would wait for ever. Returns the
+  /// communicator if it must be aborted, else nullptr.
   ncclComm_t watch() {
     for (;;) {
       {
         std::unique_lock lock(watch_mutex_);
-        watch_wake_.wait_for(lock, std::chrono::milliseconds(500), [&] { return ends_ || broken_; });
+        watch_wake_.wait_for(lock, std::chrono::milliseconds(500), [&] { return stop_ || broken_; });
         if (broken_) break;
-        if (ends_) return nullptr;
+        if (stop_) return nullptr;
       }
       const std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock.owns_lock()) continue;  // a call is under way, and checks for errors itself
@@ -227,7 +227,7 @@ class NcclTransport final : public TransportOver {
       failure_ = text_of(state);
       broken_ = true;
     }
-    return give_up();
+    return take_communicator();
   }
 
   [[noreturn]] void throw_broken() {
@@ -235,16 +235,16 @@ class NcclTransport final : public TransportOver {
     throw CommError(failure_.empty() ? "NCCL's communicator was given up" : "NCCL: " + failure_);
   }
 
-  /// Lets the watch abort the communicator: NCCL waits until no graph holds it, and the owner of the graphs
-  /// destroys them only after it was told of the failure.
-  void break_off() noexcept {
+  /// Makes the watching thread abort the communicator. An abort here would not return: NCCL waits until no
+  /// graph holds the communicator, and the caller destroys its graphs only after this.
+  void request_abort() noexcept {
     const std::lock_guard lock(watch_mutex_);
     broken_ = true;  // ends a wait for a connection
     watch_wake_.notify_all();
   }
 
-  /// Takes the communicator, if there is one, out of use.
-  ncclComm_t give_up() noexcept {
+  /// Takes the communicator out of use; nullptr if there is none.
+  ncclComm_t take_communicator() noexcept {
     broken_ = true;
     const std::lock_guard lock(mutex_);
     return std::exchange(comm_, nullptr);
@@ -267,8 +267,8 @@ class NcclTransport final : public TransportOver {
   std::condition_variable watch_wake_;
   std::atomic<bool> broken_{false};
   std::string failure_;
-  bool ends_ = false;
-  std::future<void> watch_ended_;  // and the communicator is aborted, if it was given up
+  bool stop_ = false;
+  std::future<void> watch_ended_;  // ready once the communicator is aborted, if it has to be
   std::thread watch_;
 };
 

@@ -1,4 +1,4 @@
-// Stands in for the CUDA runtime in a build without the CUDA backend.
+// Replaces runtime.cc in a build without the CUDA backend.
 #include "core/cuda/runtime.h"
 
 namespace lpsgd::cuda {

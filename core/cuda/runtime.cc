@@ -23,7 +23,7 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// Why cudaGetDeviceCount gave no device, though the driver's library was found.
+// Why cudaGetDeviceCount found no device although the driver's library is installed.
 std::string reason_for(cudaError_t status, const CudaDevices& found) {
   if (status == cudaErrorInsufficientDriver)
     return fmt::format("the NVIDIA driver is too old: it supports CUDA {}, this build needs {}",
@@ -44,7 +44,7 @@ CudaDevices discover() noexcept {
   CudaDevices found;
   cudaRuntimeGetVersion(&found.runtime_version);
   // Without the driver's library the runtime reports a driver that is too old, so look for it first. It stays
-  // open: the runtime is about to open it as well.
+  // open, because the runtime opens it next.
   if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
     found.reason = "there is no NVIDIA driver on this machine (libcuda.so.1 was not found)";
     return found;
@@ -141,7 +141,7 @@ void record_event(CUevent_st* event, CUstream_st* stream, bool timed) {
 bool event_done(CUevent_st* event) {
   const cudaError_t status = cudaEventQuery(event);
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // no failure, whether or not it counts as the last error
+    cudaGetLastError();  // cudaErrorNotReady is no failure: clear it
     return false;
   }
   check(status);
@@ -159,7 +159,7 @@ double event_seconds(CUevent_st* begin, CUevent_st* end) {
 void* allocate_device(std::size_t bytes) {
   void* data = nullptr;
   check(cudaMalloc(&data, bytes));
-  // Streams of ours do not wait for the default stream, on which this zeroing runs: wait here.
+  // Other streams do not wait for this one, so wait here until the memory is zeroed.
   cudaError_t status = cudaMemsetAsync(data, 0, bytes, cudaStreamPerThread);
   if (status == cudaSuccess) status = cudaStreamSynchronize(cudaStreamPerThread);
   if (status != cudaSuccess) {

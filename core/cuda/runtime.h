@@ -1,6 +1,6 @@
-// The CUDA runtime as core/device.cc sees it: few functions, no CUDA headers. runtime.cc implements them;
-// absent.cc stands in where the backend is not built, and every function but discover() and the releases
-// throws DeviceError there. Releases never throw.
+// The functions of the CUDA runtime that core/ uses, without CUDA's headers. runtime.cc implements them. A
+// build without the CUDA backend has absent.cc instead, whose functions throw DeviceError, except discover()
+// and the releases. Releases never throw.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ void destroy_stream(CUstream_st* stream) noexcept;
 void synchronize_stream(CUstream_st* stream);
 void stream_wait(CUstream_st* stream, CUevent_st* event);
 
-// A graph of a stream, and of those that wait for it; what is done to other streams stays as it is. It
-// keeps the streams' priorities.
+// Captures a stream and the streams that wait for its events; other streams are not affected. The graph keeps
+// the streams' priorities.
 void begin_capture(CUstream_st* stream);
 void abandon_capture(CUstream_st* stream) noexcept;
 CUgraphExec_st* end_capture(CUstream_st* stream);
@@ -40,7 +40,7 @@ void synchronize_event(CUevent_st* event);
 double event_seconds(CUevent_st* begin, CUevent_st* end);
 
 void* allocate_device(std::size_t bytes);  // zeroed
-std::size_t free_memory();                 // of the current device; 0 where that cannot be told
+std::size_t free_memory();                 // of the current device; 0 if unknown
 void free_device(void* data) noexcept;
 void* allocate_pinned(std::size_t bytes);  // not zeroed
 void free_pinned(void* data) noexcept;

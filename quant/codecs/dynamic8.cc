@@ -4,7 +4,7 @@
 
 namespace lpsgd {
 
-/// One type unpacked: magnitudes that ascend from 0 to 1, and what finds the nearest one.
+/// One type unpacked: magnitudes in ascending order from 0 to 1, and cells to find the nearest one.
 struct Dynamic8Table {
   static constexpr int codes = 128;
   static constexpr int cell_bits = 6;                   // of the mantissa that a cell shares
@@ -126,7 +126,7 @@ Dynamic8Table make_table(Type type) {
   };
   int next = 0;  // the first cell whose code_below is not yet known
   for (int c = 0; c + 1 < Dynamic8Table::codes; ++c) {
-    // Half-way, exactly; y there still has the smaller code.
+    // Exactly half-way, where y still has the smaller code.
     const double half =
         (static_cast<double>(table.magnitude[c]) + static_cast<double>(table.magnitude[c + 1])) / 2;
     auto y = static_cast<float>(half);

@@ -1,4 +1,4 @@
-// Codecs without a bucket scale: none (float32), fp16, bf16. The encoding is a natural array.
+// Codecs without a bucket scale: none (float32), fp16, bf16. The encoding is an array of the values.
 #include "quant/cpu_simd_inl.h"
 
 namespace lpsgd::LPSGD_ISA {
@@ -78,7 +78,7 @@ LPSGD_INLINE void decode_block(const std::byte* in, std::int64_t left, F* v) {
   T::decode(codes, v);
 }
 
-/// Encodes a block of which `left` values exist; with `residuals` what is lost becomes the residual.
+/// Encodes a block of which `left` values exist; with `residuals` the error becomes the residual.
 template <class T, bool residuals>
 LPSGD_INLINE void encode_block(F* v, float* residual, std::int64_t left, FiniteCheck& check, std::byte* out) {
   using Code = typename T::Code;

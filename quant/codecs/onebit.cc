@@ -69,13 +69,13 @@ LPSGD_INLINE OnebitSides onebit_sums(const float* values, const float* residual,
   return sides;
 }
 
-/// What is left of a block, `left` values of which exist.
+/// The residual of a block, of which `left` values exist.
 LPSGD_INLINE void onebit_store_residual(F* v, F positive, F negative, std::int64_t left, float* residual) {
   LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] -= choose(not_negative(v[k]), positive, negative);
   store_block<false>(residual, left, v);
 }
 
-/// Both means into the record, or what stands for a bucket that is not finite.
+/// Writes both means into the record, or the marks of a non-finite bucket.
 LPSGD_INLINE bool onebit_means(const OnebitSides& sides, std::int64_t m, float* residual, std::byte* out,
                                float* means) {
   if (!is_finite(sides.sum[0]) || !is_finite(sides.sum[1])) [[unlikely]] {
@@ -195,7 +195,7 @@ bool reduce_buckets(const CodingJob& job) {
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
     float* to = advanced(job.residual, begin);
     if constexpr (residuals) add_block(to, m, v);
-    clear_behind(m, v);
+    clear_after(m, v);
     if (!finite) [[unlikely]]
       return write_non_finite(job.bytes + at, kOnebitScales, 1, to, m);
     return onebit_block_of<residuals>(v, to, m, job.bytes + at);

@@ -54,8 +54,8 @@ void count_bucket(const float* values, const float* residual, std::int64_t m, fl
   }
 }
 
-/// The histogram of abs(v)/norm. Buckets with values that are not finite and those of norm 0, which any
-/// levels code exactly, do not count.
+/// The histogram of abs(v)/norm. Buckets with non-finite values, and those of norm 0, which any levels code
+/// exactly, are left out.
 void count(const CodecOptions& options, const CodingJob& job, std::int64_t* counts) {
   const Scale scale =
       options_of<QsgdOptions>(options).norm == QsgdOptions::Norm::l2 ? Scale::norm : Scale::max;

@@ -11,7 +11,7 @@ LPSGD_HD std::int32_t qsgd_levels(int bits) {
   return (1 << (bits - 1)) - 1;
 }
 
-/// What the bucket is divided by. A norm of 0 comes with values of 0 alone; divided by 1 they stay 0.
+/// The divisor of a bucket's values. If the norm is 0 so are all values, and dividing by 1 keeps them 0.
 LPSGD_HD float qsgd_divisor(float norm) {
   return norm > 0 ? norm : 1.0f;
 }
@@ -185,8 +185,8 @@ struct QsgdRule : ScaledRule<QsgdOptions> {
   }
 };
 
-/// Calls use.operator()<width, levels>() for these options. (find_conflict() lets 16 bits have the first two
-/// sets of levels alone.)
+/// Calls use.operator()<width, levels>() for these options. (find_conflict() allows 16 bits only with the
+/// first two sets of levels.)
 template <int width, class Use>
 auto with_qsgd_levels(const QsgdOptions& options, Use use) {
   using Levels = QsgdOptions::Levels;

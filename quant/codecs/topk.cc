@@ -1,5 +1,5 @@
-// The largest magnitudes alone, with error feedback (Aji & Heafield 2017; Stich et al. 2018, section 2).
-// Record of a bucket: the kept values' positions in the bucket, ascending, then the values.
+// Only the largest magnitudes are sent, with error feedback (Aji & Heafield 2017; Stich et al. 2018, section
+// 2). Record of a bucket: the kept values' positions in the bucket, ascending, then the values.
 #include "quant/cpu_codes_inl.h"
 
 namespace lpsgd::LPSGD_ISA {
@@ -60,8 +60,8 @@ LPSGD_INLINE std::uint64_t at_least(const I* keys, std::int32_t key, std::int64_
   return left >= kBlock ? bits : bits & ((std::uint64_t{1} << left) - 1);
 }
 
-/// The threshold where it is `guess` or more and few keys are: only those are set aside, and halving the
-/// range of keys finds it among them. False where it is not so.
+/// Finds the threshold if it is at least `guess` and few keys are: copies those keys and bisects. Returns
+/// false otherwise.
 template <bool residuals>
 bool guess_threshold(const float* values, const float* residual, std::int64_t m, std::int64_t kept,
                      std::int32_t guess, Threshold& found) {
@@ -133,7 +133,7 @@ bool encode_bucket(const float* values, float* residual, std::int64_t m, std::in
   return top < infinity_bits;
 }
 
-/// Buckets in turn: those of one tensor are alike, so each one's threshold is a guess at the next one's.
+/// The buckets of a tensor are alike, so each one's threshold is the guess for the next one.
 class Encoder {
  public:
   bool encode(const float* values, float* residual, std::int64_t m, std::int64_t kept, std::byte* out) {
@@ -168,8 +168,8 @@ bool encode(const CodecOptions& options, const CodingContext&, const CodingJob& 
 }
 
 /// Adds a record to the m values at `out`, touching the kept values only. A position outside the bucket is
-/// passed over; values of one position add up. Returns whether all are finite: of the values that were added
-/// or, where `out` held zeros, of the sums.
+/// ignored; values of one position add up. Returns whether all are finite: of the values that were added or,
+/// where `out` held zeros, of the sums.
 bool add_record(const std::byte* record, std::int64_t m, std::int64_t kept, bool adds, float* out) {
   bool finite = true;
   for (std::int64_t i = 0; i < kept; ++i) {

@@ -1,5 +1,5 @@
-// The codecs' CUDA kernels, as the host knows them: what a launch takes, and each codec's launches. Plain
-// types only, without CUDA's headers. Internal to quant.
+// The host's interface to the codecs' CUDA kernels: a launch's arguments, and each codec's launches. Without
+// CUDA's headers. Internal to quant.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct DeviceTable {
   std::uint8_t bytes[128];
 };
 
-/// What the scan of a piece says of its bucket.
+/// The result of scanning a piece.
 struct PieceScan {
   std::int32_t max = 0;       // bits of the largest magnitude
   std::int32_t positive = 0;  // how many values are >= 0
@@ -37,13 +37,13 @@ struct Scales {
   float a = 0, b = 0;  // NaN: a value of the bucket is not finite
 };
 
-/// What a launch's jobs share. They are jobs [job_first, job_last) of a batch; its pieces and buckets are
-/// numbered, and theirs begin at piece_first and bucket_first.
+/// A launch's arguments: jobs [job_first, job_last) of a batch. Pieces and buckets are numbered within the
+/// batch; the launch's begin at piece_first and bucket_first.
 struct Launch {
   CodingContext context;
-  const std::uint32_t* step_at = nullptr;  // where the step's number is, if not in `context`
-  float weight = 1;                        // of a sum's mean; decode of none: values are multiplied by it
-  const void* constants = nullptr;         // what CodecKernels::constants gave
+  const std::uint32_t* step_at = nullptr;  // the step's number; nullptr: context.step
+  float weight = 1;                        // 1/ranks, for means; decode of none multiplies values by it
+  const void* constants = nullptr;         // what CodecKernels::constants returned
   const Job* jobs = nullptr;
   std::int32_t job_first = 0, job_last = 0;
   std::int64_t piece_first = 0, pieces = 0;
@@ -52,14 +52,14 @@ struct Launch {
   // Scratch memory of the batch: for its pieces and buckets where `large`, and for its tables.
   PieceScan* scans = nullptr;
   Scales* scales = nullptr;
-  DeviceTable* tables = nullptr;         // of what is encoded; nullptr: nothing is
+  DeviceTable* tables = nullptr;         // of what is encoded; nullptr when decoding
   std::int32_t table_count = 0;          // how many
   unsigned long long* counts = nullptr;  // 256 a table
 };
 
 /// A codec's launches: its column of the codecs' table. Errors are left to cudaGetLastError().
 struct CodecKernels {
-  /// What one group of threads takes at once.
+  /// What one group of threads handles at once.
   enum class Unit : std::uint8_t {
     tile,    // 256 values, whatever the buckets: a warp's
     piece,   // of a bucket, or several small buckets (piece_length): a warp's
@@ -70,7 +70,7 @@ struct CodecKernels {
   void (*encode)(const Launch&, const CodecOptions&, CUstream_st*) = nullptr;
   void (*decode)(const Launch&, const CodecOptions&, bool adds, CUstream_st*) = nullptr;
   Unit unit = Unit::piece;
-  /// Bytes that all buckets read: a batch puts them on the device. nullptr: none.
+  /// Bytes that all buckets read; a batch copies them to the device. nullptr: none.
   std::span<const std::byte> (*constants)(const CodecOptions&) = nullptr;
 };
 
@@ -94,7 +94,7 @@ LPSGD_HD std::int64_t piece_count(std::int64_t n, std::int64_t bucket) {
          (n % bucket + piece_values - 1) / piece_values;
 }
 
-/// Codec none: looks for values of `out` that are not finite; NaNs become the canonical one.
+/// Codec none: flags non-finite values of `out`; NaNs become the canonical one.
 void check_floats(const Launch& launch, CUstream_st* stream);
 
 struct Transpositions {

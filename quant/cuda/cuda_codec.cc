@@ -51,7 +51,7 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
   stream.synchronize();  // the copies read memory of this function
 }
 
-/// The jobs as kernels read them, with their pieces, buckets, tables and scratch memory.
+/// The jobs for the kernels, with their pieces, buckets, tables and scratch memory.
 std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs) {
   std::vector<cuda::Job> out;
   std::map<std::uint32_t, std::int32_t> tables;

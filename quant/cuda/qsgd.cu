@@ -1,5 +1,5 @@
-// qsgd (quant/codecs/qsgd.cc) on the device. Optimal levels are counted and chosen before anything is
-// encoded, without the host.
+// qsgd (quant/codecs/qsgd.cc) on the device. Optimal levels: kernels count the histograms and choose the
+// levels before encoding, without the host.
 #include "quant/cuda/scaled_device.h"
 #include "quant/level_table.h"
 
@@ -76,8 +76,8 @@ constexpr int kPoints = IntervalCost::points;
 constexpr int kChoosers = 288;  // threads: at least one a point
 constexpr int kMaxIntervals = 127;
 
-/// Where the levels lie: quant/level_table.cc's choice, one block a table, from launch.counts. The dynamic
-/// programme is the plain one, every candidate in turn; of equal costs the smallest level before, as there.
+/// Chooses the levels as quant/level_table.cc does, one block a table, from launch.counts. The dynamic
+/// program tries every candidate; of equal costs it takes the smallest previous level, as there.
 __global__ void __launch_bounds__(kChoosers) choose_kernel(LaunchOf<QsgdOptions> launch) {
   __shared__ IntervalCost cost;
   __shared__ std::int64_t min_cost[2][kPoints];

@@ -1,9 +1,9 @@
-// The driver of codecs that are a rule (quant/scaled_rule_device.h) on the device. A rule that reads a table
-// is made with Rule(options, table, encoding): the batch's unpacked table, or nullptr, and the encoding that
-// is decoded, or nullptr.
+// Kernels of codecs that are a rule (quant/scaled_rule_device.h). A rule that reads a table has the
+// constructor Rule(options, table, encoding): the batch's unpacked table or nullptr, and the encoding to
+// decode or nullptr.
 //
-// A bucket of one piece is scanned and coded by one kernel: from registers where it is small, else the second
-// time from cache. Larger ones take three: scan the pieces, combine the scans of each bucket, code the
+// One kernel scans and codes a bucket of one piece; small buckets stay in registers, others are read again
+// from cache. Larger buckets need three kernels: scan the pieces, combine the scans of each bucket, code the
 // pieces. Internal to quant.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace {
 
 // ---- Coding
 
-/// One bucket's part in one lane: its rule, where its words are, what is lost.
+/// One lane's part of a bucket: its rule, its code words, its squared error.
 template <class Rule>
 class Encoder {
  public:
@@ -38,8 +38,8 @@ class Encoder {
     start(rule_, scales);
   }
 
-  /// The lane's eight values, value `in_bucket` of the bucket first, of which `left` exist; all lanes call
-  /// it.
+  /// Codes the lane's eight values, from value `in_bucket` of the bucket, of which `left` exist. All lanes
+  /// call it.
   __device__ __forceinline__ void code(float* v, std::int64_t in_bucket, std::int64_t left) {
     const Job& job = extent_.job;
     Philox4x32 draws{};
@@ -94,7 +94,7 @@ __device__ __forceinline__ void each_tile(const Extent& extent, Body body) {
   for (std::int64_t at = 0; at < extent.trip; at += step) body(at + extent.lane() * kEach);
 }
 
-/// A piece whose bucket's scales are known; reads its source a second time.
+/// Codes a piece with its bucket's scales; reads the source a second time.
 template <class Rule>
 __device__ void code_piece(const LaunchFor<Rule>& launch, const Extent& extent, Scales scales, float* tile) {
   double own = 0;
@@ -122,7 +122,7 @@ __device__ PieceScan scan_piece(const LaunchFor<Rule>& launch, const Extent& ext
 /// A piece of whole buckets.
 template <class Rule>
 __device__ void encode_whole(const LaunchFor<Rule>& launch, const Extent& extent, float* tile) {
-  constexpr int kept = 2;  // tiles that stay in registers: the buckets of the study
+  constexpr int kept = 2;  // tiles kept in registers: enough for the paper's buckets
   if (extent.trip > kept * kTile) {
     const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
     return code_piece<Rule>(launch, extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), tile);
@@ -153,7 +153,7 @@ __device__ void encode_whole(const LaunchFor<Rule>& launch, const Extent& extent
 
 enum class Phase { scan, combine, code };
 
-/// Phases scan and combine are for launches with large buckets, and leave the others alone.
+/// Phases scan and combine process only buckets larger than a piece.
 template <class Rule, Phase phase>
 __global__ void __launch_bounds__(kThreads) encode_kernel(LaunchFor<Rule> launch) {
   __shared__ __align__(16) float tiles[kWarps][kTile];
@@ -247,7 +247,7 @@ void decode_scaled(const Launch& launch, const CodecOptions& options, bool adds,
   LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(own);
 }
 
-/// The kernels of a rule that its options and constants make.
+/// The kernels of a rule.
 template <template <class> class RuleOf>
 CodecKernels scaled_kernels() {
   using Rule = RuleOf<ScalarLanes>;

@@ -1,5 +1,5 @@
-// Where the values of codecs with bucket scales lie, how they are read, and what their buckets' scales are
-// made of. Internal to quant.
+// For codecs with bucket scales: the layout of values and codes, loading and storing them, and scanning
+// buckets for their scales. Internal to quant.
 #pragma once
 
 #include "quant/cuda/warp_device.h"
@@ -17,7 +17,7 @@ __device__ int count_scales(const LaunchFor<Rule>& launch) {
   return scale_count(scale_by<Rule>(launch.options));
 }
 
-/// What decodes finds its table in the encoding; nullptr: in the launch's.
+/// For decoding, the table is read from `encoding`; nullptr: the launch's table is used.
 template <class Rule>
 __device__ Rule make_rule(const LaunchFor<Rule>& launch, const Job& job, const std::byte* encoding) {
   if constexpr (std::is_constructible_v<Rule, typename Rule::Options, const LevelTable*, const std::byte*>)
@@ -41,18 +41,17 @@ __device__ __forceinline__ void start(Rule& rule, Scales scales) {
 struct Extent {
   Job job;
   std::int64_t bucket_number;  // of the batch
-  std::int64_t begin, m;       // the bucket: its first value in the job, its length; <= 0: there is none
+  std::int64_t begin, m;       // the bucket: its first value in the job, its length; m <= 0: none
   std::int64_t from, count;    // the piece: its first value in the bucket, its length
-  std::int64_t record;         // where the bucket's record starts, behind the table
-  int width;                   // lanes that share the bucket: its first value is the first one's
-  std::int64_t trip;           // values that lanes take in turn, the same for all lanes of the warp
+  std::int64_t record;         // where the bucket's record starts, after the table
+  int width;                   // lanes that share the bucket; the first lane has its first value
+  std::int64_t trip;           // values to loop over, the same for all lanes of the warp
 
   __device__ bool whole() const { return job.bucket <= piece_values; }
   __device__ int lane() const { return lane_number() & (width - 1); }
 };
 
-/// Piece `part` of a bucket of the job, or for buckets that share a tile, the lane's one of those from
-/// `bucket` on.
+/// Piece `part` of a bucket. If buckets share a tile, this lane's bucket among those from `bucket` on.
 template <class Rule>
 __device__ Extent find_bucket(const LaunchFor<Rule>& launch, std::int32_t job_number, std::int64_t bucket,
                               std::int64_t part) {
@@ -100,8 +99,8 @@ __device__ __forceinline__ void load_codes(const std::byte* words, std::int64_t 
   }
 }
 
-/// The inverse; codes behind the last value are 0. All lanes of the warp call it. `tile` holds 256 words of
-/// the warp's own.
+/// The inverse; codes after the last value are 0. All lanes of the warp call it. `tile`: 256 words of shared
+/// memory for this warp.
 template <int bits>
 __device__ __forceinline__ void store_codes(std::byte* words, std::int64_t count, std::int64_t at, int width,
                                             const std::int32_t* codes, std::uint32_t* tile) {
@@ -137,7 +136,7 @@ __device__ __forceinline__ void store_codes(std::byte* words, std::int64_t count
   }
 }
 
-/// The scales of a record; not finite: it decodes to NaN throughout.
+/// The scales of a record. If one is non-finite, the record decodes to NaNs.
 template <class Rule>
 __device__ __forceinline__ Scales read_scales(const LaunchFor<Rule>& launch, const std::byte* record) {
   const int scales = count_scales<Rule>(launch);
@@ -152,8 +151,8 @@ __device__ __forceinline__ bool are_finite(Scales s) {
 
 // ---- What is coded: the rank's own values, or the mean of the contributions; plus the residual
 
-/// Values at .. at + 7 of the bucket, of which `left` exist. Adds the squares of the rank's own to `own`,
-/// where that is not nullptr.
+/// Values at .. at + 7 of the bucket, of which `left` exist. Adds the squares of the rank's own values to
+/// `own` unless it is nullptr.
 template <class Rule>
 __device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const Extent& extent,
                                             std::int64_t at, std::int64_t left, float* v,
@@ -203,7 +202,7 @@ __device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const
 
 // ---- Scanning
 
-/// A piece as it is scanned: each lane's part of it, then that of its bucket.
+/// Scans a piece: add() for each lane's values, then finish() for the bucket's result.
 class Scanner {
  public:
   __device__ Scanner(Scale scale, int width, float* tile) : scale_(scale), width_(width), tile_(tile) {}
@@ -226,7 +225,7 @@ class Scanner {
     __syncwarp();
   }
 
-  /// The same for all lanes of the bucket.
+  /// Returns the same to all lanes of the bucket.
   __device__ PieceScan finish() {
     scan_.max = max_of(scan_.max, width_);
     scan_.positive = sum_of(scan_.positive, width_);
@@ -257,7 +256,7 @@ class Scanner {
   }
 
   /// A bucket of 32, 64 or 128 values, eight in each lane: row r of 32 lies in lanes 4r .. 4r+3. Their
-  /// partial sums are added row by row in the first row's lanes; the others' sums mean nothing.
+  /// partial sums are added row by row in the first row's lanes; the other lanes' sums are not used.
   __device__ void add_group(const float* v) {
     float sums[kEach][2] = {};
 #pragma unroll
@@ -303,7 +302,7 @@ __device__ Scales scales_of(const LaunchFor<Rule>& launch, const PieceScan& scan
   return {mean(scan.sum[0], positive), mean(scan.sum[1], m - positive)};
 }
 
-/// The scans of a bucket's pieces as one: block sums are summed by the rule of values.
+/// Combines the scans of a bucket's pieces; block sums are added as the fixed-order sum adds values.
 __device__ inline PieceScan combine(const PieceScan* scans, std::int64_t pieces, std::int64_t* positive) {
   const int lane = lane_number();
   PieceScan out;

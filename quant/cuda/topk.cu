@@ -1,5 +1,5 @@
-// topk (quant/codecs/topk.cc) on the device: a block takes a bucket. One that fits stays in shared memory,
-// the owner's mean included; a larger one is read from memory in every pass, and its mean made there.
+// topk (quant/codecs/topk.cc) on the device: one block per bucket. A bucket that fits stays in shared memory,
+// also the owner's mean. A larger one, and its mean, are read from device memory in every pass.
 #include "quant/cuda/warp_device.h"
 
 namespace lpsgd::cuda {
@@ -51,7 +51,8 @@ struct Threshold {
   std::int64_t ties = 0;
 };
 
-/// The digit that holds the `wanted`-th largest, and what is left to find in it: warp 0, eight digits a lane.
+/// The digit of the `wanted`-th largest key, and its rank among the keys with that digit. Warp 0, eight
+/// digits a lane.
 __device__ void choose_digit(const std::uint32_t* histogram, std::int64_t wanted, int* digit,
                              std::int64_t* left) {
   const int lane = lane_number();

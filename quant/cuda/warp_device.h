@@ -1,6 +1,5 @@
-// What the codecs' kernels share: warps, memory, and where a warp's values lie. A warp's lane j
-// has values 8j .. 8j+7 of a tile of 256, read 16 bytes at a time; eight values are one Philox counter and
-// 8*bits bits of codes. Internal to quant/cuda.
+// What the codecs' kernels share. Lane j of a warp has values 8j .. 8j+7 of a tile of 256, read 16 bytes at a
+// time; eight values use one Philox counter and 8*bits bits of codes. Internal to quant/cuda.
 #pragma once
 
 #include "core/cuda/launch.h"
@@ -50,8 +49,8 @@ __device__ __forceinline__ void store_values(float* p, std::int64_t left, const 
       if (k < left) p[k] = v[k];
   }
 }
-/// Words lie at any even address: 2-bit optimal levels have a table of two bytes, and what is packed before
-/// may be of 16 bits.
+/// Words may have any even address: the table of 2-bit optimal levels has two bytes, and a pack can have
+/// 16-bit values before them.
 __device__ __forceinline__ std::uint32_t load_word(const std::byte* p) {
   if (aligned(p, 4)) return *reinterpret_cast<const std::uint32_t*>(p);
   const auto* halves = reinterpret_cast<const std::uint16_t*>(p);
@@ -100,13 +99,13 @@ __device__ __forceinline__ void add_error(double* error, double own, double lost
 
 // ---- Jobs
 
-/// What a kernel takes whose codec has options.
+/// The arguments of a kernel whose codec has options.
 template <class Options>
 struct LaunchOf : Launch {
   Options options;
 };
 
-/// The job of the launch whose range of `before` holds `number`.
+/// The launch's job that contains piece or bucket `number`; before(job) is the job's first.
 template <class Before>
 __device__ __forceinline__ std::int32_t find_job(const Launch& launch, std::int64_t number, Before before) {
   std::int32_t low = launch.job_first, high = launch.job_last - 1;
@@ -120,7 +119,7 @@ __device__ __forceinline__ std::int32_t find_job(const Launch& launch, std::int6
   return low;
 }
 
-/// The grid's warps take numbers [first, first + total) in turn.
+/// Distributes numbers [first, first + total) over the grid's warps.
 template <class Body>
 __device__ __forceinline__ void each_warp(std::int64_t first, std::int64_t total, Body body) {
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kWarps;

@@ -21,9 +21,9 @@ checkpoint: {{every_epochs: 0}}
 """
 
 
-# Runs a program that stands still half of the time.
+# Runs a program that is stopped half of the time.
 HALTING = """import signal, subprocess, sys, time
-process = subprocess.Popen(sys.argv[1:], close_fds=False)  # mpirun talks to it over one it does not know
+process = subprocess.Popen(sys.argv[1:], close_fds=False)  # mpirun uses a descriptor that Python does not know
 while process.poll() is None:
     for what in (signal.SIGSTOP, signal.SIGCONT):
         process.send_signal(what)
@@ -48,15 +48,15 @@ class Accounting(Case):
     def check(self, records, started, ends):
         self.assertEqual((len(records), len(ends)), (3, 3))
         for r in records:
-            s, least, most = r["seconds"], r["seconds_min"], r["seconds_max"]
+            s, minimum, maximum = r["seconds"], r["seconds_min"], r["seconds_max"]
             where = json.dumps(r)
             self.assertAlmostEqual(sum(s[p] for p in PARTS), s["total"], delta=0.02 * s["total"], msg=where)
             for p in PARTS + BESIDE:
                 self.assertGreaterEqual(s[p], 0, where)
             for p in PARTS[:-1] + BESIDE + ["total"]:
-                self.assertLessEqual(least[p], s[p] * (1 + 1e-12), where)
-                self.assertGreaterEqual(most[p], s[p] * (1 - 1e-12), where)
-            # Nothing hides in what is left over: the run is bound by computing.
+                self.assertLessEqual(minimum[p], s[p] * (1 + 1e-12), where)
+                self.assertGreaterEqual(maximum[p], s[p] * (1 - 1e-12), where)
+            # Little time is outside the parts: computing dominates the run.
             self.assertLess(s["other"], 0.05 * s["total"], where)
             self.assertGreater(s["forward"] + s["backward"], 0.3 * s["total"], where)
             self.assertLessEqual(r["communication_s"], s["exposed_comm"], where)
@@ -77,19 +77,19 @@ class Accounting(Case):
         for r in records:
             s = r["seconds"]
             self.assertGreaterEqual(s["exposed_comm"], s["encode"] + s["decode"] + s["transfer"] - 0.01 * s["total"])
-            # What waited for coding is computation in the study's sense.
+            # Waiting for coding counts as computation, as in the paper.
             self.assertLessEqual(r["communication_s"], s["exposed_comm"] - 0.9 * (s["encode"] + s["decode"]))
 
     def test_a_straggler_is_visible(self):
         records, _, _ = self.timed(second=[sys.executable, self.write("halting.py", HALTING)])
         for r in records:
-            least, most = r["seconds_min"], r["seconds_max"]
+            minimum, maximum = r["seconds_min"], r["seconds_max"]
             where = json.dumps(r)
-            slow, fast = (sum(of[p] for p in ("forward", "backward")) for of in (most, least))
+            slow, fast = (sum(of[p] for p in ("forward", "backward")) for of in (maximum, minimum))
             self.assertGreater(slow, 1.3 * fast, where)
-            # Both ranks end together: what one computes longer, the other waits.
-            self.assertGreater(most["exposed_comm"] - least["exposed_comm"], 0.5 * (slow - fast), where)
-            self.assertLess(most["total"], 1.05 * least["total"], where)
+            # Both ranks end at the same time: one computes longer, the other waits for it.
+            self.assertGreater(maximum["exposed_comm"] - minimum["exposed_comm"], 0.5 * (slow - fast), where)
+            self.assertLess(maximum["total"], 1.05 * minimum["total"], where)
 
 
 if __name__ == "__main__":

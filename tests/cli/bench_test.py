@@ -5,7 +5,7 @@ import unittest
 
 from harness import Case, run
 
-# Every kind of codec, also those with tables, residuals, votes and buckets that one rank has to itself.
+# Every kind of codec, also with tables, residuals, votes, and one bucket for the whole tensor.
 CODECS = ["none", "fp16", "bf16", "{kind: qsgd, bits: 2, bucket: 128}", "{kind: qsgd, bits: 4, levels: optimal}",
           "{kind: qsgd, bits: 8, levels: exponential, error_feedback: true}", "{kind: qsgd, bits: 4, bucket: tensor}",
           "{kind: onebit, bucket: 64}", "{kind: sign, majority: true, bucket: 64}", "sign", "{kind: topk, density: 0.01}",

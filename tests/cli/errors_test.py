@@ -30,7 +30,7 @@ class ConfigurationErrors(Case):
 
     def test_arithmetic_that_the_processor_lacks(self):
         config = self.write("bf16.yaml", CONFIG.replace("{epochs: 2", "{compute: bf16, epochs: 2"))
-        # oneDNN, told to know no more than AVX2, stands for an older processor.
+        # Restricting oneDNN to AVX2 emulates an older processor.
         result = run("train", config, "--out", self.path("out"), ranks=2, env={"ONEDNN_MAX_CPU_ISA": "AVX2"})
         self.assertEqual(result.status, 2, result)
         self.assertIn(f"{config}:3:18: train.compute: bf16 needs a processor with AVX512-BF16 or AMX", result.err)
@@ -117,7 +117,7 @@ class ConfigurationErrors(Case):
         self.refused(CONFIG, "exchange.rules[0].name: environment variable LPSGD_UNSET_VARIABLE is not set", *rules)
         self.train("out", config=self.write("set.yaml", text), env={"LPSGD_TEST_SET": "shapes"})
 
-    def test_what_only_the_data_tell_has_a_place_too(self):
+    def test_errors_found_in_the_data_name_the_line_too(self):
         for option, expected in (
             ("data.mean=[0.5]", "data.mean: 1 value, but the images have 3 channels"),
             ("data.std=[0, 1, 1]", "data.std: 0 is not above 0"),

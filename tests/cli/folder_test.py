@@ -1,4 +1,4 @@
-"""A run's folder: one job has it at a time, a run that is refused leaves nothing behind, resuming says from what."""
+"""A run's folder: one job uses it at a time, a refused run leaves nothing behind, resuming names the checkpoint."""
 
 import os
 import re
@@ -45,7 +45,7 @@ class Claims(Case):
             outputs = [job.communicate(timeout=120) for job in jobs]
             self.assertEqual(sorted(job.returncode for job in jobs), [0, 2, 2, 2], outputs)
             for job, (_, err) in zip(jobs, outputs):
-                if job.returncode == 2:  # one that was late may find the run that has ended
+                if job.returncode == 2:  # a late job may find the finished run
                     self.assertRegex(err, r"\Alpsgd: error: --out \S+: (is in use by process \d+ on|holds a run already)")
                     self.assertEqual(err.count("\n"), 1, err)
             self.assertEqual([m["epoch"] for m in self.metrics(out)], [1, 2])
@@ -60,7 +60,7 @@ class Claims(Case):
             self.assertEqual((result.status, result.out), (2, ""), result)
             self.assertEqual(self.refused_as_in_use(out, result.err), job.pid)
         self.assertIsNone(job.poll(), "the run goes on")
-        # However it ends, the folder is free then.
+        # Whichever way the job ends, the folder is free afterwards.
         job.send_signal(signal.SIGKILL)
         job.wait()
         result = run("train", self.config, "--out", out, "--resume", "--set", "train.epochs=100000", "--steps", "1", *THREADS)

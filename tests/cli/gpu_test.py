@@ -74,7 +74,7 @@ class OnTheGpu(Case):
                 for name, value in model(mpi, "step-000008").items():
                     self.assertTrue(np.array_equal(value, model(nccl, "step-000008")[name]), (codec, ranks, name))
 
-    def test_steps_are_replayed_over_nccl(self):
+    def test_steps_are_launched_as_graphs_over_nccl(self):
         options = [*FIXED, "--set", "exchange.transport=nccl", "--set", "metrics.codec_error=true", "--set", "train.epochs=4",
                    "--set", "exchange.codec={kind: qsgd, bits: 4, bucket: 64, error_feedback: true}"]
         one_graph = "backward, exchange and update are one CUDA graph"
@@ -87,7 +87,7 @@ class OnTheGpu(Case):
                 self.assertEqual(result.err.count(one_graph), int(name != "plain"), result)
                 epochs[name] = self.metrics(folder)
             parts = self.path(f"parts{ranks}")
-            for steps in (["--steps", "5"], ["--resume"]):  # both end in launches
+            for steps in (["--steps", "5"], ["--resume"]):  # both end with launched steps
                 result = run("train", self.config, "--out", parts, *options, *steps, ranks=ranks, wrap=A_HOST_EACH)
                 self.assertEqual(result.err.count(one_graph), 1, result)
             last = sorted(os.listdir(os.path.join(parts, "checkpoints")))[-1]
@@ -105,7 +105,7 @@ class OnTheGpu(Case):
                 parts_of_it = sum(mine["seconds"][k] for k in ("data", "forward", "backward", "exposed_comm", "update", "eval"))
                 self.assertLess(parts_of_it, 1.01 * mine["seconds"]["total"], mine)
 
-    def test_no_rank_records_where_one_does_not(self):
+    def test_no_rank_captures_unless_all_do(self):
         one_without = ["sh", "-c", 'export NCCL_HOSTID=rank${PMI_RANK:-$OMPI_COMM_WORLD_RANK} NCCL_SOCKET_IFNAME=lo;'
                                    'test $NCCL_HOSTID = rank0 || exec "$0" "$@" --set train.cuda_graphs=false; exec "$0" "$@"']
         result = run("train", self.config, "--out", self.path("out"), *FIXED, "--set", "exchange.transport=nccl", ranks=2, wrap=one_without,
@@ -113,23 +113,23 @@ class OnTheGpu(Case):
         self.assertEqual(result.status, 0, result)
         self.assertNotIn("are one CUDA graph", result.err)
 
-    def test_a_nan_in_a_replayed_step_ends_the_run(self):
+    def test_a_nan_in_a_launched_step_ends_the_run(self):
         options = [*FIXED, "--set", "exchange.transport=nccl", "--set", "train.epochs=5", "--set", "schedule.decay={3: 1.0e+38}"]
         result = run("train", self.config, "--out", self.path("out"), *options, ranks=2, wrap=A_HOST_EACH, timeout=60)
         self.assertEqual(result.status, 1, result)
         self.assertEqual(result.err.count("holds a NaN or an infinity; the last checkpoint is"), 1, result)
         self.assertIn("epoch-0003", os.listdir(self.path(os.path.join("out", "checkpoints"))))
 
-    def test_nccl_wants_a_gpu_for_each_rank(self):
+    def test_nccl_needs_a_gpu_for_each_rank(self):
         result = run("train", self.config, "--out", self.path("out"), *CUDA, "--set", "exchange.transport=nccl", ranks=GPUS + 1)
         self.assertEqual(result.status, 1, result)
         self.assertEqual(result.err.count("share one GPU"), 1, result)
 
-    def test_a_rank_without_room_ends_the_run(self):
+    def test_a_rank_without_free_memory_ends_the_run(self):
         if not EMULATED:
             self.skipTest("needs GPUs whose memory can be chosen")
         small = ["sh", "-c", 'test ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} = 0 || export LPSGD_EMULATED_MEMORY=$ROOM; exec "$0" "$@"']
-        for room in ("100000", "67500000"):  # none for the first array; none behind the libraries' workspace
+        for room in ("100000", "67500000"):  # less than the first array; nothing left after the libraries' workspace
             result = run("train", self.config, "--out", self.path("out" + room), *CUDA, ranks=3, wrap=small, env={"ROOM": room},
                          timeout=60)
             self.assertEqual(result.status, 1, result)

@@ -55,7 +55,7 @@ class Result:
         return f"status {self.status}\n--- out\n{self.out}\n--- err\n{self.err}"
 
 
-# Between mpirun and the program: to NCCL each rank is a host of its own, so that ranks can share a GPU.
+# Runs between mpirun and the program: for NCCL each rank is a different host, so that ranks can share a GPU.
 A_HOST_EACH = ["sh", "-c", 'NCCL_HOSTID=rank${PMI_RANK:-$OMPI_COMM_WORLD_RANK} NCCL_SOCKET_IFNAME=lo exec "$0" "$@"']
 
 

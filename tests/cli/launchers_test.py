@@ -79,7 +79,7 @@ class Launchers(Case):
             self.assertEqual(result.status, 0, result)
 
     def srun(self, tasks, *arguments, **more):
-        """What srun --mpi=none does: processes that find Slurm's variables, and no MPI of their own."""
+        """As srun --mpi=none: processes with Slurm's variables, and without MPI."""
         processes = []
         for task in range(tasks):
             slurm = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_STEP_NUM_NODES": "1",

@@ -36,7 +36,7 @@ class Progress(Case):
         self.assertEqual(process.wait(timeout=60), 0, (text, process.stderr.read()))
         process.stderr.close()
         subprocess.run(["rm", "-rf", self.path("out")], check=True)
-        return text.decode().replace("\r\n", "\n")  # the terminal's own doing
+        return text.decode().replace("\r\n", "\n")  # the terminal adds the carriage returns
 
     def test_on_the_users_terminal_one_line_is_rewritten(self):
         self.assertIn(REWRITE + "step 1/4 | ", self.on_pty(is_controlling=True))

@@ -1,5 +1,5 @@
-// The exchange of gradients on a CUDA device over threads, staged through the host or handed over as device
-// memory: the CPU's bytes. Ranks over NCCL: cuda_mpi_test.cc.
+// The exchange of gradients on a CUDA device over threads, staged through the host or passed as device
+// memory: the same bytes as the CPU's. Ranks over NCCL: cuda_mpi_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ namespace {
 
 using exchange_cases::MakeArena;
 
-/// Over threads, as an MPI that takes device memory: it copies messages from the device and to it, on a
-/// stream that waits for no other.
+/// Over threads, like an MPI that takes device memory: it copies messages from and to the device on its own
+/// stream, which waits for no other.
 class TakesDeviceMemory final : public TransportOver {
  public:
   TakesDeviceMemory(Transport& inner, Device device) : TransportOver(inner), stream_(device) {}
@@ -52,7 +52,7 @@ class TakesDeviceMemory final : public TransportOver {
  private:
   struct Message {
     std::vector<std::byte> host;
-    std::span<std::byte> to;  // empty: it is sent
+    std::span<std::byte> to;  // empty for a send
   };
   Message download(std::span<const std::byte> bytes) {
     Message message{std::vector<std::byte>(bytes.size()), {}};

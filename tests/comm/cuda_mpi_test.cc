@@ -41,7 +41,7 @@ TEST_F(Nccl, NoneIsTheMean) {
     exchange_cases::none_is_the_mean(*nccl, collective, arenas());
 }
 
-/// Steps of an exchange whose gradients are copied from where the step before left nothing.
+/// The results of run_steps(), whose gradients are overwritten with other values before each step.
 struct Steps {
   exchange_cases::Means means;
   std::vector<NonFinite> found;
@@ -51,8 +51,8 @@ struct Steps {
   std::uint64_t bytes = 0, messages = 0;
 };
 
-/// `launched`: after two plain steps two are captured, and those behind them launched. `waits`: the host
-/// looks at each step, else at the last, and is ahead of the device.
+/// `launched`: after two plain steps two are captured, and the later ones launch these graphs. `waits`: the
+/// host reads every step's result; otherwise only the last one's, so that it is ahead of the device.
 Steps run_steps(Transport& transport, const ExchangeSetup& setup, const ExchangeOptions& options,
                 Device device, bool launched, bool waits) {
   constexpr std::uint32_t steps = 9, non_finite = 6;
@@ -83,9 +83,9 @@ Steps run_steps(Transport& transport, const ExchangeSetup& setup, const Exchange
     std::vector<float> own = setup.gradients(transport.rank(), step);
     if (step == non_finite && transport.rank() == transport.size() - 1)
       own[static_cast<std::size_t>(setup.tensors[3].offset)] = std::numeric_limits<float>::quiet_NaN();
-    const std::span<float> there = gradients.view().subspan(step * setup.arena, setup.arena);
-    std::copy(own.begin(), own.end(), there.begin());
-    copy_values(source.view(), there, compute);
+    const std::span<float> pinned = gradients.view().subspan(step * setup.arena, setup.arena);
+    std::copy(own.begin(), own.end(), pinned.begin());
+    copy_values(source.view(), pinned, compute);
     exchange.begin(step);
     if (launched && step >= 2) {
       CapturedGraph& graph = graphs[step % 2];
@@ -107,7 +107,7 @@ Steps run_steps(Transport& transport, const ExchangeSetup& setup, const Exchange
   return out;
 }
 
-// A graph holds no step's number, no gradient, no residual and no time of its own.
+// A graph must not keep a step's number, gradients, residuals or times.
 TEST_F(Nccl, LaunchedStepsAreTheSame) {
   const std::pair<const char*, Collective> cases[] = {{"mixed", Collective::reduce_broadcast},
                                                       {"qsgd4", Collective::reduce_broadcast},
@@ -179,7 +179,7 @@ TEST_F(Nccl, RanksWithOtherCodecsFail) {
   EXPECT_THROW(exchange_cases::run(*nccl, setup, {}, 1, arenas()), CommError);
 }
 
-TEST_F(Nccl, WhatItCannotCarryIsRefused) {
+TEST_F(Nccl, UnsupportedOptionsAreRefused) {
   const ExchangeSetup setup = make_setup("none");
   CudaArena arena(device, setup.arena);
   std::vector<float> host(setup.arena);

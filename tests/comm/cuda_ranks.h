@@ -1,5 +1,5 @@
-// Ranks under mpirun with gradients on a CUDA device. Over NCCL they may share one GPU, because each says
-// that it is a host of its own.
+// Ranks under mpirun with gradients on a CUDA device. Over NCCL they may share one GPU, because each has its
+// own NCCL_HOSTID.
 #pragma once
 
 #include <cstdlib>

@@ -53,7 +53,7 @@ std::vector<ExchangeOptions> all_options(const ExchangeSetup& setup) {
 
 std::vector<float> exchange_step(Exchange& exchange, const ExchangeSetup& setup, std::uint32_t step,
                                  Arena& arena, const std::vector<float>& own) {
-  // Until a gradient is final something else lies there.
+  // Until a gradient is final its memory holds other values.
   std::vector<float> unfinished = own;
   for (const TensorInfo& tensor : setup.tensors)
     std::fill_n(unfinished.begin() + tensor.offset, tensor.elements, 1234.5f);
@@ -197,7 +197,8 @@ void non_finite_is_named(Transport& transport, const std::string& codec, Collect
   };
   check(exchange.check_finite());
   check(exchange.check_finite());
-  // On a device the step before is looked at without waiting; it is the one with the NaN after the next.
+  // On a device the previous step is checked without waiting; after the next step that is the one with the
+  // NaN.
   ExchangeOptions here = arena->adapt(options);
   if (!here.device.is_cuda()) return;
   EXPECT_EQ(exchange.check_finite(true).step, 0u);

@@ -1,5 +1,4 @@
-// What the exchange must do over every transport and on every device; each function is called by all ranks at
-// once.
+// Test cases of the exchange for every transport and device. All ranks call each function.
 #pragma once
 
 #include <functional>
@@ -17,7 +16,7 @@ using Means = std::vector<std::vector<float>>;  // an arena per step
 /// Ways of cutting, packing and overlapping that must not change a bit.
 std::vector<ExchangeOptions> all_options(const ExchangeSetup& setup);
 
-/// Where a rank's gradients lie, and who writes them.
+/// A rank's gradients, in host or device memory.
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -33,7 +32,7 @@ class Arena {
 using MakeArena = std::function<std::unique_ptr<Arena>(std::size_t size)>;
 std::unique_ptr<Arena> host_arena(std::size_t size);
 
-/// Rank `rank`'s gradients `own` of one step are written and announced, tensor by tensor; then the means.
+/// Writes and submits this rank's gradients `own` of one step, tensor by tensor. Returns the means.
 std::vector<float> exchange_step(Exchange& exchange, const ExchangeSetup& setup, std::uint32_t step,
                                  Arena& arena, const std::vector<float>& own);
 /// This rank's arenas after each of `steps` steps.

@@ -9,7 +9,7 @@
 namespace lpsgd {
 namespace {
 
-/// The named test codecs whose sizes are a formula of their own here: buckets, and bytes of one of m values.
+/// Test codecs with a formula for their sizes: buckets, and the bytes of a bucket of m values.
 struct SizedCodec {
   const char* name;
   std::int64_t bucket;
@@ -26,7 +26,7 @@ struct Cost {
   std::int64_t messages = 0, bytes = 0;
 };
 
-/// Of all ranks: 2(K-1) of either for each encoded copy. Parts are what one owner has of one unit.
+/// Over all ranks: 2(K-1) messages and bytes per encoded copy. A part is one owner's share of one unit.
 Cost formula(const ExchangeSetup& setup, const SizedCodec& codec, std::int64_t ranks,
              const ExchangeOptions& options) {
   std::int64_t parts = 0, copy = 0, packed = 0;

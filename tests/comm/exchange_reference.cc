@@ -136,7 +136,7 @@ std::vector<float> ExchangeReference::step() {
   const auto ranks = static_cast<std::size_t>(ranks_);
   std::vector<std::vector<float>> gradients;
   for (int r = 0; r < ranks_; ++r) gradients.push_back(setup_.gradients(r, step_));
-  std::vector<float> means = gradients[0];  // the gaps of the arena are nobody's; compared as rank 0's
+  std::vector<float> means = gradients[0];  // gaps of the arena keep rank 0's values
   for (std::size_t t = 0; t < setup_.tensors.size(); ++t) {
     const TensorInfo& tensor = setup_.tensors[t];
     const bool feedback = setup_.codecs[t].error_feedback;

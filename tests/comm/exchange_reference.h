@@ -1,6 +1,5 @@
 // The exchange of all ranks at once, as docs/numerics.md defines it: slow and obvious, one bucket at a time,
-// with no chunks and no messages. A codec is only ever asked for single buckets (and for the tables before
-// them).
+// without chunks or messages. It only uses the codec for single buckets (and for their tables).
 #pragma once
 
 #include <cstdint>
@@ -37,7 +36,7 @@ ExchangeSetup make_setup(const std::string& codec);
 class ExchangeReference {
  public:
   ExchangeReference(const ExchangeSetup& setup, int ranks);
-  /// The next step's mean, as an arena. Residuals advance.
+  /// The next step's mean, as an arena. Updates the residuals.
   std::vector<float> step();
 
  private:

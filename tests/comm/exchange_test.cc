@@ -253,9 +253,9 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
   for (const int owners : {1, 2, 3, 5, 40})
     for (const ExchangeOptions& options : exchange_cases::all_options(setup)) {
       const auto units = make_plan(tensors, setup.order, {owners, options.chunk_bytes, options.pack_bytes});
-      std::vector<std::vector<int>> seen;
+      std::vector<std::vector<int>> covered;
       for (const TensorInfo& tensor : setup.tensors)
-        seen.emplace_back(static_cast<std::size_t>(tensor.elements));
+        covered.emplace_back(static_cast<std::size_t>(tensor.elements));
       std::size_t bytes = 0, ready_after = 0;
       for (const Unit& unit : units) {
         EXPECT_GE(unit.ready_after, ready_after);
@@ -268,10 +268,10 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
             const auto position = std::find(setup.order.begin(), setup.order.end(), segment.tensor);
             EXPECT_LT(static_cast<std::size_t>(position - setup.order.begin()), unit.ready_after);
             for (std::int64_t e = segment.first; e < segment.first + segment.n; ++e)
-              ++seen[segment.tensor][static_cast<std::size_t>(e)];
+              ++covered[segment.tensor][static_cast<std::size_t>(e)];
           }
       }
-      for (const auto& tensor : seen) EXPECT_THAT(tensor, testing::Each(1));
+      for (const auto& tensor : covered) EXPECT_THAT(tensor, testing::Each(1));
       std::size_t announced = 0;
       for (std::size_t t = 0; t < tensors.size(); ++t)
         announced += wire_bytes(setup.tensors[t], setup.codecs[t], owners);

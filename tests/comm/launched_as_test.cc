@@ -31,7 +31,7 @@ Environment with(Environment environment, const Environment& more) {
 const Environment hydra = {{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"MPI_LOCALNRANKS", "3"}};
 const Environment open_mpi = {
     {"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "5"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "5"}};
-// A job of 8 tasks, as its script finds it (sbatch), and a step of 4 tasks on 2 machines in it (srun).
+// The variables of a job of 8 tasks in its script (sbatch), and of its step of 4 tasks on 2 machines (srun).
 const Environment slurm_job = {{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "8"},  {"SLURM_NPROCS", "8"},
                                {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NUM_NODES", "2"},
                                {"SLURM_NODEID", "0"}};

@@ -119,7 +119,7 @@ TEST_P(LinkedRanks, ExchangesTheSameBytes) {
   });
 }
 
-// No message may come earlier than the link allows; how much later it comes is the machine's business.
+// No message may arrive earlier than the link allows; how much later depends on the machine.
 TEST(Link, CarriesNoFasterThanItsBandwidthAndLatency) {
   const LinkSpec link{.bandwidth = 1e9, .latency = 3e-3, .burst = 1e5};
   const double rate = link.bandwidth / 8, serial = 2e6 * link_overhead / rate, burst = 1e5 / rate;
@@ -139,8 +139,8 @@ TEST(Link, CarriesNoFasterThanItsBandwidthAndLatency) {
       // Both arrive over one link: the second has to wait for the first.
       requests = {t->irecv(bytes, 0, 1), t->irecv(other, 1, 1)};
       t->wait(requests);
-      const double took = now_seconds() - std::min(sent[0].load(), sent[1].load());
-      EXPECT_GE(took, 2 * serial - 2 * burst + link.latency);
+      const double seconds = now_seconds() - std::min(sent[0].load(), sent[1].load());
+      EXPECT_GE(seconds, 2 * serial - 2 * burst + link.latency);
     } else {
       EXPECT_GE(send(bytes.size(), 2), serial - burst + link.latency);
     }

@@ -1,4 +1,4 @@
-// Ranks that leave, stop or stay away while others exchange gradients over NCCL.
+// Ranks that leave, stop or never join a step while others exchange gradients over NCCL.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -17,9 +17,8 @@
 namespace lpsgd {
 namespace {
 
-// A step whose messages did not come must not pass for one, and graphs hold the communicator, which
-// cannot go before them. (Between hosts, which NCCL takes the ranks for, it hears of a connection that
-// closes.)
+// A step whose messages did not arrive must fail. The communicator can only be destroyed after the graphs
+// that hold it. (NCCL_HOSTID makes the ranks different hosts, so NCCL detects that a connection closes.)
 TEST_F(Nccl, ARankThatLeavesEndsTheLaunchesOfTheOthers) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const bool leaves = world().rank() == world().size() - 1;
@@ -42,7 +41,7 @@ TEST_F(Nccl, ARankThatLeavesEndsTheLaunchesOfTheOthers) {
       exchange.launched();
     };
     std::uint32_t number = 0;
-    while (number < 6) step(number++);  // of which the last is under way when the rank leaves
+    while (number < 6) step(number++);  // the last one is running when the rank leaves
     if (!leaves) {
       step(number++);
       EXPECT_THROW(exchange.check_finite(), CommError);
@@ -55,7 +54,7 @@ TEST_F(Nccl, ARankThatLeavesEndsTheLaunchesOfTheOthers) {
 }
 
 // A rank that stops in the middle of a step.
-TEST_F(Nccl, AStepThatIsGivenUpEndsThoseOfTheOthers) {
+TEST_F(Nccl, AnAbandonedStepEndsTheStepsOfTheOthers) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const ExchangeSetup setup = make_setup("qsgd4");
   CudaArena arena(device, setup.arena);
@@ -108,10 +107,10 @@ std::string warning(std::uint32_t step, const std::string& tensor) {
   return fmt::format("step {}: the exchange of {} has waited ", step, tensor);
 }
 
-TEST_F(Nccl, ARankThatStaysAwayIsReported) {
+TEST_F(Nccl, AMissingRankIsReported) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const Log log;
-  const bool away = world().rank() == 0;
+  const bool missing = world().rank() == 0;
   const ExchangeSetup setup = make_setup("qsgd4");
   const auto expected = reference_means(setup, world().size(), 2);
   ExchangeOptions options = exchange_cases::all_options(setup)[2];  // a unit holds one tensor
@@ -119,25 +118,25 @@ TEST_F(Nccl, ARankThatStaysAwayIsReported) {
   CudaArena arena(device, setup.arena);
   Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt(options));
   for (std::uint32_t step = 0; step < 2; ++step) {
-    std::this_thread::sleep_for(std::chrono::seconds(away && step == 1 ? 3 : 1));
+    std::this_thread::sleep_for(std::chrono::seconds(missing && step == 1 ? 3 : 1));
     const auto means =
         exchange_cases::exchange_step(exchange, setup, step, arena, setup.gradients(world().rank(), step));
     EXPECT_EQ(exchange_cases::tensor_values(setup, means),
               exchange_cases::tensor_values(setup, expected[step]));
   }
   world().barrier();
-  // The first unit that this rank gets from the one that is away is the first or second.
+  // The first unit that this rank receives from the missing one is the first or second.
   const int first = log.count(warning(1, setup.tensors[setup.order[0]].name)) +
                     log.count(warning(1, setup.tensors[setup.order[1]].name));
-  EXPECT_GE(first, away ? 0 : 2) << log.text();  // after 0.5 s and 1 s, perhaps after 2 s
-  EXPECT_LE(first, away ? 0 : 3) << log.text();
+  EXPECT_GE(first, missing ? 0 : 2) << log.text();  // after 0.5 s and 1 s, perhaps after 2 s
+  EXPECT_LE(first, missing ? 0 : 3) << log.text();
   EXPECT_EQ(log.count("has waited"), first) << log.text();
   EXPECT_EQ(log.count("for other ranks"), log.count("has waited"));
 }
 
-// In a step that is one launch the host has nothing left to do. (The emulated GPU does nothing before
-// somebody waits for it, but for a task whenever the watch looks.)
-TEST_F(Nccl, ALaunchThatTheDeviceDoesNotGetPastIsReported) {
+// A launched graph that makes no progress. (The emulated GPU runs nothing until the host waits for it, except
+// one task at each query of the exchange's watching thread.)
+TEST_F(Nccl, ALaunchWithoutProgressIsReported) {
   if (world().size() > 1 || std::getenv("LPSGD_EMULATED_ORDER") != nullptr ||
       cuda_device_info(device.index).name.find("emulates") == std::string::npos)
     GTEST_SKIP() << "needs one rank, on a GPU that waits for the host";

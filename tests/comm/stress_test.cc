@@ -1,6 +1,5 @@
-// A thousand steps of the whole pipeline over threads, with all that runs beside each other: "backward"
-// writes a gradient while earlier ones are coded and moved. For the thread and address sanitizers to watch
-// (docs/developing.md); the results are checked, too.
+// A thousand steps of the whole pipeline over threads: "backward" writes a gradient while earlier ones are
+// coded and sent. For the thread and address sanitizers (docs/developing.md); results are checked, too.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -58,7 +57,7 @@ TEST_P(ExchangeStress, AThousandSteps) {
     std::vector<std::vector<float>> gradients;
     for (std::uint32_t p = 0; p < patterns; ++p) gradients.push_back(setup.gradients(transport.rank(), p));
 
-    Trace trace(std::size_t{1} << 13);  // it fills up
+    Trace trace(std::size_t{1} << 13);  // smaller than the spans written
     ExchangeOptions options;
     options.collective = c.collective;
     options.seed = setup.seed;
@@ -70,7 +69,7 @@ TEST_P(ExchangeStress, AThousandSteps) {
     std::vector<float> arena(setup.arena);
     Exchange exchange(transport, setup.tensors, setup.codecs, arena, setup.order, options);
     std::vector<CodingError> errors(setup.tensors.size());
-    // Compared at the end: a comparison in each step would hold the ranks together.
+    // Compared at the end: a comparison in each step would synchronise the ranks.
     std::vector<std::uint64_t>& mine = hashes[static_cast<std::size_t>(transport.rank())];
     for (std::uint32_t step = 0; step < steps; ++step) {
       exchange.begin(step);

@@ -38,15 +38,15 @@ TEST_P(ThreadRanks, BytesAreCounted) {
 }
 
 TEST(ThreadTransport, EveryRankRunsOnceOnItsOwnThread) {
-  std::atomic<int> seen{0};
+  std::atomic<int> ran{0};
   run_thread_ranks(5, [&](Transport& t) {
     EXPECT_EQ(t.size(), 5);
-    seen += 1 << (4 * t.rank());
+    ran += 1 << (4 * t.rank());
   });
-  EXPECT_EQ(seen, 0x11111);
+  EXPECT_EQ(ran, 0x11111);
 }
 
-TEST(ThreadTransport, FailureEndsRanksThatWaitAndTheLowestFirstHandOneIsRethrown) {
+TEST(ThreadTransport, AFailureEndsWaitingRanksAndIsRethrown) {
   std::atomic<int> woken{0};
   try {
     run_thread_ranks(4, [&](Transport& t) {

@@ -31,7 +31,7 @@ void messages_match_by_tag_in_order(Transport& t) {
   const auto receive = [&](std::size_t slot, int tag) {
     requests.push_back(t.irecv(std::as_writable_bytes(std::span(&received[slot], 1)), previous, tag));
   };
-  // Half of the receives come before their messages, half after; tag 6 is asked for first.
+  // Half of the receives are posted before their messages, half after; tag 6 is received first.
   receive(1, 6);
   receive(0, 5);
   for (std::size_t i = 0; i < 4; ++i)

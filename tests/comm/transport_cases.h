@@ -1,4 +1,4 @@
-// What every transport must do; each function is called by all ranks at once.
+// Test cases for every transport. All ranks call each function.
 #pragma once
 
 #include "comm/transport.h"

@@ -1,5 +1,5 @@
 // cuBLASLt's matrix products as lpsgd uses them: column-major matrices of float32 or bfloat16 without
-// batches, with bias and ReLU behind them. What is not emulated ends the program.
+// batches, with bias and ReLU. Anything else ends the program.
 #include <cublasLt.h>
 
 #include <cstring>

@@ -17,14 +17,14 @@ struct cudnnContext {
 
 namespace lpsgd::emulated {
 
-/// What a descriptor holds: attributes that are values, and those that are other descriptors' nodes.
+/// A descriptor's attributes: values, and nodes of other descriptors.
 struct Node {
   cudnnBackendDescriptorType_t type{};
   bool finalized = false;
   std::map<cudnnBackendAttributeName_t, std::vector<std::byte>> values;
   std::map<cudnnBackendAttributeName_t, std::vector<std::shared_ptr<const Node>>> nodes;
   int engine = -1;
-  const std::int64_t number = [] {  // tells plans apart
+  const std::int64_t number = [] {  // the number of this plan
     static std::atomic<std::int64_t> count{0};
     return ++count;
   }();
@@ -49,11 +49,11 @@ struct Node {
 /// A graph's tensors in memory, by their ids.
 using Pointers = std::map<std::int64_t, void*>;
 
-/// What the graph API knows of a graph that begins with a convolution.
+/// The properties of a graph that begins with a convolution.
 struct ConvolutionKind {
   bool is_consistent = false;  // sizes of input, weights and output fit each other
   bool is_grouped = false;
-  bool is_fused = false;  // with pointwise operations behind it
+  bool is_fused = false;  // with pointwise operations after it
 };
 ConvolutionKind convolution_kind(const Node& graph);
 /// Runs the graph on the host, which must have access to device memory. `tf32` rounds the operands.

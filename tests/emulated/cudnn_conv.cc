@@ -1,5 +1,5 @@
-// cuDNN's convolutions as lpsgd uses them, of NHWC arrays: forward with bias and ReLU behind it, or one of
-// its gradients. Sums are taken in double.
+// cuDNN's convolutions as lpsgd uses them, of NHWC arrays: forward with bias and ReLU, or one of its
+// gradients. Sums are taken in double.
 #include <algorithm>
 
 #include "tests/emulated/cudnn.h"

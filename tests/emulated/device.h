@@ -1,10 +1,10 @@
 // CUDA's kernel language for the host's compiler. Builds against the emulated GPU compile every .cu file as
 // C++ with this header included first. Every thread of a block is a fiber; a shuffle, ballot or barrier waits
-// until all threads of the warp or block have arrived. What CUDA leaves undefined ends the program: lanes of
-// a warp that arrive at different operations, or that have exited.
+// until all threads of the warp or block have arrived. Undefined behaviour ends the program: lanes of a warp
+// that arrive at different operations, or that have exited.
 //
-// Blocks run one after the other, so speeds mean nothing, and races between warps that no barrier separates
-// stay hidden.
+// Blocks run one after the other, so times mean nothing, and races between warps that no barrier separates
+// are not found.
 #pragma once
 
 #include <cuda_bf16.h>

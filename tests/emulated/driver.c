@@ -1,4 +1,4 @@
-// A libcuda.so.1 that can be found. The emulated runtime calls nothing in it.
+// An empty libcuda.so.1. The program looks for the file; the emulated runtime calls nothing in it.
 int lpsgd_emulated_driver(void) {
   return 0;
 }

@@ -1,6 +1,6 @@
 // NCCL as lpsgd uses it, without blocking calls: groups of messages and all-reduce, over Unix sockets between
-// the processes, or outside of graphs the threads, of one host. Messages leave before the call returns, so
-// that no rank keeps another waiting; received bytes are written to device memory as late as other work.
+// the processes, or outside of graphs the threads, of one host. Messages are sent before the call returns, so
+// that no rank delays another; received bytes are written to device memory as late as other work.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <poll.h>
@@ -29,7 +29,7 @@ using namespace lpsgd::emulated;
 
 namespace {
 
-/// A message on its way: its length goes first, so that both ends agree on it.
+/// A message in flight. Its length is sent first, so that both ends can compare it.
 struct Transfer {
   std::byte* bytes;
   std::uint64_t size;
@@ -69,7 +69,7 @@ struct Message {
 thread_local int groups = 0;
 thread_local std::vector<Message> group;
 
-/// Moves as much as the socket takes or has now. False where the other end is closed.
+/// Sends or receives as much as the socket allows now. False if the other end is closed.
 bool move(int socket, Transfer& t, bool sends) {
   for (;;) {
     const bool in_header = t.done < sizeof t.header;
@@ -137,7 +137,7 @@ void stall(ncclComm& comm) {
   while (!comm.aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-/// What a call returns that goes on in the background.
+/// The result of a call that continues in the background.
 ncclResult_t in_progress(ncclComm& comm) {
   comm.busy = 2;
   return comm.failed ? ncclRemoteError : ncclInProgress;

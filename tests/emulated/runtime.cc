@@ -183,7 +183,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (is_captured(*event)) return fail(cudaErrorCapturedEvent);
   if (std::getenv("LPSGD_EMULATED_FAILURE") != nullptr) return fail(cudaErrorLaunchFailure);
   if (!event->last || event->last->done) return cudaSuccess;
-  // The work goes on, so that a loop of queries ends.
+  // Each query advances the work, so that a loop of queries ends.
   if (machine().random_delays) {
     pass_time(16);
   } else {
@@ -259,7 +259,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
     CUstream_st* const on = graph->streams[branch];
     if (task.waits_for) task.waits_for = markers.at(task.waits_for.get());
     if (task.marks) task.marks = markers[task.marks.get()] = std::make_shared<Marker>(on);
-    if (task.event != nullptr)  // until the device gets there, the event is the one of earlier launches
+    if (task.event != nullptr)  // until this task runs, the event is an earlier launch's
       task.work = [event = task.event] {
         if (!machine().events.contains(event)) undefined("a graph records an event that was destroyed");
         event->last = std::make_shared<Marker>();

@@ -1,5 +1,5 @@
-// Streams, events and graphs as the emulated runtime keeps them, and the machine that they run on. Internal
-// to the runtime's files. All of it is called with machine().mutex held.
+// The emulated runtime's streams, events and graphs, and the machine that they run on. Internal to the
+// runtime's files. All of it is called with machine().mutex held.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,8 +33,8 @@ struct Marker {
   CUstream_st* stream = nullptr;
   bool done = false;
   double when = 0;
-  std::shared_ptr<Capture> capture = {};  // not null: a part of that
-  std::vector<std::size_t> follows = {};  // of its branch there
+  std::shared_ptr<Capture> capture = {};  // the capture that it belongs to, if any
+  std::vector<std::size_t> follows = {};  // of its branch in the capture
 };
 
 struct CUevent_st {
@@ -61,7 +61,7 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
   CUgraph_st graph;
-  std::vector<CUstream_st*> streams;  // by branch: its own, and for the first the one that it is launched on
+  std::vector<CUstream_st*> streams;  // by branch: its own stream; for the first, the stream of the launch
 };
 
 struct CUstream_st {
@@ -69,14 +69,14 @@ struct CUstream_st {
   std::deque<Task> tasks;
   std::uint64_t idle_until = 0;           // with random delays: when the first task starts
   std::shared_ptr<Capture> capture = {};  // not null: what is queued is captured
-  std::size_t branch = 0;                 // there
+  std::size_t branch = 0;                 // its branch in `capture`
 };
 
 namespace lpsgd::emulated {
 
 constexpr std::size_t page = 4096, large = std::size_t{1} << 20, reserved = std::size_t{1} << 36;
 
-/// Whole pages, and one behind them that is never allocated.
+/// Whole pages, and one more that is never allocated.
 constexpr std::size_t allocated_for(std::size_t bytes) {
   return (bytes + page - 1) / page * page + page;
 }
@@ -119,7 +119,7 @@ Machine& machine();
 
 extern thread_local int current_device;
 
-/// Around calls that run tasks: device memory that they opened is closed at the end of the outermost.
+/// Put it around calls that run tasks: the outermost one ends the host's access to device memory.
 class WorkScope {
  public:
   WorkScope() { ++machine().depth; }
@@ -137,19 +137,20 @@ CUstream_st& stream_of(cudaStream_t handle);
 CUstream_st* make_stream();
 /// Queues a task, or captures it.
 cudaError_t push(CUstream_st& stream, Task task);
-/// Runs a stream's first task, with what it waits for.
+/// Runs a stream's first task, after the tasks it waits for.
 void run_next(CUstream_st& stream);
-/// Runs all that a stream, or every stream, has been given.
+/// Runs all work queued on a stream, or on every stream.
 void drain(CUstream_st& stream);
 void drain_all();
-/// Runs what comes before the marker.
+/// Runs the work before the marker.
 void run_until(const Marker& marker);
-/// With random delays: the clock goes on, and tasks run whose delays are over.
+/// With random delays: advances the clock and runs the tasks whose delays are over.
 void pass_time(std::uint64_t ticks);
 
-/// A call that is not allowed on a stream during capture: invalidates the capture. Whether there is one.
+/// For a call that is not allowed on a stream during capture: invalidates the capture. Returns whether there
+/// is one.
 bool invalidate_capture(CUstream_st& stream);
-/// The same for a call that is not allowed in a thread that has begun a capture.
+/// The same, for a call that is not allowed in a thread that has begun a capture.
 bool invalidate_own_capture();
 extern thread_local CUstream_st* own_capture;  // where this thread began a capture
 

@@ -1,5 +1,5 @@
-// That the emulated GPU shows what a program leaves unordered: with work as late as it may be every time, and
-// with random delays (LPSGD_EMULATED_ORDER) in some of the rounds.
+// The emulated GPU must reveal missing synchronisation: in every round with work as late as possible, and in
+// some rounds with random delays (LPSGD_EMULATED_ORDER).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class EmulatedStreams : public GpuTest {
   DeviceBuffer<int> value{device, 1};
   const Event event{device};
 
-  /// In how many rounds `body(round)`, which must read the round's number, reads something else.
+  /// In how many rounds `body(round)` reads something else than the round's number.
   template <class Body>
   int wrong(const Body& body) {
     int count = 0;
@@ -87,7 +87,7 @@ TEST_F(EmulatedStreams, KeepsTheOrderThatEventsGive) {
               read.record(first);
               second.wait(read);
               zero_bytes(value.data(), sizeof(int), second);
-              while (!read.done()) continue;  // queries alone let the work go on
+              while (!read.done()) continue;  // only queries advance the work
               return out.data()[0];
             }),
             0);
@@ -109,8 +109,8 @@ using EmulatedStreamsDeathTest = EmulatedStreams;
 TEST_F(EmulatedStreamsDeathTest, TheHostCannotAccessDeviceMemory) {
   EXPECT_DEATH(
       {
-        volatile int* const there = value.data();
-        in.data()[0] = *there;
+        volatile int* const device_memory = value.data();
+        in.data()[0] = *device_memory;
       },
       "");
 }

@@ -102,7 +102,7 @@ class Report(unittest.TestCase):
             self.run_folder("b", [record(1)], codec="{kind: onebit, bucket: 64}"),
         ]
         read = [runs.read_run(folder) for folder in folders]
-        runs.tell_apart(read)
+        runs.label_runs(read)
         left, right = figure.draw(read).axes
         validation, training = left.lines[0], left.lines[1]
         self.assertEqual(list(validation.get_xdata()), [1, 2, 3])
@@ -119,7 +119,7 @@ class Report(unittest.TestCase):
     def test_figure_covers_nothing(self):
         names = [f"run{i}" for i in range(6)]
         read = [runs.read_run(self.run_folder(name, [record(e) for e in range(1, 6)])) for name in names]
-        runs.tell_apart(read)
+        runs.label_runs(read)
         drawn = figure.draw(read)
         drawn.canvas.draw()
         size = drawn.bbox
@@ -151,7 +151,7 @@ class Report(unittest.TestCase):
     def test_runs_of_one_codec_are_told_apart(self):
         def label(*folders):
             read = [runs.read_run(folder) for folder in folders]
-            runs.tell_apart(read)
+            runs.label_runs(read)
             return [run.label for run in read]
 
         a = self.run_folder("a", [record(1)], ranks=2)

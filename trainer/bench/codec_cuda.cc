@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int timed_launches = 10;  // launches that are timed as one
+constexpr int timed_launches = 10;  // launches per measurement
 
 class CudaCodecBench {
  public:

@@ -9,7 +9,7 @@
 namespace lpsgd {
 
 struct BenchCodecArguments {
-  std::vector<std::string> codecs;  // empty: a choice of all kinds
+  std::vector<std::string> codecs;  // empty: some of every kind
   std::string device = "cpu";       // or "cuda"
   std::int64_t elements = 0;        // 0: 2^28, on a GPU 2^24
   std::int64_t repeats = 5;
@@ -19,7 +19,7 @@ struct BenchCodecArguments {
 std::string bench_codec_command(const BenchCodecArguments& arguments);
 
 struct BenchExchangeArguments {
-  std::vector<std::string> codecs;  // empty: a choice of them
+  std::vector<std::string> codecs;  // empty: a default selection
   std::string transport;            // empty: mpi under mpirun, threads otherwise
   std::string device = "cpu";       // or "cuda"; nccl takes cuda
   std::string collective = "reduce_broadcast";

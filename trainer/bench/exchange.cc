@@ -70,7 +70,7 @@ double memory_traffic(const CodecSpec& spec, std::int64_t n, int ranks, std::uin
   return 2 * coding + messages + reduce + residuals;
 }
 
-/// Processor time of this process: what other programs do adds nothing to it.
+/// Processor time of this process, without that of other programs.
 double processor_seconds() {
   timespec used{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
@@ -87,12 +87,12 @@ double slowest(Transport& transport, double mine) {
   const std::vector<double> all = transport.all_gather(mine);
   return *std::max_element(all.begin(), all.end());
 }
-/// The sum over processes, of which there is one where ranks are threads.
+/// The sum over processes; if ranks are threads there is one.
 double over_processes(Transport& transport, double mine) {
   return transport.name() == std::string_view("threads") ? mine : total(transport, mine);
 }
 
-/// What steps took: seconds of the slowest rank, and processor time of this process. `copy`: of copying the
+/// Times of steps: seconds of the slowest rank, and processor time of this process. `copy`: of copying the
 /// gradient's array, before each step.
 struct StepTimes {
   std::vector<double> seconds, copy, cpu, copy_cpu;
@@ -177,7 +177,7 @@ class TensorExchange {
     times.copy_cpu.push_back(c1 - c0);
   }
 
-  /// A transport's own sum adds in an order of its own, so there a rounding per rank is allowed.
+  /// A transport's own sum may add in any order, so one rounding per rank is allowed.
   bool is_wrong(float value, float expected) const {
     if (sweep_.collective == Collective::allreduce)
       return !(std::abs(value - expected) <=

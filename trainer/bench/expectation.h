@@ -12,14 +12,14 @@
 
 namespace lpsgd {
 
-/// The mean of all ranks' values, fill_like_gradients(values, rank), as docs/numerics.md defines it. It uses
-/// the codec's encode and decode alone, one stripe after the other. With the collective `simulated` ranks do
-/// not communicate, and it is what encoding and decoding makes of one rank's values.
+/// The mean of all ranks' values, fill_like_gradients(values, rank), as docs/numerics.md defines it. It only
+/// uses the codec's encode and decode, one stripe after the other. With the collective `simulated` ranks do
+/// not communicate: one rank's values are encoded and decoded.
 class ExchangeExpectation {
  public:
   static constexpr std::uint32_t seed = 1;  // of the dither
 
-  /// `alone`: the rank whose values are meant, with the collective `simulated`.
+  /// `alone`: with the collective `simulated`, the rank whose values are used.
   ExchangeExpectation(const CodecSpec& spec, std::int64_t n, int ranks, std::optional<int> alone);
   /// Steps from 0 on, in order: residuals are kept. `mean` has n values.
   void step(std::uint32_t step, std::span<float> mean);

@@ -24,7 +24,7 @@ inline TensorInfo bench_tensor(std::int64_t n) {
 inline constexpr float max_like_gradients = 0.015f;
 
 /// Bell-shaped values in +-max_like_gradients, as gradients are. They repeat only after 2^20 values, so that
-/// no cache and no branch predictor learns them.
+/// neither caches nor branch predictors benefit.
 inline void fill_like_gradients(std::span<float> values, std::uint32_t stream) {
   const std::size_t pattern = std::min<std::size_t>(values.size(), std::size_t{1} << 20);
   PhiloxSequence random(1, RandomUse::dataset, stream);
