@@ -93,7 +93,7 @@ class UnitCoder {
   virtual void unpack() = 0;
   /// Decodes this rank's own outgoing(0).
   virtual void decode_own() = 0;
-  /// Zeros where the transport may sum: as many as fill the unit's bytes.
+  /// Zeros for the transport to sum: as many as fill the unit's bytes.
   virtual std::span<float> zeros() = 0;
 };
 
@@ -104,8 +104,8 @@ class Coder {
   /// A coder for these units, which it codes one at a time.
   virtual std::unique_ptr<UnitCoder> make_unit_coder(std::span<const NumberedUnit> units) = 0;
 
-  // Calls of a step, in order. The caller's thread makes them all but one: end_step() comes from the
-  // communication thread where there is one.
+  // Calls of a step, in order. The caller's thread makes all calls but end_step(), which the communication
+  // thread makes if there is one.
   virtual void begin_step() = 0;
   /// The gradients of the first `tensors` tensors in announce order are final.
   virtual void submitted(std::size_t tensors) = 0;

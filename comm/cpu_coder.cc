@@ -29,7 +29,7 @@ double square(float x) {
 /// A tensor's state within the coder.
 struct CpuTensor {
   Buffer<float> residual1, residual2;
-  Buffer<float> staging;       // the gradient in the codec's order, where that is not memory order
+  Buffer<float> staging;       // the gradient in the codec's order, if that is not memory order
   Buffer<std::byte> table;     // if the codec has one: this step's
   bool staged = false;         // this step's gradient is in `staging`
   bool has_table = false;      // this step's table is in `table`
@@ -162,7 +162,7 @@ class CpuCoder final : public Coder {
     to_column_order(shared_.tensors[t].info.columns(), shared_.tensors[t].gradient, kept_[t].staging.data());
     kept_[t].staged = true;
   }
-  /// The table of the whole tensor's gradient and residual; nullptr where the codec has none. Made before the
+  /// The table of the whole tensor's gradient and residual; nullptr if the codec has none. Made before the
   /// first stripe is encoded in a step, because encoding changes the residual.
   const std::byte* stage_table(std::size_t t) {
     CpuTensor& kept = kept_[t];

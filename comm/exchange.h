@@ -56,8 +56,8 @@ struct ExchangeOptions {
   double hang_patience = 30;  // seconds without progress after which a warning is logged, again when doubled
 };
 
-/// Sums of squares over the steps and values of one tensor on this rank, round 1: what was coded is gradient
-/// + residual, `error` is that less what it decodes to.
+/// Sums of squares over the steps and values of one tensor on this rank, round 1: `error` is gradient +
+/// residual, which was coded, less its decoding.
 struct CodingError {
   double gradient = 0, error = 0;
   double residual = 0;  // after the step; the error itself with error feedback, else 0

@@ -82,7 +82,7 @@ class MpiTransport final : public Transport {
   void cancel() noexcept override { broken_ = true; }
 
  private:
-  /// An operation: its parts in order. `expected` is each part's size where it is received, -1 elsewhere.
+  /// An operation: its parts in order. `expected` is each part's size in a receive, -1 otherwise.
   struct Operation {
     std::vector<MPI_Request> parts;
     std::vector<std::ptrdiff_t> expected;

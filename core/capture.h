@@ -37,7 +37,7 @@ class CapturedGraph {
   CUgraphExec_st* graph_ = nullptr;
 };
 
-/// Whether what is queued on the stream now is being captured.
+/// Whether work queued on the stream now is captured.
 bool is_capturing(StreamView stream);
 
 }  // namespace lpsgd

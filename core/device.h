@@ -1,4 +1,4 @@
-// Devices and what is owned on them: streams, events, device memory and page-locked host memory.
+// Devices and their resources: streams, events, device memory and page-locked host memory.
 //
 // The same types serve both kinds of device. On Device::cpu() work is done at once: a stream is always idle,
 // device memory is host memory. On Device::cuda(i) they own CUDA objects. In a build without the CUDA

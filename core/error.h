@@ -10,8 +10,8 @@
 
 namespace lpsgd {
 
-/// Base of all errors. `exit_status` is that of the process: 2 for what is refused before anything starts
-/// (configuration, command line), 1 for what fails at run time.
+/// Base of all errors. `exit_status` is that of the process: 2 for errors before the run (configuration,
+/// command line), 1 for failures at run time.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, int exit_status = 1,

@@ -97,7 +97,7 @@ class Codec {
   /// A job for `n` values from element `first` of the tensor on, a multiple of the bucket.
   CodingJob job(std::int64_t first, std::int64_t n, std::size_t tensor = 0) const;
 
-  /// Writes the table for job.values (plus residual, where there is one): table_bytes() bytes.
+  /// Writes the table for job.values (plus residual, if there is one): table_bytes() bytes.
   void make_table(const CodingJob& job, std::byte* table) const;
 
   /// Encodes job.values into encoded_bytes(n) bytes. With a residual v = values + residual is coded and the

@@ -22,7 +22,7 @@ struct CodingJob {
   std::uint32_t tensor = 0;       // its number in the network's order
 
   // Only on a device.
-  std::uint32_t* non_finite = nullptr;  // becomes 1 where the CPU's codec would return false; or nullptr
+  std::uint32_t* non_finite = nullptr;  // set to 1 if the CPU's codec would return false; or nullptr
   double* error = nullptr;  // encode adds two sums of squares: of the values, of their error; or nullptr
 };
 

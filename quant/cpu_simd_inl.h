@@ -246,7 +246,7 @@ LPSGD_INLINE void load_block(const float* values, const float* residual, std::in
   if constexpr (residuals) add_block(residual, left, v);
 }
 
-/// Stores the existing values of a block; `adds` adds to what is there.
+/// Stores the existing values of a block; with `adds` they are added to the old ones.
 template <bool adds>
 LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
   Padded padded;

@@ -105,7 +105,7 @@ def bars(axes, runs):
 
 
 def below(axes, handles, columns):
-    """A legend under the axes and their labels, where it covers nothing."""
+    """A legend below the axes and their labels, so that it covers nothing."""
     axes.figure.canvas.draw()  # the labels' extent is known only once drawn
     lowest = axes.get_tightbbox(axes.figure.canvas.get_renderer()).y0
     anchor = axes.transAxes.inverted().transform((0, lowest))[1] - 0.03

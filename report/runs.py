@@ -150,7 +150,7 @@ def ranks_of(folder, exchange):
 
 
 def label_runs(read):
-    """Labels runs by codec, adding ranks, then folder names, only where that is not enough."""
+    """Labels runs by codec, adding ranks, then folder names, only if that is not enough."""
     labels = [run.codec + (" (simulated)" if run.simulated else "") for run in read]
     for part in (lambda run: f"{run.ranks} ranks" if run.ranks else "", lambda run: run.name):
         if len({part(run) for run in read}) > 1:

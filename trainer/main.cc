@@ -1,4 +1,4 @@
-// The program: runs the command line and turns what was thrown into one message and an exit status.
+// The program: runs the command line and turns an exception into one message and an exit status.
 #include <cstdio>
 #include <new>
 

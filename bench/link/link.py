@@ -157,7 +157,7 @@ def measure(options, rows, results):
 
 # The columns: a title, and a row's text for it from (result, all results).
 def of_ddp(label, hooks):
-    """Our samples/s over those of the best of these hooks of that PyTorch; none where one of them failed."""
+    """Our samples/s over those of the best of these hooks of that PyTorch; none if one of them failed."""
     def text(r, everything):
         rivals = [o for o in everything
                   if o["hook"] in hooks and o["label"] == label and (o["network"], o["rate"]) == (r["network"], r["rate"])]

@@ -28,7 +28,7 @@ struct CodingStreams {
 /// A tensor's state within the coder, in the device's memory.
 struct DeviceTensor {
   DeviceBuffer<float> residual1, residual2;
-  DeviceBuffer<float> staging;  // the gradient in the codec's order, where that is not memory order
+  DeviceBuffer<float> staging;  // the gradient in the codec's order, if that is not memory order
   bool staged = false;          // this step's gradient is in `staging`
   std::int64_t undecoded = 0;   // elements whose mean is not decoded yet
 };

@@ -15,7 +15,7 @@ struct Dynamic8Table {
   // y lies in cell (bits of y >> (23 - cell_bits)) less that of 2^lowest_exponent plus 1; no cell holds
   // more than one boundary between codes.
   float code_below[cells];  // the code before the cell's boundary
-  float boundary[cells];    // the smallest y of the cell's later code; 2 where all have one code
+  float boundary[cells];    // the smallest y of the cell's later code; 2 if all have one code
 };
 
 /// The table of a type, made once.

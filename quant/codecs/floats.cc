@@ -4,7 +4,7 @@
 namespace lpsgd::LPSGD_ISA {
 namespace {
 
-/// The largest magnitude's bits: below infinity's where all values are finite.
+/// The largest magnitude's bits: below infinity's if all values are finite.
 struct FiniteCheck {
   I top = {};
   LPSGD_INLINE void add(const F* v) {

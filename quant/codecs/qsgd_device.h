@@ -78,7 +78,7 @@ LPSGD_HD typename L::I exponential_code(typename L::F v, float divisor, typename
   const std::int32_t s = qsgd_levels(bits);
   const F y = magnitude<L>(v) / divisor;
   const I zero = I{};
-  const I exponent = (L::bits(y) >> 23) - (127 - s);  // the level below y, where that is not 0
+  const I exponent = (L::bits(y) >> 23) - (127 - s);  // the level below y, if that is not 0
   const I low = exponent > 0 ? exponent : zero;
   const F lowest = y * L::value(I{} + ((127 + s - 1) << 23));               // of [0, 2^-(s-1)]
   const F between = L::value((L::bits(y) & 0x7fffff) | 0x3f800000) - 1.0f;  // (y - lo)/(hi - lo), exactly

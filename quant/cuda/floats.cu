@@ -24,8 +24,8 @@ struct Bf16 {
   __device__ static float decode(Code c) { return from_bf16(c); }
 };
 
-/// Eight codes from value `at` on, of which `left` exist: in registers, and where they lie in memory.
-/// Encodings lie at even addresses.
+/// Eight codes from value `at` on, of which `left` exist: in registers and in memory. Encodings lie at even
+/// addresses.
 template <class T>
 struct Codes {
   using Code = typename T::Code;

@@ -53,7 +53,7 @@ void bytes_are_those_announced(Transport& transport, const std::string& codec, C
 void simulated_decodes_its_own(Transport& transport, const std::string& codec,
                                const MakeArena& arena = host_arena);
 
-/// Errors that coding makes, as docs/exchange.md defines them, and none where they are not measured.
+/// Coding errors as docs/exchange.md defines them, and none if they are not measured.
 void errors_are_measured(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
 
 }  // namespace lpsgd::exchange_cases
