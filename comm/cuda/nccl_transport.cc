@@ -145,10 +145,7 @@ class NcclTransport final : public TransportOver {
     if (broken_) throw_broken();  // set before the abort, so that aborted work does not count as done
   }
 
-  void cancel() noexcept override {
-    request_abort();
-    inner_.cancel();
-  }
+  void cancel() noexcept override { request_abort(); }
 
  private:
   struct Message {
