@@ -120,10 +120,6 @@ void Exchange::begin(std::uint32_t step) {
   shared_->step = step;
   shared_->next_sum = 0;
   coder_->begin_step();
-  if (shared_->transport.ordered()) return;
-  const std::lock_guard lock(mutex_);
-  working_ = true;
-  wake_.notify_all();
 }
 
 void Exchange::submit(std::size_t tensor) {
@@ -138,6 +134,7 @@ void Exchange::submit(std::size_t tensor) {
   }
   rethrow_failure();
   const std::lock_guard lock(mutex_);
+  if (submitted_ == 1) working_ = true;  // once a step: the thread may be done with it before finish()
   available_.store(submitted_, std::memory_order_release);
   wake_.notify_all();
 }
@@ -153,6 +150,7 @@ void Exchange::finish() {
     step_messages_ = shared_->transport.messages_sent() - step_messages_;
   } else {
     std::unique_lock lock(mutex_);
+    if (!options_.overlap || order_.empty()) working_ = true;  // no submit() has started the step
     available_.store(submitted_, std::memory_order_release);
     wake_.notify_all();
     finished_.wait(lock, [&] { return !working_; });
