@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 
 #include "core/error.h"
 
@@ -96,10 +98,15 @@ bool FolderClaim::lock() {
 }
 
 void FolderClaim::refuse(const std::string& hint) const {
-  char text[300] = "";
-  const ssize_t length = ::pread(file_, text, sizeof text - 1, 0);
-  std::string holder(text, length > 0 ? static_cast<std::size_t>(length) : 0);
-  holder = holder.substr(0, holder.find('\n'));
+  std::string holder;
+  // The other process writes its name after it has taken the lock.
+  for (int attempt = 0; attempt < 200 && holder.empty(); ++attempt) {
+    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    char text[300] = "";
+    const ssize_t length = ::pread(file_, text, sizeof text - 1, 0);
+    holder.assign(text, length > 0 ? static_cast<std::size_t>(length) : 0);
+    holder = holder.substr(0, holder.find('\n'));
+  }
   throw ConfigError(
       fmt::format("--out {}: is in use by {}; {}", folder_, holder.empty() ? "another run" : holder, hint));
 }

@@ -13,10 +13,10 @@ from harness import CONFIG, LPSGD, MPIRUN, Case, checkpoints, model, run
 THREADS = ("--set", "exchange.transport=threads", "--set", "exchange.ranks=2")
 
 
-def start(*arguments, ranks=None):
+def start(*arguments, ranks=None, env=None):
     command = [MPIRUN, "-n", str(ranks)] if ranks else []
     return subprocess.Popen([*command, LPSGD, "train", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=dict(os.environ, OMP_NUM_THREADS="1"))
+                            env=dict(os.environ, OMP_NUM_THREADS="1", **(env or {})))
 
 
 class Claims(Case):
@@ -26,6 +26,12 @@ class Claims(Case):
         match = re.fullmatch(self.IN_USE.format(out=re.escape(out), host=re.escape(socket.gethostname())), text)
         self.assertTrue(match, text)
         return int(match[1])
+
+    def preloaded(self, name, function):
+        """The environment of a run in which this C function stands in for the system's."""
+        library, source = self.path(name + ".so"), self.write(name + ".c", function)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        return {"LD_PRELOAD": library}
 
     def live_run(self, out, *arguments, ranks=None):
         process = start(self.config, "--out", out, "--set", "train.epochs=100000", *arguments, ranks=ranks)
@@ -67,6 +73,18 @@ class Claims(Case):
         self.assertEqual(result.status, 0, result)
         self.assertNotIn(".lock", os.listdir(out))
 
+    def test_the_holder_is_named_also_by_a_job_that_comes_before_its_name(self):
+        out = self.path("out")
+        env = self.preloaded("slow", "#include <unistd.h>\nint ftruncate(int f, off_t size) { sleep(1); return 0; }\n")
+        job = start(self.config, "--out", out, *THREADS, "--steps", "1", env=env)
+        self.addCleanup(lambda: (job.kill(), job.communicate()))
+        while not os.path.exists(os.path.join(out, ".lock")):
+            self.assertIsNone(job.poll())
+            time.sleep(0.01)
+        result = run("train", self.config, "--out", out, *THREADS)
+        self.assertEqual((result.status, self.refused_as_in_use(out, result.err)), (2, job.pid), result)
+        self.assertEqual(job.wait(timeout=60), 0)
+
     def test_ranks_are_refused_with_one_message(self):
         out = self.path("out")
         self.live_run(out, ranks=2)
@@ -75,10 +93,7 @@ class Claims(Case):
         self.refused_as_in_use(out, result.err)
 
     def test_without_flock_the_file_is_the_lock(self):
-        library = self.path("noflock.so")
-        source = self.write("noflock.c", "#include <errno.h>\nint flock(int f, int o) { errno = ENOLCK; return -1; }\n")
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-        env = {"LD_PRELOAD": library}
+        env = self.preloaded("noflock", "#include <errno.h>\nint flock(int f, int o) { errno = ENOLCK; return -1; }\n")
         out = self.train("out", *THREADS, "--steps", "1", ranks=None, env=env)
         self.assertNotIn(".lock", os.listdir(out))
         self.write(os.path.join("out", ".lock"), "process 7 on elsewhere\n")
