@@ -19,7 +19,8 @@ namespace {
 /// The memory of one batch.
 class Slot {
  public:
-  Slot(const BatchShape& shape, Device device) : shape_(shape), read(device) {
+  Slot(const BatchShape& shape, Device device)
+      : shape_(shape), read(device, Event::Timing::off, Event::Wait::sleep) {
     const auto samples = static_cast<std::size_t>(shape.samples);
     const auto elements = samples * static_cast<std::size_t>(shape.elements);
     if (shape.image)
