@@ -130,8 +130,8 @@ class LossOp {
     std::int64_t top1 = 0, top5 = 0, scored = 0;
   };
   virtual ~LossOp() = default;
-  /// Adds to the sums over the pass's valid samples. The rank of a label is the number of classes with a
-  /// greater score, or with an equal score and a lower index.
+  /// Adds to the sums over the pass's valid samples, except rows whose label is -1. The rank of a label is
+  /// the number of classes with a greater score, or with an equal score and a lower index.
   virtual void forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
   /// Writes the gradient for the labels of the last forward: (softmax - onehot) / scored, and 0 for rows that
   /// are not scored.

@@ -101,8 +101,9 @@ void PassFeed::upload(const Pass& pass, std::span<const std::int32_t> labels) {
     crops[n] = pass.crops.empty() ? PixelCrop{} : pass.crops[static_cast<std::size_t>(n)];
     for (std::int64_t t = 0; t < frames_; ++t) {
       const std::int64_t row = n * frames_ + t;
-      const bool counts = n < pass.valid && t < length;
-      const std::int32_t label = counts ? labels[static_cast<std::size_t>(row)] : -1;
+      const std::int32_t given = labels[static_cast<std::size_t>(row)];
+      const bool counts = n < pass.valid && t < length && given != -1;
+      const std::int32_t label = counts ? given : -1;
       if (counts && (label < 0 || label >= classes_))
         throw Error(fmt::format("a label is {}, but the network has {} classes", label, classes_));
       scored[row] = label;
