@@ -48,17 +48,15 @@ std::span<const float> Network::Impl::up_to_lengths(const Samples& samples) {
   return padded;
 }
 
-void Network::Impl::upload(const Samples& samples) {
+void Network::Impl::upload(const Samples& samples, const Pass& pass) {
   if (pixel_input) {
     require(samples.pixels.size() == static_cast<std::size_t>(options.batch * options.pixels->stored.bytes()),
             "a batch has images of the stored shape");
-    require(samples.crops.empty() || samples.crops.size() == static_cast<std::size_t>(options.batch),
-            "a batch has one crop a sample, or none");
-    return pixel_input->upload(samples.pixels, samples.crops, samples.read);
+    return pixel_input->upload(pass, samples.pixels, samples.read);
   }
   require(samples.inputs.size() == static_cast<std::size_t>(input.elements),
           "a batch has the network's input shape");
-  backend->upload(input.data, input.type, up_to_lengths(samples));
+  backend->upload(input.data, input.type, up_to_lengths(samples), samples.read);
 }
 
 void Network::Impl::forward(const Samples& samples, const Pass& pass) {
@@ -66,10 +64,12 @@ void Network::Impl::forward(const Samples& samples, const Pass& pass) {
           "a batch has one label a sample, or a frame");
   require(samples.lengths.empty() || samples.lengths.size() == static_cast<std::size_t>(options.batch),
           "a batch has one length a sample, or none");
+  require(samples.crops.empty() || samples.crops.size() == static_cast<std::size_t>(options.batch),
+          "a batch has one crop a sample, or none");
   require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
   backend->prepare_thread();
-  upload(samples);
   backend->begin(pass, samples.labels);
+  upload(samples, pass);
   const auto all = [&] {
     for (Step& step : steps) run_lap(step.forward_time, measures_steps, [&] { step.op->forward(pass); });
     loss->forward(pass, samples.labels);
@@ -108,11 +108,12 @@ const std::vector<std::size_t>& Network::announce_order() const {
 
 void Network::forward_train(const Samples& samples, std::int64_t step) {
   require(!impl_->options.inference_only, "an inference-only network does not train");
-  impl_->forward(samples, {true, static_cast<std::uint32_t>(step), impl_->options.batch, samples.lengths});
+  impl_->forward(samples, {true, static_cast<std::uint32_t>(step), impl_->options.batch, samples.lengths,
+                           samples.crops});
 }
 
 void Network::forward_eval(const Samples& samples, std::int64_t valid) {
-  impl_->forward(samples, {false, 0, valid, samples.lengths});
+  impl_->forward(samples, {false, 0, valid, samples.lengths, samples.crops});
 }
 
 void Network::Impl::backward(Step& step) {

@@ -28,8 +28,9 @@ struct NamedBuffer {
 /// This rank's part of a global batch.
 struct Samples {
   /// (batch, input shape...); token numbers are floats, too. Empty if the inputs are pixels.
-  std::span<const float> inputs;
-  std::span<const std::int32_t> labels;  // (batch), or (batch, frames) if every frame has class scores
+  std::span<const float> inputs = {};
+  std::span<const std::int32_t> labels =
+      {};  // (batch), or (batch, frames) if every frame has class scores; -1: not scored
   /// The length of each sequence in frames, at least 1. Frames behind the length are ignored. Empty: all
   /// sequences have full length.
   std::span<const std::int32_t> lengths = {};

@@ -22,10 +22,11 @@ namespace lpsgd {
 
 /// What the operations of one pass over the network need to know.
 struct Pass {
-  bool training = false;                  // batch norm uses the batch's statistics, dropout drops values
-  std::uint32_t step = 0;                 // counted from the start of the run
-  std::int64_t valid = 0;                 // the first `valid` samples count
-  std::span<const std::int32_t> lengths;  // of each sequence in frames; empty: all have full length
+  bool training = false;                       // batch norm uses the batch's statistics, dropout drops values
+  std::uint32_t step = 0;                      // counted from the start of the run
+  std::int64_t valid = 0;                      // the first `valid` samples count
+  std::span<const std::int32_t> lengths = {};  // of each sequence in frames; empty: all have full length
+  std::span<const PixelCrop> crops = {};       // of each sample; empty: each is its image's top left part
 };
 
 /// A planned operation. forward() and backward() work on the memory that it was planned with.
@@ -129,8 +130,8 @@ class LossOp {
     std::int64_t top1 = 0, top5 = 0, scored = 0;
   };
   virtual ~LossOp() = default;
-  /// Adds to the sums over the pass's valid samples. The rank of a label is the number of classes with a
-  /// greater score, or with an equal score and a lower index.
+  /// Adds to the sums over the pass's valid samples, except rows whose label is -1. The rank of a label is
+  /// the number of classes with a greater score, or with an equal score and a lower index.
   virtual void forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
   /// Writes the gradient for the labels of the last forward: (softmax - onehot) / scored, and 0 for rows that
   /// are not scored.
@@ -153,10 +154,9 @@ struct PixelDesc {
 class PixelInput {
  public:
   virtual ~PixelInput() = default;
-  /// `pixels`: (batch, stored) on the host. `crops`: (batch), or empty: each sample is its image's top left
-  /// part. `read` may be null; it is recorded behind the work that reads `pixels`.
-  virtual void upload(std::span<const std::uint8_t> pixels, std::span<const PixelCrop> crops,
-                      Event* read) = 0;
+  /// `pixels`: (batch, stored) on the host. `read` may be null; it is recorded behind the work that reads
+  /// `pixels`. To be called after Backend::begin() with the same pass.
+  virtual void upload(const Pass& pass, std::span<const std::uint8_t> pixels, Event* read) = 0;
 };
 
 /// A device's memory and operations. One object serves one network on one rank.
@@ -170,8 +170,9 @@ class Backend {
   /// Zeroed memory of the device, aligned to 64 bytes. It lives as long as the backend.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) = 0;
-  /// Copy values between the host and memory of allocate(), where they have type `type`.
-  virtual void upload(void* to, DataType type, std::span<const float> from) = 0;
+  /// Copy values between the host and memory of allocate(), where they have type `type`. `read` may be null;
+  /// it is recorded behind the work that reads `from`. Copies from page-locked memory are only queued.
+  virtual void upload(void* to, DataType type, std::span<const float> from, Event* read) = 0;
   virtual void download(std::span<float> to, DataType type, const void* from) = 0;
   /// Tells where the arena of the parameters is. Called once, before operations are made.
   virtual void parameters(std::span<const float>) {}

@@ -72,6 +72,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
     so_far.at("seconds").get_to(out.so_far.seconds);
     out.so_far.bytes_sent = so_far.at("bytes_sent");
     out.so_far.bytes_fp32 = so_far.at("bytes_fp32");
+    out.so_far.bad_samples = so_far.value("bad_samples", std::int64_t{0});
     for (const auto& [name, codec] : m.at("codecs").items())
       out.codecs.emplace_back(name, codec.get<std::string>());
     for (const auto& [name, sum] : m.at("files").items())
@@ -114,7 +115,8 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
   m["epoch_so_far"] = {{"train", std::move(train)},
                        {"seconds", manifest.so_far.seconds},
                        {"bytes_sent", manifest.so_far.bytes_sent},
-                       {"bytes_fp32", manifest.so_far.bytes_fp32}};
+                       {"bytes_fp32", manifest.so_far.bytes_fp32},
+                       {"bad_samples", manifest.so_far.bad_samples}};
   ordered_json& codecs = m["codecs"] = ordered_json::object();
   for (const auto& [name, codec] : manifest.codecs) codecs[name] = codec;
   ordered_json& files = m["files"] = ordered_json::object();

@@ -60,6 +60,7 @@ void EpochSums::add(const StepMetrics& metrics) {
   bytes_sent_ += metrics.bytes_sent;
   bytes_fp32_ += metrics.bytes_fp32;
   steps_ += metrics.steps;
+  bad_ += metrics.bad_samples;
 }
 
 EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
@@ -70,6 +71,8 @@ EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
   out.seconds += over_ranks(transport, mine);
   out.bytes_sent += sum_over_ranks(transport, bytes_sent_);
   out.bytes_fp32 += bytes_fp32_;
+  out.bad_samples +=
+      static_cast<std::int64_t>(sum_over_ranks(transport, static_cast<std::uint64_t>(bad_.count)));
   return out;
 }
 
@@ -94,6 +97,7 @@ void EpochSums::clear() {
   seconds_ = {};
   bytes_sent_ = bytes_fp32_ = 0;
   steps_ = 0;
+  bad_ = {};
   errors_.assign(errors_.size(), {});
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "nn/network.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/checkpoint.h"
@@ -38,7 +39,11 @@ std::string eval_command(const EvalArguments& arguments) {
   HostState state(network, nullptr);
   read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
   state.upload();
-  const BatchMetrics m = evaluate(network, loader, state.buffers());
+  BadSamples bad;
+  const BatchMetrics m = evaluate(network, loader, state.buffers(), &bad);
+  if (m.samples == 0)
+    throw FileError(fmt::format("{} (and no other sample of the test set can be read)", bad.first.at(0)));
+  if (bad.count > 0) log::warn("{}", text(bad));
 
   const auto n = static_cast<double>(m.samples);
   const double top1 = 100.0 * static_cast<double>(m.top1) / n;

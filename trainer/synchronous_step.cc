@@ -72,6 +72,7 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
   std::array<double, 6> at{now_seconds()};  // the step's begin, and the end of each part
   Batch batch;
   at[1] = part("data", times_.data, [&] { batch = loader.next(); });
+  bad_samples_.add(batch.bad_samples);
   at[2] = part("forward", times_.forward, [&] { network_.forward_train(samples_of(batch), number); });
   const bool captured = is_captured(number);
   exchange_.begin(static_cast<std::uint32_t>(number));
@@ -140,6 +141,7 @@ StepMetrics SynchronousStep::take(std::span<CodingError> errors) {
   out.seconds.update = times_.update.take() + captured.update;
   out.bytes_sent = stats.bytes_sent;
   out.steps = std::exchange(steps_, 0);
+  out.bad_samples = std::exchange(bad_samples_, {});
   out.bytes_fp32 = fp32_bytes_of_step_ * static_cast<std::uint64_t>(out.steps);
   if (!errors.empty()) exchange_.take_errors(errors);
   return out;

@@ -77,6 +77,7 @@ class SynchronousStep {
   CapturedSteps captured_;  // destroyed before the objects whose work it launches
   std::uint64_t fp32_bytes_of_step_;
   std::int64_t steps_ = 0;  // since the last take()
+  BadSamples bad_samples_;  // since the last take()
   bool has_run_ = false;
 };
 

@@ -63,6 +63,7 @@ class SoftmaxCrossEntropy final : public LossOp {
   static constexpr std::int32_t not_scored = -1;
 
   void score(std::int64_t row, std::int32_t label, Sums& sums) {
+    if (label == not_scored) return;
     if (label < 0 || label >= classes_)
       throw Error(fmt::format("a label is {}, but the network has {} classes", label, classes_));
     labels_[static_cast<std::size_t>(row)] = label;
