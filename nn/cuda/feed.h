@@ -55,18 +55,19 @@ class InputFeed {
   std::array<Received, 2> received_;
 };
 
-/// Uploads step, labels and lengths: PassState and two arrays, in one copy.
+/// Uploads step, labels, lengths and what continues: PassState and three arrays, in one copy.
 class PassFeed {
  public:
   /// Sets the context's pointers to its memory.
   PassFeed(Context& context, std::int64_t batch, std::int64_t frames, std::int64_t classes);
   /// Error if a label is not a class.
   void upload(const Pass& pass, std::span<const std::int32_t> labels);
+  std::int64_t batch() const { return batch_; }
 
  private:
   Context& context_;
   std::int64_t batch_, frames_, classes_;
-  std::size_t lengths_at_, labels_at_, bytes_;
+  std::size_t lengths_at_, continues_at_, labels_at_, bytes_;
   std::byte* device_;
   Staging staging_;
 };
