@@ -34,10 +34,21 @@ Network::Impl::~Impl() {
   }
 }
 
+void Network::Impl::upload(const Samples& samples) {
+  if (pixel_input) return pixel_input->upload(samples.pixels, samples.crops, samples.read);
+  backend->upload(input.data, input.type, samples.inputs);
+}
+
 void Network::Impl::check(const Samples& samples, const Pass& pass) const {
   const auto batch = static_cast<std::size_t>(options.batch);
-  require(samples.inputs.size() == static_cast<std::size_t>(input.elements),
-          "a batch has the network's input shape");
+  if (pixel_input) {
+    require(samples.pixels.size() == batch * static_cast<std::size_t>(options.pixels->stored.bytes()),
+            "a batch has images of the stored shape");
+    require(samples.crops.empty() || samples.crops.size() == batch, "a batch has one crop a sample, or none");
+  } else {
+    require(samples.inputs.size() == static_cast<std::size_t>(input.elements),
+            "a batch has the network's input shape");
+  }
   require(samples.labels.size() == batch * static_cast<std::size_t>(scored_frames),
           "a batch has one label a sample, or a frame");
   require(samples.lengths.empty() || samples.lengths.size() == batch,
@@ -58,7 +69,7 @@ void Network::Impl::forward(const Samples& samples, Pass pass) {
   pass.loss_divisor = samples.loss_divisor;
   check(samples, pass);
   backend->prepare_thread();
-  backend->upload(input.data, input.type, samples.inputs);
+  upload(samples);
   backend->begin(pass, samples.labels);
   const std::int64_t width = input.elements / (options.batch * input_frames);  // of a frame
   const auto all = [&] {

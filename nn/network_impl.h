@@ -55,6 +55,7 @@ struct Network::Impl {
   std::vector<NamedBuffer> carried, carried_in_evaluation;
   std::span<float> parameters, gradients;
   Values input, logits;
+  std::unique_ptr<PixelInput> pixel_input;  // null: inputs are float32
   bool is_sequence = false;
   std::int64_t input_frames = 1;   // of a sequence
   std::int64_t scored_frames = 1;  // that have class scores; 1 where a sample has one label
@@ -74,6 +75,7 @@ struct Network::Impl {
   void make_carried(const Graph& graph);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
   Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);
+  void upload(const Samples& samples);
   void check(const Samples& samples, const Pass& pass) const;
 };
 
