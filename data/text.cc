@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "data/sample_limit.h"
 #include "data/text_lines.h"
 
 namespace lpsgd {

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "data/sample_limit.h"
 #include "data/speech/alignment.h"
 #include "data/speech/audio.h"
 #include "data/speech/features.h"
