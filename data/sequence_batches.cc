@@ -46,7 +46,7 @@ SequenceBatches::SequenceBatches(std::shared_ptr<const Dataset> dataset, const D
   require(speech_ || text_, "sequences are speech or text");
   const std::int64_t needed = frames_needed(*dataset_, data), width = width_of(speech_);
   frames_ = options.input.empty() ? needed : options.input[0];
-  if (needed > frames_)
+  if (truncate_ > 0 ? needed != frames_ : needed > frames_)
     throw ConfigError(
         truncate_ > 0
             ? fmt::format("data.truncate: {} frames, but the network takes {}", truncate_, frames_)
@@ -66,7 +66,7 @@ SequenceBatches::SequenceBatches(std::shared_ptr<const Dataset> dataset, const D
 }
 
 SequencePlan SequenceBatches::make_plan(std::int64_t epoch) const {
-  const PlanOptions options{.positions = options_.global_batch,
+  const SequencePlanOptions options{.positions = options_.global_batch,
                             .training = options_.training,
                             .shuffle = shuffle_,
                             .seed = options_.seed,

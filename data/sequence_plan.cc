@@ -14,7 +14,7 @@ namespace {
 
 using Order = std::vector<std::int64_t>;
 
-Order order_of(std::span<const std::int64_t> lengths, const PlanOptions& o) {
+Order order_of(std::span<const std::int64_t> lengths, const SequencePlanOptions& o) {
   return epoch_order(static_cast<std::int64_t>(lengths.size()), o.training && o.shuffle, o.seed, o.epoch);
 }
 
@@ -30,7 +30,7 @@ void deal(std::span<const std::int64_t> sorted, std::int64_t* positions) {
   deal(second, positions + first.size());
 }
 
-void shuffle_batches(std::vector<std::int64_t>& batches, const PlanOptions& o) {
+void shuffle_batches(std::vector<std::int64_t>& batches, const SequencePlanOptions& o) {
   PhiloxSequence random(o.seed, RandomUse::shuffle, static_cast<std::uint32_t>(o.epoch), 1);
   for (std::size_t left = batches.size(); left > 1; --left)
     std::swap(batches[left - 1], batches[random.below(static_cast<std::uint32_t>(left))]);
@@ -43,7 +43,7 @@ std::int64_t rounded_up(std::int64_t n, std::int64_t by) {
 }  // namespace
 
 SequencePlan whole_sequences(std::span<const std::int64_t> lengths, std::int64_t window,
-                             const PlanOptions& options) {
+                             const SequencePlanOptions& options) {
   const std::int64_t size = static_cast<std::int64_t>(lengths.size()), positions = options.positions;
   const bool shuffled = options.training && options.shuffle;
   SequencePlan plan(positions);
@@ -75,7 +75,7 @@ SequencePlan whole_sequences(std::span<const std::int64_t> lengths, std::int64_t
 }
 
 SequencePlan carried_sequences(std::span<const std::int64_t> lengths, std::int64_t truncate,
-                               const PlanOptions& options) {
+                               const SequencePlanOptions& options) {
   std::int64_t pieces = 0;
   for (const std::int64_t length : lengths) pieces += rounded_up(length, truncate);
   SequencePlan plan(options.positions);
@@ -99,7 +99,7 @@ SequencePlan carried_sequences(std::span<const std::int64_t> lengths, std::int64
   return plan;
 }
 
-SequencePlan token_streams(std::int64_t tokens, std::int64_t truncate, const PlanOptions& options) {
+SequencePlan token_streams(std::int64_t tokens, std::int64_t truncate, const SequencePlanOptions& options) {
   const std::int64_t positions = options.positions;
   SequencePlan plan(positions);
   const std::int64_t part = tokens / positions;  // rounded down; evaluation's longest has one more

@@ -19,9 +19,17 @@ BatchMetrics sum(const std::vector<BatchMetrics>& parts);
 /// Every rank's. Collective.
 std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine);
 
+/// What batches of sequences held; zeros for images.
+struct SequenceCounts {
+  std::int64_t sequences = 0;  // or pieces of them
+  std::int64_t room = 0;       // positions of each batch on its rank, times its longest sequence's frames
+};
+SequenceCounts& operator+=(SequenceCounts& sum, const SequenceCounts& more);
+
 /// What some steps measured on one rank.
 struct StepMetrics {
   BatchMetrics batches;
+  SequenceCounts sequences;
   Seconds seconds;                               // total and eval stay 0: they are an epoch's
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // by this rank; what all ranks would send as float32
   std::int64_t steps = 0;
@@ -32,6 +40,7 @@ struct StepMetrics {
 struct EpochSoFar {
   std::vector<BatchMetrics> train;  // of each rank
   SecondsOfRanks seconds;
+  SequenceCounts sequences;                      // all ranks
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks
 };
 
@@ -72,6 +81,7 @@ class EpochSums {
  private:
   EpochSoFar carried_;  // from before a resume, less this rank's losses
   BatchMetrics train_;
+  SequenceCounts sequences_;
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
   std::int64_t steps_ = 0;

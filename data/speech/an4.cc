@@ -161,7 +161,7 @@ Features features_of(const std::vector<Recording>& recordings, const SpeechOptio
   FeatureExtractor extractor(options.features);
   Features all;
   for (const Recording& r : recordings) {
-    const std::vector<std::int16_t> samples = samples_of(read_file(r.path), r.path, order);
+    const std::vector<std::int16_t> samples = decode_samples(read_file(r.path), r.path, order);
     const std::int64_t frames = FeatureExtractor::frames(static_cast<std::int64_t>(samples.size()));
     if (frames != r.frames) throw FileError(fmt::format("{}: changed while it was read", r.path));
     all.emplace_back(static_cast<std::size_t>(frames * width));

@@ -26,7 +26,7 @@ std::int64_t roughness(std::string_view bytes, ByteOrder order) {
   return sum;
 }
 
-std::vector<std::int16_t> samples_of(std::string_view bytes, const std::string& name, ByteOrder order) {
+std::vector<std::int16_t> decode_samples(std::string_view bytes, const std::string& name, ByteOrder order) {
   require(order != ByteOrder::automatic, "samples are read in a known byte order");
   if (bytes.size() % 2 != 0)
     throw FileError(

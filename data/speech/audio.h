@@ -17,6 +17,6 @@ std::int64_t roughness(std::string_view bytes, ByteOrder order);
 
 /// The samples in `bytes`; `order` is little or big. FileError, which begins with `name`, if the number of bytes
 /// is odd.
-std::vector<std::int16_t> samples_of(std::string_view bytes, const std::string& name, ByteOrder order);
+std::vector<std::int16_t> decode_samples(std::string_view bytes, const std::string& name, ByteOrder order);
 
 }  // namespace lpsgd

@@ -71,11 +71,11 @@ TEST(Alignment, RefusesAStateListWithoutStatesOrWithOneTwice) {
 
 TEST(Audio, IsReadInEitherByteOrder) {
   const std::string bytes{'\x01', '\x02', '\xff', '\x80'};
-  EXPECT_THAT(samples_of(bytes, "f", ByteOrder::little), testing::ElementsAre(0x0201, -0x7f01));
-  EXPECT_THAT(samples_of(bytes, "f", ByteOrder::big), testing::ElementsAre(0x0102, -128));
+  EXPECT_THAT(decode_samples(bytes, "f", ByteOrder::little), testing::ElementsAre(0x0201, -0x7f01));
+  EXPECT_THAT(decode_samples(bytes, "f", ByteOrder::big), testing::ElementsAre(0x0102, -128));
   EXPECT_EQ(roughness(bytes, ByteOrder::little), 0x0201 + 0x7f01);
   EXPECT_EQ(roughness(bytes, ByteOrder::big), 0x0102 + 128);
-  EXPECT_EQ(error_of([&] { samples_of(bytes.substr(1), "a.raw", ByteOrder::big); }),
+  EXPECT_EQ(error_of([&] { decode_samples(bytes.substr(1), "a.raw", ByteOrder::big); }),
             "a.raw: 3 bytes, which is no whole number of 16 bit samples");
 }
 

@@ -31,7 +31,7 @@ void fuzz_alignment(std::string_view text) {
 
 void fuzz_audio(std::string_view bytes) {
   const bool big = roughness(bytes, ByteOrder::big) < roughness(bytes, ByteOrder::little);
-  const auto samples = samples_of(bytes, "raw", big ? ByteOrder::big : ByteOrder::little);
+  const auto samples = decode_samples(bytes, "raw", big ? ByteOrder::big : ByteOrder::little);
   const std::int64_t frames = FeatureExtractor::frames(static_cast<std::int64_t>(samples.size()));
   std::vector<float> features(static_cast<std::size_t>(frames * FeatureExtractor::features));
   FeatureExtractor(SpeechFeatures::cepstral).extract(samples, features.data());
