@@ -59,6 +59,7 @@ struct Context {
   const PassState* pass = nullptr;
   const std::int32_t* labels = nullptr;   // negative for a row that does not count
   const std::int32_t* lengths = nullptr;  // of each sample, in frames
+  const std::int32_t* continues = nullptr;  // of each sample: 1 if it goes on with the last state
   float* bad_token = nullptr;             // a token number that is out of range; NaN: none
 
   /// Sets the arena of the parameters. For bf16 there is a copy of it in that type, which refresh() updates.
