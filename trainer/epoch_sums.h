@@ -40,8 +40,8 @@ struct StepMetrics {
 struct EpochSoFar {
   std::vector<BatchMetrics> train;  // of each rank
   SecondsOfRanks seconds;
-  SequenceCounts sequences;                      // all ranks
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks
+  SequenceCounts sequences = {};                 // all ranks
 };
 
 /// A tensor's codec in one epoch (docs/exchange.md).
