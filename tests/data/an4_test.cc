@@ -146,8 +146,12 @@ TEST_F(SmallAn4, NormalizesByTheTrainingRecordings) {
   for (int r = 0; r < 6; ++r)
     for (int j = 0; j < 33; ++j)
       ASSERT_NEAR(got[33 * r + j], (raw[33 * rows[r] + j] - mean[j]) / std::sqrt(deviation[j]), 2e-5);
-  test->read(0, 0, 1, got.data(), labels.data());  // before frame 0 stands frame 0
+  // Before a recording's frame 0 stands frame 0, and behind the last the last, not the neighbours' frames.
+  const auto train = open(Split::train);
+  train->read(1, 0, 1, got.data(), labels.data());
   EXPECT_TRUE(std::equal(got.begin(), got.begin() + 33, got.begin() + 33));
+  train->read(1, 4, 1, got.data(), labels.data());
+  EXPECT_TRUE(std::equal(got.begin() + 33, got.begin() + 66, got.begin() + 66));
 }
 
 TEST_F(SmallAn4, GivenMeansAndDeviationsReplaceItsOwn) {
