@@ -15,7 +15,13 @@ struct LayerFixture {
   LayerFixture(const std::string& text, std::int64_t batch, std::uint32_t seed = 5, int threads = 1);
   /// Runs forward in training. Returns the mean loss.
   double loss();
-  Samples samples() const { return {inputs, labels, lengths, continues, loss_divisor}; }
+  Samples samples() const {
+    return {.inputs = inputs,
+            .labels = labels,
+            .lengths = lengths,
+            .continues = continues,
+            .loss_divisor = loss_divisor};
+  }
 
   NetworkSpec spec;
   Network network;

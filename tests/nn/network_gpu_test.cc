@@ -61,7 +61,12 @@ struct Trained {
       labels.push_back(static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes()))));
   }
   void step(std::int64_t number, bool announces = false) {
-    network.forward_train({inputs, labels, lengths, continues, loss_divisor}, number);
+    network.forward_train({.inputs = inputs,
+                           .labels = labels,
+                           .lengths = lengths,
+                           .continues = continues,
+                           .loss_divisor = loss_divisor},
+                          number);
     if (announces)
       network.backward([&](std::size_t t) { announced.push_back(t); });
     else
@@ -206,7 +211,7 @@ TEST_F(NetworkGpu, SequencesOfOtherLengthsAreCaptured) {
         t->labels.assign(18, s % 4);
         t->step(s);
         // Passes in evaluation continue each other, between those in training.
-        t->network.forward_eval({t->inputs, t->labels, {}, t->continues}, 3);
+        t->network.forward_eval({.inputs = t->inputs, .labels = t->labels, .continues = t->continues}, 3);
       }
       const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
       EXPECT_EQ(b.samples, a.samples);
