@@ -38,7 +38,7 @@ TEST_F(HostCopies, AStepMakesOneOfItsPixels) {
     SCOPED_TRACE(step);
     const Batch batch = model.loader.next();
     noted.take();
-    model.network.forward_train(samples_of(batch), step);
+    model.network.forward_train(samples_of(batch, 1), step);
     model.network.backward({});
     check_copies(noted.take(), batch);
     model.optimizer.step(model.network.parameters(), model.network.gradients());
@@ -46,7 +46,7 @@ TEST_F(HostCopies, AStepMakesOneOfItsPixels) {
   for (int pass = 0; pass < 4; ++pass) {
     const Batch batch = model.loader.next();
     noted.take();
-    model.network.forward_eval(samples_of(batch), batch.valid);
+    model.network.forward_eval(samples_of(batch, 1), batch.valid);
     check_copies(noted.take(), batch);
   }
 }
