@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace lpsgd {
 
 BatchOptions batch_options(const RunConfig& run, const NetworkSpec& spec, int rank, int ranks,
@@ -43,14 +45,27 @@ std::string text(const BadSamples& bad) {
                      bad.count > static_cast<std::int64_t>(bad.first.size()) ? "; ..." : "");
 }
 
-Samples samples_of(const Batch& batch) {
+Samples samples_of(const Batch& batch, int ranks) {
   Samples out;
   out.inputs = batch.values;
   out.labels = batch.labels;
   out.lengths = batch.lengths;
+  out.continues = batch.continues;
+  out.loss_divisor = static_cast<double>(batch.global_frames) / ranks;
   out.pixels = batch.pixels;
   out.crops = batch.crops;
   out.read = batch.read;
+  return out;
+}
+
+SequenceCounts sequences_in(const Batch& batch) {
+  SequenceCounts out;
+  std::int32_t longest = 0;
+  for (const std::int32_t length : batch.lengths) {
+    out.sequences += length > 0 ? 1 : 0;
+    longest = std::max(longest, length);
+  }
+  out.room = static_cast<std::int64_t>(batch.lengths.size()) * longest;
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include "core/device.h"
 #include "data/loader.h"
 #include "nn/network.h"
+#include "trainer/epoch_sums.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
@@ -34,7 +35,11 @@ struct BadSamples {
 /// "5 samples could not be read: a.jpg: truncated; b.jpg: ...; ..."
 std::string text(const BadSamples& bad);
 
-/// Valid as long as the batch.
-Samples samples_of(const Batch& batch);
+/// Valid as long as the batch. The loss of sequences is such that the mean gradient over `ranks` ranks is
+/// that of the mean over the frames of the global batch.
+Samples samples_of(const Batch& batch, int ranks);
+
+/// What a batch of sequences holds; zeros for images.
+SequenceCounts sequences_in(const Batch& batch);
 
 }  // namespace lpsgd

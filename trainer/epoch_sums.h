@@ -20,9 +20,17 @@ BatchMetrics sum(const std::vector<BatchMetrics>& parts);
 /// Every rank's. Collective.
 std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine);
 
+/// What batches of sequences held; zeros for images.
+struct SequenceCounts {
+  std::int64_t sequences = 0;  // or pieces of them
+  std::int64_t room = 0;       // positions of each batch on its rank, times its longest sequence's frames
+};
+SequenceCounts& operator+=(SequenceCounts& sum, const SequenceCounts& more);
+
 /// What some steps measured on one rank.
 struct StepMetrics {
   BatchMetrics batches;
+  SequenceCounts sequences;
   Seconds seconds;                               // total and eval stay 0: they are an epoch's
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // by this rank; what all ranks would send as float32
   std::int64_t steps = 0;
@@ -36,6 +44,7 @@ struct EpochSoFar {
   SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks
   std::int64_t bad_samples = 0;                  // all ranks
+  SequenceCounts sequences = {};                 // all ranks
 };
 
 /// A tensor's codec in one epoch (docs/exchange.md).
@@ -80,6 +89,7 @@ class EpochSums {
  private:
   EpochSoFar carried_;  // from before a resume, less this rank's losses
   BatchMetrics train_;
+  SequenceCounts sequences_;
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
   std::int64_t steps_ = 0;

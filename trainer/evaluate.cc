@@ -57,7 +57,7 @@ BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedB
   for (std::int64_t b = loader.batches(); b > 0; --b) {
     const Batch batch = loader.next();
     if (bad) bad->add(batch.bad_samples);
-    network.forward_eval(samples_of(batch), batch.valid);
+    network.forward_eval(samples_of(batch, 1), batch.valid);
   }
   copy_buffers(saved, own, stream);
   return network.take_metrics();  // and waits for the copies

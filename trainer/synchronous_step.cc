@@ -73,7 +73,9 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
   Batch batch;
   at[1] = part("data", times_.data, [&] { batch = loader.next(); });
   bad_samples_.add(batch.bad_samples);
-  at[2] = part("forward", times_.forward, [&] { network_.forward_train(samples_of(batch), number); });
+  sequences_ += sequences_in(batch);
+  at[2] = part("forward", times_.forward,
+               [&] { network_.forward_train(samples_of(batch, transport_.size()), number); });
   const bool captured = is_captured(number);
   exchange_.begin(static_cast<std::uint32_t>(number));
   optimizer_.set_rate(lr);
@@ -127,6 +129,7 @@ void SynchronousStep::check_finite() {
 StepMetrics SynchronousStep::take(std::span<CodingError> errors) {
   StepMetrics out;
   out.batches = network_.take_metrics();
+  out.sequences = std::exchange(sequences_, {});
   const PartSeconds captured = captured_.take();
   const double exposed = times_.exposed.take() + captured.exposed;
   const ExchangeStats stats = exchange_.take_stats();

@@ -76,6 +76,7 @@ class RankTrainer {
       : run_(run),
         command_(command),
         transport_(transport),
+        kind_(kind_of(*data.train)),
         trace_(command.trace),
         codecs_(assign_codecs(run.exchange.policy, spec.tensors())),
         train_loader_(batches_of(data.train, run, spec, transport, true), loader_options(run, transport)),
@@ -212,7 +213,9 @@ class RankTrainer {
     record.epoch = position_.epoch;
     record.step = position_.step;
     record.lr = lr_;
+    record.kind = kind_;
     record.train = sum(whole.train);
+    record.sequences = whole.sequences;
     record.seconds = whole.seconds;
     record.bytes_sent = whole.bytes_sent;
     record.bytes_fp32 = whole.bytes_fp32;
@@ -235,6 +238,7 @@ class RankTrainer {
   const RunConfig& run_;
   const TrainCommand& command_;
   Transport& transport_;
+  const DataKind kind_;
   const RankTrace trace_;
   const std::vector<CodecSpec> codecs_;
   Loader train_loader_, test_loader_;

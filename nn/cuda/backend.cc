@@ -63,6 +63,11 @@ class CudaBackend final : public Backend {
     feed_->upload(pass, labels);
     context_.refresh();
   }
+  void clear_tails(const Pass&, DataType type, void* values, std::int64_t frames,
+                   std::int64_t width) override {
+    check(launch_clear_tails(type, values, {feed_->batch(), frames}, width, context_.lengths,
+                             context_.handle()));
+  }
   void run(Part part, std::size_t index, const std::function<void()>& work) override {
     std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];
     while (passes.size() <= index) passes.emplace_back();

@@ -75,13 +75,15 @@ PassFeed::PassFeed(Context& context, std::int64_t batch, std::int64_t frames, st
       classes_(classes),
       lengths_at_(aligned(sizeof(PassState))),
       crops_at_(lengths_at_ + aligned(static_cast<std::size_t>(batch) * sizeof(std::int32_t))),
-      labels_at_(crops_at_ + aligned(static_cast<std::size_t>(batch) * sizeof(PixelCrop))),
+      continues_at_(crops_at_ + aligned(static_cast<std::size_t>(batch) * sizeof(PixelCrop))),
+      labels_at_(continues_at_ + aligned(static_cast<std::size_t>(batch) * sizeof(std::int32_t))),
       bytes_(labels_at_ + aligned(static_cast<std::size_t>(batch * frames) * sizeof(std::int32_t))),
       device_(static_cast<std::byte*>(context.allocate(static_cast<std::int64_t>(bytes_)))),
       staging_(context.device, bytes_) {
   context.pass = reinterpret_cast<const PassState*>(device_);
   context.lengths = reinterpret_cast<const std::int32_t*>(device_ + lengths_at_);
   context.crops = reinterpret_cast<const PixelCrop*>(device_ + crops_at_);
+  context.continues = reinterpret_cast<const std::int32_t*>(device_ + continues_at_);
   context.labels = reinterpret_cast<const std::int32_t*>(device_ + labels_at_);
 }
 
@@ -90,15 +92,17 @@ void PassFeed::upload(const Pass& pass, std::span<const std::int32_t> labels) {
   auto* state = reinterpret_cast<PassState*>(host);
   auto* lengths = reinterpret_cast<std::int32_t*>(host + lengths_at_);
   auto* crops = reinterpret_cast<PixelCrop*>(host + crops_at_);
+  auto* continues = reinterpret_cast<std::int32_t*>(host + continues_at_);
   auto* scored = reinterpret_cast<std::int32_t*>(host + labels_at_);
-  *state = {pass.step, 0};
+  *state = {pass.step};
+  std::int64_t count = 0;
   for (std::int64_t n = 0; n < batch_; ++n) {
     // Without lengths every frame counts. The input may have more frames than the loss scores, so the length
     // is the largest number.
-    const std::int32_t length = pass.lengths.empty() ? std::numeric_limits<std::int32_t>::max()
-                                                     : pass.lengths[static_cast<std::size_t>(n)];
+    const auto length = static_cast<std::int32_t>(pass.length(n, std::numeric_limits<std::int32_t>::max()));
     lengths[n] = length;
     crops[n] = pass.crops.empty() ? PixelCrop{} : pass.crops[static_cast<std::size_t>(n)];
+    continues[n] = pass.is_continued(n) ? 1 : 0;
     for (std::int64_t t = 0; t < frames_; ++t) {
       const std::int64_t row = n * frames_ + t;
       const std::int32_t given = labels[static_cast<std::size_t>(row)];
@@ -107,9 +111,10 @@ void PassFeed::upload(const Pass& pass, std::span<const std::int32_t> labels) {
       if (counts && (label < 0 || label >= classes_))
         throw Error(fmt::format("a label is {}, but the network has {} classes", label, classes_));
       scored[row] = label;
-      state->scored += counts;
+      count += counts;
     }
   }
+  state->loss_divisor = pass.loss_divisor > 0 ? pass.loss_divisor : static_cast<double>(count);
   copy_bytes(device_, host, bytes_, context_.stream);
   staging_.record_copies(context_.stream);
 }

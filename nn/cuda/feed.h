@@ -58,18 +58,19 @@ class InputFeed {
 /// The input of a network whose samples arrive as bytes.
 std::unique_ptr<PixelInput> make_pixel_input(Context& context, InputFeed& feed, const PixelDesc& desc);
 
-/// Uploads step, labels, lengths and crops: PassState and three arrays, in one copy.
+/// Uploads step, labels, lengths, crops and what continues: PassState and four arrays, in one copy.
 class PassFeed {
  public:
   /// Sets the context's pointers to its memory.
   PassFeed(Context& context, std::int64_t batch, std::int64_t frames, std::int64_t classes);
   /// Error if a label is not a class.
   void upload(const Pass& pass, std::span<const std::int32_t> labels);
+  std::int64_t batch() const { return batch_; }
 
  private:
   Context& context_;
   std::int64_t batch_, frames_, classes_;
-  std::size_t lengths_at_, crops_at_, labels_at_, bytes_;
+  std::size_t lengths_at_, crops_at_, continues_at_, labels_at_, bytes_;
   std::byte* device_;
   Staging staging_;
 };
