@@ -102,13 +102,14 @@ void run(const Arguments& a) {
                              network.parameters().size(), network.stream());
   std::size_t sample = 1;
   for (const std::int64_t d : spec.input_shape()) sample *= static_cast<std::size_t>(d);
-  std::vector<float> inputs(sample * static_cast<std::size_t>(a.batch));
+  lpsgd::PinnedBuffer<float> inputs(a.device, sample * static_cast<std::size_t>(a.batch));
   const std::vector<std::int64_t>& scores = spec.layers().back().shape;
   std::vector<std::int32_t> labels(static_cast<std::size_t>(a.batch * (scores.size() == 2 ? scores[0] : 1)));
   lpsgd::PhiloxSequence draw(1, lpsgd::RandomUse::dataset, 0);
   const auto classes = static_cast<std::uint32_t>(spec.classes());
   const bool tokens = spec.layers().front().kind == "embedding";  // as many words as classes
-  for (float& x : inputs) x = tokens ? static_cast<float>(draw.below(classes)) : 2 * draw.uniform() - 1;
+  for (float& x : inputs.view())
+    x = tokens ? static_cast<float>(draw.below(classes)) : 2 * draw.uniform() - 1;
   for (std::int32_t& l : labels) l = static_cast<std::int32_t>(draw.below(classes));
 
   const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
@@ -129,7 +130,7 @@ void run(const Arguments& a) {
     const double cpu_before = cpu_seconds();
     const double t0 = lpsgd::now_seconds();
     forward_watch.start();
-    network.forward_train({.inputs = inputs, .labels = labels, .lengths = lengths}, s + a.warm_up);
+    network.forward_train({.inputs = inputs.view(), .labels = labels, .lengths = lengths}, s + a.warm_up);
     forward_watch.stop();
     const double t1 = lpsgd::now_seconds();
     backward_watch.start();
