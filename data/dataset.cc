@@ -8,6 +8,8 @@
 #include "core/config_shape.h"
 #include "core/error.h"
 #include "data/datasets.h"
+#include "data/speech/an4.h"
+#include "data/text.h"
 
 namespace lpsgd {
 
@@ -16,13 +18,18 @@ namespace {
 struct Entry {
   const char* name;
   std::shared_ptr<const Dataset> (*open)(const DataOptions&, Split);
-  double mean[3], std[3];  // of pixels / 255 over the training set, per channel
+  // Of pixels / 255 over the training set, per channel. Sequences have none here.
+  double mean[3] = {}, std[3] = {};
 };
 
 constexpr Entry table[] = {
+    {"an4", open_an4},
     {"cifar10", open_cifar10, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
     {"noise", open_noise, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
+    {"ptb", open_ptb},
     {"shapes", open_shapes, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
+    {"text", open_text},
+    {"wikitext2", open_wikitext2},
 };
 
 const Entry* find(const std::string& name) {
@@ -66,7 +73,7 @@ void fields(config::Visitor& visitor, DataOptions& options) {
   }
   visitor.required();
   visitor.choice("dataset", index, std::span<const char* const>(names),
-                 "which data set: `cifar10` is read from files, `shapes` and `noise` are generated");
+                 "which data set; `shapes` and `noise` are generated, the others are read from files");
   options.dataset = names[index];
 
   visitor.field("root", options.root, "the folder with the data set's files; generated data sets need none");
@@ -88,10 +95,12 @@ void fields(config::Visitor& visitor, DataOptions& options) {
         reader.finish();
       },
       [&] { return augment_value(options.augment); });
-  visitor.field("mean", options.mean,
-                "per channel, subtracted from pixels / 255; empty: the data set's own mean");
+  visitor.field(
+      "mean", options.mean,
+      "subtracted from each channel's pixels / 255, or from a frame's features; empty: the mean of the "
+      "training set");
   visitor.field("std", options.std,
-                "per channel, divides after the mean is subtracted; empty: the data set's own deviation");
+                "divides them after the mean is subtracted; empty: the deviation of the training set");
   const config::Range samples{.min = 0, .max = 100'000'000};
   visitor.field("train_samples", options.train_samples,
                 "the number of training samples to generate, or to use of those in the files; 0: all",
@@ -101,11 +110,29 @@ void fields(config::Visitor& visitor, DataOptions& options) {
                 {.min = 1, .max = 65536});
   visitor.field("classes", options.classes, "for `noise`: the number of classes",
                 {.min = 1, .max = 1'000'000});
+  visitor.field(
+      "truncate", options.truncate,
+      "cut sequences into pieces of so many frames (or tokens), which carry the network's state on; 0: "
+      "batches of whole sequences",
+      {.min = 0, .max = 1'000'000});
+  visitor.field(
+      "sort_window", options.sort_window,
+      "whole sequences: so many batches' worth of shuffled sequences are sorted by length, so that a "
+      "batch holds similar ones",
+      {.min = 1, .max = 1'000'000});
+  visitor.section("speech", "recordings with aligned frames: `an4`",
+                  [&](config::Visitor& inner) { fields(inner, options.speech); });
+  visitor.section("text", "text from files: `text`, `ptb` and `wikitext2`",
+                  [&](config::Visitor& inner) { fields(inner, options.text); });
   visitor.field("workers", options.workers,
                 "threads of a rank that read samples; 0: the cores of this node divided by its ranks",
                 {.min = 0, .max = 1024});
   visitor.field("prefetch", options.prefetch, "the number of batches that are made ready ahead",
                 {.min = 1, .max = 1024});
+  visitor.choice(
+      "on_bad_sample", options.on_bad_sample, {{"error", OnBadSample::error}, {"skip", OnBadSample::skip}},
+      "what happens if a sample cannot be read; error: the run stops and names it; skip: in training "
+      "the next readable sample takes its place, in evaluation it does not count");
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split) {
