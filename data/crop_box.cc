@@ -13,8 +13,8 @@ std::int64_t rounded(double x) {
   return static_cast<std::int64_t>(std::nearbyint(x));
 }
 
-double uniform(double min, double max, PhiloxSequence& random) {
-  return min + (max - min) * static_cast<double>(random.uniform());
+double uniform(const Interval& in, PhiloxSequence& random) {
+  return in.min + (in.max - in.min) * static_cast<double>(random.uniform());
 }
 
 /// A box of this size at a random position.
@@ -32,19 +32,19 @@ Box centred(std::int64_t width, std::int64_t height, std::int64_t box_width, std
 
 }  // namespace
 
-Box random_resized_box(std::int64_t width, std::int64_t height, const double (&area)[2],
-                       const double (&aspect)[2], PhiloxSequence& random) {
+Box random_resized_box(std::int64_t width, std::int64_t height, const Interval& area,
+                       const Interval& aspect, PhiloxSequence& random) {
   const double pixels = static_cast<double>(width) * static_cast<double>(height);
   for (int i = 0; i < 10; ++i) {
-    const double target = pixels * uniform(area[0], area[1], random);
-    const double shape = std::exp(uniform(std::log(aspect[0]), std::log(aspect[1]), random));
+    const double target = pixels * uniform(area, random);
+    const double shape = std::exp(uniform({std::log(aspect.min), std::log(aspect.max)}, random));
     const std::int64_t w = rounded(std::sqrt(target * shape)), h = rounded(std::sqrt(target / shape));
     if (w > 0 && w <= width && h > 0 && h <= height) return placed(width, height, w, h, random);
   }
   const double own = static_cast<double>(width) / static_cast<double>(height);
   std::int64_t w = width, h = height;
-  if (own < aspect[0]) h = std::clamp<std::int64_t>(rounded(static_cast<double>(w) / aspect[0]), 1, height);
-  if (own > aspect[1]) w = std::clamp<std::int64_t>(rounded(static_cast<double>(h) * aspect[1]), 1, width);
+  if (own < aspect.min) h = std::clamp<std::int64_t>(rounded(static_cast<double>(w) / aspect.min), 1, height);
+  if (own > aspect.max) w = std::clamp<std::int64_t>(rounded(static_cast<double>(h) * aspect.max), 1, width);
   return centred(width, height, w, h);
 }
 
@@ -58,10 +58,10 @@ Box side_ratio_box(std::int64_t width, std::int64_t height, double ratio, std::i
   return centred(width, height, std::clamp<std::int64_t>(w, 1, width), std::clamp<std::int64_t>(h, 1, height));
 }
 
-Box random_side_ratio_box(std::int64_t width, std::int64_t height, const double (&ratio)[2],
+Box random_side_ratio_box(std::int64_t width, std::int64_t height, const Interval& ratio,
                           std::int64_t out_width, std::int64_t out_height, PhiloxSequence& random) {
   const Box box =
-      side_ratio_box(width, height, uniform(ratio[0], ratio[1], random), out_width, out_height);
+      side_ratio_box(width, height, uniform(ratio, random), out_width, out_height);
   return placed(width, height, box.width, box.height, random);
 }
 

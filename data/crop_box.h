@@ -13,24 +13,30 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
+/// The numbers from min to max.
+struct Interval {
+  double min = 0, max = 0;
+  bool operator==(const Interval&) const = default;
+};
+
 /// A crop of random area and aspect (Szegedy et al., "Going deeper with convolutions", CVPR 2015; torchvision's
-/// RandomResizedCrop). Up to ten times it draws an area, uniform in [area_min, area_max] of the image's, and an
-/// aspect width/height whose logarithm is uniform in [log aspect_min, log aspect_max]. The first that fits lies
+/// RandomResizedCrop). Up to ten times it draws an area, uniform in `area` of the image's, and an
+/// aspect width/height whose logarithm is uniform in the logarithms of `aspect`. The first that fits lies
 /// at a uniform position. If none fits, it is the largest centred box with an aspect in the range.
 ///
 /// Draws: per try uniform() for the area and uniform() for the aspect, then below(rows + 1) for the top and
 /// below(columns + 1) for the left edge.
-Box random_resized_box(std::int64_t width, std::int64_t height, const double (&area)[2],
-                       const double (&aspect)[2], PhiloxSequence& random);
+Box random_resized_box(std::int64_t width, std::int64_t height, const Interval& area,
+                       const Interval& aspect, PhiloxSequence& random);
 
 /// The largest centred box with the aspect of out_width x out_height, whose sides are then multiplied by
 /// `ratio`. For a square output the side is `ratio` times the image's shorter one (CNTK's side ratio).
 Box side_ratio_box(std::int64_t width, std::int64_t height, double ratio, std::int64_t out_width,
                    std::int64_t out_height);
 
-/// A box of that size at a uniform position, with a ratio that is uniform in [min, max].
+/// A box of that size at a uniform position, with a ratio that is uniform in `ratio`.
 /// Draws: uniform() for the ratio, below(rows + 1) for the top, below(columns + 1) for the left edge.
-Box random_side_ratio_box(std::int64_t width, std::int64_t height, const double (&ratio)[2],
+Box random_side_ratio_box(std::int64_t width, std::int64_t height, const Interval& ratio,
                           std::int64_t out_width, std::int64_t out_height, PhiloxSequence& random);
 
 /// The part of the image that is the centre of out_width x out_height pixels once its shorter side is resized
