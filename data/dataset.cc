@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/config_shape.h"
 #include "core/error.h"
 #include "data/datasets.h"
 
@@ -29,20 +28,6 @@ const Entry* find(const std::string& name) {
   const auto* entry =
       std::find_if(std::begin(table), std::end(table), [&](const Entry& e) { return e.name == name; });
   return entry == std::end(table) ? nullptr : entry;
-}
-
-void augment_fields(config::Visitor& v, AugmentOptions& augment) {
-  v.field("pad", augment.pad, "adds this many black pixels on each side, then crops at a random position",
-          {.min = 0, .max = 1024});
-  v.field("mirror", augment.mirror, "mirrors each image left to right with probability 1/2");
-}
-
-config::Value augment_value(const AugmentOptions& augment) {
-  if (augment.pad == 0 && !augment.mirror) return config::Value::plain("none");
-  config::Value value = config::Value::map();
-  value.set("pad", config::Value::plain(std::to_string(augment.pad)));
-  value.set("mirror", config::Value::plain(augment.mirror ? "true" : "false"));
-  return value;
 }
 
 void check_channels(const char* key, const std::vector<double>& values, std::int64_t channels) {
@@ -71,23 +56,7 @@ void fields(config::Visitor& visitor, DataOptions& options) {
 
   visitor.field("root", options.root, "the folder with the data set's files; generated data sets need none");
   visitor.field("shuffle", options.shuffle, "visit the training samples in a new order in every epoch");
-  visitor.shape([] {
-    AugmentOptions none;
-    return config::Shape::choice(
-        {config::Shape::word({"none"}),
-         config::Shape::map([&](config::Visitor& inner) { augment_fields(inner, none); })});
-  });
-  visitor.custom(
-      "augment", "`none` or {pad, mirror}", "random changes to the training images",
-      [&](const config::Value& value, const std::string& path) {
-        options.augment = {};
-        if (value.is_scalar() && value.scalar == "none") return;
-        if (!value.is_map()) config::fail(value.origin, path, "must be `none` or a map of pad and mirror");
-        config::Reader reader(value, path);
-        augment_fields(reader, options.augment);
-        reader.finish();
-      },
-      [&] { return augment_value(options.augment); });
+  image_fields(visitor, options.augment, options.evaluate, options.interpolation);
   visitor.field("mean", options.mean,
                 "per channel, subtracted from pixels / 255; empty: the data set's own mean");
   visitor.field("std", options.std,

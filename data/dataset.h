@@ -10,6 +10,7 @@
 
 #include "core/config.h"
 #include "core/pixels.h"
+#include "data/image_transform.h"
 
 namespace lpsgd {
 
@@ -58,18 +59,13 @@ class TextDataset : public Dataset {
   virtual std::span<const std::int32_t> tokens() const = 0;
 };
 
-struct AugmentOptions {
-  /// Adds so many black pixels on each side, and crops the original size at a random position. Black is 0
-  /// before scaling, as in torchvision's RandomCrop on images.
-  std::int64_t pad = 0;
-  bool mirror = false;  // flip left-right with probability 1/2
-};
-
 struct DataOptions {
   std::string dataset;  // a name from the table in dataset.cc
   std::string root;     // the folder of the files; generated data sets do not use it
   bool shuffle = true;
-  AugmentOptions augment;         // `augment: none` or {pad, mirror}
+  AugmentOptions augment;  // `augment: none` or {pad, mirror, crop, jitter, pca}
+  EvaluateOptions evaluate;
+  Interpolation interpolation = Interpolation::linear;
   std::vector<double> mean, std;  // per channel, of pixels / 255; empty: those of the data set
   /// How many samples to use: the first ones of a data set with files, or as many as a generated one shall
   /// make. 0: all, or the default number.

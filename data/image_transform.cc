@@ -126,6 +126,15 @@ void parse_augment(const config::Value& value, const std::string& path, AugmentO
     config::fail(value.find("pad")->origin, path + ".pad", "is for images that are not cropped: remove pad or crop");
 }
 
+void resize_field(config::Visitor& v, EvaluateOptions& evaluate) {
+  v.field("resize", evaluate.resize, "resizes the shorter side to this before the centre is cut out",
+          {.min = 1, .max = 65536});
+}
+
+void side_ratio_field(config::Visitor& v, EvaluateOptions& evaluate) {
+  v.field("side_ratio", evaluate.side_ratio, "the centred crop's side over the image's shorter one", share);
+}
+
 void parse_evaluate(const config::Value& value, const std::string& path, EvaluateOptions& evaluate) {
   evaluate = {};
   if (is_word(value, "auto")) return;
@@ -133,17 +142,26 @@ void parse_evaluate(const config::Value& value, const std::string& path, Evaluat
     config::fail(value.origin, path, "must be `auto`, {resize: pixels} or {side_ratio: share}");
   };
   if (!value.is_map() || value.entries.size() != 1) refuse();
-  const config::Value::Entry& entry = value.entries[0];
-  if (entry.key == "resize")
-    evaluate.resize = config::to_integer(entry.value, path + ".resize", {.min = 1, .max = 65536});
-  else if (entry.key == "side_ratio")
-    evaluate.side_ratio = config::to_number(entry.value, path + ".side_ratio", share);
-  else
-    refuse();
+  config::Reader reader(value, path);
+  resize_field(reader, evaluate);
+  side_ratio_field(reader, evaluate);
+  reader.finish();
+}
+
+config::Shape evaluate_shape() {
+  const auto one = [](const auto& declare) {
+    config::Shape map = config::Shape::map(declare);
+    map.fields[0].is_required = true;
+    return map;
+  };
+  EvaluateOptions none;
+  return config::Shape::choice(
+      {config::Shape::word({"auto"}), one([&](config::Visitor& v) { resize_field(v, none); }),
+       one([&](config::Visitor& v) { side_ratio_field(v, none); })});
 }
 
 config::Value write_evaluate(const EvaluateOptions& evaluate) {
-  if (evaluate.resize == 0 && evaluate.side_ratio == 0) return config::Value::plain("auto");
+  if (evaluate.automatic()) return config::Value::plain("auto");
   config::Value map = config::Value::map();
   if (evaluate.resize > 0) map.set("resize", config::Value::plain(fmt::format("{}", evaluate.resize)));
   if (evaluate.side_ratio > 0)
@@ -153,7 +171,8 @@ config::Value write_evaluate(const EvaluateOptions& evaluate) {
 
 }  // namespace
 
-void fields(config::Visitor& v, ImageTransform& options) {
+void image_fields(config::Visitor& v, AugmentOptions& augment, EvaluateOptions& evaluate,
+                  Interpolation& interpolation) {
   v.shape([] {
     AugmentOptions none;
     return config::Shape::choice(
@@ -162,31 +181,22 @@ void fields(config::Visitor& v, ImageTransform& options) {
   });
   v.custom(
       "augment", "`none` or {pad, mirror, crop, jitter, pca}", "random changes to the training images",
-      [&](const config::Value& value, const std::string& path) { parse_augment(value, path, options.augment); },
+      [&](const config::Value& value, const std::string& path) { parse_augment(value, path, augment); },
       [&] {
-        if (!options.augment.any()) return config::Value::plain("none");
+        if (!augment.any()) return config::Value::plain("none");
         config::Writer writer;
-        augment_fields(writer, options.augment);
+        augment_fields(writer, augment);
         return writer.take();
       });
-  v.shape([] {
-    const auto one = [](const char* key, config::Shape shape) {
-      config::Shape map{.kind = config::Shape::Kind::map};
-      map.fields.push_back({.key = key, .is_required = true, .shape = std::move(shape)});
-      return map;
-    };
-    return config::Shape::choice({config::Shape::word({"auto"}),
-                                  one("resize", config::Shape::integer({.min = 1, .max = 65536})),
-                                  one("side_ratio", config::Shape::number(share))});
-  });
+  v.shape(evaluate_shape);
   v.custom(
       "evaluate", "`auto`, {resize: pixels} or {side_ratio: share}",
       "what is evaluated: the centre of the network's size once the shorter side is resized, or the centred "
       "crop whose side is a share of the shorter one; `auto`: images of the network's size as they are, others "
       "with a side ratio of 0.875",
-      [&](const config::Value& value, const std::string& path) { parse_evaluate(value, path, options.evaluate); },
-      [&] { return write_evaluate(options.evaluate); });
-  v.choice("interpolation", options.interpolation,
+      [&](const config::Value& value, const std::string& path) { parse_evaluate(value, path, evaluate); },
+      [&] { return write_evaluate(evaluate); });
+  v.choice("interpolation", interpolation,
            {{"linear", Interpolation::linear}, {"area", Interpolation::area}},
            "how images are resized: from the nearest 2 x 2 pixels, or by the mean over an area where they shrink; "
            "`area` is smoother and slower");
@@ -209,7 +219,7 @@ ImageTransform resolve(const ImageTransform& options, const std::optional<ImageS
                       "three channels");
   if (options.evaluate.resize > 0 && options.evaluate.resize < std::max(out.height, out.width))
     throw ConfigError(fmt::format("data.evaluate.resize: {} is less than {}", options.evaluate.resize, network));
-  if (options.evaluate.resize == 0 && options.evaluate.side_ratio == 0)
+  if (options.evaluate.automatic())
     resolved.evaluate.side_ratio = has_size ? 1 : default_side_ratio;
   return resolved;
 }

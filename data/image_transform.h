@@ -39,6 +39,7 @@ struct AugmentOptions {
 struct EvaluateOptions {
   std::int64_t resize = 0;  // the shorter side, before the centre of the network's size is cut out
   double side_ratio = 0;    // the centred crop's side over the image's shorter one
+  bool automatic() const { return resize == 0 && side_ratio == 0; }
 };
 
 /// How pixels are found between pixels. A JPEG file shrinks by powers of 2 before, in decoding.
@@ -54,7 +55,8 @@ struct ImageTransform {
 };
 
 /// The keys `augment`, `evaluate` and `interpolation` of section `data`.
-void fields(config::Visitor& visitor, ImageTransform& options);
+void image_fields(config::Visitor& visitor, AugmentOptions& augment, EvaluateOptions& evaluate,
+                  Interpolation& interpolation);
 
 /// The options for a data set's images: of one stored shape, or of several sizes and files. `auto` becomes
 /// the whole image if it has the network's height and width, and otherwise the centred crop of side ratio
