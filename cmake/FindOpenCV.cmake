@@ -1,5 +1,5 @@
-# Finds OpenCV 4 and gives the imported targets OpenCV::core and OpenCV::imgproc, the headers of imgcodecs, and
-# OpenCV_IMGCODECS_SONAME: the name under which imgcodecs is loaded at run time (data/image_file.cc says why).
+# Finds OpenCV 4 and gives the imported targets OpenCV::core, OpenCV::imgproc and OpenCV::imgcodecs, and
+# OpenCV_IMGCODECS_SONAME: the name under which imgcodecs is loaded at run time (data/opencv.h says why).
 find_path(OpenCV_INCLUDE_DIR opencv2/imgcodecs.hpp PATH_SUFFIXES opencv4)
 foreach(_part core imgproc imgcodecs)
   find_library(OpenCV_${_part}_LIBRARY opencv_${_part})
@@ -20,7 +20,7 @@ endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(OpenCV VERSION_VAR OpenCV_VERSION REQUIRED_VARS
   OpenCV_core_LIBRARY OpenCV_imgproc_LIBRARY OpenCV_imgcodecs_LIBRARY OpenCV_INCLUDE_DIR)
-foreach(_part core imgproc)
+foreach(_part core imgproc imgcodecs)
   if(OpenCV_FOUND AND NOT TARGET OpenCV::${_part})
     add_library(OpenCV::${_part} UNKNOWN IMPORTED)
     set_target_properties(OpenCV::${_part} PROPERTIES

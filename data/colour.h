@@ -24,17 +24,17 @@ struct Jitter {
   float brightness = 1, contrast = 1, saturation = 1, hue = 0;
 };
 
-/// Draws: the order by Fisher and Yates from the end, below(4), below(3), below(2); then uniform() for each of
-/// brightness, contrast, saturation and hue, also for those that are off.
+/// Draws: the order by Fisher and Yates from the end, below(4), below(3), below(2); then uniform() for each
+/// of brightness, contrast, saturation and hue, also for those that are off.
 Jitter draw_jitter(const JitterOptions& options, PhiloxSequence& random);
 
 /// A change of each channel: levels of 255.
 using ColourShift = std::array<int, 3>;
 
 /// PCA lighting (Krizhevsky, Sutskever, Hinton: "ImageNet classification with deep convolutional neural
-/// networks", 2012): sum of eigenvector_i * eigenvalue_i * a_i, a_i normal with deviation `std`, over ImageNet's
-/// three principal components of colour; rounded to whole levels.
-/// Draws: three normals by Box and Muller, from two pairs of uniform().
+/// networks", 2012): sum of eigenvector_i * eigenvalue_i * a_i, a_i normal with deviation `std`, over
+/// ImageNet's three principal components of colour; rounded to whole levels. Draws: three normals by Box and
+/// Muller, from two pairs of uniform().
 ColourShift draw_lighting(double std, PhiloxSequence& random);
 
 /// Applies both, and keeps the memory that it needs. One thread at a time.
@@ -46,8 +46,8 @@ class ColourChanger {
   ColourChanger& operator=(const ColourChanger&) = delete;
 
   /// Changes pixels (count, channels). Brightness, contrast and saturation blend with black, with the mean
-  /// luminance and with each pixel's luminance, with Pillow's rounding. One channel has neither saturation nor
-  /// hue.
+  /// luminance and with each pixel's luminance, with Pillow's rounding. One channel has neither saturation
+  /// nor hue.
   void apply(const Jitter& jitter, std::int64_t channels, std::span<std::uint8_t> pixels);
   /// Adds to pixels (count, 3), within 0..255.
   static void add(const ColourShift& shift, std::span<std::uint8_t> pixels);

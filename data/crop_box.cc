@@ -32,8 +32,8 @@ Box centred(std::int64_t width, std::int64_t height, std::int64_t box_width, std
 
 }  // namespace
 
-Box random_resized_box(std::int64_t width, std::int64_t height, const Interval& area,
-                       const Interval& aspect, PhiloxSequence& random) {
+Box random_resized_box(std::int64_t width, std::int64_t height, const Interval& area, const Interval& aspect,
+                       PhiloxSequence& random) {
   const double pixels = static_cast<double>(width) * static_cast<double>(height);
   for (int i = 0; i < 10; ++i) {
     const double target = pixels * uniform(area, random);
@@ -55,13 +55,13 @@ Box side_ratio_box(std::int64_t width, std::int64_t height, double ratio, std::i
                                         static_cast<double>(height) / static_cast<double>(out_height));
   const std::int64_t w = rounded(scale * static_cast<double>(out_width));
   const std::int64_t h = rounded(scale * static_cast<double>(out_height));
-  return centred(width, height, std::clamp<std::int64_t>(w, 1, width), std::clamp<std::int64_t>(h, 1, height));
+  return centred(width, height, std::clamp<std::int64_t>(w, 1, width),
+                 std::clamp<std::int64_t>(h, 1, height));
 }
 
 Box random_side_ratio_box(std::int64_t width, std::int64_t height, const Interval& ratio,
                           std::int64_t out_width, std::int64_t out_height, PhiloxSequence& random) {
-  const Box box =
-      side_ratio_box(width, height, uniform(ratio, random), out_width, out_height);
+  const Box box = side_ratio_box(width, height, uniform(ratio, random), out_width, out_height);
   return placed(width, height, box.width, box.height, random);
 }
 

@@ -1,4 +1,5 @@
-// Which part of an image becomes a sample: boxes in pixels, as the crops of training and evaluation draw them.
+// Which part of an image becomes a sample: boxes in pixels, as the crops of training and evaluation draw
+// them.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +20,15 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-/// A crop of random area and aspect (Szegedy et al., "Going deeper with convolutions", CVPR 2015; torchvision's
-/// RandomResizedCrop). Up to ten times it draws an area, uniform in `area` of the image's, and an
-/// aspect width/height whose logarithm is uniform in the logarithms of `aspect`. The first that fits lies
+/// A crop of random area and aspect (Szegedy et al., "Going deeper with convolutions", CVPR 2015;
+/// torchvision's RandomResizedCrop). Up to ten times it draws an area, uniform in `area` of the image's, and
+/// an aspect width/height whose logarithm is uniform in the logarithms of `aspect`. The first that fits lies
 /// at a uniform position. If none fits, it is the largest centred box with an aspect in the range.
 ///
 /// Draws: per try uniform() for the area and uniform() for the aspect, then below(rows + 1) for the top and
 /// below(columns + 1) for the left edge.
-Box random_resized_box(std::int64_t width, std::int64_t height, const Interval& area,
-                       const Interval& aspect, PhiloxSequence& random);
+Box random_resized_box(std::int64_t width, std::int64_t height, const Interval& area, const Interval& aspect,
+                       PhiloxSequence& random);
 
 /// The largest centred box with the aspect of out_width x out_height, whose sides are then multiplied by
 /// `ratio`. For a square output the side is `ratio` times the image's shorter one (CNTK's side ratio).

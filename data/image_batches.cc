@@ -26,13 +26,12 @@ ImageShape input_shape(const ImageDataset& dataset, const DataOptions& data, con
     if (!stored) throw ConfigError(fmt::format("data.dataset: {} has images of several sizes", data.dataset));
     return *stored;
   }
-  if (options.input.size() != 3)
-    throw ConfigError("network.input: images need (height, width, channels)");
+  if (options.input.size() != 3) throw ConfigError("network.input: images need (height, width, channels)");
   const ImageShape out{options.input[0], options.input[1], options.input[2]};
   if (stored && *stored != out && data.evaluate.automatic())
-    throw ConfigError(
-        fmt::format("network.input: the images of data set {} are ({}, {}, {}); data.evaluate can resize them",
-                    data.dataset, stored->height, stored->width, stored->channels));
+    throw ConfigError(fmt::format(
+        "network.input: the images of data set {} are ({}, {}, {}); data.evaluate can resize them",
+        data.dataset, stored->height, stored->width, stored->channels));
   return out;
 }
 
@@ -44,8 +43,7 @@ ImageBatches::ImageBatches(std::shared_ptr<const ImageDataset> dataset, const Da
       options_(options),
       shuffle_(options.training && data.shuffle),
       image_(input_shape(*dataset_, data, options)),
-      transform_(
-          resolve({data.augment, data.evaluate, data.interpolation}, dataset_->fixed_shape(), image_)),
+      transform_(resolve({data.augment, data.evaluate, data.interpolation}, dataset_->fixed_shape(), image_)),
       local_(options.global_batch / options.ranks) {
   const std::int64_t size = dataset_->size();
   if (options.training) {
@@ -86,7 +84,8 @@ void ImageBatches::fill(Worker& worker, std::int64_t batch, std::int64_t positio
   const StoredImage image = dataset_->image(sample, own.file);
   PhiloxSequence random(options_.seed, RandomUse::augmentation, static_cast<std::uint32_t>(sample),
                         static_cast<std::uint32_t>(epoch_));
-  *out.crop = own.reader.read(image, dataset_->name(sample), options_.training ? &random : nullptr, out.pixels);
+  *out.crop =
+      own.reader.read(image, dataset_->name(sample), options_.training ? &random : nullptr, out.pixels);
   *out.labels = dataset_->label(sample);
 }
 

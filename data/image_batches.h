@@ -8,8 +8,8 @@
 
 namespace lpsgd {
 
-/// Images of the network's input shape, as ImageReader makes them. A batch holds their pixels and each sample's
-/// place in the padded image and mirroring, which the network applies.
+/// Images of the network's input shape, as ImageReader makes them. A batch holds their pixels and each
+/// sample's place in the padded image and mirroring, which the network applies.
 ///
 /// In training, rank r takes the r-th contiguous part of each global batch. Sample s of epoch e is augmented
 /// by draws of PhiloxSequence(seed, augmentation, s, e), whatever the batch and the rank; data/image_reader.h
@@ -36,7 +36,7 @@ class ImageBatches final : public BatchSource {
   std::shared_ptr<const ImageDataset> dataset_;
   BatchOptions options_;
   bool shuffle_;
-  ImageShape image_;          // the network's input
+  ImageShape image_;  // the network's input
   ImageTransform transform_;
   std::int64_t local_;                    // samples of a batch on this rank
   std::int64_t begin_ = 0, samples_ = 0;  // evaluation: this rank's samples

@@ -36,7 +36,7 @@ struct ImageFile::Impl {
   std::int64_t channels;
   JpegDecoder jpeg;
   bool is_jpeg_file = false;
-  cv::Mat image;            // of a file that is no JPEG: upright; blue, green, red
+  cv::Mat image;  // of a file that is no JPEG: upright; blue, green, red
   cv::Mat flipped, turned, colours;
 
   void read_other(std::span<const std::uint8_t> bytes, const std::string& name) {
@@ -51,8 +51,8 @@ struct ImageFile::Impl {
       throw FileError(fmt::format("{}: the {} image cannot be decoded: {}", name, header.format, error.err));
     }
     if (image.empty() || image.type() != type_of(channels))
-      throw FileError(fmt::format("{}: the {} image is damaged, truncated or of an unknown kind", name,
-                                  header.format));
+      throw FileError(
+          fmt::format("{}: the {} image is damaged, truncated or of an unknown kind", name, header.format));
   }
 
   Pixels upright(const Pixels& stored) {

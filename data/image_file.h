@@ -11,12 +11,13 @@
 
 namespace lpsgd {
 
-/// Decodes one file after another, with memory that is kept. One thread at a time. The format is found from the
-/// content, never from a name. Sizes and boxes are those of the upright image: EXIF's orientation is applied.
-/// Errors are FileErrors that begin with the name given to open(); the next file can be opened after one.
+/// Decodes one file after another, with memory that is kept. One thread at a time. The format is found from
+/// the content, never from a name. Sizes and boxes are those of the upright image: EXIF's orientation is
+/// applied. Errors are FileErrors that begin with the name given to open(); the next file can be opened after
+/// one.
 ///
-/// JPEG: see JpegDecoder. Others, decoded whole: PNG, BMP, WebP, TIFF, PBM, PGM, PPM. Palettes become colours,
-/// 16 bits a value become 8, and alpha is dropped. Of a file with several images the first is taken.
+/// JPEG: see JpegDecoder. Others, decoded whole: PNG, BMP, WebP, TIFF, PBM, PGM, PPM. Palettes become
+/// colours, 16 bits a value become 8, and alpha is dropped. Of a file with several images the first is taken.
 class ImageFile {
  public:
   /// `channels`: 3 for red, green, blue; 1 for luminance.

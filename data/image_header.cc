@@ -83,8 +83,8 @@ ImageHeader tiff(const Header& file) {
   const auto w = tags.find(width), h = tags.find(height);
   if (!w || !h) file.fail("a TIFF file without a size, or truncated");
   // Memory is taken for a whole tile, too.
-  const std::int64_t tile = std::int64_t{tags.find(tile_width).value_or(1)} *
-                            std::int64_t{tags.find(tile_height).value_or(1)};
+  const std::int64_t tile =
+      std::int64_t{tags.find(tile_width).value_or(1)} * std::int64_t{tags.find(tile_height).value_or(1)};
   if (tile > max_image_pixels || tile < 0) file.fail("the TIFF file's tiles are too large");
   return {"TIFF", *w, *h};
 }
@@ -111,7 +111,8 @@ ImageHeader any(const Header& file) {
   if (file.begins("\x89PNG\r\n\x1a\n")) return png(file);
   if (file.begins("BM")) return bmp(file);
   if (file.begins("RIFF") && file.begins("WEBP", 8)) return webp(file);
-  if (file.begins(std::string_view("II*\0", 4)) || file.begins(std::string_view("MM\0*", 4))) return tiff(file);
+  if (file.begins(std::string_view("II*\0", 4)) || file.begins(std::string_view("MM\0*", 4)))
+    return tiff(file);
   if (file.size() > 2 && file.bytes()[0] == 'P' && file.bytes()[1] >= '1' && file.bytes()[1] <= '6')
     return portable(file);
   file.fail("not an image of a known format (JPEG, PNG, BMP, WebP, TIFF, PBM, PGM, PPM)");
@@ -131,8 +132,8 @@ void check_image_size(std::int64_t width, std::int64_t height, const std::string
   if (width < 1 || height < 1)
     throw FileError(fmt::format("{}: an image of {} x {} pixels", name, width, height));
   if (width > max_image_pixels / height)
-    throw FileError(fmt::format("{}: {} x {} pixels are more than the limit of {} megapixels", name, width, height,
-                                max_image_pixels / 1'000'000));
+    throw FileError(fmt::format("{}: {} x {} pixels are more than the limit of {} megapixels", name, width,
+                                height, max_image_pixels / 1'000'000));
 }
 
 }  // namespace lpsgd

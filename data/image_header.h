@@ -13,8 +13,8 @@ struct ImageHeader {
 };
 
 /// Recognises PNG, BMP, WebP, TIFF and PBM/PGM/PPM by their content. Throws FileError "<name>: ..." if the
-/// bytes begin as none of them, if the header is cut off or nonsense, or if a PNG or WebP file is shorter than
-/// it says.
+/// bytes begin as none of them, if the header is cut off or nonsense, or if a PNG or WebP file is shorter
+/// than it says.
 ImageHeader read_image_header(std::span<const std::uint8_t> bytes, const std::string& name);
 
 }  // namespace lpsgd

@@ -47,8 +47,8 @@ struct ImageReader::Impl {
         throw FileError(fmt::format("{}: {} bytes are not {} x {} x {} pixels", name, image.bytes.size(),
                                     image.shape->height, image.shape->width, image.shape->channels));
       if (image.shape->channels != shape.channels && image.shape->channels * shape.channels != 3)
-        throw FileError(fmt::format("{}: an image of {} channels cannot become {}", name, image.shape->channels,
-                                    shape.channels));
+        throw FileError(fmt::format("{}: an image of {} channels cannot become {}", name,
+                                    image.shape->channels, shape.channels));
       return *image.shape;
     }
     if (shape.channels != 1 && shape.channels != 3)
@@ -91,7 +91,8 @@ struct ImageReader::Impl {
   }
 
   void resize(const Pixels& from, std::uint8_t* out) {
-    const cv::Mat in = view(from.height, from.width, from.channels, from.data, static_cast<std::size_t>(from.stride));
+    const cv::Mat in =
+        view(from.height, from.width, from.channels, from.data, static_cast<std::size_t>(from.stride));
     cv::Mat target = view(shape.height, shape.width, shape.channels, out);
     const bool same_channels = from.channels == shape.channels;
     cv::Mat& scaled = same_channels ? target : resized;

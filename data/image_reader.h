@@ -32,10 +32,11 @@ class ImageReader {
   ImageReader(const ImageReader&) = delete;
   ImageReader& operator=(const ImageReader&) = delete;
 
-  /// Decodes `image` if it is a file, turns it upright, crops, resizes and changes colours: writes the network's
-  /// (H, W, C) to `out`, before padding and mirroring, which the returned crop asks for. `random`: the
-  /// sample's draws in training, null in evaluation. FileError begins with `name`.
-  PixelCrop read(const StoredImage& image, const std::string& name, PhiloxSequence* random, std::uint8_t* out);
+  /// Decodes `image` if it is a file, turns it upright, crops, resizes and changes colours: writes the
+  /// network's (H, W, C) to `out`, before padding and mirroring, which the returned crop asks for. `random`:
+  /// the sample's draws in training, null in evaluation. FileError begins with `name`.
+  PixelCrop read(const StoredImage& image, const std::string& name, PhiloxSequence* random,
+                 std::uint8_t* out);
 
   /// Decodes a whole image, as its file is checked. Returns its shape, upright. FileError begins with `name`.
   ImageShape check(const StoredImage& image, const std::string& name);

@@ -35,7 +35,8 @@ void interval_field(config::Visitor& v, const char* key, Interval& interval, con
         } else {
           interval.min = interval.max = config::to_number(value, path, range);
         }
-        if (interval.min > interval.max) config::fail(value.origin, path, "the first number is the larger one");
+        if (interval.min > interval.max)
+          config::fail(value.origin, path, "the first number is the larger one");
       },
       [&] {
         config::Value list = config::Value::sequence();
@@ -123,7 +124,8 @@ void parse_augment(const config::Value& value, const std::string& path, AugmentO
   augment_fields(reader, augment);
   reader.finish();
   if (augment.pad > 0 && augment.crop.kind != Kind::none)
-    config::fail(value.find("pad")->origin, path + ".pad", "is for images that are not cropped: remove pad or crop");
+    config::fail(value.find("pad")->origin, path + ".pad",
+                 "is for images that are not cropped: remove pad or crop");
 }
 
 void resize_field(config::Visitor& v, EvaluateOptions& evaluate) {
@@ -155,9 +157,9 @@ config::Shape evaluate_shape() {
     return map;
   };
   EvaluateOptions none;
-  return config::Shape::choice(
-      {config::Shape::word({"auto"}), one([&](config::Visitor& v) { resize_field(v, none); }),
-       one([&](config::Visitor& v) { side_ratio_field(v, none); })});
+  return config::Shape::choice({config::Shape::word({"auto"}),
+                                one([&](config::Visitor& v) { resize_field(v, none); }),
+                                one([&](config::Visitor& v) { side_ratio_field(v, none); })});
 }
 
 config::Value write_evaluate(const EvaluateOptions& evaluate) {
@@ -192,14 +194,15 @@ void image_fields(config::Visitor& v, AugmentOptions& augment, EvaluateOptions& 
   v.custom(
       "evaluate", "`auto`, {resize: pixels} or {side_ratio: share}",
       "what is evaluated: the centre of the network's size once the shorter side is resized, or the centred "
-      "crop whose side is a share of the shorter one; `auto`: images of the network's size as they are, others "
+      "crop whose side is a share of the shorter one; `auto`: images of the network's size as they are, "
+      "others "
       "with a side ratio of 0.875",
       [&](const config::Value& value, const std::string& path) { parse_evaluate(value, path, evaluate); },
       [&] { return write_evaluate(evaluate); });
-  v.choice("interpolation", interpolation,
-           {{"linear", Interpolation::linear}, {"area", Interpolation::area}},
-           "how images are resized: from the nearest 2 x 2 pixels, or by the mean over an area where they shrink; "
-           "`area` is smoother and slower");
+  v.choice(
+      "interpolation", interpolation, {{"linear", Interpolation::linear}, {"area", Interpolation::area}},
+      "how images are resized: from the nearest 2 x 2 pixels, or by the mean over an area where they shrink; "
+      "`area` is smoother and slower");
 }
 
 ImageTransform resolve(const ImageTransform& options, const std::optional<ImageShape>& fixed_shape,
@@ -210,17 +213,20 @@ ImageTransform resolve(const ImageTransform& options, const std::optional<ImageS
   const std::int64_t channels = fixed_shape ? fixed_shape->channels : 3;
   // Colour becomes luminance, or the other way.
   if (channels != out.channels && channels * out.channels != 3)
-    throw ConfigError(fmt::format("network.input: images of {} channels cannot become {}", channels, out.channels));
+    throw ConfigError(
+        fmt::format("network.input: images of {} channels cannot become {}", channels, out.channels));
   if (options.augment.pad > 0 && !has_size)
-    throw ConfigError(fmt::format("data.augment.pad: is for images that have {}; use data.augment.crop", network));
+    throw ConfigError(
+        fmt::format("data.augment.pad: is for images that have {}; use data.augment.crop", network));
   const JitterOptions& jitter = options.augment.jitter;
   if (out.channels != 3 && (jitter.saturation > 0 || jitter.hue > 0 || options.augment.pca > 0))
-    throw ConfigError("data.augment: jitter's saturation and hue, and pca, are for networks whose input has "
-                      "three channels");
+    throw ConfigError(
+        "data.augment: jitter's saturation and hue, and pca, are for networks whose input has "
+        "three channels");
   if (options.evaluate.resize > 0 && options.evaluate.resize < std::max(out.height, out.width))
-    throw ConfigError(fmt::format("data.evaluate.resize: {} is less than {}", options.evaluate.resize, network));
-  if (options.evaluate.automatic())
-    resolved.evaluate.side_ratio = has_size ? 1 : default_side_ratio;
+    throw ConfigError(
+        fmt::format("data.evaluate.resize: {} is less than {}", options.evaluate.resize, network));
+  if (options.evaluate.automatic()) resolved.evaluate.side_ratio = has_size ? 1 : default_side_ratio;
   return resolved;
 }
 

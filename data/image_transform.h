@@ -15,7 +15,7 @@ namespace lpsgd {
 /// The crop of a training sample, which is then resized to the network's input.
 struct CropOptions {
   enum class Kind : std::uint8_t { none, random_resized, side_ratio };
-  Kind kind = Kind::none;  // none: evaluation's crop
+  Kind kind = Kind::none;                            // none: evaluation's crop
   Interval area{0.08, 1}, aspect{3.0 / 4, 4.0 / 3};  // random_resized
   Interval ratio{0.875, 0.875};                      // side_ratio
 };
@@ -26,8 +26,8 @@ struct AugmentOptions {
   /// before scaling, as in torchvision's RandomCrop on images. For images that have the network's size.
   std::int64_t pad = 0;
   bool mirror = false;  // flip left-right with probability 1/2
-  CropOptions crop;
-  JitterOptions jitter;
+  CropOptions crop = {};
+  JitterOptions jitter = {};
   double pca = 0;  // deviation of PCA lighting; 0: off
   bool any() const {
     return pad > 0 || mirror || crop.kind != CropOptions::Kind::none || jitter.any() || pca > 0;
@@ -49,8 +49,8 @@ enum class Interpolation : std::uint8_t {
 };
 
 struct ImageTransform {
-  AugmentOptions augment;
-  EvaluateOptions evaluate;
+  AugmentOptions augment = {};
+  EvaluateOptions evaluate = {};
   Interpolation interpolation = Interpolation::linear;
 };
 

@@ -1,16 +1,12 @@
 #include "data/jpeg.h"
 
-// clang-format off: jpeglib.h needs <cstdio>, and jerror.h takes its message numbers from jpeglib.h.
-#include <cstdio>
-#include <jpeglib.h>
-#include <jerror.h>
-// clang-format on
 #include <algorithm>
 #include <csetjmp>
 #include <cstring>
 #include <vector>
 
 #include "core/error.h"
+#include "data/libjpeg.h"
 #include "data/tiff_tags.h"
 
 namespace lpsgd {
@@ -18,8 +14,8 @@ namespace lpsgd {
 namespace {
 
 constexpr int app1 = JPEG_APP0 + 1;
-/// Decoded beside the crop: the filter that enlarges colour takes its neighbours from there, and an image a few
-/// pixels wide would get another filter.
+/// Decoded beside the crop: the filter that enlarges colour takes its neighbours from there, and an image a
+/// few pixels wide would get another filter.
 constexpr std::int64_t margin = 8;
 constexpr std::int64_t rows_above = 16;
 
@@ -160,15 +156,27 @@ struct JpegDecoder::Impl {
     return {first, std::clamp<std::int64_t>(edge(from + size), first + 1, all)};
   }
 
+  /// libjpeg-turbo 2.1 crops wrongly where scaled decoding enlarges colour in part, and the rest is left to
+  /// be done: with sampling such as 4 x 2.
+  bool can_crop_columns() const {
+    return std::all_of(info.comp_info, info.comp_info + info.num_components, [&](const auto& c) {
+      const int size = c.DCT_scaled_size, least = info.min_DCT_scaled_size;
+      return size == least || c.h_samp_factor * size == info.max_h_samp_factor * least;
+    });
+  }
+
   Pixels decode(const Box& box, std::int64_t out_height, std::int64_t out_width) {
     scale(box, out_height, out_width);
     const std::int64_t stored = decoded_channels();
     guarded([&] { jpeg_start_decompress(&info); });
     const auto [left, right] = scaled(box.left, box.width, info.output_width);
     const auto [top, bottom] = scaled(box.top, box.height, info.output_height);
-    auto x = static_cast<JDIMENSION>(std::max<std::int64_t>(0, left - margin));
-    auto width = static_cast<JDIMENSION>(std::min<std::int64_t>(info.output_width, right + margin)) - x;
-    guarded([&] { jpeg_crop_scanline(&info, &x, &width); });
+    JDIMENSION x = 0;
+    if (can_crop_columns()) {
+      x = static_cast<JDIMENSION>(std::max<std::int64_t>(0, left - margin));
+      auto width = static_cast<JDIMENSION>(std::min<std::int64_t>(info.output_width, right + margin)) - x;
+      guarded([&] { jpeg_crop_scanline(&info, &x, &width); });
+    }
     const std::int64_t above = std::max<std::int64_t>(0, top - rows_above);
     const std::int64_t stride = info.output_width * stored;
     // Rows above the crop share one.

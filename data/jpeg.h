@@ -19,8 +19,8 @@ bool is_jpeg(std::span<const std::uint8_t> bytes);
 /// begin with the name given to open(); the next file can be opened after one.
 ///
 /// It reads baseline, extended and progressive files with Huffman or arithmetic coding and 8 bits a sample;
-/// grayscale, YCbCr, RGB, CMYK and YCCK. CMYK is taken as Adobe's programs write it, inverted. Colour profiles
-/// are ignored.
+/// grayscale, YCbCr, RGB, CMYK and YCCK. CMYK is taken as Adobe's programs write it, inverted. Colour
+/// profiles are ignored.
 ///
 /// Files with missing or damaged data are errors: a file without an end marker always, damage inside it if it
 /// lies in the crop or above. Oddities that lose no data, such as extra bytes before a marker, are accepted.
@@ -43,9 +43,10 @@ class JpegDecoder {
   /// EXIF's orientation, 1 to 8; 1: upright.
   int orientation() const;
 
-  /// Decodes `box`, which lies in the picture as stored, once per open(). The scale is num/8 of the size, with
-  /// the smallest num of 1, 2, 4, 8 that leaves at least out_height x out_width; the box's edges are then
-  /// rounded to whole pixels of that scale. With num = 8 the pixels are those of a decode of the whole picture.
+  /// Decodes `box`, which lies in the picture as stored, once per open(). The scale is num/8 of the size,
+  /// with the smallest num of 1, 2, 4, 8 that leaves at least out_height x out_width; the box's edges are
+  /// then rounded to whole pixels of that scale. With num = 8 the pixels are those of a decode of the whole
+  /// picture.
   Pixels decode(const Box& box, std::int64_t out_height, std::int64_t out_width);
 
  private:

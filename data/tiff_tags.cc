@@ -9,8 +9,8 @@ namespace {
 constexpr std::size_t entry_bytes = 12;  // tag (2), type (2), count (4), value or its offset (4)
 
 std::size_t type_bytes(std::uint32_t type) {
-  if (type == 1) return 1;  // BYTE
-  if (type == 3) return 2;  // SHORT
+  if (type == 1) return 1;   // BYTE
+  if (type == 3) return 2;   // SHORT
   return type == 4 ? 4 : 0;  // LONG
 }
 
@@ -29,8 +29,7 @@ TiffTags::TiffTags(std::span<const std::uint8_t> bytes) : bytes_(bytes) {
 
 std::uint32_t TiffTags::number(std::size_t at, std::size_t bytes) const {
   std::uint32_t value = 0;
-  for (std::size_t i = 0; i < bytes; ++i)
-    value = value << 8 | bytes_[at + (big_endian_ ? i : bytes - 1 - i)];
+  for (std::size_t i = 0; i < bytes; ++i) value = value << 8 | bytes_[at + (big_endian_ ? i : bytes - 1 - i)];
   return value;
 }
 

@@ -25,7 +25,8 @@ class TiffTags {
   std::size_t first_ = 0, count_ = 0;  // the directory's entries
 };
 
-/// EXIF's orientation, 1 to 8, from a JPEG file's APP1 segment. 1 (upright) if it has none or an impossible one.
+/// EXIF's orientation, 1 to 8, from a JPEG file's APP1 segment. 1 (upright) if it has none or an impossible
+/// one.
 int exif_orientation(std::span<const std::uint8_t> app1);
 
 }  // namespace lpsgd

@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-// clang-format off: jpeglib.h needs <cstdio>.
-#include <cstdio>
-#include <jpeglib.h>
-// clang-format on
 #include <cstdlib>
 #include <stdexcept>
+
+#include "data/libjpeg.h"
 
 namespace lpsgd {
 
@@ -137,8 +135,8 @@ WholeImage decode_whole(const Bytes& jpeg, int space, int num) {
   info.scale_num = static_cast<unsigned>(num);
   info.scale_denom = 8;
   jpeg_start_decompress(&info);
-  WholeImage out{static_cast<int>(info.output_width), static_cast<int>(info.output_height),
-                 info.output_components, {}};
+  WholeImage out{
+      static_cast<int>(info.output_width), static_cast<int>(info.output_height), info.output_components, {}};
   const std::size_t stride = static_cast<std::size_t>(out.width * out.channels);
   out.pixels.resize(stride * static_cast<std::size_t>(out.height));
   while (info.output_scanline < info.output_height) {

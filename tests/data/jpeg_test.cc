@@ -4,15 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-// clang-format off: jpeglib.h needs <cstdio>.
-#include <cstdio>
-#include <jpeglib.h>
-// clang-format on
-
 #include <cstring>
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "data/libjpeg.h"
 #include "tests/data/jpeg_maker.h"
 
 namespace lpsgd {
@@ -58,7 +54,9 @@ Bytes crop(const WholeImage& image, const Box& box) {
 }
 
 Box random_box(int width, int height, PhiloxSequence& random) {
-  const auto below = [&](std::int64_t n) -> std::int64_t { return random.below(static_cast<std::uint32_t>(n)); };
+  const auto below = [&](std::int64_t n) -> std::int64_t {
+    return random.below(static_cast<std::uint32_t>(n));
+  };
   Box box{below(width), below(height), 0, 0};
   box.width = 1 + below(width - box.left);
   box.height = 1 + below(height - box.top);
@@ -114,7 +112,7 @@ TEST(JpegDecoder, ScalesToTheSmallestSizeThatIsLargeEnough) {
   for (const JpegKind& kind : kinds(163, 130)) {
     SCOPED_TRACE(kind.name());
     const Bytes jpeg = make_jpeg(kind);
-    for (const auto& [num, out] : {std::pair(1, 10), {2, 21}, {4, 41}, {8, 82}}) {
+    for (const auto& [num, out] : {std::pair(1, 10), {2, 20}, {4, 41}, {8, 82}}) {
       const WholeImage whole = decode_whole(jpeg, JCS_RGB, num);
       decoder.open(jpeg, "a.jpg");
       const Box box{11, 9, 89, 83};
@@ -140,7 +138,8 @@ TEST(JpegDecoder, TurnsInvertedInksIntoColoursAndLuminance) {
     for (std::size_t i = 0; i < inks.pixels.size(); i += 4) {
       double luminance = 0.5;
       for (std::size_t c = 0; c < 3; ++c) {
-        const int value = (2 * inks.pixels[i + c] * inks.pixels[i + 3] + 255) / 510;  // nearest to c * k / 255
+        const int value =
+            (2 * inks.pixels[i + c] * inks.pixels[i + 3] + 255) / 510;  // nearest to c * k / 255
         rgb.push_back(static_cast<std::uint8_t>(value));
         luminance += value * (c == 0 ? 0.299 : c == 1 ? 0.587 : 0.114);
       }
