@@ -52,6 +52,7 @@ class FloorBackend final : public lpsgd::Backend {
 
   void* allocate(std::int64_t) override { return nullptr; }
   void upload(void*, lpsgd::DataType, std::span<const float>) override {}
+  std::unique_ptr<lpsgd::PixelInput> pixel_input(const lpsgd::PixelDesc&) override { return nullptr; }
   void download(std::span<float>, lpsgd::DataType, const void*) override {}
   void finish_planning() override {}
   void prepare_thread() override {}

@@ -17,21 +17,31 @@ constexpr std::int64_t side = 32, plane = side * side, pixels = 3 * plane, recor
 constexpr std::int64_t original_records = 10000;  // in each of the six files
 constexpr int classes_ = 10;
 
-class Cifar10 final : public Dataset {
+/// A file, and how many of its records are used.
+struct File {
+  std::string path;
+  std::int64_t records;
+};
+
+class Cifar10 final : public ImageDataset {
  public:
-  Cifar10(Buffer<std::uint8_t> images, std::vector<std::uint8_t> labels)
-      : images_(std::move(images)), labels_(std::move(labels)) {}
+  Cifar10(std::vector<File> files, Buffer<std::uint8_t> images, std::vector<std::uint8_t> labels)
+      : files_(std::move(files)), images_(std::move(images)), labels_(std::move(labels)) {}
   std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
   std::int64_t classes() const override { return classes_; }
-  std::int64_t height() const override { return side; }
-  std::int64_t width() const override { return side; }
-  std::int64_t channels() const override { return 3; }
-  std::span<const std::uint8_t> image(std::int64_t i) const override {
-    return images_.view().subspan(static_cast<std::size_t>(i * pixels), pixels);
+  std::string name(std::int64_t i) const override {
+    std::size_t f = 0;
+    for (; i >= files_[f].records; ++f) i -= files_[f].records;
+    return fmt::format("record {} of {}", i, files_[f].path);
   }
   std::int32_t label(std::int64_t i) const override { return labels_[static_cast<std::size_t>(i)]; }
+  std::optional<ImageShape> fixed_shape() const override { return ImageShape{side, side, 3}; }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
+    return {images_.view().subspan(static_cast<std::size_t>(i * pixels), pixels), fixed_shape()};
+  }
 
  private:
+  std::vector<File> files_;
   Buffer<std::uint8_t> images_;  // (N, 32, 32, 3)
   std::vector<std::uint8_t> labels_;
 };
@@ -74,10 +84,6 @@ void read_records(const std::string& path, std::int64_t records, std::uint8_t* l
 std::shared_ptr<const Dataset> open_cifar10(const DataOptions& options, Split split) {
   if (options.root.empty())
     throw ConfigError("data.root: missing: the folder of CIFAR-10's original binary files");
-  struct File {
-    std::string path;
-    std::int64_t records;
-  };
   // Both splits check all six files, so that a missing one is found before training starts.
   std::vector<File> train, test;
   for (int i = 1; i <= 6; ++i) {
@@ -85,7 +91,7 @@ std::shared_ptr<const Dataset> open_cifar10(const DataOptions& options, Split sp
     const std::string path = (std::filesystem::path(options.root) / name).string();
     (i <= 5 ? train : test).push_back({path, records_in(path)});
   }
-  const std::vector<File>& files = split == Split::train ? train : test;
+  std::vector<File>& files = split == Split::train ? train : test;
   std::int64_t size = 0;
   for (const File& file : files) size += file.records;
 
@@ -99,13 +105,13 @@ std::shared_ptr<const Dataset> open_cifar10(const DataOptions& options, Split sp
   Buffer<std::uint8_t> images(static_cast<std::size_t>(size * pixels));
   std::vector<std::uint8_t> labels(static_cast<std::size_t>(size));
   std::int64_t done = 0;
-  for (const File& file : files) {
-    const std::int64_t records = std::min(file.records, size - done);
-    if (records == 0) break;
-    read_records(file.path, records, labels.data() + done, images.data() + done * pixels);
-    done += records;
+  for (File& file : files) {
+    file.records = std::min(file.records, size - done);
+    if (file.records > 0)
+      read_records(file.path, file.records, labels.data() + done, images.data() + done * pixels);
+    done += file.records;
   }
-  return std::make_shared<Cifar10>(std::move(images), std::move(labels));
+  return std::make_shared<Cifar10>(std::move(files), std::move(images), std::move(labels));
 }
 
 }  // namespace lpsgd

@@ -101,6 +101,11 @@ void fields(config::Visitor& visitor, DataOptions& options) {
                 {.min = 1, .max = 65536});
   visitor.field("classes", options.classes, "for `noise`: the number of classes",
                 {.min = 1, .max = 1'000'000});
+  visitor.field("workers", options.workers,
+                "threads of a rank that read samples; 0: the cores of this node divided by its ranks",
+                {.min = 0, .max = 1024});
+  visitor.field("prefetch", options.prefetch, "the number of batches that are made ready ahead",
+                {.min = 1, .max = 1024});
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split) {

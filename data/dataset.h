@@ -1,31 +1,61 @@
-// Data sets: access to samples by number, as they are stored. The loader scales, augments and batches them.
+// Data sets: access to samples by number, as they are stored. The loader augments and batches them.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/config.h"
+#include "core/pixels.h"
 
 namespace lpsgd {
 
 enum class Split : std::uint8_t { train, test };
 
-/// Images of one size with one label each. There is at least one. All functions may be called from several
-/// threads.
+/// Samples, numbered from 0. There is at least one. All functions may be called from several threads.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::int64_t size() const = 0;
   virtual std::int64_t classes() const = 0;
-  virtual std::int64_t height() const = 0;
-  virtual std::int64_t width() const = 0;
-  virtual std::int64_t channels() const = 0;
-  /// The pixels of sample i: (height, width, channels), 0..255. Valid as long as the data set.
-  virtual std::span<const std::uint8_t> image(std::int64_t i) const = 0;
+  /// What messages call sample i: a path, or "record 7 of PATH".
+  virtual std::string name(std::int64_t i) const = 0;
+};
+
+/// An image as it is stored.
+struct StoredImage {
+  std::span<const std::uint8_t> bytes;  // pixels (H, W, C), or a file's content (JPEG, PNG, ...)
+  std::optional<ImageShape> shape;      // of pixels; nothing: a file's content
+};
+
+/// Images with one label each.
+class ImageDataset : public Dataset {
+ public:
+  /// From 0 to classes() - 1.
   virtual std::int32_t label(std::int64_t i) const = 0;
+  /// The shape of all images if they are stored as pixels of one shape. Nothing: files, or several sizes.
+  virtual std::optional<ImageShape> fixed_shape() const { return std::nullopt; }
+  /// The bytes lie in the data set, or in `file` until the next call with it. FileError.
+  virtual StoredImage image(std::int64_t i, std::vector<std::uint8_t>& file) const = 0;
+};
+
+/// Sequences of feature vectors with one label a frame.
+class SequenceDataset : public Dataset {
+ public:
+  virtual std::int64_t features() const = 0;
+  virtual std::int64_t frames(std::int64_t i) const = 0;
+  /// Writes `count` frames of sequence i from frame `first` on: (count, features) and (count) labels.
+  virtual void read(std::int64_t i, std::int64_t first, std::int64_t count, float* features,
+                    std::int32_t* labels) const = 0;
+};
+
+/// A text as the numbers of its tokens, each below classes(). A sample is a token that has a next one.
+class TextDataset : public Dataset {
+ public:
+  virtual std::span<const std::int32_t> tokens() const = 0;
 };
 
 struct AugmentOptions {
@@ -46,6 +76,8 @@ struct DataOptions {
   std::int64_t train_samples = 0, test_samples = 0;
   std::vector<std::int64_t> image{224, 224, 3};  // `noise`: height, width, channels
   std::int64_t classes = 1000;                   // `noise`
+  std::int64_t workers = 0;   // threads that fill batches, per rank; 0: as many as train.threads
+  std::int64_t prefetch = 3;  // batches that may be ready ahead
 };
 void fields(config::Visitor& visitor, DataOptions& options);  // section `data`
 
@@ -53,10 +85,6 @@ void fields(config::Visitor& visitor, DataOptions& options);  // section `data`
 /// Throws ConfigError if the options ask for something that the data set does not have.
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split);
 
-/// How the pixels of each channel are scaled: (x/255 - mean)/std.
-struct Normalization {
-  std::vector<double> mean, std;
-};
 /// The mean and std of the options, or of the data set where the options have none. Throws ConfigError unless
 /// there is one of each for every channel, all are finite, and every std is above 0.
 Normalization normalization(const DataOptions& options, std::int64_t channels);

@@ -1,163 +1,136 @@
 #include "data/loader.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <tuple>
 #include <utility>
 
 #include "core/buffer.h"
 #include "core/error.h"
-#include "core/philox.h"
 
 namespace lpsgd {
 
 namespace {
 
-/// Turns an image of bytes into scaled floats, with augmentation. Both are (H, W, C).
-class Transform {
+/// The memory of one batch.
+class Slot {
  public:
-  Transform(const Dataset& dataset, const DataOptions& data, bool augment, std::uint32_t seed)
-      : height_(dataset.height()),
-        width_(dataset.width()),
-        channels_(dataset.channels()),
-        pad_(augment ? data.augment.pad : 0),
-        mirror_(augment && data.augment.mirror),
-        seed_(seed),
-        table_(static_cast<std::size_t>(channels_)) {
-    const Normalization norm = normalization(data, channels_);
-    for (std::size_t c = 0; c < table_.size(); ++c) {
-      for (std::size_t x = 0; x < 256; ++x)
-        table_[c][x] = (static_cast<float>(x) / 255.0f - static_cast<float>(norm.mean[c])) /
-                       static_cast<float>(norm.std[c]);
-    }
+  Slot(const BatchShape& shape, Device device) : shape_(shape), read(device) {
+    const auto samples = static_cast<std::size_t>(shape.samples);
+    const auto elements = samples * static_cast<std::size_t>(shape.elements);
+    if (shape.image)
+      pixels_ = PinnedBuffer<std::uint8_t>(device, elements);
+    else
+      values_ = PinnedBuffer<float>(device, elements);
+    labels_ = Buffer<std::int32_t>(samples * static_cast<std::size_t>(shape.labels));
+    if (shape.has_crops) crops_ = Buffer<PixelCrop>(samples);
+    if (shape.has_lengths) lengths_ = Buffer<std::int32_t>(samples);
+    if (shape.has_continues) continues_ = Buffer<std::int32_t>(samples);
   }
 
-  void apply(std::span<const std::uint8_t> in, std::int64_t sample, std::int64_t epoch, float* out) const {
-    if (pad_ == 0 && !mirror_) {
-      row(in.data(), width_ * height_, channels_, out);
-      return;
-    }
-    PhiloxSequence random(seed_, RandomUse::augmentation, static_cast<std::uint32_t>(sample),
-                          static_cast<std::uint32_t>(epoch));
-    const auto offsets = static_cast<std::uint32_t>(2 * pad_ + 1);
-    const std::int64_t down = random.below(offsets) - pad_, across = random.below(offsets) - pad_;
-    const bool flip = mirror_ && (random.next() & 1u) != 0;
+  SampleView at(std::int64_t i) {
+    const auto of = [](auto& buffer, std::int64_t offset) {
+      return buffer.size() == 0 ? nullptr : buffer.data() + offset;
+    };
+    return {of(pixels_, i * shape_.elements),
+            of(values_, i * shape_.elements),
+            of(labels_, i * shape_.labels),
+            of(crops_, i),
+            of(lengths_, i),
+            of(continues_, i)};
+  }
 
-    // Columns [first, last) of the crop lie in the image.
-    const std::int64_t first = std::clamp(-across, std::int64_t{0}, width_);
-    const std::int64_t last = std::clamp(width_ - across, std::int64_t{0}, width_);
-    for (std::int64_t y = 0; y < height_; ++y, out += width_ * channels_) {
-      const std::int64_t from = y + down;
-      if (from < 0 || from >= height_ || first >= last) {
-        black(0, width_, flip, out);
-        continue;
-      }
-      black(0, first, flip, out);
-      const std::uint8_t* pixels = in.data() + (from * width_ + first + across) * channels_;
-      if (flip)
-        row(pixels, last - first, -channels_, out + (width_ - 1 - first) * channels_);
-      else
-        row(pixels, last - first, channels_, out + first * channels_);
-      black(last, width_, flip, out);
-    }
+  void clear(std::int64_t i) {
+    const SampleView view = at(i);
+    if (view.pixels) std::fill_n(view.pixels, shape_.elements, std::uint8_t{0});
+    if (view.values) std::fill_n(view.values, shape_.elements, 0.0f);
+    std::fill_n(view.labels, shape_.labels, 0);
+    if (view.crop) *view.crop = {};
+    if (view.length) *view.length = 0;
+    if (view.continues) *view.continues = 0;
+  }
+
+  Batch batch() {
+    Batch out;
+    out.pixels = pixels_.view();
+    out.crops = crops_.view();
+    out.values = values_.view();
+    out.labels = labels_.view();
+    out.lengths = lengths_.view();
+    out.continues = continues_.view();
+    out.valid = counts.valid;
+    out.global_frames = counts.global_frames;
+    out.read = &read;
+    return out;
   }
 
  private:
-  /// `count` pixels, each written `step` values after the one before.
-  void row(const std::uint8_t* in, std::int64_t count, std::int64_t step, float* out) const {
-    for (std::int64_t x = 0; x < count; ++x, in += channels_, out += step) {
-      for (std::int64_t c = 0; c < channels_; ++c) out[c] = table_[static_cast<std::size_t>(c)][in[c]];
-    }
-  }
-  /// Padding at columns [begin, end) of the crop, before the flip.
-  void black(std::int64_t begin, std::int64_t end, bool flip, float* line) const {
-    if (flip) std::tie(begin, end) = std::pair(width_ - end, width_ - begin);
-    for (std::int64_t x = begin; x < end; ++x) {
-      for (std::int64_t c = 0; c < channels_; ++c)
-        line[x * channels_ + c] = table_[static_cast<std::size_t>(c)][0];
-    }
-  }
+  BatchShape shape_;
+  PinnedBuffer<std::uint8_t> pixels_;
+  PinnedBuffer<float> values_;
+  Buffer<std::int32_t> labels_, lengths_, continues_;
+  Buffer<PixelCrop> crops_;
 
-  std::int64_t height_, width_, channels_, pad_;
-  bool mirror_;
-  std::uint32_t seed_;
-  std::vector<std::array<float, 256>> table_;  // (C, 256): the scaled value of every byte
+ public:
+  BatchCounts counts;
+  std::int64_t left = 0;  // samples that are not yet filled
+  Event read;             // the device has read what the slot held before
 };
+
+/// How many samples a thread takes at a time: enough that taking them costs little.
+std::int64_t samples_of_group(const BatchShape& shape) {
+  constexpr std::int64_t group_bytes = 64 << 10;
+  const std::int64_t sample_bytes = std::max<std::int64_t>(1, shape.elements * (shape.image ? 1 : 4));
+  return std::clamp<std::int64_t>(group_bytes / sample_bytes, 1, std::max<std::int64_t>(1, shape.samples));
+}
 
 }  // namespace
 
-std::vector<std::int64_t> epoch_order(std::int64_t size, bool shuffle, std::uint32_t seed,
-                                      std::int64_t epoch) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(size));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  if (!shuffle) return order;
-  // Fisher and Yates, from the end.
-  PhiloxSequence random(seed, RandomUse::shuffle, static_cast<std::uint32_t>(epoch));
-  for (std::size_t left = order.size(); left > 1; --left)
-    std::swap(order[left - 1], order[random.below(static_cast<std::uint32_t>(left))]);
-  return order;
-}
-
-/// One thread fills a ring of buffers in order, and the caller takes them in order. There is one buffer more
-/// than `prefetch`, because the buffer that the caller took last must not change until its next call.
+/// The threads take groups of samples in order, fill them in a ring of slots, and so may work on several
+/// batches at a time. The caller takes whole batches in order. There is one slot more than `prefetch`,
+/// because the slot that the caller took last must not change until its next call.
 struct Loader::Impl {
-  struct Slot {
-    Buffer<float> images;
-    Buffer<std::int32_t> labels;
-    std::int64_t valid = 0;
+  /// Samples [begin, end) of a batch.
+  struct Group {
+    std::int64_t batch = 0, begin = 0, end = 0;
+  };
+  struct Failure {
+    std::int64_t batch = 0, position = 0;
+    std::exception_ptr error;
   };
 
-  std::shared_ptr<const Dataset> dataset;
-  LoaderOptions options;
-  bool shuffle;
-  Transform transform;
-  std::int64_t local;                   // samples of a batch on this rank
-  std::int64_t begin = 0, samples = 0;  // evaluation: this rank's samples
-  std::int64_t count = 0;               // batches of an epoch
-  std::int64_t image_size;
-  std::vector<std::int64_t> order;  // the loader thread's
+  std::unique_ptr<BatchSource> source;
+  const BatchShape shape;
+  const std::int64_t count, group_size;
   std::vector<Slot> ring;
+  std::vector<std::unique_ptr<BatchSource::Worker>> workers;
 
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable work, ready;  // for the threads, for the caller
   // Guarded by the mutex. `run` is also read without it, to leave a dropped epoch early.
   std::atomic<std::uint64_t> run{0};  // counts calls of start(); the work of an older run is dropped
-  bool stopping = false;
+  std::uint64_t prepared = 0;         // the run whose epoch has begun in the source
+  bool preparing = false, stopping = false;
+  int busy = 0;  // threads that fill a group
   std::int64_t epoch = 0, first = 0;
-  std::int64_t filled = 0, taken = 0;  // batches of this run: filled by the thread, taken by the caller
-  std::exception_ptr failure;
+  std::int64_t taken = 0;                        // batches of this run that the caller took
+  std::int64_t next_batch = 0, next_sample = 0;  // the first that no thread has taken
+  Failure failure;                               // the first in order, if it has an error
 
-  std::thread thread;
+  std::vector<std::thread> threads;
 
-  Impl(std::shared_ptr<const Dataset> set, const DataOptions& data, const LoaderOptions& o)
-      : dataset(std::move(set)),
-        options(o),
-        shuffle(o.training && data.shuffle),
-        transform(*dataset, data, o.training, o.seed),
-        local(o.global_batch / o.ranks),
-        image_size(dataset->height() * dataset->width() * dataset->channels()) {
-    const std::int64_t size = dataset->size();
-    if (options.training) {
-      count = size / options.global_batch;
-    } else {
-      begin = options.rank * size / options.ranks;
-      samples = (options.rank + 1) * size / options.ranks - begin;
-      count = (samples + local - 1) / local;
-    }
-    ring.resize(static_cast<std::size_t>(options.prefetch) + 1);
-    for (Slot& slot : ring) {
-      slot.images = Buffer<float>(static_cast<std::size_t>(local * image_size));
-      slot.labels = Buffer<std::int32_t>(static_cast<std::size_t>(local));
-    }
-    thread = std::thread([this] { work(); });
+  Impl(std::unique_ptr<BatchSource> batches, const LoaderOptions& options)
+      : source(std::move(batches)),
+        shape(source->shape()),
+        count(source->batches()),
+        group_size(samples_of_group(shape)) {
+    for (std::int64_t s = 0; s <= options.prefetch; ++s) ring.emplace_back(shape, options.device);
+    for (int w = 0; w < options.workers; ++w) workers.push_back(source->make_worker());
+    for (auto& worker : workers) threads.emplace_back([this, &w = *worker] { run_thread(w); });
   }
 
   ~Impl() {
@@ -166,83 +139,116 @@ struct Loader::Impl {
       stopping = true;
       ++run;
     }
-    changed.notify_all();
-    thread.join();
+    work.notify_all();
+    for (std::thread& thread : threads) thread.join();
   }
 
-  void work() {
+  Slot& slot_of(std::int64_t batch) { return ring[static_cast<std::size_t>(batch - first) % ring.size()]; }
+
+  bool must_prepare() const { return prepared != run && !preparing && busy == 0; }
+  bool has_group() const {
+    // A slot is free once the caller has taken the batch after the one that it held.
+    return run > 0 && prepared == run && !failure.error && next_batch < count &&
+           next_batch - first - taken < static_cast<std::int64_t>(ring.size()) - 1;
+  }
+  bool is_done(std::int64_t batch) {
+    return prepared == run && batch < next_batch && slot_of(batch).left == 0;
+  }
+
+  void run_thread(BatchSource::Worker& worker) {
     std::unique_lock lock(mutex);
-    std::uint64_t current = 0;
     while (true) {
-      changed.wait(lock, [&] { return stopping || run != current; });
+      work.wait(lock, [&] { return stopping || must_prepare() || has_group(); });
       if (stopping) return;
-      current = run;
-      try {
-        fill_epoch(lock, current);
-      } catch (...) {
-        if (!lock.owns_lock()) lock.lock();
-        if (run == current) failure = std::current_exception();
-        changed.notify_all();
-      }
+      if (must_prepare())
+        prepare(lock);
+      else
+        fill_group(lock, worker);
     }
   }
 
-  void fill_epoch(std::unique_lock<std::mutex>& lock, std::uint64_t current) {
-    const std::int64_t number = epoch, from = first;
+  void prepare(std::unique_lock<std::mutex>& lock) {
+    const std::uint64_t current = run;
+    const std::int64_t number = epoch;
+    preparing = true;
     lock.unlock();
-    if (options.training) order = epoch_order(dataset->size(), shuffle, options.seed, number);
-    for (std::int64_t b = from; b < count; ++b) {
-      lock.lock();
-      // The buffer is free once the caller has taken the batch after the one that it held.
-      changed.wait(lock, [&] {
-        return run != current || filled - taken < static_cast<std::int64_t>(ring.size()) - 1;
-      });
-      if (run != current) return;
-      Slot& slot = ring[static_cast<std::size_t>(filled) % ring.size()];
-      lock.unlock();
-      fill(slot, b, number, current);
-      lock.lock();
-      if (run != current) return;
-      ++filled;
-      changed.notify_all();
-      lock.unlock();
+    std::exception_ptr error;
+    try {
+      source->begin_epoch(number);
+    } catch (...) {
+      error = std::current_exception();
     }
     lock.lock();
+    preparing = false;
+    prepared = current;
+    if (run == current && error) fail({first, 0, error});
   }
 
-  void fill(Slot& slot, std::int64_t batch, std::int64_t number, std::uint64_t current) const {
-    slot.valid = options.training ? local : std::min(local, samples - batch * local);
-    for (std::int64_t i = 0; i < slot.valid; ++i) {
-      if (run.load(std::memory_order_relaxed) != current) return;
-      const std::int64_t sample =
-          options.training
-              ? order[static_cast<std::size_t>(batch * options.global_batch + options.rank * local + i)]
-              : begin + batch * local + i;
-      transform.apply(dataset->image(sample), sample, number, slot.images.data() + i * image_size);
-      slot.labels[static_cast<std::size_t>(i)] = dataset->label(sample);
+  Group take_group() {
+    Slot& slot = slot_of(next_batch);
+    if (next_sample == 0) {
+      slot.counts = source->counts(next_batch);
+      slot.left = shape.samples;
     }
-    std::fill(slot.images.begin() + slot.valid * image_size, slot.images.end(), 0.0f);
-    std::fill(slot.labels.begin() + slot.valid, slot.labels.end(), 0);
+    const Group group{next_batch, next_sample, std::min(next_sample + group_size, shape.samples)};
+    next_sample = group.end;
+    if (next_sample == shape.samples) {
+      next_sample = 0;
+      ++next_batch;
+    }
+    return group;
+  }
+
+  void fill_group(std::unique_lock<std::mutex>& lock, BatchSource::Worker& worker) {
+    const std::uint64_t current = run;
+    const Group group = take_group();
+    Slot& slot = slot_of(group.batch);
+    ++busy;
+    if (has_group()) work.notify_one();
+    lock.unlock();
+    Failure failed{group.batch, group.begin, nullptr};
+    try {
+      slot.read.synchronize();
+      for (; failed.position < group.end && run.load(std::memory_order_relaxed) == current;
+           ++failed.position) {
+        if (failed.position < slot.counts.valid)
+          source->fill(worker, group.batch, failed.position, slot.at(failed.position));
+        else
+          slot.clear(failed.position);
+      }
+    } catch (...) {
+      failed.error = std::current_exception();
+    }
+    lock.lock();
+    --busy;
+    if (run != current) return;
+    if (failed.error)
+      fail(failed);
+    else
+      slot.left -= group.end - group.begin;
+    if (slot.left == 0 || (failure.error && busy == 0)) ready.notify_one();
+  }
+
+  /// Samples before a failed one were taken before it, so the first failure is known once no thread is busy.
+  void fail(const Failure& failed) {
+    if (!failure.error || std::tie(failed.batch, failed.position) < std::tie(failure.batch, failure.position))
+      failure = failed;
+    if (busy == 0) ready.notify_one();
   }
 };
 
-Loader::Loader(std::shared_ptr<const Dataset> dataset, const DataOptions& data,
-               const LoaderOptions& options) {
-  require(dataset != nullptr, "a loader needs a data set");
-  require(options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks,
-          "a loader's rank must be below its number of ranks");
+Loader::Loader(std::unique_ptr<BatchSource> source, const LoaderOptions& options) {
+  require(source != nullptr, "a loader needs a source of batches");
+  require(options.workers >= 1, "a loader has at least one thread");
   require(options.prefetch >= 1, "a loader prefetches at least one batch");
-  if (options.global_batch < 1 || options.global_batch % options.ranks != 0)
-    throw ConfigError(fmt::format("train.batch_size: {} samples cannot be shared equally by {} ranks",
-                                  options.global_batch, options.ranks));
-  if (options.training && dataset->size() < options.global_batch)
-    throw ConfigError(
-        fmt::format("train.batch_size: the training set has {} samples, fewer than one global batch of {}",
-                    dataset->size(), options.global_batch));
-  impl_ = std::make_unique<Impl>(std::move(dataset), data, options);
+  impl_ = std::make_unique<Impl>(std::move(source), options);
 }
 
 Loader::~Loader() = default;
+
+const BatchShape& Loader::shape() const {
+  return impl_->shape;
+}
 
 std::int64_t Loader::batches() const {
   return impl_->count;
@@ -254,24 +260,25 @@ void Loader::start(std::int64_t epoch, std::int64_t first) {
     const std::lock_guard lock(impl_->mutex);
     ++impl_->run;
     impl_->epoch = epoch;
-    impl_->first = first;
-    impl_->filled = impl_->taken = 0;
-    impl_->failure = nullptr;
+    impl_->first = impl_->next_batch = first;
+    impl_->next_sample = impl_->taken = 0;
+    impl_->failure = {};
   }
-  impl_->changed.notify_all();
+  impl_->work.notify_one();
 }
 
 Batch Loader::next() {
   Impl& impl = *impl_;
   std::unique_lock lock(impl.mutex);
-  require(impl.run > 0 && impl.first + impl.taken < impl.count, "no batch is left in the loader's epoch");
-  impl.changed.wait(lock, [&] { return impl.filled > impl.taken || impl.failure; });
-  if (impl.filled == impl.taken) std::rethrow_exception(impl.failure);
-  const Impl::Slot& slot = impl.ring[static_cast<std::size_t>(impl.taken) % impl.ring.size()];
+  const std::int64_t batch = impl.first + impl.taken;
+  require(impl.run > 0 && batch < impl.count, "no batch is left in the loader's epoch");
+  impl.ready.wait(lock, [&] { return impl.is_done(batch) || (impl.failure.error && impl.busy == 0); });
+  if (!impl.is_done(batch)) std::rethrow_exception(impl.failure.error);
+  Slot& slot = impl.slot_of(batch);
   ++impl.taken;
   lock.unlock();
-  impl.changed.notify_all();
-  return {slot.images, slot.labels, slot.valid};
+  impl.work.notify_one();
+  return slot.batch();
 }
 
 }  // namespace lpsgd

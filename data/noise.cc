@@ -12,20 +12,20 @@ namespace {
 
 constexpr std::int64_t default_train = 512, default_test = 128;
 
-class Noise final : public Dataset {
+class Noise final : public ImageDataset {
  public:
   Noise(const DataOptions& options, std::int64_t size, Split split)
-      : shape_(options.image),
+      : shape_{options.image[0], options.image[1], options.image[2]},
+        split_(split),
         classes_(options.classes),
         size_(size),
-        pixels_(shape_[0] * shape_[1] * shape_[2]),
-        images_(static_cast<std::size_t>(size_ * pixels_)) {
+        images_(static_cast<std::size_t>(size_ * shape_.bytes())) {
     for (std::int64_t i = 0; i < size_; ++i) {
       PhiloxSequence random(1, RandomUse::dataset, static_cast<std::uint32_t>(i),
                             split == Split::train ? 0u : 1u);
-      std::uint8_t* out = images_.data() + i * pixels_;
+      std::uint8_t* out = images_.data() + i * shape_.bytes();
       std::uint32_t word = 0;
-      for (std::int64_t p = 0; p < pixels_; ++p, word >>= 8) {
+      for (std::int64_t p = 0; p < shape_.bytes(); ++p, word >>= 8) {
         if (p % 4 == 0) word = random.next();
         out[p] = static_cast<std::uint8_t>(word);
       }
@@ -33,17 +33,20 @@ class Noise final : public Dataset {
   }
   std::int64_t size() const override { return size_; }
   std::int64_t classes() const override { return classes_; }
-  std::int64_t height() const override { return shape_[0]; }
-  std::int64_t width() const override { return shape_[1]; }
-  std::int64_t channels() const override { return shape_[2]; }
-  std::span<const std::uint8_t> image(std::int64_t i) const override {
-    return images_.view().subspan(static_cast<std::size_t>(i * pixels_), static_cast<std::size_t>(pixels_));
+  std::string name(std::int64_t i) const override {
+    return fmt::format("{} image {} of data set noise", split_ == Split::train ? "training" : "test", i);
+  }
+  std::optional<ImageShape> fixed_shape() const override { return shape_; }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
+    const auto bytes = static_cast<std::size_t>(shape_.bytes());
+    return {images_.view().subspan(static_cast<std::size_t>(i) * bytes, bytes), shape_};
   }
   std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i % classes_); }
 
  private:
-  std::vector<std::int64_t> shape_;
-  std::int64_t classes_, size_, pixels_;
+  ImageShape shape_;
+  Split split_;
+  std::int64_t classes_, size_;
   Buffer<std::uint8_t> images_;  // (N, H, W, C)
 };
 

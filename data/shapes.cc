@@ -8,6 +8,8 @@
 // key (0, dataset) and the counter (draw/4, i, split). Pixels are computed in float32 with + - * / and
 // comparisons, which IEEE 754 defines exactly, and without functions of libm. So they are the same on any
 // machine.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -225,23 +227,26 @@ void draw(std::int64_t sample, Split split, std::uint8_t* out) {
   canvas.finish(6.0f + 20.0f * random.uniform(), random, out);
 }
 
-class Shapes final : public Dataset {
+class Shapes final : public ImageDataset {
  public:
-  Shapes(std::int64_t size, Split split) : size_(size), images_(static_cast<std::size_t>(size * pixels)) {
+  Shapes(std::int64_t size, Split split)
+      : size_(size), split_(split), images_(static_cast<std::size_t>(size * pixels)) {
     for (std::int64_t i = 0; i < size; ++i) draw(i, split, images_.data() + i * pixels);
   }
   std::int64_t size() const override { return size_; }
   std::int64_t classes() const override { return 10; }
-  std::int64_t height() const override { return side; }
-  std::int64_t width() const override { return side; }
-  std::int64_t channels() const override { return 3; }
-  std::span<const std::uint8_t> image(std::int64_t i) const override {
-    return images_.view().subspan(static_cast<std::size_t>(i * pixels), pixels);
+  std::string name(std::int64_t i) const override {
+    return fmt::format("{} image {} of data set shapes", split_ == Split::train ? "training" : "test", i);
+  }
+  std::optional<ImageShape> fixed_shape() const override { return ImageShape{side, side, 3}; }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
+    return {images_.view().subspan(static_cast<std::size_t>(i * pixels), pixels), fixed_shape()};
   }
   std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i % 10); }
 
  private:
   std::int64_t size_;
+  Split split_;
   Buffer<std::uint8_t> images_;  // (N, 32, 32, 3)
 };
 

@@ -48,16 +48,27 @@ std::span<const float> Network::Impl::up_to_lengths(const Samples& samples) {
   return padded;
 }
 
-void Network::Impl::forward(const Samples& samples, const Pass& pass) {
+void Network::Impl::upload(const Samples& samples) {
+  if (pixel_input) {
+    require(samples.pixels.size() == static_cast<std::size_t>(options.batch * options.pixels->stored.bytes()),
+            "a batch has images of the stored shape");
+    require(samples.crops.empty() || samples.crops.size() == static_cast<std::size_t>(options.batch),
+            "a batch has one crop a sample, or none");
+    return pixel_input->upload(samples.pixels, samples.crops, samples.read);
+  }
   require(samples.inputs.size() == static_cast<std::size_t>(input.elements),
           "a batch has the network's input shape");
+  backend->upload(input.data, input.type, up_to_lengths(samples));
+}
+
+void Network::Impl::forward(const Samples& samples, const Pass& pass) {
   require(samples.labels.size() == static_cast<std::size_t>(options.batch * scored_frames),
           "a batch has one label a sample, or a frame");
   require(samples.lengths.empty() || samples.lengths.size() == static_cast<std::size_t>(options.batch),
           "a batch has one length a sample, or none");
   require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
   backend->prepare_thread();
-  backend->upload(input.data, input.type, up_to_lengths(samples));
+  upload(samples);
   backend->begin(pass, samples.labels);
   const auto all = [&] {
     for (Step& step : steps) run_lap(step.forward_time, measures_steps, [&] { step.op->forward(pass); });

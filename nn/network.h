@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/device.h"
+#include "core/pixels.h"
 #include "core/tensor_info.h"
 #include "nn/compute.h"
 #include "nn/network_spec.h"
@@ -25,11 +27,18 @@ struct NamedBuffer {
 
 /// This rank's part of a global batch.
 struct Samples {
-  std::span<const float> inputs;         // (batch, input shape...); token numbers are floats, too
+  /// (batch, input shape...); token numbers are floats, too. Empty if the inputs are pixels.
+  std::span<const float> inputs;
   std::span<const std::int32_t> labels;  // (batch), or (batch, frames) if every frame has class scores
   /// The length of each sequence in frames, at least 1. Frames behind the length are ignored. Empty: all
   /// sequences have full length.
   std::span<const std::int32_t> lengths = {};
+  /// (batch, H, W, C) of NetworkOptions::pixels, in place of `inputs`.
+  std::span<const std::uint8_t> pixels = {};
+  /// (batch): which part of its image each sample is. Empty: the top left one.
+  std::span<const PixelCrop> crops = {};
+  /// If not null, it is recorded behind the work that reads inputs or pixels. They must not change before.
+  Event* read = nullptr;
 };
 
 /// Sums over the samples since the last take_metrics(), or over their frames if every frame has scores.
@@ -43,6 +52,12 @@ struct BatchMetrics {
 struct OperationTime {
   std::string name;                  // of its layer and the last one fused into it: "bn1+act1"
   double forward = 0, backward = 0;  // seconds
+};
+
+/// Inputs that arrive as bytes, which the network crops, mirrors and scales on its device.
+struct PixelOptions {
+  ImageShape stored;  // of the images in a batch
+  Normalization norm;
 };
 
 struct NetworkOptions {
@@ -60,6 +75,7 @@ struct NetworkOptions {
   /// On a GPU: measure each operation for take_times(). Nothing is captured then, and passes become a little
   /// slower. On the CPU operations are always measured.
   bool time_operations = false;
+  std::optional<PixelOptions> pixels = {};  // nothing: inputs are float32
 };
 
 class Network {

@@ -132,6 +132,13 @@ void Network::Impl::build(const Graph& graph) {
   };
   const std::size_t last = plan.value_of.back();
   input = values(0);
+  if (options.pixels) {
+    require(graph.input.size() == 3 && graph.input[2] == options.pixels->stored.channels,
+            "a network of pixels takes images with as many channels");
+    const ImageShape sample{graph.input[0], graph.input[1], graph.input[2]};
+    pixel_input = backend->pixel_input(
+        {options.batch, options.pixels->stored, sample, options.pixels->norm, input.type, input.data});
+  }
   logits = values(last);
   scored_frames = plan.values[last].elements / graph.classes;
   void* logits_gradient = training ? activations + plan.gradients[0].offset * options.batch : nullptr;

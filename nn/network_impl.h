@@ -54,11 +54,12 @@ struct Network::Impl {
   std::vector<NamedBuffer> buffers;
   std::span<float> parameters, gradients;
   Values input, logits;
-  std::int64_t input_frames = 1;   // of a sequence
-  std::int64_t scored_frames = 1;  // that have class scores; 1 where a sample has one label
-  std::vector<float> padded;       // the inputs, with zeros behind the ends of sequences
-  std::vector<float> host_logits;  // of the last forward
-  bool has_host_logits = false;    // whether host_logits is up to date
+  std::unique_ptr<PixelInput> pixel_input;  // null: inputs are float32
+  std::int64_t input_frames = 1;            // of a sequence
+  std::int64_t scored_frames = 1;           // that have class scores; 1 where a sample has one label
+  std::vector<float> padded;                // the inputs, with zeros behind the ends of sequences
+  std::vector<float> host_logits;           // of the last forward
+  bool has_host_logits = false;             // whether host_logits is up to date
   std::vector<Step> steps;
   std::unique_ptr<LossOp> loss;
   std::vector<std::size_t> segments;  // the first step of each, in backward's order; empty: no segments
@@ -72,6 +73,7 @@ struct Network::Impl {
   void make_parameters(const Graph& graph);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
   Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);
+  void upload(const Samples& samples);
   std::span<const float> up_to_lengths(const Samples& samples);
 };
 

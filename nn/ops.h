@@ -13,6 +13,7 @@
 
 #include "core/data_type.h"
 #include "core/device.h"
+#include "core/pixels.h"
 #include "core/tensor_info.h"
 #include "nn/compute.h"
 #include "nn/shape.h"
@@ -138,6 +139,26 @@ class LossOp {
   virtual Sums take() = 0;
 };
 
+/// The input of a network whose samples arrive as bytes.
+struct PixelDesc {
+  std::int64_t batch = 1;
+  ImageShape stored;  // of the images in a batch
+  ImageShape sample;  // of the network's input
+  Normalization norm;
+  DataType type = DataType::f32;
+  void* output = nullptr;  // (batch, sample)
+};
+
+/// Crops, mirrors and scales images, in one pass from bytes to the network's input.
+class PixelInput {
+ public:
+  virtual ~PixelInput() = default;
+  /// `pixels`: (batch, stored) on the host. `crops`: (batch), or empty: each sample is its image's top left
+  /// part. `read` may be null; it is recorded behind the work that reads `pixels`.
+  virtual void upload(std::span<const std::uint8_t> pixels, std::span<const PixelCrop> crops,
+                      Event* read) = 0;
+};
+
 /// A device's memory and operations. One object serves one network on one rank.
 class Backend {
  public:
@@ -148,6 +169,7 @@ class Backend {
   virtual StreamView stream() const { return {}; }
   /// Zeroed memory of the device, aligned to 64 bytes. It lives as long as the backend.
   virtual void* allocate(std::int64_t bytes) = 0;
+  virtual std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) = 0;
   /// Copy values between the host and memory of allocate(), where they have type `type`.
   virtual void upload(void* to, DataType type, std::span<const float> from) = 0;
   virtual void download(std::span<float> to, DataType type, const void* from) = 0;

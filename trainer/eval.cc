@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "data/loader.h"
 #include "nn/network.h"
+#include "trainer/batch_inputs.h"
 #include "trainer/checkpoint.h"
 #include "trainer/commands.h"
 #include "trainer/evaluate.h"
@@ -24,21 +24,20 @@ std::string eval_command(const EvalArguments& arguments) {
   check_data(run, spec, *dataset, Split::test);
 
   const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();
+  const Device device = device_of(run.train, 0);
+  Loader loader(make_batch_source(dataset, run.data, batch_options(run, spec, 0, 1, false)),
+                loader_options(run, device, threads));
   Network network(spec, {.batch = run.train.batch_size,
                          .seed = seed,
                          .threads = threads,
                          .compute = run.train.compute,
                          .inference_only = true,
-                         .device = device_of(run.train, 0),
-                         .deterministic = run.train.deterministic});
+                         .device = device,
+                         .deterministic = run.train.deterministic,
+                         .pixels = pixel_options(run, loader.shape())});
   HostState state(network, nullptr);
   read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
   state.upload();
-  LoaderOptions options;
-  options.global_batch = run.train.batch_size;
-  options.seed = seed;
-  options.training = false;
-  Loader loader(dataset, run.data, options);
   const BatchMetrics m = evaluate(network, loader, state.buffers());
 
   const auto n = static_cast<double>(m.samples);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trainer/batch_inputs.h"
+
 namespace lpsgd {
 
 namespace {
@@ -55,7 +57,7 @@ BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedB
   loader.start(0);
   for (std::int64_t b = loader.batches(); b > 0; --b) {
     const Batch batch = loader.next();
-    network.forward_eval({batch.images, batch.labels}, batch.valid);
+    network.forward_eval(samples_of(batch), batch.valid);
   }
   copy_buffers(saved, own, stream);
   return network.take_metrics();  // and waits for the copies

@@ -295,24 +295,26 @@ void with_locations(const RunConfig& run, const std::function<void()>& body) {
 }
 
 void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split) {
-  const std::vector<std::int64_t> image{dataset.height(), dataset.width(), dataset.channels()};
-  if (network.input_shape().size() != image.size())
+  if (network.input_shape().size() != 3)
     config::fail(
         origin_of(run, "data", "dataset"), "data.dataset",
         fmt::format("the network takes sequences ({}), and data set {} has images; there is no data set of "
                     "sequences yet",
                     fmt::join(network.input_shape(), ", "), run.data.dataset));
-  if (network.input_shape() != image)
-    config::fail(
-        run.network.find("input") ? run.network.find("input")->origin : run.network.origin, "network.input",
-        fmt::format("the network takes ({}), data set {} has images of ({}, {}, {})",
-                    fmt::join(network.input_shape(), ", "), run.data.dataset, image[0], image[1], image[2]));
+  const auto& images = dynamic_cast<const ImageDataset&>(dataset);
+  const std::optional<ImageShape> image = images.fixed_shape();
+  if (image && network.input_shape() != std::vector{image->height, image->width, image->channels})
+    config::fail(run.network.find("input") ? run.network.find("input")->origin : run.network.origin,
+                 "network.input",
+                 fmt::format("the network takes ({}), data set {} has images of ({}, {}, {})",
+                             fmt::join(network.input_shape(), ", "), run.data.dataset, image->height,
+                             image->width, image->channels));
   if (network.classes() != dataset.classes())
     config::fail(run.network.find("classes") ? run.network.find("classes")->origin : run.network.origin,
                  "network.classes",
                  fmt::format("the network tells {} classes apart, data set {} has {}", network.classes(),
                              run.data.dataset, dataset.classes()));
-  with_locations(run, [&] { normalization(run.data, dataset.channels()); });
+  with_locations(run, [&] { normalization(run.data, network.input_shape()[2]); });
   if (split == Split::train && dataset.size() < run.train.batch_size)
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("the training set has {} samples, fewer than one global batch of {}",

@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "core/range.h"
+#include "trainer/batch_inputs.h"
 
 namespace lpsgd {
 
@@ -71,9 +72,7 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
   std::array<double, 6> at{now_seconds()};  // the step's begin, and the end of each part
   Batch batch;
   at[1] = part("data", times_.data, [&] { batch = loader.next(); });
-  at[2] = part("forward", times_.forward, [&] {
-    network_.forward_train({batch.images, batch.labels}, number);
-  });
+  at[2] = part("forward", times_.forward, [&] { network_.forward_train(samples_of(batch), number); });
   const bool captured = is_captured(number);
   exchange_.begin(static_cast<std::uint32_t>(number));
   optimizer_.set_rate(lr);

@@ -92,7 +92,7 @@ void prepare_data(Prepared& out) {
   });
   check_data(out.run, *out.spec, *out.data.train, Split::train);
   // The run's folder records the resolved values.
-  const Normalization used = normalization(out.run.data, out.data.train->channels());
+  const Normalization used = normalization(out.run.data, out.spec->input_shape().back());
   out.run.data.mean = used.mean;
   out.run.data.std = used.std;
 }

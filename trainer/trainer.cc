@@ -8,10 +8,10 @@
 #include "comm/agree.h"
 #include "core/checksum.h"
 #include "core/clock.h"
-#include "data/loader.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "quant/policy.h"
+#include "trainer/batch_inputs.h"
 #include "trainer/evaluate.h"
 #include "trainer/host_state.h"
 #include "trainer/metrics.h"
@@ -30,24 +30,31 @@ int threads_per_rank(const RunConfig& run, const Transport& transport) {
   return std::max(1, usable_cores() / transport.local_size());
 }
 
-NetworkOptions network_options(const RunConfig& run, const Transport& transport) {
+Device device_of_rank(const RunConfig& run, const Transport& transport) {
+  return device_of(run.train, transport.local_rank());
+}
+
+NetworkOptions network_options(const RunConfig& run, const Transport& transport, const BatchShape& shape) {
   const std::int64_t batch = run.train.batch_size / transport.size();
   return {.batch = batch,
           .first = batch * transport.rank(),
           .seed = static_cast<std::uint32_t>(run.train.seed),
           .threads = threads_per_rank(run, transport),
           .compute = run.train.compute,
-          .device = device_of(run.train, transport.local_rank()),
+          .device = device_of_rank(run, transport),
           .deterministic = run.train.deterministic,
-          .cuda_graphs = run.train.cuda_graphs};
+          .cuda_graphs = run.train.cuda_graphs,
+          .pixels = pixel_options(run, shape)};
 }
 
-LoaderOptions loader_options(const RunConfig& run, const Transport& transport, bool training) {
-  return {.global_batch = run.train.batch_size,
-          .rank = transport.rank(),
-          .ranks = transport.size(),
-          .seed = static_cast<std::uint32_t>(run.train.seed),
-          .training = training};
+std::unique_ptr<BatchSource> batches_of(const std::shared_ptr<const Dataset>& dataset, const RunConfig& run,
+                                        const NetworkSpec& spec, const Transport& transport, bool training) {
+  return make_batch_source(dataset, run.data,
+                           batch_options(run, spec, transport.rank(), transport.size(), training));
+}
+
+LoaderOptions loader_options(const RunConfig& run, const Transport& transport) {
+  return loader_options(run, device_of_rank(run, transport), threads_per_rank(run, transport));
 }
 
 /// float32 bytes over bytes on the wire.
@@ -70,10 +77,10 @@ class RankTrainer {
         transport_(transport),
         trace_(command.trace),
         codecs_(assign_codecs(run.exchange.policy, spec.tensors())),
-        network_(spec, network_options(run, transport)),
+        train_loader_(batches_of(data.train, run, spec, transport, true), loader_options(run, transport)),
+        test_loader_(batches_of(data.test, run, spec, transport, false), loader_options(run, transport)),
+        network_(spec, network_options(run, transport, train_loader_.shape())),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream()),
-        train_loader_(data.train, run.data, loader_options(run, transport, true)),
-        test_loader_(data.test, run.data, loader_options(run, transport, false)),
         per_epoch_(train_loader_.batches()),
         checkpoints_(command.out, run, per_epoch_, codecs_, transport, network_, optimizer_),
         sums_(run.metrics.codec_error ? codecs_.size() : 0),
@@ -223,9 +230,9 @@ class RankTrainer {
   Transport& transport_;
   const RankTrace trace_;
   const std::vector<CodecSpec> codecs_;
+  Loader train_loader_, test_loader_;
   Network network_;
   Optimizer optimizer_;
-  Loader train_loader_, test_loader_;
   const std::int64_t per_epoch_;  // batches
   std::optional<SynchronousStep> step_;
   RunCheckpoints checkpoints_;

@@ -98,6 +98,9 @@ class CpuBackend final : public Backend {
   }
 
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
+  std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) override {
+    return make_pixel_input(context_, desc);
+  }
   void upload(void* to, DataType type, std::span<const float> from) override {
     with_type(type, [&]<class T>() {
       context_.parallel(static_cast<std::int64_t>(from.size()),

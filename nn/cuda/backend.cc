@@ -41,6 +41,9 @@ class CudaBackend final : public Backend {
   void finish_planning() override { context_.stream.synchronize(); }
   void prepare_thread() override { set_device(context_.device.index); }
 
+  std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) override {
+    return make_pixel_input(inputs_, desc);
+  }
   void upload(void* to, DataType type, std::span<const float> from) override {
     inputs_.upload(to, type, from);
   }

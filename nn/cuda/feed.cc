@@ -54,6 +54,50 @@ void InputFeed::upload(void* to, DataType type, std::span<const float> from) {
 
 namespace {
 
+/// Scales on the host.
+class HostPixelInput final : public PixelInput {
+ public:
+  HostPixelInput(InputFeed& feed, const PixelDesc& desc)
+      : feed_(feed),
+        desc_(desc),
+        table_(scaled_bytes(desc.norm)),
+        scaled_(static_cast<std::size_t>(desc.batch * desc.sample.bytes())) {}
+  void upload(std::span<const std::uint8_t> pixels, std::span<const PixelCrop> crops, Event*) override {
+    const ImageShape &in = desc_.stored, &out = desc_.sample;
+    float* to = scaled_.data();
+    for (std::int64_t n = 0; n < desc_.batch; ++n) {
+      const PixelCrop crop = crops.empty() ? PixelCrop{} : crops[static_cast<std::size_t>(n)];
+      for (std::int64_t y = 0; y < out.height; ++y) {
+        for (std::int64_t x = 0; x < out.width; ++x, to += out.channels) {
+          const std::int64_t row = y + crop.down;
+          const std::int64_t column = (crop.mirrored ? out.width - 1 - x : x) + crop.across;
+          const bool inside = row >= 0 && row < in.height && column >= 0 && column < in.width;
+          for (std::int64_t c = 0; c < out.channels; ++c) {
+            const auto at =
+                static_cast<std::size_t>(n * in.bytes() + (row * in.width + column) * in.channels + c);
+            to[c] = table_[static_cast<std::size_t>(c)][inside ? pixels[at] : 0];
+          }
+        }
+      }
+    }
+    feed_.upload(desc_.output, desc_.type, scaled_);
+  }
+
+ private:
+  InputFeed& feed_;
+  PixelDesc desc_;
+  std::vector<std::array<float, 256>> table_;
+  std::vector<float> scaled_;
+};
+
+}  // namespace
+
+std::unique_ptr<PixelInput> make_pixel_input(InputFeed& feed, const PixelDesc& desc) {
+  return std::make_unique<HostPixelInput>(feed, desc);
+}
+
+namespace {
+
 constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }

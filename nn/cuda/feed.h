@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -54,6 +55,9 @@ class InputFeed {
   std::optional<Staging> staging_;
   std::array<Received, 2> received_;
 };
+
+/// The input of a network whose samples arrive as bytes.
+std::unique_ptr<PixelInput> make_pixel_input(InputFeed& feed, const PixelDesc& desc);
 
 /// Uploads step, labels and lengths: PassState and two arrays, in one copy.
 class PassFeed {

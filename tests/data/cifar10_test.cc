@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "data/dataset.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {
@@ -61,17 +61,16 @@ class Cifar10 : public testing::Test {
 
 TEST_F(Cifar10, HoldsEveryRecordInOrderAsInterleavedPixels) {
   for (const Split split : {Split::train, Split::test}) {
-    const auto set = open_dataset(options_, split);
+    const auto set = open_images(options_, split);
     EXPECT_EQ(set->classes(), 10);
-    EXPECT_EQ(set->height(), 32);
-    EXPECT_EQ(set->width(), 32);
-    EXPECT_EQ(set->channels(), 3);
+    EXPECT_EQ(set->fixed_shape(), (ImageShape{32, 32, 3}));
     std::int64_t i = 0;
     for (int f = split == Split::train ? 0 : 5; f < (split == Split::train ? 5 : 6); ++f) {
       for (int r = 0; r < 3 + f; ++r, ++i) {
         ASSERT_LT(i, set->size());
         EXPECT_EQ(set->label(i), (f + r) % 10);
-        const auto image = set->image(i);
+        const auto image = pixels_of(*set, i);
+        EXPECT_EQ(set->name(i), fmt::format("record {} of {}", r, path(f)));
         ASSERT_EQ(image.size(), 3072u);
         int wrong = 0;
         for (int y = 0; y < 32; ++y)
@@ -89,7 +88,7 @@ TEST_F(Cifar10, UsesOnlyTheFirstSamplesAsked) {
   options_.train_samples = 5;
   options_.test_samples = 8;
   EXPECT_EQ(open_dataset(options_, Split::train)->size(), 5);
-  EXPECT_EQ(open_dataset(options_, Split::train)->label(4), 2);  // second record of the second file
+  EXPECT_EQ(open_images(options_, Split::train)->label(4), 2);  // second record of the second file
   EXPECT_EQ(open_dataset(options_, Split::test)->size(), 8);
   options_.test_samples = 9;
   EXPECT_THAT(error_of<ConfigError>(Split::test), StartsWith("data.test_samples: 9 wanted, but "));

@@ -1,4 +1,4 @@
-// The loader against a slow reference that pads, crops, mirrors and scales one pixel at a time.
+// Batches of images against a slow reference that pads, crops and mirrors one pixel at a time.
 #include "data/loader.h"
 
 #include <gmock/gmock.h>
@@ -10,26 +10,28 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {
 
+using Pixels = std::vector<std::uint8_t>;
+
 constexpr std::int64_t height = 6, width = 5, channels = 2, image_size = height * width * channels;
 
 /// Every pixel encodes its position and sample; the label is the number of the sample.
-class Numbered final : public Dataset {
+class Numbered final : public ImageDataset {
  public:
   explicit Numbered(std::int64_t size) : size_(size), images_(static_cast<std::size_t>(size * image_size)) {
     for (std::size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<std::uint8_t>(i * 37 + i / 251);
   }
   std::int64_t size() const override { return size_; }
   std::int64_t classes() const override { return size_; }
-  std::int64_t height() const override { return lpsgd::height; }
-  std::int64_t width() const override { return lpsgd::width; }
-  std::int64_t channels() const override { return lpsgd::channels; }
-  std::span<const std::uint8_t> image(std::int64_t i) const override {
+  std::string name(std::int64_t i) const override { return "image " + std::to_string(i); }
+  std::optional<ImageShape> fixed_shape() const override { return ImageShape{height, width, channels}; }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
     if (i == broken) throw FileError("sample cannot be decoded");
-    return std::span(images_).subspan(static_cast<std::size_t>(i * image_size), image_size);
+    return {std::span(images_).subspan(static_cast<std::size_t>(i * image_size), image_size), fixed_shape()};
   }
   std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i); }
 
@@ -44,59 +46,73 @@ DataOptions data_options(std::int64_t pad, bool mirror, bool shuffle = true) {
   DataOptions options;
   options.shuffle = shuffle;
   options.augment = {.pad = pad, .mirror = mirror};
-  options.mean = {0.4914, 0.25};
-  options.std = {0.247, 0.3};
   return options;
 }
 
+/// A loader with one thread, or as given.
+class TestLoader : public Loader {
+ public:
+  TestLoader(std::shared_ptr<const Dataset> set, const DataOptions& data, const BatchOptions& batches,
+             const LoaderOptions& options = {})
+      : Loader(make_batch_source(std::move(set), data, batches), options) {}
+};
+
 /// What sample `s` must look like in epoch `epoch`.
-std::vector<float> reference(const Dataset& set, const DataOptions& options, std::uint32_t seed,
-                             std::int64_t s, std::int64_t epoch, bool augment) {
+Pixels reference(const ImageDataset& set, const DataOptions& options, std::uint32_t seed, std::int64_t s,
+                 std::int64_t epoch, bool augment) {
   const std::int64_t pad = augment ? options.augment.pad : 0;
   PhiloxSequence random(seed, RandomUse::augmentation, static_cast<std::uint32_t>(s),
                         static_cast<std::uint32_t>(epoch));
   const std::int64_t down = random.below(static_cast<std::uint32_t>(2 * pad + 1));
   const std::int64_t across = random.below(static_cast<std::uint32_t>(2 * pad + 1));
   const bool flip = augment && options.augment.mirror && random.next() % 2 == 1;
-  std::vector<float> out;
+  Pixels out;
   for (std::int64_t y = 0; y < height; ++y) {
     for (std::int64_t x = 0; x < width; ++x) {
       const std::int64_t row = y + down - pad, column = (flip ? width - 1 - x : x) + across - pad;
       for (std::int64_t c = 0; c < channels; ++c) {
         const bool inside = row >= 0 && row < height && column >= 0 && column < width;
         const auto at = static_cast<std::size_t>((row * width + column) * channels + c);
-        const float raw = inside ? static_cast<float>(set.image(s)[at]) : 0.0f;
-        const auto channel = static_cast<std::size_t>(c);
-        out.push_back((raw / 255.0f - static_cast<float>(options.mean[channel])) /
-                      static_cast<float>(options.std[channel]));
+        out.push_back(inside ? pixels_of(set, s)[at] : 0);
       }
     }
   }
   return out;
 }
 
-std::vector<float> image_of(const Batch& batch, std::int64_t i) {
-  const auto part = batch.images.subspan(static_cast<std::size_t>(i * image_size), image_size);
-  return {part.begin(), part.end()};
+/// Sample i of the batch: its pixels after its crop, as core/pixels.h defines it.
+Pixels image_of(const Batch& batch, std::int64_t i) {
+  const auto stored = batch.pixels.subspan(static_cast<std::size_t>(i * image_size), image_size);
+  const PixelCrop crop = batch.crops[static_cast<std::size_t>(i)];
+  Pixels out;
+  for (std::int64_t y = 0; y < height; ++y) {
+    for (std::int64_t x = 0; x < width; ++x) {
+      const std::int64_t row = y + crop.down, column = (crop.mirrored ? width - 1 - x : x) + crop.across;
+      const bool inside = row >= 0 && row < height && column >= 0 && column < width;
+      for (std::int64_t c = 0; c < channels; ++c)
+        out.push_back(inside ? stored[static_cast<std::size_t>((row * width + column) * channels + c)] : 0);
+    }
+  }
+  return out;
 }
 
 struct LoadedBatch {
-  std::vector<std::int64_t> samples;                  // in order
-  std::map<std::int64_t, std::vector<float>> images;  // by sample
+  std::vector<std::int64_t> samples;      // in order
+  std::map<std::int64_t, Pixels> images;  // by sample
 };
 
 /// The batches of an epoch, each with the samples of all ranks in the order of ranks.
-std::vector<LoadedBatch> collect(const std::shared_ptr<const Dataset>& set, const DataOptions& data,
+std::vector<LoadedBatch> collect(const std::shared_ptr<const ImageDataset>& set, const DataOptions& data,
                                  std::int64_t batch, int ranks, std::int64_t epoch, bool training) {
   std::vector<LoadedBatch> loaded;
   for (int rank = 0; rank < ranks; ++rank) {
-    Loader loader(set, data,
-                  {.global_batch = batch, .rank = rank, .ranks = ranks, .seed = 5, .training = training});
+    TestLoader loader(set, data,
+                      {.global_batch = batch, .rank = rank, .ranks = ranks, .seed = 5, .training = training});
     loader.start(epoch);
     for (std::int64_t b = 0; b < loader.batches(); ++b) {
       if (static_cast<std::size_t>(b) == loaded.size()) loaded.emplace_back();
       const Batch got = loader.next();
-      EXPECT_EQ(got.images.size(), static_cast<std::size_t>(batch / ranks * image_size));
+      EXPECT_EQ(got.pixels.size(), static_cast<std::size_t>(batch / ranks * image_size));
       EXPECT_EQ(got.labels.size(), static_cast<std::size_t>(batch / ranks));
       LoadedBatch& all = loaded[static_cast<std::size_t>(b)];
       for (std::int64_t i = 0; i < got.valid; ++i) {
@@ -136,7 +152,7 @@ TEST(EpochOrder, IsFairToEveryPermutation) {
 TEST(Loader, UnshuffledBatchesAreContiguousAndSplitByRank) {
   const auto set = std::make_shared<Numbered>(50);
   for (int rank = 0; rank < 4; ++rank) {
-    Loader loader(set, data_options(0, false, false), {.global_batch = 12, .rank = rank, .ranks = 4});
+    TestLoader loader(set, data_options(0, false, false), {.global_batch = 12, .rank = rank, .ranks = 4});
     ASSERT_EQ(loader.batches(), 4);
     loader.start(0);
     for (int b = 0; b < 4; ++b) {
@@ -188,8 +204,8 @@ TEST(Loader, EveryAugmentationMatchesTheReference) {
 TEST(Loader, AugmentationChangesWithEpochAndIsSpreadEvenly) {
   const auto set = std::make_shared<Numbered>(400);
   const DataOptions data = data_options(1, true, false);
-  std::map<std::vector<float>, int> versions;  // of sample 0 over epochs: 9 crops, each mirrored or not
-  Loader loader(set, data, {.global_batch = 1, .seed = 9});
+  std::map<Pixels, int> versions;  // of sample 0 over epochs: 9 crops, each mirrored or not
+  TestLoader loader(set, data, {.global_batch = 1, .seed = 9});
   for (int epoch = 0; epoch < 400; ++epoch) {
     loader.start(epoch);
     ++versions[image_of(loader.next(), 0)];
@@ -216,29 +232,30 @@ TEST(Loader, EvaluationCoversEverySampleOnceInOrderWithoutAugmentation) {
 }
 
 TEST(Loader, EvaluationPadsTheLastBatchWithZeros) {
-  Loader loader(std::make_shared<Numbered>(11), data_options(0, false),
-                {.global_batch = 4, .training = false, .prefetch = 1});
+  TestLoader loader(std::make_shared<Numbered>(11), data_options(0, false),
+                    {.global_batch = 4, .training = false}, {.prefetch = 1});
   ASSERT_EQ(loader.batches(), 3);
   loader.start(0);
   for (int b = 0; b < 2; ++b) EXPECT_EQ(loader.next().valid, 4);
   const Batch last = loader.next();
   EXPECT_EQ(last.valid, 3);
   EXPECT_THAT(last.labels, testing::ElementsAre(8, 9, 10, 0));
-  EXPECT_THAT(image_of(last, 3), testing::Each(0.0f));
+  EXPECT_THAT(image_of(last, 3), testing::Each(0));
 }
 
 TEST(Loader, ResumingAtABatchEqualsSkipping) {
   const auto set = std::make_shared<Numbered>(64);
   const DataOptions data = data_options(2, true);
-  const LoaderOptions options{.global_batch = 8, .rank = 1, .ranks = 2};
-  Loader whole(set, data, options), resumed(set, data, options);
+  const BatchOptions options{.global_batch = 8, .rank = 1, .ranks = 2};
+  TestLoader whole(set, data, options), resumed(set, data, options);
   for (const std::int64_t first : {0, 1, 5, 7}) {
     whole.start(3);
     for (std::int64_t b = 0; b < first; ++b) whole.next();
     resumed.start(3, first);
     for (std::int64_t b = first; b < whole.batches(); ++b) {
       const Batch a = whole.next(), c = resumed.next();
-      EXPECT_TRUE(std::equal(a.images.begin(), a.images.end(), c.images.begin(), c.images.end()));
+      EXPECT_TRUE(std::ranges::equal(a.pixels, c.pixels));
+      EXPECT_TRUE(std::ranges::equal(a.crops, c.crops));
       EXPECT_TRUE(std::equal(a.labels.begin(), a.labels.end(), c.labels.begin(), c.labels.end()));
     }
     EXPECT_THROW(resumed.next(), Error);
@@ -248,7 +265,7 @@ TEST(Loader, ResumingAtABatchEqualsSkipping) {
 TEST(Loader, StartDropsARunningEpochAtAnyPoint) {
   const auto set = std::make_shared<Numbered>(64);
   const DataOptions data = data_options(2, true);
-  Loader loader(set, data, {.global_batch = 4, .seed = 5, .prefetch = 2});
+  TestLoader loader(set, data, {.global_batch = 4, .seed = 5}, {.prefetch = 2});
   for (int round = 0; round < 200; ++round) {
     loader.start(round);
     for (int b = 0; b < round % 5; ++b) {
@@ -261,8 +278,8 @@ TEST(Loader, StartDropsARunningEpochAtAnyPoint) {
 }
 
 TEST(Loader, ABatchStaysUntilTheNextIsAsked) {
-  Loader loader(std::make_shared<Numbered>(40), data_options(0, false, false),
-                {.global_batch = 2, .prefetch = 1});
+  TestLoader loader(std::make_shared<Numbered>(40), data_options(0, false, false), {.global_batch = 2},
+                    {.prefetch = 1});
   loader.start(0);
   Batch held = loader.next();
   for (int b = 1; b < 20; ++b) {
@@ -277,7 +294,7 @@ TEST(Loader, ABatchStaysUntilTheNextIsAsked) {
 TEST(Loader, PassesOnWhatFailedOnItsThread) {
   auto set = std::make_shared<Numbered>(20);
   set->broken = 9;
-  Loader loader(set, data_options(0, false, false), {.global_batch = 4});
+  TestLoader loader(set, data_options(0, false, false), {.global_batch = 4});
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.start(epoch);
     EXPECT_EQ(loader.next().labels[0], 0);
@@ -287,9 +304,9 @@ TEST(Loader, PassesOnWhatFailedOnItsThread) {
   }
 }
 
-std::string error_of(std::int64_t size, const DataOptions& data, const LoaderOptions& options) {
+std::string error_of(std::int64_t size, const DataOptions& data, const BatchOptions& options) {
   try {
-    const Loader loader(std::make_shared<Numbered>(size), data, options);
+    make_batch_source(std::make_shared<Numbered>(size), data, options);
   } catch (const ConfigError& e) {
     return e.what();
   }
@@ -303,12 +320,13 @@ TEST(Loader, RefusesWhatCannotBeLoaded) {
   EXPECT_EQ(error_of(31, data, {.global_batch = 32}),
             "train.batch_size: the training set has 31 samples, fewer than one global batch of 32");
   EXPECT_EQ(error_of(31, data, {.global_batch = 32, .training = false}), "no error");
-  data.mean = {0.5, 0.5, 0.5};
-  EXPECT_EQ(error_of(100, data, {.global_batch = 32}), "data.mean: 3 values, but the images have 2 channels");
+  data.dataset = "numbered";
+  EXPECT_EQ(error_of(100, data, {.global_batch = 32, .input = {6, 5, 3}}),
+            "network.input: the images of data set numbered are (6, 5, 2)");
 }
 
 TEST(Loader, NeedsAStartedEpoch) {
-  Loader loader(std::make_shared<Numbered>(4), data_options(0, false), {.global_batch = 4});
+  TestLoader loader(std::make_shared<Numbered>(4), data_options(0, false), {.global_batch = 4});
   EXPECT_THROW(loader.next(), Error);
   EXPECT_THROW(loader.start(0, 2), Error);
 }

@@ -5,33 +5,32 @@
 #include <array>
 
 #include "core/error.h"
-#include "data/dataset.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {
 
-std::shared_ptr<const Dataset> noise(std::vector<std::int64_t> image, std::int64_t samples,
-                                     Split split = Split::train) {
+std::shared_ptr<const ImageDataset> noise(std::vector<std::int64_t> image, std::int64_t samples,
+                                          Split split = Split::train) {
   DataOptions options;
   options.dataset = "noise";
   options.image = std::move(image);
   options.classes = 7;
   options.train_samples = options.test_samples = samples;
-  return open_dataset(options, split);
+  return open_images(options, split);
 }
 
 TEST(Noise, HasTheShapeAskedAndUniformBytes) {
   const auto set = noise({13, 7, 5}, 100);
   EXPECT_EQ(set->size(), 100);
-  EXPECT_EQ(set->height(), 13);
-  EXPECT_EQ(set->width(), 7);
-  EXPECT_EQ(set->channels(), 5);
+  EXPECT_EQ(set->fixed_shape(), (ImageShape{13, 7, 5}));
   EXPECT_EQ(set->classes(), 7);
   EXPECT_EQ(set->label(15), 1);
   std::array<int, 256> counts{};
   for (std::int64_t i = 0; i < set->size(); ++i) {
-    ASSERT_EQ(set->image(i).size(), 13u * 7 * 5);
-    for (const std::uint8_t x : set->image(i)) ++counts[x];
+    const std::span<const std::uint8_t> pixels = pixels_of(*set, i);
+    ASSERT_EQ(pixels.size(), 13u * 7 * 5);
+    for (const std::uint8_t x : pixels) ++counts[x];
   }
   // 45,500 bytes: chi squared of 255 degrees of freedom is below 350 but for one set in 25,000.
   double chi = 0;
@@ -42,10 +41,10 @@ TEST(Noise, HasTheShapeAskedAndUniformBytes) {
 TEST(Noise, IsAFunctionOfSampleAndSplit) {
   const auto few = noise({4, 4, 3}, 3), many = noise({4, 4, 3}, 9), test = noise({4, 4, 3}, 3, Split::test);
   for (std::int64_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(std::ranges::equal(few->image(i), many->image(i)));
-    EXPECT_FALSE(std::ranges::equal(few->image(i), test->image(i)));
+    EXPECT_TRUE(std::ranges::equal(pixels_of(*few, i), pixels_of(*many, i)));
+    EXPECT_FALSE(std::ranges::equal(pixels_of(*few, i), pixels_of(*test, i)));
   }
-  EXPECT_FALSE(std::ranges::equal(few->image(0), few->image(1)));
+  EXPECT_FALSE(std::ranges::equal(pixels_of(*few, 0), pixels_of(*few, 1)));
 }
 
 TEST(Noise, RefusesImpossibleShapes) {

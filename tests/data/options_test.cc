@@ -29,7 +29,7 @@ TEST(DataOptions, ReadsEveryKeyAndWritesThemBack) {
   const std::string text =
       "{dataset: shapes, root: 'x/y', shuffle: false, augment: {pad: 4, mirror: true}, mean: [0.1, 0.2, "
       "0.3], "
-      "std: [1, 2, 3], train_samples: 70, test_samples: 20}";
+      "std: [1, 2, 3], train_samples: 70, test_samples: 20, workers: 6, prefetch: 5}";
   const DataOptions first = read(text);
   for (const DataOptions& options : {first, read(config::emit(config::write(first)))}) {
     EXPECT_EQ(options.dataset, "shapes");
@@ -41,6 +41,8 @@ TEST(DataOptions, ReadsEveryKeyAndWritesThemBack) {
     EXPECT_THAT(options.std, testing::ElementsAre(1, 2, 3));
     EXPECT_EQ(options.train_samples, 70);
     EXPECT_EQ(options.test_samples, 20);
+    EXPECT_EQ(options.workers, 6);
+    EXPECT_EQ(options.prefetch, 5);
   }
 }
 

@@ -9,23 +9,23 @@
 
 #include "core/checksum.h"
 #include "core/philox.h"
-#include "data/dataset.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {
 
-std::shared_ptr<const Dataset> shapes(Split split, std::int64_t samples) {
+std::shared_ptr<const ImageDataset> shapes(Split split, std::int64_t samples) {
   DataOptions options;
   options.dataset = "shapes";
   options.train_samples = options.test_samples = samples;
-  return open_dataset(options, split);
+  return open_images(options, split);
 }
 
-std::vector<std::uint8_t> bytes(const Dataset& set) {
+std::vector<std::uint8_t> bytes(const ImageDataset& set) {
   std::vector<std::uint8_t> out;
   for (std::int64_t i = 0; i < set.size(); ++i) {
     out.push_back(static_cast<std::uint8_t>(set.label(i)));
-    out.insert(out.end(), set.image(i).begin(), set.image(i).end());
+    out.insert(out.end(), pixels_of(set, i).begin(), pixels_of(set, i).end());
   }
   return out;
 }
@@ -33,9 +33,7 @@ std::vector<std::uint8_t> bytes(const Dataset& set) {
 TEST(Shapes, HasBalancedClassesAndTheSizesAsked) {
   const auto set = shapes(Split::train, 0);
   EXPECT_EQ(set->size(), 20000);
-  EXPECT_EQ(set->height(), 32);
-  EXPECT_EQ(set->width(), 32);
-  EXPECT_EQ(set->channels(), 3);
+  EXPECT_EQ(set->fixed_shape(), (ImageShape{32, 32, 3}));
   std::vector<int> counts(static_cast<std::size_t>(set->classes()));
   for (std::int64_t i = 0; i < set->size(); ++i) ++counts.at(static_cast<std::size_t>(set->label(i)));
   EXPECT_EQ(counts, std::vector<int>(10, 2000));
@@ -50,7 +48,7 @@ TEST(Shapes, IsAFunctionOfSampleAndSplitAlone) {
   EXPECT_NE(few, bytes(*shapes(Split::test, 30)));
   const auto set = shapes(Split::train, 200);
   std::set<std::vector<std::uint8_t>> images;
-  for (std::int64_t i = 0; i < 200; ++i) images.emplace(set->image(i).begin(), set->image(i).end());
+  for (std::int64_t i = 0; i < 200; ++i) images.emplace(pixels_of(*set, i).begin(), pixels_of(*set, i).end());
   EXPECT_EQ(images.size(), 200u);
 }
 
@@ -70,7 +68,7 @@ class Linear {
   explicit Linear(std::size_t inputs)
       : inputs_(inputs), weights_(10 * (inputs + 1)), speed_(weights_.size()) {}
 
-  void train(const Dataset& set, int epochs, float rate) {
+  void train(const ImageDataset& set, int epochs, float rate) {
     const std::size_t batch = 50;
     std::vector<std::int64_t> order(static_cast<std::size_t>(set.size()));
     std::iota(order.begin(), order.end(), 0);
@@ -93,10 +91,10 @@ class Linear {
     }
   }
 
-  double accuracy(const Dataset& set) {
+  double accuracy(const ImageDataset& set) {
     std::int64_t right = 0;
     for (std::int64_t i = 0; i < set.size(); ++i) {
-      const std::vector<float> p = scores(set.image(i));
+      const std::vector<float> p = scores(pixels_of(set, i));
       right += std::max_element(p.begin(), p.end()) - p.begin() == set.label(i);
     }
     return 100.0 * static_cast<double>(right) / static_cast<double>(set.size());
@@ -117,8 +115,8 @@ class Linear {
     return out;
   }
 
-  void accumulate(const Dataset& set, std::int64_t sample, std::vector<float>& gradient) {
-    std::vector<float> p = scores(set.image(sample));
+  void accumulate(const ImageDataset& set, std::int64_t sample, std::vector<float>& gradient) {
+    std::vector<float> p = scores(pixels_of(set, sample));
     const float top = *std::max_element(p.begin(), p.end());
     float sum = 0;
     for (float& v : p) sum += v = std::exp(v - top);

@@ -20,20 +20,19 @@ constexpr std::int64_t warm_up = 12, counted = 40, steps = warm_up + counted;
 
 /// Images in order. Counting starts when the loader asks for the first image of batch `warm_up` and ends with
 /// the last batch's: it works at most four batches ahead of the steps, so what is counted is steps alone.
-class CountingDataset final : public Dataset {
+class CountingDataset final : public ImageDataset {
  public:
   explicit CountingDataset(std::int64_t size) : size_(size), pixels_(32 * 32 * 3) {
     std::iota(pixels_.begin(), pixels_.end(), std::uint8_t{0});
   }
   std::int64_t size() const override { return size_; }
   std::int64_t classes() const override { return 10; }
-  std::int64_t height() const override { return 32; }
-  std::int64_t width() const override { return 32; }
-  std::int64_t channels() const override { return 3; }
-  std::span<const std::uint8_t> image(std::int64_t i) const override {
+  std::string name(std::int64_t i) const override { return std::to_string(i); }
+  std::optional<ImageShape> fixed_shape() const override { return ImageShape{32, 32, 3}; }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
     if (i == warm_up * batch) allocation_counter::start();
     if (i == (steps - 1) * batch) allocation_counter::stop();
-    return pixels_;
+    return {pixels_, fixed_shape()};
   }
   std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i % 10); }
 

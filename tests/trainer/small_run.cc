@@ -8,6 +8,7 @@
 
 #include "core/philox.h"
 #include "quant/policy.h"
+#include "trainer/batch_inputs.h"
 
 namespace lpsgd {
 namespace {
@@ -30,7 +31,7 @@ exchange: {transport: threads, codec: {kind: onebit, bucket: 32}, min_elements: 
 checkpoint: {every_epochs: 1}
 )";
 
-class SmallDataset final : public Dataset {
+class SmallDataset final : public ImageDataset {
  public:
   explicit SmallDataset(std::int64_t size) : pixels_(static_cast<std::size_t>(size) * image_bytes) {
     PhiloxSequence random(1, RandomUse::dataset, 0);
@@ -38,11 +39,11 @@ class SmallDataset final : public Dataset {
   }
   std::int64_t size() const override { return static_cast<std::int64_t>(pixels_.size() / image_bytes); }
   std::int64_t classes() const override { return 3; }
-  std::int64_t height() const override { return 8; }
-  std::int64_t width() const override { return 8; }
-  std::int64_t channels() const override { return 3; }
-  std::span<const std::uint8_t> image(std::int64_t i) const override {
-    return std::span(pixels_).subspan(static_cast<std::size_t>(i) * image_bytes, image_bytes);
+  std::string name(std::int64_t i) const override { return fmt::format("image {}", i); }
+  std::optional<ImageShape> fixed_shape() const override { return ImageShape{8, 8, 3}; }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
+    return {std::span(pixels_).subspan(static_cast<std::size_t>(i) * image_bytes, image_bytes),
+            fixed_shape()};
   }
   std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i % 3); }
 
@@ -82,18 +83,16 @@ SmallModel::SmallModel(const RunConfig& run, int rank, int ranks)
       codecs(assign_codecs(run.exchange.policy, spec.tensors())),
       network(spec, {.batch = run.train.batch_size / ranks,
                      .first = run.train.batch_size / ranks * rank,
-                     .seed = static_cast<std::uint32_t>(run.train.seed)}),
+                     .seed = static_cast<std::uint32_t>(run.train.seed),
+                     .pixels = PixelOptions{{8, 8, 3}, normalization(run.data, 3)}}),
       optimizer(run.optimizer, network.tensors(), network.parameters().size()) {}
 
 std::unique_ptr<Loader> small_loader(const RunConfig& run, std::int64_t samples, int rank, int ranks,
                                      bool training) {
-  LoaderOptions options;
-  options.global_batch = run.train.batch_size;
-  options.rank = rank;
-  options.ranks = ranks;
-  options.seed = static_cast<std::uint32_t>(run.train.seed);
-  options.training = training;
-  return std::make_unique<Loader>(small_dataset(samples), run.data, options);
+  return std::make_unique<Loader>(
+      make_batch_source(small_dataset(samples), run.data,
+                        batch_options(run, network_of(run), rank, ranks, training)),
+      loader_options(run, Device::cpu(), 1));
 }
 
 std::vector<float> values(std::span<const float> from) {

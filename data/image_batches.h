@@ -1,0 +1,48 @@
+// Batches of images.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "data/batch_source.h"
+
+namespace lpsgd {
+
+/// Images that are stored as pixels of the network's input shape. A batch holds the stored pixels and each
+/// sample's crop and mirroring, which the network applies.
+///
+/// In training, rank r takes the r-th contiguous part of each global batch. Sample s of epoch e is augmented
+/// by draws of PhiloxSequence(seed, augmentation, s, e), whatever the batch and the rank: first the row and
+/// the column of the crop in the padded image, both below(2 pad + 1), then mirrored if the next draw is odd.
+///
+/// In evaluation, rank r of K takes samples [floor(r n/K), floor((r+1) n/K)) in order, in batches of
+/// global_batch / K, so that ranks may differ in their number of batches.
+class ImageBatches final : public BatchSource {
+ public:
+  /// ConfigError if the images do not have the network's shape.
+  ImageBatches(std::shared_ptr<const ImageDataset> dataset, const DataOptions& data,
+               const BatchOptions& options);
+
+  BatchShape shape() const override;
+  std::int64_t batches() const override { return batches_; }
+  void begin_epoch(std::int64_t epoch) override;
+  BatchCounts counts(std::int64_t batch) const override;
+  std::unique_ptr<Worker> make_worker() const override;
+  void fill(Worker& worker, std::int64_t batch, std::int64_t position, const SampleView& out) const override;
+
+ private:
+  std::int64_t sample_at(std::int64_t batch, std::int64_t position) const;
+  PixelCrop draw_crop(std::int64_t sample) const;
+
+  std::shared_ptr<const ImageDataset> dataset_;
+  BatchOptions options_;
+  AugmentOptions augment_;  // of training; in evaluation none
+  bool shuffle_;
+  ImageShape image_;
+  std::int64_t local_;                    // samples of a batch on this rank
+  std::int64_t begin_ = 0, samples_ = 0;  // evaluation: this rank's samples
+  std::int64_t batches_ = 0, epoch_ = 0;
+  std::vector<std::int64_t> order_;  // of the epoch's samples; evaluation: empty
+};
+
+}  // namespace lpsgd

@@ -1,0 +1,25 @@
+// Between loader and network: the options of both that a run's configuration gives, and batches as inputs.
+#pragma once
+
+#include <optional>
+
+#include "core/device.h"
+#include "data/loader.h"
+#include "nn/network.h"
+#include "trainer/run_config.h"
+
+namespace lpsgd {
+
+/// The batches of `rank` of `ranks`.
+BatchOptions batch_options(const RunConfig& run, const NetworkSpec& spec, int rank, int ranks, bool training);
+
+/// `threads`: of this rank, for the default of data.workers.
+LoaderOptions loader_options(const RunConfig& run, Device device, int threads);
+
+/// How the network reads batches of this shape: nothing unless they hold pixels.
+std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape& shape);
+
+/// Valid as long as the batch.
+Samples samples_of(const Batch& batch);
+
+}  // namespace lpsgd
