@@ -35,7 +35,7 @@ std::vector<std::string> classes_in(const std::string& folder) {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> open_images(const DataOptions& options, Split split) {
+std::shared_ptr<const Dataset> open_image_folders(const DataOptions& options, Split split) {
   if (options.root.empty())
     throw ConfigError("data.root: missing: the folder that holds train and val or test");
   const std::string train =

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include "data/dataset.h"
+#include "tests/data/images.h"
 #include "tests/data/temporary_folder.h"
 
 namespace lpsgd {
@@ -46,13 +46,14 @@ class Mnist : public TemporaryFolder {
     }
   }
   std::shared_ptr<const ImageDataset> open(Split split = Split::train) const {
-    return std::dynamic_pointer_cast<const ImageDataset>(open_dataset(options_, split));
+    return open_images(options_, split);
   }
   /// The error that a content of the training images' file causes.
   std::string error_with(const std::string& content, const char* name = "train-images-idx3-ubyte") const {
     write(name, content);
     const std::string message = error_of([&] { open(); });
-    return message.starts_with(path(name) + ": ") ? message.substr(path(name).size() + 2) : "other: " + message;
+    return message.starts_with(path(name) + ": ") ? message.substr(path(name).size() + 2)
+                                                  : "other: " + message;
   }
   std::string gzip(const std::string& content) const {
     const std::string name = path("gzip.tmp");
@@ -76,13 +77,15 @@ TEST_F(Mnist, HasEveryPixelAndLabel) {
     EXPECT_EQ(set->size(), 12);
     EXPECT_EQ(set->classes(), 10);
     EXPECT_EQ(set->fixed_shape(), (ImageShape{28, 28, 1}));
-    EXPECT_THAT(set->name(3), EndsWith(compressed ? "train-images-idx3-ubyte.gz" : "train-images-idx3-ubyte"));
+    EXPECT_THAT(set->name(3),
+                EndsWith(compressed ? "train-images-idx3-ubyte.gz" : "train-images-idx3-ubyte"));
     std::vector<std::uint8_t> unused;
     for (std::int64_t i = 0; i < 12; ++i) {
       EXPECT_EQ(set->label(i), (i + 3) % 10);
       const StoredImage image = set->image(i, unused);
       ASSERT_EQ(image.bytes.size(), 784u);
-      for (std::int64_t p = 0; p < 784; ++p) ASSERT_EQ(image.bytes[static_cast<std::size_t>(p)], pixel_of(i, p));
+      for (std::int64_t p = 0; p < 784; ++p)
+        ASSERT_EQ(image.bytes[static_cast<std::size_t>(p)], pixel_of(i, p));
     }
     EXPECT_EQ(open(Split::test)->size(), 5);
   }
@@ -106,12 +109,14 @@ TEST_F(Mnist, RefusesDamagedFiles) {
   EXPECT_EQ(error_with(floats), "no IDX file of images: magic number 00000d03, expected 00000803");
   EXPECT_EQ(error_with(images(3, 20, 28)), "images of 20 x 28, expected 28 x 28");
   EXPECT_EQ(error_with(images(0)), "0 images, expected 1 to 10000000");
-  EXPECT_EQ(error_with(good.substr(0, 9000)), "truncated IDX file: 8984 bytes of images, its header says 9408");
+  EXPECT_EQ(error_with(good.substr(0, 9000)),
+            "truncated IDX file: 8984 bytes of images, its header says 9408");
   EXPECT_EQ(error_with(good + "x"), "holds more than the 9408 bytes of images that its header says");
   std::string huge = good;
   huge.replace(4, 4, big_endian(9'000'000));
-  EXPECT_EQ(error_with(huge), "truncated IDX file: 9424 bytes cannot hold the 7056000000 bytes of images that its "
-                              "header says");
+  EXPECT_EQ(error_with(huge),
+            "truncated IDX file: 9424 bytes cannot hold the 7056000000 bytes of images that its "
+            "header says");
   const std::string packed = gzip(good);
   EXPECT_EQ(error_with(packed.substr(0, packed.size() / 2)), "truncated gzip file");
   EXPECT_EQ(error_with(packed.substr(0, packed.size() - 6)), "truncated gzip file");
@@ -125,13 +130,15 @@ TEST_F(Mnist, RefusesWrongLabelsAndMissingFiles) {
   std::string wrong = labels(12);
   wrong[8 + 4] = 10;
   EXPECT_EQ(error_with(wrong, name), "label 4 (from 0) is 10, expected 0 to 9");
-  EXPECT_EQ(error_with(labels(11), name), "11 labels, but " + path("train-images-idx3-ubyte") + " has 12 images");
+  EXPECT_EQ(error_with(labels(11), name),
+            "11 labels, but " + path("train-images-idx3-ubyte") + " has 12 images");
   std::filesystem::remove(path(name));
   std::filesystem::create_directory(path(name));
   EXPECT_EQ(error_of([&] { open(); }), path(name) + ": cannot be read: Is a directory");
   std::filesystem::remove(path("t10k-labels-idx1-ubyte"));  // of the other split
-  EXPECT_THAT(error_of([&] { open(); }),
-              HasSubstr("t10k-labels-idx1-ubyte: missing, and so is t10k-labels-idx1-ubyte.gz (data.root must hold"));
+  EXPECT_THAT(
+      error_of([&] { open(); }),
+      HasSubstr("t10k-labels-idx1-ubyte: missing, and so is t10k-labels-idx1-ubyte.gz (data.root must hold"));
   options_.root.clear();
   EXPECT_THAT(error_of<ConfigError>([&] { open(); }), HasSubstr("data.root: missing: the folder of"));
 }

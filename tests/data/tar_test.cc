@@ -46,8 +46,10 @@ class Tar : public TemporaryFolder {
 
 TEST_F(Tar, ReadsEveryFormat) {
   const std::string deep(90, 'd'), long_name(120, 'n');
-  const std::map<std::string, std::string> short_ones{
-      {"a", "A"}, {"b.bin", std::string(512, 'b')}, {"folder/c", std::string(1000, 'c')}, {"folder/empty", ""}};
+  const std::map<std::string, std::string> short_ones{{"a", "A"},
+                                                      {"b.bin", std::string(512, 'b')},
+                                                      {"folder/c", std::string(1000, 'c')},
+                                                      {"folder/empty", ""}};
   std::map<std::string, std::string> files = short_ones;
   for (const auto& [name, content] : files) write("in/" + name, content);
   std::filesystem::create_symlink("a", path("in/link"));
@@ -115,7 +117,8 @@ TEST_F(Tar, RefusesWhatIsDamaged) {
   EXPECT_EQ(contents(write("v.tar", text.substr(0, 512 * 6))).size(), 2u);  // one block of zeros is enough
   std::string damaged = text;
   damaged[512 * 3] ^= 1;
-  EXPECT_EQ(error(write("d.tar", damaged)), path("d.tar") + ": malformed tar archive: byte 1536 begins no valid header");
+  EXPECT_EQ(error(write("d.tar", damaged)),
+            path("d.tar") + ": malformed tar archive: byte 1536 begins no valid header");
   EXPECT_THAT(error(path("")), HasSubstr("cannot be read: Is a directory"));
   EXPECT_THAT(error(path("missing.tar")), StartsWith(path("missing.tar") + ": cannot be read: No such file"));
   std::filesystem::create_symlink("nowhere", path("dangling.tar"));
@@ -125,7 +128,8 @@ TEST_F(Tar, RefusesWhatIsDamaged) {
 TEST_F(Tar, RefusesSparseFiles) {
   write("in/a", "");
   std::filesystem::resize_file(path("in/a"), 1 << 20);
-  EXPECT_THAT(error(archive("--format=gnu --sparse")), HasSubstr("sparse file, which cannot be read in place"));
+  EXPECT_THAT(error(archive("--format=gnu --sparse")),
+              HasSubstr("sparse file, which cannot be read in place"));
 }
 
 }  // namespace
