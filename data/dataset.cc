@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "data/datasets.h"
+#include "data/shards.h"
 
 namespace lpsgd {
 
@@ -15,13 +16,20 @@ namespace {
 struct Entry {
   const char* name;
   std::shared_ptr<const Dataset> (*open)(const DataOptions&, Split);
-  double mean[3], std[3];  // of pixels / 255 over the training set, per channel
+  bool has_files;
+  std::size_t channels;
+  double mean[3], std[3];  // of pixels / 255 over the training set, per channel (docs/data.md)
 };
 
 constexpr Entry table[] = {
-    {"cifar10", open_cifar10, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
-    {"noise", open_noise, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
-    {"shapes", open_shapes, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
+    {"cifar10", open_cifar10, true, 3, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
+    {"cifar100", open_cifar100, true, 3, {0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}},
+    {"fashion_mnist", open_mnist, true, 1, {0.2860}, {0.3530}},
+    {"imagenet", open_imagenet, true, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}},
+    {"images", open_image_folders, true, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}},
+    {"mnist", open_mnist, true, 1, {0.1307}, {0.3081}},
+    {"noise", open_noise, false, 3, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
+    {"shapes", open_shapes, false, 3, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
 };
 
 const Entry* find(const std::string& name) {
@@ -50,11 +58,21 @@ void fields(config::Visitor& visitor, DataOptions& options) {
     names.push_back(entry.name);
   }
   visitor.required();
-  visitor.choice("dataset", index, std::span<const char* const>(names),
-                 "which data set: `cifar10` is read from files, `shapes` and `noise` are generated");
+  visitor.choice(
+      "dataset", index, std::span<const char* const>(names),
+      "which data set: docs/data.md describes them; `shapes` and `noise` are generated, the others are "
+      "read from files");
   options.dataset = names[index];
 
   visitor.field("root", options.root, "the folder with the data set's files; generated data sets need none");
+  visitor.field(
+      "shards", options.shards,
+      "a shard, or a folder of shards, which `lpsgd data pack` wrote from this data set; it is read in "
+      "place of the files in `root`");
+  visitor.field("train_folder", options.train_folder,
+                "for `images` and `imagenet`: the folder in `root` with the training images; default: train");
+  visitor.field("test_folder", options.test_folder,
+                "the same for the test images; default: val, and for `images` test where there is no val");
   visitor.field("shuffle", options.shuffle, "visit the training samples in a new order in every epoch");
   image_fields(visitor, options.augment, options.evaluate, options.interpolation);
   visitor.field("mean", options.mean,
@@ -80,7 +98,11 @@ void fields(config::Visitor& visitor, DataOptions& options) {
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split) {
   const Entry* entry = find(options.dataset);
   if (!entry) throw ConfigError(fmt::format("data.dataset: '{}' is not known", options.dataset));
-  return entry->open(options, split);
+  if (options.shards.empty()) return entry->open(options, split);
+  if (!entry->has_files)
+    throw ConfigError(fmt::format("data.shards: data set {} is generated, not read", options.dataset));
+  return open_shards(options.shards, options.dataset, split,
+                     split == Split::train ? options.train_samples : options.test_samples);
 }
 
 Normalization normalization(const DataOptions& options, std::int64_t channels) {
@@ -89,7 +111,7 @@ Normalization normalization(const DataOptions& options, std::int64_t channels) {
     // `noise` is the same in every channel, however many there are.
     const auto fill = [&](std::vector<double>& values, const double(&own)[3]) {
       if (!values.empty()) return;
-      values.assign(std::begin(own), std::end(own));
+      values.assign(own, own + entry->channels);
       if (std::string_view(entry->name) == "noise") values.resize(static_cast<std::size_t>(channels), own[0]);
     };
     fill(out.mean, entry->mean);

@@ -62,6 +62,8 @@ class TextDataset : public Dataset {
 struct DataOptions {
   std::string dataset;  // a name from the table in dataset.cc
   std::string root;     // the folder of the files; generated data sets do not use it
+  std::string shards;   // a shard, or a folder of shards, that holds the data set; then `root` is not used
+  std::string train_folder, test_folder;  // in `root`, for `images` and `imagenet`; empty: the usual names
   bool shuffle = true;
   AugmentOptions augment;  // `augment: none` or {pad, mirror, crop, jitter, pca}
   EvaluateOptions evaluate;

@@ -4,7 +4,7 @@
 #include <opencv2/imgproc.hpp>
 
 #include "core/error.h"
-#include "data/image_file.h"
+#include "data/image_decoder.h"
 #include "data/opencv.h"
 
 namespace lpsgd {
@@ -30,12 +30,12 @@ std::int64_t file_channels(std::int64_t channels) {
 struct ImageReader::Impl {
   ImageTransform transform;
   ImageShape shape;
-  ImageFile file;
+  ImageDecoder decoder;
   ColourChanger colours;
   cv::Mat resized;  // where the channels differ
 
   Impl(const ImageTransform& options, const ImageShape& out)
-      : transform(options), shape(out), file(file_channels(out.channels)) {
+      : transform(options), shape(out), decoder(file_channels(out.channels)) {
     use_one_opencv_thread();
   }
 
@@ -53,12 +53,12 @@ struct ImageReader::Impl {
     }
     if (shape.channels != 1 && shape.channels != 3)
       throw FileError(fmt::format("{}: an image file cannot become {} channels", name, shape.channels));
-    file.open(image.bytes, name);
-    return {file.height(), file.width(), shape.channels};
+    decoder.open(image.bytes, name);
+    return {decoder.height(), decoder.width(), shape.channels};
   }
 
   Pixels pixels(const StoredImage& image, const Box& box, std::int64_t height, std::int64_t width) {
-    if (!image.shape) return file.decode(box, height, width);
+    if (!image.shape) return decoder.decode(box, height, width);
     const std::int64_t channels = image.shape->channels, stride = image.shape->width * channels;
     return {box.height, box.width, channels, stride,
             image.bytes.data() + box.top * stride + box.left * channels};

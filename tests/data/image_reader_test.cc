@@ -11,7 +11,7 @@
 #include <opencv2/imgproc.hpp>
 
 #include "core/error.h"
-#include "data/image_file.h"
+#include "data/image_decoder.h"
 #include "data/libjpeg.h"
 #include "tests/data/jpeg_maker.h"
 
@@ -149,9 +149,9 @@ TEST(ImageReader, EvaluatesWhatTorchvisionDoes) {
 
 /// The box of the file, resized by OpenCV.
 Bytes plain_crop(const Bytes& jpeg, const Box& box, const ImageShape& out) {
-  ImageFile file(out.channels);
-  file.open(jpeg, "a");
-  const Pixels part = file.decode(box, out.height, out.width);
+  ImageDecoder decoder(out.channels);
+  decoder.open(jpeg, "a");
+  const Pixels part = decoder.decode(box, out.height, out.width);
   cv::Mat in(static_cast<int>(part.height), static_cast<int>(part.width), CV_8UC3);
   for (int y = 0; y < in.rows; ++y)
     std::memcpy(in.ptr(y), part.data + y * part.stride, static_cast<std::size_t>(3 * in.cols));

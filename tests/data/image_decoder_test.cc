@@ -1,5 +1,5 @@
-// ImageFile: every format gives the pixels that were written, upright, and damage is an error.
-#include "data/image_file.h"
+// ImageDecoder: every format gives the pixels that were written, upright, and damage is an error.
+#include "data/image_decoder.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -23,15 +23,16 @@ Bytes bytes_of(const Pixels& pixels) {
   return out;
 }
 
-Bytes decode(ImageFile& file, const Bytes& bytes) {
-  file.open(bytes, "dir/a.jpg");
-  return bytes_of(file.decode({0, 0, file.width(), file.height()}, file.height(), file.width()));
+Bytes decode(ImageDecoder& decoder, const Bytes& bytes) {
+  decoder.open(bytes, "dir/a.jpg");
+  return bytes_of(
+      decoder.decode({0, 0, decoder.width(), decoder.height()}, decoder.height(), decoder.width()));
 }
 
 std::string error_of(const Bytes& bytes) {
-  ImageFile file(3);
+  ImageDecoder decoder(3);
   try {
-    decode(file, bytes);
+    decode(decoder, bytes);
   } catch (const FileError& e) {
     return e.what();
   }
@@ -94,16 +95,16 @@ std::vector<Made> files() {
   };
 }
 
-TEST(ImageFile, GivesThePixelsOfEveryFormat) {
-  ImageFile file(3);
-  for (const Made& made : files()) EXPECT_EQ(decode(file, made.bytes), made.rgb) << made.format;
+TEST(ImageDecoder, GivesThePixelsOfEveryFormat) {
+  ImageDecoder decoder(3);
+  for (const Made& made : files()) EXPECT_EQ(decode(decoder, made.bytes), made.rgb) << made.format;
 }
 
-TEST(ImageFile, CropsEveryFormat) {
-  ImageFile file(3);
+TEST(ImageDecoder, CropsEveryFormat) {
+  ImageDecoder decoder(3);
   for (const Made& made : files()) {
-    file.open(made.bytes, "a");
-    const Bytes got = bytes_of(file.decode({2, 3, 5, 4}, 4, 5));
+    decoder.open(made.bytes, "a");
+    const Bytes got = bytes_of(decoder.decode({2, 3, 5, 4}, 4, 5));
     Bytes expected;
     for (int y = 3; y < 7; ++y)
       expected.insert(expected.end(), made.rgb.begin() + (y * 11 + 2) * 3,
@@ -112,10 +113,10 @@ TEST(ImageFile, CropsEveryFormat) {
   }
 }
 
-TEST(ImageFile, GivesLuminance) {
-  ImageFile file(1);
+TEST(ImageDecoder, GivesLuminance) {
+  ImageDecoder decoder(1);
   for (const Made& made : files()) {
-    const Bytes got = decode(file, made.bytes);
+    const Bytes got = decode(decoder, made.bytes);
     ASSERT_EQ(got.size(), 77u) << made.format;
     for (std::size_t i = 0; i < got.size(); ++i)
       EXPECT_NEAR(got[i], 0.299 * made.rgb[3 * i] + 0.587 * made.rgb[3 * i + 1] + 0.114 * made.rgb[3 * i + 2],
@@ -131,7 +132,7 @@ Bytes from_hex(std::string_view hex) {
   return out;
 }
 
-TEST(ImageFile, ReadsPalettesAndBits) {
+TEST(ImageDecoder, ReadsPalettesAndBits) {
   // Pillow: a 3 x 2 image, black but for red at the top left, quantize(4); and 3 x 2 of mode "1".
   const Bytes palette = from_hex(
       "89504e470d0a1a0a0000000d4948445200000003000000020203000000e01a8e890000000c504c5445ff000000000000000000"
@@ -141,25 +142,25 @@ TEST(ImageFile, ReadsPalettesAndBits) {
       "89504e470d0a1a0a0000000d4948445200000003000000020100000000b50f5bb70000000c49444154789c6370603800000184"
       "01010a"
       "7f90500000000049454e44ae426082");
-  ImageFile file(3), grey(1);
+  ImageDecoder decoder(3), grey(1);
   Bytes red(18, 0);
   red[0] = 255;
-  EXPECT_EQ(decode(file, palette), red);
+  EXPECT_EQ(decode(decoder, palette), red);
   EXPECT_EQ(decode(grey, bits), (Bytes{0, 255, 0, 255, 255, 0}));
 }
 
-TEST(ImageFile, TurnsJpegsUpright) {
-  ImageFile file(3);
+TEST(ImageDecoder, TurnsJpegsUpright) {
+  ImageDecoder decoder(3);
   for (int orientation = 1; orientation <= 8; ++orientation) {
     const Bytes jpeg = make_jpeg({.width = 37, .height = 22, .h = 1, .v = 1, .orientation = orientation});
     const WholeImage stored = decode_whole(jpeg, JCS_RGB);
     const bool turned = orientation >= 5;
     const int width = turned ? 22 : 37, height = turned ? 37 : 22;
-    file.open(jpeg, "a.jpg");
-    ASSERT_EQ(file.width(), width);
-    ASSERT_EQ(file.height(), height);
+    decoder.open(jpeg, "a.jpg");
+    ASSERT_EQ(decoder.width(), width);
+    ASSERT_EQ(decoder.height(), height);
     const Box box{3, 5, 12, 9};
-    const Bytes got = bytes_of(file.decode(box, box.height, box.width));
+    const Bytes got = bytes_of(decoder.decode(box, box.height, box.width));
     Bytes expected;
     for (int y = 5; y < 14; ++y)
       for (int x = 3; x < 15; ++x) {
@@ -174,21 +175,21 @@ TEST(ImageFile, TurnsJpegsUpright) {
   }
 }
 
-TEST(ImageFile, RefusesTruncatedFiles) {
+TEST(ImageDecoder, RefusesTruncatedFiles) {
   for (const Made& made : files()) {
-    ImageFile file(3);
+    ImageDecoder decoder(3);
     // TIFF ends with four zeros: that there is no second image.
     const std::size_t spare = std::string_view(made.format).starts_with("TIFF") ? 4 : 0;
     for (std::size_t size = 0; size < made.bytes.size() - spare; ++size) {
       const Bytes part(made.bytes.begin(), made.bytes.begin() + static_cast<std::ptrdiff_t>(size));
-      EXPECT_THROW(decode(file, part), FileError)
+      EXPECT_THROW(decode(decoder, part), FileError)
           << made.format << " " << size << " of " << made.bytes.size();
     }
-    EXPECT_EQ(decode(file, made.bytes), made.rgb);
+    EXPECT_EQ(decode(decoder, made.bytes), made.rgb);
   }
 }
 
-TEST(ImageFile, NamesWhatIsWrong) {
+TEST(ImageDecoder, NamesWhatIsWrong) {
   EXPECT_EQ(error_of({}), "dir/a.jpg: the file is empty");
   EXPECT_EQ(error_of({'h', 'e', 'l', 'l', 'o'}),
             "dir/a.jpg: not an image of a known format (JPEG, PNG, BMP, WebP, TIFF, PBM, PGM, PPM)");
@@ -198,7 +199,7 @@ TEST(ImageFile, NamesWhatIsWrong) {
   EXPECT_EQ(error_of(png), "dir/a.jpg: the PNG image is damaged, truncated or of an unknown kind");
 }
 
-TEST(ImageFile, RefusesHugeImagesFromTheirHeaders) {
+TEST(ImageDecoder, RefusesHugeImagesFromTheirHeaders) {
   constexpr std::int64_t at_png = 16, at_bmp = 18;
   const char* expected = "dir/a.jpg: 10001 x 10000 pixels are more than the limit of 100 megapixels";
   Bytes png = encode(".png", picture(3)), bmp = encode(".bmp", picture(3));

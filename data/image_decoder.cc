@@ -1,4 +1,4 @@
-#include "data/image_file.h"
+#include "data/image_decoder.h"
 
 #include <limits>
 #include <opencv2/imgcodecs.hpp>
@@ -30,7 +30,7 @@ Pixels pixels_of(const cv::Mat& image) {
 
 }  // namespace
 
-struct ImageFile::Impl {
+struct ImageDecoder::Impl {
   explicit Impl(std::int64_t wanted) : channels(wanted), jpeg(wanted) { use_one_opencv_thread(); }
 
   std::int64_t channels;
@@ -75,13 +75,13 @@ struct ImageFile::Impl {
   }
 };
 
-ImageFile::ImageFile(std::int64_t channels) : impl_(std::make_unique<Impl>(channels)) {
+ImageDecoder::ImageDecoder(std::int64_t channels) : impl_(std::make_unique<Impl>(channels)) {
   require(channels == 1 || channels == 3, "image files give 1 or 3 channels");
 }
 
-ImageFile::~ImageFile() = default;
+ImageDecoder::~ImageDecoder() = default;
 
-void ImageFile::open(std::span<const std::uint8_t> bytes, const std::string& name) {
+void ImageDecoder::open(std::span<const std::uint8_t> bytes, const std::string& name) {
   impl_->is_jpeg_file = is_jpeg(bytes);
   if (impl_->is_jpeg_file)
     impl_->jpeg.open(bytes, name);
@@ -89,17 +89,17 @@ void ImageFile::open(std::span<const std::uint8_t> bytes, const std::string& nam
     impl_->read_other(bytes, name);
 }
 
-std::int64_t ImageFile::width() const {
+std::int64_t ImageDecoder::width() const {
   if (!impl_->is_jpeg_file) return impl_->image.cols;
   return Orientation(impl_->jpeg.orientation()).transposed ? impl_->jpeg.height() : impl_->jpeg.width();
 }
 
-std::int64_t ImageFile::height() const {
+std::int64_t ImageDecoder::height() const {
   if (!impl_->is_jpeg_file) return impl_->image.rows;
   return Orientation(impl_->jpeg.orientation()).transposed ? impl_->jpeg.width() : impl_->jpeg.height();
 }
 
-Pixels ImageFile::decode(const Box& box, std::int64_t out_height, std::int64_t out_width) {
+Pixels ImageDecoder::decode(const Box& box, std::int64_t out_height, std::int64_t out_width) {
   Impl& impl = *impl_;
   if (!impl.is_jpeg_file) return impl.part(box);
   const int orientation = impl.jpeg.orientation();

@@ -18,13 +18,13 @@ namespace lpsgd {
 ///
 /// JPEG: see JpegDecoder. Others, decoded whole: PNG, BMP, WebP, TIFF, PBM, PGM, PPM. Palettes become
 /// colours, 16 bits a value become 8, and alpha is dropped. Of a file with several images the first is taken.
-class ImageFile {
+class ImageDecoder {
  public:
   /// `channels`: 3 for red, green, blue; 1 for luminance.
-  explicit ImageFile(std::int64_t channels);
-  ~ImageFile();
-  ImageFile(const ImageFile&) = delete;
-  ImageFile& operator=(const ImageFile&) = delete;
+  explicit ImageDecoder(std::int64_t channels);
+  ~ImageDecoder();
+  ImageDecoder(const ImageDecoder&) = delete;
+  ImageDecoder& operator=(const ImageDecoder&) = delete;
 
   /// Reads the header, or the whole image if it is no JPEG. `bytes` stay valid until the image is decoded.
   void open(std::span<const std::uint8_t> bytes, const std::string& name);
