@@ -22,12 +22,15 @@ RunCommand declare_pack(CLI::App& app, const Words&) {
   app.add_option("--out", pack->out, "the shard to write, such as FOLDER/train.shard")
       ->required()
       ->type_name("FILE");
-  app.add_option("--split", pack->split, "train or test")
+  const auto to_split = [](std::string& text) {
+    if (text != "train" && text != "test") return "expected train or test, got '" + text + "'";
+    text = std::to_string(static_cast<int>(text == "train" ? Split::train : Split::test));
+    return std::string();
+  };
+  app.add_option("--split", pack->split, "which images")
       ->type_name("train|test")
       ->default_str("train")
-      ->transform(CLI::CheckedTransformer(
-                      std::map<std::string, Split>{{"train", Split::train}, {"test", Split::test}})
-                      .description(""));
+      ->transform(CLI::Validator(to_split, ""));
   app.add_option("--short-side", pack->pack.short_side,
                  "shrink larger images until their shorter side has N pixels; 0: keep their size")
       ->type_name("N")
