@@ -171,7 +171,8 @@ std::string bench_loader_command(const BenchLoaderArguments& arguments) {
   DataOptions data;
   data.augment = training().augment;
   for (const int workers : arguments.workers)
-    results.push_back(measure_workers(images, data, sample, workers, arguments.repeats));
+    if (workers > 0)
+      results.push_back(measure_workers(images, data, sample, workers, arguments.repeats));
   results.push_back(measure_cifar_batch(arguments.repeats));
   return arguments.json ? json_text(results, 2) + "\n" : table(results);
 }
