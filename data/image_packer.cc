@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "data/image_decoder.h"
-#include "data/jpeg_writer.h"
+#include "data/jpeg_encoder.h"
 #include "data/opencv.h"
 
 namespace lpsgd {
@@ -29,6 +29,7 @@ Size shrunk(Size size, std::int64_t short_side) {
 struct ImagePacker::Impl {
   PackOptions options;
   ImageDecoder decoder{3};
+  std::vector<std::uint8_t> pixels;  // before they are encoded
 
   /// Copies or shrinks the pixels to `out`, without gaps between rows.
   static ImageShape resize(const Pixels& from, const Size& size, std::vector<std::uint8_t>& out) {
@@ -59,6 +60,9 @@ StoredImage ImagePacker::pack(const StoredImage& image, const std::string& name,
   const PackOptions& options = impl_->options;
   if (image.shape) {
     const ImageShape& shape = *image.shape;
+    if (image.bytes.size() != static_cast<std::size_t>(shape.bytes()) || shape.channels > 4)
+      throw FileError(fmt::format("{}: {} bytes are not {} x {} x {} pixels", name, image.bytes.size(),
+                                  shape.height, shape.width, shape.channels));
     const Size size = shrunk({shape.height, shape.width}, options.short_side);
     if (size.height == shape.height && size.width == shape.width) return image;
     const Pixels pixels{shape.height, shape.width, shape.channels, shape.width * shape.channels,
@@ -71,11 +75,18 @@ StoredImage ImagePacker::pack(const StoredImage& image, const std::string& name,
   const Size full{impl_->decoder.height(), impl_->decoder.width()};
   const Size size = shrunk(full, options.short_side);
   if (!options.decoded && size.height == full.height && size.width == full.width) return image;
-  const Pixels pixels = impl_->decoder.decode({0, 0, full.width, full.height}, size.height, size.width);
-  const ImageShape packed = Impl::resize(pixels, size, out);
-  if (options.decoded) return {out, packed};
-  const std::vector<std::uint8_t> file = write_jpeg(out, packed, static_cast<int>(options.quality), name);
-  out.assign(file.begin(), file.end());
+  const Pixels decoded = impl_->decoder.decode({0, 0, full.width, full.height}, size.height, size.width);
+  if (options.decoded) {
+    const ImageShape packed = Impl::resize(decoded, size, out);
+    return {out, packed};
+  }
+  const ImageShape packed = Impl::resize(decoded, size, impl_->pixels);
+  try {
+    encode_jpeg({packed.height, packed.width, 3, 3 * packed.width, impl_->pixels.data()},
+                static_cast<int>(options.quality), out);
+  } catch (const Error& e) {
+    throw FileError(fmt::format("{}: {}", name, e.what()));
+  }
   return {out, std::nullopt};
 }
 

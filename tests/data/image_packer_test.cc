@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "data/jpeg_writer.h"
+#include "data/jpeg_encoder.h"
 #include "data/libjpeg.h"
 #include "tests/data/jpeg_maker.h"
 #include "tests/data/temporary_folder.h"
@@ -105,7 +105,8 @@ TEST(ImagePacker, DecodesUprightAndWhole) {
 TEST(ImagePacker, EncodesShrunkImagesNearTheirPixels) {
   const ImageShape shape{96, 128, 3};
   const Bytes pixels = smooth(shape);
-  const Bytes file = write_jpeg(pixels, shape, 98, "a.jpg");
+  Bytes file;
+  encode_jpeg({96, 128, 3, 3 * 128, pixels.data()}, 98, file);
   Bytes first, second;
   const StoredImage small = pack({.short_side = 48, .decoded = true}, {file, std::nullopt}, first);
   const StoredImage packed = pack({.short_side = 48, .quality = 95}, {file, std::nullopt}, second);
@@ -127,24 +128,38 @@ TEST(ImagePacker, NamesADamagedFile) {
               HasSubstr("a.jpg: "));
 }
 
-TEST(JpegWriter, WritesColoursAndLuminance) {
+TEST(ImagePacker, RefusesWhatDoesNotFit) {
+  Bytes out;
+  const Bytes pixels(8);
+  EXPECT_EQ(error_of([&] {
+              pack({}, {pixels, ImageShape{2, 2, 3}}, out);
+            }),
+            "a.jpg: 8 bytes are not 2 x 2 x 3 pixels");
+  // A PGM file whose shrunk image is wider than JPEG can be.
+  const std::string header = "P5\n200000 30\n255\n";
+  Bytes wide(header.begin(), header.end());
+  wide.resize(wide.size() + 200000 * 30);
+  EXPECT_THAT(error_of([&] {
+                pack({.short_side = 20}, {wide, std::nullopt}, out);
+              }),
+              HasSubstr("a.jpg: a JPEG image cannot be encoded: Maximum supported image dimension is 65500"));
+}
+
+TEST(JpegEncoder, WritesColoursAndLuminance) {
   for (const std::int64_t channels : {1, 3}) {
     for (const ImageShape& shape :
          {ImageShape{37, 53, channels}, ImageShape{1, 1, channels}, ImageShape{200, 3, channels}}) {
       const Bytes pixels = smooth(shape);
-      const WholeImage decoded =
-          decode_whole(write_jpeg(pixels, shape, 97, "a"), channels == 1 ? JCS_GRAYSCALE : JCS_RGB);
+      Bytes file, small;
+      encode_jpeg({shape.height, shape.width, channels, shape.width * channels, pixels.data()}, 97, file);
+      const WholeImage decoded = decode_whole(file, channels == 1 ? JCS_GRAYSCALE : JCS_RGB);
       EXPECT_EQ(decoded.width, shape.width);
       EXPECT_EQ(decoded.height, shape.height);
       EXPECT_LT(mean_difference(decoded.pixels, pixels), 2);
+      encode_jpeg({shape.height, shape.width, channels, shape.width * channels, pixels.data()}, 30, small);
+      if (shape.height > 1) EXPECT_LT(small.size(), file.size());
     }
   }
-  const ImageShape shape{64, 64, 3};
-  const Bytes pixels = smooth(shape);
-  EXPECT_LT(write_jpeg(pixels, shape, 30, "a").size(), write_jpeg(pixels, shape, 90, "a").size());
-  const ImageShape wide{1, 65501, 1};
-  EXPECT_EQ(error_of([&] { write_jpeg(Bytes(65501), wide, 90, "a.png"); }),
-            "a.png: 1 x 65501 pixels are too large for a JPEG file");
 }
 
 }  // namespace
