@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "data/datasets.h"
+#include "data/file_errors.h"
 
 namespace lpsgd {
 
@@ -98,15 +99,17 @@ std::shared_ptr<const Dataset> open_cifar(const Version& version, const DataOpti
     throw ConfigError(
         fmt::format("data.root: missing: the folder of {}'s original binary files", version.title));
   // Both splits check all files, so that a missing one is found before training starts.
+  FileErrors errors;
   const auto files_of = [&](const std::vector<const char*>& names) {
     std::vector<File> files;
     for (const char* name : names) {
       const std::string path = (std::filesystem::path(options.root) / name).string();
-      files.push_back({path, records_in(version, path)});
+      errors.attempt([&] { files.push_back({path, records_in(version, path)}); });
     }
     return files;
   };
   std::vector<File> train = files_of(version.train), test = files_of(version.test);
+  errors.throw_if_any();
   std::vector<File>& files = split == Split::train ? train : test;
   std::int64_t size = 0;
   for (const File& file : files) size += file.records;
@@ -123,10 +126,13 @@ std::shared_ptr<const Dataset> open_cifar(const Version& version, const DataOpti
   std::int64_t done = 0;
   for (File& file : files) {
     file.records = std::min(file.records, size - done);
-    if (file.records > 0)
-      read_records(version, file.path, file.records, labels.data() + done, images.data() + done * pixels);
+    errors.attempt([&] {
+      if (file.records > 0)
+        read_records(version, file.path, file.records, labels.data() + done, images.data() + done * pixels);
+    });
     done += file.records;
   }
+  errors.throw_if_any();
   return std::make_shared<Cifar>(version.classes.back(), std::move(files), std::move(images),
                                  std::move(labels));
 }

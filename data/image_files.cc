@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "data/file_errors.h"
 
 namespace lpsgd {
 
@@ -108,9 +109,13 @@ std::vector<std::string> images_in(const std::string& folder, bool nested) {
 
 std::vector<ImageFile> images_of_classes(const std::string& folder, const std::vector<std::string>& classes) {
   std::vector<ImageFile> images;
+  FileErrors errors;
   for (std::size_t c = 0; c < classes.size(); ++c)
-    for (std::string& path : images_in((fs::path(folder) / classes[c]).string()))
-      images.push_back({.name = std::move(path), .label = static_cast<std::int32_t>(c)});
+    errors.attempt([&] {
+      for (std::string& path : images_in((fs::path(folder) / classes[c]).string()))
+        images.push_back({.name = std::move(path), .label = static_cast<std::int32_t>(c)});
+    });
+  errors.throw_if_any();
   return images;
 }
 

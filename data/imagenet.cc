@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "data/datasets.h"
+#include "data/file_errors.h"
 #include "data/image_files.h"
 #include "data/imagenet_labels.h"
 #include "data/tar.h"
@@ -85,12 +86,18 @@ void add_members(std::vector<TarMember> members, const std::string& archive, std
 std::vector<ImageFile> training_archive(const InputFile& file) {
   std::vector<ImageFile> images;
   std::int32_t label = 0;
-  for (const auto& [wnid, member] : class_archives(file)) {
+  FileErrors errors;
+  for (const ClassArchive& archive : class_archives(file)) {
+    const TarMember& member = archive.member;
     const std::string name = fmt::format("{}/{}", file.path(), member.name);
-    std::vector<TarMember> members = read_tar_index(file, member.offset, member.size, name);
-    if (members.empty()) throw FileError(fmt::format("{}: holds no image", name));
-    add_members(std::move(members), name, label++, images);
+    errors.attempt([&] {
+      std::vector<TarMember> members = read_tar_index(file, member.offset, member.size, name);
+      if (members.empty()) throw FileError(fmt::format("{}: holds no image", name));
+      add_members(std::move(members), name, label, images);
+    });
+    ++label;
   }
+  errors.throw_if_any();
   return images;
 }
 

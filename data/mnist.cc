@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "data/datasets.h"
+#include "data/file_errors.h"
 #include "data/idx.h"
 
 namespace lpsgd {
@@ -56,14 +57,19 @@ std::shared_ptr<const Dataset> open_mnist(const DataOptions& options, Split spli
     throw ConfigError("data.root: missing: the folder of MNIST's or Fashion-MNIST's original files");
   // Both splits look for all four files, so that a missing one is found before training starts.
   std::array<std::string, 4> paths;
-  for (int i = 0; i < 4; ++i)
-    paths[static_cast<std::size_t>(i)] = find_file(
-        options.root,
-        fmt::format("{}-{}-ubyte", i < 2 ? "train" : "t10k", i % 2 ? "labels-idx1" : "images-idx3"));
+  FileErrors errors;
+  for (std::size_t i = 0; i < 4; ++i)
+    errors.attempt([&] {
+      paths[i] = find_file(options.root, fmt::format("{}-{}-ubyte", i < 2 ? "train" : "t10k",
+                                                     i % 2 ? "labels-idx1" : "images-idx3"));
+    });
+  errors.throw_if_any();
   const bool is_train = split == Split::train;
   const std::string &image_path = paths[is_train ? 0 : 2], &label_path = paths[is_train ? 1 : 3];
-  Buffer<std::uint8_t> images = read_idx(image_path, std::array<std::int64_t, 2>{side, side}, "images");
-  Buffer<std::uint8_t> labels = read_idx(label_path, {}, "labels");
+  Buffer<std::uint8_t> images, labels;
+  errors.attempt([&] { images = read_idx(image_path, std::array<std::int64_t, 2>{side, side}, "images"); });
+  errors.attempt([&] { labels = read_idx(label_path, {}, "labels"); });
+  errors.throw_if_any();
   auto size = static_cast<std::int64_t>(images.size()) / pixels;
   if (static_cast<std::int64_t>(labels.size()) != size)
     throw FileError(

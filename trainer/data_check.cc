@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "core/error.h"
 #include "data/image_reader.h"
@@ -167,7 +168,9 @@ int data_check_command(const DataCheckArguments& arguments) {
     try {
       with_locations(run, [&] { dataset = open_dataset(run.data, split); });
     } catch (const FileError& e) {
-      if (failures.insert(e.what()).second) fmt::print("bad: {}\n", e.what());
+      std::istringstream lines(e.what());  // one for each bad file
+      for (std::string line; std::getline(lines, line);)
+        if (failures.insert(line).second) fmt::print("bad: {}\n", line);
       continue;
     }
     bad += check_split(*dataset, split == Split::train ? "train" : "test", threads);

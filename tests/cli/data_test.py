@@ -103,6 +103,11 @@ class Data(DataCase):
         self.assertEqual(result.out, f"bad: {self.root}/val: has no class 'eel', which {self.root}/train has\n")
         self.assertIn("1 file or sample is bad, named above", result.err)
         self.check("--set", "data.dataset=pictures", status=2)
+        # Every file is named, also of those that are read as a whole.
+        result = self.check("--set", "data.dataset=cifar100", status=1)
+        self.assertEqual([line.split(": ")[1] for line in result.out.splitlines()],
+                         [f"{self.root}/train.bin", f"{self.root}/test.bin"])
+        self.assertIn("2 files or samples are bad", result.err)
 
     def shards(self, *arguments):
         folder = self.path("shards")

@@ -88,6 +88,10 @@ TEST_F(Images, RefusesAClassWithoutImages) {
             path("train/dog") + ": holds no image (a file .jpg, .png, ...: docs/data.md lists them)");
   write("train/dog/1.txt", "");
   EXPECT_THAT(error(), HasSubstr("train/dog: holds no image"));
+  std::filesystem::create_directory(path("train/ant"));
+  std::filesystem::create_directory(path("test/ant"));
+  EXPECT_THAT(error(),
+              testing::ContainsRegex("train/ant: holds no image[^\n]*\n[^\n]*train/dog: holds no image"));
 }
 
 TEST_F(Images, RefusesClassesThatDiffer) {
