@@ -40,8 +40,8 @@ void expect(bool holds) {
 }
 
 /// The sample, or nothing if the file was refused.
-std::vector<std::uint8_t> read(ImageReader& reader, const ImageShape& shape, const StoredImage& image, unsigned options,
-                               unsigned draw) {
+std::vector<std::uint8_t> read(ImageReader& reader, const ImageShape& shape, const StoredImage& image,
+                               unsigned options, unsigned draw) {
   std::vector<std::uint8_t> out(static_cast<std::size_t>(shape.bytes()));
   PhiloxSequence random(1, RandomUse::augmentation, draw, 0);
   try {
