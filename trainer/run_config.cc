@@ -303,7 +303,8 @@ void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset&
                     fmt::join(network.input_shape(), ", "), run.data.dataset));
   const auto& images = dynamic_cast<const ImageDataset&>(dataset);
   const std::optional<ImageShape> image = images.fixed_shape();
-  if (image && network.input_shape() != std::vector{image->height, image->width, image->channels})
+  if (image && run.data.evaluate.automatic() &&
+      network.input_shape() != std::vector{image->height, image->width, image->channels})
     config::fail(run.network.find("input") ? run.network.find("input")->origin : run.network.origin,
                  "network.input",
                  fmt::format("the network takes ({}), data set {} has images of ({}, {}, {})",
@@ -314,7 +315,11 @@ void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset&
                  "network.classes",
                  fmt::format("the network tells {} classes apart, data set {} has {}", network.classes(),
                              run.data.dataset, dataset.classes()));
-  with_locations(run, [&] { normalization(run.data, network.input_shape()[2]); });
+  const ImageShape input{network.input_shape()[0], network.input_shape()[1], network.input_shape()[2]};
+  with_locations(run, [&] {
+    normalization(run.data, input.channels);
+    resolve({run.data.augment, run.data.evaluate, run.data.interpolation}, image, input);
+  });
   if (split == Split::train && dataset.size() < run.train.batch_size)
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("the training set has {} samples, fewer than one global batch of {}",

@@ -121,6 +121,7 @@ class ConfigurationErrors(Case):
         for option, expected in (
             ("data.mean=[0.5]", "data.mean: 1 value, but the images have 3 channels"),
             ("data.std=[0, 1, 1]", "data.std: 0 is not above 0"),
+            ("data.evaluate={{resize: 16}}", "data.evaluate.resize: 16 is less than the network's input of 32 x 32"),
             ("train.batch_size=200", "train.batch_size: the training set has 96 samples, fewer than one global batch of 200"),
             ("data.dataset=cifar10", "data.root: missing"),
         ):
