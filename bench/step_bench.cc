@@ -1,16 +1,18 @@
 // Times training steps of a network file: forward, backward and update, on random data.
 //   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
-//              [--set a.b=value]... [--profile]
-// Prints one JSON object. `seconds` is of the median step; on a GPU it is the mean, and the times of the
-// passes are the device's. `cpu_seconds_min` is the smallest processor time of a step, summed over threads;
-// other load affects it less. `peak_bytes` is the peak memory of the process less what it held before the
-// network was made. With --profile, `operations` has the times of each operation.
+//              [--set a.b=value]... [--frames N] [--length N] [--profile]
+// --frames is the number of frames of a network that leaves it open; with --length the sequences of the batch
+// have so many of them. Prints one JSON object. `seconds` is of the median step; on a GPU it is the mean, and
+// the times of the passes are the device's. `cpu_seconds_min` is the smallest processor time of a step,
+// summed over threads; other load affects it less. `peak_bytes` is the peak memory of the process less what
+// it held before the network was made. With --profile, `operations` has the times of each operation.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,7 @@ namespace {
 
 struct Arguments {
   std::string network;
+  long frames = 0, length = 0;
   long batch = 128, steps = 10, warm_up = 4, threads = 1;  // a GPU captures its passes in the third step
   bool profile = false;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
@@ -47,6 +50,10 @@ Arguments parse(int argc, char** argv) {
       a.steps = std::stol(next());
     else if (word == "--warm-up")
       a.warm_up = std::stol(next());
+    else if (word == "--frames")
+      a.frames = std::stol(next());
+    else if (word == "--length")
+      a.length = std::stol(next());
     else if (word == "--threads")
       a.threads = std::stol(next());
     else if (word == "--set")
@@ -85,7 +92,7 @@ void run(const Arguments& a) {
   const long before = memory_bytes("VmRSS");
   lpsgd::config::Value tree = lpsgd::config::parse_file(a.network);
   for (const std::string& o : a.overrides) lpsgd::config::apply_override(tree, o);
-  const lpsgd::NetworkSpec spec(tree);
+  const lpsgd::NetworkSpec spec(tree, a.frames > 0 ? std::optional<std::int64_t>(a.frames) : std::nullopt);
   lpsgd::Network network(spec, {.batch = a.batch,
                                 .threads = static_cast<int>(a.threads),
                                 .compute = a.compute,
@@ -105,6 +112,9 @@ void run(const Arguments& a) {
   for (std::int32_t& l : labels) l = static_cast<std::int32_t>(draw.below(classes));
 
   const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  const std::vector<std::int32_t> lengths(a.length > 0 ? static_cast<std::size_t>(a.batch) : 0,
+                                          static_cast<std::int32_t>(a.length));
+
   std::vector<double> steps, forward, backward, update, cpu;
   lpsgd::Stopwatch forward_watch(network.stream()), backward_watch(network.stream()),
       update_watch(network.stream());
@@ -119,7 +129,7 @@ void run(const Arguments& a) {
     const double cpu_before = cpu_seconds();
     const double t0 = lpsgd::now_seconds();
     forward_watch.start();
-    network.forward_train({inputs, labels}, s + a.warm_up);
+    network.forward_train({.inputs = inputs, .labels = labels, .lengths = lengths}, s + a.warm_up);
     forward_watch.stop();
     const double t1 = lpsgd::now_seconds();
     backward_watch.start();

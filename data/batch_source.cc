@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/image_batches.h"
+#include "data/sequence_batches.h"
 
 namespace lpsgd {
 
@@ -37,7 +38,7 @@ std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> da
                     dataset->size(), options.global_batch));
   if (auto images = std::dynamic_pointer_cast<const ImageDataset>(dataset))
     return std::make_unique<ImageBatches>(std::move(images), data, options);
-  throw ConfigError(fmt::format("data.dataset: there are no batches of data set {} yet", data.dataset));
+  return std::make_unique<SequenceBatches>(std::move(dataset), data, options);
 }
 
 }  // namespace lpsgd

@@ -8,6 +8,8 @@
 #include "core/error.h"
 #include "data/datasets.h"
 #include "data/shards.h"
+#include "data/speech/an4.h"
+#include "data/text.h"
 
 namespace lpsgd {
 
@@ -16,20 +18,25 @@ namespace {
 struct Entry {
   const char* name;
   std::shared_ptr<const Dataset> (*open)(const DataOptions&, Split);
-  bool has_files;
-  std::size_t channels;
-  double mean[3], std[3];  // of pixels / 255 over the training set, per channel (docs/data.md)
+  // Of pixels / 255 over the training set, per channel (docs/data.md). Sequences have no channels here.
+  std::size_t channels = 0;
+  double mean[3] = {}, std[3] = {};
+  bool is_packable = false;  // images from files
 };
 
 constexpr Entry table[] = {
-    {"cifar10", open_cifar10, true, 3, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
-    {"cifar100", open_cifar100, true, 3, {0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}},
-    {"fashion_mnist", open_mnist, true, 1, {0.2860}, {0.3530}},
-    {"imagenet", open_imagenet, true, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}},
-    {"images", open_image_folders, true, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}},
-    {"mnist", open_mnist, true, 1, {0.1307}, {0.3081}},
-    {"noise", open_noise, false, 3, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
-    {"shapes", open_shapes, false, 3, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
+    {"an4", open_an4},
+    {"cifar10", open_cifar10, 3, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}, true},
+    {"cifar100", open_cifar100, 3, {0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}, true},
+    {"fashion_mnist", open_mnist, 1, {0.2860}, {0.3530}, true},
+    {"imagenet", open_imagenet, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, true},
+    {"images", open_image_folders, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, true},
+    {"mnist", open_mnist, 1, {0.1307}, {0.3081}, true},
+    {"noise", open_noise, 3, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
+    {"ptb", open_ptb},
+    {"shapes", open_shapes, 3, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
+    {"text", open_text},
+    {"wikitext2", open_wikitext2},
 };
 
 const Entry* find(const std::string& name) {
@@ -75,10 +82,12 @@ void fields(config::Visitor& visitor, DataOptions& options) {
                 "the same for the test images; default: val, and for `images` test where there is no val");
   visitor.field("shuffle", options.shuffle, "visit the training samples in a new order in every epoch");
   image_fields(visitor, options.augment, options.evaluate, options.interpolation);
-  visitor.field("mean", options.mean,
-                "per channel, subtracted from pixels / 255; empty: the data set's own mean");
+  visitor.field(
+      "mean", options.mean,
+      "subtracted from each channel's pixels / 255, or from a frame's features; empty: the mean of the "
+      "training set");
   visitor.field("std", options.std,
-                "per channel, divides after the mean is subtracted; empty: the data set's own deviation");
+                "divides them after the mean is subtracted; empty: the deviation of the training set");
   const config::Range samples{.min = 0, .max = 100'000'000};
   visitor.field("train_samples", options.train_samples,
                 "the number of training samples to generate, or to use of those in the files; 0: all",
@@ -88,19 +97,38 @@ void fields(config::Visitor& visitor, DataOptions& options) {
                 {.min = 1, .max = 65536});
   visitor.field("classes", options.classes, "for `noise`: the number of classes",
                 {.min = 1, .max = 1'000'000});
+  visitor.field(
+      "truncate", options.truncate,
+      "cut sequences into pieces of so many frames (or tokens), which carry the network's state on; 0: "
+      "batches of whole sequences",
+      {.min = 0, .max = 1'000'000});
+  visitor.field(
+      "sort_window", options.sort_window,
+      "whole sequences: so many batches' worth of shuffled sequences are sorted by length, so that a "
+      "batch holds similar ones",
+      {.min = 1, .max = 1'000'000});
+  visitor.section("speech", "recordings with aligned frames: `an4`",
+                  [&](config::Visitor& inner) { fields(inner, options.speech); });
+  visitor.section("text", "text from files: `text`, `ptb` and `wikitext2`",
+                  [&](config::Visitor& inner) { fields(inner, options.text); });
   visitor.field("workers", options.workers,
                 "threads of a rank that read samples; 0: the cores of this node divided by its ranks",
                 {.min = 0, .max = 1024});
   visitor.field("prefetch", options.prefetch, "the number of batches that are made ready ahead",
                 {.min = 1, .max = 1024});
+  visitor.choice(
+      "on_bad_sample", options.on_bad_sample, {{"error", OnBadSample::error}, {"skip", OnBadSample::skip}},
+      "what happens if a sample cannot be read; error: the run stops and names it; skip: in training "
+      "the next readable sample takes its place, in evaluation it does not count");
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split) {
   const Entry* entry = find(options.dataset);
   if (!entry) throw ConfigError(fmt::format("data.dataset: '{}' is not known", options.dataset));
   if (options.shards.empty()) return entry->open(options, split);
-  if (!entry->has_files)
-    throw ConfigError(fmt::format("data.shards: data set {} is generated, not read", options.dataset));
+  if (!entry->is_packable)
+    throw ConfigError(
+        fmt::format("data.shards: data set {} does not hold images from files", options.dataset));
   return open_shards(options.shards, options.dataset, split,
                      split == Split::train ? options.train_samples : options.test_samples);
 }

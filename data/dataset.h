@@ -11,6 +11,7 @@
 #include "core/config.h"
 #include "core/pixels.h"
 #include "data/image_transform.h"
+#include "data/sequence_options.h"
 
 namespace lpsgd {
 
@@ -47,6 +48,9 @@ class ImageDataset : public Dataset {
 class SequenceDataset : public Dataset {
  public:
   virtual std::int64_t features() const = 0;
+  /// How features were normalised: one mean and one deviation for each that a frame has by itself. Empty: not
+  /// at all.
+  virtual Normalization normalization() const { return {}; }
   virtual std::int64_t frames(std::int64_t i) const = 0;
   /// Writes `count` frames of sequence i from frame `first` on: (count, features) and (count) labels.
   virtual void read(std::int64_t i, std::int64_t first, std::int64_t count, float* features,
@@ -59,6 +63,12 @@ class TextDataset : public Dataset {
   virtual std::span<const std::int32_t> tokens() const = 0;
 };
 
+/// What happens if a sample cannot be read.
+enum class OnBadSample : std::uint8_t {
+  error,  // the run stops with the sample's error
+  skip    // in training the next readable sample takes its place, in evaluation it does not count
+};
+
 struct DataOptions {
   std::string dataset;  // a name from the table in dataset.cc
   std::string root;     // the folder of the files; generated data sets do not use it
@@ -68,14 +78,20 @@ struct DataOptions {
   AugmentOptions augment;  // `augment: none` or {pad, mirror, crop, jitter, pca}
   EvaluateOptions evaluate;
   Interpolation interpolation = Interpolation::linear;
-  std::vector<double> mean, std;  // per channel, of pixels / 255; empty: those of the data set
+  /// Per channel, of pixels / 255, or per feature of a frame; empty: those of the data set.
+  std::vector<double> mean, std;
   /// How many samples to use: the first ones of a data set with files, or as many as a generated one shall
   /// make. 0: all, or the default number.
   std::int64_t train_samples = 0, test_samples = 0;
   std::vector<std::int64_t> image{224, 224, 3};  // `noise`: height, width, channels
   std::int64_t classes = 1000;                   // `noise`
+  std::int64_t truncate = 0;      // cut sequences into pieces of so many frames; 0: whole sequences
+  std::int64_t sort_window = 32;  // batches; data/sequence_plan.h
+  SpeechOptions speech;
+  TextOptions text;
   std::int64_t workers = 0;   // threads that fill batches, per rank; 0: as many as train.threads
   std::int64_t prefetch = 3;  // batches that may be ready ahead
+  OnBadSample on_bad_sample = OnBadSample::error;
 };
 void fields(config::Visitor& visitor, DataOptions& options);  // section `data`
 

@@ -42,6 +42,7 @@ ImageBatches::ImageBatches(std::shared_ptr<const ImageDataset> dataset, const Da
     : dataset_(std::move(dataset)),
       options_(options),
       shuffle_(options.training && data.shuffle),
+      skip_bad_(data.on_bad_sample == OnBadSample::skip),
       image_(input_shape(*dataset_, data, options)),
       transform_(resolve({data.augment, data.evaluate, data.interpolation}, dataset_->fixed_shape(), image_)),
       local_(options.global_batch / options.ranks) {
@@ -77,9 +78,7 @@ std::int64_t ImageBatches::sample_at(std::int64_t batch, std::int64_t position) 
   return order_[static_cast<std::size_t>(batch * options_.global_batch + options_.rank * local_ + position)];
 }
 
-void ImageBatches::fill(Worker& worker, std::int64_t batch, std::int64_t position,
-                        const SampleView& out) const {
-  const std::int64_t sample = sample_at(batch, position);
+void ImageBatches::read(std::int64_t sample, Worker& worker, const SampleView& out) const {
   auto& own = static_cast<ImageWorker&>(worker);
   const StoredImage image = dataset_->image(sample, own.file);
   PhiloxSequence random(options_.seed, RandomUse::augmentation, static_cast<std::uint32_t>(sample),
@@ -87,6 +86,33 @@ void ImageBatches::fill(Worker& worker, std::int64_t batch, std::int64_t positio
   *out.crop =
       own.reader.read(image, dataset_->name(sample), options_.training ? &random : nullptr, out.pixels);
   *out.labels = dataset_->label(sample);
+}
+
+void ImageBatches::fill(Worker& worker, std::int64_t batch, std::int64_t position,
+                        const SampleView& out) const {
+  const std::int64_t sample = sample_at(batch, position);
+  try {
+    return read(sample, worker, out);
+  } catch (const FileError& e) {
+    if (!skip_bad_) throw;
+    worker.bad_samples.emplace_back(e.what());
+  }
+  if (options_.training) return read_behind(sample, worker, out);
+  std::fill_n(out.pixels, image_.bytes(), std::uint8_t{0});
+  *out.crop = {};
+  *out.labels = -1;
+}
+
+void ImageBatches::read_behind(std::int64_t bad, Worker& worker, const SampleView& out) const {
+  const std::int64_t size = dataset_->size();
+  for (std::int64_t next = (bad + 1) % size; next != bad; next = (next + 1) % size) {
+    try {
+      return read(next, worker, out);
+    } catch (const FileError&) {  // it is reported at its own turn
+    }
+  }
+  throw FileError(fmt::format("{} (data.on_bad_sample: skip finds no other: all {} samples are bad)",
+                              worker.bad_samples.back(), size));
 }
 
 }  // namespace lpsgd

@@ -15,6 +15,9 @@ namespace lpsgd {
 /// by draws of PhiloxSequence(seed, augmentation, s, e), whatever the batch and the rank; data/image_reader.h
 /// says in which order.
 ///
+/// If bad samples are skipped, training uses the first readable one of the samples behind a bad one, with the
+/// draws of that sample. In evaluation a bad sample is zeros with label -1.
+///
 /// In evaluation, rank r of K takes samples [floor(r n/K), floor((r+1) n/K)) in order, in batches of
 /// global_batch / K, so that ranks may differ in their number of batches.
 class ImageBatches final : public BatchSource {
@@ -31,11 +34,13 @@ class ImageBatches final : public BatchSource {
   void fill(Worker& worker, std::int64_t batch, std::int64_t position, const SampleView& out) const override;
 
  private:
+  void read(std::int64_t sample, Worker& worker, const SampleView& out) const;
+  void read_behind(std::int64_t bad, Worker& worker, const SampleView& out) const;
   std::int64_t sample_at(std::int64_t batch, std::int64_t position) const;
 
   std::shared_ptr<const ImageDataset> dataset_;
   BatchOptions options_;
-  bool shuffle_;
+  bool shuffle_, skip_bad_;
   ImageShape image_;  // the network's input
   ImageTransform transform_;
   std::int64_t local_;                    // samples of a batch on this rank

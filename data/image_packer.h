@@ -1,4 +1,4 @@
-// Makes the images of shards: smaller, and as JPEG or as pixels.
+// Makes smaller or decoded images from files, as shards hold them.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,11 @@
 namespace lpsgd {
 
 struct PackOptions {
-  std::int64_t short_side = 0;  // longer shorter sides are resized to this; 0: none is
-  int quality = 90;             // of JPEG
-  bool decoded = false;         // pixels instead of JPEG
+  /// Larger images shrink until their shorter side has so many pixels; 0: none does. A file that is small
+  /// enough stays as it is.
+  std::int64_t short_side = 0;
+  std::int64_t quality = 90;  // of the JPEG files that are written, 1 to 100
+  bool decoded = false;       // pixels (H, W, 3) in place of files
 };
 
 /// Keeps the memory that it needs. One thread at a time.
@@ -24,9 +26,9 @@ class ImagePacker {
   ImagePacker(const ImagePacker&) = delete;
   ImagePacker& operator=(const ImagePacker&) = delete;
 
-  /// Decodes a file or takes pixels of 1 or 3 channels, upright, resizes by the mean over areas, and writes
-  /// JPEG or pixels (red, green, blue, or as given) to `out`, where the returned bytes lie. A FileError
-  /// begins with `name`.
+  /// The image, upright if it was decoded: its own bytes, or bytes that are written to `out`. Pixels stay
+  /// pixels. Shrinking takes the mean of the pixels that fall into one (cv::INTER_AREA). FileError begins
+  /// with `name`.
   StoredImage pack(const StoredImage& image, const std::string& name, std::vector<std::uint8_t>& out);
 
  private:

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,10 @@ struct Node {
   Shape shape;                       // of the output for one sample
   std::vector<std::size_t> tensors;  // indices into Graph::tensors
   std::vector<std::size_t> buffers;  // indices into Graph::buffers
+  std::vector<std::size_t> carried;  // indices into Graph::carried
 };
 
-/// A tensor that belongs to the model but is not trained.
+/// A tensor that is not trained: it belongs to the model, or is carried from pass to pass.
 struct GraphBuffer {
   std::string name;  // "bn1.running_mean"
   Shape shape;
@@ -35,17 +37,23 @@ struct GraphBuffer {
 
 struct Graph {
   std::string name;
-  Shape input;  // of one sample
+  Shape input;                   // of one sample
+  bool has_open_frames = false;  // the file leaves the number of frames to the run
   std::int64_t classes = 0;
   std::vector<Node> nodes;
   std::vector<TensorInfo> tensors;
   std::vector<Init> inits;  // one for each tensor
   std::vector<GraphBuffer> buffers;
-  std::int64_t parameters = 0;  // trainable values
-  std::int64_t arena = 0;       // floats of the parameters' arena, padding included
+  std::vector<GraphBuffer> carried;  // shapes of one sample
+  std::int64_t parameters = 0;       // trainable values
+  std::int64_t arena = 0;            // floats of the parameters' arena, padding included
+
+  /// Whether a sample is a sequence, (frames, features) or token numbers.
+  bool is_sequence() const;
 };
 
-/// Reads and checks the tree of a network file. Throws ConfigError.
-Graph read_graph(const config::Value& value);
+/// Reads and checks the tree of a network file. `frames` is the number for a file that leaves it to the run,
+/// and 1 by default. Throws ConfigError, also if `frames` is not what the file says.
+Graph read_graph(const config::Value& value, std::optional<std::int64_t> frames = {});
 
 }  // namespace lpsgd

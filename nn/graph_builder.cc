@@ -67,6 +67,10 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
     node.buffers.push_back(graph_.buffers.size());
     graph_.buffers.push_back({name + "." + b.suffix, b.shape, b.initial});
   }
+  for (const CarriedSpec& c : layer->carried()) {
+    node.carried.push_back(graph_.carried.size());
+    graph_.carried.push_back({name + "." + c.suffix, c.shape});
+  }
   node.layer = std::move(layer);
   graph_.nodes.push_back(std::move(node));
   return graph_.nodes.size() - 1;

@@ -236,10 +236,29 @@ class GraphReader {
 
 }  // namespace
 
-Graph read_graph(const Value& value) {
+bool Graph::is_sequence() const {
+  if (input.size() != 1) return input.size() == 2;
+  return std::ranges::any_of(nodes, [](const Node& node) {
+    return node.layer && node.layer->reads_tokens() && node.inputs[0] == 0;
+  });
+}
+
+Graph read_graph(const Value& value, std::optional<std::int64_t> frames) {
   NetworkFile file;
   config::read(value, "", file, config::Environment::keep);
-  return GraphReader(file, value).read();
+  if (file.has_open_frames)
+    file.input[0] = frames.value_or(1);
+  else if (frames && file.input[0] != *frames)
+    config::fail(origin_of(value, "input"), "input",
+                 fmt::format("sequences have {} frames, but the network is made for {}; write 'any' to leave "
+                             "the number to the run",
+                             *frames, file.input[0]));
+  Graph graph = GraphReader(file, value).read();
+  graph.has_open_frames = file.has_open_frames;
+  if (graph.has_open_frames && (!graph.is_sequence() || graph.nodes.back().shape.size() != 2))
+    config::fail(origin_of(value, "input"), "input",
+                 "'any' is for sequences whose every frame has class scores");
+  return graph;
 }
 
 }  // namespace lpsgd

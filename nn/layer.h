@@ -45,11 +45,14 @@ struct ParameterSpec {
   Init init;
 };
 
-/// The options `init_deviation` and `init_bias`, for layers that have them.
+/// The options `init_deviation`, `init_range` and `init_bias`, for layers that have them.
 struct InitOptions {
-  double deviation = 0;        // of weights; 0: as the layer does it
+  double deviation = 0;  // of normal weights; 0: as the layer does it
+  double range = 0;      // uniform weights and biases are between -range and range; 0: as the layer does it
   std::optional<double> bias;  // the value of every bias; nothing: as the layer does it
   void fields(config::Visitor& visitor);
+  /// Throws LayerError if both deviation and range are given.
+  void check() const;
   Init weights(Init layer_default) const;
   Init biases(Init layer_default) const;
 };
@@ -66,6 +69,12 @@ struct Epilogue {
   bool residual = false, relu = false;
 };
 
+/// What a layer over sequences keeps of each sample from one pass to the next.
+struct CarriedSpec {
+  const char* suffix;  // "h"
+  Shape shape;         // of one sample
+};
+
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -76,6 +85,7 @@ class Layer {
   virtual Shape infer(std::span<const Shape> inputs) = 0;
   virtual std::vector<ParameterSpec> parameters() const { return {}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
+  virtual std::vector<CarriedSpec> carried() const { return {}; }
   /// Of forward for one sample; a multiply-add counts as 2. Pooling, activations and layers that only move
   /// values count as 0.
   virtual std::int64_t flops() const { return 0; }

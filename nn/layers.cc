@@ -71,18 +71,27 @@ Init uniform_over(std::int64_t fan) {
 void InitOptions::fields(config::Visitor& v) {
   v.field("init_deviation", deviation, "initial weights: normal with this deviation; 0: by the rule above",
           {.min = 0});
+  v.field("init_range", range,
+          "initial weights and biases: uniform between minus this and this; 0: by the rule above",
+          {.min = 0});
   v.custom(
       "init_bias", "number", "initial biases: all this number; none: by the rule above",
       [&](const config::Value& value, const std::string& path) { bias = config::to_number(value, path); },
       [] { return config::Value(); });
 }
 
+void InitOptions::check() const {
+  if (deviation > 0 && range > 0) throw LayerError("init_deviation and init_range exclude each other");
+}
+
 Init InitOptions::weights(Init own) const {
+  if (range > 0) return {Init::Kind::uniform, range};
   return deviation > 0 ? Init{Init::Kind::normal, deviation} : own;
 }
 
 Init InitOptions::biases(Init own) const {
-  return bias ? Init{Init::Kind::constant, *bias} : own;
+  if (bias) return {Init::Kind::constant, *bias};
+  return range > 0 ? Init{Init::Kind::uniform, range} : own;
 }
 
 void size_field(config::Visitor& visitor, const char* key, Size2& size, const char* help,

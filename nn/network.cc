@@ -34,43 +34,47 @@ Network::Impl::~Impl() {
   }
 }
 
-/// The inputs, with zeros behind the ends of sequences.
-std::span<const float> Network::Impl::up_to_lengths(const Samples& samples) {
-  if (samples.lengths.empty()) return samples.inputs;
-  padded.assign(samples.inputs.begin(), samples.inputs.end());
-  const std::int64_t width = input.elements / (options.batch * input_frames);  // of a frame
-  for (std::size_t n = 0; n < samples.lengths.size(); ++n) {
-    const std::int64_t length = samples.lengths[n];
-    require(length >= 1 && length <= input_frames, "a sequence has 1 to `frames` frames");
-    const auto sample = padded.begin() + static_cast<std::int64_t>(n) * input_frames * width;
-    std::fill(sample + length * width, sample + input_frames * width, 0.0f);
-  }
-  return padded;
+void Network::Impl::upload(const Samples& samples, const Pass& pass) {
+  if (pixel_input) return pixel_input->upload(pass, samples.pixels, samples.read);
+  backend->upload(input.data, input.type, samples.inputs, samples.read);
 }
 
-void Network::Impl::upload(const Samples& samples) {
+void Network::Impl::check(const Samples& samples, const Pass& pass) const {
+  const auto batch = static_cast<std::size_t>(options.batch);
   if (pixel_input) {
-    require(samples.pixels.size() == static_cast<std::size_t>(options.batch * options.pixels->stored.bytes()),
+    require(samples.pixels.size() == batch * static_cast<std::size_t>(options.pixels->stored.bytes()),
             "a batch has images of the stored shape");
-    require(samples.crops.empty() || samples.crops.size() == static_cast<std::size_t>(options.batch),
-            "a batch has one crop a sample, or none");
-    return pixel_input->upload(samples.pixels, samples.crops, samples.read);
+    require(samples.crops.empty() || samples.crops.size() == batch, "a batch has one crop a sample, or none");
+  } else {
+    require(samples.inputs.size() == static_cast<std::size_t>(input.elements),
+            "a batch has the network's input shape");
   }
-  require(samples.inputs.size() == static_cast<std::size_t>(input.elements),
-          "a batch has the network's input shape");
-  backend->upload(input.data, input.type, up_to_lengths(samples));
+  require(samples.labels.size() == batch * static_cast<std::size_t>(scored_frames),
+          "a batch has one label a sample, or a frame");
+  require(samples.lengths.empty() || samples.lengths.size() == batch,
+          "a batch has one length a sample, or none");
+  require(samples.continues.empty() || samples.continues.size() == batch,
+          "a batch has one mark of continuation a sample, or none");
+  for (const std::int32_t length : samples.lengths)
+    require(length >= 0 && length <= input_frames, "a sequence has 0 to `frames` frames");
+  require(is_sequence || (samples.lengths.empty() && samples.continues.empty()),
+          "only sequences have lengths and continue");
+  require(samples.loss_divisor >= 0, "the loss is divided by a positive number");
+  require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
 }
 
-void Network::Impl::forward(const Samples& samples, const Pass& pass) {
-  require(samples.labels.size() == static_cast<std::size_t>(options.batch * scored_frames),
-          "a batch has one label a sample, or a frame");
-  require(samples.lengths.empty() || samples.lengths.size() == static_cast<std::size_t>(options.batch),
-          "a batch has one length a sample, or none");
-  require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
+void Network::Impl::forward(const Samples& samples, Pass pass) {
+  pass.lengths = samples.lengths;
+  pass.continues = samples.continues;
+  pass.crops = samples.crops;
+  pass.loss_divisor = samples.loss_divisor;
+  check(samples, pass);
   backend->prepare_thread();
-  upload(samples);
   backend->begin(pass, samples.labels);
+  upload(samples, pass);
+  const std::int64_t width = input.elements / (options.batch * input_frames);  // of a frame
   const auto all = [&] {
+    if (is_sequence) backend->clear_tails(pass, input.type, input.data, input_frames, width);
     for (Step& step : steps) run_lap(step.forward_time, measures_steps, [&] { step.op->forward(pass); });
     loss->forward(pass, samples.labels);
   };
@@ -102,17 +106,21 @@ std::span<float> Network::gradients() {
 std::vector<NamedBuffer> Network::buffers() {
   return impl_->buffers;
 }
+std::vector<NamedBuffer> Network::carried_state() {
+  return impl_->carried;
+}
 const std::vector<std::size_t>& Network::announce_order() const {
   return impl_->announce_order;
 }
 
 void Network::forward_train(const Samples& samples, std::int64_t step) {
   require(!impl_->options.inference_only, "an inference-only network does not train");
-  impl_->forward(samples, {true, static_cast<std::uint32_t>(step), impl_->options.batch, samples.lengths});
+  impl_->forward(samples,
+                 {.training = true, .step = static_cast<std::uint32_t>(step), .valid = impl_->options.batch});
 }
 
 void Network::forward_eval(const Samples& samples, std::int64_t valid) {
-  impl_->forward(samples, {false, 0, valid, samples.lengths});
+  impl_->forward(samples, {.valid = valid});
 }
 
 void Network::Impl::backward(Step& step) {

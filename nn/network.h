@@ -28,15 +28,25 @@ struct NamedBuffer {
 /// This rank's part of a global batch.
 struct Samples {
   /// (batch, input shape...); token numbers are floats, too. Empty if the inputs are pixels.
-  std::span<const float> inputs;
-  std::span<const std::int32_t> labels;  // (batch), or (batch, frames) if every frame has class scores
-  /// The length of each sequence in frames, at least 1. Frames behind the length are ignored. Empty: all
-  /// sequences have full length.
+  std::span<const float> inputs = {};
+  /// (batch), or (batch, frames) if every frame has class scores; -1: not scored.
+  std::span<const std::int32_t> labels = {};
+  /// The length of each sequence in frames, from 0 to the network's number of frames. What lies behind the
+  /// end is ignored; a sample of length 0 has nothing else. Empty: all sequences have full length.
   std::span<const std::int32_t> lengths = {};
   /// (batch, H, W, C) of NetworkOptions::pixels, in place of `inputs`.
   std::span<const std::uint8_t> pixels = {};
   /// (batch): which part of its image each sample is. Empty: the top left one.
   std::span<const PixelCrop> crops = {};
+  /// (batch). 1: the sequence goes on with the state that the sample at the same position had after the last
+  /// of the network's frames in the previous pass of the same kind (training or evaluation). That state is
+  /// zeros if the sample ended before that frame. No gradient flows back into it. 0: the sequence starts from
+  /// zeros. Empty: all start from zeros.
+  std::span<const std::int32_t> continues = {};
+  /// The gradients are those of the sum of the cross-entropies divided by this. 0: by the number of labels
+  /// that are scored, which gives the mean. Where ranks score different numbers of frames, frames of all
+  /// ranks / number of ranks makes the mean over ranks the mean over all frames.
+  double loss_divisor = 0;
   /// If not null, it is recorded behind the work that reads inputs or pixels. They must not change before.
   Event* read = nullptr;
 };
@@ -92,6 +102,9 @@ class Network {
   std::span<float> parameters();
   std::span<float> gradients();
   std::vector<NamedBuffer> buffers();  // in order
+  /// What training carries from step to step: "lstm1.h" (batch, width) and "lstm1.c" (batch, cell), in the
+  /// memory of the device. Evaluation has its own, so that it changes nothing here.
+  std::vector<NamedBuffer> carried_state();
   /// The order in which backward announces the tensors. It is the same on every rank and in every step.
   const std::vector<std::size_t>& announce_order() const;
 
@@ -100,7 +113,7 @@ class Network {
   void forward_train(const Samples& samples, std::int64_t step);
   /// Only the first `valid` samples count in the metrics.
   void forward_eval(const Samples& samples, std::int64_t valid);
-  /// Computes the gradients of the mean loss over the batch of the last forward_train(). Calls
+  /// Computes the gradients of the loss of the last forward_train(), see Samples::loss_divisor. Calls
   /// announce(tensor) for each tensor, in announce_order(), as soon as its gradient is final. On a GPU that
   /// is when the work has been queued on stream().
   void backward(const std::function<void(std::size_t)>& announce);

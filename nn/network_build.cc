@@ -61,6 +61,16 @@ void Network::Impl::make_parameters(const Graph& graph) {
   backend->parameters(parameters);
 }
 
+void Network::Impl::make_carried(const Graph& graph) {
+  for (const GraphBuffer& c : graph.carried) {
+    Shape shape = c.shape;
+    shape.insert(shape.begin(), options.batch);
+    const std::int64_t elements = options.batch * elements_of(c.shape).value_or(0);
+    for (std::vector<NamedBuffer>* of : {&carried, &carried_in_evaluation})
+      of->push_back({c.name, shape, allocate_floats(*backend, elements)});
+  }
+}
+
 Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena) {
   const std::int64_t batch = options.batch;
   const auto value = [&](std::size_t v) { return arena + plan.values[v].offset * batch; };
@@ -85,6 +95,10 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
         {&tensors[t], parameters.data() + offset, gradients.empty() ? nullptr : gradients.data() + offset});
   }
   for (const std::size_t i : node.buffers) b.buffers.push_back(buffers[i].values.data());
+  for (const std::size_t i : node.carried) {
+    b.carried.push_back(carried[i].values.data());
+    b.carried_in_evaluation.push_back(carried_in_evaluation[i].values.data());
+  }
   if (step.sum_into)
     b.output_gradients = {gradient(*step.sum_into)};
   else
@@ -122,8 +136,10 @@ void Network::Impl::build(const Graph& graph) {
   const DataType type = options.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
   const Plan plan = make_plan(graph, training, type);
   announce_order = plan.announce_order;
+  is_sequence = graph.is_sequence();
   input_frames = graph.input[0];
   make_parameters(graph);
+  make_carried(graph);
 
   auto* activations = static_cast<std::byte*>(allocate_for(*backend, plan.arena, options.batch));
   const auto values = [&](std::size_t v) {
@@ -135,9 +151,13 @@ void Network::Impl::build(const Graph& graph) {
   if (options.pixels) {
     require(graph.input.size() == 3 && graph.input[2] == options.pixels->stored.channels,
             "a network of pixels takes images with as many channels");
+    const Normalization& norm = options.pixels->norm;
+    require(norm.mean.size() == norm.std.size() &&
+                norm.mean.size() == static_cast<std::size_t>(options.pixels->stored.channels),
+            "there is a mean and a deviation for each channel");
     const ImageShape sample{graph.input[0], graph.input[1], graph.input[2]};
-    pixel_input = backend->pixel_input(
-        {options.batch, options.pixels->stored, sample, options.pixels->norm, input.type, input.data});
+    pixel_input =
+        backend->pixel_input({options.batch, options.pixels->stored, sample, norm, input.type, input.data});
   }
   logits = values(last);
   scored_frames = plan.values[last].elements / graph.classes;

@@ -28,11 +28,31 @@ void condition_field(config::Visitor& v, Value& into) {
 
 }  // namespace
 
+namespace {
+
+void parse_input(const Value& value, const std::string& path, NetworkFile& file) {
+  if (!value.is_sequence() || value.items.empty())
+    config::fail(value.origin, path, "expected a list of integers, such as [32, 32, 3]");
+  for (std::size_t i = 0; i < value.items.size(); ++i) {
+    const Value& item = value.items[i];
+    const bool is_any = i == 0 && item.is_scalar() && item.scalar == "any";
+    file.has_open_frames = file.has_open_frames || is_any;
+    file.input.push_back(
+        is_any ? 1 : config::to_integer(item, fmt::format("{}[{}]", path, i), {.min = 1, .max = 1 << 20}));
+  }
+}
+
+}  // namespace
+
 void fields(config::Visitor& v, NetworkFile& file) {
   v.field("name", file.name, "the name in `show` and in the run's folder");
   v.required();
-  v.field("input", file.input, "shape of one sample: [H, W, C], [frames, features] or [features]",
-          {.min = 1, .max = 1 << 20});
+  v.custom(
+      "input", "list of integers from 1 to 1048576",
+      "shape of one sample: [H, W, C], [frames, features], [tokens] or [features]; `any` as the number of "
+      "frames or tokens leaves it to the run",
+      [&file](const Value& value, const std::string& path) { parse_input(value, path, file); },
+      [] { return Value(); });
   v.required();
   v.field("classes", file.classes, "the last layer's features; the loss is softmax cross-entropy over them",
           {.min = 1, .max = 1 << 24});

@@ -14,6 +14,7 @@ namespace lpsgd {
 struct NetworkFile {
   std::string name = "network";
   std::vector<std::int64_t> input;
+  bool has_open_frames = false;  // the first number is `any`
   std::int64_t classes = 0;
   config::Value parameters, blocks, layers;
 };

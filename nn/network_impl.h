@@ -41,7 +41,7 @@ struct Network::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void build(const Graph& graph);
-  void forward(const Samples& samples, const Pass& pass);
+  void forward(const Samples& samples, Pass pass);
   void backward(Step& step);
   /// Backward step by step. `announce` may be empty.
   void backward(const std::function<void(std::size_t)>& announce);
@@ -52,14 +52,15 @@ struct Network::Impl {
   std::vector<TensorInfo> tensors;
   std::vector<std::size_t> announce_order;
   std::vector<NamedBuffer> buffers;
+  std::vector<NamedBuffer> carried, carried_in_evaluation;
   std::span<float> parameters, gradients;
   Values input, logits;
   std::unique_ptr<PixelInput> pixel_input;  // null: inputs are float32
-  std::int64_t input_frames = 1;            // of a sequence
-  std::int64_t scored_frames = 1;           // that have class scores; 1 where a sample has one label
-  std::vector<float> padded;                // the inputs, with zeros behind the ends of sequences
-  std::vector<float> host_logits;           // of the last forward
-  bool has_host_logits = false;             // whether host_logits is up to date
+  bool is_sequence = false;
+  std::int64_t input_frames = 1;   // of a sequence
+  std::int64_t scored_frames = 1;  // that have class scores; 1 where a sample has one label
+  std::vector<float> host_logits;  // of the last forward
+  bool has_host_logits = false;    // whether host_logits is up to date
   std::vector<Step> steps;
   std::unique_ptr<LossOp> loss;
   std::vector<std::size_t> segments;  // the first step of each, in backward's order; empty: no segments
@@ -71,10 +72,11 @@ struct Network::Impl {
   template <class Fill>
   void fill(std::span<float> to, const Fill& fill) const;
   void make_parameters(const Graph& graph);
+  void make_carried(const Graph& graph);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
   Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);
-  void upload(const Samples& samples);
-  std::span<const float> up_to_lengths(const Samples& samples);
+  void upload(const Samples& samples, const Pass& pass);
+  void check(const Samples& samples, const Pass& pass) const;
 };
 
 }  // namespace lpsgd

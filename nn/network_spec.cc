@@ -4,7 +4,8 @@
 
 namespace lpsgd {
 
-NetworkSpec::NetworkSpec(const config::Value& value) : graph_(std::make_unique<Graph>(read_graph(value))) {
+NetworkSpec::NetworkSpec(const config::Value& value, std::optional<std::int64_t> frames)
+    : graph_(std::make_unique<Graph>(read_graph(value, frames))) {
   for (const Node& node : graph_->nodes) {
     if (!node.layer) continue;
     LayerInfo info{node.name, node.kind, node.shape, 0, node.layer->flops()};
@@ -21,6 +22,12 @@ const std::string& NetworkSpec::name() const {
 }
 const std::vector<std::int64_t>& NetworkSpec::input_shape() const {
   return graph_->input;
+}
+bool NetworkSpec::has_open_frames() const {
+  return graph_->has_open_frames;
+}
+bool NetworkSpec::is_sequence() const {
+  return graph_->is_sequence();
 }
 std::int64_t NetworkSpec::classes() const {
   return graph_->classes;

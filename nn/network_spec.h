@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,12 +28,16 @@ class NetworkSpec {
  public:
   /// Reads and checks the YAML tree of a network file (docs/networks.md). Throws ConfigError, which names the
   /// place in the file and the layer.
-  explicit NetworkSpec(const config::Value& value);
+  /// A file may leave the number of frames to the run (`input: [any, ...]`): it is `frames`, or 1. For
+  /// another file ConfigError if `frames` is not the file's number.
+  explicit NetworkSpec(const config::Value& value, std::optional<std::int64_t> frames = {});
   ~NetworkSpec();
   NetworkSpec(NetworkSpec&&) noexcept;
 
   const std::string& name() const;
   const std::vector<std::int64_t>& input_shape() const;  // of one sample
+  bool has_open_frames() const;                          // the file leaves the number of frames to the run
+  bool is_sequence() const;                              // (frames, features), or token numbers
   std::int64_t classes() const;
   const std::vector<LayerInfo>& layers() const { return layers_; }
   const std::vector<TensorInfo>& tensors() const;  // the trainable ones, in order

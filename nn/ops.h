@@ -22,10 +22,21 @@ namespace lpsgd {
 
 /// What the operations of one pass over the network need to know.
 struct Pass {
-  bool training = false;                  // batch norm uses the batch's statistics, dropout drops values
-  std::uint32_t step = 0;                 // counted from the start of the run
-  std::int64_t valid = 0;                 // the first `valid` samples count
-  std::span<const std::int32_t> lengths;  // of each sequence in frames; empty: all have full length
+  bool training = false;   // batch norm uses the batch's statistics, dropout drops values
+  std::uint32_t step = 0;  // counted from the start of the run
+  std::int64_t valid = 0;  // the first `valid` samples count
+  // Of each sequence: its frames (empty: all have full length), and whether it continues the one that was at
+  // its position in the previous pass of this kind (empty: none does).
+  std::span<const std::int32_t> lengths = {}, continues = {};
+  std::span<const PixelCrop> crops = {};  // of each sample; empty: each is its image's top left part
+  double loss_divisor = 0;  // of the loss whose gradients backward computes; 0: the frames that are scored
+
+  std::int64_t length(std::int64_t sample, std::int64_t frames) const {
+    return lengths.empty() ? frames : lengths[static_cast<std::size_t>(sample)];
+  }
+  bool is_continued(std::int64_t sample) const {
+    return !continues.empty() && continues[static_cast<std::size_t>(sample)] != 0;
+  }
 };
 
 /// A planned operation. forward() and backward() work on the memory that it was planned with.
@@ -74,6 +85,9 @@ struct Binding {
   std::vector<const void*> output_gradients;
   std::vector<ParameterView> parameters;
   std::vector<float*> buffers;
+  /// What the layer carries from pass to pass (Layer::carried): (batch, shape...) each, float32. Passes in
+  /// training have their own, and so have those in evaluation.
+  std::vector<float*> carried, carried_in_evaluation;
   // The epilogue: output = relu(layer(inputs) + residual). Backward writes the gradient of that sum, which is
   // also the residual's gradient, to `masked`. It is null if no operation needs it.
   const void* residual = nullptr;
@@ -120,8 +134,9 @@ struct LrnDesc {
   double alpha = 1e-4, beta = 0.75, k = 1;
 };
 
-/// The loss: softmax cross-entropy of logits (batch, frames, classes). It is the mean over the rows that are
-/// scored, which are each sample's frames within its length. Computed in float32 whatever the logits' type.
+/// The loss: softmax cross-entropy of logits (batch, frames, classes), summed over the rows that are scored,
+/// which are each sample's frames within its length, and divided by Pass::loss_divisor. Computed in float32
+/// whatever the logits' type.
 class LossOp {
  public:
   struct Sums {
@@ -129,11 +144,11 @@ class LossOp {
     std::int64_t top1 = 0, top5 = 0, scored = 0;
   };
   virtual ~LossOp() = default;
-  /// Adds to the sums over the pass's valid samples. The rank of a label is the number of classes with a
-  /// greater score, or with an equal score and a lower index.
+  /// Adds to the sums over the pass's valid samples, except rows whose label is -1. The rank of a label is
+  /// the number of classes with a greater score, or with an equal score and a lower index.
   virtual void forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
-  /// Writes the gradient for the labels of the last forward: (softmax - onehot) / scored, and 0 for rows that
-  /// are not scored.
+  /// Writes the gradient for the labels of the last forward: (softmax - onehot) / divisor, and 0 for rows
+  /// that are not scored.
   virtual void backward() = 0;
   /// The sums since the last take(). Waits for the device.
   virtual Sums take() = 0;
@@ -153,10 +168,9 @@ struct PixelDesc {
 class PixelInput {
  public:
   virtual ~PixelInput() = default;
-  /// `pixels`: (batch, stored) on the host. `crops`: (batch), or empty: each sample is its image's top left
-  /// part. `read` may be null; it is recorded behind the work that reads `pixels`.
-  virtual void upload(std::span<const std::uint8_t> pixels, std::span<const PixelCrop> crops,
-                      Event* read) = 0;
+  /// `pixels`: (batch, stored) on the host. `read` may be null; it is recorded behind the work that reads
+  /// `pixels`. To be called after Backend::begin() with the same pass.
+  virtual void upload(const Pass& pass, std::span<const std::uint8_t> pixels, Event* read) = 0;
 };
 
 /// A device's memory and operations. One object serves one network on one rank.
@@ -170,8 +184,9 @@ class Backend {
   /// Zeroed memory of the device, aligned to 64 bytes. It lives as long as the backend.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) = 0;
-  /// Copy values between the host and memory of allocate(), where they have type `type`.
-  virtual void upload(void* to, DataType type, std::span<const float> from) = 0;
+  /// Copy values between the host and memory of allocate(), where they have type `type`. `read` may be null;
+  /// it is recorded behind the work that reads `from`. Copies from page-locked memory are only queued.
+  virtual void upload(void* to, DataType type, std::span<const float> from, Event* read) = 0;
   virtual void download(std::span<float> to, DataType type, const void* from) = 0;
   /// Tells where the arena of the parameters is. Called once, before operations are made.
   virtual void parameters(std::span<const float>) {}
@@ -184,6 +199,9 @@ class Backend {
   /// Whether the part is captured, with all of its segments; and how many parts and segments are captured.
   virtual bool is_captured(Part) const { return false; }
   virtual std::size_t captured() const { return 0; }
+  /// Writes zeros behind the ends of the sequences in `values` (batch, frames, width). Part of a pass.
+  virtual void clear_tails(const Pass&, DataType /*type*/, void* /*values*/, std::int64_t /*frames*/,
+                           std::int64_t /*width*/) {}
   /// Called once, after all operations have been made. Memory that operations share is allocated here.
   virtual void finish_planning() = 0;
   /// Called before each pass, on the thread that runs it: sets that thread's device or number of threads.
@@ -200,7 +218,9 @@ class Backend {
   virtual std::unique_ptr<Op> concat(const Binding& binding) = 0;
   virtual std::unique_ptr<Op> dropout(const Binding& binding, double probability) = 0;
   virtual std::unique_ptr<Op> lrn(const Binding& binding, const LrnDesc& desc) = 0;
-  /// (batch, frames, features) to (batch, frames, state). Parameters are in PyTorch's order.
+  /// (batch, frames, features) to (batch, frames, state). Parameters are in PyTorch's order. A sequence that
+  /// continues starts from the state in `carried`, another one from zeros. Forward leaves there the state
+  /// after the last frame, or zeros where the sequence ended before it.
   virtual std::unique_ptr<Op> lstm(const Binding& binding, const LstmDesc& desc) = 0;
   /// Token numbers (batch, tokens) to rows of a table (batch, tokens, dimension).
   virtual std::unique_ptr<Op> embedding(const Binding& binding) = 0;

@@ -1,5 +1,9 @@
 #include "trainer/batch_inputs.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace lpsgd {
 
 BatchOptions batch_options(const RunConfig& run, const NetworkSpec& spec, int rank, int ranks,
@@ -22,14 +26,46 @@ std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape
   return PixelOptions{*shape.image, normalization(run.data, shape.image->channels)};
 }
 
-Samples samples_of(const Batch& batch) {
+void BadSamples::add(std::span<const std::string> errors) {
+  constexpr std::size_t named = 3;
+  count += static_cast<std::int64_t>(errors.size());
+  for (const std::string& error : errors)
+    if (first.size() < named) first.push_back(error);
+}
+
+BadSamples& BadSamples::operator+=(const BadSamples& more) {
+  add(more.first);
+  count += more.count - static_cast<std::int64_t>(more.first.size());
+  return *this;
+}
+
+std::string text(const BadSamples& bad) {
+  return fmt::format("{} sample{} could not be read: {}{}", bad.count, bad.count == 1 ? "" : "s",
+                     fmt::join(bad.first, "; "),
+                     bad.count > static_cast<std::int64_t>(bad.first.size()) ? "; ..." : "");
+}
+
+Samples samples_of(const Batch& batch, int ranks) {
   Samples out;
   out.inputs = batch.values;
   out.labels = batch.labels;
   out.lengths = batch.lengths;
+  out.continues = batch.continues;
+  out.loss_divisor = static_cast<double>(batch.global_frames) / ranks;
   out.pixels = batch.pixels;
   out.crops = batch.crops;
   out.read = batch.read;
+  return out;
+}
+
+SequenceCounts sequences_in(const Batch& batch) {
+  SequenceCounts out;
+  std::int32_t longest = 0;
+  for (const std::int32_t length : batch.lengths) {
+    out.sequences += length > 0 ? 1 : 0;
+    longest = std::max(longest, length);
+  }
+  out.room = static_cast<std::int64_t>(batch.lengths.size()) * longest;
   return out;
 }
 

@@ -65,6 +65,7 @@ void write_state(const std::string& path, const TrainingState& state, int rank) 
     flat("residual2.", tensor.name, state.residuals.round2[t]);
   }
   for (const NamedBuffer& b : state.buffers) stored.push_back({"buffer." + b.name, b.shape, b.values});
+  for (const NamedBuffer& b : state.carried) stored.push_back({"carried." + b.name, b.shape, b.values});
   write_safetensors(path, stored, {{"rank", std::to_string(rank)}});
 }
 
@@ -95,6 +96,26 @@ OldState read_state(const ResumePoint& from, int rank, const std::vector<TensorI
   for (const NamedBuffer& b : buffers)
     out.buffers.push_back(copy(file.at("buffer." + b.name, b.shape).values));
   return out;
+}
+
+/// Copies this rank's rows (shape[0]) of the carried state from the files of the ranks that had them.
+void read_carried(const ResumePoint& from, int rank, int ranks, const std::vector<NamedBuffer>& carried) {
+  if (carried.empty()) return;
+  const std::int64_t rows = carried[0].shape[0], old_rows = rows * ranks / from.manifest.ranks;
+  for (std::int64_t row = 0, copied = 0; row < rows; row += copied) {
+    const std::int64_t position = rank * rows + row, first = position % old_rows;
+    const std::string name = state_name(static_cast<int>(position / old_rows));
+    copied = std::min(rows - row, old_rows - first);
+    verify(from.manifest, from.folder, name);
+    const SafetensorsFile file(from.folder + "/" + name);
+    for (const NamedBuffer& b : carried) {
+      std::vector<std::int64_t> shape = b.shape;
+      shape[0] = old_rows;
+      const auto width = static_cast<std::int64_t>(b.values.size()) / rows;
+      const auto values = file.at("carried." + b.name, shape).values.begin() + first * width;
+      std::copy(values, values + copied * width, b.values.begin() + row * width);
+    }
+  }
 }
 
 bool is_checkpoint_name(std::string_view name) {
@@ -229,6 +250,7 @@ bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::ve
   verify(manifest, folder, "model.safetensors");
   read_model(folder + "/model.safetensors", tensors, state.parameters, state.buffers);
 
+  read_carried(from, rank, ranks, state.carried);
   const bool same = manifest.ranks == ranks;
   std::vector<OldState> old;
   for (int r = 0; r < manifest.ranks; ++r) {

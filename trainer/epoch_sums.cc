@@ -7,11 +7,12 @@ namespace lpsgd {
 
 namespace {
 
-std::uint64_t sum_over_ranks(Transport& transport, std::uint64_t mine) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(transport.size()));
+template <class T>
+T sum_over_ranks(Transport& transport, const T& mine) {
+  std::vector<T> all(static_cast<std::size_t>(transport.size()));
   transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  std::uint64_t sum = 0;
-  for (const std::uint64_t one : all) sum += one;
+  T sum{};
+  for (const T& one : all) sum += one;
   return sum;
 }
 
@@ -30,6 +31,12 @@ BatchMetrics& operator+=(BatchMetrics& sum, const BatchMetrics& more) {
   sum.top1 += more.top1;
   sum.top5 += more.top5;
   sum.samples += more.samples;
+  return sum;
+}
+
+SequenceCounts& operator+=(SequenceCounts& sum, const SequenceCounts& more) {
+  sum.sequences += more.sequences;
+  sum.room += more.room;
   return sum;
 }
 
@@ -56,10 +63,12 @@ void EpochSums::resume(EpochSoFar so_far, int rank, bool other_ranks) {
 
 void EpochSums::add(const StepMetrics& metrics) {
   train_ += metrics.batches;
+  sequences_ += metrics.sequences;
   seconds_ += metrics.seconds;
   bytes_sent_ += metrics.bytes_sent;
   bytes_fp32_ += metrics.bytes_fp32;
   steps_ += metrics.steps;
+  bad_ += metrics.bad_samples;
 }
 
 EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
@@ -68,8 +77,11 @@ EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
   Seconds mine = seconds_;
   mine.total = now - started_;
   out.seconds += over_ranks(transport, mine);
+  out.sequences += sum_over_ranks(transport, sequences_);
   out.bytes_sent += sum_over_ranks(transport, bytes_sent_);
   out.bytes_fp32 += bytes_fp32_;
+  out.bad_samples +=
+      static_cast<std::int64_t>(sum_over_ranks(transport, static_cast<std::uint64_t>(bad_.count)));
   return out;
 }
 
@@ -91,9 +103,11 @@ std::vector<TensorCoding> EpochSums::coding(Transport& transport, const std::vec
 void EpochSums::clear() {
   carried_ = {};
   train_ = {};
+  sequences_ = {};
   seconds_ = {};
   bytes_sent_ = bytes_fp32_ = 0;
   steps_ = 0;
+  bad_ = {};
   errors_.assign(errors_.size(), {});
 }
 

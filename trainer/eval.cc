@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "nn/network.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/checkpoint.h"
@@ -10,17 +12,18 @@
 #include "trainer/evaluate.h"
 #include "trainer/host_state.h"
 #include "trainer/json_text.h"
-#include "trainer/run_config.h"
+#include "trainer/metrics.h"
+#include "trainer/run_data.h"
 #include "trainer/run_folder.h"
 
 namespace lpsgd {
 
 std::string eval_command(const EvalArguments& arguments) {
   const RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
-  const NetworkSpec spec = network_of(run);
   const auto seed = static_cast<std::uint32_t>(run.train.seed);
   std::shared_ptr<const Dataset> dataset;
   with_locations(run, [&] { dataset = open_dataset(run.data, Split::test); });
+  const NetworkSpec spec = network_for(run, {dataset.get()});
   check_data(run, spec, *dataset, Split::test);
 
   const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();
@@ -38,19 +41,25 @@ std::string eval_command(const EvalArguments& arguments) {
   HostState state(network, nullptr);
   read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
   state.upload();
-  const BatchMetrics m = evaluate(network, loader, state.buffers());
+  BadSamples bad;
+  const BatchMetrics m = evaluate(network, loader, state.buffers(), &bad);
+  if (m.samples == 0)
+    throw FileError(fmt::format("{} (and no other sample of the test set can be read)", bad.first.at(0)));
+  if (bad.count > 0) log::warn("{}", text(bad));
 
-  const auto n = static_cast<double>(m.samples);
-  const double top1 = 100.0 * static_cast<double>(m.top1) / n;
-  const double top5 = 100.0 * static_cast<double>(m.top5) / n;
+  const DataKind kind = kind_of(*dataset);
+  const std::int64_t samples = kind == DataKind::images ? m.samples : dataset->size();
   if (!arguments.json)
-    return fmt::format("{} samples | loss {:.4f} | top1 {:.2f}% | top5 {:.2f}%\n", m.samples, m.loss / n,
-                       top1, top5);
-  const nlohmann::ordered_json o = {{"checkpoint", arguments.checkpoint},
-                                    {"samples", m.samples},
-                                    {"val_loss", m.loss / n},
-                                    {"val_top1", top1},
-                                    {"val_top5", top5}};
+    return fmt::format("{} {} | {}\n", samples, kind == DataKind::text ? "tokens" : "samples",
+                       result_text(kind, m, true));
+  const auto n = static_cast<double>(m.samples);
+  nlohmann::ordered_json o = {{"checkpoint", arguments.checkpoint},
+                              {"samples", samples},
+                              {"val_loss", m.loss / n},
+                              {"val_top1", 100.0 * static_cast<double>(m.top1) / n},
+                              {"val_top5", 100.0 * static_cast<double>(m.top5) / n}};
+  if (kind != DataKind::images) o["frames"] = m.samples;
+  if (kind == DataKind::text) o["val_perplexity"] = std::exp(m.loss / n);
   return json_text(o) + "\n";
 }
 

@@ -5,10 +5,17 @@ namespace lpsgd {
 HostState::HostState(Network& network, Optimizer* optimizer)
     : stream_(network.stream()), parameters_(mirrored(network.parameters())) {
   if (optimizer) momentum_ = mirrored(optimizer->momentum());
-  for (NamedBuffer& b : network.buffers()) {
+  buffers_ = mirrored(network.buffers());
+  carried_ = mirrored(network.carried_state());
+}
+
+std::vector<NamedBuffer> HostState::mirrored(const std::vector<NamedBuffer>& own) {
+  std::vector<NamedBuffer> out;
+  for (const NamedBuffer& b : own) {
     arrays_.push_back(mirrored(b.values));
-    buffers_.push_back({b.name, b.shape, arrays_.back().host});
+    out.push_back({b.name, b.shape, arrays_.back().host});
   }
+  return out;
 }
 
 HostState::Array HostState::mirrored(std::span<float> own) {

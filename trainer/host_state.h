@@ -1,4 +1,4 @@
-// The weights, momentum and running statistics of a network in host memory.
+// The weights, momentum, running statistics and carried state of a network in host memory.
 #pragma once
 
 #include <span>
@@ -19,6 +19,8 @@ class HostState {
   std::span<float> parameters() const { return parameters_.host; }
   std::span<float> momentum() const { return momentum_.host; }
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
+  /// What recurrent layers carry from batch to batch in training.
+  const std::vector<NamedBuffer>& carried() const { return carried_; }
   void download();
   void upload();
 
@@ -27,12 +29,13 @@ class HostState {
     std::span<float> own, host;
   };
   Array mirrored(std::span<float> own);
+  std::vector<NamedBuffer> mirrored(const std::vector<NamedBuffer>& own);
 
   StreamView stream_;
   std::vector<Buffer<float>> copies_;
   Array parameters_, momentum_;
-  std::vector<Array> arrays_;  // of the buffers
-  std::vector<NamedBuffer> buffers_;
+  std::vector<Array> arrays_;  // of the buffers and the carried state
+  std::vector<NamedBuffer> buffers_, carried_;
 };
 
 }  // namespace lpsgd

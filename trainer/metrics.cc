@@ -33,7 +33,7 @@ ordered_json reported(const Seconds& seconds) {
 
 double EpochRecord::samples_per_second() const {
   const double busy = seconds.mean.total - seconds.mean.eval - seconds.mean.other();
-  return busy > 0 ? static_cast<double>(train.samples) / busy : 0;
+  return busy > 0 ? static_cast<double>(samples()) / busy : 0;
 }
 
 std::string EpochRecord::json() const {
@@ -52,7 +52,15 @@ std::string EpochRecord::json() const {
   o["val_loss"] = mean(validation.loss, validation.samples);
   o["val_top1"] = percent(validation.top1, validation.samples);
   o["val_top5"] = percent(validation.top5, validation.samples);
-  o["samples"] = train.samples;
+  if (kind == DataKind::text) {
+    o["train_perplexity"] = std::exp(mean(train.loss, train.samples));
+    o["val_perplexity"] = std::exp(mean(validation.loss, validation.samples));
+  }
+  o["samples"] = samples();
+  if (kind != DataKind::images) {
+    o["frames"] = train.samples;
+    o["padding"] = 1 - mean(static_cast<double>(train.samples), sequences.room);
+  }
   o["samples_per_s"] = samples_per_second();
   o["seconds"] = reported(seconds.mean);
   o["seconds"]["other"] = seconds.mean.other();
@@ -62,6 +70,7 @@ std::string EpochRecord::json() const {
   o["computation_s"] = seconds.mean.computation();
   o["bytes_sent"] = bytes_sent;
   o["bytes_fp32"] = bytes_fp32;
+  o["bad_samples"] = bad_samples;
   o["replicas_equal"] = simulated ? ordered_json(nullptr) : ordered_json(replicas_equal);
   if (simulated) o["simulated"] = true;
   for (const TensorCoding& t : coding)
@@ -69,22 +78,21 @@ std::string EpochRecord::json() const {
   return json_text(o);
 }
 
+std::string result_text(DataKind kind, const BatchMetrics& m, bool with_top5) {
+  const auto n = static_cast<double>(std::max<std::int64_t>(1, m.samples));
+  std::string out = fmt::format("loss {:.4f}", m.loss / n);
+  if (kind == DataKind::text) return out + fmt::format(" perplexity {:.2f}", std::exp(m.loss / n));
+  const auto percent = [&](std::int64_t hits) { return 100.0 * static_cast<double>(hits) / n; };
+  out += fmt::format(" {} {:.2f}%", kind == DataKind::speech ? "frame accuracy" : "top1", percent(m.top1));
+  return with_top5 ? out + fmt::format(" top5 {:.2f}%", percent(m.top5)) : out;
+}
+
 std::string text(const EpochRecord& record, std::int64_t epochs) {
-  const auto mean = [](double sum, const BatchMetrics& m) {
-    return sum / static_cast<double>(std::max<std::int64_t>(1, m.samples));
-  };
-  const auto percent = [&](std::int64_t hits, const BatchMetrics& m) {
-    return mean(100.0 * static_cast<double>(hits), m);
-  };
-  const BatchMetrics &train = record.train, &validation = record.validation;
-  return fmt::format(
-      "epoch {}/{} | train loss {:.4f} top1 {:.2f}% | val loss {:.4f} top1 {:.2f}% top5 {:.2f}% | {:.0f} "
-      "samples/s | comm {:.1f} s comp {:.1f} s{}",
-      record.epoch, epochs, mean(train.loss, train), percent(train.top1, train),
-      mean(validation.loss, validation), percent(validation.top1, validation),
-      percent(validation.top5, validation), record.samples_per_second(), record.seconds.mean.communication(),
-      record.seconds.mean.computation(),
-      !record.simulated && !record.replicas_equal ? " | REPLICAS DIFFER" : "");
+  return fmt::format("epoch {}/{} | train {} | val {} | {:.0f} samples/s | comm {:.1f} s comp {:.1f} s{}",
+                     record.epoch, epochs, result_text(record.kind, record.train, false),
+                     result_text(record.kind, record.validation, true), record.samples_per_second(),
+                     record.seconds.mean.communication(), record.seconds.mean.computation(),
+                     !record.simulated && !record.replicas_equal ? " | REPLICAS DIFFER" : "");
 }
 
 MetricsFile::MetricsFile(std::string path, std::int64_t finished_epochs) : path_(std::move(path)) {

@@ -7,22 +7,33 @@
 #include <vector>
 
 #include "trainer/epoch_sums.h"
+#include "trainer/run_data.h"
 
 namespace lpsgd {
 
+/// Metrics of images count samples. Those of sequences count frames (of text, tokens); `samples` is then the
+/// number of sequences, or of pieces if data.truncate cuts them.
 struct EpochRecord {
+  DataKind kind = DataKind::images;
   std::int64_t epoch = 0, step = 0;  // finished epochs, steps since the start
   double lr = 0;                     // of the last step
   BatchMetrics train, validation;    // sums over ranks
+  SequenceCounts sequences;          // of training, all ranks
   SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks, this epoch
+  std::int64_t bad_samples = 0;                  // all ranks, training and evaluation
   bool replicas_equal = true;                    // null in JSON if simulated
   bool simulated = false;                        // collective: simulated
   std::vector<TensorCoding> coding;              // with metrics.codec_error
 
+  std::int64_t samples() const { return kind == DataKind::images ? train.samples : sequences.sequences; }
   double samples_per_second() const;
   std::string json() const;  // one line, no newline
 };
+
+/// "loss 1.2034 top1 56.25% top5 90.10%"; of speech "frame accuracy" in place of top1; of text "loss 4.8212
+/// perplexity 124.11".
+std::string result_text(DataKind kind, const BatchMetrics& metrics, bool with_top5);
 
 /// "epoch 3/160 | train loss 1.2034 top1 56.25% | val loss ..."
 std::string text(const EpochRecord& record, std::int64_t epochs);

@@ -42,6 +42,7 @@ Resumed RunCheckpoints::restore(const ResumePoint& from,
           folder, manifest.batches, manifest.batch_size, batches_, run_.train.batch_size));
     HostState host(network_, &optimizer_);
     TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), {}};
+    if (manifest.position.batch != 0) state.carried = host.carried();
     out.other_ranks = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state);
     host.upload();
     set_residuals(state.residuals);
@@ -73,10 +74,10 @@ void RunCheckpoints::save(const std::string& name, const Position& position, Epo
   const AveragedBuffers averaged(transport_, network_);
   HostState host(network_, &optimizer_);
   host.download();
-  newest_ =
-      write_checkpoint(transport_, run_folder_, name, std::move(manifest),
-                       {&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), residuals},
-                       averaged.buffers(), run_.checkpoint.keep);
+  TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), residuals};
+  if (position.batch != 0) state.carried = host.carried();
+  newest_ = write_checkpoint(transport_, run_folder_, name, std::move(manifest), state, averaged.buffers(),
+                             run_.checkpoint.keep);
 }
 
 }  // namespace lpsgd

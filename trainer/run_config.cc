@@ -83,13 +83,6 @@ const Value* at_path(const Value& root, std::string_view section, std::string_vi
   return inner ? inner->find(key) : nullptr;
 }
 
-/// Where `section.key` was written, or the root when it was left to its default.
-config::Origin origin_of(const RunConfig& run, std::string_view section, std::string_view key) {
-  if (const Value* v = at_path(run.tree, section, key)) return v->origin;
-  if (const Value* v = run.tree.find(section)) return v->origin;
-  return run.tree.origin;
-}
-
 /// Replaces `network: path` by the tree of the file.
 void resolve_network(Value& root, const std::string& config_path) {
   Value* network = root.find("network");
@@ -265,9 +258,18 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
   }
 }
 
-NetworkSpec network_of(const RunConfig& run) {
+config::Origin origin_of(const RunConfig& run, std::string_view section, std::string_view key) {
+  if (const Value* v = at_path(run.tree, section, key)) return v->origin;
+  if (const Value* v = run.tree.find(section)) return v->origin;
+  return run.tree.origin;
+}
+
+NetworkSpec network_of(const RunConfig& run, std::optional<std::int64_t> frames) {
   try {
-    return NetworkSpec(run.network);
+    NetworkSpec spec(run.network);
+    if (spec.is_sequence() && run.data.truncate > 0) return NetworkSpec(run.network, run.data.truncate);
+    if (spec.has_open_frames() && frames) return NetworkSpec(run.network, frames);
+    return spec;
   } catch (const ConfigError& e) {
     const std::string message = e.what();
     if (message.find("--set ") != std::string::npos) throw;
@@ -292,38 +294,6 @@ void with_locations(const RunConfig& run, const std::function<void()>& body) {
     const config::Origin origin = origin_of(run, key.substr(0, dot), key.substr(dot + 1));
     throw ConfigError(fmt::format("{}: {}", origin.text(), message));
   }
-}
-
-void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split) {
-  if (network.input_shape().size() != 3)
-    config::fail(
-        origin_of(run, "data", "dataset"), "data.dataset",
-        fmt::format("the network takes sequences ({}), and data set {} has images; there is no data set of "
-                    "sequences yet",
-                    fmt::join(network.input_shape(), ", "), run.data.dataset));
-  const auto& images = dynamic_cast<const ImageDataset&>(dataset);
-  const std::optional<ImageShape> image = images.fixed_shape();
-  if (image && run.data.evaluate.automatic() &&
-      network.input_shape() != std::vector{image->height, image->width, image->channels})
-    config::fail(run.network.find("input") ? run.network.find("input")->origin : run.network.origin,
-                 "network.input",
-                 fmt::format("the network takes ({}), data set {} has images of ({}, {}, {})",
-                             fmt::join(network.input_shape(), ", "), run.data.dataset, image->height,
-                             image->width, image->channels));
-  if (network.classes() != dataset.classes())
-    config::fail(run.network.find("classes") ? run.network.find("classes")->origin : run.network.origin,
-                 "network.classes",
-                 fmt::format("the network tells {} classes apart, data set {} has {}", network.classes(),
-                             run.data.dataset, dataset.classes()));
-  const ImageShape input{network.input_shape()[0], network.input_shape()[1], network.input_shape()[2]};
-  with_locations(run, [&] {
-    normalization(run.data, input.channels);
-    resolve({run.data.augment, run.data.evaluate, run.data.interpolation}, image, input);
-  });
-  if (split == Split::train && dataset.size() < run.train.batch_size)
-    config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
-                 fmt::format("the training set has {} samples, fewer than one global batch of {}",
-                             dataset.size(), run.train.batch_size));
 }
 
 std::string resolved_text(const RunConfig& run) {

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/exchange.h"
@@ -89,16 +91,16 @@ Device device_of(const TrainOptions& options, int local_rank);
 /// column.
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun);
 
-/// The network of the configuration. An error that an override may have caused names the option.
-NetworkSpec network_of(const RunConfig& run);
+/// Where `section.key` was written, or the section or the root if the key was left to its default.
+config::Origin origin_of(const RunConfig& run, std::string_view section, std::string_view key);
+
+/// The network of the configuration. If its file leaves the number of frames open, it is data.truncate, or
+/// else `frames`, or else 1. ConfigError; an error that an override may have caused names the option.
+NetworkSpec network_of(const RunConfig& run, std::optional<std::int64_t> frames = {});
 
 /// Runs `body`. If it throws a ConfigError that begins with a key ("data.mean: ..."), adds that key's file,
 /// line and column.
 void with_locations(const RunConfig& run, const std::function<void()>& body);
-
-/// Checks that network and data match: image shape, number of classes, mean and std, and a training set of at
-/// least one batch. ConfigError.
-void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split);
 
 /// The configuration as resolved: every key with its value, the network in place of its path. exchange.ranks
 /// is written for transport threads only.

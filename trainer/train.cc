@@ -16,6 +16,7 @@
 #include "trainer/commands.h"
 #include "trainer/mpi_rank.h"
 #include "trainer/run_config.h"
+#include "trainer/run_data.h"
 #include "trainer/run_folder.h"
 #include "trainer/trainer.h"
 
@@ -86,11 +87,10 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
 }
 
 void prepare_data(Prepared& out) {
-  with_locations(out.run, [&] {
-    out.data.train = open_dataset(out.run.data, Split::train);
-    out.data.test = open_dataset(out.run.data, Split::test);
-  });
+  out.data = open_data(out.run);
+  out.spec = std::make_unique<NetworkSpec>(network_for(out.run, {out.data.train.get(), out.data.test.get()}));
   check_data(out.run, *out.spec, *out.data.train, Split::train);
+  if (kind_of(*out.data.train) != DataKind::images) return;
   // The run's folder records the resolved values.
   const Normalization used = normalization(out.run.data, out.spec->input_shape().back());
   out.run.data.mean = used.mean;

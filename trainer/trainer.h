@@ -2,16 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/transport.h"
-#include "data/dataset.h"
 #include "trainer/checkpoint.h"
 #include "trainer/progress.h"
 #include "trainer/run_config.h"
+#include "trainer/run_data.h"
 
 namespace lpsgd {
 
@@ -23,11 +22,6 @@ struct TrainCommand {
   std::vector<std::string> command_line;
   std::string trace;  // a folder for one Chrome trace per rank; empty: none
   ProgressMode progress = ProgressMode::automatic;
-};
-
-/// Data opened once per process and shared by its ranks.
-struct TrainData {
-  std::shared_ptr<const Dataset> train, test;
 };
 
 /// Trains on this rank until the configured epochs (or steps) are done. Collective. Rank 0 writes the run's

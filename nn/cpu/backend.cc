@@ -2,6 +2,7 @@
 // memory.
 #include <fmt/format.h>
 
+#include <cstring>
 #include <utility>
 
 #include "core/error.h"
@@ -101,18 +102,27 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) override {
     return make_pixel_input(context_, desc);
   }
-  void upload(void* to, DataType type, std::span<const float> from) override {
+  void upload(void* to, DataType type, std::span<const float> from, Event* read) override {
     with_type(type, [&]<class T>() {
       context_.parallel(static_cast<std::int64_t>(from.size()),
                         [&](int, std::int64_t first, std::int64_t last) {
                           context_.k.of<T>().narrow(from.data() + first, as<T>(to) + first, last - first);
                         });
     });
+    if (read) read->record(StreamView());
   }
   void download(std::span<float> to, DataType type, const void* from) override {
     with_type(type, [&]<class T>() {
       context_.k.of<T>().widen(as<T>(from), to.data(), static_cast<std::int64_t>(to.size()));
     });
+  }
+  void clear_tails(const Pass& pass, DataType type, void* values, std::int64_t frames,
+                   std::int64_t width) override {
+    for (std::size_t n = 0; n < pass.lengths.size(); ++n) {
+      const std::int64_t first = static_cast<std::int64_t>(n) * frames, length = pass.lengths[n];
+      std::memset(static_cast<std::byte*>(values) + (first + length) * width * size_of(type), 0,
+                  static_cast<std::size_t>((frames - length) * width * size_of(type)));
+    }
   }
   void finish_planning() override { context_.allocate_shared(); }
   void prepare_thread() override {

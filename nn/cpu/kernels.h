@@ -32,6 +32,12 @@ struct LrnConstants {
   float scale, beta, k;
 };
 
+struct SoftmaxRow {
+  float max;          // of the scores
+  double sum;         // of exp(score - max)
+  std::int64_t rank;  // classes with a greater score than the label, or an equal one and a lower index
+};
+
 template <class T>
 struct ActivationKernels {
   // Convert to float32 and from it.
@@ -52,6 +58,8 @@ struct ActivationKernels {
                         bool relu, const float* g_mean, const float* slope);
   /// out = sum of terms [then relu]. There is at least one term; `out` may be one of them.
   void (*sum)(const T* const* terms, int count, T* out, std::int64_t n, bool relu);
+  /// sum[c] += the sum over rows of x, whose rows are `stride` values apart.
+  void (*add_rows)(const T* x, std::int64_t rows, std::int64_t stride, std::int64_t width, float* sum);
   /// out = sum of terms where y > 0, and 0 elsewhere. If y is null, as sum().
   void (*masked_sum)(const T* const* terms, int count, const T* y, T* out, std::int64_t n);
   /// out[c] = the maximum of x[offsets[i] + c] over i < count, and argmax[c] = its i: the first of equal
@@ -61,7 +69,7 @@ struct ActivationKernels {
   void (*sigmoid)(const T* x, T* y, std::int64_t n);
   void (*tanh)(const T* x, T* y, std::int64_t n);
   /// One LSTM step of one sample. `gates` holds the sums of i, f, g and o (`cells` floats each), which become
-  /// their activations. c = f before + i g, output = o tanh(c). If `before` is null, it counts as zeros.
+  /// their activations. c = f before + i g, output = o tanh(c).
   void (*lstm_cell)(float* gates, const float* before, float* c, T* output, std::int64_t cells);
   /// Writes the gradients of the gates' sums to `sums_gradient`, which may be `gates`. `dc` holds the
   /// gradient of c from later steps, and receives that of `before`.
@@ -71,6 +79,10 @@ struct ActivationKernels {
   void (*lrn)(const T* x, T* y, std::int64_t rows, std::int64_t width, LrnConstants k, float* scratch);
   void (*lrn_gradient)(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, LrnConstants k,
                        float* scratch);
+  /// Of a row of class scores and the label's score in it.
+  SoftmaxRow (*softmax_row)(const T* scores, std::int64_t classes, std::int64_t label);
+  /// out = exp(scores - max) * scale.
+  void (*softmax)(const T* scores, float max, float scale, T* out, std::int64_t classes);
 };
 
 struct Kernels {
@@ -84,8 +96,6 @@ struct Kernels {
     else
       return bf16;
   }
-  /// out = exp(x - max), for x <= max. Returns the sum of `out`.
-  double (*exponentials)(const float* x, float max, float* out, std::int64_t n);
   /// The optimizer's pass (nn/optimizer.h): g = g * g_scale + decay * w; v = mu * v + g;
   /// w -= lr * (nesterov ? g + mu * v : v).
   void (*sgd)(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay,

@@ -118,13 +118,67 @@ void tanh(const T* x, T* y, std::int64_t n) {
               [&]<class L>(std::int64_t i) { L::put(y + i, maths::tanh<typename L::Maths>(L::get(x + i))); });
 }
 
-double exponentials(const float* x, float max, float* out, std::int64_t n) {
-  over_values(n, [&]<class L>(std::int64_t i) {
-    L::put(out + i, maths::exp<typename L::Maths>(L::get(x + i) - max));
+typedef float Eight __attribute__((vector_size(32)));
+typedef double Doubles __attribute__((vector_size(64)));
+
+/// Sums in double and counts, in lanes.
+struct SoftmaxSums {
+  Doubles sum{};
+  Integers count{};
+  void add(Vector v, Integers counts) {  // -1 in a lane that counts
+    sum += __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), Doubles);
+    sum += __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), Doubles);
+    count -= counts;
+  }
+  void add(float v, bool counts) {
+    sum[0] += static_cast<double>(v);
+    count[0] += counts;
+  }
+};
+
+template <class T>
+SoftmaxRow softmax_row(const T* scores, std::int64_t classes, std::int64_t label) {
+  const float at_label = lpsgd::widen(scores[label]);
+  float max = at_label;
+  Vector maxima = Vector{} + max;
+  const auto greater = [](auto a, auto b) { return a > b ? a : b; };
+  over_values(classes, [&]<class L>(std::int64_t i) {
+    if constexpr (L::n == 1)
+      max = greater(L::get(scores + i), max);
+    else
+      maxima = greater(L::get(scores + i), maxima);
   });
-  double parts[8] = {};
-  for (std::int64_t i = 0; i < n; ++i) parts[i % 8] += static_cast<double>(out[i]);
-  return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));
+  for (std::int64_t i = 0; i < lanes; ++i) max = greater(maxima[i], max);
+
+  SoftmaxSums sums;
+  over_values(classes, [&]<class L>(std::int64_t i) {
+    const typename L::V z = L::get(scores + i);
+    const auto ranks_before = i + L::n <= label ? z >= at_label : z > at_label;
+    sums.add(maths::exp<typename L::Maths>(z - max), ranks_before);
+  });
+  SoftmaxRow row{max, 0, 0};
+  for (std::int64_t i = 0; i < 8; ++i) row.sum += sums.sum[i];
+  for (std::int64_t i = 0; i < lanes; ++i) row.rank += sums.count[i];
+  // In the vector that holds the label, an equal score at a lower index has not been counted.
+  const std::int64_t own = label / lanes * lanes;
+  if (own + lanes <= classes)
+    for (std::int64_t i = own; i < label; ++i) row.rank += lpsgd::widen(scores[i]) == at_label;
+  return row;
+}
+
+template <class T>
+void softmax(const T* scores, float max, float scale, T* out, std::int64_t classes) {
+  over_values(classes, [&]<class L>(std::int64_t i) {
+    L::put(out + i, maths::exp<typename L::Maths>(L::get(scores + i) - max) * scale);
+  });
+}
+
+template <class T>
+void add_rows(const T* x, std::int64_t rows, std::int64_t stride, std::int64_t width, float* sum) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    over_values(width, [&]<class L>(std::int64_t c) {
+      L::put(sum + c, L::get(sum + c) + L::get(x + r * stride + c));
+    });
 }
 
 template <class T>
@@ -132,7 +186,7 @@ void lstm_cell(float* gates, const float* before, float* c, T* output, std::int6
   over_values(cells, [&]<class L>(std::int64_t j) {
     maths::LstmCell<typename L::Maths> cell{L::get(gates + j), L::get(gates + cells + j),
                                             L::get(gates + 2 * cells + j), L::get(gates + 3 * cells + j)};
-    cell.forward(before ? L::get(before + j) : typename L::V{});
+    cell.forward(L::get(before + j));
     L::put(gates + j, cell.i);
     L::put(gates + cells + j, cell.f);
     L::put(gates + 2 * cells + j, cell.g);
@@ -150,7 +204,7 @@ void lstm_cell_gradient(const float* gates, const float* before, const float* c,
                                             L::get(gates + 2 * cells + j), L::get(gates + 3 * cells + j),
                                             L::get(c + j)};
     typename L::V change = L::get(dc + j);
-    cell.backward(before ? L::get(before + j) : typename L::V{}, L::get(output_gradient + j), change);
+    cell.backward(L::get(before + j), L::get(output_gradient + j), change);
     L::put(sums_gradient + j, cell.i);
     L::put(sums_gradient + cells + j, cell.f);
     L::put(sums_gradient + 2 * cells + j, cell.g);
@@ -172,14 +226,15 @@ void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu,
 
 template <class T>
 constexpr ActivationKernels<T> activation_kernels{
-    widen<T>,         narrow<T>,    row_moments<T>,        normalize<T>,  norm_gradient_sums<T>,
-    norm_gradient<T>, sum<T>,       masked_sum<T>,         window_max<T>, sigmoid<T>,
-    tanh<T>,          lstm_cell<T>, lstm_cell_gradient<T>, lrn<T>,        lrn_gradient<T>};
+    widen<T>,         narrow<T>,      row_moments<T>, normalize<T>,          norm_gradient_sums<T>,
+    norm_gradient<T>, sum<T>,         add_rows<T>,    masked_sum<T>,         window_max<T>,
+    sigmoid<T>,       tanh<T>,        lstm_cell<T>,   lstm_cell_gradient<T>, lrn<T>,
+    lrn_gradient<T>,  softmax_row<T>, softmax<T>};
 
 }  // namespace
 
 extern const Kernels LPSGD_KERNELS;
 const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS), activation_kernels<float>, activation_kernels<Bf16>,
-                            exponentials, sgd};
+                            sgd};
 
 }  // namespace lpsgd::cpu

@@ -1,4 +1,5 @@
 // Softmax cross-entropy: log(sum exp(z - max)) - (z_label - max), exponentials in float32, sums in double.
+// Rows are computed in parallel and added in their order.
 #include <cmath>
 #include <utility>
 
@@ -13,26 +14,37 @@ class SoftmaxCrossEntropy final : public LossOp {
  public:
   SoftmaxCrossEntropy(Context& context, const void* logits, void* gradient, std::int64_t batch,
                       std::int64_t frames, std::int64_t classes)
-      : k_(context.k),
+      : context_(context),
+        k_(context.k.of<T>()),
         logits_(as<T>(logits)),
         gradient_(as<T>(gradient)),
-        batch_(batch),
         frames_(frames),
-        classes_(classes),
-        row_(static_cast<std::size_t>(classes)),
-        exponentials_(static_cast<std::size_t>(classes)) {
-    labels_.resize(static_cast<std::size_t>(batch * frames));
+        classes_(classes) {
+    rows_.resize(static_cast<std::size_t>(batch * frames));
   }
 
   void forward(const Pass& pass, std::span<const std::int32_t> labels) override {
     Sums sums;  // of this pass
-    std::fill(labels_.begin(), labels_.end(), not_scored);
-    for (std::int64_t n = 0; n < pass.valid; ++n) {
-      const std::int64_t length = pass.lengths.empty() ? frames_ : pass.lengths[static_cast<std::size_t>(n)];
-      for (std::int64_t row = n * frames_; row < n * frames_ + length; ++row)
-        score(row, labels[static_cast<std::size_t>(row)], sums);
+    for (std::int64_t r = 0; r < rows(); ++r) {
+      const std::int64_t n = r / frames_;
+      const std::int32_t label = labels[static_cast<std::size_t>(r)];
+      const bool is_scored = n < pass.valid && r % frames_ < pass.length(n, frames_) && label != not_scored;
+      if (is_scored && (label < 0 || label >= classes_))
+        throw Error(fmt::format("a label is {}, but the network has {} classes", label, classes_));
+      row(r).label = is_scored ? label : not_scored;
     }
-    scored_ = sums.scored;
+    context_.parallel(rows(), [&](int, std::int64_t first, std::int64_t last) {
+      for (std::int64_t r = first; r < last; ++r)
+        if (row(r).label != not_scored) score(r);
+    });
+    for (const Row& row : rows_) {
+      if (row.label == not_scored) continue;
+      sums.loss += row.loss;
+      sums.top1 += row.rank < 1;
+      sums.top5 += row.rank < 5;
+      ++sums.scored;
+    }
+    divisor_ = pass.loss_divisor > 0 ? pass.loss_divisor : static_cast<double>(sums.scored);
     total_.loss += sums.loss;
     total_.top1 += sums.top1;
     total_.top5 += sums.top5;
@@ -42,58 +54,54 @@ class SoftmaxCrossEntropy final : public LossOp {
   Sums take() override { return std::exchange(total_, {}); }
 
   void backward() override {
-    for (std::int64_t row = 0; row < batch_ * frames_; ++row) {
-      const std::int32_t label = labels_[static_cast<std::size_t>(row)];
-      float* g = exponentials_.data();
-      if (label == not_scored) {
-        std::fill_n(gradient_ + row * classes_, classes_, T{});
-        continue;
+    context_.parallel(rows(), [&](int, std::int64_t first, std::int64_t last) {
+      for (std::int64_t r = first; r < last; ++r) {
+        T* gradient = gradient_ + r * classes_;
+        const Row& of = row(r);
+        if (of.label == not_scored) {
+          std::fill_n(gradient, classes_, T{});
+          continue;
+        }
+        const T* z = logits_ + r * classes_;
+        k_.softmax(z, of.max, static_cast<float>(1 / (of.sum * divisor_)), gradient, classes_);
+        const double p = std::exp(at_label(z, of.label) - static_cast<double>(of.max)) / of.sum;
+        gradient[of.label] = narrow<T>(static_cast<float>((p - 1) / divisor_));
       }
-      const float* z = logits(row);
-      const double sum = k_.exponentials(z, max_of(z), g, classes_);
-      const double scale = 1 / (sum * static_cast<double>(scored_));
-      for (std::int64_t c = 0; c < classes_; ++c) g[c] *= static_cast<float>(scale);
-      const double p = std::exp(static_cast<double>(z[label]) - static_cast<double>(max_of(z))) / sum;
-      g[label] = static_cast<float>((p - 1) / static_cast<double>(scored_));
-      k_.of<T>().narrow(g, gradient_ + row * classes_, classes_);
-    }
+    });
   }
 
  private:
   static constexpr std::int32_t not_scored = -1;
+  /// What forward finds of a row.
+  struct Row {
+    std::int32_t label = not_scored;
+    float max = 0;
+    double sum = 1, loss = 0;
+    std::int64_t rank = 0;  // of the label
+  };
 
-  void score(std::int64_t row, std::int32_t label, Sums& sums) {
-    if (label < 0 || label >= classes_)
-      throw Error(fmt::format("a label is {}, but the network has {} classes", label, classes_));
-    labels_[static_cast<std::size_t>(row)] = label;
-    const float* z = logits(row);
-    const float max = max_of(z);
-    sums.loss += std::log(k_.exponentials(z, max, exponentials_.data(), classes_)) -
-                 (static_cast<double>(z[label]) - static_cast<double>(max));
-    std::int64_t rank = 0;
-    for (std::int64_t c = 0; c < classes_; ++c) rank += z[c] > z[label] || (z[c] == z[label] && c < label);
-    // A NaN ranks below every other score.
-    const bool number = !std::isnan(z[label]);
-    sums.top1 += number && rank < 1;
-    sums.top5 += number && rank < 5;
-    ++sums.scored;
+  std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }
+  Row& row(std::int64_t r) { return rows_[static_cast<std::size_t>(r)]; }
+  static double at_label(const T* z, std::int32_t label) { return static_cast<double>(widen(z[label])); }
+
+  void score(std::int64_t r) {
+    Row& to = row(r);
+    const T* z = logits_ + r * classes_;
+    const SoftmaxRow of = k_.softmax_row(z, classes_, to.label);
+    const double label = at_label(z, to.label);
+    to.max = of.max;
+    to.sum = of.sum;
+    to.loss = std::log(of.sum) - (label - static_cast<double>(of.max));
+    to.rank = std::isnan(label) ? classes_ + 5 : of.rank;  // a NaN ranks below every other score
   }
 
-  /// A row's logits as float32, until the next call.
-  const float* logits(std::int64_t row) {
-    const T* z = logits_ + row * classes_;
-    if constexpr (std::is_same_v<T, float>) return z;
-    k_.of<T>().widen(z, row_.data(), classes_);
-    return row_.data();
-  }
-  float max_of(const float* z) const { return *std::max_element(z, z + classes_); }
-
-  const Kernels& k_;
+  Context& context_;
+  const ActivationKernels<T>& k_;
   const T* logits_;
   T* gradient_;
-  std::int64_t batch_, frames_, classes_, scored_ = 0;
-  std::vector<std::int32_t> labels_;  // of the last forward
-  Buffer<float> row_, exponentials_;
+  std::int64_t frames_, classes_;
+  double divisor_ = 1;
+  std::vector<Row> rows_;
   Sums total_;  // since take()
 };
 

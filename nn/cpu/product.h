@@ -16,10 +16,12 @@ struct ProductDesc {
   bool data = false;         // input_gradient() will be called
   bool gradient = false;     // weight_gradient() will be called
   bool shared_copy = false;  // copies of W lie in memory that other layers use, too
+  bool repeated = false;     // forward() runs often between two prepare_forward(), which may copy W for it
 };
 
-/// W is (out, in), as in the arena. For bfloat16 it is a copy in the layout that oneDNN prefers, and
-/// prepare_*() copies the weights. With `shared_copy`, call prepare_*() right before each use.
+/// W is (out, in), as in the arena. For bfloat16, and if it is read repeatedly, it is a copy in the layout
+/// that oneDNN prefers, and prepare_*() copies the weights. With `shared_copy`, call prepare_*() right before
+/// each use.
 class Product {
  public:
   Product(Context& context, const ProductDesc& desc, const float* weights, const float* bias);
@@ -36,6 +38,17 @@ class Product {
   Context& context_;
   Reordered forward_weights_, data_weights_;
   Call forward_, data_, gradient_;
+};
+
+/// The gradient of weights, part by part: dw (out, in) += dy^T x for rows of x (rows, in) and dy (rows, out).
+class WeightGradient {
+ public:
+  WeightGradient(Context& context, std::int64_t rows, std::int64_t in, std::int64_t out, DataType type);
+  void add(const void* x, const void* dy, float* dw);
+
+ private:
+  Context& context_;
+  Call call_;
 };
 
 }  // namespace lpsgd::cpu

@@ -42,10 +42,10 @@ class CudaBackend final : public Backend {
   void prepare_thread() override { set_device(context_.device.index); }
 
   std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) override {
-    return make_pixel_input(inputs_, desc);
+    return make_pixel_input(context_, inputs_, desc);
   }
-  void upload(void* to, DataType type, std::span<const float> from) override {
-    inputs_.upload(to, type, from);
+  void upload(void* to, DataType type, std::span<const float> from, Event* read) override {
+    inputs_.upload(to, type, from, read);
   }
   void download(std::span<float> to, DataType type, const void* from) override {
     if (type != DataType::f32) {
@@ -62,6 +62,11 @@ class CudaBackend final : public Backend {
   void begin(const Pass& pass, std::span<const std::int32_t> labels) override {
     feed_->upload(pass, labels);
     context_.refresh();
+  }
+  void clear_tails(const Pass&, DataType type, void* values, std::int64_t frames,
+                   std::int64_t width) override {
+    check(launch_clear_tails(type, values, {feed_->batch(), frames}, width, context_.lengths,
+                             context_.handle()));
   }
   void run(Part part, std::size_t index, const std::function<void()>& work) override {
     std::deque<CapturedPass>& passes = passes_[static_cast<std::size_t>(part)];

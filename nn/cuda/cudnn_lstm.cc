@@ -1,6 +1,7 @@
 // An LSTM layer by cuDNN's RNN functions, in float32 or TF32. All sequences run to the last frame. Frames
 // behind the end of a sequence are set to 0 in the input and in the output. So lengths stay on the device,
-// and a captured pass is valid for other lengths. The state of a frame does not depend on later frames.
+// and a captured pass is valid for other lengths. The state of a frame does not depend on later frames. The
+// state after the last frame is kept for the next pass, of sequences that have the full length.
 #include <algorithm>
 #include <array>
 
@@ -68,6 +69,8 @@ class CudnnLstmOp final : public Op {
     weights_ = context_.allocate(static_cast<std::int64_t>(weights));
     inputs_ = context_.array<float>(rows() * features_);
     outputs_ = context_.array<float>(rows() * width_);
+    first_hidden_ = context_.array<float>(b_.batch * width_);
+    first_cells_ = context_.array<float>(b_.batch * cell_);
     list_pieces(weights_, &ParameterView::value, values_);
     if (!b_.training) return true;
     reserve_bytes_ = reserve;
@@ -79,15 +82,20 @@ class CudnnLstmOp final : public Op {
     return true;
   }
 
-  void forward(const Pass&) override {
+  void forward(const Pass& pass) override {
     const cudaStream_t s = context_.handle();
+    const std::vector<float*>& carried = pass.training ? b_.carried : b_.carried_in_evaluation;
+    mark(carried[0], first_hidden_, width_, context_.continues, 1);
+    mark(carried[1], first_cells_, cell_, context_.continues, 1);
     for (const Piece& p : values_)
       check(cudaMemcpyAsync(p.space, p.arena, p.bytes, cudaMemcpyDeviceToDevice, s));
     check(
         launch_by_time(DataType::f32, b_.inputs[0].value, inputs_, shape(), features_, context_.lengths, s));
     check(cudnnRNNForward(context_.cudnn, rnn_.get(), mode(), nullptr, x_.get(), inputs_, y_.get(), outputs_,
-                          h_.get(), nullptr, nullptr, c_.get(), nullptr, nullptr, weight_bytes_, weights_,
-                          work_bytes_, work_, reserve_bytes_, reserve_));
+                          h_.get(), first_hidden_, carried[0], c_.get(), first_cells_, carried[1],
+                          weight_bytes_, weights_, work_bytes_, work_, reserve_bytes_, reserve_));
+    mark(carried[0], carried[0], width_, context_.lengths, frames_);
+    mark(carried[1], carried[1], cell_, context_.lengths, frames_);
     check(launch_by_sample(DataType::f32, outputs_, b_.output, shape(), width_, context_.lengths, s));
   }
 
@@ -96,12 +104,12 @@ class CudnnLstmOp final : public Op {
     check(launch_by_time(DataType::f32, b_.output_gradients[0], output_gradients_, shape(), width_,
                          context_.lengths, s));
     check(cudnnRNNBackwardData_v8(context_.cudnn, rnn_.get(), nullptr, y_.get(), outputs_, output_gradients_,
-                                  x_.get(), input_gradients_, h_.get(), nullptr, nullptr, nullptr, c_.get(),
-                                  nullptr, nullptr, nullptr, weight_bytes_, weights_, work_bytes_, work_,
-                                  reserve_bytes_, reserve_));
+                                  x_.get(), input_gradients_, h_.get(), first_hidden_, nullptr, nullptr,
+                                  c_.get(), first_cells_, nullptr, nullptr, weight_bytes_, weights_,
+                                  work_bytes_, work_, reserve_bytes_, reserve_));
     zero_bytes(weight_gradients_, weight_bytes_, context_.stream);
     check(cudnnRNNBackwardWeights_v8(context_.cudnn, rnn_.get(), CUDNN_WGRAD_MODE_ADD, nullptr, x_.get(),
-                                     inputs_, h_.get(), nullptr, y_.get(), outputs_, weight_bytes_,
+                                     inputs_, h_.get(), first_hidden_, y_.get(), outputs_, weight_bytes_,
                                      weight_gradients_, work_bytes_, work_, reserve_bytes_, reserve_));
     for (const Piece& p : gradients_)
       check(cudaMemcpyAsync(p.arena, p.space, p.bytes, cudaMemcpyDeviceToDevice, s));
@@ -173,6 +181,12 @@ class CudnnLstmOp final : public Op {
     check(cudnnSetTensorNdDescriptor(tensor.get(), CUDNN_DATA_FLOAT, 3, size.data(), stride.data()));
   }
 
+  /// The samples' rows of `from` (batch, width) whose mark is at least `least`, and zeros for the others.
+  void mark(const float* from, float* to, int width, const std::int32_t* marks, int least) {
+    check(launch_marked_rows(DataType::f32, from, DataType::f32, to, b_.batch, width, marks, least,
+                             context_.handle()));
+  }
+
   cudnnForwardMode_t mode() const { return b_.training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE; }
   std::int64_t rows() const { return frames_ * b_.batch; }
   SequenceShape shape() const { return {b_.batch, frames_}; }
@@ -188,6 +202,7 @@ class CudnnLstmOp final : public Op {
   std::vector<Piece> values_, gradients_;
   std::size_t work_bytes_ = 0, weight_bytes_ = 0, reserve_bytes_ = 0;
   void *work_ = nullptr, *weights_ = nullptr, *weight_gradients_ = nullptr, *reserve_ = nullptr;
+  float *first_hidden_ = nullptr, *first_cells_ = nullptr;  // the state that the sequences start from
   // By time.
   float *inputs_ = nullptr, *outputs_ = nullptr, *input_gradients_ = nullptr, *output_gradients_ = nullptr;
 };

@@ -12,13 +12,14 @@
 #include <cstdint>
 
 #include "core/data_type.h"
+#include "core/pixels.h"
 
 namespace lpsgd::cuda {
 
 /// What the operations of a pass read on the device. A captured pass reads it anew each time it is launched.
 struct PassState {
   std::uint32_t step = 0;
-  std::int32_t scored = 0;  // rows that count in the loss
+  double loss_divisor = 0;
 };
 
 /// Arrays of one type and length, to be added.
@@ -27,6 +28,17 @@ struct Terms {
   const void* at[max_terms] = {};
   int count = 0;
 };
+
+// ---- pixel_input.cu
+
+struct PixelSizes {
+  std::int64_t batch = 0;
+  int stored_height = 0, stored_width = 0, height = 0, width = 0, channels = 0;
+};
+/// out (batch, height, width, channels) = the crops of `pixels` (batch, stored size). `table` (channels, 256)
+/// holds what each byte becomes and has the type of `out`.
+cudaError_t launch_pixels(DataType type, const std::uint8_t* pixels, const PixelCrop* crops,
+                          const void* table, void* out, const PixelSizes& sizes, cudaStream_t stream);
 
 // ---- elementwise.cu
 
@@ -190,8 +202,14 @@ cudaError_t launch_by_time_f32(DataType type, const void* from, float* to, Seque
                                std::int64_t width, const std::int32_t* lengths, cudaStream_t stream);
 cudaError_t launch_by_sample(DataType type, const void* from, void* to, SequenceShape shape,
                              std::int64_t width, const std::int32_t* lengths, cudaStream_t stream);
-/// Frame t of every sample. `gates` (batch, 4 cells) holds the gates' sums, which become the gates. `before`
-/// is null for t = 0.
+/// Sets the values behind the ends of the sequences in `values` (sample, time, width) to 0.
+cudaError_t launch_clear_tails(DataType type, void* values, SequenceShape shape, std::int64_t width,
+                               const std::int32_t* lengths, cudaStream_t stream);
+/// The rows n of `from` (batch, width) where marks[n] >= least, and 0 in the others. `to` may be `from`.
+cudaError_t launch_marked_rows(DataType from_type, const void* from, DataType to_type, void* to,
+                               std::int64_t batch, std::int64_t width, const std::int32_t* marks,
+                               std::int64_t least, cudaStream_t stream);
+/// Frame t of every sample. `gates` (batch, 4 cells) holds the gates' sums, which become the gates.
 cudaError_t launch_lstm_cell(DataType type, float* gates, const float* before, float* cell, void* output,
                              std::int64_t batch, std::int64_t cells, std::int64_t t,
                              const std::int32_t* lengths, cudaStream_t stream);

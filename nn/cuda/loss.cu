@@ -79,19 +79,19 @@ template <class T>
 __global__ void loss_gradient_kernel(const T* logits, const std::int32_t* labels, const LossRow* rows,
                                      const PassState* pass, T* gradient, std::int64_t count,
                                      std::int64_t classes) {
-  const double scored = static_cast<double>(pass->scored);
+  const double divisor = pass->loss_divisor;
   for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     const std::int32_t label = labels[row];
     const LossRow of = rows[row];
     const T* z = logits + row * classes;
     T* g = gradient + row * classes;
-    const auto scale = static_cast<float>(1 / (of.sum * scored));
+    const auto scale = static_cast<float>(1 / (of.sum * divisor));
     for (std::int64_t c = threadIdx.x; c < classes; c += row_threads) {
       if (label < 0) {
         g[c] = from_float<T>(0.0f);
       } else if (c == label) {
         const double p = exp(static_cast<double>(as_float(z[c])) - static_cast<double>(of.max)) / of.sum;
-        g[c] = from_float<T>(static_cast<float>((p - 1) / scored));
+        g[c] = from_float<T>(static_cast<float>((p - 1) / divisor));
       } else {
         g[c] = from_float<T>(maths::exp<maths::One>(as_float(z[c]) - of.max) * scale);
       }

@@ -21,9 +21,9 @@ class LstmOp final : public Op {
         bias_(desc.bias) {
     inputs_ = low(rows() * features_);
     gates_ = context.array<float>(rows() * gates());
-    cells_ = context.array<float>(rows() * cell_);
-    hidden_ = low(rows() * width_);
-    outputs_ = projected_ ? low(rows() * cell_) : hidden_;
+    cells_ = context.array<float>((rows() + batch_) * cell_);
+    hidden_ = low((rows() + batch_) * width_);
+    outputs_ = projected_ ? low(rows() * cell_) : hidden_at(0);
     if (bias_) biases_ = context.array<float>(gates());
     input_weights_ = context.operand(b.parameters[0].value);
     state_weights_ = context.operand(b.parameters[1].value);
@@ -45,18 +45,28 @@ class LstmOp final : public Op {
     if (b.training) plan_backward();
   }
 
-  void forward(const Pass&) override {
+  void forward(const Pass& pass) override {
     const cudaStream_t s = context_.handle();
+    const std::vector<float*>& carried = pass.training ? b_.carried : b_.carried_in_evaluation;
+    check(launch_marked_rows(DataType::f32, carried[0], type(), hidden_at(-1), batch_, width_,
+                             context_.continues, 1, s));
+    check(launch_marked_rows(DataType::f32, carried[1], DataType::f32, cells_at(-1), batch_, cell_,
+                             context_.continues, 1, s));
     if (bias_) check(launch_add_vectors(b_.parameters[2].value, b_.parameters[3].value, biases_, gates(), s));
     check(launch_by_time(type(), b_.inputs[0].value, inputs_, shape(), features_, context_.lengths, s));
     from_input_->run(inputs_, input_weights_, gates_);
     for (std::int64_t t = 0; t < frames_; ++t) {
-      if (t > 0) from_state_->run(at(hidden_, t - 1, width_), state_weights_, gates_at(t));
-      check(launch_lstm_cell(type(), gates_at(t), before(t), cells_at(t), at(outputs_, t, cell_), batch_,
-                             cell_, t, context_.lengths, s));
-      if (projected_) project_->run(at(outputs_, t, cell_), projection_weights_, at(hidden_, t, width_));
+      from_state_->run(hidden_at(t - 1), state_weights_, gates_at(t));
+      check(launch_lstm_cell(type(), gates_at(t), cells_at(t - 1), cells_at(t), at(outputs_, t, cell_),
+                             batch_, cell_, t, context_.lengths, s));
+      if (projected_) project_->run(at(outputs_, t, cell_), projection_weights_, hidden_at(t));
     }
-    check(launch_by_sample(type(), hidden_, b_.output, shape(), width_, context_.lengths, s));
+    check(launch_by_sample(type(), hidden_at(0), b_.output, shape(), width_, context_.lengths, s));
+    // The next pass may go on with the state of sequences that have the full length.
+    check(launch_marked_rows(type(), hidden_at(frames_ - 1), DataType::f32, carried[0], batch_, width_,
+                             context_.lengths, frames_, s));
+    check(launch_marked_rows(DataType::f32, cells_at(frames_ - 1), DataType::f32, carried[1], batch_, cell_,
+                             context_.lengths, frames_, s));
   }
 
   void backward() override {
@@ -76,19 +86,15 @@ class LstmOp final : public Op {
         unproject_->run(low_hidden, projection_weights_, output_gradient_);
         outputs = output_gradient_;
       }
-      check(launch_lstm_cell_gradient(type(), gates_at(t), before(t), cells_at(t), outputs, cell_gradient_,
-                                      at(gate_gradients_, t, gates()), batch_, cell_, t, context_.lengths,
-                                      s));
+      check(launch_lstm_cell_gradient(type(), gates_at(t), cells_at(t - 1), cells_at(t), outputs,
+                                      cell_gradient_, at(gate_gradients_, t, gates()), batch_, cell_, t,
+                                      context_.lengths, s));
     }
     input_weight_gradient_->run(gate_gradients_, inputs_, b_.parameters[0].gradient);
     if (bias_)
       check(launch_column_sums(type(), gate_gradients_, cut_, static_cast<double*>(partials_),
                                b_.parameters[2].gradient, b_.parameters[3].gradient, s));
-    if (state_weight_gradient_)
-      state_weight_gradient_->run(at(gate_gradients_, 1, gates()), hidden_, b_.parameters[1].gradient);
-    else
-      zero_bytes(b_.parameters[1].gradient, static_cast<std::size_t>(gates() * width_) * sizeof(float),
-                 context_.stream);
+    state_weight_gradient_->run(gate_gradients_, hidden_at(-1), b_.parameters[1].gradient);
     if (projected_) projection_gradient_->run(low_hidden_gradients_, outputs_, projection().gradient);
     if (!to_input_) return;
     to_input_->run(gate_gradients_, input_weights_, inputs_);  // they were read for the last time above
@@ -107,11 +113,9 @@ class LstmOp final : public Op {
       d.alignment = aligned(batch_ * gates(), type);
       d.out_alignment = aligned(batch_ * width_, DataType::f32);
       to_state_.emplace(context_, d, gate_gradients_, state_weights_, hidden_gradients_);
-      d = {.m = gates(), .n = width_, .k = rows() - batch_, .a_transposed = true};
-      d.alignment = aligned(batch_ * gates(), type);
-      state_weight_gradient_.emplace(context_, d, at(gate_gradients_, 1, gates()), hidden_,
-                                     b_.parameters[1].gradient);
     }
+    d = {.m = gates(), .n = width_, .k = rows(), .a_transposed = true};
+    state_weight_gradient_.emplace(context_, d, gate_gradients_, hidden_at(-1), b_.parameters[1].gradient);
     if (projected_) {
       low_hidden_gradients_ = type == DataType::f32 ? hidden_gradients_ : low(rows() * width_);
       output_gradient_ = context_.array<float>(batch_ * cell_);
@@ -138,8 +142,9 @@ class LstmOp final : public Op {
   SequenceShape shape() const { return {batch_, frames_}; }
   const ParameterView& projection() const { return b_.parameters[bias_ ? 4 : 2]; }
   float* gates_at(std::int64_t t) const { return gates_ + t * batch_ * gates(); }
-  float* cells_at(std::int64_t t) const { return cells_ + t * batch_ * cell_; }
-  const float* before(std::int64_t t) const { return t > 0 ? cells_at(t - 1) : nullptr; }
+  // Frame -1 is the state that the sequences start from.
+  float* cells_at(std::int64_t t) const { return cells_ + (t + 1) * batch_ * cell_; }
+  void* hidden_at(std::int64_t t) const { return at(hidden_, t + 1, width_); }
 
   void* low(std::int64_t n) { return context_.allocate(n * size_of(context_.type)); }
   /// Frame t of an array of the network's type, ordered by time.

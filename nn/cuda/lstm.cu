@@ -27,6 +27,22 @@ __global__ void by_sample_kernel(const T* from, T* to, SequenceShape s, std::int
 }
 
 template <class T>
+__global__ void clear_tails_kernel(T* values, SequenceShape s, std::int64_t width,
+                                   const std::int32_t* lengths) {
+  for (std::int64_t i = thread_number(); i < s.batch * s.frames * width; i += thread_count()) {
+    const std::int64_t row = i / width;
+    if (row % s.frames >= lengths[row / s.frames]) values[i] = from_float<T>(0.0f);
+  }
+}
+
+template <class From, class To>
+__global__ void marked_rows_kernel(const From* from, To* to, std::int64_t batch, std::int64_t width,
+                                   const std::int32_t* marks, std::int64_t least) {
+  for (std::int64_t i = thread_number(); i < batch * width; i += thread_count())
+    to[i] = from_float<To>(marks[i / width] >= least ? as_float(from[i]) : 0.0f);
+}
+
+template <class T>
 __global__ void cell_kernel(float* gates, const float* before, float* cell, T* output, std::int64_t batch,
                             std::int64_t cells, std::int64_t t, const std::int32_t* lengths) {
   for (std::int64_t i = thread_number(); i < batch * cells; i += thread_count()) {
@@ -38,7 +54,7 @@ __global__ void cell_kernel(float* gates, const float* before, float* cell, T* o
     }
     float* g = gates + n * 4 * cells + i % cells;
     Cell at{g[0], g[cells], g[2 * cells], g[3 * cells]};
-    at.forward(before != nullptr ? before[i] : 0.0f);
+    at.forward(before[i]);
     g[0] = at.i, g[cells] = at.f, g[2 * cells] = at.g, g[3 * cells] = at.o;
     cell[i] = at.cell;
     output[i] = from_float<T>(at.output);
@@ -59,7 +75,7 @@ __global__ void cell_gradient_kernel(const float* gates, const float* before, co
     }
     const float* g = gates + first;
     Cell at{g[0], g[cells], g[2 * cells], g[3 * cells], cell[i]};
-    at.backward(before != nullptr ? before[i] : 0.0f, output_gradient[i], dc[i]);
+    at.backward(before[i], output_gradient[i], dc[i]);
     to[0] = from_float<T>(at.i);
     to[cells] = from_float<T>(at.f);
     to[2 * cells] = from_float<T>(at.g);
@@ -96,6 +112,25 @@ cudaError_t launch_by_sample(DataType type, const void* from, void* to, Sequence
   return with_type(type, [&]<class T>(T) {
     LPSGD_LAUNCH(by_sample_kernel<T>, blocks_for(shape.batch * shape.frames * width), block_threads, stream)
     (static_cast<const T*>(from), static_cast<T*>(to), shape, width, lengths);
+  });
+}
+
+cudaError_t launch_clear_tails(DataType type, void* values, SequenceShape shape, std::int64_t width,
+                               const std::int32_t* lengths, cudaStream_t stream) {
+  return with_type(type, [&]<class T>(T) {
+    LPSGD_LAUNCH(clear_tails_kernel<T>, blocks_for(shape.batch * shape.frames * width), block_threads, stream)
+    (static_cast<T*>(values), shape, width, lengths);
+  });
+}
+
+cudaError_t launch_marked_rows(DataType from_type, const void* from, DataType to_type, void* to,
+                               std::int64_t batch, std::int64_t width, const std::int32_t* marks,
+                               std::int64_t least, cudaStream_t stream) {
+  return with_type(from_type, [&]<class From>(From) {
+    with_type(to_type, [&]<class To>(To) {
+      LPSGD_LAUNCH((marked_rows_kernel<From, To>), blocks_for(batch * width), block_threads, stream)
+      (static_cast<const From*>(from), static_cast<To*>(to), batch, width, marks, least);
+    });
   });
 }
 

@@ -23,6 +23,7 @@ class ConvLayer final : public Layer {
 
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = image(inputs);
+    init_.check();
     channels_ = in[2];
     if (channels_ % desc_.groups != 0 || desc_.filters % desc_.groups != 0)
       throw LayerError(fmt::format("{} groups do not divide {} input channels and {} filters", desc_.groups,

@@ -18,6 +18,7 @@ class DenseLayer final : public Layer {
 
   Shape infer(std::span<const Shape> inputs) override {
     const Shape& in = single(inputs);
+    init_.check();
     if (in.size() > 2)
       throw LayerError(fmt::format("takes a flat input, got {}; put a flatten before it", shape_text(in)));
     features_ = in.back();

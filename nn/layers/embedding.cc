@@ -16,6 +16,8 @@ class EmbeddingLayer final : public Layer {
     v.required();
     v.field("dimension", dimension_, "length of a row", {.min = 1, .max = max_option});
     v.field("init_deviation", deviation_, "initial rows: normal with this deviation", {.min = 0});
+    v.field("init_range", range_,
+            "initial rows: uniform between minus this and this; 0: normal, by init_deviation", {.min = 0});
   }
 
   Shape infer(std::span<const Shape> inputs) override {
@@ -24,7 +26,8 @@ class EmbeddingLayer final : public Layer {
     return {in[0], dimension_};
   }
   std::vector<ParameterSpec> parameters() const override {
-    return {{"weight", TensorKind::embedding, {vocabulary_, dimension_}, {Init::Kind::normal, deviation_}}};
+    const Init init = range_ > 0 ? Init{Init::Kind::uniform, range_} : Init{Init::Kind::normal, deviation_};
+    return {{"weight", TensorKind::embedding, {vocabulary_, dimension_}, init}};
   }
   bool reads_tokens() const override { return true; }
   bool backward_reads_input() const override { return false; }
@@ -34,7 +37,7 @@ class EmbeddingLayer final : public Layer {
 
  private:
   std::int64_t vocabulary_ = 1, dimension_ = 1;
-  double deviation_ = 1;
+  double deviation_ = 1, range_ = 0;
 };
 
 }  // namespace

@@ -263,7 +263,8 @@ class GetData(Case):
         for name, size in (("cifar10", 20), ("cifar100", 4), ("mnist", 5)):
             self.assertEqual(self.get(name, sources).status, 0)
             result = run("data", "check", self.config, "--set", f"data.dataset={name}",
-                         "--set", f"data.root={self.folder}/{sources[name]['folder']}")
+                         "--set", f"data.root={self.folder}/{sources[name]['folder']}",
+                         "--set", "data.train_samples=0", "--set", "data.test_samples=0")
             self.assertEqual(result.status, 0, result)
             self.assertIn(f"train: {size} ", result.out)
 

@@ -124,7 +124,7 @@ TEST_F(Shards, AreFoundThroughTheKey) {
             path("a.shard") + ": holds data set images, but data.dataset is mnist");
   options.dataset = "noise";
   EXPECT_EQ(error_of<ConfigError>([&] { open_images(options, Split::train); }),
-            "data.shards: data set noise is generated, not read");
+            "data.shards: data set noise does not hold images from files");
   std::filesystem::create_directory(path("empty"));
   EXPECT_EQ(error(path("empty")), path("empty") + ": holds no file *.shard");
 }

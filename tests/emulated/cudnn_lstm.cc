@@ -1,5 +1,5 @@
 // cuDNN's LSTM of one layer in one direction, with or without bias and projection, as lpsgd uses it: rows by
-// (frame, sample), float32, no initial state. Sums are taken in double.
+// (frame, sample), float32, with or without states (sample) at either end. Sums are taken in double.
 #include <cudnn.h>
 
 #include <cmath>
@@ -54,6 +54,14 @@ struct Reserve {
   std::int64_t values() const { return rows * 10 * cells; }
 };
 
+/// What a sequence starts from, and what it leaves; null: zeros, and nothing.
+struct FirstState {
+  const float *hidden, *cells;
+};
+struct LastState {
+  float *hidden, *cells;
+};
+
 double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
@@ -74,20 +82,27 @@ void add_transposed_product(const float* m, std::int64_t rows, std::int64_t colu
   for (std::int64_t i = 0; i < rows; ++i) add_scaled(static_cast<double>(y[i]), m + i * columns, x, columns);
 }
 
+/// The cell before `row`.
+double cell_before(const Reserve& kept, std::int64_t row, std::int64_t batch, std::int64_t c,
+                   const float* first) {
+  if (row >= batch) return static_cast<double>(kept.cell(row - batch)[c]);
+  return first == nullptr ? 0 : static_cast<double>(first[row * kept.cells + c]);
+}
+
 void forward(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t batch, const float* x, float* y,
-             const float* weights, const Reserve& kept) {
+             FirstState first, LastState left, const float* weights, const Reserve& kept) {
   const std::int64_t cells = rnn.cells, outputs = rnn.outputs;
   const std::vector<float> in = operands(rnn, x, frames * batch * rnn.inputs),
                            w = operands(rnn, weights, rnn.weights());
   for (std::int64_t row = 0; row < frames * batch; ++row) {
-    const std::int64_t before = row - batch;
+    const float* before = row < batch ? first.hidden : y - batch * outputs;
     const std::vector<float> last =
-        before < 0 ? std::vector<float>() : operands(rnn, y + before * outputs, outputs);
+        before == nullptr ? std::vector<float>() : operands(rnn, before + row * outputs, outputs);
     for (int gate = 0; gate < 4; ++gate) {
       std::vector<double> sum(static_cast<std::size_t>(cells));
       add_product(w.data() + rnn.input_weights(gate), cells, rnn.inputs, in.data() + row * rnn.inputs,
                   sum.data());
-      if (before >= 0)
+      if (before != nullptr)
         add_product(w.data() + rnn.output_weights(gate), cells, outputs, last.data(), sum.data());
       for (std::int64_t c = 0; c < cells; ++c) {
         double s = sum[static_cast<std::size_t>(c)];
@@ -99,7 +114,7 @@ void forward(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t batch,
     for (std::int64_t c = 0; c < cells; ++c) {
       const float* g = kept.gates(row);
       const auto gate = [&](int k) { return static_cast<double>(g[k * cells + c]); };
-      const double old = before < 0 ? 0 : static_cast<double>(kept.cell(before)[c]);
+      const double old = cell_before(kept, row, batch, c, first.cells);
       const double cell = gate(1) * old + gate(0) * gate(2);
       kept.cell(row)[c] = static_cast<float>(cell);
       kept.output(row)[c] = static_cast<float>(gate(3) * std::tanh(cell));
@@ -112,15 +127,19 @@ void forward(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t batch,
     for (std::int64_t o = 0; o < outputs; ++o)
       y[row * outputs + o] = static_cast<float>(out[static_cast<std::size_t>(o)]);
   }
+  const std::int64_t end = (frames - 1) * batch;
+  if (left.hidden != nullptr) std::copy_n(y + end * outputs, batch * outputs, left.hidden);
+  if (left.cells != nullptr) std::copy_n(kept.cell(end), batch * cells, left.cells);
 }
 
 void backward_data(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t batch, const float* dy,
-                   float* dx, const float* weights, const Reserve& kept, float* whole) {
+                   float* dx, const float* first_cells, const float* weights, const Reserve& kept,
+                   float* whole) {
   const std::int64_t cells = rnn.cells, outputs = rnn.outputs;
   const std::vector<float> w = operands(rnn, weights, rnn.weights());
   std::vector<double> dcell(static_cast<std::size_t>(batch * cells));
   for (std::int64_t row = frames * batch - 1; row >= 0; --row) {
-    const std::int64_t before = row - batch, behind = row + batch, n = row % batch;
+    const std::int64_t behind = row + batch, n = row % batch;
     // The output's gradient: from the layer above, and from the next frame.
     std::vector<double> d(static_cast<std::size_t>(outputs));
     for (std::int64_t o = 0; o < outputs; ++o)
@@ -144,7 +163,7 @@ void backward_data(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t 
       const double i = gate(0), f = gate(1), g = gate(2), o = gate(3);
       const double top = std::tanh(static_cast<double>(kept.cell(row)[c])),
                    h = d[static_cast<std::size_t>(c)];
-      const double old = before < 0 ? 0 : static_cast<double>(kept.cell(before)[c]);
+      const double old = cell_before(kept, row, batch, c, first_cells);
       double& dc = dcell[static_cast<std::size_t>(n * cells + c)];
       dc += h * o * (1 - top * top);
       const double sums[] = {dc * g * i * (1 - i), dc * old * f * (1 - f), dc * i * (1 - g * g),
@@ -176,12 +195,15 @@ void add_outer(std::int64_t rows, const auto& g, std::int64_t height, const auto
 }
 
 void backward_weights(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64_t batch, const float* x,
-                      const float* y, float* dw, const Reserve& kept, const float* whole) {
+                      const float* first_hidden, const float* y, float* dw, const Reserve& kept,
+                      const float* whole) {
   const std::int64_t rows = frames * batch, cells = rnn.cells, outputs = rnn.outputs;
   const std::vector<float> in = operands(rnn, x, rows * rnn.inputs), out = operands(rnn, y, rows * outputs),
                            sums = operands(rnn, kept.gradients(0), rows * 4 * cells),
                            above = operands(rnn, whole, rows * outputs),
-                           full = operands(rnn, kept.output(0), rows * cells);
+                           full = operands(rnn, kept.output(0), rows * cells),
+                           first = first_hidden == nullptr ? std::vector<float>()
+                                                           : operands(rnn, first_hidden, batch * outputs);
   for (int gate = 0; gate < 4; ++gate) {
     const auto g = [&](std::int64_t row) { return sums.data() + row * 4 * cells + gate * cells; };
     add_outer(
@@ -189,7 +211,10 @@ void backward_weights(const cudnnRNNStruct& rnn, std::int64_t frames, std::int64
         dw + rnn.input_weights(gate));
     add_outer(
         rows, g, cells,
-        [&](std::int64_t row) { return row < batch ? nullptr : out.data() + (row - batch) * outputs; },
+        [&](std::int64_t row) -> const float* {
+          if (row >= batch) return out.data() + (row - batch) * outputs;
+          return first_hidden == nullptr ? nullptr : first.data() + row * outputs;
+        },
         outputs, dw + rnn.output_weights(gate));
     for (const int which : {gate, gate + 4})
       for (std::int64_t c = 0; rnn.bias && c < cells; ++c) {
@@ -315,18 +340,18 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t rnn, s
 
 cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
                               const std::int32_t[], cudnnRNNDataDescriptor_t x_data, const void* x,
-                              cudnnRNNDataDescriptor_t, void* y, cudnnTensorDescriptor_t, const void* h0,
-                              void*, cudnnTensorDescriptor_t, const void* c0, void*, std::size_t weight_size,
-                              const void* weights, std::size_t work_size, void* work,
+                              cudnnRNNDataDescriptor_t, void* y, cudnnTensorDescriptor_t, const void* h_first,
+                              void* h_last, cudnnTensorDescriptor_t, const void* c_first, void* c_last,
+                              std::size_t weight_size, const void* weights, std::size_t work_size, void* work,
                               std::size_t reserve_size, void* reserve) {
   const bool trains = mode == CUDNN_FWD_MODE_TRAINING;
-  if (h0 != nullptr || c0 != nullptr ||
-      !has_room(handle, rnn, mode, x_data, weight_size, work_size, reserve_size))
+  if (!has_room(handle, rnn, mode, x_data, weight_size, work_size, reserve_size))
     return CUDNN_STATUS_BAD_PARAM;
   const std::int64_t frames = x_data->frames, batch = x_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
     forward(rnn, frames, batch, static_cast<const float*>(x), static_cast<float*>(y),
-            static_cast<const float*>(weights),
+            {static_cast<const float*>(h_first), static_cast<const float*>(c_first)},
+            {static_cast<float*>(h_last), static_cast<float*>(c_last)}, static_cast<const float*>(weights),
             {frames * batch, rnn.cells, static_cast<float*>(trains ? reserve : work)});
   });
   return CUDNN_STATUS_SUCCESS;
@@ -334,34 +359,37 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
 cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, const std::int32_t[],
                                       cudnnRNNDataDescriptor_t y_data, const void*, const void* dy,
                                       cudnnRNNDataDescriptor_t, void* dx, cudnnTensorDescriptor_t,
-                                      const void*, const void*, void*, cudnnTensorDescriptor_t, const void*,
-                                      const void*, void*, std::size_t weight_size, const void* weights,
-                                      std::size_t work_size, void*, std::size_t reserve_size, void* reserve) {
+                                      const void*, const void*, void*, cudnnTensorDescriptor_t,
+                                      const void* c_first, const void*, void*, std::size_t weight_size,
+                                      const void* weights, std::size_t work_size, void*,
+                                      std::size_t reserve_size, void* reserve) {
   if (!has_room(handle, rnn, CUDNN_FWD_MODE_TRAINING, y_data, weight_size, work_size, reserve_size))
     return CUDNN_STATUS_BAD_PARAM;
   const std::int64_t frames = y_data->frames, batch = y_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
     const Reserve kept{frames * batch, rnn.cells, static_cast<float*>(reserve)};
     backward_data(rnn, frames, batch, static_cast<const float*>(dy), static_cast<float*>(dx),
-                  static_cast<const float*>(weights), kept, kept.at + kept.values());
+                  static_cast<const float*>(c_first), static_cast<const float*>(weights), kept,
+                  kept.at + kept.values());
   });
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
                                          cudnnWgradMode_t mode, const std::int32_t[],
                                          cudnnRNNDataDescriptor_t x_data, const void* x,
-                                         cudnnTensorDescriptor_t, const void*, cudnnRNNDataDescriptor_t,
-                                         const void* y, std::size_t weight_size, void* gradients,
-                                         std::size_t work_size, void*, std::size_t reserve_size,
-                                         void* reserve) {
+                                         cudnnTensorDescriptor_t, const void* h_first,
+                                         cudnnRNNDataDescriptor_t, const void* y, std::size_t weight_size,
+                                         void* gradients, std::size_t work_size, void*,
+                                         std::size_t reserve_size, void* reserve) {
   if (!has_room(handle, rnn, CUDNN_FWD_MODE_TRAINING, x_data, weight_size, work_size, reserve_size))
     return CUDNN_STATUS_BAD_PARAM;
   if (mode != CUDNN_WGRAD_MODE_ADD) return CUDNN_STATUS_NOT_SUPPORTED;
   const std::int64_t frames = x_data->frames, batch = x_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
     const Reserve kept{frames * batch, rnn.cells, static_cast<float*>(reserve)};
-    backward_weights(rnn, frames, batch, static_cast<const float*>(x), static_cast<const float*>(y),
-                     static_cast<float*>(gradients), kept, kept.at + kept.values());
+    backward_weights(rnn, frames, batch, static_cast<const float*>(x), static_cast<const float*>(h_first),
+                     static_cast<const float*>(y), static_cast<float*>(gradients), kept,
+                     kept.at + kept.values());
   });
   return CUDNN_STATUS_SUCCESS;
 }

@@ -2,10 +2,11 @@
 //   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--device cuda] [--compute tf32|bf16]
 //                  [--set a.b=value]...
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
-// or (N, frames), and, if it likes, "lengths" (N) and running statistics under their names. OUT gets "loss",
-// "logits", "gradient.NAME" and "buffer.NAME" of the first step, "step.NAME" after N steps of SGD (lr 0.01,
-// momentum 0.9, weight decay 1e-4, on the same batch), and "evaluation": the logits of an evaluation after
-// them. Without IN's weights ("-"): OUT gets the initial weights of seed 1.
+// or (N, frames), and, if it likes, "lengths" (N), "continues" (N) with the states that training carries to
+// each step, and running statistics under their names. OUT gets "loss", "logits", "gradient.NAME",
+// "buffer.NAME" and, of sequences, "state.NAME" (what is carried on) of the first step, "step.NAME" after N
+// steps of SGD (lr 0.01, momentum 0.9, weight decay 1e-4, on the same batch), and "evaluation": the logits of
+// an evaluation after them. Without IN's weights ("-"): OUT gets the initial weights of seed 1.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -49,6 +50,14 @@ class Output {
 lpsgd::Compute compute_of(const std::string& word) {
   if (word == "bf16") return lpsgd::Compute::bf16;
   return word == "tf32" ? lpsgd::Compute::tf32 : lpsgd::Compute::fp32;
+}
+
+/// The values of a tensor, if there is one.
+std::vector<std::int32_t> integers(const StoredTensor* tensor) {
+  std::vector<std::int32_t> out;
+  if (tensor)
+    for (const float v : tensor->values) out.push_back(static_cast<std::int32_t>(v));
+  return out;
 }
 
 /// A copy of the device's memory on the host.
@@ -97,16 +106,16 @@ void run(const std::vector<std::string>& words) {
     if (const StoredTensor* given = in.find(b.name)) lpsgd::copy_values(b.values, given->values, stream);
   std::vector<std::int64_t> scores = spec.layers().back().shape;
   scores.insert(scores.begin(), batch);
-  std::vector<std::int32_t> labels;
-  for (const float l : label->values) labels.push_back(static_cast<std::int32_t>(l));
-  std::vector<std::int32_t> lengths;
-  if (const StoredTensor* length = in.find("lengths"))
-    for (const float l : length->values) lengths.push_back(static_cast<std::int32_t>(l));
-  const lpsgd::Samples samples{input->values, labels, lengths};
+  const std::vector<std::int32_t> labels = integers(label), lengths = integers(in.find("lengths")),
+                                  continues = integers(in.find("continues"));
+  const lpsgd::Samples samples{
+      .inputs = input->values, .labels = labels, .lengths = lengths, .continues = continues};
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
                              network.parameters().size(), stream);
   optimizer.set_rate(0.01);
   for (int step = 0; step < steps; ++step) {
+    for (const lpsgd::NamedBuffer& b : network.carried_state())
+      if (const StoredTensor* given = in.find(b.name)) lpsgd::copy_values(b.values, given->values, stream);
     network.forward_train(samples, step);
     network.backward({});
     if (step == 0) {
@@ -116,10 +125,12 @@ void run(const std::vector<std::string>& words) {
       out.add_arena("gradient.", network.tensors(), on_host(network.gradients(), stream));
       for (const lpsgd::NamedBuffer& b : network.buffers())
         out.add("buffer." + b.name, b.shape, on_host(b.values, stream));
+      for (const lpsgd::NamedBuffer& b : network.carried_state())
+        out.add("state." + b.name, b.shape, on_host(b.values, stream));
     }
     optimizer.step(network.parameters(), network.gradients());
   }
-  network.forward_eval(samples, batch);
+  network.forward_eval({.inputs = input->values, .labels = labels, .lengths = lengths}, batch);
   out.add("evaluation", scores, {network.logits().begin(), network.logits().end()});
   out.add_arena("step.", network.tensors(), on_host(network.parameters(), stream));
   out.write(words[2]);

@@ -86,6 +86,13 @@ class Results {
                          width_);
     outputs.insert(outputs.end(), sums_gradient.begin(), sums_gradient.end());
     for (const auto& v : {gates, cells, dc}) sums.insert(sums.end(), v.begin(), v.end());
+    k.add_rows(x.data() + width_ / 3, rows_, width_, width_ - width_ / 3, number(width_ - width_ / 3));
+    for (const std::int64_t label : {std::int64_t{0}, n_ / 2, n_ - 1}) {
+      const SoftmaxRow row = k.softmax_row(x.data(), n_, label);
+      k.softmax(x.data(), row.max, static_cast<float>(1 / row.sum), out(), n_);
+      for (const double v : {static_cast<double>(row.max), row.sum, static_cast<double>(row.rank)})
+        *number(1) = static_cast<float>(v);
+    }
     for (const float beta : {0.75f, 0.6f}) {
       std::vector<float> scratch(static_cast<std::size_t>(4 * (width_ + 5)));
       const LrnConstants lrn{5, 0.3f, beta, 1.5f};
@@ -208,6 +215,34 @@ TEST(Kernels, SumsOverRowsAreThoseOfEachChannel) {
           ASSERT_NEAR(static_cast<double>(sum_gx[c]), b, 1e-5 * static_cast<double>(rows)) << c;
         }
       }
+    }
+  }
+}
+
+// Against the definition, with many equal scores, for every position of the label in a vector and behind.
+TEST(Kernels, SoftmaxRowsAreTheirDefinition) {
+  for (const std::int64_t classes : {1, 7, 16, 17, 40, 64}) {
+    PhiloxSequence draw(5, RandomUse::dataset, static_cast<std::uint32_t>(classes));
+    std::vector<float> z(static_cast<std::size_t>(classes)), y(z.size());
+    for (float& v : z) v = static_cast<float>(draw.below(5)) * 0.75f - 3;
+    const double max = static_cast<double>(*std::max_element(z.begin(), z.end()));
+    double sum = 0;
+    for (const float v : z) sum += std::exp(static_cast<double>(v) - max);
+    for (const Kernels* k : usable_kernels()) {
+      SCOPED_TRACE(std::string(k->name) + ", " + std::to_string(classes) + " classes");
+      for (std::int64_t label = 0; label < classes; ++label) {
+        const float at = z[static_cast<std::size_t>(label)];
+        std::int64_t rank = 0;
+        for (std::int64_t c = 0; c < classes; ++c)
+          rank += z[static_cast<std::size_t>(c)] > at || (z[static_cast<std::size_t>(c)] == at && c < label);
+        const SoftmaxRow row = k->f32.softmax_row(z.data(), classes, label);
+        EXPECT_EQ(static_cast<double>(row.max), max);
+        EXPECT_NEAR(row.sum, sum, 1e-6 * sum);
+        EXPECT_EQ(row.rank, rank) << label;
+      }
+      k->f32.softmax(z.data(), static_cast<float>(max), 0.5f, y.data(), classes);
+      for (std::size_t c = 0; c < z.size(); ++c)
+        EXPECT_NEAR(static_cast<double>(y[c]), 0.5 * std::exp(static_cast<double>(z[c]) - max), 1e-7);
     }
   }
 }

@@ -22,7 +22,7 @@ LayerFixture::LayerFixture(const std::string& text, std::int64_t n, std::uint32_
 }
 
 double LayerFixture::loss() {
-  network.forward_train({inputs, labels, lengths}, 0);
+  network.forward_train(samples(), 0);
   const BatchMetrics m = network.take_metrics();
   return m.loss / static_cast<double>(m.samples);
 }

@@ -15,12 +15,20 @@ struct LayerFixture {
   LayerFixture(const std::string& text, std::int64_t batch, std::uint32_t seed = 5, int threads = 1);
   /// Runs forward in training. Returns the mean loss.
   double loss();
+  Samples samples() const {
+    return {.inputs = inputs,
+            .labels = labels,
+            .lengths = lengths,
+            .continues = continues,
+            .loss_divisor = loss_divisor};
+  }
 
   NetworkSpec spec;
   Network network;
   std::int64_t batch;
   std::vector<float> inputs;
-  std::vector<std::int32_t> labels, lengths;
+  std::vector<std::int32_t> labels, lengths, continues;
+  double loss_divisor = 0;
 };
 
 }  // namespace lpsgd

@@ -61,7 +61,12 @@ struct Trained {
       labels.push_back(static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes()))));
   }
   void step(std::int64_t number, bool announces = false) {
-    network.forward_train({inputs, labels, lengths}, number);
+    network.forward_train({.inputs = inputs,
+                           .labels = labels,
+                           .lengths = lengths,
+                           .continues = continues,
+                           .loss_divisor = loss_divisor},
+                          number);
     if (announces)
       network.backward([&](std::size_t t) { announced.push_back(t); });
     else
@@ -75,7 +80,8 @@ struct Trained {
   Network network;
   Optimizer optimizer;
   std::vector<float> inputs;
-  std::vector<std::int32_t> labels, lengths;
+  std::vector<std::int32_t> labels, lengths, continues;
+  double loss_divisor = 0;
   std::vector<std::size_t> announced;
 };
 
@@ -187,29 +193,63 @@ TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
   }
 }
 
-// A graph must not hold the lengths it was made with.
+// A graph must not hold the lengths it was made with, what continues, or the divisor of the loss.
 TEST_F(NetworkGpu, SequencesOfOtherLengthsAreCaptured) {
   const std::string sequences =
-      "input: [6, 5]\nclasses: 4\nlayers: [{lstm: a, cell: 8, projection: 4}, {lstm: b, cell: 8}, "
-      "{dense: fc, units: 4}]";
+      "input: [6, 5]\nclasses: 4\nlayers: [{dense: d, units: 5}, {lstm: a, cell: 8, projection: 4}, {lstm: "
+      "b, "
+      "cell: 8}, {dense: fc, units: 4}]";
   for (const bool deterministic : {false, true}) {  // cuDNN's layer, and ours
     SCOPED_TRACE(deterministic);
     Trained cpu(sequences, {.batch = 3}),
         gpu(sequences, {.batch = 3, .device = device, .deterministic = deterministic});
-    for (int s = 0; s < 7; ++s) {
+    for (int s = 0; s < 9; ++s) {
       SCOPED_TRACE(s);
       for (Trained* t : {&cpu, &gpu}) {
-        t->lengths = {1 + s % 6, 6 - s % 6, 1 + (3 * s + 2) % 6};
+        t->lengths = {s % 2 == 0 ? 6 : s % 6, 6 - s % 6, (3 * s + 2) % 7};
+        t->continues = {s % 4 != 0, s % 3 != 0, s % 2};
+        t->loss_divisor = s % 3 * 2.5;
         t->labels.assign(18, s % 4);
         t->step(s);
+        // Passes in evaluation continue each other, between those in training.
+        t->network.forward_eval({.inputs = t->inputs, .labels = t->labels, .continues = t->continues}, 3);
       }
       const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
       EXPECT_EQ(b.samples, a.samples);
       EXPECT_NEAR(b.loss, a.loss, 1e-4 * a.loss);
+      EXPECT_LE(distance(gpu.network.logits(), cpu.network.logits()), 1e-4);
       EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
       EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
+      const std::vector<NamedBuffer> left = cpu.network.carried_state(), on_gpu = gpu.network.carried_state();
+      ASSERT_EQ(on_gpu.size(), 4u);
+      for (std::size_t i = 0; i < left.size(); ++i) {
+        EXPECT_EQ(on_gpu[i].name, left[i].name);
+        EXPECT_LE(distance(on_host(on_gpu[i].values, gpu.network.stream()), left[i].values), 1e-4)
+            << left[i].name;
+      }
     }
-    EXPECT_EQ(gpu.network.captured(), 2u);
+    EXPECT_EQ(gpu.network.captured(), 3u);
+  }
+}
+
+// What lies behind the end of a sequence is not read, also by layers that work on each frame.
+TEST_F(NetworkGpu, WhatIsBehindTheEndIsIgnored) {
+  const std::string text =
+      "input: [4, 5]\nclasses: 3\nlayers: [{dense: d, units: 6}, tanh, {dense: fc, units: 3}]";
+  for (const Compute compute : {Compute::fp32, Compute::bf16}) {
+    if (unsupported(compute, device)) continue;
+    Trained clean(text, {.batch = 2, .compute = compute, .device = device, .deterministic = true}),
+        dirty(text, {.batch = 2, .compute = compute, .device = device, .deterministic = true});
+    for (Trained* t : {&clean, &dirty}) {
+      t->lengths = {2, 0};
+      t->labels.assign(8, 1);
+    }
+    std::fill(dirty.inputs.begin() + 10, dirty.inputs.end(), std::nanf(""));
+    for (int s = 0; s < 4; ++s) {
+      for (Trained* t : {&clean, &dirty}) t->step(s);
+      EXPECT_EQ(dirty.gradients(), clean.gradients());
+    }
+    EXPECT_EQ(dirty.network.take_metrics().loss, clean.network.take_metrics().loss);
   }
 }
 

@@ -36,7 +36,9 @@ class Rig {
   Rig(Backend& backend, DataType type) : backend_(backend), type_(type) {}
   Memory make(std::int64_t n, DataType type) { return {backend_.allocate(n * size_of(type)), type, n}; }
   Memory make(std::int64_t n) { return make(n, type_); }
-  void put(const Memory& m, const std::vector<float>& values) { backend_.upload(m.data, m.type, values); }
+  void put(const Memory& m, const std::vector<float>& values) {
+    backend_.upload(m.data, m.type, values, nullptr);
+  }
   Memory holding(const std::vector<float>& values, DataType type) {
     const Memory m = make(static_cast<std::int64_t>(values.size()), type);
     put(m, values);
@@ -124,6 +126,14 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
     b.buffers.push_back(static_cast<float*>(buffers.back().data));
   }
   if (c.residual) b.residual = rig.holding(draw(b.elements(), 40), type).data;
+  std::vector<Memory> carried;
+  for (const Shape& shape : c.carried) {
+    carried.push_back(rig.make(c.batch * elements(shape), DataType::f32));
+    b.carried.push_back(static_cast<float*>(carried.back().data));
+    const Memory other = rig.make(c.batch * elements(shape), DataType::f32);
+    b.carried_in_evaluation.push_back(static_cast<float*>(other.data));
+  }
+  if (!c.training) std::swap(b.carried, b.carried_in_evaluation);
   Memory masked;
   if (c.masked) {
     masked = rig.make(b.elements());
@@ -132,10 +142,13 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
 
   const std::unique_ptr<Op> op = c.make(backend, b);
   backend.finish_planning();
-  const Pass pass{c.training, 4, c.batch, c.lengths};
+  const Pass pass{
+      .training = c.training, .step = 4, .valid = c.batch, .lengths = c.lengths, .continues = c.continues};
   Results out;
   for (int round = 0; round < 2; ++round) {
     for (std::size_t i = 0; i < values.size(); ++i) rig.put(values[i], given[i]);
+    for (std::size_t i = 0; i < carried.size(); ++i)
+      rig.put(carried[i], draw(carried[i].elements, 70 + static_cast<std::uint32_t>(i)));
     for (std::size_t g = 0; g < output_gradients.size(); ++g)
       rig.put(output_gradients[g], draw(b.elements(), 50 + static_cast<std::uint32_t>(g)));
     backend.begin(pass, labels);
@@ -152,6 +165,7 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
                                              all.begin() + infos[i].offset + infos[i].elements};
     if (c.masked) out["masked"] = rig.get(masked);
   }
+  for (std::size_t i = 0; i < carried.size(); ++i) out[fmt::format("carried {}", i)] = rig.get(carried[i]);
   for (std::size_t i = 0; i < buffers.size(); ++i) out[fmt::format("buffer {}", i)] = rig.get(buffers[i]);
   for (std::size_t i = 0; i < given.size(); ++i) out[fmt::format("given input {}", i)] = given[i];
   for (std::size_t i = 0; i < infos.size(); ++i)
@@ -163,7 +177,7 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
 }
 
 Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64_t frames,
-                 std::int64_t classes, bool lengths) {
+                 std::int64_t classes, bool lengths, double divisor) {
   backend.prepare_thread();
   Rig rig(backend, type);
   const std::int64_t rows = batch * frames;
@@ -177,9 +191,12 @@ Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64
     for (std::int32_t& label : labels)
       label = static_cast<std::int32_t>(sequence.below(static_cast<std::uint32_t>(classes)));
     for (std::int32_t& end : ends)
-      end = 1 + static_cast<std::int32_t>(sequence.below(static_cast<std::uint32_t>(frames)));
+      end = static_cast<std::int32_t>(sequence.below(static_cast<std::uint32_t>(frames + 1)));
     rig.put(logits, draw(rows * classes, 60 + static_cast<std::uint32_t>(b), -4, 4));
-    const Pass pass{true, 0, batch - b % 2, ends};  // the last sample does not always count
+    const Pass pass{.training = true,
+                    .valid = batch - b % 2,  // the last sample does not always count
+                    .lengths = ends,
+                    .loss_divisor = divisor};
     backend.begin(pass, labels);
     loss->forward(pass, labels);
     loss->backward();

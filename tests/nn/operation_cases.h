@@ -29,6 +29,8 @@ struct OperationCase {
   bool training = true;
   std::int64_t tokens = 0;  // inputs are numbers below this
   std::vector<std::int32_t> lengths;
+  std::vector<Shape> carried;  // of one sample
+  std::vector<std::int32_t> continues;
   std::optional<ConvDesc> convolution;  // what it is, if it is one
   std::function<std::unique_ptr<Op>(Backend&, const Binding&)> make;
 };
@@ -45,7 +47,7 @@ std::vector<OperationCase> operation_cases();
 /// A loss alone: "loss", "top1", "top5", "scored" of three batches together, and the last one's
 /// "gradient".
 Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64_t frames,
-                 std::int64_t classes, bool lengths);
+                 std::int64_t classes, bool lengths, double divisor = 0);
 
 /// into = the sum of `terms` arrays, masked or not, `into` one of them: "sum".
 Results run_sum(Backend& backend, DataType type, int terms, bool masked, std::int64_t n);

@@ -214,11 +214,12 @@ void add_lrns(Cases& out) {
 void add_recurrent(Cases& out) {
   const auto lstm = [&](std::int64_t batch, std::int64_t frames, std::int64_t features, std::int64_t cell,
                         std::int64_t projection, bool bias, std::vector<std::int32_t> lengths,
-                        bool input_gradient) {
+                        bool input_gradient, std::vector<std::int32_t> continues = {}) -> OperationCase& {
     OperationCase c;
     const std::int64_t width = projection > 0 ? projection : cell;
-    c.name = fmt::format("lstm {} x {} frames of {} to {}, projection {}{}{}", batch, frames, features, cell,
-                         projection, bias ? " bias" : "", lengths.empty() ? "" : ", unequal");
+    c.name = fmt::format("lstm {} x {} frames of {} to {}, projection {}{}{}{}", batch, frames, features,
+                         cell, projection, bias ? " bias" : "", lengths.empty() ? "" : ", unequal",
+                         continues.empty() ? "" : ", continuing");
     c.batch = batch;
     c.inputs = {{frames, features}};
     c.output = {frames, width};
@@ -226,10 +227,13 @@ void add_recurrent(Cases& out) {
     if (bias) c.parameters.insert(c.parameters.end(), 2, {4 * cell});
     if (projection > 0) c.parameters.push_back({projection, cell});
     c.lengths = std::move(lengths);
+    c.carried = {{width}, {cell}};
+    c.continues = std::move(continues);
     c.input_gradients = input_gradient;
     const LstmDesc desc{cell, projection, bias};
     c.make = [desc](Backend& backend, const Binding& b) { return backend.lstm(b, desc); };
     out.push_back(std::move(c));
+    return out.back();
   };
   lstm(3, 4, 6, 5, 0, true, {}, true);
   lstm(4, 5, 8, 16, 0, true, {2, 5, 1, 4}, true);
@@ -238,6 +242,13 @@ void add_recurrent(Cases& out) {
   lstm(2, 3, 8, 16, 8, false, {}, false);
   lstm(3, 1, 4, 3, 0, false, {}, true);
   lstm(16, 20, 32, 48, 24, true, {}, true);
+  lstm(3, 4, 6, 7, 5, true, {}, true, {1, 0, 1});
+  lstm(4, 5, 8, 16, 0, true, {5, 0, 2, 5}, true, {1, 1, 1, 0});
+  lstm(2, 1, 8, 16, 8, false, {}, false, {0, 1});
+  lstm(2, 3, 5, 4, 0, true, {0, 0}, true);  // nothing to compute
+  lstm(16, 100, 8, 16, 8, true, {}, true, {1, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1});
+  lstm(2, 300, 4, 8, 0, true, {37, 120}, true);  // the CPU computes some of the chunks
+  lstm(3, 4, 6, 7, 5, true, {4, 1, 4}, true, {1, 1, 0}).training = false;
 
   const auto embedding = [&](std::int64_t batch, std::int64_t count, std::int64_t vocabulary,
                              std::int64_t width) {

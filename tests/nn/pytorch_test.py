@@ -47,7 +47,9 @@ CASES = {
 # weights with ReLU). A network's few scores scatter more than that from input to input, so they are taken of several.
 BF16_LOSS, BF16_LOGITS, BF16_GRADIENT, BF16_PEER = 0.01, 0.01, 0.02, 1.25
 BF16_INPUTS = 6
-FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7]), "lstm_wikitext2": ([5], [5, 2, 4])}  # and each sample's length
+# Of sequences: the shape, each sample's length, whether it goes on from a state, and the widths of the states h and c.
+FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7], [1, 1, 0, 0], (512, 1024)),
+          "lstm_wikitext2": ([5], [5, 2, 5], [0, 1, 1], (650, 650))}
 
 # What these files do not use, or not in every way.
 LAYERS = """
@@ -98,8 +100,9 @@ def draw_weights(shapes, rng):
     return out
 
 
-def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last, autocast=False):
-    """What dump_gradients writes, as float64 arrays."""
+def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last, autocast=False,
+              states=None):
+    """What dump_gradients writes, as float64 arrays. `states`: "lstm1.h", ... that each step starts from."""
     model = model.to(dtype=dtype, memory_format=layout)
     missing = model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
     assert not missing.unexpected_keys and not [k for k in missing.missing_keys if "running" not in k
@@ -120,16 +123,25 @@ def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torc
         for name, t in tensors:
             out[prefix + name] = t.detach().double().numpy().copy()
 
+    def first_states():
+        layers = sorted({name.split(".")[0] for name in states})
+        return {layer: tuple(torch.tensor(states[f"{layer}.{part}"]).to(dtype)[None] for part in "hc") for layer in layers}
+
     for step in range(steps):
         optimizer.zero_grad()
+        carried = [] if states is None else [first_states()]
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            logits = model(*inputs).to(dtype)
+            logits = model(*inputs, *carried).to(dtype)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), target)
         loss.backward()
         if step == 0:
             out["loss"] = np.array([loss.item()])
             copy("", [("logits", logits)])
             copy("gradient.", [(name, p.grad) for name, p in model.named_parameters()])
+            ended = torch.tensor([lengths is not None and n < x.shape[1] for n in (lengths or [])])
+            for layer, last in (carried[0] if carried else {}).items():
+                copy("state.", [(f"{layer}.{part}", torch.where(ended[:, None], torch.zeros(()).to(dtype), values[0]))
+                                for part, values in zip("hc", last)])
             copy("buffer.", [(name, b) for name, b in model.named_buffers() if "running" in name])
         optimizer.step()
     copy("step.", model.named_parameters())
@@ -204,16 +216,20 @@ def main():
         weights = draw_weights(load(f"{folder}/weights"), rng)
         x = rng.standard_normal((batch, *shape)).astype(np.float32)
         labels = rng.integers(0, classes, batch)
-        lengths = None
+        lengths = states = None
         if name in FRAMES:
-            lengths = FRAMES[name][1]
+            lengths, continues, widths = FRAMES[name][1:]
+            states = {f"lstm{i}.{part}": 0.5 * rng.standard_normal((batch, width)).astype(np.float32)
+                      for i in (1, 2, 3) for part, width in zip("hc", widths)}
             labels = rng.integers(0, classes, (batch, shape[0]))
             if len(shape) == 1:
                 x = rng.integers(0, classes, (batch, shape[0])).astype(np.float32)
 
         def save_in(path, input):
-            save(path, {**weights, "input": input, "labels": labels,
-                        **({} if lengths is None else {"lengths": np.array(lengths)})})
+            sequence = {} if lengths is None else {"lengths": np.array(lengths), "continues": np.array(continues), **states}
+            save(path, {**weights, "input": input, "labels": labels, **sequence})
+
+        started = None if states is None else {k: v * np.array(continues, np.float32)[:, None] for k, v in states.items()}
 
         # Which kinks float32 meets is luck, and tens of normalised layers amplify rounding: what measures ours is taken from
         # inputs equal but for rounding.
@@ -236,14 +252,14 @@ def main():
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
             ours([f"{folder}/in", f"{folder}/out", "--steps", str(steps)] + choice)
             got = load(f"{folder}/out")
-            truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths)
+            truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths, states=started)
             assert set(got) == set(truth), set(got) ^ set(truth)
             value, tensor = worst(got, truth, "gradient.")
             # PyTorch's own float32 in both memory formats.
             layouts = [torch.contiguous_format]
             if x.ndim == 4:
                 layouts += [torch.channels_last, torch.channels_last]
-            singles = [run_torch(build(act), torch.float32, weights, nearly(i), labels, steps, lengths, layout)
+            singles = [run_torch(build(act), torch.float32, weights, nearly(i), labels, steps, lengths, layout, states=started)
                        for i, layout in enumerate(layouts)]
 
             def own(what, minimum):
@@ -270,6 +286,8 @@ def main():
                 for what, of in (("loss", lambda v: distance(v["loss"], truth["loss"])),
                                  ("worst gradient", lambda v: worst(v, truth, "gradient.")[0])):
                     check(f"{word}: {what} beside the CPU's", of(got), max(3 * max(map(of, cpus)), 1e-6))
+            if states is not None:
+                check(f"{word}: worst carried state", worst(got, truth, "state.")[0], 1e-5)
             check(f"{word}: worst running statistics", worst(got, truth, "buffer.")[0],
                   1e-5 if smooth else own_worst("buffer.", 1e-5))
             # A step of 0.01 on a gradient that kinks have 1e-2 off moves parameters and scores by up to 1e-4.

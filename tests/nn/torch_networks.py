@@ -283,9 +283,15 @@ class Logistic(nn.Module):
         return self.fc(x.flatten(1))
 
 
-def by_length(lstm, x, lengths):
+def recurrent(model, name, x, lengths, states):
+    """The outputs of an LSTM layer. `states`: by layers' names, (h, c) that they start from; what they end in is put there."""
+    lstm = getattr(model, name)
+    if lengths is None:
+        return lstm(x)[0]
+    states = {} if states is None else states
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    return nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+    out, states[name] = lstm(packed, states.get(name))
+    return nn.utils.rnn.pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0]
 
 
 class LstmAn4(nn.Module):
@@ -295,10 +301,9 @@ class LstmAn4(nn.Module):
             setattr(self, f"lstm{i}", nn.LSTM(features, 1024, proj_size=512, batch_first=True))
         self.fc = nn.Linear(512, 132)
 
-    def forward(self, x, lengths=None):
+    def forward(self, x, lengths=None, states=None):
         for i in range(1, 4):
-            lstm = getattr(self, f"lstm{i}")
-            x = lstm(x)[0] if lengths is None else by_length(lstm, x, lengths)
+            x = recurrent(self, f"lstm{i}", x, lengths, states)
         return self.fc(x)
 
 
@@ -311,11 +316,10 @@ class LanguageModel(nn.Module):
         self.decoder = nn.Linear(650, 33278)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x, lengths=None):
+    def forward(self, x, lengths=None, states=None):
         x = self.drop(self.encoder(x.long()))
         for i in range(1, 4):
-            lstm = getattr(self, f"lstm{i}")
-            x = self.drop(lstm(x)[0] if lengths is None else by_length(lstm, x, lengths))
+            x = self.drop(recurrent(self, f"lstm{i}", x, lengths, states))
         return self.decoder(x)
 
 

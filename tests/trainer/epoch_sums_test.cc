@@ -18,6 +18,7 @@ StepMetrics two_steps(int rank) {
   m.seconds.exposed_comm = 3;
   m.bytes_sent = 100 + static_cast<std::uint64_t>(rank);
   m.bytes_fp32 = 4000;
+  m.sequences = {.sequences = 3, .room = 10 * rank};
   m.steps = 2;
   return m;
 }
@@ -46,6 +47,8 @@ TEST(EpochSums, AddsStepsAndRanks) {
     EXPECT_EQ(all.seconds.mean.eval, 2);
     EXPECT_EQ(all.bytes_sent, 606u);
     EXPECT_EQ(all.bytes_fp32, 8000u) << "counts all ranks already";
+    EXPECT_EQ(all.sequences.sequences, 18);
+    EXPECT_EQ(all.sequences.room, 60);
   });
 }
 

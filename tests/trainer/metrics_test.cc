@@ -48,6 +48,29 @@ TEST(EpochRecord, Json) {
       R"("communication_s":1.0,"computation_s":7.0,"bytes_sent":100,"bytes_fp32":400,"replicas_equal":true})");
 }
 
+TEST(EpochRecord, SequencesCountFramesAndTheirSamples) {
+  EpochRecord r = record();
+  r.kind = DataKind::speech;
+  r.sequences = {.sequences = 4, .room = 25};
+  const auto speech = nlohmann::json::parse(r.json());
+  EXPECT_EQ(speech["samples"], 4);
+  EXPECT_EQ(speech["samples_per_s"], 0.5);
+  EXPECT_EQ(speech["frames"], 20);
+  EXPECT_DOUBLE_EQ(speech["padding"], 0.2);
+  EXPECT_EQ(speech["train_loss"], 1.5) << "per frame";
+  EXPECT_FALSE(speech.contains("val_perplexity"));
+  EXPECT_EQ(text(r, 5).substr(0, 106),
+            "epoch 3/5 | train loss 1.5000 frame accuracy 25.00% | val loss 2.0000 frame accuracy 25.00% "
+            "top5 75.00% | ");
+
+  r.kind = DataKind::text;
+  const auto words = nlohmann::json::parse(r.json());
+  EXPECT_DOUBLE_EQ(words["train_perplexity"], std::exp(1.5));
+  EXPECT_DOUBLE_EQ(words["val_perplexity"], std::exp(2.0));
+  EXPECT_EQ(text(r, 5).substr(0, 83),
+            "epoch 3/5 | train loss 1.5000 perplexity 4.48 | val loss 2.0000 perplexity 7.39 | 0");
+}
+
 TEST(EpochRecord, JsonOfASimulatedRunComparesNoReplicas) {
   EpochRecord r = record();
   r.simulated = true;

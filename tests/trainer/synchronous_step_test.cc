@@ -45,7 +45,7 @@ std::vector<float> reference(const RunConfig& run, int ranks, std::int64_t steps
     for (int r = 0; r < ranks; ++r) {
       Network& network = models[static_cast<std::size_t>(r)]->network;
       const Batch batch = loaders[static_cast<std::size_t>(r)]->next();
-      network.forward_train(samples_of(batch), s);
+      network.forward_train(samples_of(batch, 1), s);
       network.backward({});
       const std::span<const float> g = network.gradients();
       mean.resize(g.size());

@@ -1,0 +1,13 @@
+// The keys train_samples and test_samples, for data sets with files.
+#pragma once
+
+#include <cstdint>
+
+#include "data/dataset.h"
+
+namespace lpsgd {
+
+/// How many of the `available` samples of a split to use. ConfigError if the option asks for more.
+std::int64_t sample_limit(const DataOptions& options, Split split, std::int64_t available);
+
+}  // namespace lpsgd

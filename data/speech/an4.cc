@@ -1,0 +1,257 @@
+#include "data/speech/an4.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <unordered_map>
+#include <vector>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "data/sample_limit.h"
+#include "data/speech/alignment.h"
+#include "data/speech/audio.h"
+#include "data/speech/features.h"
+#include "data/speech/utterances.h"
+#include "data/text_lines.h"
+
+namespace lpsgd {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int64_t width = FeatureExtractor::features;
+
+struct Recording {
+  std::string name, speaker;  // "an251-fash-b", "fash"
+  std::string path;           // of the audio
+  std::int64_t frames = 0;
+  const Alignment* alignment = nullptr;
+};
+
+/// The corpus: which recordings there are and how their frames are labelled. Everything but the audio's
+/// content is checked here, for both splits.
+class Corpus {
+ public:
+  explicit Corpus(const DataOptions& options)
+      : root_(options.root),
+        list_((root_ / "etc/an4_train.fileids").string()),
+        alignment_file_((root_ / options.speech.alignment).string()),
+        states_(read_file((root_ / options.speech.states).string()),
+                (root_ / options.speech.states).string()),
+        alignments_(read_alignments(read_file(alignment_file_), alignment_file_, states_)) {
+    read_list();
+    check_transcripts();
+    for (const auto& [name, alignment] : alignments_)
+      if (!known_.contains(name))
+        throw FileError(fmt::format("{}:{}: an alignment of '{}', which {} does not name", alignment_file_,
+                                    alignment.line, name, list_));
+    hold_out(options.speech.held_out);
+  }
+
+  std::int64_t states() const { return states_.size(); }
+  const std::vector<Recording>& recordings(Split split) const {
+    return split == Split::train ? train_ : test_;
+  }
+
+ private:
+  void read_list() {
+    const std::string text = read_file(list_);
+    TextLines lines(text);
+    while (const auto line = lines.next()) {
+      std::string_view rest = *line;
+      const fs::path id(next_word(rest));
+      if (id.empty()) continue;
+      const std::string where = fmt::format("{}:{}", list_, lines.number());
+      if (!known_.insert(id.filename().string()).second)
+        throw FileError(fmt::format("{}: '{}' a second time", where, id.filename().string()));
+      train_.push_back(recording(id, where));
+    }
+    if (train_.empty()) throw FileError(fmt::format("{}: names no recording", list_));
+  }
+
+  Recording recording(const fs::path& id, const std::string& where) const {
+    Recording out{id.filename().string(), id.parent_path().filename().string(),
+                  (root_ / "wav" / id).string() + ".raw"};
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(out.path, error);
+    if (error)
+      throw FileError(fmt::format("{}: cannot be read: {} ({} names it)", out.path, error.message(), where));
+    if (bytes % 2 != 0)
+      throw FileError(fmt::format("{}: truncated: {} bytes, which is no whole number of 16 bit samples",
+                                  out.path, bytes));
+    out.frames = FeatureExtractor::frames(static_cast<std::int64_t>(bytes / 2));
+    if (out.frames == 0)
+      throw FileError(fmt::format("{}: {} samples, fewer than the {} of the shortest recording with a frame",
+                                  out.path, bytes / 2, 3 * FeatureExtractor::shift));
+    const auto found = alignments_.find(out.name);
+    if (found == alignments_.end())
+      throw FileError(fmt::format("{}: '{}' has no alignment in {}", where, out.name, alignment_file_));
+    out.alignment = &found->second;
+    if (out.alignment->frames() != out.frames)
+      throw FileError(fmt::format("{}:{}: the alignment of '{}' has {} frames, {} has {}", alignment_file_,
+                                  out.alignment->line, out.name, out.alignment->frames(), out.path,
+                                  out.frames));
+    return out;
+  }
+
+  /// A transcript's line ends with its recording's name: "<s> YES </s> (an251-fash-b)". Only the names
+  /// matter.
+  void check_transcripts() const {
+    const std::string path = (root_ / "etc/an4_train.transcription").string();
+    if (!fs::exists(path)) return;
+    const std::string text = read_file(path);
+    TextLines lines(text);
+    while (const auto line = lines.next()) {
+      if (line->empty()) continue;
+      const std::size_t begin = line->rfind('('), end = line->rfind(')');
+      if (begin == std::string_view::npos || end == std::string_view::npos || end < begin)
+        throw FileError(
+            fmt::format("{}:{}: the transcript does not end with its recording's name in parentheses", path,
+                        lines.number()));
+      const std::string name(line->substr(begin + 1, end - begin - 1));
+      if (!known_.contains(name))
+        throw FileError(fmt::format("{}:{}: a transcript of '{}', which has no audio: {} does not name it",
+                                    path, lines.number(), name, list_));
+    }
+  }
+
+  void hold_out(const std::vector<std::string>& names) {
+    const std::set<std::string> wanted(names.begin(), names.end());
+    for (const std::string& name : wanted)
+      if (std::none_of(train_.begin(), train_.end(),
+                       [&](const Recording& r) { return r.name == name || r.speaker == name; }))
+        throw ConfigError(fmt::format("data.speech.held_out: {} names neither a recording nor a speaker '{}'",
+                                      list_, name));
+    const auto stays = [&](const Recording& r) {
+      return !wanted.contains(r.name) && !wanted.contains(r.speaker);
+    };
+    const auto first_held = std::stable_partition(train_.begin(), train_.end(), stays);
+    test_.assign(std::make_move_iterator(first_held), std::make_move_iterator(train_.end()));
+    train_.erase(first_held, train_.end());
+    if (train_.empty() || test_.empty())
+      throw ConfigError(
+          fmt::format("data.speech.held_out: holds out {} of {} recordings; there must be some of both",
+                      test_.size(), train_.size() + test_.size()));
+  }
+
+  fs::path root_;
+  std::string list_, alignment_file_;
+  StateList states_;
+  std::unordered_map<std::string, Alignment> alignments_;
+  std::set<std::string> known_;
+  std::vector<Recording> train_, test_;
+};
+
+/// The byte order in which the corpus is smoother, judged by its first recordings.
+ByteOrder byte_order(ByteOrder wanted, const Corpus& corpus) {
+  if (wanted != ByteOrder::automatic) return wanted;
+  constexpr std::size_t judged = 32;
+  const std::vector<Recording>& recordings = corpus.recordings(Split::train);
+  std::int64_t little = 0, big = 0;
+  for (std::size_t i = 0; i < std::min(judged, recordings.size()); ++i) {
+    const std::string bytes = read_file(recordings[i].path);
+    little += roughness(bytes, ByteOrder::little);
+    big += roughness(bytes, ByteOrder::big);
+  }
+  return big < little ? ByteOrder::big : ByteOrder::little;
+}
+
+using Features = std::vector<std::vector<float>>;  // of each recording: (frames, width)
+
+Features features_of(const std::vector<Recording>& recordings, const SpeechOptions& options,
+                     ByteOrder order) {
+  FeatureExtractor extractor(options.features);
+  Features all;
+  for (const Recording& r : recordings) {
+    const std::vector<std::int16_t> samples = decode_samples(read_file(r.path), r.path, order);
+    const std::int64_t frames = FeatureExtractor::frames(static_cast<std::int64_t>(samples.size()));
+    if (frames != r.frames) throw FileError(fmt::format("{}: changed while it was read", r.path));
+    all.emplace_back(static_cast<std::size_t>(frames * width));
+    extractor.extract(samples, all.back().data());
+  }
+  return all;
+}
+
+/// The mean and standard deviation of each feature. A feature that never changes has deviation 1.
+Normalization statistics(const Features& all) {
+  std::vector<double> sum(width), squares(width);
+  double frames = 0;
+  for (const std::vector<float>& features : all) {
+    for (std::size_t i = 0; i < features.size(); ++i) sum[i % width] += features[i];
+    frames += static_cast<double>(features.size()) / width;
+  }
+  for (double& mean : sum) mean /= frames;
+  for (const std::vector<float>& features : all)
+    for (std::size_t i = 0; i < features.size(); ++i) {
+      const double difference = features[i] - sum[i % width];
+      squares[i % width] += difference * difference;
+    }
+  for (double& square : squares) square = square > 0 ? std::sqrt(square / frames) : 1;
+  return {std::move(sum), std::move(squares)};
+}
+
+void check(const Normalization& by) {
+  for (const auto& [key, values] : {std::pair{"mean", &by.mean}, std::pair{"std", &by.std}}) {
+    if (values->size() != width)
+      throw ConfigError(
+          fmt::format("data.{}: {} values, but the frames have {} features", key, values->size(), width));
+    for (const double value : *values)
+      if (!std::isfinite(value))
+        throw ConfigError(fmt::format("data.{}: {} is not a finite number", key, value));
+  }
+  for (const double value : by.std)
+    if (!(static_cast<float>(value) > 0))
+      throw ConfigError(fmt::format("data.std: {} is not above 0", value));
+}
+
+void normalize(std::vector<float>& features, const Normalization& by) {
+  for (std::size_t i = 0; i < features.size(); ++i)
+    features[i] =
+        (features[i] - static_cast<float>(by.mean[i % width])) / static_cast<float>(by.std[i % width]);
+}
+
+std::vector<std::int32_t> labels_of(const Alignment& alignment) {
+  std::vector<std::int32_t> labels;
+  for (const Alignment::Segment& segment : alignment.segments)
+    labels.resize(static_cast<std::size_t>(segment.end), segment.state);
+  return labels;
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> open_an4(const DataOptions& options, Split split) {
+  if (options.root.empty())
+    throw ConfigError("data.root: missing: the folder of AN4, with etc/, wav/ and the alignments");
+  const Corpus corpus(options);
+  const ByteOrder order = byte_order(options.speech.byte_order, corpus);
+
+  const std::vector<Recording>& recordings = corpus.recordings(split);
+  const std::int64_t size = sample_limit(options, split, static_cast<std::int64_t>(recordings.size()));
+  Normalization by{options.mean, options.std};
+  Features features = features_of(recordings, options.speech, order);
+  if (by.mean.empty() || by.std.empty()) {
+    const Normalization own =
+        split == Split::train
+            ? statistics(features)
+            : statistics(features_of(corpus.recordings(Split::train), options.speech, order));
+    if (by.mean.empty()) by.mean = own.mean;
+    if (by.std.empty()) by.std = own.std;
+  }
+  check(by);
+
+  auto out = std::make_shared<Utterances>(width, options.speech.context, corpus.states(), by);
+  for (std::int64_t i = 0; i < size; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    normalize(features[at], by);
+    out->add(recordings[at].path, features[at], labels_of(*recordings[at].alignment));
+  }
+  return out;
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,207 @@
+"""Training on speech and text: the same numbers for any number of ranks, carried state across a resume, errors."""
+
+import json
+import math
+import os
+import struct
+import unittest
+
+import numpy as np
+from harness import Case, model, run
+
+TEXT_NETWORK = """
+name: tiny_text
+input: [any]
+classes: 12
+layers:
+  - {embedding: encoder, vocabulary: 12, dimension: 6}
+  - {lstm: lstm1, cell: 8, projection: 5}
+  - {lstm: lstm2, cell: 7}
+  - {dense: decoder, units: 12}
+"""
+
+SPEECH_NETWORK = """
+name: tiny_speech
+input: [any, 99]
+classes: 3
+layers:
+  - {lstm: lstm1, cell: 8, projection: 5}
+  - {dense: fc, units: 3}
+"""
+
+CONFIG = """network: %(network)s.yaml
+data: %(data)s
+train: {epochs: 2, batch_size: %(batch)d, seed: 3, threads: 1, device: cpu}
+optimizer: {momentum: 0.9, clip_norm: 1}
+schedule: {lr: 0.3}
+exchange: {transport: mpi, codec: {kind: none}}
+checkpoint: {every_epochs: 1, keep: 3}
+"""
+
+
+def text(words, seed):
+    """Lines of words in which each word depends on the one before."""
+    random = np.random.default_rng(seed)
+    word, lines = 0, []
+    for _ in range(words):
+        word = (3 * word + random.integers(0, 2)) % 10
+        lines.append(f"w{word}" + ("\n" if random.integers(0, 8) == 0 else " "))
+    return "".join(lines) + "\n"
+
+
+class Sequences(Case):
+    def setUp(self):
+        super().setUp()
+        self.write("text.yaml", TEXT_NETWORK)
+        self.write("speech.yaml", SPEECH_NETWORK)
+        self.write("train.txt", text(700, 1))
+        self.write("valid.txt", text(333, 2))
+        self.text = self.config_of(
+            "text", "{dataset: text, root: '.', truncate: 7, text: {train: train.txt, valid: valid.txt}}", batch=4)
+
+    def config_of(self, network, data, batch):
+        values = {"network": network, "batch": batch, "data": data.replace("'.'", f"'{self.dir}'")}
+        return self.write(network + "_run.yaml", CONFIG % values)
+
+    def write_speech(self, recordings=20):
+        """A corpus in AN4's layout; each recording is as long as its number says."""
+        for folder in ("etc", "cntk", "wav/corpus/train", "wav/corpus/held"):
+            os.makedirs(self.path(folder), exist_ok=True)
+        names, labels = [], ["#!MLF!#"]
+        random = np.random.default_rng(5)
+        for i in range(recordings):
+            speaker = "held" if i % 5 == 0 else "train"
+            name, frames = f"r{i}-{speaker}", 4 + 7 * i % 23
+            names.append(f"corpus/{speaker}/{name}")
+            half = frames // 2
+            samples = []
+            for t in range(160 * (frames + 2)):
+                tone = 0.1 if t < 160 * half else 0.5 + 0.2 * (i % 2)
+                samples.append(int(4000 * math.sin(tone * t) + random.integers(-50, 50)))
+            with open(self.path("wav", names[-1] + ".raw"), "wb") as file:
+                file.write(struct.pack(f">{len(samples)}h", *samples))
+            labels += [f'"x/{name}.lab"', f"0 {half}00000 a", f"{half}00000 {frames}00000 {'bc'[i % 2]}", "."]
+        self.write("etc/an4_train.fileids", "\n".join(names) + "\n")
+        self.write("cntk/glob_0000.mlf", "\n".join(labels) + "\n")
+        self.write("cntk/state.list", "a\nb\nc\n")
+        options = "speech: {context: 1, features: filterbank, held_out: [held]}"
+        return self.config_of("speech", "{dataset: an4, root: '.', %s}" % options, batch=4)
+
+    def json(self, result):
+        self.assertEqual(result.status, 0, result)
+        return json.loads(result.out)
+
+    def records(self, out, *arguments, **options):
+        return self.metrics(self.train(out, *arguments, **options))
+
+    def assert_same(self, a, b, keys, places=4):
+        self.assertEqual(len(a), len(b))
+        for one, other in zip(a, b):
+            for key in keys:
+                self.assertAlmostEqual(one[key], other[key], places, f"{key} of epoch {one['epoch']}")
+
+    def test_text_is_the_same_for_any_number_of_ranks(self):
+        one = self.records("one", config=self.text, ranks=1)
+        for ranks in (2, 4):
+            other = self.records(f"of{ranks}", config=self.text, ranks=ranks)
+            self.assert_same(one, other, ("train_loss", "val_loss", "val_top1", "val_perplexity", "frames", "samples",
+                                          "padding"))
+        with open(self.path("train.txt")) as file:
+            words = len(file.read().replace("\n", " eos ").split())
+        batches = (words - 1) // 4 // 7
+        self.assertEqual(one[0]["frames"], 28 * batches)
+        self.assertEqual(one[0]["samples"], 4 * batches)
+        self.assertEqual(one[0]["padding"], 0)
+        self.assertAlmostEqual(one[1]["val_perplexity"], math.exp(one[1]["val_loss"]), 9)
+        self.assertLess(one[1]["val_perplexity"], 11)
+
+    def test_speech_is_the_same_for_any_number_of_ranks(self):
+        config = self.write_speech()
+        for truncate in (0, 6):
+            set_ = ("--set", f"data.truncate={truncate}")
+            one = self.records(f"one{truncate}", *set_, config=config, ranks=1)
+            for ranks in (2, 4):
+                other = self.records(f"of{ranks}-{truncate}", *set_, config=config, ranks=ranks)
+                self.assert_same(one, other, ("train_loss", "val_loss", "val_top1", "frames", "samples"))
+            self.assertGreater(one[0]["padding"], 0)
+            self.assertEqual(one[0]["samples"] % 4, 0)
+            if not truncate:
+                self.assertEqual(one[0]["samples"], 16)
+
+    def test_a_resume_inside_an_epoch_continues_bit_for_bit(self):
+        speech = self.write_speech()
+        for name, config, arguments in (("text", self.text, ()), ("speech", speech, ("--set", "data.truncate=6"))):
+            with self.subTest(name):
+                whole = self.train(name + "-whole", *arguments, config=config)
+                for steps in (2, 3):
+                    self.train(name + "-parts", *arguments, "--steps", steps, "--resume", config=config)
+                parts = self.train(name + "-parts", *arguments, "--resume", config=config)
+                for key, values in model(whole, "epoch-0002").items():
+                    np.testing.assert_array_equal(values, model(parts, "epoch-0002")[key], key)
+                self.assert_same(self.metrics(whole), self.metrics(parts),
+                                 ("train_loss", "val_loss", "frames", "samples", "padding"), 12)
+
+    def test_carried_state_follows_its_position_to_another_number_of_ranks(self):
+        whole = self.records("whole", config=self.text, ranks=2)
+        for ranks in (1, 4):
+            self.train(f"to{ranks}", "--steps", 3, config=self.text, ranks=2)
+            other = self.records(f"to{ranks}", "--resume", config=self.text, ranks=ranks)
+            self.assert_same(whole, other, ("train_loss", "val_loss"), 5)
+
+    def test_eval_gives_the_last_epochs_numbers(self):
+        out = self.train("out", config=self.text)
+        result = run("eval", self.text, "--checkpoint", out, "--json")
+        self.assertEqual(result.status, 0, result)
+        last = self.metrics(out)[-1]
+        self.assertAlmostEqual(self.json(result)["val_perplexity"], last["val_perplexity"], 4)
+        self.assertEqual(self.json(result)["samples"], self.json(result)["frames"])
+        result = run("eval", self.text, "--checkpoint", out)
+        self.assertIn(f"tokens | loss {last['val_loss']:.4f} perplexity {last['val_perplexity']:.2f}\n", result.out)
+        speech = self.write_speech()
+        out = self.train("speech", config=speech)
+        result = run("eval", speech, "--checkpoint", out, "--json")
+        self.assertAlmostEqual(self.json(result)["val_loss"], self.metrics(out)[-1]["val_loss"], 4)
+        self.assertEqual(self.json(result)["samples"], 4)
+
+    def test_epoch_lines_speak_of_frames_and_perplexity(self):
+        result = run("train", self.text, "--out", self.path("a"), "--progress", "plain")
+        self.assertRegex(result.out, r"epoch 2/2 \| train loss [\d.]+ perplexity [\d.]+ \| val loss [\d.]+ perplexity ")
+        result = run("train", self.write_speech(), "--out", self.path("b"), "--progress", "plain")
+        self.assertRegex(result.out, r"epoch 1/2 \| train loss [\d.]+ frame accuracy [\d.]+% \| val loss [\d.]+ frame ")
+
+    def refused(self, status, message, config, *arguments):
+        result = run("train", config, "--out", self.path("refused"), *arguments)
+        self.assertEqual(result.status, status, result)
+        self.assertIn(message, result.err)
+        self.assertFalse(os.path.exists(self.path("refused")))
+
+    def test_data_that_do_not_fit_the_network_are_refused(self):
+        speech = self.write_speech()
+        text_ = self.path("text.yaml")
+        self.refused(2, f"{text_}:4:10: network: vocabulary too small: the network knows 9 tokens, data set text has 11",
+                     self.text, "--set", "network.layers.0.vocabulary=9")
+        self.refused(2, "data.truncate: missing: a text is one long sequence; after how many tokens to cut it",
+                     self.text, "--set", "data.truncate=0")
+        self.refused(2, "network.input: the network takes (7), data set an4 has sequences of (frames, 99)",
+                     self.text, "--set", "data={dataset: an4, root: '%s', truncate: 7, speech: {context: 1, "
+                     "features: filterbank, held_out: [held]}}" % self.dir)
+        self.refused(2, "network.input: the network takes (26, 99), data set an4 has sequences of (frames, 33)",
+                     speech, "--set", "data.speech.context=0")
+        self.write("four", "a\nb\nc\nd\n")
+        self.refused(2, "network.classes: the network tells 3 classes apart, data set an4 has 4", speech, "--set",
+                     "data.speech.states=four")
+        self.refused(2, "the longest sequence of an4 has 26 frames, but the network takes 20", speech,
+                     "--set", "network.input=[20, 99]")
+
+    def test_files_that_do_not_fit_together_are_refused(self):
+        speech = self.write_speech()
+        os.rename(self.path("wav/corpus/train/r3-train.raw"), self.path("elsewhere"))
+        self.refused(1, "wav/corpus/train/r3-train.raw: cannot be read: No such file or directory", speech)
+        os.rename(self.path("elsewhere"), self.path("wav/corpus/train/r3-train.raw"))
+        self.write("valid.txt", "w1 w2\nw3 new\n")
+        self.refused(1, f"{self.path('valid.txt')}:2: 'new' is not in the vocabulary, and no token stands for unknown",
+                     self.text, "--set", "data.text.unknown=''")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,294 @@
+#include "data/speech/an4.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/philox.h"
+#include "data/speech/features.h"
+
+namespace lpsgd {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A small corpus in AN4's layout. Speaker `held` is held out.
+class SmallAn4 : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::path(testing::TempDir()) / fmt::format("an4-{}", ::getpid());
+    fs::remove_all(root_);
+    fs::create_directories(root_ / "etc");
+    fs::create_directories(root_ / "cntk");
+    add("corpus/one/a-one-b", 7);
+    add("corpus/held/b-held-b", 4);
+    add("corpus/two/c-two-b", 5);
+    add("corpus/one/d-one-b", 30);
+    write();
+    options_.dataset = "an4";
+    options_.root = root_.string();
+    options_.speech = {.features = SpeechFeatures::filterbank,
+                       .context = 1,
+                       .alignment = "cntk/align.mlf",
+                       .states = "cntk/states",
+                       .held_out = {"held"}};
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  /// The frames of a recording change state in the middle.
+  void add(const std::string& id, int frames) {
+    const std::string name = fs::path(id).filename().string();
+    list_ += id + "\n";
+    transcripts_ += "<s> YES </s> (" + name + ")\n";
+    labels_ += fmt::format("\"An4/1/{}.lab\"\n0 {}00000 sil\n{}00000 {}00000 a_2 -0.5\n.\n", name, frames / 2,
+                           frames / 2, frames);
+    samples_[id] = recording(static_cast<std::uint32_t>(samples_.size()), 160 * (frames + 2) + 33);
+  }
+  /// A tone of changing strength, with a little noise.
+  static std::vector<std::int16_t> recording(std::uint32_t number, int samples) {
+    PhiloxSequence random(9, RandomUse::dataset, number);
+    std::vector<std::int16_t> out;
+    for (int i = 0; i < samples; ++i)
+      out.push_back(static_cast<std::int16_t>(
+          3000 * std::sin(i * (0.2 + 0.1 * number)) * (1 + std::sin(0.004 * i)) + 100 * random.uniform()));
+    return out;
+  }
+  void write() const {
+    put("etc/an4_train.fileids", list_);
+    put("etc/an4_train.transcription", transcripts_);
+    put("cntk/states", "a_2\nsil\nz_4\n");
+    put("cntk/align.mlf", "#!MLF!#\n" + labels_);
+    for (const auto& [id, samples] : samples_) {
+      std::string bytes;
+      for (const std::int16_t x : samples) {
+        const auto u = static_cast<std::uint16_t>(x);
+        const char high = static_cast<char>(u >> 8), low = static_cast<char>(u & 255);
+        bytes += big_ ? std::string{high, low} : std::string{low, high};
+      }
+      put("wav/" + id + ".raw", bytes);
+    }
+  }
+  void put(const std::string& name, const std::string& text) const {
+    fs::create_directories((root_ / name).parent_path());
+    write_file((root_ / name).string(), text);
+  }
+
+  std::shared_ptr<const SequenceDataset> open(Split split) const {
+    return std::dynamic_pointer_cast<const SequenceDataset>(open_an4(options_, split));
+  }
+  /// The message without the folder.
+  std::string error(Split split = Split::train) const {
+    try {
+      open(split);
+    } catch (const Error& e) {
+      std::string text = e.what();
+      for (std::size_t at; (at = text.find(root_.string() + "/")) != std::string::npos;)
+        text.erase(at, root_.string().size() + 1);
+      return text;
+    }
+    return "no error";
+  }
+  /// Raw features of a recording.
+  std::vector<float> features(const std::string& id) const {
+    const auto& samples = samples_.at(id);
+    std::vector<float> out(static_cast<std::size_t>(33 * FeatureExtractor::frames(std::ssize(samples))));
+    FeatureExtractor(SpeechFeatures::filterbank).extract(samples, out.data());
+    return out;
+  }
+
+  fs::path root_;
+  std::string list_, transcripts_, labels_;
+  std::map<std::string, std::vector<std::int16_t>> samples_;
+  bool big_ = true;
+  DataOptions options_;
+};
+
+TEST_F(SmallAn4, SplitsBySpeakerAndLabelsFrames) {
+  const auto train = open(Split::train), test = open(Split::test);
+  ASSERT_EQ(train->size(), 3);
+  ASSERT_EQ(test->size(), 1);
+  EXPECT_EQ(train->classes(), 3);
+  EXPECT_EQ(train->features(), 99);
+  EXPECT_EQ(train->frames(2), 30);
+  EXPECT_THAT(test->name(0), testing::EndsWith("wav/corpus/held/b-held-b.raw"));
+  std::vector<float> features(4 * 99);
+  std::vector<std::int32_t> labels(4);
+  test->read(0, 0, 4, features.data(), labels.data());
+  EXPECT_THAT(labels, testing::ElementsAre(1, 1, 0, 0));
+}
+
+TEST_F(SmallAn4, NormalizesByTheTrainingRecordings) {
+  std::vector<double> mean(33), deviation(33);
+  double frames = 0;
+  for (const char* id : {"corpus/one/a-one-b", "corpus/two/c-two-b", "corpus/one/d-one-b"}) {
+    const std::vector<float> raw = features(id);
+    for (std::size_t i = 0; i < raw.size(); ++i) mean[i % 33] += raw[i];
+    frames += static_cast<double>(raw.size()) / 33;
+  }
+  for (double& m : mean) m /= frames;
+  for (const char* id : {"corpus/one/a-one-b", "corpus/two/c-two-b", "corpus/one/d-one-b"}) {
+    const std::vector<float> raw = features(id);
+    for (std::size_t i = 0; i < raw.size(); ++i)
+      deviation[i % 33] += std::pow(raw[i] - mean[i % 33], 2) / frames;
+  }
+  const auto test = open(Split::test);
+  const std::vector<float> raw = features("corpus/held/b-held-b");
+  std::vector<float> got(2 * 99);
+  std::vector<std::int32_t> labels(2);
+  // Frames 2 and 3 of 4, with one on either side; behind frame 3 stands frame 3 again.
+  test->read(0, 2, 2, got.data(), labels.data());
+  const int rows[] = {1, 2, 3, 2, 3, 3};
+  for (int r = 0; r < 6; ++r)
+    for (int j = 0; j < 33; ++j)
+      ASSERT_NEAR(got[33 * r + j], (raw[33 * rows[r] + j] - mean[j]) / std::sqrt(deviation[j]), 2e-5);
+  // Before a recording's frame 0 stands frame 0, and behind the last the last, not the neighbours' frames.
+  const auto train = open(Split::train);
+  train->read(1, 0, 1, got.data(), labels.data());
+  EXPECT_TRUE(std::equal(got.begin(), got.begin() + 33, got.begin() + 33));
+  train->read(1, 4, 1, got.data(), labels.data());
+  EXPECT_TRUE(std::equal(got.begin() + 33, got.begin() + 66, got.begin() + 66));
+}
+
+TEST_F(SmallAn4, GivenMeansAndDeviationsReplaceItsOwn) {
+  const DataOptions own = options_;
+  const Normalization used = open(Split::train)->normalization();
+  ASSERT_EQ(used.mean.size(), 33u);
+  std::vector<float> a(4 * 99), b(4 * 99), c(4 * 99);
+  std::vector<std::int32_t> labels(4);
+  open(Split::test)->read(0, 0, 4, a.data(), labels.data());
+  options_.mean = used.mean;
+  options_.std = used.std;
+  open(Split::test)->read(0, 0, 4, b.data(), labels.data());
+  EXPECT_EQ(a, b);
+  options_.mean.assign(33, 0);
+  options_.std.assign(33, 1);
+  open(Split::test)->read(0, 0, 4, c.data(), labels.data());
+  EXPECT_EQ(c[33], features("corpus/held/b-held-b")[0]);
+  options_.std.resize(32);
+  EXPECT_EQ(error(), "data.std: 32 values, but the frames have 33 features");
+  options_.std.assign(33, 0);
+  EXPECT_EQ(error(), "data.std: 0 is not above 0");
+}
+
+TEST_F(SmallAn4, ByteOrderIsDetectedOrGiven) {
+  std::vector<float> big(4 * 99), little(4 * 99);
+  std::vector<std::int32_t> labels(4);
+  open(Split::test)->read(0, 0, 4, big.data(), labels.data());
+  big_ = false;
+  write();
+  open(Split::test)->read(0, 0, 4, little.data(), labels.data());
+  EXPECT_EQ(big, little);
+  options_.speech.byte_order = ByteOrder::big;
+  open(Split::test)->read(0, 0, 4, little.data(), labels.data());
+  EXPECT_NE(big, little);
+}
+
+TEST_F(SmallAn4, HoldsOutRecordingsToo) {
+  options_.speech.held_out = {"a-one-b", "two"};
+  EXPECT_EQ(open(Split::test)->size(), 2);
+  options_.speech.held_out = {"three"};
+  EXPECT_EQ(error(),
+            "data.speech.held_out: etc/an4_train.fileids names neither a recording nor a speaker 'three'");
+  options_.speech.held_out = {"one", "two", "held"};
+  EXPECT_EQ(error(), "data.speech.held_out: holds out 4 of 4 recordings; there must be some of both");
+}
+
+TEST_F(SmallAn4, UsesTheFirstOfItsRecordings) {
+  options_.train_samples = 2;
+  EXPECT_EQ(open(Split::train)->size(), 2);
+  options_.test_samples = 2;
+  EXPECT_EQ(error(Split::test), fmt::format("data.test_samples: 2 wanted, but {} holds 1", root_.string()));
+}
+
+TEST_F(SmallAn4, RefusesFilesThatDoNotFitTogether) {
+  put("wav/corpus/two/c-two-b.raw", std::string(2 * 160 * 9, 'x'));
+  EXPECT_EQ(error(),
+            "cntk/align.mlf:10: the alignment of 'c-two-b' has 5 frames, wav/corpus/two/c-two-b.raw has 7");
+  put("wav/corpus/two/c-two-b.raw", "odd");
+  EXPECT_EQ(error(),
+            "wav/corpus/two/c-two-b.raw: truncated: 3 bytes, which is no whole number of 16 bit samples");
+  put("wav/corpus/two/c-two-b.raw", std::string(958, 'x'));
+  EXPECT_EQ(
+      error(),
+      "wav/corpus/two/c-two-b.raw: 479 samples, fewer than the 480 of the shortest recording with a frame");
+  fs::remove(root_ / "wav/corpus/two/c-two-b.raw");
+  EXPECT_EQ(error(Split::test),
+            "wav/corpus/two/c-two-b.raw: cannot be read: No such file or directory (etc/an4_train.fileids:3 "
+            "names it)");
+  fs::create_directory(root_ / "wav/corpus/two/c-two-b.raw");
+  EXPECT_THAT(error(), testing::StartsWith("wav/corpus/two/c-two-b.raw: cannot be read: "));
+}
+
+TEST_F(SmallAn4, RefusesListsThatDoNotFitTogether) {
+  const std::string labels = labels_;
+  labels_ += "\"x/e-one-b.lab\"\n0 100000 sil\n.\n";
+  write();
+  EXPECT_EQ(error(),
+            "cntk/align.mlf:18: an alignment of 'e-one-b', which etc/an4_train.fileids does not name");
+  labels_ = labels.substr(0, labels.find("\"An4/1/d-one-b"));
+  write();
+  EXPECT_EQ(error(), "etc/an4_train.fileids:4: 'd-one-b' has no alignment in cntk/align.mlf");
+  labels_ = labels;
+  transcripts_ += "<s> NO </s> (e-one-b)\n";
+  write();
+  EXPECT_EQ(error(),
+            "etc/an4_train.transcription:5: a transcript of 'e-one-b', which has no audio: "
+            "etc/an4_train.fileids does "
+            "not name it");
+  transcripts_ = "<s> NO </s> )e-one-b(\n";
+  write();
+  EXPECT_EQ(
+      error(),
+      "etc/an4_train.transcription:1: the transcript does not end with its recording's name in parentheses");
+  transcripts_.clear();
+  list_ += "corpus/two/a-one-b\n";
+  write();
+  EXPECT_EQ(error(), "etc/an4_train.fileids:5: 'a-one-b' a second time");
+  put("etc/an4_train.fileids", "\n");
+  EXPECT_EQ(error(), "etc/an4_train.fileids: names no recording");
+  options_.root.clear();
+  EXPECT_EQ(error(), "data.root: missing: the folder of AN4, with etc/, wav/ and the alignments");
+}
+
+TEST(An4, TheRealOneHasAsManyFramesAsItsAlignments) {
+  const char* data = std::getenv("LPSGD_DATA");
+  if (!data || !fs::exists(fs::path(data) / "an4/etc")) GTEST_SKIP() << "LPSGD_DATA does not hold an4";
+  DataOptions options;
+  options.root = (fs::path(data) / "an4").string();
+  const auto test = std::dynamic_pointer_cast<const SequenceDataset>(open_an4(options, Split::test));
+  EXPECT_EQ(test->size(), 48);
+  EXPECT_EQ(test->classes(), 132);
+  EXPECT_EQ(test->features(), 363);
+  options.mean = test->normalization().mean;
+  options.std = test->normalization().std;
+  const auto train = std::dynamic_pointer_cast<const SequenceDataset>(open_an4(options, Split::train));
+  ASSERT_EQ(train->size(), 900);
+  std::int64_t frames = 0;
+  double sum = 0, squares = 0;
+  std::vector<float> features;
+  std::vector<std::int32_t> labels;
+  for (std::int64_t i = 0; i < 900; ++i) {
+    features.resize(static_cast<std::size_t>(363 * train->frames(i)));
+    labels.resize(static_cast<std::size_t>(train->frames(i)));
+    train->read(i, 0, train->frames(i), features.data(), labels.data());
+    frames += train->frames(i);
+    for (std::size_t at = 165; at < features.size(); at += 363) {  // the frame's own first feature
+      sum += features[at];
+      squares += static_cast<double>(features[at]) * features[at];
+    }
+  }
+  for (std::int64_t i = 0; i < 48; ++i) frames += test->frames(i);
+  EXPECT_EQ(frames, 252734);
+  const auto n = static_cast<double>(frames) * 900 / 948;
+  EXPECT_NEAR(sum / n, 0, 1e-4);
+  EXPECT_NEAR(squares / n, 1, 0.05);
+}
+
+}  // namespace
+}  // namespace lpsgd

@@ -1,0 +1,111 @@
+#include "trainer/run_data.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/sequence_batches.h"
+
+namespace lpsgd {
+
+namespace {
+
+/// Where the network's file says `key`.
+config::Origin network_origin(const RunConfig& run, std::string_view key) {
+  const config::Value* found = run.network.find(key);
+  return found ? found->origin : run.network.origin;
+}
+
+void check_images(const RunConfig& run, const NetworkSpec& network, const ImageDataset& images) {
+  if (network.input_shape().size() != 3)
+    config::fail(origin_of(run, "data", "dataset"), "data.dataset",
+                 fmt::format("the network takes sequences ({}), and data set {} has images",
+                             fmt::join(network.input_shape(), ", "), run.data.dataset));
+  const std::optional<ImageShape> image = images.fixed_shape();
+  if (image && run.data.evaluate.automatic() &&
+      network.input_shape() != std::vector{image->height, image->width, image->channels})
+    config::fail(network_origin(run, "input"), "network.input",
+                 fmt::format("the network takes ({}), data set {} has images of ({}, {}, {})",
+                             fmt::join(network.input_shape(), ", "), run.data.dataset, image->height,
+                             image->width, image->channels));
+  const ImageShape input{network.input_shape()[0], network.input_shape()[1], network.input_shape()[2]};
+  with_locations(run, [&] {
+    normalization(run.data, input.channels);
+    resolve({run.data.augment, run.data.evaluate, run.data.interpolation}, image, input);
+  });
+}
+
+void check_sequences(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset) {
+  const std::vector<std::int64_t>& input = network.input_shape();
+  const auto* speech = dynamic_cast<const SequenceDataset*>(&dataset);
+  const auto fail = [&](const std::string& has) {
+    config::fail(network_origin(run, "input"), "network.input",
+                 fmt::format("the network takes ({}), data set {} has {}", fmt::join(input, ", "),
+                             run.data.dataset, has));
+  };
+  if (speech && (input.size() != 2 || input[1] != speech->features()))
+    fail(fmt::format("sequences of (frames, {})", speech->features()));
+  if (!speech && input.size() != 1) fail("tokens");
+}
+
+/// How many tokens the network knows: the rows of its embeddings, and the classes it tells apart.
+void check_vocabulary(const RunConfig& run, const NetworkSpec& network, const TextDataset& text) {
+  std::int64_t known = network.classes();
+  for (const TensorInfo& tensor : network.tensors())
+    if (tensor.kind == TensorKind::embedding) known = std::min(known, tensor.shape[0]);
+  if (text.classes() > known)
+    config::fail(network_origin(run, "classes"), "network",
+                 fmt::format("vocabulary too small: the network knows {} tokens, data set {} has {}", known,
+                             run.data.dataset, text.classes()));
+}
+
+}  // namespace
+
+DataKind kind_of(const Dataset& dataset) {
+  if (dynamic_cast<const SequenceDataset*>(&dataset)) return DataKind::speech;
+  return dynamic_cast<const TextDataset*>(&dataset) ? DataKind::text : DataKind::images;
+}
+
+TrainData open_data(RunConfig& run) {
+  TrainData data;
+  with_locations(run, [&] {
+    data.train = open_dataset(run.data, Split::train);
+    if (const auto* speech = dynamic_cast<const SequenceDataset*>(data.train.get())) {
+      const Normalization used = speech->normalization();
+      run.data.mean = used.mean;
+      run.data.std = used.std;
+    }
+    data.test = open_dataset(run.data, Split::test);
+  });
+  return data;
+}
+
+NetworkSpec network_for(const RunConfig& run, std::initializer_list<const Dataset*> datasets) {
+  std::optional<std::int64_t> frames;
+  for (const Dataset* dataset : datasets)
+    if (kind_of(*dataset) != DataKind::images)
+      with_locations(run, [&] { frames = std::max(frames.value_or(0), frames_needed(*dataset, run.data)); });
+  return network_of(run, frames);
+}
+
+void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split) {
+  const auto* text = dynamic_cast<const TextDataset*>(&dataset);
+  if (const auto* images = dynamic_cast<const ImageDataset*>(&dataset))
+    check_images(run, network, *images);
+  else
+    check_sequences(run, network, dataset);
+  if (text)
+    check_vocabulary(run, network, *text);
+  else if (network.classes() != dataset.classes())
+    config::fail(network_origin(run, "classes"), "network.classes",
+                 fmt::format("the network tells {} classes apart, data set {} has {}", network.classes(),
+                             run.data.dataset, dataset.classes()));
+  if (split == Split::train && dataset.size() < run.train.batch_size)
+    config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
+                 fmt::format("the training set has {} samples, fewer than one global batch of {}",
+                             dataset.size(), run.train.batch_size));
+}
+
+}  // namespace lpsgd
