@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Images from files to samples: `lpsgd bench loader` in alternation with torchvision's same transforms, on one core.
 
-    bench/peers/images_torchvision.py FOLDER... [--build build/release] [--rounds 5] [--python PROGRAM] [--json]
+    bench/peers/images_torchvision.py FOLDER... [--build build/release] [--rounds 5] [--python PROGRAM] [--cpu-time]
+                                       [--json]
 
 Both read every image below the folders (their files lie in the page cache after the first pass), take random-resized crops
 (area 0.08 to 1) of 224 x 224 and mirror half of them. torchvision: Pillow, RandomResizedCrop and RandomHorizontalFlip, then
 either uint8 (PILToTensor) or normalised float32 (ToTensor, Normalize). Each round runs lpsgd and torchvision one after the
 other, each in a process of its own with one thread. Prints the medians over the rounds; `ratio` is torchvision's time over
-ours. lpsgd's loader stays at uint8: its network scales the pixels on its device.
+ours. With --cpu-time it is processor time, for machines that are never idle. lpsgd's loader stays at uint8: its network scales the pixels on its device.
 """
 import argparse
 import json
@@ -29,7 +30,7 @@ def images_below(folders):
     return paths
 
 
-def peer(folders):
+def peer(folders, clock):
     """Runs in a process of its own: prints the seconds of a pass for either result."""
     import torch
     from PIL import Image
@@ -43,11 +44,11 @@ def peer(folders):
                "float32": transforms.Compose([*crop, transforms.ToTensor(), normalise])}
 
     def seconds(transform):
-        begin = time.perf_counter()
+        begin = clock()
         for path in paths:
             with open(path, "rb") as file:  # as torchvision.datasets.folder.pil_loader
                 transform(Image.open(file).convert("RGB"))
-        return time.perf_counter() - begin
+        return clock() - begin
 
     seconds(results["uint8"])  # reads the files into the page cache
     print(json.dumps({name: seconds(transform) for name, transform in results.items()}))
@@ -67,19 +68,20 @@ def main():
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peer:
-        peer(arguments.folders)
+        peer(arguments.folders, time.process_time if arguments.cpu_time else time.perf_counter)
         return
     count = len(images_below(arguments.folders))
-    ours, theirs = {}, {}
-    pairs = {}
+    ours, theirs, pairs = {}, {}, {}
+    clock = ["--cpu-time"] if arguments.cpu_time else []
     for _ in range(arguments.rounds):
         rows = run([Path(arguments.build) / "lpsgd", "bench", "loader", "--json", "--repeats", "1", "--images", count,
-                    "--workers", "0", "--data", *arguments.folders])
-        seconds = run([arguments.python, __file__, "--peer", *arguments.folders])
+                    "--workers", "0", *clock, "--data", *arguments.folders])
+        seconds = run([arguments.python, __file__, "--peer", *clock, *arguments.folders])
         for name, value in seconds.items():
             theirs.setdefault(name, []).append(value)
         for row in (row for row in rows if "ratio_to_opencv" in row):

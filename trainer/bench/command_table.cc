@@ -73,12 +73,14 @@ RunCommand declare_loader(CLI::App& app, const Words&) {
   app.add_option("--images", bench->images, "the most that are read in a pass; more are evenly chosen")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
-  app.add_option("--workers", bench->workers, "of a loader, compared with as many processes: 2,4 (default 2); 0: no loader is measured")
+  app.add_option("--workers", bench->workers,
+                 "of a loader, compared with as many processes: 2,4 (default 2); 0: no loader is measured")
       ->delimiter(',')
       ->check(CLI::Range(0, 256));
   app.add_option("--repeats", bench->repeats, "passes whose median counts")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
+  app.add_flag("--cpu-time", bench->cpu_time, "processor time where one thread works: for busy machines");
   return [bench] { return print(bench_loader_command(*bench)); };
 }
 

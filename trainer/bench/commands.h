@@ -39,6 +39,7 @@ struct BenchLoaderArguments {
   std::vector<int> workers{2};
   std::int64_t images = 512;  // most of a pass
   std::int64_t repeats = 5;
+  bool cpu_time = false;  // processor time where one thread works, for machines that are never idle
   bool json = false;
 };
 /// Decoding, crops and colours of images on one core beside OpenCV's decoder, several workers, a batch of

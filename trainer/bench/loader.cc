@@ -1,5 +1,6 @@
 // `lpsgd bench loader`: how fast images become samples, beside OpenCV's decoder and resize in the same run.
 #include <fmt/format.h>
+#include <time.h>
 
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -77,6 +78,13 @@ Pass opencv_pass(std::shared_ptr<const ImageDataset> images) {
   };
 }
 
+/// The processor time of this thread.
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 struct Measurement {
   std::string name;
   Pass pass;
@@ -84,12 +92,13 @@ struct Measurement {
 };
 
 /// One after the other in each round, so that other load on the machine slows them alike.
-void measure(std::vector<Measurement>& measurements, std::int64_t repeats) {
+void measure(std::vector<Measurement>& measurements, std::int64_t repeats, bool cpu_time) {
+  const auto now = cpu_time ? thread_seconds : now_seconds;
   for (std::int64_t i = -1; i < repeats; ++i)  // the first round warms up
     for (Measurement& m : measurements) {
-      const double begin = now_seconds();
+      const double begin = now();
       m.pass(i + 1);
-      if (i >= 0) m.seconds.push_back(now_seconds() - begin);
+      if (i >= 0) m.seconds.push_back(now() - begin);
     }
 }
 
@@ -117,7 +126,7 @@ std::vector<Measurement> reading(const std::shared_ptr<const ImageDataset>& imag
           {"packed pixels, short side 256", reader_pass(decoded, training())}};
 }
 
-ordered_json rows(const std::vector<Measurement>& measurements, std::int64_t images) {
+ordered_json rows(const std::vector<Measurement>& measurements, std::int64_t images, bool cpu_time) {
   ordered_json out = ordered_json::array();
   const Measurement &opencv = measurements[0], &files = measurements[1];
   for (const Measurement& m : measurements) {
@@ -125,6 +134,7 @@ ordered_json rows(const std::vector<Measurement>& measurements, std::int64_t ima
     ordered_json row{{"name", m.name},
                      {"workers", 1},
                      {"images", images},
+                     {"clock", cpu_time ? "processor" : "wall"},
                      {"seconds", seconds},
                      {"images_per_s", static_cast<double>(images) / seconds},
                      {"opencv_seconds", median(opencv.seconds)},
@@ -166,13 +176,12 @@ std::string bench_loader_command(const BenchLoaderArguments& arguments) {
   }
   const auto images = photographs(folders, arguments.images);
   std::vector<Measurement> measurements = reading(images, scratch);
-  measure(measurements, arguments.repeats);
-  ordered_json results = rows(measurements, images->size());
+  measure(measurements, arguments.repeats, arguments.cpu_time);
+  ordered_json results = rows(measurements, images->size(), arguments.cpu_time);
   DataOptions data;
   data.augment = training().augment;
   for (const int workers : arguments.workers)
-    if (workers > 0)
-      results.push_back(measure_workers(images, data, sample, workers, arguments.repeats));
+    if (workers > 0) results.push_back(measure_workers(images, data, sample, workers, arguments.repeats));
   results.push_back(measure_cifar_batch(arguments.repeats));
   return arguments.json ? json_text(results, 2) + "\n" : table(results);
 }
