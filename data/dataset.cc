@@ -95,9 +95,10 @@ void fields(config::Visitor& visitor, DataOptions& options) {
         reader.finish();
       },
       [&] { return augment_value(options.augment); });
-  visitor.field("mean", options.mean,
-                "subtracted from each channel's pixels / 255, or from a frame's features; empty: the mean of the "
-                "training set");
+  visitor.field(
+      "mean", options.mean,
+      "subtracted from each channel's pixels / 255, or from a frame's features; empty: the mean of the "
+      "training set");
   visitor.field("std", options.std,
                 "divides them after the mean is subtracted; empty: the deviation of the training set");
   const config::Range samples{.min = 0, .max = 100'000'000};
@@ -109,14 +110,16 @@ void fields(config::Visitor& visitor, DataOptions& options) {
                 {.min = 1, .max = 65536});
   visitor.field("classes", options.classes, "for `noise`: the number of classes",
                 {.min = 1, .max = 1'000'000});
-  visitor.field("truncate", options.truncate,
-                "cut sequences into pieces of so many frames (or tokens), which carry the network's state on; 0: "
-                "batches of whole sequences",
-                {.min = 0, .max = 1'000'000});
-  visitor.field("sort_window", options.sort_window,
-                "whole sequences: so many batches' worth of shuffled sequences are sorted by length, so that a "
-                "batch holds similar ones",
-                {.min = 1, .max = 1'000'000});
+  visitor.field(
+      "truncate", options.truncate,
+      "cut sequences into pieces of so many frames (or tokens), which carry the network's state on; 0: "
+      "batches of whole sequences",
+      {.min = 0, .max = 1'000'000});
+  visitor.field(
+      "sort_window", options.sort_window,
+      "whole sequences: so many batches' worth of shuffled sequences are sorted by length, so that a "
+      "batch holds similar ones",
+      {.min = 1, .max = 1'000'000});
   visitor.section("speech", "recordings with aligned frames: `an4`",
                   [&](config::Visitor& inner) { fields(inner, options.speech); });
   visitor.section("text", "text from files: `text`, `ptb` and `wikitext2`",

@@ -73,7 +73,7 @@ struct DataOptions {
   std::string dataset;  // a name from the table in dataset.cc
   std::string root;     // the folder of the files; generated data sets do not use it
   bool shuffle = true;
-  AugmentOptions augment;         // `augment: none` or {pad, mirror}
+  AugmentOptions augment;  // `augment: none` or {pad, mirror}
   /// Per channel, of pixels / 255, or per feature of a frame; empty: those of the data set.
   std::vector<double> mean, std;
   /// How many samples to use: the first ones of a data set with files, or as many as a generated one shall

@@ -10,8 +10,8 @@ std::int64_t sample_limit(const DataOptions& options, Split split, std::int64_t 
   const std::int64_t wanted = split == Split::train ? options.train_samples : options.test_samples;
   if (wanted > available)
     throw ConfigError(fmt::format("data.{}: {} wanted, but {} holds {}",
-                                  split == Split::train ? "train_samples" : "test_samples", wanted, options.root,
-                                  available));
+                                  split == Split::train ? "train_samples" : "test_samples", wanted,
+                                  options.root, available));
   return wanted > 0 ? wanted : available;
 }
 

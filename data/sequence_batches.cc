@@ -50,27 +50,29 @@ SequenceBatches::SequenceBatches(std::shared_ptr<const Dataset> dataset, const D
     throw ConfigError(
         truncate_ > 0
             ? fmt::format("data.truncate: {} frames, but the network takes {}", truncate_, frames_)
-            : fmt::format("data.dataset: the longest sequence of {} has {} frames, but the network takes {}; `input: "
-                          "[any, {}]` takes what the data has, and data.truncate cuts sequences",
-                          data.dataset, needed, frames_, width));
+            : fmt::format(
+                  "data.dataset: the longest sequence of {} has {} frames, but the network takes {}; `input: "
+                  "[any, {}]` takes what the data has, and data.truncate cuts sequences",
+                  data.dataset, needed, frames_, width));
   if (!options.input.empty() && options.input.size() != (text_ ? 1u : 2u))
     throw ConfigError(fmt::format("data.dataset: {} has {}, and the network does not take them", data.dataset,
                                   text_ ? "tokens" : "feature vectors"));
   if (speech_ && !options.input.empty() && options.input[1] != width)
-    throw ConfigError(fmt::format("data.dataset: frames of {} have {} features, the network takes {}", data.dataset,
-                                  width, options.input[1]));
+    throw ConfigError(fmt::format("data.dataset: frames of {} have {} features, the network takes {}",
+                                  data.dataset, width, options.input[1]));
   plan_ = make_plan(0);
   if (options.training && plan_.batches() == 0)
-    throw ConfigError(fmt::format("train.batch_size: the training set makes less than one batch of {} sequences",
-                                  options.global_batch));
+    throw ConfigError(
+        fmt::format("train.batch_size: the training set makes less than one batch of {} sequences",
+                    options.global_batch));
 }
 
 SequencePlan SequenceBatches::make_plan(std::int64_t epoch) const {
   const SequencePlanOptions options{.positions = options_.global_batch,
-                            .training = options_.training,
-                            .shuffle = shuffle_,
-                            .seed = options_.seed,
-                            .epoch = epoch};
+                                    .training = options_.training,
+                                    .shuffle = shuffle_,
+                                    .seed = options_.seed,
+                                    .epoch = epoch};
   if (text_) return token_streams(text_->size(), truncate_, options);
   if (truncate_ > 0) return carried_sequences(lengths_, truncate_, options);
   return whole_sequences(lengths_, window_, options);
@@ -102,7 +104,8 @@ void SequenceBatches::fill(Worker&, std::int64_t batch, std::int64_t position, c
   if (speech_) {
     if (piece.frames > 0) speech_->read(piece.sequence, piece.first, piece.frames, out.values, out.labels);
   } else {
-    const std::span<const std::int32_t> tokens = text_->tokens().subspan(static_cast<std::size_t>(piece.first));
+    const std::span<const std::int32_t> tokens =
+        text_->tokens().subspan(static_cast<std::size_t>(piece.first));
     for (std::int64_t t = 0; t < piece.frames; ++t) {
       const auto at = static_cast<std::size_t>(t);
       out.values[t] = static_cast<float>(tokens[at]);

@@ -1,4 +1,5 @@
-// Batches of sequences: of speech, with one label a frame, and of text, where a token's label is the next token.
+// Batches of sequences: of speech, with one label a frame, and of text, where a token's label is the next
+// token.
 #pragma once
 
 #include <memory>
@@ -9,15 +10,16 @@
 
 namespace lpsgd {
 
-/// A sample of a batch is a piece of a sequence, from frame 0 of the network's input on. Behind it are zeros. Its
-/// length may be 0: then the position has no sequence. data/sequence_plan.h says what is where: without
-/// `data.truncate` whole sequences, with it streams whose state is carried from batch to batch; text is always
-/// the latter. Rank r of K has positions [r B/K, (r + 1) B/K) of the global batch, in evaluation, too.
+/// A sample of a batch is a piece of a sequence, from frame 0 of the network's input on. Behind it are zeros.
+/// Its length may be 0: then the position has no sequence. data/sequence_plan.h says what is where: without
+/// `data.truncate` whole sequences, with it streams whose state is carried from batch to batch; text is
+/// always the latter. Rank r of K has positions [r B/K, (r + 1) B/K) of the global batch, in evaluation, too.
 class SequenceBatches final : public BatchSource {
  public:
   /// `dataset` is a SequenceDataset or a TextDataset. ConfigError if sequences are longer than the network's
   /// input, if features or tokens do not fit it, or if a training set makes less than one batch.
-  SequenceBatches(std::shared_ptr<const Dataset> dataset, const DataOptions& data, const BatchOptions& options);
+  SequenceBatches(std::shared_ptr<const Dataset> dataset, const DataOptions& data,
+                  const BatchOptions& options);
 
   BatchShape shape() const override;
   std::int64_t batches() const override { return plan_.batches(); }

@@ -27,9 +27,10 @@ void fields(config::Visitor& v, TextOptions& o) {
            "the text that evaluations use");
   v.field("vocabulary", o.vocabulary,
           "a file with one token a line; empty: the tokens of the training text, the most frequent first");
-  v.field("vocabulary_size", o.vocabulary_size,
-          "keep so many tokens of the training text, the most frequent; 0: all; `unknown` stands for the rest",
-          {.min = 0, .max = 100'000'000});
+  v.field(
+      "vocabulary_size", o.vocabulary_size,
+      "keep so many tokens of the training text, the most frequent; 0: all; `unknown` stands for the rest",
+      {.min = 0, .max = 100'000'000});
   v.field("eos", o.eos, "the token behind each line; empty: none");
   v.field("unknown", o.unknown,
           "the token for those that are not in the vocabulary; if it is not either, they are an error");

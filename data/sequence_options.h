@@ -16,8 +16,8 @@ struct SpeechOptions {
   std::int64_t context = 5;  // frames on either side
   ByteOrder byte_order = ByteOrder::automatic;
   std::string alignment = "cntk/glob_0000.mlf", states = "cntk/state.list";  // in the data set's folder
-  /// Recordings, or speakers with all theirs, that are not trained on. Of AN4 these are the first four speakers,
-  /// by name, who have twelve training recordings: two women and two men, 48 recordings.
+  /// Recordings, or speakers with all theirs, that are not trained on. Of AN4 these are the first four
+  /// speakers, by name, who have twelve training recordings: two women and two men, 48 recordings.
   std::vector<std::string> held_out{"flmm2", "fwxs", "mcel", "mjdr"};
 };
 

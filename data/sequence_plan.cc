@@ -25,7 +25,8 @@ void deal(std::span<const std::int64_t> sorted, std::int64_t* positions) {
     return;
   }
   Order first, second;
-  for (std::size_t i = 0; i < sorted.size(); ++i) (i % 4 == 0 || i % 4 == 3 ? first : second).push_back(sorted[i]);
+  for (std::size_t i = 0; i < sorted.size(); ++i)
+    (i % 4 == 0 || i % 4 == 3 ? first : second).push_back(sorted[i]);
   deal(first, positions);
   deal(second, positions + first.size());
 }
@@ -56,7 +57,8 @@ SequencePlan whole_sequences(std::span<const std::int64_t> lengths, std::int64_t
   };
   const std::int64_t sorted = shuffled ? window * positions : options.training ? positions : size;
   for (std::int64_t begin = 0; begin < std::ssize(order); begin += sorted)
-    std::stable_sort(order.begin() + begin, order.begin() + std::min(begin + sorted, std::ssize(order)), longer);
+    std::stable_sort(order.begin() + begin, order.begin() + std::min(begin + sorted, std::ssize(order)),
+                     longer);
 
   std::vector<std::int64_t> batches(static_cast<std::size_t>(plan.batches()));
   std::iota(batches.begin(), batches.end(), std::int64_t{0});
@@ -65,7 +67,8 @@ SequencePlan whole_sequences(std::span<const std::int64_t> lengths, std::int64_t
   for (std::int64_t b = 0; b < plan.batches(); ++b) {
     const std::int64_t begin = batches[static_cast<std::size_t>(b)] * positions;
     const std::int64_t count = std::min(positions, std::ssize(order) - begin);
-    deal(std::span(order).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)), dealt.data());
+    deal(std::span(order).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)),
+         dealt.data());
     for (std::int64_t p = 0; p < count; ++p) {
       const std::int64_t s = dealt[static_cast<std::size_t>(p)];
       plan.at(b, p) = {s, 0, lengths[static_cast<std::size_t>(s)], false};

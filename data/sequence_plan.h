@@ -45,28 +45,28 @@ struct SequencePlanOptions {
 };
 
 /// Batches of whole sequences of similar length. In training, the sequences are shuffled (epoch_order()) and
-/// those beyond the last full batch are left out; each `window` batches' worth of them is sorted by length and
-/// cut into batches; then the batches are shuffled, by draws of PhiloxSequence(seed, shuffle, epoch, 1). Without
-/// shuffling, and in evaluation, the sequences are in order, and batches, too; evaluation sorts all of them and
-/// keeps the last partial batch.
+/// those beyond the last full batch are left out; each `window` batches' worth of them is sorted by length
+/// and cut into batches; then the batches are shuffled, by draws of PhiloxSequence(seed, shuffle, epoch, 1).
+/// Without shuffling, and in evaluation, the sequences are in order, and batches, too; evaluation sorts all
+/// of them and keeps the last partial batch.
 ///
-/// In a batch, the positions that belong to one of 2, 4, 8, ... ranks hold about as many frames as those of any
-/// other: of the sequences by length, the 1st, 4th, 5th, 8th, 9th, ... belong to the first half of the positions,
-/// the others to the second, and likewise within the halves.
+/// In a batch, the positions that belong to one of 2, 4, 8, ... ranks hold about as many frames as those of
+/// any other: of the sequences by length, the 1st, 4th, 5th, 8th, 9th, ... belong to the first half of the
+/// positions, the others to the second, and likewise within the halves.
 SequencePlan whole_sequences(std::span<const std::int64_t> lengths, std::int64_t window,
                              const SequencePlanOptions& options);
 
-/// A stream of sequences at each position, cut into pieces of at most `truncate` frames. The sequences, shuffled
-/// in training, go one by one to the position that is free first, the lowest of several. Training has as many
-/// batches as the pieces of all sequences would fill, rounded down; what is behind them is left out. Evaluation
-/// goes on until all are done.
+/// A stream of sequences at each position, cut into pieces of at most `truncate` frames. The sequences,
+/// shuffled in training, go one by one to the position that is free first, the lowest of several. Training
+/// has as many batches as the pieces of all sequences would fill, rounded down; what is behind them is left
+/// out. Evaluation goes on until all are done.
 SequencePlan carried_sequences(std::span<const std::int64_t> lengths, std::int64_t truncate,
                                const SequencePlanOptions& options);
 
-/// The tokens of a text, cut into a contiguous part for each position. Batch t has frames [t truncate, (t + 1)
-/// truncate) of each; all continue but the first. In training, parts are equally long, multiples of `truncate`,
-/// and what is behind them is left out. In evaluation, part p of P has tokens [floor(p n/P), floor((p + 1) n/P)).
-/// A piece's `first` counts in the text; `sequence` is the position.
+/// The tokens of a text, cut into a contiguous part for each position. Batch t has frames [t truncate, (t +
+/// 1) truncate) of each; all continue but the first. In training, parts are equally long, multiples of
+/// `truncate`, and what is behind them is left out. In evaluation, part p of P has tokens [floor(p n/P),
+/// floor((p + 1) n/P)). A piece's `first` counts in the text; `sequence` is the position.
 SequencePlan token_streams(std::int64_t tokens, std::int64_t truncate, const SequencePlanOptions& options);
 
 }  // namespace lpsgd

@@ -15,8 +15,8 @@ namespace lpsgd {
 
 namespace {
 
-/// The number of bytes of the code point that `text` begins with; 0 if it is no valid UTF-8 (RFC 3629): a byte
-/// that cannot stand there, an overlong form, a surrogate, or one above U+10FFFF.
+/// The number of bytes of the code point that `text` begins with; 0 if it is no valid UTF-8 (RFC 3629): a
+/// byte that cannot stand there, an overlong form, a surrogate, or one above U+10FFFF.
 std::size_t code_point_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
   const std::uint8_t lead = byte(0);
@@ -53,7 +53,8 @@ class TextTokens final : public TextDataset {
 
 /// The path of one of the configuration's files.
 std::string path_of(const DataOptions& options, const char* key, const std::string& file) {
-  if (file.empty()) throw ConfigError(fmt::format("data.text.{}: missing: the name of a file in data.root", key));
+  if (file.empty())
+    throw ConfigError(fmt::format("data.text.{}: missing: the name of a file in data.root", key));
   return (std::filesystem::path(options.root) / file).string();
 }
 
@@ -127,9 +128,9 @@ Vocabulary Vocabulary::of_text(std::string_view text, const std::string& name, c
   const bool cut = limit > 0 && counted.size() > limit;
   if (cut) {
     if (options.unknown.empty())
-      throw ConfigError(
-          fmt::format("data.text.vocabulary_size: {} of {} tokens would be left out, which needs data.text.unknown",
-                      counted.size() - limit, counted.size()));
+      throw ConfigError(fmt::format(
+          "data.text.vocabulary_size: {} of {} tokens would be left out, which needs data.text.unknown",
+          counted.size() - limit, counted.size()));
     const auto kept = [&](const Counted& c) { return c.token == options.unknown; };
     // The last place is the unknown token's, unless it is frequent enough by itself.
     if (std::none_of(counted.begin(), counted.begin() + options.vocabulary_size, kept))
@@ -144,7 +145,8 @@ Vocabulary Vocabulary::of_list(std::string_view text, const std::string& name) {
   Vocabulary out;
   TextLines lines(text);
   while (const auto line = lines.next()) {
-    if (line->empty()) throw FileError(fmt::format("{}:{}: an empty line in a vocabulary", name, lines.number()));
+    if (line->empty())
+      throw FileError(fmt::format("{}:{}: an empty line in a vocabulary", name, lines.number()));
     if (!out.add(*line))
       throw FileError(fmt::format("{}:{}: token '{}' a second time", name, lines.number(), shortened(*line)));
   }
@@ -159,8 +161,9 @@ std::vector<std::int32_t> encode(std::string_view text, const std::string& name,
   for_each_token(text, name, options, [&](std::string_view token, std::size_t line) {
     const std::int32_t own = vocabulary.find(token), number = own < 0 ? unknown : own;
     if (number < 0)
-      throw FileError(fmt::format("{}:{}: '{}' is not in the vocabulary, and no token stands for unknown ones", name,
-                                  line, shortened(token)));
+      throw FileError(
+          fmt::format("{}:{}: '{}' is not in the vocabulary, and no token stands for unknown ones", name,
+                      line, shortened(token)));
     out.push_back(number);
   });
   return out;

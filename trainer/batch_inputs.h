@@ -20,8 +20,8 @@ LoaderOptions loader_options(const RunConfig& run, Device device, int threads);
 /// How the network reads batches of this shape: nothing unless they hold pixels.
 std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape& shape);
 
-/// Valid as long as the batch. The loss of sequences is such that the mean gradient over `ranks` ranks is that
-/// of the mean over the frames of the global batch.
+/// Valid as long as the batch. The loss of sequences is such that the mean gradient over `ranks` ranks is
+/// that of the mean over the frames of the global batch.
 Samples samples_of(const Batch& batch, int ranks);
 
 /// What a batch of sequences holds; zeros for images.

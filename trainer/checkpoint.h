@@ -21,8 +21,8 @@ struct TrainingState {
   std::span<float> parameters, momentum;  // arenas
   std::vector<NamedBuffer> buffers;       // this rank's own running statistics
   ExchangeState residuals;
-  /// Inside an epoch, what this rank's recurrent layers carry to the next batch: a row for each of its positions
-  /// of the global batch.
+  /// Inside an epoch, what this rank's recurrent layers carry to the next batch: a row for each of its
+  /// positions of the global batch.
   std::vector<NamedBuffer> carried = {};
 };
 
@@ -50,9 +50,9 @@ std::string write_checkpoint(Transport& transport, const std::string& run_folder
 /// Restores this rank's state: weights, momentum, running statistics, carried state, and the residuals into
 /// state.residuals.
 /// With another number of ranks than the checkpoint's, round-1 residuals become the mean of the old ones,
-/// round-2 residuals are redistributed, running statistics averaged, and carried state follows its positions of
-/// the global batch; returns whether that was done.
-/// FileError if a file is missing, damaged (checksum) or of another network or codec.
+/// round-2 residuals are redistributed, running statistics averaged, and carried state follows its positions
+/// of the global batch; returns whether that was done. FileError if a file is missing, damaged (checksum) or
+/// of another network or codec.
 bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::vector<CodecSpec>& codecs,
                      TrainingState& state);
 

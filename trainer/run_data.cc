@@ -37,7 +37,8 @@ void check_sequences(const RunConfig& run, const NetworkSpec& network, const Dat
   const auto* speech = dynamic_cast<const SequenceDataset*>(&dataset);
   const auto fail = [&](const std::string& has) {
     config::fail(network_origin(run, "input"), "network.input",
-                 fmt::format("the network takes ({}), data set {} has {}", fmt::join(input, ", "), run.data.dataset, has));
+                 fmt::format("the network takes ({}), data set {} has {}", fmt::join(input, ", "),
+                             run.data.dataset, has));
   };
   if (speech && (input.size() != 2 || input[1] != speech->features()))
     fail(fmt::format("sequences of (frames, {})", speech->features()));

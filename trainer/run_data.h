@@ -16,8 +16,8 @@ struct TrainData {
   std::shared_ptr<const Dataset> train, test;
 };
 
-/// Opens both splits and sets data.mean and data.std of `run` to the values in use, for the record and so that
-/// they are computed once. FileError; ConfigError with the key's place.
+/// Opens both splits and sets data.mean and data.std of `run` to the values in use, for the record and so
+/// that they are computed once. FileError; ConfigError with the key's place.
 TrainData open_data(RunConfig& run);
 
 /// The network with as many frames as the data sets need, if its file leaves that open. ConfigError.

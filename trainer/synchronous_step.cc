@@ -72,7 +72,8 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
   std::array<double, 6> at{now_seconds()};  // the step's begin, and the end of each part
   Batch batch;
   at[1] = part("data", times_.data, [&] { batch = loader.next(); });
-  at[2] = part("forward", times_.forward, [&] { network_.forward_train(samples_of(batch, transport_.size()), number); });
+  at[2] = part("forward", times_.forward,
+               [&] { network_.forward_train(samples_of(batch, transport_.size()), number); });
   sequences_ += sequences_in(batch);
   const bool captured = is_captured(number);
   exchange_.begin(static_cast<std::uint32_t>(number));

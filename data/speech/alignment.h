@@ -34,12 +34,13 @@ struct Alignment {
   std::int64_t frames() const { return segments.empty() ? 0 : segments.back().end; }
 };
 
-/// Reads a master label file of HTK (Young et al., "The HTK Book", section 6.3): a line "#!MLF!#"; then for each
-/// utterance its label file's name in quotes, a line "begin end state ..." for each segment, with times in units
-/// of 100 ns, and a line with one dot. A frame is 10 ms; times are rounded to whole frames, because some are off
-/// by a unit. The alignments are found by the label file's name without folder and extension. FileError, which
-/// names file and line, if a line is malformed, if a segment does not begin where the one before ended or has no
-/// frame, if a state is not in the list, if an utterance occurs twice, or if the last dot is missing.
+/// Reads a master label file of HTK (Young et al., "The HTK Book", section 6.3): a line "#!MLF!#"; then for
+/// each utterance its label file's name in quotes, a line "begin end state ..." for each segment, with times
+/// in units of 100 ns, and a line with one dot. A frame is 10 ms; times are rounded to whole frames, because
+/// some are off by a unit. The alignments are found by the label file's name without folder and extension.
+/// FileError, which names file and line, if a line is malformed, if a segment does not begin where the one
+/// before ended or has no frame, if a state is not in the list, if an utterance occurs twice, or if the last
+/// dot is missing.
 std::unordered_map<std::string, Alignment> read_alignments(std::string_view text, const std::string& name,
                                                            const StateList& states);
 

@@ -34,8 +34,8 @@ struct Recording {
   const Alignment* alignment = nullptr;
 };
 
-/// The corpus: which recordings there are and how their frames are labelled. Everything but the audio's content
-/// is checked here, for both splits.
+/// The corpus: which recordings there are and how their frames are labelled. Everything but the audio's
+/// content is checked here, for both splits.
 class Corpus {
  public:
   explicit Corpus(const DataOptions& options)
@@ -80,10 +80,11 @@ class Corpus {
                   (root_ / "wav" / id).string() + ".raw"};
     std::error_code error;
     const std::uintmax_t bytes = fs::file_size(out.path, error);
-    if (error) throw FileError(fmt::format("{}: cannot be read: {} ({} names it)", out.path, error.message(), where));
+    if (error)
+      throw FileError(fmt::format("{}: cannot be read: {} ({} names it)", out.path, error.message(), where));
     if (bytes % 2 != 0)
-      throw FileError(
-          fmt::format("{}: truncated: {} bytes, which is no whole number of 16 bit samples", out.path, bytes));
+      throw FileError(fmt::format("{}: truncated: {} bytes, which is no whole number of 16 bit samples",
+                                  out.path, bytes));
     out.frames = FeatureExtractor::frames(static_cast<std::int64_t>(bytes / 2));
     if (out.frames == 0)
       throw FileError(fmt::format("{}: {} samples, fewer than the {} of the shortest recording with a frame",
@@ -94,11 +95,13 @@ class Corpus {
     out.alignment = &found->second;
     if (out.alignment->frames() != out.frames)
       throw FileError(fmt::format("{}:{}: the alignment of '{}' has {} frames, {} has {}", alignment_file_,
-                                  out.alignment->line, out.name, out.alignment->frames(), out.path, out.frames));
+                                  out.alignment->line, out.name, out.alignment->frames(), out.path,
+                                  out.frames));
     return out;
   }
 
-  /// A transcript's line ends with its recording's name: "<s> YES </s> (an251-fash-b)". Only the names matter.
+  /// A transcript's line ends with its recording's name: "<s> YES </s> (an251-fash-b)". Only the names
+  /// matter.
   void check_transcripts() const {
     const std::string path = (root_ / "etc/an4_train.transcription").string();
     if (!fs::exists(path)) return;
@@ -109,11 +112,12 @@ class Corpus {
       const std::size_t begin = line->rfind('('), end = line->rfind(')');
       if (begin == std::string_view::npos || end == std::string_view::npos || end < begin)
         throw FileError(
-            fmt::format("{}:{}: the transcript does not end with its recording's name in parentheses", path, lines.number()));
+            fmt::format("{}:{}: the transcript does not end with its recording's name in parentheses", path,
+                        lines.number()));
       const std::string name(line->substr(begin + 1, end - begin - 1));
       if (!known_.contains(name))
-        throw FileError(fmt::format("{}:{}: a transcript of '{}', which has no audio: {} does not name it", path,
-                                    lines.number(), name, list_));
+        throw FileError(fmt::format("{}:{}: a transcript of '{}', which has no audio: {} does not name it",
+                                    path, lines.number(), name, list_));
     }
   }
 
@@ -122,15 +126,18 @@ class Corpus {
     for (const std::string& name : wanted)
       if (std::none_of(train_.begin(), train_.end(),
                        [&](const Recording& r) { return r.name == name || r.speaker == name; }))
-        throw ConfigError(
-            fmt::format("data.speech.held_out: {} names neither a recording nor a speaker '{}'", list_, name));
-    const auto stays = [&](const Recording& r) { return !wanted.contains(r.name) && !wanted.contains(r.speaker); };
+        throw ConfigError(fmt::format("data.speech.held_out: {} names neither a recording nor a speaker '{}'",
+                                      list_, name));
+    const auto stays = [&](const Recording& r) {
+      return !wanted.contains(r.name) && !wanted.contains(r.speaker);
+    };
     const auto first_held = std::stable_partition(train_.begin(), train_.end(), stays);
     test_.assign(std::make_move_iterator(first_held), std::make_move_iterator(train_.end()));
     train_.erase(first_held, train_.end());
     if (train_.empty() || test_.empty())
-      throw ConfigError(fmt::format("data.speech.held_out: holds out {} of {} recordings; there must be some of both",
-                                    test_.size(), train_.size() + test_.size()));
+      throw ConfigError(
+          fmt::format("data.speech.held_out: holds out {} of {} recordings; there must be some of both",
+                      test_.size(), train_.size() + test_.size()));
   }
 
   fs::path root_;
@@ -157,7 +164,8 @@ ByteOrder byte_order(ByteOrder wanted, const Corpus& corpus) {
 
 using Features = std::vector<std::vector<float>>;  // of each recording: (frames, width)
 
-Features features_of(const std::vector<Recording>& recordings, const SpeechOptions& options, ByteOrder order) {
+Features features_of(const std::vector<Recording>& recordings, const SpeechOptions& options,
+                     ByteOrder order) {
   FeatureExtractor extractor(options.features);
   Features all;
   for (const Recording& r : recordings) {
@@ -194,15 +202,18 @@ void check(const Normalization& by) {
       throw ConfigError(
           fmt::format("data.{}: {} values, but the frames have {} features", key, values->size(), width));
     for (const double value : *values)
-      if (!std::isfinite(value)) throw ConfigError(fmt::format("data.{}: {} is not a finite number", key, value));
+      if (!std::isfinite(value))
+        throw ConfigError(fmt::format("data.{}: {} is not a finite number", key, value));
   }
   for (const double value : by.std)
-    if (!(static_cast<float>(value) > 0)) throw ConfigError(fmt::format("data.std: {} is not above 0", value));
+    if (!(static_cast<float>(value) > 0))
+      throw ConfigError(fmt::format("data.std: {} is not above 0", value));
 }
 
 void normalize(std::vector<float>& features, const Normalization& by) {
   for (std::size_t i = 0; i < features.size(); ++i)
-    features[i] = (features[i] - static_cast<float>(by.mean[i % width])) / static_cast<float>(by.std[i % width]);
+    features[i] =
+        (features[i] - static_cast<float>(by.mean[i % width])) / static_cast<float>(by.std[i % width]);
 }
 
 std::vector<std::int32_t> labels_of(const Alignment& alignment) {
@@ -225,9 +236,10 @@ std::shared_ptr<const Dataset> open_an4(const DataOptions& options, Split split)
   Normalization by{options.mean, options.std};
   Features features = features_of(recordings, options.speech, order);
   if (by.mean.empty() || by.std.empty()) {
-    const Normalization own = split == Split::train
-                                  ? statistics(features)
-                                  : statistics(features_of(corpus.recordings(Split::train), options.speech, order));
+    const Normalization own =
+        split == Split::train
+            ? statistics(features)
+            : statistics(features_of(corpus.recordings(Split::train), options.speech, order));
     if (by.mean.empty()) by.mean = own.mean;
     if (by.std.empty()) by.std = own.std;
   }

@@ -20,7 +20,12 @@ double mel(double hertz) {
 }  // namespace
 
 FeatureExtractor::FeatureExtractor(SpeechFeatures kind)
-    : kind_(kind), hamming_(window), roots_(points / 2), spectrum_(points), reversed_(points), filters_(bands) {
+    : kind_(kind),
+      hamming_(window),
+      roots_(points / 2),
+      spectrum_(points),
+      reversed_(points),
+      filters_(bands) {
   constexpr double pi = std::numbers::pi;
   for (int i = 0; i < window; ++i) hamming_[i] = 0.54 - 0.46 * std::cos(2 * pi * i / (window - 1));
   for (int k = 0; k < points / 2; ++k) roots_[k] = std::polar(1.0, -2 * pi * k / points);
@@ -74,7 +79,8 @@ void FeatureExtractor::filterbank(std::span<const std::int16_t> samples, std::in
   }
 }
 
-/// The fast Fourier transform of `spectrum_`, whose values lie in bit-reversed order (Cooley and Tukey, 1965).
+/// The fast Fourier transform of `spectrum_`, whose values lie in bit-reversed order (Cooley and Tukey,
+/// 1965).
 void FeatureExtractor::transform() {
   for (int half = 1; half < points; half *= 2) {
     const int stride = points / (2 * half);

@@ -12,18 +12,18 @@ enum class SpeechFeatures : std::uint8_t { filterbank, cepstral };
 
 /// 33 features for every 10 ms of speech at 16 kHz.
 ///
-/// Frame f is a window of 25 ms, samples [160 f, 160 f + 400). There are floor(n/160) - 2 frames in n samples,
-/// as in the alignments of AN4. Each window is pre-emphasised by itself, y(i) = x(i) - 0.97 x(i-1) and
-/// y(0) = 0.03 x(0), multiplied by Hamming's window 0.54 - 0.46 cos(2 pi i/399), and transformed with 512
+/// Frame f is a window of 25 ms, samples [160 f, 160 f + 400). There are floor(n/160) - 2 frames in n
+/// samples, as in the alignments of AN4. Each window is pre-emphasised by itself, y(i) = x(i) - 0.97 x(i-1)
+/// and y(0) = 0.03 x(0), multiplied by Hamming's window 0.54 - 0.46 cos(2 pi i/399), and transformed with 512
 /// points. The powers |Y(k)|^2 are weighted by 33 triangular filters. On the mel scale,
-/// mel(f) = 1127 ln(1 + f/700), the 35 edges are equally spaced from 20 to 8000 Hz, and filter j rises from 0 at
-/// edge j to 1 at edge j + 1 and falls to 0 at edge j + 2. This is HTK's filterbank (Young et al., "The HTK
-/// Book", section 5.4).
+/// mel(f) = 1127 ln(1 + f/700), the 35 edges are equally spaced from 20 to 8000 Hz, and filter j rises from 0
+/// at edge j to 1 at edge j + 1 and falls to 0 at edge j + 2. This is HTK's filterbank (Young et al., "The
+/// HTK Book", section 5.4).
 ///
 /// `filterbank`: feature j is ln(max(1, power of filter j)).
-/// `cepstral`: 13 coefficients c(i) = sqrt(2/33) sum over j of feature j times cos(pi i (j + 1/2)/33), less their
-/// means over the utterance; their 13 differences d(t) = sum over k = 1, 2 of k (c(t+k) - c(t-k))/10, with the
-/// first and last frame repeated beyond the ends; and the first 7 of the differences' differences.
+/// `cepstral`: 13 coefficients c(i) = sqrt(2/33) sum over j of feature j times cos(pi i (j + 1/2)/33), less
+/// their means over the utterance; their 13 differences d(t) = sum over k = 1, 2 of k (c(t+k) - c(t-k))/10,
+/// with the first and last frame repeated beyond the ends; and the first 7 of the differences' differences.
 class FeatureExtractor {
  public:
   static constexpr std::int64_t features = 33;

@@ -51,7 +51,8 @@ TEST(Alignment, RefusesWhatIsMalformed) {
   EXPECT_EQ(error(head + "0 100000 sil\n"),
             "f.mlf:3: truncated: the alignment of 'u' does not end with a line of one dot");
   const std::string fields = "f.mlf:3: expected a begin, an end (in units of 100 ns) and a state";
-  for (const char* line : {"", "0", "0 100000", "0 1e5 sil", "-100000 0 sil", "0 99999999999999999999 sil", "\"y.lab\""})
+  for (const char* line :
+       {"", "0", "0 100000", "0 1e5 sil", "-100000 0 sil", "0 99999999999999999999 sil", "\"y.lab\""})
     EXPECT_EQ(error(head + line + "\n.\n"), fields) << line;
   EXPECT_EQ(error(head + "100000 200000 sil\n.\n"),
             "f.mlf:3: the segment begins at frame 1, the one before ended at 0");

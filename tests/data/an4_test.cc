@@ -134,7 +134,8 @@ TEST_F(SmallAn4, NormalizesByTheTrainingRecordings) {
   for (double& m : mean) m /= frames;
   for (const char* id : {"corpus/one/a-one-b", "corpus/two/c-two-b", "corpus/one/d-one-b"}) {
     const std::vector<float> raw = features(id);
-    for (std::size_t i = 0; i < raw.size(); ++i) deviation[i % 33] += std::pow(raw[i] - mean[i % 33], 2) / frames;
+    for (std::size_t i = 0; i < raw.size(); ++i)
+      deviation[i % 33] += std::pow(raw[i] - mean[i % 33], 2) / frames;
   }
   const auto test = open(Split::test);
   const std::vector<float> raw = features("corpus/held/b-held-b");
@@ -192,7 +193,8 @@ TEST_F(SmallAn4, HoldsOutRecordingsToo) {
   options_.speech.held_out = {"a-one-b", "two"};
   EXPECT_EQ(open(Split::test)->size(), 2);
   options_.speech.held_out = {"three"};
-  EXPECT_EQ(error(), "data.speech.held_out: etc/an4_train.fileids names neither a recording nor a speaker 'three'");
+  EXPECT_EQ(error(),
+            "data.speech.held_out: etc/an4_train.fileids names neither a recording nor a speaker 'three'");
   options_.speech.held_out = {"one", "two", "held"};
   EXPECT_EQ(error(), "data.speech.held_out: holds out 4 of 4 recordings; there must be some of both");
 }
@@ -206,16 +208,19 @@ TEST_F(SmallAn4, UsesTheFirstOfItsRecordings) {
 
 TEST_F(SmallAn4, RefusesFilesThatDoNotFitTogether) {
   put("wav/corpus/two/c-two-b.raw", std::string(2 * 160 * 9, 'x'));
-  EXPECT_EQ(error(), "cntk/align.mlf:10: the alignment of 'c-two-b' has 5 frames, wav/corpus/two/c-two-b.raw has 7");
+  EXPECT_EQ(error(),
+            "cntk/align.mlf:10: the alignment of 'c-two-b' has 5 frames, wav/corpus/two/c-two-b.raw has 7");
   put("wav/corpus/two/c-two-b.raw", "odd");
   EXPECT_EQ(error(),
             "wav/corpus/two/c-two-b.raw: truncated: 3 bytes, which is no whole number of 16 bit samples");
   put("wav/corpus/two/c-two-b.raw", std::string(958, 'x'));
-  EXPECT_EQ(error(),
-            "wav/corpus/two/c-two-b.raw: 479 samples, fewer than the 480 of the shortest recording with a frame");
+  EXPECT_EQ(
+      error(),
+      "wav/corpus/two/c-two-b.raw: 479 samples, fewer than the 480 of the shortest recording with a frame");
   fs::remove(root_ / "wav/corpus/two/c-two-b.raw");
   EXPECT_EQ(error(Split::test),
-            "wav/corpus/two/c-two-b.raw: cannot be read: No such file or directory (etc/an4_train.fileids:3 names it)");
+            "wav/corpus/two/c-two-b.raw: cannot be read: No such file or directory (etc/an4_train.fileids:3 "
+            "names it)");
   fs::create_directory(root_ / "wav/corpus/two/c-two-b.raw");
   EXPECT_THAT(error(), testing::StartsWith("wav/corpus/two/c-two-b.raw: cannot be read: "));
 }
@@ -224,7 +229,8 @@ TEST_F(SmallAn4, RefusesListsThatDoNotFitTogether) {
   const std::string labels = labels_;
   labels_ += "\"x/e-one-b.lab\"\n0 100000 sil\n.\n";
   write();
-  EXPECT_EQ(error(), "cntk/align.mlf:18: an alignment of 'e-one-b', which etc/an4_train.fileids does not name");
+  EXPECT_EQ(error(),
+            "cntk/align.mlf:18: an alignment of 'e-one-b', which etc/an4_train.fileids does not name");
   labels_ = labels.substr(0, labels.find("\"An4/1/d-one-b"));
   write();
   EXPECT_EQ(error(), "etc/an4_train.fileids:4: 'd-one-b' has no alignment in cntk/align.mlf");
@@ -232,11 +238,14 @@ TEST_F(SmallAn4, RefusesListsThatDoNotFitTogether) {
   transcripts_ += "<s> NO </s> (e-one-b)\n";
   write();
   EXPECT_EQ(error(),
-            "etc/an4_train.transcription:5: a transcript of 'e-one-b', which has no audio: etc/an4_train.fileids does "
+            "etc/an4_train.transcription:5: a transcript of 'e-one-b', which has no audio: "
+            "etc/an4_train.fileids does "
             "not name it");
   transcripts_ = "<s> NO </s> )e-one-b(\n";
   write();
-  EXPECT_EQ(error(), "etc/an4_train.transcription:1: the transcript does not end with its recording's name in parentheses");
+  EXPECT_EQ(
+      error(),
+      "etc/an4_train.transcription:1: the transcript does not end with its recording's name in parentheses");
   transcripts_.clear();
   list_ += "corpus/two/a-one-b\n";
   write();

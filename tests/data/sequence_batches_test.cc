@@ -21,7 +21,8 @@ class NumberedFrames final : public SequenceDataset {
   void read(std::int64_t i, std::int64_t first, std::int64_t count, float* features,
             std::int32_t* labels) const override {
     for (std::int64_t t = first; t < first + count; ++t) {
-      for (int j = 0; j < 2; ++j) *features++ = static_cast<float>(1000 * i + t) + 0.25f * static_cast<float>(j);
+      for (int j = 0; j < 2; ++j)
+        *features++ = static_cast<float>(1000 * i + t) + 0.25f * static_cast<float>(j);
       *labels++ = static_cast<std::int32_t>((i + t) % 7);
     }
   }
@@ -72,11 +73,14 @@ Global epoch(const std::shared_ptr<const Dataset>& set, const DataOptions& data,
   std::vector<std::unique_ptr<Loader>> loaders;
   for (int r = 0; r < ranks; ++r)
     loaders.push_back(std::make_unique<Loader>(
-        make_batch_source(set, data, {.global_batch = 8, .rank = r, .ranks = ranks, .seed = 3, .training = training}),
+        make_batch_source(set, data,
+                          {.global_batch = 8, .rank = r, .ranks = ranks, .seed = 3, .training = training}),
         LoaderOptions{.workers = workers}));
   for (auto& loader : loaders) loader->start(number);
   Global out;
-  const auto append = [](std::vector<double>& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  const auto append = [](std::vector<double>& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
   for (std::int64_t b = 0; b < loaders[0]->batches(); ++b) {
     std::int64_t frames = 0, told = 0;
     for (auto& loader : loaders) {
@@ -175,18 +179,21 @@ TEST(SequenceBatches, ResumingAtABatchEqualsSkipping) {
     DataOptions data;
     data.truncate = truncate;
     const auto loader = [&] {
-      return std::make_unique<Loader>(make_batch_source(set, data, {.global_batch = 6, .rank = 1, .ranks = 2}),
-                                      LoaderOptions{.workers = 2});
+      return std::make_unique<Loader>(
+          make_batch_source(set, data, {.global_batch = 6, .rank = 1, .ranks = 2}),
+          LoaderOptions{.workers = 2});
     };
     const auto whole = loader(), resumed = loader();
     whole->start(2);
     for (int b = 0; b < 3; ++b) whole->next();
     resumed->start(2, 3);
-    for (std::int64_t b = 3; b < whole->batches(); ++b) EXPECT_EQ(numbers(whole->next()), numbers(resumed->next()));
+    for (std::int64_t b = 3; b < whole->batches(); ++b)
+      EXPECT_EQ(numbers(whole->next()), numbers(resumed->next()));
   }
 }
 
-std::string error_of(const std::shared_ptr<const Dataset>& set, const DataOptions& data, const BatchOptions& options) {
+std::string error_of(const std::shared_ptr<const Dataset>& set, const DataOptions& data,
+                     const BatchOptions& options) {
   try {
     make_batch_source(set, data, options);
   } catch (const ConfigError& e) {
@@ -202,7 +209,8 @@ TEST(SequenceBatches, RefusesWhatDoesNotFit) {
   data.dataset = "it";
   EXPECT_EQ(error_of(speech, data, {.global_batch = 4, .input = {50, 2}}), "no error");
   EXPECT_EQ(error_of(speech, data, {.global_batch = 4, .input = {40, 2}}),
-            "data.dataset: the longest sequence of it has 49 frames, but the network takes 40; `input: [any, 2]` takes "
+            "data.dataset: the longest sequence of it has 49 frames, but the network takes 40; `input: [any, "
+            "2]` takes "
             "what the data has, and data.truncate cuts sequences");
   EXPECT_EQ(error_of(speech, data, {.global_batch = 4, .input = {50, 3}}),
             "data.dataset: frames of it have 2 features, the network takes 3");

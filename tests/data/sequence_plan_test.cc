@@ -77,7 +77,9 @@ TEST(WholeSequences, AreAFunctionOfSeedAndEpoch) {
 
 TEST(WholeSequences, WastedRoomShrinksWithTheWindow) {
   const auto lengths = random_lengths(960, 600);
-  const auto wasted = [&](std::int64_t window) { return padding(whole_sequences(lengths, window, {.positions = 16})); };
+  const auto wasted = [&](std::int64_t window) {
+    return padding(whole_sequences(lengths, window, {.positions = 16}));
+  };
   EXPECT_GT(wasted(1), 0.4);
   EXPECT_LT(wasted(16), 0.12);
   EXPECT_LT(wasted(60), 0.04);
@@ -87,7 +89,8 @@ TEST(WholeSequences, BatchesComeInNoOrderOfLength) {
   const auto lengths = random_lengths(640, 600);
   const SequencePlan plan = whole_sequences(lengths, 40, {.positions = 16});
   int falls = 0;
-  for (std::int64_t b = 1; b < plan.batches(); ++b) falls += longest(plan.batch(b)) < longest(plan.batch(b - 1));
+  for (std::int64_t b = 1; b < plan.batches(); ++b)
+    falls += longest(plan.batch(b)) < longest(plan.batch(b - 1));
   EXPECT_GT(falls, 10);
   EXPECT_LT(falls, 30);
 }
@@ -96,7 +99,8 @@ TEST(WholeSequences, RanksGetSimilarWork) {
   const auto lengths = random_lengths(640, 600);
   const SequencePlan plan = whole_sequences(lengths, 1, {.positions = 16});
   // Dealt in order of length, the longest half would hold three quarters of the frames.
-  for (const auto& [ranks, bound] : std::vector<std::pair<std::int64_t, double>>{{2, 0.05}, {4, 0.12}, {8, 0.3}}) {
+  for (const auto& [ranks, bound] :
+       std::vector<std::pair<std::int64_t, double>>{{2, 0.05}, {4, 0.12}, {8, 0.3}}) {
     double sum = 0;  // over batches, of the most loaded rank's frames above the mean
     for (std::int64_t b = 0; b < plan.batches(); ++b) {
       std::int64_t most = 0;
@@ -125,9 +129,10 @@ TEST(WholeSequences, UnshuffledTrainingKeepsTheOrderOfBatches) {
   EXPECT_THAT(sequences_of(plan), testing::ElementsAre(1, 0, 3, 2, 4, 5));
 }
 
-/// Checks that a plan's pieces are those of sequences cut into `truncate` frames, each at one position without a
-/// gap; returns how many sequences are complete.
-std::size_t check_streams(const SequencePlan& plan, const std::vector<std::int64_t>& lengths, std::int64_t truncate) {
+/// Checks that a plan's pieces are those of sequences cut into `truncate` frames, each at one position
+/// without a gap; returns how many sequences are complete.
+std::size_t check_streams(const SequencePlan& plan, const std::vector<std::int64_t>& lengths,
+                          std::int64_t truncate) {
   std::map<std::int64_t, std::int64_t> done;  // frames of each sequence
   for (std::int64_t p = 0; p < plan.positions(); ++p) {
     for (std::int64_t b = 0; b < plan.batches(); ++b) {

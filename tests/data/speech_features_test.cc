@@ -1,6 +1,4 @@
 // Acoustic features against a direct Fourier transform, in the order of their definition.
-#include "data/speech/features.h"
-
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -8,6 +6,7 @@
 #include <numbers>
 
 #include "core/philox.h"
+#include "data/speech/features.h"
 
 namespace lpsgd {
 namespace {
@@ -31,7 +30,8 @@ double mel(double hertz) {
 std::vector<double> log_powers(const std::int16_t* x) {
   std::vector<double> y(400);
   for (int i = 0; i < 400; ++i)
-    y[i] = (x[i] - 0.97 * (i > 0 ? x[i - 1] : x[0])) * (0.54 - 0.46 * std::cos(2 * std::numbers::pi * i / 399));
+    y[i] =
+        (x[i] - 0.97 * (i > 0 ? x[i - 1] : x[0])) * (0.54 - 0.46 * std::cos(2 * std::numbers::pi * i / 399));
   std::vector<double> powers(257);
   for (int k = 0; k <= 256; ++k) {
     std::complex<double> sum = 0;
@@ -54,8 +54,8 @@ std::vector<double> log_powers(const std::int16_t* x) {
 }
 
 TEST(SpeechFeatures, CountsFramesAsTheAlignmentsDo) {
-  for (const auto& [samples, frames] :
-       std::vector<std::pair<int, int>>{{0, 0}, {479, 0}, {480, 1}, {639, 1}, {640, 2}, {16000, 98}, {102400, 638}})
+  for (const auto& [samples, frames] : std::vector<std::pair<int, int>>{
+           {0, 0}, {479, 0}, {480, 1}, {639, 1}, {640, 2}, {16000, 98}, {102400, 638}})
     EXPECT_EQ(FeatureExtractor::frames(samples), frames) << samples;
 }
 
@@ -105,7 +105,8 @@ TEST(SpeechFeatures, CepstraFollowTheirDefinition) {
     for (int t = 0; t < frames; ++t)
       for (const int k : {1, 2}) c[t][i] += k * (c[at(t + k)][i - 13] - c[at(t - k)][i - 13]) / 10.0;
   for (int t = 0; t < frames; ++t)
-    for (int i = 0; i < 33; ++i) ASSERT_NEAR(got[33 * t + i], c[t][i], 2e-5) << "frame " << t << ", feature " << i;
+    for (int i = 0; i < 33; ++i)
+      ASSERT_NEAR(got[33 * t + i], c[t][i], 2e-5) << "frame " << t << ", feature " << i;
 }
 
 }  // namespace

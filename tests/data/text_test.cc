@@ -15,8 +15,9 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> tokens_of(std::string_view text, const TextOptions& options) {
   std::vector<std::string> out;
-  for_each_token(text, "t.txt", options,
-                 [&](std::string_view token, std::size_t line) { out.push_back(fmt::format("{}/{}", token, line)); });
+  for_each_token(text, "t.txt", options, [&](std::string_view token, std::size_t line) {
+    out.push_back(fmt::format("{}/{}", token, line));
+  });
   return out;
 }
 
@@ -50,9 +51,12 @@ TEST(Text, CharactersAreCodePoints) {
 TEST(Text, RefusesInvalidUtf8) {
   TextOptions options;
   options.unit = TextUnit::characters;
-  const auto error = [&](const std::string& bytes) { return error_of([&] { tokens_of("ok\nab" + bytes + "cd\n", options); }); };
-  const std::vector<std::string> invalid{"\x80",     "\xc0\x80", "\xc1\xbf",         "\xe0\x9f\xbf",     "\xed\xa0\x80",
-                                         "\xe2\x82", "\xff",     "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"};
+  const auto error = [&](const std::string& bytes) {
+    return error_of([&] { tokens_of("ok\nab" + bytes + "cd\n", options); });
+  };
+  const std::vector<std::string> invalid{
+      "\x80",     "\xc0\x80", "\xc1\xbf",         "\xe0\x9f\xbf",     "\xed\xa0\x80",
+      "\xe2\x82", "\xff",     "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"};
   for (const std::string& bytes : invalid)
     EXPECT_EQ(error(bytes), fmt::format("t.txt:2: byte 3 of the line (0x{:02x}) is not valid UTF-8",
                                         static_cast<unsigned char>(bytes[0])));
@@ -99,7 +103,8 @@ TEST(Text, ListsAndTextsWithErrorsAreRefused) {
   EXPECT_EQ(error_of([&] { encode("a\na new\n", "t", options, v); }),
             "t:2: 'new' is not in the vocabulary, and no token stands for unknown ones");
   EXPECT_EQ(error_of([&] { encode("a\n" + std::string(1000, 'x'), "t", options, v); }),
-            "t:2: '" + std::string(60, 'x') + "...' is not in the vocabulary, and no token stands for unknown ones");
+            "t:2: '" + std::string(60, 'x') +
+                "...' is not in the vocabulary, and no token stands for unknown ones");
 }
 
 class TextFiles : public testing::Test {
@@ -113,7 +118,9 @@ class TextFiles : public testing::Test {
     options_.root = root_.string();
   }
   void TearDown() override { fs::remove_all(root_); }
-  void put(const std::string& name, const std::string& text) const { write_file((root_ / name).string(), text); }
+  void put(const std::string& name, const std::string& text) const {
+    write_file((root_ / name).string(), text);
+  }
   std::vector<std::int32_t> tokens(Split split) const {
     const auto set = open_ptb(options_, split);
     const auto span = dynamic_cast<const TextDataset&>(*set).tokens();
@@ -154,7 +161,8 @@ TEST_F(TextFiles, ErrorsNameTheFile) {
   EXPECT_EQ(error(Split::test), "ptb.valid.txt: 0 tokens; there must be one to predict");
   options_.text.unknown.clear();
   put("ptb.valid.txt", "a\nz\n");
-  EXPECT_EQ(error(Split::test), "ptb.valid.txt:2: 'z' is not in the vocabulary, and no token stands for unknown ones");
+  EXPECT_EQ(error(Split::test),
+            "ptb.valid.txt:2: 'z' is not in the vocabulary, and no token stands for unknown ones");
   EXPECT_EQ(error_of([&] { open_text(options_, Split::train); }),
             "data.text.train: missing: the name of a file in data.root");
   options_.root.clear();
@@ -163,7 +171,8 @@ TEST_F(TextFiles, ErrorsNameTheFile) {
 
 TEST(Ptb, TheRealOneHasTenThousandWords) {
   const char* data = std::getenv("LPSGD_DATA");
-  if (!data || !fs::exists(fs::path(data) / "ptb/ptb.train.txt")) GTEST_SKIP() << "LPSGD_DATA does not hold ptb";
+  if (!data || !fs::exists(fs::path(data) / "ptb/ptb.train.txt"))
+    GTEST_SKIP() << "LPSGD_DATA does not hold ptb";
   DataOptions options;
   options.root = (fs::path(data) / "ptb").string();
   EXPECT_EQ(open_ptb(options, Split::train)->classes(), 10000);

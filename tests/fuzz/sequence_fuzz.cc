@@ -54,12 +54,23 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
     switch (data[0] % 6) {
-      case 0: fuzz_alignment(text); break;
-      case 1: check(StateList(text, "states").size() > 0); break;
-      case 2: fuzz_audio(text); break;
-      case 3: fuzz_text(text, TextUnit::words, 0); break;
-      case 4: fuzz_text(text, TextUnit::characters, 3); break;
-      default: check(Vocabulary::of_list(text, "list").size() > 0);
+      case 0:
+        fuzz_alignment(text);
+        break;
+      case 1:
+        check(StateList(text, "states").size() > 0);
+        break;
+      case 2:
+        fuzz_audio(text);
+        break;
+      case 3:
+        fuzz_text(text, TextUnit::words, 0);
+        break;
+      case 4:
+        fuzz_text(text, TextUnit::characters, 3);
+        break;
+      default:
+        check(Vocabulary::of_list(text, "list").size() > 0);
     }
   } catch (const FileError&) {
   }

@@ -60,7 +60,8 @@ TEST(EpochRecord, SequencesCountFramesAndTheirSamples) {
   EXPECT_EQ(speech["train_loss"], 1.5) << "per frame";
   EXPECT_FALSE(speech.contains("val_perplexity"));
   EXPECT_EQ(text(r, 5).substr(0, 106),
-            "epoch 3/5 | train loss 1.5000 frame accuracy 25.00% | val loss 2.0000 frame accuracy 25.00% top5 75.00% | ");
+            "epoch 3/5 | train loss 1.5000 frame accuracy 25.00% | val loss 2.0000 frame accuracy 25.00% "
+            "top5 75.00% | ");
 
   r.kind = DataKind::text;
   const auto words = nlohmann::json::parse(r.json());
