@@ -51,7 +51,7 @@ class FloorBackend final : public lpsgd::Backend {
   Sum best, direct_only;
 
   void* allocate(std::int64_t) override { return nullptr; }
-  void upload(void*, lpsgd::DataType, std::span<const float>) override {}
+  void upload(void*, lpsgd::DataType, std::span<const float>, lpsgd::Event*) override {}
   std::unique_ptr<lpsgd::PixelInput> pixel_input(const lpsgd::PixelDesc&) override { return nullptr; }
   void download(std::span<float>, lpsgd::DataType, const void*) override {}
   void finish_planning() override {}

@@ -2,10 +2,10 @@
 //   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
 //              [--set a.b=value]... [--frames N] [--length N] [--profile]
 // --frames is the number of frames of a network that leaves it open; with --length the sequences of the batch
-// have so many of them. Prints one JSON object. `seconds` is of the median step; on a GPU it is the mean, and the times of the
-// passes are the device's. `cpu_seconds_min` is the smallest processor time of a step, summed over threads;
-// other load affects it less. `peak_bytes` is the peak memory of the process less what it held before the
-// network was made. With --profile, `operations` has the times of each operation.
+// have so many of them. Prints one JSON object. `seconds` is of the median step; on a GPU it is the mean, and
+// the times of the passes are the device's. `cpu_seconds_min` is the smallest processor time of a step,
+// summed over threads; other load affects it less. `peak_bytes` is the peak memory of the process less what
+// it held before the network was made. With --profile, `operations` has the times of each operation.
 #include <fmt/core.h>
 
 #include <algorithm>

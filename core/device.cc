@@ -75,10 +75,10 @@ Stream& Stream::operator=(Stream&& other) noexcept {
   return *this;
 }
 
-Event::Event(Device device, Timing timing) : device_(device), timed_(timing == Timing::on) {
+Event::Event(Device device, Timing timing, Wait wait) : device_(device), timed_(timing == Timing::on) {
   if (!device.is_cuda()) return;
   const ScopedDevice scope(device);
-  handle_ = cuda::create_event(timed_);
+  handle_ = cuda::create_event(timed_, wait == Wait::sleep);
 }
 Event::~Event() {
   if (handle_ != nullptr) cuda::destroy_event(handle_);

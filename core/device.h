@@ -110,7 +110,9 @@ class Stream {
 class Event {
  public:
   enum class Timing : std::uint8_t { off, on };
-  explicit Event(Device device, Timing timing = Timing::off);
+  /// How synchronize() waits for a GPU. `spin` ends sooner and uses a processor core meanwhile.
+  enum class Wait : std::uint8_t { spin, sleep };
+  explicit Event(Device device, Timing timing = Timing::off, Wait wait = Wait::spin);
   ~Event();
   Event(Event&& other) noexcept
       : device_(other.device_),

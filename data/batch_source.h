@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/pixels.h"
@@ -59,6 +60,8 @@ class BatchSource {
   /// Memory that a thread keeps from sample to sample.
   struct Worker {
     virtual ~Worker() = default;
+    /// fill() adds the error of each sample that could not be read and has been replaced or left out.
+    std::vector<std::string> bad_samples;
   };
 
   virtual ~BatchSource() = default;
@@ -70,7 +73,8 @@ class BatchSource {
   virtual BatchCounts counts(std::int64_t batch) const = 0;
   virtual std::unique_ptr<Worker> make_worker() const = 0;
   /// Writes sample `position` (on this rank) of batch `batch`. May be called from several threads at a time,
-  /// with a worker each. Throws FileError if the sample cannot be read.
+  /// with a worker each. A label of -1 does not count in loss and accuracy. Throws FileError if the sample
+  /// cannot be read, unless bad samples are skipped.
   virtual void fill(Worker& worker, std::int64_t batch, std::int64_t position,
                     const SampleView& out) const = 0;
 };

@@ -129,6 +129,10 @@ void fields(config::Visitor& visitor, DataOptions& options) {
                 {.min = 0, .max = 1024});
   visitor.field("prefetch", options.prefetch, "the number of batches that are made ready ahead",
                 {.min = 1, .max = 1024});
+  visitor.choice(
+      "on_bad_sample", options.on_bad_sample, {{"error", OnBadSample::error}, {"skip", OnBadSample::skip}},
+      "what happens if a sample cannot be read; error: the run stops and names it; skip: in training "
+      "the next readable sample takes its place, in evaluation it does not count");
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split) {

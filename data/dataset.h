@@ -69,6 +69,12 @@ struct AugmentOptions {
   bool mirror = false;  // flip left-right with probability 1/2
 };
 
+/// What happens if a sample cannot be read.
+enum class OnBadSample : std::uint8_t {
+  error,  // the run stops with the sample's error
+  skip    // in training the next readable sample takes its place, in evaluation it does not count
+};
+
 struct DataOptions {
   std::string dataset;  // a name from the table in dataset.cc
   std::string root;     // the folder of the files; generated data sets do not use it
@@ -87,6 +93,7 @@ struct DataOptions {
   TextOptions text;
   std::int64_t workers = 0;   // threads that fill batches, per rank; 0: as many as train.threads
   std::int64_t prefetch = 3;  // batches that may be ready ahead
+  OnBadSample on_bad_sample = OnBadSample::error;
 };
 void fields(config::Visitor& visitor, DataOptions& options);  // section `data`
 

@@ -35,6 +35,7 @@ ImageBatches::ImageBatches(std::shared_ptr<const ImageDataset> dataset, const Da
       options_(options),
       augment_(options.training ? data.augment : AugmentOptions{}),
       shuffle_(options.training && data.shuffle),
+      skip_bad_(data.on_bad_sample == OnBadSample::skip),
       image_(image_shape(*dataset_, data, options.input)),
       local_(options.global_batch / options.ranks) {
   const std::int64_t size = dataset_->size();
@@ -82,13 +83,38 @@ PixelCrop ImageBatches::draw_crop(std::int64_t sample) const {
   return crop;
 }
 
-void ImageBatches::fill(Worker& worker, std::int64_t batch, std::int64_t position,
-                        const SampleView& out) const {
-  const std::int64_t sample = sample_at(batch, position);
+void ImageBatches::read(std::int64_t sample, Worker& worker, const SampleView& out) const {
   const StoredImage image = dataset_->image(sample, static_cast<ImageWorker&>(worker).file);
   std::memcpy(out.pixels, image.bytes.data(), static_cast<std::size_t>(image_.bytes()));
   *out.crop = draw_crop(sample);
   *out.labels = dataset_->label(sample);
+}
+
+void ImageBatches::fill(Worker& worker, std::int64_t batch, std::int64_t position,
+                        const SampleView& out) const {
+  const std::int64_t sample = sample_at(batch, position);
+  try {
+    return read(sample, worker, out);
+  } catch (const FileError& e) {
+    if (!skip_bad_) throw;
+    worker.bad_samples.emplace_back(e.what());
+  }
+  if (options_.training) return read_behind(sample, worker, out);
+  std::fill_n(out.pixels, image_.bytes(), std::uint8_t{0});
+  *out.crop = {};
+  *out.labels = -1;
+}
+
+void ImageBatches::read_behind(std::int64_t bad, Worker& worker, const SampleView& out) const {
+  const std::int64_t size = dataset_->size();
+  for (std::int64_t next = (bad + 1) % size; next != bad; next = (next + 1) % size) {
+    try {
+      return read(next, worker, out);
+    } catch (const FileError&) {  // it is reported at its own turn
+    }
+  }
+  throw FileError(fmt::format("{} (data.on_bad_sample: skip finds no other: all {} samples are bad)",
+                              worker.bad_samples.back(), size));
 }
 
 }  // namespace lpsgd

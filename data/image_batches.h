@@ -15,6 +15,9 @@ namespace lpsgd {
 /// by draws of PhiloxSequence(seed, augmentation, s, e), whatever the batch and the rank: first the row and
 /// the column of the crop in the padded image, both below(2 pad + 1), then mirrored if the next draw is odd.
 ///
+/// If bad samples are skipped, training uses the first readable one of the samples behind a bad one, with the
+/// draws of that sample. In evaluation a bad sample is zeros with label -1.
+///
 /// In evaluation, rank r of K takes samples [floor(r n/K), floor((r+1) n/K)) in order, in batches of
 /// global_batch / K, so that ranks may differ in their number of batches.
 class ImageBatches final : public BatchSource {
@@ -31,13 +34,15 @@ class ImageBatches final : public BatchSource {
   void fill(Worker& worker, std::int64_t batch, std::int64_t position, const SampleView& out) const override;
 
  private:
+  void read(std::int64_t sample, Worker& worker, const SampleView& out) const;
+  void read_behind(std::int64_t bad, Worker& worker, const SampleView& out) const;
   std::int64_t sample_at(std::int64_t batch, std::int64_t position) const;
   PixelCrop draw_crop(std::int64_t sample) const;
 
   std::shared_ptr<const ImageDataset> dataset_;
   BatchOptions options_;
   AugmentOptions augment_;  // of training; in evaluation none
-  bool shuffle_;
+  bool shuffle_, skip_bad_;
   ImageShape image_;
   std::int64_t local_;                    // samples of a batch on this rank
   std::int64_t begin_ = 0, samples_ = 0;  // evaluation: this rank's samples

@@ -19,7 +19,8 @@ namespace {
 /// The memory of one batch.
 class Slot {
  public:
-  Slot(const BatchShape& shape, Device device) : shape_(shape), read(device) {
+  Slot(const BatchShape& shape, Device device)
+      : shape_(shape), read(device, Event::Timing::off, Event::Wait::sleep) {
     const auto samples = static_cast<std::size_t>(shape.samples);
     const auto elements = samples * static_cast<std::size_t>(shape.elements);
     if (shape.image)
@@ -62,6 +63,10 @@ class Slot {
     out.labels = labels_.view();
     out.lengths = lengths_.view();
     out.continues = continues_.view();
+    std::ranges::stable_sort(bad, {}, &BadSample::position);
+    errors_.clear();
+    for (BadSample& b : bad) errors_.push_back(std::move(b.error));
+    out.bad_samples = errors_;
     out.valid = counts.valid;
     out.global_frames = counts.global_frames;
     out.read = &read;
@@ -74,8 +79,14 @@ class Slot {
   PinnedBuffer<float> values_;
   Buffer<std::int32_t> labels_, lengths_, continues_;
   Buffer<PixelCrop> crops_;
+  std::vector<std::string> errors_;
 
  public:
+  struct BadSample {
+    std::int64_t position;
+    std::string error;
+  };
+  std::vector<BadSample> bad;  // in any order
   BatchCounts counts;
   std::int64_t left = 0;  // samples that are not yet filled
   Event read;             // the device has read what the slot held before
@@ -187,6 +198,7 @@ struct Loader::Impl {
   Group take_group() {
     Slot& slot = slot_of(next_batch);
     if (next_sample == 0) {
+      slot.bad.clear();
       slot.counts = source->counts(next_batch);
       slot.left = shape.samples;
     }
@@ -211,13 +223,16 @@ struct Loader::Impl {
       slot.read.synchronize();
       for (; failed.position < group.end && run.load(std::memory_order_relaxed) == current;
            ++failed.position) {
-        if (failed.position < slot.counts.valid)
-          source->fill(worker, group.batch, failed.position, slot.at(failed.position));
-        else
+        if (failed.position >= slot.counts.valid) {
           slot.clear(failed.position);
+          continue;
+        }
+        source->fill(worker, group.batch, failed.position, slot.at(failed.position));
+        if (!worker.bad_samples.empty()) note_bad(slot, failed.position, worker);
       }
     } catch (...) {
       failed.error = std::current_exception();
+      worker.bad_samples.clear();
     }
     lock.lock();
     --busy;
@@ -227,6 +242,12 @@ struct Loader::Impl {
     else
       slot.left -= group.end - group.begin;
     if (slot.left == 0 || (failure.error && busy == 0)) ready.notify_one();
+  }
+
+  void note_bad(Slot& slot, std::int64_t position, BatchSource::Worker& worker) {
+    const std::lock_guard lock(mutex);
+    for (std::string& error : worker.bad_samples) slot.bad.push_back({position, std::move(error)});
+    worker.bad_samples.clear();
   }
 
   /// Samples before a failed one were taken before it, so the first failure is known once no thread is busy.

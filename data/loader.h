@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "core/device.h"
 #include "data/batch_source.h"
@@ -20,8 +21,9 @@ struct Batch {
   std::span<const float> values;                     // (samples, elements)
   std::span<const std::int32_t> labels;              // (samples, labels)
   std::span<const std::int32_t> lengths, continues;  // (samples)
-  std::int64_t valid = 0;          // the first `valid` samples count; the rest of a batch is zeros
-  std::int64_t global_frames = 0;  // scored frames of the global batch; 0 for images
+  std::int64_t valid = 0;                    // the first `valid` samples count; the rest of a batch is zeros
+  std::span<const std::string> bad_samples;  // the errors of samples that were replaced or left out, in order
+  std::int64_t global_frames = 0;            // scored frames of the global batch; 0 for images
   /// To be recorded behind queued work that reads pixels or values.
   Event* read = nullptr;
 };

@@ -37,7 +37,7 @@ struct GraphBuffer {
 
 struct Graph {
   std::string name;
-  Shape input;  // of one sample
+  Shape input;                   // of one sample
   bool has_open_frames = false;  // the file leaves the number of frames to the run
   std::int64_t classes = 0;
   std::vector<Node> nodes;
@@ -45,8 +45,8 @@ struct Graph {
   std::vector<Init> inits;  // one for each tensor
   std::vector<GraphBuffer> buffers;
   std::vector<GraphBuffer> carried;  // shapes of one sample
-  std::int64_t parameters = 0;  // trainable values
-  std::int64_t arena = 0;       // floats of the parameters' arena, padding included
+  std::int64_t parameters = 0;       // trainable values
+  std::int64_t arena = 0;            // floats of the parameters' arena, padding included
 
   /// Whether a sample is a sequence, (frames, features) or token numbers.
   bool is_sequence() const;

@@ -47,8 +47,8 @@ struct ParameterSpec {
 
 /// The options `init_deviation`, `init_range` and `init_bias`, for layers that have them.
 struct InitOptions {
-  double deviation = 0;        // of normal weights; 0: as the layer does it
-  double range = 0;            // uniform weights and biases are between -range and range; 0: as the layer does it
+  double deviation = 0;  // of normal weights; 0: as the layer does it
+  double range = 0;      // uniform weights and biases are between -range and range; 0: as the layer does it
   std::optional<double> bias;  // the value of every bias; nothing: as the layer does it
   void fields(config::Visitor& visitor);
   /// Throws LayerError if both deviation and range are given.

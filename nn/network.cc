@@ -34,9 +34,9 @@ Network::Impl::~Impl() {
   }
 }
 
-void Network::Impl::upload(const Samples& samples) {
-  if (pixel_input) return pixel_input->upload(samples.pixels, samples.crops, samples.read);
-  backend->upload(input.data, input.type, samples.inputs);
+void Network::Impl::upload(const Samples& samples, const Pass& pass) {
+  if (pixel_input) return pixel_input->upload(pass, samples.pixels, samples.read);
+  backend->upload(input.data, input.type, samples.inputs, samples.read);
 }
 
 void Network::Impl::check(const Samples& samples, const Pass& pass) const {
@@ -66,11 +66,12 @@ void Network::Impl::check(const Samples& samples, const Pass& pass) const {
 void Network::Impl::forward(const Samples& samples, Pass pass) {
   pass.lengths = samples.lengths;
   pass.continues = samples.continues;
+  pass.crops = samples.crops;
   pass.loss_divisor = samples.loss_divisor;
   check(samples, pass);
   backend->prepare_thread();
-  upload(samples);
   backend->begin(pass, samples.labels);
+  upload(samples, pass);
   const std::int64_t width = input.elements / (options.batch * input_frames);  // of a frame
   const auto all = [&] {
     if (is_sequence) backend->clear_tails(pass, input.type, input.data, input_frames, width);
@@ -114,9 +115,8 @@ const std::vector<std::size_t>& Network::announce_order() const {
 
 void Network::forward_train(const Samples& samples, std::int64_t step) {
   require(!impl_->options.inference_only, "an inference-only network does not train");
-  impl_->forward(samples, {.training = true,
-                           .step = static_cast<std::uint32_t>(step),
-                           .valid = impl_->options.batch});
+  impl_->forward(samples,
+                 {.training = true, .step = static_cast<std::uint32_t>(step), .valid = impl_->options.batch});
 }
 
 void Network::forward_eval(const Samples& samples, std::int64_t valid) {

@@ -28,8 +28,9 @@ struct NamedBuffer {
 /// This rank's part of a global batch.
 struct Samples {
   /// (batch, input shape...); token numbers are floats, too. Empty if the inputs are pixels.
-  std::span<const float> inputs;
-  std::span<const std::int32_t> labels;  // (batch), or (batch, frames) if every frame has class scores
+  std::span<const float> inputs = {};
+  /// (batch), or (batch, frames) if every frame has class scores; -1: not scored.
+  std::span<const std::int32_t> labels = {};
   /// The length of each sequence in frames, from 0 to the network's number of frames. What lies behind the
   /// end is ignored; a sample of length 0 has nothing else. Empty: all sequences have full length.
   std::span<const std::int32_t> lengths = {};

@@ -151,9 +151,13 @@ void Network::Impl::build(const Graph& graph) {
   if (options.pixels) {
     require(graph.input.size() == 3 && graph.input[2] == options.pixels->stored.channels,
             "a network of pixels takes images with as many channels");
+    const Normalization& norm = options.pixels->norm;
+    require(norm.mean.size() == norm.std.size() &&
+                norm.mean.size() == static_cast<std::size_t>(options.pixels->stored.channels),
+            "there is a mean and a deviation for each channel");
     const ImageShape sample{graph.input[0], graph.input[1], graph.input[2]};
-    pixel_input = backend->pixel_input(
-        {options.batch, options.pixels->stored, sample, options.pixels->norm, input.type, input.data});
+    pixel_input =
+        backend->pixel_input({options.batch, options.pixels->stored, sample, norm, input.type, input.data});
   }
   logits = values(last);
   scored_frames = plan.values[last].elements / graph.classes;

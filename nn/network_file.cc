@@ -37,9 +37,8 @@ void parse_input(const Value& value, const std::string& path, NetworkFile& file)
     const Value& item = value.items[i];
     const bool is_any = i == 0 && item.is_scalar() && item.scalar == "any";
     file.has_open_frames = file.has_open_frames || is_any;
-    file.input.push_back(is_any ? 1
-                                : config::to_integer(item, fmt::format("{}[{}]", path, i),
-                                                     {.min = 1, .max = 1 << 20}));
+    file.input.push_back(
+        is_any ? 1 : config::to_integer(item, fmt::format("{}[{}]", path, i), {.min = 1, .max = 1 << 20}));
   }
 }
 

@@ -75,7 +75,7 @@ struct Network::Impl {
   void make_carried(const Graph& graph);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
   Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);
-  void upload(const Samples& samples);
+  void upload(const Samples& samples, const Pass& pass);
   void check(const Samples& samples, const Pass& pass) const;
 };
 

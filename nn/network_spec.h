@@ -36,8 +36,8 @@ class NetworkSpec {
 
   const std::string& name() const;
   const std::vector<std::int64_t>& input_shape() const;  // of one sample
-  bool has_open_frames() const;  // the file leaves the number of frames to the run
-  bool is_sequence() const;      // (frames, features), or token numbers
+  bool has_open_frames() const;                          // the file leaves the number of frames to the run
+  bool is_sequence() const;                              // (frames, features), or token numbers
   std::int64_t classes() const;
   const std::vector<LayerInfo>& layers() const { return layers_; }
   const std::vector<TensorInfo>& tensors() const;  // the trainable ones, in order

@@ -22,12 +22,13 @@ namespace lpsgd {
 
 /// What the operations of one pass over the network need to know.
 struct Pass {
-  bool training = false;                  // batch norm uses the batch's statistics, dropout drops values
-  std::uint32_t step = 0;                 // counted from the start of the run
-  std::int64_t valid = 0;                 // the first `valid` samples count
+  bool training = false;   // batch norm uses the batch's statistics, dropout drops values
+  std::uint32_t step = 0;  // counted from the start of the run
+  std::int64_t valid = 0;  // the first `valid` samples count
   // Of each sequence: its frames (empty: all have full length), and whether it continues the one that was at
   // its position in the previous pass of this kind (empty: none does).
   std::span<const std::int32_t> lengths = {}, continues = {};
+  std::span<const PixelCrop> crops = {};  // of each sample; empty: each is its image's top left part
   double loss_divisor = 0;  // of the loss whose gradients backward computes; 0: the frames that are scored
 
   std::int64_t length(std::int64_t sample, std::int64_t frames) const {
@@ -143,8 +144,8 @@ class LossOp {
     std::int64_t top1 = 0, top5 = 0, scored = 0;
   };
   virtual ~LossOp() = default;
-  /// Adds to the sums over the pass's valid samples. The rank of a label is the number of classes with a
-  /// greater score, or with an equal score and a lower index.
+  /// Adds to the sums over the pass's valid samples, except rows whose label is -1. The rank of a label is
+  /// the number of classes with a greater score, or with an equal score and a lower index.
   virtual void forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
   /// Writes the gradient for the labels of the last forward: (softmax - onehot) / divisor, and 0 for rows
   /// that are not scored.
@@ -167,10 +168,9 @@ struct PixelDesc {
 class PixelInput {
  public:
   virtual ~PixelInput() = default;
-  /// `pixels`: (batch, stored) on the host. `crops`: (batch), or empty: each sample is its image's top left
-  /// part. `read` may be null; it is recorded behind the work that reads `pixels`.
-  virtual void upload(std::span<const std::uint8_t> pixels, std::span<const PixelCrop> crops,
-                      Event* read) = 0;
+  /// `pixels`: (batch, stored) on the host. `read` may be null; it is recorded behind the work that reads
+  /// `pixels`. To be called after Backend::begin() with the same pass.
+  virtual void upload(const Pass& pass, std::span<const std::uint8_t> pixels, Event* read) = 0;
 };
 
 /// A device's memory and operations. One object serves one network on one rank.
@@ -184,8 +184,9 @@ class Backend {
   /// Zeroed memory of the device, aligned to 64 bytes. It lives as long as the backend.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) = 0;
-  /// Copy values between the host and memory of allocate(), where they have type `type`.
-  virtual void upload(void* to, DataType type, std::span<const float> from) = 0;
+  /// Copy values between the host and memory of allocate(), where they have type `type`. `read` may be null;
+  /// it is recorded behind the work that reads `from`. Copies from page-locked memory are only queued.
+  virtual void upload(void* to, DataType type, std::span<const float> from, Event* read) = 0;
   virtual void download(std::span<float> to, DataType type, const void* from) = 0;
   /// Tells where the arena of the parameters is. Called once, before operations are made.
   virtual void parameters(std::span<const float>) {}

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Runs that differ in their codec: a Markdown table with one row a run, and a figure of accuracy against bytes.
 
     ablation.py RUN_FOLDER... [--out figure.png]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Passes over memory that the exchange makes, measured beside the count of docs/exchange.md.
 
     lpsgd bench exchange --ranks 2,3,4,6,8,12,16 --min 16M --max 16M --json > cost.json

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """One figure, and a table, from one or more run folders of lpsgd.
 
     lpsgd_report.py RUN_FOLDER... --out figure.png [--table]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """A picture of some steps of a trace that `lpsgd train --trace DIR` wrote: per rank, what the main thread does, what the
 communication thread codes, and each tensor, pack or chunk in flight. Exposed communication is shaded.
 

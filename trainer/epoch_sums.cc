@@ -68,6 +68,7 @@ void EpochSums::add(const StepMetrics& metrics) {
   bytes_sent_ += metrics.bytes_sent;
   bytes_fp32_ += metrics.bytes_fp32;
   steps_ += metrics.steps;
+  bad_ += metrics.bad_samples;
 }
 
 EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
@@ -79,6 +80,8 @@ EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
   out.sequences += sum_over_ranks(transport, sequences_);
   out.bytes_sent += sum_over_ranks(transport, bytes_sent_);
   out.bytes_fp32 += bytes_fp32_;
+  out.bad_samples +=
+      static_cast<std::int64_t>(sum_over_ranks(transport, static_cast<std::uint64_t>(bad_.count)));
   return out;
 }
 
@@ -104,6 +107,7 @@ void EpochSums::clear() {
   seconds_ = {};
   bytes_sent_ = bytes_fp32_ = 0;
   steps_ = 0;
+  bad_ = {};
   errors_.assign(errors_.size(), {});
 }
 

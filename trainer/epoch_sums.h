@@ -9,6 +9,7 @@
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "nn/network.h"
+#include "trainer/batch_inputs.h"
 #include "trainer/seconds.h"
 
 namespace lpsgd {
@@ -33,6 +34,7 @@ struct StepMetrics {
   Seconds seconds;                               // total and eval stay 0: they are an epoch's
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // by this rank; what all ranks would send as float32
   std::int64_t steps = 0;
+  BadSamples bad_samples;
 };
 
 /// The sums of an unfinished epoch over all ranks. Checkpoints store them, so that the epoch's record is
@@ -41,6 +43,7 @@ struct EpochSoFar {
   std::vector<BatchMetrics> train;  // of each rank
   SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks
+  std::int64_t bad_samples = 0;                  // all ranks
   SequenceCounts sequences = {};                 // all ranks
 };
 
@@ -66,7 +69,12 @@ class EpochSums {
   void resume(EpochSoFar so_far, int rank, bool other_ranks);
 
   void add(const StepMetrics& metrics);
-  void add_evaluation(double seconds) { seconds_.eval += seconds; }
+  void add_evaluation(double seconds, const BadSamples& bad) {
+    seconds_.eval += seconds;
+    bad_ += bad;
+  }
+  /// This rank's since the epoch's start or the last resume.
+  const BadSamples& bad_samples() const { return bad_; }
   /// One entry per measured tensor, for Exchange::take_errors() to add to.
   std::span<CodingError> coding_errors() { return errors_; }
 
@@ -85,6 +93,7 @@ class EpochSums {
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
   std::int64_t steps_ = 0;
+  BadSamples bad_;
   std::vector<CodingError> errors_;
   double started_ = 0;
 };

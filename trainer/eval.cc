@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "nn/network.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/checkpoint.h"
@@ -40,7 +41,11 @@ std::string eval_command(const EvalArguments& arguments) {
   HostState state(network, nullptr);
   read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
   state.upload();
-  const BatchMetrics m = evaluate(network, loader, state.buffers());
+  BadSamples bad;
+  const BatchMetrics m = evaluate(network, loader, state.buffers(), &bad);
+  if (m.samples == 0)
+    throw FileError(fmt::format("{} (and no other sample of the test set can be read)", bad.first.at(0)));
+  if (bad.count > 0) log::warn("{}", text(bad));
 
   const DataKind kind = kind_of(*dataset);
   const std::int64_t samples = kind == DataKind::images ? m.samples : dataset->size();

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "trainer/batch_inputs.h"
-
 namespace lpsgd {
 
 namespace {
@@ -47,7 +45,8 @@ AveragedBuffers::AveragedBuffers(Transport& transport, Network& network)
   }
 }
 
-BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with) {
+BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with,
+                      BadSamples* bad) {
   const std::vector<NamedBuffer> own = network.buffers();
   std::vector<NamedBuffer> saved;
   const StreamView stream = network.stream();
@@ -57,6 +56,7 @@ BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedB
   loader.start(0);
   for (std::int64_t b = loader.batches(); b > 0; --b) {
     const Batch batch = loader.next();
+    if (bad) bad->add(batch.bad_samples);
     network.forward_eval(samples_of(batch, 1), batch.valid);
   }
   copy_buffers(saved, own, stream);

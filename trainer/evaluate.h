@@ -7,6 +7,7 @@
 #include "core/buffer.h"
 #include "data/loader.h"
 #include "nn/network.h"
+#include "trainer/batch_inputs.h"
 
 namespace lpsgd {
 
@@ -25,7 +26,8 @@ class AveragedBuffers {
 };
 
 /// Loss and hits over this rank's part of the loader's data. It uses the running statistics `with`, in host
-/// memory, and then restores the network's own.
-BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with);
+/// memory, and then restores the network's own. Adds samples that could not be read to `bad`.
+BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with,
+                      BadSamples* bad = nullptr);
 
 }  // namespace lpsgd

@@ -70,6 +70,7 @@ std::string EpochRecord::json() const {
   o["computation_s"] = seconds.mean.computation();
   o["bytes_sent"] = bytes_sent;
   o["bytes_fp32"] = bytes_fp32;
+  o["bad_samples"] = bad_samples;
   o["replicas_equal"] = simulated ? ordered_json(nullptr) : ordered_json(replicas_equal);
   if (simulated) o["simulated"] = true;
   for (const TensorCoding& t : coding)

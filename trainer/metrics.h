@@ -21,6 +21,7 @@ struct EpochRecord {
   SequenceCounts sequences;          // of training, all ranks
   SecondsOfRanks seconds;
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks, this epoch
+  std::int64_t bad_samples = 0;                  // all ranks, training and evaluation
   bool replicas_equal = true;                    // null in JSON if simulated
   bool simulated = false;                        // collective: simulated
   std::vector<TensorCoding> coding;              // with metrics.codec_error

@@ -72,9 +72,10 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
   std::array<double, 6> at{now_seconds()};  // the step's begin, and the end of each part
   Batch batch;
   at[1] = part("data", times_.data, [&] { batch = loader.next(); });
+  bad_samples_.add(batch.bad_samples);
+  sequences_ += sequences_in(batch);
   at[2] = part("forward", times_.forward,
                [&] { network_.forward_train(samples_of(batch, transport_.size()), number); });
-  sequences_ += sequences_in(batch);
   const bool captured = is_captured(number);
   exchange_.begin(static_cast<std::uint32_t>(number));
   optimizer_.set_rate(lr);
@@ -143,6 +144,7 @@ StepMetrics SynchronousStep::take(std::span<CodingError> errors) {
   out.seconds.update = times_.update.take() + captured.update;
   out.bytes_sent = stats.bytes_sent;
   out.steps = std::exchange(steps_, 0);
+  out.bad_samples = std::exchange(bad_samples_, {});
   out.bytes_fp32 = fp32_bytes_of_step_ * static_cast<std::uint64_t>(out.steps);
   if (!errors.empty()) exchange_.take_errors(errors);
   return out;

@@ -76,8 +76,10 @@ class SynchronousStep {
   Exchange exchange_;
   CapturedSteps captured_;  // destroyed before the objects whose work it launches
   std::uint64_t fp32_bytes_of_step_;
-  std::int64_t steps_ = 0;    // since the last take()
-  SequenceCounts sequences_;  // since then
+  // Since the last take().
+  std::int64_t steps_ = 0;
+  BadSamples bad_samples_;
+  SequenceCounts sequences_;
   bool has_run_ = false;
 };
 

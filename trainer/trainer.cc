@@ -8,6 +8,7 @@
 #include "comm/agree.h"
 #include "core/checksum.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "quant/policy.h"
@@ -197,9 +198,14 @@ class RankTrainer {
     const double start = now_seconds();
     const AveragedBuffers averaged(transport_, network_);
     EpochRecord record;
-    record.validation = sum(of_all_ranks(transport_, evaluate(network_, test_loader_, averaged.buffers())));
+    BadSamples bad;
+    record.validation =
+        sum(of_all_ranks(transport_, evaluate(network_, test_loader_, averaged.buffers(), &bad)));
     record.replicas_equal = are_replicas_equal();
-    sums_.add_evaluation(now_seconds() - start);
+    sums_.add_evaluation(now_seconds() - start, bad);
+    if (sums_.bad_samples().count > 0)
+      log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));
+    if (record.validation.samples == 0) throw SharedError("no sample of the test set can be read");
 
     const EpochSoFar whole = sums_.so_far(transport_, now_seconds());
     ++position_.epoch;
@@ -213,6 +219,7 @@ class RankTrainer {
     record.seconds = whole.seconds;
     record.bytes_sent = whole.bytes_sent;
     record.bytes_fp32 = whole.bytes_fp32;
+    record.bad_samples = whole.bad_samples;
     record.simulated = run_.exchange.collective == Collective::simulated;
     record.coding = sums_.coding(transport_, network_.tensors(), codecs_);
     collective_try(transport_, [&] {

@@ -54,7 +54,7 @@ void launch_graph(CUgraphExec_st*, CUstream_st*) {
 }
 void destroy_graph(CUgraphExec_st*) noexcept {}
 
-CUevent_st* create_event(bool) {
+CUevent_st* create_event(bool, bool) {
   refuse();
 }
 void destroy_event(CUevent_st*) noexcept {}

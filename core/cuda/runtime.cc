@@ -126,9 +126,10 @@ void destroy_graph(CUgraphExec_st* graph) noexcept {
   cudaGraphExecDestroy(graph);
 }
 
-CUevent_st* create_event(bool timing) {
+CUevent_st* create_event(bool timing, bool sleeps) {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming));
+  const unsigned flags = timing ? cudaEventDefault : cudaEventDisableTiming;
+  check(cudaEventCreateWithFlags(&event, flags | (sleeps ? cudaEventBlockingSync : cudaEventDefault)));
   return event;
 }
 void destroy_event(CUevent_st* event) noexcept {

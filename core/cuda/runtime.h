@@ -31,7 +31,7 @@ bool is_capturing(CUstream_st* stream);
 void launch_graph(CUgraphExec_st* graph, CUstream_st* stream);
 void destroy_graph(CUgraphExec_st* graph) noexcept;
 
-CUevent_st* create_event(bool timing);
+CUevent_st* create_event(bool timing, bool sleeps);
 void destroy_event(CUevent_st* event) noexcept;
 /// While the stream is being captured, an event with timing (`timed`) is recorded at each launch.
 void record_event(CUevent_st* event, CUstream_st* stream, bool timed);

@@ -102,13 +102,14 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) override {
     return make_pixel_input(context_, desc);
   }
-  void upload(void* to, DataType type, std::span<const float> from) override {
+  void upload(void* to, DataType type, std::span<const float> from, Event* read) override {
     with_type(type, [&]<class T>() {
       context_.parallel(static_cast<std::int64_t>(from.size()),
                         [&](int, std::int64_t first, std::int64_t last) {
                           context_.k.of<T>().narrow(from.data() + first, as<T>(to) + first, last - first);
                         });
     });
+    if (read) read->record(StreamView());
   }
   void download(std::span<float> to, DataType type, const void* from) override {
     with_type(type, [&]<class T>() {

@@ -226,10 +226,10 @@ void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu,
 
 template <class T>
 constexpr ActivationKernels<T> activation_kernels{
-    widen<T>,       narrow<T>,      row_moments<T>, normalize<T>, norm_gradient_sums<T>,
-    norm_gradient<T>, sum<T>,       add_rows<T>,    masked_sum<T>, window_max<T>,
-    sigmoid<T>,     tanh<T>,        lstm_cell<T>,   lstm_cell_gradient<T>, lrn<T>,
-    lrn_gradient<T>, softmax_row<T>, softmax<T>};
+    widen<T>,         narrow<T>,      row_moments<T>, normalize<T>,          norm_gradient_sums<T>,
+    norm_gradient<T>, sum<T>,         add_rows<T>,    masked_sum<T>,         window_max<T>,
+    sigmoid<T>,       tanh<T>,        lstm_cell<T>,   lstm_cell_gradient<T>, lrn<T>,
+    lrn_gradient<T>,  softmax_row<T>, softmax<T>};
 
 }  // namespace
 

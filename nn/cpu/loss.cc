@@ -27,8 +27,8 @@ class SoftmaxCrossEntropy final : public LossOp {
     Sums sums;  // of this pass
     for (std::int64_t r = 0; r < rows(); ++r) {
       const std::int64_t n = r / frames_;
-      const bool is_scored = n < pass.valid && r % frames_ < pass.length(n, frames_);
       const std::int32_t label = labels[static_cast<std::size_t>(r)];
+      const bool is_scored = n < pass.valid && r % frames_ < pass.length(n, frames_) && label != not_scored;
       if (is_scored && (label < 0 || label >= classes_))
         throw Error(fmt::format("a label is {}, but the network has {} classes", label, classes_));
       row(r).label = is_scored ? label : not_scored;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "core/error.h"
 #include "nn/cpu/context.h"
 
 namespace lpsgd::cpu {
@@ -18,12 +17,12 @@ class PixelOp final : public PixelInput {
     }
   }
 
-  void upload(std::span<const std::uint8_t> pixels, std::span<const PixelCrop> crops, Event* read) override {
+  void upload(const Pass& pass, std::span<const std::uint8_t> pixels, Event* read) override {
     const auto each = [&]<std::int64_t channels>() {
       context_.parallel(d_.batch, [&](int, std::int64_t first, std::int64_t last) {
         for (std::int64_t n = first; n < last; ++n)
           sample<channels>(pixels.data() + n * d_.stored.bytes(),
-                           crops.empty() ? PixelCrop{} : crops[static_cast<std::size_t>(n)],
+                           pass.crops.empty() ? PixelCrop{} : pass.crops[static_cast<std::size_t>(n)],
                            as<T>(d_.output) + n * d_.sample.bytes());
       });
     };
@@ -83,9 +82,6 @@ class PixelOp final : public PixelInput {
 }  // namespace
 
 std::unique_ptr<PixelInput> make_pixel_input(Context& context, const PixelDesc& desc) {
-  require(desc.norm.mean.size() == static_cast<std::size_t>(desc.stored.channels) &&
-              desc.norm.std.size() == desc.norm.mean.size(),
-          "there is a mean and a deviation for each channel");
   return with_type(desc.type, [&]<class T>() -> std::unique_ptr<PixelInput> {
     return std::make_unique<PixelOp<T>>(context, desc);
   });

@@ -28,8 +28,8 @@ Product::Product(Context& context, const ProductDesc& d, const float* weights, c
   const memory plain_weights = view(context, plain, weights);
 
   const dnnl::inner_product_forward::primitive_desc forward(
-      {dnnl::prop_kind::forward_training, src, forward_any, bias_desc, dst}, user_scratchpad(d.relu, d.accumulate),
-      context.engine);
+      {dnnl::prop_kind::forward_training, src, forward_any, bias_desc, dst},
+      user_scratchpad(d.relu, d.accumulate), context.engine);
   dnnl::inner_product_backward_data::primitive_desc data;
   if (d.data) data = {{src, any, diff_dst}, attr, context.engine, forward};
   const auto copy = [&](const memory::desc& preferred) {

@@ -20,7 +20,8 @@ struct ProductDesc {
 };
 
 /// W is (out, in), as in the arena. For bfloat16, and if it is read repeatedly, it is a copy in the layout
-/// that oneDNN prefers, and prepare_*() copies the weights. With `shared_copy`, call prepare_*() right before each use.
+/// that oneDNN prefers, and prepare_*() copies the weights. With `shared_copy`, call prepare_*() right before
+/// each use.
 class Product {
  public:
   Product(Context& context, const ProductDesc& desc, const float* weights, const float* bias);

@@ -42,10 +42,10 @@ class CudaBackend final : public Backend {
   void prepare_thread() override { set_device(context_.device.index); }
 
   std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) override {
-    return make_pixel_input(inputs_, desc);
+    return make_pixel_input(context_, inputs_, desc);
   }
-  void upload(void* to, DataType type, std::span<const float> from) override {
-    inputs_.upload(to, type, from);
+  void upload(void* to, DataType type, std::span<const float> from, Event* read) override {
+    inputs_.upload(to, type, from, read);
   }
   void download(std::span<float> to, DataType type, const void* from) override {
     if (type != DataType::f32) {

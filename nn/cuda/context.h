@@ -57,10 +57,11 @@ struct Context {
 
   // What a pass reads on the device (PassFeed), and what it reports.
   const PassState* pass = nullptr;
-  const std::int32_t* labels = nullptr;   // negative for a row that does not count
-  const std::int32_t* lengths = nullptr;  // of each sample, in frames
+  const std::int32_t* labels = nullptr;     // negative for a row that does not count
+  const std::int32_t* lengths = nullptr;    // of each sample, in frames
+  const PixelCrop* crops = nullptr;         // of each sample
   const std::int32_t* continues = nullptr;  // of each sample: 1 if it goes on with the last state
-  float* bad_token = nullptr;             // a token number that is out of range; NaN: none
+  float* bad_token = nullptr;               // a token number that is out of range; NaN: none
 
   /// Sets the arena of the parameters. For bf16 there is a copy of it in that type, which refresh() updates.
   void parameters(std::span<const float> arena);

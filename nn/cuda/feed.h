@@ -1,19 +1,18 @@
-// How the inputs of a pass get from the host to the device: through page-locked memory. There are two
-// buffers, so that the host fills one while the device still reads the other.
+// How the inputs of a pass get from the host to the device. What is large is copied from where the caller has
+// it, which should be page-locked memory.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "nn/cuda/context.h"
 
 namespace lpsgd::cuda {
 
-/// Two page-locked buffers, used in turn.
+/// Two page-locked buffers, used in turn: the host fills one while the device still reads the other.
 class Staging {
  public:
   Staging(Device device, std::size_t bytes);
@@ -22,10 +21,6 @@ class Staging {
   std::byte* next();
   /// To be called when the copies from that buffer have been queued on `stream`.
   void record_copies(StreamView stream);
-  /// The number of that buffer, and the event behind its copies.
-  std::size_t index() const { return index_; }
-  const Event& copied() const { return buffers_[index_].copied; }
-  std::size_t bytes() const { return buffers_[0].memory.size(); }
 
  private:
   struct HostBuffer {
@@ -36,30 +31,34 @@ class Staging {
   std::size_t index_ = 0;
 };
 
-/// Uploads the inputs, which are float32 on the host and have the network's type on the device. They are
-/// copied to the device on a stream of their own, while it still computes the previous pass. A copy within
-/// the device remains for the compute stream.
+/// Copies inputs to the device straight from the caller's memory, on a stream of its own, while the device
+/// still computes the previous pass. There are two buffers on the device, used in turn.
 class InputFeed {
  public:
   explicit InputFeed(Context& context);
-  void upload(void* to, DataType type, std::span<const float> from);
+  /// Queues a copy of `from`, and records `read` behind it unless it is null. Returns where work queued on
+  /// the compute stream finds the bytes. release() is to be called behind that work.
+  const void* receive(std::span<const std::byte> from, Event* read);
+  void release();
+  /// Copies float32 values, which become `type` on the device.
+  void upload(void* to, DataType type, std::span<const float> from, Event* read);
 
  private:
-  /// Receives the content of one host buffer.
   struct Received {
     void* memory = nullptr;
-    Event consumed;
+    Event arrived, released;
   };
   Context& context_;
   Stream transfer_;
-  std::optional<Staging> staging_;
   std::array<Received, 2> received_;
+  std::size_t bytes_ = 0;  // of each
+  std::size_t index_ = 0;
 };
 
 /// The input of a network whose samples arrive as bytes.
-std::unique_ptr<PixelInput> make_pixel_input(InputFeed& feed, const PixelDesc& desc);
+std::unique_ptr<PixelInput> make_pixel_input(Context& context, InputFeed& feed, const PixelDesc& desc);
 
-/// Uploads step, labels, lengths and what continues: PassState and three arrays, in one copy.
+/// Uploads step, labels, lengths, crops and what continues: PassState and four arrays, in one copy.
 class PassFeed {
  public:
   /// Sets the context's pointers to its memory.
@@ -71,7 +70,7 @@ class PassFeed {
  private:
   Context& context_;
   std::int64_t batch_, frames_, classes_;
-  std::size_t lengths_at_, continues_at_, labels_at_, bytes_;
+  std::size_t lengths_at_, crops_at_, continues_at_, labels_at_, bytes_;
   std::byte* device_;
   Staging staging_;
 };

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "core/data_type.h"
+#include "core/pixels.h"
 
 namespace lpsgd::cuda {
 
@@ -27,6 +28,17 @@ struct Terms {
   const void* at[max_terms] = {};
   int count = 0;
 };
+
+// ---- pixel_input.cu
+
+struct PixelSizes {
+  std::int64_t batch = 0;
+  int stored_height = 0, stored_width = 0, height = 0, width = 0, channels = 0;
+};
+/// out (batch, height, width, channels) = the crops of `pixels` (batch, stored size). `table` (channels, 256)
+/// holds what each byte becomes and has the type of `out`.
+cudaError_t launch_pixels(DataType type, const std::uint8_t* pixels, const PixelCrop* crops,
+                          const void* table, void* out, const PixelSizes& sizes, cudaStream_t stream);
 
 // ---- elementwise.cu
 

@@ -26,8 +26,7 @@ class EmbeddingLayer final : public Layer {
     return {in[0], dimension_};
   }
   std::vector<ParameterSpec> parameters() const override {
-    const Init init =
-        range_ > 0 ? Init{Init::Kind::uniform, range_} : Init{Init::Kind::normal, deviation_};
+    const Init init = range_ > 0 ? Init{Init::Kind::uniform, range_} : Init{Init::Kind::normal, deviation_};
     return {{"weight", TensorKind::embedding, {vocabulary_, dimension_}, init}};
   }
   bool reads_tokens() const override { return true; }

@@ -1,334 +1,206 @@
-// Batches of images against a slow reference that pads, crops and mirrors one pixel at a time.
+// The loader's threads: whatever their number and timing, batches have the same content, and an error is that
+// of the first sample that fails.
 #include "data/loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <map>
-#include <set>
+#include <atomic>
+#include <chrono>
+#include <thread>
 
+#include "core/checksum.h"
 #include "core/error.h"
-#include "core/philox.h"
-#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {
 
-using Pixels = std::vector<std::uint8_t>;
+constexpr std::int64_t elements = 40 << 10;  // a thread takes one sample at a time
 
-constexpr std::int64_t height = 6, width = 5, channels = 2, image_size = height * width * channels;
-
-/// Every pixel encodes its position and sample; the label is the number of the sample.
-class Numbered final : public ImageDataset {
+/// Samples that say which they are, after a while. Some fail.
+class Slow final : public BatchSource {
  public:
-  explicit Numbered(std::int64_t size) : size_(size), images_(static_cast<std::size_t>(size * image_size)) {
-    for (std::size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<std::uint8_t>(i * 37 + i / 251);
+  struct Options {
+    std::int64_t samples = 7, batches = 5, valid_of_last = 7;
+    std::vector<std::int64_t> failing = {};  // numbers in the epoch
+    std::vector<std::int64_t> bad = {};      // replaced
+    std::int64_t fails_to_begin = -1;        // an epoch
+  };
+  explicit Slow(Options options) : o_(std::move(options)) {}
+  BatchShape shape() const override {
+    return {.samples = o_.samples, .image = ImageShape{elements, 1, 1}, .elements = elements};
   }
-  std::int64_t size() const override { return size_; }
-  std::int64_t classes() const override { return size_; }
-  std::string name(std::int64_t i) const override { return "image " + std::to_string(i); }
-  std::optional<ImageShape> fixed_shape() const override { return ImageShape{height, width, channels}; }
-  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
-    if (i == broken) throw FileError("sample cannot be decoded");
-    return {std::span(images_).subspan(static_cast<std::size_t>(i * image_size), image_size), fixed_shape()};
+  std::int64_t batches() const override { return o_.batches; }
+  void begin_epoch(std::int64_t epoch) override {
+    EXPECT_EQ(filling_, 0);
+    if (epoch == o_.fails_to_begin) throw FileError("no such epoch");
+    epoch_ = epoch;
   }
-  std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i); }
-
-  std::int64_t broken = -1;
+  BatchCounts counts(std::int64_t batch) const override {
+    return {.valid = batch == o_.batches - 1 ? o_.valid_of_last : o_.samples, .global_frames = batch + 100};
+  }
+  std::unique_ptr<Worker> make_worker() const override { return std::make_unique<Worker>(); }
+  void fill(Worker& worker, std::int64_t batch, std::int64_t position, const SampleView& out) const override {
+    ++filling_;
+    const std::int64_t number = batch * o_.samples + position;
+    std::this_thread::sleep_for(std::chrono::microseconds((number * 7919 + epoch_ * 104729) % 400));
+    --filling_;
+    if (std::ranges::count(o_.failing, number) > 0) throw FileError("sample " + std::to_string(number));
+    if (std::ranges::count(o_.bad, number) > 0) worker.bad_samples.push_back("bad " + std::to_string(number));
+    *out.labels = static_cast<std::int32_t>(number);
+    out.pixels[0] = static_cast<std::uint8_t>(epoch_);
+    out.pixels[elements - 1] = static_cast<std::uint8_t>(number);
+  }
 
  private:
-  std::int64_t size_;
-  std::vector<std::uint8_t> images_;
+  Options o_;
+  std::int64_t epoch_ = -1;
+  mutable std::atomic<int> filling_ = 0;
 };
 
-DataOptions data_options(std::int64_t pad, bool mirror, bool shuffle = true) {
-  DataOptions options;
-  options.shuffle = shuffle;
-  options.augment = {.pad = pad, .mirror = mirror};
-  return options;
+std::unique_ptr<Loader> slow(const Slow::Options& options, int workers, std::int64_t prefetch = 3) {
+  return std::make_unique<Loader>(std::make_unique<Slow>(options),
+                                  LoaderOptions{.workers = workers, .prefetch = prefetch});
 }
 
-/// A loader with one thread, or as given.
-class TestLoader : public Loader {
- public:
-  TestLoader(std::shared_ptr<const Dataset> set, const DataOptions& data, const BatchOptions& batches,
-             const LoaderOptions& options = {})
-      : Loader(make_batch_source(std::move(set), data, batches), options) {}
-};
+void expect_batch(const Batch& batch, std::int64_t number, std::int64_t epoch, const Slow::Options& o) {
+  const bool last = number == o.batches - 1;
+  EXPECT_EQ(batch.valid, last ? o.valid_of_last : o.samples);
+  EXPECT_EQ(batch.global_frames, number + 100);
+  ASSERT_EQ(batch.labels.size(), static_cast<std::size_t>(o.samples));
+  EXPECT_TRUE(batch.values.empty() && batch.crops.empty() && batch.lengths.empty());
+  for (std::int64_t i = 0; i < o.samples; ++i) {
+    const std::int64_t sample = number * o.samples + i;
+    const std::uint8_t* pixels = batch.pixels.data() + i * elements;
+    const bool valid = i < batch.valid;
+    EXPECT_EQ(batch.labels[static_cast<std::size_t>(i)], valid ? sample : 0);
+    EXPECT_EQ(pixels[0], valid ? epoch : 0) << "batch " << number << " sample " << i;
+    EXPECT_EQ(pixels[elements - 1], valid ? static_cast<std::uint8_t>(sample) : 0);
+  }
+}
 
-/// What sample `s` must look like in epoch `epoch`.
-Pixels reference(const ImageDataset& set, const DataOptions& options, std::uint32_t seed, std::int64_t s,
-                 std::int64_t epoch, bool augment) {
-  const std::int64_t pad = augment ? options.augment.pad : 0;
-  PhiloxSequence random(seed, RandomUse::augmentation, static_cast<std::uint32_t>(s),
-                        static_cast<std::uint32_t>(epoch));
-  const std::int64_t down = random.below(static_cast<std::uint32_t>(2 * pad + 1));
-  const std::int64_t across = random.below(static_cast<std::uint32_t>(2 * pad + 1));
-  const bool flip = augment && options.augment.mirror && random.next() % 2 == 1;
-  Pixels out;
-  for (std::int64_t y = 0; y < height; ++y) {
-    for (std::int64_t x = 0; x < width; ++x) {
-      const std::int64_t row = y + down - pad, column = (flip ? width - 1 - x : x) + across - pad;
-      for (std::int64_t c = 0; c < channels; ++c) {
-        const bool inside = row >= 0 && row < height && column >= 0 && column < width;
-        const auto at = static_cast<std::size_t>((row * width + column) * channels + c);
-        out.push_back(inside ? pixels_of(set, s)[at] : 0);
+class Workers : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Loader, Workers, testing::Values(1, 2, 3, 5));
+
+TEST_P(Workers, FillBatchesInOrder) {
+  for (const std::int64_t prefetch : {1, 2, 5}) {
+    const Slow::Options options{.valid_of_last = 3};
+    const auto loader = slow(options, GetParam(), prefetch);
+    for (const std::int64_t epoch : {1, 2, 3}) {
+      const std::int64_t first = epoch == 2 ? 3 : 0;
+      loader->start(epoch, first);
+      for (std::int64_t b = first; b < loader->batches(); ++b)
+        expect_batch(loader->next(), b, epoch, options);
+      EXPECT_THROW(loader->next(), Error);
+    }
+  }
+}
+
+TEST_P(Workers, LeaveADroppedEpoch) {
+  const Slow::Options options;
+  const auto loader = slow(options, GetParam(), 2);
+  for (std::int64_t epoch = 0; epoch < 60; ++epoch) {
+    loader->start(epoch, epoch % 5);
+    for (std::int64_t b = epoch % 5; b < std::min<std::int64_t>(5, epoch % 5 + epoch % 3); ++b)
+      expect_batch(loader->next(), b, epoch, options);
+  }
+}
+
+// Sample 17 takes longer than those behind it, which fail, too.
+TEST_P(Workers, TellTheFirstFailure) {
+  const Slow::Options options{.failing = {17, 18, 19, 20, 24}};
+  const auto loader = slow(options, GetParam(), 5);
+  for (int round = 0; round < 10; ++round) {
+    loader->start(round);
+    expect_batch(loader->next(), 0, round, options);
+    expect_batch(loader->next(), 1, round, options);
+    for (int again = 0; again < 2; ++again) {
+      try {
+        loader->next();
+        FAIL() << "no error";
+      } catch (const FileError& e) {
+        EXPECT_STREQ(e.what(), "sample 17");
       }
     }
   }
-  return out;
 }
 
-/// Sample i of the batch: its pixels after its crop, as core/pixels.h defines it.
-Pixels image_of(const Batch& batch, std::int64_t i) {
-  const auto stored = batch.pixels.subspan(static_cast<std::size_t>(i * image_size), image_size);
-  const PixelCrop crop = batch.crops[static_cast<std::size_t>(i)];
-  Pixels out;
-  for (std::int64_t y = 0; y < height; ++y) {
-    for (std::int64_t x = 0; x < width; ++x) {
-      const std::int64_t row = y + crop.down, column = (crop.mirrored ? width - 1 - x : x) + crop.across;
-      const bool inside = row >= 0 && row < height && column >= 0 && column < width;
-      for (std::int64_t c = 0; c < channels; ++c)
-        out.push_back(inside ? stored[static_cast<std::size_t>((row * width + column) * channels + c)] : 0);
-    }
+TEST_P(Workers, TellAnEpochThatCannotBegin) {
+  const Slow::Options options{.fails_to_begin = 1};
+  const auto loader = slow(options, GetParam());
+  loader->start(0);
+  expect_batch(loader->next(), 0, 0, options);
+  loader->start(1);
+  EXPECT_THROW(loader->next(), FileError);
+  loader->start(2);
+  expect_batch(loader->next(), 0, 2, options);
+}
+
+TEST_P(Workers, ReportBadSamplesInOrder) {
+  const Slow::Options options{.bad = {6, 1, 4, 20}};
+  const auto loader = slow(options, GetParam());
+  for (int round = 0; round < 3; ++round) {
+    loader->start(round);
+    EXPECT_THAT(loader->next().bad_samples, testing::ElementsAre("bad 1", "bad 4", "bad 6"));
+    EXPECT_THAT(loader->next().bad_samples, testing::IsEmpty());
+    EXPECT_THAT(loader->next().bad_samples, testing::ElementsAre("bad 20"));
+    EXPECT_THAT(loader->next().bad_samples, testing::IsEmpty());
+    EXPECT_THAT(loader->next().bad_samples, testing::IsEmpty());
   }
-  return out;
 }
 
-struct LoadedBatch {
-  std::vector<std::int64_t> samples;      // in order
-  std::map<std::int64_t, Pixels> images;  // by sample
-};
-
-/// The batches of an epoch, each with the samples of all ranks in the order of ranks.
-std::vector<LoadedBatch> collect(const std::shared_ptr<const ImageDataset>& set, const DataOptions& data,
-                                 std::int64_t batch, int ranks, std::int64_t epoch, bool training) {
-  std::vector<LoadedBatch> loaded;
+/// A digest of all that the batches of an epoch from `first` on hold, in the order of the global batch.
+std::vector<std::uint64_t> digests(const std::shared_ptr<const Dataset>& set, const DataOptions& data,
+                                   int ranks, int workers, std::int64_t epoch, std::int64_t first) {
+  constexpr std::int64_t global_batch = 48;
+  std::vector<std::vector<std::byte>> bytes;
   for (int rank = 0; rank < ranks; ++rank) {
-    TestLoader loader(set, data,
-                      {.global_batch = batch, .rank = rank, .ranks = ranks, .seed = 5, .training = training});
-    loader.start(epoch);
-    for (std::int64_t b = 0; b < loader.batches(); ++b) {
-      if (static_cast<std::size_t>(b) == loaded.size()) loaded.emplace_back();
-      const Batch got = loader.next();
-      EXPECT_EQ(got.pixels.size(), static_cast<std::size_t>(batch / ranks * image_size));
-      EXPECT_EQ(got.labels.size(), static_cast<std::size_t>(batch / ranks));
-      LoadedBatch& all = loaded[static_cast<std::size_t>(b)];
-      for (std::int64_t i = 0; i < got.valid; ++i) {
-        const std::int64_t sample = got.labels[static_cast<std::size_t>(i)];
-        all.samples.push_back(sample);
-        EXPECT_TRUE(all.images.emplace(sample, image_of(got, i)).second) << "twice: " << sample;
-      }
-    }
-  }
-  return loaded;
-}
-
-TEST(EpochOrder, IsAPermutationOfSeedAndEpoch) {
-  for (const std::int64_t size : {0, 1, 2, 97, 1000}) {
-    auto order = epoch_order(size, true, 3, 7);
-    EXPECT_EQ(order, epoch_order(size, true, 3, 7));
-    if (size > 90) {
-      EXPECT_NE(order, epoch_order(size, true, 3, 8));
-      EXPECT_NE(order, epoch_order(size, true, 4, 7));
-      EXPECT_NE(order, epoch_order(size, false, 3, 7));
-    }
-    std::sort(order.begin(), order.end());
-    EXPECT_EQ(order, epoch_order(size, false, 3, 7));
-  }
-}
-
-TEST(EpochOrder, IsFairToEveryPermutation) {
-  std::map<std::vector<std::int64_t>, int> counts;
-  const int epochs = 24000;
-  for (int e = 0; e < epochs; ++e) ++counts[epoch_order(4, true, 1, e)];
-  ASSERT_EQ(counts.size(), 24u);
-  double chi2 = 0;
-  for (const auto& [order, n] : counts) chi2 += (n - epochs / 24.0) * (n - epochs / 24.0) / (epochs / 24.0);
-  EXPECT_LT(chi2, 49.7);  // 23 degrees of freedom, p = 0.001
-}
-
-TEST(Loader, UnshuffledBatchesAreContiguousAndSplitByRank) {
-  const auto set = std::make_shared<Numbered>(50);
-  for (int rank = 0; rank < 4; ++rank) {
-    TestLoader loader(set, data_options(0, false, false), {.global_batch = 12, .rank = rank, .ranks = 4});
-    ASSERT_EQ(loader.batches(), 4);
-    loader.start(0);
-    for (int b = 0; b < 4; ++b) {
+    Loader loader(
+        make_batch_source(set, data, {.global_batch = global_batch, .rank = rank, .ranks = ranks, .seed = 9}),
+        {.workers = workers});
+    loader.start(epoch, first);
+    bytes.resize(static_cast<std::size_t>(loader.batches() - first));
+    for (std::vector<std::byte>& to : bytes) {
       const Batch batch = loader.next();
-      const int base = b * 12 + rank * 3;
-      EXPECT_THAT(batch.labels, testing::ElementsAre(base, base + 1, base + 2));
-      EXPECT_EQ(batch.valid, 3);
-    }
-  }
-}
-
-TEST(Loader, TrainingBatchesAreTheSameForAnyNumberOfRanks) {
-  const auto set = std::make_shared<Numbered>(103);
-  const DataOptions data = data_options(2, true);
-  for (const std::int64_t epoch : {0, 3}) {
-    const auto order = epoch_order(103, true, 5, epoch);
-    for (const int ranks : {1, 2, 4}) {
-      const auto loaded = collect(set, data, 20, ranks, epoch, true);
-      ASSERT_EQ(loaded.size(), 5u);
-      std::set<std::int64_t> once;
-      for (std::size_t b = 0; b < loaded.size(); ++b) {
-        const auto from = order.begin() + static_cast<std::ptrdiff_t>(b * 20);
-        EXPECT_EQ(loaded[b].samples, std::vector<std::int64_t>(from, from + 20)) << ranks << " ranks";
-        once.insert(loaded[b].samples.begin(), loaded[b].samples.end());
-        for (const auto& [sample, image] : loaded[b].images)
-          ASSERT_EQ(image, reference(*set, data, 5, sample, epoch, true)) << "sample " << sample;
+      for (std::size_t i = 0; i < batch.labels.size(); ++i) {
+        const std::size_t image = batch.pixels.size() / batch.labels.size();
+        const auto append = [&](auto span) {
+          to.insert(to.end(), std::as_bytes(span).begin(), std::as_bytes(span).end());
+        };
+        append(batch.pixels.subspan(i * image, image));
+        append(batch.crops.subspan(i, 1));
+        append(batch.labels.subspan(i, 1));
       }
-      EXPECT_EQ(once.size(), 100u);
     }
   }
+  std::vector<std::uint64_t> out;
+  for (const std::vector<std::byte>& one : bytes) out.push_back(checksum64(one));
+  return out;
 }
 
-TEST(Loader, EveryAugmentationMatchesTheReference) {
-  const auto set = std::make_shared<Numbered>(40);
-  // Pads beyond the image make crops that are black throughout.
-  for (const std::int64_t pad : {0, 1, 4, 9}) {
-    for (const bool mirror : {false, true}) {
-      const DataOptions data = data_options(pad, mirror);
-      const auto loaded = collect(set, data, 8, 1, 1, true);
-      ASSERT_EQ(loaded.size(), 5u);
-      for (const LoadedBatch& batch : loaded)
-        for (const auto& [sample, image] : batch.images)
-          ASSERT_EQ(image, reference(*set, data, 5, sample, 1, true))
-              << "pad " << pad << ", sample " << sample;
+TEST(Loader, SamplesAreTheSameForAnyNumberOfRanksAndThreads) {
+  DataOptions data;
+  data.dataset = "noise";
+  data.image = {64, 61, 3};  // a thread takes five samples at a time
+  data.classes = 200;
+  data.train_samples = 200;
+  data.augment = {.pad = 4, .mirror = true};
+  const auto set = open_dataset(data, Split::train);
+  const auto expected = digests(set, data, 1, 1, 3, 0);
+  ASSERT_EQ(expected.size(), 4u);
+  EXPECT_NE(expected, digests(set, data, 1, 1, 4, 0)) << "another epoch is in another order";
+  for (const int ranks : {1, 2, 4})
+    for (const int workers : {1, 2, 3, 5}) {
+      EXPECT_EQ(digests(set, data, ranks, workers, 3, 0), expected) << ranks << " ranks, " << workers;
+      EXPECT_EQ(digests(set, data, ranks, workers, 3, 2), std::vector(expected.begin() + 2, expected.end()));
     }
-  }
 }
 
-TEST(Loader, AugmentationChangesWithEpochAndIsSpreadEvenly) {
-  const auto set = std::make_shared<Numbered>(400);
-  const DataOptions data = data_options(1, true, false);
-  std::map<Pixels, int> versions;  // of sample 0 over epochs: 9 crops, each mirrored or not
-  TestLoader loader(set, data, {.global_batch = 1, .seed = 9});
-  for (int epoch = 0; epoch < 400; ++epoch) {
-    loader.start(epoch);
-    ++versions[image_of(loader.next(), 0)];
-  }
-  EXPECT_EQ(versions.size(), 18u);
-  for (const auto& [image, count] : versions) EXPECT_GT(count, 4);
-}
-
-TEST(Loader, EvaluationCoversEverySampleOnceInOrderWithoutAugmentation) {
-  const DataOptions data = data_options(2, true);
-  for (const std::int64_t size : {1, 2, 16, 17, 23}) {
-    const auto set = std::make_shared<Numbered>(size);
-    for (const int ranks : {1, 2, 4}) {
-      std::multiset<std::int64_t> all;
-      for (const LoadedBatch& batch : collect(set, data, 8, ranks, 2, false)) {
-        all.insert(batch.samples.begin(), batch.samples.end());
-        for (const auto& [sample, image] : batch.images)
-          ASSERT_EQ(image, reference(*set, data, 5, sample, 2, false));
-      }
-      const auto expected = epoch_order(size, false, 0, 0);
-      EXPECT_THAT(all, testing::ElementsAreArray(expected)) << size << " samples, " << ranks << " ranks";
-    }
-  }
-}
-
-TEST(Loader, EvaluationPadsTheLastBatchWithZeros) {
-  TestLoader loader(std::make_shared<Numbered>(11), data_options(0, false),
-                    {.global_batch = 4, .training = false}, {.prefetch = 1});
-  ASSERT_EQ(loader.batches(), 3);
-  loader.start(0);
-  for (int b = 0; b < 2; ++b) EXPECT_EQ(loader.next().valid, 4);
-  const Batch last = loader.next();
-  EXPECT_EQ(last.valid, 3);
-  EXPECT_THAT(last.labels, testing::ElementsAre(8, 9, 10, 0));
-  EXPECT_THAT(image_of(last, 3), testing::Each(0));
-}
-
-TEST(Loader, ResumingAtABatchEqualsSkipping) {
-  const auto set = std::make_shared<Numbered>(64);
-  const DataOptions data = data_options(2, true);
-  const BatchOptions options{.global_batch = 8, .rank = 1, .ranks = 2};
-  TestLoader whole(set, data, options), resumed(set, data, options);
-  for (const std::int64_t first : {0, 1, 5, 7}) {
-    whole.start(3);
-    for (std::int64_t b = 0; b < first; ++b) whole.next();
-    resumed.start(3, first);
-    for (std::int64_t b = first; b < whole.batches(); ++b) {
-      const Batch a = whole.next(), c = resumed.next();
-      EXPECT_TRUE(std::ranges::equal(a.pixels, c.pixels));
-      EXPECT_TRUE(std::ranges::equal(a.crops, c.crops));
-      EXPECT_TRUE(std::equal(a.labels.begin(), a.labels.end(), c.labels.begin(), c.labels.end()));
-    }
-    EXPECT_THROW(resumed.next(), Error);
-  }
-}
-
-TEST(Loader, StartDropsARunningEpochAtAnyPoint) {
-  const auto set = std::make_shared<Numbered>(64);
-  const DataOptions data = data_options(2, true);
-  TestLoader loader(set, data, {.global_batch = 4, .seed = 5}, {.prefetch = 2});
-  for (int round = 0; round < 200; ++round) {
-    loader.start(round);
-    for (int b = 0; b < round % 5; ++b) {
-      const Batch batch = loader.next();
-      const auto order = epoch_order(64, true, 5, round);
-      ASSERT_EQ(batch.labels[0], order[static_cast<std::size_t>(b * 4)]);
-      ASSERT_EQ(image_of(batch, 0), reference(*set, data, 5, batch.labels[0], round, true));
-    }
-  }
-}
-
-TEST(Loader, ABatchStaysUntilTheNextIsAsked) {
-  TestLoader loader(std::make_shared<Numbered>(40), data_options(0, false, false), {.global_batch = 2},
-                    {.prefetch = 1});
-  loader.start(0);
-  Batch held = loader.next();
-  for (int b = 1; b < 20; ++b) {
-    for (int spin = 0; spin < 1000; ++spin) {
-      ASSERT_EQ(held.labels[0], 2 * b - 2);
-      ASSERT_EQ(held.labels[1], 2 * b - 1);
-    }
-    held = loader.next();
-  }
-}
-
-TEST(Loader, PassesOnWhatFailedOnItsThread) {
-  auto set = std::make_shared<Numbered>(20);
-  set->broken = 9;
-  TestLoader loader(set, data_options(0, false, false), {.global_batch = 4});
-  for (int epoch = 0; epoch < 2; ++epoch) {
-    loader.start(epoch);
-    EXPECT_EQ(loader.next().labels[0], 0);
-    EXPECT_EQ(loader.next().labels[0], 4);
-    EXPECT_THROW(loader.next(), FileError);
-    EXPECT_THROW(loader.next(), FileError);
-  }
-}
-
-std::string error_of(std::int64_t size, const DataOptions& data, const BatchOptions& options) {
-  try {
-    make_batch_source(std::make_shared<Numbered>(size), data, options);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-TEST(Loader, RefusesWhatCannotBeLoaded) {
-  DataOptions data = data_options(0, false);
-  EXPECT_EQ(error_of(100, data, {.global_batch = 32, .ranks = 3}),
-            "train.batch_size: 32 samples cannot be shared equally by 3 ranks");
-  EXPECT_EQ(error_of(31, data, {.global_batch = 32}),
-            "train.batch_size: the training set has 31 samples, fewer than one global batch of 32");
-  EXPECT_EQ(error_of(31, data, {.global_batch = 32, .training = false}), "no error");
-  data.dataset = "numbered";
-  EXPECT_EQ(error_of(100, data, {.global_batch = 32, .input = {6, 5, 3}}),
-            "network.input: the images of data set numbered are (6, 5, 2)");
-}
-
-TEST(Loader, NeedsAStartedEpoch) {
-  TestLoader loader(std::make_shared<Numbered>(4), data_options(0, false), {.global_batch = 4});
-  EXPECT_THROW(loader.next(), Error);
-  EXPECT_THROW(loader.start(0, 2), Error);
+TEST(Loader, NeedsThreadsAndSlots) {
+  EXPECT_THROW(slow({}, 0), Error);
+  EXPECT_THROW(slow({}, 1, 0), Error);
+  EXPECT_THROW(slow({}, 1)->next(), Error);
+  EXPECT_THROW(slow({}, 1)->start(0, 6), Error);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ TEST(DataOptions, ReadsEveryKeyAndWritesThemBack) {
   const std::string text =
       "{dataset: shapes, root: 'x/y', shuffle: false, augment: {pad: 4, mirror: true}, mean: [0.1, 0.2, "
       "0.3], "
-      "std: [1, 2, 3], train_samples: 70, test_samples: 20, workers: 6, prefetch: 5}";
+      "std: [1, 2, 3], train_samples: 70, test_samples: 20, workers: 6, prefetch: 5, on_bad_sample: skip}";
   const DataOptions first = read(text);
   for (const DataOptions& options : {first, read(config::emit(config::write(first)))}) {
     EXPECT_EQ(options.dataset, "shapes");
@@ -43,6 +43,7 @@ TEST(DataOptions, ReadsEveryKeyAndWritesThemBack) {
     EXPECT_EQ(options.test_samples, 20);
     EXPECT_EQ(options.workers, 6);
     EXPECT_EQ(options.prefetch, 5);
+    EXPECT_EQ(options.on_bad_sample, OnBadSample::skip);
   }
 }
 

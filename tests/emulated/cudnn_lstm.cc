@@ -360,15 +360,17 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
                                       cudnnRNNDataDescriptor_t y_data, const void*, const void* dy,
                                       cudnnRNNDataDescriptor_t, void* dx, cudnnTensorDescriptor_t,
                                       const void*, const void*, void*, cudnnTensorDescriptor_t,
-                                      const void* c_first, const void*, void*, std::size_t weight_size, const void* weights,
-                                      std::size_t work_size, void*, std::size_t reserve_size, void* reserve) {
+                                      const void* c_first, const void*, void*, std::size_t weight_size,
+                                      const void* weights, std::size_t work_size, void*,
+                                      std::size_t reserve_size, void* reserve) {
   if (!has_room(handle, rnn, CUDNN_FWD_MODE_TRAINING, y_data, weight_size, work_size, reserve_size))
     return CUDNN_STATUS_BAD_PARAM;
   const std::int64_t frames = y_data->frames, batch = y_data->batch;
   queue(handle->stream, [=, rnn = *rnn] {
     const Reserve kept{frames * batch, rnn.cells, static_cast<float*>(reserve)};
     backward_data(rnn, frames, batch, static_cast<const float*>(dy), static_cast<float*>(dx),
-                  static_cast<const float*>(c_first), static_cast<const float*>(weights), kept, kept.at + kept.values());
+                  static_cast<const float*>(c_first), static_cast<const float*>(weights), kept,
+                  kept.at + kept.values());
   });
   return CUDNN_STATUS_SUCCESS;
 }
@@ -376,9 +378,9 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
                                          cudnnWgradMode_t mode, const std::int32_t[],
                                          cudnnRNNDataDescriptor_t x_data, const void* x,
                                          cudnnTensorDescriptor_t, const void* h_first,
-                                         cudnnRNNDataDescriptor_t, const void* y, std::size_t weight_size, void* gradients,
-                                         std::size_t work_size, void*, std::size_t reserve_size,
-                                         void* reserve) {
+                                         cudnnRNNDataDescriptor_t, const void* y, std::size_t weight_size,
+                                         void* gradients, std::size_t work_size, void*,
+                                         std::size_t reserve_size, void* reserve) {
   if (!has_room(handle, rnn, CUDNN_FWD_MODE_TRAINING, x_data, weight_size, work_size, reserve_size))
     return CUDNN_STATUS_BAD_PARAM;
   if (mode != CUDNN_WGRAD_MODE_ADD) return CUDNN_STATUS_NOT_SUPPORTED;
@@ -386,7 +388,8 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
   queue(handle->stream, [=, rnn = *rnn] {
     const Reserve kept{frames * batch, rnn.cells, static_cast<float*>(reserve)};
     backward_weights(rnn, frames, batch, static_cast<const float*>(x), static_cast<const float*>(h_first),
-                     static_cast<const float*>(y), static_cast<float*>(gradients), kept, kept.at + kept.values());
+                     static_cast<const float*>(y), static_cast<float*>(gradients), kept,
+                     kept.at + kept.values());
   });
   return CUDNN_STATUS_SUCCESS;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "tests/emulated/machine.h"
 #include "tests/emulated/streams.h"
@@ -15,6 +16,20 @@
 #endif
 
 using namespace lpsgd::emulated;
+
+HostCopies::HostCopies() {
+  const std::lock_guard lock(machine().mutex);
+  machine().notes_host_copies = true;
+  machine().host_copies.clear();
+}
+HostCopies::~HostCopies() {
+  const std::lock_guard lock(machine().mutex);
+  machine().notes_host_copies = false;
+}
+std::vector<HostCopy> HostCopies::take() {
+  const std::lock_guard lock(machine().mutex);
+  return std::exchange(machine().host_copies, {});
+}
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   Machine& m = machine();
@@ -92,6 +107,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   const auto pageable = [&](const void* p) { return !in_region(p) && !contains(m.pinned, p, bytes); };
   if ((pageable(to) || pageable(from)) && invalidate_capture(s))
     return fail(cudaErrorStreamCaptureUnsupported);
+  if (m.notes_host_copies && in_region(to) && !in_region(from))
+    m.host_copies.push_back({from, bytes, !pageable(from)});
   // The host may change pageable memory as soon as the call returns, page-locked memory once it is copied.
   if (pageable(from)) {
     const auto* first = static_cast<const std::byte*>(from);

@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/emulated/host_copies.h"
+
 /// A graph that is being captured: the streams whose work goes there, first the one that began the capture.
 struct Capture {
   struct Branch {
@@ -96,6 +98,8 @@ struct Machine {
   int depth = 0;             // of nested WorkScopes
   bool memory_open = false;  // the host's instructions can access device memory
   std::vector<std::int64_t> last_key;
+  bool notes_host_copies = false;
+  std::vector<HostCopy> host_copies;
   const bool random_delays = std::getenv("LPSGD_EMULATED_ORDER") != nullptr;
   std::minstd_rand draw{static_cast<unsigned>(number("LPSGD_EMULATED_ORDER", 1))};
   std::uint64_t clock = 0;  // of the delays, in ticks: one for each task queued, more for a query

@@ -4,9 +4,9 @@
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
 // or (N, frames), and, if it likes, "lengths" (N), "continues" (N) with the states that training carries to
 // each step, and running statistics under their names. OUT gets "loss", "logits", "gradient.NAME",
-// "buffer.NAME" and, of sequences, "state.NAME" (what is carried on) of the first step, "step.NAME" after N steps of SGD (lr 0.01,
-// momentum 0.9, weight decay 1e-4, on the same batch), and "evaluation": the logits of an evaluation after
-// them. Without IN's weights ("-"): OUT gets the initial weights of seed 1.
+// "buffer.NAME" and, of sequences, "state.NAME" (what is carried on) of the first step, "step.NAME" after N
+// steps of SGD (lr 0.01, momentum 0.9, weight decay 1e-4, on the same batch), and "evaluation": the logits of
+// an evaluation after them. Without IN's weights ("-"): OUT gets the initial weights of seed 1.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -196,7 +196,8 @@ TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
 // A graph must not hold the lengths it was made with, what continues, or the divisor of the loss.
 TEST_F(NetworkGpu, SequencesOfOtherLengthsAreCaptured) {
   const std::string sequences =
-      "input: [6, 5]\nclasses: 4\nlayers: [{dense: d, units: 5}, {lstm: a, cell: 8, projection: 4}, {lstm: b, "
+      "input: [6, 5]\nclasses: 4\nlayers: [{dense: d, units: 5}, {lstm: a, cell: 8, projection: 4}, {lstm: "
+      "b, "
       "cell: 8}, {dense: fc, units: 4}]";
   for (const bool deterministic : {false, true}) {  // cuDNN's layer, and ours
     SCOPED_TRACE(deterministic);

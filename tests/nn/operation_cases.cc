@@ -36,7 +36,9 @@ class Rig {
   Rig(Backend& backend, DataType type) : backend_(backend), type_(type) {}
   Memory make(std::int64_t n, DataType type) { return {backend_.allocate(n * size_of(type)), type, n}; }
   Memory make(std::int64_t n) { return make(n, type_); }
-  void put(const Memory& m, const std::vector<float>& values) { backend_.upload(m.data, m.type, values); }
+  void put(const Memory& m, const std::vector<float>& values) {
+    backend_.upload(m.data, m.type, values, nullptr);
+  }
   Memory holding(const std::vector<float>& values, DataType type) {
     const Memory m = make(static_cast<std::int64_t>(values.size()), type);
     put(m, values);

@@ -217,10 +217,9 @@ void add_recurrent(Cases& out) {
                         bool input_gradient, std::vector<std::int32_t> continues = {}) -> OperationCase& {
     OperationCase c;
     const std::int64_t width = projection > 0 ? projection : cell;
-    c.name =
-        fmt::format("lstm {} x {} frames of {} to {}, projection {}{}{}{}", batch, frames, features, cell,
-                    projection, bias ? " bias" : "", lengths.empty() ? "" : ", unequal",
-                    continues.empty() ? "" : ", continuing");
+    c.name = fmt::format("lstm {} x {} frames of {} to {}, projection {}{}{}{}", batch, frames, features,
+                         cell, projection, bias ? " bias" : "", lengths.empty() ? "" : ", unequal",
+                         continues.empty() ? "" : ", continuing");
     c.batch = batch;
     c.inputs = {{frames, features}};
     c.output = {frames, width};
@@ -246,9 +245,9 @@ void add_recurrent(Cases& out) {
   lstm(3, 4, 6, 7, 5, true, {}, true, {1, 0, 1});
   lstm(4, 5, 8, 16, 0, true, {5, 0, 2, 5}, true, {1, 1, 1, 0});
   lstm(2, 1, 8, 16, 8, false, {}, false, {0, 1});
-  lstm(2, 3, 5, 4, 0, true, {0, 0}, true);           // nothing to compute
+  lstm(2, 3, 5, 4, 0, true, {0, 0}, true);  // nothing to compute
   lstm(16, 100, 8, 16, 8, true, {}, true, {1, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1});
-  lstm(2, 300, 4, 8, 0, true, {37, 120}, true);      // the CPU computes some of the chunks
+  lstm(2, 300, 4, 8, 0, true, {37, 120}, true);  // the CPU computes some of the chunks
   lstm(3, 4, 6, 7, 5, true, {4, 1, 4}, true, {1, 1, 0}).training = false;
 
   const auto embedding = [&](std::int64_t batch, std::int64_t count, std::int64_t vocabulary,

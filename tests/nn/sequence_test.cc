@@ -150,8 +150,8 @@ TEST(CarriedState, GradientsOfAPieceAreDifferences) {
       for (std::size_t i = 0; i < weights.size(); ++i)
         weights[i] = static_cast<float>(
             static_cast<double>(before[i]) +
-            (side ? step : -step) *
-                static_cast<double>(gradients[static_cast<std::size_t>(t.offset) + i]) / norm);
+            (side ? step : -step) * static_cast<double>(gradients[static_cast<std::size_t>(t.offset) + i]) /
+                norm);
       value[side] = loss();
     }
     std::ranges::copy(before, weights.begin());
@@ -251,7 +251,8 @@ TEST(OpenFrames, AreTheRunsToChoose) {
   EXPECT_EQ(many.parameters(), one.parameters());
   EXPECT_EQ(many.flops(), 461 * one.flops());
   const NetworkSpec words(
-      config::parse_text("input: [any]\nclasses: 3\nlayers: [{embedding: e, vocabulary: 6, dimension: 3}]", "n"),
+      config::parse_text("input: [any]\nclasses: 3\nlayers: [{embedding: e, vocabulary: 6, dimension: 3}]",
+                         "n"),
       20);
   EXPECT_EQ(words.input_shape(), (std::vector<std::int64_t>{20}));
   EXPECT_FALSE(NetworkSpec(config::parse_text(recurrent("7"), "net.yaml"), 7).has_open_frames());
@@ -264,9 +265,10 @@ TEST(OpenFrames, AreTheRunsToChoose) {
     }
     return "no error";
   };
-  EXPECT_EQ(error_of(recurrent("7"), 8),
-            "net.yaml:1:8: input: sequences have 8 frames, but the network is made for 7; write 'any' to leave "
-            "the number to the run");
+  EXPECT_EQ(
+      error_of(recurrent("7"), 8),
+      "net.yaml:1:8: input: sequences have 8 frames, but the network is made for 7; write 'any' to leave "
+      "the number to the run");
   EXPECT_EQ(error_of("input: [any]\nclasses: 3\nlayers: [{dense: d, units: 3}]", 5),
             "net.yaml:1:8: input: 'any' is for sequences whose every frame has class scores");
   EXPECT_EQ(error_of("input: [any, 2]\nclasses: 3\nlayers: [flatten, {dense: d, units: 3}]", 5),

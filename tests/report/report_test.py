@@ -268,6 +268,13 @@ class MissingModules(unittest.TestCase):
                     advice = "install: apt-get install " + " ".join("python3-" + name for name in missing)
                 self.assertEqual(result.stderr, f"{script[:-3]}: /opt/python has no module {' and '.join(missing)}; {advice}\n")
 
+    def test_commands_run_under_debians_python_whichever_comes_first(self):
+        report = pathlib.Path(modules.__file__).parent
+        commands = [path for path in report.glob("*.py") if os.access(path, os.X_OK)]
+        self.assertGreaterEqual(len(commands), 4)
+        for path in commands:
+            self.assertEqual(path.read_text().splitlines()[0], "#!" + modules.DEBIANS, path)
+
     def test_a_table_of_costs_needs_no_module(self):
         script = str(pathlib.Path(modules.__file__).parent / "exchange_cost.py")
         result = self.run_without(script, "matplotlib", arguments=["/none.json"])

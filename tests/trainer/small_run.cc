@@ -5,7 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
+#include "core/error.h"
 #include "core/philox.h"
 #include "quant/policy.h"
 #include "trainer/batch_inputs.h"
@@ -33,7 +35,8 @@ checkpoint: {every_epochs: 1}
 
 class SmallDataset final : public ImageDataset {
  public:
-  explicit SmallDataset(std::int64_t size) : pixels_(static_cast<std::size_t>(size) * image_bytes) {
+  SmallDataset(std::int64_t size, std::set<std::int64_t> bad)
+      : pixels_(static_cast<std::size_t>(size) * image_bytes), bad_(std::move(bad)) {
     PhiloxSequence random(1, RandomUse::dataset, 0);
     for (std::uint8_t& p : pixels_) p = static_cast<std::uint8_t>(random.below(256));
   }
@@ -42,6 +45,7 @@ class SmallDataset final : public ImageDataset {
   std::string name(std::int64_t i) const override { return fmt::format("image {}", i); }
   std::optional<ImageShape> fixed_shape() const override { return ImageShape{8, 8, 3}; }
   StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
+    if (bad_.contains(i)) throw FileError(name(i) + ": is not an image");
     return {std::span(pixels_).subspan(static_cast<std::size_t>(i) * image_bytes, image_bytes),
             fixed_shape()};
   }
@@ -50,6 +54,7 @@ class SmallDataset final : public ImageDataset {
  private:
   static constexpr std::size_t image_bytes = 8 * 8 * 3;
   std::vector<std::uint8_t> pixels_;
+  std::set<std::int64_t> bad_;
 };
 
 }  // namespace
@@ -74,8 +79,8 @@ RunConfig small_run(const std::vector<std::string>& overrides) {
   return load_run_config(path, overrides, config::Environment::expand);
 }
 
-std::shared_ptr<const Dataset> small_dataset(std::int64_t size) {
-  return std::make_shared<SmallDataset>(size);
+std::shared_ptr<const Dataset> small_dataset(std::int64_t size, std::set<std::int64_t> bad) {
+  return std::make_shared<SmallDataset>(size, std::move(bad));
 }
 
 SmallModel::SmallModel(const RunConfig& run, int rank, int ranks)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ class TestFolder {
 /// codec onebit with error feedback on every tensor.
 RunConfig small_run(const std::vector<std::string>& overrides = {});
 
-/// `size` images of their own pixels and labels, the same on each call.
-std::shared_ptr<const Dataset> small_dataset(std::int64_t size);
+/// `size` images of their own pixels and labels, the same on each call. Those with numbers in `bad` cannot be
+/// read.
+std::shared_ptr<const Dataset> small_dataset(std::int64_t size, std::set<std::int64_t> bad = {});
 
 /// What one rank trains.
 struct SmallModel {

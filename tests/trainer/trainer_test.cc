@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "comm/agree.h"
 #include "core/file.h"
@@ -17,16 +18,16 @@ namespace {
 /// Trains two ranks in `folder`, from its newest checkpoint if there is one. Returns the message of the error
 /// that stopped them.
 std::string train(const RunConfig& run, const std::string& folder,
-                  std::optional<std::int64_t> steps = std::nullopt) {
+                  std::optional<std::int64_t> steps = std::nullopt, const std::set<std::int64_t>& bad = {}) {
   TrainCommand command;
   command.out = folder;
   command.steps = steps;
   command.resume = find_resume_point(folder);
-  const TrainData data{small_dataset(48), small_dataset(30)};  // four batches an epoch
+  const TrainData data{small_dataset(48, bad), small_dataset(30, bad)};  // four batches an epoch
   const NetworkSpec spec = network_of(run);
   try {
     run_thread_ranks(2, [&](Transport& transport) { train_rank(run, command, data, spec, transport); });
-  } catch (const SharedError& e) {
+  } catch (const Error& e) {
     return e.what();
   }
   return "";
@@ -52,6 +53,40 @@ TEST(Trainer, ResumesBitForBit) {
     for (const char* key : {"epoch", "step", "lr", "train_loss", "train_top1", "val_loss", "val_top5",
                             "samples", "bytes_sent", "bytes_fp32", "replicas_equal"})
       EXPECT_EQ(nlohmann::json::parse(a[e])[key], nlohmann::json::parse(b[e])[key]) << key;
+}
+
+/// The number of bad samples in each epoch's record.
+std::vector<int> bad_samples(const std::string& folder) {
+  std::vector<int> out;
+  for (const std::string& line : metrics_lines(folder))
+    out.push_back(nlohmann::json::parse(line)["bad_samples"]);
+  return out;
+}
+
+TEST(Trainer, CountsTheBadSamplesThatItSkips) {
+  const RunConfig run = small_run({"data.on_bad_sample=skip", "data.workers=2"});
+  const TestFolder folder;
+  for (const std::int64_t steps : {1, 6}) EXPECT_EQ(train(run, folder.path(), steps, {5, 29, 40}), "");
+  EXPECT_EQ(train(run, folder.path(), std::nullopt, {5, 29, 40}), "");
+  EXPECT_THAT(bad_samples(folder.path()), testing::ElementsAre(5, 5))
+      << "three for training, two for evaluation";
+  const TestFolder clean;
+  EXPECT_EQ(train(run, clean.path()), "");
+  EXPECT_THAT(bad_samples(clean.path()), testing::ElementsAre(0, 0));
+}
+
+TEST(Trainer, StopsAtABadSample) {
+  const TestFolder folder;
+  EXPECT_THAT(train(small_run(), folder.path(), std::nullopt, {17}),
+              testing::HasSubstr("image 17: is not an image"));
+}
+
+TEST(Trainer, NeedsATestSample) {
+  const RunConfig run = small_run({"data.on_bad_sample=skip"});
+  std::set<std::int64_t> bad;
+  for (std::int64_t i = 0; i < 30; ++i) bad.insert(i);
+  const TestFolder folder;
+  EXPECT_EQ(train(run, folder.path(), std::nullopt, bad), "no sample of the test set can be read");
 }
 
 TEST(Trainer, ANonFiniteGradientNamesTheLastCheckpoint) {

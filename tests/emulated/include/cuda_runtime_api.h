@@ -44,7 +44,7 @@ enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 
 constexpr unsigned cudaStreamNonBlocking = 1;
-constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
+constexpr unsigned cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2;
 constexpr unsigned cudaEventRecordDefault = 0, cudaEventRecordExternal = 1;
 constexpr unsigned cudaHostAllocPortable = 1;
 constexpr unsigned cudaGraphInstantiateFlagUseNodePriority = 8;

@@ -1,0 +1,66 @@
+// Images from bytes to the network's input: crop, mirror and scale in one pass. A block takes rows of
+// samples; its threads take the values of a row, so that reads and writes of neighbours are neighbours.
+#include "nn/cuda/access_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+constexpr int bytes_values = 256, shared_channels = 4;
+
+/// `channels` is a constant where that makes the division fast; 0: s.channels.
+template <class T, int channels>
+__global__ void __launch_bounds__(block_threads)
+    pixel_kernel(const std::uint8_t* pixels, const PixelCrop* crops, const T* table, T* out, PixelSizes s) {
+  __shared__ T shared[shared_channels * bytes_values];
+  const int c = channels > 0 ? channels : s.channels;
+  const T* scaled = table;
+  if (c <= shared_channels) {
+    const int lane = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+    for (int i = lane; i < c * bytes_values; i += static_cast<int>(blockDim.x * blockDim.y))
+      shared[i] = table[i];
+    __syncthreads();
+    scaled = shared;
+  }
+  const std::int64_t rows = s.batch * s.height;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < rows;
+       row += static_cast<std::int64_t>(gridDim.x) * blockDim.y) {
+    const std::int64_t n = row / s.height;
+    const PixelCrop crop = crops[n];
+    const std::int64_t from = row - n * s.height + crop.down;
+    const bool row_inside = from >= 0 && from < s.stored_height;
+    const std::uint8_t* in = pixels + (n * s.stored_height + (row_inside ? from : 0)) * s.stored_width * c;
+    for (int i = static_cast<int>(threadIdx.x); i < s.width * c; i += static_cast<int>(blockDim.x)) {
+      const int x = i / c, channel = i % c;
+      const std::int64_t column =
+          static_cast<std::int64_t>(crop.mirrored ? s.width - 1 - x : x) + crop.across;
+      const bool inside = row_inside && column >= 0 && column < s.stored_width;
+      out[row * s.width * c + i] = scaled[channel * bytes_values + (inside ? in[column * c + channel] : 0)];
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_pixels(DataType type, const std::uint8_t* pixels, const PixelCrop* crops,
+                          const void* table, void* out, const PixelSizes& s, cudaStream_t stream) {
+  const int row = s.width * s.channels;
+  const int across = row >= block_threads ? block_threads : (row + 31) / 32 * 32;
+  const dim3 threads(static_cast<unsigned>(across), static_cast<unsigned>(block_threads / across));
+  constexpr std::int64_t max_blocks = 2048;
+  const std::int64_t blocks = (s.batch * s.height + threads.y - 1) / threads.y;
+  const auto launched = static_cast<unsigned>(blocks < max_blocks ? blocks : max_blocks);
+  return with_type(type, [&]<class T>(T) {
+    const auto launch = [&](void (*kernel)(const std::uint8_t*, const PixelCrop*, const T*, T*, PixelSizes)) {
+      LPSGD_LAUNCH(kernel, launched, threads, stream)
+      (pixels, crops, static_cast<const T*>(table), static_cast<T*>(out), s);
+    };
+    if (s.channels == 3)
+      launch(pixel_kernel<T, 3>);
+    else if (s.channels == 1)
+      launch(pixel_kernel<T, 1>);
+    else
+      launch(pixel_kernel<T, 0>);
+  });
+}
+
+}  // namespace lpsgd::cuda
