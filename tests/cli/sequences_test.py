@@ -153,6 +153,8 @@ class Sequences(Case):
         result = run("eval", self.text, "--checkpoint", out, "--json")
         self.assertEqual(result.status, 0, result)
         last = self.metrics(out)[-1]
+        with open(os.path.join(out, "summary.json")) as file:
+            self.assertEqual(json.load(file)["val_perplexity"], last["val_perplexity"])
         self.assertAlmostEqual(self.json(result)["val_perplexity"], last["val_perplexity"], 4)
         self.assertEqual(self.json(result)["samples"], self.json(result)["frames"])
         result = run("eval", self.text, "--checkpoint", out)
