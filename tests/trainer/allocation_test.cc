@@ -111,7 +111,8 @@ INSTANTIATE_TEST_SUITE_P(, Allocation, testing::ValuesIn(cases),
                          [](const auto& p) { return std::string(p.param.name); });
 
 /// Trains `steps` steps on the data set, which counts.
-void expect_no_allocation(const std::string& name, const char* yaml, const std::vector<std::string>& overrides,
+void expect_no_allocation(const std::string& name, const char* yaml,
+                          const std::vector<std::string>& overrides,
                           const std::shared_ptr<const Dataset>& dataset) {
   const std::string folder = testing::TempDir() + "/lpsgd-allocation-" + name;
   std::filesystem::remove_all(folder);
