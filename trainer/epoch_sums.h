@@ -10,6 +10,7 @@
 #include "comm/transport.h"
 #include "nn/network.h"
 #include "trainer/bad_samples.h"
+#include "trainer/batch_inputs.h"
 #include "trainer/seconds.h"
 
 namespace lpsgd {
