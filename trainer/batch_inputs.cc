@@ -1,7 +1,5 @@
 #include "trainer/batch_inputs.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace lpsgd {
@@ -24,25 +22,6 @@ LoaderOptions loader_options(const RunConfig& run, Device device, int threads) {
 std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape& shape) {
   if (!shape.image) return std::nullopt;
   return PixelOptions{*shape.image, normalization(run.data, shape.image->channels)};
-}
-
-void BadSamples::add(std::span<const std::string> errors) {
-  constexpr std::size_t named = 3;
-  count += static_cast<std::int64_t>(errors.size());
-  for (const std::string& error : errors)
-    if (first.size() < named) first.push_back(error);
-}
-
-BadSamples& BadSamples::operator+=(const BadSamples& more) {
-  add(more.first);
-  count += more.count - static_cast<std::int64_t>(more.first.size());
-  return *this;
-}
-
-std::string text(const BadSamples& bad) {
-  return fmt::format("{} sample{} could not be read: {}{}", bad.count, bad.count == 1 ? "" : "s",
-                     fmt::join(bad.first, "; "),
-                     bad.count > static_cast<std::int64_t>(bad.first.size()) ? "; ..." : "");
 }
 
 Samples samples_of(const Batch& batch, int ranks) {

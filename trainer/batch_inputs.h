@@ -2,9 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "core/device.h"
 #include "data/loader.h"
@@ -22,18 +19,6 @@ LoaderOptions loader_options(const RunConfig& run, Device device, int threads);
 
 /// How the network reads batches of this shape: nothing unless they hold pixels.
 std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape& shape);
-
-/// Samples that could not be read.
-struct BadSamples {
-  std::int64_t count = 0;
-  std::vector<std::string> first;  // the errors of a few
-
-  void add(std::span<const std::string> errors);
-  BadSamples& operator+=(const BadSamples& more);
-};
-
-/// "5 samples could not be read: a.jpg: truncated; b.jpg: ...; ..."
-std::string text(const BadSamples& bad);
 
 /// Valid as long as the batch. The loss of sequences is such that the mean gradient over `ranks` ranks is
 /// that of the mean over the frames of the global batch.

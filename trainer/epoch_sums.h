@@ -9,7 +9,7 @@
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "nn/network.h"
-#include "trainer/batch_inputs.h"
+#include "trainer/bad_samples.h"
 #include "trainer/seconds.h"
 
 namespace lpsgd {

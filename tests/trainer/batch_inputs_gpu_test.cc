@@ -18,7 +18,7 @@ std::vector<float> trained(const RunConfig& run, Device device, bool waits, int 
     model.loader.start(epoch);
     for (std::int64_t b = 0; b < model.loader.batches(); ++b) {
       const Batch batch = model.loader.next();
-      model.network.forward_train(samples_of(batch), step++);
+      model.network.forward_train(samples_of(batch, 1), step++);
       model.network.backward({});
       model.optimizer.step(model.network.parameters(), model.network.gradients());
       if (waits) model.network.stream().synchronize();
