@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/config_shape.h"
 #include "core/error.h"
 #include "data/datasets.h"
+#include "data/shards.h"
 #include "data/speech/an4.h"
 #include "data/text.h"
 
@@ -18,16 +18,23 @@ namespace {
 struct Entry {
   const char* name;
   std::shared_ptr<const Dataset> (*open)(const DataOptions&, Split);
-  // Of pixels / 255 over the training set, per channel. Sequences have none here.
+  // Of pixels / 255 over the training set, per channel (docs/data.md). Sequences have no channels here.
+  std::size_t channels = 0;
   double mean[3] = {}, std[3] = {};
+  bool is_packable = false;  // images from files
 };
 
 constexpr Entry table[] = {
     {"an4", open_an4},
-    {"cifar10", open_cifar10, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
-    {"noise", open_noise, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
+    {"cifar10", open_cifar10, 3, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}, true},
+    {"cifar100", open_cifar100, 3, {0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}, true},
+    {"fashion_mnist", open_mnist, 1, {0.2860}, {0.3530}, true},
+    {"imagenet", open_imagenet, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, true},
+    {"images", open_image_folders, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, true},
+    {"mnist", open_mnist, 1, {0.1307}, {0.3081}, true},
+    {"noise", open_noise, 3, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
     {"ptb", open_ptb},
-    {"shapes", open_shapes, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
+    {"shapes", open_shapes, 3, {0.4203, 0.4215, 0.4209}, {0.2370, 0.2376, 0.2373}},
     {"text", open_text},
     {"wikitext2", open_wikitext2},
 };
@@ -36,20 +43,6 @@ const Entry* find(const std::string& name) {
   const auto* entry =
       std::find_if(std::begin(table), std::end(table), [&](const Entry& e) { return e.name == name; });
   return entry == std::end(table) ? nullptr : entry;
-}
-
-void augment_fields(config::Visitor& v, AugmentOptions& augment) {
-  v.field("pad", augment.pad, "adds this many black pixels on each side, then crops at a random position",
-          {.min = 0, .max = 1024});
-  v.field("mirror", augment.mirror, "mirrors each image left to right with probability 1/2");
-}
-
-config::Value augment_value(const AugmentOptions& augment) {
-  if (augment.pad == 0 && !augment.mirror) return config::Value::plain("none");
-  config::Value value = config::Value::map();
-  value.set("pad", config::Value::plain(std::to_string(augment.pad)));
-  value.set("mirror", config::Value::plain(augment.mirror ? "true" : "false"));
-  return value;
 }
 
 void check_channels(const char* key, const std::vector<double>& values, std::int64_t channels) {
@@ -72,29 +65,23 @@ void fields(config::Visitor& visitor, DataOptions& options) {
     names.push_back(entry.name);
   }
   visitor.required();
-  visitor.choice("dataset", index, std::span<const char* const>(names),
-                 "which data set; `shapes` and `noise` are generated, the others are read from files");
+  visitor.choice(
+      "dataset", index, std::span<const char* const>(names),
+      "which data set: docs/data.md describes them; `shapes` and `noise` are generated, the others are "
+      "read from files");
   options.dataset = names[index];
 
   visitor.field("root", options.root, "the folder with the data set's files; generated data sets need none");
+  visitor.field(
+      "shards", options.shards,
+      "a shard, or a folder of shards, which `lpsgd data pack` wrote from this data set; it is read in "
+      "place of the files in `root`");
+  visitor.field("train_folder", options.train_folder,
+                "for `images` and `imagenet`: the folder in `root` with the training images; default: train");
+  visitor.field("test_folder", options.test_folder,
+                "the same for the test images; default: val, and for `images` test where there is no val");
   visitor.field("shuffle", options.shuffle, "visit the training samples in a new order in every epoch");
-  visitor.shape([] {
-    AugmentOptions none;
-    return config::Shape::choice(
-        {config::Shape::word({"none"}),
-         config::Shape::map([&](config::Visitor& inner) { augment_fields(inner, none); })});
-  });
-  visitor.custom(
-      "augment", "`none` or {pad, mirror}", "random changes to the training images",
-      [&](const config::Value& value, const std::string& path) {
-        options.augment = {};
-        if (value.is_scalar() && value.scalar == "none") return;
-        if (!value.is_map()) config::fail(value.origin, path, "must be `none` or a map of pad and mirror");
-        config::Reader reader(value, path);
-        augment_fields(reader, options.augment);
-        reader.finish();
-      },
-      [&] { return augment_value(options.augment); });
+  image_fields(visitor, options.augment, options.evaluate, options.interpolation);
   visitor.field(
       "mean", options.mean,
       "subtracted from each channel's pixels / 255, or from a frame's features; empty: the mean of the "
@@ -138,7 +125,12 @@ void fields(config::Visitor& visitor, DataOptions& options) {
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split) {
   const Entry* entry = find(options.dataset);
   if (!entry) throw ConfigError(fmt::format("data.dataset: '{}' is not known", options.dataset));
-  return entry->open(options, split);
+  if (options.shards.empty()) return entry->open(options, split);
+  if (!entry->is_packable)
+    throw ConfigError(
+        fmt::format("data.shards: data set {} does not hold images from files", options.dataset));
+  return open_shards(options.shards, options.dataset, split,
+                     split == Split::train ? options.train_samples : options.test_samples);
 }
 
 Normalization normalization(const DataOptions& options, std::int64_t channels) {
@@ -147,7 +139,7 @@ Normalization normalization(const DataOptions& options, std::int64_t channels) {
     // `noise` is the same in every channel, however many there are.
     const auto fill = [&](std::vector<double>& values, const double(&own)[3]) {
       if (!values.empty()) return;
-      values.assign(std::begin(own), std::end(own));
+      values.assign(own, own + entry->channels);
       if (std::string_view(entry->name) == "noise") values.resize(static_cast<std::size_t>(channels), own[0]);
     };
     fill(out.mean, entry->mean);

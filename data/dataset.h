@@ -10,6 +10,7 @@
 
 #include "core/config.h"
 #include "core/pixels.h"
+#include "data/image_transform.h"
 #include "data/sequence_options.h"
 
 namespace lpsgd {
@@ -62,13 +63,6 @@ class TextDataset : public Dataset {
   virtual std::span<const std::int32_t> tokens() const = 0;
 };
 
-struct AugmentOptions {
-  /// Adds so many black pixels on each side, and crops the original size at a random position. Black is 0
-  /// before scaling, as in torchvision's RandomCrop on images.
-  std::int64_t pad = 0;
-  bool mirror = false;  // flip left-right with probability 1/2
-};
-
 /// What happens if a sample cannot be read.
 enum class OnBadSample : std::uint8_t {
   error,  // the run stops with the sample's error
@@ -78,8 +72,12 @@ enum class OnBadSample : std::uint8_t {
 struct DataOptions {
   std::string dataset;  // a name from the table in dataset.cc
   std::string root;     // the folder of the files; generated data sets do not use it
+  std::string shards;   // a shard, or a folder of shards, that holds the data set; then `root` is not used
+  std::string train_folder, test_folder;  // in `root`, for `images` and `imagenet`; empty: the usual names
   bool shuffle = true;
-  AugmentOptions augment;  // `augment: none` or {pad, mirror}
+  AugmentOptions augment;  // `augment: none` or {pad, mirror, crop, jitter, pca}
+  EvaluateOptions evaluate;
+  Interpolation interpolation = Interpolation::linear;
   /// Per channel, of pixels / 255, or per feature of a frame; empty: those of the data set.
   std::vector<double> mean, std;
   /// How many samples to use: the first ones of a data set with files, or as many as a generated one shall

@@ -3,28 +3,36 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "data/image_reader.h"
 
 namespace lpsgd {
 
 namespace {
 
 struct ImageWorker final : BatchSource::Worker {
+  ImageWorker(const ImageTransform& transform, const ImageShape& out) : reader(transform, out) {}
+  ImageReader reader;
   std::vector<std::uint8_t> file;
 };
 
-ImageShape image_shape(const ImageDataset& dataset, const DataOptions& data,
-                       const std::vector<std::int64_t>& input) {
+/// The network's input, or the shape that all images are stored in.
+ImageShape input_shape(const ImageDataset& dataset, const DataOptions& data, const BatchOptions& options) {
   const std::optional<ImageShape> stored = dataset.fixed_shape();
-  if (!stored) throw ConfigError(fmt::format("data.dataset: {} has images of several sizes", data.dataset));
-  if (!input.empty() && input != std::vector{stored->height, stored->width, stored->channels})
-    throw ConfigError(fmt::format("network.input: the images of data set {} are ({}, {}, {})", data.dataset,
-                                  stored->height, stored->width, stored->channels));
-  return *stored;
+  if (options.input.empty()) {
+    if (!stored) throw ConfigError(fmt::format("data.dataset: {} has images of several sizes", data.dataset));
+    return *stored;
+  }
+  if (options.input.size() != 3) throw ConfigError("network.input: images need (height, width, channels)");
+  const ImageShape out{options.input[0], options.input[1], options.input[2]};
+  if (stored && *stored != out && data.evaluate.automatic())
+    throw ConfigError(fmt::format(
+        "network.input: the images of data set {} are ({}, {}, {}); data.evaluate can resize them",
+        data.dataset, stored->height, stored->width, stored->channels));
+  return out;
 }
 
 }  // namespace
@@ -33,10 +41,10 @@ ImageBatches::ImageBatches(std::shared_ptr<const ImageDataset> dataset, const Da
                            const BatchOptions& options)
     : dataset_(std::move(dataset)),
       options_(options),
-      augment_(options.training ? data.augment : AugmentOptions{}),
       shuffle_(options.training && data.shuffle),
       skip_bad_(data.on_bad_sample == OnBadSample::skip),
-      image_(image_shape(*dataset_, data, options.input)),
+      image_(input_shape(*dataset_, data, options)),
+      transform_(resolve({data.augment, data.evaluate, data.interpolation}, dataset_->fixed_shape(), image_)),
       local_(options.global_batch / options.ranks) {
   const std::int64_t size = dataset_->size();
   if (options.training) {
@@ -62,7 +70,7 @@ BatchCounts ImageBatches::counts(std::int64_t batch) const {
 }
 
 std::unique_ptr<BatchSource::Worker> ImageBatches::make_worker() const {
-  return std::make_unique<ImageWorker>();
+  return std::make_unique<ImageWorker>(transform_, image_);
 }
 
 std::int64_t ImageBatches::sample_at(std::int64_t batch, std::int64_t position) const {
@@ -70,23 +78,13 @@ std::int64_t ImageBatches::sample_at(std::int64_t batch, std::int64_t position) 
   return order_[static_cast<std::size_t>(batch * options_.global_batch + options_.rank * local_ + position)];
 }
 
-PixelCrop ImageBatches::draw_crop(std::int64_t sample) const {
-  if (augment_.pad == 0 && !augment_.mirror) return {};
+void ImageBatches::read(std::int64_t sample, Worker& worker, const SampleView& out) const {
+  auto& own = static_cast<ImageWorker&>(worker);
+  const StoredImage image = dataset_->image(sample, own.file);
   PhiloxSequence random(options_.seed, RandomUse::augmentation, static_cast<std::uint32_t>(sample),
                         static_cast<std::uint32_t>(epoch_));
-  const auto pad = static_cast<std::int32_t>(augment_.pad);
-  const auto offsets = static_cast<std::uint32_t>(2 * pad + 1);
-  PixelCrop crop;
-  crop.down = static_cast<std::int32_t>(random.below(offsets)) - pad;
-  crop.across = static_cast<std::int32_t>(random.below(offsets)) - pad;
-  crop.mirrored = augment_.mirror && (random.next() & 1u) != 0;
-  return crop;
-}
-
-void ImageBatches::read(std::int64_t sample, Worker& worker, const SampleView& out) const {
-  const StoredImage image = dataset_->image(sample, static_cast<ImageWorker&>(worker).file);
-  std::memcpy(out.pixels, image.bytes.data(), static_cast<std::size_t>(image_.bytes()));
-  *out.crop = draw_crop(sample);
+  *out.crop =
+      own.reader.read(image, dataset_->name(sample), options_.training ? &random : nullptr, out.pixels);
   *out.labels = dataset_->label(sample);
 }
 

@@ -8,12 +8,12 @@
 
 namespace lpsgd {
 
-/// Images that are stored as pixels of the network's input shape. A batch holds the stored pixels and each
-/// sample's crop and mirroring, which the network applies.
+/// Images of the network's input shape, as ImageReader makes them. A batch holds their pixels and each
+/// sample's place in the padded image and mirroring, which the network applies.
 ///
 /// In training, rank r takes the r-th contiguous part of each global batch. Sample s of epoch e is augmented
-/// by draws of PhiloxSequence(seed, augmentation, s, e), whatever the batch and the rank: first the row and
-/// the column of the crop in the padded image, both below(2 pad + 1), then mirrored if the next draw is odd.
+/// by draws of PhiloxSequence(seed, augmentation, s, e), whatever the batch and the rank; data/image_reader.h
+/// says in which order.
 ///
 /// If bad samples are skipped, training uses the first readable one of the samples behind a bad one, with the
 /// draws of that sample. In evaluation a bad sample is zeros with label -1.
@@ -22,7 +22,7 @@ namespace lpsgd {
 /// global_batch / K, so that ranks may differ in their number of batches.
 class ImageBatches final : public BatchSource {
  public:
-  /// ConfigError if the images do not have the network's shape.
+  /// ConfigError if the options do not turn the images into the network's shape.
   ImageBatches(std::shared_ptr<const ImageDataset> dataset, const DataOptions& data,
                const BatchOptions& options);
 
@@ -37,13 +37,12 @@ class ImageBatches final : public BatchSource {
   void read(std::int64_t sample, Worker& worker, const SampleView& out) const;
   void read_behind(std::int64_t bad, Worker& worker, const SampleView& out) const;
   std::int64_t sample_at(std::int64_t batch, std::int64_t position) const;
-  PixelCrop draw_crop(std::int64_t sample) const;
 
   std::shared_ptr<const ImageDataset> dataset_;
   BatchOptions options_;
-  AugmentOptions augment_;  // of training; in evaluation none
   bool shuffle_, skip_bad_;
-  ImageShape image_;
+  ImageShape image_;  // the network's input
+  ImageTransform transform_;
   std::int64_t local_;                    // samples of a batch on this rank
   std::int64_t begin_ = 0, samples_ = 0;  // evaluation: this rank's samples
   std::int64_t batches_ = 0, epoch_ = 0;

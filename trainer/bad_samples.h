@@ -1,4 +1,4 @@
-// Samples that could not be read and were replaced or left out (data.on_bad_sample: skip).
+// Samples that could not be read and were skipped (`data.on_bad_sample: skip`).
 #pragma once
 
 #include <cstdint>

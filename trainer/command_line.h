@@ -20,9 +20,10 @@ struct Command {
   std::span<const Command> group = {};
 };
 
-/// The commands of `lpsgd` and those of `lpsgd bench`.
+/// The commands of `lpsgd`, and those of `lpsgd bench` and `lpsgd data`.
 std::span<const Command> all_commands();
 std::span<const Command> bench_commands();
+std::span<const Command> data_commands();
 
 /// Runs the command that the words name. For a mistake in them rank 0 throws ConfigError and the other ranks
 /// return its status.

@@ -1,4 +1,5 @@
-// The commands and their options; the benchmarks' are in bench/command_table.cc.
+// The commands and their options; those of `bench` are in bench/command_table.cc, those of `data` in
+// data_command_table.cc.
 #include <algorithm>
 #include <memory>
 
@@ -135,6 +136,7 @@ std::span<const Command> all_commands() {
       {"show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire", declare_show},
       {"eval", "loss and accuracy of a checkpoint", declare_eval},
       {"quantize", "tensors (steps, K, n) in, exchanged means (steps, n) out", declare_quantize},
+      {"data", "check a data set, or pack its images into one file", nullptr, data_commands()},
       {"bench", "how fast the parts are", nullptr, bench_commands()},
       {"help", "what a key of the configuration means, its values and its default", declare_help},
       {"version", "build, backends, library versions", declare_version},

@@ -146,11 +146,16 @@ void append_rows(std::span<const Field> fields, const std::string& prefix, std::
   }
 }
 
-/// The keys that depend on another one: a table for each value of it.
+/// The keys that depend on another one, also further inside: a table for each value of it.
 std::string titled_tables(const Field& f, const std::string& path) {
   std::string out;
   for (const Keys& keys : keys_of(f)) {
-    if (keys.title.empty()) continue;
+    if (keys.title.empty()) {
+      for (const Field& inner : keys.fields)  // one with a name is described where it is used first
+        if (inner.shape.name.empty())
+          out += titled_tables(inner, path + (is_list(f) ? "[]." : ".") + inner.key);
+      continue;
+    }
     out += fmt::format("\n### `{}` with `{}`\n\n", path, keys.title);
     const auto others = keys.fields.subspan(1);  // the first is in the title
     out += others.empty() ? "No other keys.\n" : config::markdown_table(others, path + ".");

@@ -24,12 +24,17 @@ void check_images(const RunConfig& run, const NetworkSpec& network, const ImageD
                  fmt::format("the network takes sequences ({}), and data set {} has images",
                              fmt::join(network.input_shape(), ", "), run.data.dataset));
   const std::optional<ImageShape> image = images.fixed_shape();
-  if (image && network.input_shape() != std::vector{image->height, image->width, image->channels})
+  if (image && run.data.evaluate.automatic() &&
+      network.input_shape() != std::vector{image->height, image->width, image->channels})
     config::fail(network_origin(run, "input"), "network.input",
                  fmt::format("the network takes ({}), data set {} has images of ({}, {}, {})",
                              fmt::join(network.input_shape(), ", "), run.data.dataset, image->height,
                              image->width, image->channels));
-  with_locations(run, [&] { normalization(run.data, network.input_shape()[2]); });
+  const ImageShape input{network.input_shape()[0], network.input_shape()[1], network.input_shape()[2]};
+  with_locations(run, [&] {
+    normalization(run.data, input.channels);
+    resolve({run.data.augment, run.data.evaluate, run.data.interpolation}, image, input);
+  });
 }
 
 void check_sequences(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset) {

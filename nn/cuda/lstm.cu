@@ -126,12 +126,14 @@ cudaError_t launch_clear_tails(DataType type, void* values, SequenceShape shape,
 cudaError_t launch_marked_rows(DataType from_type, const void* from, DataType to_type, void* to,
                                std::int64_t batch, std::int64_t width, const std::int32_t* marks,
                                std::int64_t least, cudaStream_t stream) {
-  return with_type(from_type, [&]<class From>(From) {
-    with_type(to_type, [&]<class To>(To) {
+  cudaError_t status = cudaSuccess;
+  with_type(from_type, [&]<class From>(From) {
+    status = with_type(to_type, [&]<class To>(To) {
       LPSGD_LAUNCH((marked_rows_kernel<From, To>), blocks_for(batch * width), block_threads, stream)
       (static_cast<const From*>(from), static_cast<To*>(to), batch, width, marks, least);
     });
   });
+  return status;
 }
 
 cudaError_t launch_lstm_cell(DataType type, float* gates, const float* before, float* cell, void* output,

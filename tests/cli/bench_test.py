@@ -1,6 +1,7 @@
-"""`lpsgd bench exchange`: its rows, its check of values, its arithmetic."""
+"""`lpsgd bench exchange`: its rows, its check of values, its arithmetic; `lpsgd bench loader`: its rows."""
 
 import json
+import tempfile
 import unittest
 
 from harness import Case, run
@@ -80,6 +81,36 @@ class BenchExchange(Case):
             result = run("bench", "exchange", *arguments, ranks=ranks)
             self.assertEqual(result.status, 2, result)
             self.assertEqual(result.err.count(expected), 1, result)
+
+
+class BenchLoader(Case):
+    def test_its_rows(self):
+        result = run("bench", "loader", "--json", "--repeats", "1", "--images", "4", "--workers", "1,2")
+        self.assertEqual(result.status, 0, result)
+        rows = json.loads(result.out)
+        against_opencv = [r for r in rows if "ratio_to_opencv" in r]
+        self.assertEqual([r["name"].split(",")[0] for r in against_opencv],
+                         ["cv::imdecode + cv::resize", "files", "files", "files", "files", "packed JPEG", "packed pixels"])
+        for r in rows:
+            self.assertAlmostEqual(r["images_per_s"] * r["seconds"], r["images"], delta=1e-6 * r["images"])
+        for r in against_opencv:
+            self.assertEqual(r["images"], 4)
+            self.assertAlmostEqual(r["ratio_to_opencv"], r["opencv_seconds"] / r["seconds"], delta=1e-6 * r["ratio_to_opencv"])
+        self.assertEqual([r["workers"] for r in rows if "ratio_to_processes" in r], [1, 2])
+        batch = rows[-1]
+        self.assertEqual(batch["bytes_moved"], 2 * 128 * 32 * 32 * 3)
+        self.assertGreater(batch["memcpy_seconds"], 0)
+
+    def test_the_table(self):
+        result = run("bench", "loader", "--repeats", "1", "--images", "2", "--workers", "0")
+        self.assertEqual(result.status, 0, result)
+        self.assertEqual(len(result.out.splitlines()), 10)
+
+    def test_folders_without_images_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("bench", "loader", "--data", folder)
+            self.assertEqual(result.status, 1, result)
+            self.assertIn(folder, result.err)
 
 
 if __name__ == "__main__":

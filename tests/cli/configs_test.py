@@ -27,6 +27,18 @@ class Configs(Case):
         networks = {os.path.basename(p)[: -len(".yaml")] for p in glob.glob(os.path.join(CONFIGS, "networks", "*.yaml"))}
         self.assertEqual(shown, networks, "each network has an experiment")
 
+    def test_imagenet_and_noise_have_the_same_recipe(self):
+        def recipe(path):
+            with open(path) as file:
+                lines = file.read().splitlines()
+            return [line for line in lines if line.split(":")[0] in ("network", "train", "optimizer", "schedule", "exchange")]
+
+        pairs = sorted(glob.glob(os.path.join(CONFIGS, "*_noise.yaml")))
+        self.assertEqual(len(pairs), 5)
+        for noise in pairs:
+            self.assertEqual(recipe(noise), recipe(noise.replace("_noise", "_imagenet")), noise)
+            self.assertEqual(len(recipe(noise)), 5)
+
     def test_show_takes_every_network(self):
         for path in sorted(glob.glob(os.path.join(CONFIGS, "networks", "*.yaml"))):
             with self.subTest(os.path.basename(path)):

@@ -121,10 +121,11 @@ class ConfigurationErrors(Case):
         for option, expected in (
             ("data.mean=[0.5]", "data.mean: 1 value, but the images have 3 channels"),
             ("data.std=[0, 1, 1]", "data.std: 0 is not above 0"),
+            ("data.evaluate={resize: 16}", "data.evaluate.resize: 16 is less than the network's input of 32 x 32"),
             ("train.batch_size=200", "train.batch_size: the training set has 96 samples, fewer than one global batch of 200"),
             ("data.dataset=cifar10", "data.root: missing"),
         ):
-            place = "{config}:2:7" if "cifar10" in option else "--set " + option
+            place = "{config}:2:7" if "cifar10" in option else "--set " + option.replace("{", "{{").replace("}", "}}")
             self.refused(CONFIG, f"{place}: {expected}", "--set", option)
 
     def test_a_network_changed_by_set_names_the_option(self):

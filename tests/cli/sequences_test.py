@@ -100,6 +100,14 @@ class Sequences(Case):
             for key in keys:
                 self.assertAlmostEqual(one[key], other[key], places, f"{key} of epoch {one['epoch']}")
 
+    def test_show_counts_a_frame_or_a_piece(self):
+        flops = 12 * 8 + 2 * 5 * 8 + 8 * 8 * (6 + 5) + 12 * 7 + 8 * 7 * (5 + 7) + 2 * 7 * 12 + 12
+        table = run("show", self.path("text.yaml"))
+        self.assertIn(f" {flops * 1e-6:.2f} MFLOP a frame forward", table.out)
+        self.assertIn(" MFLOP a sample forward", run("show", self.text).out)
+        self.assertEqual(self.json(run("show", "--json", self.path("text.yaml")))["flops"], flops)
+        self.assertEqual(self.json(run("show", "--json", self.text))["flops"], 7 * flops)
+
     def test_text_is_the_same_for_any_number_of_ranks(self):
         one = self.records("one", config=self.text, ranks=1)
         for ranks in (2, 4):

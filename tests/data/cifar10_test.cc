@@ -122,6 +122,21 @@ TEST_F(Cifar10, NamesARecordWithAWrongLabel) {
   EXPECT_EQ(error_of(), path(3) + ": record 4 (from 0) has label 10, expected 0 to 9");
 }
 
+TEST_F(Cifar10, NamesEveryBadFile) {
+  std::filesystem::resize_file(path(1), 5);
+  std::filesystem::remove(path(5));
+  EXPECT_THAT(error_of(),
+              testing::ContainsRegex("data_batch_2.bin: truncated [^\n]*\n[^\n]*test_batch.bin: cannot"));
+  write(1, 4);
+  write(5, 8);
+  for (const int f : {0, 3}) {
+    std::fstream file(path(f), std::ios::in | std::ios::out | std::ios::binary);
+    file.put(99);
+  }
+  EXPECT_EQ(error_of(), path(0) + ": record 0 (from 0) has label 99, expected 0 to 9\n" + path(3) +
+                            ": record 0 (from 0) has label 99, expected 0 to 9");
+}
+
 TEST_F(Cifar10, RefusesAFolderInPlaceOfAFile) {
   std::filesystem::remove(path(0));
   std::filesystem::create_directory(path(0));

@@ -385,7 +385,7 @@ TEST(ImageBatches, RefusesWhatCannotBeLoaded) {
   EXPECT_EQ(error_of(31, data, {.global_batch = 32, .training = false}), "no error");
   data.dataset = "numbered";
   EXPECT_EQ(error_of(100, data, {.global_batch = 32, .input = {6, 5, 3}}),
-            "network.input: the images of data set numbered are (6, 5, 2)");
+            "network.input: the images of data set numbered are (6, 5, 2); data.evaluate can resize them");
 }
 
 TEST(ImageBatches, NeedsAStartedEpoch) {

@@ -64,8 +64,9 @@ TEST(DataOptions, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(error_of("{root: x}"), HasSubstr("dataset"));
   EXPECT_THAT(error_of("{dataset: cifar11}"),
               HasSubstr("a.yaml:1:11: data.dataset: 'cifar11' is not known, did you mean 'cifar10'?"));
-  EXPECT_THAT(error_of("{dataset: shapes, augment: flip}"),
-              HasSubstr("a.yaml:1:28: data.augment: must be `none` or a map of pad and mirror"));
+  EXPECT_THAT(
+      error_of("{dataset: shapes, augment: flip}"),
+      HasSubstr("a.yaml:1:28: data.augment: must be `none` or a map of pad, mirror, crop, jitter and pca"));
   EXPECT_THAT(error_of("{dataset: shapes, augment: {pad: -1}}"), HasSubstr("data.augment.pad"));
   EXPECT_THAT(error_of("{dataset: shapes, augment: {pads: 1}}"), HasSubstr("did you mean 'pad'"));
   EXPECT_THAT(error_of("{dataset: shapes, train_samples: -5}"), HasSubstr("data.train_samples"));

@@ -71,6 +71,35 @@ TEST(Network, InitialWeightsDependOnSeedAndTensor) {
   EXPECT_GT(largest, 0.095);
 }
 
+TEST(Network, InitialWeightsMayBeUniformInARange) {
+  const NetworkSpec spec = spec_of(
+      "input: [9]\nclasses: 40\nlayers:\n  - {embedding: e, vocabulary: 50, dimension: 30, init_range: 0.1}\n"
+      "  - {lstm: l, cell: 30, init_range: 0.1}\n  - {dense: d, units: 40, init_range: 0.1, init_bias: 0}\n");
+  Network network(spec, {});
+  for (const TensorInfo& t : spec.tensors()) {
+    double sum = 0, largest = 0;
+    for (std::int64_t i = 0; i < t.elements; ++i) {
+      const auto w = static_cast<double>(network.parameters()[static_cast<std::size_t>(t.offset + i)]);
+      sum += w;
+      largest = std::max(largest, std::abs(w));
+    }
+    if (t.name == "d.bias") {
+      EXPECT_EQ(largest, 0);
+      continue;
+    }
+    const double deviation = 0.1 / std::sqrt(3 * static_cast<double>(t.elements));  // of the mean
+    EXPECT_NEAR(sum / static_cast<double>(t.elements), 0, 4 * deviation) << t.name;
+    EXPECT_LE(largest, 0.1f) << t.name;
+    EXPECT_GT(largest, 0.09) << t.name;
+  }
+  try {
+    spec_of("input: [4]\nclasses: 3\nlayers: [{dense: d, units: 3, init_range: 1, init_deviation: 1}]");
+    FAIL() << "no ConfigError";
+  } catch (const ConfigError& e) {
+    EXPECT_STREQ(e.what(), "net.yaml:3:10: layer 'd': init_deviation and init_range exclude each other");
+  }
+}
+
 TEST(Network, MetricsCountRanksAndValidSamples) {
   // The network is the identity on six features, so inputs are scores.
   Network network(spec_of("input: [6]\nclasses: 6\nlayers: [{dense: fc, units: 6, bias: false}]"),

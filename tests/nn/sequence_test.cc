@@ -174,6 +174,8 @@ TEST(Sequences, ShortBatchesAreThoseOfAShorterNetwork) {
     std::copy_n(exact.labels.data() + n * 130, 130, planned.labels.data() + n * 700);
   }
   EXPECT_NEAR(planned.loss(), exact.loss(), 1e-6);
+  for (const auto& [name, values] : carried(planned.network))
+    EXPECT_EQ(values, std::vector<float>(values.size())) << name << " of a sequence that ended";
   for (LayerFixture* f : {&planned, &exact}) f->network.backward({});
   for (std::size_t i = 0; i < exact.network.gradients().size(); ++i)
     ASSERT_NEAR(planned.network.gradients()[i], exact.network.gradients()[i], 1e-6) << i;

@@ -64,6 +64,26 @@ RunCommand declare_exchange(CLI::App& app, const Words&) {
   return [bench] { return bench_exchange_command(*bench, print); };
 }
 
+RunCommand declare_loader(CLI::App& app, const Words&) {
+  const auto bench = std::make_shared<BenchLoaderArguments>();
+  app.add_flag("--json", bench->json, "print JSON");
+  app.add_option("--data", bench->data,
+                 "folders of images (default: generated JPEG files of 500 x 375 pixels)")
+      ->type_name("FOLDER");
+  app.add_option("--images", bench->images, "the most that are read in a pass; more are evenly chosen")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
+  app.add_option("--workers", bench->workers,
+                 "of a loader, compared with as many processes: 2,4 (default 2); 0: no loader is measured")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 256));
+  app.add_option("--repeats", bench->repeats, "passes whose median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
+  app.add_flag("--cpu-time", bench->cpu_time, "processor time where one thread works: for busy machines");
+  return [bench] { return print(bench_loader_command(*bench)); };
+}
+
 }  // namespace
 
 std::span<const Command> bench_commands() {
@@ -71,6 +91,8 @@ std::span<const Command> bench_commands() {
       {"codec", "encode, decode and the owner's step on one core, or on a GPU, beside a copy", declare_codec},
       {"exchange", "the exchange of one tensor, checked; ranks are threads, or processes under mpirun",
        declare_exchange},
+      {"loader", "images from files to samples on one core, beside OpenCV's decoder, and on several workers",
+       declare_loader},
   };
   return commands;
 }

@@ -34,4 +34,16 @@ struct BenchExchangeArguments {
 int bench_exchange_command(const BenchExchangeArguments& arguments,
                            const std::function<void(const std::string&)>& print);
 
+struct BenchLoaderArguments {
+  std::vector<std::string> data;  // folders of images; empty: generated ones
+  std::vector<int> workers{2};
+  std::int64_t images = 512;  // most of a pass
+  std::int64_t repeats = 5;
+  bool cpu_time = false;  // processor time where one thread works, for machines that are never idle
+  bool json = false;
+};
+/// Decoding, crops and colours of images on one core beside OpenCV's decoder, several workers, a batch of
+/// CIFAR images.
+std::string bench_loader_command(const BenchLoaderArguments& arguments);
+
 }  // namespace lpsgd

@@ -1,0 +1,163 @@
+// CIFAR-10 and CIFAR-100, whose files differ in their names and in the labels of a record.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "core/buffer.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "data/datasets.h"
+#include "data/file_errors.h"
+
+namespace lpsgd {
+
+namespace {
+
+constexpr std::int64_t side = 32, plane = side * side, pixels = 3 * plane;
+
+/// One of the two data sets.
+struct Version {
+  const char* title;
+  std::vector<const char*> train, test;  // the names of the files
+  const char* files;                     // for messages
+  std::int64_t original_records;         // of the largest file
+  std::vector<int> classes;              // of each label of a record; the last one is the sample's label
+  std::int64_t record() const { return static_cast<std::int64_t>(classes.size()) + pixels; }
+};
+
+/// A file, and how many of its records are used.
+struct File {
+  std::string path;
+  std::int64_t records;
+};
+
+class Cifar final : public ImageDataset {
+ public:
+  Cifar(int classes, std::vector<File> files, Buffer<std::uint8_t> images, std::vector<std::uint8_t> labels)
+      : classes_(classes), files_(std::move(files)), images_(std::move(images)), labels_(std::move(labels)) {}
+  std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
+  std::int64_t classes() const override { return classes_; }
+  std::string name(std::int64_t i) const override {
+    std::size_t f = 0;
+    for (; i >= files_[f].records; ++f) i -= files_[f].records;
+    return fmt::format("record {} of {}", i, files_[f].path);
+  }
+  std::int32_t label(std::int64_t i) const override { return labels_[static_cast<std::size_t>(i)]; }
+  std::optional<ImageShape> fixed_shape() const override { return ImageShape{side, side, 3}; }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
+    return {images_.view().subspan(static_cast<std::size_t>(i * pixels), pixels), fixed_shape()};
+  }
+
+ private:
+  int classes_;
+  std::vector<File> files_;
+  Buffer<std::uint8_t> images_;  // (N, 32, 32, 3)
+  std::vector<std::uint8_t> labels_;
+};
+
+std::int64_t records_in(const Version& version, const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error)
+    throw FileError(fmt::format("{}: cannot be read: {} (data.root must hold {}'s original binary files {})",
+                                path, error.message(), version.title, version.files));
+  const auto record = static_cast<std::uintmax_t>(version.record());
+  if (bytes == 0 || bytes % record != 0)
+    throw FileError(fmt::format(
+        "{}: truncated or no {} file: {} bytes, not a whole number of records of {} (expected {})", path,
+        version.title, bytes, record, version.original_records * version.record()));
+  return static_cast<std::int64_t>(bytes / record);
+}
+
+void read_records(const Version& version, const std::string& path, std::int64_t records, std::uint8_t* labels,
+                  std::uint8_t* images) {
+  const std::string text = read_file(path);
+  const auto record = version.record();
+  if (static_cast<std::int64_t>(text.size()) < records * record)
+    throw FileError(fmt::format("{}: became shorter while it was read: {} bytes, expected {}", path,
+                                text.size(), records * record));
+  for (std::int64_t i = 0; i < records; ++i) {
+    const char* in = text.data() + i * record;
+    for (const int classes : version.classes) {
+      labels[i] = static_cast<std::uint8_t>(*in++);
+      if (labels[i] >= classes)
+        throw FileError(fmt::format("{}: record {} (from 0) has label {}, expected 0 to {}", path, i,
+                                    labels[i], classes - 1));
+    }
+    std::uint8_t* out = images + i * pixels;
+    for (std::int64_t p = 0; p < plane; ++p) {
+      for (std::int64_t c = 0; c < 3; ++c) out[3 * p + c] = static_cast<std::uint8_t>(in[c * plane + p]);
+    }
+  }
+}
+
+std::shared_ptr<const Dataset> open_cifar(const Version& version, const DataOptions& options, Split split) {
+  if (options.root.empty())
+    throw ConfigError(
+        fmt::format("data.root: missing: the folder of {}'s original binary files", version.title));
+  // Both splits check all files, so that a missing one is found before training starts.
+  FileErrors errors;
+  const auto files_of = [&](const std::vector<const char*>& names) {
+    std::vector<File> files;
+    for (const char* name : names) {
+      const std::string path = (std::filesystem::path(options.root) / name).string();
+      errors.attempt([&] { files.push_back({path, records_in(version, path)}); });
+    }
+    return files;
+  };
+  std::vector<File> train = files_of(version.train), test = files_of(version.test);
+  errors.throw_if_any();
+  std::vector<File>& files = split == Split::train ? train : test;
+  std::int64_t size = 0;
+  for (const File& file : files) size += file.records;
+
+  const std::int64_t wanted = split == Split::train ? options.train_samples : options.test_samples;
+  if (wanted > size)
+    throw ConfigError(fmt::format("data.{}: {} wanted, but {} holds {}",
+                                  split == Split::train ? "train_samples" : "test_samples", wanted,
+                                  options.root, size));
+  if (wanted > 0) size = wanted;
+
+  Buffer<std::uint8_t> images(static_cast<std::size_t>(size * pixels));
+  std::vector<std::uint8_t> labels(static_cast<std::size_t>(size));
+  std::int64_t done = 0;
+  for (File& file : files) {
+    file.records = std::min(file.records, size - done);
+    errors.attempt([&] {
+      if (file.records > 0)
+        read_records(version, file.path, file.records, labels.data() + done, images.data() + done * pixels);
+    });
+    done += file.records;
+  }
+  errors.throw_if_any();
+  return std::make_shared<Cifar>(version.classes.back(), std::move(files), std::move(images),
+                                 std::move(labels));
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> open_cifar10(const DataOptions& options, Split split) {
+  return open_cifar({.title = "CIFAR-10",
+                     .train = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+                               "data_batch_5.bin"},
+                     .test = {"test_batch.bin"},
+                     .files = "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+                     .original_records = 10000,
+                     .classes = {10}},
+                    options, split);
+}
+
+std::shared_ptr<const Dataset> open_cifar100(const DataOptions& options, Split split) {
+  return open_cifar({.title = "CIFAR-100",
+                     .train = {"train.bin"},
+                     .test = {"test.bin"},
+                     .files = "train.bin and test.bin",
+                     .original_records = 50000,
+                     .classes = {20, 100}},
+                    options, split);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,54 @@
+// The data set `images`: any images in a folder per class.
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "data/datasets.h"
+#include "data/image_files.h"
+
+namespace lpsgd {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string test_folder(const DataOptions& options) {
+  const fs::path root = options.root;
+  if (!options.test_folder.empty()) return (root / options.test_folder).string();
+  std::error_code ignored;
+  return (root / (fs::is_directory(root / "val", ignored) ? "val" : "test")).string();
+}
+
+std::vector<std::string> classes_in(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    throw FileError(fmt::format(
+        "{}: {} (data.root must hold the folders train and val or test, with a folder of images per class; "
+        "data.train_folder and data.test_folder name others)",
+        folder, error || !fs::exists(folder) ? "no such folder" : "is no folder"));
+  std::vector<std::string> classes = subfolders(folder);
+  if (classes.empty())
+    throw FileError(fmt::format("{}: holds no folder; expected one folder of images per class", folder));
+  return classes;
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> open_image_folders(const DataOptions& options, Split split) {
+  if (options.root.empty())
+    throw ConfigError("data.root: missing: the folder that holds train and val or test");
+  const std::string train =
+      (fs::path(options.root) / (options.train_folder.empty() ? "train" : options.train_folder)).string();
+  const std::string test = test_folder(options);
+  const std::vector<std::string> classes = classes_in(train);
+  check_same_classes(train, classes, test, classes_in(test));
+  const bool is_train = split == Split::train;
+  const std::string& folder = is_train ? train : test;
+  std::vector<ImageFile> images = images_of_classes(folder, classes);
+  keep_samples(images, is_train ? options.train_samples : options.test_samples,
+               is_train ? "train_samples" : "test_samples", folder);
+  return std::make_shared<ImageFiles>(std::move(images), static_cast<std::int64_t>(classes.size()));
+}
+
+}  // namespace lpsgd

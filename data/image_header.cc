@@ -1,0 +1,139 @@
+#include "data/image_header.h"
+
+#include <cctype>
+#include <cstdlib>
+#include <string_view>
+
+#include "core/error.h"
+#include "data/decoded.h"
+#include "data/tiff_tags.h"
+
+namespace lpsgd {
+
+namespace {
+
+/// The file's bytes. Reading past the end is an error.
+class Header {
+ public:
+  Header(std::span<const std::uint8_t> bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+
+  bool begins(std::string_view magic, std::size_t at = 0) const {
+    if (bytes_.size() < at + magic.size()) return false;
+    for (std::size_t i = 0; i < magic.size(); ++i)
+      if (bytes_[at + i] != static_cast<std::uint8_t>(magic[i])) return false;
+    return true;
+  }
+  std::uint32_t little(std::size_t at, std::size_t count) const {
+    need(at, count);
+    std::uint32_t value = 0;
+    while (count-- > 0) value = value << 8 | bytes_[at + count];
+    return value;
+  }
+  std::uint32_t big(std::size_t at) const {
+    need(at, 4);
+    std::uint32_t value = 0;
+    for (std::size_t i = 0; i < 4; ++i) value = value << 8 | bytes_[at + i];
+    return value;
+  }
+  std::size_t size() const { return bytes_.size(); }
+  std::span<const std::uint8_t> bytes() const { return bytes_; }
+  [[noreturn]] void fail(std::string_view what) const { throw FileError(fmt::format("{}: {}", name_, what)); }
+
+ private:
+  void need(std::size_t at, std::size_t count) const {
+    if (at > bytes_.size() || count > bytes_.size() - at) fail("truncated inside the image's header");
+  }
+
+  std::span<const std::uint8_t> bytes_;
+  const std::string& name_;
+};
+
+/// Chunks of length, type, data and checksum: all of them up to the last must be there.
+ImageHeader png(const Header& file) {
+  if (!file.begins("IHDR", 12)) file.fail("a PNG file without a header");
+  const ImageHeader out{"PNG", file.big(16), file.big(20)};
+  for (std::size_t at = 8; !file.begins("IEND", at + 4);) {
+    const std::size_t length = 12 + std::size_t{file.size() - at >= 8 ? file.big(at) : 0};
+    if (file.size() - at < 8 || length > file.size() - at) file.fail("truncated: the PNG file has no end");
+    at += length;
+  }
+  return out;
+}
+
+ImageHeader bmp(const Header& file) {
+  if (file.little(14, 4) == 12) return {"BMP", file.little(18, 2), file.little(20, 2)};
+  const auto height = static_cast<std::int32_t>(file.little(22, 4));  // below 0: rows from the top
+  return {"BMP", static_cast<std::int32_t>(file.little(18, 4)), std::abs(std::int64_t{height})};
+}
+
+ImageHeader webp(const Header& file) {
+  if (std::size_t{file.little(4, 4)} + 8 > file.size()) file.fail("truncated: the WebP file is longer");
+  if (file.begins("VP8X", 12)) return {"WebP", file.little(24, 3) + 1, file.little(27, 3) + 1};
+  if (file.begins("VP8L", 12)) {
+    const std::uint32_t bits = file.little(21, 4);
+    return {"WebP", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1};
+  }
+  if (file.begins("VP8 ", 12)) return {"WebP", file.little(26, 2) & 0x3FFF, file.little(28, 2) & 0x3FFF};
+  file.fail("a WebP file without an image");
+}
+
+ImageHeader tiff(const Header& file) {
+  const TiffTags tags(file.bytes());
+  constexpr std::uint16_t width = 256, height = 257, tile_width = 322, tile_height = 323;
+  const auto w = tags.find(width), h = tags.find(height);
+  if (!w || !h) file.fail("a TIFF file without a size, or truncated");
+  // Memory is taken for a whole tile, too.
+  const std::int64_t tile =
+      std::int64_t{tags.find(tile_width).value_or(1)} * std::int64_t{tags.find(tile_height).value_or(1)};
+  if (tile > max_image_pixels || tile < 0) file.fail("the TIFF file's tiles are too large");
+  return {"TIFF", *w, *h};
+}
+
+/// "P6 640 480 ...", with comments from # to the end of a line.
+ImageHeader portable(const Header& file) {
+  std::int64_t numbers[2] = {};
+  std::size_t at = 2;
+  const auto byte = [&] { return static_cast<unsigned char>(file.little(at, 1)); };
+  for (std::int64_t& number : numbers) {
+    while (std::isspace(byte()) || byte() == '#') {
+      if (byte() == '#') {
+        while (byte() != '\n') ++at;
+      }
+      ++at;
+    }
+    if (!std::isdigit(byte())) file.fail("nonsense in the header of a PBM, PGM or PPM file");
+    for (; std::isdigit(byte()) && number <= max_image_pixels; ++at) number = 10 * number + (byte() - '0');
+  }
+  return {"PNM", numbers[0], numbers[1]};
+}
+
+ImageHeader any(const Header& file) {
+  if (file.begins("\x89PNG\r\n\x1a\n")) return png(file);
+  if (file.begins("BM")) return bmp(file);
+  if (file.begins("RIFF") && file.begins("WEBP", 8)) return webp(file);
+  if (file.begins(std::string_view("II*\0", 4)) || file.begins(std::string_view("MM\0*", 4)))
+    return tiff(file);
+  if (file.size() > 2 && file.bytes()[0] == 'P' && file.bytes()[1] >= '1' && file.bytes()[1] <= '6')
+    return portable(file);
+  file.fail("not an image of a known format (JPEG, PNG, BMP, WebP, TIFF, PBM, PGM, PPM)");
+}
+
+}  // namespace
+
+ImageHeader read_image_header(std::span<const std::uint8_t> bytes, const std::string& name) {
+  const Header file(bytes, name);
+  if (bytes.empty()) file.fail("the file is empty");
+  const ImageHeader header = any(file);
+  check_image_size(header.width, header.height, name);
+  return header;
+}
+
+void check_image_size(std::int64_t width, std::int64_t height, const std::string& name) {
+  if (width < 1 || height < 1)
+    throw FileError(fmt::format("{}: an image of {} x {} pixels", name, width, height));
+  if (width > max_image_pixels / height)
+    throw FileError(fmt::format("{}: {} x {} pixels are more than the limit of {} megapixels", name, width,
+                                height, max_image_pixels / 1'000'000));
+}
+
+}  // namespace lpsgd

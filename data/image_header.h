@@ -1,0 +1,20 @@
+// The headers of image files that OpenCV decodes: what format it is and how large the image.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace lpsgd {
+
+struct ImageHeader {
+  const char* format = "";
+  std::int64_t width = 0, height = 0;  // as stored
+};
+
+/// Recognises PNG, BMP, WebP, TIFF and PBM/PGM/PPM by their content. Throws FileError "<name>: ..." if the
+/// bytes begin as none of them, if the header is cut off or nonsense, or if a PNG or WebP file is shorter
+/// than it says.
+ImageHeader read_image_header(std::span<const std::uint8_t> bytes, const std::string& name);
+
+}  // namespace lpsgd

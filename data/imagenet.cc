@@ -1,0 +1,168 @@
+// ImageNet (ILSVRC 2012): folders of images, or the original archives, which are read in place.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "data/datasets.h"
+#include "data/file_errors.h"
+#include "data/image_files.h"
+#include "data/imagenet_labels.h"
+#include "data/tar.h"
+
+namespace lpsgd {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* train_archive = "ILSVRC2012_img_train.tar";
+constexpr const char* val_archive = "ILSVRC2012_img_val.tar";
+
+/// A split's images, unpacked in a folder or in an archive.
+struct Source {
+  std::string path;
+  bool is_archive = false;
+};
+
+/// `given`, or the folder `name`, or the archive; in `root`.
+Source find_source(const fs::path& root, const std::string& given, const char* name, const char* archive) {
+  std::error_code ignored;
+  const fs::path folder = root / (given.empty() ? name : given);
+  if (fs::is_directory(folder, ignored)) return {folder.string(), false};
+  if (given.empty() && fs::exists(root / archive, ignored)) return {(root / archive).string(), true};
+  throw FileError(given.empty()
+                      ? fmt::format("{}: holds neither the folder {} nor {}", root.string(), name, archive)
+                      : fmt::format("{}: no such folder", folder.string()));
+}
+
+struct ClassArchive {
+  std::string wnid;
+  TarMember member;
+};
+
+/// The archives of the classes in the training archive, sorted by WNID.
+std::vector<ClassArchive> class_archives(const InputFile& file) {
+  std::vector<ClassArchive> out;
+  for (TarMember& member : read_tar_index(file)) {
+    const fs::path name = member.name;
+    if (name.extension() != ".tar" || !is_wnid(name.stem().string()))
+      throw FileError(fmt::format("{}: holds '{}', expected an archive of each class, such as n01440764.tar",
+                                  file.path(), member.name));
+    out.push_back({name.stem().string(), std::move(member)});
+  }
+  if (out.empty()) throw FileError(fmt::format("{}: holds no archive of a class", file.path()));
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.wnid < b.wnid; });
+  return out;
+}
+
+std::vector<std::string> wnids_in(const Source& train) {
+  std::vector<std::string> out;
+  if (train.is_archive) {
+    for (ClassArchive& archive : class_archives(InputFile(train.path)))
+      out.push_back(std::move(archive.wnid));
+    return out;
+  }
+  out = subfolders(train.path);
+  for (const std::string& name : out)
+    if (!is_wnid(name))
+      throw FileError(fmt::format("{}: has the folder '{}', expected one of each class, such as n01440764",
+                                  train.path, name));
+  if (out.empty())
+    throw FileError(
+        fmt::format("{}: holds no folder; expected one of each class, such as n01440764", train.path));
+  return out;
+}
+
+/// The members of an archive as images with one label.
+void add_members(std::vector<TarMember> members, const std::string& archive, std::int32_t label,
+                 std::vector<ImageFile>& out) {
+  std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const TarMember& member : members)
+    out.push_back({fmt::format("{}/{}", archive, member.name), label, 0, member.offset, member.size});
+}
+
+std::vector<ImageFile> training_archive(const InputFile& file) {
+  std::vector<ImageFile> images;
+  std::int32_t label = 0;
+  FileErrors errors;
+  for (const ClassArchive& archive : class_archives(file)) {
+    const TarMember& member = archive.member;
+    const std::string name = fmt::format("{}/{}", file.path(), member.name);
+    errors.attempt([&] {
+      std::vector<TarMember> members = read_tar_index(file, member.offset, member.size, name);
+      if (members.empty()) throw FileError(fmt::format("{}: holds no image", name));
+      add_members(std::move(members), name, label, images);
+    });
+    ++label;
+  }
+  errors.throw_if_any();
+  return images;
+}
+
+/// Gives each image the label that the list has for its name.
+void label_by_list(std::vector<ImageFile>& images, const std::vector<std::string>& classes,
+                   const std::string& where, const std::string& root) {
+  const ValidationLabels labels = read_validation_labels(root);
+  if (labels.wnids.size() != images.size())
+    throw FileError(fmt::format("{}: labels of {} images, but {} holds {}", labels.path, labels.wnids.size(),
+                                where, images.size()));
+  for (ImageFile& image : images) {
+    const auto found = labels.wnids.find(fs::path(image.name).stem().string());
+    if (found == labels.wnids.end())
+      throw FileError(fmt::format("{}: {} has no label of it", image.name, labels.path));
+    const auto at = std::lower_bound(classes.begin(), classes.end(), found->second);
+    if (at == classes.end() || *at != found->second)
+      throw FileError(fmt::format("{}: class {} of {} is none of the training images' {} classes",
+                                  labels.path, found->second, image.name, classes.size()));
+    image.label = static_cast<std::int32_t>(at - classes.begin());
+  }
+}
+
+std::vector<ImageFile> validation_images(const Source& val, const std::vector<std::string>& classes,
+                                         const std::string& train, const std::string& root,
+                                         std::vector<InputFile>& archives) {
+  std::vector<ImageFile> images;
+  if (val.is_archive) {
+    archives.emplace_back(val.path);
+    add_members(read_tar_index(archives.back()), val.path, 0, images);
+    if (images.empty()) throw FileError(fmt::format("{}: holds no image", val.path));
+  } else if (const std::vector<std::string> folders = subfolders(val.path); !folders.empty()) {
+    check_same_classes(train, classes, val.path, folders);
+    return images_of_classes(val.path, classes);
+  } else {
+    for (std::string& path : images_in(val.path)) images.push_back({.name = std::move(path)});
+  }
+  label_by_list(images, classes, val.path, root);
+  return images;
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> open_imagenet(const DataOptions& options, Split split) {
+  if (options.root.empty())
+    throw ConfigError("data.root: missing: the folder of ImageNet's images or archives");
+  // Both splits look for both sources, so that a missing one is found before training starts.
+  const Source train = find_source(options.root, options.train_folder, "train", train_archive);
+  const Source val = find_source(options.root, options.test_folder, "val", val_archive);
+  const std::vector<std::string> classes = wnids_in(train);
+  std::vector<InputFile> archives;
+  std::vector<ImageFile> images;
+  if (split == Split::test) {
+    images = validation_images(val, classes, train.path, options.root, archives);
+    keep_samples(images, options.test_samples, "test_samples", val.path);
+  } else {
+    if (train.is_archive) {
+      archives.emplace_back(train.path);
+      images = training_archive(archives.back());
+    } else {
+      images = images_of_classes(train.path, classes);
+    }
+    keep_samples(images, options.train_samples, "train_samples", train.path);
+  }
+  return std::make_shared<ImageFiles>(std::move(images), static_cast<std::int64_t>(classes.size()),
+                                      std::move(archives));
+}
+
+}  // namespace lpsgd

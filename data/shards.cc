@@ -1,0 +1,200 @@
+#include "data/shards.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <string_view>
+
+#include "core/checksum.h"
+#include "core/error.h"
+#include "data/input_file.h"
+#include "data/shard_format.h"
+
+namespace lpsgd {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One mapped file. Its header, footer and index have been checked.
+class Shard {
+ public:
+  explicit Shard(const std::string& path) : file_(path) {
+    read_ends();
+    check_index();
+    verified_ = std::make_unique<std::atomic<std::uint8_t>[]>(footer_.samples);
+  }
+
+  const std::string& path() const { return file_.path(); }
+  std::int64_t size() const { return static_cast<std::int64_t>(footer_.samples); }
+  std::int64_t classes() const { return footer_.classes; }
+  Split split() const { return footer_.split == 0 ? Split::train : Split::test; }
+  std::string dataset() const {
+    return {footer_.dataset.begin(), std::find(footer_.dataset.begin(), footer_.dataset.end(), '\0')};
+  }
+
+  shard::Entry entry(std::int64_t i) const {
+    return shard::load<shard::Entry>(file_.bytes().data() + footer_.index +
+                                     static_cast<std::uint64_t>(i) * sizeof(shard::Entry));
+  }
+  static std::optional<ImageShape> shape_of(const shard::Entry& e) {
+    if (e.height == 0) return std::nullopt;
+    return ImageShape{e.height, e.width, e.channels};
+  }
+
+  std::string name(std::int64_t i) const {
+    const std::uint64_t first = i == 0 ? 0 : entry(i - 1).name_end, last = entry(i).name_end;
+    const auto* names = reinterpret_cast<const char*>(file_.bytes().data() + footer_.index +
+                                                      footer_.samples * sizeof(shard::Entry));
+    return fmt::format("sample {} of {} ({})", i, path(), std::string_view(names + first, last - first));
+  }
+
+  StoredImage image(std::int64_t i) const {
+    const shard::Entry e = entry(i);
+    const std::span<const std::uint8_t> bytes = file_.bytes().subspan(e.offset, e.bytes);
+    std::atomic<std::uint8_t>& verified = verified_[static_cast<std::size_t>(i)];
+    if (verified.load(std::memory_order_relaxed) == 0) {
+      if (checksum64(std::as_bytes(bytes)) != e.checksum)
+        throw FileError(
+            fmt::format("{}: damaged: its checksum is another than when it was written", name(i)));
+      verified.store(1, std::memory_order_relaxed);
+    }
+    return {bytes, shape_of(e)};
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw FileError(fmt::format("{}: {}", path(), what));
+  }
+
+  void read_ends() {
+    const std::span<const std::uint8_t> bytes = file_.bytes();
+    if (bytes.size() < sizeof(shard::Header) || shard::load<shard::Magic>(bytes.data()) != shard::begin_magic)
+      fail("no shard: `lpsgd data pack` writes them");
+    const auto header = shard::load<shard::Header>(bytes.data());
+    if (header.version != shard::version)
+      fail(fmt::format("a shard of version {}, expected version {}", header.version, shard::version));
+    const std::uint64_t size = bytes.size();
+    if (size < sizeof header + sizeof footer_) fail(fmt::format("truncated shard: {} bytes", size));
+    footer_ = shard::load<shard::Footer>(bytes.data() + size - sizeof footer_);
+    if (footer_.magic != shard::end_magic)
+      fail(fmt::format("truncated shard: its {} bytes have no end mark", size));
+    const std::uint64_t room = size - sizeof header - sizeof footer_;
+    const bool fits =
+        footer_.samples >= 1 && footer_.samples <= room / sizeof(shard::Entry) &&
+        footer_.names_bytes <= room - footer_.samples * sizeof(shard::Entry) &&
+        footer_.index == size - sizeof footer_ - footer_.names_bytes - footer_.samples * sizeof(shard::Entry);
+    if (!fits) fail("damaged shard: index and size do not fit together");
+    const std::uint64_t end = size - sizeof footer_ + offsetof(shard::Footer, checksum);
+    if (checksum64(std::as_bytes(bytes.subspan(footer_.index, end - footer_.index))) != footer_.checksum)
+      fail("damaged shard: the index's checksum is another than when it was written");
+  }
+
+  /// What a right checksum does not exclude: a file that was not written by ShardWriter.
+  void check_index() const {
+    std::uint64_t names = 0;
+    for (std::int64_t i = 0; i < size(); ++i) {
+      const shard::Entry e = entry(i);
+      const bool is_file = e.height == 0 && e.width == 0 && e.channels == 0;
+      const bool is_image = e.height > 0 && e.width > 0 && e.channels > 0 && e.channels <= 4 &&
+                            e.height <= 1u << 20 && e.width <= 1u << 20 &&
+                            e.bytes == std::uint64_t{e.height} * e.width * e.channels;
+      if (e.offset < sizeof(shard::Header) || e.offset > footer_.index ||
+          e.bytes > footer_.index - e.offset || e.name_end < names || e.name_end > footer_.names_bytes ||
+          !(is_file || is_image))
+        fail(fmt::format("malformed shard: the entry of sample {} is impossible", i));
+      if (e.label < 0 || e.label >= classes())
+        fail(fmt::format("sample {} has label {}, expected 0 to {}", i, e.label, classes() - 1));
+      names = e.name_end;
+    }
+  }
+
+  MappedFile file_;
+  shard::Footer footer_;
+  std::unique_ptr<std::atomic<std::uint8_t>[]> verified_;  // 1: the sample's checksum was right
+};
+
+class Shards final : public ImageDataset {
+ public:
+  Shards(std::vector<std::unique_ptr<Shard>> shards, std::int64_t wanted) : shards_(std::move(shards)) {
+    for (const auto& shard : shards_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + shard->size());
+    size_ = wanted == 0 ? ends_.back() : wanted;
+    shape_ = Shard::shape_of(shards_[0]->entry(0));
+    for (std::int64_t i = 0; i < size_ && shape_; ++i)
+      if (const auto [shard, at] = find(i); Shard::shape_of(shard->entry(at)) != shape_) shape_.reset();
+  }
+  std::int64_t size() const override { return size_; }
+  std::int64_t classes() const override { return shards_[0]->classes(); }
+  std::string name(std::int64_t i) const override {
+    const auto [shard, at] = find(i);
+    return shard->name(at);
+  }
+  std::int32_t label(std::int64_t i) const override {
+    const auto [shard, at] = find(i);
+    return shard->entry(at).label;
+  }
+  std::optional<ImageShape> fixed_shape() const override { return shape_; }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
+    const auto [shard, at] = find(i);
+    return shard->image(at);
+  }
+
+ private:
+  std::pair<const Shard*, std::int64_t> find(std::int64_t i) const {
+    i = size_ == ends_.back() ? i : i * ends_.back() / size_;  // a part of them is spread evenly
+    const auto shard =
+        static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin());
+    return {shards_[shard].get(), i - (shard == 0 ? 0 : ends_[shard - 1])};
+  }
+
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::vector<std::int64_t> ends_;  // cumulative sizes
+  std::int64_t size_ = 0;
+  std::optional<ImageShape> shape_;
+};
+
+/// The file, or the shards in a folder.
+std::vector<std::string> shard_files(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return {path};
+  std::vector<std::string> out;
+  fs::directory_iterator entry(path, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    if (entry->path().extension() == ".shard") out.push_back(entry->path().string());
+  if (error) throw FileError(fmt::format("{}: cannot be read: {}", path, error.message()));
+  if (out.empty()) throw FileError(fmt::format("{}: holds no file *.shard", path));
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<const ImageDataset> open_shards(const std::string& path, const std::string& dataset,
+                                                Split split, std::int64_t wanted) {
+  const char* split_name = split == Split::train ? "train" : "test";
+  std::vector<std::unique_ptr<Shard>> shards;
+  std::int64_t size = 0;
+  for (const std::string& file : shard_files(path)) {
+    auto shard = std::make_unique<Shard>(file);
+    if (shard->dataset() != dataset)
+      throw FileError(
+          fmt::format("{}: holds data set {}, but data.dataset is {}", file, shard->dataset(), dataset));
+    if (shard->split() != split) continue;
+    if (!shards.empty() && shard->classes() != shards[0]->classes())
+      throw FileError(fmt::format("{}: has {} classes, but {} has {}", file, shard->classes(),
+                                  shards[0]->path(), shards[0]->classes()));
+    size += shard->size();
+    shards.push_back(std::move(shard));
+  }
+  if (shards.empty())
+    throw FileError(fmt::format("{}: holds no shard of split {} (lpsgd data pack --split {} writes one)",
+                                path, split_name, split_name));
+  if (wanted > size)
+    throw ConfigError(
+        fmt::format("data.{}_samples: {} wanted, but {} holds {}", split_name, wanted, path, size));
+  return std::make_shared<Shards>(std::move(shards), wanted);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,32 @@
+// Numbers from the first directory of a TIFF file. EXIF data have the same layout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace lpsgd {
+
+/// Reads the tags of the first directory, where they hold numbers of 8, 16 or 32 bits.
+class TiffTags {
+ public:
+  /// `bytes` begin with the byte order ("II" or "MM"). They must stay valid.
+  explicit TiffTags(std::span<const std::uint8_t> bytes);
+  /// Whether the header and the directory are complete.
+  bool valid() const { return valid_; }
+  /// The first value of a tag; nothing: it is absent or no such number.
+  std::optional<std::uint32_t> find(std::uint16_t tag) const;
+
+ private:
+  std::uint32_t number(std::size_t at, std::size_t bytes) const;
+
+  std::span<const std::uint8_t> bytes_;
+  bool big_endian_ = false, valid_ = false;
+  std::size_t first_ = 0, count_ = 0;  // the directory's entries
+};
+
+/// EXIF's orientation, 1 to 8, from a JPEG file's APP1 segment. 1 (upright) if it has none or an impossible
+/// one.
+int exif_orientation(std::span<const std::uint8_t> app1);
+
+}  // namespace lpsgd

@@ -1,0 +1,226 @@
+"""`lpsgd data check` and `lpsgd data pack`, and training from what they take and write."""
+
+import glob
+import io
+import os
+import shutil
+import tarfile
+import unittest
+
+import numpy as np
+
+from harness import Case, model, run
+
+NETWORK = """name: small
+input: [16, 16, 3]
+classes: 3
+layers:
+  - {conv: conv1, filters: 4, kernel: 3, stride: 2, pad: 1}
+  - relu
+  - average_pool
+  - flatten
+  - {dense: fc, units: 3}
+"""
+CONFIG = """network: small.yaml
+data: {{dataset: {dataset}, root: "{root}", augment: {{crop: {{kind: random_resized}}, mirror: true}}}}
+train: {{epochs: 1, batch_size: 4, seed: 3, threads: 1, device: cpu}}
+schedule: {{lr: 0.05}}
+exchange: {{codec: none}}
+"""
+
+
+def picture(height, width, seed):
+    """A PPM file of smooth colours and some noise."""
+    y, x, c = np.meshgrid(np.arange(height), np.arange(width), np.arange(3), indexing="ij")
+    values = 128 + 60 * np.sin((seed + 1) * y / 17 + c) + 50 * np.cos((seed + 2) * x / 23 - c)
+    values += np.random.default_rng(seed).normal(0, 3, values.shape)
+    return b"P6\n%d %d\n255\n" % (width, height) + values.clip(0, 255).astype(np.uint8).tobytes()
+
+
+class DataCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.write("small.yaml", NETWORK)
+        self.root = self.path("pictures")
+        for split, count in (("train", 5), ("val", 3)):
+            for label, name in enumerate(("cat", "dog", "eel")):
+                for i in range(count + label):
+                    self.put(f"{split}/{name}/{i}.ppm", picture(40 + i, 30 + 5 * label, 10 * label + i))
+        self.images = self.write("images.yaml", CONFIG.format(dataset="images", root=self.root))
+
+    def put(self, name, content):
+        os.makedirs(os.path.dirname(os.path.join(self.root, name)), exist_ok=True)
+        with open(os.path.join(self.root, name), "wb") as file:
+            file.write(content)
+
+    def check(self, *arguments, status=0, config=None):
+        result = run("data", "check", config or self.images, *arguments)
+        self.assertEqual(result.status, status, result)
+        self.assertNotIn("\r", result.out)
+        return result
+
+    @staticmethod
+    def read(path):
+        with open(path, "rb") as file:
+            return file.read()
+
+
+class Data(DataCase):
+    def pack(self, out, *arguments, status=0):
+        result = run("data", "pack", self.images, "--out", out, *arguments)
+        self.assertEqual(result.status, status, result)
+        return result
+
+    def test_check_counts(self):
+        self.assertEqual(self.check().out.splitlines(), [
+            "train: 18 images, 3 classes, 18 sizes, heights from 40 to 46, widths from 30 to 40",
+            "train: of class 0 to 2: 5 6 7",
+            "test: 12 images, 3 classes, 12 sizes, heights from 40 to 44, widths from 30 to 40",
+            "test: of class 0 to 2: 3 4 5"])
+        generated = self.check("--set", "data.dataset=shapes", "--set", "data.train_samples=30", "--set", "data.test_samples=12")
+        self.assertEqual(generated.out.splitlines()[0], "train: 30 images, 10 classes, 32 x 32 x 3")
+        self.assertEqual(generated.out.splitlines()[3], "test: of class 0 to 9: 2 2 1 1 1 1 1 1 1 1")
+
+    def test_check_names_every_bad_file(self):
+        good = picture(40, 40, 1)
+        self.put("train/cat/cut.ppm", good[:1000])
+        self.put("train/dog/empty.ppm", b"")
+        self.put("train/eel/text.jpg", b"This is no picture.")
+        self.put("val/eel/huge.ppm", b"P6\n20000 20000\n255\n" + bytes(100))
+        os.symlink("nowhere", os.path.join(self.root, "val/cat/dangling.jpg"))
+        result = self.check(status=1)
+        bad = sorted(line for line in result.out.splitlines() if line.startswith("bad: "))
+        self.assertEqual([line.split(": ")[1] for line in bad], sorted(os.path.join(self.root, name) for name in (
+            "train/cat/cut.ppm", "train/dog/empty.ppm", "train/eel/text.jpg", "val/eel/huge.ppm", "val/cat/dangling.jpg")))
+        self.assertIn("train: 18 images, 3 classes, and 3 that cannot be read", result.out)
+        self.assertIn("test: 12 images, 3 classes, and 2 that cannot be read", result.out)
+        self.assertEqual(result.err.splitlines()[-1],
+                         "lpsgd: error: data set images: 5 files or samples are bad, named above")
+
+    def test_check_of_what_cannot_be_opened(self):
+        shutil.rmtree(os.path.join(self.root, "val/eel"))
+        result = self.check(status=1)
+        self.assertEqual(result.out, f"bad: {self.root}/val: has no class 'eel', which {self.root}/train has\n")
+        self.assertIn("1 file or sample is bad, named above", result.err)
+        self.check("--set", "data.dataset=pictures", status=2)
+        # Every file is named, also of those that are read as a whole.
+        result = self.check("--set", "data.dataset=cifar100", status=1)
+        self.assertEqual([line.split(": ")[1] for line in result.out.splitlines()],
+                         [f"{self.root}/train.bin", f"{self.root}/test.bin"])
+        self.assertIn("2 files or samples are bad", result.err)
+
+    def shards(self, *arguments):
+        folder = self.path("shards")
+        os.makedirs(folder)
+        for split in ("train", "test"):
+            self.pack(os.path.join(folder, split + ".shard"), "--split", split, *arguments)
+        self.assertEqual(sorted(os.listdir(folder)), ["test.shard", "train.shard"])
+        return folder
+
+    def test_training_from_shards_is_training_from_files(self):
+        """Files as they are, and pixels: the same weights, bit for bit."""
+        reference = model(self.train("files", ranks=2, config=self.images), "epoch-0001")
+        for arguments in ((), ("--decoded",)):
+            folder = self.shards(*arguments)
+            packed = self.train("packed" + "".join(arguments), "--set", f"data.shards={folder}", ranks=2, config=self.images)
+            self.check("--set", f"data.shards={folder}")
+            for name, value in model(packed, "epoch-0001").items():
+                self.assertTrue(np.array_equal(value.view("<u4"), reference[name].view("<u4")), (arguments, name))
+            shutil.rmtree(folder)
+
+    def test_short_side_and_quality(self):
+        sizes = {}
+        for quality in (20, 95):
+            folder = self.shards("--short-side", "20", "--quality", quality)
+            lines = self.check("--set", f"data.shards={folder}").out.splitlines()
+            self.assertEqual(lines[0], "train: 18 images, 3 classes, 10 sizes, heights from 20 to 29, widths from 20 to 20")
+            sizes[quality] = os.path.getsize(os.path.join(folder, "train.shard"))
+            shutil.rmtree(folder)
+        self.assertLess(sizes[20], sizes[95])
+
+    def test_a_damaged_shard_is_named(self):
+        folder = self.shards("--decoded")
+        path = os.path.join(folder, "train.shard")
+        with open(path, "r+b") as file:
+            file.seek(64 + 100)  # in the first sample
+            file.write(b"????")
+        result = self.check("--set", f"data.shards={folder}", status=1)
+        self.assertIn(f"bad: sample 0 of {path} ({self.root}/train/cat/0.ppm): damaged: ", result.out)
+        with open(path, "r+b") as file:
+            file.truncate(os.path.getsize(path) - 10)
+        result = run("train", self.images, "--set", f"data.shards={folder}", "--out", self.path("out"))
+        self.assertNotEqual(result.status, 0)
+        self.assertIn(f"{path}: truncated shard", result.err)
+
+    def test_a_pack_that_fails_leaves_what_was_there(self):
+        path = self.path("x.shard")
+        self.pack(path)
+        before = self.read(path)
+        self.put("train/dog/cut.ppm", picture(40, 40, 1)[:1000])
+        result = self.pack(path, "--decoded", status=1)
+        self.assertIn("train/dog/cut.ppm: ", result.err)
+        self.assertEqual(self.read(path), before)
+        self.assertFalse(os.path.exists(path + ".new"))
+        self.pack(self.path("missing/x.shard"), status=1)
+        for arguments in (["--split", "val"], ["--quality", "0"], ["--short-side", "-1"]):
+            self.pack(path, *arguments, status=2)
+        self.assertIn("expected train or test, got 'val'", self.pack(path, "--split", "val", status=2).err)
+
+    def test_a_bad_file_ends_training_with_its_name(self):
+        self.put("train/dog/0.ppm", b"P6\n4 4\n255\n")
+        result = run("train", self.images, "--out", self.path("out"), ranks=2)
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("train/dog/0.ppm: ", result.err)
+
+
+def tar(path, members):
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+class ImageNet(DataCase):
+    """The original archives, made of photographs if they are at hand, else of pictures."""
+
+    def setUp(self):
+        super().setUp()
+        photographs = os.path.join(os.environ.get("LPSGD_DATA", "/nonexistent"), "imagenet-mini", "*", "*.JPEG")
+        self.pictures = [self.read(path) for path in sorted(glob.glob(photographs))[:60]]
+        self.pictures = self.pictures or [picture(50 + i, 40, i) for i in range(30)]
+        self.root = self.path("imagenet")
+        self.config = self.write("imagenet.yaml", CONFIG.format(dataset="imagenet", root=self.root))
+
+    def test_archives_train_as_folders_do(self):
+        wnids = ["n01440764", "n01443537", "n02119789"]
+        extension = "JPEG" if self.pictures[0].startswith(b"\xff\xd8") else "ppm"
+        inner = {}
+        for c, wnid in enumerate(wnids):
+            mine = self.pictures[c::3]
+            for i, content in enumerate(mine):
+                self.put(f"train/{wnid}/{wnid}_{i}.{extension}", content)
+            tar(self.path(wnid + ".tar"), {f"{wnid}_{i}.{extension}": content for i, content in enumerate(mine)})
+            inner[wnid + ".tar"] = self.read(self.path(wnid + ".tar"))
+        val = {f"ILSVRC2012_val_{i + 1:08}.{extension}": content for i, content in enumerate(self.pictures[:7])}
+        for name, content in val.items():
+            self.put("val/" + name, content)
+        self.put("ILSVRC2012_validation_ground_truth.txt", b"".join(b"%d\n" % (i % 3 + 1) for i in range(7)))
+        self.put("synsets.txt", b"n02119789\nn01440764\nn01443537\n")
+        checks, models = [], []
+        for archives in (False, True):
+            if archives:
+                tar(os.path.join(self.root, "ILSVRC2012_img_train.tar"), inner)
+                tar(os.path.join(self.root, "ILSVRC2012_img_val.tar"), val)
+                shutil.rmtree(os.path.join(self.root, "train"))
+                shutil.rmtree(os.path.join(self.root, "val"))
+            checks.append(self.check(config=self.config).out)
+            models.append(model(self.train(f"out{archives}", ranks=2, config=self.config), "epoch-0001"))
+        self.assertEqual(checks[0], checks[1])
+        self.assertIn("test: of class 0 to 2: 2 2 3", checks[0])
+        for name, value in models[0].items():
+            self.assertTrue(np.array_equal(value.view("<u4"), models[1][name].view("<u4")), name)
+
+
+if __name__ == "__main__":
+    unittest.main()

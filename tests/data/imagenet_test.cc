@@ -1,0 +1,177 @@
+// ImageNet's layouts, small: folders, the original archives as GNU tar writes them, and the lists of labels.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "data/imagenet_labels.h"
+#include "tests/data/images.h"
+#include "tests/data/temporary_folder.h"
+
+namespace lpsgd {
+namespace {
+
+using testing::HasSubstr;
+
+const std::vector<std::string> wnids{"n01440764", "n01443537", "n02119789"};
+// The development kit numbers classes in another order than that of their WNIDs.
+constexpr const char* synsets = "n02119789 kit fox\nn01440764 tench\nn01443537 goldfish\n";
+
+class ImageNet : public TemporaryFolder {
+ protected:
+  ImageNet() {
+    options_.dataset = "imagenet";
+    options_.root = folder_.string();
+    for (int c = 0; c < 3; ++c)
+      for (int i = 0; i < 2 + c; ++i) {
+        const std::string name = fmt::format("train/{0}/{0}_{1}.JPEG", wnids[static_cast<std::size_t>(c)], i);
+        write(name, name);
+      }
+    for (int i = 1; i <= 4; ++i)
+      write(fmt::format("val/ILSVRC2012_val_{:08}.JPEG", i), fmt::format("image {}", i));
+    write("ILSVRC2012_validation_ground_truth.txt", "2\n3\n1\n2\n");
+    write("synsets.txt", synsets);
+  }
+  void shell(const std::string& command) const {
+    EXPECT_EQ(std::system(("cd " + folder_.string() + " && " + command).c_str()), 0) << command;
+  }
+  /// Both archives as they are distributed, in place of the folders.
+  void make_archives() const {
+    shell("cd train && for c in n*; do tar -C $c -cf $c.tar . --transform 's,^[.]/,,' ; rm -r $c; done");
+    shell("tar -C train --sort=name -cf ILSVRC2012_img_train.tar $(ls train) && rm -r train");
+    shell("tar -C val -cf ILSVRC2012_img_val.tar $(ls -r val) && rm -r val");
+  }
+  std::shared_ptr<const ImageDataset> open(Split split = Split::train) const {
+    return open_images(options_, split);
+  }
+  std::string error(Split split = Split::train) const {
+    return error_of([&] { open(split); });
+  }
+  static std::vector<std::string> contents(const ImageDataset& set) {
+    std::vector<std::string> out;
+    std::vector<std::uint8_t> file;
+    for (std::int64_t i = 0; i < set.size(); ++i) {
+      const auto bytes = set.image(i, file).bytes;
+      out.push_back(fmt::format("{}: {}", set.label(i), std::string(bytes.begin(), bytes.end())));
+    }
+    return out;
+  }
+  const std::vector<std::string> val_{"0: image 1", "1: image 2", "2: image 3", "0: image 4"};
+  DataOptions options_;
+};
+
+TEST_F(ImageNet, FoldersAndArchivesHoldTheSameSamples) {
+  const std::vector<std::string> train = contents(*open());
+  ASSERT_EQ(train.size(), 9u);
+  EXPECT_EQ(train[2], "1: train/n01443537/n01443537_0.JPEG");
+  EXPECT_EQ(open()->classes(), 3);
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+  make_archives();
+  EXPECT_EQ(contents(*open()), train);
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+  EXPECT_EQ(open()->name(8), path("ILSVRC2012_img_train.tar/n02119789.tar/n02119789_3.JPEG"));
+  EXPECT_EQ(open(Split::test)->name(0), path("ILSVRC2012_img_val.tar/ILSVRC2012_val_00000001.JPEG"));
+  options_.train_samples = 3;
+  EXPECT_THAT(contents(*open()), testing::ElementsAre(train[0], train[3], train[6]));
+}
+
+TEST_F(ImageNet, TakesValidationFoldersAndKagglesList) {
+  std::filesystem::remove(path("ILSVRC2012_validation_ground_truth.txt"));
+  write("LOC_val_solution.csv",
+        "ImageId,PredictionString\r\nILSVRC2012_val_00000003,n02119789 85 1 499 272 \r\n"
+        "ILSVRC2012_val_00000001,n01440764 1 2 3 4 n01440764 5 6 7 8\r\nILSVRC2012_val_00000002,n01443537 1 "
+        "2 3 4\r\n"
+        "ILSVRC2012_val_00000004,n01440764 1 2 3 4\r\n");
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+  shell(
+      "cd val && mkdir n01440764 n01443537 n02119789 && mv *1.JPEG *4.JPEG n01440764 && mv *2.JPEG n01443537 "
+      "&& "
+      "mv *3.JPEG n02119789");
+  std::filesystem::remove(path("LOC_val_solution.csv"));
+  EXPECT_THAT(contents(*open(Split::test)), testing::UnorderedElementsAreArray(val_));
+  std::filesystem::remove_all(path("val/n01443537"));
+  EXPECT_EQ(error(Split::test), path("val") + ": has no class 'n01443537', which " + path("train") + " has");
+}
+
+TEST_F(ImageNet, LooksForTheDevelopmentKit) {
+  std::filesystem::remove(path("synsets.txt"));
+  EXPECT_EQ(error(Split::test), path("meta.mat") +
+                                    ": missing: it, or synsets.txt, gives the class of each "
+                                    "ILSVRC2012_ID in ILSVRC2012_validation_ground_truth.txt");
+  std::filesystem::remove(path("ILSVRC2012_validation_ground_truth.txt"));
+  EXPECT_THAT(error(Split::test),
+              HasSubstr(": holds no labels of the validation images: expected ILSVRC2012_devkit_t12"));
+  write("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", "2\n3\n1\n2\n");
+  write("ILSVRC2012_devkit_t12/data/synsets.txt", synsets);
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+  write("ILSVRC2012_devkit_t12/data/meta.mat", "no MATLAB file");
+  EXPECT_THAT(error(Split::test), HasSubstr("meta.mat: no MATLAB 5 file"));
+}
+
+TEST_F(ImageNet, RefusesListsThatDoNotFit) {
+  const std::string list = path("ILSVRC2012_validation_ground_truth.txt");
+  for (const auto& [text, count] : {std::pair("2\n3\n1\n", 3), std::pair("2\n3\n1\n2\n1\n", 5)}) {
+    write("ILSVRC2012_validation_ground_truth.txt", text);
+    EXPECT_EQ(error(Split::test),
+              fmt::format("{}: labels of {} images, but {} holds 4", list, count, path("val")));
+  }
+  for (const char* wrong : {"0", "4", "-1", "x", "", "2 3"}) {
+    write("ILSVRC2012_validation_ground_truth.txt", fmt::format("2\n{}\n1\n2\n", wrong));
+    EXPECT_EQ(error(Split::test),
+              fmt::format("{}:2: '{}', expected an ILSVRC2012_ID from 1 to 3", list, wrong));
+  }
+  write("ILSVRC2012_validation_ground_truth.txt", "");
+  EXPECT_EQ(error(Split::test), list + ": empty");
+  write("ILSVRC2012_validation_ground_truth.txt", "2\n3\n1\n2\n");
+  std::filesystem::rename(path("val/ILSVRC2012_val_00000004.JPEG"), path("val/ILSVRC2012_val_00000005.JPEG"));
+  EXPECT_EQ(error(Split::test),
+            path("val/ILSVRC2012_val_00000005.JPEG") + ": " + list + " has no label of it");
+  std::filesystem::rename(path("val/ILSVRC2012_val_00000005.JPEG"), path("val/ILSVRC2012_val_00000004.JPEG"));
+  std::filesystem::remove_all(path("train/n01443537"));
+  EXPECT_EQ(error(Split::test), list + ": class n01443537 of " + path("val/ILSVRC2012_val_00000002.JPEG") +
+                                    " is none of the training images' 2 classes");
+  write("synsets.txt", "n02119789\nbird\n");
+  EXPECT_EQ(error(Split::test), path("synsets.txt") + ":2: 'bird', expected a WNID, such as n01440764");
+}
+
+TEST_F(ImageNet, RefusesAListInTheOrderOfWnids) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += fmt::format("n{:08}\n", i * 7);
+  EXPECT_THAT(
+      error_of([&] { parse_synset_list(text, "synsets.txt"); }),
+      HasSubstr(
+          "synsets.txt: in the order of WNIDs, but the development kit numbers classes in another order"));
+  std::swap(text[5], text[15]);
+  text += "n00000001\n";
+  EXPECT_EQ(parse_synset_list(text, "synsets.txt").size(), 1001u);
+}
+
+TEST_F(ImageNet, RefusesWhatIsNotImageNet) {
+  std::filesystem::create_directory(path("train/cats"));
+  EXPECT_EQ(error(),
+            path("train") + ": has the folder 'cats', expected one of each class, such as n01440764");
+  std::filesystem::remove(path("train/cats"));
+  make_archives();
+  shell("touch x && tar -rf ILSVRC2012_img_train.tar x");
+  EXPECT_EQ(error(), path("ILSVRC2012_img_train.tar") +
+                         ": holds 'x', expected an archive of each class, such as "
+                         "n01440764.tar");
+  std::filesystem::resize_file(path("ILSVRC2012_img_train.tar"), 3000);
+  EXPECT_THAT(error(),
+              HasSubstr("ILSVRC2012_img_train.tar: truncated: a member of 10240 bytes begins at byte 512"));
+  std::filesystem::remove(path("ILSVRC2012_img_val.tar"));
+  EXPECT_EQ(error(), folder_.string() + ": holds neither the folder val nor ILSVRC2012_img_val.tar");
+  options_.train_folder = "elsewhere";
+  EXPECT_EQ(error(), path("elsewhere") + ": no such folder");
+}
+
+TEST_F(ImageNet, NamesADamagedInnerArchive) {
+  shell("cd train && for c in n*; do tar -C $c -cf $c.tar . ; rm -r $c; done");
+  shell(
+      "truncate -s 700 train/n01443537.tar && tar -C train -cf ILSVRC2012_img_train.tar $(ls train) && rm -r "
+      "train");
+  EXPECT_THAT(error(), HasSubstr("ILSVRC2012_img_train.tar/n01443537.tar: truncated"));
+}
+
+}  // namespace
+}  // namespace lpsgd

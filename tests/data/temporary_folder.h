@@ -1,0 +1,48 @@
+// A folder of a test's own, and the texts of errors.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace lpsgd {
+
+/// Removed at the end of the test.
+class TemporaryFolder : public testing::Test {
+ protected:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "lpsgd_test_XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) throw FileError(pattern + ": cannot be made");
+    folder_ = pattern;
+  }
+  ~TemporaryFolder() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  /// Writes a file, and the folders that it lies in. Returns its path.
+  std::string write(const std::string& name, std::string_view content) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+    return path(name);
+  }
+
+  std::filesystem::path folder_;
+};
+
+/// The message of the FileError (or another type) that `body` throws.
+template <class E = FileError, class F>
+std::string error_of(F body) {
+  try {
+    body();
+  } catch (const E& e) {
+    return e.what();
+  }
+  return "no error of this type";
+}
+
+}  // namespace lpsgd
