@@ -6,7 +6,6 @@
 #include "core/device.h"
 #include "data/loader.h"
 #include "nn/network.h"
-#include "trainer/epoch_sums.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
@@ -24,7 +23,12 @@ std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape
 /// that of the mean over the frames of the global batch.
 Samples samples_of(const Batch& batch, int ranks);
 
-/// What a batch of sequences holds; zeros for images.
+/// What batches of sequences hold; zeros for images.
+struct SequenceCounts {
+  std::int64_t sequences = 0;  // or pieces of them
+  std::int64_t room = 0;       // positions of each batch on its rank, times its longest sequence's frames
+};
+SequenceCounts& operator+=(SequenceCounts& sum, const SequenceCounts& more);
 SequenceCounts sequences_in(const Batch& batch);
 
 }  // namespace lpsgd

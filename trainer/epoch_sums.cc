@@ -34,12 +34,6 @@ BatchMetrics& operator+=(BatchMetrics& sum, const BatchMetrics& more) {
   return sum;
 }
 
-SequenceCounts& operator+=(SequenceCounts& sum, const SequenceCounts& more) {
-  sum.sequences += more.sequences;
-  sum.room += more.room;
-  return sum;
-}
-
 BatchMetrics sum(const std::vector<BatchMetrics>& parts) {
   BatchMetrics sum;
   for (const BatchMetrics& one : parts) sum += one;

@@ -20,13 +20,6 @@ BatchMetrics sum(const std::vector<BatchMetrics>& parts);
 /// Every rank's. Collective.
 std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine);
 
-/// What batches of sequences held; zeros for images.
-struct SequenceCounts {
-  std::int64_t sequences = 0;  // or pieces of them
-  std::int64_t room = 0;       // positions of each batch on its rank, times its longest sequence's frames
-};
-SequenceCounts& operator+=(SequenceCounts& sum, const SequenceCounts& more);
-
 /// What some steps measured on one rank.
 struct StepMetrics {
   BatchMetrics batches;

@@ -23,6 +23,9 @@ void check_images(const RunConfig& run, const NetworkSpec& network, const ImageD
     config::fail(origin_of(run, "data", "dataset"), "data.dataset",
                  fmt::format("the network takes sequences ({}), and data set {} has images",
                              fmt::join(network.input_shape(), ", "), run.data.dataset));
+  if (run.data.truncate > 0)
+    config::fail(origin_of(run, "data", "truncate"), "data.truncate",
+                 fmt::format("cuts sequences, and data set {} has images", run.data.dataset));
   const std::optional<ImageShape> image = images.fixed_shape();
   if (image && run.data.evaluate.automatic() &&
       network.input_shape() != std::vector{image->height, image->width, image->channels})

@@ -132,6 +132,7 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
   s["val_top1"] = last.is_null() ? ordered_json() : last["val_top1"];
   s["val_top5"] = last.is_null() ? ordered_json() : last["val_top5"];
   s["val_loss"] = last.is_null() ? ordered_json() : last["val_loss"];
+  if (last.contains("val_perplexity")) s["val_perplexity"] = last["val_perplexity"];
   s["best_val_top1"] = best.is_null() ? ordered_json() : best["val_top1"];
   s["best_epoch"] = best.is_null() ? ordered_json() : best["epoch"];
   s["seconds"] = seconds;

@@ -161,6 +161,8 @@ class Sequences(Case):
         result = run("eval", self.text, "--checkpoint", out, "--json")
         self.assertEqual(result.status, 0, result)
         last = self.metrics(out)[-1]
+        with open(os.path.join(out, "summary.json")) as file:
+            self.assertEqual(json.load(file)["val_perplexity"], last["val_perplexity"])
         self.assertAlmostEqual(self.json(result)["val_perplexity"], last["val_perplexity"], 4)
         self.assertEqual(self.json(result)["samples"], self.json(result)["frames"])
         result = run("eval", self.text, "--checkpoint", out)
@@ -200,6 +202,10 @@ class Sequences(Case):
                      "data.speech.states=four")
         self.refused(2, "the longest sequence of an4 has 26 frames, but the network takes 20", speech,
                      "--set", "network.input=[20, 99]")
+        self.refused(2, "data.truncate: cuts sequences, and data set shapes has images", self.config, "--set",
+                     "data.truncate=5")
+        self.refused(2, "network.input: the network takes (32, 32, 3), data set text has tokens", self.text, "--set",
+                     "network=" + self.path("tiny_network.yaml"))
 
     def test_files_that_do_not_fit_together_are_refused(self):
         speech = self.write_speech()

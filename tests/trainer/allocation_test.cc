@@ -41,6 +41,27 @@ class CountingDataset final : public ImageDataset {
   std::vector<std::uint8_t> pixels_;
 };
 
+/// Sequences of 1 to 9 frames, in order; they count as the images do.
+class CountingSequences final : public SequenceDataset {
+ public:
+  explicit CountingSequences(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  std::int64_t classes() const override { return 10; }
+  std::string name(std::int64_t i) const override { return std::to_string(i); }
+  std::int64_t features() const override { return 6; }
+  std::int64_t frames(std::int64_t i) const override { return 1 + i * 7 % 9; }
+  void read(std::int64_t i, std::int64_t first, std::int64_t count, float* features,
+            std::int32_t* labels) const override {
+    if (i == warm_up * batch) allocation_counter::start();
+    if (i == (steps - 1) * batch) allocation_counter::stop();
+    for (std::int64_t v = 0; v < 6 * count; ++v) features[v] = static_cast<float>((i + first + v) % 5);
+    std::fill(labels, labels + count, static_cast<std::int32_t>(i % 10));
+  }
+
+ private:
+  std::int64_t size_;
+};
+
 const char* const config = R"(network:
   name: small
   input: [32, 32, 3]
@@ -89,19 +110,20 @@ class Allocation : public testing::TestWithParam<AllocationCase> {};
 INSTANTIATE_TEST_SUITE_P(, Allocation, testing::ValuesIn(cases),
                          [](const auto& p) { return std::string(p.param.name); });
 
-TEST_P(Allocation, AStepMakesNone) {
-  const std::string folder = testing::TempDir() + "/lpsgd-allocation-" + GetParam().name;
+/// Trains `steps` steps on the data set, which counts.
+void expect_no_allocation(const std::string& name, const char* yaml,
+                          const std::vector<std::string>& overrides,
+                          const std::shared_ptr<const Dataset>& dataset) {
+  const std::string folder = testing::TempDir() + "/lpsgd-allocation-" + name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/small.yaml") << config;
-  const RunConfig run =
-      load_run_config(folder + "/small.yaml", GetParam().overrides, config::Environment::expand);
-  const NetworkSpec spec = network_of(run);
+  std::ofstream(folder + "/small.yaml") << yaml;
+  const RunConfig run = load_run_config(folder + "/small.yaml", overrides, config::Environment::expand);
+  const NetworkSpec spec = network_for(run, {dataset.get()});
   TrainCommand command;
   command.out = folder;
   command.steps = steps;
   command.progress = ProgressMode::terminal;  // ten lines a second
-  const auto dataset = std::make_shared<CountingDataset>(steps * batch);
   run_thread_ranks(ranks, [&](Transport& transport) {
     const auto linked = make_linked_transport(transport, run.exchange.link);
     train_rank(run, command, {dataset, dataset}, spec, run.exchange.link.emulated() ? *linked : transport);
@@ -111,6 +133,28 @@ TEST_P(Allocation, AStepMakesNone) {
                             << allocation_counter::own_stacks();
   EXPECT_GT(counts.others, 0u) << "oneDNN makes some, so nothing was counted";
   std::filesystem::remove_all(folder);
+}
+
+TEST_P(Allocation, AStepMakesNone) {
+  expect_no_allocation(GetParam().name, config, GetParam().overrides,
+                       std::make_shared<CountingDataset>(steps * batch));
+}
+
+TEST(SequenceAllocation, AStepMakesNone) {
+  const char* const yaml = R"(network:
+  name: small
+  input: [any, 6]
+  classes: 10
+  layers:
+    - {lstm: lstm1, cell: 16, projection: 8}
+    - {lstm: lstm2, cell: 16}
+    - {dense: fc, units: 10}
+data: {dataset: an4, shuffle: false}
+train: {epochs: 1, batch_size: 12, threads: 1}
+schedule: {lr: 0.001}
+exchange: {transport: threads, ranks: 3, codec: {kind: qsgd, bits: 4}, min_elements: 100}
+)";
+  expect_no_allocation("sequences", yaml, {}, std::make_shared<CountingSequences>(steps * batch));
 }
 
 }  // namespace
