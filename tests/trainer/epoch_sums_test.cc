@@ -29,7 +29,7 @@ TEST(EpochSums, AddsStepsAndRanks) {
     sums.start_clock(10);
     sums.add(two_steps(transport.rank()));
     sums.add(two_steps(transport.rank()));
-    sums.add_evaluation(2);
+    sums.add_evaluation(2, {});
     const EpochSoFar all = sums.so_far(transport, 17 + transport.rank());
     ASSERT_EQ(all.train.size(), 3u);
     EXPECT_EQ(all.train[2].loss, 6);
@@ -57,7 +57,7 @@ TEST(EpochSums, ClearBeginsTheNextEpoch) {
     EpochSums sums(1);
     sums.resume({{{.loss = 1}, {.loss = 2}}, {}, 10, 20}, transport.rank(), false);
     sums.add(two_steps(transport.rank()));
-    sums.add_evaluation(1);
+    sums.add_evaluation(1, {});
     sums.coding_errors()[0] = {.gradient = 1, .error = 1, .residual = 1};
     sums.clear();
     sums.start_clock(5);
