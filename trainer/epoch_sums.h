@@ -11,6 +11,7 @@
 #include "nn/network.h"
 #include "trainer/bad_samples.h"
 #include "trainer/seconds.h"
+#include "trainer/sequence_counts.h"
 
 namespace lpsgd {
 
