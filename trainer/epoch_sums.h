@@ -12,6 +12,7 @@
 #include "trainer/bad_samples.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/seconds.h"
+#include "trainer/sequence_counts.h"
 
 namespace lpsgd {
 
