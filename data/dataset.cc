@@ -112,8 +112,7 @@ void fields(config::Visitor& visitor, DataOptions& options) {
   visitor.section("text", "text from files: `text`, `ptb` and `wikitext2`",
                   [&](config::Visitor& inner) { fields(inner, options.text); });
   visitor.field("workers", options.workers,
-                "threads of a rank that read samples; 0: the cores of this node divided by its ranks",
-                {.min = 0, .max = 1024});
+                "threads of a rank that read samples; 0: as many as train.threads", {.min = 0, .max = 1024});
   visitor.field("prefetch", options.prefetch, "the number of batches that are made ready ahead",
                 {.min = 1, .max = 1024});
   visitor.choice(

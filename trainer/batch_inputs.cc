@@ -37,12 +37,6 @@ Samples samples_of(const Batch& batch, int ranks) {
   return out;
 }
 
-SequenceCounts& operator+=(SequenceCounts& sum, const SequenceCounts& more) {
-  sum.sequences += more.sequences;
-  sum.room += more.room;
-  return sum;
-}
-
 SequenceCounts sequences_in(const Batch& batch) {
   SequenceCounts out;
   std::int32_t longest = 0;

@@ -7,6 +7,7 @@
 #include "data/loader.h"
 #include "nn/network.h"
 #include "trainer/run_config.h"
+#include "trainer/sequence_counts.h"
 
 namespace lpsgd {
 
@@ -23,12 +24,7 @@ std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape
 /// that of the mean over the frames of the global batch.
 Samples samples_of(const Batch& batch, int ranks);
 
-/// What batches of sequences hold; zeros for images.
-struct SequenceCounts {
-  std::int64_t sequences = 0;  // or pieces of them
-  std::int64_t room = 0;       // positions of each batch on its rank, times its longest sequence's frames
-};
-SequenceCounts& operator+=(SequenceCounts& sum, const SequenceCounts& more);
+/// What a batch of sequences holds; zeros for images.
 SequenceCounts sequences_in(const Batch& batch);
 
 }  // namespace lpsgd

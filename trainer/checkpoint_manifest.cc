@@ -74,7 +74,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
       out.so_far.sequences = {count(counts->at("count")), count(counts->at("room"))};
     out.so_far.bytes_sent = so_far.at("bytes_sent");
     out.so_far.bytes_fp32 = so_far.at("bytes_fp32");
-    out.so_far.bad_samples = so_far.value("bad_samples", std::int64_t{0});
+    if (const auto bad = so_far.find("bad_samples"); bad != so_far.end())
+      out.so_far.bad_samples = count(*bad);
     for (const auto& [name, codec] : m.at("codecs").items())
       out.codecs.emplace_back(name, codec.get<std::string>());
     for (const auto& [name, sum] : m.at("files").items())
@@ -117,8 +118,8 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
   m["epoch_so_far"] = {{"train", std::move(train)},
                        {"seconds", manifest.so_far.seconds},
                        {"bytes_sent", manifest.so_far.bytes_sent},
-                       {"bytes_fp32", manifest.so_far.bytes_fp32},
-                       {"bad_samples", manifest.so_far.bad_samples}};
+                       {"bytes_fp32", manifest.so_far.bytes_fp32}};
+  if (manifest.so_far.bad_samples > 0) m["epoch_so_far"]["bad_samples"] = manifest.so_far.bad_samples;
   if (const SequenceCounts& counts = manifest.so_far.sequences; counts.room > 0)
     m["epoch_so_far"]["sequences"] = {{"count", counts.sequences}, {"room", counts.room}};
   ordered_json& codecs = m["codecs"] = ordered_json::object();

@@ -10,7 +10,9 @@
 #include "comm/transport.h"
 #include "nn/network.h"
 #include "trainer/bad_samples.h"
+#include "trainer/batch_inputs.h"
 #include "trainer/seconds.h"
+#include "trainer/sequence_counts.h"
 
 namespace lpsgd {
 

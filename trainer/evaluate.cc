@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trainer/batch_inputs.h"
+
 namespace lpsgd {
 
 namespace {

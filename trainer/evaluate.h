@@ -7,7 +7,7 @@
 #include "core/buffer.h"
 #include "data/loader.h"
 #include "nn/network.h"
-#include "trainer/batch_inputs.h"
+#include "trainer/bad_samples.h"
 
 namespace lpsgd {
 

@@ -183,6 +183,8 @@ TEST_F(Shards, RefuseAnImpossibleIndex) {
                               e.channels = 3;
                             })),
               HasSubstr(text));
+  EXPECT_THAT(error(changed("a.shard", [](Entry& e, Footer& f) { e.name_end = f.names_bytes; })),
+              HasSubstr("the entry of sample 1 is impossible"));
   EXPECT_THAT(error(changed("a.shard", [](Entry&, Footer& f) { f.samples = 1ull << 60; })),
               HasSubstr("do not fit together"));
   EXPECT_THAT(error(changed("a.shard", [](Entry&, Footer& f) { f.samples = 0; })),

@@ -20,6 +20,7 @@ StepMetrics two_steps(int rank) {
   m.bytes_fp32 = 4000;
   m.sequences = {.sequences = 3, .room = 10 * rank};
   m.steps = 2;
+  m.bad_samples.add(std::vector<std::string>(static_cast<std::size_t>(rank), "a.jpg: truncated"));
   return m;
 }
 
@@ -29,7 +30,7 @@ TEST(EpochSums, AddsStepsAndRanks) {
     sums.start_clock(10);
     sums.add(two_steps(transport.rank()));
     sums.add(two_steps(transport.rank()));
-    sums.add_evaluation(2);
+    sums.add_evaluation(2, {.count = 5, .first = {"b.jpg: empty"}});
     const EpochSoFar all = sums.so_far(transport, 17 + transport.rank());
     ASSERT_EQ(all.train.size(), 3u);
     EXPECT_EQ(all.train[2].loss, 6);
@@ -49,6 +50,9 @@ TEST(EpochSums, AddsStepsAndRanks) {
     EXPECT_EQ(all.bytes_fp32, 8000u) << "counts all ranks already";
     EXPECT_EQ(all.sequences.sequences, 18);
     EXPECT_EQ(all.sequences.room, 60);
+    EXPECT_EQ(all.bad_samples, 2 * (0 + 1 + 2) + 3 * 5);
+    EXPECT_EQ(sums.bad_samples().count, 2 * transport.rank() + 5);
+    EXPECT_LE(sums.bad_samples().first.size(), 3u);
   });
 }
 
@@ -57,7 +61,7 @@ TEST(EpochSums, ClearBeginsTheNextEpoch) {
     EpochSums sums(1);
     sums.resume({{{.loss = 1}, {.loss = 2}}, {}, 10, 20}, transport.rank(), false);
     sums.add(two_steps(transport.rank()));
-    sums.add_evaluation(1);
+    sums.add_evaluation(1, {.count = 1, .first = {"b.jpg: empty"}});
     sums.coding_errors()[0] = {.gradient = 1, .error = 1, .residual = 1};
     sums.clear();
     sums.start_clock(5);
@@ -67,6 +71,7 @@ TEST(EpochSums, ClearBeginsTheNextEpoch) {
     for (const SecondsField& f : seconds_fields) EXPECT_EQ(all.seconds.max.*f.value, 0) << f.name;
     EXPECT_EQ(all.bytes_sent, 0u);
     EXPECT_EQ(all.bytes_fp32, 0u);
+    EXPECT_EQ(all.bad_samples, 0);
     EXPECT_EQ(sums.coding_errors()[0].error, 0);
   });
 }
@@ -80,6 +85,7 @@ EpochSoFar earlier() {
   e.seconds.max.total = 8;
   e.bytes_sent = 1000;
   e.bytes_fp32 = 2000;
+  e.bad_samples = 4;
   return e;
 }
 
@@ -97,6 +103,7 @@ TEST(EpochSums, ResumesEachRanksSum) {
     EXPECT_EQ(all.seconds.max.total, 9);
     EXPECT_EQ(all.bytes_sent, 1201u);
     EXPECT_EQ(all.bytes_fp32, 6000u);
+    EXPECT_EQ(all.bad_samples, 4 + 1) << "of rank 1";
   });
 }
 

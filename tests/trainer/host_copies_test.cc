@@ -11,21 +11,23 @@ namespace {
 
 using HostCopies = GpuTest;
 
-void check_copies(const std::vector<emulated::HostCopy>& copies, const Batch& batch) {
-  int of_pixels = 0;
+/// One copy is of `inputs`, the other holds step, labels, lengths, crops and marks of continuation.
+void check_copies(const std::vector<emulated::HostCopy>& copies, std::span<const std::byte> inputs,
+                  std::size_t labels) {
+  int of_inputs = 0;
   std::size_t others = 0;
   for (const emulated::HostCopy& copy : copies) {
     EXPECT_TRUE(copy.page_locked);
-    if (copy.from == batch.pixels.data()) {
-      ++of_pixels;
-      EXPECT_EQ(copy.bytes, batch.pixels.size_bytes());
+    if (copy.from == inputs.data()) {
+      ++of_inputs;
+      EXPECT_EQ(copy.bytes, inputs.size());
     } else {
       others += copy.bytes;
     }
   }
-  EXPECT_EQ(of_pixels, 1) << "the pixels are copied once, from the loader's memory";
-  EXPECT_EQ(copies.size(), 2u) << "the other copy holds step, labels, lengths and crops";
-  EXPECT_LE(others, 64 * 4 + batch.labels.size() * (sizeof(std::int32_t) * 2 + sizeof(PixelCrop)));
+  EXPECT_EQ(of_inputs, 1) << "inputs are copied once, from the caller's memory";
+  EXPECT_EQ(copies.size(), 2u);
+  EXPECT_LE(others, 64 * 5 + labels * (3 * sizeof(std::int32_t) + sizeof(PixelCrop)));
 }
 
 TEST_F(HostCopies, AStepMakesOneOfItsPixels) {
@@ -40,14 +42,32 @@ TEST_F(HostCopies, AStepMakesOneOfItsPixels) {
     noted.take();
     model.network.forward_train(samples_of(batch, 1), step);
     model.network.backward({});
-    check_copies(noted.take(), batch);
+    check_copies(noted.take(), std::as_bytes(batch.pixels), batch.labels.size());
     model.optimizer.step(model.network.parameters(), model.network.gradients());
   }
   for (int pass = 0; pass < 4; ++pass) {
     const Batch batch = model.loader.next();
     noted.take();
     model.network.forward_eval(samples_of(batch, 1), batch.valid);
-    check_copies(noted.take(), batch);
+    check_copies(noted.take(), std::as_bytes(batch.pixels), batch.labels.size());
+  }
+}
+
+TEST_F(HostCopies, AStepMakesOneOfItsSequences) {
+  const NetworkSpec spec(config::parse_text(
+      "input: [6, 5]\nclasses: 4\nlayers: [{lstm: a, cell: 8}, {dense: fc, units: 4}]", "n"));
+  Network network(spec, {.batch = 3, .device = device});
+  const PinnedBuffer<float> values(device, 3 * 6 * 5);
+  const std::vector<std::int32_t> labels(3 * 6, 1), lengths{6, 2, 4};
+  Event read(device);
+  emulated::HostCopies noted;
+  for (std::int64_t step = 0; step < 5; ++step) {
+    noted.take();
+    network.forward_train({.inputs = values.view(), .labels = labels, .lengths = lengths, .read = &read},
+                          step);
+    network.backward({});
+    check_copies(noted.take(), std::as_bytes(values.view()), labels.size());
+    read.synchronize();
   }
 }
 

@@ -31,6 +31,7 @@ EpochRecord record() {
   r.seconds.max = r.seconds.mean;
   r.bytes_sent = 100;
   r.bytes_fp32 = 400;
+  r.bad_samples = 7;
   return r;
 }
 
@@ -45,7 +46,7 @@ TEST(EpochRecord, Json) {
       R"("decode":0.0,"exposed_comm":0.0,"update":0.0,"eval":0.0},)"
       R"("seconds_max":{"total":16.0,"data":0.0,"forward":4.0,"backward":0.0,"encode":0.0,"transfer":0.0,)"
       R"("decode":0.0,"exposed_comm":3.0,"update":1.0,"eval":6.0},)"
-      R"("communication_s":1.0,"computation_s":7.0,"bytes_sent":100,"bytes_fp32":400,"replicas_equal":true})");
+      R"("communication_s":1.0,"computation_s":7.0,"bytes_sent":100,"bytes_fp32":400,"bad_samples":7,"replicas_equal":true})");
 }
 
 TEST(EpochRecord, SequencesCountFramesAndTheirSamples) {
