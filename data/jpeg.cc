@@ -110,6 +110,8 @@ struct JpegDecoder::Impl {
     std::longjmp(decoder->failed, 1);
   }
 
+  j_common_ptr common() { return reinterpret_cast<j_common_ptr>(&info); }
+
   /// Calls `body`, which calls libjpeg. Nothing in `body` may need a destructor: an error jumps over it.
   template <class Body>
   void guarded(const Body& body) {
@@ -186,9 +188,10 @@ struct JpegDecoder::Impl {
 
   void read_rows(std::int64_t top, std::int64_t bottom, std::int64_t stride) {
     if (top > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(top));
-    JSAMPROW row = pixels.data();
-    for (; info.output_scanline < static_cast<JDIMENSION>(bottom); row += stride)
-      jpeg_read_scanlines(&info, &row, 1);
+    while (info.output_scanline < static_cast<JDIMENSION>(bottom)) {
+      JSAMPROW row = pixels.data() + std::max<std::int64_t>(0, info.output_scanline - top) * stride;
+      if (jpeg_read_scanlines(&info, &row, 1) == 0) fail(common(), "the JPEG file ends too early");
+    }
   }
 
   void convert_inks(std::uint8_t* row) const {
