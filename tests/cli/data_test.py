@@ -37,6 +37,27 @@ def picture(height, width, seed):
     return b"P6\n%d %d\n255\n" % (width, height) + values.clip(0, 255).astype(np.uint8).tobytes()
 
 
+def every_kind():
+    """Files of the kinds that a folder of photographs may hold; none without Pillow."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return []
+    colour = Image.fromarray(np.frombuffer(picture(60, 50, 7)[-9000:], np.uint8).reshape(60, 50, 3))
+    turned = Image.Exif()
+    turned[0x112] = 6
+    kinds = [(colour, "JPEG", {"quality": 90}), (colour, "JPEG", {"progressive": True}), (colour, "JPEG", {"exif": turned}),
+             (colour, "JPEG", {"subsampling": 0}), (colour.convert("L"), "JPEG", {}), (colour.convert("CMYK"), "JPEG", {}),
+             (colour, "PNG", {}), (colour.convert("P"), "PNG", {}), (colour.convert("RGBA"), "PNG", {}),
+             (colour.convert("L").convert("I"), "PNG", {}), (colour, "BMP", {}), (colour, "TIFF", {}), (colour, "WEBP", {})]
+    files = []
+    for image, kind, options in kinds:
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        files.append(file.getvalue())
+    return files
+
+
 class DataCase(Case):
     def setUp(self):
         super().setUp()
@@ -207,13 +228,13 @@ class ImageNet(DataCase):
         super().setUp()
         photographs = os.path.join(os.environ.get("LPSGD_DATA", "/nonexistent"), "imagenet-mini", "*", "*.JPEG")
         self.pictures = [self.read(path) for path in sorted(glob.glob(photographs))[:60]]
-        self.pictures = self.pictures or [picture(50 + i, 40, i) for i in range(30)]
+        self.pictures = (self.pictures or [picture(50 + i, 40, i) for i in range(30)]) + every_kind()
         self.root = self.path("imagenet")
         self.config = self.write("imagenet.yaml", CONFIG.format(dataset="imagenet", root=self.root))
 
     def test_archives_train_as_folders_do(self):
         wnids = ["n01440764", "n01443537", "n02119789"]
-        extension = "JPEG" if self.pictures[0].startswith(b"\xff\xd8") else "ppm"
+        extension = "JPEG"  # the content decides, not the name
         inner = {}
         for c, wnid in enumerate(wnids):
             mine = self.pictures[c::3]
