@@ -77,6 +77,8 @@ class MpiTransport final : public Transport {
 
   void abort(int status) noexcept override {
     broken_ = true;
+    // MPICH's launcher drops what it has not read of a rank's output when the job ends.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
     MPI_Abort(MPI_COMM_WORLD, status);
   }
   void cancel() noexcept override { broken_ = true; }
