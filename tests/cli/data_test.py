@@ -37,6 +37,27 @@ def picture(height, width, seed):
     return b"P6\n%d %d\n255\n" % (width, height) + values.clip(0, 255).astype(np.uint8).tobytes()
 
 
+def every_kind():
+    """Files of the kinds that a folder of photographs may hold; none without Pillow."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return []
+    colour = Image.fromarray(np.frombuffer(picture(60, 50, 7)[-9000:], np.uint8).reshape(60, 50, 3))
+    turned = Image.Exif()
+    turned[0x112] = 6
+    kinds = [(colour, "JPEG", {"quality": 90}), (colour, "JPEG", {"progressive": True}), (colour, "JPEG", {"exif": turned}),
+             (colour, "JPEG", {"subsampling": 0}), (colour.convert("L"), "JPEG", {}), (colour.convert("CMYK"), "JPEG", {}),
+             (colour, "PNG", {}), (colour.convert("P"), "PNG", {}), (colour.convert("RGBA"), "PNG", {}),
+             (colour.convert("L").convert("I"), "PNG", {}), (colour, "BMP", {}), (colour, "TIFF", {}), (colour, "WEBP", {})]
+    files = []
+    for image, kind, options in kinds:
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        files.append(file.getvalue())
+    return files
+
+
 class DataCase(Case):
     def setUp(self):
         super().setUp()
@@ -172,6 +193,25 @@ class Data(DataCase):
         self.assertEqual(result.status, 1, result)
         self.assertIn("train/dog/0.ppm: ", result.err)
 
+    def test_bad_files_can_be_skipped(self):
+        self.put("train/cat/1.ppm", self.read(os.path.join(self.root, "train/cat/1.ppm"))[:500])
+        self.put("val/dog/0.ppm", b"no image")
+        models = []
+        for workers in (1, 3):
+            out = self.path(f"skipped{workers}")
+            result = run("train", self.images, "--out", out, "--set", "data.on_bad_sample=skip", "--set",
+                         f"data.workers={workers}", "--set", "train.batch_size=18", ranks=2)
+            self.assertEqual(result.status, 0, result)
+            for bad in ("train/cat/1.ppm", "val/dog/0.ppm"):
+                self.assertIn(f"{self.root}/{bad}: ", result.err + result.out)
+            self.assertEqual([epoch["bad_samples"] for epoch in self.metrics(out)], [2])
+            models.append(model(out, "epoch-0001"))
+        for name, value in models[0].items():
+            self.assertTrue(np.array_equal(value.view("<u4"), models[1][name].view("<u4")), name)
+        evaluated = run("eval", self.images, "--set", "data.on_bad_sample=skip", "--checkpoint",
+                        self.path("skipped1", "checkpoints", "epoch-0001"))
+        self.assertIn("11 samples | ", evaluated.out, evaluated)
+
 
 def tar(path, members):
     with tarfile.open(path, "w") as archive:
@@ -188,13 +228,13 @@ class ImageNet(DataCase):
         super().setUp()
         photographs = os.path.join(os.environ.get("LPSGD_DATA", "/nonexistent"), "imagenet-mini", "*", "*.JPEG")
         self.pictures = [self.read(path) for path in sorted(glob.glob(photographs))[:60]]
-        self.pictures = self.pictures or [picture(50 + i, 40, i) for i in range(30)]
+        self.pictures = (self.pictures or [picture(50 + i, 40, i) for i in range(30)]) + every_kind()
         self.root = self.path("imagenet")
         self.config = self.write("imagenet.yaml", CONFIG.format(dataset="imagenet", root=self.root))
 
     def test_archives_train_as_folders_do(self):
         wnids = ["n01440764", "n01443537", "n02119789"]
-        extension = "JPEG" if self.pictures[0].startswith(b"\xff\xd8") else "ppm"
+        extension = "JPEG"  # the content decides, not the name
         inner = {}
         for c, wnid in enumerate(wnids):
             mine = self.pictures[c::3]
