@@ -94,9 +94,6 @@ struct JpegDecoder::Impl {
       fail(c, "more than 100 scans");
     };
     info.client_data = this;
-    guarded([&] { jpeg_create_decompress(&info); });
-    info.progress = &progress;
-    guarded([&] { jpeg_save_markers(&info, app1, 0xFFFF); });
   }
   ~Impl() { jpeg_destroy_decompress(&info); }
 
@@ -121,7 +118,12 @@ struct JpegDecoder::Impl {
 
   void read_header(std::span<const std::uint8_t> bytes) {
     guarded([&] {
-      jpeg_abort_decompress(&info);
+      // A new object: an old one keeps tables, and a file without its own would be decoded with those of the
+      // file before.
+      jpeg_destroy_decompress(&info);
+      jpeg_create_decompress(&info);
+      info.progress = &progress;
+      jpeg_save_markers(&info, app1, 0xFFFF);
       jpeg_mem_src(&info, bytes.data(), bytes.size());
       jpeg_read_header(&info, TRUE);
     });

@@ -158,6 +158,20 @@ TEST(JpegDecoder, TurnsInvertedInksIntoColoursAndLuminance) {
   }
 }
 
+TEST(JpegDecoder, DoesNotUseTheTablesOfTheFileBefore) {
+  // Without Huffman tables of its own a file has the standard's, whatever came before.
+  Bytes bare = make_jpeg({});
+  const Bytes expected = decode_whole(bare, JCS_RGB).pixels;
+  for (std::size_t table = 0; table < 4; ++table) {
+    const auto at = bare.begin() + static_cast<std::ptrdiff_t>(find_marker(bare, 0xC4));
+    bare.erase(at, at + 2 + at[2] * 256 + at[3]);
+  }
+  JpegDecoder decoder(3);
+  EXPECT_EQ(decode(decoder, bare), expected);
+  decode(decoder, make_jpeg({.progressive = true}));  // with tables made for it
+  EXPECT_EQ(decode(decoder, bare), expected);
+}
+
 TEST(JpegDecoder, RefusesTruncatedFiles) {
   for (const bool progressive : {false, true}) {
     const Bytes jpeg = make_jpeg({.width = 40, .height = 40, .progressive = progressive});
