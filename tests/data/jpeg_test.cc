@@ -233,6 +233,14 @@ TEST(JpegDecoder, RefusesTooManyScans) {
   EXPECT_EQ(error_of(repeated(100)), "a.jpg: more than 100 scans");
 }
 
+TEST(JpegDecoder, RefusesCoefficientsWithoutBound) {
+  Bytes jpeg = make_jpeg({.h = 1, .v = 1, .progressive = true});
+  const std::size_t frame = find_marker(jpeg, 0xC2);
+  const std::uint8_t size[] = {0x2E, 0xE0, 0x1F, 0x40};  // 12000 x 8000, 3 components, 2 bytes each
+  std::copy(std::begin(size), std::end(size), jpeg.begin() + static_cast<std::ptrdiff_t>(frame) + 5);
+  EXPECT_EQ(error_of(jpeg), "a.jpg: its coefficients need more than 512 MiB");
+}
+
 TEST(JpegDecoder, NamesTheFileInEveryError) {
   EXPECT_THAT(error_of({}), StartsWith("a.jpg: "));
   EXPECT_THAT(error_of({'t', 'e', 'x', 't'}), HasSubstr("Not a JPEG file"));
