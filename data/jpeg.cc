@@ -17,6 +17,8 @@ constexpr int app1 = JPEG_APP0 + 1;
 /// Decoded beside the crop: the filter that enlarges colour takes its neighbours from there, and an image a
 /// few pixels wide would get another filter.
 constexpr std::int64_t margin = 8;
+/// Bytes that libjpeg may take: a file of several scans needs all of its coefficients.
+constexpr long max_coefficients = 512L << 20;
 
 /// Messages of libjpeg that mean missing or damaged data. It reports them as warnings and goes on with grey.
 bool loses_data(int message) {
@@ -94,15 +96,13 @@ struct JpegDecoder::Impl {
       fail(c, "more than 100 scans");
     };
     info.client_data = this;
-    guarded([&] { jpeg_create_decompress(&info); });
-    info.progress = &progress;
-    guarded([&] { jpeg_save_markers(&info, app1, 0xFFFF); });
   }
   ~Impl() { jpeg_destroy_decompress(&info); }
 
   /// Leaves libjpeg's functions, which are C, for the caller of guarded().
   [[noreturn]] static void fail(j_common_ptr c, const char* own_message = nullptr) {
     auto* decoder = static_cast<Impl*>(c->client_data);
+    if (c->err->msg_code == JERR_NO_BACKING_STORE) own_message = "its coefficients need more than 512 MiB";
     if (own_message)
       std::snprintf(decoder->message, sizeof decoder->message, "%s", own_message);
     else
@@ -121,7 +121,13 @@ struct JpegDecoder::Impl {
 
   void read_header(std::span<const std::uint8_t> bytes) {
     guarded([&] {
-      jpeg_abort_decompress(&info);
+      // A new object: an old one keeps tables, and a file without its own would be decoded with those of the
+      // file before.
+      jpeg_destroy_decompress(&info);
+      jpeg_create_decompress(&info);
+      info.progress = &progress;
+      info.mem->max_memory_to_use = max_coefficients;
+      jpeg_save_markers(&info, app1, 0xFFFF);
       jpeg_mem_src(&info, bytes.data(), bytes.size());
       jpeg_read_header(&info, TRUE);
     });

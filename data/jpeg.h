@@ -24,7 +24,8 @@ bool is_jpeg(std::span<const std::uint8_t> bytes);
 ///
 /// Files with missing or damaged data are errors: a file without an end marker always, damage inside it if it
 /// lies in the crop or above. Oddities that lose no data, such as extra bytes before a marker, are accepted.
-/// A progressive file with more than `max_scans` scans is refused: it would cost time without bound.
+/// A progressive file with more than `max_scans` scans is refused: it would cost time without bound; and so
+/// is one whose coefficients need more than 512 MiB.
 class JpegDecoder {
  public:
   static constexpr int max_scans = 100;

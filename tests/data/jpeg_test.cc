@@ -158,6 +158,20 @@ TEST(JpegDecoder, TurnsInvertedInksIntoColoursAndLuminance) {
   }
 }
 
+TEST(JpegDecoder, DoesNotUseTheTablesOfTheFileBefore) {
+  // Without Huffman tables of its own a file has the standard's, whatever came before.
+  Bytes bare = make_jpeg({});
+  const Bytes expected = decode_whole(bare, JCS_RGB).pixels;
+  for (std::size_t table = 0; table < 4; ++table) {
+    const auto at = bare.begin() + static_cast<std::ptrdiff_t>(find_marker(bare, 0xC4));
+    bare.erase(at, at + 2 + at[2] * 256 + at[3]);
+  }
+  JpegDecoder decoder(3);
+  EXPECT_EQ(decode(decoder, bare), expected);
+  decode(decoder, make_jpeg({.progressive = true}));  // with tables made for it
+  EXPECT_EQ(decode(decoder, bare), expected);
+}
+
 TEST(JpegDecoder, RefusesTruncatedFiles) {
   for (const bool progressive : {false, true}) {
     const Bytes jpeg = make_jpeg({.width = 40, .height = 40, .progressive = progressive});
@@ -217,6 +231,14 @@ TEST(JpegDecoder, RefusesTooManyScans) {
   };
   EXPECT_EQ(error_of(repeated(5)), "no error");
   EXPECT_EQ(error_of(repeated(100)), "a.jpg: more than 100 scans");
+}
+
+TEST(JpegDecoder, RefusesCoefficientsWithoutBound) {
+  Bytes jpeg = make_jpeg({.h = 1, .v = 1, .progressive = true});
+  const std::size_t frame = find_marker(jpeg, 0xC2);
+  const std::uint8_t size[] = {0x2E, 0xE0, 0x1F, 0x40};  // 12000 x 8000, 3 components, 2 bytes each
+  std::copy(std::begin(size), std::end(size), jpeg.begin() + static_cast<std::ptrdiff_t>(frame) + 5);
+  EXPECT_EQ(error_of(jpeg), "a.jpg: its coefficients need more than 512 MiB");
 }
 
 TEST(JpegDecoder, NamesTheFileInEveryError) {
