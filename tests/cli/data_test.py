@@ -143,8 +143,9 @@ class Data(DataCase):
         reference = model(self.train("files", ranks=2, config=self.images), "epoch-0001")
         for arguments in ((), ("--decoded",)):
             folder = self.shards(*arguments)
-            packed = self.train("packed" + "".join(arguments), "--set", f"data.shards={folder}", ranks=2, config=self.images)
-            self.check("--set", f"data.shards={folder}")
+            shards = ["--set", f"data.shards={folder}"]
+            packed = self.train("packed" + "".join(arguments), *shards, ranks=2, config=self.images)
+            self.check(*shards)
             for name, value in model(packed, "epoch-0001").items():
                 self.assertTrue(np.array_equal(value.view("<u4"), reference[name].view("<u4")), (arguments, name))
             shutil.rmtree(folder)
