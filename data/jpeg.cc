@@ -17,7 +17,6 @@ constexpr int app1 = JPEG_APP0 + 1;
 /// Decoded beside the crop: the filter that enlarges colour takes its neighbours from there, and an image a
 /// few pixels wide would get another filter.
 constexpr std::int64_t margin = 8;
-constexpr std::int64_t rows_above = 16;
 
 /// Messages of libjpeg that mean missing or damaged data. It reports them as warnings and goes on with grey.
 bool loses_data(int message) {
@@ -111,6 +110,8 @@ struct JpegDecoder::Impl {
     std::longjmp(decoder->failed, 1);
   }
 
+  j_common_ptr common() { return reinterpret_cast<j_common_ptr>(&info); }
+
   /// Calls `body`, which calls libjpeg. Nothing in `body` may need a destructor: an error jumps over it.
   template <class Body>
   void guarded(const Body& body) {
@@ -177,22 +178,19 @@ struct JpegDecoder::Impl {
       auto width = static_cast<JDIMENSION>(std::min<std::int64_t>(info.output_width, right + margin)) - x;
       guarded([&] { jpeg_crop_scanline(&info, &x, &width); });
     }
-    const std::int64_t above = std::max<std::int64_t>(0, top - rows_above);
     const std::int64_t stride = info.output_width * stored;
-    // Rows above the crop share one.
     pixels.resize(std::max(pixels.size(), static_cast<std::size_t>(stride * (bottom - top))));
-    guarded([&] { read_rows(above, top, bottom, stride); });
+    guarded([&] { read_rows(top, bottom, stride); });
     for (std::int64_t y = 0; stored == 4 && y < bottom - top; ++y) convert_inks(pixels.data() + y * stride);
     guarded([&] { jpeg_abort_decompress(&info); });
     return {bottom - top, right - left, channels, stride, pixels.data() + (left - x) * channels};
   }
 
-  void read_rows(std::int64_t above, std::int64_t top, std::int64_t bottom, std::int64_t stride) {
-    if (above > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(above));
+  void read_rows(std::int64_t top, std::int64_t bottom, std::int64_t stride) {
+    if (top > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(top));
     while (info.output_scanline < static_cast<JDIMENSION>(bottom)) {
-      const std::int64_t y = std::max<std::int64_t>(0, info.output_scanline - top);
-      JSAMPROW row = pixels.data() + y * stride;
-      jpeg_read_scanlines(&info, &row, 1);
+      JSAMPROW row = pixels.data() + std::max<std::int64_t>(0, info.output_scanline - top) * stride;
+      if (jpeg_read_scanlines(&info, &row, 1) == 0) fail(common(), "the JPEG file ends too early");
     }
   }
 

@@ -141,7 +141,11 @@ struct Loader::Impl {
         group_size(samples_of_group(shape)) {
     for (std::int64_t s = 0; s <= options.prefetch; ++s) ring.emplace_back(shape, options.device);
     for (int w = 0; w < options.workers; ++w) workers.push_back(source->make_worker());
-    for (auto& worker : workers) threads.emplace_back([this, &w = *worker] { run_thread(w); });
+    for (auto& worker : workers)
+      threads.emplace_back([this, &w = *worker, device = options.device] {
+        const ScopedDevice scope(device);
+        run_thread(w);
+      });
   }
 
   ~Impl() {

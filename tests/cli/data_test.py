@@ -194,6 +194,25 @@ class Data(DataCase):
         self.assertEqual(result.status, 1, result)
         self.assertIn("train/dog/0.ppm: ", result.err)
 
+    def test_bad_files_can_be_skipped(self):
+        self.put("train/cat/1.ppm", self.read(os.path.join(self.root, "train/cat/1.ppm"))[:500])
+        self.put("val/dog/0.ppm", b"no image")
+        models = []
+        for workers in (1, 3):
+            out = self.path(f"skipped{workers}")
+            result = run("train", self.images, "--out", out, "--set", "data.on_bad_sample=skip", "--set",
+                         f"data.workers={workers}", "--set", "train.batch_size=18", ranks=2)
+            self.assertEqual(result.status, 0, result)
+            for bad in ("train/cat/1.ppm", "val/dog/0.ppm"):
+                self.assertIn(f"{self.root}/{bad}: ", result.err + result.out)
+            self.assertEqual([epoch["bad_samples"] for epoch in self.metrics(out)], [2])
+            models.append(model(out, "epoch-0001"))
+        for name, value in models[0].items():
+            self.assertTrue(np.array_equal(value.view("<u4"), models[1][name].view("<u4")), name)
+        evaluated = run("eval", self.images, "--set", "data.on_bad_sample=skip", "--checkpoint",
+                        self.path("skipped1", "checkpoints", "epoch-0001"))
+        self.assertIn("11 samples | ", evaluated.out, evaluated)
+
 
 def tar(path, members):
     with tarfile.open(path, "w") as archive:

@@ -137,6 +137,25 @@ TEST(Lighting, HasImageNetsCovariance) {
   }
 }
 
+TEST(Lighting, IsTheSumOfItsComponents) {
+  for (std::uint32_t sample = 0; sample < 100; ++sample) {
+    PhiloxSequence random(1, RandomUse::augmentation, sample, 0), plain = random;
+    const ColourShift shift = draw_lighting(20, random);
+    double normal[4];
+    for (int i = 0; i < 4; i += 2) {
+      const double radius = std::sqrt(-2 * std::log(1 - double{plain.uniform()}));
+      const double angle = 2 * 3.14159265358979 * double{plain.uniform()};
+      normal[i] = radius * std::cos(angle);
+      normal[i + 1] = radius * std::sin(angle);
+    }
+    // AlexNet's, from fb.resnet.torch: eigenvectors of R, G, B in columns.
+    const double a = 20 * 0.2175 * normal[0], b = 20 * 0.0188 * normal[1], c = 20 * 0.0045 * normal[2];
+    EXPECT_NEAR(shift[0], 255 * (-0.5675 * a + 0.7192 * b + 0.4009 * c), 0.51);
+    EXPECT_NEAR(shift[1], 255 * (-0.5808 * a - 0.0045 * b - 0.8140 * c), 0.51);
+    EXPECT_NEAR(shift[2], 255 * (-0.5836 * a - 0.6948 * b + 0.4203 * c), 0.51);
+  }
+}
+
 TEST(Lighting, StaysWithinBytes) {
   Bytes pixels{0, 100, 250, 9, 255, 5};
   ColourChanger::add({-10, 3, 20}, pixels);

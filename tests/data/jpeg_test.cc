@@ -107,26 +107,31 @@ INSTANTIATE_TEST_SUITE_P(Sizes, JpegCrops,
                          testing::Values(std::pair(1, 1), std::pair(2, 3), std::pair(5, 4), std::pair(17, 13),
                                          std::pair(61, 97), std::pair(163, 130), std::pair(256, 64)));
 
+/// At num/8 of the size, and no smaller one, the box has at least `out` pixels each way.
+void expect_scaled(JpegDecoder& decoder, const Bytes& jpeg, const Box& box, int num, int out) {
+  const WholeImage whole = decode_whole(jpeg, JCS_RGB, num);
+  decoder.open(jpeg, "a.jpg");
+  const Pixels pixels = decoder.decode(box, out, out);
+  const auto edge = [num](std::int64_t x) { return (x * num + 4) / 8; };
+  const Box scaled{edge(box.left), edge(box.top), edge(box.left + box.width) - edge(box.left),
+                   edge(box.top + box.height) - edge(box.top)};
+  ASSERT_EQ(pixels.width, scaled.width);
+  ASSERT_EQ(pixels.height, scaled.height);
+  const Bytes expected = crop(whole, scaled);
+  for (std::int64_t y = 0; y < pixels.height; ++y)
+    ASSERT_EQ(std::memcmp(pixels.data + y * pixels.stride, expected.data() + y * scaled.width * 3,
+                          static_cast<std::size_t>(scaled.width * 3)),
+              0);
+}
+
 TEST(JpegDecoder, ScalesToTheSmallestSizeThatIsLargeEnough) {
   JpegDecoder decoder(3);
   for (const JpegKind& kind : kinds(163, 130)) {
     SCOPED_TRACE(kind.name());
     const Bytes jpeg = make_jpeg(kind);
-    for (const auto& [num, out] : {std::pair(1, 10), {2, 20}, {4, 41}, {8, 82}}) {
-      const WholeImage whole = decode_whole(jpeg, JCS_RGB, num);
-      decoder.open(jpeg, "a.jpg");
-      const Box box{11, 9, 89, 83};
-      const Pixels pixels = decoder.decode(box, out, out);
-      const auto edge = [num = num](std::int64_t x) { return (x * num + 4) / 8; };
-      const Box scaled{edge(11), edge(9), edge(100) - edge(11), edge(92) - edge(9)};
-      ASSERT_EQ(pixels.width, scaled.width);
-      ASSERT_EQ(pixels.height, scaled.height);
-      const Bytes expected = crop(whole, scaled);
-      for (std::int64_t y = 0; y < pixels.height; ++y)
-        ASSERT_EQ(std::memcmp(pixels.data + y * pixels.stride, expected.data() + y * scaled.width * 3,
-                              static_cast<std::size_t>(scaled.width * 3)),
-                  0);
-    }
+    for (const Box& box : {Box{11, 9, 89, 83}, Box{70, 3, 83, 111}})
+      for (const auto& [num, out] : {std::pair(1, 10), {2, 11}, {2, 20}, {4, 21}, {4, 41}, {8, 42}, {8, 82}})
+        expect_scaled(decoder, jpeg, box, num, out);
   }
 }
 
