@@ -186,6 +186,8 @@ class Data(DataCase):
         self.pack(self.path("missing/x.shard"), status=1)
         for arguments in (["--split", "val"], ["--quality", "0"], ["--short-side", "-1"]):
             self.pack(path, *arguments, status=2)
+        generated = self.pack(path, "--set", "data.dataset=shapes", status=2)
+        self.assertIn("data pack: data set shapes does not hold images from files", generated.err)
         self.assertIn("expected train or test, got 'val'", self.pack(path, "--split", "val", status=2).err)
 
     def test_a_bad_file_ends_training_with_its_name(self):
