@@ -9,7 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 # Okabe and Ito's colours, distinct for any colour vision; markers and dashes repeat the difference.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -39,15 +39,18 @@ def draw(runs):
 
 
 def accuracy(axes, runs):
+    """Of text, if all runs are of text, the perplexity."""
+    is_text = all("val_perplexity" in run.epochs for run in runs)
+    quantity = "perplexity" if is_text else "top1"
     handles = []
     for i, run in enumerate(runs):
         color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
         epochs = run.epochs
         dots = marker if len(epochs) <= 40 else ""
-        axes.plot(epochs["epoch"], epochs["val_top1"], color=color, marker=dots, markersize=4.5, linewidth=1.8)
+        axes.plot(epochs["epoch"], epochs["val_" + quantity], color=color, marker=dots, markersize=4.5, linewidth=1.8)
         axes.plot(
             epochs["epoch"],
-            epochs["train_top1"],
+            epochs["train_" + quantity],
             color=color,
             linestyle=(0, (4, 2)),
             linewidth=0.9,
@@ -57,9 +60,13 @@ def accuracy(axes, runs):
         handles.append(Line2D([], [], color=color, marker=dots, markersize=4.5, linewidth=1.8, label=run.label))
     handles.append(Line2D([], [], color="0.3", linewidth=1.8, label="validation"))
     handles.append(Line2D([], [], color="0.3", linewidth=0.9, linestyle=(0, (4, 2)), label="training"))
-    axes.set_title("Accuracy", fontsize=11)
+    axes.set_title("Perplexity" if is_text else "Accuracy", fontsize=11)
     axes.set_xlabel("epoch")
-    axes.set_ylabel("top-1 accuracy (%)")
+    axes.set_ylabel("perplexity" if is_text else "top-1 accuracy (%)")
+    if is_text:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(ScalarFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(color="0.9", linewidth=0.8)
     below(axes, handles, columns=2)

@@ -20,6 +20,8 @@ FIELDS = (
     "bytes_sent",
     "bytes_fp32",
 )
+# What it has for text only.
+TEXT_FIELDS = ("train_perplexity", "val_perplexity")
 
 
 class RunError(Exception):
@@ -32,7 +34,7 @@ class Run:
     codec: str  # "qsgd 4 bit, bucket 512"
     ranks: int | None
     simulated: bool  # moved as many bytes as the codec would, without encoding
-    epochs: pandas.DataFrame  # FIELDS, a row an epoch, in order
+    epochs: pandas.DataFrame  # FIELDS, and TEXT_FIELDS if it has them; a row an epoch, in order
     label: str = ""  # distinguishes it from the other runs: set by label_runs
 
 
@@ -51,7 +53,8 @@ def read_run(folder):
 
 
 def read_metrics(path):
-    return pandas.DataFrame(read_records(path))[list(FIELDS)]
+    epochs = pandas.DataFrame(read_records(path))
+    return epochs[[*FIELDS, *(field for field in TEXT_FIELDS if field in epochs)]]
 
 
 def read_records(path):

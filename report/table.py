@@ -17,14 +17,20 @@ def bytes_text(count):
     return f"{count:.{digits}f} {unit}"
 
 
-def cells(run):
+def is_text(run):
+    return "val_perplexity" in run.epochs
+
+
+def cells(run, with_perplexity):
     mean = run.epochs.mean()
     ratio = mean["bytes_fp32"] / mean["bytes_sent"] if mean["bytes_sent"] > 0 else None
+    perplexity = [f"{run.epochs['val_perplexity'].iloc[-1]:.2f}" if is_text(run) else "-"]
     return (
         run.name,
         run.codec + (" (simulated)" if run.simulated else ""),
         "-" if run.ranks is None else str(run.ranks),
         f"{run.epochs['val_top1'].iloc[-1]:.2f}",
+        *(perplexity if with_perplexity else []),
         f"{mean['samples_per_s']:.0f}",
         f"{mean['communication_s']:.2f}",
         f"{mean['computation_s']:.2f}",
@@ -34,8 +40,12 @@ def cells(run):
 
 
 def text(runs):
-    rows = [HEADER] + [cells(run) for run in runs]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    with_perplexity = any(is_text(run) for run in runs)
+    header = list(HEADER)
+    if with_perplexity:
+        header.insert(HEADER.index("top-1 %") + 1, "perplexity")
+    rows = [header] + [cells(run, with_perplexity) for run in runs]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = []
     for row in rows:
         aligned = [
@@ -44,4 +54,5 @@ def text(runs):
         ]
         lines.append("  ".join(aligned).rstrip())
     lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines + [NOTE])
+    note = NOTE.replace("top-1:", "top-1 and perplexity:") if with_perplexity else NOTE
+    return "\n".join(lines + [note])

@@ -78,11 +78,6 @@ void fields(Visitor& v, MetricsOptions& o) {
           "also write, per tensor and epoch, the codec's error, the residual and the bytes sent");
 }
 
-const Value* at_path(const Value& root, std::string_view section, std::string_view key) {
-  const Value* inner = root.find(section);
-  return inner ? inner->find(key) : nullptr;
-}
-
 /// Replaces `network: path` by the tree of the file.
 void resolve_network(Value& root, const std::string& config_path) {
   Value* network = root.find("network");
@@ -259,9 +254,16 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
 }
 
 config::Origin origin_of(const RunConfig& run, std::string_view section, std::string_view key) {
-  if (const Value* v = at_path(run.tree, section, key)) return v->origin;
-  if (const Value* v = run.tree.find(section)) return v->origin;
-  return run.tree.origin;
+  const Value* value = run.tree.find(section);
+  if (!value) return run.tree.origin;
+  while (!key.empty()) {
+    const std::size_t dot = std::min(key.find('.'), key.size());
+    const Value* inner = value->is_map() ? value->find(key.substr(0, dot)) : nullptr;
+    if (!inner) break;
+    value = inner;
+    key.remove_prefix(std::min(dot + 1, key.size()));
+  }
+  return value->origin;
 }
 
 NetworkSpec network_of(const RunConfig& run, std::optional<std::int64_t> frames) {

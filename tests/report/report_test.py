@@ -96,6 +96,26 @@ class Report(unittest.TestCase):
         self.assertEqual(len(lines[0]), len(lines[2]), "columns are aligned")
         self.assertTrue(lines[4].startswith("top-1: "))
 
+    def test_text_shows_its_perplexity(self):
+        words = [record(e, train_perplexity=90.0 + e, val_perplexity=120.0 - e) for e in (1, 2)]
+        text = self.run_folder("text", words)
+        images = self.run_folder("images", [record(1)])
+        status, out, err = self.report(text, images, "--table")
+        self.assertEqual((status, err), (0, ""))
+        cells = [[c.strip() for c in line.split("  ") if c.strip()] for line in out.splitlines()]
+        self.assertEqual(cells[0][3:5], ["top-1 %", "perplexity"])
+        self.assertEqual(cells[2][3:5], ["52.00", "118.00"])
+        self.assertEqual(cells[3][3:5], ["51.00", "-"])
+        self.assertTrue(out.splitlines()[4].startswith("top-1 and perplexity: "))
+
+        left = figure.draw([runs.read_run(text)]).axes[0]
+        self.assertEqual(list(left.lines[0].get_ydata()), [119, 118])
+        self.assertEqual(list(left.lines[1].get_ydata()), [91, 92])
+        self.assertEqual(left.get_ylabel(), "perplexity")
+        left = figure.draw([runs.read_run(text), runs.read_run(images)]).axes[0]
+        self.assertEqual(list(left.lines[0].get_ydata()), [51, 52])
+        self.assertEqual(left.get_ylabel(), "top-1 accuracy (%)")
+
     def test_figure_shows_the_numbers(self):
         folders = [
             self.run_folder("a", [record(1), record(2), record(3)]),
