@@ -61,7 +61,8 @@ class Collector final : public Backend {
   std::vector<ConvProblem> problems;
 
   void* allocate(std::int64_t) override { return nullptr; }
-  void upload(void*, DataType, std::span<const float>) override {}
+  std::unique_ptr<PixelInput> pixel_input(const PixelDesc&) override { return nullptr; }
+  void upload(void*, DataType, std::span<const float>, Event*) override {}
   void download(std::span<float>, DataType, const void*) override {}
   void finish_planning() override {}
   void prepare_thread() override {}
