@@ -132,6 +132,11 @@ std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split sp
                      split == Split::train ? options.train_samples : options.test_samples);
 }
 
+bool is_packable(const std::string& dataset) {
+  const Entry* entry = find(dataset);
+  return entry && entry->is_packable;
+}
+
 Normalization normalization(const DataOptions& options, std::int64_t channels) {
   Normalization out{options.mean, options.std};
   if (const Entry* entry = find(options.dataset)) {

@@ -99,6 +99,9 @@ void fields(config::Visitor& visitor, DataOptions& options);  // section `data`
 /// Throws ConfigError if the options ask for something that the data set does not have.
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split split);
 
+/// Whether the data set of this name holds images from files. Only such can be packed into shards.
+bool is_packable(const std::string& dataset);
+
 /// The mean and std of the options, or of the data set where the options have none. Throws ConfigError unless
 /// there is one of each for every channel, all are finite, and every std is above 0.
 Normalization normalization(const DataOptions& options, std::int64_t channels);

@@ -61,11 +61,13 @@ std::int64_t pack(const ImageDataset& dataset, const DataPackArguments& argument
 
 int data_pack_command(const DataPackArguments& arguments) {
   const RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
+  if (!is_packable(run.data.dataset))
+    throw ConfigError(
+        fmt::format("data pack: data set {} does not hold images from files", run.data.dataset));
   std::shared_ptr<const Dataset> dataset;
   with_locations(run, [&] { dataset = open_dataset(run.data, arguments.split); });
   const auto* images = dynamic_cast<const ImageDataset*>(dataset.get());
-  if (!images)
-    throw ConfigError(fmt::format("data pack: packs images, and data set {} has none", run.data.dataset));
+  require(images != nullptr, "a data set that can be packed holds images");
   const int threads = run.data.workers > 0 ? static_cast<int>(run.data.workers) : usable_cores();
   ShardWriter writer(arguments.out, {run.data.dataset, arguments.split, images->classes()});
   const std::int64_t bytes = pack(*images, arguments, threads, writer);

@@ -143,8 +143,9 @@ class Data(DataCase):
         reference = model(self.train("files", ranks=2, config=self.images), "epoch-0001")
         for arguments in ((), ("--decoded",)):
             folder = self.shards(*arguments)
-            packed = self.train("packed" + "".join(arguments), "--set", f"data.shards={folder}", ranks=2, config=self.images)
-            self.check("--set", f"data.shards={folder}")
+            shards = ["--set", f"data.shards={folder}"]
+            packed = self.train("packed" + "".join(arguments), *shards, ranks=2, config=self.images)
+            self.check(*shards)
             for name, value in model(packed, "epoch-0001").items():
                 self.assertTrue(np.array_equal(value.view("<u4"), reference[name].view("<u4")), (arguments, name))
             shutil.rmtree(folder)
@@ -185,6 +186,8 @@ class Data(DataCase):
         self.pack(self.path("missing/x.shard"), status=1)
         for arguments in (["--split", "val"], ["--quality", "0"], ["--short-side", "-1"]):
             self.pack(path, *arguments, status=2)
+        generated = self.pack(path, "--set", "data.dataset=shapes", status=2)
+        self.assertIn("data pack: data set shapes does not hold images from files", generated.err)
         self.assertIn("expected train or test, got 'val'", self.pack(path, "--split", "val", status=2).err)
 
     def test_a_bad_file_ends_training_with_its_name(self):

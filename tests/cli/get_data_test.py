@@ -221,7 +221,8 @@ class GetData(Case):
             archive.writestr("set/wav/x/a.raw", b"AA")
             archive.writestr("set/etc/list", b"a\n")
         content = out.getvalue()
-        lines = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in (("etc/list", b"a\n"), ("wav/x/a.raw", b"AA")))
+        files = (("etc/list", b"a\n"), ("wav/x/a.raw", b"AA"))
+        lines = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files)
         sources = self.one(content, self.serve("set.zip", content))
         del sources["set"]["alternatives"][0][0]["checksum"]
         for text, status in ((lines, 0), (lines + "more", 1)):
@@ -253,11 +254,14 @@ class GetData(Case):
                 for name, content in digits.items()]
 
         def archive(name, content, prefix):
-            return [[{"urls": [self.serve(name, content)], "bytes": len(content), "checksum": md5(content), "take": {prefix: ""}}]]
+            return [[{"urls": [self.serve(name, content)], "bytes": len(content), "checksum": md5(content),
+                      "take": {prefix: ""}}]]
 
         sources = {
-            "cifar10": {"folder": "cifar-10-batches-bin", "bytes": 1, "alternatives": archive("ten.tar.gz", ten, "cifar-10-batches-bin/")},
-            "cifar100": {"folder": "cifar-100-binary", "bytes": 1, "alternatives": archive("hundred.tar.gz", hundred, "cifar-100-binary/")},
+            "cifar10": {"folder": "cifar-10-batches-bin", "bytes": 1,
+                        "alternatives": archive("ten.tar.gz", ten, "cifar-10-batches-bin/")},
+            "cifar100": {"folder": "cifar-100-binary", "bytes": 1,
+                         "alternatives": archive("hundred.tar.gz", hundred, "cifar-100-binary/")},
             "mnist": {"folder": "mnist", "bytes": 1, "alternatives": [keep]},
         }
         for name, size in (("cifar10", 20), ("cifar100", 4), ("mnist", 5)):
