@@ -29,6 +29,9 @@ target_include_directories(lpsgd_options INTERFACE ${CMAKE_SOURCE_DIR})
 if(LPSGD_SANITIZE)
   target_compile_options(lpsgd_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LPSGD_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # which then warns of optional values that are not there
+    target_compile_options(lpsgd_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  endif()
   target_link_options(lpsgd_options INTERFACE -fsanitize=${LPSGD_SANITIZE})
 endif()
 

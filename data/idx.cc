@@ -17,8 +17,8 @@ namespace lpsgd {
 
 namespace {
 
-constexpr std::uint8_t unsigned_byte = 8;          // the type of the values
-constexpr std::int64_t most_records = 10'000'000;  // MNIST has 60,000
+constexpr std::uint8_t unsigned_byte = 8;         // the type of the values
+constexpr std::int64_t most_records = 1'000'000;  // MNIST has 60,000
 constexpr std::uint64_t most_compressed =
     1100;  // bytes that a byte of a gzip file may stand for: 1032 or fewer
 
@@ -36,6 +36,8 @@ class GzipReader {
   }
 
   std::uint64_t file_size() const { return size_; }
+  /// Of what the file may hold. To be called after the first read().
+  std::uint64_t max_size() const { return ::gzdirect(file_.get()) ? size_ : size_ * most_compressed; }
 
   /// As many bytes as there are, `out.size()` at most.
   std::size_t read(std::span<std::uint8_t> out) {
@@ -101,7 +103,7 @@ Buffer<std::uint8_t> read_idx(const std::string& path, std::span<const std::int6
   GzipReader in(path);
   std::size_t size = static_cast<std::size_t>(read_header(in, path, shape, what));
   for (const std::int64_t extent : shape) size *= static_cast<std::size_t>(extent);
-  if (size / most_compressed > in.file_size())
+  if (size > in.max_size())
     throw FileError(
         fmt::format("{}: truncated IDX file: {} bytes cannot hold the {} bytes of {} that its header says",
                     path, in.file_size(), size, what));

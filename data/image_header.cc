@@ -83,9 +83,9 @@ ImageHeader tiff(const Header& file) {
   const auto w = tags.find(width), h = tags.find(height);
   if (!w || !h) file.fail("a TIFF file without a size, or truncated");
   // Memory is taken for a whole tile, too.
-  const std::int64_t tile =
-      std::int64_t{tags.find(tile_width).value_or(1)} * std::int64_t{tags.find(tile_height).value_or(1)};
-  if (tile > max_image_pixels || tile < 0) file.fail("the TIFF file's tiles are too large");
+  const std::int64_t across = tags.find(tile_width).value_or(1), down = tags.find(tile_height).value_or(1);
+  if (across > max_image_pixels || (across > 0 && down > max_image_pixels / across))
+    file.fail("the TIFF file's tiles are too large");
   return {"TIFF", *w, *h};
 }
 

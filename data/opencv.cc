@@ -16,9 +16,9 @@ constexpr ImDecode check_signature [[maybe_unused]] = cv::imdecode;
 ImDecode load() {
   // The library stays loaded.
   void* library = dlopen(LPSGD_IMGCODECS, RTLD_NOW | RTLD_LOCAL);
-  if (!library) throw FileError(fmt::format("images other than JPEG need OpenCV's imgcodecs: {}", dlerror()));
+  if (!library) throw Error(fmt::format("images other than JPEG need OpenCV's imgcodecs: {}", dlerror()));
   void* symbol = dlsym(library, "_ZN2cv8imdecodeERKNS_11_InputArrayEiPNS_3MatE");
-  if (!symbol) throw FileError(fmt::format("{} has no cv::imdecode: {}", LPSGD_IMGCODECS, dlerror()));
+  if (!symbol) throw Error(fmt::format("{} has no cv::imdecode: {}", LPSGD_IMGCODECS, dlerror()));
   return reinterpret_cast<ImDecode>(symbol);
 }
 

@@ -221,6 +221,31 @@ TEST(ImageDecoder, RefusesHugeImagesFromTheirHeaders) {
   EXPECT_THROW(check_image_size(INT64_MAX, INT64_MAX, "a"), FileError);
 }
 
+TEST(ImageDecoder, RefusesHugeTiles) {
+  const auto tiff = [](std::uint32_t tile_width, std::uint32_t tile_height) {
+    Bytes out{'I', 'I', 42, 0, 8, 0, 0, 0, 4, 0};
+    const auto number = [&](std::uint32_t value, int bytes) {
+      for (int i = 0; i < bytes; ++i) out.push_back(static_cast<std::uint8_t>(value >> 8 * i));
+    };
+    const std::uint32_t tags[4][2] = {{256, 8}, {257, 8}, {322, tile_width}, {323, tile_height}};
+    for (const auto& [tag, value] : tags) {
+      number(tag, 2);
+      number(4, 2);  // LONG
+      number(1, 4);
+      number(value, 4);
+    }
+    number(0, 4);
+    return out;
+  };
+  EXPECT_EQ(read_image_header(tiff(10000, 10000), "a").width, 8);
+  for (const auto& [width, height] : {std::pair{10001u, 10000u},
+                                      {10000u, 10001u},
+                                      {65536u, 65536u},
+                                      {0xFFFFFFF0u, 0xFFFFFFF0u},
+                                      {1u, 0xFFFFFFFFu}})
+    EXPECT_EQ(error_of(tiff(width, height)), "dir/a.jpg: the TIFF file's tiles are too large");
+}
+
 TEST(ImageHeader, HasTheSizeOfEveryFormat) {
   for (const Made& made : files()) {
     const ImageHeader header = read_image_header(made.bytes, "a");
