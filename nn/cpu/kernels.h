@@ -62,6 +62,8 @@ struct ActivationKernels {
   void (*add_rows)(const T* x, std::int64_t rows, std::int64_t stride, std::int64_t width, float* sum);
   /// out = sum of terms where y > 0, and 0 elsewhere. If y is null, as sum().
   void (*masked_sum)(const T* const* terms, int count, const T* y, T* out, std::int64_t n);
+  /// out = factor * sum of terms. `out` may be one of them.
+  void (*scaled_sum)(const T* const* terms, int count, float factor, T* out, std::int64_t n);
   /// out[c] = the maximum of x[offsets[i] + c] over i < count, and argmax[c] = its i: the first of equal
   /// values, or the first NaN. `argmax` may be null. count <= 65536.
   void (*window_max)(const T* x, const std::int64_t* offsets, std::int64_t count, std::int64_t channels,

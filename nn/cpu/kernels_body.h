@@ -76,6 +76,11 @@ void masked_sum(const T* const* terms, int count, const T* y, T* out, std::int64
     });
 }
 
+template <class T>
+void scaled_sum(const T* const* terms, int count, float factor, T* out, std::int64_t n) {
+  each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, v * factor); });
+}
+
 inline Integers splat(Vector, std::int32_t i) {
   return Integers{} + i;
 }
@@ -226,10 +231,10 @@ void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu,
 
 template <class T>
 constexpr ActivationKernels<T> activation_kernels{
-    widen<T>,         narrow<T>,      row_moments<T>, normalize<T>,          norm_gradient_sums<T>,
-    norm_gradient<T>, sum<T>,         add_rows<T>,    masked_sum<T>,         window_max<T>,
-    sigmoid<T>,       tanh<T>,        lstm_cell<T>,   lstm_cell_gradient<T>, lrn<T>,
-    lrn_gradient<T>,  softmax_row<T>, softmax<T>};
+    widen<T>,         narrow<T>,       row_moments<T>, normalize<T>,  norm_gradient_sums<T>,
+    norm_gradient<T>, sum<T>,          add_rows<T>,    masked_sum<T>, scaled_sum<T>,
+    window_max<T>,    sigmoid<T>,      tanh<T>,        lstm_cell<T>,  lstm_cell_gradient<T>,
+    lrn<T>,           lrn_gradient<T>, softmax_row<T>, softmax<T>};
 
 }  // namespace
 

@@ -46,6 +46,9 @@ cudaError_t launch_pixels(DataType type, const std::uint8_t* pixels, const Pixel
 /// it is negative itself, if `relu`.
 cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
                        std::int64_t n, cudaStream_t stream);
+/// into = factor * sum of the terms. `into` may be one of them.
+cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, float factor, std::int64_t n,
+                              cudaStream_t stream);
 enum class Smooth : std::uint8_t { sigmoid, tanh };
 cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, std::int64_t n,
                           cudaStream_t stream);

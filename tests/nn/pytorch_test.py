@@ -67,6 +67,7 @@ layers:
   - {lrn: l2, size: 5, alpha: 1.0}
   - flatten
   - {dense: d, units: 7}
+  - {scale: s, factor: 0.375}
 """
 
 
@@ -84,7 +85,7 @@ class Layers(torch.nn.Module):
     def forward(self, x):
         x = self.l(self.a(x))
         x = torch.cat([self.m(x), self.p(torch.sigmoid(x))], 1)
-        return self.d(self.l2(x).flatten(1))
+        return 0.375 * self.d(self.l2(x).flatten(1))
 
 
 def draw_weights(shapes, rng):
