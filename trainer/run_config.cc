@@ -138,6 +138,15 @@ void expand(Value& value, const std::string& path) {
   for (std::size_t i = 0; i < value.items.size(); ++i) expand(value.items[i], fmt::format("{}[{}]", path, i));
 }
 
+/// With unit gain a momentum of 1 leaves the gradients out.
+void check_momentum(const RunConfig& run) {
+  if (!run.optimizer.momentum_unit_gain) return;
+  constexpr const char* message = "with optimizer.momentum_unit_gain it must be less than 1";
+  if (run.optimizer.momentum == 1) throw ConfigError(fmt::format("optimizer.momentum: {}", message));
+  for (const auto& [epoch, mu] : run.schedule.momentum)
+    if (mu == 1) throw ConfigError(fmt::format("schedule.momentum.{}: {}", epoch, message));
+}
+
 RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::string>& overrides,
                     config::Environment environment) {
   RunConfig run;
@@ -148,6 +157,10 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
     for (Value::Entry& section : run.tree.entries)
       if (section.key != "network") expand(section.value, section.key);  // its $names are parameters
   config::read(run.tree, "", run, config::Environment::keep);
+  with_locations(run, [&] {
+    check_schedule(run.schedule, run.train.epochs);
+    check_momentum(run);
+  });
   return run;
 }
 

@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "core/data_type.h"
+#include "nn/maths_device.h"
 
 namespace lpsgd::cpu {
 
@@ -98,9 +99,9 @@ struct Kernels {
     else
       return bf16;
   }
-  /// The optimizer's pass (nn/optimizer.h): g = g * g_scale + decay * w; v = mu * v + g;
+  /// The optimizer's pass (nn/optimizer.h): g = gain * (g * g_scale + decay * w); v = mu * v + g;
   /// w -= lr * (nesterov ? g + mu * v : v).
-  void (*sgd)(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay,
+  void (*sgd)(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay,
               float g_scale, bool nesterov);
 };
 

@@ -218,12 +218,12 @@ void lstm_cell_gradient(const float* gates, const float* before, const float* c,
   });
 }
 
-void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay, float g_scale,
+void sgd(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay, float g_scale,
          bool nesterov) {
   over_values(n, [&]<class L>(std::int64_t i) {
     alignas(sizeof(typename L::V)) typename L::V weight = L::get(w + i);
     alignas(sizeof(typename L::V)) typename L::V momentum = L::get(v + i);
-    maths::sgd(weight, L::get(g + i), momentum, lr, mu, decay, g_scale, nesterov);
+    maths::sgd(weight, L::get(g + i), momentum, rates, decay, g_scale, nesterov);
     L::put(v + i, momentum);
     L::put(w + i, weight);
   });

@@ -13,6 +13,7 @@
 
 #include "core/data_type.h"
 #include "core/pixels.h"
+#include "nn/maths_device.h"
 
 namespace lpsgd::cuda {
 
@@ -233,9 +234,9 @@ struct SgdStep {
   float* momentum = nullptr;
   const std::uint8_t* decayed = nullptr;  // for each sgd_group values: have they weight decay; null: all
   const float* scale = nullptr;           // of the gradients; null: 1
-  const float* lr = nullptr;
+  const maths::SgdRates* rates = nullptr;
   std::int64_t n = 0;  // a multiple of sgd_group
-  float mu = 0, decay = 0;
+  float decay = 0;
   bool nesterov = false;
 };
 inline constexpr std::int64_t sgd_group = 16;

@@ -76,6 +76,18 @@ class ConfigurationErrors(Case):
     def test_set_names_the_option(self):
         self.refused(CONFIG, "--set train.sed=4: train.sed: unknown key, did you mean 'seed'?", "--set", "train.sed=4")
 
+    def test_a_linear_decay_without_an_epoch_for_it(self):
+        self.refused(
+            CONFIG.replace("decay: {1: 0.1}", "decay: {linear: 0}, warmup_epochs: 2"),
+            "{config}:5:31: schedule.decay: a warm-up of 2 epochs leaves none of the run's 2 for a linear decay",
+        )
+
+    def test_unit_gain_that_leaves_no_gradient(self):
+        self.refused(
+            CONFIG.replace("momentum: 0.9", "momentum: 1, momentum_unit_gain: true"),
+            "{config}:4:23: optimizer.momentum: with optimizer.momentum_unit_gain it must be less than 1",
+        )
+
     def test_batch_size_that_ranks_do_not_divide(self):
         self.refused(
             CONFIG.replace("batch_size: 24", "batch_size: 25"),
