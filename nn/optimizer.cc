@@ -131,10 +131,10 @@ void Optimizer::step(std::span<float> parameters, std::span<const float> gradien
     if (factor < 1) scale = static_cast<float>(factor);
   }
   for (const Run& run : runs_)
-    cpu::kernels().sgd(
-        parameters.data() + run.begin, gradients.data() + run.begin, momentum_.data() + run.begin,
-        run.end - run.begin, *rates_, run.decayed ? static_cast<float>(options_.weight_decay) : 0.0f, scale,
-        options_.nesterov);
+    cpu::kernels().sgd(parameters.data() + run.begin, gradients.data() + run.begin,
+                       momentum_.data() + run.begin, run.end - run.begin, *rates_,
+                       run.decayed ? static_cast<float>(options_.weight_decay) : 0.0f, scale,
+                       options_.nesterov);
 }
 
 }  // namespace lpsgd

@@ -26,12 +26,12 @@ void periodic_fields(config::Visitor& v, ScheduleOptions& o) {
 
 void linear_fields(config::Visitor& v, double& to) {
   v.required();
-  v.field("linear", to, "the rate that it falls to, step by step, from the end of the warm-up to that of the run",
+  v.field("linear", to,
+          "the rate that it falls to, step by step, from the end of the warm-up to that of the run",
           {.min = 0});
 }
 
-constexpr const char* decay_type =
-    "{epoch: factor, ...}, {every: epochs, factor: number} or {linear: rate}";
+constexpr const char* decay_type = "{epoch: factor, ...}, {every: epochs, factor: number} or {linear: rate}";
 
 std::int64_t to_epoch(const config::Value::Entry& e, std::int64_t least, const char* expected,
                       const std::string& path) {

@@ -17,7 +17,7 @@ struct ScheduleOptions {
   std::int64_t every = 0;                // of decay: {every: 2, factor: 0.94}; 0: use the map
   double factor = 1;
   std::map<std::int64_t, double> momentum;  // {1: 0.9}: after 1 epoch it replaces optimizer.momentum
-  std::optional<double> linear;  // of decay: {linear: 0}: the rate after the last epoch
+  std::optional<double> linear;             // of decay: {linear: 0}: the rate after the last epoch
 };
 void fields(config::Visitor& visitor, ScheduleOptions& options);  // section `schedule`
 

@@ -18,11 +18,45 @@ using config::Range;
 using config::Value;
 using config::Visitor;
 
+constexpr const char* batch_type = "an integer from 1 to 1000000000, or {ranks: integer, ...}";
+constexpr Range batch_range{.min = 1, .max = 1e9};
+
+void parse_batch_size(TrainOptions& o, const Value& value, const std::string& path) {
+  o.batch_sizes.clear();
+  if (!value.is_map()) {
+    o.batch_size = config::to_integer(value, path, batch_range);
+    return;
+  }
+  for (const Value::Entry& e : value.entries) {
+    Value ranks = Value::plain(e.key);
+    ranks.origin = e.origin;
+    const std::int64_t k = config::to_integer(ranks, path, Range{.min = 1, .max = 1e6});
+    o.batch_sizes[k] = config::to_integer(e.value, path + "." + e.key, batch_range);
+  }
+  if (o.batch_sizes.empty()) config::fail(value.origin, path, fmt::format("expected {}", batch_type));
+  o.batch_size = o.batch_sizes.begin()->second;
+}
+
+Value write_batch_size(const TrainOptions& o) {
+  if (o.batch_sizes.empty()) return Value::plain(fmt::format("{}", o.batch_size));
+  Value map = Value::map();
+  for (const auto& [ranks, size] : o.batch_sizes)
+    map.set(fmt::format("{}", ranks), Value::plain(fmt::format("{}", size)));
+  return map;
+}
+
 void fields(Visitor& v, TrainOptions& o) {
   v.field("epochs", o.epochs, "the number of passes over the training set", Range{.min = 0, .max = 1e9});
-  v.field("batch_size", o.batch_size,
-          "samples per step, of all ranks together; a multiple of the number of ranks",
-          Range{.min = 1, .max = 1e9});
+  v.shape([] {
+    return config::Shape::choice(
+        {config::Shape::integer(batch_range), config::Shape::table(config::Shape::integer(batch_range))});
+  });
+  v.custom(
+      "batch_size", batch_type,
+      "samples per step, of all ranks together; a multiple of the number of ranks. A table gives it for each "
+      "number of ranks that the run may have",
+      [&](const Value& value, const std::string& path) { parse_batch_size(o, value, path); },
+      [&] { return write_batch_size(o); });
   v.field("seed", o.seed, "the seed of everything random: weights, data order, augmentation, dropout, dither",
           Range{.min = 0, .max = 4294967295.0});
   v.choice("device", o.device,
@@ -78,40 +112,63 @@ void fields(Visitor& v, MetricsOptions& o) {
           "also write, per tensor and epoch, the codec's error, the residual and the bytes sent");
 }
 
-/// Replaces `network: path` by the tree of the file.
-void resolve_network(Value& root, const std::string& config_path) {
-  Value* network = root.find("network");
-  if (!network || !network->is_scalar()) return;
-  const std::filesystem::path given = config::to_string(*network, "network");
+/// The tree of the file that `path` names, which is relative to the configuration's folder.
+Value network_file(const Value& path, const std::string& config_path) {
+  const std::filesystem::path given = config::to_string(path, "network");
   std::filesystem::path file =
       given.is_absolute() ? given : std::filesystem::path(config_path).parent_path() / given;
   // A path given on the command line may also mean the current folder.
-  if (network->origin.line == 0 && !std::filesystem::exists(file) && std::filesystem::exists(given))
-    file = given;
+  if (path.origin.line == 0 && !std::filesystem::exists(file) && std::filesystem::exists(given)) file = given;
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored))
-    config::fail(network->origin, "network", fmt::format("no file {}", file.string()));
+    config::fail(path.origin, "network", fmt::format("no file {}", file.string()));
   Value tree = config::parse_file(file.string());
   if (!tree.is_map()) config::fail(tree.origin, "network", "expected a map that describes a network");
-  *network = std::move(tree);
+  return tree;
 }
 
-/// A network declares its parameters: an override that names none of them would change nothing.
-void check_parameter_override(const Value& root, const std::string& o) {
-  constexpr std::string_view prefix = "network.parameters.";
-  const std::string path = o.substr(0, o.find('='));
-  const Value* network = root.find("network");
-  if (!path.starts_with(prefix) || !network || !network->is_map()) return;
-  const std::string name = path.substr(prefix.size());
-  const Value* declared = network->find("parameters");
+/// Refuses a parameter that the network does not declare: setting it would change nothing.
+void check_parameter(const Value& network, const std::string& name, const config::Origin& origin) {
+  const Value* declared = network.find("parameters");
   if (declared && declared->find(name)) return;
   std::vector<std::string> known;
   if (declared)
     for (const Value::Entry& e : declared->entries) known.push_back(e.key);
   config::fail(
-      {"--set " + o, 0, 0}, "network.parameters",
+      origin, "network.parameters",
       fmt::format("the network has no parameter '{}'{}; it has: {}", name, config::did_you_mean(name, known),
                   known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+/// Replaces `network: path`, or `network: {file: path, parameters: {...}}`, by the tree of the file.
+void resolve_network(Value& root, const std::string& config_path) {
+  Value* network = root.find("network");
+  if (!network) return;
+  if (network->is_scalar()) {
+    *network = network_file(*network, config_path);
+    return;
+  }
+  const Value* path = network->find("file");
+  if (!path) return;
+  Value tree = network_file(*path, config_path);
+  for (const Value::Entry& e : network->entries) {
+    if (e.key == "file") continue;
+    if (e.key != "parameters" || !e.value.is_map())
+      config::fail(e.origin, "network." + e.key, "beside 'file' only 'parameters', a map, is allowed");
+    for (const Value::Entry& p : e.value.entries) {
+      check_parameter(tree, p.key, p.origin);
+      tree.find("parameters")->set(p.key, p.value);
+    }
+  }
+  *network = std::move(tree);
+}
+
+void check_parameter_override(const Value& root, const std::string& o) {
+  constexpr std::string_view prefix = "network.parameters.";
+  const std::string path = o.substr(0, o.find('='));
+  const Value* network = root.find("network");
+  if (!path.starts_with(prefix) || !network || !network->is_map()) return;
+  check_parameter(*network, path.substr(prefix.size()), {"--set " + o, 0, 0});
 }
 
 Value load_tree(const std::string& path, const std::vector<std::string>& overrides) {
@@ -170,7 +227,7 @@ void fields(Visitor& v, RunConfig& run) {
   v.required();
   v.shape([] { return config::Shape::choice({config::Shape::text(), config::Shape::any_map()}); });
   v.custom(
-      "network", "a path relative to this file, or the network itself",
+      "network", "a path relative to this file, {file: path, parameters: {...}}, or the network itself",
       "the layers, which docs/networks.md describes",
       [&](const Value& value, const std::string& path) {
         if (!value.is_map())
@@ -223,6 +280,21 @@ Device device_of(const TrainOptions& options, int local_rank) {
   const int count = cuda_devices().count;
   if (count == 0) return options.device == DeviceChoice::cuda ? Device::cuda(0) : Device::cpu();
   return Device::cuda(local_rank % count);
+}
+
+void resolve_ranks(RunConfig& run, int ranks) {
+  std::map<std::int64_t, std::int64_t>& sizes = run.train.batch_sizes;
+  if (sizes.empty()) return;
+  const auto found = sizes.find(ranks);
+  if (found == sizes.end()) {
+    std::vector<std::int64_t> known;
+    for (const auto& [k, size] : sizes) known.push_back(k);
+    config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
+                 fmt::format("has no batch size for {} rank{}; it has those for {}", ranks,
+                             ranks == 1 ? "" : "s", fmt::join(known, ", ")));
+  }
+  run.train.batch_size = found->second;
+  sizes.clear();
 }
 
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {

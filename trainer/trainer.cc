@@ -165,8 +165,7 @@ class RankTrainer {
   /// The learning rate at a batch of the running epoch. It depends on the number of finished epochs, not on
   /// their steps.
   double rate_at(std::int64_t batch) const {
-    return learning_rate(run_.schedule, position_.epoch * per_epoch_ + batch, per_epoch_,
-                         run_.train.epochs);
+    return learning_rate(run_.schedule, position_.epoch * per_epoch_ + batch, per_epoch_, run_.train.epochs);
   }
 
   void train_step(Progress& progress) {

@@ -218,8 +218,8 @@ void lstm_cell_gradient(const float* gates, const float* before, const float* c,
   });
 }
 
-void sgd(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay, float g_scale,
-         bool nesterov) {
+void sgd(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay,
+         float g_scale, bool nesterov) {
   over_values(n, [&]<class L>(std::int64_t i) {
     alignas(sizeof(typename L::V)) typename L::V weight = L::get(w + i);
     alignas(sizeof(typename L::V)) typename L::V momentum = L::get(v + i);

@@ -94,6 +94,33 @@ class ConfigurationErrors(Case):
             "{config}:3:32: train.batch_size: 25 samples cannot be divided evenly over 2 ranks",
         )
 
+    def test_a_batch_size_for_other_ranks(self):
+        self.refused(
+            CONFIG.replace("batch_size: 24", "batch_size: {2: 24, 4: 48}"),
+            "{config}:3:32: train.batch_size: has no batch size for 3 ranks; it has those for 2, 4",
+            ranks=3,
+        )
+        self.refused(
+            CONFIG.replace("transport: mpi", "transport: threads, ranks: 1"),
+            "--set train.batch_size={{2: 24}}: train.batch_size: has no batch size for 1 rank; it has those for 2",
+            "--set", "train.batch_size={2: 24}",
+            ranks=None,
+        )
+        for value, says in (("{}", "train.batch_size: expected an integer"), ("{x: 3}", "train.batch_size: expected an integer"),
+                            ("{2: 0}", "train.batch_size.2: expected an integer")):
+            self.refused(CONFIG.replace("batch_size: 24", f"batch_size: {value}"), says)
+
+    def test_parameters_of_a_network_file(self):
+        self.refused(
+            CONFIG.replace("tiny_network.yaml", "{file: tiny_network.yaml, parameters: {nrom: false}}"),
+            "{config}:1:49: network.parameters: the network has no parameter 'nrom', did you mean 'norm'?; it has: "
+            "activation, norm",
+        )
+        self.refused(
+            CONFIG.replace("tiny_network.yaml", "{file: tiny_network.yaml, layers: []}"),
+            "{config}:1:36: network.layers: beside 'file' only 'parameters', a map, is allowed",
+        )
+
     def test_transport_nccl_where_it_cannot_be(self):
         version = json.loads(run("version", "--json").out)
         if version["nccl_version"] and version.get("is_cuda_available"):

@@ -84,8 +84,8 @@ TEST(Optimizer, UnitGainFollowsCntksRules) {
 TEST(Optimizer, MomentumMayChange) {
   for (const bool unit_gain : {false, true})
     for (const bool nesterov : {false, true})
-      EXPECT_LT(
-          difference({.momentum = 0, .nesterov = nesterov, .momentum_unit_gain = unit_gain}, 6, 0.9), 1e-6);
+      EXPECT_LT(difference({.momentum = 0, .nesterov = nesterov, .momentum_unit_gain = unit_gain}, 6, 0.9),
+                1e-6);
 }
 
 /// Of a momentum that stays the same, unit gain is a rate 1 - mu times as large.
@@ -213,9 +213,8 @@ TEST(Schedule, ALinearDecayNeedsEpochsAfterTheWarmUp) {
     check_schedule(o, 3);
     ADD_FAILURE();
   } catch (const ConfigError& e) {
-    EXPECT_STREQ(
-        e.what(),
-        "schedule.decay: a warm-up of 3 epochs leaves none of the run's 3 for a linear decay");
+    EXPECT_STREQ(e.what(),
+                 "schedule.decay: a warm-up of 3 epochs leaves none of the run's 3 for a linear decay");
   }
 }
 
@@ -239,8 +238,8 @@ TEST(Schedule, ConfigurationIsCheckedAndWritten) {
             "a.yaml:1:18: x.decay.linear: the rate would rise from 1 to 2");
   EXPECT_EQ(error_of<ScheduleOptions>("{decay: {linear: -1}}"),
             "a.yaml:1:18: x.decay.linear: expected a number >= 0, got '-1'");
-  for (const char* text :
-       {"{lr: 0.2, decay: {3: 0.5, 7: 0.1}}", "{decay: {every: 3, factor: 0.25}}", "{decay: {linear: 0.01}}", "{momentum: {0: 0, 4: 0.9}}", "{lr: 1}"}) {
+  for (const char* text : {"{lr: 0.2, decay: {3: 0.5, 7: 0.1}}", "{decay: {every: 3, factor: 0.25}}",
+                           "{decay: {linear: 0.01}}", "{momentum: {0: 0, 4: 0.9}}", "{lr: 1}"}) {
     const config::Value once = config::write(schedule(text));
     EXPECT_EQ(config::emit(config::write(schedule(config::emit(once)))), config::emit(once));
   }

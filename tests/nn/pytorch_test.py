@@ -30,6 +30,7 @@ torch.set_num_threads(1)
 CASES = {
     "resnet20": (16, None, None),
     "resnet110": (8, None, None),
+    "resnet9": (8, None, None),
     "resnet50": (8, 48, None),
     "resnet152": (6, 48, None),
     "alexnet": (4, 99, 1024),
