@@ -39,25 +39,26 @@ std::function<double(std::int64_t)> steps(Rates rates) {
 }
 
 std::map<std::int64_t, std::int64_t> of_16(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d,
-                                                std::int64_t e) {
+                                           std::int64_t e) {
   return {{1, a}, {2, b}, {4, c}, {8, d}, {16, e}};
 }
 
 std::vector<Recipe> recipes() {
   const auto residual = steps({{30, 1}, {30, 0.1}, {30, 0.01}, {30, 0.001}});
   // AlexNet: CNTK's decays from the study's initial rate.
-  return {{"alexnet", 62, "imagenet", 112, of_16(256, 256, 256, 256, 256),
-           steps({{25, 0.07}, {25, 0.007}, {25, 7e-4}, {25, 7e-5}, {12, 7e-6}}), 5e-4, true},
-          {"vgg19", 143, "imagenet", 80, of_16(32, 64, 128, 128, 128),
-           steps({{20, 0.1}, {20, 0.01}, {20, 0.001}, {10, 1e-4}, {10, 1e-5}}), 5e-4, true},
-          {"bn_inception", 11, "imagenet", 300, of_16(64, 128, 256, 256, 256),
-           [](std::int64_t epoch) { return 3.6 * std::pow(0.94, std::floor(static_cast<double>(epoch) / 2)); },
-           1e-4, true},
-          {"resnet50", 25, "imagenet", 120, of_16(32, 64, 128, 256, 256), residual, 1e-4, false},
-          {"resnet152", 60, "imagenet", 120, of_16(16, 32, 64, 128, 256), residual, 1e-4, false},
-          {"resnet110", 1.7, "cifar10", 160, of_16(128, 128, 128, 128, 128),
-           steps({{1, 0.1}, {80, 1}, {40, 0.1}, {39, 0.01}}), 1e-4, true},
-          {"lstm_an4", 13, "an4", 20, {{1, 16}, {2, 16}}, steps({{20, 0.5}}), 0, true}};
+  return {
+      {"alexnet", 62, "imagenet", 112, of_16(256, 256, 256, 256, 256),
+       steps({{25, 0.07}, {25, 0.007}, {25, 7e-4}, {25, 7e-5}, {12, 7e-6}}), 5e-4, true},
+      {"vgg19", 143, "imagenet", 80, of_16(32, 64, 128, 128, 128),
+       steps({{20, 0.1}, {20, 0.01}, {20, 0.001}, {10, 1e-4}, {10, 1e-5}}), 5e-4, true},
+      {"bn_inception", 11, "imagenet", 300, of_16(64, 128, 256, 256, 256),
+       [](std::int64_t epoch) { return 3.6 * std::pow(0.94, std::floor(static_cast<double>(epoch) / 2)); },
+       1e-4, true},
+      {"resnet50", 25, "imagenet", 120, of_16(32, 64, 128, 256, 256), residual, 1e-4, false},
+      {"resnet152", 60, "imagenet", 120, of_16(16, 32, 64, 128, 256), residual, 1e-4, false},
+      {"resnet110", 1.7, "cifar10", 160, of_16(128, 128, 128, 128, 128),
+       steps({{1, 0.1}, {80, 1}, {40, 0.1}, {39, 0.01}}), 1e-4, true},
+      {"lstm_an4", 13, "an4", 20, {{1, 16}, {2, 16}}, steps({{20, 0.5}}), 0, true}};
 }
 
 RunConfig load(const std::string& name, const std::vector<std::string>& overrides = {}) {
@@ -83,7 +84,8 @@ TEST(StudyRecipes, AreAsPublished) {
     for (std::int64_t epoch = 0; epoch < published.epochs; ++epoch) {
       const double rate = published.rate(epoch);
       for (const std::int64_t step : {epoch * per_epoch, (epoch + 1) * per_epoch - 1})
-        EXPECT_NEAR(learning_rate(run.schedule, step, per_epoch, run.train.epochs), rate, 1e-9 * rate) << epoch;
+        EXPECT_NEAR(learning_rate(run.schedule, step, per_epoch, run.train.epochs), rate, 1e-9 * rate)
+            << epoch;
       const bool without = run.data.dataset == "an4" && epoch == 0;
       EXPECT_EQ(momentum_at(run.schedule, epoch, run.optimizer.momentum), without ? 0 : 0.9) << epoch;
     }
@@ -131,9 +133,9 @@ TEST(StudyRecipes, NetworksAreTheStudys) {
   // ResNet-50 halves the image in the 1x1 convolution of a block, not in the 3x3 after it.
   const NetworkSpec resnet50 = network_of(load("resnet50"));
   EXPECT_EQ(stride_of(resnet50.layers(), "layer2.0.conv1"), 2);
-  EXPECT_EQ(stride_of(network_of(load("resnet50", {"network.parameters.stride_in=3"})).layers(),
-                      "layer2.0.conv1"),
-            1);
+  EXPECT_EQ(
+      stride_of(network_of(load("resnet50", {"network.parameters.stride_in=3"})).layers(), "layer2.0.conv1"),
+      1);
   const RunConfig speech = load("lstm_an4");
   const NetworkSpec lstm = network_of(speech);
   EXPECT_EQ(lstm.input_shape(), (Shape{20, 33 * 11}));  // 33 features of 11 frames, truncated
@@ -146,8 +148,8 @@ TEST(StudyRecipes, NetworksAreTheStudys) {
 
 TEST(StudyRecipes, OriginalOneBitSgdCodesEveryTensorByColumns) {
   for (const Recipe& published : recipes()) {
-    const RunConfig run = load(published.name, {"exchange.codec={kind: onebit, bucket: column}",
-                                                "exchange.min_elements=0"});
+    const RunConfig run =
+        load(published.name, {"exchange.codec={kind: onebit, bucket: column}", "exchange.min_elements=0"});
     for (const CodecSpec& codec : assign_codecs(run.exchange.policy, network_of(run).tensors()))
       EXPECT_FALSE(codec.is_none()) << published.name;
   }
