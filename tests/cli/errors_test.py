@@ -79,7 +79,7 @@ class ConfigurationErrors(Case):
     def test_a_linear_decay_without_an_epoch_for_it(self):
         self.refused(
             CONFIG.replace("decay: {1: 0.1}", "decay: {linear: 0}, warmup_epochs: 2"),
-            "{config}:5:31: schedule.decay: a warm-up of 2 epochs leaves none of the run's 2 for a linear decay",
+            "{config}:5:29: schedule.decay: a warm-up of 2 epochs leaves none of the run's 2 for a linear decay",
         )
 
     def test_unit_gain_that_leaves_no_gradient(self):
