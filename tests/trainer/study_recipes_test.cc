@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "nn/network_spec.h"
+#include "nn/shape.h"
 #include "quant/policy.h"
 #include "trainer/run_config.h"
 
@@ -110,8 +111,8 @@ TEST(StudyRecipes, CropsAreAsPublished) {
     const RunConfig run = load(name);
     const AugmentOptions& a = run.data.augment;
     EXPECT_EQ(a.crop.kind, CropOptions::Kind::side_ratio);
-    EXPECT_EQ(a.crop.ratio.low, least);
-    EXPECT_EQ(a.crop.ratio.high, most);
+    EXPECT_EQ(a.crop.ratio.min, least);
+    EXPECT_EQ(a.crop.ratio.max, most);
     EXPECT_TRUE(a.mirror);
     EXPECT_EQ(network_of(run).input_shape(), (Shape{side, side, 3}));
   };
