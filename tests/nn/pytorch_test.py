@@ -30,7 +30,8 @@ torch.set_num_threads(1)
 CASES = {
     "resnet20": (16, None, None),
     "resnet110": (8, None, None),
-    "resnet9": (8, None, None),
+    # Of 8 samples one has a value at a kink: its worst gradient is 1.5e-3 or 4e-6 off, as the input's last bit has it.
+    "resnet9": (16, None, None),
     "resnet50": (8, 48, None),
     "resnet152": (6, 48, None),
     "alexnet": (4, 99, 1024),
