@@ -121,14 +121,16 @@ std::vector<ImageFile> images_of_classes(const std::string& folder, const std::v
 
 void check_same_classes(const std::string& train, const std::vector<std::string>& train_classes,
                         const std::string& test, const std::vector<std::string>& test_classes) {
-  const auto refuse_missing = [](const std::string& here, const std::vector<std::string>& classes,
-                                 const std::string& there, const std::vector<std::string>& others) {
+  FileErrors errors;
+  const auto add_missing = [&](const std::string& here, const std::vector<std::string>& classes,
+                               const std::string& there, const std::vector<std::string>& others) {
     for (const std::string& name : others)
       if (!std::binary_search(classes.begin(), classes.end(), name))
-        throw FileError(fmt::format("{}: has no class '{}', which {} has", here, name, there));
+        errors.add(fmt::format("{}: has no class '{}', which {} has", here, name, there));
   };
-  refuse_missing(test, test_classes, train, train_classes);
-  refuse_missing(train, train_classes, test, test_classes);
+  add_missing(test, test_classes, train, train_classes);
+  add_missing(train, train_classes, test, test_classes);
+  errors.throw_if_any();
 }
 
 }  // namespace lpsgd

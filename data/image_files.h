@@ -50,7 +50,8 @@ std::vector<std::string> images_in(const std::string& folder, bool nested = true
 /// The images of class c are those in folder/classes[c]; the last one has the largest label.
 std::vector<ImageFile> images_of_classes(const std::string& folder, const std::vector<std::string>& classes);
 
-/// FileError unless both lists, sorted, are the same. `train` and `test` say where the classes are from.
+/// FileError, which names every class that is missing, unless both lists, sorted, are the same. `train` and
+/// `test` say where the classes are from.
 void check_same_classes(const std::string& train, const std::vector<std::string>& train_classes,
                         const std::string& test, const std::vector<std::string>& test_classes);
 

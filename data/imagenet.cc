@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "core/error.h"
 #include "data/datasets.h"
@@ -45,13 +46,16 @@ struct ClassArchive {
 /// The archives of the classes in the training archive, sorted by WNID.
 std::vector<ClassArchive> class_archives(const InputFile& file) {
   std::vector<ClassArchive> out;
+  FileErrors errors;
   for (TarMember& member : read_tar_index(file)) {
     const fs::path name = member.name;
     if (name.extension() != ".tar" || !is_wnid(name.stem().string()))
-      throw FileError(fmt::format("{}: holds '{}', expected an archive of each class, such as n01440764.tar",
-                                  file.path(), member.name));
-    out.push_back({name.stem().string(), std::move(member)});
+      errors.add(fmt::format("{}: holds '{}', expected an archive of each class, such as n01440764.tar",
+                             file.path(), member.name));
+    else
+      out.push_back({name.stem().string(), std::move(member)});
   }
+  errors.throw_if_any();
   if (out.empty()) throw FileError(fmt::format("{}: holds no archive of a class", file.path()));
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.wnid < b.wnid; });
   return out;
@@ -65,10 +69,12 @@ std::vector<std::string> wnids_in(const Source& train) {
     return out;
   }
   out = subfolders(train.path);
+  FileErrors errors;
   for (const std::string& name : out)
     if (!is_wnid(name))
-      throw FileError(fmt::format("{}: has the folder '{}', expected one of each class, such as n01440764",
-                                  train.path, name));
+      errors.add(fmt::format("{}: has the folder '{}', expected one of each class, such as n01440764",
+                             train.path, name));
+  errors.throw_if_any();
   if (out.empty())
     throw FileError(
         fmt::format("{}: holds no folder; expected one of each class, such as n01440764", train.path));
@@ -105,19 +111,25 @@ std::vector<ImageFile> training_archive(const InputFile& file) {
 void label_by_list(std::vector<ImageFile>& images, const std::vector<std::string>& classes,
                    const std::string& where, const std::string& root) {
   const ValidationLabels labels = read_validation_labels(root);
+  FileErrors errors;
   if (labels.wnids.size() != images.size())
-    throw FileError(fmt::format("{}: labels of {} images, but {} holds {}", labels.path, labels.wnids.size(),
-                                where, images.size()));
+    errors.add(fmt::format("{}: labels of {} images, but {} holds {}", labels.path, labels.wnids.size(),
+                           where, images.size()));
+  std::set<std::string> unknown;  // classes that have been named
   for (ImageFile& image : images) {
     const auto found = labels.wnids.find(fs::path(image.name).stem().string());
-    if (found == labels.wnids.end())
-      throw FileError(fmt::format("{}: {} has no label of it", image.name, labels.path));
+    if (found == labels.wnids.end()) {
+      errors.add(fmt::format("{}: {} has no label of it", image.name, labels.path));
+      continue;
+    }
     const auto at = std::lower_bound(classes.begin(), classes.end(), found->second);
-    if (at == classes.end() || *at != found->second)
-      throw FileError(fmt::format("{}: class {} of {} is none of the training images' {} classes",
-                                  labels.path, found->second, image.name, classes.size()));
-    image.label = static_cast<std::int32_t>(at - classes.begin());
+    if (at != classes.end() && *at == found->second)
+      image.label = static_cast<std::int32_t>(at - classes.begin());
+    else if (unknown.insert(found->second).second)
+      errors.add(fmt::format("{}: class {} of {} is none of the training images' {} classes", labels.path,
+                             found->second, image.name, classes.size()));
   }
+  errors.throw_if_any();
 }
 
 std::vector<ImageFile> validation_images(const Source& val, const std::vector<std::string>& classes,
@@ -129,8 +141,11 @@ std::vector<ImageFile> validation_images(const Source& val, const std::vector<st
     add_members(read_tar_index(archives.back()), val.path, 0, images);
     if (images.empty()) throw FileError(fmt::format("{}: holds no image", val.path));
   } else if (const std::vector<std::string> folders = subfolders(val.path); !folders.empty()) {
-    check_same_classes(train, classes, val.path, folders);
-    return images_of_classes(val.path, classes);
+    FileErrors errors;
+    errors.attempt([&] { check_same_classes(train, classes, val.path, folders); });
+    errors.attempt([&] { images = images_of_classes(val.path, folders); });
+    errors.throw_if_any();
+    return images;
   } else {
     for (std::string& path : images_in(val.path)) images.push_back({.name = std::move(path)});
   }
@@ -144,8 +159,11 @@ std::shared_ptr<const Dataset> open_imagenet(const DataOptions& options, Split s
   if (options.root.empty())
     throw ConfigError("data.root: missing: the folder of ImageNet's images or archives");
   // Both splits look for both sources, so that a missing one is found before training starts.
-  const Source train = find_source(options.root, options.train_folder, "train", train_archive);
-  const Source val = find_source(options.root, options.test_folder, "val", val_archive);
+  Source train, val;
+  FileErrors errors;
+  errors.attempt([&] { train = find_source(options.root, options.train_folder, "train", train_archive); });
+  errors.attempt([&] { val = find_source(options.root, options.test_folder, "val", val_archive); });
+  errors.throw_if_any();
   const std::vector<std::string> classes = wnids_in(train);
   std::vector<InputFile> archives;
   std::vector<ImageFile> images;

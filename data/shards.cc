@@ -9,6 +9,7 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "data/file_errors.h"
 #include "data/input_file.h"
 #include "data/shard_format.h"
 
@@ -176,18 +177,21 @@ std::shared_ptr<const ImageDataset> open_shards(const std::string& path, const s
   const char* split_name = split == Split::train ? "train" : "test";
   std::vector<std::unique_ptr<Shard>> shards;
   std::int64_t size = 0;
-  for (const std::string& file : shard_files(path)) {
-    auto shard = std::make_unique<Shard>(file);
-    if (shard->dataset() != dataset)
-      throw FileError(
-          fmt::format("{}: holds data set {}, but data.dataset is {}", file, shard->dataset(), dataset));
-    if (shard->split() != split) continue;
-    if (!shards.empty() && shard->classes() != shards[0]->classes())
-      throw FileError(fmt::format("{}: has {} classes, but {} has {}", file, shard->classes(),
-                                  shards[0]->path(), shards[0]->classes()));
-    size += shard->size();
-    shards.push_back(std::move(shard));
-  }
+  FileErrors errors;
+  for (const std::string& file : shard_files(path))
+    errors.attempt([&] {
+      auto shard = std::make_unique<Shard>(file);
+      if (shard->dataset() != dataset)
+        throw FileError(
+            fmt::format("{}: holds data set {}, but data.dataset is {}", file, shard->dataset(), dataset));
+      if (shard->split() != split) return;
+      if (!shards.empty() && shard->classes() != shards[0]->classes())
+        throw FileError(fmt::format("{}: has {} classes, but {} has {}", file, shard->classes(),
+                                    shards[0]->path(), shards[0]->classes()));
+      size += shard->size();
+      shards.push_back(std::move(shard));
+    });
+  errors.throw_if_any();
   if (shards.empty())
     throw FileError(fmt::format("{}: holds no shard of split {} (lpsgd data pack --split {} writes one)",
                                 path, split_name, split_name));

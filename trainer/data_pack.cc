@@ -6,6 +6,7 @@
 #include "trainer/data_commands.h"
 #include "trainer/data_progress.h"
 #include "trainer/run_config.h"
+#include "trainer/run_data.h"
 #include "trainer/run_folder.h"
 #include "trainer/sample_threads.h"
 
@@ -64,8 +65,7 @@ int data_pack_command(const DataPackArguments& arguments) {
   if (!is_packable(run.data.dataset))
     throw ConfigError(
         fmt::format("data pack: data set {} does not hold images from files", run.data.dataset));
-  std::shared_ptr<const Dataset> dataset;
-  with_locations(run, [&] { dataset = open_dataset(run.data, arguments.split); });
+  const std::shared_ptr<const Dataset> dataset = open_split(run, arguments.split);
   const auto* images = dynamic_cast<const ImageDataset*>(dataset.get());
   require(images != nullptr, "a data set that can be packed holds images");
   const int threads = run.data.workers > 0 ? static_cast<int>(run.data.workers) : usable_cores();

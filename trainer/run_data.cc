@@ -18,6 +18,17 @@ config::Origin network_origin(const RunConfig& run, std::string_view key) {
   return found ? found->origin : run.network.origin;
 }
 
+/// The errors of a few bad files, a line each.
+std::string first_lines(const std::string& text) {
+  constexpr std::size_t few = 3;
+  std::size_t end = 0;
+  for (std::size_t line = 0; line < few && end != std::string::npos; ++line)
+    end = text.find('\n', line == 0 ? 0 : end + 1);
+  if (end == std::string::npos) return text;
+  const auto more = std::count(text.begin() + static_cast<std::ptrdiff_t>(end), text.end(), '\n');
+  return fmt::format("{}\nand {} more, which `lpsgd data check` names", text.substr(0, end), more);
+}
+
 void check_images(const RunConfig& run, const NetworkSpec& network, const ImageDataset& images) {
   if (network.input_shape().size() != 3)
     config::fail(origin_of(run, "data", "dataset"), "data.dataset",
@@ -71,17 +82,25 @@ DataKind kind_of(const Dataset& dataset) {
   return dynamic_cast<const TextDataset*>(&dataset) ? DataKind::text : DataKind::images;
 }
 
+std::shared_ptr<const Dataset> open_split(const RunConfig& run, Split split) {
+  std::shared_ptr<const Dataset> out;
+  try {
+    with_locations(run, [&] { out = open_dataset(run.data, split); });
+  } catch (const FileError& e) {
+    throw FileError(first_lines(e.what()));
+  }
+  return out;
+}
+
 TrainData open_data(RunConfig& run) {
   TrainData data;
-  with_locations(run, [&] {
-    data.train = open_dataset(run.data, Split::train);
-    if (const auto* speech = dynamic_cast<const SequenceDataset*>(data.train.get())) {
-      const Normalization used = speech->normalization();
-      run.data.mean = used.mean;
-      run.data.std = used.std;
-    }
-    data.test = open_dataset(run.data, Split::test);
-  });
+  data.train = open_split(run, Split::train);
+  if (const auto* speech = dynamic_cast<const SequenceDataset*>(data.train.get())) {
+    const Normalization used = speech->normalization();
+    run.data.mean = used.mean;
+    run.data.std = used.std;
+  }
+  data.test = open_split(run, Split::test);
   return data;
 }
 

@@ -118,6 +118,33 @@ class Sequences(SequenceCase):
         self.refused(2, "network.input: the network takes (32, 32, 3), data set text has tokens", self.text, "--set",
                      "network=" + self.path("tiny_network.yaml"))
 
+    def test_check_names_every_bad_file(self):
+        speech = self.write_speech()
+        for name in ("corpus/train/r1-train", "corpus/held/r5-held"):
+            self.write(f"wav/{name}.raw", "odd")
+        for i in (7, 8, 9):
+            os.remove(self.path(f"wav/corpus/train/r{i}-train.raw"))
+        result = run("data", "check", speech)
+        self.assertEqual(result.status, 1, result)
+        lines = result.out.splitlines()
+        self.assertEqual([line.split(": ")[1] for line in lines], [self.path("wav", "corpus", name + ".raw") for name in (
+            "train/r1-train", "held/r5-held", "train/r7-train", "train/r8-train", "train/r9-train")])
+        self.assertIn("truncated: 3 bytes", lines[1])
+        self.assertIn("No such file or directory", lines[2])
+        self.assertIn("data set an4: 5 files or samples are bad, named above", result.err)
+        # Other commands name a few.
+        result = run("train", speech, "--out", self.path("refused"))
+        self.assertIn("r7-train.raw: cannot be read", result.err)
+        self.assertNotIn("r8-train", result.err)
+        self.assertIn("\nand 2 more, which `lpsgd data check` names", result.err)
+        self.write("train.txt", "w1 w2")
+        with open(self.path("train.txt"), "wb") as file:
+            file.write(b"\xff")
+        os.remove(self.path("valid.txt"))
+        result = run("data", "check", self.text, "--set", "data.text.unit=characters")
+        self.assertEqual([line.split(": ")[1].split(":")[0] for line in result.out.splitlines()],
+                         [self.path("train.txt"), self.path("valid.txt")])
+
     def test_files_that_do_not_fit_together_are_refused(self):
         speech = self.write_speech()
         os.rename(self.path("wav/corpus/train/r3-train.raw"), self.path("elsewhere"))

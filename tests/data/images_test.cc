@@ -102,6 +102,21 @@ TEST_F(Images, RefusesClassesThatDiffer) {
   EXPECT_EQ(error(Split::test), path("test") + ": has no class 'cat', which " + path("train") + " has");
 }
 
+TEST_F(Images, NamesEveryBadFolder) {
+  for (const char* name : {"train/ant/1.jpg", "train/bee/1.jpg", "test/fox/1.jpg"}) put(name);
+  std::filesystem::remove(path("train/dog/1.jpg"));
+  std::filesystem::remove(path("test/dog/1.jpg"));
+  const std::string classes = fmt::format(
+      "{1}: has no class 'ant', which {0} has\n{1}: has no class 'bee', which {0} has\n"
+      "{0}: has no class 'fox', which {1} has\n",
+      path("train"), path("test"));
+  EXPECT_THAT(error(), testing::StartsWith(classes + path("train/dog") + ": holds no image"));
+  EXPECT_THAT(error(Split::test), testing::StartsWith(classes + path("test/dog") + ": holds no image"));
+  options_.root = path("missing");
+  EXPECT_THAT(error(), testing::ContainsRegex("missing/train: no such folder[^\n]*\n[^\n]*missing/test: no "
+                                              "such folder"));
+}
+
 TEST_F(Images, RefusesMissingFolders) {
   std::filesystem::remove_all(path("test"));
   EXPECT_THAT(error(), HasSubstr(path("test") +

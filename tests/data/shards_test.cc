@@ -110,6 +110,11 @@ TEST_F(Shards, AFolderIsOneDataSet) {
               HasSubstr("data.train_samples: 8 wanted, but "));
   pack("s/c.shard", 1, {"images", Split::train, 9});
   EXPECT_EQ(error(path("s")), path("s/c.shard") + ": has 9 classes, but " + path("s/a.shard") + " has 7");
+  write("s/d.shard", "text");
+  write("s/e.shard", "");
+  EXPECT_EQ(error(path("s")), path("s/c.shard") + ": has 9 classes, but " + path("s/a.shard") + " has 7\n" +
+                                  path("s/d.shard") + ": no shard: `lpsgd data pack` writes them\n" +
+                                  path("s/e.shard") + ": empty");
 }
 
 TEST_F(Shards, AreFoundThroughTheKey) {
