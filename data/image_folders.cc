@@ -7,6 +7,7 @@
 #include "data/datasets.h"
 #include "data/file_errors.h"
 #include "data/image_files.h"
+#include "data/sample_limit.h"
 
 namespace lpsgd {
 
@@ -54,8 +55,7 @@ std::shared_ptr<const Dataset> open_image_folders(const DataOptions& options, Sp
   errors.attempt([&] { check_same_classes(train, train_classes, test, test_classes); });
   errors.attempt([&] { images = images_of_classes(folder, classes); });
   errors.throw_if_any();
-  keep_samples(images, is_train ? options.train_samples : options.test_samples,
-               is_train ? "train_samples" : "test_samples", folder);
+  keep_samples(images, sample_limit(options, split, static_cast<std::int64_t>(images.size()), folder));
   return std::make_shared<ImageFiles>(std::move(images), static_cast<std::int64_t>(classes.size()));
 }
 

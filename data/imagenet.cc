@@ -10,6 +10,7 @@
 #include "data/file_errors.h"
 #include "data/image_files.h"
 #include "data/imagenet_labels.h"
+#include "data/sample_limit.h"
 #include "data/tar.h"
 
 namespace lpsgd {
@@ -81,12 +82,15 @@ std::vector<std::string> wnids_in(const Source& train) {
   return out;
 }
 
-/// The members of an archive as images with one label.
+/// The images of an archive's members, with one label.
 void add_members(std::vector<TarMember> members, const std::string& archive, std::int32_t label,
                  std::vector<ImageFile>& out) {
   std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  const std::size_t before = out.size();
   for (const TarMember& member : members)
-    out.push_back({fmt::format("{}/{}", archive, member.name), label, 0, member.offset, member.size});
+    if (is_image_name(member.name))
+      out.push_back({fmt::format("{}/{}", archive, member.name), label, 0, member.offset, member.size});
+  if (out.size() == before) throw FileError(fmt::format("{}: holds no image", archive));
 }
 
 std::vector<ImageFile> training_archive(const InputFile& file) {
@@ -96,11 +100,8 @@ std::vector<ImageFile> training_archive(const InputFile& file) {
   for (const ClassArchive& archive : class_archives(file)) {
     const TarMember& member = archive.member;
     const std::string name = fmt::format("{}/{}", file.path(), member.name);
-    errors.attempt([&] {
-      std::vector<TarMember> members = read_tar_index(file, member.offset, member.size, name);
-      if (members.empty()) throw FileError(fmt::format("{}: holds no image", name));
-      add_members(std::move(members), name, label, images);
-    });
+    errors.attempt(
+        [&] { add_members(read_tar_index(file, member.offset, member.size, name), name, label, images); });
     ++label;
   }
   errors.throw_if_any();
@@ -139,7 +140,6 @@ std::vector<ImageFile> validation_images(const Source& val, const std::vector<st
   if (val.is_archive) {
     archives.emplace_back(val.path);
     add_members(read_tar_index(archives.back()), val.path, 0, images);
-    if (images.empty()) throw FileError(fmt::format("{}: holds no image", val.path));
   } else if (const std::vector<std::string> folders = subfolders(val.path); !folders.empty()) {
     FileErrors errors;
     errors.attempt([&] { check_same_classes(train, classes, val.path, folders); });
@@ -169,16 +169,14 @@ std::shared_ptr<const Dataset> open_imagenet(const DataOptions& options, Split s
   std::vector<ImageFile> images;
   if (split == Split::test) {
     images = validation_images(val, classes, train.path, options.root, archives);
-    keep_samples(images, options.test_samples, "test_samples", val.path);
+  } else if (train.is_archive) {
+    archives.emplace_back(train.path);
+    images = training_archive(archives.back());
   } else {
-    if (train.is_archive) {
-      archives.emplace_back(train.path);
-      images = training_archive(archives.back());
-    } else {
-      images = images_of_classes(train.path, classes);
-    }
-    keep_samples(images, options.train_samples, "train_samples", train.path);
+    images = images_of_classes(train.path, classes);
   }
+  const std::string& where = split == Split::test ? val.path : train.path;
+  keep_samples(images, sample_limit(options, split, static_cast<std::int64_t>(images.size()), where));
   return std::make_shared<ImageFiles>(std::move(images), static_cast<std::int64_t>(classes.size()),
                                       std::move(archives));
 }

@@ -196,7 +196,8 @@ std::shared_ptr<const Dataset> open_text(const DataOptions& options, Split split
   if (tokens.size() < 2)
     throw FileError(fmt::format("{}: {} token{}; there must be one to predict", path, tokens.size(),
                                 tokens.size() == 1 ? "" : "s"));
-  const std::int64_t size = sample_limit(options, split, static_cast<std::int64_t>(tokens.size()) - 1);
+  const std::int64_t size =
+      sample_limit(options, split, static_cast<std::int64_t>(tokens.size()) - 1, options.root);
   tokens.resize(static_cast<std::size_t>(size) + 1);
   return std::make_shared<TextTokens>(path, std::move(tokens), vocabulary.size());
 }

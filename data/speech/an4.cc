@@ -264,7 +264,8 @@ std::shared_ptr<const Dataset> open_an4(const DataOptions& options, Split split)
   const ByteOrder order = byte_order(options.speech.byte_order, corpus);
 
   const std::vector<Recording>& recordings = corpus.recordings(split);
-  const std::int64_t size = sample_limit(options, split, static_cast<std::int64_t>(recordings.size()));
+  const std::int64_t size =
+      sample_limit(options, split, static_cast<std::int64_t>(recordings.size()), options.root);
   Normalization by{options.mean, options.std};
   Features features = features_of(recordings, options.speech, order);
   if (by.mean.empty() || by.std.empty()) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 
 #include "core/error.h"
@@ -174,6 +175,8 @@ TEST_F(SmallAn4, GivenMeansAndDeviationsReplaceItsOwn) {
   EXPECT_EQ(error(), "data.std: 32 values, but the frames have 33 features");
   options_.std.assign(33, 0);
   EXPECT_EQ(error(), "data.std: 0 is not above 0");
+  options_.mean[5] = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(error(), "data.mean: inf is not a finite number");
 }
 
 TEST_F(SmallAn4, ByteOrderIsDetectedOrGiven) {

@@ -75,6 +75,25 @@ TEST_F(ImageNet, FoldersAndArchivesHoldTheSameSamples) {
   EXPECT_THAT(contents(*open()), testing::ElementsAre(train[0], train[3], train[6]));
 }
 
+TEST_F(ImageNet, ArchivesAreFilteredAsFoldersAre) {
+  const std::vector<std::string> train = contents(*open());
+  for (const char* name : {".DS_Store", "._n01443537_0.JPEG", "readme.txt", "Thumbs.db", "JPEG"}) {
+    write(std::string("train/n01443537/") + name, "other");
+    write(std::string("val/") + name, "other");
+  }
+  EXPECT_EQ(contents(*open()), train);
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+  shell("cd train && for c in n*; do tar -C $c -cf $c.tar . ; rm -r $c; done");
+  shell("tar -C train -cf ILSVRC2012_img_train.tar $(ls train) && rm -r train");
+  shell("tar -C val -cf ILSVRC2012_img_val.tar . && rm -r val");
+  EXPECT_EQ(contents(*open()), train);
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+  shell("touch readme.txt .x.jpg && tar -cf ILSVRC2012_img_val.tar readme.txt .x.jpg");
+  shell("tar -cf n01440764.tar readme.txt && tar -cf ILSVRC2012_img_train.tar n01440764.tar");
+  EXPECT_EQ(error(Split::test), path("ILSVRC2012_img_val.tar") + ": holds no image");
+  EXPECT_EQ(error(), path("ILSVRC2012_img_train.tar/n01440764.tar") + ": holds no image");
+}
+
 TEST_F(ImageNet, TakesValidationFoldersAndKagglesList) {
   std::filesystem::remove(path("ILSVRC2012_validation_ground_truth.txt"));
   write("LOC_val_solution.csv",
@@ -120,7 +139,9 @@ TEST_F(ImageNet, RefusesListsThatDoNotFit) {
   for (const char* wrong : {"0", "4", "-1", "x", "", "2 3"}) {
     write("ILSVRC2012_validation_ground_truth.txt", fmt::format("2\n{}\n1\n2\n", wrong));
     EXPECT_EQ(error(Split::test),
-              fmt::format("{}:2: '{}', expected an ILSVRC2012_ID from 1 to 3", list, wrong));
+              fmt::format("{}:2: '{}', expected one of the 3 ILSVRC2012_IDs (1 to 3) in meta.mat or "
+                          "synsets.txt",
+                          list, wrong));
   }
   write("ILSVRC2012_validation_ground_truth.txt", "");
   EXPECT_EQ(error(Split::test), list + ": empty");
@@ -141,6 +162,20 @@ TEST_F(ImageNet, RefusesListsThatDoNotFit) {
                         list, path("val")));
   write("synsets.txt", "n02119789\nbird\n");
   EXPECT_EQ(error(Split::test), path("synsets.txt") + ":2: 'bird', expected a WNID, such as n01440764");
+}
+
+TEST_F(ImageNet, RefusesMalformedLists) {
+  EXPECT_EQ(error_of([] {
+              parse_ground_truth("4\n400\n5\n", "t", {{4, wnids[0]}, {400, wnids[1]}});
+            }),
+            "t:3: '5', expected one of the 2 ILSVRC2012_IDs (4 to 400) in meta.mat or synsets.txt");
+  const auto kaggle = [](const std::string& text) { return error_of([&] { parse_kaggle_list(text, "k"); }); };
+  EXPECT_EQ(kaggle("ImageId,PredictionString\na n01440764 1 2 3 4\n"),
+            "k:2: 'a n01440764 1 2 3 4', expected IMAGE,WNID and a box");
+  EXPECT_EQ(kaggle("a,cat 1 2 3 4\n"), "k:1: 'a,cat 1 2 3 4', expected IMAGE,WNID and a box");
+  EXPECT_EQ(kaggle("a,n01440764 1\na,n01440764 2\n"), "k:2: 'a,n01440764 2', expected each image once");
+  EXPECT_EQ(kaggle("ImageId,PredictionString\n"), "k: empty");
+  EXPECT_EQ(error_of([] { parse_synset_list("", "s"); }), "s: empty");
 }
 
 TEST_F(ImageNet, RefusesAListInTheOrderOfWnids) {
@@ -167,6 +202,9 @@ TEST_F(ImageNet, RefusesWhatIsNotImageNet) {
             fmt::format("{0}: holds 'x', expected an archive of each class, such as n01440764.tar\n"
                         "{0}: holds 'y.tar', expected an archive of each class, such as n01440764.tar",
                         path("ILSVRC2012_img_train.tar")));
+  shell("mv ILSVRC2012_img_train.tar full && tar -cf ILSVRC2012_img_train.tar -T /dev/null");
+  EXPECT_EQ(error(), path("ILSVRC2012_img_train.tar") + ": holds no archive of a class");
+  shell("mv full ILSVRC2012_img_train.tar");
   std::filesystem::resize_file(path("ILSVRC2012_img_train.tar"), 3000);
   EXPECT_THAT(error(),
               HasSubstr("ILSVRC2012_img_train.tar: truncated: a member of 10240 bytes begins at byte 512"));
@@ -175,6 +213,9 @@ TEST_F(ImageNet, RefusesWhatIsNotImageNet) {
   options_.train_folder = "elsewhere";
   EXPECT_EQ(error(), path("elsewhere") + ": no such folder\n" + folder_.string() +
                          ": holds neither the folder val nor ILSVRC2012_img_val.tar");
+  options_.root.clear();
+  EXPECT_EQ(error_of<ConfigError>([&] { open(); }),
+            "data.root: missing: the folder of ImageNet's images or archives");
 }
 
 TEST_F(ImageNet, NamesADamagedInnerArchive) {
