@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/batch_source.h"
 #include "tests/data/temporary_folder.h"
 
 namespace lpsgd {
@@ -128,6 +129,16 @@ TEST_F(Images, RefusesMissingFolders) {
   EXPECT_EQ(error(), path("test") + ": holds no folder; expected one folder of images per class");
   options_.root.clear();
   EXPECT_THAT(error_of<ConfigError>([&] { open(); }), HasSubstr("data.root: missing"));
+}
+
+TEST_F(Images, BatchesNeedTheShapeOfAnImage) {
+  const auto set = open();
+  const auto refused = [&](std::vector<std::int64_t> input) {
+    return error_of<ConfigError>(
+        [&] { make_batch_source(set, options_, {.global_batch = 1, .input = std::move(input)}); });
+  };
+  EXPECT_EQ(refused({}), "data.dataset: images has images of several sizes");
+  EXPECT_EQ(refused({28, 28}), "network.input: images need (height, width, channels)");
 }
 
 TEST_F(Images, NamesAFileThatCannotBeRead) {
