@@ -33,6 +33,7 @@ struct ImageDecoder::Impl {
     const ImageHeader header = read_image_header(bytes, name);
     if (bytes.size() > std::numeric_limits<int>::max())
       throw FileError(fmt::format("{}: a file of {} bytes is too large for an image", name, bytes.size()));
+    image.release();  // cv::imdecode would leave it as it is if it cannot read the header
     try {
       const cv::Mat in = opencv_view(1, static_cast<std::int64_t>(bytes.size()), 1, bytes.data());
       image = opencv_imdecode(in, channels == 1 ? cv::IMREAD_GRAYSCALE : cv::IMREAD_COLOR, &image);
