@@ -146,10 +146,10 @@ class ConfigurationErrors(Case):
             self.assertEqual("bn1.weight" in shown.out, norm == "true", shown.out)
         self.assertIn("bn1.weight", run("show", config, "--set", "network.parameters.norm=true").out)
         self.refused(with_network("{file: tiny_network.yaml, parameters: {nrom: 1}}"),
-                     "{config}:1:46: network.parameters: the network has no parameter 'nrom', did you mean 'norm'?; "
+                     "{config}:1:49: network.parameters: the network has no parameter 'nrom', did you mean 'norm'?; "
                      "it has: activation, norm")
         for wrong in ("{file: tiny_network.yaml, classes: 3}", "{file: tiny_network.yaml, parameters: 3}"):
-            self.refused(with_network(wrong), "{config}:1:37: network: beside `file` only a map `parameters` is allowed")
+            self.refused(with_network(wrong), "{config}:1:36: network: beside `file` only a map `parameters` is allowed")
         self.refused(with_network("{file: missing.yaml}"), "network: no file ")
 
     def test_sequences_without_a_data_set(self):

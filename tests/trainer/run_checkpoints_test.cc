@@ -175,13 +175,13 @@ TEST(RunCheckpoints, RefusesAnotherOrderOfSamplesWithinAnEpoch) {
   };
   expect("train.batch_size", "12", "24");
   expect("data.dataset", "shapes", "noise");
-  expect("data.train_folder", "\"\"", "\"other\"");
+  expect("data.train_folder", "\"\"", "other");
   expect("data.shuffle", "true", "false");
   expect("data.train_samples", "0", "48");
   expect("data.truncate", "0", "20");
   expect("data.sort_window", "32", "31");
   expect("data.speech.held_out", "[flmm2, fwxs, mcel, mjdr]", "[flmm2]");
-  expect("data.text.train", "\"\"", "\"a.txt\"");
+  expect("data.text.train", "\"\"", "a.txt");
   expect("data.text.unit", "words", "characters");
   expect("data.text.eos", "\"<eos>\"", "\"</s>\"");
 }
