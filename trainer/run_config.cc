@@ -112,8 +112,20 @@ void fields(Visitor& v, MetricsOptions& o) {
           "also write, per tensor and epoch, the codec's error, the residual and the bytes sent");
 }
 
-/// The tree of the file that `path` names, which is relative to the configuration's folder.
-Value network_file(const Value& path, const std::string& config_path) {
+/// A network declares its parameters: giving one that it does not have would change nothing.
+void check_parameter(const Value& network, const std::string& name, const config::Origin& origin) {
+  const Value* declared = network.find("parameters");
+  if (declared && declared->find(name)) return;
+  std::vector<std::string> known;
+  if (declared)
+    for (const Value::Entry& e : declared->entries) known.push_back(e.key);
+  config::fail(
+      origin, "network.parameters",
+      fmt::format("the network has no parameter '{}'{}; it has: {}", name, config::did_you_mean(name, known),
+                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+Value read_network(const Value& path, const std::string& config_path) {
   const std::filesystem::path given = config::to_string(path, "network");
   std::filesystem::path file =
       given.is_absolute() ? given : std::filesystem::path(config_path).parent_path() / given;
@@ -127,48 +139,32 @@ Value network_file(const Value& path, const std::string& config_path) {
   return tree;
 }
 
-/// Refuses a parameter that the network does not declare: setting it would change nothing.
-void check_parameter(const Value& network, const std::string& name, const config::Origin& origin) {
-  const Value* declared = network.find("parameters");
-  if (declared && declared->find(name)) return;
-  std::vector<std::string> known;
-  if (declared)
-    for (const Value::Entry& e : declared->entries) known.push_back(e.key);
-  config::fail(
-      origin, "network.parameters",
-      fmt::format("the network has no parameter '{}'{}; it has: {}", name, config::did_you_mean(name, known),
-                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
-}
-
-/// Replaces `network: path`, or `network: {file: path, parameters: {...}}`, by the tree of the file.
+/// Replaces `network: path` and `network: {file: path, parameters: {...}}` by the tree of the file.
 void resolve_network(Value& root, const std::string& config_path) {
   Value* network = root.find("network");
   if (!network) return;
-  if (network->is_scalar()) {
-    *network = network_file(*network, config_path);
-    return;
-  }
-  const Value* path = network->find("file");
-  if (!path) return;
-  Value tree = network_file(*path, config_path);
-  for (const Value::Entry& e : network->entries) {
+  const Value given = *network;
+  if (given.is_scalar()) *network = read_network(given, config_path);
+  const Value* file = given.find("file");
+  if (!file) return;
+  *network = read_network(*file, config_path);
+  for (const Value::Entry& e : given.entries) {
     if (e.key == "file") continue;
     if (e.key != "parameters" || !e.value.is_map())
-      config::fail(e.origin, "network." + e.key, "beside 'file' only 'parameters', a map, is allowed");
-    for (const Value::Entry& p : e.value.entries) {
-      check_parameter(tree, p.key, p.origin);
-      tree.find("parameters")->set(p.key, p.value);
+      config::fail(e.origin, "network", "beside `file` only a map `parameters` is allowed");
+    for (const Value::Entry& parameter : e.value.entries) {
+      check_parameter(*network, parameter.key, parameter.origin);
+      network->find("parameters")->set(parameter.key, parameter.value);
     }
   }
-  *network = std::move(tree);
 }
 
 void check_parameter_override(const Value& root, const std::string& o) {
   constexpr std::string_view prefix = "network.parameters.";
   const std::string path = o.substr(0, o.find('='));
   const Value* network = root.find("network");
-  if (!path.starts_with(prefix) || !network || !network->is_map()) return;
-  check_parameter(*network, path.substr(prefix.size()), {"--set " + o, 0, 0});
+  if (path.starts_with(prefix) && network && network->is_map())
+    check_parameter(*network, path.substr(prefix.size()), {"--set " + o, 0, 0});
 }
 
 Value load_tree(const std::string& path, const std::vector<std::string>& overrides) {
