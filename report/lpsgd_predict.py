@@ -24,6 +24,12 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
+def whole(text):
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1 << 24):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 to {1 << 24}")
+    return int(text)
+
+
 def parse(words):
     parser = Parser(prog="lpsgd predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", nargs="?", help="configuration whose steps are predicted")
@@ -33,6 +39,17 @@ def parse(words):
     group.add_argument("--out", metavar="OUT.csv", help="ASK.csv's rows with the prediction")
     group.add_argument("--report", action="store_true", help="print constants, errors, cells left out, outliers")
     group.add_argument("--outlook", metavar="DIR", help="write the figures of speed-up, price and Dettmers' claim")
+    group = parser.add_argument_group("a configuration")
+    group.add_argument("--run", metavar="RUN", action="append", default=[],
+                       help="folder of a measured run; several, with other local batches or codecs, say more")
+    group.add_argument("--step-seconds", type=float, metavar="S", help="without a run: computing of one step of one rank")
+    group.add_argument("--step-batch", type=whole, metavar="N", help="local batch of --step-seconds (default: the global batch)")
+    group.add_argument("--ranks", metavar="K,...", help="2,4,8 or 2,4,..,256 (default 2,4,8)")
+    group.add_argument("--link", metavar="BANDWIDTH,LATENCY[,BURST]", help="of each rank, each direction: 10Gbit,50us")
+    group.add_argument("--codecs", metavar="CODEC,...", help="to compare with none (default: the configured one)")
+    group.add_argument("--message", type=float, metavar="S", help="processor seconds of a message (default 20e-6)")
+    group.add_argument("--weak", action="store_true", help="each rank keeps the measured local batch")
+    group.add_argument("--json", action="store_true", help="print JSON")
     return parser, parser.parse_args(words)
 
 
@@ -71,7 +88,20 @@ def main():
     from costmodel.errors import CostModelError
 
     try:
-        if options.calibrate:
+        if options.config and (options.calibrate or options.cells or options.out):
+            parser.error("a configuration and --calibrate are two forms of the command")
+        if options.outlook:
+            if not options.calibrate:
+                parser.error("--outlook needs --calibrate GIVEN.csv")
+            modules.require(__file__, "matplotlib")
+            from costmodel import outlook
+
+            outlook.write(options.calibrate, options.outlook)
+        elif options.config:
+            from costmodel import config_report
+
+            config_report.run(options)
+        elif options.calibrate:
             if bool(options.cells) != bool(options.out):
                 parser.error("--cells and --out belong together")
             if not options.cells and not options.report:
