@@ -56,6 +56,15 @@ def codecs_of(text):
     return found
 
 
+def short(codec):
+    """qsgd4 or, for what has no name, its options less the usual ones."""
+    options = codec.strip("{}").split(", ")
+    usual = {"norm: max", "levels: sign_magnitude", "type: dynamic_tree"}
+    usual.add(f"error_feedback: {'false' if options[0] in ('kind: qsgd', 'kind: dynamic8') else 'true'}")
+    text = "{" + ", ".join(option for option in options if option not in usual) + "}"
+    return next((name for name, known in CODECS.items() if known.config == text), text)
+
+
 def settings_for(name, codec):
     """--set values that give the whole network this codec; nothing for the configured one."""
     if codec is None:
@@ -101,7 +110,7 @@ def prediction(options):
     if options.codecs:
         codecs += codecs_of(options.codecs)
     elif any(t["codec"] != "none" for t in configured["tensors"]):
-        codecs.append((scaling.codec_of(configured), None))
+        codecs.append((short(scaling.codec_of(configured)), None))
     codecs = list(dict(codecs).items())
     if options.link is None:
         raise CostModelError("--link BANDWIDTH,LATENCY is missing, such as --link 10Gbit,50us")

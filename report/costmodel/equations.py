@@ -10,9 +10,9 @@ FACTORS = ("rate", "batch", "ranks")  # regularised factors, looked up per cell:
 class Features:
     """What the equations need of each cell, as arrays."""
 
-    def __init__(self, cells, alone):
+    def __init__(self, cells, alone, network_of=study_network):
         """`alone`: for each network the local batch and the seconds of one rank by itself."""
-        networks = [study_network(cell.network) for cell in cells]
+        networks = [network_of(cell.network) for cell in cells]
         coded = [network.coded(cell.codec) for network, cell in zip(networks, cells)]
 
         def column(values):
