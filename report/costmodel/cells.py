@@ -50,37 +50,38 @@ class Table:
 def read(path, measured):
     """A Table; with `measured` every row must have samples_per_s."""
     rows = read_rows(path)
-    header = rows[0][1]
+    line, header = rows[0]
+    header = [field.strip() for field in header]
     if not any(field.strip() for field in header):
-        raise CostModelError(f"{path}:1: the first line must name the columns: {', '.join(COLUMNS)}, samples_per_s")
+        raise CostModelError(f"{path}:{line}: the first line must name the columns: {', '.join(COLUMNS)}, samples_per_s")
     for i, column in enumerate(header):
         if column in header[:i]:
-            raise CostModelError(f"{path}:1: two columns are named '{column}'")
+            raise CostModelError(f"{path}:{line}: two columns are named '{column}'")
     missing = [c for c in COLUMNS + (("samples_per_s",) if measured else ()) if c not in header]
     if missing:
-        raise CostModelError(f"{path}:1: no column {', '.join(missing)}")
+        raise CostModelError(f"{path}:{line}: no column {', '.join(missing)}")
     found, cells = [], []
     for number, row in rows[1:]:
         where = f"{path}:{number}"
         if len(row) != len(header) and not (not measured and len(row) == len(header) - 1 and header[-1] == "samples_per_s"):
-            raise CostModelError(f"{where}: {len(row)} fields, but line 1 names {len(header)} columns")
+            raise CostModelError(f"{where}: {len(row)} fields, but line {line} names {len(header)} columns")
         fields = dict(zip(header, [field.strip() for field in row]))
         found.append(fields)
         cells.append(read_cell(fields, where, measured))
     if not cells:
-        raise CostModelError(f"{path}:1: no cell below the names of the columns")
+        raise CostModelError(f"{path}:{line}: no cell below the names of the columns")
     return Table(header, found, cells)
 
 
 def read_rows(path):
-    """(line number, fields) of each line that is not empty."""
+    """(line number, fields) of each line that is neither empty nor a comment (#)."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             rows = []
             try:
                 for row in reader:
-                    if row:
+                    if row and not row[0].startswith("#"):
                         rows.append((reader.line_num, row))
             except csv.Error as error:
                 raise CostModelError(f"{path}:{reader.line_num}: not CSV: {error}") from None

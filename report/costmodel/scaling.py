@@ -55,7 +55,7 @@ def from_seconds(seconds, batch):
 def bench(codec):
     """Seconds per value of encoding, and of decoding and adding, on one core of this machine."""
     rows = program.ask("bench", "codec", "--json", "--elements", str(BENCH_ELEMENTS), "--codec", codec)
-    seconds = {row["operation"]: row["seconds"] / row["elements"] for row in rows}
+    seconds = {row["operation"]: row["seconds_min"] / row["elements"] for row in rows}
     return seconds["encode"], seconds["decode_add"]
 
 
