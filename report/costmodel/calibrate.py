@@ -114,6 +114,7 @@ class Model:
     x: np.ndarray
     effective: float  # number of parameters that the cells determine, not their priors
     cells: list  # it was fitted on
+    covariance: np.ndarray  # of x, from the fit's curvature
 
     @property
     def values(self):
@@ -126,6 +127,18 @@ class Model:
 
     def samples_per_s(self, cells):
         return np.array([cell.batch for cell in cells]) / sum(self.parts(cells))
+
+    def deviation(self, cells):
+        """Of the logarithm of samples_per_s, from the uncertainty of x; a cell's own noise comes on top."""
+        features = equations.Features(cells, self.parameters.alone)
+        matrices = self.parameters.factors(cells)
+
+        def logarithm(x):
+            return np.log(sum(equations.parts(Parameters.values(x), features, factors_at(matrices, x))))
+
+        at, step = logarithm(self.x), 1e-5
+        slopes = np.array([(logarithm(self.x + step * row) - at) / step for row in np.eye(len(self.x))]).T
+        return np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes))
 
 
 def factors_at(matrices, x):
@@ -144,7 +157,7 @@ def fit(cells, alone=None, source="the file"):
     measured = [cell for cell in cells if cell.ranks > 1]
     start = np.zeros(len(parameters.deviations))
     if not measured:
-        return Model(parameters, start, 0.0, cells)
+        return Model(parameters, start, 0.0, cells, np.diag(parameters.deviations**2))
     features = equations.Features(measured, alone)
     matrices = parameters.factors(measured)
     wanted = np.log([cell.seconds for cell in measured])
@@ -157,5 +170,5 @@ def fit(cells, alone=None, source="the file"):
     found = least_squares(residuals, start, bounds=(-bounds, bounds), x_scale=parameters.deviations, max_nfev=200)
     data = found.jac[: len(measured)]
     prior = np.diag(1 / parameters.deviations**2)
-    hat = np.linalg.solve(data.T @ data + prior, data.T @ data)
-    return Model(parameters, found.x, float(np.trace(hat)), cells)
+    covariance = np.linalg.inv(data.T @ data + prior)
+    return Model(parameters, found.x, float(np.trace(covariance @ data.T @ data)), cells, covariance)

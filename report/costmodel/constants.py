@@ -28,7 +28,7 @@ CONSTANTS = (
     Constant("mpi_message", "s per message", 10e-6, 1.0, "latency of a message between 4 ranks; grows with ranks"),
     Constant("nccl_byte", "s per byte", 0.1e-9, 0.5, "a byte in NCCL's ring"),
     Constant("nccl_tensor", "s per tensor", 30e-6, 0.7, "start of an all-reduce"),
-    Constant("nccl_hop", "s per hop", 5e-6, 0.3, "latency of a hop of the ring of 2 ranks; grows with ranks"),
+    Constant("nccl_hop", "s per hop", 5e-6, 0.35, "latency of a hop of the ring of 2 ranks; grows with ranks"),
     Constant("coded_value", "s per value", 0.2e-9, 0.7, "encoding and decoding a value, any codec"),
     Constant("onebit_bucket", "s per bucket", 50e-9, 1.0, "onebit64: the two means of a bucket"),
     Constant("onebit_column", "s per column", 20e-9, 0.7, "onebit_column: the two means of a column"),

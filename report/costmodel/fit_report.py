@@ -2,9 +2,11 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 from costmodel import constants as c
 from costmodel import validation as v
+from costmodel.networks import CODECS
 
 
 def percent(value):
@@ -74,6 +76,30 @@ def single_section(cells):
     return lines
 
 
+def uncertainty_section(model):
+    """Deviations of cells that were not measured: every codec, at the ranks and batches of the network's measured cells."""
+    measured = {(cell.network, cell.transport, cell.codec, cell.ranks) for cell in model.cells}
+    transports = sorted({cell.transport for cell in v.multi(model.cells)})
+    most = {t: max(cell.ranks for cell in v.multi(model.cells) if cell.transport == t) for t in transports}
+    rows = []
+    for network in sorted({cell.network for cell in model.cells}):
+        batches = {cell.ranks: cell for cell in v.multi(model.cells) if cell.network == network}
+        row = [network]
+        for transport in transports:
+            asked = [replace(cell, transport=transport, codec=codec) for k, cell in sorted(batches.items()) if k <= most[transport]
+                     for codec in CODECS if (network, transport, codec, k) not in measured]
+            deviations = sorted(zip(model.deviation(asked), (cell.name for cell in asked))) if asked else []
+            if deviations:
+                row += [percent(deviations[len(deviations) // 2][0]), f"{percent(deviations[-1][0])} ({deviations[-1][1]})"]
+            else:
+                row += ["", ""]
+        rows.append(row)
+    header = ["network"]
+    for transport in transports:
+        header += [f"{transport}: median", "largest"]
+    return table(header, rows)
+
+
 def report(model):
     cells = model.cells
     if not v.multi(cells):
@@ -107,5 +133,7 @@ def report(model):
     if single:
         header = ("transport, codec", "only in", "predicted from", *ERRORS[1:])
         lines += ["", "## Codecs seen in one network only, left out", "", *table(header, single)]
+    lines += ["", "## Cells that were not measured: the model's own deviation (a measured cell's noise comes on top)", ""]
+    lines += uncertainty_section(model)
     lines += ["", "## Outliers", "", *outliers_section(cells, found)]
     return "\n".join(lines) + "\n"
