@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 DEBIANS = "/usr/bin/python3"
-PACKAGES = {"matplotlib": "python3-matplotlib", "pandas": "python3-pandas", "yaml": "python3-yaml"}
+PACKAGES = {"numpy": "python3-numpy", "scipy": "python3-scipy", "matplotlib": "python3-matplotlib", "pandas": "python3-pandas", "yaml": "python3-yaml"}
 
 
 def require(script, *names):
