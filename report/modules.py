@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 DEBIANS = "/usr/bin/python3"
-PACKAGES = {"matplotlib": "python3-matplotlib", "pandas": "python3-pandas", "yaml": "python3-yaml"}
+PACKAGES = {"matplotlib": "python3-matplotlib", "pandas": "python3-pandas", "thrift": "python3-thrift",
+            "yaml": "python3-yaml"}
 
 
 def require(script, *names):
