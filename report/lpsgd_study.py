@@ -13,7 +13,7 @@ import sys
 
 import modules
 
-modules.require(__file__, "pandas", "thrift", "yaml")
+modules.require(__file__, "thrift", "yaml")
 from study import definition, estimate, grid, launcher, runner, yaml_file  # noqa: E402
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 
-import runs
+import words
 
 from .yaml_file import flow
 
@@ -12,7 +12,7 @@ def of_value(axis, value):
     if axis in ("config", "network"):
         return os.path.splitext(os.path.basename(str(value)))[0] if not isinstance(value, dict) else str(value.get("name", "network"))
     if axis == "codec":
-        return runs.codec_text(value)
+        return words.codec_text(value)
     if axis == "link":
         return of_link(value)
     if axis == "sync" and isinstance(value, dict):
@@ -22,7 +22,7 @@ def of_value(axis, value):
 
 def of_link(value):
     if not value or value == "none":
-        return "no link"
+        return "none"
     if isinstance(value, dict):
         return ", ".join(str(value[key]) for key in ("bandwidth", "latency", "burst") if key in value)
     return str(value)
@@ -32,6 +32,8 @@ def of_choice(axis, label):
     """With the axis' name where the value alone says nothing: "seed 1", "lr 0.1"."""
     if axis == "ranks":
         return f"{label} rank{'' if label == '1' else 's'}"
+    if axis == "link" and label == "none":
+        return "no link"
     if axis in ("config", "network", "codec", "transport", "collective", "link", "sync"):
         return label
     return f"{axis.split('.')[-1]} {label}"

@@ -146,7 +146,7 @@ class Runner:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                                            start_new_session=True, preexec_fn=die_with_parent(os.getpid()))
         except OSError as error:
-            return self._fail(run, f"{error.filename or folder}: {error.strerror}")
+            return self._fail(run, f"{error.filename or log}: {error.strerror}")
         self.children.append(Child(run, process, log, start))
         if not self.progress.is_terminal:
             self.progress.line(f"run {self._number(run)}/{len(self.runs)} started: {run.name}")

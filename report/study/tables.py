@@ -43,12 +43,12 @@ def replace_file(path, content):
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError:
+    except OSError as error:
         try:
             os.unlink(beside)
         except OSError:
             pass
-        raise
+        raise OSError(error.errno, error.strerror, path) from None  # an error of writing has no name
 
 
 class Tables:
