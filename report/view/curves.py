@@ -1,0 +1,169 @@
+"""Accuracy (or perplexity, or loss) by epoch, by seconds and by bytes: the study's Fig. 5, and what follows from it."""
+
+import numpy as np
+import pandas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
+
+from . import published, style
+from .gather import mean_and_deviation
+from .item import Item
+
+METRICS = {"val_top1": "top-1 accuracy (%)", "val_perplexity": "perplexity", "val_loss": "validation loss"}
+AXES = {"epoch": ("epoch", 1), "seconds": ("seconds of training", 1), "bytes": ("bytes on the wire", 1)}
+PER_PANEL = 6  # curves, and the reference
+VISIBLE = 35.0  # points of accuracy below the best
+
+
+def metric_of(groups):
+    """Of text, if all runs are of text, the perplexity."""
+    return "val_perplexity" if all("val_perplexity" in run.epochs for g in groups for run in g.runs) else "val_top1"
+
+
+def items(groups, network, target):
+    """`groups`: of one network."""
+    metric = metric_of(groups)
+    out = []
+    for by in AXES:
+        if by == "bytes" and not any(g.mean("bytes_sent") > 0 for g in groups):
+            continue
+        if by == "seconds" and all(g.curve(metric, by)[0][-1] <= 0 for g in groups):
+            continue
+        figure = draw(groups, metric, by, target)
+        band = " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
+        beside = " Empty markers: the study's published accuracy." if by == "epoch" and _has_published(groups, network) else ""
+        cut = f" Values more than {VISIBLE:g} points below the best are cut off." if metric == "val_top1" else ""
+        fig5 = " (Fig. 5 of the study)" if by == "epoch" else ""
+        what = METRICS[metric].split(" (")[0]
+        out.append(Item(f"{metric[4:]}_by_{by}_{network}", f"{network}: {what} by {by}{fig5}",
+                        f"Validation {what} after each epoch.{band}{beside}{cut}", data(groups, metric, by), figure))
+    return out
+
+
+def reference(groups):
+    return next((g for g in groups if g.codec == "none"), None)
+
+
+def split(groups):
+    """Panels of a few curves; full precision is in each."""
+    if len(groups) <= PER_PANEL + 1:
+        return [groups]
+    base = reference(groups)
+    others = [g for g in groups if g is not base]
+    count = -(-len(others) // PER_PANEL)
+    size = -(-len(others) // count)
+    return [([base] if base else []) + others[i:i + size] for i in range(0, len(others), size)]
+
+
+def draw(groups, metric, by, target):
+    parts = split(groups)
+    columns = 1 if len(parts) == 1 else 2 if len(parts) in (2, 4) else 3
+    is_single = len(parts) == 1
+    names = [g.name for g in groups] if is_single else []
+    figure, axes, legend, count = style.panels(len(parts), names, width=6.6 if is_single else 5.2, height=4.2 if is_single else 5.4,
+                                               columns=columns, sharex=True, sharey=True)
+    for panel, part in zip(axes, parts):
+        handles = [_curve(panel, group, i if reference(groups) in part else i + 1, metric, by) for i, group in enumerate(part)]
+        if by == "epoch":
+            _published(panel, part, metric)
+        if target and target[0] == metric:
+            panel.axhline(target[1], color="0.35", linewidth=1, linestyle=(0, (1, 2)))
+            panel.annotate(f"target {target[1]:g}", (0.01, target[1]), xycoords=("axes fraction", "data"), xytext=(0, 2),
+                           textcoords="offset points", fontsize=9.5, color="0.25")
+        panel.grid(**style.GRID)
+        panel.set_xlabel(AXES[by][0])
+        if is_single:
+            style.below(legend, handles, count)
+        else:
+            panel.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncol=1, handlelength=3)
+    _scales(axes, groups, metric, by)
+    return figure
+
+
+def _curve(axes, group, index, metric, by):
+    x, y, spread = group.curve(metric, by)
+    look = style.line(index, len(x))
+    axes.plot(x, y, **look)
+    if spread.any():
+        axes.fill_between(x, y - spread, y + spread, color=look["color"], alpha=0.16, linewidth=0)
+    return Line2D([], [], label=group.name, **{k: v for k, v in look.items() if k != "markevery"})
+
+
+def _published(axes, part, metric):
+    if metric != "val_top1" or not part:
+        return
+    known = published.accuracy(part[0].network)
+    for i, group in enumerate(part):
+        if group.codec in known:
+            epochs, values = zip(*known[group.codec])
+            look = style.line(i)
+            axes.plot(epochs, values, linestyle="", marker=look["marker"], markersize=8, markerfacecolor="none",
+                      markeredgecolor=look["color"])
+
+
+def _has_published(groups, network):
+    return any(g.codec in published.accuracy(network) for g in groups)
+
+
+def _scales(axes, groups, metric, by):
+    first = axes[0]
+    curves = [g.curve(metric, by) for g in groups]
+    for panel in axes[:1 if len(axes) == 1 else None]:
+        panel.set_ylabel(METRICS[metric] if panel is first or panel.get_subplotspec().is_first_col() else "")
+    if metric == "val_top1":
+        best = max(float(np.nanmax(y)) for _, y, _ in curves)
+        low = max(min(float(np.nanmin(y)) for _, y, _ in curves), best - VISIBLE)
+        first.set_ylim(low - 0.03 * (best - low + 1), best + 0.06 * (best - low + 1))
+    else:
+        first.set_yscale("log")
+        for panel in axes:
+            panel.yaxis.set_major_formatter(ScalarFormatter())
+            panel.yaxis.set_minor_formatter(ScalarFormatter())
+    if by == "epoch":
+        first.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))
+    if by == "bytes":
+        import table
+
+        used = [float(x[-1]) for x, _, _ in curves if x[-1] > 0]
+        if max(used) > 8 * min(used):
+            first.set_xscale("log")
+        else:
+            first.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        for panel in axes:
+            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: table.bytes_text(value) if value > 0 else "0"))
+
+
+def data(groups, metric, by):
+    rows = []
+    for group in groups:
+        x, y, spread = group.curve(metric, by)
+        epochs = group.runs[0].epochs["epoch"].to_numpy()
+        rows += [{"label": group.label, "seeds": len(group.runs), "epoch": int(e), by: a, f"{metric}_mean": b,
+                  f"{metric}_deviation": c if len(group.runs) > 1 else None} for e, a, b, c in zip(epochs, x, y, spread)]
+    frame = pandas.DataFrame(rows)
+    return frame.loc[:, ~frame.columns.duplicated()]
+
+
+def final(groups, network):
+    """The last epoch's accuracy, mean and deviation over seeds: a dot each, and full precision as a line."""
+    metric = metric_of(groups)
+    figure, (axes,), legend, _ = style.panels(1, [], width=7.2, height=0.8 + 0.32 * max(3, len(groups)))
+    base = reference(groups)
+    rows = []
+    for i, group in enumerate(groups):
+        mean, deviation = mean_and_deviation(group.finals(metric))
+        rows.append({"label": group.label, "seeds": len(group.runs), f"{metric}_mean": mean, f"{metric}_deviation": deviation})
+        axes.errorbar(mean, i, xerr=deviation, fmt="s" if group is base else "o", color="black" if group is base else "#0072B2",
+                      capsize=4, markersize=7, elinewidth=1.5)
+        if deviation is not None:
+            axes.plot(group.finals(metric), [i] * len(group.runs), linestyle="", marker="|", markersize=9, color="0.35")
+    if base:
+        axes.axvline(mean_and_deviation(base.finals(metric))[0], color="0.35", linewidth=1, linestyle=(0, (4, 2)))
+    axes.set_yticks(range(len(groups)), [g.name for g in groups])
+    axes.set_ylim(len(groups) - 0.4, -0.6)
+    axes.set_xlabel(METRICS[metric] + " after the last epoch")
+    axes.grid(axis="x", **style.GRID)
+    what = METRICS[metric].split(" (")[0]
+    caption = (f"Validation {what} after the last epoch: mean, standard deviation over seeds (bars) and each seed (ticks). "
+               + ("Square and dashed line: full precision." if base else ""))
+    return Item(f"final_{metric[4:]}_{network}", f"{network}: {what} after the last epoch", caption, pandas.DataFrame(rows), figure)
