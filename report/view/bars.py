@@ -47,9 +47,10 @@ def _network(axes, groups, network):
     top = float((communication + computation).max()) or 1.0
     for x, low, high in zip(places, communication, computation):
         share = 100 * low / (low + high) if low + high > 0 else 0
-        axes.annotate(f"{share:.0f} %", (x, low + high), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
+        axes.annotate(f"{share:.0f} %", (x, low + high), xytext=(0, 3), textcoords="offset points", ha="center", va="bottom",
                       fontsize=9.5, rotation=90 if len(places) > 12 else 0)
-    axes.set_ylim(0, 1.14 * top)
+    axes.set_ylim(0, 1.16 * top)
+    axes.set_xlim(places[0] - 0.8, places[-1] + 0.8)
     axes.set_xticks(places, [g.label for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10)
     axes.tick_params(axis="x", length=0)
     axes.set_title(_title(network, ordered))

@@ -1,5 +1,7 @@
 """Accuracy (or perplexity, or loss) by epoch, by seconds and by bytes: the study's Fig. 5, and what follows from it."""
 
+import statistics
+
 import numpy as np
 import pandas
 from matplotlib.lines import Line2D
@@ -31,12 +33,13 @@ def items(groups, network, target):
             continue
         figure = draw(groups, metric, by, target)
         band = " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
+        inset = " The small panel shows the last quarter." if by == "epoch" and metric == "val_top1" else ""
         beside = " Empty markers: the study's published accuracy." if by == "epoch" and _has_published(groups, network) else ""
         cut = f" Values more than {VISIBLE:g} points below the best are cut off." if metric == "val_top1" else ""
         fig5 = " (Fig. 5 of the study)" if by == "epoch" else ""
         what = METRICS[metric].split(" (")[0]
         out.append(Item(f"{metric[4:]}_by_{by}_{network}", f"{network}: {what} by {by}{fig5}",
-                        f"Validation {what} after each epoch.{band}{beside}{cut}", data(groups, metric, by), figure))
+                        f"Validation {what} after each epoch.{band}{inset}{beside}{cut}", data(groups, metric, by), figure))
     return out
 
 
@@ -60,7 +63,7 @@ def draw(groups, metric, by, target):
     columns = 1 if len(parts) == 1 else 2 if len(parts) in (2, 4) else 3
     is_single = len(parts) == 1
     names = [g.name for g in groups] if is_single else []
-    figure, axes, legend, count = style.panels(len(parts), names, width=6.6 if is_single else 5.2, height=4.2 if is_single else 5.4,
+    figure, axes, legend, count = style.panels(len(parts), names, width=6.6 if is_single else 5.2, height=4.6 if is_single else 5.0,
                                                columns=columns, sharex=True, sharey=True)
     for panel, part in zip(axes, parts):
         handles = [_curve(panel, group, i if reference(groups) in part else i + 1, metric, by) for i, group in enumerate(part)]
@@ -70,23 +73,47 @@ def draw(groups, metric, by, target):
             panel.axhline(target[1], color="0.35", linewidth=1, linestyle=(0, (1, 2)))
             panel.annotate(f"target {target[1]:g}", (0.01, target[1]), xycoords=("axes fraction", "data"), xytext=(0, 2),
                            textcoords="offset points", fontsize=9.5, color="0.25")
+        if by == "epoch" and metric == "val_top1":
+            _end(panel, part, groups)
         panel.grid(**style.GRID)
         panel.set_xlabel(AXES[by][0])
         if is_single:
             style.below(legend, handles, count)
         else:
-            panel.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncol=1, handlelength=3)
+            panel.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, handlelength=2.6, columnspacing=1)
     _scales(axes, groups, metric, by)
     return figure
 
 
-def _curve(axes, group, index, metric, by):
+def _curve(axes, group, index, metric, by, dense=None):
     x, y, spread = group.curve(metric, by)
-    look = style.line(index, len(x))
+    look = style.line(index, int(dense or len(x)))
     axes.plot(x, y, **look)
     if spread.any():
         axes.fill_between(x, y - spread, y + spread, color=look["color"], alpha=0.16, linewidth=0)
     return Line2D([], [], label=group.name, **{k: v for k, v in look.items() if k != "markevery"})
+
+
+def _end(axes, part, groups):
+    """The last quarter of the epochs, larger: curves that end close together are told apart there."""
+    curves = [group.curve("val_top1", "epoch") for group in part]
+    last = max(x[-1] for x, _, _ in curves)
+    first = last - max(2, last // 4)
+    tails = [y[x >= first] for x, y, _ in curves if x[-1] > first]
+    if last < 8 or not tails:
+        return
+    best = max(float(np.nanmax(y)) for y in tails)
+    low = min(float(value) for y in tails for value in y if value >= best - 4)
+    inset = axes.inset_axes((0.42, 0.09, 0.56, 0.5))
+    for i, group in enumerate(part):
+        _curve(inset, group, i if reference(groups) in part else i + 1, "val_top1", "epoch", dense=last - first)
+    inset.set_xlim(first, last + 0.03 * (last - first))
+    inset.set_ylim(low - 0.1 * (best - low + 0.1), best + 0.1 * (best - low + 0.1))
+    inset.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+    inset.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    inset.tick_params(labelsize=9.5)
+    inset.grid(**style.GRID)
+    inset.spines[["top", "right"]].set_visible(True)
 
 
 def _published(axes, part, metric):
@@ -108,7 +135,7 @@ def _has_published(groups, network):
 def _scales(axes, groups, metric, by):
     first = axes[0]
     curves = [g.curve(metric, by) for g in groups]
-    for panel in axes[:1 if len(axes) == 1 else None]:
+    for panel in axes:
         panel.set_ylabel(METRICS[metric] if panel is first or panel.get_subplotspec().is_first_col() else "")
     if metric == "val_top1":
         best = max(float(np.nanmax(y)) for _, y, _ in curves)
@@ -144,26 +171,39 @@ def data(groups, metric, by):
     return frame.loc[:, ~frame.columns.duplicated()]
 
 
+def visible(values):
+    """The lowest accuracy that a figure shows, and the best: far outliers would hide the differences of the others."""
+    best = max(values)
+    return min(value for value in values if value >= best - max(2.5, 4 * (best - statistics.median(values)))), best
+
+
 def final(groups, network):
     """The last epoch's accuracy, mean and deviation over seeds: a dot each, and full precision as a line."""
     metric = metric_of(groups)
-    figure, (axes,), legend, _ = style.panels(1, [], width=7.2, height=0.8 + 0.32 * max(3, len(groups)))
+    figure, (axes,), _, _ = style.panels(1, [], width=7.2, height=0.8 + 0.32 * max(3, len(groups)))
     base = reference(groups)
-    rows = []
-    for i, group in enumerate(groups):
-        mean, deviation = mean_and_deviation(group.finals(metric))
-        rows.append({"label": group.label, "seeds": len(group.runs), f"{metric}_mean": mean, f"{metric}_deviation": deviation})
+    finals = [mean_and_deviation(group.finals(metric)) for group in groups]
+    low, best = visible([mean for mean, _ in finals]) if metric == "val_top1" else (min(m for m, _ in finals), max(m for m, _ in finals))
+    room = max(best - low, 0.2)
+    for i, (group, (mean, deviation)) in enumerate(zip(groups, finals)):
+        if mean < low:
+            axes.plot(low - 0.1 * room, i, "<", color="#D55E00", markersize=8)
+            axes.annotate(f"{mean:.2f}", (low - 0.1 * room, i), xytext=(9, 0), textcoords="offset points", va="center", fontsize=10.5)
+            continue
         axes.errorbar(mean, i, xerr=deviation, fmt="s" if group is base else "o", color="black" if group is base else "#0072B2",
-                      capsize=4, markersize=7, elinewidth=1.5)
+                      capsize=5, markersize=7, elinewidth=1.5)
         if deviation is not None:
-            axes.plot(group.finals(metric), [i] * len(group.runs), linestyle="", marker="|", markersize=9, color="0.35")
-    if base:
-        axes.axvline(mean_and_deviation(base.finals(metric))[0], color="0.35", linewidth=1, linestyle=(0, (4, 2)))
+            axes.plot(group.finals(metric), [i + 0.28] * len(group.runs), linestyle="", marker="|", markersize=6, color="0.2")
+    if base and finals[groups.index(base)][0] >= low:
+        axes.axvline(finals[groups.index(base)][0], color="0.35", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
     axes.set_yticks(range(len(groups)), [g.name for g in groups])
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_xlabel(METRICS[metric] + " after the last epoch")
     axes.grid(axis="x", **style.GRID)
     what = METRICS[metric].split(" (")[0]
-    caption = (f"Validation {what} after the last epoch: mean, standard deviation over seeds (bars) and each seed (ticks). "
+    caption = (f"Validation {what} after the last epoch: mean, standard deviation over seeds (bars) and each seed (ticks below). "
+               "A triangle lies outside the figure, at the value beside it. "
                + ("Square and dashed line: full precision." if base else ""))
+    rows = [{"label": group.label, "seeds": len(group.runs), f"{metric}_mean": mean, f"{metric}_deviation": deviation}
+            for group, (mean, deviation) in zip(groups, finals)]
     return Item(f"final_{metric[4:]}_{network}", f"{network}: {what} after the last epoch", caption, pandas.DataFrame(rows), figure)

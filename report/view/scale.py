@@ -2,7 +2,7 @@
 
 import pandas
 from matplotlib.lines import Line2D
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from . import published, style
 from .item import Item
@@ -68,10 +68,12 @@ def scalability(groups, every_group, transport):
         rows += _study(panel, known[network], most, network)
         panel.plot([1, most], [1, most], color="0.55", linewidth=1.2, linestyle=(0, (1, 1.5)))
         panel.set_xscale("log", base=2)
-        panel.xaxis.set_major_formatter(ScalarFormatter())
-        panel.set_xticks(sorted({g.ranks for g in groups if g.network == network} | {1}))
-        panel.minorticks_off()
-        panel.set_ylim(bottom=0)
+        panel.set_yscale("log", base=2)
+        ticks = sorted({g.ranks for g in groups if g.network == network} | {1})
+        for axis, values in ((panel.xaxis, ticks), (panel.yaxis, [2.0**i for i in range(-3, 12)])):
+            axis.set_major_formatter(ScalarFormatter())
+            axis.set_major_locator(FixedLocator(values))
+            axis.set_minor_locator(NullLocator())
         panel.set_title(network)
         panel.set_xlabel("ranks")
         panel.set_ylabel("samples/s over one rank's")

@@ -24,10 +24,11 @@ plt.rcParams.update({
 })
 
 
-def line(index, points=10):
-    """Colour, dashes and marker of a curve; markers about eight times along it."""
+def line(index, points=1):
+    """Colour, dashes and marker of a curve; markers about six times along it, each curve's at other points."""
+    step = max(1, points // 6)
     return {"color": COLORS[index % len(COLORS)], "linestyle": DASHES[index % len(DASHES)],
-            "marker": MARKERS[index % len(MARKERS)], "markevery": max(1, points // 8), "markeredgecolor": "white",
+            "marker": MARKERS[index % len(MARKERS)], "markevery": (index * step // 6 % step, step), "markeredgecolor": "white",
             "markeredgewidth": 0.6, "markersize": 7}
 
 
@@ -39,6 +40,7 @@ def panels(count, labels, width=4.4, height=3.6, columns=3, **options):
     legend_columns = columns_for(labels, inches)
     legend_height = 0.15 + 0.24 * -(-len(labels) // legend_columns) if labels else 0.01
     figure = plt.figure(figsize=(inches, height * rows + legend_height), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.1, hspace=0.04)
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[height] * rows + [legend_height])
     axes = []
     for i in range(count):

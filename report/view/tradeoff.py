@@ -7,12 +7,9 @@ from matplotlib.ticker import FuncFormatter, FixedLocator, NullLocator
 
 import table
 from . import style
-from .curves import METRICS, metric_of, reference
+from .curves import METRICS, metric_of, reference, visible
 from .gather import mean_and_deviation
 from .item import Item
-
-VISIBLE = 14.0  # points below the best; runs below are drawn at the lower edge, with their value
-
 
 def ratio(group):
     sent = group.mean("bytes_sent")
@@ -27,42 +24,56 @@ def against_bytes(groups, network):
         return None
     rows = [{"label": g.label, "seeds": len(g.runs), "ratio": ratio(g), "val_top1_mean": mean_and_deviation(g.finals(metric))[0],
              "val_top1_deviation": mean_and_deviation(g.finals(metric))[1]} for g in groups]
-    best = max(row["val_top1_mean"] for row in rows)
-    low = max(min(row["val_top1_mean"] for row in rows), best - VISIBLE)
-    room = max(best - low, 1.0)
-    figure, (axes,), _, _ = style.panels(1, [], width=8.6, height=5.8)
-    step = room / 22  # the height of a name
-    taken = []
-    for group, row in sorted(zip(groups, rows), key=lambda pair: -pair[1]["val_top1_mean"]):
+    low, best = visible([row["val_top1_mean"] for row in rows])
+    room = max(best - low, 0.5)
+    figure, (axes,), _, _ = style.panels(1, [], width=8.6, height=max(4.8, 1.6 + 0.25 * len(rows)))
+    most = max(row["ratio"] for row in rows)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(0.85, 1.18 * most)
+    axes.set_ylim(low - 0.14 * room, best + 0.12 * room)
+    points = []
+    for group, row in zip(groups, rows):
         inside = row["val_top1_mean"] >= low
-        y = row["val_top1_mean"] if inside else low - 0.03 * room
+        y = row["val_top1_mean"] if inside else low - 0.09 * room
         is_base = group is reference(groups)
         axes.errorbar(row["ratio"], y, yerr=row["val_top1_deviation"] if inside else None, capsize=4, elinewidth=1.3,
-                      fmt="s" if is_base else "o" if inside else "v", markersize=7,
+                      fmt="s" if is_base else "o" if inside else "v", markersize=7, zorder=3,
                       color="black" if is_base else "#0072B2" if inside else "#D55E00")
-        text = group.name if inside else f"{group.name}: {row['val_top1_mean']:.1f} %"
-        wide = 0.105 * len(text)  # in doublings, about
-        x, at = math.log2(row["ratio"]), y
-        while any(abs(at - other) < step and x < end and start < x + wide for start, end, other in taken):
-            at -= step / 4
-        taken.append((x, x + wide, at))
-        axes.annotate(text, (row["ratio"], at), xytext=(9, 0), textcoords="offset points", fontsize=10.5, va="center")
+        points.append((row["ratio"], y, group.name if inside else f"{group.name}: {row['val_top1_mean']:.1f} %"))
+    _names_beside(axes, points)
     base = reference(groups)
     if base:
         axes.axhline(mean_and_deviation(base.finals(metric))[0], color="0.35", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
-    most = max(row["ratio"] for row in rows)
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(0.85, most * 2 ** (0.105 * max(len(g.name) for g in groups)))
-    axes.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(math.log2(most)) + 2)]))
+    axes.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(math.log2(1.18 * most)) + 1)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}x"))
-    axes.set_ylim(min(at for _, _, at in taken) - 0.06 * room, best + 0.1 * room)
     axes.set_xlabel("bytes on the wire, times fewer than float32")
     axes.set_ylabel(METRICS[metric] + " after the last epoch")
     axes.grid(**style.GRID)
     return Item(f"accuracy_against_bytes_{network}", f"{network}: accuracy against bytes on the wire",
                 "Mean over seeds; bars: one standard deviation. Square and dashed line: full precision. "
-                f"Triangles lie more than {VISIBLE:g} points below the best.", pandas.DataFrame(rows), figure)
+                "Triangles lie below the figure, at the value that their name gives.", pandas.DataFrame(rows), figure)
+
+
+def _names_beside(axes, points):
+    """Names in a column to the right, in the order of their points' heights, each joined to its point by a thin line."""
+    low, high = axes.get_ylim()
+    order = sorted(points, key=lambda point: (-point[1], -point[0]))
+    step = 1 / max(len(order), 14)
+    # Pool adjacent violators: the nearest places to the wanted ones that are at least a step apart.
+    blocks = []
+    for i, (_, y, _) in enumerate(order):
+        blocks.append([(y - low) / (high - low) + i * step, 1])
+        while len(blocks) > 1 and blocks[-1][0] > blocks[-2][0]:
+            mean, count = blocks.pop()
+            blocks[-1] = [(blocks[-1][0] * blocks[-1][1] + mean * count) / (blocks[-1][1] + count), blocks[-1][1] + count]
+    apart = [mean for mean, count in blocks for _ in range(count)]
+    places = [min(1.0, place - i * step + max(0.0, (len(order) - 1) * step - apart[-1])) for i, place in enumerate(apart)]
+    for i in range(1, len(places)):
+        places[i] = min(places[i], places[i - 1] - step)
+    for (x, y, name), place in zip(order, places):
+        axes.annotate(name, (x, y), xycoords="data", xytext=(1.03, place), textcoords="axes fraction", va="center", fontsize=10.5,
+                      arrowprops={"arrowstyle": "-", "color": "0.7", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)})
 
 
 def target_table(groups, target):
@@ -94,9 +105,10 @@ def target_bars(groups, item, network):
     figure, axes, _, _ = style.panels(2, [], width=5.4, height=1.0 + 0.34 * max(3, len(rows)), columns=2, sharey=True)
     for panel, what, hatch in zip(axes, ("seconds", "bytes"), ("", "...")):
         values = [row[what] for row in rows]
-        spread = [0 if row[what + "_deviation"] is None or math.isnan(row[what + "_deviation"]) else row[what + "_deviation"] for row in rows]
-        panel.barh(range(len(rows)), values, 0.7, xerr=spread, color=style.COMPUTATION, edgecolor="0.15", hatch=hatch, capsize=3)
-        texts = [table.bytes_text(v) if what == "bytes" else f"{v:.3g} s" for v in values]
+        deviations = [row[what + "_deviation"] for row in rows]
+        spread = [0.0 if d is None or math.isnan(d) else d for d in deviations]
+        panel.barh(range(len(rows)), values, 0.7, xerr=[d or math.nan for d in spread], color=style.COMPUTATION, edgecolor="0.15", hatch=hatch, capsize=3)
+        texts = [table.bytes_text(v) if what == "bytes" else f"{v:,.0f} s" if v >= 100 else f"{v:.3g} s" for v in values]
         for i, (v, s, text) in enumerate(zip(values, spread, texts)):
             panel.annotate(text, (v + s, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10)
         panel.set_xlim(0, 1.25 * max(v + s for v, s in zip(values, spread)) or 1)
