@@ -43,8 +43,8 @@ def main():
     try:
         from view import gather, report
 
-        target = report.read_target(options.target) if options.target else None
-        read = gather.read(options.folders)[0]
+        read, target, unfinished = gather.read(options.folders)
+        target = report.read_target(options.target) if options.target else target
         runs.label_runs(read)
         if options.table:
             import table
@@ -55,7 +55,7 @@ def main():
 
             figure.save(read, options.out)
         elif options.out:
-            names = report.make(options.folders, options.out, target, options.price)
+            names = report.make(read, unfinished, options.out, target, options.price)
             print(f"{os.path.join(options.out, 'index.html')}: {len(names)} figures and tables, also in figures/ and tables/")
     except (runs.RunError, OSError) as error:
         print(f"lpsgd_report: {error}", file=sys.stderr)

@@ -108,5 +108,5 @@ def rule_text(rule):
 
 def link_text(link):
     if not isinstance(link, dict) or not link:
-        return "no link"
+        return ""
     return " ".join(str(link[key]) for key in ("bandwidth", "latency") if key in link)

@@ -1,5 +1,7 @@
 """Time per epoch in communication and computation by network, ranks and codec: the study's Figs. 6 to 9."""
 
+import textwrap
+
 import numpy as np
 import pandas
 from matplotlib.patches import Patch
@@ -15,11 +17,14 @@ def items(groups, transport):
     networks = list(dict.fromkeys(g.network for g in groups))
     rows = []
     widest = max(sum(1 for g in groups if g.network == n) for n in networks)
-    width = max(4.2, 1.2 + 0.42 * widest)
+    texts = {group.label: textwrap.fill(group.label, 30 if widest < 12 else 60) for group in groups}
+    lines = max(text.count("\n") + 1 for text in texts.values())
+    width = max(4.6, 1.2 + max(0.42, 0.26 * lines) * widest)
+    height = 3.6 + 0.085 * max(len(line) for text in texts.values() for line in text.split("\n"))
     labels = ["computation (with encoding and decoding)", "communication"]
-    figure, axes, legend, columns = style.panels(len(networks), labels, width=width, height=4.6, columns=1 if width > 7 else 2)
+    figure, axes, legend, columns = style.panels(len(networks), labels, width=width, height=height, columns=1 if width > 7 else 2)
     for panel, network in zip(axes, networks):
-        rows += _network(panel, [g for g in groups if g.network == network], network)
+        rows += _network(panel, [g for g in groups if g.network == network], network, texts)
     handles = [Patch(facecolor=style.COMPUTATION, edgecolor="0.15", label=labels[0]),
                Patch(facecolor=style.COMMUNICATION, edgecolor="0.15", hatch="///", label=labels[1])]
     style.below(legend, handles, columns)
@@ -29,7 +34,7 @@ def items(groups, transport):
                 "as a picture only; its samples per second are in the tables beside.", pandas.DataFrame(rows), figure)
 
 
-def _network(axes, groups, network):
+def _network(axes, groups, network, texts):
     rows, places, at, previous = [], [], 0.0, None
     ordered = sorted(groups, key=lambda g: g.ranks)
     for group in ordered:
@@ -51,7 +56,7 @@ def _network(axes, groups, network):
                       fontsize=9.5, rotation=90 if len(places) > 12 else 0)
     axes.set_ylim(0, 1.16 * top)
     axes.set_xlim(places[0] - 0.8, places[-1] + 0.8)
-    axes.set_xticks(places, [g.label for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10)
+    axes.set_xticks(places, [texts[g.label] for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10)
     axes.tick_params(axis="x", length=0)
     axes.set_title(_title(network, ordered))
     axes.set_ylabel("seconds per epoch")

@@ -34,7 +34,7 @@ def items(groups, network, target):
         figure = draw(groups, metric, by, target)
         band = " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
         inset = " The small panel shows the last quarter." if by == "epoch" and metric == "val_top1" else ""
-        beside = " Empty markers: the study's published accuracy." if by == "epoch" and _has_published(groups, network) else ""
+        beside = " Empty markers: the study's published accuracy." if by == "epoch" and any(published_within(groups).get(g.codec) for g in groups) else ""
         cut = f" Values more than {VISIBLE:g} points below the best are cut off." if metric == "val_top1" else ""
         fig5 = " (Fig. 5 of the study)" if by == "epoch" else ""
         what = METRICS[metric].split(" (")[0]
@@ -47,15 +47,24 @@ def reference(groups):
     return next((g for g in groups if g.codec == "none"), None)
 
 
+def kinds(groups):
+    """(ranks, transport) of the groups."""
+    return list(dict.fromkeys((g.ranks, g.transport) for g in groups))
+
+
 def split(groups):
-    """Panels of a few curves; full precision is in each."""
+    """Panels of a few curves as (title, groups): by ranks and transport, then by number; full precision is in each."""
     if len(groups) <= PER_PANEL + 1:
-        return [groups]
-    base = reference(groups)
-    others = [g for g in groups if g is not base]
-    count = -(-len(others) // PER_PANEL)
-    size = -(-len(others) // count)
-    return [([base] if base else []) + others[i:i + size] for i in range(0, len(others), size)]
+        return [("", groups)]
+    panels = []
+    for ranks, transport in kinds(groups):
+        mine = [g for g in groups if (g.ranks, g.transport) == (ranks, transport)]
+        title = f"{ranks} rank{'' if ranks == 1 else 's'} over {transport}" if len(kinds(groups)) > 1 else ""
+        base = reference(mine)
+        others = [g for g in mine if g is not base]
+        size = -(-len(others) // max(1, -(-len(others) // PER_PANEL))) or 1
+        panels += [(title, ([base] if base else []) + others[at:at + size]) for at in range(0, max(1, len(others)), size)]
+    return panels
 
 
 def draw(groups, metric, by, target):
@@ -65,10 +74,11 @@ def draw(groups, metric, by, target):
     names = [g.name for g in groups] if is_single else []
     figure, axes, legend, count = style.panels(len(parts), names, width=6.6 if is_single else 5.2, height=4.6 if is_single else 5.0,
                                                columns=columns, sharex=True, sharey=True)
-    for panel, part in zip(axes, parts):
+    for panel, (name, part) in zip(axes, parts):
+        panel.set_title(name)
         handles = [_curve(panel, group, i if reference(groups) in part else i + 1, metric, by) for i, group in enumerate(part)]
         if by == "epoch":
-            _published(panel, part, metric)
+            _published(panel, part, metric, groups)
         if target and target[0] == metric:
             panel.axhline(target[1], color="0.35", linewidth=1, linestyle=(0, (1, 2)))
             panel.annotate(f"target {target[1]:g}", (0.01, target[1]), xycoords=("axes fraction", "data"), xytext=(0, 2),
@@ -116,20 +126,23 @@ def _end(axes, part, groups):
     inset.spines[["top", "right"]].set_visible(True)
 
 
-def _published(axes, part, metric):
+def _published(axes, part, metric, groups):
     if metric != "val_top1" or not part:
         return
-    known = published.accuracy(part[0].network)
+    known = published_within(groups)
     for i, group in enumerate(part):
-        if group.codec in known:
+        if known.get(group.codec):
             epochs, values = zip(*known[group.codec])
             look = style.line(i)
             axes.plot(epochs, values, linestyle="", marker=look["marker"], markersize=8, markerfacecolor="none",
                       markeredgecolor=look["color"])
 
 
-def _has_published(groups, network):
-    return any(g.codec in published.accuracy(network) for g in groups)
+def published_within(groups):
+    """The study's accuracy after as many epochs as the runs have, or fewer."""
+    last = max(len(run.epochs) for g in groups for run in g.runs)
+    known = published.accuracy(groups[0].network)
+    return {codec: [p for p in points if p[0] <= 1.02 * last] for codec, points in known.items()}
 
 
 def _scales(axes, groups, metric, by):

@@ -7,10 +7,9 @@ import runs
 from . import bars, curves, gather, latex, page, price as prices, scale, style, summary, tradeoff
 
 
-def make(paths, out, target=None, price=None):
+def make(read, unfinished, out, target=None, price=None):
     """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items."""
-    read, of_study, unfinished = gather.read(paths)
-    items = collect(read, target or of_study, price)
+    items = collect(read, target, price)
     write(items, read, out, title(read), notes(read, unfinished))
     return [item.name for item in items]
 
@@ -34,11 +33,15 @@ def notes(read, unfinished):
 
 def collect(read, target, price):
     everything = gather.groups(read)
+    panels = gather.groups(read, omit=("network", "ranks", "transport"))
     networks = list(dict.fromkeys(g.network for g in everything))
     items = [summary.item(everything)]
     for network in networks:
         mine = gather.groups([r for r in read if gather.network_of(r) == network], omit=("network",))
-        items += curves.items(mine, network, target)
+        by_panel = mine
+        if len(curves.kinds(mine)) > 1 and len(mine) > curves.PER_PANEL + 1:  # the panels say ranks and transport
+            by_panel = [g for g in panels if g.network == network]
+        items += curves.items(by_panel, network, target)
         items.append(curves.final(mine, network))
         items.append(tradeoff.against_bytes(mine, network))
     if target:
@@ -46,7 +49,6 @@ def collect(read, target, price):
         items.append(to_target)
         if to_target:
             items += [tradeoff.target_bars(everything, to_target, network) for network in networks]
-    panels = gather.groups(read, omit=("network", "ranks", "transport"))
     for transport in dict.fromkeys(g.transport for g in panels):
         mine = [g for g in panels if g.transport == transport]
         if any(g.mean("communication_s") + g.mean("computation_s") > 0 for g in mine):

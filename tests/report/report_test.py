@@ -129,10 +129,10 @@ class Report(unittest.TestCase):
         self.assertEqual(list(validation.get_ydata()), [51, 52, 53])
         self.assertEqual(list(training.get_ydata()), [41, 42, 43])
         self.assertTrue(training.is_dashed() and not validation.is_dashed())
-        computation, communication = right.containers
+        communication, computation = right.containers
         self.assertEqual([bar.get_height() for bar in computation], [10, 10])
         self.assertEqual([bar.get_height() for bar in communication], [4, 2])  # means over epochs
-        self.assertEqual([bar.get_y() for bar in communication], [10, 10])  # on top
+        self.assertEqual([bar.get_y() for bar in computation], [4, 2])  # on top
         labels = [label.get_text().replace("\n", " ") for label in right.get_xticklabels()]
         self.assertEqual(labels, ["qsgd 4 bit, bucket 512", "onebit, bucket 64"])
 
