@@ -133,15 +133,28 @@ def _configuration(path):
 def _resolved(config, sets, path):
     """The configuration with the values of `sets`, and the network's file in place of its path."""
     settings = json.loads(json.dumps(config))
+    if "network" in sets:
+        settings["network"] = sets["network"]
+    settings["network"] = _network(settings.get("network"), path)
     for key, value in sets.items():
-        _assign(settings, key.split("."), value)
-    network = settings.get("network")
-    if isinstance(network, str):
-        file = network if os.path.isabs(network) else os.path.join(os.path.dirname(path), network)
-        if not os.path.isfile(file):
-            raise StudyError(f"{path}: network: no file {file}")
-        settings["network"] = read(file).data()
+        if key != "network":
+            _assign(settings, key.split("."), value)
     return settings
+
+
+def _network(given, path):
+    """A network may be a path, a map with a path in `file`, or the network itself."""
+    file = given.get("file") if isinstance(given, dict) else given
+    if not isinstance(file, str):
+        return given if given is not None else {}
+    file = file if os.path.isabs(file) else os.path.join(os.path.dirname(path), file)
+    if not os.path.isfile(file):
+        raise StudyError(f"{path}: network: no file {file}")
+    network = read(file).data()
+    if isinstance(given, dict) and isinstance(network, dict):
+        given = {key: value for key, value in given.items() if key != "file"}
+        network = {**network, **given, "parameters": {**(network.get("parameters") or {}), **(given.get("parameters") or {})}}
+    return network
 
 
 def _assign(settings, path, value):

@@ -5,7 +5,7 @@ import io
 import json
 import os
 
-from . import measures, parquet
+from . import estimate, measures, parquet
 
 # What differs when a run is repeated; everything else is the same bit for bit.
 TIME_COLUMNS = ("seconds", "training_s", "communication_s", "computation_s", "samples_per_s", "seconds_to_target")
@@ -89,7 +89,7 @@ class Tables:
         return {**self._about(run), "status": status}, []
 
     def _about(self, run):
-        about = settings_of(run.settings)
+        about = {**settings_of(run.settings), "batch_size": estimate.batch_size(run)}
         return {**about, "run": run.name, **run.values, "label": run.label, "config": run.config, "ranks": run.ranks,
                 "digest": run.digest[:16]}
 
@@ -132,13 +132,11 @@ def settings_of(settings):
         return value if isinstance(value, dict) else {}
 
     exchange, train = section("exchange"), section("train")
-    batch = train.get("batch_size", 128)
     return {
         "network": section("network").get("name"),
         "transport": exchange.get("transport", "mpi"),
         "collective": exchange.get("collective", "reduce_broadcast"),
         "simulated": exchange.get("collective") == "simulated",
-        "batch_size": batch if isinstance(batch, int) else None,
         "seed": train.get("seed", 1),
     }
 

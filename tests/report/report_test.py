@@ -21,7 +21,6 @@ except ImportError as missing:
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "report"))
-import ablation  # noqa: E402
 import figure  # noqa: E402
 import lpsgd_report  # noqa: E402
 import modules  # noqa: E402
@@ -222,24 +221,6 @@ class Report(unittest.TestCase):
         os.remove(config)
         self.assertIn("config.yaml: cannot be read: No such file", self.refused(folder))
 
-    def test_ablation(self):
-        def coded(epoch, encode, **changes):
-            return record(epoch, train_loss=1.5, seconds={"encode": encode, "decode": 0.25}, **changes)
-
-        folders = [
-            self.run_folder("none", [coded(1, 2.0), coded(2, 1.0)], codec="none"),
-            self.run_folder("far", [coded(1, 1.0, val_top1=10, bytes_sent=500_000, replicas_equal=False)]),
-        ]
-        rows = [ablation.read_row(folder) for folder in folders]
-        lines = ablation.markdown(rows).splitlines()
-        self.assertEqual(lines[2], "| none | none | 52.00 | 1.5000 | 1.00 MB | 7.9x | 1.25 | yes |")
-        self.assertEqual(
-            lines[3], "| far | qsgd 4 bit, bucket 512 | 10.00 | 1.5000 | 500 kB | 15.8x | 1.25 | NO |"
-        )
-        path = self.root / "a.png"
-        ablation.save(rows, path)
-        self.assertGreater(path.stat().st_size, 1000)
-
     def test_needs_something_to_do(self):
         status, _, err = self.report(self.run_folder("a", [record(1)]))
         self.assertEqual(status, 2)
@@ -274,7 +255,6 @@ class MissingModules(unittest.TestCase):
         for script, missing, words in (
             ("lpsgd_report.py", ["pandas"], ["run"]),
             ("lpsgd_report.py", ["matplotlib", "yaml"], ["run"]),
-            ("ablation.py", ["yaml"], ["run"]),
             ("trace_picture.py", ["matplotlib"], ["trace", "--out", "f.png"]),
             ("exchange_cost.py", ["matplotlib"], ["cost.json", "--out", "f.png"]),
         ):
