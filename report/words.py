@@ -37,15 +37,14 @@ USUAL = {"exchange.transport": "mpi", "exchange.collective": "reduce_broadcast",
          "train.compute": "fp32", "train.batch_size": 128}
 
 
-def labels(configs, ranks, omit=(), with_seed=False):
+def labels(configs, ranks, omit=()):
     """For each configuration its codec, and every other setting in which they differ, network first."""
     flats = [flat(config) for config in configs]
     for one, count in zip(flats, ranks):
         one["ranks"] = count
     keys = list(dict.fromkeys(key for one in flats for key in one))
     told = [key for key in keys if not any(key == name or key.startswith(name + ".") for name in UNTOLD)]
-    if with_seed:
-        told.append("train.seed")
+    told.sort(key=lambda key: key == "ranks")  # last
     differ = [key for key in told if key not in omit and len({str(value_of(one, key)) for one in flats}) > 1]
     names = [str(section(config, "network").get("name", "")) for config in configs]
     several = len(set(names)) > 1 and "network" not in omit

@@ -107,7 +107,7 @@ def target_bars(groups, item, network):
         values = [row[what] for row in rows]
         deviations = [row[what + "_deviation"] for row in rows]
         spread = [0.0 if d is None or math.isnan(d) else d for d in deviations]
-        panel.barh(range(len(rows)), values, 0.7, xerr=[d or math.nan for d in spread], color=style.COMPUTATION, edgecolor="0.15", hatch=hatch, capsize=3)
+        panel.barh(range(len(rows)), values, 0.7, xerr=[d or math.nan for d in spread] if any(spread) else None, color=style.COMPUTATION, edgecolor="0.15", hatch=hatch, capsize=3)
         texts = [table.bytes_text(v) if what == "bytes" else f"{v:,.0f} s" if v >= 100 else f"{v:.3g} s" for v in values]
         for i, (v, s, text) in enumerate(zip(values, spread, texts)):
             panel.annotate(text, (v + s, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10)
