@@ -39,10 +39,10 @@ def main():
         start = launcher.Launcher(study, launcher.find_program())
         start.check(runs)
         shown = start.show(study, runs)
-        if options.dry_run:
-            print("\n".join(estimate.lines(runs, shown, jobs)))
-            return 0
         out = options.out or os.path.join("runs", study.name)
+        if options.dry_run:
+            print("\n".join(estimate.lines(runs, shown, jobs, runner.find_folders(out, runs))))
+            return 0
         lock = runner.Lock(out)
         return runner.Runner(study, runs, start, out, jobs).all()
     except yaml_file.StudyError as error:

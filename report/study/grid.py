@@ -33,6 +33,15 @@ class GridRun:
         return section.get(key, default) if isinstance(section, dict) else default
 
     @property
+    def batch_size(self):
+        """Global; a map names it for each number of ranks. None where the program will refuse it."""
+        train = self.settings.get("train") if isinstance(self.settings.get("train"), dict) else {}
+        batch = train.get("batch_size", 128)
+        if isinstance(batch, dict):
+            batch = batch.get(str(self.ranks))
+        return batch if isinstance(batch, int) else None
+
+    @property
     def transport(self):
         return self.exchange("transport", "mpi")
 

@@ -60,6 +60,16 @@ class Lock:
         self.file.close()
 
 
+def find_folders(out, runs):
+    """{digest: folder}, by the digest at the end of their names, whose readable part changes with the study's axes."""
+    try:
+        there = os.listdir(os.path.join(out, "runs"))
+    except OSError:
+        there = []
+    by_digest = {name.rsplit("-", 1)[-1]: name for name in sorted(there)}
+    return {run.digest: os.path.join(out, "runs", by_digest.get(run.digest[:8], run.name)) for run in runs}
+
+
 class Runner:
     def __init__(self, study, runs, launcher, out, jobs):
         self.study = study
@@ -67,7 +77,7 @@ class Runner:
         self.launcher = launcher
         self.out = out
         self.jobs = jobs
-        self.folders = self._find_folders()
+        self.folders = find_folders(out, runs)
         self.tables = Tables(study, runs, self.folder_of)
         self.clock = Clock(runs, jobs)
         self.progress = Progress(self.clock, len(runs))
@@ -75,15 +85,6 @@ class Runner:
         self.problems = set()  # of writing the tables: each is said once
         self.children = []
         self.stopped_by = None
-
-    def _find_folders(self):
-        """By the digest at the end of their names, whose readable part changes with the study's axes."""
-        try:
-            there = os.listdir(os.path.join(self.out, "runs"))
-        except OSError:
-            there = []
-        by_digest = {name.rsplit("-", 1)[-1]: name for name in sorted(there)}
-        return {run.digest: os.path.join(self.out, "runs", by_digest.get(run.digest[:8], run.name)) for run in self.runs}
 
     def folder_of(self, run):
         return self.folders[run.digest]

@@ -5,7 +5,7 @@ import io
 import json
 import os
 
-from . import estimate, measures, parquet
+from . import measures, parquet
 
 # What differs when a run is repeated; everything else is the same bit for bit.
 TIME_COLUMNS = ("seconds", "training_s", "communication_s", "computation_s", "samples_per_s", "seconds_to_target")
@@ -89,7 +89,7 @@ class Tables:
         return {**self._about(run), "status": status}, []
 
     def _about(self, run):
-        about = {**settings_of(run.settings), "batch_size": estimate.batch_size(run)}
+        about = {**settings_of(run.settings), "batch_size": run.batch_size}
         return {**about, "run": run.name, **run.values, "label": run.label, "config": run.config, "ranks": run.ranks,
                 "digest": run.digest[:16]}
 

@@ -191,6 +191,7 @@ exclude:
         self.assertEqual(estimate.steps(runs[0]), 2 * 8)
         runs[0].settings["data"] = {"dataset": "cifar10"}
         runs[0].settings["train"] = {"epochs": 3, "batch_size": {"1": 128, "2": 256}}
+        self.assertEqual(runs[0].batch_size, 128)
         self.assertEqual(estimate.steps(runs[0]), 3 * 390)
 
     def test_names_of_folders(self):
