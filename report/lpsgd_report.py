@@ -21,12 +21,25 @@ import runs  # noqa: E402
 
 def arguments():
     parser = argparse.ArgumentParser(
-        prog="lpsgd report", description="Figures and tables of lpsgd's runs: accuracy, time, bytes, and mean and deviation over seeds.")
-    parser.add_argument("folders", nargs="+", metavar="DIR|RUN", help="a run's folder, or a folder that lpsgd study wrote")
-    parser.add_argument("--out", metavar="DIR|FIGURE", help="a folder for the whole report; or one figure: .png, .pdf or .svg")
+        prog="lpsgd report",
+        description="Figures and tables of lpsgd's runs: accuracy, time, bytes, and mean and deviation over seeds.",
+    )
+    parser.add_argument(
+        "folders", nargs="+", metavar="DIR|RUN", help="a run's folder, or a folder that lpsgd study wrote"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR|FIGURE", help="a folder for the whole report; or one figure: .png, .pdf or .svg"
+    )
     parser.add_argument("--table", action="store_true", help="print one line per run")
-    parser.add_argument("--target", metavar="METRIC=VALUE", help="time and bytes to this, such as val_top1=90 (default: the study's)")
-    parser.add_argument("--price", metavar="DOLLARS", type=float, help="of one rank for an hour: adds the runs to price against accuracy")
+    parser.add_argument(
+        "--target", metavar="METRIC=VALUE", help="time and bytes to this, such as val_top1=90 (default: the study's)"
+    )
+    parser.add_argument(
+        "--price",
+        metavar="DOLLARS",
+        type=float,
+        help="of one rank for an hour: adds the runs to price against accuracy",
+    )
     parsed = parser.parse_args()
     if not parsed.out and not parsed.table:
         parser.error("nothing to do: give --out, --table or both")
@@ -56,7 +69,9 @@ def main():
             figure.save(read, options.out)
         elif options.out:
             names = report.make(read, unfinished, options.out, target, options.price)
-            print(f"{os.path.join(options.out, 'index.html')}: {len(names)} figures and tables, also in figures/ and tables/")
+            print(
+                f"{os.path.join(options.out, 'index.html')}: {len(names)} figures and tables, also in figures/ and tables/"
+            )
     except (runs.RunError, OSError) as error:
         print(f"lpsgd_report: {error}", file=sys.stderr)
         return 2

@@ -9,6 +9,7 @@ signal n ended it. The same command goes on where it stopped.
 
 import argparse
 import os
+import signal
 import sys
 
 import modules
@@ -18,11 +19,15 @@ from study import definition, estimate, grid, launcher, runner, yaml_file  # noq
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="lpsgd study", description="Trains every run of a grid; resumes where it stopped.")
+    parser = argparse.ArgumentParser(
+        prog="lpsgd study", description="Trains every run of a grid; resumes where it stopped."
+    )
     parser.add_argument("study", metavar="STUDY.yaml", help="axes, exclusions, target, launcher: docs/study.md")
     parser.add_argument("--out", metavar="DIR", help="runs and tables go there (default runs/<name of the study>)")
     parser.add_argument("--jobs", metavar="N", type=int, help="so many runs at once (default: the study's, else 1)")
-    parser.add_argument("--dry-run", action="store_true", help="print the runs, their bytes and estimated time, and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the runs, their bytes and estimated time, and stop"
+    )
     parsed = parser.parse_args()
     if parsed.jobs is not None and not 1 <= parsed.jobs <= 1024:
         parser.error(f"--jobs {parsed.jobs}: expected an integer from 1 to 1024")
@@ -48,6 +53,8 @@ def main():
     except yaml_file.StudyError as error:
         print(f"lpsgd study: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while the grid is checked; later the runner ends its runs first
+        return 128 + signal.SIGINT
     finally:
         if lock:
             lock.release()

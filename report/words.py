@@ -30,11 +30,34 @@ def codec_text(codec):
 
 
 # Keys that change no result, or that a label need not tell.
-UNTOLD = ("data.root", "data.shards", "data.workers", "data.prefetch", "data.mean", "data.std", "train.threads", "train.device",
-          "train.seed", "checkpoint", "metrics", "exchange.ranks", "exchange.device_pointers", "exchange.codec", "network")
-USUAL = {"exchange.transport": "mpi", "exchange.collective": "reduce_broadcast", "exchange.overlap": True,
-         "exchange.min_elements": "auto", "exchange.rules": [], "exchange.link": {}, "sync.kind": "every_step",
-         "train.compute": "fp32", "train.batch_size": 128}
+UNTOLD = (
+    "data.root",
+    "data.shards",
+    "data.workers",
+    "data.prefetch",
+    "data.mean",
+    "data.std",
+    "train.threads",
+    "train.device",
+    "train.seed",
+    "checkpoint",
+    "metrics",
+    "exchange.ranks",
+    "exchange.device_pointers",
+    "exchange.codec",
+    "network",
+)
+USUAL = {
+    "exchange.transport": "mpi",
+    "exchange.collective": "reduce_broadcast",
+    "exchange.overlap": True,
+    "exchange.min_elements": "auto",
+    "exchange.rules": [],
+    "exchange.link": {},
+    "sync.kind": "every_step",
+    "train.compute": "fp32",
+    "train.batch_size": 128,
+}
 
 
 def labels(configs, ranks, omit=()):

@@ -22,8 +22,15 @@ AXES = {
 }
 SECTIONS = ("network", "data", "train", "optimizer", "schedule", "exchange", "sync", "checkpoint", "metrics")
 # A run's metrics that a target may name, and whether more is better.
-TARGETS = {"val_top1": True, "val_top5": True, "train_top1": True, "val_loss": False, "train_loss": False,
-           "val_perplexity": False, "train_perplexity": False}
+TARGETS = {
+    "val_top1": True,
+    "val_top5": True,
+    "train_top1": True,
+    "val_loss": False,
+    "train_loss": False,
+    "val_perplexity": False,
+    "train_perplexity": False,
+}
 
 
 @dataclass
@@ -71,8 +78,11 @@ def load(path):
     folder = os.path.dirname(path)
     config = _config(top["config"], "config", folder) if "config" in top else None
     axes = _axes(top.get("axes"), folder)
-    if config is None and not (axes and all(c.config for a in axes if a.name in ("config", "network") for c in a.choices)
-                               and any(a.name in ("config", "network") for a in axes)):
+    if config is None and not (
+        axes
+        and all(c.config for a in axes if a.name in ("config", "network") for c in a.choices)
+        and any(a.name in ("config", "network") for a in axes)
+    ):
         root.fail("config", "is missing; give the configuration that the runs share, or an axis 'config'")
     launcher = _map(top.get("launcher"), "launcher", LAUNCHER)
     return Study(
@@ -148,8 +158,11 @@ def _sets(node, key):
     sets = {}
     for name, value in node.value.items():
         if name.split(".")[0] not in SECTIONS:
-            value.fail(f"{key}.{name}", f"unknown key{did_you_mean(name.split('.')[0], SECTIONS)}; "
-                                        f"expected a key of the configuration: {', '.join(SECTIONS)}")
+            value.fail(
+                f"{key}.{name}",
+                f"unknown key{did_you_mean(name.split('.')[0], SECTIONS)}; "
+                f"expected a key of the configuration: {', '.join(SECTIONS)}",
+            )
         sets[name] = value.data()
     return sets
 
@@ -159,7 +172,7 @@ def _target(node):
         return None
     if not node.is_map() or len(node.value) != 1:
         node.fail("target", "expected one metric and its value, such as {val_top1: 90}")
-    (metric, value), = node.value.items()
+    ((metric, value),) = node.value.items()
     if metric not in TARGETS:
         value.fail(f"target.{metric}", f"unknown metric{did_you_mean(metric, TARGETS)}; allowed: {', '.join(TARGETS)}")
     if isinstance(value.value, bool) or not isinstance(value.value, (int, float)):
@@ -175,8 +188,11 @@ def _axes(node, folder):
     axes = []
     for name, values in node.value.items():
         if name not in AXES and ("." not in name or name.split(".")[0] not in SECTIONS):
-            values.fail(f"axes.{name}", f"unknown axis{did_you_mean(name, AXES)}; allowed: {', '.join(AXES)}, "
-                                        "or a key of the configuration such as schedule.lr")
+            values.fail(
+                f"axes.{name}",
+                f"unknown axis{did_you_mean(name, AXES)}; allowed: {', '.join(AXES)}, "
+                "or a key of the configuration such as schedule.lr",
+            )
         items = values.value if values.is_list() else [values]
         if not items:
             values.fail(f"axes.{name}", "expected at least one value")
@@ -184,8 +200,10 @@ def _axes(node, folder):
         seen = set()
         for choice in choices:
             if choice.label in seen:
-                raise StudyError(f"{choice.where}: axes.{name}: '{choice.label}' is there twice; "
-                                 "give one of them another name: {name: ..., value: ...}")
+                raise StudyError(
+                    f"{choice.where}: axes.{name}: '{choice.label}' is there twice; "
+                    "give one of them another name: {name: ..., value: ...}"
+                )
             seen.add(choice.label)
         axes.append(Axis(name, choices))
     if sum(axis.name in ("config", "network") and any(c.config for c in axis.choices) for axis in axes) > 1:
@@ -254,7 +272,9 @@ def _exclude(node, axes):
     rule = {}
     for name, values in node.value.items():
         if name not in by_name:
-            values.fail(f"exclude.{name}", f"no such axis{did_you_mean(name, by_name)}; there are: {', '.join(by_name)}")
+            values.fail(
+                f"exclude.{name}", f"no such axis{did_you_mean(name, by_name)}; there are: {', '.join(by_name)}"
+            )
         rule[name] = [_matching(by_name[name], item) for item in (values.value if values.is_list() else [values])]
     return rule
 
@@ -267,4 +287,6 @@ def _matching(axis, node: Node):
         if choice.label == str(data) or (choice.value is not None and same):
             return choice.label
     known = [choice.label for choice in axis.choices]
-    node.fail(f"exclude.{axis.name}", f"the axis has no '{flow(data)}'{did_you_mean(data, known)}; it has: {', '.join(known)}")
+    node.fail(
+        f"exclude.{axis.name}", f"the axis has no '{flow(data)}'{did_you_mean(data, known)}; it has: {', '.join(known)}"
+    )

@@ -55,8 +55,16 @@ class CostModel:
                 wire = config_report.link_of(f"{link['bandwidth']},{link.get('latency', '0us')}")
             else:  # messages inside one machine: their cost is the host's
                 wire = pipeline.Link(1e15, 0.0)
-            return scaling.predict(shown, codec, run.ranks, batch / run.ranks, scaling.from_runs(done), wire, host,
-                                   bool(run.exchange("overlap", True))).seconds
+            return scaling.predict(
+                shown,
+                codec,
+                run.ranks,
+                batch / run.ranks,
+                scaling.from_runs(done),
+                wire,
+                host,
+                bool(run.exchange("overlap", True)),
+            ).seconds
         except errors.CostModelError:
             return None
 
@@ -75,11 +83,25 @@ def lines(runs, shown, jobs, folders):
         time = seconds * count if seconds is not None and count else None
         total_seconds += time or 0.0
         has_all = has_all and count is not None
-        rows.append((run.name, str(run.ranks), str(epochs_of(run)), str(count or "?"), table.bytes_text(each),
-                     table.bytes_text(each * count) if count else "?", duration(time) if time is not None else "?"))
+        rows.append(
+            (
+                run.name,
+                str(run.ranks),
+                str(epochs_of(run)),
+                str(count or "?"),
+                table.bytes_text(each),
+                table.bytes_text(each * count) if count else "?",
+                duration(time) if time is not None else "?",
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    text = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip() for row in rows]
-    total = f"{len(runs)} runs, {table.bytes_text(total_bytes)} on the wire" + ("" if has_all else " where the number of steps is known")
+    text = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
+        for row in rows
+    ]
+    total = f"{len(runs)} runs, {table.bytes_text(total_bytes)} on the wire" + (
+        "" if has_all else " where the number of steps is known"
+    )
     if total_seconds:
         total += f", {duration(total_seconds / jobs)} with {jobs} at once"
     elif not model.measured:

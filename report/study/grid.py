@@ -60,7 +60,9 @@ def expand(study):
             continue
         run = _run(study, chosen, configs)
         if run.digest in seen:
-            raise StudyError(f"{study.path}: '{seen[run.digest]}' and '{_all_labels(run)}' are the same settings; leave one out")
+            raise StudyError(
+                f"{study.path}: '{seen[run.digest]}' and '{_all_labels(run)}' are the same settings; leave one out"
+            )
         seen[run.digest] = _all_labels(run)
         runs.append(run)
     if not runs:
@@ -114,7 +116,8 @@ def _run(study, chosen, configs):
     words = [labels.of_choice(axis, label) for axis, label in choices.items()]
     return GridRun(
         name="-".join([labels.slug(word, 40) for word in words] or [labels.slug(study.name)])[:100] + "-" + digest[:8],
-        label=", ".join(labels.of_choice(axis, label) for axis, label in choices.items() if axis in several) or study.name,
+        label=", ".join(labels.of_choice(axis, label) for axis, label in choices.items() if axis in several)
+        or study.name,
         choices=choices,
         values={axis: _cell(choice) for axis, choice in chosen.items()},
         config=config,
@@ -162,7 +165,11 @@ def _network(given, path):
     network = read(file).data()
     if isinstance(given, dict) and isinstance(network, dict):
         given = {key: value for key, value in given.items() if key != "file"}
-        network = {**network, **given, "parameters": {**(network.get("parameters") or {}), **(given.get("parameters") or {})}}
+        network = {
+            **network,
+            **given,
+            "parameters": {**(network.get("parameters") or {}), **(given.get("parameters") or {})},
+        }
     return network
 
 

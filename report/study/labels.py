@@ -10,13 +10,19 @@ from .yaml_file import flow
 
 def of_value(axis, value):
     if axis in ("config", "network"):
-        return os.path.splitext(os.path.basename(str(value)))[0] if not isinstance(value, dict) else str(value.get("name", "network"))
+        return (
+            os.path.splitext(os.path.basename(str(value)))[0]
+            if not isinstance(value, dict)
+            else str(value.get("name", "network"))
+        )
     if axis == "codec":
         return words.codec_text(value)
     if axis == "link":
         return of_link(value)
     if axis == "sync" and isinstance(value, dict):
-        return " ".join([str(value.get("kind", "every_step")), *(f"{k} {flow(v)}" for k, v in value.items() if k != "kind")])
+        return " ".join(
+            [str(value.get("kind", "every_step")), *(f"{k} {flow(v)}" for k, v in value.items() if k != "kind")]
+        )
     return value if isinstance(value, str) else flow(value)
 
 

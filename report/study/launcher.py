@@ -42,8 +42,10 @@ class Launcher:
         where = self.study.where.get("launcher.mpirun", self.study.path)
         path = shutil.which(self.study.mpirun)
         if not path:
-            raise StudyError(f"{where}: launcher.mpirun: no program '{self.study.mpirun}'; "
-                             "give the mpirun of the MPI library that lpsgd is linked with")
+            raise StudyError(
+                f"{where}: launcher.mpirun: no program '{self.study.mpirun}'; "
+                "give the mpirun of the MPI library that lpsgd is linked with"
+            )
         try:
             result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -55,7 +57,17 @@ class Launcher:
         return run.ranks > 1 and run.transport != "threads"
 
     def command(self, run, folder):
-        words = [self.program, "train", run.config, *run.set_options(), "--out", folder, "--resume", "--progress", "plain"]
+        words = [
+            self.program,
+            "train",
+            run.config,
+            *run.set_options(),
+            "--out",
+            folder,
+            "--resume",
+            "--progress",
+            "plain",
+        ]
         if not self.needs_mpirun(run):
             return words
         hosts = []

@@ -28,13 +28,27 @@ def table(columns, rows):
         at = len(out)
         out += page(kind, values)
         size = len(out) - at
-        meta = [(1, TType.I32, kind), (2, TType.LIST, (TType.I32, [PLAIN, RLE])), (3, TType.LIST, (TType.STRING, [name])),
-                (4, TType.I32, UNCOMPRESSED), (5, TType.I64, len(values)), (6, TType.I64, size), (7, TType.I64, size),
-                (9, TType.I64, at)]
+        meta = [
+            (1, TType.I32, kind),
+            (2, TType.LIST, (TType.I32, [PLAIN, RLE])),
+            (3, TType.LIST, (TType.STRING, [name])),
+            (4, TType.I32, UNCOMPRESSED),
+            (5, TType.I64, len(values)),
+            (6, TType.I64, size),
+            (7, TType.I64, size),
+            (9, TType.I64, at),
+        ]
         chunks.append([(2, TType.I64, at), (3, TType.STRUCT, meta)])
     group = [(1, TType.LIST, (TType.STRUCT, chunks)), (2, TType.I64, len(out) - len(MAGIC)), (3, TType.I64, len(rows))]
-    footer = thrift([(1, TType.I32, 1), (2, TType.LIST, (TType.STRUCT, schema)), (3, TType.I64, len(rows)),
-                     (4, TType.LIST, (TType.STRUCT, [group])), (6, TType.STRING, "lpsgd")])
+    footer = thrift(
+        [
+            (1, TType.I32, 1),
+            (2, TType.LIST, (TType.STRUCT, schema)),
+            (3, TType.I64, len(rows)),
+            (4, TType.LIST, (TType.STRUCT, [group])),
+            (6, TType.STRING, "lpsgd"),
+        ]
+    )
     return bytes(out) + footer + struct.pack("<I", len(footer)) + MAGIC
 
 
@@ -52,8 +66,12 @@ def page(kind, values):
     levels = definition_levels(values)
     body = struct.pack("<I", len(levels)) + levels + plain(kind, present)
     header = [(1, TType.I32, len(values)), (2, TType.I32, PLAIN), (3, TType.I32, RLE), (4, TType.I32, RLE)]
-    return thrift([(1, TType.I32, DATA_PAGE), (2, TType.I32, len(body)), (3, TType.I32, len(body)),
-                   (5, TType.STRUCT, header)]) + body
+    return (
+        thrift(
+            [(1, TType.I32, DATA_PAGE), (2, TType.I32, len(body)), (3, TType.I32, len(body)), (5, TType.STRUCT, header)]
+        )
+        + body
+    )
 
 
 def definition_levels(values):

@@ -32,8 +32,11 @@ class Clock:
 
     def seconds_per_epoch(self, run):
         """Its own, else the mean over runs of the same configuration and ranks, else over runs of the configuration."""
-        for others in ([run], [r for r in self.runs if (r.config, r.ranks) == (run.config, run.ranks)],
-                       [r for r in self.runs if r.config == run.config]):
+        for others in (
+            [run],
+            [r for r in self.runs if (r.config, r.ranks) == (run.config, run.ranks)],
+            [r for r in self.runs if r.config == run.config],
+        ):
             known = [self.measured[r.digest] for r in others if self.measured.get(r.digest, (0, 0))[0]]
             if known:
                 return sum(seconds for _, seconds in known) / sum(epochs for epochs, _ in known)

@@ -48,7 +48,9 @@ class Lock:
             self.file.seek(0)
             holder = self.file.read(200).strip() or "another study"
             self.file.close()
-            raise StudyError(f"--out {out}: is in use by {holder}; wait for it to end, or give another folder") from None
+            raise StudyError(
+                f"--out {out}: is in use by {holder}; wait for it to end, or give another folder"
+            ) from None
         try:
             self.file.truncate(0)
             self.file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
@@ -116,7 +118,9 @@ class Runner:
                 waiting_since = time.monotonic()
             self._collect(done, pending)
             unfinished = [child.run for child in self.children] + pending
-            self.progress.update(len(done), len(self.failures), [c.run for c in self.children], unfinished, self.folder_of)
+            self.progress.update(
+                len(done), len(self.failures), [c.run for c in self.children], unfinished, self.folder_of
+            )
             if self.children or pending:
                 time.sleep(POLL_SECONDS)
         if self.stopped_by is not None:
@@ -144,8 +148,14 @@ class Runner:
                 file.write(f"$ {' '.join(command)}\n".encode())
                 file.flush()
                 start = file.tell()
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                                           start_new_session=True, preexec_fn=die_with_parent(os.getpid()))
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent(os.getpid()),
+                )
         except OSError as error:
             return self._fail(run, f"{error.filename or log}: {error.strerror}")
         self.children.append(Child(run, process, log, start))
@@ -206,7 +216,9 @@ class Runner:
             self.progress.line(f"interrupted: {len(done)} of {total} runs are done; the same command goes on from here")
             return 128 + self.stopped_by
         left = f", {len(self.failures)} failed" if self.failures else ""
-        self.progress.line(f"{len(done)} of {total} runs done{left}; tables: {os.path.join(self.out, 'runs.csv')}, epochs.csv")
+        self.progress.line(
+            f"{len(done)} of {total} runs done{left}; tables: {os.path.join(self.out, 'runs.csv')}, epochs.csv"
+        )
         for run, error in self.failures.values():
             self.progress.line(f"failed: {run.name}: {error} ({os.path.join(self.folder_of(run), 'log.txt')})")
         return 1 if self.failures or self.problems else 0
@@ -215,16 +227,30 @@ class Runner:
 def about_study(study, folders):
     """study.json of the grid: its axes, and its runs' folders in order."""
     target = {study.target[0]: study.target[1]} if study.target else None
-    value = {"name": study.name, "target": target, "jobs": study.jobs, "file": study.path,
-             "axes": {axis.name: [choice.label for choice in axis.choices] for axis in study.axes},
-             "runs": [os.path.basename(folder) for folder in folders.values()]}
+    value = {
+        "name": study.name,
+        "target": target,
+        "jobs": study.jobs,
+        "file": study.path,
+        "axes": {axis.name: [choice.label for choice in axis.choices] for axis in study.axes},
+        "runs": [os.path.basename(folder) for folder in folders.values()],
+    }
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def about(study, run, command):
     """study.json of a run: what it is in the grid."""
-    value = {"study": study.name, "label": run.label, "axes": run.values, "digest": run.digest, "ranks": run.ranks,
-             "epochs": epochs_of(run), "config": run.config, "set": run.sets, "command": command}
+    value = {
+        "study": study.name,
+        "label": run.label,
+        "axes": run.values,
+        "digest": run.digest,
+        "ranks": run.ranks,
+        "epochs": epochs_of(run),
+        "config": run.config,
+        "set": run.sets,
+        "command": command,
+    }
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -262,7 +288,9 @@ def last_error(child, status):
     try:
         with open(child.log, "rb") as file:
             file.seek(child.log_start)
-            lines = [line.strip() for line in file.read()[-100_000:].decode(errors="replace").splitlines() if line.strip()]
+            lines = [
+                line.strip() for line in file.read()[-100_000:].decode(errors="replace").splitlines() if line.strip()
+            ]
     except OSError:
         lines = []
     errors = [line for line in lines if "lpsgd: error:" in line]

@@ -9,11 +9,36 @@ from . import measures, parquet
 
 # What differs when a run is repeated; everything else is the same bit for bit.
 TIME_COLUMNS = ("seconds", "training_s", "communication_s", "computation_s", "samples_per_s", "seconds_to_target")
-PARTS = ("total", "data", "forward", "backward", "encode", "transfer", "decode", "exposed_comm", "update", "eval", "other")
+PARTS = (
+    "total",
+    "data",
+    "forward",
+    "backward",
+    "encode",
+    "transfer",
+    "decode",
+    "exposed_comm",
+    "update",
+    "eval",
+    "other",
+)
 TIME_PARTS = tuple("seconds_" + part for part in PARTS)
 RESULTS = ("train_loss", "val_loss", "train_top1", "val_top1", "val_top5", "train_perplexity", "val_perplexity")
-ABOUT = ("label", "status", "config", "network", "ranks", "transport", "collective", "codec_settings", "simulated",
-         "batch_size", "seed", "digest", "revision")
+ABOUT = (
+    "label",
+    "status",
+    "config",
+    "network",
+    "ranks",
+    "transport",
+    "collective",
+    "codec_settings",
+    "simulated",
+    "batch_size",
+    "seed",
+    "digest",
+    "revision",
+)
 
 
 def read_json(path):
@@ -30,8 +55,13 @@ def is_done(folder, digest):
     """Whether the run ended: its summary is whole, and its settings are these."""
     summary = read_json(os.path.join(folder, "summary.json"))
     about = read_json(os.path.join(folder, "study.json"))
-    return (summary is not None and about is not None and about.get("digest") == digest
-            and isinstance(summary.get("epochs"), int) and "bytes_fp32" in summary)
+    return (
+        summary is not None
+        and about is not None
+        and about.get("digest") == digest
+        and isinstance(summary.get("epochs"), int)
+        and "bytes_fp32" in summary
+    )
 
 
 def replace_file(path, content):
@@ -71,11 +101,49 @@ class Tables:
         about = [name for name in ABOUT if name not in axes]
         target = ["target", "epochs_to_target", "bytes_to_target"] if self.study.target else []
         times = [name for name in TIME_COLUMNS if self.study.target or name != "seconds_to_target"]
-        write_both(out, "runs", ["run", *axes, *about, "epochs", "steps", *RESULTS, "best_val_top1", "best_epoch", "bytes_sent",
-                                 "bytes_fp32", "replicas_equal", *target, *times], rows)
-        write_both(out, "epochs", ["run", *axes, "label", "digest", "epoch", "step", "lr", *RESULTS, "bytes_sent", "bytes_fp32",
-                                   "bad_samples", "replicas_equal", "samples_per_s", "communication_s", "computation_s",
-                                   *TIME_PARTS], epochs)
+        write_both(
+            out,
+            "runs",
+            [
+                "run",
+                *axes,
+                *about,
+                "epochs",
+                "steps",
+                *RESULTS,
+                "best_val_top1",
+                "best_epoch",
+                "bytes_sent",
+                "bytes_fp32",
+                "replicas_equal",
+                *target,
+                *times,
+            ],
+            rows,
+        )
+        write_both(
+            out,
+            "epochs",
+            [
+                "run",
+                *axes,
+                "label",
+                "digest",
+                "epoch",
+                "step",
+                "lr",
+                *RESULTS,
+                "bytes_sent",
+                "bytes_fp32",
+                "bad_samples",
+                "replicas_equal",
+                "samples_per_s",
+                "communication_s",
+                "computation_s",
+                *TIME_PARTS,
+            ],
+            epochs,
+        )
 
     def _of(self, run):
         if run.digest in self.finished:
@@ -90,19 +158,44 @@ class Tables:
 
     def _about(self, run):
         about = {**settings_of(run.settings), "batch_size": run.batch_size}
-        return {**about, "run": run.name, **run.values, "label": run.label, "config": run.config, "ranks": run.ranks,
-                "digest": run.digest[:16]}
+        return {
+            **about,
+            "run": run.name,
+            **run.values,
+            "label": run.label,
+            "config": run.config,
+            "ranks": run.ranks,
+            "digest": run.digest[:16],
+        }
 
     def _run_row(self, run, folder, records):
         summary = read_json(os.path.join(folder, "summary.json"))
         environment = read_json(os.path.join(folder, "environment.json")) or {}
         last = records[-1] if records else {}
-        row = {**self._about(run), "status": "done", "codec_settings": summary.get("codec"),
-               "revision": environment.get("git_hash"), "epochs": summary["epochs"], "steps": summary.get("step")}
+        row = {
+            **self._about(run),
+            "status": "done",
+            "codec_settings": summary.get("codec"),
+            "revision": environment.get("git_hash"),
+            "epochs": summary["epochs"],
+            "steps": summary.get("step"),
+        }
         row.update({key: measures.number(last, key) for key in RESULTS})
-        row.update({key: measures.number(summary, key) for key in
-                    ("best_val_top1", "best_epoch", "bytes_sent", "bytes_fp32", "seconds", "communication_s", "computation_s",
-                     "samples_per_s")})
+        row.update(
+            {
+                key: measures.number(summary, key)
+                for key in (
+                    "best_val_top1",
+                    "best_epoch",
+                    "bytes_sent",
+                    "bytes_fp32",
+                    "seconds",
+                    "communication_s",
+                    "computation_s",
+                    "samples_per_s",
+                )
+            }
+        )
         row["training_s"] = sum(measures.training_seconds(record) or 0.0 for record in records)
         checks = [record.get("replicas_equal") for record in records]
         row["replicas_equal"] = None if None in checks or not checks else all(checks)
@@ -116,8 +209,17 @@ class Tables:
     @staticmethod
     def _epoch_row(run, record):
         row = {"run": run.name, **run.values, "label": run.label, "digest": run.digest[:16], "epoch": record["epoch"]}
-        for key in ("step", "lr", *RESULTS, "bytes_sent", "bytes_fp32", "bad_samples", "samples_per_s", "communication_s",
-                    "computation_s"):
+        for key in (
+            "step",
+            "lr",
+            *RESULTS,
+            "bytes_sent",
+            "bytes_fp32",
+            "bad_samples",
+            "samples_per_s",
+            "communication_s",
+            "computation_s",
+        ):
             row[key] = measures.number(record, key)
         row["replicas_equal"] = record.get("replicas_equal")
         seconds = record.get("seconds") if isinstance(record.get("seconds"), dict) else {}
@@ -127,6 +229,7 @@ class Tables:
 
 def settings_of(settings):
     """What the tables say of a configuration."""
+
     def section(name):
         value = settings.get(name)
         return value if isinstance(value, dict) else {}

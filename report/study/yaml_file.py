@@ -119,7 +119,7 @@ def scalar(text):
 def flow(value):
     """The value as YAML on one line, as a person would write it for --set."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{flow(key)}: {flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{flow_key(key)}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     if isinstance(value, str):
@@ -128,6 +128,11 @@ def flow(value):
     if isinstance(value, float):
         return repr(value)
     return json.dumps(value)
+
+
+def flow_key(key):
+    """A number, such as an epoch, stands without quotes as in the file."""
+    return str(key) if re.match(r"[\w.-]+\Z", str(key), re.ASCII) else json.dumps(str(key), ensure_ascii=False)
 
 
 def did_you_mean(word, allowed):

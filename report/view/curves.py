@@ -34,12 +34,23 @@ def items(groups, network, target):
         figure = draw(groups, metric, by, target)
         band = " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
         inset = " The small panel shows the last quarter." if by == "epoch" and metric == "val_top1" else ""
-        beside = " Empty markers: the study's published accuracy." if by == "epoch" and any(published_within(groups).get(g.codec) for g in groups) else ""
+        beside = (
+            " Empty markers: the study's published accuracy."
+            if by == "epoch" and any(published_within(groups).get(g.codec) for g in groups)
+            else ""
+        )
         cut = f" Values more than {VISIBLE:g} points below the best are cut off." if metric == "val_top1" else ""
         fig5 = " (Fig. 5 of the study)" if by == "epoch" else ""
         what = METRICS[metric].split(" (")[0]
-        out.append(Item(f"{metric[4:]}_by_{by}_{network}", f"{network}: {what} by {by}{fig5}",
-                        f"Validation {what} after each epoch.{band}{inset}{beside}{cut}", data(groups, metric, by), figure))
+        out.append(
+            Item(
+                f"{metric[4:]}_by_{by}_{network}",
+                f"{network}: {what} by {by}{fig5}",
+                f"Validation {what} after each epoch.{band}{inset}{beside}{cut}",
+                data(groups, metric, by),
+                figure,
+            )
+        )
     return out
 
 
@@ -63,7 +74,9 @@ def split(groups):
         base = reference(mine)
         others = [g for g in mine if g is not base]
         size = -(-len(others) // max(1, -(-len(others) // PER_PANEL))) or 1
-        panels += [(title, ([base] if base else []) + others[at:at + size]) for at in range(0, max(1, len(others)), size)]
+        panels += [
+            (title, ([base] if base else []) + others[at : at + size]) for at in range(0, max(1, len(others)), size)
+        ]
     return panels
 
 
@@ -72,17 +85,33 @@ def draw(groups, metric, by, target):
     columns = 1 if len(parts) == 1 else 2 if len(parts) in (2, 4) else 3
     is_single = len(parts) == 1
     names = [g.name for g in groups] if is_single else []
-    figure, axes, legend, count = style.panels(len(parts), names, width=6.6 if is_single else 5.2, height=4.6 if is_single else 5.0,
-                                               columns=columns, sharex=True, sharey=True)
+    figure, axes, legend, count = style.panels(
+        len(parts),
+        names,
+        width=6.6 if is_single else 5.2,
+        height=4.6 if is_single else 5.0,
+        columns=columns,
+        sharex=True,
+        sharey=True,
+    )
     for panel, (name, part) in zip(axes, parts):
         panel.set_title(name)
-        handles = [_curve(panel, group, i if reference(groups) in part else i + 1, metric, by) for i, group in enumerate(part)]
+        handles = [
+            _curve(panel, group, i if reference(groups) in part else i + 1, metric, by) for i, group in enumerate(part)
+        ]
         if by == "epoch":
             _published(panel, part, metric, groups)
         if target and target[0] == metric:
             panel.axhline(target[1], color="0.35", linewidth=1, linestyle=(0, (1, 2)))
-            panel.annotate(f"target {target[1]:g}", (0.01, target[1]), xycoords=("axes fraction", "data"), xytext=(0, 2),
-                           textcoords="offset points", fontsize=9.5, color="0.25")
+            panel.annotate(
+                f"target {target[1]:g}",
+                (0.01, target[1]),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 2),
+                textcoords="offset points",
+                fontsize=9.5,
+                color="0.25",
+            )
         if by == "epoch" and metric == "val_top1":
             _end(panel, part, groups)
         panel.grid(**style.GRID)
@@ -90,7 +119,14 @@ def draw(groups, metric, by, target):
         if is_single:
             style.below(legend, handles, count)
         else:
-            panel.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, handlelength=2.6, columnspacing=1)
+            panel.legend(
+                handles=handles,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.14),
+                ncol=2,
+                handlelength=2.6,
+                columnspacing=1,
+            )
     _scales(axes, groups, metric, by)
     return figure
 
@@ -134,8 +170,15 @@ def _published(axes, part, metric, groups):
         if known.get(group.codec):
             epochs, values = zip(*known[group.codec])
             look = style.line(i)
-            axes.plot(epochs, values, linestyle="", marker=look["marker"], markersize=8, markerfacecolor="none",
-                      markeredgecolor=look["color"])
+            axes.plot(
+                epochs,
+                values,
+                linestyle="",
+                marker=look["marker"],
+                markersize=8,
+                markerfacecolor="none",
+                markeredgecolor=look["color"],
+            )
 
 
 def published_within(groups):
@@ -170,7 +213,9 @@ def _scales(axes, groups, metric, by):
         else:
             first.xaxis.set_major_locator(MaxNLocator(nbins=5))
         for panel in axes:
-            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: table.bytes_text(value) if value > 0 else "0"))
+            panel.xaxis.set_major_formatter(
+                FuncFormatter(lambda value, _: table.bytes_text(value) if value > 0 else "0")
+            )
 
 
 def data(groups, metric, by):
@@ -178,8 +223,17 @@ def data(groups, metric, by):
     for group in groups:
         x, y, spread = group.curve(metric, by)
         epochs = group.runs[0].epochs["epoch"].to_numpy()
-        rows += [{"label": group.label, "seeds": len(group.runs), "epoch": int(e), by: a, f"{metric}_mean": b,
-                  f"{metric}_deviation": c if len(group.runs) > 1 else None} for e, a, b, c in zip(epochs, x, y, spread)]
+        rows += [
+            {
+                "label": group.label,
+                "seeds": len(group.runs),
+                "epoch": int(e),
+                by: a,
+                f"{metric}_mean": b,
+                f"{metric}_deviation": c if len(group.runs) > 1 else None,
+            }
+            for e, a, b, c in zip(epochs, x, y, spread)
+        ]
     frame = pandas.DataFrame(rows)
     return frame.loc[:, ~frame.columns.duplicated()]
 
@@ -196,17 +250,38 @@ def final(groups, network):
     figure, (axes,), _, _ = style.panels(1, [], width=7.2, height=0.8 + 0.32 * max(3, len(groups)))
     base = reference(groups)
     finals = [mean_and_deviation(group.finals(metric)) for group in groups]
-    low, best = visible([mean for mean, _ in finals]) if metric == "val_top1" else (min(m for m, _ in finals), max(m for m, _ in finals))
+    low, best = (
+        visible([mean for mean, _ in finals])
+        if metric == "val_top1"
+        else (min(m for m, _ in finals), max(m for m, _ in finals))
+    )
     room = max(best - low, 0.2)
     for i, (group, (mean, deviation)) in enumerate(zip(groups, finals)):
         if mean < low:
             axes.plot(low - 0.1 * room, i, "<", color="#D55E00", markersize=8)
-            axes.annotate(f"{mean:.2f}", (low - 0.1 * room, i), xytext=(9, 0), textcoords="offset points", va="center", fontsize=10.5)
+            axes.annotate(
+                f"{mean:.2f}",
+                (low - 0.1 * room, i),
+                xytext=(9, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=10.5,
+            )
             continue
-        axes.errorbar(mean, i, xerr=deviation, fmt="s" if group is base else "o", color="black" if group is base else "#0072B2",
-                      capsize=5, markersize=7, elinewidth=1.5)
+        axes.errorbar(
+            mean,
+            i,
+            xerr=deviation,
+            fmt="s" if group is base else "o",
+            color="black" if group is base else "#0072B2",
+            capsize=5,
+            markersize=7,
+            elinewidth=1.5,
+        )
         if deviation is not None:
-            axes.plot(group.finals(metric), [i + 0.28] * len(group.runs), linestyle="", marker="|", markersize=6, color="0.2")
+            axes.plot(
+                group.finals(metric), [i + 0.28] * len(group.runs), linestyle="", marker="|", markersize=6, color="0.2"
+            )
     if base and finals[groups.index(base)][0] >= low:
         axes.axvline(finals[groups.index(base)][0], color="0.35", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
     axes.set_yticks(range(len(groups)), [g.name for g in groups])
@@ -214,9 +289,19 @@ def final(groups, network):
     axes.set_xlabel(METRICS[metric] + " after the last epoch")
     axes.grid(axis="x", **style.GRID)
     what = METRICS[metric].split(" (")[0]
-    caption = (f"Validation {what} after the last epoch: mean, standard deviation over seeds (bars) and each seed (ticks below). "
-               "A triangle lies outside the figure, at the value beside it. "
-               + ("Square and dashed line: full precision." if base else ""))
-    rows = [{"label": group.label, "seeds": len(group.runs), f"{metric}_mean": mean, f"{metric}_deviation": deviation}
-            for group, (mean, deviation) in zip(groups, finals)]
-    return Item(f"final_{metric[4:]}_{network}", f"{network}: {what} after the last epoch", caption, pandas.DataFrame(rows), figure)
+    caption = (
+        f"Validation {what} after the last epoch: mean, standard deviation over seeds (bars) and each seed (ticks below). "
+        "A triangle lies outside the figure, at the value beside it. "
+        + ("Square and dashed line: full precision." if base else "")
+    )
+    rows = [
+        {"label": group.label, "seeds": len(group.runs), f"{metric}_mean": mean, f"{metric}_deviation": deviation}
+        for group, (mean, deviation) in zip(groups, finals)
+    ]
+    return Item(
+        f"final_{metric[4:]}_{network}",
+        f"{network}: {what} after the last epoch",
+        caption,
+        pandas.DataFrame(rows),
+        figure,
+    )

@@ -94,7 +94,11 @@ def published_codec(codec):
     if not isinstance(codec, dict):
         return str(codec or "none")
     kind, bucket = codec.get("kind"), codec.get("bucket")
-    if kind == "qsgd" and codec.get("levels", "sign_magnitude") == "sign_magnitude" and codec.get("norm", "max") == "max":
+    if (
+        kind == "qsgd"
+        and codec.get("levels", "sign_magnitude") == "sign_magnitude"
+        and codec.get("norm", "max") == "max"
+    ):
         usual = {2: 128, 4: 512, 8: 512, 16: 8192}.get(codec.get("bits"))
         if bucket in (None, usual):
             return f"qsgd{codec.get('bits')}"
@@ -111,11 +115,27 @@ def groups(read_runs, omit=()):
         exchange = words.section(run.config, "exchange")
         settings = words.flat(run.config)
         settings.pop("train.seed", None)
-        key = (label, network_of(run), run.ranks, exchange.get("transport"), exchange.get("collective"),
-               str(sorted((k, str(v)) for k, v in settings.items() if k.startswith(("exchange", "sync", "train", "schedule")))))
+        key = (
+            label,
+            network_of(run),
+            run.ranks,
+            exchange.get("transport"),
+            exchange.get("collective"),
+            str(
+                sorted(
+                    (k, str(v)) for k, v in settings.items() if k.startswith(("exchange", "sync", "train", "schedule"))
+                )
+            ),
+        )
         if key not in pooled:
-            pooled[key] = Group(label, [], network_of(run), published_codec(exchange.get("codec")),
-                                str(exchange.get("transport", "mpi")), run.ranks or 1)
+            pooled[key] = Group(
+                label,
+                [],
+                network_of(run),
+                published_codec(exchange.get("codec")),
+                str(exchange.get("transport", "mpi")),
+                run.ranks or 1,
+            )
         pooled[key].runs.append(run)
     return list(pooled.values())
 

@@ -2,8 +2,12 @@
 
 import math
 
-SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-           **{character: "\\" + character for character in "&%$#_{}"}}
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
 
 
 def escape(text):
@@ -21,14 +25,30 @@ def cell(value):
 def table(item):
     frame = item.data
     kinds = "".join("r" if frame[name].dtype.kind in "if" else "l" for name in frame)
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{escape(item.title)}. {escape(item.caption)}}}",
-             rf"\label{{tab:{item.name}}}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule",
-             " & ".join(escape(name.replace("_", " ")) for name in frame) + r" \\", r"\midrule"]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape(item.title)}. {escape(item.caption)}}}",
+        rf"\label{{tab:{item.name}}}",
+        rf"\begin{{tabular}}{{{kinds}}}",
+        r"\toprule",
+        " & ".join(escape(name.replace("_", " ")) for name in frame) + r" \\",
+        r"\midrule",
+    ]
     lines += [" & ".join(cell(value) for value in row) + r" \\" for row in frame.itertuples(index=False)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
 def figure(item):
     width, _ = item.figure.get_size_inches()
-    return "\n".join([r"\begin{figure}", r"\centering", rf"\includegraphics[width={min(1.0, width / 9):.2f}\linewidth]{{{item.name}.pdf}}",
-                      rf"\caption{{{escape(item.title)}. {escape(item.caption)}}}", rf"\label{{fig:{item.name}}}", r"\end{figure}", ""])
+    return "\n".join(
+        [
+            r"\begin{figure}",
+            r"\centering",
+            rf"\includegraphics[width={min(1.0, width / 9):.2f}\linewidth]{{{item.name}.pdf}}",
+            rf"\caption{{{escape(item.title)}. {escape(item.caption)}}}",
+            rf"\label{{fig:{item.name}}}",
+            r"\end{figure}",
+            "",
+        ]
+    )

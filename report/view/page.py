@@ -40,16 +40,23 @@ for (const button of document.querySelectorAll('th button')) button.addEventList
 
 
 def text(title, items, read_runs, notes):
-    parts = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
-             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-             f"<title>{html.escape(title)}</title><style>{CSS}</style></head><body>", f"<h1>{html.escape(title)}</h1>"]
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title><style>{CSS}</style></head><body>",
+        f"<h1>{html.escape(title)}</h1>",
+    ]
     parts += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
-    parts.append("<nav><ul>" + "".join(f'<li><a href="#{item.name}">{html.escape(item.title)}</a></li>' for item in items)
-                 + '<li><a href="#settings">Settings and commands of each run</a></li></ul></nav>')
+    parts.append(
+        "<nav><ul>"
+        + "".join(f'<li><a href="#{item.name}">{html.escape(item.title)}</a></li>' for item in items)
+        + '<li><a href="#settings">Settings and commands of each run</a></li></ul></nav>'
+    )
     for item in items:
         parts.append(f'<section id="{item.name}"><h2>{html.escape(item.title)}</h2>')
         if item.figure is None:
-            parts += [f"<p class=\"note\">{html.escape(item.caption)}</p>", table(item.data)]
+            parts += [f'<p class="note">{html.escape(item.caption)}</p>', table(item.data)]
         else:
             svg = style.inline_svg(item.figure, item.name, html.escape(item.title, quote=True))
             parts.append(f"<figure>{svg}<figcaption>{html.escape(item.caption)}</figcaption></figure>")
@@ -81,11 +88,16 @@ def cell(value):
 def settings(run):
     command = run.environment.get("command") or []
     mpirun = run.study.get("command") or command
-    facts = {name: run.environment.get(name) for name in ("git_hash", "started", "cpu_info", "devices", "hosts", "mpi_version")}
+    facts = {
+        name: run.environment.get(name)
+        for name in ("git_hash", "started", "cpu_info", "devices", "hosts", "mpi_version")
+    }
     about = "\n".join(f"{name}: {value}" for name, value in facts.items() if value)
     config = {key: value for key, value in run.config.items() if key != "network"}
     network = run.config.get("network")
     config["network"] = network.get("name") if isinstance(network, dict) else network
     dump = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
-    return (f"<details><summary>{html.escape(run.name)}</summary><pre>{html.escape(' '.join(map(str, mpirun)))}</pre>"
-            f"<pre>{html.escape(about)}</pre><pre>{html.escape(dump)}</pre></details>")
+    return (
+        f"<details><summary>{html.escape(run.name)}</summary><pre>{html.escape(' '.join(map(str, mpirun)))}</pre>"
+        f"<pre>{html.escape(about)}</pre><pre>{html.escape(dump)}</pre></details>"
+    )

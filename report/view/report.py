@@ -22,7 +22,9 @@ def title(read):
 def notes(read, unfinished):
     out = [f"{len(read)} run{'s' if len(read) != 1 else ''}."]
     if unfinished:
-        out.append(f"{len(unfinished)} run{'s' if len(unfinished) != 1 else ''} not finished, so left out: {', '.join(unfinished)}.")
+        out.append(
+            f"{len(unfinished)} run{'s' if len(unfinished) != 1 else ''} not finished, so left out: {', '.join(unfinished)}."
+        )
     revisions = sorted({str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")})
     if revisions:
         out.append(f"Revision {', '.join(revisions)}.")
@@ -68,7 +70,9 @@ def write(items, read, out, heading, notes_):
         item.data.to_csv(os.path.join(folder, item.name + ".csv"), index=False)
         if item.figure is not None:
             style.save(item.figure, folder, item.name)
-        _write(os.path.join(folder, item.name + ".tex"), latex.table(item) if item.figure is None else latex.figure(item))
+        _write(
+            os.path.join(folder, item.name + ".tex"), latex.table(item) if item.figure is None else latex.figure(item)
+        )
     _write(os.path.join(out, "index.html"), page.text(heading, items, read, notes_))
     for item in items:
         if item.figure is not None:
@@ -87,6 +91,10 @@ def read_target(text):
         number = float(value)
     except ValueError:
         number = None
-    if metric not in ("val_top1", "val_top5", "val_loss", "val_perplexity", "train_loss", "train_top1") or not equals or number is None:
+    if (
+        metric not in ("val_top1", "val_top5", "val_loss", "val_perplexity", "train_loss", "train_top1")
+        or not equals
+        or number is None
+    ):
         raise runs.RunError(f"--target {text}: expected a metric and its value, such as val_top1=90")
     return metric, number

@@ -16,20 +16,42 @@ DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1.5)), (
 COMMUNICATION, COMPUTATION = "#C1440E", "#BBD7EE"
 GRID = {"color": "0.88", "linewidth": 0.8}
 FORMATS = ("png", "svg", "pdf")
-plt.rcParams.update({
-    "font.size": 11, "axes.titlesize": 12, "axes.labelsize": 11, "legend.fontsize": 10.5, "xtick.labelsize": 10.5,
-    "ytick.labelsize": 10.5, "figure.dpi": 100, "savefig.dpi": 150, "svg.hashsalt": "lpsgd", "pdf.fonttype": 42,
-    "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-    "hatch.linewidth": 0.9, "figure.max_open_warning": 0, "lines.linewidth": 1.9, "lines.markersize": 6,
-})
+plt.rcParams.update(
+    {
+        "font.size": 11,
+        "axes.titlesize": 12,
+        "axes.labelsize": 11,
+        "legend.fontsize": 10.5,
+        "xtick.labelsize": 10.5,
+        "ytick.labelsize": 10.5,
+        "figure.dpi": 100,
+        "savefig.dpi": 150,
+        "svg.hashsalt": "lpsgd",
+        "pdf.fonttype": 42,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "hatch.linewidth": 0.9,
+        "figure.max_open_warning": 0,
+        "lines.linewidth": 1.9,
+        "lines.markersize": 6,
+    }
+)
 
 
 def line(index, points=1):
     """Colour, dashes and marker of a curve; markers about six times along it, each curve's at other points."""
     step = max(1, points // 6)
-    return {"color": COLORS[index % len(COLORS)], "linestyle": DASHES[index % len(DASHES)],
-            "marker": MARKERS[index % len(MARKERS)], "markevery": (index * step // 6 % step, step), "markeredgecolor": "white",
-            "markeredgewidth": 0.6, "markersize": 7}
+    return {
+        "color": COLORS[index % len(COLORS)],
+        "linestyle": DASHES[index % len(DASHES)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "markevery": (index * step // 6 % step, step),
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.6,
+        "markersize": 7,
+    }
 
 
 def panels(count, labels, width=4.4, height=3.6, columns=3, **options):
@@ -65,7 +87,11 @@ def save(figure, folder, name):
     """PNG, SVG and PDF; the same bits for the same figure."""
     for kind in FORMATS:
         path = os.path.join(folder, f"{name}.{kind}")
-        metadata = {"svg": {"Date": None, "Creator": "lpsgd"}, "pdf": {"CreationDate": None}, "png": {"Software": "lpsgd"}}[kind]
+        metadata = {
+            "svg": {"Date": None, "Creator": "lpsgd"},
+            "pdf": {"CreationDate": None},
+            "png": {"Software": "lpsgd"},
+        }[kind]
         figure.savefig(path, metadata=metadata)
 
 
@@ -74,7 +100,7 @@ def inline_svg(figure, name, title):
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = text.getvalue()
-    svg = svg[svg.index("<svg"):]
+    svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     svg = svg.replace("xlink:href", "href")

@@ -68,29 +68,71 @@ class Pages(unittest.TestCase):
         self.addCleanup(lambda: style.plt.close("all"))
         self.root = pathlib.Path(folder.name)
 
-    def run_folder(self, name, top1, codec=NONE, ranks=2, seed=1, network="net", transport="mpi", communication=1.0,
-                   computation=3.0, sent=100, study=None, **exchange):
+    def run_folder(
+        self,
+        name,
+        top1,
+        codec=NONE,
+        ranks=2,
+        seed=1,
+        network="net",
+        transport="mpi",
+        communication=1.0,
+        computation=3.0,
+        sent=100,
+        study=None,
+        perplexity=None,
+        **exchange,
+    ):
         folder = self.root / name
         folder.mkdir(parents=True)
-        records = [{"epoch": e, "train_top1": v, "val_top1": v, "train_loss": 1 / e, "samples_per_s": 100.0 * ranks,
-                    "communication_s": communication, "computation_s": computation, "bytes_sent": sent, "bytes_fp32": 400,
-                    "replicas_equal": True} for e, v in enumerate(top1, start=1)]
+        records = [
+            {
+                "epoch": e,
+                "train_top1": v,
+                "val_top1": v,
+                "train_loss": 1 / e,
+                "samples_per_s": 100.0 * ranks,
+                "communication_s": communication,
+                "computation_s": computation,
+                "bytes_sent": sent,
+                "bytes_fp32": 400,
+                "replicas_equal": True,
+            }
+            for e, v in enumerate(top1, start=1)
+        ]
+        for record, value in zip(records, perplexity or []):
+            record["val_perplexity"] = record["train_perplexity"] = value
         (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-        config = {"network": {"name": network}, "train": {"seed": seed, "batch_size": 64},
-                  "exchange": {"transport": transport, "collective": "reduce_broadcast", "codec": codec, "rules": [], **exchange}}
+        config = {
+            "network": {"name": network},
+            "train": {"seed": seed, "batch_size": 64},
+            "exchange": {
+                "transport": transport,
+                "collective": "reduce_broadcast",
+                "codec": codec,
+                "rules": [],
+                **exchange,
+            },
+        }
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         (folder / "summary.json").write_text(json.dumps({"ranks": ranks}))
-        (folder / "environment.json").write_text(json.dumps({"git_hash": "abc123", "command": ["lpsgd", "train", name + ".yaml"]}))
+        (folder / "environment.json").write_text(
+            json.dumps({"git_hash": "abc123", "command": ["lpsgd", "train", name + ".yaml"]})
+        )
         if study:
             (folder / "study.json").write_text(json.dumps(study))
         return str(folder)
 
     def seeds(self):
         """Full precision with three seeds, 4 bit with two."""
-        return [self.run_folder("a1", [80, 90, 92]), self.run_folder("a2", [81, 89, 94], seed=2),
-                self.run_folder("a3", [85, 91, 93], seed=3),
-                self.run_folder("b1", [70, 88, 90], FOUR, sent=50, communication=0.5),
-                self.run_folder("b2", [74, 84, 88], FOUR, seed=2, sent=50, communication=0.5)]
+        return [
+            self.run_folder("a1", [80, 90, 92]),
+            self.run_folder("a2", [81, 89, 94], seed=2),
+            self.run_folder("a3", [85, 91, 93], seed=3),
+            self.run_folder("b1", [70, 88, 90], FOUR, sent=50, communication=0.5),
+            self.run_folder("b2", [74, 84, 88], FOUR, seed=2, sent=50, communication=0.5),
+        ]
 
     def groups(self, folders, omit=()):
         return gather.groups(gather.read(folders)[0], omit)
@@ -133,9 +175,19 @@ class Pages(unittest.TestCase):
         data = items["top1_by_epoch_net"].data
         self.assertEqual(list(data["val_top1_mean"]), [82, 90, 93, 72, 86, 89])
 
+    def test_text_has_perplexity(self):
+        groups = self.groups([self.run_folder("t", [1, 2], perplexity=[300.0, 120.0])])
+        items = curves.items(groups, "net", ("val_perplexity", 150.0))
+        self.assertEqual(items[0].name, "perplexity_by_epoch_net")
+        self.assertEqual(list(items[0].figure.axes[0].lines[0].get_ydata()), [300, 120])
+        self.assertEqual(groups[0].to_target("val_perplexity", 150), [[2], [8.0], [200]])
+        self.assertEqual(curves.final(groups, "net").data["val_perplexity_mean"].tolist(), [120])
+
     def test_many_codecs_are_split_with_full_precision_in_each_panel(self):
         folders = [self.run_folder("none", [90, 91])]
-        folders += [self.run_folder(f"t{i}", [80 + i, 81 + i], {"kind": "topk", "density": i / 100}) for i in range(1, 15)]
+        folders += [
+            self.run_folder(f"t{i}", [80 + i, 81 + i], {"kind": "topk", "density": i / 100}) for i in range(1, 15)
+        ]
         parts = curves.split(self.groups(folders))
         self.assertEqual([len(part) for _, part in parts], [6, 6, 5])
         self.assertTrue(all(part[0].codec == "none" for _, part in parts))
@@ -174,16 +226,33 @@ class Pages(unittest.TestCase):
 
     def test_labels_say_what_differs(self):
         folders = [
-            self.run_folder("a", [1], FOUR), self.run_folder("b", [1], FOUR, rules=[{"kind": "conv", "codec": NONE}]),
-            self.run_folder("c", [1], FOUR, min_elements=0), self.run_folder("d", [1], NONE, collective="allreduce"),
-            self.run_folder("e", [1], FOUR, overlap=False), self.run_folder("f", [1], FOUR, link={"bandwidth": "1Gbit", "latency": "50us"}),
-            self.run_folder("g", [1], {**FOUR, "levels": "interval"}), self.run_folder("h", [1], FOUR, collective="simulated")]
+            self.run_folder("a", [1], FOUR),
+            self.run_folder("b", [1], FOUR, rules=[{"kind": "conv", "codec": NONE}]),
+            self.run_folder("c", [1], FOUR, min_elements=0),
+            self.run_folder("d", [1], NONE, collective="allreduce"),
+            self.run_folder("e", [1], FOUR, overlap=False),
+            self.run_folder("f", [1], FOUR, link={"bandwidth": "1Gbit", "latency": "50us"}),
+            self.run_folder("g", [1], {**FOUR, "levels": "interval"}),
+            self.run_folder("h", [1], FOUR, collective="simulated"),
+        ]
         base = "qsgd 4 bit, bucket 512"
-        self.assertEqual([g.label for g in self.groups(folders)],
-                         [base, base + ", conv: none", base + ", from 0 elements", "none, allreduce", base + ", no overlap",
-                          base + ", 1Gbit 50us", "qsgd 4 bit interval, bucket 512", base + " (simulated)"])
+        self.assertEqual(
+            [g.label for g in self.groups(folders)],
+            [
+                base,
+                base + ", conv: none",
+                base + ", from 0 elements",
+                "none, allreduce",
+                base + ", no overlap",
+                base + ", 1Gbit 50us",
+                "qsgd 4 bit interval, bucket 512",
+                base + " (simulated)",
+            ],
+        )
         configs = [{"sync": {"kind": "every_step"}}, {"sync": {"kind": "local_sgd", "steps": 8}}]
-        self.assertEqual(words.labels(configs, [2, 4]), ["none, every_step, 2 ranks", "none, local_sgd, steps 8, 4 ranks"])
+        self.assertEqual(
+            words.labels(configs, [2, 4]), ["none, every_step, 2 ranks", "none, local_sgd, steps 8, 4 ranks"]
+        )
 
     def study_folder(self):
         names = []
@@ -191,9 +260,18 @@ class Pages(unittest.TestCase):
             for seed in (1, 2):
                 name = f"{label}-{seed}"
                 names.append(name)
-                self.run_folder(f"grid/runs/{name}", [v + seed for v in values], codec, seed=seed, study={
-                    "study": "<grid>", "label": f"{label}, seed {seed}", "axes": {"codec": label, "seed": seed},
-                    "command": ["mpirun", "-n", "2", "lpsgd", "train", "a & b.yaml"]})
+                self.run_folder(
+                    f"grid/runs/{name}",
+                    [v + seed for v in values],
+                    codec,
+                    seed=seed,
+                    study={
+                        "study": "<grid>",
+                        "label": f"{label}, seed {seed}",
+                        "axes": {"codec": label, "seed": seed},
+                        "command": ["mpirun", "-n", "2", "lpsgd", "train", "a & b.yaml"],
+                    },
+                )
         grid = {"name": "<grid>", "target": {"val_top1": 90}, "runs": [*names, "missing"]}
         (self.root / "grid" / "study.json").write_text(json.dumps(grid))
         return str(self.root / "grid")
@@ -205,12 +283,26 @@ class Pages(unittest.TestCase):
 
     def test_the_folder_of_a_report(self):
         out = self.root / "out"
-        result = subprocess.run([sys.executable, str(REPORT / "lpsgd_report.py"), self.study_folder(), "--out", str(out)],
-                                capture_output=True, text=True)
+        result = subprocess.run(
+            [sys.executable, str(REPORT / "lpsgd_report.py"), self.study_folder(), "--out", str(out)],
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual((result.returncode, result.stderr), (0, ""), result.stderr)
         figures = {path.stem for path in (out / "figures").iterdir()}
-        self.assertEqual(figures, {"top1_by_epoch_net", "top1_by_seconds_net", "top1_by_bytes_net", "final_top1_net",
-                                   "accuracy_against_bytes_net", "to_target_net", "time_per_epoch_mpi", "price_against_accuracy"})
+        self.assertEqual(
+            figures,
+            {
+                "top1_by_epoch_net",
+                "top1_by_seconds_net",
+                "top1_by_bytes_net",
+                "final_top1_net",
+                "accuracy_against_bytes_net",
+                "to_target_net",
+                "time_per_epoch_mpi",
+                "price_against_accuracy",
+            },
+        )
         heads = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml", ".csv": b"", ".tex": b"\\begin{figure}"}
         for name in figures:
             for ending, head in heads.items():
@@ -255,14 +347,20 @@ class Pages(unittest.TestCase):
 
     def test_what_is_refused(self):
         def refused(*words):
-            result = subprocess.run([sys.executable, str(REPORT / "lpsgd_report.py"), *words], capture_output=True, text=True)
+            result = subprocess.run(
+                [sys.executable, str(REPORT / "lpsgd_report.py"), *words], capture_output=True, text=True
+            )
             self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result)
             return result.stderr
 
         folder = self.run_folder("a", [1])
-        self.assertIn("--target top=1: expected a metric and its value, such as val_top1=90",
-                      refused(folder, "--out", str(self.root / "o"), "--target", "top=1"))
-        self.assertIn("none/metrics.jsonl: cannot be read", refused(str(self.root / "none"), "--out", str(self.root / "o")))
+        self.assertIn(
+            "--target top=1: expected a metric and its value, such as val_top1=90",
+            refused(folder, "--out", str(self.root / "o"), "--target", "top=1"),
+        )
+        self.assertIn(
+            "none/metrics.jsonl: cannot be read", refused(str(self.root / "none"), "--out", str(self.root / "o"))
+        )
         (self.root / "study.json").write_text(json.dumps({"runs": ["x"]}))
         self.assertIn("holds no finished run yet", refused(str(self.root), "--out", str(self.root / "o")))
         (self.root / "file").write_text("")

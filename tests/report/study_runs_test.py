@@ -26,12 +26,15 @@ def rows_of(path):
 
 def without_times(path):
     """The bytes of a table without its columns of time."""
-    return [[cell for name, cell in row.items() if name not in TIMES] for row in [dict(zip(r, r)) for r in rows_of(path)[:1]] + rows_of(path)]
+    return [
+        [cell for name, cell in row.items() if name not in TIMES]
+        for row in [dict(zip(r, r)) for r in rows_of(path)[:1]] + rows_of(path)
+    ]
 
 
 class Runs(StudyTest):
     def run_folder(self, prefix, out="out"):
-        folder, = [f for f in (self.root / out / "runs").iterdir() if f.name.startswith(prefix)]
+        (folder,) = [f for f in (self.root / out / "runs").iterdir() if f.name.startswith(prefix)]
         return folder
 
     def test_a_grid_and_its_tables(self):
@@ -41,9 +44,15 @@ class Runs(StudyTest):
         self.assertIn("run 1/4 started: none-1_rank-seed_3-", out)
         self.assertIn("4 of 4 runs done; tables: ", out)
         rows = rows_of(self.root / "out" / "runs.csv")
-        self.assertEqual([(r["codec"], r["ranks"], r["seed"], r["status"], r["label"]) for r in rows],
-                         [("none", "1", "3", "done", "none, 1 rank"), ("none", "2", "3", "done", "none, 2 ranks"),
-                          ("onebit", "1", "3", "done", "onebit, 1 rank"), ("onebit", "2", "3", "done", "onebit, 2 ranks")])
+        self.assertEqual(
+            [(r["codec"], r["ranks"], r["seed"], r["status"], r["label"]) for r in rows],
+            [
+                ("none", "1", "3", "done", "none, 1 rank"),
+                ("none", "2", "3", "done", "none, 2 ranks"),
+                ("onebit", "1", "3", "done", "onebit, 1 rank"),
+                ("onebit", "2", "3", "done", "onebit, 2 ranks"),
+            ],
+        )
         epochs = rows_of(self.root / "out" / "epochs.csv")
         self.assertEqual([(e["run"], e["epoch"]) for e in epochs], [(r["run"], str(n)) for r in rows for n in (1, 2)])
         for row in rows:
@@ -95,7 +104,9 @@ class Runs(StudyTest):
         lines = out.splitlines()
         self.assertIn("2 of 4 runs done, 2 failed", lines[-3])
         for line in lines[-2:]:
-            self.assertRegex(line, r"failed: dataset_cifar10-seed_\d-\w+: status \d: lpsgd: error: /none.* \(.*log.txt\)")
+            self.assertRegex(
+                line, r"failed: dataset_cifar10-seed_\d-\w+: status \d: lpsgd: error: /none.* \(.*log.txt\)"
+            )
         rows = rows_of(self.root / "out" / "runs.csv")
         self.assertEqual([r["status"] for r in rows], ["done", "done", "failed", "failed"])
         _, out, _ = self.study(text)
@@ -108,8 +119,11 @@ class Runs(StudyTest):
         self.assertIn("started", first.stdout.readline())
         status, out, err = self.study(text)
         self.assertEqual((status, out), (2, ""))
-        self.assertEqual(err, f"lpsgd study: --out {self.root}/out: is in use by process {first.pid} on {os.uname().nodename}; "
-                              "wait for it to end, or give another folder\n")
+        self.assertEqual(
+            err,
+            f"lpsgd study: --out {self.root}/out: is in use by process {first.pid} on {os.uname().nodename}; "
+            "wait for it to end, or give another folder\n",
+        )
         first.send_signal(signal.SIGTERM)
         rest = first.communicate(timeout=60)[0]
         self.assertEqual(first.returncode, 128 + signal.SIGTERM)
@@ -126,7 +140,9 @@ class Runs(StudyTest):
         (self.root / "out" / "runs.csv.new").symlink_to("/dev/full")
         status, out, err = self.study(text)
         self.assertEqual((status, err), (1, ""))
-        self.assertEqual(out.count("runs.csv: No space left on device; the tables are not up to date, the runs go on"), 1, out)
+        self.assertEqual(
+            out.count("runs.csv: No space left on device; the tables are not up to date, the runs go on"), 1, out
+        )
         self.assertRegex(out, r"run 1/3 failed: seed_1-\w+: .*log.txt: No space left on device\n")
         self.assertIn("run 3/3 done", out)
         self.assertEqual([r["status"] for r in rows_of(self.root / "out" / "runs.csv")], ["failed", "done", "done"])
@@ -170,12 +186,15 @@ class Runs(StudyTest):
         return True
 
     def test_killed_ten_times_it_gives_the_same_tables(self):
-        text = HEAD + f"""
+        text = (
+            HEAD
+            + f"""
 set: {{train.epochs: 24, data.train_samples: 4096, checkpoint.every_epochs: 3}}
 target: {{val_top1: 50}}
 launcher: {{mpirun: {MPIRUN}}}
 axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}], ranks: 2}}
 """
+        )
         status, out, _ = self.study(text, "--jobs", "2", out="reference")
         self.assertEqual(status, 0, out)
         chance = random.Random(19)
@@ -190,7 +209,9 @@ axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}
         status, out, _ = self.study(text, "--jobs", "2")
         self.assertEqual(status, 0, out)
         for name in ("runs", "epochs"):
-            self.assertEqual(without_times(self.root / "out" / f"{name}.csv"), without_times(self.root / "reference" / f"{name}.csv"))
+            self.assertEqual(
+                without_times(self.root / "out" / f"{name}.csv"), without_times(self.root / "reference" / f"{name}.csv")
+            )
         parquet = (self.root / "out" / "runs.parquet").read_bytes()
         self.assertEqual((parquet[:4], parquet[-4:]), (b"PAR1", b"PAR1"))
         self.assertEqual(self.processes(), [])
@@ -198,8 +219,11 @@ axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}
     def test_one_line_on_a_terminal(self):
         import pty
 
-        command, environment = self.command(HEAD + "set: {train.epochs: 6, data.train_samples: 100000}\naxes: {seed: [1, 2]}\n",
-                                            "--out", str(self.root / "out"))
+        command, environment = self.command(
+            HEAD + "set: {train.epochs: 6, data.train_samples: 100000}\naxes: {seed: [1, 2]}\n",
+            "--out",
+            str(self.root / "out"),
+        )
         ours, theirs = pty.openpty()
         study = subprocess.Popen(command, env=environment, stdout=theirs)
         os.close(theirs)

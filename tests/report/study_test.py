@@ -1,101 +1,13 @@
-"""STUDY.yaml: the grid that it describes, and what it refuses. Parquet is read back by an independent reader."""
+"""STUDY.yaml: the grid that it describes, and what it refuses."""
 
-import io
 import json
 import os
-import struct
 import subprocess
 import unittest
 
 from study_harness import LPSGD, StudyTest
 
-from study import definition, estimate, grid, labels, parquet, yaml_file
-
-
-def varint(data):
-    value = shift = 0
-    while True:
-        byte = data.read(1)[0]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value
-        shift += 7
-
-
-def zigzag(data):
-    value = varint(data)
-    return value >> 1 ^ -(value & 1)
-
-
-def compact(data, kind):
-    """A value of Thrift's compact protocol, by its specification: structures become {field: value}."""
-    if kind in (4, 5, 6):
-        return zigzag(data)
-    if kind == 8:
-        return data.read(varint(data))
-    if kind == 9:
-        head = data.read(1)[0]
-        count = head >> 4 if head >> 4 < 15 else varint(data)
-        return [compact(data, head & 15) for _ in range(count)]
-    assert kind == 12, kind
-    fields, number = {}, 0
-    while head := data.read(1)[0]:
-        number = number + (head >> 4) if head >> 4 else zigzag(data)
-        fields[number] = compact(data, head & 15)
-    return fields
-
-
-def read_parquet(content):
-    """Columns by name."""
-    assert content[:4] == content[-4:] == b"PAR1"
-    size = struct.unpack("<I", content[-8:-4])[0]
-    footer = compact(io.BytesIO(content[-8 - size:-8]), 12)
-    columns = {}
-    group, = footer[4]
-    for chunk in group[1]:
-        meta = chunk[3]
-        data = io.BytesIO(content[meta[9]:meta[9] + meta[7]])
-        page = compact(data, 12)
-        body = io.BytesIO(data.read())
-        assert page[2] == page[3] == len(body.getvalue())
-        levels = io.BytesIO(body.read(struct.unpack("<I", body.read(4))[0]))
-        present = []
-        while len(present) < footer[3]:
-            count = varint(levels)
-            assert count % 2 == 0
-            present += [levels.read(1)[0]] * (count // 2)
-        n = sum(present)
-        if meta[1] == 0:
-            bits = int.from_bytes(body.read((n + 7) // 8), "little")
-            values = [bool(bits >> i & 1) for i in range(n)]
-        elif meta[1] in (2, 5):
-            values = list(struct.unpack(f"<{n}{'q' if meta[1] == 2 else 'd'}", body.read(8 * n)))
-        else:
-            values = [body.read(struct.unpack("<I", body.read(4))[0]).decode() for _ in range(n)]
-        assert not body.read()
-        values = iter(values)
-        columns[meta[3][0].decode()] = [next(values) if p else None for p in present]
-    return columns
-
-
-class Parquet(unittest.TestCase):
-    def test_every_type_and_null(self):
-        rows = [{"i": i if i % 3 else None, "d": i / 7, "s": f"ä{i}", "b": i % 2 == 0, "mixed": 1 if i else 0.5} for i in range(300)]
-        columns = ["i", "d", "s", "b", "mixed", "none"]
-        read = read_parquet(parquet.table(columns, rows))
-        self.assertEqual(list(read), columns)
-        for name in columns:
-            self.assertEqual(read[name], [row.get(name) for row in rows], name)
-        self.assertEqual(read_parquet(parquet.table(["a"], [])), {"a": []})
-
-    def test_with_another_reader(self):
-        try:
-            import pyarrow.parquet
-        except ImportError:
-            self.skipTest("pyarrow is not installed (Debian 12 has none)")
-        rows = [{"i": i, "s": None if i % 2 else "x"} for i in range(1000)]
-        table = pyarrow.parquet.read_table(io.BytesIO(parquet.table(["i", "s"], rows)))
-        self.assertEqual(table.to_pylist(), rows)
+from study import definition, estimate, grid, labels, launcher, yaml_file
 
 
 class Grid(StudyTest):
@@ -104,25 +16,34 @@ class Grid(StudyTest):
         return study, grid.expand(study)
 
     def test_every_combination_in_order(self):
-        _, runs = self.expand("""
+        _, runs = self.expand(
+            """
 config: tiny.yaml
 axes:
   codec: [none, {name: four, value: {kind: qsgd, bits: 4}}]
   ranks: [1, 2]
   seed: [7, 8]
-""")
-        self.assertEqual([tuple(r.values.values()) for r in runs],
-                         [(c, k, s) for c in ("none", "four") for k in (1, 2) for s in (7, 8)])
+"""
+        )
+        self.assertEqual(
+            [tuple(r.values.values()) for r in runs],
+            [(c, k, s) for c in ("none", "four") for k in (1, 2) for s in (7, 8)],
+        )
         self.assertEqual(len({r.digest for r in runs}), 8)
         last = runs[-1]
         self.assertEqual(last.label, "four, 2 ranks, seed 8")
         self.assertTrue(last.name.startswith("four-2_ranks-seed_8-"))
-        self.assertEqual(last.set_options(), ["--set", "exchange.codec={kind: qsgd, bits: 4}", "--set", "train.seed=8",
-                                              "--set", "exchange.ranks=2"])
-        self.assertEqual(last.settings["exchange"], {"transport": "threads", "codec": {"kind": "qsgd", "bits": 4}, "ranks": 2})
+        self.assertEqual(
+            last.set_options(),
+            ["--set", "exchange.codec={kind: qsgd, bits: 4}", "--set", "train.seed=8", "--set", "exchange.ranks=2"],
+        )
+        self.assertEqual(
+            last.settings["exchange"], {"transport": "threads", "codec": {"kind": "qsgd", "bits": 4}, "ranks": 2}
+        )
 
     def test_variants_rules_links_and_base_settings(self):
-        _, runs = self.expand("""
+        _, runs = self.expand(
+            """
 config: tiny.yaml
 set: {train.epochs: 9, exchange.codec.bits: 8}
 axes:
@@ -131,7 +52,8 @@ axes:
     - {name: whole, value: {kind: topk, density: 0.01}, set: {exchange.min_elements: 0}}
   link: [none, "1Gbit,50us", {bandwidth: 10Gbit}]
   schedule.lr: [0.1, 1e-2]
-""")
+"""
+        )
         self.assertEqual(len(runs), 12)
         self.assertEqual(runs[0].settings["exchange"]["rules"], [{"kind": "dense", "codec": "onebit"}])
         self.assertEqual(runs[0].settings["exchange"]["codec"], "none")
@@ -143,7 +65,8 @@ axes:
         self.assertEqual(runs[6].settings["exchange"]["codec"], {"kind": "topk", "density": 0.01})
 
     def test_exclude_by_label_or_value(self):
-        _, runs = self.expand("""
+        _, runs = self.expand(
+            """
 config: tiny.yaml
 axes:
   codec: [none, {name: four, value: {kind: qsgd, bits: 4}}, onebit]
@@ -151,13 +74,18 @@ axes:
 exclude:
   - {codec: [four, onebit], seed: [2, 3]}
   - {codec: none, seed: 3}
-""")
-        self.assertEqual([(r.values["codec"], r.values["seed"]) for r in runs],
-                         [("none", 1), ("none", 2), ("four", 1), ("onebit", 1)])
+"""
+        )
+        self.assertEqual(
+            [(r.values["codec"], r.values["seed"]) for r in runs],
+            [("none", 1), ("none", 2), ("four", 1), ("onebit", 1)],
+        )
 
     def test_a_grid_over_configurations_and_networks(self):
         self.write("other.yaml", (self.root / "tiny.yaml").read_text().replace("name: tiny", "name: other"))
-        self.write("net.yaml", "name: net\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {dense: fc, units: 10}]\n")
+        self.write(
+            "net.yaml", "name: net\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {dense: fc, units: 10}]\n"
+        )
         study, runs = self.expand("axes: {config: [tiny.yaml, {name: second, value: other.yaml}], ranks: 2}\n")
         self.assertEqual([r.settings["network"]["name"] for r in runs], ["tiny", "other"])
         self.assertEqual([r.label for r in runs], ["tiny", "second"])
@@ -180,19 +108,81 @@ exclude:
         self.assertNotEqual(base, digest("config: tiny.yaml\naxes: {seed: 1}\n"))
 
     def test_values_as_the_program_reads_them(self):
-        for text, value in (("1e-3", 0.001), ("no", "no"), ("012", 12), ("true", True), ("~", None), ("'1'", "1"), ("1.5.2", "1.5.2")):
+        for text, value in (
+            ("1e-3", 0.001),
+            ("no", "no"),
+            ("012", 12),
+            ("true", True),
+            ("~", None),
+            ("'1'", "1"),
+            ("1.5.2", "1.5.2"),
+        ):
             self.assertEqual(yaml_file.parse(f"a: {text}", "f").data(), {"a": value})
-        for value in ({"kind": "qsgd", "bits": 4}, [1, 2.5, True, None], "1", "true", "a: b", "${HOME}/x", "", "tensor", {"a b": ["x"]}):
+        for value in (
+            {"kind": "qsgd", "bits": 4},
+            [1, 2.5, True, None],
+            "1",
+            "true",
+            "a: b",
+            "${HOME}/x",
+            "",
+            "tensor",
+            {"a b": ["x"]},
+        ):
             self.assertEqual(yaml_file.parse(f"v: {yaml_file.flow(value)}", "f").data(), {"v": value})
 
     def test_bytes_and_steps(self):
-        study, runs = self.expand("config: tiny.yaml\naxes: {ranks: [1, 4], exchange.collective: [reduce_broadcast, allreduce]}\n")
-        self.assertEqual([estimate.bytes_per_step(r, {"wire_bytes": 100, "parameters": 1000}) for r in runs], [0, 0, 600, 24000])
+        study, runs = self.expand(
+            "config: tiny.yaml\naxes: {ranks: [1, 4], exchange.collective: [reduce_broadcast, allreduce]}\n"
+        )
+        self.assertEqual(
+            [estimate.bytes_per_step(r, {"wire_bytes": 100, "parameters": 1000}) for r in runs], [0, 0, 600, 24000]
+        )
         self.assertEqual(estimate.steps(runs[0]), 2 * 8)
         runs[0].settings["data"] = {"dataset": "cifar10"}
         runs[0].settings["train"] = {"epochs": 3, "batch_size": {"1": 128, "2": 256}}
         self.assertEqual(runs[0].batch_size, 128)
         self.assertEqual(estimate.steps(runs[0]), 3 * 390)
+
+    def test_the_words_of_mpirun(self):
+        for version, option in (("mpirun (Open MPI) 4.1.4", "--host"), ("HYDRA build details:", "-hosts")):
+            mpirun = self.write("mpirun", f"#!/bin/sh\necho '{version}'\n")
+            mpirun.chmod(0o755)
+            study, runs = self.expand(
+                f"""
+config: tiny.yaml
+axes: {{transport: [threads, mpi], ranks: [1, 2], schedule.decay: {{1: 0.5}}}}
+launcher: {{mpirun: {mpirun}, hosts: [a:1, b:1], options: --bind-to none}}
+"""
+            )
+            start = launcher.Launcher(study, "/bin/lpsgd")
+            start.check(runs)
+            commands = [start.command(run, "out") for run in runs]
+            self.assertEqual([c[0] for c in commands], ["/bin/lpsgd"] * 3 + [str(mpirun)])
+            self.assertEqual(
+                commands[3],
+                [
+                    str(mpirun),
+                    "-n",
+                    "2",
+                    option,
+                    "a:1,b:1",
+                    "--bind-to",
+                    "none",
+                    "/bin/lpsgd",
+                    "train",
+                    str(self.root / "tiny.yaml"),
+                    "--set",
+                    "exchange.transport=mpi",
+                    "--set",
+                    "schedule.decay={1: 0.5}",
+                    "--out",
+                    "out",
+                    "--resume",
+                    "--progress",
+                    "plain",
+                ],
+            )
 
     def test_names_of_folders(self):
         self.assertEqual(labels.slug("qsgd 4 bit, bucket 512/../x"), "qsgd_4_bit_bucket_512_.._x")
@@ -214,37 +204,72 @@ class Refused(StudyTest):
             ("", "study.yaml: is empty"),
             ("[1]", "study.yaml:1:1: expected a map of name, config"),
             ("a: [", "study.yaml:1:5: not YAML: "),
-            (head + "axis: {}\n", "study.yaml:2:7: axis: unknown key, did you mean 'axes'?; allowed here: name, config, axes"),
-            (head + "axes: {codek: [none]}\n", "study.yaml:2:15: axes.codek: unknown axis, did you mean 'codec'?; allowed: codec, "),
+            (
+                head + "axis: {}\n",
+                "study.yaml:2:7: axis: unknown key, did you mean 'axes'?; allowed here: name, config, axes",
+            ),
+            (
+                head + "axes: {codek: [none]}\n",
+                "study.yaml:2:15: axes.codek: unknown axis, did you mean 'codec'?; allowed: codec, ",
+            ),
             (head + "axes: {seed: []}\n", "study.yaml:2:14: axes.seed: expected at least one value"),
-            (head + "axes: {seed: [1, 1]}\n", "study.yaml:2:18: axes.seed: '1' is there twice; give one of them another name"),
+            (
+                head + "axes: {seed: [1, 1]}\n",
+                "study.yaml:2:18: axes.seed: '1' is there twice; give one of them another name",
+            ),
             (head + "axes: {ranks: [0]}\n", "study.yaml:2:16: axes.ranks: expected an integer from 1 to 100000, not 0"),
             (head + "axes: {ranks: [two]}\n", "study.yaml:2:16: axes.ranks: expected an integer"),
             (head + "axes: {codec: [{name: x}]}\n", "study.yaml:2:16: axes.codec: 'x' has neither a value nor a set"),
             (head + "axes: {train.seed: 1, seed: 2}\n", "axes 'train.seed' and 'seed' both set train.seed"),
-            (head + "axes: {codec: onebit, exchange.codec.bits: 4}\n", "both set exchange.codec and exchange.codec.bits"),
+            (
+                head + "axes: {codec: onebit, exchange.codec.bits: 4}\n",
+                "both set exchange.codec and exchange.codec.bits",
+            ),
             (head + "axes: {codec: [onebit, {name: b, value: onebit}]}\n", "'onebit' and 'b' are the same settings"),
-            (head + "axes: {seed: 1}\nexclude: [{sed: 1}]\n", "study.yaml:3:17: exclude.sed: no such axis, did you mean 'seed'?"),
-            (head + "axes: {seed: 1}\nexclude: [{seed: 2}]\n", "study.yaml:3:18: exclude.seed: the axis has no '2'; it has: 1"),
+            (
+                head + "axes: {seed: 1}\nexclude: [{sed: 1}]\n",
+                "study.yaml:3:17: exclude.sed: no such axis, did you mean 'seed'?",
+            ),
+            (
+                head + "axes: {seed: 1}\nexclude: [{seed: 2}]\n",
+                "study.yaml:3:18: exclude.seed: the axis has no '2'; it has: 1",
+            ),
             (head + "axes: {seed: 1}\nexclude: [{seed: 1}]\n", "study.yaml: every run is excluded"),
             (head + "target: {top1: 90}\n", "study.yaml:2:16: target.top1: unknown metric, did you mean 'val_top1'?"),
             (head + "target: {val_top1: high}\n", "study.yaml:2:20: target.val_top1: expected a number, not high"),
             (head + "target: 90\n", "study.yaml:2:9: target: expected one metric and its value"),
             (head + "jobs: 0\n", "study.yaml:2:7: jobs: expected an integer from 1 to 1024, not 0"),
             (head + "launcher: {mpiexec: x}\n", "launcher.mpiexec: unknown key; allowed here: mpirun, hosts, options"),
-            (head + "set: {trian.epochs: 1}\n", "study.yaml:2:21: set.trian.epochs: unknown key, did you mean 'train'?"),
+            (
+                head + "set: {trian.epochs: 1}\n",
+                "study.yaml:2:21: set.trian.epochs: unknown key, did you mean 'train'?",
+            ),
             (head + "jobs: 1\njobs: 2\n", "study.yaml:3:1: jobs: given twice"),
             ("config: none.yaml\n", "study.yaml:1:9: config: no file none.yaml"),
             ("axes: {seed: 1}\n", "study.yaml:1:1: config: is missing"),
             ("axes: {config: [tiny.yaml, no.yaml]}\n", "study.yaml:1:28: axes.config: no file no.yaml"),
-            (head + "set: {exchange.codec.bits: 3}\n", "study.yaml:2:6: set: --set exchange.codec.bits=3: exchange.codec.bits: '3' is not known"),
-            (head + "axes: {codec: [none, {kind: qsgd, bit: 4}]}\n", "study.yaml:2:22: axes.codec: --set exchange.codec"),
-            (head + "axes: {train.epochz: 4}\n", "study.yaml:2:22: axes.train.epochz: --set train.epochz=4: train.epochz: unknown key"),
+            (
+                head + "set: {exchange.codec.bits: 3}\n",
+                "study.yaml:2:6: set: --set exchange.codec.bits=3: exchange.codec.bits: '3' is not known",
+            ),
+            (
+                head + "axes: {codec: [none, {kind: qsgd, bit: 4}]}\n",
+                "study.yaml:2:22: axes.codec: --set exchange.codec",
+            ),
+            (
+                head + "axes: {train.epochz: 4}\n",
+                "study.yaml:2:22: axes.train.epochz: --set train.epochz=4: train.epochz: unknown key",
+            ),
             (head + "axes: {link: '1Gbit,2us,3'}\n", "axes.link: expected bandwidth and latency"),
             (head + "axes: {seed: &a [*a]}\n", "nested too deeply"),
             ("a: " + "[" * 5000, "nested too deeply"),
-            (head + "axes: {" + ", ".join(f"train.a{i}: [{', '.join(map(str, range(20)))}]" for i in range(4)) + "}\n",
-             "axes: 160000 combinations; at most 20000 are taken"),
+            (
+                head
+                + "axes: {"
+                + ", ".join(f"train.a{i}: [{', '.join(map(str, range(20)))}]" for i in range(4))
+                + "}\n",
+                "axes: 160000 combinations; at most 20000 are taken",
+            ),
         ):
             with self.subTest(text=text[:80]):
                 self.refuse(text, message)
@@ -253,8 +278,10 @@ class Refused(StudyTest):
         command, environment = self.command("")
         os.unlink(self.root / "study.yaml")
         result = subprocess.run(command, env=environment, capture_output=True, text=True)
-        self.assertEqual((result.returncode, result.stderr),
-                         (2, f"lpsgd study: {self.root}/study.yaml: cannot be read: No such file or directory\n"))
+        self.assertEqual(
+            (result.returncode, result.stderr),
+            (2, f"lpsgd study: {self.root}/study.yaml: cannot be read: No such file or directory\n"),
+        )
 
     def test_a_configuration_that_the_program_refuses(self):
         self.write("tiny.yaml", "network: {}\n")
@@ -276,8 +303,13 @@ class Refused(StudyTest):
         self.assertFalse((self.root / "out").exists())
         lines = out.splitlines()
         self.assertEqual(len(lines), 6)
-        shown = json.loads(subprocess.run([LPSGD, "show", str(self.root / "tiny.yaml"), "--json", "--set", "exchange.codec=none"],
-                                          capture_output=True, check=True).stdout)
+        shown = json.loads(
+            subprocess.run(
+                [LPSGD, "show", str(self.root / "tiny.yaml"), "--json", "--set", "exchange.codec=none"],
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
         self.assertEqual(shown["wire_bytes"], 4 * 2682)
         total = 2 * 3 * 4 * 2682 * 16  # both rounds, to 3 others, float32, 16 steps
         self.assertIn(f"  4       2     16       64.4 kB  {total / 1e6:.2f} MB", lines[3])
