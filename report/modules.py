@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 DEBIANS = "/usr/bin/python3"
-PACKAGES = {"matplotlib": "python3-matplotlib", "pandas": "python3-pandas", "thrift": "python3-thrift",
-            "yaml": "python3-yaml"}
+PACKAGES = {
+    name: "python3-" + name for name in ("numpy", "scipy", "matplotlib", "pandas", "thrift", "yaml")
+}
 
 
 def require(script, *names):

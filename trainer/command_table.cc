@@ -1,5 +1,5 @@
 // The commands and their options; those of `bench` are in bench/command_table.cc, those of `data` in
-// data_command_table.cc.
+// data_command_table.cc, those that Python programs do in python_commands.cc.
 #include <algorithm>
 #include <memory>
 
@@ -7,6 +7,7 @@
 #include "trainer/commands.h"
 #include "trainer/config_reference.h"
 #include "trainer/environment.h"
+#include "trainer/python_commands.h"
 
 namespace lpsgd {
 
@@ -131,16 +132,20 @@ RunCommand declare_version(CLI::App& app, const Words&) {
 }  // namespace
 
 std::span<const Command> all_commands() {
-  static const Command commands[] = {
-      {"train", "train a network; under mpirun, one process is one rank", declare_train},
-      {"show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire", declare_show},
-      {"eval", "loss and accuracy of a checkpoint", declare_eval},
-      {"quantize", "tensors (steps, K, n) in, exchanged means (steps, n) out", declare_quantize},
-      {"data", "check a data set, or pack its images into one file", nullptr, data_commands()},
-      {"bench", "how fast the parts are", nullptr, bench_commands()},
-      {"help", "what a key of the configuration means, its values and its default", declare_help},
-      {"version", "build, backends, library versions", declare_version},
-  };
+  static const std::vector<Command> commands = [] {
+    std::vector<Command> all{
+        {"train", "train a network; under mpirun, one process is one rank", declare_train},
+        {"show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire", declare_show},
+        {"eval", "loss and accuracy of a checkpoint", declare_eval},
+        {"quantize", "tensors (steps, K, n) in, exchanged means (steps, n) out", declare_quantize},
+        {"data", "check a data set, or pack its images into one file", nullptr, data_commands()},
+        {"bench", "how fast the parts are", nullptr, bench_commands()},
+        {"help", "what a key of the configuration means, its values and its default", declare_help},
+        {"version", "build, backends, library versions", declare_version},
+    };
+    all.insert(all.end() - 2, python_commands().begin(), python_commands().end());
+    return all;
+  }();
   return commands;
 }
 

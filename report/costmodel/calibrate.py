@@ -1,0 +1,174 @@
+"""Fits the cost model to measured cells: least squares in the logarithm, with priors."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from costmodel import constants as c
+from costmodel import equations
+from costmodel.errors import CostModelError
+
+
+def alone_cells(cells, source):
+    """For each network the local batch and the seconds of a step of one rank; the geometric mean of repeats."""
+    found = defaultdict(list)
+    for cell in cells:
+        if cell.ranks == 1 and cell.codec == "none":
+            found[cell.network].append(cell)
+    alone = {}
+    for network, measured in found.items():
+        first = measured[0]
+        for other in measured[1:]:
+            if other.batch != first.batch:
+                raise CostModelError(f"{other.where}: {network} on 1 rank has batch {other.batch}, and {first.batch} in {first.where}")
+        alone[network] = (first.batch, math.exp(sum(math.log(m.seconds) for m in measured) / len(measured)))
+    for cell in cells:
+        if cell.network not in alone:
+            raise CostModelError(f"{cell.where}: {source} has no cell of {cell.network} on 1 rank with codec none")
+    return alone
+
+
+class Parameters:
+    """The vector that is fitted: logarithms relative to their priors. Positions are fixed by the measured cells."""
+
+    def __init__(self, cells, alone):
+        self.alone = alone
+        self.deviations = [constant.deviation for constant in c.CONSTANTS]
+        self.labels = [constant.name for constant in c.CONSTANTS]
+        several = [cell for cell in cells if cell.ranks > 1]
+        self.rate = {k: self.add(c.RATE, f"rate at {k} ranks") for k in sorted({s.ranks for s in several if s.transport == "mpi"})}
+        # Computing: a walk over the local batches of a network, from that of one rank outwards.
+        self.batches = {}
+        self.several = {}
+        self.at_ranks = {}
+        for network in sorted({s.network for s in several}):
+            own = {s.local_batch for s in several if s.network == network}
+            self.add_walk(network, own)
+            for batch in sorted(own):
+                ranks = sorted({s.ranks for s in several if s.network == network and s.local_batch == batch})
+                if len(ranks) > 1:
+                    for k in ranks:
+                        self.at_ranks[network, k] = self.add(c.AT_RANKS, f"{network} at {k} ranks")
+        self.deviations = np.array(self.deviations)
+
+    def add(self, deviation, label):
+        self.deviations.append(deviation)
+        self.labels.append(label)
+        return len(self.deviations) - 1
+
+    def add_walk(self, network, batches):
+        start = self.alone[network][0]
+        self.several[network] = self.add(c.SEVERAL, f"{network} with several ranks")
+        below = sorted((b for b in batches if b < start), reverse=True)
+        above = sorted(b for b in batches if b > start)
+        for direction in (below, above):
+            last = start
+            for batch in direction:
+                deviation = c.OCTAVE * math.sqrt(abs(math.log2(batch / last)))
+                self.batches[network, batch] = self.add(deviation, f"{network} at a local batch of {batch}")
+                last = batch
+
+    def walk(self, network):
+        """Local batches (as logarithms, ascending) and a row for each: its factor's logarithm is row @ x."""
+        start = self.alone[network][0]
+        row = np.zeros(len(self.deviations))
+        if network in self.several:
+            row[self.several[network]] = 1
+        rows = {start: row}
+        mine = [b for n, b in self.batches if n == network]
+        for direction in (sorted((b for b in mine if b < start), reverse=True), sorted(b for b in mine if b > start)):
+            at = row
+            for batch in direction:
+                at = at.copy()
+                at[self.batches[network, batch]] = 1
+                rows[batch] = at
+        batches = sorted(rows)
+        return np.log(batches), np.array([rows[b] for b in batches])
+
+    def factors(self, cells):
+        """Matrices with a row for each cell: the logarithm of a factor is its matrix @ x."""
+        found = {name: np.zeros((len(cells), len(self.deviations))) for name in equations.FACTORS}
+        walks = {network: self.walk(network) for network in {cell.network for cell in cells}}
+        for i, cell in enumerate(cells):
+            if cell.ranks in self.rate:
+                found["rate"][i, self.rate[cell.ranks]] = 1
+            if (cell.network, cell.ranks) in self.at_ranks:
+                found["ranks"][i, self.at_ranks[cell.network, cell.ranks]] = 1
+            batches, rows = walks[cell.network]
+            found["batch"][i] = [np.interp(math.log(cell.local_batch), batches, column) for column in rows.T]
+            if cell.ranks == 1 and cell.network in self.several:
+                found["batch"][i, self.several[cell.network]] = 0
+        return found
+
+    @staticmethod
+    def values(x):
+        return {constant.name: constant.centre * math.exp(x[i]) for i, constant in enumerate(c.CONSTANTS)}
+
+
+@dataclass
+class Model:
+    parameters: Parameters
+    x: np.ndarray
+    effective: float  # number of parameters that the cells determine, not their priors
+    cells: list  # it was fitted on
+    covariance: np.ndarray  # of x, from the fit's curvature
+
+    @property
+    def values(self):
+        return Parameters.values(self.x)
+
+    def parts(self, cells):
+        """Seconds of computing, communication and coding of a step, arrays over the cells."""
+        features = equations.Features(cells, self.parameters.alone)
+        return equations.parts(self.values, features, factors_at(self.parameters.factors(cells), self.x))
+
+    def samples_per_s(self, cells):
+        return np.array([cell.batch for cell in cells]) / sum(self.parts(cells))
+
+    def deviation(self, cells):
+        """Of the logarithm of samples_per_s, from the uncertainty of x; a cell's own noise comes on top."""
+        features = equations.Features(cells, self.parameters.alone)
+        matrices = self.parameters.factors(cells)
+
+        def logarithm(x):
+            return np.log(sum(equations.parts(Parameters.values(x), features, factors_at(matrices, x))))
+
+        at, step = logarithm(self.x), 1e-5
+        slopes = np.array([(logarithm(self.x + step * row) - at) / step for row in np.eye(len(self.x))]).T
+        return np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes))
+
+
+def factors_at(matrices, x):
+    return {name: np.exp(matrix @ x) for name, matrix in matrices.items()}
+
+
+def robust(residual):
+    """Its square is quadratic near 0 and grows linearly beyond ROBUST."""
+    return np.sign(residual) * c.ROBUST * np.sqrt(2 * (np.sqrt(1 + (residual / c.ROBUST) ** 2) - 1))
+
+
+def fit(cells, alone=None, source="the file"):
+    """A Model of the cells of one machine."""
+    alone = alone or alone_cells(cells, source)
+    parameters = Parameters(cells, alone)
+    measured = [cell for cell in cells if cell.ranks > 1]
+    start = np.zeros(len(parameters.deviations))
+    if not measured:
+        return Model(parameters, start, 0.0, cells, np.diag(parameters.deviations**2))
+    features = equations.Features(measured, alone)
+    matrices = parameters.factors(measured)
+    wanted = np.log([cell.seconds for cell in measured])
+
+    def residuals(x):
+        seconds = sum(equations.parts(Parameters.values(x), features, factors_at(matrices, x)))
+        return np.concatenate([robust((np.log(seconds) - wanted) / c.NOISE), x / parameters.deviations])
+
+    bounds = 4 * parameters.deviations
+    found = least_squares(residuals, start, bounds=(-bounds, bounds), x_scale=parameters.deviations, max_nfev=200)
+    data = found.jac[: len(measured)]
+    prior = np.diag(1 / parameters.deviations**2)
+    covariance = np.linalg.inv(data.T @ data + prior)
+    return Model(parameters, found.x, float(np.trace(covariance @ data.T @ data)), cells, covariance)

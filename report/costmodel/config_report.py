@@ -1,0 +1,193 @@
+"""lpsgd predict CONFIG: options, rows, table, JSON."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+from costmodel import pipeline, program, run_folder, scaling
+from costmodel.errors import CostModelError
+from costmodel.networks import CODECS
+
+UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+
+
+def link_of(text, option="--link"):
+    """10Gbit,50us or 10Gbit,50us,64KB (the third: bytes that leave at once after a pause)."""
+    match = re.fullmatch(NUMBER + r" *([kmgt]?)bit *, *" + NUMBER + r" *(ns|us|ms|s)(?: *, *" + NUMBER + r" *([km]?)b)?", text.lower())
+    if not match:
+        raise CostModelError(f"{option}: '{text}' is not a bandwidth and a latency, such as 10Gbit,50us")
+    bandwidth = float(match[1]) * UNITS[match[2]]
+    latency = float(match[3]) * SECONDS[match[4]]
+    burst = float(match[5] or 0) * {"k": 1024, "m": 1 << 20}.get(match[6], 1)
+    if not (1e3 <= bandwidth <= 1e15 and latency <= 100):
+        raise CostModelError(f"{option}: '{text}' is out of range: 1 kbit to 1000 Tbit a second, at most 100 s")
+    return pipeline.Link(bandwidth, latency, burst)
+
+
+def ranks_of(text):
+    """2,4,..,256 doubles; 2,4,8 is a list."""
+    words = [word.strip() for word in text.split(",")]
+    found = []
+    for i, word in enumerate(words):
+        if word in ("..", "...") and 0 < i < len(words) - 1 and found and words[i + 1].isdigit():
+            while found[-1] * 2 < int(words[i + 1]) <= 1024:
+                found.append(found[-1] * 2)
+        elif word.isascii() and word.isdigit() and 1 <= int(word) <= 1024:
+            found.append(int(word))
+        else:
+            raise CostModelError(f"--ranks: '{text}' is not a list of numbers from 1 to 1024, such as 2,4,8 or 2,4,..,256")
+    return list(dict.fromkeys(found))
+
+
+def codecs_of(text):
+    """Names of codecs, or codecs as in the configuration: none,qsgd4,'{kind: topk, density: 0.01}'."""
+    found = []
+    for word in re.findall(r"\{[^{}]*\}|[^,{}]+", text):
+        word = word.strip()
+        if word in CODECS:
+            found.append((word, CODECS[word].config))
+        elif word.startswith("{"):
+            found.append((word, word))
+        elif word:
+            raise CostModelError(f"--codecs: unknown codec '{word}'; expected {', '.join(CODECS)}, or a codec as in the configuration")
+    return found
+
+
+def short(codec):
+    """qsgd4 or, for what has no name, its options less the usual ones."""
+    options = codec.strip("{}").split(", ")
+    usual = {"norm: max", "levels: sign_magnitude", "type: dynamic_tree"}
+    usual.add(f"error_feedback: {'false' if options[0] in ('kind: qsgd', 'kind: dynamic8') else 'true'}")
+    text = "{" + ", ".join(option for option in options if option not in usual) + "}"
+    return next((name for name, known in CODECS.items() if known.config == text), text)
+
+
+def settings_for(name, codec):
+    """--set values that give the whole network this codec; nothing for the configured one."""
+    if codec is None:
+        return ()
+    more = ("exchange.min_elements=0",) if name in CODECS and CODECS[name].all_tensors else ()
+    return (f"exchange.codec={codec}", "exchange.rules=[]", *more)
+
+
+def computing_of(options, runs, config):
+    if runs and options.step_seconds is not None:
+        raise CostModelError("--step-seconds: not together with --run")
+    if runs:
+        return scaling.from_runs(runs)
+    if options.step_seconds is None:
+        raise CostModelError(
+            "predict needs the seconds of computing: --run RUN, the folder of a run of this configuration "
+            f"(lpsgd train {options.config} --out RUN, some tens of steps), or --step-seconds S [--step-batch N]"
+        )
+    if not (math.isfinite(options.step_seconds) and 0 < options.step_seconds < 1e6):
+        raise CostModelError("--step-seconds: not a positive number of seconds")
+    batch = options.step_batch or run_folder.batch_size(config, 1, options.config)
+    return scaling.from_seconds(options.step_seconds, batch)
+
+
+def same_network(runs, shown):
+    """Runs of another network would say nothing."""
+    for run in runs:
+        found = program.show(f"{run.where}/config.yaml")
+        if found["parameters"] != shown["parameters"]:
+            raise CostModelError(f"{run.where}: a run of {found['network']} with {found['parameters']} parameters, not of "
+                                 f"{shown['network']} with {shown['parameters']}")
+
+
+def prediction(options):
+    """A dictionary: what was assumed, and a row for each number of ranks and codec."""
+    config = run_folder.read_yaml(options.config)
+    configured = program.show(options.config)
+    runs = [run_folder.read(folder) for folder in options.run]
+    same_network(runs, configured)
+    computing = computing_of(options, runs, config)
+    exchange = config.get("exchange") if isinstance(config.get("exchange"), dict) else {}
+    codecs = [("none", "{kind: none}")]
+    if options.codecs:
+        codecs += codecs_of(options.codecs)
+    elif any(t["codec"] != "none" for t in configured["tensors"]):
+        codecs.append((short(scaling.codec_of(configured)), None))
+    codecs = list(dict(codecs).items())
+    if options.link is None:
+        raise CostModelError("--link BANDWIDTH,LATENCY is missing, such as --link 10Gbit,50us")
+    link, ranks = link_of(options.link), ranks_of(options.ranks or "2,4,8")
+    base = pipeline.Host(0.0, 0.0)
+    if options.message is not None:
+        base = replace(base, message=options.message)
+    rows, sources = [], {}
+    weak_batch = computing.points[-1][0] if options.weak else None
+    for name, codec in codecs:
+        shown = program.show(options.config, settings_for(name, codec)) if codec else configured
+        text = scaling.codec_of(shown)
+        host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base)
+        for k in ranks:
+            local = weak_batch or local_batch(options.config, config, k)
+            step = scaling.predict(shown, text, k, local, computing, link, host, exchange.get("overlap", True))
+            rows.append((name, step))
+    return document(options, configured, computing, sources, link, rows)
+
+
+def local_batch(path, config, ranks):
+    batch = run_folder.batch_size(config, ranks, path)
+    if batch % ranks:
+        raise CostModelError(f"{path}: train.batch_size {batch} is not a multiple of {ranks} ranks")
+    return batch / ranks
+
+
+def document(options, shown, computing, sources, link, rows):
+    plain = {step.ranks: step for name, step in rows if name == "none"}
+    found = []
+    for name, step in sorted(rows, key=lambda row: row[1].ranks):
+        gain = plain[step.ranks].seconds / step.seconds
+        found.append({
+            "ranks": step.ranks, "codec": name, "local_batch": step.local_batch, "step_s": step.seconds,
+            "samples_per_s": step.samples_per_s, "computation_s": step.computation, "coding_s": step.coding,
+            "link_busy_s": step.link_busy, "exposed_s": step.exposed, "messages": step.messages,
+            "bytes_per_rank": step.bytes_per_rank, "speedup_over_none": gain,
+        })
+    return {
+        "config": options.config, "network": shown["network"], "parameters": shown["parameters"],
+        "computing": {"source": computing.source, "batches": [p[0] for p in computing.points]}, "coding": sources,
+        "link": {"bits_per_s": link.bandwidth, "latency_s": link.latency, "burst_bytes": link.burst},
+        "scaling": "weak" if options.weak else "strong", "rows": found, "verdicts": verdicts(found),
+    }
+
+
+def verdicts(rows):
+    lines = []
+    for k in dict.fromkeys(row["ranks"] for row in rows):
+        for row in rows:
+            if row["ranks"] != k or row["codec"] == "none":
+                continue
+            gain = row["speedup_over_none"]
+            if gain >= 1.005:
+                lines.append(f"{k} ranks: {row['codec']} pays: {gain:.2f} times none's samples per second")
+            else:
+                loss = f"{100 * (1 / gain - 1):.1f} % slower than none" if gain < 0.995 else "as fast as none"
+                lines.append(f"{k} ranks: {row['codec']} does not pay: {loss}")
+    return lines
+
+
+def text(found):
+    link = found["link"]
+    lines = [f"{found['network']}, {found['parameters']} parameters; computing from {found['computing']['source']}; link "
+             f"{link['bits_per_s'] / 1e9:g} Gbit/s, {link['latency_s'] * 1e6:g} us; {found['scaling']} scaling", ""]
+    if len(found["computing"]["batches"]) == 1 and found["scaling"] == "strong":
+        lines[0] += (f"; one local batch measured, so {100 * scaling.FIXED_SHARE:.0f} % of forward and backward are taken "
+                     "not to shrink with the batch")
+    lines.append(f"{'ranks':>5}  {'codec':<34} {'batch':>6} {'samples/s':>10} {'step s':>9} {'compute':>9} {'coding':>8} "
+                 f"{'link':>8} {'exposed':>8} {'MB/rank':>8} {'gain':>6}")
+    for row in found["rows"]:
+        lines.append(f"{row['ranks']:>5}  {row['codec']:<34} {row['local_batch']:>6g} {row['samples_per_s']:>10.1f} "
+                     f"{row['step_s']:>9.4f} {row['computation_s']:>9.4f} {row['coding_s']:>8.4f} {row['link_busy_s']:>8.4f} "
+                     f"{row['exposed_s']:>8.4f} {row['bytes_per_rank'] / 1e6:>8.2f} {row['speedup_over_none']:>6.2f}")
+    return "\n".join([*lines, "", *found["verdicts"]])
+
+
+def run(options):
+    found = prediction(options)
+    print(json.dumps(found, indent=1) if options.json else text(found))

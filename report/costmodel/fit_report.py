@@ -1,0 +1,139 @@
+"""What --report prints: constants, errors, cells left out, outliers."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+from costmodel import constants as c
+from costmodel import validation as v
+from costmodel.networks import CODECS
+
+
+def percent(value):
+    return f"{100 * value:.1f} %"
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(str(field) for field in row) + " |" for row in rows]
+
+
+def errors_row(label, found):
+    absolute = sorted(abs(t.error) for t in found)
+    worst = max(found, key=lambda t: abs(t.error))
+    tenth = absolute[min(len(absolute) - 1, math.ceil(0.9 * len(absolute)) - 1)]
+    name = f"{worst.cell.name} ({100 * worst.error:+.1f} %)"
+    return [label, len(found), percent(v.mean_error(found)), percent(v.median_error(found)), percent(tenth), name]
+
+
+ERRORS = ("", "cells", "mean", "median", "nine tenths within", "worst")
+
+
+def grouped(found, key):
+    groups = defaultdict(list)
+    for t in found:
+        groups[key(t.cell)].append(t)
+    return [errors_row(label, group) for label, group in sorted(groups.items())]
+
+
+def constants_section(model):
+    rows = []
+    for constant, value in zip(c.CONSTANTS, model.values.values()):
+        prior = f"{constant.centre:.3g} x/: {math.exp(constant.deviation):.1f}"
+        rows.append([constant.name, f"{value:.3g}", constant.unit, prior, constant.meaning])
+    labels, x = model.parameters.labels[len(rows) :], model.x[len(rows) :]
+    factors = [[label, f"{math.exp(value):.3f}"] for label, value in zip(labels, x)]
+    batches = len(model.parameters.batches) + len(model.parameters.several)
+    text = [
+        f"{len(model.x)} numbers are fitted: {len(rows)} constants of the machine; {len(model.parameters.rate)} factors of the cost",
+        f"of a byte, one for each number of ranks (deviation {c.RATE:g}); {batches} factors of computing, one for each network and",
+        f"local batch ({c.OCTAVE:g} for each halving, {c.SEVERAL:g} at the batch of one rank); {len(model.parameters.at_ranks)} for numbers of ranks that",
+        f"share a local batch ({c.AT_RANKS:g}). All have priors; the cells determine as much as {model.effective:.1f} free numbers would.",
+    ]
+    return [*text, "", *table(("constant", "fitted", "unit", "prior", "meaning"), rows), "", *table(("factor", "fitted"), factors)]
+
+
+def outliers_section(cells, found):
+    lines = []
+    for t in sorted(found, key=lambda t: -abs(t.error)):
+        if abs(t.error) > v.OUTLIER:
+            lines.append(f"- {t.cell.name}: measured {t.cell.samples_per_s:g}, fitted {t.predicted:.4g} ({100 * t.error:+.1f} %)")
+    for cell, ratio in v.superlinear(cells):
+        lines.append(f"- {cell.name}: measured {cell.samples_per_s:g}, {ratio:.2f} times as many ranks alone: superlinear")
+    for a, b in v.slower_with_more(cells):
+        lines.append(f"- {b.name}: {b.samples_per_s:g} samples/s, slower than {a.samples_per_s:g} at {a.ranks}")
+    return lines or ["none"]
+
+
+def single_section(cells):
+    """Codecs that one network has: what a fit without them says of them."""
+    lines = []
+    for (transport, codec), network in v.single_network_codecs(cells).items():
+        chosen = [cell for cell in v.multi(cells) if (cell.transport, cell.codec) == (transport, codec)]
+        seen = any(cell.codec == codec and cell.transport != transport for cell in v.multi(cells))
+        how = "its other transport" if seen else "other codecs and the priors"
+        lines.append([f"{transport} {codec}", network, how, *errors_row("", v.left_out(cells, chosen))[1:]])
+    return lines
+
+
+def uncertainty_section(model):
+    """Deviations of cells that were not measured: every codec, at the ranks and batches of the network's measured cells."""
+    measured = {(cell.network, cell.transport, cell.codec, cell.ranks) for cell in model.cells}
+    transports = sorted({cell.transport for cell in v.multi(model.cells)})
+    most = {t: max(cell.ranks for cell in v.multi(model.cells) if cell.transport == t) for t in transports}
+    rows = []
+    for network in sorted({cell.network for cell in model.cells}):
+        batches = {cell.ranks: cell for cell in v.multi(model.cells) if cell.network == network}
+        row = [network]
+        for transport in transports:
+            asked = [replace(cell, transport=transport, codec=codec) for k, cell in sorted(batches.items()) if k <= most[transport]
+                     for codec in CODECS if (network, transport, codec, k) not in measured]
+            deviations = sorted(zip(model.deviation(asked), (cell.name for cell in asked))) if asked else []
+            if deviations:
+                row += [percent(deviations[len(deviations) // 2][0]), f"{percent(deviations[-1][0])} ({deviations[-1][1]})"]
+            else:
+                row += ["", ""]
+        rows.append(row)
+    header = ["network"]
+    for transport in transports:
+        header += [f"{transport}: median", "largest"]
+    return table(header, rows)
+
+
+def report(model):
+    cells = model.cells
+    if not v.multi(cells):
+        return "No cell has several ranks: every number is its prior.\n\n" + "\n".join(constants_section(model)) + "\n"
+    found = v.tried(model, v.multi(cells))
+    networks = v.networks_left_out(cells)
+    lines = [f"# Calibration on {len(cells)} cells of {cells[0].machine}", "", *constants_section(model)]
+    lines += ["", "## Errors of the fit (samples/s, cells of several ranks)", ""]
+    lines += table(ERRORS, [errors_row("all", found), *grouped(found, lambda cell: cell.network)])
+    lines += ["", *table(ERRORS, grouped(found, lambda cell: f"{cell.transport} {cell.codec}"))]
+    lines += ["", "## One network left out (its cell on one rank stays)", ""]
+    plain = [t for group in networks.values() for t in group if (t.cell.transport, t.cell.codec) == ("mpi", "none")]
+    rest = [t for group in networks.values() for t in group if (t.cell.transport, t.cell.codec) != ("mpi", "none")]
+    rows = [errors_row("32 bit over MPI, all", plain)] if plain else []
+    for network, group in networks.items():
+        rows += [[f"{network}: {row[0]}", *row[1:]] for row in grouped(group, lambda cell: f"{cell.transport} {cell.codec}")]
+    rows += [errors_row("the rest, all", rest)] if rest else []
+    lines += table(ERRORS, rows)
+    lines += ["", "## Other cells left out", ""]
+    rows = []
+    for label, key in (
+        ("one network's codec", lambda cell: (cell.network, cell.codec) if cell.codec != "none" else None),
+        ("one network's NCCL cells", lambda cell: cell.network if cell.transport == "nccl" else None),
+        ("all codecs of a network", lambda cell: cell.network if cell.codec != "none" else None),
+    ):
+        group = [t for found_group in v.groups_left_out(cells, key).values() for t in found_group]
+        rows += [errors_row(label, group)] if group else []
+    rows.append(errors_row("random halves, three times", v.halves_left_out(cells)))
+    lines += table(ERRORS, rows)
+    single = single_section(cells)
+    if single:
+        header = ("transport, codec", "only in", "predicted from", *ERRORS[1:])
+        lines += ["", "## Codecs seen in one network only, left out", "", *table(header, single)]
+    lines += ["", "## Cells that were not measured: the model's own deviation (a measured cell's noise comes on top)", ""]
+    lines += uncertainty_section(model)
+    lines += ["", "## Outliers", "", *outliers_section(cells, found)]
+    return "\n".join(lines) + "\n"

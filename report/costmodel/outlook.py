@@ -1,0 +1,123 @@
+"""Three figures from a calibration: speed-up against model size over computation, price against accuracy, Dettmers' claim."""
+
+import os
+
+import yaml
+
+from costmodel import calibrate, cells, claim, equations, networks, outlook_figures, program
+from costmodel.cells import Cell
+from costmodel.errors import CostModelError
+
+RANKS = 8
+WIDTHS = (0.0625, 0.125, 0.25, 0.5, 1, 2, 4)
+DOLLARS = {1: 0.9, 8: 7.2, 16: 14.4}  # an hour of p2.xlarge, p2.8xlarge and p2.16xlarge
+IMAGES = {"imagenet": 1_281_167, "cifar10": 50_000}
+# Top-1 % after the study's last epoch (Grubic et al. 2018).
+ACCURACY = {
+    "alexnet": ("imagenet", 112, {"none": 59.90, "qsgd8": 60.37, "qsgd4": 60.05, "qsgd2": 58.17, "onebit_column": 60.31, "onebit64": 59.99}),
+    "resnet50": ("imagenet", 120, {"none": 74.68, "qsgd8": 75.19, "qsgd4": 74.76, "onebit64": 75.02}),
+    "resnet152": ("imagenet", 120, {"none": 77.00, "qsgd8": 76.74}),
+    "resnet110": ("cifar10", 160, {"none": 93.86, "qsgd8": 94.19, "qsgd4": 93.76, "qsgd2": 92.64, "onebit_column": 94.15}),
+}
+
+
+def study_batches(given):
+    """Global batch by network and ranks."""
+    return {(cell.network, cell.ranks): cell.batch for cell in given}
+
+
+def alexnet(width, folder):
+    """AlexNet with its two hidden dense layers `width` times as wide: many parameters, little computing."""
+    with open(os.path.join(networks.NETWORKS, "alexnet.yaml"), encoding="utf-8") as file:
+        network = yaml.safe_load(file)
+    for layer in network["layers"][:-1]:
+        if isinstance(layer, dict) and "units" in layer:
+            layer["units"] = max(1, round(layer["units"] * width))
+    path = os.path.join(folder, f"alexnet-{width:g}.yaml")
+    cells.write_file(path, yaml.safe_dump(network, sort_keys=False))
+    shown = program.show(path)
+    os.unlink(path)
+    return networks.from_show(shown)
+
+
+def seconds(model, cell, network=None, alone=None):
+    """Of a step; for a network that no cell has: with its seconds on one rank, and no factor of its own."""
+    if network is None:
+        return float(sum(part[0] for part in model.parts([cell])))
+    features = equations.Features([cell], {cell.network: alone}, lambda _: network)
+    factors = {name: 1.0 for name in equations.FACTORS}
+    return float(sum(part[0] for part in equations.parts(model.values, features, factors)))
+
+
+def speedups(model, given, folder):
+    """Rows of MB per GFLOP against the speed-up of 8 bit over 32 bit: the networks, and AlexNet by width."""
+    machine, batches = given[0].machine, study_batches(given)
+    rows = []
+    for name in sorted({cell.network for cell in given}):
+        if (name, RANKS) not in batches:
+            continue
+        pair = [Cell(machine, name, "mpi", codec, RANKS, batches[name, RANKS], None) for codec in ("none", "qsgd8")]
+        rows.append(("network", name, intensity(networks.study_network(name)), seconds(model, pair[0]) / seconds(model, pair[1])))
+    if "alexnet" in model.parameters.alone:
+        batch, alone = model.parameters.alone["alexnet"]
+        usual = networks.study_network("alexnet").flops
+        for width in WIDTHS:
+            network = alexnet(width, folder)
+            of = (batch, alone * network.flops / usual)
+            pair = [Cell(machine, "alexnet", "mpi", codec, RANKS, batch, None) for codec in ("none", "qsgd8")]
+            times = [seconds(model, cell, network, of) for cell in pair]
+            rows.append(("alexnet", f"width {width:g}", intensity(network), times[0] / times[1]))
+    return rows
+
+
+def intensity(network):
+    """MB of float32 parameters per GFLOP of a sample, forward and backward."""
+    return 4 * network.parameters / 1e6 / (3 * network.flops / 1e9)
+
+
+def prices(model, given):
+    """For each network and codec with a published accuracy, the machine and ranks that train it for the fewest dollars."""
+    machine, batches = given[0].machine, study_batches(given)
+    rows = []
+    for name, (data, epochs, accuracies) in ACCURACY.items():
+        for codec, accuracy in accuracies.items():
+            best = None
+            for (network, ranks), batch in batches.items():
+                if network != name or (ranks == 1 and codec != "none"):
+                    continue
+                cell = Cell(machine, name, "mpi", codec, ranks, batch, None)
+                hours = epochs * IMAGES[data] / batch * seconds(model, cell) / 3600
+                rented = min((k for k in DOLLARS if k >= ranks), default=None)
+                if rented and (best is None or hours * DOLLARS[rented] < best[0]):
+                    best = (hours * DOLLARS[rented], hours, ranks, rented)
+            if best:
+                rows.append((name, data, codec, accuracy, best[2], best[3], best[1], best[0]))
+    return rows
+
+
+def write(path, folder):
+    given = cells.read(path, measured=True).cells
+    machines = sorted({cell.machine for cell in given})
+    if len(machines) > 1:
+        raise CostModelError(f"{path}: --outlook takes the cells of one machine; there are {', '.join(machines)}")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise CostModelError(f"{folder}: cannot be made: {error.strerror}") from None
+    model = calibrate.fit(given, source=path)
+    speed = speedups(model, given, folder)
+    price = prices(model, given)
+    claims = claim.rows(model)
+    save(folder, "speedup.csv", ("series", "name", "mb_per_gflop", "speedup_8bit"), speed)
+    save(folder, "price.csv", ("network", "data", "codec", "top1", "ranks", "gpus_rented", "hours", "dollars"), price)
+    save(folder, "dettmers.csv", claim.COLUMNS, claims)
+    outlook_figures.speedup(folder, speed, RANKS)
+    outlook_figures.price(folder, price)
+    outlook_figures.dettmers(folder, claims)
+    print(claim.text(claims))
+    print(f"{folder}: speedup, price, dettmers (.csv, .png, .svg)")
+
+
+def save(folder, name, header, rows):
+    lines = [",".join(header)] + [",".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
+    cells.write_file(os.path.join(folder, name), "\n".join(lines) + "\n")

@@ -1,0 +1,90 @@
+"""The units of lpsgd's exchange (docs/exchange.md): packs of small tensors and chunks of large ones."""
+
+from dataclasses import dataclass
+
+import yaml
+
+PACK_BYTES = 256 << 10  # of float32
+CHUNK_BYTES = 1 << 20
+UNIT = 64  # values; codecs without buckets
+
+
+@dataclass
+class Unit:
+    elements: int = 0
+    wire_bytes: float = 0.0  # of one encoded copy
+    messages: int = 0  # that one rank would send in round 1 if it also sent its own part
+    tensors: tuple = ()  # numbers, in the network's order
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    name: str
+    elements: int
+    wire_bytes: int
+    bucket: int
+    has_table: bool
+
+
+def planned(shown):
+    """Tensors of `lpsgd show --json`, with the bucket of each one's codec in values."""
+    tensors = []
+    for t in shown["tensors"]:
+        codec = yaml.safe_load(t["codec_options"])
+        bucket = codec.get("bucket", UNIT)
+        if bucket == "tensor":
+            bucket = t["elements"]
+        elif bucket == "column":
+            shape = t["shape"]
+            bucket = shape[3] if t["kind"] == "conv" else shape[0] if len(shape) == 2 else t["elements"]
+        has_table = codec.get("levels") == "optimal"
+        tensors.append(PlannedTensor(t["name"], t["elements"], t["wire_bytes"], max(1, bucket), has_table))
+    return tensors
+
+
+def stripe_buckets(tensor, ranks):
+    """Buckets of each stripe."""
+    buckets = -(-tensor.elements // tensor.bucket)
+    return [buckets * (r + 1) // ranks - buckets * r // ranks for r in range(ranks)]
+
+
+def owners(tensor, number, ranks):
+    return {(r + number) % ranks for r, n in enumerate(stripe_buckets(tensor, ranks)) if n}
+
+
+def make_plan(tensors, ranks):
+    """Units in the order in which backward announces tensors: the last one first."""
+    units, pack, packed_owners = [], Unit(), set()
+
+    def close():
+        nonlocal pack, packed_owners
+        if pack.tensors:
+            pack.messages = len(packed_owners)
+            units.append(pack)
+        pack, packed_owners = Unit(), set()
+
+    for number in reversed(range(len(tensors))):
+        tensor = tensors[number]
+        if not tensor.elements:
+            continue
+        if 4 * tensor.elements < PACK_BYTES:
+            pack.elements += tensor.elements
+            pack.wire_bytes += tensor.wire_bytes
+            pack.tensors += (number,)
+            packed_owners |= owners(tensor, number, ranks)
+            if 4 * pack.elements >= PACK_BYTES:
+                close()
+            continue
+        stripes = stripe_buckets(tensor, ranks)
+        a_chunk = max(1, CHUNK_BYTES // (4 * tensor.bucket))
+        chunks = 1 if tensor.has_table else -(-max(stripes) // a_chunk)
+        for i in range(chunks):
+            messages = sum(s * (i + 1) // chunks > s * i // chunks for s in stripes)
+            units.append(Unit(tensor.elements // chunks, tensor.wire_bytes / chunks, messages, (number,)))
+    close()
+    return units
+
+
+def messages(units, ranks):
+    """Of all ranks in a step."""
+    return 2 * (ranks - 1) * sum(unit.messages for unit in units)

@@ -1,0 +1,105 @@
+"""What a measured run says of computing and coding: seconds of a step of one rank."""
+
+import json
+import math
+import os
+from dataclasses import dataclass
+
+import yaml
+
+from costmodel.errors import CostModelError
+
+PARTS = ("data", "forward", "backward", "update", "other", "encode", "decode", "transfer", "exposed_comm", "total", "eval")
+
+
+@dataclass(frozen=True)
+class Measured:
+    where: str
+    ranks: int
+    batch: int  # global
+    config: dict
+    seconds: dict  # of a step, by part
+
+    @property
+    def local_batch(self):
+        return self.batch / self.ranks
+
+    @property
+    def step(self):
+        return self.seconds["total"] - self.seconds["eval"]
+
+
+def read_text(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise CostModelError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CostModelError(f"{path}: not text in UTF-8") from None
+
+
+def read_yaml(path):
+    try:
+        found = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise CostModelError(f"{path}{f':{mark.line + 1}' if mark else ''}: not YAML") from None
+    if not isinstance(found, dict):
+        raise CostModelError(f"{path}: not a map")
+    return found
+
+
+def batch_size(config, ranks, path):
+    """train.batch_size, an integer or one for each number of ranks."""
+    train = config.get("train") if isinstance(config.get("train"), dict) else {}
+    size = train.get("batch_size", 128)
+    if isinstance(size, dict):
+        if ranks not in size:
+            raise CostModelError(f"{path}: train.batch_size names no batch for {ranks} ranks")
+        size = size[ranks]
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise CostModelError(f"{path}: train.batch_size is not a positive whole number")
+    return size
+
+
+def ranks_of(folder):
+    path = os.path.join(folder, "environment.json")
+    try:
+        ranks = json.loads(read_text(path)).get("ranks")
+    except (ValueError, AttributeError):
+        raise CostModelError(f"{path}: not a JSON object") from None
+    if not isinstance(ranks, int) or ranks < 1:
+        raise CostModelError(f"{path}: 'ranks' is not a positive whole number")
+    return ranks
+
+
+def epoch_seconds(line, where):
+    """samples and seconds by part of one epoch."""
+    try:
+        record = json.loads(line)
+        samples, seconds = record["samples"], {part: record["seconds"][part] for part in PARTS}
+    except (ValueError, TypeError, KeyError):
+        raise CostModelError(f"{where}: not an epoch with samples and seconds of {', '.join(PARTS)}") from None
+    for value in (samples, *seconds.values()):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < -1e-3:
+            raise CostModelError(f"{where}: '{value}' is not a number of seconds or samples")
+    if samples < 1 or seconds["total"] <= 0 or seconds["forward"] + seconds["backward"] <= 0:
+        raise CostModelError(f"{where}: an epoch without samples or seconds")
+    return samples, seconds
+
+
+def read(folder):
+    """The mean over the run's epochs; the first one, which also warms up, counts only if it is alone."""
+    path = os.path.join(folder, "metrics.jsonl")
+    lines = [(n, line) for n, line in enumerate(read_text(path).split("\n")[:-1], start=1) if line.strip()]
+    if not lines:
+        raise CostModelError(f"{path}: holds no finished epoch")
+    epochs = [epoch_seconds(line, f"{path}:{n}") for n, line in lines]
+    epochs = epochs[1:] or epochs
+    config_path = os.path.join(folder, "config.yaml")
+    config, ranks = read_yaml(config_path), ranks_of(folder)
+    batch = batch_size(config, ranks, config_path)
+    steps = sum(samples for samples, _ in epochs) / batch
+    seconds = {part: max(0.0, sum(s[part] for _, s in epochs)) / steps for part in PARTS}
+    return Measured(folder, ranks, batch, config, seconds)

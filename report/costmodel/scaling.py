@@ -1,0 +1,145 @@
+"""Predicts the steps of a configuration for other ranks, links and codecs. docs/cost-model.md has the equations."""
+
+import functools
+import math
+from dataclasses import dataclass
+
+from costmodel import pipeline, plan, program
+
+FIXED_SHARE = 0.05  # of forward and backward that does not shrink with the batch, where one batch was measured
+BENCH_ELEMENTS = 4 << 20
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Seconds of one rank at some local batches, ascending: (batch, forward, backward, data and the rest)."""
+
+    points: tuple
+    update: float
+    source: str
+
+    def at(self, batch):
+        """forward, backward, rest at a local batch: on the line through the two nearest points, never below a part of it."""
+        if len(self.points) == 1:
+            known, *seconds = self.points[0]
+            scale = FIXED_SHARE + (1 - FIXED_SHARE) * batch / known
+            return [s * scale for s in seconds]
+        above = next((i for i, p in enumerate(self.points) if p[0] >= batch), len(self.points) - 1)
+        low, high = self.points[max(0, above - 1)], self.points[max(1, above)]
+        part = (batch - low[0]) / (high[0] - low[0])
+        nearest = low if batch < low[0] else high
+        return [max(a + (b - a) * part, 0.1 * n * batch / nearest[0]) for a, b, n in zip(low[1:], high[1:], nearest[1:])]
+
+
+def from_runs(runs):
+    """Several runs of one local batch are averaged."""
+    batches = {}
+    for run in runs:
+        batches.setdefault(run.local_batch, []).append(run)
+    points = []
+    for batch, group in sorted(batches.items()):
+        def mean(*parts, group=group):
+            return sum(r.seconds[p] for r in group for p in parts) / len(group)
+
+        points.append((batch, mean("forward"), mean("backward"), mean("data", "other")))
+    update = sum(r.seconds["update"] for r in runs) / len(runs)
+    return Computing(tuple(points), update, ", ".join(r.where for r in runs))
+
+
+def from_seconds(seconds, batch):
+    """A third of a step is taken for forward."""
+    return Computing(((batch, seconds / 3, 2 * seconds / 3, 0.0),), 0.0, f"--step-seconds at a local batch of {batch}")
+
+
+@functools.lru_cache(maxsize=None)
+def bench(codec):
+    """Seconds per value of encoding, and of decoding and adding, on one core of this machine."""
+    rows = program.ask("bench", "codec", "--json", "--elements", str(BENCH_ELEMENTS), "--codec", codec)
+    seconds = {row["operation"]: row["seconds_min"] / row["elements"] for row in rows}
+    return seconds["encode"], seconds["decode_add"]
+
+
+def measured_host(run, elements):
+    """Rates of a run's own codec: K ranks encode n(1 + 1/K) values each, and decode 2n."""
+    encode = run.seconds["encode"] / (elements * (1 + 1 / run.ranks))
+    decode = run.seconds["decode"] / (2 * elements)
+    return encode, decode
+
+
+def host_for(codec, runs, elements, base):
+    """Coding rates of a codec (as text): of the runs that used it, else of the bench, scaled by what runs took over it."""
+    rates = {}
+    for run in runs:
+        if run.ranks > 1:
+            rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(measured_host(run, elements))
+    if codec in rates:
+        mine = rates[codec]
+        encode, decode = (sum(r[i] for r in mine) / len(mine) for i in (0, 1))
+        return pipeline.Host(encode, decode, base.message, base.copy), "measured"
+    encode, decode = bench(codec)
+    scales = [sum(measured) / sum(bench(other)) for other, found in rates.items() for measured in found if sum(measured) > 0]
+    scale = math.exp(sum(map(math.log, scales)) / len(scales)) if scales else 1.0
+    return pipeline.Host(encode * scale, decode * scale, base.message, base.copy), "benchmarked"
+
+
+def codec_of(shown):
+    """The codec of most values, with all its options, as `show` prints it."""
+    values = {}
+    for t in shown["tensors"]:
+        values[t["codec_options"]] = values.get(t["codec_options"], 0) + t["elements"]
+    return max(values, key=values.get)
+
+
+def ready_times(shown, units, forward, backward, overlap):
+    """When each unit's last tensor is final: backward passes the layers in turn, each as long as its share of FLOPs."""
+    total = sum(layer["flops"] for layer in shown["layers"]) or 1
+    after, done = {}, 0
+    for layer in reversed(shown["layers"]):
+        done += layer["flops"]
+        after[layer["name"]] = done / total
+    final = []
+    for tensor in shown["tensors"]:
+        name = tensor["name"].rpartition(".")[0]
+        final.append(after.get(name, 1.0))
+    if not overlap:
+        return [forward + backward] * len(units)
+    times = [forward + backward * max(final[t] for t in unit.tensors) for unit in units]
+    for i in range(1, len(times)):
+        times[i] = max(times[i], times[i - 1])  # units start in order
+    return times
+
+
+@dataclass(frozen=True)
+class Step:
+    ranks: int
+    codec: str
+    local_batch: float
+    computation: float
+    coding: float
+    link_busy: float
+    exposed: float
+    messages: int
+    bytes_per_rank: float
+
+    @property
+    def seconds(self):
+        return self.computation + self.exposed
+
+    @property
+    def samples_per_s(self):
+        return self.ranks * self.local_batch / self.seconds
+
+
+def predict(shown, codec, ranks, local_batch, computing, link, host, overlap=True):
+    """A Step. `shown`: `lpsgd show --json` with this codec."""
+    forward, backward, rest = computing.at(local_batch)
+    computation = forward + backward + rest + computing.update
+    tensors = plan.planned(shown)
+    units = plan.make_plan(tensors, ranks)
+    wire = sum(t.wire_bytes for t in tensors)
+    if ranks == 1 and codec == "{kind: none}":
+        return Step(1, codec, local_batch, computation, 0.0, 0.0, 0.0, 0, 0.0)
+    times = pipeline.simulate(units, ready_times(shown, units, forward, backward, overlap), ranks, link, host)
+    exposed = max(0.0, times.end - forward - backward)
+    sent = 2 * wire * (ranks - 1) / ranks
+    return Step(ranks, codec, local_batch, computation, times.coding, times.sending, exposed, plan.messages(units, ranks), sent)

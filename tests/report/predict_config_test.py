@@ -1,0 +1,252 @@
+"""lpsgd predict CONFIG: the plan of messages, the step's pipeline, computing by batch, its output, mistakes. 77 is a skip."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+try:
+    import matplotlib  # noqa: F401
+    import numpy  # noqa: F401
+    import scipy  # noqa: F401
+    import yaml  # noqa: F401
+except ImportError as missing:
+    print(f"skipped: {missing}: the cost model needs python3-numpy, python3-scipy, python3-matplotlib and python3-yaml")
+    sys.exit(77)
+
+sys.dont_write_bytecode = True
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+LPSGD = os.environ.get("LPSGD") or next(map(str, SOURCE.glob("build/*/lpsgd")), "")
+if not LPSGD:
+    print("skipped: no lpsgd program")
+    sys.exit(77)
+os.environ["LPSGD_PROGRAM"] = LPSGD
+sys.path.insert(0, str(SOURCE / "report"))
+import lpsgd_predict  # noqa: E402
+from costmodel import config_report, pipeline, plan, program, run_folder, scaling  # noqa: E402
+from costmodel.errors import CostModelError  # noqa: E402
+
+CONFIG = SOURCE / "configs" / "alexnet_noise.yaml"
+SECONDS = {"total": 11.0, "data": 0.5, "forward": 3.0, "backward": 6.0, "encode": 1.2, "transfer": 1.0, "decode": 0.8,
+           "exposed_comm": 0.3, "update": 0.1, "eval": 1.0, "other": 0.1}
+
+
+def predict(*words):
+    """Status, output, errors of the command, within this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(sys, "argv", ["lpsgd_predict.py", *words]):
+        try:
+            status = lpsgd_predict.main()
+        except SystemExit as end:
+            status = end.code
+    return status, out.getvalue(), err.getvalue()
+
+
+class Plan(unittest.TestCase):
+    def test_messages_are_those_of_the_exchange(self):
+        for codec, bucket in (("none", 64), ("{kind: qsgd, bits: 4}", 512), ("{kind: onebit, bucket: 64}", 64)):
+            for ranks in (2, 3):
+                rows = program.ask("bench", "exchange", "--json", "--ranks", str(ranks), "--min", "4K", "--max", "4M", "--factor", "32",
+                                   "--repeats", "1", "--codec", codec)
+                self.assertGreater(len(rows), 1)
+                for row in rows:
+                    tensor = plan.PlannedTensor("x", row["size"] // 4, 0, bucket, False)
+                    self.assertEqual(plan.messages(plan.make_plan([tensor], ranks), ranks), row["messages"], row)
+
+    def test_bytes_and_order(self):
+        shown = program.show(str(CONFIG))
+        tensors = plan.planned(shown)
+        units = plan.make_plan(tensors, 4)
+        self.assertAlmostEqual(sum(unit.wire_bytes for unit in units), shown["wire_bytes"], delta=1)
+        firsts = [max(unit.tensors) for unit in units]
+        self.assertEqual(units[0].tensors, (14,))  # fc8.weight; its bias waits in a pack
+        self.assertEqual(sum(len(unit.tensors) for unit in units if len(unit.tensors) > 1) > 1, True)
+        self.assertEqual(len(tensors) - 1 in units[-1].tensors, True)
+        self.assertEqual(set(firsts) | {t for unit in units for t in unit.tensors}, set(range(16)))
+
+
+class Pipeline(unittest.TestCase):
+    HOST = pipeline.Host(1e-6, 1e-6, 0.0, 0.0)
+
+    def test_one_unit_by_hand(self):
+        """encode, half of it to the other rank, reduce, half of it back, decode."""
+        link = pipeline.Link(8e6 * pipeline.Link.HEADERS, 0.01)  # a second a MB
+        times = pipeline.simulate([plan.Unit(1000, 4000, 2, (0,))], [0.5], 2, link, self.HOST)
+        self.assertAlmostEqual(times.end, 0.5 + 1e-3 + 2e-3 + 0.01 + 1.5e-3 + 2e-3 + 0.01 + 1e-3)
+        self.assertAlmostEqual(times.sending, 4e-3)
+        self.assertAlmostEqual(times.coding, 3.5e-3)
+
+    def test_many_units_fill_the_link(self):
+        link = pipeline.Link(8e6 * pipeline.Link.HEADERS, 0.0)
+        units = [plan.Unit(10, 10000, 2, (0,)) for _ in range(100)]
+        times = pipeline.simulate(units, [0.0] * 100, 2, link, self.HOST)
+        self.assertAlmostEqual(times.sending, 1.0)
+        self.assertLess(times.end, 1.03)  # all but the ends overlaps
+
+    def test_more_bandwidth_is_never_slower(self):
+        units = [plan.Unit(5000, 20000, 2, (0,)) for _ in range(30)]
+        ends = [pipeline.simulate(units, [0.01 * i for i in range(30)], 4, pipeline.Link(b, 1e-4), self.HOST).end
+                for b in (1e6, 1e7, 1e8, 1e9)]
+        self.assertEqual(ends, sorted(ends, reverse=True))
+
+    def test_a_burst_leaves_at_once(self):
+        units = [plan.Unit(0, 2000, 2, (0,))]
+        plain = pipeline.simulate(units, [10.0], 2, pipeline.Link(8e3, 0.0), self.HOST).end
+        burst = pipeline.simulate(units, [10.0], 2, pipeline.Link(8e3, 0.0, 1e6), self.HOST).end
+        self.assertAlmostEqual(plain - 10, 2 * pipeline.Link.HEADERS)
+        self.assertAlmostEqual(burst, 10.0)
+
+
+class Computing(unittest.TestCase):
+    def run_of(self, batch, forward):
+        seconds = dict.fromkeys(run_folder.PARTS, 0.0) | {"forward": forward, "backward": 2 * forward, "update": 0.1}
+        return run_folder.Measured("r", 1, batch, {}, seconds)
+
+    def test_between_two_batches(self):
+        computing = scaling.from_runs([self.run_of(32, 1.0), self.run_of(8, 0.4)])
+        self.assertAlmostEqual(computing.at(20)[0], 0.7)
+        self.assertAlmostEqual(computing.at(2)[1], 2 * 0.25)
+        self.assertAlmostEqual(computing.at(64)[0], 1.8)
+        self.assertGreater(computing.at(1)[0], 0)
+
+    def test_one_batch_is_never_a_plain_fraction(self):
+        computing = scaling.from_runs([self.run_of(32, 1.0)])
+        self.assertAlmostEqual(computing.at(32)[0], 1.0)
+        self.assertGreater(computing.at(16)[0], 0.5)
+
+
+class Options(unittest.TestCase):
+    def test_links(self):
+        link = config_report.link_of("10Gbit,50us")
+        self.assertEqual((link.bandwidth, link.burst), (1e10, 0))
+        self.assertAlmostEqual(link.latency, 50e-6)
+        self.assertEqual(config_report.link_of("100 Mbit, 1.5ms, 64KB"), pipeline.Link(1e8, 1.5e-3, 65536))
+        for text in ("", "10Gbit", "50us", "ten,50us", "0Gbit,1us", "10Gbit,50", "1e400Gbit,1us"):
+            with self.assertRaises(CostModelError):
+                config_report.link_of(text)
+
+    def test_ranks(self):
+        self.assertEqual(config_report.ranks_of("2,4,..,64"), [2, 4, 8, 16, 32, 64])
+        self.assertEqual(config_report.ranks_of("3, 5"), [3, 5])
+        for text in ("", "0", "..", "2,..", "2,..,x", "-1", "9999"):
+            with self.assertRaises(CostModelError):
+                config_report.ranks_of(text)
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.config = self.root / "config.yaml"
+        self.config.write_text(f"network: {SOURCE}/configs/networks/resnet20.yaml\ndata: {{dataset: noise, image: [32, 32, 3], classes: 10, "
+                               "train_samples: 256, test_samples: 8}\ntrain: {batch_size: 64}\n"
+                               "exchange: {codec: {kind: qsgd, bits: 4}}\n")
+
+    def run_folder(self, name="run", seconds=None, lines=None, ranks=2):
+        folder = self.root / name
+        folder.mkdir()
+        record = {"epoch": 1, "samples": 640, "seconds": {**SECONDS, **(seconds or {})}}
+        (folder / "metrics.jsonl").write_text(lines if lines is not None else json.dumps(record) + "\n")
+        (folder / "environment.json").write_text(json.dumps({"ranks": ranks}))
+        (folder / "config.yaml").write_text(self.config.read_text())
+        return str(folder)
+
+    def predicted(self, *words):
+        status, out, err = predict(str(self.config), *words, "--json")
+        self.assertEqual((status, err), (0, ""))
+        return json.loads(out)
+
+    def test_a_run(self):
+        found = self.predicted("--run", self.run_folder(), "--ranks", "2,4", "--link", "1Gbit,50us")
+        self.assertEqual([(r["ranks"], r["codec"]) for r in found["rows"]], [(2, "none"), (2, "qsgd4"), (4, "none"), (4, "qsgd4")])
+        self.assertEqual(found["coding"]["qsgd4"], "measured")
+        none, coded = found["rows"][:2]
+        self.assertAlmostEqual(none["computation_s"], 0.97)  # data, forward, backward, update, other: of 10 steps
+        self.assertAlmostEqual(coded["coding_s"], 0.2, delta=0.001)  # as measured
+        self.assertAlmostEqual(none["bytes_per_rank"], 4 * 272474, delta=1)
+        self.assertAlmostEqual(none["samples_per_s"], 64 / none["step_s"])
+        self.assertGreater(none["speedup_over_none"], 0.999)
+
+    def test_a_slow_link_makes_compression_pay(self):
+        run = self.run_folder(seconds={"forward": 0.03, "backward": 0.06, "encode": 0.001, "decode": 0.001})
+        slow = self.predicted("--run", run, "--ranks", "2", "--link", "10Mbit,50us")
+        self.assertGreater(slow["rows"][1]["speedup_over_none"], 2)
+        self.assertIn("2 ranks: qsgd4 pays", slow["verdicts"][0])
+
+    def test_slow_coding_makes_compression_not_pay(self):
+        coded = self.run_folder(seconds={"encode": 20.0, "decode": 20.0})
+        plain = self.run_folder("plain", seconds={"encode": 0.1, "decode": 0.1})
+        text = pathlib.Path(plain, "config.yaml").read_text()
+        pathlib.Path(plain, "config.yaml").write_text(text.replace("{kind: qsgd, bits: 4}", "none"))
+        found = self.predicted("--run", coded, "--run", plain, "--ranks", "2", "--link", "1000Gbit,1us")
+        self.assertEqual(found["coding"], {"none": "measured", "qsgd4": "measured"})
+        self.assertRegex(found["verdicts"][0], r"2 ranks: qsgd4 does not pay: \d+\.\d % slower than none")
+
+    def test_weak_scaling_keeps_the_local_batch(self):
+        found = self.predicted("--run", self.run_folder(), "--ranks", "2,16", "--link", "1Gbit,50us", "--weak")
+        self.assertEqual({r["local_batch"] for r in found["rows"]}, {32})
+        self.assertEqual(len({round(r["computation_s"], 9) for r in found["rows"]}), 1)
+
+    def test_the_table(self):
+        status, out, _ = predict(str(self.config), "--run", self.run_folder(), "--link", "1Gbit,50us", "--codecs", "none,qsgd2")
+        self.assertEqual(status, 0)
+        self.assertIn("5 % of forward and backward are taken not to shrink", out)
+        self.assertEqual(sum("qsgd2" in line for line in out.splitlines()), 6)  # three rows, three verdicts
+
+    def refused(self, *words):
+        status, out, err = predict(*words)
+        self.assertEqual((status, out, err.count("\n")), (2, "", 1), err)
+        return err
+
+    def test_mistakes(self):
+        config, run, link = str(self.config), self.run_folder(), ("--link", "1Gbit,50us")
+        for words, text in (
+            ((config, *link), "--step-seconds S"),
+            ((config, "--run", run), "--link BANDWIDTH,LATENCY is missing"),
+            ((config, "--run", run, "--link", "fast"), "--link: 'fast'"),
+            ((config, "--run", run, *link, "--ranks", "2,x"), "--ranks: '2,x'"),
+            ((config, "--run", run, *link, "--ranks", "3"), "batch_size 64 is not a multiple of 3 ranks"),
+            ((config, "--run", run, *link, "--codecs", "qsgd3"), "unknown codec 'qsgd3'"),
+            ((config, "--run", run, *link, "--codecs", "{kind: foo}"), "'foo' is not known"),
+            ((config, "--run", run, *link, "--step-seconds", "1"), "not together with --run"),
+            ((config, *link, "--step-seconds", "nan"), "--step-seconds"),
+            ((config, *link, "--step-seconds", "1", "--step-batch", "0"), "--step-batch"),
+            ((config, "--run", str(self.root / "no"), *link), "metrics.jsonl: cannot be read"),
+            ((str(self.root / "no.yaml"), *link), "no.yaml: cannot be read"),
+            ((str(CONFIG), "--run", run, *link), "not of alexnet"),
+            ((config, "--run", self.run_folder("empty", lines=""), *link), "holds no finished epoch"),
+            ((config, "--run", self.run_folder("bad", lines="{}\n"), *link), "metrics.jsonl:1: not an epoch"),
+            ((config, "--run", self.run_folder("nan", seconds={"forward": float("nan")}), *link), "metrics.jsonl:1: 'nan'"),
+            ((config, "--run", self.run_folder("zero", ranks=0), *link), "'ranks' is not"),
+            (("--outlook", str(self.root)), "--outlook needs --calibrate"),
+        ):
+            with self.subTest(text):
+                self.assertIn(text, self.refused(*words))
+
+
+class Outlook(unittest.TestCase):
+    def test_files(self):
+        given = str(SOURCE / "report" / "published" / "samples_per_s.csv")
+        with tempfile.TemporaryDirectory() as folder:
+            status, out, err = predict("--outlook", folder, "--calibrate", given)
+            self.assertEqual((status, err), (0, ""))
+            names = sorted(f"{name}.{kind}" for name in ("speedup", "price", "dettmers") for kind in ("csv", "png", "svg"))
+            self.assertEqual(sorted(os.listdir(folder)), names)
+            rows = [line.split(",") for line in pathlib.Path(folder, "speedup.csv").read_text().splitlines()[1:]]
+            curve = [(float(x), float(y)) for series, _, x, y in rows if series == "alexnet"]
+            self.assertEqual(curve, sorted(curve))  # more MB per GFLOP, more speed-up
+            self.assertTrue(all(0.5 < y < 4 for _, y in curve))
+            claimed = [line.split(",") for line in pathlib.Path(folder, "dettmers.csv").read_text().splitlines()[1:]]
+            plain = [float(row[4]) for row in claimed if row[2] == "none" and row[3] == "96"]
+            numpy.testing.assert_allclose(plain, 23, rtol=1e-3)
+            self.assertIn("he claims 50x", out)
+
+
+if __name__ == "__main__":
+    unittest.main()
