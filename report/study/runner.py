@@ -216,11 +216,11 @@ class Runner:
             self.progress.line(f"interrupted: {len(done)} of {total} runs are done; the same command goes on from here")
             return 128 + self.stopped_by
         left = f", {len(self.failures)} failed" if self.failures else ""
-        self.progress.line(
-            f"{len(done)} of {total} runs done{left}; tables: {os.path.join(self.out, 'runs.csv')}, epochs.csv"
-        )
+        where = "" if self.problems else f"; tables: {os.path.join(self.out, 'runs.csv')}, epochs.csv"
+        self.progress.line(f"{len(done)} of {total} runs done{left}{where}")
         for run, error in self.failures.values():
-            self.progress.line(f"failed: {run.name}: {error} ({os.path.join(self.folder_of(run), 'log.txt')})")
+            log = os.path.join(self.folder_of(run), "log.txt")
+            self.progress.line(f"failed: {run.name}: {error}" + (f" ({log})" if os.path.isfile(log) else ""))
         return 1 if self.failures or self.problems else 0
 
 

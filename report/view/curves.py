@@ -14,7 +14,8 @@ from .item import Item
 METRICS = {"val_top1": "top-1 accuracy (%)", "val_perplexity": "perplexity", "val_loss": "validation loss"}
 AXES = {"epoch": ("epoch", 1), "seconds": ("seconds of training", 1), "bytes": ("bytes on the wire", 1)}
 PER_PANEL = 6  # curves, and the reference
-VISIBLE = 35.0  # points of accuracy below the best
+VISIBLE = 35.0  # points of accuracy below the best, in runs of LONG epochs or more
+LONG = 8
 
 
 def metric_of(groups):
@@ -33,13 +34,14 @@ def items(groups, network, target):
             continue
         figure = draw(groups, metric, by, target)
         band = " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
-        inset = " The small panel shows the last quarter." if by == "epoch" and metric == "val_top1" else ""
         beside = (
             " Empty markers: the study's published accuracy."
             if by == "epoch" and any(published_within(groups).get(g.codec) for g in groups)
             else ""
         )
-        cut = f" Values more than {VISIBLE:g} points below the best are cut off." if metric == "val_top1" else ""
+        is_long = metric == "val_top1" and max(len(run.epochs) for g in groups for run in g.runs) >= LONG
+        inset = " The small panel shows the last quarter." if by == "epoch" and is_long else ""
+        cut = f" Values more than {VISIBLE:g} points below the best are cut off." if is_long else ""
         fig5 = " (Fig. 5 of the study)" if by == "epoch" else ""
         what = METRICS[metric].split(" (")[0]
         out.append(
@@ -61,6 +63,14 @@ def reference(groups):
 def kinds(groups):
     """(ranks, transport) of the groups."""
     return list(dict.fromkeys((g.ranks, g.transport) for g in groups))
+
+
+def lowest_shown(groups):
+    """Of accuracy. Long runs are cut off at the start, where all curves are alike."""
+    curves = [group.curve("val_top1", "epoch")[1] for group in groups]
+    low = min(float(np.nanmin(y)) for y in curves)
+    is_long = max(len(y) for y in curves) >= LONG
+    return max(low, max(float(np.nanmax(y)) for y in curves) - VISIBLE) if is_long else low
 
 
 def split(groups):
@@ -146,7 +156,7 @@ def _end(axes, part, groups):
     last = max(x[-1] for x, _, _ in curves)
     first = last - max(2, last // 4)
     tails = [y[x >= first] for x, y, _ in curves if x[-1] > first]
-    if last < 8 or not tails:
+    if last < LONG or not tails:
         return
     best = max(float(np.nanmax(y)) for y in tails)
     low = min(float(value) for y in tails for value in y if value >= best - 4)
@@ -194,8 +204,8 @@ def _scales(axes, groups, metric, by):
     for panel in axes:
         panel.set_ylabel(METRICS[metric] if panel is first or panel.get_subplotspec().is_first_col() else "")
     if metric == "val_top1":
-        best = max(float(np.nanmax(y)) for _, y, _ in curves)
-        low = max(min(float(np.nanmin(y)) for _, y, _ in curves), best - VISIBLE)
+        best = max(float(np.nanmax(y + spread)) for _, y, spread in curves)
+        low = lowest_shown(groups)
         first.set_ylim(low - 0.03 * (best - low + 1), best + 0.06 * (best - low + 1))
     else:
         first.set_yscale("log")

@@ -39,7 +39,8 @@ def against_bytes(groups, network):
     most = max(row["ratio"] for row in rows)
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.85, 1.18 * most)
-    axes.set_ylim(low - 0.14 * room, best + 0.12 * room)
+    high = max(row["val_top1_mean"] + (row["val_top1_deviation"] or 0.0) for row in rows)
+    axes.set_ylim(low - 0.14 * room, max(high, best) + 0.08 * room)
     points = []
     for group, row in zip(groups, rows):
         inside = row["val_top1_mean"] >= low
