@@ -6,9 +6,9 @@
 // direct one. With --layers, a line for each convolution has its times in ms.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <dnnl.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -191,12 +191,12 @@ class FloorBackend final : public lpsgd::Backend {
     }
     Best fastest;
     for (int r = -1; r < repeat_; ++r) {
-      const double cpu_before = static_cast<double>(std::clock()), before = lpsgd::now_seconds();
+      const double cpu_before = lpsgd::cpu_seconds(lpsgd::CpuTime::process), before = lpsgd::now_seconds();
       primitive.execute(stream_, arguments);
       stream_.wait();
       if (r < 0) continue;
       fastest.wall = std::min(fastest.wall, lpsgd::now_seconds() - before);
-      fastest.cpu = std::min(fastest.cpu, (static_cast<double>(std::clock()) - cpu_before) / CLOCKS_PER_SEC);
+      fastest.cpu = std::min(fastest.cpu, lpsgd::cpu_seconds(lpsgd::CpuTime::process) - cpu_before);
     }
     return fastest;
   }
@@ -208,41 +208,34 @@ class FloorBackend final : public lpsgd::Backend {
   bool layers_;
 };
 
-void run(int argc, char** argv) {
+struct Arguments {
   std::string network;
   std::int64_t batch = 128;
   int repeat = 3;
-  auto type = memory::data_type::f32;
+  memory::data_type type = memory::data_type::f32;
   bool layers = false;
   std::vector<std::string> overrides;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const bool last = i + 1 == argc;
-    if (word == "--batch" && !last)
-      batch = std::stol(argv[++i]);
-    else if (word == "--repeat" && !last)
-      repeat = std::stoi(argv[++i]);
-    else if (word == "--bf16")
-      type = memory::data_type::bf16;
-    else if (word == "--layers")
-      layers = true;
-    else if (word == "--set" && !last)
-      overrides.emplace_back(argv[++i]);
-    else
-      network = word;
-  }
-  if (network.empty() || batch < 1 || repeat < 1)
-    throw lpsgd::ConfigError(
-        "usage: floor_bench NETWORK [--batch N] [--repeat N] [--bf16] [--layers] [--set a.b=value]...");
-  lpsgd::config::Value tree = lpsgd::config::parse_file(network);
-  for (const std::string& o : overrides) lpsgd::config::apply_override(tree, o);
+};
+
+void declare(CLI::App& app, Arguments& a) {
+  app.add_option("NETWORK", a.network, "a network file")->required();
+  app.add_option("--batch", a.batch)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--repeat", a.repeat)->check(CLI::Range(1, 1 << 30));
+  app.add_flag_callback("--bf16", [&] { a.type = memory::data_type::bf16; });
+  app.add_flag("--layers", a.layers);
+  app.add_option("--set", a.overrides, "a.b=value")->allow_extra_args(false);
+}
+
+void run(const Arguments& a) {
+  lpsgd::config::Value tree = lpsgd::config::parse_file(a.network);
+  for (const std::string& o : a.overrides) lpsgd::config::apply_override(tree, o);
   const lpsgd::Graph graph = lpsgd::read_graph(tree);
-  FloorBackend backend(repeat, type, layers);
+  FloorBackend backend(a.repeat, a.type, a.layers);
   float dummy = 0;
   for (const lpsgd::Node& node : graph.nodes) {
     if (!node.layer) continue;
     Binding b;
-    b.batch = batch;
+    b.batch = a.batch;
     b.shape = node.shape;
     for (const std::size_t i : node.inputs)
       b.inputs.push_back({graph.nodes[i].shape, lpsgd::DataType::f32, nullptr, i == 0 ? nullptr : &dummy});
@@ -250,7 +243,7 @@ void run(int argc, char** argv) {
   }
   const nlohmann::ordered_json out{{"name", "floor"},
                                    {"network", graph.name},
-                                   {"batch", batch},
+                                   {"batch", a.batch},
                                    {"seconds", backend.best.wall},
                                    {"cpu_seconds", backend.best.cpu},
                                    {"direct_seconds", backend.direct_only.wall},
@@ -261,8 +254,14 @@ void run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  CLI::App app("The time that a network's operations take by themselves in oneDNN.");
+  Arguments arguments;
+  declare(app, arguments);
   try {
-    run(argc, argv);
+    app.parse(argc, argv);
+    run(arguments);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
   } catch (const std::exception& e) {
     fmt::print(stderr, "floor_bench: {}\n", e.what());
     return 2;

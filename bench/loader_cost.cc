@@ -7,8 +7,8 @@
 // loader's processor time and the wait over the step's processor time.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -27,36 +27,13 @@ struct Arguments {
   lpsgd::ImageShape image{32, 32, 3};
 };
 
-Arguments parse(int argc, char** argv) {
-  Arguments a;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto next = [&] {
-      if (i + 1 == argc) throw lpsgd::ConfigError(fmt::format("{} needs a value", word));
-      return std::stol(argv[++i]);
-    };
-    if (word == "--batch")
-      a.batch = next();
-    else if (word == "--steps")
-      a.steps = next();
-    else if (word == "--height")
-      a.image.height = next();
-    else if (word == "--width")
-      a.image.width = next();
-    else if (word == "--channels")
-      a.image.channels = next();
-    else
-      a.network = word;
-  }
-  if (a.network.empty() || a.batch < 1 || a.steps < 1)
-    throw lpsgd::ConfigError("usage: loader_cost NETWORK [--batch N] [--steps N] [--height N ...]");
-  return a;
-}
-
-double cpu_seconds(clockid_t clock) {
-  timespec now{};
-  ::clock_gettime(clock, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+void declare(CLI::App& app, Arguments& a) {
+  app.add_option("NETWORK", a.network, "a network file")->required();
+  app.add_option("--batch", a.batch)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--steps", a.steps)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--height", a.image.height)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--width", a.image.width)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--channels", a.image.channels)->check(CLI::Range(1, 1 << 30));
 }
 
 /// The least seconds of some passes that crop and scale a batch.
@@ -97,8 +74,8 @@ void run(const Arguments& a) {
   loader.start(0);
   for (std::int64_t s = -2; s < a.steps; ++s) {
     if (s == 0) {
-      all = -cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
-      own = -cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+      all = -lpsgd::cpu_seconds(lpsgd::CpuTime::process);
+      own = -lpsgd::cpu_seconds(lpsgd::CpuTime::thread);
       waits.clear();
     }
     const double begin = lpsgd::now_seconds();
@@ -109,8 +86,8 @@ void run(const Arguments& a) {
     network.backward({});
     optimizer.step(network.parameters(), network.gradients());
   }
-  all += cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
-  own += cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+  all += lpsgd::cpu_seconds(lpsgd::CpuTime::process);
+  own += lpsgd::cpu_seconds(lpsgd::CpuTime::thread);
   const auto n = static_cast<double>(a.steps);
   std::ranges::sort(waits);
   const double wait = waits[waits.size() / 2];
@@ -129,8 +106,14 @@ void run(const Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  CLI::App app("What batches cost beside the training step that uses them.");
+  Arguments arguments;
+  declare(app, arguments);
   try {
-    run(parse(argc, argv));
+    app.parse(argc, argv);
+    run(arguments);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
   } catch (const std::exception& e) {
     fmt::print(stderr, "loader_cost: {}\n", e.what());
     return 1;

@@ -8,8 +8,8 @@
 // it held before the network was made. With --profile, `operations` has the times of each operation.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -36,43 +36,24 @@ struct Arguments {
   std::vector<std::string> overrides;
 };
 
-Arguments parse(int argc, char** argv) {
-  Arguments a;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto next = [&] {
-      if (i + 1 == argc) throw lpsgd::ConfigError(fmt::format("{} needs a value", word));
-      return std::string(argv[++i]);
-    };
-    if (word == "--batch")
-      a.batch = std::stol(next());
-    else if (word == "--steps")
-      a.steps = std::stol(next());
-    else if (word == "--warm-up")
-      a.warm_up = std::stol(next());
-    else if (word == "--frames")
-      a.frames = std::stol(next());
-    else if (word == "--length")
-      a.length = std::stol(next());
-    else if (word == "--threads")
-      a.threads = std::stol(next());
-    else if (word == "--set")
-      a.overrides.push_back(next());
-    else if (word == "--bf16")
-      a.compute = lpsgd::Compute::bf16;
-    else if (word == "--tf32")
-      a.compute = lpsgd::Compute::tf32;
-    else if (word == "--device")
-      a.device = next() == "cuda" ? lpsgd::Device::cuda(0) : lpsgd::Device::cpu();
-    else if (word == "--profile")
-      a.profile = true;
-    else
-      a.network = word;
-  }
-  if (a.network.empty() || a.batch < 1 || a.steps < 1 || a.warm_up < 0 || a.threads < 1)
-    throw lpsgd::ConfigError(
-        "usage: step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--profile]");
-  return a;
+void declare(CLI::App& app, Arguments& a) {
+  app.add_option("NETWORK", a.network, "a network file")->required();
+  app.add_option("--batch", a.batch)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--steps", a.steps)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--warm-up", a.warm_up)->check(CLI::Range(0, 1 << 30));
+  app.add_option("--threads", a.threads)->check(CLI::Range(1, 1 << 30));
+  app.add_option("--frames", a.frames)->check(CLI::Range(0, 1 << 30));
+  app.add_option("--length", a.length)->check(CLI::Range(0, 1 << 30));
+  app.add_option("--set", a.overrides, "a.b=value")->allow_extra_args(false);
+  app.add_flag("--profile", a.profile);
+  auto* bf16 = app.add_flag_callback("--bf16", [&] { a.compute = lpsgd::Compute::bf16; });
+  app.add_flag_callback("--tf32", [&] { a.compute = lpsgd::Compute::tf32; })->excludes(bf16);
+  app.add_option_function<std::string>("--device",
+                                       [&](const std::string& name) {
+                                         a.device =
+                                             name == "cuda" ? lpsgd::Device::cuda(0) : lpsgd::Device::cpu();
+                                       })
+      ->check(CLI::IsMember({"cpu", "cuda"}));
 }
 
 /// A size of this process from /proc, in bytes: VmRSS is resident now, VmHWM is its maximum so far. (The
@@ -112,7 +93,7 @@ void run(const Arguments& a) {
     x = tokens ? static_cast<float>(draw.below(classes)) : 2 * draw.uniform() - 1;
   for (std::int32_t& l : labels) l = static_cast<std::int32_t>(draw.below(classes));
 
-  const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  const auto cpu_seconds = [] { return lpsgd::cpu_seconds(lpsgd::CpuTime::process); };
   const std::vector<std::int32_t> lengths(a.length > 0 ? static_cast<std::size_t>(a.batch) : 0,
                                           static_cast<std::int32_t>(a.length));
 
@@ -186,8 +167,14 @@ void run(const Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  CLI::App app("Times training steps of a network file.");
+  Arguments arguments;
+  declare(app, arguments);
   try {
-    run(parse(argc, argv));
+    app.parse(argc, argv);
+    run(arguments);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
   } catch (const lpsgd::Error& e) {
     fmt::print(stderr, "step_bench: {}\n", e.what());
     return e.exit_status();

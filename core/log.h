@@ -7,7 +7,7 @@
 
 namespace lpsgd {
 
-/// Sets the pattern and the level of this process. To be called once, when rank and size are known.
+/// Sets the pattern and the level of this process, which logs to stderr. May be called again.
 void init_logging(int rank, int size);
 
 namespace log = spdlog;

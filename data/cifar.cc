@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "data/datasets.h"
 #include "data/file_errors.h"
+#include "data/sample_limit.h"
 
 namespace lpsgd {
 
@@ -111,16 +112,9 @@ std::shared_ptr<const Dataset> open_cifar(const Version& version, const DataOpti
   std::vector<File> train = files_of(version.train), test = files_of(version.test);
   errors.throw_if_any();
   std::vector<File>& files = split == Split::train ? train : test;
-  std::int64_t size = 0;
-  for (const File& file : files) size += file.records;
-
-  const std::int64_t wanted = split == Split::train ? options.train_samples : options.test_samples;
-  if (wanted > size)
-    throw ConfigError(fmt::format("data.{}: {} wanted, but {} holds {}",
-                                  split == Split::train ? "train_samples" : "test_samples", wanted,
-                                  options.root, size));
-  if (wanted > 0) size = wanted;
-
+  std::int64_t available = 0;
+  for (const File& file : files) available += file.records;
+  const std::int64_t size = sample_limit(options, split, available, options.root);
   Buffer<std::uint8_t> images(static_cast<std::size_t>(size * pixels));
   std::vector<std::uint8_t> labels(static_cast<std::size_t>(size));
   std::int64_t done = 0;

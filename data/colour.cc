@@ -12,11 +12,6 @@ namespace {
 
 using Table = std::array<std::uint8_t, 256>;
 
-/// The luminance of ITU-R 601, as Pillow rounds it.
-std::uint32_t luminance(const std::uint8_t* rgb) {
-  return (rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16;
-}
-
 /// from + factor * (to - from), within 0..255, cut to an integer: Pillow's Image.blend.
 std::uint8_t blend(int from, int to, float factor) {
   const float value = static_cast<float>(from) + factor * static_cast<float>(to - from);
@@ -43,7 +38,7 @@ int mean_luminance(std::int64_t channels, std::span<const std::uint8_t> pixels) 
 
 void saturate(float factor, std::span<std::uint8_t> pixels) {
   for (std::size_t i = 0; i < pixels.size(); i += 3) {
-    const int grey = static_cast<int>(luminance(&pixels[i]));
+    const int grey = luminance(&pixels[i]);
     for (std::size_t c = 0; c < 3; ++c) pixels[i + c] = blend(grey, pixels[i + c], factor);
   }
 }

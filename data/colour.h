@@ -10,6 +10,11 @@
 
 namespace lpsgd {
 
+/// The luminance (ITU-R 601) of red, green and blue, as Pillow rounds it.
+inline std::uint8_t luminance(const std::uint8_t* rgb) {
+  return static_cast<std::uint8_t>((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
+}
+
 /// Colour jitter as torchvision's ColorJitter: factors uniform in [max(0, 1 - x), 1 + x] for brightness,
 /// contrast and saturation; hue is turned by up to `hue` of the circle either way. 0: that change is off.
 struct JitterOptions {

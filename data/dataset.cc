@@ -128,8 +128,7 @@ std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split sp
   if (!entry->is_packable)
     throw ConfigError(
         fmt::format("data.shards: data set {} does not hold images from files", options.dataset));
-  return open_shards(options.shards, options.dataset, split,
-                     split == Split::train ? options.train_samples : options.test_samples);
+  return open_shards(options, split);
 }
 
 bool is_packable(const std::string& dataset) {

@@ -38,7 +38,8 @@ class ImageDataset : public Dataset {
  public:
   /// From 0 to classes() - 1.
   virtual std::int32_t label(std::int64_t i) const = 0;
-  /// The shape of all images if they are stored as pixels of one shape. Nothing: files, or several sizes.
+  /// The shape of all images if they are stored as pixels of one size; of three channels if some have one and
+  /// some three. Nothing: files, or several sizes.
   virtual std::optional<ImageShape> fixed_shape() const { return std::nullopt; }
   /// The bytes lie in the data set, or in `file` until the next call with it. FileError.
   virtual StoredImage image(std::int64_t i, std::vector<std::uint8_t>& file) const = 0;

@@ -15,10 +15,14 @@ class FileErrors {
     try {
       body();
     } catch (const FileError& e) {
-      if (!text_.empty()) text_ += '\n';
-      text_ += e.what();
+      add(e.what());
     }
   }
+  void add(const std::string& message) {
+    if (!text_.empty()) text_ += '\n';
+    text_ += message;
+  }
+  bool empty() const { return text_.empty(); }
   /// Throws a FileError with the messages kept, a line each, if there are any.
   void throw_if_any() const {
     if (!text_.empty()) throw FileError(text_);

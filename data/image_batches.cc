@@ -28,7 +28,7 @@ ImageShape input_shape(const ImageDataset& dataset, const DataOptions& data, con
   }
   if (options.input.size() != 3) throw ConfigError("network.input: images need (height, width, channels)");
   const ImageShape out{options.input[0], options.input[1], options.input[2]};
-  if (stored && *stored != out && data.evaluate.automatic())
+  if (stored && data.evaluate.automatic() && !can_become(*stored, out))
     throw ConfigError(fmt::format(
         "network.input: the images of data set {} are ({}, {}, {}); data.evaluate can resize them",
         data.dataset, stored->height, stored->width, stored->channels));

@@ -14,16 +14,6 @@ namespace lpsgd {
 
 namespace {
 
-int type_of(std::int64_t channels) {
-  return CV_MAKETYPE(CV_8U, static_cast<int>(channels));
-}
-
-/// A view of bytes that OpenCV only reads.
-cv::Mat view(std::int64_t rows, std::int64_t columns, int type, const std::uint8_t* data,
-             std::size_t stride = cv::Mat::AUTO_STEP) {
-  return {static_cast<int>(rows), static_cast<int>(columns), type, const_cast<std::uint8_t*>(data), stride};
-}
-
 Pixels pixels_of(const cv::Mat& image) {
   return {image.rows, image.cols, image.channels(), static_cast<std::ptrdiff_t>(image.step[0]), image.data};
 }
@@ -43,22 +33,23 @@ struct ImageDecoder::Impl {
     const ImageHeader header = read_image_header(bytes, name);
     if (bytes.size() > std::numeric_limits<int>::max())
       throw FileError(fmt::format("{}: a file of {} bytes is too large for an image", name, bytes.size()));
+    image.release();  // cv::imdecode would leave it as it is if it cannot read the header
     try {
-      const cv::Mat in = view(1, static_cast<std::int64_t>(bytes.size()), CV_8UC1, bytes.data());
+      const cv::Mat in = opencv_view(1, static_cast<std::int64_t>(bytes.size()), 1, bytes.data());
       image = opencv_imdecode(in, channels == 1 ? cv::IMREAD_GRAYSCALE : cv::IMREAD_COLOR, &image);
     } catch (const cv::Exception& error) {
       image.release();
       throw FileError(fmt::format("{}: the {} image cannot be decoded: {}", name, header.format, error.err));
     }
-    if (image.empty() || image.type() != type_of(channels))
+    if (image.empty() || image.type() != opencv_type(channels))
       throw FileError(
           fmt::format("{}: the {} image is damaged, truncated or of an unknown kind", name, header.format));
   }
 
   Pixels upright(const Pixels& stored) {
     const Orientation turn(jpeg.orientation());
-    const cv::Mat in = view(stored.height, stored.width, type_of(channels), stored.data,
-                            static_cast<std::size_t>(stored.stride));
+    const cv::Mat in = opencv_view(stored.height, stored.width, channels, stored.data,
+                                   static_cast<std::size_t>(stored.stride));
     const bool flips = turn.flip_x || turn.flip_y;
     if (flips) cv::flip(in, flipped, turn.flip_x && turn.flip_y ? -1 : turn.flip_x ? 1 : 0);
     if (!turn.transposed) return pixels_of(flips ? flipped : in);
@@ -97,6 +88,10 @@ std::int64_t ImageDecoder::width() const {
 std::int64_t ImageDecoder::height() const {
   if (!impl_->is_jpeg_file) return impl_->image.rows;
   return Orientation(impl_->jpeg.orientation()).transposed ? impl_->jpeg.width() : impl_->jpeg.height();
+}
+
+bool ImageDecoder::is_grey_jpeg() const {
+  return impl_->is_jpeg_file && impl_->jpeg.components() == 1;
 }
 
 Pixels ImageDecoder::decode(const Box& box, std::int64_t out_height, std::int64_t out_width) {

@@ -30,6 +30,7 @@ class ImageDecoder {
   void open(std::span<const std::uint8_t> bytes, const std::string& name);
   std::int64_t width() const;
   std::int64_t height() const;
+  bool is_grey_jpeg() const;  // a JPEG with luminance alone
 
   /// The pixels of `box`, once per open(). Those of a JPEG may be at a smaller scale that still has at least
   /// out_height x out_width. With the box's own size as `out` they are the full decode's.

@@ -27,12 +27,6 @@ bool is_hidden(const fs::path& path) {
   return path.filename().string().starts_with('.');
 }
 
-bool is_image(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return !is_hidden(path) && std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
-}
-
 /// Calls `body` with every entry of a folder. Its errors name the folder.
 template <class F>
 void for_entries(const std::string& folder, F body) {
@@ -49,7 +43,7 @@ void find_images(const std::string& folder, bool nested, std::vector<std::string
     const bool is_folder = entry.is_directory(ignored) && !entry.is_symlink(ignored);
     if (is_folder && nested && !is_hidden(entry.path()))
       find_images(entry.path().string(), nested, out);
-    else if (!is_folder && is_image(entry.path()))
+    else if (!is_folder && is_image_name(entry.path().string()))
       out.push_back(entry.path().string());
   });
 }
@@ -75,15 +69,17 @@ StoredImage ImageFiles::image(std::int64_t i, std::vector<std::uint8_t>& file) c
   return {file, std::nullopt};
 }
 
-void keep_samples(std::vector<ImageFile>& images, std::int64_t wanted, const char* key,
-                  const std::string& where) {
+void keep_samples(std::vector<ImageFile>& images, std::int64_t limit) {
   const auto size = static_cast<std::int64_t>(images.size());
-  if (wanted > size)
-    throw ConfigError(fmt::format("data.{}: {} wanted, but {} holds {}", key, wanted, where, size));
-  if (wanted == 0 || wanted == size) return;
-  for (std::int64_t i = 0; i < wanted; ++i)
-    std::swap(images[static_cast<std::size_t>(i)], images[static_cast<std::size_t>(i * size / wanted)]);
-  images.resize(static_cast<std::size_t>(wanted));
+  for (std::int64_t i = 0; i < limit; ++i)
+    std::swap(images[static_cast<std::size_t>(i)], images[static_cast<std::size_t>(i * size / limit)]);
+  images.resize(static_cast<std::size_t>(limit));
+}
+
+bool is_image_name(const std::string& path) {
+  std::string extension = fs::path(path).extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return !is_hidden(path) && std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
 }
 
 std::vector<std::string> subfolders(const std::string& folder) {
@@ -121,14 +117,16 @@ std::vector<ImageFile> images_of_classes(const std::string& folder, const std::v
 
 void check_same_classes(const std::string& train, const std::vector<std::string>& train_classes,
                         const std::string& test, const std::vector<std::string>& test_classes) {
-  const auto refuse_missing = [](const std::string& here, const std::vector<std::string>& classes,
-                                 const std::string& there, const std::vector<std::string>& others) {
+  FileErrors errors;
+  const auto add_missing = [&](const std::string& here, const std::vector<std::string>& classes,
+                               const std::string& there, const std::vector<std::string>& others) {
     for (const std::string& name : others)
       if (!std::binary_search(classes.begin(), classes.end(), name))
-        throw FileError(fmt::format("{}: has no class '{}', which {} has", here, name, there));
+        errors.add(fmt::format("{}: has no class '{}', which {} has", here, name, there));
   };
-  refuse_missing(test, test_classes, train, train_classes);
-  refuse_missing(train, train_classes, test, test_classes);
+  add_missing(test, test_classes, train, train_classes);
+  add_missing(train, train_classes, test, test_classes);
+  errors.throw_if_any();
 }
 
 }  // namespace lpsgd

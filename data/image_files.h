@@ -33,24 +33,28 @@ class ImageFiles final : public ImageDataset {
   std::vector<InputFile> archives_;
 };
 
-/// Keeps `wanted` of the images, evenly spaced, so that a list sorted by class keeps all of its classes; 0
-/// keeps all. `key` and `where` are for the ConfigError if there are fewer.
-void keep_samples(std::vector<ImageFile>& images, std::int64_t wanted, const char* key,
-                  const std::string& where);
+/// Keeps `limit` of the images (sample_limit()), evenly spaced, so that a list sorted by class keeps all of
+/// its classes.
+void keep_samples(std::vector<ImageFile>& images, std::int64_t limit);
 
 /// The names of the folders in `folder`, sorted; links to folders count, names that begin with '.' do not.
 /// FileError.
 std::vector<std::string> subfolders(const std::string& folder);
 
-/// The images in `folder`, sorted by path; with `nested` also those of the folders in it. An image is a file
-/// whose name ends in .jpg, .jpeg, .png, .bmp, .webp, .tif, .tiff, .pbm, .pgm, .ppm or .pnm in capital or
-/// small letters and does not begin with '.'. FileError if there is none, or if a folder cannot be read.
+/// Whether a file, or a member of an archive, is taken for an image: its name without folders ends in .jpg,
+/// .jpeg, .png, .bmp, .webp, .tif, .tiff, .pbm, .pgm, .ppm or .pnm, in capital or small letters, and does not
+/// begin with '.'.
+bool is_image_name(const std::string& path);
+
+/// The images in `folder` (is_image_name()), sorted by path; with `nested` also those of the folders in it.
+/// FileError if there is none, or if a folder cannot be read.
 std::vector<std::string> images_in(const std::string& folder, bool nested = true);
 
 /// The images of class c are those in folder/classes[c]; the last one has the largest label.
 std::vector<ImageFile> images_of_classes(const std::string& folder, const std::vector<std::string>& classes);
 
-/// FileError unless both lists, sorted, are the same. `train` and `test` say where the classes are from.
+/// FileError, which names every class that is missing, unless both lists, sorted, are the same. `train` and
+/// `test` say where the classes are from.
 void check_same_classes(const std::string& train, const std::vector<std::string>& train_classes,
                         const std::string& test, const std::vector<std::string>& test_classes);
 

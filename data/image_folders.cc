@@ -5,7 +5,9 @@
 
 #include "core/error.h"
 #include "data/datasets.h"
+#include "data/file_errors.h"
 #include "data/image_files.h"
+#include "data/sample_limit.h"
 
 namespace lpsgd {
 
@@ -41,13 +43,19 @@ std::shared_ptr<const Dataset> open_image_folders(const DataOptions& options, Sp
   const std::string train =
       (fs::path(options.root) / (options.train_folder.empty() ? "train" : options.train_folder)).string();
   const std::string test = test_folder(options);
-  const std::vector<std::string> classes = classes_in(train);
-  check_same_classes(train, classes, test, classes_in(test));
+  FileErrors errors;
+  std::vector<std::string> train_classes, test_classes;
+  errors.attempt([&] { train_classes = classes_in(train); });
+  errors.attempt([&] { test_classes = classes_in(test); });
+  errors.throw_if_any();
   const bool is_train = split == Split::train;
   const std::string& folder = is_train ? train : test;
-  std::vector<ImageFile> images = images_of_classes(folder, classes);
-  keep_samples(images, is_train ? options.train_samples : options.test_samples,
-               is_train ? "train_samples" : "test_samples", folder);
+  const std::vector<std::string>& classes = is_train ? train_classes : test_classes;
+  std::vector<ImageFile> images;
+  errors.attempt([&] { check_same_classes(train, train_classes, test, test_classes); });
+  errors.attempt([&] { images = images_of_classes(folder, classes); });
+  errors.throw_if_any();
+  keep_samples(images, sample_limit(options, split, static_cast<std::int64_t>(images.size()), folder));
   return std::make_shared<ImageFiles>(std::move(images), static_cast<std::int64_t>(classes.size()));
 }
 

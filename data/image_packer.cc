@@ -28,18 +28,24 @@ Size shrunk(Size size, std::int64_t short_side) {
 
 struct ImagePacker::Impl {
   PackOptions options;
-  ImageDecoder decoder{3};
+  ImageDecoder colour{3}, grey{1};
   std::vector<std::uint8_t> pixels;  // before they are encoded
+
+  /// Opened, with as many channels as the file has.
+  ImageDecoder& open(std::span<const std::uint8_t> bytes, const std::string& name) {
+    colour.open(bytes, name);
+    if (!colour.is_grey_jpeg()) return colour;
+    grey.open(bytes, name);
+    return grey;
+  }
 
   /// Copies or shrinks the pixels to `out`, without gaps between rows.
   static ImageShape resize(const Pixels& from, const Size& size, std::vector<std::uint8_t>& out) {
     const ImageShape shape{size.height, size.width, from.channels};
     out.resize(static_cast<std::size_t>(shape.bytes()));
-    const int type = CV_MAKETYPE(CV_8U, static_cast<int>(from.channels));
-    // OpenCV has no view of bytes that are only read.
-    const cv::Mat in(static_cast<int>(from.height), static_cast<int>(from.width), type,
-                     const_cast<std::uint8_t*>(from.data), static_cast<std::size_t>(from.stride));
-    cv::Mat target(static_cast<int>(size.height), static_cast<int>(size.width), type, out.data());
+    const cv::Mat in =
+        opencv_view(from.height, from.width, from.channels, from.data, static_cast<std::size_t>(from.stride));
+    cv::Mat target(static_cast<int>(size.height), static_cast<int>(size.width), in.type(), out.data());
     if (in.size() == target.size())
       in.copyTo(target);
     else
@@ -70,20 +76,21 @@ StoredImage ImagePacker::pack(const StoredImage& image, const std::string& name,
     const ImageShape packed = Impl::resize(pixels, size, out);
     return {out, packed};
   }
-  if (!options.decoded && options.short_side == 0) return image;
-  impl_->decoder.open(image.bytes, name);
-  const Size full{impl_->decoder.height(), impl_->decoder.width()};
+  ImageDecoder& decoder = impl_->open(image.bytes, name);
+  const Size full{decoder.height(), decoder.width()};
   const Size size = shrunk(full, options.short_side);
+  // Also a file that stays as it is is decoded, to find out whether it can be.
+  const Pixels decoded = decoder.decode({0, 0, full.width, full.height}, size.height, size.width);
   if (!options.decoded && size.height == full.height && size.width == full.width) return image;
-  const Pixels decoded = impl_->decoder.decode({0, 0, full.width, full.height}, size.height, size.width);
   if (options.decoded) {
     const ImageShape packed = Impl::resize(decoded, size, out);
     return {out, packed};
   }
   const ImageShape packed = Impl::resize(decoded, size, impl_->pixels);
   try {
-    encode_jpeg({packed.height, packed.width, 3, 3 * packed.width, impl_->pixels.data()},
-                static_cast<int>(options.quality), out);
+    encode_jpeg(
+        {packed.height, packed.width, packed.channels, packed.channels * packed.width, impl_->pixels.data()},
+        static_cast<int>(options.quality), out);
   } catch (const Error& e) {
     throw FileError(fmt::format("{}: {}", name, e.what()));
   }

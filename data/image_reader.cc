@@ -13,13 +13,6 @@ namespace {
 
 using Kind = CropOptions::Kind;
 
-cv::Mat view(std::int64_t rows, std::int64_t columns, std::int64_t channels, const std::uint8_t* data,
-             std::size_t stride = cv::Mat::AUTO_STEP) {
-  const int type = CV_MAKETYPE(CV_8U, static_cast<int>(channels));
-  // OpenCV has no view of bytes that are only read.
-  return {static_cast<int>(rows), static_cast<int>(columns), type, const_cast<std::uint8_t*>(data), stride};
-}
-
 /// Files have one or three channels.
 std::int64_t file_channels(std::int64_t channels) {
   return channels == 1 ? 1 : 3;
@@ -92,8 +85,9 @@ struct ImageReader::Impl {
 
   void resize(const Pixels& from, std::uint8_t* out) {
     const cv::Mat in =
-        view(from.height, from.width, from.channels, from.data, static_cast<std::size_t>(from.stride));
-    cv::Mat target = view(shape.height, shape.width, shape.channels, out);
+        opencv_view(from.height, from.width, from.channels, from.data, static_cast<std::size_t>(from.stride));
+    cv::Mat target(static_cast<int>(shape.height), static_cast<int>(shape.width), opencv_type(shape.channels),
+                   out);
     const bool same_channels = from.channels == shape.channels;
     cv::Mat& scaled = same_channels ? target : resized;
     const bool shrinks = from.height > shape.height || from.width > shape.width;

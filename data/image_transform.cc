@@ -205,6 +205,11 @@ void image_fields(config::Visitor& v, AugmentOptions& augment, EvaluateOptions& 
       "`area` is smoother and slower");
 }
 
+bool can_become(const ImageShape& stored, const ImageShape& input) {
+  return stored.height == input.height && stored.width == input.width &&
+         (stored.channels == input.channels || (stored.channels == 1 && input.channels == 3));
+}
+
 ImageTransform resolve(const ImageTransform& options, const std::optional<ImageShape>& fixed_shape,
                        const ImageShape& out) {
   ImageTransform resolved = options;

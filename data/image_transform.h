@@ -58,6 +58,9 @@ struct ImageTransform {
 void image_fields(config::Visitor& visitor, AugmentOptions& augment, EvaluateOptions& evaluate,
                   Interpolation& interpolation);
 
+/// Whether images of this stored size need no resizing: it is the input's, and grayscale may become colour.
+bool can_become(const ImageShape& stored, const ImageShape& input);
+
 /// The options for a data set's images: of one stored shape, or of several sizes and files. `auto` becomes
 /// the whole image if it has the network's height and width, and otherwise the centred crop of side ratio
 /// 0.875. Throws ConfigError if the options do not fit the data set or the network's input `out`.

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "core/error.h"
 #include "data/datasets.h"
 #include "data/file_errors.h"
 #include "data/image_files.h"
 #include "data/imagenet_labels.h"
+#include "data/sample_limit.h"
 #include "data/tar.h"
 
 namespace lpsgd {
@@ -45,13 +47,16 @@ struct ClassArchive {
 /// The archives of the classes in the training archive, sorted by WNID.
 std::vector<ClassArchive> class_archives(const InputFile& file) {
   std::vector<ClassArchive> out;
+  FileErrors errors;
   for (TarMember& member : read_tar_index(file)) {
     const fs::path name = member.name;
     if (name.extension() != ".tar" || !is_wnid(name.stem().string()))
-      throw FileError(fmt::format("{}: holds '{}', expected an archive of each class, such as n01440764.tar",
-                                  file.path(), member.name));
-    out.push_back({name.stem().string(), std::move(member)});
+      errors.add(fmt::format("{}: holds '{}', expected an archive of each class, such as n01440764.tar",
+                             file.path(), member.name));
+    else
+      out.push_back({name.stem().string(), std::move(member)});
   }
+  errors.throw_if_any();
   if (out.empty()) throw FileError(fmt::format("{}: holds no archive of a class", file.path()));
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.wnid < b.wnid; });
   return out;
@@ -65,22 +70,27 @@ std::vector<std::string> wnids_in(const Source& train) {
     return out;
   }
   out = subfolders(train.path);
+  FileErrors errors;
   for (const std::string& name : out)
     if (!is_wnid(name))
-      throw FileError(fmt::format("{}: has the folder '{}', expected one of each class, such as n01440764",
-                                  train.path, name));
+      errors.add(fmt::format("{}: has the folder '{}', expected one of each class, such as n01440764",
+                             train.path, name));
+  errors.throw_if_any();
   if (out.empty())
     throw FileError(
         fmt::format("{}: holds no folder; expected one of each class, such as n01440764", train.path));
   return out;
 }
 
-/// The members of an archive as images with one label.
+/// The images of an archive's members, with one label.
 void add_members(std::vector<TarMember> members, const std::string& archive, std::int32_t label,
                  std::vector<ImageFile>& out) {
   std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  const std::size_t before = out.size();
   for (const TarMember& member : members)
-    out.push_back({fmt::format("{}/{}", archive, member.name), label, 0, member.offset, member.size});
+    if (is_image_name(member.name))
+      out.push_back({fmt::format("{}/{}", archive, member.name), label, 0, member.offset, member.size});
+  if (out.size() == before) throw FileError(fmt::format("{}: holds no image", archive));
 }
 
 std::vector<ImageFile> training_archive(const InputFile& file) {
@@ -90,11 +100,8 @@ std::vector<ImageFile> training_archive(const InputFile& file) {
   for (const ClassArchive& archive : class_archives(file)) {
     const TarMember& member = archive.member;
     const std::string name = fmt::format("{}/{}", file.path(), member.name);
-    errors.attempt([&] {
-      std::vector<TarMember> members = read_tar_index(file, member.offset, member.size, name);
-      if (members.empty()) throw FileError(fmt::format("{}: holds no image", name));
-      add_members(std::move(members), name, label, images);
-    });
+    errors.attempt(
+        [&] { add_members(read_tar_index(file, member.offset, member.size, name), name, label, images); });
     ++label;
   }
   errors.throw_if_any();
@@ -105,19 +112,25 @@ std::vector<ImageFile> training_archive(const InputFile& file) {
 void label_by_list(std::vector<ImageFile>& images, const std::vector<std::string>& classes,
                    const std::string& where, const std::string& root) {
   const ValidationLabels labels = read_validation_labels(root);
+  FileErrors errors;
   if (labels.wnids.size() != images.size())
-    throw FileError(fmt::format("{}: labels of {} images, but {} holds {}", labels.path, labels.wnids.size(),
-                                where, images.size()));
+    errors.add(fmt::format("{}: labels of {} images, but {} holds {}", labels.path, labels.wnids.size(),
+                           where, images.size()));
+  std::set<std::string> unknown;  // classes that have been named
   for (ImageFile& image : images) {
     const auto found = labels.wnids.find(fs::path(image.name).stem().string());
-    if (found == labels.wnids.end())
-      throw FileError(fmt::format("{}: {} has no label of it", image.name, labels.path));
+    if (found == labels.wnids.end()) {
+      errors.add(fmt::format("{}: {} has no label of it", image.name, labels.path));
+      continue;
+    }
     const auto at = std::lower_bound(classes.begin(), classes.end(), found->second);
-    if (at == classes.end() || *at != found->second)
-      throw FileError(fmt::format("{}: class {} of {} is none of the training images' {} classes",
-                                  labels.path, found->second, image.name, classes.size()));
-    image.label = static_cast<std::int32_t>(at - classes.begin());
+    if (at != classes.end() && *at == found->second)
+      image.label = static_cast<std::int32_t>(at - classes.begin());
+    else if (unknown.insert(found->second).second)
+      errors.add(fmt::format("{}: class {} of {} is none of the training images' {} classes", labels.path,
+                             found->second, image.name, classes.size()));
   }
+  errors.throw_if_any();
 }
 
 std::vector<ImageFile> validation_images(const Source& val, const std::vector<std::string>& classes,
@@ -127,10 +140,12 @@ std::vector<ImageFile> validation_images(const Source& val, const std::vector<st
   if (val.is_archive) {
     archives.emplace_back(val.path);
     add_members(read_tar_index(archives.back()), val.path, 0, images);
-    if (images.empty()) throw FileError(fmt::format("{}: holds no image", val.path));
   } else if (const std::vector<std::string> folders = subfolders(val.path); !folders.empty()) {
-    check_same_classes(train, classes, val.path, folders);
-    return images_of_classes(val.path, classes);
+    FileErrors errors;
+    errors.attempt([&] { check_same_classes(train, classes, val.path, folders); });
+    errors.attempt([&] { images = images_of_classes(val.path, folders); });
+    errors.throw_if_any();
+    return images;
   } else {
     for (std::string& path : images_in(val.path)) images.push_back({.name = std::move(path)});
   }
@@ -144,23 +159,24 @@ std::shared_ptr<const Dataset> open_imagenet(const DataOptions& options, Split s
   if (options.root.empty())
     throw ConfigError("data.root: missing: the folder of ImageNet's images or archives");
   // Both splits look for both sources, so that a missing one is found before training starts.
-  const Source train = find_source(options.root, options.train_folder, "train", train_archive);
-  const Source val = find_source(options.root, options.test_folder, "val", val_archive);
+  Source train, val;
+  FileErrors errors;
+  errors.attempt([&] { train = find_source(options.root, options.train_folder, "train", train_archive); });
+  errors.attempt([&] { val = find_source(options.root, options.test_folder, "val", val_archive); });
+  errors.throw_if_any();
   const std::vector<std::string> classes = wnids_in(train);
   std::vector<InputFile> archives;
   std::vector<ImageFile> images;
   if (split == Split::test) {
     images = validation_images(val, classes, train.path, options.root, archives);
-    keep_samples(images, options.test_samples, "test_samples", val.path);
+  } else if (train.is_archive) {
+    archives.emplace_back(train.path);
+    images = training_archive(archives.back());
   } else {
-    if (train.is_archive) {
-      archives.emplace_back(train.path);
-      images = training_archive(archives.back());
-    } else {
-      images = images_of_classes(train.path, classes);
-    }
-    keep_samples(images, options.train_samples, "train_samples", train.path);
+    images = images_of_classes(train.path, classes);
   }
+  const std::string& where = split == Split::test ? val.path : train.path;
+  keep_samples(images, sample_limit(options, split, static_cast<std::int64_t>(images.size()), where));
   return std::make_shared<ImageFiles>(std::move(images), static_cast<std::int64_t>(classes.size()),
                                       std::move(archives));
 }

@@ -80,7 +80,9 @@ std::map<std::string, std::string> parse_ground_truth(const std::string& text, c
     const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), id);
     const auto found = wnid_of_id.find(id);
     if (error != std::errc() || end != line.data() + line.size() || found == wnid_of_id.end())
-      refuse(path, number, line, fmt::format("an ILSVRC2012_ID from 1 to {}", wnid_of_id.size()));
+      refuse(path, number, line,
+             fmt::format("one of the {} ILSVRC2012_IDs ({} to {}) in meta.mat or synsets.txt",
+                         wnid_of_id.size(), wnid_of_id.begin()->first, wnid_of_id.rbegin()->first));
     out.emplace(fmt::format("ILSVRC2012_val_{:08}", number), found->second);
   });
   if (out.empty()) throw FileError(fmt::format("{}: empty", path));

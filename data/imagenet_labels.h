@@ -21,7 +21,7 @@ struct ValidationLabels {
 /// Throws FileError, which begins with a path, if there is no list, or if it is malformed.
 ValidationLabels read_validation_labels(const std::string& root);
 
-// The parts, of which `path` is for messages.
+// The parts, of which `path` is for messages. `wnid_of_id` is not empty.
 std::map<std::string, std::string> parse_ground_truth(const std::string& text, const std::string& path,
                                                       const std::map<std::int64_t, std::string>& wnid_of_id);
 std::map<std::int64_t, std::string> parse_synset_list(const std::string& text, const std::string& path);

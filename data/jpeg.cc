@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "data/colour.h"
 #include "data/libjpeg.h"
 #include "data/tiff_tags.h"
 
@@ -60,11 +61,10 @@ void cmyk_to_rgb(std::uint8_t* row, std::int64_t width) {
   }
 }
 
-/// In place; the weights of ITU-R 601, as Pillow rounds them.
+/// In place.
 void rgb_to_luminance(std::uint8_t* row, std::int64_t width) {
   const std::uint8_t* in = row;
-  for (std::int64_t x = 0; x < width; ++x, in += 3)
-    row[x] = static_cast<std::uint8_t>((in[0] * 19595u + in[1] * 38470u + in[2] * 7471u + 0x8000u) >> 16);
+  for (std::int64_t x = 0; x < width; ++x, in += 3) row[x] = luminance(in);
 }
 
 }  // namespace
@@ -221,6 +221,10 @@ std::int64_t JpegDecoder::width() const {
 
 std::int64_t JpegDecoder::height() const {
   return impl_->info.image_height;
+}
+
+int JpegDecoder::components() const {
+  return impl_->info.num_components;
 }
 
 int JpegDecoder::orientation() const {

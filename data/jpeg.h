@@ -41,6 +41,8 @@ class JpegDecoder {
   /// The size as stored, before EXIF's orientation.
   std::int64_t width() const;
   std::int64_t height() const;
+  /// 1: luminance alone.
+  int components() const;
   /// EXIF's orientation, 1 to 8; 1: upright.
   int orientation() const;
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -141,14 +142,26 @@ struct Loader::Impl {
         group_size(samples_of_group(shape)) {
     for (std::int64_t s = 0; s <= options.prefetch; ++s) ring.emplace_back(shape, options.device);
     for (int w = 0; w < options.workers; ++w) workers.push_back(source->make_worker());
-    for (auto& worker : workers)
-      threads.emplace_back([this, &w = *worker, device = options.device] {
-        const ScopedDevice scope(device);
-        run_thread(w);
-      });
+    threads.reserve(workers.size());
+    try {
+      for (auto& worker : workers)
+        threads.emplace_back([this, &w = *worker, device = options.device] {
+          const ScopedDevice scope(device);
+          run_thread(w);
+        });
+    } catch (const std::system_error& e) {
+      stop();
+      throw Error(fmt::format("data.workers: thread {} of {} cannot be started: {}", threads.size() + 1,
+                              options.workers, e.code().message()));
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
 
-  ~Impl() {
+  ~Impl() { stop(); }
+
+  void stop() {
     {
       const std::lock_guard lock(mutex);
       stopping = true;

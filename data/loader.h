@@ -37,6 +37,7 @@ struct LoaderOptions {
 
 class Loader {
  public:
+  /// Throws Error if the system starts no more threads.
   Loader(std::unique_ptr<BatchSource> source, const LoaderOptions& options);
   ~Loader();
   Loader(const Loader&) = delete;

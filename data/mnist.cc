@@ -10,6 +10,7 @@
 #include "data/datasets.h"
 #include "data/file_errors.h"
 #include "data/idx.h"
+#include "data/sample_limit.h"
 
 namespace lpsgd {
 
@@ -70,20 +71,15 @@ std::shared_ptr<const Dataset> open_mnist(const DataOptions& options, Split spli
   errors.attempt([&] { images = read_idx(image_path, std::array<std::int64_t, 2>{side, side}, "images"); });
   errors.attempt([&] { labels = read_idx(label_path, {}, "labels"); });
   errors.throw_if_any();
-  auto size = static_cast<std::int64_t>(images.size()) / pixels;
+  const auto size = static_cast<std::int64_t>(images.size()) / pixels;
   if (static_cast<std::int64_t>(labels.size()) != size)
     throw FileError(
         fmt::format("{}: {} labels, but {} has {} images", label_path, labels.size(), image_path, size));
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i] >= classes_)
       throw FileError(fmt::format("{}: label {} (from 0) is {}, expected 0 to 9", label_path, i, labels[i]));
-
-  const std::int64_t wanted = is_train ? options.train_samples : options.test_samples;
-  if (wanted > size)
-    throw ConfigError(fmt::format("data.{}: {} wanted, but {} holds {}",
-                                  is_train ? "train_samples" : "test_samples", wanted, options.root, size));
-  if (wanted > 0) size = wanted;
-  return std::make_shared<Mnist>(image_path, std::move(images), std::move(labels), size);
+  return std::make_shared<Mnist>(image_path, std::move(images), std::move(labels),
+                                 sample_limit(options, split, size, options.root));
 }
 
 }  // namespace lpsgd

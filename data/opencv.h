@@ -1,12 +1,27 @@
 // OpenCV, as data/ uses it.
 #pragma once
 
+#include <cstdint>
 #include <opencv2/core.hpp>
 
 namespace lpsgd {
 
+/// OpenCV's type of pixels of `channels` bytes.
+inline int opencv_type(std::int64_t channels) {
+  return CV_MAKETYPE(CV_8U, static_cast<int>(channels));
+}
+
+/// A view of pixels (rows, columns, channels), rows `stride` bytes apart, that OpenCV only reads: it has no
+/// view of const bytes.
+inline cv::Mat opencv_view(std::int64_t rows, std::int64_t columns, std::int64_t channels,
+                           const std::uint8_t* data, std::size_t stride = cv::Mat::AUTO_STEP) {
+  return {static_cast<int>(rows), static_cast<int>(columns), opencv_type(channels),
+          const_cast<std::uint8_t*>(data), stride};
+}
+
 /// cv::imdecode. Its library brings some 140 others, which would slow the start of every command by 70 ms. So
-/// it is loaded at the first call. Throws FileError if that fails, cv::Exception as cv::imdecode does.
+/// it is loaded at the first call. Throws Error if that fails, which is no file's fault, and cv::Exception as
+/// cv::imdecode does.
 cv::Mat opencv_imdecode(cv::InputArray bytes, int flags, cv::Mat* into);
 
 /// Keeps OpenCV to the calling thread: the loader's workers share the cores already.

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "data/dataset.h"
 
 namespace lpsgd {
 
-/// How many of the `available` samples of a split to use. ConfigError if the option asks for more.
-std::int64_t sample_limit(const DataOptions& options, Split split, std::int64_t available);
+/// How many of the `available` samples of a split to use. ConfigError, which says that `where` holds no more,
+/// if the option asks for more.
+std::int64_t sample_limit(const DataOptions& options, Split split, std::int64_t available,
+                          const std::string& where);
 
 }  // namespace lpsgd

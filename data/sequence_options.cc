@@ -20,7 +20,8 @@ void fields(config::Visitor& v, SpeechOptions& o) {
 void fields(config::Visitor& v, TextOptions& o) {
   v.choice("unit", o.unit, {{"words", TextUnit::words}, {"characters", TextUnit::characters}},
            "what a token is: a word between spaces, or a UTF-8 character");
-  v.field("train", o.train, "the training text, a file in data.root; `ptb` and `wikitext2` know their files");
+  v.field("train", o.train,
+          "the training text, a file in data.root; `ptb` and `wikitext2` have default names");
   v.field("valid", o.valid, "the validation text");
   v.field("test", o.test, "the test text, read with `evaluate: test` only");
   v.choice("evaluate", o.evaluate, {{"valid", TextSplit::valid}, {"test", TextSplit::test}},

@@ -9,7 +9,9 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "data/file_errors.h"
 #include "data/input_file.h"
+#include "data/sample_limit.h"
 #include "data/shard_format.h"
 
 namespace lpsgd {
@@ -118,12 +120,15 @@ class Shard {
 
 class Shards final : public ImageDataset {
  public:
-  Shards(std::vector<std::unique_ptr<Shard>> shards, std::int64_t wanted) : shards_(std::move(shards)) {
+  /// `size`: how many of their samples to use.
+  Shards(std::vector<std::unique_ptr<Shard>> shards, std::int64_t size)
+      : shards_(std::move(shards)), size_(size) {
     for (const auto& shard : shards_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + shard->size());
-    size_ = wanted == 0 ? ends_.back() : wanted;
     shape_ = Shard::shape_of(shards_[0]->entry(0));
-    for (std::int64_t i = 0; i < size_ && shape_; ++i)
-      if (const auto [shard, at] = find(i); Shard::shape_of(shard->entry(at)) != shape_) shape_.reset();
+    for (std::int64_t i = 0; i < size_ && shape_; ++i) {
+      const auto [shard, at] = find(i);
+      shape_ = common(*shape_, Shard::shape_of(shard->entry(at)));
+    }
   }
   std::int64_t size() const override { return size_; }
   std::int64_t classes() const override { return shards_[0]->classes(); }
@@ -142,6 +147,13 @@ class Shards final : public ImageDataset {
   }
 
  private:
+  /// A grayscale image among colour ones has one channel.
+  static std::optional<ImageShape> common(const ImageShape& a, const std::optional<ImageShape>& b) {
+    if (!b || a.height != b->height || a.width != b->width) return std::nullopt;
+    if (a.channels != b->channels && a.channels * b->channels != 3) return std::nullopt;
+    return ImageShape{a.height, a.width, std::max(a.channels, b->channels)};
+  }
+
   std::pair<const Shard*, std::int64_t> find(std::int64_t i) const {
     i = size_ == ends_.back() ? i : i * ends_.back() / size_;  // a part of them is spread evenly
     const auto shard =
@@ -151,7 +163,7 @@ class Shards final : public ImageDataset {
 
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<std::int64_t> ends_;  // cumulative sizes
-  std::int64_t size_ = 0;
+  std::int64_t size_;
   std::optional<ImageShape> shape_;
 };
 
@@ -171,30 +183,30 @@ std::vector<std::string> shard_files(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<const ImageDataset> open_shards(const std::string& path, const std::string& dataset,
-                                                Split split, std::int64_t wanted) {
+std::shared_ptr<const ImageDataset> open_shards(const DataOptions& options, Split split) {
+  const std::string &path = options.shards, &dataset = options.dataset;
   const char* split_name = split == Split::train ? "train" : "test";
   std::vector<std::unique_ptr<Shard>> shards;
   std::int64_t size = 0;
-  for (const std::string& file : shard_files(path)) {
-    auto shard = std::make_unique<Shard>(file);
-    if (shard->dataset() != dataset)
-      throw FileError(
-          fmt::format("{}: holds data set {}, but data.dataset is {}", file, shard->dataset(), dataset));
-    if (shard->split() != split) continue;
-    if (!shards.empty() && shard->classes() != shards[0]->classes())
-      throw FileError(fmt::format("{}: has {} classes, but {} has {}", file, shard->classes(),
-                                  shards[0]->path(), shards[0]->classes()));
-    size += shard->size();
-    shards.push_back(std::move(shard));
-  }
+  FileErrors errors;
+  for (const std::string& file : shard_files(path))
+    errors.attempt([&] {
+      auto shard = std::make_unique<Shard>(file);
+      if (shard->dataset() != dataset)
+        throw FileError(
+            fmt::format("{}: holds data set {}, but data.dataset is {}", file, shard->dataset(), dataset));
+      if (shard->split() != split) return;
+      if (!shards.empty() && shard->classes() != shards[0]->classes())
+        throw FileError(fmt::format("{}: has {} classes, but {} has {}", file, shard->classes(),
+                                    shards[0]->path(), shards[0]->classes()));
+      size += shard->size();
+      shards.push_back(std::move(shard));
+    });
+  errors.throw_if_any();
   if (shards.empty())
     throw FileError(fmt::format("{}: holds no shard of split {} (lpsgd data pack --split {} writes one)",
                                 path, split_name, split_name));
-  if (wanted > size)
-    throw ConfigError(
-        fmt::format("data.{}_samples: {} wanted, but {} holds {}", split_name, wanted, path, size));
-  return std::make_shared<Shards>(std::move(shards), wanted);
+  return std::make_shared<Shards>(std::move(shards), sample_limit(options, split, size, path));
 }
 
 }  // namespace lpsgd

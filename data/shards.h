@@ -46,11 +46,10 @@ class ShardWriter {
   std::uint64_t samples_ = 0;
 };
 
-/// Opens a shard, or all shards of one split in a folder (files *.shard, in the order of their names) as one
-/// data set. Checks headers, sizes and the indices' checksums. A sample's checksum is compared when it is
-/// first read; FileError if it differs. Throws FileError if a file is missing, truncated, damaged, of another
-/// version or of another data set, or if there is none of `split`.
-std::shared_ptr<const ImageDataset> open_shards(const std::string& path, const std::string& dataset,
-                                                Split split, std::int64_t wanted);
+/// Opens `shards`, a shard or all shards of one split in a folder (files *.shard, in the order of their
+/// names), as one data set. Checks headers, sizes and the indices' checksums. A sample's checksum is compared
+/// when it is first read; FileError if it differs. Throws FileError if a file is missing, truncated, damaged,
+/// of another version or of another data set, or if there is none of `split`.
+std::shared_ptr<const ImageDataset> open_shards(const DataOptions& options, Split split);
 
 }  // namespace lpsgd

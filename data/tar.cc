@@ -78,8 +78,7 @@ class TarReader {
       if (type == 'L' || type == 'x') {
         extend(extended, type, size);
       } else if (type == 'S') {
-        fail(fmt::format("the member at byte {} is a sparse file, which cannot be read in place",
-                         at_ - begin_ - block));
+        fail_sparse();
       } else if (type != 'K' && type != 'g') {
         if (is_file && !is_folder(name_of(header, extended)))
           members.push_back({name_of(header, extended), at_, size});
@@ -93,6 +92,11 @@ class TarReader {
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw FileError(fmt::format("{}: {}", name_, what));
+  }
+
+  [[noreturn]] void fail_sparse() const {
+    fail(fmt::format("the member at byte {} is a sparse file, which cannot be read in place",
+                     at_ - begin_ - block));
   }
 
   /// Reads the header at `at_` and moves behind it; false at the end of the archive, a block of zeros.
@@ -143,19 +147,21 @@ class TarReader {
   void pax(Extended& extended, std::string_view text) const {
     while (!text.empty()) {
       std::size_t length = 0;
-      const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), length);
+      const auto [rest, no_length] = std::from_chars(text.data(), text.data() + text.size(), length);
       const auto digits = static_cast<std::size_t>(rest - text.data());
       const std::size_t equals = text.substr(0, length).find('=');
-      if (error != std::errc() || length > text.size() || length < digits + 3 || text[digits] != ' ' ||
+      if (no_length != std::errc() || length > text.size() || length < digits + 3 || text[digits] != ' ' ||
           text[length - 1] != '\n' || equals == std::string_view::npos)
         fail(fmt::format("malformed tar archive: a pax record in the header at byte {}",
                          at_ - begin_ - block));
       const std::string_view key = text.substr(digits + 1, equals - digits - 1);
       const std::string_view value = text.substr(equals + 1, length - equals - 2);
+      if (key.starts_with("GNU.sparse.")) fail_sparse();
       if (key == "path") extended.name = value;
       if (key == "size") {
         std::uint64_t size = 0;
-        if (std::from_chars(value.data(), value.data() + value.size(), size).ec != std::errc())
+        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), size);
+        if (error != std::errc() || end != value.data() + value.size())
           fail(fmt::format("malformed tar archive: size '{}' in the header at byte {}", value,
                            at_ - begin_ - block));
         extended.size = size;

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "data/file_errors.h"
 #include "data/sample_limit.h"
 #include "data/text_lines.h"
 
@@ -175,13 +176,28 @@ std::shared_ptr<const Dataset> open_text(const DataOptions& options, Split split
   const std::string train = path_of(options, "train", text.train);
   const std::string test = text.evaluate == TextSplit::valid ? path_of(options, "valid", text.valid)
                                                              : path_of(options, "test", text.test);
-  const Vocabulary vocabulary = vocabulary_of(options);
   const std::string& path = split == Split::train ? train : test;
-  std::vector<std::int32_t> tokens = encode(read_file(path), path, text, vocabulary);
+  Vocabulary vocabulary;
+  std::vector<std::int32_t> tokens;
+  FileErrors errors;
+  errors.attempt([&] { vocabulary = vocabulary_of(options); });
+  // Without a vocabulary the text is read all the same, to find what is wrong with it.
+  const bool has_vocabulary = errors.empty();
+  const bool was_read = split == Split::train && text.vocabulary.empty();  // for the vocabulary
+  if (has_vocabulary || !was_read)
+    errors.attempt([&] {
+      const std::string content = read_file(path);
+      if (has_vocabulary)
+        tokens = encode(content, path, text, vocabulary);
+      else
+        for_each_token(content, path, text, [](std::string_view, std::size_t) {});
+    });
+  errors.throw_if_any();
   if (tokens.size() < 2)
     throw FileError(fmt::format("{}: {} token{}; there must be one to predict", path, tokens.size(),
                                 tokens.size() == 1 ? "" : "s"));
-  const std::int64_t size = sample_limit(options, split, static_cast<std::int64_t>(tokens.size()) - 1);
+  const std::int64_t size =
+      sample_limit(options, split, static_cast<std::int64_t>(tokens.size()) - 1, options.root);
   tokens.resize(static_cast<std::size_t>(size) + 1);
   return std::make_shared<TextTokens>(path, std::move(tokens), vocabulary.size());
 }

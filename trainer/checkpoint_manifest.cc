@@ -67,6 +67,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
     out.lr = m.at("schedule").at("lr");
     out.batch_size = count(data.at("batch_size"));
     out.batches = count(data.at("batches"));
+    if (const auto order = data.find("order"); order != data.end())  // older ones have none
+      for (const auto& [key, value] : order->items()) out.order.emplace_back(key, value.get<std::string>());
     const ordered_json& so_far = m.at("epoch_so_far");
     for (const ordered_json& rank : so_far.at("train")) out.so_far.train.push_back(batch_metrics(rank));
     so_far.at("seconds").get_to(out.so_far.seconds);
@@ -113,6 +115,7 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
                {"batch", manifest.position.batch},
                {"batches", manifest.batches},
                {"batch_size", manifest.batch_size}};
+  for (const auto& [key, value] : manifest.order) m["data"]["order"][key] = value;
   ordered_json train = ordered_json::array();
   for (const BatchMetrics& rank : manifest.so_far.train) train.push_back(to_json(rank));
   m["epoch_so_far"] = {{"train", std::move(train)},

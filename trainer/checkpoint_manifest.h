@@ -23,6 +23,7 @@ struct CheckpointManifest {
   int ranks = 1;
   std::int64_t batch_size = 0;                              // global
   std::int64_t batches = 0;                                 // of an epoch
+  std::vector<std::pair<std::string, std::string>> order;   // keys that decide the order of samples, values
   double lr = 0;                                            // of the next step
   std::vector<std::pair<std::string, std::string>> codecs;  // tensor, codec
   std::vector<std::pair<std::string, std::string>> files;   // name, checksum

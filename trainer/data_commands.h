@@ -25,7 +25,8 @@ struct DataPackArguments {
   Split split = Split::train;
   PackOptions pack;
 };
-/// Writes the images of one split into a shard.
+/// Writes the images of one split into a shard. One that cannot be read is an error or, with
+/// `data.on_bad_sample: skip`, left out and named in a warning.
 int data_pack_command(const DataPackArguments& arguments);
 
 }  // namespace lpsgd

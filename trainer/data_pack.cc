@@ -1,11 +1,16 @@
 // `lpsgd data pack`: writes a shard.
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "core/error.h"
+#include "core/log.h"
 #include "data/shards.h"
+#include "trainer/bad_samples.h"
 #include "trainer/data_commands.h"
 #include "trainer/data_progress.h"
 #include "trainer/run_config.h"
+#include "trainer/run_data.h"
 #include "trainer/run_folder.h"
 #include "trainer/sample_threads.h"
 
@@ -26,35 +31,55 @@ struct Packer {
 struct Packed {
   std::vector<std::uint8_t> memory;
   StoredImage image;
+  std::optional<std::string> error;  // of one that is left out
 };
 
-std::int64_t pack(const ImageDataset& dataset, const DataPackArguments& arguments, int threads,
-                  ShardWriter& writer) {
+struct Counts {
+  std::int64_t images = 0, bytes = 0;
+  BadSamples bad;
+};
+
+void pack(Packer& with, const ImageDataset& dataset, std::int64_t i, Packed& out) {
+  const StoredImage image = dataset.image(i, with.file);
+  out.image = with.packer.pack(image, dataset.name(i), out.memory);
+  if (out.image.bytes.data() == with.file.data()) {  // as it was, in memory that the next one takes
+    out.memory = with.file;
+    out.image.bytes = out.memory;
+  }
+}
+
+Counts pack(const ImageDataset& dataset, const DataPackArguments& arguments, OnBadSample on_bad, int threads,
+            ShardWriter& writer) {
   std::vector<std::unique_ptr<Packer>> packers;
   for (int t = 0; t < threads; ++t) packers.push_back(std::make_unique<Packer>(arguments.pack));
   std::vector<Packed> packed(static_cast<std::size_t>(samples_at_once * threads));
   DataProgress progress("packed", dataset.size());
-  std::int64_t bytes = 0;
+  Counts counts;
   for (std::int64_t first = 0; first < dataset.size(); first += static_cast<std::int64_t>(packed.size())) {
     const std::int64_t last = std::min(dataset.size(), first + static_cast<std::int64_t>(packed.size()));
     for_samples(first, last, threads, [&](int t, std::int64_t i) {
-      Packer& with = *packers[static_cast<std::size_t>(t)];
       Packed& out = packed[static_cast<std::size_t>(i - first)];
-      const StoredImage image = dataset.image(i, with.file);
-      out.image = with.packer.pack(image, dataset.name(i), out.memory);
-      if (out.image.bytes.data() == with.file.data()) {  // as it was, in memory that the next one takes
-        out.memory = with.file;
-        out.image.bytes = out.memory;
+      out.error.reset();
+      try {
+        pack(*packers[static_cast<std::size_t>(t)], dataset, i, out);
+      } catch (const FileError& e) {
+        if (on_bad == OnBadSample::error) throw;
+        out.error = e.what();
       }
       progress.count();
     });
     for (std::int64_t i = first; i < last; ++i) {
-      const StoredImage& image = packed[static_cast<std::size_t>(i - first)].image;
-      writer.add(image, dataset.label(i), dataset.name(i));
-      bytes += static_cast<std::int64_t>(image.bytes.size());
+      const Packed& sample = packed[static_cast<std::size_t>(i - first)];
+      if (sample.error) {
+        counts.bad.add({&*sample.error, 1});
+        continue;
+      }
+      writer.add(sample.image, dataset.label(i), dataset.name(i));
+      ++counts.images;
+      counts.bytes += static_cast<std::int64_t>(sample.image.bytes.size());
     }
   }
-  return bytes;
+  return counts;
 }
 
 }  // namespace
@@ -64,17 +89,19 @@ int data_pack_command(const DataPackArguments& arguments) {
   if (!is_packable(run.data.dataset))
     throw ConfigError(
         fmt::format("data pack: data set {} does not hold images from files", run.data.dataset));
-  std::shared_ptr<const Dataset> dataset;
-  with_locations(run, [&] { dataset = open_dataset(run.data, arguments.split); });
+  const std::shared_ptr<const Dataset> dataset = open_split(run, arguments.split);
   const auto* images = dynamic_cast<const ImageDataset*>(dataset.get());
   require(images != nullptr, "a data set that can be packed holds images");
   const int threads = run.data.workers > 0 ? static_cast<int>(run.data.workers) : usable_cores();
   ShardWriter writer(arguments.out, {run.data.dataset, arguments.split, images->classes()});
-  const std::int64_t bytes = pack(*images, arguments, threads, writer);
+  const Counts counts = pack(*images, arguments, run.data.on_bad_sample, threads, writer);
+  if (counts.images == 0)
+    throw FileError(fmt::format("{} (and no other image of the split can be read)", counts.bad.first.at(0)));
   writer.finish();
-  fmt::print("{}: {} images of data set {}, split {}, {:.1f} MB\n", arguments.out, images->size(),
+  if (counts.bad.count > 0) log::warn("{}", text(counts.bad));
+  fmt::print("{}: {} images of data set {}, split {}, {:.1f} MB\n", arguments.out, counts.images,
              run.data.dataset, arguments.split == Split::train ? "train" : "test",
-             static_cast<double>(bytes) * 1e-6);
+             static_cast<double>(counts.bytes) * 1e-6);
   return 0;
 }
 

@@ -21,8 +21,7 @@ namespace lpsgd {
 std::string eval_command(const EvalArguments& arguments) {
   const RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
   const auto seed = static_cast<std::uint32_t>(run.train.seed);
-  std::shared_ptr<const Dataset> dataset;
-  with_locations(run, [&] { dataset = open_dataset(run.data, Split::test); });
+  const std::shared_ptr<const Dataset> dataset = open_split(run, Split::test);
   const NetworkSpec spec = network_for(run, {dataset.get()});
   check_data(run, spec, *dataset, Split::test);
 

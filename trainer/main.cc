@@ -3,6 +3,7 @@
 #include <new>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "trainer/command_line.h"
 
 namespace {
@@ -17,6 +18,7 @@ int fail(const char* message, int status) {
 
 int main(int argc, char** argv) {
   try {
+    lpsgd::init_logging(0, 1);  // `train` does so again, with its rank
     return lpsgd::run_command_line({argv, argv + argc});
   } catch (const lpsgd::Error& e) {
     return fail(e.what(), e.exit_status());

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ranges>
+#include <string_view>
 #include <utility>
 
 #include "comm/agree.h"
@@ -11,6 +13,45 @@
 #include "trainer/host_state.h"
 
 namespace lpsgd {
+
+namespace {
+
+/// Which sample is in which place of an epoch depends on these keys, beside seed and batch size.
+constexpr std::string_view order_keys[] = {
+    "data.dataset",     "data.train_folder",    "data.shuffle",    "data.train_samples", "data.truncate",
+    "data.sort_window", "data.speech.held_out", "data.text.train", "data.text.unit",     "data.text.eos"};
+
+std::vector<std::pair<std::string, std::string>> sample_order(const RunConfig& run) {
+  const config::Value tree = config::write(run);
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const std::string_view key : order_keys) {
+    const config::Value* value = &tree;
+    for (const auto part : std::views::split(key, '.'))
+      value = value ? value->find(std::string_view(part.begin(), part.end())) : nullptr;
+    require(value != nullptr, "the keys that decide the order of samples exist");
+    out.emplace_back(key, config::emit_line(*value));
+  }
+  return out;
+}
+
+/// Inside an epoch, what is left of it must be what was left when the checkpoint was written.
+void check_order(const std::string& folder, const CheckpointManifest& manifest, const RunConfig& run,
+                 std::int64_t batches) {
+  const auto compare = [&](const std::string& key, const std::string& then, const std::string& now) {
+    if (then != now)
+      throw FileError(fmt::format("{}: was written inside an epoch with {} {}, the configuration says {}",
+                                  folder, key, then, now));
+  };
+  compare("train.batch_size", std::to_string(manifest.batch_size), std::to_string(run.train.batch_size));
+  for (const auto& [key, now] : sample_order(run))
+    for (const auto& [written, then] : manifest.order)
+      if (written == key) compare(key, then, now);
+  if (manifest.batches != batches)
+    throw FileError(fmt::format("{}: was written inside an epoch of {} batches, the data set makes it {}",
+                                folder, manifest.batches, batches));
+}
+
+}  // namespace
 
 bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std::int64_t epochs) {
   return epoch == epochs || (options.every_epochs > 0 && epoch % options.every_epochs == 0);
@@ -33,13 +74,9 @@ Resumed RunCheckpoints::restore(const ResumePoint& from,
   Resumed out{manifest.position, manifest.so_far};
   collective_try(transport_, [&] {
     if (manifest.seed != static_cast<std::uint32_t>(run_.train.seed))
-      throw FileError(fmt::format("{}: was written with seed {}, the configuration says {}", folder,
+      throw FileError(fmt::format("{}: was written with train.seed {}, the configuration says {}", folder,
                                   manifest.seed, run_.train.seed));
-    if (manifest.position.batch != 0 &&
-        (manifest.batch_size != run_.train.batch_size || manifest.batches != batches_))
-      throw FileError(fmt::format(
-          "{}: stands inside an epoch of {} batches of {} samples, the configuration makes it {} of {}",
-          folder, manifest.batches, manifest.batch_size, batches_, run_.train.batch_size));
+    if (manifest.position.batch != 0) check_order(folder, manifest, run_, batches_);
     HostState host(network_, &optimizer_);
     TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), {}};
     if (manifest.position.batch != 0) state.carried = host.carried();
@@ -68,6 +105,7 @@ void RunCheckpoints::save(const std::string& name, const Position& position, Epo
   manifest.ranks = transport_.size();
   manifest.batch_size = run_.train.batch_size;
   manifest.batches = batches_;
+  manifest.order = sample_order(run_);
   manifest.lr = lr;
   for (std::size_t t = 0; t < codecs_.size(); ++t)
     manifest.codecs.emplace_back(network_.tensors()[t].name, to_text(codecs_[t]));

@@ -36,8 +36,8 @@ class RunCheckpoints {
                  Optimizer& optimizer);
 
   /// Restores weights, momentum and running statistics, and passes the residuals to `set_residuals`. Refuses
-  /// a checkpoint of another seed, network or codec, and one from within an epoch if the batches have
-  /// changed. Collective; fails on all ranks with one message.
+  /// a checkpoint of another seed, network or codec, and one from within an epoch if a key that decides the
+  /// order of samples has changed. Collective; fails on all ranks with one message.
   Resumed restore(const ResumePoint& from, const std::function<void(const ExchangeState&)>& set_residuals);
 
   /// `lr`: of the next step; `so_far`: of the current epoch, ignored between epochs. Collective.

@@ -78,40 +78,59 @@ void fields(Visitor& v, MetricsOptions& o) {
           "also write, per tensor and epoch, the codec's error, the residual and the bytes sent");
 }
 
-/// Replaces `network: path` by the tree of the file.
-void resolve_network(Value& root, const std::string& config_path) {
-  Value* network = root.find("network");
-  if (!network || !network->is_scalar()) return;
-  const std::filesystem::path given = config::to_string(*network, "network");
-  std::filesystem::path file =
-      given.is_absolute() ? given : std::filesystem::path(config_path).parent_path() / given;
-  // A path given on the command line may also mean the current folder.
-  if (network->origin.line == 0 && !std::filesystem::exists(file) && std::filesystem::exists(given))
-    file = given;
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(file, ignored))
-    config::fail(network->origin, "network", fmt::format("no file {}", file.string()));
-  Value tree = config::parse_file(file.string());
-  if (!tree.is_map()) config::fail(tree.origin, "network", "expected a map that describes a network");
-  *network = std::move(tree);
-}
-
-/// A network declares its parameters: an override that names none of them would change nothing.
-void check_parameter_override(const Value& root, const std::string& o) {
-  constexpr std::string_view prefix = "network.parameters.";
-  const std::string path = o.substr(0, o.find('='));
-  const Value* network = root.find("network");
-  if (!path.starts_with(prefix) || !network || !network->is_map()) return;
-  const std::string name = path.substr(prefix.size());
-  const Value* declared = network->find("parameters");
+/// A network declares its parameters: giving one that it does not have would change nothing.
+void check_parameter(const Value& network, const std::string& name, const config::Origin& origin) {
+  const Value* declared = network.find("parameters");
   if (declared && declared->find(name)) return;
   std::vector<std::string> known;
   if (declared)
     for (const Value::Entry& e : declared->entries) known.push_back(e.key);
   config::fail(
-      {"--set " + o, 0, 0}, "network.parameters",
+      origin, "network.parameters",
       fmt::format("the network has no parameter '{}'{}; it has: {}", name, config::did_you_mean(name, known),
                   known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+Value read_network(const Value& path, const std::string& config_path) {
+  const std::filesystem::path given = config::to_string(path, "network");
+  std::filesystem::path file =
+      given.is_absolute() ? given : std::filesystem::path(config_path).parent_path() / given;
+  // A path given on the command line may also mean the current folder.
+  if (path.origin.line == 0 && !std::filesystem::exists(file) && std::filesystem::exists(given)) file = given;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored))
+    config::fail(path.origin, "network", fmt::format("no file {}", file.string()));
+  Value tree = config::parse_file(file.string());
+  if (!tree.is_map()) config::fail(tree.origin, "network", "expected a map that describes a network");
+  return tree;
+}
+
+/// Replaces `network: path` and `network: {file: path, parameters: {...}}` by the tree of the file.
+void resolve_network(Value& root, const std::string& config_path) {
+  Value* network = root.find("network");
+  if (!network) return;
+  const Value given = *network;
+  if (given.is_scalar()) *network = read_network(given, config_path);
+  const Value* file = given.find("file");
+  if (!file) return;
+  *network = read_network(*file, config_path);
+  for (const Value::Entry& e : given.entries) {
+    if (e.key == "file") continue;
+    if (e.key != "parameters" || !e.value.is_map())
+      config::fail(e.origin, "network", "beside `file` only a map `parameters` is allowed");
+    for (const Value::Entry& parameter : e.value.entries) {
+      check_parameter(*network, parameter.key, parameter.origin);
+      network->find("parameters")->set(parameter.key, parameter.value);
+    }
+  }
+}
+
+void check_parameter_override(const Value& root, const std::string& o) {
+  constexpr std::string_view prefix = "network.parameters.";
+  const std::string path = o.substr(0, o.find('='));
+  const Value* network = root.find("network");
+  if (path.starts_with(prefix) && network && network->is_map())
+    check_parameter(*network, path.substr(prefix.size()), {"--set " + o, 0, 0});
 }
 
 Value load_tree(const std::string& path, const std::vector<std::string>& overrides) {
@@ -157,7 +176,7 @@ void fields(Visitor& v, RunConfig& run) {
   v.required();
   v.shape([] { return config::Shape::choice({config::Shape::text(), config::Shape::any_map()}); });
   v.custom(
-      "network", "a path relative to this file, or the network itself",
+      "network", "a path relative to this file, {file: path, parameters: {...}}, or the network itself",
       "the layers, which docs/networks.md describes",
       [&](const Value& value, const std::string& path) {
         if (!value.is_map())

@@ -18,6 +18,17 @@ config::Origin network_origin(const RunConfig& run, std::string_view key) {
   return found ? found->origin : run.network.origin;
 }
 
+/// The errors of a few bad files, a line each.
+std::string first_lines(const std::string& text) {
+  constexpr std::size_t few = 3;
+  std::size_t end = 0;
+  for (std::size_t line = 0; line < few && end != std::string::npos; ++line)
+    end = text.find('\n', line == 0 ? 0 : end + 1);
+  if (end == std::string::npos) return text;
+  const auto more = std::count(text.begin() + static_cast<std::ptrdiff_t>(end), text.end(), '\n');
+  return fmt::format("{}\nand {} more, which `lpsgd data check` names", text.substr(0, end), more);
+}
+
 void check_images(const RunConfig& run, const NetworkSpec& network, const ImageDataset& images) {
   if (network.input_shape().size() != 3)
     config::fail(origin_of(run, "data", "dataset"), "data.dataset",
@@ -27,13 +38,12 @@ void check_images(const RunConfig& run, const NetworkSpec& network, const ImageD
     config::fail(origin_of(run, "data", "truncate"), "data.truncate",
                  fmt::format("cuts sequences, and data set {} has images", run.data.dataset));
   const std::optional<ImageShape> image = images.fixed_shape();
-  if (image && run.data.evaluate.automatic() &&
-      network.input_shape() != std::vector{image->height, image->width, image->channels})
+  const ImageShape input{network.input_shape()[0], network.input_shape()[1], network.input_shape()[2]};
+  if (image && run.data.evaluate.automatic() && !can_become(*image, input))
     config::fail(network_origin(run, "input"), "network.input",
                  fmt::format("the network takes ({}), data set {} has images of ({}, {}, {})",
                              fmt::join(network.input_shape(), ", "), run.data.dataset, image->height,
                              image->width, image->channels));
-  const ImageShape input{network.input_shape()[0], network.input_shape()[1], network.input_shape()[2]};
   with_locations(run, [&] {
     normalization(run.data, input.channels);
     resolve({run.data.augment, run.data.evaluate, run.data.interpolation}, image, input);
@@ -53,15 +63,15 @@ void check_sequences(const RunConfig& run, const NetworkSpec& network, const Dat
   if (!speech && input.size() != 1) fail("tokens");
 }
 
-/// How many tokens the network knows: the rows of its embeddings, and the classes it tells apart.
+/// The network's vocabulary is as large as its smallest embedding and its number of classes allow.
 void check_vocabulary(const RunConfig& run, const NetworkSpec& network, const TextDataset& text) {
-  std::int64_t known = network.classes();
+  std::int64_t vocabulary = network.classes();
   for (const TensorInfo& tensor : network.tensors())
-    if (tensor.kind == TensorKind::embedding) known = std::min(known, tensor.shape[0]);
-  if (text.classes() > known)
+    if (tensor.kind == TensorKind::embedding) vocabulary = std::min(vocabulary, tensor.shape[0]);
+  if (text.classes() > vocabulary)
     config::fail(network_origin(run, "classes"), "network",
-                 fmt::format("vocabulary too small: the network knows {} tokens, data set {} has {}", known,
-                             run.data.dataset, text.classes()));
+                 fmt::format("vocabulary too small: the network has {} tokens, data set {} has {}",
+                             vocabulary, run.data.dataset, text.classes()));
 }
 
 }  // namespace
@@ -71,17 +81,25 @@ DataKind kind_of(const Dataset& dataset) {
   return dynamic_cast<const TextDataset*>(&dataset) ? DataKind::text : DataKind::images;
 }
 
+std::shared_ptr<const Dataset> open_split(const RunConfig& run, Split split) {
+  std::shared_ptr<const Dataset> out;
+  try {
+    with_locations(run, [&] { out = open_dataset(run.data, split); });
+  } catch (const FileError& e) {
+    throw FileError(first_lines(e.what()));
+  }
+  return out;
+}
+
 TrainData open_data(RunConfig& run) {
   TrainData data;
-  with_locations(run, [&] {
-    data.train = open_dataset(run.data, Split::train);
-    if (const auto* speech = dynamic_cast<const SequenceDataset*>(data.train.get())) {
-      const Normalization used = speech->normalization();
-      run.data.mean = used.mean;
-      run.data.std = used.std;
-    }
-    data.test = open_dataset(run.data, Split::test);
-  });
+  data.train = open_split(run, Split::train);
+  if (const auto* speech = dynamic_cast<const SequenceDataset*>(data.train.get())) {
+    const Normalization used = speech->normalization();
+    run.data.mean = used.mean;
+    run.data.std = used.std;
+  }
+  data.test = open_split(run, Split::test);
   return data;
 }
 
@@ -103,7 +121,7 @@ void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset&
     check_vocabulary(run, network, *text);
   else if (network.classes() != dataset.classes())
     config::fail(network_origin(run, "classes"), "network.classes",
-                 fmt::format("the network tells {} classes apart, data set {} has {}", network.classes(),
+                 fmt::format("the network has {} classes, data set {} has {}", network.classes(),
                              run.data.dataset, dataset.classes()));
   if (split == Split::train && dataset.size() < run.train.batch_size)
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",

@@ -16,6 +16,10 @@ struct TrainData {
   std::shared_ptr<const Dataset> train, test;
 };
 
+/// Opens a split. FileError names up to three bad files, and says how many more there are; ConfigError has
+/// the key's place.
+std::shared_ptr<const Dataset> open_split(const RunConfig& run, Split split);
+
 /// Opens both splits and sets data.mean and data.std of `run` to the values in use, for the record and so
 /// that they are computed once. FileError; ConfigError with the key's place.
 TrainData open_data(RunConfig& run);

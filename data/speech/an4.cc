@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <set>
-#include <system_error>
 #include <unordered_map>
 #include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "data/file_errors.h"
+#include "data/input_file.h"
 #include "data/sample_limit.h"
 #include "data/speech/alignment.h"
 #include "data/speech/audio.h"
@@ -41,26 +44,29 @@ class Corpus {
   explicit Corpus(const DataOptions& options)
       : root_(options.root),
         list_((root_ / "etc/an4_train.fileids").string()),
-        alignment_file_((root_ / options.speech.alignment).string()),
-        states_(read_file((root_ / options.speech.states).string()),
-                (root_ / options.speech.states).string()),
-        alignments_(read_alignments(read_file(alignment_file_), alignment_file_, states_)) {
-    read_list();
-    check_transcripts();
-    for (const auto& [name, alignment] : alignments_)
-      if (!known_.contains(name))
-        throw FileError(fmt::format("{}:{}: an alignment of '{}', which {} does not name", alignment_file_,
-                                    alignment.line, name, list_));
+        alignment_file_((root_ / options.speech.alignment).string()) {
+    errors_.attempt([&] {
+      const std::string path = (root_ / options.speech.states).string();
+      states_.emplace(read_file(path), path);
+    });
+    errors_.attempt([&] {
+      const std::string text = read_file(alignment_file_);
+      if (states_) alignments_ = read_alignments(text, alignment_file_, *states_);
+    });
+    errors_.attempt([&] { read_list(); });
+    errors_.throw_if_any();
     hold_out(options.speech.held_out);
   }
 
-  std::int64_t states() const { return states_.size(); }
+  std::int64_t states() const { return states_->size(); }
   const std::vector<Recording>& recordings(Split split) const {
     return split == Split::train ? train_ : test_;
   }
 
  private:
+  /// Errors of single lines and recordings are kept in `errors_`.
   void read_list() {
+    const bool is_aligned = errors_.empty();
     const std::string text = read_file(list_);
     TextLines lines(text);
     while (const auto line = lines.next()) {
@@ -68,20 +74,22 @@ class Corpus {
       const fs::path id(next_word(rest));
       if (id.empty()) continue;
       const std::string where = fmt::format("{}:{}", list_, lines.number());
-      if (!known_.insert(id.filename().string()).second)
-        throw FileError(fmt::format("{}: '{}' a second time", where, id.filename().string()));
-      train_.push_back(recording(id, where));
+      errors_.attempt([&] {
+        if (!listed_.insert(id.filename().string()).second)
+          throw FileError(fmt::format("{}: '{}' a second time", where, id.filename().string()));
+        train_.push_back(recording(id, where));
+        if (is_aligned) align(train_.back(), where);
+      });
     }
-    if (train_.empty()) throw FileError(fmt::format("{}: names no recording", list_));
+    if (listed_.empty()) throw FileError(fmt::format("{}: names no recording", list_));
+    check_alignments();
+    check_transcripts();
   }
 
   Recording recording(const fs::path& id, const std::string& where) const {
     Recording out{id.filename().string(), id.parent_path().filename().string(),
                   (root_ / "wav" / id).string() + ".raw"};
-    std::error_code error;
-    const std::uintmax_t bytes = fs::file_size(out.path, error);
-    if (error)
-      throw FileError(fmt::format("{}: cannot be read: {} ({} names it)", out.path, error.message(), where));
+    const std::uint64_t bytes = size_of(out.path, where);
     if (bytes % 2 != 0)
       throw FileError(fmt::format("{}: truncated: {} bytes, which is no whole number of 16 bit samples",
                                   out.path, bytes));
@@ -89,20 +97,39 @@ class Corpus {
     if (out.frames == 0)
       throw FileError(fmt::format("{}: {} samples, fewer than the {} of the shortest recording with a frame",
                                   out.path, bytes / 2, 3 * FeatureExtractor::shift));
-    const auto found = alignments_.find(out.name);
-    if (found == alignments_.end())
-      throw FileError(fmt::format("{}: '{}' has no alignment in {}", where, out.name, alignment_file_));
-    out.alignment = &found->second;
-    if (out.alignment->frames() != out.frames)
-      throw FileError(fmt::format("{}:{}: the alignment of '{}' has {} frames, {} has {}", alignment_file_,
-                                  out.alignment->line, out.name, out.alignment->frames(), out.path,
-                                  out.frames));
     return out;
+  }
+
+  static std::uint64_t size_of(const std::string& path, const std::string& where) {
+    try {
+      return InputFile(path).size();
+    } catch (const FileError& e) {
+      throw FileError(fmt::format("{} ({} names it)", e.what(), where));
+    }
+  }
+
+  void align(Recording& r, const std::string& where) const {
+    const auto found = alignments_.find(r.name);
+    if (found == alignments_.end())
+      throw FileError(fmt::format("{}: '{}' has no alignment in {}", where, r.name, alignment_file_));
+    r.alignment = &found->second;
+    if (r.alignment->frames() != r.frames)
+      throw FileError(fmt::format("{}:{}: the alignment of '{}' has {} frames, {} has {}", alignment_file_,
+                                  r.alignment->line, r.name, r.alignment->frames(), r.path, r.frames));
+  }
+
+  void check_alignments() {
+    std::map<std::size_t, std::string> unlisted;  // by line
+    for (const auto& [name, alignment] : alignments_)
+      if (!listed_.contains(name)) unlisted.emplace(alignment.line, name);
+    for (const auto& [line, name] : unlisted)
+      errors_.add(fmt::format("{}:{}: an alignment of '{}', which {} does not name", alignment_file_, line,
+                              name, list_));
   }
 
   /// A transcript's line ends with its recording's name: "<s> YES </s> (an251-fash-b)". Only the names
   /// matter.
-  void check_transcripts() const {
+  void check_transcripts() {
     const std::string path = (root_ / "etc/an4_train.transcription").string();
     if (!fs::exists(path)) return;
     const std::string text = read_file(path);
@@ -110,14 +137,15 @@ class Corpus {
     while (const auto line = lines.next()) {
       if (line->empty()) continue;
       const std::size_t begin = line->rfind('('), end = line->rfind(')');
-      if (begin == std::string_view::npos || end == std::string_view::npos || end < begin)
-        throw FileError(
-            fmt::format("{}:{}: the transcript does not end with its recording's name in parentheses", path,
-                        lines.number()));
+      if (begin == std::string_view::npos || end == std::string_view::npos || end < begin) {
+        errors_.add(fmt::format("{}:{}: the transcript does not end with its recording's name in parentheses",
+                                path, lines.number()));
+        continue;
+      }
       const std::string name(line->substr(begin + 1, end - begin - 1));
-      if (!known_.contains(name))
-        throw FileError(fmt::format("{}:{}: a transcript of '{}', which has no audio: {} does not name it",
-                                    path, lines.number(), name, list_));
+      if (!listed_.contains(name))
+        errors_.add(fmt::format("{}:{}: a transcript of '{}', which has no audio: {} does not name it", path,
+                                lines.number(), name, list_));
     }
   }
 
@@ -142,9 +170,10 @@ class Corpus {
 
   fs::path root_;
   std::string list_, alignment_file_;
-  StateList states_;
+  FileErrors errors_;
+  std::optional<StateList> states_;
   std::unordered_map<std::string, Alignment> alignments_;
-  std::set<std::string> known_;
+  std::set<std::string> listed_;
   std::vector<Recording> train_, test_;
 };
 
@@ -168,13 +197,16 @@ Features features_of(const std::vector<Recording>& recordings, const SpeechOptio
                      ByteOrder order) {
   FeatureExtractor extractor(options.features);
   Features all;
-  for (const Recording& r : recordings) {
-    const std::vector<std::int16_t> samples = decode_samples(read_file(r.path), r.path, order);
-    const std::int64_t frames = FeatureExtractor::frames(static_cast<std::int64_t>(samples.size()));
-    if (frames != r.frames) throw FileError(fmt::format("{}: changed while it was read", r.path));
-    all.emplace_back(static_cast<std::size_t>(frames * width));
-    extractor.extract(samples, all.back().data());
-  }
+  FileErrors errors;
+  for (const Recording& r : recordings)
+    errors.attempt([&] {
+      const std::vector<std::int16_t> samples = decode_samples(read_file(r.path), r.path, order);
+      const std::int64_t frames = FeatureExtractor::frames(static_cast<std::int64_t>(samples.size()));
+      if (frames != r.frames) throw FileError(fmt::format("{}: changed while it was read", r.path));
+      all.emplace_back(static_cast<std::size_t>(frames * width));
+      extractor.extract(samples, all.back().data());
+    });
+  errors.throw_if_any();
   return all;
 }
 
@@ -232,7 +264,8 @@ std::shared_ptr<const Dataset> open_an4(const DataOptions& options, Split split)
   const ByteOrder order = byte_order(options.speech.byte_order, corpus);
 
   const std::vector<Recording>& recordings = corpus.recordings(split);
-  const std::int64_t size = sample_limit(options, split, static_cast<std::int64_t>(recordings.size()));
+  const std::int64_t size =
+      sample_limit(options, split, static_cast<std::int64_t>(recordings.size()), options.root);
   Normalization by{options.mean, options.std};
   Features features = features_of(recordings, options.speech, order);
   if (by.mean.empty() || by.std.empty()) {

@@ -3,13 +3,20 @@
 import glob
 import io
 import os
+import re
 import shutil
+import struct
 import tarfile
 import unittest
 
 import numpy as np
 
-from harness import Case, model, run
+from harness import LPSGD, Case, model, run
+
+try:
+    from PIL import Image
+except ImportError:
+    Image = None
 
 NETWORK = """name: small
 input: [16, 16, 3]
@@ -38,11 +45,7 @@ def picture(height, width, seed):
 
 
 def every_kind():
-    """Files of the kinds that a folder of photographs may hold; none without Pillow."""
-    try:
-        from PIL import Image
-    except ImportError:
-        return []
+    """Files of the kinds that a folder of photographs may hold."""
     colour = Image.fromarray(np.frombuffer(picture(60, 50, 7)[-9000:], np.uint8).reshape(60, 50, 3))
     turned = Image.Exif()
     turned[0x112] = 6
@@ -190,6 +193,34 @@ class Data(DataCase):
         self.assertIn("data pack: data set shapes does not hold images from files", generated.err)
         self.assertIn("expected train or test, got 'val'", self.pack(path, "--split", "val", status=2).err)
 
+    def test_bad_files_can_be_left_out_of_a_pack(self):
+        bad = {"train/cat/1.ppm": picture(40, 40, 1)[:1000], "train/dog/text.jpg": b"no image", "train/eel/0.ppm": b"",
+               "train/eel/1.ppm": b"P6\n9 9\n"}
+        for name, content in bad.items():
+            self.put(name, content)
+        for arguments in ((), ("--decoded",), ("--short-side", "20")):
+            path = self.path("x.shard")
+            result = self.pack(path, *arguments, status=1)
+            self.assertIn(f"{self.root}/train/cat/1.ppm: ", result.err)
+            self.assertFalse(os.path.exists(path))
+            result = self.pack(path, *arguments, "--set", "data.on_bad_sample=skip")
+            self.assertIn(f"{path}: 15 images of data set images, split train", result.out)
+            self.assertIn("4 samples could not be read: ", result.err)
+            for name in list(bad)[:3]:
+                self.assertIn(f"{self.root}/{name}: ", result.err)
+            os.makedirs(self.path("one"), exist_ok=True)
+            os.replace(path, self.path("one", "x.shard"))
+            self.pack(self.path("one", "y.shard"), "--split", "test")
+            lines = self.check("--set", "data.shards=" + self.path("one")).out.splitlines()
+            self.assertEqual(lines[1], "train: of class 0 to 2: 4 6 5")
+        for label in ("cat", "dog", "eel"):
+            shutil.rmtree(os.path.join(self.root, "train", label))
+            self.put(f"train/{label}/0.jpg", b"no image")
+        result = self.pack(self.path("none.shard"), "--set", "data.on_bad_sample=skip", status=1)
+        self.assertIn("train/cat/0.jpg: ", result.err)
+        self.assertIn("(and no other image of the split can be read)", result.err)
+        self.assertEqual(glob.glob(self.path("none*")), [])
+
     def test_a_bad_file_ends_training_with_its_name(self):
         self.put("train/dog/0.ppm", b"P6\n4 4\n255\n")
         result = run("train", self.images, "--out", self.path("out"), ranks=2)
@@ -214,6 +245,42 @@ class Data(DataCase):
         evaluated = run("eval", self.images, "--set", "data.on_bad_sample=skip", "--checkpoint",
                         self.path("skipped1", "checkpoints", "epoch-0001"))
         self.assertIn("11 samples | ", evaluated.out, evaluated)
+        for split, number in (("val/cat", 3), ("val/dog", 4), ("val/eel", 5)):
+            for i in range(number):
+                self.put(f"{split}/{i}.ppm", b"no image")
+        evaluated = run("eval", self.images, "--set", "data.on_bad_sample=skip", "--checkpoint",
+                        self.path("skipped1", "checkpoints", "epoch-0001"))
+        self.assertEqual(evaluated.status, 1, evaluated)
+        self.assertIn(f"{self.root}/val/cat/0.ppm: ", evaluated.err)
+        self.assertIn("(and no other sample of the test set can be read)", evaluated.err)
+
+    def test_an_opencv_that_cannot_be_loaded_is_no_bad_sample(self):
+        name = re.search(rb"libopencv_imgcodecs\.so[.0-9]*", self.read(LPSGD))[0].decode()
+        os.mkdir(self.path("lib"))
+        library = self.path("lib", name)
+        self.write("lib/" + name, "no library")
+        environment = {"LD_LIBRARY_PATH": self.path("lib")}
+        result = run("data", "check", self.images, env=environment)
+        self.assertEqual(result.status, 1, result)
+        self.assertIn(f"lpsgd: error: images other than JPEG need OpenCV's imgcodecs: {library}: ", result.err)
+        self.assertNotIn("bad: ", result.out)
+        # A library without the function.
+        with open("/proc/self/maps") as maps:
+            other = next(line.split()[-1] for line in maps if re.search(r"/libc\.so|/libc-", line))
+        os.remove(library)
+        shutil.copy(other, library)
+        result = run("data", "check", self.images, env=environment)
+        self.assertEqual(result.status, 1, result)
+        self.assertIn(f"lpsgd: error: {name} has no cv::imdecode: ", result.err)
+
+
+def samples_of_shard(path):
+    """The samples' bytes, read as docs/data.md describes the format."""
+    with open(path, "rb") as file:
+        data = file.read()
+    index, count = struct.unpack("<QQ", data[-128:-112])
+    entries = [struct.unpack("<QQ", data[index + 48 * i : index + 48 * i + 16]) for i in range(count)]
+    return [data[offset : offset + size] for offset, size in entries]
 
 
 def tar(path, members):
@@ -229,23 +296,43 @@ class ImageNet(DataCase):
 
     def setUp(self):
         super().setUp()
-        photographs = os.path.join(os.environ.get("LPSGD_DATA", "/nonexistent"), "imagenet-mini", "*", "*.JPEG")
-        self.pictures = [self.read(path) for path in sorted(glob.glob(photographs))[:60]]
-        self.pictures = (self.pictures or [picture(50 + i, 40, i) for i in range(30)]) + every_kind()
+        self.pictures_root = self.root
         self.root = self.path("imagenet")
         self.config = self.write("imagenet.yaml", CONFIG.format(dataset="imagenet", root=self.root))
 
+    def photographs(self):
+        pattern = os.path.join(os.environ.get("LPSGD_DATA", "/nonexistent"), "imagenet-mini", "*", "*.JPEG")
+        found = [self.read(path) for path in sorted(glob.glob(pattern))]
+        if found:
+            self.assertEqual(len(found), 282)
+            return found
+        # JPEG files that `lpsgd data pack` writes, and others.
+        path = self.path("x.shard")
+        result = run("data", "pack", self.images, "--out", path, "--short-side", "24")
+        self.assertEqual(result.status, 0, result)
+        jpegs = samples_of_shard(path)
+        self.assertEqual(len(jpegs), 18)
+        self.assertTrue(all(jpeg.startswith(b"\xff\xd8\xff") for jpeg in jpegs))
+        return jpegs + [picture(50 + i, 40, i) for i in range(12)]
+
     def test_archives_train_as_folders_do(self):
+        self.train_from_both(self.photographs())
+
+    @unittest.skipUnless(Image, "python3-pil is not installed, which makes files of every kind")
+    def test_archives_of_every_kind_of_file(self):
+        self.train_from_both(every_kind())
+
+    def train_from_both(self, pictures):
         wnids = ["n01440764", "n01443537", "n02119789"]
         extension = "JPEG"  # the content decides, not the name
         inner = {}
         for c, wnid in enumerate(wnids):
-            mine = self.pictures[c::3]
+            mine = pictures[c::3]
             for i, content in enumerate(mine):
                 self.put(f"train/{wnid}/{wnid}_{i}.{extension}", content)
             tar(self.path(wnid + ".tar"), {f"{wnid}_{i}.{extension}": content for i, content in enumerate(mine)})
             inner[wnid + ".tar"] = self.read(self.path(wnid + ".tar"))
-        val = {f"ILSVRC2012_val_{i + 1:08}.{extension}": content for i, content in enumerate(self.pictures[:7])}
+        val = {f"ILSVRC2012_val_{i + 1:08}.{extension}": content for i, content in enumerate(pictures[:7])}
         for name, content in val.items():
             self.put("val/" + name, content)
         self.put("ILSVRC2012_validation_ground_truth.txt", b"".join(b"%d\n" % (i % 3 + 1) for i in range(7)))

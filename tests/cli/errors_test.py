@@ -102,7 +102,7 @@ class ConfigurationErrors(Case):
 
     def test_network_and_data_that_do_not_fit(self):
         self.write("tiny_network.yaml", NETWORK.replace("classes: 10", "classes: 7").replace("units: 10", "units: 7"))
-        self.refused(CONFIG, "network.classes: the network tells 7 classes apart, data set shapes has 10")
+        self.refused(CONFIG, "network.classes: the network has 7 classes, data set shapes has 10")
 
     def test_unset_variable_only_where_it_is_needed(self):
         text = CONFIG.replace("dataset: shapes", 'dataset: cifar10, root: "${LPSGD_UNSET_VARIABLE}/x"')
@@ -134,6 +134,23 @@ class ConfigurationErrors(Case):
     def test_a_parameter_that_the_network_does_not_have(self):
         self.refused(CONFIG, "--set network.parameters.nrom=1: network.parameters: the network has no parameter 'nrom', "
                      "did you mean 'norm'?; it has: activation, norm", "--set", "network.parameters.nrom=1")
+
+    def test_a_network_file_with_parameters(self):
+        def with_network(text):
+            return CONFIG.replace("network: tiny_network.yaml", f"network: {text}")
+
+        for norm in ("true", "false"):
+            config = self.write("tiny.yaml", with_network("{file: tiny_network.yaml, parameters: {norm: %s}}" % norm))
+            shown = run("show", config)
+            self.assertEqual(shown.status, 0, shown)
+            self.assertEqual("bn1.weight" in shown.out, norm == "true", shown.out)
+        self.assertIn("bn1.weight", run("show", config, "--set", "network.parameters.norm=true").out)
+        self.refused(with_network("{file: tiny_network.yaml, parameters: {nrom: 1}}"),
+                     "{config}:1:49: network.parameters: the network has no parameter 'nrom', did you mean 'norm'?; "
+                     "it has: activation, norm")
+        for wrong in ("{file: tiny_network.yaml, classes: 3}", "{file: tiny_network.yaml, parameters: 3}"):
+            self.refused(with_network(wrong), "{config}:1:36: network: beside `file` only a map `parameters` is allowed")
+        self.refused(with_network("{file: missing.yaml}"), "network: no file ")
 
     def test_sequences_without_a_data_set(self):
         self.write("tiny_network.yaml", "name: s\ninput: [5, 4]\nclasses: 10\nlayers: [{dense: d, units: 10}]\n")
@@ -251,9 +268,10 @@ class RunErrors(Case):
         files = lambda: [Path(folder, name).read_text() for name in names]
         before = files()
         for option, expected in (
-            ("train.seed=4", "was written with seed 3, the configuration says 4"),
+            ("train.seed=4", "was written with train.seed 3, the configuration says 4"),
             ("exchange.codec={kind: onebit}", "their residuals differ"),
-            ("data.train_samples=48", "stands inside an epoch of 4 batches of 24 samples"),
+            ("data.train_samples=48", "was written inside an epoch with data.train_samples 96, the configuration says 48"),
+            ("data.shuffle=false", "was written inside an epoch with data.shuffle true, the configuration says false"),
         ):
             result = run("train", self.config, "--out", folder, "--resume", "--set", option, ranks=2)
             self.assertEqual(result.status, 1, result)

@@ -1,15 +1,22 @@
 """scripts/get-data against a server on loopback: resuming, checksums, mirrors, never half a data set."""
 
+import email.utils
 import gzip
 import hashlib
 import http.server
 import io
 import json
 import os
+import re
+import shutil
+import socket
+import ssl
 import struct
 import subprocess
+import sys
 import tarfile
 import threading
+import time
 import unittest
 import zipfile
 
@@ -18,7 +25,8 @@ from harness import SOURCE, Case, Result, run
 
 class Handler(http.server.BaseHTTPRequestHandler):
     """Serves self.server.files: path -> (bytes, options). Options: cut (the first answer ends after so many bytes),
-    ranges (False: ignores the header Range)."""
+    reset and garbage (so does it, with a reset connection, or with bytes that are no TLS), ranges (False: ignores the
+    header Range), busy (the first answers: a list of a status and a header Retry-After)."""
 
     def do_GET(self):
         self.server.requests.append((self.path, self.headers.get("Range")))
@@ -26,6 +34,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(404)
             return
         content, options = self.server.files[self.path]
+        self.server.times.append(time.monotonic())
+        if options.get("busy"):
+            status, wait = options["busy"].pop(0)
+            self.send_response(status)
+            if wait:
+                self.send_header("Retry-After", wait)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         asked = self.headers.get("Range") if options.get("ranges", True) else None
         first = int(asked[len("bytes=") : -1]) if asked else 0
         if asked and first >= len(content):
@@ -40,8 +57,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
         self.end_headers()
         body = content[first:]
-        cut = options.pop("cut", None)
-        self.wfile.write(body if cut is None else body[:cut])
+        cut, reset, garbage = (options.pop(name, None) for name in ("cut", "reset", "garbage"))
+        self.wfile.write(body[: cut or reset or garbage or len(body)])
+        if reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(self.connection.detach())
+        if garbage:
+            os.write(self.connection.fileno(), b"this is no TLS" * 100)
 
     def log_message(self, *arguments):
         pass
@@ -73,7 +95,8 @@ class GetData(Case):
     def setUp(self):
         super().setUp()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.files, self.server.requests = {}, []
+        self.server.files, self.server.requests, self.server.times = {}, [], []
+        self.scheme, self.environment = "http", {}
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.addCleanup(self.server.server_close)
         self.addCleanup(self.server.shutdown)
@@ -84,11 +107,11 @@ class GetData(Case):
         return self.url(name)
 
     def url(self, name):
-        return f"http://127.0.0.1:{self.server.server_address[1]}/{name}"
+        return f"{self.scheme}://127.0.0.1:{self.server.server_address[1]}/{name}"
 
     def get(self, name, sources, *arguments):
         table = self.write("sources.json", json.dumps(sources))
-        environment = dict(os.environ, LPSGD_GET_DATA_SOURCES=table, LPSGD_GET_DATA_WAIT="0")
+        environment = dict(os.environ, LPSGD_GET_DATA_SOURCES=table, **{"LPSGD_GET_DATA_WAIT": "0", **self.environment})
         command = [os.path.join(SOURCE, "scripts/get-data"), name, *(arguments or [self.folder])]
         return Result(subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment))
 
@@ -126,6 +149,63 @@ class GetData(Case):
         result = self.get("set", self.one(content, url))
         self.assertEqual(result.status, 0, result)
         self.assertEqual(self.server.requests, [("/set.tar.gz", None), ("/set.tar.gz", f"bytes={1 << 20}-")])
+
+    def test_goes_on_after_a_reset(self):
+        content = tar_gz({"set/a.bin": os.urandom(3 << 20)})
+        result = self.get("set", self.one(content, self.serve("set.tar.gz", content, reset=1 << 20)))
+        self.assertEqual(result.status, 0, result)
+        self.assertIn("Connection reset by peer; again in 1 s", result.out)
+        self.assertEqual(len(self.server.requests), 2)
+
+    @unittest.skipUnless(shutil.which("openssl"), "openssl is not installed, which makes a certificate")
+    def test_goes_on_after_an_error_of_tls(self):
+        key, certificate = self.path("key.pem"), self.path("certificate.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate,
+                        "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.scheme, self.environment = "https", {"SSL_CERT_FILE": certificate}
+        content = tar_gz({"set/a.bin": os.urandom(3 << 20)})
+        result = self.get("set", self.one(content, self.serve("set.tar.gz", content, garbage=1 << 20)))
+        self.assertEqual(result.status, 0, result)
+        self.assertRegex(result.out, r"\[SSL[^\n]*; again in 1 s")
+        self.assertEqual(len(self.server.requests), 2)
+
+    def test_a_busy_server_is_asked_again(self):
+        content = tar_gz({"set/a.bin": b"A"})
+        self.environment = {"LPSGD_GET_DATA_WAIT": "0.05"}  # seconds for each
+        date = email.utils.formatdate(time.time() + 30, usegmt=True)
+        busy = [(503, None), (429, "10"), (503, date), (503, "no number")]
+        result = self.get("set", self.one(content, self.serve("set.tar.gz", content, busy=busy)))
+        self.assertEqual(result.status, 0, result)
+        waits = [float(x) for x in re.findall(r"(?:429 Too Many Requests|503 Service Unavailable); again in (\d+) s", result.out)]
+        self.assertEqual((waits[0], waits[1], waits[3]), (1, 10, 3))
+        self.assertTrue(25 <= waits[2] <= 30, waits)
+        between = [b - a for a, b in zip(self.server.times, self.server.times[1:])]
+        self.assertGreaterEqual(between[1], 0.5)
+        # Not for ever, and not for as long as the server likes.
+        subprocess.run(["rm", "-rf", self.folder], check=True)
+        self.environment = {}
+        url = self.serve("set.tar.gz", content, busy=10 * [(429, "86400")])
+        result = self.get("set", self.one(content, url))
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("429 Too Many Requests; again in 60 s", result.out)
+        self.assertIn(f"{url}: 429 Too Many Requests; what has arrived is kept", result.err)
+        self.assertEqual(len(self.server.requests), 10)
+
+    def test_a_full_disk_is_no_error_of_the_network(self):
+        content = tar_gz({"set/a.bin": os.urandom(1 << 20)})
+        sources = self.one(content, self.serve("set.tar.gz", content))
+        table = self.write("sources.json", json.dumps(sources))
+        code = ("import resource, signal, sys, os; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+                "resource.setrlimit(resource.RLIMIT_FSIZE, (300000, 300000)); os.execv(sys.argv[1], sys.argv[1:])")
+        result = subprocess.run([sys.executable, "-c", code, os.path.join(SOURCE, "scripts/get-data"), "set", self.folder],
+                                capture_output=True, text=True, timeout=60,
+                                env=dict(os.environ, LPSGD_GET_DATA_SOURCES=table, LPSGD_GET_DATA_WAIT="0"))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("File too large", result.stderr)
+        self.assertEqual(len(self.server.requests), 1)
 
     def test_goes_on_in_the_next_call(self):
         content = tar_gz({"set/a.bin": os.urandom(100000)})

@@ -99,7 +99,7 @@ class Sequences(SequenceCase):
     def test_data_that_do_not_fit_the_network_are_refused(self):
         speech = self.write_speech()
         text_ = self.path("text.yaml")
-        self.refused(2, f"{text_}:4:10: network: vocabulary too small: the network knows 9 tokens, data set text has 11",
+        self.refused(2, f"{text_}:4:10: network: vocabulary too small: the network has 9 tokens, data set text has 11",
                      self.text, "--set", "network.layers.0.vocabulary=9")
         self.refused(2, "data.truncate: missing: a text is one long sequence; after how many tokens to cut it",
                      self.text, "--set", "data.truncate=0")
@@ -109,7 +109,7 @@ class Sequences(SequenceCase):
         self.refused(2, "network.input: the network takes (26, 99), data set an4 has sequences of (frames, 33)",
                      speech, "--set", "data.speech.context=0")
         self.write("four", "a\nb\nc\nd\n")
-        self.refused(2, "network.classes: the network tells 3 classes apart, data set an4 has 4", speech, "--set",
+        self.refused(2, "network.classes: the network has 3 classes, data set an4 has 4", speech, "--set",
                      "data.speech.states=four")
         self.refused(2, "the longest sequence of an4 has 26 frames, but the network takes 20", speech,
                      "--set", "network.input=[20, 99]")
@@ -117,6 +117,40 @@ class Sequences(SequenceCase):
                      "data.truncate=5")
         self.refused(2, "network.input: the network takes (32, 32, 3), data set text has tokens", self.text, "--set",
                      "network=" + self.path("tiny_network.yaml"))
+
+    def test_check_names_every_bad_file(self):
+        speech = self.write_speech()
+        for name in ("corpus/train/r1-train", "corpus/held/r5-held"):
+            self.write(f"wav/{name}.raw", "odd")
+        for i in (7, 8, 9):
+            os.remove(self.path(f"wav/corpus/train/r{i}-train.raw"))
+        result = run("data", "check", speech)
+        self.assertEqual(result.status, 1, result)
+        lines = result.out.splitlines()
+        self.assertEqual([line.split(": ")[1] for line in lines], [self.path("wav", "corpus", name + ".raw") for name in (
+            "train/r1-train", "held/r5-held", "train/r7-train", "train/r8-train", "train/r9-train")])
+        self.assertIn("truncated: 3 bytes", lines[1])
+        self.assertIn("No such file or directory", lines[2])
+        self.assertIn("data set an4: 5 files or samples are bad, named above", result.err)
+        # Other commands name a few.
+        result = run("train", speech, "--out", self.path("refused"))
+        self.assertIn("r7-train.raw: cannot be read", result.err)
+        self.assertNotIn("r8-train", result.err)
+        self.assertIn("\nand 2 more, which `lpsgd data check` names", result.err)
+        self.write("train.txt", "w1 w2")
+        with open(self.path("train.txt"), "wb") as file:
+            file.write(b"\xff")
+        os.remove(self.path("valid.txt"))
+        result = run("data", "check", self.text, "--set", "data.text.unit=characters")
+        self.assertEqual([line.split(": ")[1].split(":")[0] for line in result.out.splitlines()],
+                         [self.path("train.txt"), self.path("valid.txt")])
+
+    def test_check_refuses_features_that_are_not_finite(self):
+        speech = self.write_speech()
+        numbers = lambda x: "[" + ", ".join(33 * [x]) + "]"
+        result = run("data", "check", speech, "--set", "data.mean=" + numbers("0"), "--set", "data.std=" + numbers("1e-44"))
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("r0-held.raw: a feature is not finite", result.out)
 
     def test_files_that_do_not_fit_together_are_refused(self):
         speech = self.write_speech()

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 
 #include "core/error.h"
@@ -174,6 +175,8 @@ TEST_F(SmallAn4, GivenMeansAndDeviationsReplaceItsOwn) {
   EXPECT_EQ(error(), "data.std: 32 values, but the frames have 33 features");
   options_.std.assign(33, 0);
   EXPECT_EQ(error(), "data.std: 0 is not above 0");
+  options_.mean[5] = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(error(), "data.mean: inf is not a finite number");
 }
 
 TEST_F(SmallAn4, ByteOrderIsDetectedOrGiven) {
@@ -223,6 +226,49 @@ TEST_F(SmallAn4, RefusesFilesThatDoNotFitTogether) {
             "names it)");
   fs::create_directory(root_ / "wav/corpus/two/c-two-b.raw");
   EXPECT_THAT(error(), testing::StartsWith("wav/corpus/two/c-two-b.raw: cannot be read: "));
+}
+
+TEST_F(SmallAn4, NamesEveryBadFile) {
+  put("wav/corpus/two/c-two-b.raw", "odd");
+  fs::remove(root_ / "wav/corpus/one/a-one-b.raw");
+  put("wav/corpus/held/b-held-b.raw", std::string(2 * 160 * 9, 'x'));
+  put("etc/an4_train.transcription", "none\n(e-one-b)\n");
+  for (const Split split : {Split::train, Split::test})
+    EXPECT_EQ(error(split),
+              "wav/corpus/one/a-one-b.raw: cannot be read: No such file or directory "
+              "(etc/an4_train.fileids:1 names it)\n"
+              "cntk/align.mlf:6: the alignment of 'b-held-b' has 4 frames, wav/corpus/held/b-held-b.raw has "
+              "7\n"
+              "wav/corpus/two/c-two-b.raw: truncated: 3 bytes, which is no whole number of 16 bit samples\n"
+              "etc/an4_train.transcription:1: the transcript does not end with its recording's name in "
+              "parentheses\n"
+              "etc/an4_train.transcription:2: a transcript of 'e-one-b', which has no audio: "
+              "etc/an4_train.fileids does not name it");
+  // Without alignments the recordings are looked at all the same.
+  fs::remove(root_ / "cntk/states");
+  fs::remove(root_ / "cntk/align.mlf");
+  EXPECT_THAT(error(), testing::ContainsRegex("cntk/states: [^\n]*\ncntk/align.mlf: [^\n]*\n"
+                                              "wav/corpus/one/a-one-b.raw: [^\n]*\n"
+                                              "wav/corpus/two/c-two-b.raw: [^\n]*\netc/"));
+}
+
+TEST_F(SmallAn4, RefusesRecordingsThatChange) {
+  // A file of the system's that says that it is longer than what is read from it.
+  const fs::path other = "/sys/devices/system/cpu/online";
+  std::error_code error_code;
+  if (fs::file_size(other, error_code) != 4096 || read_file(other.string()).size() % 2 != 0)
+    GTEST_SKIP() << other << " is not as expected";
+  options_.speech.byte_order = ByteOrder::big;
+  for (const char* name : {"corpus/one/x-one-b", "corpus/two/y-two-b"}) {
+    add(name, 10);  // as many as 4096 bytes have
+    write();
+    samples_.erase(name);
+    fs::remove(root_ / fmt::format("wav/{}.raw", name));
+    fs::create_symlink(other, root_ / fmt::format("wav/{}.raw", name));
+  }
+  EXPECT_EQ(error(),
+            "wav/corpus/one/x-one-b.raw: changed while it was read\n"
+            "wav/corpus/two/y-two-b.raw: changed while it was read");
 }
 
 TEST_F(SmallAn4, RefusesListsThatDoNotFitTogether) {

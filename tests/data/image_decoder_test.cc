@@ -189,6 +189,13 @@ TEST(ImageDecoder, RefusesTruncatedFiles) {
   }
 }
 
+TEST(ImageDecoder, ADamagedHeaderDoesNotGiveTheImageBefore) {
+  ImageDecoder decoder(3);
+  const std::string good = "P6\n2 2\n255\n123456789012", cut = "P6\n9 9\n";
+  decode(decoder, {good.begin(), good.end()});
+  EXPECT_THROW(decode(decoder, {cut.begin(), cut.end()}), FileError);
+}
+
 TEST(ImageDecoder, NamesWhatIsWrong) {
   EXPECT_EQ(error_of({}), "dir/a.jpg: the file is empty");
   EXPECT_EQ(error_of({'h', 'e', 'l', 'l', 'o'}),

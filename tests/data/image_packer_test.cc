@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/image_reader.h"
+#include "data/jpeg.h"
 #include "data/jpeg_encoder.h"
 #include "data/libjpeg.h"
 #include "tests/data/jpeg_maker.h"
@@ -117,11 +119,63 @@ TEST(ImagePacker, EncodesShrunkImagesNearTheirPixels) {
   EXPECT_LT(mean_difference(decoded.pixels, small.bytes), 1.5);
 }
 
+TEST(ImagePacker, GrayscaleKeepsItsOneChannel) {
+  const Bytes file = make_jpeg({.colour = JpegKind::Colour::grey, .orientation = 6});
+  const WholeImage whole = decode_whole(file, JCS_GRAYSCALE);
+  Bytes out, small;
+  const StoredImage packed = pack({.decoded = true}, {file, std::nullopt}, out);
+  ASSERT_EQ(packed.shape, (ImageShape{64, 48, 1}));
+  for (int y = 0; y < 64; ++y)
+    for (int x = 0; x < 48; ++x)
+      ASSERT_EQ(packed.bytes[static_cast<std::size_t>(y * 48 + x)],
+                whole.pixels[static_cast<std::size_t>((47 - x) * 64 + y)]);
+  const StoredImage encoded = pack({.short_side = 40}, {file, std::nullopt}, small);
+  JpegDecoder decoder(3);
+  decoder.open(encoded.bytes, "encoded");
+  EXPECT_EQ(decoder.components(), 1);
+}
+
+/// The samples of an image in colour networks, augmented and not.
+std::vector<Bytes> samples_of(const StoredImage& image) {
+  const ImageShape out{30, 28, 3};
+  std::vector<Bytes> samples;
+  for (const Interpolation interpolation : {Interpolation::linear, Interpolation::area}) {
+    ImageTransform transform{.evaluate = {.side_ratio = 0.875}, .interpolation = interpolation};
+    transform.augment = {.mirror = true,
+                         .crop = {.kind = CropOptions::Kind::random_resized},
+                         .jitter = {.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1},
+                         .pca = 0.1};
+    ImageReader reader(transform, out);
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      PhiloxSequence random(5, RandomUse::augmentation, i, 2);
+      samples.emplace_back(static_cast<std::size_t>(out.bytes()));
+      reader.read(image, "a", i == 0 ? nullptr : &random, samples.back().data());
+    }
+  }
+  return samples;
+}
+
+TEST(ImagePacker, PackedGrayscaleGivesTheSamplesOfItsColours) {
+  const Bytes file = make_jpeg({.width = 70, .height = 52, .colour = JpegKind::Colour::grey});
+  const WholeImage whole = decode_whole(file, JCS_RGB);
+  const StoredImage colours{whole.pixels, ImageShape{52, 70, 3}};
+  Bytes out, shrunk, encoded;
+  EXPECT_EQ(samples_of(pack({.decoded = true}, {file, std::nullopt}, out)), samples_of(colours));
+  const PackOptions options{.short_side = 40, .quality = 90};
+  const StoredImage small = pack(options, colours, shrunk);
+  const ImageShape& shape = small.shape.value();
+  encode_jpeg({shape.height, shape.width, 3, 3 * shape.width, shrunk.data()}, 90, encoded);
+  EXPECT_EQ(samples_of(pack(options, {file, std::nullopt}, out)), samples_of({encoded, std::nullopt}));
+}
+
 TEST(ImagePacker, NamesADamagedFile) {
   Bytes file = make_jpeg({});
   file.resize(file.size() / 2);
   Bytes out;
-  EXPECT_THAT(error_of([&] { pack({.decoded = true}, {file, std::nullopt}, out); }), HasSubstr("a.jpg: "));
+  // Also where the file would stay as it is.
+  for (const PackOptions& options :
+       {PackOptions{.decoded = true}, PackOptions{}, PackOptions{.short_side = 99}})
+    EXPECT_THAT(error_of([&] { pack(options, {file, std::nullopt}, out); }), HasSubstr("a.jpg: "));
   EXPECT_THAT(error_of([&] {
                 pack({.short_side = 10}, {Bytes{1, 2, 3}, std::nullopt}, out);
               }),

@@ -117,6 +117,13 @@ TEST(Resolve, ChoosesTheEvaluation) {
   EXPECT_EQ(resolve({.evaluate = {.resize = 256}}, {}, network).evaluate.side_ratio, 0);
 }
 
+TEST(CanBecome, GrayscaleOfTheNetworksSizeNeedsNoResizing) {
+  EXPECT_TRUE(can_become({6, 5, 1}, {6, 5, 3}));
+  EXPECT_TRUE(can_become({6, 5, 1}, {6, 5, 1}));
+  EXPECT_FALSE(can_become({6, 5, 3}, {6, 5, 1}));
+  EXPECT_FALSE(can_become({6, 5, 3}, {5, 6, 3}));
+}
+
 TEST(Resolve, RefusesWhatDoesNotFit) {
   const ImageShape small{32, 32, 3};
   EXPECT_EQ(

@@ -75,6 +75,25 @@ TEST_F(ImageNet, FoldersAndArchivesHoldTheSameSamples) {
   EXPECT_THAT(contents(*open()), testing::ElementsAre(train[0], train[3], train[6]));
 }
 
+TEST_F(ImageNet, ArchivesAreFilteredAsFoldersAre) {
+  const std::vector<std::string> train = contents(*open());
+  for (const char* name : {".DS_Store", "._n01443537_0.JPEG", "readme.txt", "Thumbs.db", "JPEG"}) {
+    write(std::string("train/n01443537/") + name, "other");
+    write(std::string("val/") + name, "other");
+  }
+  EXPECT_EQ(contents(*open()), train);
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+  shell("cd train && for c in n*; do tar -C $c -cf $c.tar . ; rm -r $c; done");
+  shell("tar -C train -cf ILSVRC2012_img_train.tar $(ls train) && rm -r train");
+  shell("tar -C val -cf ILSVRC2012_img_val.tar . && rm -r val");
+  EXPECT_EQ(contents(*open()), train);
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+  shell("touch readme.txt .x.jpg && tar -cf ILSVRC2012_img_val.tar readme.txt .x.jpg");
+  shell("tar -cf n01440764.tar readme.txt && tar -cf ILSVRC2012_img_train.tar n01440764.tar");
+  EXPECT_EQ(error(Split::test), path("ILSVRC2012_img_val.tar") + ": holds no image");
+  EXPECT_EQ(error(), path("ILSVRC2012_img_train.tar/n01440764.tar") + ": holds no image");
+}
+
 TEST_F(ImageNet, TakesValidationFoldersAndKagglesList) {
   std::filesystem::remove(path("ILSVRC2012_validation_ground_truth.txt"));
   write("LOC_val_solution.csv",
@@ -110,15 +129,19 @@ TEST_F(ImageNet, LooksForTheDevelopmentKit) {
 
 TEST_F(ImageNet, RefusesListsThatDoNotFit) {
   const std::string list = path("ILSVRC2012_validation_ground_truth.txt");
-  for (const auto& [text, count] : {std::pair("2\n3\n1\n", 3), std::pair("2\n3\n1\n2\n1\n", 5)}) {
-    write("ILSVRC2012_validation_ground_truth.txt", text);
-    EXPECT_EQ(error(Split::test),
-              fmt::format("{}: labels of {} images, but {} holds 4", list, count, path("val")));
-  }
+  write("ILSVRC2012_validation_ground_truth.txt", "2\n3\n1\n2\n1\n");
+  EXPECT_EQ(error(Split::test), fmt::format("{}: labels of 5 images, but {} holds 4", list, path("val")));
+  write("ILSVRC2012_validation_ground_truth.txt", "2\n3\n");
+  EXPECT_EQ(error(Split::test), fmt::format("{0}: labels of 2 images, but {1} holds 4\n"
+                                            "{1}/ILSVRC2012_val_00000003.JPEG: {0} has no label of it\n"
+                                            "{1}/ILSVRC2012_val_00000004.JPEG: {0} has no label of it",
+                                            list, path("val")));
   for (const char* wrong : {"0", "4", "-1", "x", "", "2 3"}) {
     write("ILSVRC2012_validation_ground_truth.txt", fmt::format("2\n{}\n1\n2\n", wrong));
     EXPECT_EQ(error(Split::test),
-              fmt::format("{}:2: '{}', expected an ILSVRC2012_ID from 1 to 3", list, wrong));
+              fmt::format("{}:2: '{}', expected one of the 3 ILSVRC2012_IDs (1 to 3) in meta.mat or "
+                          "synsets.txt",
+                          list, wrong));
   }
   write("ILSVRC2012_validation_ground_truth.txt", "");
   EXPECT_EQ(error(Split::test), list + ": empty");
@@ -130,8 +153,29 @@ TEST_F(ImageNet, RefusesListsThatDoNotFit) {
   std::filesystem::remove_all(path("train/n01443537"));
   EXPECT_EQ(error(Split::test), list + ": class n01443537 of " + path("val/ILSVRC2012_val_00000002.JPEG") +
                                     " is none of the training images' 2 classes");
+  std::filesystem::remove_all(path("train/n02119789"));
+  EXPECT_EQ(error(Split::test),
+            fmt::format("{0}: class n01443537 of {1}/ILSVRC2012_val_00000002.JPEG is none of the training "
+                        "images' 1 classes\n"
+                        "{0}: class n02119789 of {1}/ILSVRC2012_val_00000003.JPEG is none of the training "
+                        "images' 1 classes",
+                        list, path("val")));
   write("synsets.txt", "n02119789\nbird\n");
   EXPECT_EQ(error(Split::test), path("synsets.txt") + ":2: 'bird', expected a WNID, such as n01440764");
+}
+
+TEST_F(ImageNet, RefusesMalformedLists) {
+  EXPECT_EQ(error_of([] {
+              parse_ground_truth("4\n400\n5\n", "t", {{4, wnids[0]}, {400, wnids[1]}});
+            }),
+            "t:3: '5', expected one of the 2 ILSVRC2012_IDs (4 to 400) in meta.mat or synsets.txt");
+  const auto kaggle = [](const std::string& text) { return error_of([&] { parse_kaggle_list(text, "k"); }); };
+  EXPECT_EQ(kaggle("ImageId,PredictionString\na n01440764 1 2 3 4\n"),
+            "k:2: 'a n01440764 1 2 3 4', expected IMAGE,WNID and a box");
+  EXPECT_EQ(kaggle("a,cat 1 2 3 4\n"), "k:1: 'a,cat 1 2 3 4', expected IMAGE,WNID and a box");
+  EXPECT_EQ(kaggle("a,n01440764 1\na,n01440764 2\n"), "k:2: 'a,n01440764 2', expected each image once");
+  EXPECT_EQ(kaggle("ImageId,PredictionString\n"), "k: empty");
+  EXPECT_EQ(error_of([] { parse_synset_list("", "s"); }), "s: empty");
 }
 
 TEST_F(ImageNet, RefusesAListInTheOrderOfWnids) {
@@ -147,22 +191,31 @@ TEST_F(ImageNet, RefusesAListInTheOrderOfWnids) {
 }
 
 TEST_F(ImageNet, RefusesWhatIsNotImageNet) {
-  std::filesystem::create_directory(path("train/cats"));
-  EXPECT_EQ(error(),
-            path("train") + ": has the folder 'cats', expected one of each class, such as n01440764");
-  std::filesystem::remove(path("train/cats"));
+  for (const char* name : {"cats", "dogs"}) std::filesystem::create_directory(path("train/") + name);
+  EXPECT_EQ(error(), fmt::format("{0}: has the folder 'cats', expected one of each class, such as n01440764\n"
+                                 "{0}: has the folder 'dogs', expected one of each class, such as n01440764",
+                                 path("train")));
+  for (const char* name : {"cats", "dogs"}) std::filesystem::remove(path("train/") + name);
   make_archives();
-  shell("touch x && tar -rf ILSVRC2012_img_train.tar x");
-  EXPECT_EQ(error(), path("ILSVRC2012_img_train.tar") +
-                         ": holds 'x', expected an archive of each class, such as "
-                         "n01440764.tar");
+  shell("touch x y.tar && tar -rf ILSVRC2012_img_train.tar x y.tar");
+  EXPECT_EQ(error(),
+            fmt::format("{0}: holds 'x', expected an archive of each class, such as n01440764.tar\n"
+                        "{0}: holds 'y.tar', expected an archive of each class, such as n01440764.tar",
+                        path("ILSVRC2012_img_train.tar")));
+  shell("mv ILSVRC2012_img_train.tar full && tar -cf ILSVRC2012_img_train.tar -T /dev/null");
+  EXPECT_EQ(error(), path("ILSVRC2012_img_train.tar") + ": holds no archive of a class");
+  shell("mv full ILSVRC2012_img_train.tar");
   std::filesystem::resize_file(path("ILSVRC2012_img_train.tar"), 3000);
   EXPECT_THAT(error(),
               HasSubstr("ILSVRC2012_img_train.tar: truncated: a member of 10240 bytes begins at byte 512"));
   std::filesystem::remove(path("ILSVRC2012_img_val.tar"));
   EXPECT_EQ(error(), folder_.string() + ": holds neither the folder val nor ILSVRC2012_img_val.tar");
   options_.train_folder = "elsewhere";
-  EXPECT_EQ(error(), path("elsewhere") + ": no such folder");
+  EXPECT_EQ(error(), path("elsewhere") + ": no such folder\n" + folder_.string() +
+                         ": holds neither the folder val nor ILSVRC2012_img_val.tar");
+  options_.root.clear();
+  EXPECT_EQ(error_of<ConfigError>([&] { open(); }),
+            "data.root: missing: the folder of ImageNet's images or archives");
 }
 
 TEST_F(ImageNet, NamesADamagedInnerArchive) {

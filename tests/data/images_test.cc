@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/batch_source.h"
 #include "tests/data/temporary_folder.h"
 
 namespace lpsgd {
@@ -102,6 +103,21 @@ TEST_F(Images, RefusesClassesThatDiffer) {
   EXPECT_EQ(error(Split::test), path("test") + ": has no class 'cat', which " + path("train") + " has");
 }
 
+TEST_F(Images, NamesEveryBadFolder) {
+  for (const char* name : {"train/ant/1.jpg", "train/bee/1.jpg", "test/fox/1.jpg"}) put(name);
+  std::filesystem::remove(path("train/dog/1.jpg"));
+  std::filesystem::remove(path("test/dog/1.jpg"));
+  const std::string classes = fmt::format(
+      "{1}: has no class 'ant', which {0} has\n{1}: has no class 'bee', which {0} has\n"
+      "{0}: has no class 'fox', which {1} has\n",
+      path("train"), path("test"));
+  EXPECT_THAT(error(), testing::StartsWith(classes + path("train/dog") + ": holds no image"));
+  EXPECT_THAT(error(Split::test), testing::StartsWith(classes + path("test/dog") + ": holds no image"));
+  options_.root = path("missing");
+  EXPECT_THAT(error(), testing::ContainsRegex("missing/train: no such folder[^\n]*\n[^\n]*missing/test: no "
+                                              "such folder"));
+}
+
 TEST_F(Images, RefusesMissingFolders) {
   std::filesystem::remove_all(path("test"));
   EXPECT_THAT(error(), HasSubstr(path("test") +
@@ -113,6 +129,16 @@ TEST_F(Images, RefusesMissingFolders) {
   EXPECT_EQ(error(), path("test") + ": holds no folder; expected one folder of images per class");
   options_.root.clear();
   EXPECT_THAT(error_of<ConfigError>([&] { open(); }), HasSubstr("data.root: missing"));
+}
+
+TEST_F(Images, BatchesNeedTheShapeOfAnImage) {
+  const auto set = open();
+  const auto refused = [&](std::vector<std::int64_t> input) {
+    return error_of<ConfigError>(
+        [&] { make_batch_source(set, options_, {.global_batch = 1, .input = std::move(input)}); });
+  };
+  EXPECT_EQ(refused({}), "data.dataset: images has images of several sizes");
+  EXPECT_EQ(refused({28, 28}), "network.input: images need (height, width, channels)");
 }
 
 TEST_F(Images, NamesAFileThatCannotBeRead) {

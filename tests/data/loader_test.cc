@@ -4,9 +4,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <thread>
 
 #include "core/checksum.h"
@@ -201,6 +206,47 @@ TEST(Loader, NeedsThreadsAndSlots) {
   EXPECT_THROW(slow({}, 1, 0), Error);
   EXPECT_THROW(slow({}, 1)->next(), Error);
   EXPECT_THROW(slow({}, 1)->start(0, 6), Error);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool is_sanitized = true;  // its shadow memory needs more than any limit
+#else
+constexpr bool is_sanitized = false;
+#endif
+
+/// The size of this process in memory, in bytes.
+rlim_t address_space() {
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+}
+
+TEST(Loader, ThreadsThatCannotBeStartedAreOneError) {
+  if (is_sanitized) GTEST_SKIP() << "a limit of memory";
+  // In a process of its own, which has room for the stacks of some threads but not of all.
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const rlim_t most = address_space() + (rlim_t{256} << 20);
+    const rlimit limit{most, most};
+    ::setrlimit(RLIMIT_AS, &limit);
+    int status = 1;
+    try {
+      slow({}, 1000);
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      const bool is_first = text.starts_with("data.workers: thread 1 of");
+      if (text.starts_with("data.workers: thread ") && !is_first &&
+          text.ends_with(" of 1000 cannot be started: Resource temporarily unavailable"))
+        status = 0;
+      else
+        std::fprintf(stderr, "%s\n", e.what());
+    }
+    ::_exit(status);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 
 #include "core/error.h"
 #include "tests/data/images.h"
+#include "tests/data/temporary_folder.h"
 
 namespace lpsgd {
 namespace {
@@ -51,6 +53,15 @@ TEST(Noise, RefusesImpossibleShapes) {
   EXPECT_THROW(noise({4, 4}, 3), ConfigError);
   EXPECT_THROW(noise({65536, 65536, 3}, 1000), ConfigError);
   DataOptions options;
+  options.dataset = "noise";
+  options.image = {65536, 65536, 3};
+  options.train_samples = 1000;
+  EXPECT_EQ(error_of<ConfigError>([&] { open_dataset(options, Split::train); }),
+            "data.image: 1000 samples of 65536 x 65536 x 3 are more than a tebibyte");
+  options.mean = {std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_EQ(error_of<ConfigError>([&] { normalization(options, 1); }),
+            "data.mean: nan is not a finite number");
+  options.mean.clear();
   options.dataset = "noise";
   EXPECT_THAT(normalization(options, 5).mean, testing::Each(0.5));
   EXPECT_EQ(normalization(options, 1).std.size(), 1u);

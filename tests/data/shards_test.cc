@@ -21,6 +21,15 @@ std::vector<std::uint8_t> bytes(std::int64_t i, std::size_t size) {
   return out;
 }
 
+std::shared_ptr<const ImageDataset> opened(const std::string& path, const std::string& dataset, Split split,
+                                           std::int64_t wanted = 0) {
+  DataOptions options;
+  options.dataset = dataset;
+  options.shards = path;
+  options.train_samples = options.test_samples = wanted;
+  return open_shards(options, split);
+}
+
 class Shards : public TemporaryFolder {
  protected:
   /// `samples` images from number `first` on: files of different sizes, or pixels.
@@ -43,7 +52,7 @@ class Shards : public TemporaryFolder {
   }
   std::string error(const std::string& file, Split split = Split::train,
                     const char* dataset = "images") const {
-    return error_of([&] { open_shards(file, dataset, split, 0); });
+    return error_of([&] { opened(file, dataset, split); });
   }
   /// The shard with a change to its index or footer, and the checksum made right again.
   template <class F>
@@ -64,7 +73,7 @@ class Shards : public TemporaryFolder {
 };
 
 TEST_F(Shards, GiveBackFiles) {
-  const auto set = open_shards(pack("a.shard", 9), "images", Split::train, 0);
+  const auto set = opened(pack("a.shard", 9), "images", Split::train);
   ASSERT_EQ(set->size(), 9);
   EXPECT_EQ(set->classes(), 7);
   EXPECT_EQ(set->fixed_shape(), std::nullopt);
@@ -82,15 +91,20 @@ TEST_F(Shards, GiveBackFiles) {
 
 TEST_F(Shards, GiveBackPixels) {
   const ImageShape shape{5, 4, 3};
-  const auto set =
-      open_shards(pack("a.shard", 3, {"cifar10", Split::test, 7}, shape), "cifar10", Split::test, 0);
+  const auto set = opened(pack("a.shard", 3, {"cifar10", Split::test, 7}, shape), "cifar10", Split::test);
   EXPECT_EQ(set->fixed_shape(), shape);
   EXPECT_TRUE(std::ranges::equal(pixels_of(*set, 2), bytes(2, 60)));
   ShardWriter writer(path("b.shard"), {"images", Split::train, 1});
   writer.add({bytes(0, 60), shape}, 0, "");
   writer.add({bytes(0, 60), ImageShape{4, 5, 3}}, 0, "");
   writer.finish();
-  EXPECT_EQ(open_shards(path("b.shard"), "images", Split::train, 0)->fixed_shape(), std::nullopt);
+  EXPECT_EQ(opened(path("b.shard"), "images", Split::train)->fixed_shape(), std::nullopt);
+  ShardWriter mixed(path("c.shard"), {"images", Split::train, 1});
+  mixed.add({bytes(0, 20), ImageShape{5, 4, 1}}, 0, "");
+  mixed.add({bytes(0, 60), shape}, 0, "");
+  mixed.add({bytes(0, 20), ImageShape{5, 4, 1}}, 0, "");
+  mixed.finish();
+  EXPECT_EQ(opened(path("c.shard"), "images", Split::train)->fixed_shape(), shape);
 }
 
 TEST_F(Shards, AFolderIsOneDataSet) {
@@ -98,18 +112,23 @@ TEST_F(Shards, AFolderIsOneDataSet) {
   pack("s/a.shard", 3);
   pack("s/t.shard", 5, {"images", Split::test, 7});
   write("s/readme.txt", "");
-  const auto set = open_shards(path("s"), "images", Split::train, 0);
+  const auto set = opened(path("s"), "images", Split::train);
   ASSERT_EQ(set->size(), 7);
   for (std::int64_t i = 0; i < 7; ++i)
     EXPECT_TRUE(std::ranges::equal(pixels_of(*set, i), bytes(i, static_cast<std::size_t>(i * 37 % 200))));
-  EXPECT_EQ(open_shards(path("s"), "images", Split::test, 0)->size(), 5);
-  const auto part = open_shards(path("s"), "images", Split::train, 3);
+  EXPECT_EQ(opened(path("s"), "images", Split::test)->size(), 5);
+  const auto part = opened(path("s"), "images", Split::train, 3);
   EXPECT_EQ(part->size(), 3);
   EXPECT_EQ(part->label(2), 4);  // of 0, 2, 4
-  EXPECT_THAT(error_of<ConfigError>([&] { open_shards(path("s"), "images", Split::train, 8); }),
+  EXPECT_THAT(error_of<ConfigError>([&] { opened(path("s"), "images", Split::train, 8); }),
               HasSubstr("data.train_samples: 8 wanted, but "));
   pack("s/c.shard", 1, {"images", Split::train, 9});
   EXPECT_EQ(error(path("s")), path("s/c.shard") + ": has 9 classes, but " + path("s/a.shard") + " has 7");
+  write("s/d.shard", "text");
+  write("s/e.shard", "");
+  EXPECT_EQ(error(path("s")), path("s/c.shard") + ": has 9 classes, but " + path("s/a.shard") + " has 7\n" +
+                                  path("s/d.shard") + ": no shard: `lpsgd data pack` writes them\n" +
+                                  path("s/e.shard") + ": empty");
 }
 
 TEST_F(Shards, AreFoundThroughTheKey) {
@@ -133,7 +152,7 @@ TEST_F(Shards, ADamagedSampleIsNamedWhenItIsRead) {
   std::string text = read(
       std::filesystem::path(pack("a.shard", 3, {"images", Split::train, 7}, ImageShape{4, 4, 1})).filename());
   text[64 + 64 + 5] ^= 1;  // sample 1
-  const auto set = open_shards(write("b.shard", text), "images", Split::train, 0);
+  const auto set = opened(write("b.shard", text), "images", Split::train);
   std::vector<std::uint8_t> unused;
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_NO_THROW(set->image(0, unused));
@@ -154,11 +173,16 @@ TEST_F(Shards, RefuseEveryOtherDamage) {
   EXPECT_EQ(error(write("b.shard", other)), path("b.shard") + ": a shard of version 2, expected version 1");
   EXPECT_THAT(error(write("b.shard", good.substr(0, 100))), HasSubstr("truncated shard: 100 bytes"));
   for (std::size_t end = 192; end < good.size(); end += 31)
-    EXPECT_THAT(error(write("b.shard", good.substr(0, end))), HasSubstr("truncated shard: its "));
+    EXPECT_THAT(error(write("b.shard", good.substr(0, end))),
+                HasSubstr(fmt::format("truncated shard: its {} bytes have no end mark", end)));
   // Every bit of index, names and footer is under the checksum.
   const auto index = shard::load<shard::Footer>(reinterpret_cast<const std::uint8_t*>(good.data()) +
                                                 good.size() - sizeof(shard::Footer))
                          .index;
+  other = good;
+  other[index] ^= 1;
+  EXPECT_EQ(error(write("b.shard", other)),
+            path("b.shard") + ": damaged shard: the index's checksum is another than when it was written");
   for (std::size_t at = index; at < good.size(); ++at) {
     std::string damaged = good;
     damaged[at] ^= 0x10;
@@ -186,13 +210,13 @@ TEST_F(Shards, RefuseAnImpossibleIndex) {
   EXPECT_THAT(error(changed("a.shard", [](Entry& e, Footer& f) { e.name_end = f.names_bytes; })),
               HasSubstr("the entry of sample 1 is impossible"));
   EXPECT_THAT(error(changed("a.shard", [](Entry&, Footer& f) { f.samples = 1ull << 60; })),
-              HasSubstr("do not fit together"));
+              HasSubstr("damaged shard: index and size do not fit together"));
   EXPECT_THAT(error(changed("a.shard", [](Entry&, Footer& f) { f.samples = 0; })),
-              HasSubstr("do not fit together"));
+              HasSubstr("damaged shard: index and size do not fit together"));
   EXPECT_THAT(error(changed("a.shard", [](Entry&, Footer& f) { f.index += 64; })),
-              HasSubstr("do not fit together"));
+              HasSubstr("damaged shard: index and size do not fit together"));
   EXPECT_THAT(error(changed("a.shard", [](Entry&, Footer& f) { f.names_bytes = ~0ull; })),
-              HasSubstr("do not fit together"));
+              HasSubstr("damaged shard: index and size do not fit together"));
 }
 
 TEST_F(Shards, AnUnfinishedOneLeavesNothing) {

@@ -120,6 +120,31 @@ TEST_F(Tar, ReadsSizesOfPax) {
     EXPECT_THAT(error(write("b.tar", extended + records + header + text.substr(512))),
                 HasSubstr("malformed tar archive: a pax record in the header at byte 0"));
   }
+  for (const char* wrong : {"12 size=70x\n", "12 size=-70\n", "12 size=abc\n"}) {
+    records.replace(0, 12, wrong, 12);
+    EXPECT_EQ(error(write("b.tar", extended + records + header + text.substr(512))),
+              fmt::format("{}: malformed tar archive: size '{}' in the header at byte 0", path("b.tar"),
+                          std::string(wrong).substr(8, 3)));
+  }
+}
+
+TEST_F(Tar, RefusesImpossibleHeaders) {
+  write("in/a", std::string(700, 'a'));
+  const std::string text = read(archive("--format=ustar"));
+  std::string header = text.substr(0, 512);
+  for (const std::string& size : {std::string("0000000x000"), "\xff" + std::string(11, '\xff')}) {
+    header.replace(124, size.size(), size);
+    fix_sum(header);
+    EXPECT_EQ(error(write("b.tar", header + text.substr(512))),
+              path("b.tar") + ": malformed tar archive: no size in the header at byte 0");
+  }
+  for (const char type : {'x', 'L'}) {
+    header.replace(124, 12, std::string("00010000000\0", 12));  // 2 MiB
+    header[156] = type;
+    fix_sum(header);
+    EXPECT_EQ(error(write("b.tar", header + std::string(3 << 20, '\0'))),
+              path("b.tar") + ": malformed tar archive: an extended header of 2097152 bytes at byte 0");
+  }
 }
 
 TEST_F(Tar, RefusesWhatIsDamaged) {
@@ -151,8 +176,12 @@ TEST_F(Tar, RefusesWhatIsDamaged) {
 TEST_F(Tar, RefusesSparseFiles) {
   write("in/a", "");
   std::filesystem::resize_file(path("in/a"), 1 << 20);
-  EXPECT_THAT(error(archive("--format=gnu --sparse")),
-              HasSubstr("sparse file, which cannot be read in place"));
+  for (const char* format :
+       {"gnu", "posix --sparse-version=0.0", "posix --sparse-version=0.1", "posix --sparse-version=1.0"})
+    EXPECT_THAT(
+        error(archive(fmt::format("--format={} --sparse", format))),
+        testing::EndsWith("a.tar: the member at byte 0 is a sparse file, which cannot be read in place"))
+        << format;
 }
 
 }  // namespace

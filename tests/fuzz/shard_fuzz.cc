@@ -29,8 +29,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::uint8_t> bytes(data + 1, data + size), unused;
   if (data[0] % 2 == 0) make_checksum_right(bytes);
   const MemoryFile file(bytes);
+  DataOptions options;
+  options.dataset = "images";
+  options.shards = file.path();
   try {
-    const auto set = open_shards(file.path(), "images", Split::train, 0);
+    const auto set = open_shards(options, Split::train);
     std::uint64_t sum = 0;
     for (std::int64_t i = 0; i < set->size(); ++i) {
       sum += set->name(i).size();

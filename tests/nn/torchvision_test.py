@@ -69,18 +69,18 @@ def main():
     lpsgd, dump_gradients, configs = sys.argv[1:4]
     with tempfile.TemporaryDirectory() as folder:
 
-        def trained(name, steps):
+        def trained(name, steps, *more):
             out = f"{folder}/{name}"
             subprocess.run([lpsgd, "train", f"{configs}/{name}_noise.yaml", "--steps", str(steps), "--out", out, "--set",
                             "train.batch_size=4", "--set", "data.train_samples=16", "--set", "data.test_samples=4", "--set",
-                            "train.threads=1"], check=True, stdout=subprocess.DEVNULL)
+                            "train.threads=1", *more], check=True, stdout=subprocess.DEVNULL)
             return load(next(Path(out).glob("checkpoints/*/model.safetensors")))
 
         loaded("resnet152", torchvision_resnet([3, 8, 36, 3]), trained("resnet152", 0))
         loaded("vgg19", torchvision_vgg19(), trained("vgg19", 0))
         print("ok   resnet152 and vgg19 load", flush=True)
 
-        tensors = trained("resnet50", 2)
+        tensors = trained("resnet50", 2, "--set", "network.parameters.stride_in=3")
         model = loaded("resnet50", torchvision_resnet([3, 4, 6, 3]), tensors)
         assert np.abs(tensors["bn1.running_mean"]).max() > 0, "two steps have moved the running statistics"
         x = np.random.default_rng(1).standard_normal((3, 224, 224, 3)).astype(np.float32)

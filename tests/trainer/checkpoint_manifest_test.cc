@@ -88,6 +88,14 @@ TEST(CheckpointManifest, WritesWhatItReads) {
   EXPECT_EQ(ordered_json::parse(read_file(folder.path() + "/manifest.json")).dump(), written_before);
 }
 
+TEST(CheckpointManifest, KeepsTheOrderOfSamples) {
+  const TestFolder folder;
+  CheckpointManifest m;
+  m.order = {{"data.shuffle", "true"}, {"data.text.eos", "<\"e\">"}};
+  write_manifest(folder.path(), m);
+  EXPECT_EQ(read_manifest(folder.path()).order, m.order);
+}
+
 TEST(CheckpointManifest, ALossThatIsNotFiniteReadsAs0) {
   const TestFolder folder;
   CheckpointManifest m;

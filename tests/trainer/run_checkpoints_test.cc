@@ -164,12 +164,60 @@ void expect_refused(const std::vector<std::string>& changes, const std::string& 
 }
 
 TEST(RunCheckpoints, RefusesAnotherSeed) {
-  expect_refused({"train.seed=6"}, "was written with seed 5, the configuration says 6");
+  expect_refused({"train.seed=6"}, "was written with train.seed 5, the configuration says 6");
 }
 
-TEST(RunCheckpoints, RefusesAnotherBatchSizeWithinAnEpoch) {
-  expect_refused({"train.batch_size=24"},
-                 "stands inside an epoch of 4 batches of 12 samples, the configuration makes it 4 of 24");
+TEST(RunCheckpoints, RefusesAnotherOrderOfSamplesWithinAnEpoch) {
+  const auto expect = [](const std::string& key, const std::string& then, const std::string& now) {
+    expect_refused(
+        {key + "=" + now},
+        fmt::format("was written inside an epoch with {} {}, the configuration says {}", key, then, now));
+  };
+  expect("train.batch_size", "12", "24");
+  expect("data.dataset", "shapes", "noise");
+  expect("data.train_folder", "\"\"", "other");
+  expect("data.shuffle", "true", "false");
+  expect("data.train_samples", "0", "48");
+  expect("data.truncate", "0", "20");
+  expect("data.sort_window", "32", "31");
+  expect("data.speech.held_out", "[flmm2, fwxs, mcel, mjdr]", "[flmm2]");
+  expect("data.text.train", "\"\"", "a.txt");
+  expect("data.text.unit", "words", "characters");
+  expect("data.text.eos", "\"<eos>\"", "\"</s>\"");
+}
+
+TEST(RunCheckpoints, RefusesOtherFilesWithinAnEpoch) {
+  const TestFolder folder;
+  const RunConfig run = small_run();
+  save_two_steps(run, folder.path());
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    RunCheckpoints other(folder.path(), run, batches + 1, rank.model.codecs, transport, rank.model.network,
+                         rank.model.optimizer);
+    try {
+      other.restore(find_resume_point(folder.path()).value(), [](const ExchangeState&) {});
+      ADD_FAILURE() << "accepted";
+    } catch (const SharedError& e) {
+      EXPECT_EQ(std::string(e.what()), folder.path() +
+                                           "/checkpoints/step-000002: was written inside an epoch of 4 "
+                                           "batches, the data set makes it 5");
+    }
+  });
+}
+
+TEST(RunCheckpoints, BetweenEpochsTheOrderMayChange) {
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    const RunConfig run = small_run();
+    Rank rank(run, folder.path(), transport);
+    rank.checkpoints.save("epoch-0001", {.step = 4, .epoch = 1, .batch = 0}, some_sums(), 0.1,
+                          rank.step.state());
+  });
+  run_thread_ranks(2, [&](Transport& transport) {
+    const RunConfig run = small_run({"data.shuffle=false", "train.batch_size=24", "data.truncate=9"});
+    Rank rank(run, folder.path(), transport);
+    EXPECT_EQ(rank.restore(folder.path()).position.epoch, 1);
+  });
 }
 
 TEST(RunCheckpoints, RefusesAnotherCodec) {

@@ -5,7 +5,6 @@
 #include "comm/exchange.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <bit>
@@ -68,13 +67,6 @@ double memory_traffic(const CodecSpec& spec, std::int64_t n, int ranks, std::uin
   const double reduce = w + w / k;
   const double residuals = spec.error_feedback ? 2 * array * (1 + 1 / k) : 0;
   return 2 * coding + messages + reduce + residuals;
-}
-
-/// Processor time of this process, without that of other programs.
-double processor_seconds() {
-  timespec used{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
 /// Sums and maxima over ranks. Collective.
@@ -163,17 +155,17 @@ class TensorExchange {
 
   void step(std::uint32_t number, StepTimes& times) {
     ranks_.barrier();
-    const double t0 = now_seconds(), c0 = processor_seconds();
+    const double t0 = now_seconds(), c0 = cpu_seconds(CpuTime::process);
     copy_values(gradient_.view(), values_.view(), stream_);
     stream_.synchronize();
     times.copy.push_back(slowest(ranks_, now_seconds() - t0));
-    const double t1 = now_seconds(), c1 = processor_seconds();
+    const double t1 = now_seconds(), c1 = cpu_seconds(CpuTime::process);
     exchange_.begin(number);
     exchange_.submit(0);
     exchange_.finish();
     stream_.synchronize();
     times.seconds.push_back(slowest(ranks_, now_seconds() - t1));
-    times.cpu.push_back(processor_seconds() - c1);
+    times.cpu.push_back(cpu_seconds(CpuTime::process) - c1);
     times.copy_cpu.push_back(c1 - c0);
   }
 

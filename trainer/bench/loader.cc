@@ -1,6 +1,5 @@
 // `lpsgd bench loader`: how fast images become samples, beside OpenCV's decoder and resize in the same run.
 #include <fmt/format.h>
-#include <time.h>
 
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -78,13 +77,6 @@ Pass opencv_pass(std::shared_ptr<const ImageDataset> images) {
   };
 }
 
-/// The processor time of this thread.
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 struct Measurement {
   std::string name;
   Pass pass;
@@ -93,7 +85,7 @@ struct Measurement {
 
 /// One after the other in each round, so that other load on the machine slows them alike.
 void measure(std::vector<Measurement>& measurements, std::int64_t repeats, bool cpu_time) {
-  const auto now = cpu_time ? thread_seconds : now_seconds;
+  const auto now = [&] { return cpu_time ? cpu_seconds(CpuTime::thread) : now_seconds(); };
   for (std::int64_t i = -1; i < repeats; ++i)  // the first round warms up
     for (Measurement& m : measurements) {
       const double begin = now();

@@ -95,7 +95,7 @@ std::shared_ptr<const ImageDataset> photographs(const std::vector<std::string>& 
   std::vector<ImageFile> files;
   for (const std::string& folder : folders)
     for (std::string& path : images_in(folder)) files.push_back({.name = std::move(path)});
-  if (static_cast<std::int64_t>(files.size()) > most) keep_samples(files, most, "", "");
+  if (static_cast<std::int64_t>(files.size()) > most) keep_samples(files, most);
   return std::make_shared<ImageFiles>(std::move(files), 1);
 }
 
@@ -109,7 +109,10 @@ std::shared_ptr<const ImageDataset> packed(const ImageDataset& images, const Pac
     writer.add(packer.pack(images.image(i, file), name, bytes), 0, name);
   }
   writer.finish();
-  return open_shards(path, "images", Split::train, 0);
+  DataOptions data;
+  data.dataset = "images";
+  data.shards = path;
+  return open_shards(data, Split::train);
 }
 
 std::shared_ptr<const ImageDataset> repeated(std::shared_ptr<const ImageDataset> images, std::int64_t size) {
