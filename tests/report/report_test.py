@@ -228,7 +228,7 @@ class Report(unittest.TestCase):
 
     def test_bytes_text(self):
         for count, expected in ((0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"),
-                                (99_960, "100 kB"), (999_499, "999 kB"), (999_501, "1.00 MB"), (5e12, "5.00 TB")):
+                                (99_960, "100 kB"), (999_499, "999 kB"), (999_501, "1.00 MB"), (5e12, "5.00 TB"), (2.93e17, "293 PB")):
             self.assertEqual(table.bytes_text(count), expected)
 
 

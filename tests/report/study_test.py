@@ -5,7 +5,7 @@ import os
 import subprocess
 import unittest
 
-from study_harness import LPSGD, StudyTest
+from study_harness import LPSGD, REPORT, StudyTest
 
 from study import definition, estimate, grid, labels, launcher, yaml_file
 
@@ -143,6 +143,16 @@ exclude:
         runs[0].settings["train"] = {"epochs": 3, "batch_size": {"1": 128, "2": 256}}
         self.assertEqual(runs[0].batch_size, 128)
         self.assertEqual(estimate.steps(runs[0]), 3 * 390)
+
+    def test_the_studies_of_this_repository(self):
+        # edbt2018: for six networks 1 run of one rank, over MPI 7 codecs x 4 numbers of ranks, over NCCL 3 all-reduces
+        # and twice 6 codecs x 3 numbers of ranks; for the LSTM 1 + 7 + 1 + 6 + 6.
+        expected = {"quickstart": 5, "ablation_resnet20": 21, "resnet9_codecs": 7 * 3 + 13, "edbt2018": 6 * 68 + 21}
+        folder = REPORT.parent / "configs" / "studies"
+        self.assertEqual({path.stem for path in folder.glob("*.yaml")}, set(expected))
+        for name, count in expected.items():
+            with self.subTest(study=name):
+                self.assertEqual(len(grid.expand(definition.load(str(folder / f"{name}.yaml")))), count)
 
     def test_the_words_of_mpirun(self):
         for version, option in (("mpirun (Open MPI) 4.1.4", "--host"), ("HYDRA build details:", "-hosts")):
