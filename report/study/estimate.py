@@ -99,7 +99,7 @@ def lines(runs, shown, jobs, folders):
         "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
         for row in rows
     ]
-    total = f"{len(runs)} runs, {table.bytes_text(total_bytes)} on the wire" + (
+    total = f"{len(runs)} run{'s' if len(runs) != 1 else ''}, {table.bytes_text(total_bytes)} on the wire" + (
         "" if has_all else " where the number of steps is known"
     )
     if total_seconds:

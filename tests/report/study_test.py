@@ -307,6 +307,15 @@ class Refused(StudyTest):
     def test_a_program_that_is_missing(self):
         self.refuse("config: tiny.yaml\n", "no program there", program="/none/lpsgd")
 
+    def test_through_the_program(self):
+        study = self.write("study.yaml", "config: tiny.yaml\n")
+        environment = {**os.environ, "LPSGD_REPORT": str(REPORT), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment.pop("LPSGD_PROGRAM", None)
+        for words, text in ((["study", str(study), "--dry-run"], "1 run, 0 B on the wire"), (["report", "--help"], "DIR|RUN")):
+            result = subprocess.run([LPSGD, *words], env=environment, capture_output=True, text=True, cwd=self.root)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(text, result.stdout)
+
     def test_dry_run(self):
         status, out, err = self.study("config: tiny.yaml\naxes: {ranks: [1, 4], codec: [none, onebit]}\n", "--dry-run")
         self.assertEqual((status, err), (0, ""))
