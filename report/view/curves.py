@@ -40,7 +40,7 @@ def items(groups, network, target):
             else ""
         )
         is_long = metric == "val_top1" and max(len(run.epochs) for g in groups for run in g.runs) >= LONG
-        inset = " The small panel shows the last quarter." if by == "epoch" and is_long else ""
+        inset = " A small panel, if there is room, shows the last quarter." if by == "epoch" and is_long else ""
         cut = f" Values more than {VISIBLE:g} points below the best are cut off." if is_long else ""
         fig5 = " (Fig. 5 of the study)" if by == "epoch" else ""
         what = METRICS[metric].split(" (")[0]
@@ -156,7 +156,9 @@ def _end(axes, part, groups):
     last = max(x[-1] for x, _, _ in curves)
     first = last - max(2, last // 4)
     tails = [y[x >= first] for x, y, _ in curves if x[-1] > first]
-    if last < LONG or not tails:
+    low, high = lowest_shown(groups), max(float(np.nanmax(y)) for _, y, _ in curves)
+    corner = min(float(np.interp(0.32 * last, x, y)) for x, y, _ in curves if y.max() >= low)
+    if last < LONG or not tails or corner < low + 0.62 * (high - low):  # it would cover the curves
         return
     best = max(float(np.nanmax(y)) for y in tails)
     low = min(float(value) for y in tails for value in y if value >= best - 4)
