@@ -140,6 +140,7 @@ std::unique_ptr<Layer> make_sigmoid_layer();
 std::unique_ptr<Layer> make_tanh_layer();
 std::unique_ptr<Layer> make_dropout_layer();
 std::unique_ptr<Layer> make_lrn_layer();
+std::unique_ptr<Layer> make_scale_layer();
 std::unique_ptr<Layer> make_add_layer();
 std::unique_ptr<Layer> make_embedding_layer();
 std::unique_ptr<Layer> make_lstm_layer();

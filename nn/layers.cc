@@ -27,6 +27,7 @@ std::span<const LayerKind> layer_kinds() {
                 make_dropout_layer},
       LayerKind{"lrn", "local response normalisation across channels (Krizhevsky et al. 2012)",
                 make_lrn_layer},
+      LayerKind{"scale", "multiplies by a constant", make_scale_layer},
       LayerKind{"add", "elementwise sum of two or more inputs of one shape", make_add_layer},
       LayerKind{"concat", "joins the channels (or features) of its inputs", make_concat_layer},
       LayerKind{"max_pool", "largest value of each window", make_max_pool_layer},

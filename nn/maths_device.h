@@ -100,11 +100,18 @@ struct LstmCell {
   }
 };
 
-/// A step of PyTorch's SGD for one value: updates the weight and the momentum v. `scale` clips the gradient
-/// g.
+/// What may change from step to step. `gain`, of what is added to the momentum: 1 as in PyTorch, 1 - mu where
+/// the momentum has unit gain.
+struct SgdRates {
+  float lr = 0, mu = 0, gain = 1;
+};
+
+/// A step of SGD for one value (nn/optimizer.h): updates the weight and the momentum v. `scale` clips the
+/// gradient g.
 template <class V>
-LPSGD_HD void sgd(V& weight, V g, V& v, float lr, float mu, float decay, float scale, bool nesterov) {
-  const V d = g * scale + weight * decay;
+LPSGD_HD void sgd(V& weight, V g, V& v, SgdRates rates, float decay, float scale, bool nesterov) {
+  const auto [lr, mu, gain] = rates;
+  const V d = (g * scale + weight * decay) * gain;
   v = v * mu + d;
   weight = weight - (nesterov ? d + v * mu : v) * lr;
 }

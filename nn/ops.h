@@ -212,6 +212,8 @@ class Backend {
   virtual std::unique_ptr<Op> dense(const Binding& binding) = 0;
   virtual std::unique_ptr<Op> batch_norm(const Binding& binding, const BatchNormDesc& desc) = 0;
   virtual std::unique_ptr<Op> activation(const Binding& binding, Activation kind) = 0;
+  /// The input times a constant.
+  virtual std::unique_ptr<Op> scale(const Binding& binding, double factor) = 0;
   /// The sum of the inputs.
   virtual std::unique_ptr<Op> add(const Binding& binding) = 0;
   /// Joins the last dimension of the inputs.

@@ -54,6 +54,8 @@ void fields(config::Visitor& v, OptimizerOptions& o) {
   v.field("momentum", o.momentum, "mu in v = mu*v + g: the share of the previous update that is kept",
           {.min = 0, .max = 1});
   v.field("nesterov", o.nesterov, "Nesterov momentum: weights move along g + mu*v instead of v");
+  v.field("momentum_unit_gain", o.momentum_unit_gain,
+          "as in CNTK, v = mu*v + (1-mu)*g: a rate of this convention is 1/(1-mu) times one without it");
   v.field("weight_decay", o.weight_decay, "wd in g = g + wd*w: pulls weights towards zero", {.min = 0});
   v.shape([] { return config::Shape::list(config::Shape::word(kind_words())); });
   v.custom(
@@ -84,7 +86,7 @@ void fields(config::Visitor& v, OptimizerOptions& o) {
 
 Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorInfo> tensors, std::size_t arena,
                      StreamView stream)
-    : options_(options), tensors_(std::move(tensors)) {
+    : options_(options), tensors_(std::move(tensors)), mu_(options.momentum) {
   for (const std::string& word : options_.no_decay) require(is_kind(word), "no_decay names kinds of tensors");
   for (const TensorInfo& t : tensors_) {
     const bool decayed = std::find(options_.no_decay.begin(), options_.no_decay.end(), to_text(t.kind)) ==
@@ -112,14 +114,15 @@ std::span<float> Optimizer::momentum() {
 }
 
 void Optimizer::set_rate(double lr) {
-  lr_ = static_cast<float>(lr);
-  if (device_) device_->set_rate(*lr_);
+  const double gain = options_.momentum_unit_gain ? 1 - mu_ : 1;
+  rates_ = {static_cast<float>(lr), static_cast<float>(mu_), static_cast<float>(gain)};
+  if (device_) device_->set_rates(*rates_);
 }
 
 void Optimizer::step(std::span<float> parameters, std::span<const float> gradients) {
   require(parameters.size() == momentum().size() && gradients.size() == parameters.size(),
           "the arenas have one layout");
-  require(lr_.has_value(), "the optimizer has no learning rate");
+  require(rates_.has_value(), "the optimizer has no learning rate");
   if (device_) return device_->step(parameters, gradients);
   float scale = 1.0f;
   if (options_.clip_norm > 0) {
@@ -128,10 +131,10 @@ void Optimizer::step(std::span<float> parameters, std::span<const float> gradien
     if (factor < 1) scale = static_cast<float>(factor);
   }
   for (const Run& run : runs_)
-    cpu::kernels().sgd(
-        parameters.data() + run.begin, gradients.data() + run.begin, momentum_.data() + run.begin,
-        run.end - run.begin, *lr_, static_cast<float>(options_.momentum),
-        run.decayed ? static_cast<float>(options_.weight_decay) : 0.0f, scale, options_.nesterov);
+    cpu::kernels().sgd(parameters.data() + run.begin, gradients.data() + run.begin,
+                       momentum_.data() + run.begin, run.end - run.begin, *rates_,
+                       run.decayed ? static_cast<float>(options_.weight_decay) : 0.0f, scale,
+                       options_.nesterov);
 }
 
 }  // namespace lpsgd

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <iterator>
 
 #include "core/config_shape.h"
 #include "core/error.h"
@@ -23,12 +24,41 @@ void periodic_fields(config::Visitor& v, ScheduleOptions& o) {
   v.field("factor", o.factor, "what the rate is multiplied by each time", rate_factor);
 }
 
+void linear_fields(config::Visitor& v, double& to) {
+  v.required();
+  v.field("linear", to,
+          "the rate that it falls to, step by step, from the end of the warm-up to that of the run",
+          {.min = 0});
+}
+
+constexpr const char* decay_type = "{epoch: factor, ...}, {every: epochs, factor: number} or {linear: rate}";
+
+std::int64_t to_epoch(const config::Value::Entry& e, std::int64_t least, const char* expected,
+                      const std::string& path) {
+  std::int64_t epoch = 0;
+  const char* last = e.key.data() + e.key.size();
+  const auto [end, error] = std::from_chars(e.key.data(), last, epoch);
+  if (error != std::errc{} || end != last || epoch < least || static_cast<double>(epoch) > max_epochs)
+    config::fail(e.origin, path, fmt::format("'{}' is no epoch; expected {}", e.key, expected));
+  return epoch;
+}
+
 void parse_decay(ScheduleOptions& o, const config::Value& value, const std::string& path) {
   if (!value.is_map() && !value.is_null())
-    config::fail(value.origin, path, "expected {epoch: factor, ...} or {every: epochs, factor: number}");
+    config::fail(value.origin, path, fmt::format("expected {}", decay_type));
   o.decay.clear();
   o.every = 0;
   o.factor = 1;
+  o.linear.reset();
+  if (value.find("linear")) {
+    config::Reader reader(value, path);
+    linear_fields(reader, o.linear.emplace());
+    reader.finish();
+    if (*o.linear > o.lr)
+      config::fail(value.find("linear")->origin, path + ".linear",
+                   fmt::format("the rate would rise from {} to {}", o.lr, *o.linear));
+    return;
+  }
   if (value.find("every") || value.find("factor")) {
     config::Reader reader(value, path);
     periodic_fields(reader, o);
@@ -36,19 +66,29 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
     return;
   }
   for (const config::Value::Entry& e : value.entries) {
-    config::Value key = config::Value::plain(e.key);
-    key.origin = e.origin;
-    std::int64_t epoch = 0;
-    const auto [end, error] = std::from_chars(e.key.data(), e.key.data() + e.key.size(), epoch);
-    if (error != std::errc{} || end != e.key.data() + e.key.size() || epoch < 1 ||
-        static_cast<double>(epoch) > max_epochs)
-      config::fail(
-          e.origin, path,
-          fmt::format("'{}' is no epoch; expected {{epoch: factor, ...}} or {{every: epochs, factor: "
-                      "number}}",
-                      e.key));
+    const std::int64_t epoch = to_epoch(e, 1, decay_type, path);
     o.decay[epoch] = config::to_number(e.value, path + "." + e.key, rate_factor);
   }
+}
+
+constexpr const char* momentum_type = "{epoch: momentum, ...}";
+const config::Range momentum_range{.min = 0, .max = 1};
+
+void parse_momentum(ScheduleOptions& o, const config::Value& value, const std::string& path) {
+  if (!value.is_map() && !value.is_null())
+    config::fail(value.origin, path, fmt::format("expected {}", momentum_type));
+  o.momentum.clear();
+  for (const config::Value::Entry& e : value.entries) {
+    const std::int64_t epoch = to_epoch(e, 0, momentum_type, path);
+    o.momentum[epoch] = config::to_number(e.value, path + "." + e.key, momentum_range);
+  }
+}
+
+config::Value write_momentum(const ScheduleOptions& o) {
+  config::Value map = config::Value::map();
+  for (const auto& [epoch, mu] : o.momentum)
+    map.set(fmt::format("{}", epoch), config::Value::plain(config::number_text(mu)));
+  return map;
 }
 
 config::Value write_decay(const ScheduleOptions& o) {
@@ -57,6 +97,7 @@ config::Value write_decay(const ScheduleOptions& o) {
     map.set("every", config::Value::plain(fmt::format("{}", o.every)));
     map.set("factor", config::Value::plain(config::number_text(o.factor)));
   }
+  if (o.linear) map.set("linear", config::Value::plain(config::number_text(*o.linear)));
   for (const auto& [epoch, factor] : o.decay)
     map.set(fmt::format("{}", epoch), config::Value::plain(config::number_text(factor)));
   return map;
@@ -72,29 +113,55 @@ void fields(config::Visitor& v, ScheduleOptions& o) {
   v.field("warmup_from", o.warmup_from, "the learning rate of the first step of the warm-up", {.min = 0});
   v.shape([] {
     ScheduleOptions none;
+    double to = 0;
     return config::Shape::choice(
         {config::Shape::map([&](config::Visitor& inner) { periodic_fields(inner, none); }),
+         config::Shape::map([&](config::Visitor& inner) { linear_fields(inner, to); }),
          config::Shape::table(config::Shape::number(rate_factor))});
   });
   v.custom(
-      "decay", "{epoch: factor, ...} or {every: epochs, factor: number}",
+      "decay", decay_type,
       "after the given number of epochs, or every so many epochs, the learning rate is multiplied by the "
-      "factor",
+      "factor; linear: it falls step by step, from the end of the warm-up to this rate at the run's end",
       [&](const config::Value& value, const std::string& path) { parse_decay(o, value, path); },
       [&] { return write_decay(o); });
+  v.shape([] { return config::Shape::table(config::Shape::number(momentum_range)); });
+  v.custom(
+      "momentum", momentum_type,
+      "once the given number of epochs is done, this takes the place of optimizer.momentum",
+      [&](const config::Value& value, const std::string& path) { parse_momentum(o, value, path); },
+      [&] { return write_momentum(o); });
 }
 
-double learning_rate(const ScheduleOptions& o, std::int64_t step, std::int64_t steps_per_epoch) {
+void check_schedule(const ScheduleOptions& o, std::int64_t epochs) {
+  if (o.linear && epochs > 0 && o.warmup_epochs >= epochs)
+    throw ConfigError(
+        fmt::format("schedule.decay: a warm-up of {} epochs leaves none of the run's {} for a linear decay",
+                    o.warmup_epochs, epochs));
+}
+
+double learning_rate(const ScheduleOptions& o, std::int64_t step, std::int64_t steps_per_epoch,
+                     std::int64_t epochs) {
   const std::int64_t epoch = step / steps_per_epoch;
   double lr = o.lr;
   if (epoch < o.warmup_epochs) {
     const double share = static_cast<double>(step) / static_cast<double>(o.warmup_epochs * steps_per_epoch);
     lr = o.warmup_from + (o.lr - o.warmup_from) * share;
   }
+  const std::int64_t peak = o.warmup_epochs * steps_per_epoch, end = epochs * steps_per_epoch;
+  if (o.linear && step >= peak) {
+    if (step >= end) return *o.linear;
+    return *o.linear + (o.lr - *o.linear) * static_cast<double>(end - step) / static_cast<double>(end - peak);
+  }
   if (o.every > 0) lr *= std::pow(o.factor, static_cast<double>(epoch / o.every));
   for (const auto& [done, factor] : o.decay)
     if (epoch >= done) lr *= factor;
   return lr;
+}
+
+double momentum_at(const ScheduleOptions& o, std::int64_t epoch, double initial) {
+  const auto next = o.momentum.upper_bound(epoch);
+  return next == o.momentum.begin() ? initial : std::prev(next)->second;
 }
 
 }  // namespace lpsgd

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 
 #include "core/config.h"
 
@@ -15,10 +16,20 @@ struct ScheduleOptions {
   std::map<std::int64_t, double> decay;  // {80: 0.1}: after 80 epochs the rate is multiplied by 0.1
   std::int64_t every = 0;                // of decay: {every: 2, factor: 0.94}; 0: use the map
   double factor = 1;
+  std::map<std::int64_t, double> momentum;  // {1: 0.9}: after 1 epoch it replaces optimizer.momentum
+  std::optional<double> linear;             // of decay: {linear: 0}: the rate after the last epoch
 };
 void fields(config::Visitor& visitor, ScheduleOptions& options);  // section `schedule`
 
-/// The rate of step `step`, which counts from 0, if an epoch has `steps_per_epoch` steps.
-double learning_rate(const ScheduleOptions& options, std::int64_t step, std::int64_t steps_per_epoch);
+/// Checks the schedule of a run of so many epochs. Throws ConfigError "schedule.decay: ...".
+void check_schedule(const ScheduleOptions& options, std::int64_t epochs);
+
+/// The rate of step `step`, which counts from 0, if an epoch has `steps_per_epoch` steps and the run `epochs`
+/// epochs.
+double learning_rate(const ScheduleOptions& options, std::int64_t step, std::int64_t steps_per_epoch,
+                     std::int64_t epochs);
+
+/// The momentum of an epoch, which counts from 0, if it begins with `initial`.
+double momentum_at(const ScheduleOptions& options, std::int64_t epoch, double initial);
 
 }  // namespace lpsgd

@@ -18,11 +18,45 @@ using config::Range;
 using config::Value;
 using config::Visitor;
 
+constexpr const char* batch_type = "an integer from 1 to 1000000000, or {ranks: integer, ...}";
+constexpr Range batch_range{.min = 1, .max = 1e9};
+
+void parse_batch_size(TrainOptions& o, const Value& value, const std::string& path) {
+  o.batch_sizes.clear();
+  if (!value.is_map()) {
+    o.batch_size = config::to_integer(value, path, batch_range);
+    return;
+  }
+  for (const Value::Entry& e : value.entries) {
+    Value ranks = Value::plain(e.key);
+    ranks.origin = e.origin;
+    const std::int64_t k = config::to_integer(ranks, path, Range{.min = 1, .max = 1e6});
+    o.batch_sizes[k] = config::to_integer(e.value, path + "." + e.key, batch_range);
+  }
+  if (o.batch_sizes.empty()) config::fail(value.origin, path, fmt::format("expected {}", batch_type));
+  o.batch_size = o.batch_sizes.begin()->second;
+}
+
+Value write_batch_size(const TrainOptions& o) {
+  if (o.batch_sizes.empty()) return Value::plain(fmt::format("{}", o.batch_size));
+  Value map = Value::map();
+  for (const auto& [ranks, size] : o.batch_sizes)
+    map.set(fmt::format("{}", ranks), Value::plain(fmt::format("{}", size)));
+  return map;
+}
+
 void fields(Visitor& v, TrainOptions& o) {
   v.field("epochs", o.epochs, "the number of passes over the training set", Range{.min = 0, .max = 1e9});
-  v.field("batch_size", o.batch_size,
-          "samples per step, of all ranks together; a multiple of the number of ranks",
-          Range{.min = 1, .max = 1e9});
+  v.shape([] {
+    return config::Shape::choice(
+        {config::Shape::integer(batch_range), config::Shape::table(config::Shape::integer(batch_range))});
+  });
+  v.custom(
+      "batch_size", batch_type,
+      "samples per step, of all ranks together; a multiple of the number of ranks. A table gives it for each "
+      "number of ranks that the run may have",
+      [&](const Value& value, const std::string& path) { parse_batch_size(o, value, path); },
+      [&] { return write_batch_size(o); });
   v.field("seed", o.seed, "the seed of everything random: weights, data order, augmentation, dropout, dither",
           Range{.min = 0, .max = 4294967295.0});
   v.choice("device", o.device,
@@ -157,6 +191,15 @@ void expand(Value& value, const std::string& path) {
   for (std::size_t i = 0; i < value.items.size(); ++i) expand(value.items[i], fmt::format("{}[{}]", path, i));
 }
 
+/// With unit gain a momentum of 1 leaves the gradients out.
+void check_momentum(const RunConfig& run) {
+  if (!run.optimizer.momentum_unit_gain) return;
+  constexpr const char* message = "with optimizer.momentum_unit_gain it must be less than 1";
+  if (run.optimizer.momentum == 1) throw ConfigError(fmt::format("optimizer.momentum: {}", message));
+  for (const auto& [epoch, mu] : run.schedule.momentum)
+    if (mu == 1) throw ConfigError(fmt::format("schedule.momentum.{}: {}", epoch, message));
+}
+
 RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::string>& overrides,
                     config::Environment environment) {
   RunConfig run;
@@ -167,6 +210,10 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
     for (Value::Entry& section : run.tree.entries)
       if (section.key != "network") expand(section.value, section.key);  // its $names are parameters
   config::read(run.tree, "", run, config::Environment::keep);
+  with_locations(run, [&] {
+    check_schedule(run.schedule, run.train.epochs);
+    check_momentum(run);
+  });
   return run;
 }
 
@@ -229,6 +276,21 @@ Device device_of(const TrainOptions& options, int local_rank) {
   const int count = cuda_devices().count;
   if (count == 0) return options.device == DeviceChoice::cuda ? Device::cuda(0) : Device::cpu();
   return Device::cuda(local_rank % count);
+}
+
+void resolve_ranks(RunConfig& run, int ranks) {
+  std::map<std::int64_t, std::int64_t>& sizes = run.train.batch_sizes;
+  if (sizes.empty()) return;
+  const auto found = sizes.find(ranks);
+  if (found == sizes.end()) {
+    std::vector<std::int64_t> known;
+    for (const auto& [k, size] : sizes) known.push_back(k);
+    config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
+                 fmt::format("has no batch size for {} rank{}; it has those for {}", ranks,
+                             ranks == 1 ? "" : "s", fmt::join(known, ", ")));
+  }
+  run.train.batch_size = found->second;
+  sizes.clear();
 }
 
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,9 @@ enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 struct TrainOptions {
   std::int64_t epochs = 1;
   std::int64_t batch_size = 128;  // global: every rank takes batch_size / K samples
+  /// The batch size by number of ranks, if the configuration has a table. `batch_size` is then that of the
+  /// fewest ranks until resolve_ranks() has taken the run's.
+  std::map<std::int64_t, std::int64_t> batch_sizes = {};
   std::int64_t seed = 1;
   DeviceChoice device = DeviceChoice::automatic;
   Compute compute = Compute::fp32;
@@ -86,6 +90,9 @@ RunConfig load_run_config_or_network(const std::string& path, const std::vector<
 /// The device of the rank with this `local_rank`: ranks use their machine's GPUs in turn. With `cuda` but no
 /// GPU it is a device that cannot be used.
 Device device_of(const TrainOptions& options, int local_rank);
+
+/// Sets what the configuration makes depend on K: the batch size. ConfigError if its table has none for K.
+void resolve_ranks(RunConfig& run, int ranks);
 
 /// Checks what depends on K: batch size, collective, transport. ConfigError with the key's file, line and
 /// column.

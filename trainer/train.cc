@@ -80,10 +80,9 @@ struct Prepared {
 void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpirun, Prepared& out) {
   out.run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
   out.spec = std::make_unique<NetworkSpec>(network_of(out.run));
-  check_ranks(
-      out.run,
-      out.run.exchange.transport == TransportKind::threads ? static_cast<int>(out.run.exchange.ranks) : ranks,
-      under_mpirun);
+  if (out.run.exchange.transport == TransportKind::threads) ranks = static_cast<int>(out.run.exchange.ranks);
+  resolve_ranks(out.run, ranks);
+  check_ranks(out.run, ranks, under_mpirun);
 }
 
 void prepare_data(Prepared& out) {

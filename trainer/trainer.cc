@@ -165,12 +165,13 @@ class RankTrainer {
   /// The learning rate at a batch of the running epoch. It depends on the number of finished epochs, not on
   /// their steps.
   double rate_at(std::int64_t batch) const {
-    return learning_rate(run_.schedule, position_.epoch * per_epoch_ + batch, per_epoch_);
+    return learning_rate(run_.schedule, position_.epoch * per_epoch_ + batch, per_epoch_, run_.train.epochs);
   }
 
   void train_step(Progress& progress) {
     const double start = now_seconds();
     lr_ = rate_at(position_.batch);
+    optimizer_.set_momentum(momentum_at(run_.schedule, position_.epoch, run_.optimizer.momentum));
     step_->run(train_loader_, position_.step, lr_);
     ++position_.step;
     ++position_.batch;

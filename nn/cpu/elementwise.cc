@@ -93,6 +93,31 @@ class AddOp final : public Op {
 };
 
 template <class T>
+class ScaleOp final : public Op {
+ public:
+  ScaleOp(Context& context, const Binding& b, double factor)
+      : context_(context),
+        b_(b),
+        factor_(static_cast<float>(factor)),
+        inputs_(context, input_values(b)),
+        gradients_(context, b.output_gradients) {}
+  void forward(const Pass&) override { run(inputs_, as<T>(b_.output)); }
+  void backward() override { run(gradients_, as<T>(b_.inputs[0].gradient)); }
+
+ private:
+  void run(Terms<T>& terms, T* into) {
+    context_.parallel(b_.elements(), [&](int t, std::int64_t first, std::int64_t last) {
+      context_.k.of<T>().scaled_sum(terms.at(t, first), terms.count(), factor_, into + first, last - first);
+    });
+  }
+
+  Context& context_;
+  Binding b_;
+  float factor_;
+  Terms<T> inputs_, gradients_;
+};
+
+template <class T>
 class SumOp final : public Op {
  public:
   SumOp(Context& context, void* into, const std::vector<const void*>& terms, const void* mask, std::int64_t n)
@@ -166,6 +191,12 @@ std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Ac
 std::unique_ptr<Op> make_add(Context& context, const Binding& binding) {
   return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
     return std::make_unique<AddOp<T>>(context, binding);
+  });
+}
+
+std::unique_ptr<Op> make_scale(Context& context, const Binding& binding, double factor) {
+  return with_type(binding.type, [&]<class T>() -> std::unique_ptr<Op> {
+    return std::make_unique<ScaleOp<T>>(context, binding, factor);
   });
 }
 

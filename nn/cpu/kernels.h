@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "core/data_type.h"
+#include "nn/maths_device.h"
 
 namespace lpsgd::cpu {
 
@@ -62,6 +63,8 @@ struct ActivationKernels {
   void (*add_rows)(const T* x, std::int64_t rows, std::int64_t stride, std::int64_t width, float* sum);
   /// out = sum of terms where y > 0, and 0 elsewhere. If y is null, as sum().
   void (*masked_sum)(const T* const* terms, int count, const T* y, T* out, std::int64_t n);
+  /// out = factor * sum of terms. `out` may be one of them.
+  void (*scaled_sum)(const T* const* terms, int count, float factor, T* out, std::int64_t n);
   /// out[c] = the maximum of x[offsets[i] + c] over i < count, and argmax[c] = its i: the first of equal
   /// values, or the first NaN. `argmax` may be null. count <= 65536.
   void (*window_max)(const T* x, const std::int64_t* offsets, std::int64_t count, std::int64_t channels,
@@ -96,9 +99,9 @@ struct Kernels {
     else
       return bf16;
   }
-  /// The optimizer's pass (nn/optimizer.h): g = g * g_scale + decay * w; v = mu * v + g;
+  /// The optimizer's pass (nn/optimizer.h): g = gain * (g * g_scale + decay * w); v = mu * v + g;
   /// w -= lr * (nesterov ? g + mu * v : v).
-  void (*sgd)(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay,
+  void (*sgd)(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay,
               float g_scale, bool nesterov);
 };
 

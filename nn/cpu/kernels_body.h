@@ -76,6 +76,11 @@ void masked_sum(const T* const* terms, int count, const T* y, T* out, std::int64
     });
 }
 
+template <class T>
+void scaled_sum(const T* const* terms, int count, float factor, T* out, std::int64_t n) {
+  each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, v * factor); });
+}
+
 inline Integers splat(Vector, std::int32_t i) {
   return Integers{} + i;
 }
@@ -213,12 +218,12 @@ void lstm_cell_gradient(const float* gates, const float* before, const float* c,
   });
 }
 
-void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu, float decay, float g_scale,
-         bool nesterov) {
+void sgd(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay,
+         float g_scale, bool nesterov) {
   over_values(n, [&]<class L>(std::int64_t i) {
     alignas(sizeof(typename L::V)) typename L::V weight = L::get(w + i);
     alignas(sizeof(typename L::V)) typename L::V momentum = L::get(v + i);
-    maths::sgd(weight, L::get(g + i), momentum, lr, mu, decay, g_scale, nesterov);
+    maths::sgd(weight, L::get(g + i), momentum, rates, decay, g_scale, nesterov);
     L::put(v + i, momentum);
     L::put(w + i, weight);
   });
@@ -226,10 +231,10 @@ void sgd(float* w, const float* g, float* v, std::int64_t n, float lr, float mu,
 
 template <class T>
 constexpr ActivationKernels<T> activation_kernels{
-    widen<T>,         narrow<T>,      row_moments<T>, normalize<T>,          norm_gradient_sums<T>,
-    norm_gradient<T>, sum<T>,         add_rows<T>,    masked_sum<T>,         window_max<T>,
-    sigmoid<T>,       tanh<T>,        lstm_cell<T>,   lstm_cell_gradient<T>, lrn<T>,
-    lrn_gradient<T>,  softmax_row<T>, softmax<T>};
+    widen<T>,         narrow<T>,       row_moments<T>, normalize<T>,  norm_gradient_sums<T>,
+    norm_gradient<T>, sum<T>,          add_rows<T>,    masked_sum<T>, scaled_sum<T>,
+    window_max<T>,    sigmoid<T>,      tanh<T>,        lstm_cell<T>,  lstm_cell_gradient<T>,
+    lrn<T>,           lrn_gradient<T>, softmax_row<T>, softmax<T>};
 
 }  // namespace
 

@@ -22,8 +22,8 @@ class Sgd final : public DeviceSgd {
         partials_(stream.device(), norm_parts),
         finished_(stream.device(), 1),
         scale_(stream.device(), 1),
-        lr_(stream.device(), 1),
-        lr_staging_(stream.device(), sizeof(float)) {
+        rates_(stream.device(), 1),
+        rates_staging_(stream.device(), sizeof(maths::SgdRates)) {
     require(arena % sgd_group == 0 && decayed.size() == arena / sgd_group, "arenas are padded to 16 values");
     if (std::find(decayed.begin(), decayed.end(), 0) == decayed.end()) return;
     decayed_ = DeviceBuffer<std::uint8_t>(stream.device(), decayed.size());
@@ -31,12 +31,12 @@ class Sgd final : public DeviceSgd {
     stream.synchronize();
   }
 
-  void set_rate(float lr) override {
+  void set_rates(maths::SgdRates rates) override {
     const ScopedDevice scope(stream_.device());
-    auto* const host = reinterpret_cast<float*>(lr_staging_.next());
-    *host = lr;
-    copy_bytes(lr_.data(), host, sizeof lr, stream_);
-    lr_staging_.record_copies(stream_);
+    auto* const host = reinterpret_cast<maths::SgdRates*>(rates_staging_.next());
+    *host = rates;
+    copy_bytes(rates_.data(), host, sizeof rates, stream_);
+    rates_staging_.record_copies(stream_);
   }
 
   void step(std::span<float> parameters, std::span<const float> gradients) override {
@@ -51,9 +51,8 @@ class Sgd final : public DeviceSgd {
                       .momentum = momentum_.data(),
                       .decayed = decayed_.size() > 0 ? decayed_.data() : nullptr,
                       .scale = clips ? scale_.data() : nullptr,
-                      .lr = lr_.data(),
+                      .rates = rates_.data(),
                       .n = n,
-                      .mu = static_cast<float>(options_.momentum),
                       .decay = static_cast<float>(options_.weight_decay),
                       .nesterov = options_.nesterov},
                      stream_.handle()));
@@ -68,8 +67,9 @@ class Sgd final : public DeviceSgd {
   DeviceBuffer<std::uint8_t> decayed_;
   DeviceBuffer<double> partials_;
   DeviceBuffer<unsigned> finished_;
-  DeviceBuffer<float> scale_, lr_;
-  Staging lr_staging_;
+  DeviceBuffer<float> scale_;
+  DeviceBuffer<maths::SgdRates> rates_;
+  Staging rates_staging_;
 };
 
 }  // namespace

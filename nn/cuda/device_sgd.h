@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "nn/maths_device.h"
 
 namespace lpsgd {
 
@@ -16,8 +17,8 @@ struct OptimizerOptions;
 class DeviceSgd {
  public:
   virtual ~DeviceSgd() = default;
-  /// Queues the new rate on the stream. The host waits only if it is two steps ahead.
-  virtual void set_rate(float lr) = 0;
+  /// Queues the new rates on the stream. The host waits only if it is two steps ahead.
+  virtual void set_rates(maths::SgdRates rates) = 0;
   /// Queues one step on the stream, with the same launches every time.
   virtual void step(std::span<float> parameters, std::span<const float> gradients) = 0;
   virtual std::span<float> momentum() = 0;  // device memory

@@ -56,6 +56,28 @@ class SumOp final : public Op {
   std::optional<Sum> forward_, backward_;
 };
 
+class ScaleOp final : public Op {
+ public:
+  ScaleOp(Context& context, const Binding& b, double factor)
+      : context_(context),
+        b_(b),
+        factor_(static_cast<float>(factor)),
+        input_(terms_of(input_values(b))),
+        gradients_(terms_of(b.output_gradients)) {}
+  void forward(const Pass&) override { run(input_, b_.output); }
+  void backward() override { run(gradients_, b_.inputs[0].gradient); }
+
+ private:
+  void run(const Terms& terms, void* into) {
+    check(launch_scaled_sum(b_.type, into, terms, factor_, b_.elements(), context_.handle()));
+  }
+
+  Context& context_;
+  Binding b_;
+  float factor_;
+  Terms input_, gradients_;
+};
+
 class SmoothOp final : public Op {
  public:
   SmoothOp(Context& context, const Binding& b, Smooth kind)
@@ -158,6 +180,10 @@ std::unique_ptr<Op> make_add(Context& context, const Binding& b) {
                      b.elements());
   return std::make_unique<SumOp>(
       Sum(context, b.type, b.output, input_values(b), nullptr, b.relu, b.elements()), std::move(backward));
+}
+
+std::unique_ptr<Op> make_scale(Context& context, const Binding& b, double factor) {
+  return std::make_unique<ScaleOp>(context, b, factor);
 }
 
 std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into,

@@ -24,6 +24,17 @@ __global__ void sum_kernel(T* into, Terms terms, const T* mask, bool relu, std::
 }
 
 template <class T>
+__global__ void scaled_sum_kernel(T* into, Terms terms, float factor, std::int64_t n) {
+  over_values(n, [&]<int V>(std::int64_t i) {
+    float v[V];
+    load_sum<V, T>(terms, i, v);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] *= factor;
+    store<V>(into + i, v);
+  });
+}
+
+template <class T>
 __global__ void smooth_kernel(Smooth kind, const T* x, T* y, std::int64_t n) {
   over_values(n, [&]<int V>(std::int64_t i) {
     float v[V];
@@ -132,6 +143,14 @@ cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void
   return with_type(type, [&]<class T>(T) {
     LPSGD_LAUNCH(sum_kernel<T>, blocks_for(n / 4), block_threads, stream)
     (static_cast<T*>(into), terms, static_cast<const T*>(mask), relu, n);
+  });
+}
+
+cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, float factor, std::int64_t n,
+                              cudaStream_t stream) {
+  return with_type(type, [&]<class T>(T) {
+    LPSGD_LAUNCH(scaled_sum_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    (static_cast<T*>(into), terms, factor, n);
   });
 }
 

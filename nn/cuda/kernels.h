@@ -13,6 +13,7 @@
 
 #include "core/data_type.h"
 #include "core/pixels.h"
+#include "nn/maths_device.h"
 
 namespace lpsgd::cuda {
 
@@ -46,6 +47,9 @@ cudaError_t launch_pixels(DataType type, const std::uint8_t* pixels, const Pixel
 /// it is negative itself, if `relu`.
 cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
                        std::int64_t n, cudaStream_t stream);
+/// into = factor * sum of the terms. `into` may be one of them.
+cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, float factor, std::int64_t n,
+                              cudaStream_t stream);
 enum class Smooth : std::uint8_t { sigmoid, tanh };
 cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, std::int64_t n,
                           cudaStream_t stream);
@@ -230,9 +234,9 @@ struct SgdStep {
   float* momentum = nullptr;
   const std::uint8_t* decayed = nullptr;  // for each sgd_group values: have they weight decay; null: all
   const float* scale = nullptr;           // of the gradients; null: 1
-  const float* lr = nullptr;
+  const maths::SgdRates* rates = nullptr;
   std::int64_t n = 0;  // a multiple of sgd_group
-  float mu = 0, decay = 0;
+  float decay = 0;
   bool nesterov = false;
 };
 inline constexpr std::int64_t sgd_group = 16;

@@ -7,7 +7,8 @@ namespace lpsgd::cuda {
 namespace {
 
 __global__ void sgd_kernel(SgdStep s) {
-  const float scale = s.scale != nullptr ? *s.scale : 1.0f, lr = *s.lr;
+  const float scale = s.scale != nullptr ? *s.scale : 1.0f;
+  const maths::SgdRates rates = *s.rates;
   over_values(s.n, [&]<int V>(std::int64_t i) {
     float w[V], g[V], v[V];
     load<V>(s.weights + i, w);
@@ -15,7 +16,7 @@ __global__ void sgd_kernel(SgdStep s) {
     load<V>(s.momentum + i, v);
     const float decay = s.decayed == nullptr || s.decayed[i / sgd_group] != 0 ? s.decay : 0.0f;
 #pragma unroll
-    for (int k = 0; k < V; ++k) maths::sgd(w[k], g[k], v[k], lr, s.mu, decay, scale, s.nesterov);
+    for (int k = 0; k < V; ++k) maths::sgd(w[k], g[k], v[k], rates, decay, scale, s.nesterov);
     store<V>(s.weights + i, w);
     store<V>(s.momentum + i, v);
   });

@@ -3,6 +3,8 @@
 import glob
 import json
 import os
+import re
+import shlex
 import unittest
 
 from harness import SOURCE, Case, run
@@ -12,10 +14,13 @@ os.environ.pop("LPSGD_DATA", None)  # `show` needs no data
 
 
 class Configs(Case):
+    def experiments(self):
+        return sorted(glob.glob(os.path.join(CONFIGS, "*.yaml")) + glob.glob(os.path.join(CONFIGS, "study", "*.yaml")))
+
     def test_show_takes_every_experiment(self):
         shown = set()
-        for path in sorted(glob.glob(os.path.join(CONFIGS, "*.yaml"))):
-            with self.subTest(os.path.basename(path)):
+        for path in self.experiments():
+            with self.subTest(os.path.relpath(path, CONFIGS)):
                 result = run("show", path, "--json")
                 self.assertEqual(result.status, 0, result)
                 tree = json.loads(result.out)
@@ -27,17 +32,26 @@ class Configs(Case):
         networks = {os.path.basename(p)[: -len(".yaml")] for p in glob.glob(os.path.join(CONFIGS, "networks", "*.yaml"))}
         self.assertEqual(shown, networks, "each network has an experiment")
 
-    def test_imagenet_and_noise_have_the_same_recipe(self):
+    def test_noise_has_the_recipe_of_the_study(self):
         def recipe(path):
             with open(path) as file:
-                lines = file.read().splitlines()
-            return [line for line in lines if line.split(":")[0] in ("network", "train", "optimizer", "schedule", "exchange")]
+                return [line for line in file.read().splitlines() if line.split(":")[0] in ("optimizer", "schedule")]
 
-        pairs = sorted(glob.glob(os.path.join(CONFIGS, "*_noise.yaml")))
-        self.assertEqual(len(pairs), 5)
-        for noise in pairs:
-            self.assertEqual(recipe(noise), recipe(noise.replace("_noise", "_imagenet")), noise)
-            self.assertEqual(len(recipe(noise)), 5)
+        noise = sorted(glob.glob(os.path.join(CONFIGS, "*_noise.yaml")))
+        self.assertEqual(len(noise), 5)
+        for path in noise:
+            study = os.path.join(CONFIGS, "study", os.path.basename(path).replace("_noise", ""))
+            self.assertEqual(recipe(path), recipe(study), path)
+            self.assertEqual(len(recipe(path)), 2)
+
+    def test_the_studys_codecs_and_primitives(self):
+        with open(os.path.join(CONFIGS, "study", "README.md")) as file:
+            rows = [shlex.split(cell) for row in file if row.startswith("| ") for cell in re.findall("`(--set [^`]*)`", row)]
+        self.assertEqual(len(rows), 8)
+        for options in rows:
+            with self.subTest(options):
+                result = run("show", os.path.join(CONFIGS, "study", "resnet110.yaml"), *options)
+                self.assertEqual(result.status, 0, result)
 
     def test_show_takes_every_network(self):
         for path in sorted(glob.glob(os.path.join(CONFIGS, "networks", "*.yaml"))):

@@ -76,10 +76,49 @@ class ConfigurationErrors(Case):
     def test_set_names_the_option(self):
         self.refused(CONFIG, "--set train.sed=4: train.sed: unknown key, did you mean 'seed'?", "--set", "train.sed=4")
 
+    def test_a_linear_decay_without_an_epoch_for_it(self):
+        self.refused(
+            CONFIG.replace("decay: {1: 0.1}", "decay: {linear: 0}, warmup_epochs: 2"),
+            "{config}:5:29: schedule.decay: a warm-up of 2 epochs leaves none of the run's 2 for a linear decay",
+        )
+
+    def test_unit_gain_that_leaves_no_gradient(self):
+        self.refused(
+            CONFIG.replace("momentum: 0.9", "momentum: 1, momentum_unit_gain: true"),
+            "{config}:4:23: optimizer.momentum: with optimizer.momentum_unit_gain it must be less than 1",
+        )
+
     def test_batch_size_that_ranks_do_not_divide(self):
         self.refused(
             CONFIG.replace("batch_size: 24", "batch_size: 25"),
             "{config}:3:32: train.batch_size: 25 samples cannot be divided evenly over 2 ranks",
+        )
+
+    def test_a_batch_size_for_other_ranks(self):
+        self.refused(
+            CONFIG.replace("batch_size: 24", "batch_size: {2: 24, 4: 48}"),
+            "{config}:3:32: train.batch_size: has no batch size for 3 ranks; it has those for 2, 4",
+            ranks=3,
+        )
+        self.refused(
+            CONFIG.replace("transport: mpi", "transport: threads, ranks: 1"),
+            "--set train.batch_size={{2: 24}}: train.batch_size: has no batch size for 1 rank; it has those for 2",
+            "--set", "train.batch_size={2: 24}",
+            ranks=None,
+        )
+        for value, says in (("{}", "train.batch_size: expected an integer"), ("{x: 3}", "train.batch_size: expected an integer"),
+                            ("{2: 0}", "train.batch_size.2: expected an integer")):
+            self.refused(CONFIG.replace("batch_size: 24", f"batch_size: {value}"), says)
+
+    def test_parameters_of_a_network_file(self):
+        self.refused(
+            CONFIG.replace("tiny_network.yaml", "{file: tiny_network.yaml, parameters: {nrom: false}}"),
+            "{config}:1:49: network.parameters: the network has no parameter 'nrom', did you mean 'norm'?; it has: "
+            "activation, norm",
+        )
+        self.refused(
+            CONFIG.replace("tiny_network.yaml", "{file: tiny_network.yaml, layers: []}"),
+            "{config}:1:36: network: beside `file` only a map `parameters` is allowed",
         )
 
     def test_transport_nccl_where_it_cannot_be(self):

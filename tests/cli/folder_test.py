@@ -209,6 +209,25 @@ class Resuming(Case):
         self.train("out", "--steps", "3", "--resume-required")
         self.assertIn("step-000003", checkpoints(out))
 
+    def test_the_batch_size_of_the_ranks_is_written(self):
+        text = CONFIG.replace("batch_size: 24", "batch_size: {1: 16, 2: 24}").replace("network: ", "network: {file: ").replace(
+            "network.yaml", "network.yaml, parameters: {norm: false}}")
+        config = self.write("table.yaml", text)
+
+        def written():
+            with open(self.path("out", "config.yaml")) as file:
+                return file.read()
+
+        self.train("out", "--set", "train.epochs=1", config=config, ranks=2)
+        self.assertIn("batch_size: 24", written())
+        self.assertNotIn("bn1.weight", model(self.path("out"), "epoch-0001"))
+        self.train("out", "--resume", config=config, ranks=1)
+        self.assertIn("batch_size: 16", written())
+        self.assertEqual([r["samples"] for r in self.metrics(self.path("out"))], [96, 96])
+        self.assertEqual([r["step"] for r in self.metrics(self.path("out"))], [4, 10])
+        result = run("eval", config, "--checkpoint", self.path("out"), "--json")
+        self.assertEqual(result.status, 0, result)
+
     def test_ranks_are_written_for_threads_alone(self):
         def ranks_of(folder):
             with open(os.path.join(folder, "config.yaml")) as file:

@@ -76,7 +76,8 @@ class OnTheGpu(Case):
 
     def test_steps_are_launched_as_graphs_over_nccl(self):
         options = [*FIXED, "--set", "exchange.transport=nccl", "--set", "metrics.codec_error=true", "--set", "train.epochs=4",
-                   "--set", "exchange.codec={kind: qsgd, bits: 4, bucket: 64, error_feedback: true}"]
+                   "--set", "exchange.codec={kind: qsgd, bits: 4, bucket: 64, error_feedback: true}",
+                   "--set", "optimizer.momentum_unit_gain=true", "--set", "schedule.momentum={2: 0.5, 3: 0.95}"]
         one_graph = "backward, exchange and update are one CUDA graph"
         for ranks in (1, 2):
             epochs = {}

@@ -71,8 +71,9 @@ class Help(Case):
 
     def test_a_key(self):
         self.assertEqual(self.help("train.batch_size"),
-                         "train.batch_size: samples per step, of all ranks together; a multiple of the number of ranks\n"
-                         "  integer from 1 to 1000000000; default: 128\n")
+                         "train.batch_size: samples per step, of all ranks together; a multiple of the number of ranks. "
+                         "A table gives it for each number of ranks that the run may have\n"
+                         "  an integer from 1 to 1000000000, or {ranks: integer, ...}; default: 128\n")
         self.assertEqual(self.help("exchange.codec.bits"), "exchange.codec.bits: bits per value; `bucket` is by default 128 with 2 bits, 8192 with 16, else 512\n"
                          "  2, 4, 8, 16; default: 4\n")
         self.assertIn("dataset: ", self.help("data.dataset"))
@@ -151,12 +152,13 @@ class Schema(Case):
         return [e.message for e in self.validator.iter_errors(with_text_keys(yaml.safe_load(text)))]
 
     def test_every_configuration_is_valid_and_names_the_schema(self):
-        paths = sorted(glob.glob(os.path.join(SOURCE, "configs", "*.yaml")))
-        self.assertGreater(len(paths), 10)
-        for path in paths:
-            text = read("configs", os.path.basename(path))
-            self.assertEqual(self.errors(text), [], path)
-            self.assertIn("\n# yaml-language-server: $schema=schema.json\n", text, path)
+        for folder, least, schema in (("configs", 10, "schema.json"), ("configs/study", 7, "../schema.json")):
+            paths = sorted(glob.glob(os.path.join(SOURCE, folder, "*.yaml")))
+            self.assertGreaterEqual(len(paths), least)
+            for path in paths:
+                text = read(folder, os.path.basename(path))
+                self.assertEqual(self.errors(text), [], path)
+                self.assertIn(f"\n# yaml-language-server: $schema={schema}\n", text, path)
 
     def test_a_resolved_configuration_is_valid(self):
         folder = self.train("out", "--steps", "0")
@@ -166,6 +168,10 @@ class Schema(Case):
     def test_it_takes_what_the_program_takes(self):
         for change, is_allowed in (
             ("train.batch_size=32", True), ("train.batch_size=0", False), ("train.batch_size=many", False),
+            ("train.batch_size={1: 32, 2: 64}", True), ("train.batch_size={1: 0}", False), ("train.batch_size={two: 64}", False),
+            ("schedule.decay={linear: 0}", True), ("schedule.decay={linear: -1}", False),
+            ("schedule.decay={linear: 0, 3: 0.1}", False), ("schedule.momentum={0: 0, 1: 0.9}", True),
+            ("schedule.momentum={1: 2}", False), ("optimizer.momentum_unit_gain=true", True),
             ("train.batchsize=32", False), ("train=", True), ("data=", False), ("network=", False), ("schedule.lr=0", True), ("schedule.lr=-1", False),
             ("exchange.codec=onebit", True), ("exchange.codec=onebits", False), ("exchange.codec={bits: 4}", False),
             ("exchange.codec={kind: qsgd, bits: 8}", True), ("exchange.codec={kind: qsgd, bits: 3}", False),

@@ -69,6 +69,7 @@ class Results {
       const std::array<const T*, 3> terms{x.data(), g.data(), r.data()};
       for (const int count : {1, 2, 3}) {
         k.sum(terms.data(), count, out(), n_, relu);
+        k.scaled_sum(terms.data(), count, relu ? 0.3f : -1.7f, out(), n_);
         k.masked_sum(terms.data(), count, relu ? r.data() : nullptr, out(), n_);
       }
     }

@@ -117,6 +117,16 @@ TEST(Forward, LocalResponseNormalisation) {
   check(9, 2, 0.5, 2);
 }
 
+TEST(Forward, Scale) {
+  for (const double factor : {0.125, -3.0, 0.0}) {
+    LayerFixture f(one_layer("{scale: s, factor: " + std::to_string(factor) + "}", 7 * 5 * 4), 2);
+    for (const bool training : {true, false})
+      check_forward(f, training, [&](std::int64_t n, std::int64_t y, std::int64_t x, std::int64_t c) {
+        return factor * read(f, n, y, x, c, 0);
+      });
+  }
+}
+
 TEST(Forward, SigmoidAndTanhOverTheirRange) {
   for (const bool sigmoid : {true, false}) {
     LayerFixture f("input: [64]\nclasses: 64\nlayers: [" + std::string(sigmoid ? "sigmoid" : "tanh") + "]",

@@ -97,6 +97,12 @@ TEST(Gradients, LocalResponseNormalisation) {
   check_gradients(network("[3, 3, 3]", "  - {conv: c, filters: 37, kernel: 1}\n  - {lrn: l, alpha: 4}\n"));
 }
 
+TEST(Gradients, Scale) {
+  check_gradients(network("[4, 3, 3]", "  - {scale: c, factor: 0.3}\n"));
+  check_gradients(network("[4, 3, 3]", "  - {scale: c, factor: -2}\n  - {add: s, input: [c, c, smooth]}\n"));
+  check_gradients("input: [7]\nclasses: 3\nlayers: [{dense: a, units: 3}, {scale: c, factor: 0.125}]", 5);
+}
+
 TEST(Gradients, Dropout) {
   check_gradients(network("[4, 3, 3]", "  - {dropout: d, probability: 0.3}\n"));
   check_gradients(network("[4, 3, 3]", "  - {dropout: d}\n  - {add: s, input: [d, d, smooth]}\n"));

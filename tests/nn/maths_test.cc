@@ -69,13 +69,17 @@ TEST(Maths, LstmCell) {
 
 TEST(Maths, Sgd) {
   float w = 1.5f, v = 0.25f;
-  maths::sgd(w, 2.0f, v, 0.1f, 0.9f, 0.01f, 0.5f, false);
+  maths::sgd(w, 2.0f, v, {0.1f, 0.9f}, 0.01f, 0.5f, false);
   const double d = 2 * 0.5 + 1.5 * 0.01, momentum = 0.25 * 0.9 + d;
   EXPECT_NEAR(v, momentum, 1e-6);
   EXPECT_NEAR(w, 1.5 - 0.1 * momentum, 1e-6);
   w = 1.5f, v = 0.25f;
-  maths::sgd(w, 2.0f, v, 0.1f, 0.9f, 0.01f, 0.5f, true);
+  maths::sgd(w, 2.0f, v, {0.1f, 0.9f}, 0.01f, 0.5f, true);
   EXPECT_NEAR(w, 1.5 - 0.1 * (d + 0.9 * momentum), 1e-6);
+  w = 1.5f, v = 0.25f;
+  maths::sgd(w, 2.0f, v, {0.1f, 0.9f, 0.1f}, 0.01f, 0.5f, true);
+  EXPECT_NEAR(v, 0.25 * 0.9 + 0.1 * d, 1e-6);
+  EXPECT_NEAR(w, 1.5 - 0.1 * (0.1 * d + 0.9 * (0.25 * 0.9 + 0.1 * d)), 1e-6);
 }
 
 }  // namespace

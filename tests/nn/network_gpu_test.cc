@@ -287,7 +287,8 @@ TEST_F(NetworkGpu, OptimizerFollowsTheCpu) {
        {OptimizerOptions{.momentum = 0}, OptimizerOptions{.weight_decay = 0.01, .no_decay = {"norm", "bias"}},
         OptimizerOptions{.nesterov = true, .weight_decay = 0.1},
         OptimizerOptions{.momentum = 0.5, .weight_decay = 0.01, .clip_norm = 0.01},
-        OptimizerOptions{.clip_norm = 1e6}}) {
+        OptimizerOptions{.momentum_unit_gain = true, .weight_decay = 0.1},
+        OptimizerOptions{.nesterov = true, .momentum_unit_gain = true}, OptimizerOptions{.clip_norm = 1e6}}) {
     const NetworkSpec spec(config::parse_text(smooth, "net.yaml"));
     Network cpu(spec, {.batch = 1}), gpu(spec, {.batch = 1, .device = device});
     Optimizer one(options, spec.tensors(), cpu.parameters().size());
@@ -298,7 +299,10 @@ TEST_F(NetworkGpu, OptimizerFollowsTheCpu) {
         for (std::int64_t i = 0; i < t.elements; ++i)
           cpu.gradients()[static_cast<std::size_t>(t.offset + i)] = draw.uniform() - 0.5f;
       copy_values(gpu.gradients(), cpu.gradients(), gpu.stream());
-      for (Optimizer* each : {&one, &two}) each->set_rate(0.1 / (1 + s));
+      for (Optimizer* each : {&one, &two}) {
+        if (s == 2) each->set_momentum(0.3);
+        each->set_rate(0.1 / (1 + s));
+      }
       one.step(cpu.parameters(), cpu.gradients());
       two.step(gpu.parameters(), gpu.gradients());
       gpu.stream().synchronize();

@@ -153,10 +153,14 @@ TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
       "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
-      "lstm, embedding, batch_norm, relu, sigmoid, tanh, dropout, lrn, add, concat, max_pool, average_pool, "
-      "flatten");
+      "lstm, embedding, batch_norm, relu, sigmoid, tanh, dropout, lrn, scale, add, concat, max_pool, "
+      "average_pool, flatten");
   EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n"),
             "net.yaml:4:5: c: the key 'filters' is missing; it must be given, is 'filter' meant for it?");
+  EXPECT_EQ(layers_error("  - {scale: s}\n"),
+            "net.yaml:4:5: s: the key 'factor' is missing; it must be given");
+  EXPECT_EQ(layers_error("  - {scale: s, factor: 1.0e7}\n"),
+            "net.yaml:4:24: s.factor: expected a number from -1000000 to 1000000, got '1.0e7'");
   EXPECT_EQ(layers_error("  - {relu: r, inptu: in}\n"),
             "net.yaml:4:15: r.inptu: unknown key, did you mean 'input'?; allowed here: relu, input, if");
   EXPECT_EQ(layers_error("  - {filters: 4, conv: c, kernel: 3}\n"),

@@ -152,6 +152,10 @@ void add_elementwise(Cases& out) {
   add("dropout", 4, {64}, 1, 2, dropout);
   add("dropout in place", 4, {3}, 1, 2, dropout).in_place = true;
   add("dropout in evaluation", 4, {64}, 1, 1, dropout).training = false;
+  const auto scale = [](Backend& backend, const Binding& b) { return backend.scale(b, -0.7); };
+  add("scale", 3, {5, 7, 3}, 1, 1, scale);
+  add("scale", 8, {64}, 1, 3, scale);
+  add("scale in place", 8, {33}, 1, 2, scale).in_place = true;
   const auto first = [](Backend& backend, const Binding& b) { return backend.channels_first(b); };
   for (const Shape& shape : {Shape{5, 7, 3}, Shape{32, 33, 34}, Shape{1, 2, 70}}) {
     OperationCase& c = add("channels_first", 2, shape, 1, 1, first);

@@ -61,6 +61,15 @@ TEST(Plan, ReluWorksInPlaceUnlessItsInputIsKept) {
   EXPECT_NE(kept.values[2].offset, kept.values[3].offset);
 }
 
+TEST(Plan, ScaledScoresTakeOnePass) {
+  const Plan plan = make_plan(graph_of(tail + "  - {scale: s, factor: 0.125}\n"), true);
+  const PlanStep &dense = plan.steps[plan.steps.size() - 2], &scale = plan.steps.back();
+  EXPECT_EQ(plan.values[dense.output].offset, plan.values[scale.output].offset);  // in place
+  ASSERT_EQ(scale.output_gradients.size(), 1u);
+  EXPECT_FALSE(scale.sum_into || scale.masked);
+  EXPECT_EQ(scale.input_gradients[0], scale.output_gradients[0]);
+}
+
 TEST(Plan, ConvolutionTakesTheReluAndItsMask) {
   const Plan plan = make_plan(
       graph_of(

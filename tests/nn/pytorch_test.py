@@ -30,6 +30,8 @@ torch.set_num_threads(1)
 CASES = {
     "resnet20": (16, None, None),
     "resnet110": (8, None, None),
+    # Of 8 samples one has a value at a kink: its worst gradient is 1.5e-3 or 4e-6 off, as the input's last bit has it.
+    "resnet9": (16, None, None),
     "resnet50": (8, 48, None),
     "resnet152": (6, 48, None),
     "alexnet": (4, 99, 1024),
@@ -67,6 +69,7 @@ layers:
   - {lrn: l2, size: 5, alpha: 1.0}
   - flatten
   - {dense: d, units: 7}
+  - {scale: s, factor: 0.375}
 """
 
 
@@ -84,7 +87,7 @@ class Layers(torch.nn.Module):
     def forward(self, x):
         x = self.l(self.a(x))
         x = torch.cat([self.m(x), self.p(torch.sigmoid(x))], 1)
-        return self.d(self.l2(x).flatten(1))
+        return 0.375 * self.d(self.l2(x).flatten(1))
 
 
 def draw_weights(shapes, rng):

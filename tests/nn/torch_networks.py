@@ -51,6 +51,44 @@ class CifarResNet(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+def conv3_bn(inputs, filters, act):
+    layer = nn.Sequential()
+    layer.add_module("conv", nn.Conv2d(inputs, filters, 3, 1, 1, bias=False))
+    layer.add_module("bn", nn.BatchNorm2d(filters))
+    layer.add_module("act", act())
+    return layer
+
+
+class PageResidual(nn.Module):
+    def __init__(self, filters, act):
+        super().__init__()
+        self.res1 = conv3_bn(filters, filters, act)
+        self.res2 = conv3_bn(filters, filters, act)
+
+    def forward(self, x):
+        return x + self.res2(self.res1(x))
+
+
+class ResNet9(nn.Module):
+    """Of David Page's DAWNBench entry for CIFAR-10, without whitening."""
+
+    def __init__(self, act, width=32):
+        super().__init__()
+        self.prep = conv3_bn(3, width, act)
+        self.layer1 = conv3_bn(width, 2 * width, act)
+        self.residual1 = PageResidual(2 * width, act)
+        self.layer2 = conv3_bn(2 * width, 4 * width, act)
+        self.layer3 = conv3_bn(4 * width, 8 * width, act)
+        self.residual3 = PageResidual(8 * width, act)
+        self.fc = nn.Linear(8 * width, 10, bias=False)
+
+    def forward(self, x):
+        pool = nn.functional.max_pool2d
+        x = self.residual1(pool(self.layer1(self.prep(x)), 2))
+        x = self.residual3(pool(self.layer3(pool(self.layer2(x), 2)), 2))
+        return 0.125 * self.fc(x.amax((2, 3)))
+
+
 class Bottleneck(nn.Module):
     def __init__(self, inputs, filters, stride, act):
         super().__init__()
@@ -329,6 +367,7 @@ def make(name, act=relu, dropout=True, features=None):
     model = {
         "resnet20": lambda: CifarResNet(3, act),
         "resnet110": lambda: CifarResNet(18, act),
+        "resnet9": lambda: ResNet9(act),
         "resnet50": lambda: ResNet((3, 4, 6, 3), act),
         "resnet152": lambda: ResNet((3, 8, 36, 3), act),
         "alexnet": lambda: AlexNet(act, **sizes),

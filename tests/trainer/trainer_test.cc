@@ -34,7 +34,10 @@ std::string train(const RunConfig& run, const std::string& folder,
 }
 
 TEST(Trainer, ResumesBitForBit) {
-  const RunConfig run = small_run();
+  // Rates that change in every step.
+  const RunConfig run =
+      small_run({"schedule.warmup_epochs=1", "schedule.warmup_from=0.01", "schedule.decay={linear: 0}",
+                 "optimizer.momentum_unit_gain=true", "schedule.momentum={1: 0.5}"});
   const TestFolder folder;
   const std::string whole = folder.path() + "/whole", parts = folder.path() + "/parts";
   std::filesystem::create_directories(whole);
