@@ -77,18 +77,9 @@ def bars(axes, runs):
     compute = [mean["computation_s"] for mean in means]
     communicate = [mean["communication_s"] for mean in means]
     places = range(len(runs))
-    lower = axes.bar(places, compute, 0.62, color=COMPUTATION, edgecolor="0.25", linewidth=0.8, label="computation")
-    upper = axes.bar(
-        places,
-        communicate,
-        0.62,
-        bottom=compute,
-        color=COMMUNICATION,
-        edgecolor="0.25",
-        linewidth=0.8,
-        hatch="///",
-        label="communication",
-    )
+    look = {"edgecolor": "0.25", "linewidth": 0.8}
+    lower = axes.bar(places, communicate, 0.62, color=COMMUNICATION, hatch="///", label="communication", **look)
+    upper = axes.bar(places, compute, 0.62, bottom=communicate, color=COMPUTATION, label="computation", **look)
     for x, (a, b) in enumerate(zip(compute, communicate)):
         share = 100 * b / (a + b) if a + b > 0 else 0
         axes.annotate(

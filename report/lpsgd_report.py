@@ -1,13 +1,16 @@
 #!/usr/bin/python3
-"""One figure, and a table, from one or more run folders of lpsgd.
+"""The report of one or more runs or studies of lpsgd.
 
-    lpsgd_report.py RUN_FOLDER... --out figure.png [--table]
+    lpsgd report DIR|RUN... --out DIR            every figure and table, and one page: DIR/index.html
+    lpsgd report RUN... --out figure.png         one figure: accuracy, and time per epoch
+    lpsgd report DIR|RUN... --table              one line per run
 
 Needs Debian's python3-matplotlib, python3-pandas and python3-yaml. Ends with 2 and one line on standard
 error when one of them is missing or a folder cannot be read.
 """
 
 import argparse
+import os
 import sys
 
 import modules
@@ -18,30 +21,57 @@ import runs  # noqa: E402
 
 def arguments():
     parser = argparse.ArgumentParser(
-        description="Accuracy per epoch, and communication and computation per epoch, of lpsgd's runs."
+        prog="lpsgd report",
+        description="Figures and tables of lpsgd's runs: accuracy, time, bytes, and mean and deviation over seeds.",
     )
-    parser.add_argument("folders", nargs="+", metavar="RUN_FOLDER", help="holds metrics.jsonl and config.yaml")
-    parser.add_argument("--out", metavar="FIGURE", help="write the figure here: .png, .pdf or .svg")
+    parser.add_argument(
+        "folders", nargs="+", metavar="DIR|RUN", help="a run's folder, or a folder that lpsgd study wrote"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR|FIGURE", help="a folder for the whole report; or one figure: .png, .pdf or .svg"
+    )
     parser.add_argument("--table", action="store_true", help="print one line per run")
+    parser.add_argument(
+        "--target", metavar="METRIC=VALUE", help="time and bytes to this, such as val_top1=90 (default: the study's)"
+    )
+    parser.add_argument(
+        "--price",
+        metavar="DOLLARS",
+        type=float,
+        help="of one rank for an hour: adds the runs to price against accuracy",
+    )
     parsed = parser.parse_args()
     if not parsed.out and not parsed.table:
-        parser.error("nothing to do: give --out FIGURE, --table or both")
+        parser.error("nothing to do: give --out, --table or both")
     return parsed
+
+
+def is_figure(path):
+    """A file's ending; a folder that is there, or a name without one, is a folder."""
+    return bool(os.path.splitext(path)[1][1:].isalpha()) and not os.path.isdir(path)
 
 
 def main():
     options = arguments()
     try:
-        read = [runs.read_run(folder) for folder in options.folders]
+        from view import gather, report
+
+        read, target, unfinished = gather.read(options.folders)
+        target = report.read_target(options.target) if options.target else target
         runs.label_runs(read)
         if options.table:
             import table
 
             print(table.text(read))
-        if options.out:
+        if options.out and is_figure(options.out):
             import figure
 
             figure.save(read, options.out)
+        elif options.out:
+            names = report.make(read, unfinished, options.out, target, options.price)
+            print(
+                f"{os.path.join(options.out, 'index.html')}: {len(names)} figures and tables, also in figures/ and tables/"
+            )
     except (runs.RunError, OSError) as error:
         print(f"lpsgd_report: {error}", file=sys.stderr)
         return 2

@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 DEBIANS = "/usr/bin/python3"
-PACKAGES = {"numpy": "python3-numpy", "scipy": "python3-scipy", "matplotlib": "python3-matplotlib", "pandas": "python3-pandas", "yaml": "python3-yaml"}
+PACKAGES = {
+    name: "python3-" + name for name in ("numpy", "scipy", "matplotlib", "pandas", "thrift", "yaml")
+}
 
 
 def require(script, *names):

@@ -4,10 +4,12 @@ import json
 import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas
 import yaml
+import words
+from words import codec_text, section
 
 # What a line of metrics.jsonl must have for the figure and the table.
 FIELDS = (
@@ -22,6 +24,8 @@ FIELDS = (
 )
 # What it has for text only.
 TEXT_FIELDS = ("train_perplexity", "val_perplexity")
+# What the report uses where it is there.
+MORE_FIELDS = ("step", "lr", "train_loss", "val_loss", "val_top5")
 
 
 class RunError(Exception):
@@ -36,6 +40,10 @@ class Run:
     simulated: bool  # moved as many bytes as the codec would, without encoding
     epochs: pandas.DataFrame  # FIELDS, and TEXT_FIELDS if it has them; a row an epoch, in order
     label: str = ""  # distinguishes it from the other runs: set by label_runs
+    folder: str = ""
+    config: dict = field(default_factory=dict)  # config.yaml: every key with the value in force
+    environment: dict = field(default_factory=dict)  # environment.json, where it is there
+    study: dict = field(default_factory=dict)  # study.json: what the run is in the grid of `lpsgd study`
 
 
 def read_run(folder):
@@ -49,12 +57,30 @@ def read_run(folder):
         ranks=ranks_of(folder, exchange),
         simulated=exchange.get("collective") == "simulated",
         epochs=epochs,
+        folder=folder,
+        config=config,
+        environment=read_json(os.path.join(folder, "environment.json")),
+        study=read_json(os.path.join(folder, "study.json")),
     )
 
 
 def read_metrics(path):
     epochs = pandas.DataFrame(read_records(path))
-    return epochs[[*FIELDS, *(field for field in TEXT_FIELDS if field in epochs)]]
+    kept = epochs[[*FIELDS, *(name for name in TEXT_FIELDS if name in epochs)]].copy()
+    for name in MORE_FIELDS:
+        if name in epochs:
+            kept[name] = pandas.to_numeric(epochs[name], errors="coerce")
+    return kept
+
+
+def read_json(path):
+    """An object; empty where the file is not there or not whole."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def read_records(path):
@@ -111,55 +137,17 @@ def read_config(path):
     return config
 
 
-def section(config, key):
-    value = config.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def codec_text(codec):
-    """A codec in a few words: its kind, its bits, its bucket."""
-    if not isinstance(codec, dict):
-        return str(codec or "none")
-    kind = str(codec.get("kind", "none"))
-    text = kind
-    if "bits" in codec:
-        text += f" {codec['bits']} bit"
-    if "density" in codec:
-        text += f" {codec['density']:g}"
-    for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("type", "dynamic_tree")):
-        if codec.get(key, usual) != usual:
-            text += f" {codec[key]}"
-    if codec.get("majority"):
-        text += " majority"
-    if "bucket" in codec and kind not in ("none", "fp16", "bf16"):
-        text += f", bucket {codec['bucket']}"
-    usual_feedback = kind in ("onebit", "topk") or (kind == "sign" and not codec.get("majority"))
-    if codec.get("error_feedback", usual_feedback) != usual_feedback:
-        text += ", error feedback" if codec["error_feedback"] else ", no error feedback"
-    return text
-
-
 def ranks_of(folder, exchange):
     """The number of ranks: from summary.json, else environment.json, else the thread transport's option."""
     for name in ("summary.json", "environment.json"):
-        try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                ranks = json.load(file).get("ranks")
-        except (OSError, ValueError, AttributeError):
-            continue  # written at the run's end
+        ranks = read_json(os.path.join(folder, name)).get("ranks")
         if isinstance(ranks, int):
             return ranks
     return exchange.get("ranks") if exchange.get("transport") == "threads" else None
 
 
 def label_runs(read):
-    """Labels runs by codec, adding ranks, then folder names, only if that is not enough."""
-    labels = [run.codec + (" (simulated)" if run.simulated else "") for run in read]
-    for part in (lambda run: f"{run.ranks} ranks" if run.ranks else "", lambda run: run.name):
-        if len({part(run) for run in read}) > 1:
-            labels = [
-                f"{label}, {part(run)}" if labels.count(label) > 1 and part(run) else label
-                for label, run in zip(labels, read)
-            ]
-    for label, run in zip(labels, read):
-        run.label = label
+    """Labels each run by its codec and by what else differs among them; by its folder's name if that is not enough."""
+    labels = words.labels([run.config for run in read], [run.ranks for run in read])
+    for run, label in zip(read, labels):
+        run.label = f"{label}, {run.name}" if labels.count(label) > 1 else label

@@ -7,8 +7,8 @@ NOTE = "top-1: of the last epoch; samples/s, seconds and bytes on the wire: mean
 
 def bytes_text(count):
     """1234567 -> '1.23 MB' (powers of 1000): three digits."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 999.5 or unit == "TB":
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if count < 999.5 or unit == "PB":
             break
         count /= 1000
     if unit == "B":

@@ -65,6 +65,8 @@ RunCommand declare_python(CLI::App& app, const Words& words) {
 std::span<const Command> python_commands() {
   static const Command commands[] = {
       {"predict", "the cost model: samples per second for other ranks, links and codecs", declare_python},
+      {"study", "train every run of a grid, resumable, with tables of all runs", declare_python},
+      {"report", "figures and tables of runs", declare_python},
   };
   return commands;
 }

@@ -1,0 +1,64 @@
+#!/usr/bin/python3
+"""Trains every run of a grid, and writes a table of all runs and epochs: docs/study.md.
+
+    lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--dry-run]
+
+Ends with 0 when all runs are done, 1 when some failed, 2 for a mistake that is found before anything starts, 128 + n when
+signal n ended it. The same command goes on where it stopped.
+"""
+
+import argparse
+import os
+import signal
+import sys
+
+import modules
+
+modules.require(__file__, "thrift", "yaml")
+from study import definition, estimate, grid, launcher, runner, yaml_file  # noqa: E402
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        prog="lpsgd study", description="Trains every run of a grid; resumes where it stopped."
+    )
+    parser.add_argument("study", metavar="STUDY.yaml", help="axes, exclusions, target, launcher: docs/study.md")
+    parser.add_argument("--out", metavar="DIR", help="runs and tables go there (default runs/<name of the study>)")
+    parser.add_argument("--jobs", metavar="N", type=int, help="so many runs at once (default: the study's, else 1)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the runs, their bytes and estimated time, and stop"
+    )
+    parsed = parser.parse_args()
+    if parsed.jobs is not None and not 1 <= parsed.jobs <= 1024:
+        parser.error(f"--jobs {parsed.jobs}: expected an integer from 1 to 1024")
+    return parsed
+
+
+def main():
+    options = arguments()
+    lock = None
+    try:
+        study = definition.load(options.study)
+        jobs = options.jobs or study.jobs
+        runs = grid.expand(study)
+        start = launcher.Launcher(study, launcher.find_program())
+        start.check(runs)
+        shown = start.show(study, runs)
+        out = options.out or os.path.join("runs", study.name)
+        if options.dry_run:
+            print("\n".join(estimate.lines(runs, shown, jobs, runner.find_folders(out, runs))))
+            return 0
+        lock = runner.Lock(out)
+        return runner.Runner(study, runs, start, out, jobs).all()
+    except yaml_file.StudyError as error:
+        print(f"lpsgd study: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # while the grid is checked; later the runner ends its runs first
+        return 128 + signal.SIGINT
+    finally:
+        if lock:
+            lock.release()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

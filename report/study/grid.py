@@ -1,0 +1,193 @@
+"""The runs of a study: every combination of its axes' values but the excluded ones, in the order of the file."""
+
+import hashlib
+import itertools
+import json
+import math
+import os
+from dataclasses import dataclass
+
+from . import labels
+from .yaml_file import StudyError, flow, read
+
+MAX_RUNS = 20_000
+
+
+@dataclass
+class GridRun:
+    name: str  # of its folder: readable, then the digest's first digits
+    label: str  # the values of the axes that have several
+    choices: dict  # axis -> label
+    values: dict  # axis -> the number or word in the tables
+    config: str
+    sets: dict  # key -> value, in the order in which they are given to the program
+    ranks: int
+    settings: dict  # the configuration with all of it applied
+    digest: str
+
+    def set_options(self):
+        return [word for key, value in self.sets.items() for word in ("--set", f"{key}={flow(value)}")]
+
+    def exchange(self, key, default):
+        section = self.settings.get("exchange")
+        return section.get(key, default) if isinstance(section, dict) else default
+
+    @property
+    def batch_size(self):
+        """Global; a map names it for each number of ranks. None where the program will refuse it."""
+        train = self.settings.get("train") if isinstance(self.settings.get("train"), dict) else {}
+        batch = train.get("batch_size", 128)
+        if isinstance(batch, dict):
+            batch = batch.get(str(self.ranks))
+        return batch if isinstance(batch, int) else None
+
+    @property
+    def transport(self):
+        return self.exchange("transport", "mpi")
+
+
+def expand(study):
+    """All runs. Raises StudyError."""
+    size = math.prod(len(axis.choices) for axis in study.axes)
+    if size > MAX_RUNS:
+        raise StudyError(f"{study.where['axes']}: axes: {size} combinations; at most {MAX_RUNS} are taken")
+    _check_overlap(study.axes)
+    configs = {}  # path -> its values
+    runs, seen = [], {}
+    for combination in itertools.product(*(axis.choices for axis in study.axes)):
+        chosen = {axis.name: choice for axis, choice in zip(study.axes, combination)}
+        if any(all(chosen[axis].label in allowed for axis, allowed in rule.items()) for rule in study.excludes):
+            continue
+        run = _run(study, chosen, configs)
+        if run.digest in seen:
+            raise StudyError(
+                f"{study.path}: '{seen[run.digest]}' and '{_all_labels(run)}' are the same settings; leave one out"
+            )
+        seen[run.digest] = _all_labels(run)
+        runs.append(run)
+    if not runs:
+        raise StudyError(f"{study.path}: every run is excluded")
+    return runs
+
+
+def _all_labels(run):
+    return ", ".join(labels.of_choice(axis, label) for axis, label in run.choices.items())
+
+
+def _check_overlap(axes):
+    """Two axes that set the same key would depend on their order."""
+    setters = {}
+    for axis in axes:
+        for choice in axis.choices:
+            for key in choice.sets:
+                setters.setdefault(key, {}).setdefault(axis.name, choice)
+    for (a, first), (b, second) in itertools.combinations(setters.items(), 2):
+        if a.startswith(b + ".") or b.startswith(a + "."):
+            _refuse_two({**first, **second}, f"{a} and {b}")
+    for key, by_axis in setters.items():
+        _refuse_two(by_axis, key)
+
+
+def _refuse_two(by_axis, keys):
+    if len(by_axis) > 1:
+        first, second = list(by_axis)[:2]
+        raise StudyError(f"{by_axis[second].where}: axes '{first}' and '{second}' both set {keys}")
+
+
+def _run(study, chosen, configs):
+    config = next((c.config for c in chosen.values() if c.config), study.config)
+    if config not in configs:
+        configs[config] = _configuration(config)
+    sets = dict(study.sets)
+    for choice in chosen.values():
+        for key, value in choice.sets.items():
+            sets.pop(key, None)  # moves it to the end
+            sets[key] = value
+    settings = _resolved(configs[config], sets, config)
+    asked = next((c.ranks for c in chosen.values() if c.ranks), None)
+    exchange = settings.get("exchange") if isinstance(settings.get("exchange"), dict) else {}
+    if exchange.get("transport") == "threads" and asked is not None:
+        sets["exchange.ranks"] = asked
+        settings = _resolved(configs[config], sets, config)
+    ranks = asked or (exchange.get("ranks", 1) if exchange.get("transport") == "threads" else 1)
+    digest = hashlib.sha256(json.dumps([settings, ranks], sort_keys=True).encode()).hexdigest()
+    choices = {axis: choice.label for axis, choice in chosen.items()}
+    several = {axis.name for axis in study.axes if len(axis.choices) > 1}
+    words = [labels.of_choice(axis, label) for axis, label in choices.items()]
+    return GridRun(
+        name="-".join([labels.slug(word, 40) for word in words] or [labels.slug(study.name)])[:100] + "-" + digest[:8],
+        label=", ".join(labels.of_choice(axis, label) for axis, label in choices.items() if axis in several)
+        or study.name,
+        choices=choices,
+        values={axis: _cell(choice) for axis, choice in chosen.items()},
+        config=config,
+        sets=sets,
+        ranks=ranks,
+        settings=settings,
+        digest=digest,
+    )
+
+
+def _cell(choice):
+    """A number stays a number in the tables unless it was given a name."""
+    value = choice.value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and choice.label == flow(value) else choice.label
+
+
+def _configuration(path):
+    root = read(path)
+    if not root.is_map():
+        root.fail("", "expected a configuration: a map of sections")
+    return root.data()
+
+
+def _resolved(config, sets, path):
+    """The configuration with the values of `sets`, and the network's file in place of its path."""
+    settings = json.loads(json.dumps(config))
+    if "network" in sets:
+        settings["network"] = sets["network"]
+    settings["network"] = _network(settings.get("network"), path)
+    for key, value in sets.items():
+        if key != "network":
+            _assign(settings, key.split("."), value)
+    return settings
+
+
+def _network(given, path):
+    """A network may be a path, a map with a path in `file`, or the network itself."""
+    file = given.get("file") if isinstance(given, dict) else given
+    if not isinstance(file, str):
+        return given if given is not None else {}
+    file = file if os.path.isabs(file) else os.path.join(os.path.dirname(path), file)
+    if not os.path.isfile(file):
+        raise StudyError(f"{path}: network: no file {file}")
+    network = read(file).data()
+    if isinstance(given, dict) and isinstance(network, dict):
+        given = {key: value for key, value in given.items() if key != "file"}
+        network = {
+            **network,
+            **given,
+            "parameters": {**(network.get("parameters") or {}), **(given.get("parameters") or {})},
+        }
+    return network
+
+
+def _assign(settings, path, value):
+    for i, part in enumerate(path):
+        is_last = i + 1 == len(path)
+        if isinstance(settings, list):
+            if not part.isdigit() or int(part) >= len(settings):
+                raise StudyError(f"--set {'.'.join(path)}: the list has no entry '{part}'; it has {len(settings)}")
+            part = int(part)
+            following = settings[part]
+        else:
+            following = settings.get(part)
+        if is_last:
+            settings[part] = value
+            return
+        if not isinstance(following, (dict, list)):
+            # A scalar codec is its kind.
+            following = {"kind": following} if isinstance(following, str) and part == "codec" else {}
+            settings[part] = following
+        settings = following

@@ -1,0 +1,114 @@
+"""The command of a run, and what it needs: the program, an mpirun, and a configuration that the program accepts."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+from .yaml_file import StudyError
+
+
+def find_program():
+    """LPSGD_PROGRAM, which the program sets; else a build folder's; else the one on PATH."""
+    given = os.environ.get("LPSGD_PROGRAM")
+    if given:
+        if not os.access(given, os.X_OK):
+            raise StudyError(f"LPSGD_PROGRAM={given}: no program there")
+        return given
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    for build in ("release", "cpu-release"):
+        path = os.path.join(root, "build", build, "lpsgd")
+        if os.access(path, os.X_OK):
+            return path
+    path = shutil.which("lpsgd")
+    if not path:
+        raise StudyError("no program lpsgd; build it with scripts/build, or set LPSGD_PROGRAM to its path")
+    return path
+
+
+class Launcher:
+    def __init__(self, study, program):
+        self.study = study
+        self.program = program
+        self.is_open_mpi = False
+        self.hosts = list(study.hosts)
+
+    def check(self, runs):
+        """An mpirun that is missing is refused before anything starts."""
+        if not any(self.needs_mpirun(run) for run in runs):
+            return
+        where = self.study.where.get("launcher.mpirun", self.study.path)
+        path = shutil.which(self.study.mpirun)
+        if not path:
+            raise StudyError(
+                f"{where}: launcher.mpirun: no program '{self.study.mpirun}'; "
+                "give the mpirun of the MPI library that lpsgd is linked with"
+            )
+        try:
+            result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise StudyError(f"{where}: launcher.mpirun: {path} --version: {error}") from None
+        self.is_open_mpi = "Open MPI" in result.stdout or "OpenRTE" in result.stdout
+
+    @staticmethod
+    def needs_mpirun(run):
+        return run.ranks > 1 and run.transport != "threads"
+
+    def command(self, run, folder):
+        words = [
+            self.program,
+            "train",
+            run.config,
+            *run.set_options(),
+            "--out",
+            folder,
+            "--resume",
+            "--progress",
+            "plain",
+        ]
+        if not self.needs_mpirun(run):
+            return words
+        hosts = []
+        if self.hosts:
+            hosts = ["--host" if self.is_open_mpi else "-hosts", ",".join(self.hosts)]
+        return [self.study.mpirun, "-n", str(run.ranks), *hosts, *self.study.options, *words]
+
+    def show(self, study, runs):
+        """What `lpsgd show` says of each run, by digest. The runs of several seeds are asked for once."""
+        asked = {}
+        for run in runs:
+            sets = {key: value for key, value in run.sets.items() if key != "train.seed"}
+            asked.setdefault(json.dumps([run.config, sets]), []).append(run)
+        with ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1))) as pool:
+            answers = pool.map(lambda group: self.show_one(study, group[0]), asked.values())
+            return {run.digest: answer for group, answer in zip(asked.values(), answers) for run in group}
+
+    def show_one(self, study, run):
+        command = [self.program, "show", run.config, *run.set_options(), "--json"]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise StudyError(f"{self.program}: {error}") from None
+        if result.returncode == 0:
+            try:
+                return json.loads(result.stdout)
+            except ValueError:
+                raise StudyError(f"{self.program} show {run.config} --json: prints no JSON") from None
+        lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"ended with {result.returncode}"]
+        message = re.sub(r"^lpsgd: error: ", "", lines[-1])
+        raise StudyError(f"{place_of(study, run, message)}: {message}")
+
+
+def place_of(study, run, message):
+    """Where the study sets the key that the program's message names."""
+    match = re.match(r"--set ([\w.\[\]]+)=", message)
+    if match:
+        for axis in study.axes:
+            choice = next(c for c in axis.choices if c.label == run.choices[axis.name])
+            if match[1] in choice.sets:
+                return f"{choice.where}: axes.{axis.name}"
+        if match[1] in study.sets:
+            return f"{study.where['set']}: set"
+    return f"{study.where.get('config', study.path)}: config"

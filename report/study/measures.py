@@ -1,0 +1,56 @@
+"""A run's epochs from metrics.jsonl, and when it reached a target."""
+
+import json
+import os
+
+LOWER_IS_BETTER = ("val_loss", "train_loss", "val_perplexity", "train_perplexity")
+
+
+def read_epochs(folder):
+    """Records in order, one an epoch. A line that is not whole is left out; of an epoch run twice the last counts."""
+    epochs = {}
+    try:
+        with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    record = json.loads(line) if line.endswith("\n") else None
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(record, dict) and type(record.get("epoch")) is int:
+                    epochs[record["epoch"]] = record
+    except OSError:
+        pass
+    return [epochs[number] for number in sorted(epochs)]
+
+
+def number(record, key):
+    value = record.get(key)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def training_seconds(record):
+    """Of an epoch, without evaluation: what samples_per_s counts."""
+    parts = number(record, "communication_s"), number(record, "computation_s")
+    return None if None in parts else sum(parts)
+
+
+def total_seconds(record):
+    seconds = record.get("seconds")
+    return (number(seconds, "total") if isinstance(seconds, dict) else None) or training_seconds(record) or 0.0
+
+
+def reached(value, metric, target):
+    if value is None:
+        return False
+    return value <= target if metric in LOWER_IS_BETTER else value >= target
+
+
+def to_target(records, metric, target):
+    """(epoch, training seconds, bytes sent) at the end of the first epoch that reaches it, or None."""
+    seconds, sent = 0.0, 0
+    for record in records:
+        seconds += training_seconds(record) or 0.0
+        sent += number(record, "bytes_sent") or 0
+        if reached(number(record, metric), metric, target):
+            return record["epoch"], seconds, sent
+    return None

@@ -1,0 +1,301 @@
+"""Starts the runs of a grid, so many at once, and waits for them. What is done is skipped, what was interrupted is resumed.
+
+A run's processes die with the study (PR_SET_PDEATHSIG), so a study that was killed leaves nothing behind that holds a
+run's folder.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+
+from .progress import Clock, Progress, epochs_of
+from .tables import Tables, is_done, replace_file
+from .yaml_file import StudyError
+
+POLL_SECONDS = 0.1
+STOP_SECONDS = 60  # a run may write a checkpoint before it ends
+IN_USE_SECONDS = 120  # processes of a killed study end within this time
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Child:
+    run: object
+    process: subprocess.Popen
+    log: str
+    log_start: int  # where this attempt's lines begin
+
+
+class Lock:
+    """At most one study writes to a folder."""
+
+    def __init__(self, out):
+        try:
+            os.makedirs(os.path.join(out, "runs"), exist_ok=True)
+            self.file = open(os.path.join(out, "study.lock"), "a+", encoding="utf-8")
+        except OSError as error:
+            raise StudyError(f"--out {out}: cannot be made: {error.strerror}") from None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.file.seek(0)
+            holder = self.file.read(200).strip() or "another study"
+            self.file.close()
+            raise StudyError(
+                f"--out {out}: is in use by {holder}; wait for it to end, or give another folder"
+            ) from None
+        try:
+            self.file.truncate(0)
+            self.file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+            self.file.flush()
+        except OSError:
+            pass  # the text only improves the message of other studies
+
+    def release(self):
+        self.file.close()
+
+
+def find_folders(out, runs):
+    """{digest: folder}, by the digest at the end of their names, whose readable part changes with the study's axes."""
+    try:
+        there = os.listdir(os.path.join(out, "runs"))
+    except OSError:
+        there = []
+    by_digest = {name.rsplit("-", 1)[-1]: name for name in sorted(there)}
+    return {run.digest: os.path.join(out, "runs", by_digest.get(run.digest[:8], run.name)) for run in runs}
+
+
+class Runner:
+    def __init__(self, study, runs, launcher, out, jobs):
+        self.study = study
+        self.runs = runs
+        self.launcher = launcher
+        self.out = out
+        self.jobs = jobs
+        self.folders = find_folders(out, runs)
+        self.tables = Tables(study, runs, self.folder_of)
+        self.clock = Clock(runs, jobs)
+        self.progress = Progress(self.clock, len(runs))
+        self.failures = {}  # digest -> (run, error)
+        self.problems = set()  # of writing the tables: each is said once
+        self.children = []
+        self.stopped_by = None
+
+    def folder_of(self, run):
+        return self.folders[run.digest]
+
+    def is_done(self, run):
+        return is_done(self.folder_of(run), run.digest)
+
+    def all(self):
+        """Runs the grid. Returns the exit status."""
+        for number in SIGNALS:
+            signal.signal(number, self._stop)
+        done = {run.digest for run in self.runs if self.is_done(run)}
+        for run in self.runs:
+            self.clock.measure(run, self.folder_of(run))
+        pending = [run for run in self.runs if run.digest not in done]
+        self._guarded(lambda: replace_file(os.path.join(self.out, "study.json"), about_study(self.study, self.folders)))
+        if done:
+            self.progress.line(f"{len(done)} of {len(self.runs)} runs are done already")
+        self._write_tables()
+        waiting_since = time.monotonic()
+        while (pending or self.children) and self.stopped_by is None:
+            while pending and len(self.children) < self.jobs:
+                run = next((r for r in pending if not in_use(self.folder_of(r))), None)
+                if run is None and (self.children or time.monotonic() - waiting_since < IN_USE_SECONDS):
+                    break
+                run = run or pending[0]
+                pending.remove(run)
+                self._start(run)
+                waiting_since = time.monotonic()
+            self._collect(done, pending)
+            unfinished = [child.run for child in self.children] + pending
+            self.progress.update(
+                len(done), len(self.failures), [c.run for c in self.children], unfinished, self.folder_of
+            )
+            if self.children or pending:
+                time.sleep(POLL_SECONDS)
+        if self.stopped_by is not None:
+            self._end_children()
+        for run in self.runs:
+            if run.digest not in done and run.digest not in self.failures and self.is_done(run):
+                done.add(run.digest)
+        self._write_tables()
+        return self._finish(done)
+
+    def _stop(self, number, _frame):
+        self.stopped_by = number
+
+    def _number(self, run):
+        return self.runs.index(run) + 1
+
+    def _start(self, run):
+        folder = self.folder_of(run)
+        command = self.launcher.command(run, folder)
+        log = os.path.join(folder, "log.txt")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            replace_file(os.path.join(folder, "study.json"), about(self.study, run, command))
+            with open(log, "ab") as file:
+                file.write(f"$ {' '.join(command)}\n".encode())
+                file.flush()
+                start = file.tell()
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent(os.getpid()),
+                )
+        except OSError as error:
+            return self._fail(run, f"{error.filename or log}: {error.strerror}")
+        self.children.append(Child(run, process, log, start))
+        if not self.progress.is_terminal:
+            self.progress.line(f"run {self._number(run)}/{len(self.runs)} started: {run.name}")
+        return None
+
+    def _collect(self, done, pending):
+        for child in list(self.children):
+            status = child.process.poll()
+            if status is None:
+                continue
+            self.children.remove(child)
+            run = child.run
+            if status == 0 and self.is_done(run):
+                done.add(run.digest)
+                unfinished = [c.run for c in self.children] + pending
+                self.progress.finished(self._number(run), run, self.folder_of(run), unfinished)
+            else:
+                self._fail(run, last_error(child, status))
+            self._write_tables()
+
+    def _fail(self, run, error):
+        self.failures[run.digest] = run, error
+        self.tables.failed.add(run.digest)
+        self.progress.line(f"run {self._number(run)}/{len(self.runs)} failed: {run.name}: {error}")
+
+    def _write_tables(self):
+        self._guarded(lambda: self.tables.write(self.out))
+
+    def _guarded(self, write):
+        """A disk that is full stops no run; it is said once, until writing works again."""
+        try:
+            write()
+        except OSError as error:
+            problem = f"{error.filename or self.out}: {error.strerror}; the tables are not up to date, the runs go on"
+            if problem not in self.problems:
+                self.progress.line(f"lpsgd study: {problem}")
+            self.problems.add(problem)
+        else:
+            self.problems.clear()
+
+    def _end_children(self):
+        """SIGTERM to each run's processes; those that are still there after a minute are killed."""
+        self.progress.line(f"stopping {len(self.children)} run{'s' if len(self.children) != 1 else ''}")
+        send(self.children, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(child.process.poll() is None for child in self.children) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        send(self.children, signal.SIGKILL)
+        for child in self.children:
+            child.process.wait()
+        self.children = []
+
+    def _finish(self, done):
+        total = len(self.runs)
+        if self.stopped_by is not None:
+            self.progress.line(f"interrupted: {len(done)} of {total} runs are done; the same command goes on from here")
+            return 128 + self.stopped_by
+        left = f", {len(self.failures)} failed" if self.failures else ""
+        where = "" if self.problems else f"; tables: {os.path.join(self.out, 'runs.csv')}, epochs.csv"
+        self.progress.line(f"{len(done)} of {total} runs done{left}{where}")
+        for run, error in self.failures.values():
+            log = os.path.join(self.folder_of(run), "log.txt")
+            self.progress.line(f"failed: {run.name}: {error}" + (f" ({log})" if os.path.isfile(log) else ""))
+        return 1 if self.failures or self.problems else 0
+
+
+def about_study(study, folders):
+    """study.json of the grid: its axes, and its runs' folders in order."""
+    target = {study.target[0]: study.target[1]} if study.target else None
+    value = {
+        "name": study.name,
+        "target": target,
+        "jobs": study.jobs,
+        "file": study.path,
+        "axes": {axis.name: [choice.label for choice in axis.choices] for axis in study.axes},
+        "runs": [os.path.basename(folder) for folder in folders.values()],
+    }
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def about(study, run, command):
+    """study.json of a run: what it is in the grid."""
+    value = {
+        "study": study.name,
+        "label": run.label,
+        "axes": run.values,
+        "digest": run.digest,
+        "ranks": run.ranks,
+        "epochs": epochs_of(run),
+        "config": run.config,
+        "set": run.sets,
+        "command": command,
+    }
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def die_with_parent(parent):
+    def prepare():
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    return prepare
+
+
+def in_use(folder):
+    """Whether a job holds the run's folder: one that a killed study has left, for a moment."""
+    try:
+        with open(os.path.join(folder, ".lock"), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def send(children, number):
+    for child in children:
+        try:
+            os.killpg(child.process.pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def last_error(child, status):
+    """The attempt's last line that is an error, else its last line."""
+    try:
+        with open(child.log, "rb") as file:
+            file.seek(child.log_start)
+            lines = [
+                line.strip() for line in file.read()[-100_000:].decode(errors="replace").splitlines() if line.strip()
+            ]
+    except OSError:
+        lines = []
+    errors = [line for line in lines if "lpsgd: error:" in line]
+    if status == 0:
+        return "ended without a whole summary.json"
+    how = f"killed by signal {-status}" if status < 0 else f"status {status}"
+    text = errors[-1] if errors else lines[-1] if lines else ""
+    return f"{how}: {text[:300]}" if text else how

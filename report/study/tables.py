@@ -1,0 +1,266 @@
+"""runs.csv and epochs.csv, and the same as Parquet: a row a run and a row an epoch, in the grid's order."""
+
+import csv
+import io
+import json
+import os
+
+from . import measures, parquet
+
+# What differs when a run is repeated; everything else is the same bit for bit.
+TIME_COLUMNS = ("seconds", "training_s", "communication_s", "computation_s", "samples_per_s", "seconds_to_target")
+PARTS = (
+    "total",
+    "data",
+    "forward",
+    "backward",
+    "encode",
+    "transfer",
+    "decode",
+    "exposed_comm",
+    "update",
+    "eval",
+    "other",
+)
+TIME_PARTS = tuple("seconds_" + part for part in PARTS)
+RESULTS = ("train_loss", "val_loss", "train_top1", "val_top1", "val_top5", "train_perplexity", "val_perplexity")
+ABOUT = (
+    "label",
+    "status",
+    "config",
+    "network",
+    "ranks",
+    "transport",
+    "collective",
+    "codec_settings",
+    "simulated",
+    "batch_size",
+    "seed",
+    "digest",
+    "revision",
+)
+
+
+def read_json(path):
+    """An object, or None where there is none that is whole."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_done(folder, digest):
+    """Whether the run ended: its summary is whole, and its settings are these."""
+    summary = read_json(os.path.join(folder, "summary.json"))
+    about = read_json(os.path.join(folder, "study.json"))
+    return (
+        summary is not None
+        and about is not None
+        and about.get("digest") == digest
+        and isinstance(summary.get("epochs"), int)
+        and "bytes_fp32" in summary
+    )
+
+
+def replace_file(path, content):
+    """Whole or not at all."""
+    beside = f"{path}.new"
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        try:
+            os.unlink(beside)
+        except OSError:
+            pass
+        raise OSError(error.errno, error.strerror, path) from None  # an error of writing has no name
+
+
+class Tables:
+    """Keeps the rows of finished runs, which are read once."""
+
+    def __init__(self, study, runs, folder_of):
+        self.study = study
+        self.runs = runs
+        self.folder_of = folder_of
+        self.finished = {}  # digest -> (row, epoch rows)
+        self.failed = set()
+
+    def write(self, out):
+        rows, epochs = [], []
+        for run in self.runs:
+            row, records = self._of(run)
+            rows.append(row)
+            epochs += records
+        axes = [axis.name for axis in self.study.axes]
+        about = [name for name in ABOUT if name not in axes]
+        target = ["target", "epochs_to_target", "bytes_to_target"] if self.study.target else []
+        times = [name for name in TIME_COLUMNS if self.study.target or name != "seconds_to_target"]
+        write_both(
+            out,
+            "runs",
+            [
+                "run",
+                *axes,
+                *about,
+                "epochs",
+                "steps",
+                *RESULTS,
+                "best_val_top1",
+                "best_epoch",
+                "bytes_sent",
+                "bytes_fp32",
+                "replicas_equal",
+                *target,
+                *times,
+            ],
+            rows,
+        )
+        write_both(
+            out,
+            "epochs",
+            [
+                "run",
+                *axes,
+                "label",
+                "digest",
+                "epoch",
+                "step",
+                "lr",
+                *RESULTS,
+                "bytes_sent",
+                "bytes_fp32",
+                "bad_samples",
+                "replicas_equal",
+                "samples_per_s",
+                "communication_s",
+                "computation_s",
+                *TIME_PARTS,
+            ],
+            epochs,
+        )
+
+    def _of(self, run):
+        if run.digest in self.finished:
+            return self.finished[run.digest]
+        folder = self.folder_of(run)
+        if is_done(folder, run.digest):
+            records = measures.read_epochs(folder)
+            self.finished[run.digest] = self._run_row(run, folder, records), [self._epoch_row(run, r) for r in records]
+            return self.finished[run.digest]
+        status = "failed" if run.digest in self.failed else "pending"
+        return {**self._about(run), "status": status}, []
+
+    def _about(self, run):
+        about = {**settings_of(run.settings), "batch_size": run.batch_size}
+        return {
+            **about,
+            "run": run.name,
+            **run.values,
+            "label": run.label,
+            "config": run.config,
+            "ranks": run.ranks,
+            "digest": run.digest[:16],
+        }
+
+    def _run_row(self, run, folder, records):
+        summary = read_json(os.path.join(folder, "summary.json"))
+        environment = read_json(os.path.join(folder, "environment.json")) or {}
+        last = records[-1] if records else {}
+        row = {
+            **self._about(run),
+            "status": "done",
+            "codec_settings": summary.get("codec"),
+            "revision": environment.get("git_hash"),
+            "epochs": summary["epochs"],
+            "steps": summary.get("step"),
+        }
+        row.update({key: measures.number(last, key) for key in RESULTS})
+        row.update(
+            {
+                key: measures.number(summary, key)
+                for key in (
+                    "best_val_top1",
+                    "best_epoch",
+                    "bytes_sent",
+                    "bytes_fp32",
+                    "seconds",
+                    "communication_s",
+                    "computation_s",
+                    "samples_per_s",
+                )
+            }
+        )
+        row["training_s"] = sum(measures.training_seconds(record) or 0.0 for record in records)
+        checks = [record.get("replicas_equal") for record in records]
+        row["replicas_equal"] = None if None in checks or not checks else all(checks)
+        if self.study.target:
+            metric, value = self.study.target
+            row["target"] = f"{metric} {value:g}"
+            at = measures.to_target(records, metric, value)
+            row["epochs_to_target"], row["seconds_to_target"], row["bytes_to_target"] = at or (None, None, None)
+        return row
+
+    @staticmethod
+    def _epoch_row(run, record):
+        row = {"run": run.name, **run.values, "label": run.label, "digest": run.digest[:16], "epoch": record["epoch"]}
+        for key in (
+            "step",
+            "lr",
+            *RESULTS,
+            "bytes_sent",
+            "bytes_fp32",
+            "bad_samples",
+            "samples_per_s",
+            "communication_s",
+            "computation_s",
+        ):
+            row[key] = measures.number(record, key)
+        row["replicas_equal"] = record.get("replicas_equal")
+        seconds = record.get("seconds") if isinstance(record.get("seconds"), dict) else {}
+        row.update({"seconds_" + part: measures.number(seconds, part) for part in PARTS})
+        return row
+
+
+def settings_of(settings):
+    """What the tables say of a configuration."""
+
+    def section(name):
+        value = settings.get(name)
+        return value if isinstance(value, dict) else {}
+
+    exchange, train = section("exchange"), section("train")
+    return {
+        "network": section("network").get("name"),
+        "transport": exchange.get("transport", "mpi"),
+        "collective": exchange.get("collective", "reduce_broadcast"),
+        "simulated": exchange.get("collective") == "simulated",
+        "seed": train.get("seed", 1),
+    }
+
+
+def write_both(out, name, columns, rows):
+    replace_file(os.path.join(out, name + ".csv"), csv_text(columns, rows).encode())
+    replace_file(os.path.join(out, name + ".parquet"), parquet.table(columns, rows))
+
+
+def csv_text(columns, rows):
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([cell(row.get(column)) for column in columns])
+    return text.getvalue()
+
+
+def cell(value):
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)

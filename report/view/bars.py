@@ -1,0 +1,113 @@
+"""Time per epoch in communication and computation by network, ranks and codec: the study's Figs. 6 to 9."""
+
+import textwrap
+
+import numpy as np
+import pandas
+from matplotlib.patches import Patch
+
+from . import style
+from .item import Item
+
+PAPER = {"mpi": "Figs. 6 and 8", "nccl": "Figs. 7 and 9"}
+
+
+def items(groups, transport):
+    """`groups`: of one transport, any number of networks."""
+    networks = list(dict.fromkeys(g.network for g in groups))
+    rows = []
+    widest = max(sum(1 for g in groups if g.network == n) for n in networks)
+    texts = {group.label: textwrap.fill(group.label, 30 if widest < 12 else 60) for group in groups}
+    lines = max(text.count("\n") + 1 for text in texts.values())
+    width = max(4.6, 1.2 + max(0.42, 0.26 * lines) * widest)
+    height = 3.6 + 0.085 * max(len(line) for text in texts.values() for line in text.split("\n"))
+    labels = ["computation (with encoding and decoding)", "communication"]
+    figure, axes, legend, columns = style.panels(
+        len(networks), labels, width=width, height=height, columns=1 if width > 7 else 2
+    )
+    for panel, network in zip(axes, networks):
+        rows += _network(panel, [g for g in groups if g.network == network], network, texts)
+    handles = [
+        Patch(facecolor=style.COMPUTATION, edgecolor="0.15", label=labels[0]),
+        Patch(facecolor=style.COMMUNICATION, edgecolor="0.15", hatch="///", label=labels[1]),
+    ]
+    style.below(legend, handles, columns)
+    paper = f" ({PAPER[transport]} of the study)" if transport in PAPER else ""
+    return Item(
+        f"time_per_epoch_{transport}",
+        f"Time per epoch over {transport}{paper}",
+        "Mean over epochs and seeds; communication is below computation, as in the study. The study publishes these bars "
+        "as a picture only; its samples per second are in the tables beside.",
+        pandas.DataFrame(rows),
+        figure,
+    )
+
+
+def _network(axes, groups, network, texts):
+    rows, places, at, previous = [], [], 0.0, None
+    ordered = sorted(groups, key=lambda g: g.ranks)
+    for group in ordered:
+        at += 1.0 if group.ranks == previous or previous is None else 1.7
+        previous = group.ranks
+        places.append(at)
+        communication, computation = group.mean("communication_s"), group.mean("computation_s")
+        rows.append(
+            {
+                "network": network,
+                "ranks": group.ranks,
+                "label": group.label,
+                "seeds": len(group.runs),
+                "communication_s": communication,
+                "computation_s": computation,
+            }
+        )
+    communication = np.array([row["communication_s"] for row in rows])
+    computation = np.array([row["computation_s"] for row in rows])
+    look = {"width": 0.78, "edgecolor": "0.15", "linewidth": 0.9}
+    axes.bar(places, communication, color=style.COMMUNICATION, hatch="///", label="communication", **look)
+    axes.bar(places, computation, bottom=communication, color=style.COMPUTATION, label="computation", **look)
+    top = float((communication + computation).max()) or 1.0
+    for x, low, high in zip(places, communication, computation):
+        share = 100 * low / (low + high) if low + high > 0 else 0
+        axes.annotate(
+            f"{share:.0f} %",
+            (x, low + high),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=9.5,
+            rotation=90 if len(places) > 12 else 0,
+        )
+    axes.set_ylim(0, 1.16 * top)
+    axes.set_xlim(places[0] - 0.8, places[-1] + 0.8)
+    axes.set_xticks(places, [texts[g.label] for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10)
+    axes.tick_params(axis="x", length=0)
+    axes.set_title(_title(network, ordered))
+    axes.set_ylabel("seconds per epoch")
+    axes.grid(axis="y", **style.GRID)
+    for count in dict.fromkeys(g.ranks for g in ordered):
+        mine = [x for x, g in zip(places, ordered) if g.ranks == count]
+        if len({g.ranks for g in ordered}) > 1:
+            axes.annotate(
+                f"{count} rank{'' if count == 1 else 's'}",
+                (sum(mine) / len(mine), 1.0),
+                xycoords=("data", "axes fraction"),
+                ha="center",
+                va="top",
+                fontsize=10.5,
+                fontweight="bold",
+            )
+    if len({g.ranks for g in ordered}) > 1:
+        axes.set_ylim(0, 1.26 * top)
+    return rows
+
+
+def _title(network, groups):
+    counts = {g.ranks for g in groups}
+    count = counts.pop() if len(counts) == 1 else None
+    return (
+        network
+        + (f", {count} rank{'' if count == 1 else 's'}" if count else "")
+        + " (above each bar: share of communication)"
+    )

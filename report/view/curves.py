@@ -1,0 +1,319 @@
+"""Accuracy (or perplexity, or loss) by epoch, by seconds and by bytes: the study's Fig. 5, and what follows from it."""
+
+import statistics
+
+import numpy as np
+import pandas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
+
+from . import published, style
+from .gather import mean_and_deviation
+from .item import Item
+
+METRICS = {"val_top1": "top-1 accuracy (%)", "val_perplexity": "perplexity", "val_loss": "validation loss"}
+AXES = {"epoch": ("epoch", 1), "seconds": ("seconds of training", 1), "bytes": ("bytes on the wire", 1)}
+PER_PANEL = 6  # curves, and the reference
+VISIBLE = 35.0  # points of accuracy below the best, in runs of LONG epochs or more
+LONG = 8
+
+
+def metric_of(groups):
+    """Of text, if all runs are of text, the perplexity."""
+    return "val_perplexity" if all("val_perplexity" in run.epochs for g in groups for run in g.runs) else "val_top1"
+
+
+def items(groups, network, target):
+    """`groups`: of one network."""
+    metric = metric_of(groups)
+    out = []
+    for by in AXES:
+        if by == "bytes" and not any(g.mean("bytes_sent") > 0 for g in groups):
+            continue
+        if by == "seconds" and all(g.curve(metric, by)[0][-1] <= 0 for g in groups):
+            continue
+        figure = draw(groups, metric, by, target)
+        band = " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
+        beside = (
+            " Empty markers: the study's published accuracy."
+            if by == "epoch" and any(published_within(groups).get(g.codec) for g in groups)
+            else ""
+        )
+        is_long = metric == "val_top1" and max(len(run.epochs) for g in groups for run in g.runs) >= LONG
+        inset = " A small panel, if there is room, shows the last quarter." if by == "epoch" and is_long else ""
+        cut = f" Values more than {VISIBLE:g} points below the best are cut off." if is_long else ""
+        fig5 = " (Fig. 5 of the study)" if by == "epoch" else ""
+        what = METRICS[metric].split(" (")[0]
+        out.append(
+            Item(
+                f"{metric[4:]}_by_{by}_{network}",
+                f"{network}: {what} by {by}{fig5}",
+                f"Validation {what} after each epoch.{band}{inset}{beside}{cut}",
+                data(groups, metric, by),
+                figure,
+            )
+        )
+    return out
+
+
+def reference(groups):
+    return next((g for g in groups if g.codec == "none"), None)
+
+
+def kinds(groups):
+    """(ranks, transport) of the groups."""
+    return list(dict.fromkeys((g.ranks, g.transport) for g in groups))
+
+
+def lowest_shown(groups):
+    """Of accuracy. Long runs are cut off at the start, where all curves are alike."""
+    curves = [group.curve("val_top1", "epoch")[1] for group in groups]
+    low = min(float(np.nanmin(y)) for y in curves)
+    is_long = max(len(y) for y in curves) >= LONG
+    return max(low, max(float(np.nanmax(y)) for y in curves) - VISIBLE) if is_long else low
+
+
+def split(groups):
+    """Panels of a few curves as (title, groups): by ranks and transport, then by number; full precision is in each."""
+    if len(groups) <= PER_PANEL + 1:
+        return [("", groups)]
+    panels = []
+    for ranks, transport in kinds(groups):
+        mine = [g for g in groups if (g.ranks, g.transport) == (ranks, transport)]
+        title = f"{ranks} rank{'' if ranks == 1 else 's'} over {transport}" if len(kinds(groups)) > 1 else ""
+        base = reference(mine)
+        others = [g for g in mine if g is not base]
+        size = -(-len(others) // max(1, -(-len(others) // PER_PANEL))) or 1
+        panels += [
+            (title, ([base] if base else []) + others[at : at + size]) for at in range(0, max(1, len(others)), size)
+        ]
+    return panels
+
+
+def draw(groups, metric, by, target):
+    parts = split(groups)
+    columns = 1 if len(parts) == 1 else 2 if len(parts) in (2, 4) else 3
+    is_single = len(parts) == 1
+    names = [g.name for g in groups] if is_single else []
+    figure, axes, legend, count = style.panels(
+        len(parts),
+        names,
+        width=6.6 if is_single else 5.2,
+        height=4.6 if is_single else 5.0,
+        columns=columns,
+        sharex=True,
+        sharey=True,
+    )
+    for panel, (name, part) in zip(axes, parts):
+        panel.set_title(name)
+        handles = [
+            _curve(panel, group, i if reference(groups) in part else i + 1, metric, by) for i, group in enumerate(part)
+        ]
+        if by == "epoch":
+            _published(panel, part, metric, groups)
+        if target and target[0] == metric:
+            panel.axhline(target[1], color="0.35", linewidth=1, linestyle=(0, (1, 2)))
+            panel.annotate(
+                f"target {target[1]:g}",
+                (0.01, target[1]),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 2),
+                textcoords="offset points",
+                fontsize=9.5,
+                color="0.25",
+            )
+        if by == "epoch" and metric == "val_top1":
+            _end(panel, part, groups)
+        panel.grid(**style.GRID)
+        panel.set_xlabel(AXES[by][0])
+        if is_single:
+            style.below(legend, handles, count)
+        else:
+            panel.legend(
+                handles=handles,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.14),
+                ncol=2,
+                handlelength=2.6,
+                columnspacing=1,
+            )
+    _scales(axes, groups, metric, by)
+    return figure
+
+
+def _curve(axes, group, index, metric, by, dense=None):
+    x, y, spread = group.curve(metric, by)
+    look = style.line(index, int(dense or len(x)))
+    axes.plot(x, y, **look)
+    if spread.any():
+        axes.fill_between(x, y - spread, y + spread, color=look["color"], alpha=0.16, linewidth=0)
+    return Line2D([], [], label=group.name, **{k: v for k, v in look.items() if k != "markevery"})
+
+
+def _end(axes, part, groups):
+    """The last quarter of the epochs, larger: curves that end close together are told apart there."""
+    curves = [group.curve("val_top1", "epoch") for group in part]
+    last = max(x[-1] for x, _, _ in curves)
+    first = last - max(2, last // 4)
+    tails = [y[x >= first] for x, y, _ in curves if x[-1] > first]
+    low, high = lowest_shown(groups), max(float(np.nanmax(y)) for _, y, _ in curves)
+    corner = min(float(np.interp(0.32 * last, x, y)) for x, y, _ in curves if y.max() >= low)
+    if last < LONG or not tails or corner < low + 0.62 * (high - low):  # it would cover the curves
+        return
+    best = max(float(np.nanmax(y)) for y in tails)
+    low = min(float(value) for y in tails for value in y if value >= best - 4)
+    inset = axes.inset_axes((0.42, 0.09, 0.56, 0.5))
+    for i, group in enumerate(part):
+        _curve(inset, group, i if reference(groups) in part else i + 1, "val_top1", "epoch", dense=last - first)
+    inset.set_xlim(first, last + 0.03 * (last - first))
+    inset.set_ylim(low - 0.1 * (best - low + 0.1), best + 0.1 * (best - low + 0.1))
+    inset.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+    inset.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    inset.tick_params(labelsize=9.5)
+    inset.grid(**style.GRID)
+    inset.spines[["top", "right"]].set_visible(True)
+
+
+def _published(axes, part, metric, groups):
+    if metric != "val_top1" or not part:
+        return
+    known = published_within(groups)
+    for i, group in enumerate(part):
+        if known.get(group.codec):
+            epochs, values = zip(*known[group.codec])
+            look = style.line(i)
+            axes.plot(
+                epochs,
+                values,
+                linestyle="",
+                marker=look["marker"],
+                markersize=8,
+                markerfacecolor="none",
+                markeredgecolor=look["color"],
+            )
+
+
+def published_within(groups):
+    """The study's accuracy after as many epochs as the runs have, or fewer."""
+    last = max(len(run.epochs) for g in groups for run in g.runs)
+    known = published.accuracy(groups[0].network)
+    return {codec: [p for p in points if p[0] <= 1.02 * last] for codec, points in known.items()}
+
+
+def _scales(axes, groups, metric, by):
+    first = axes[0]
+    curves = [g.curve(metric, by) for g in groups]
+    for panel in axes:
+        panel.set_ylabel(METRICS[metric] if panel is first or panel.get_subplotspec().is_first_col() else "")
+    if metric == "val_top1":
+        best = max(float(np.nanmax(y + spread)) for _, y, spread in curves)
+        low = lowest_shown(groups)
+        first.set_ylim(low - 0.03 * (best - low + 1), best + 0.06 * (best - low + 1))
+    else:
+        first.set_yscale("log")
+        for panel in axes:
+            panel.yaxis.set_major_formatter(ScalarFormatter())
+            panel.yaxis.set_minor_formatter(ScalarFormatter())
+    if by == "epoch":
+        first.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))
+    if by == "bytes":
+        import table
+
+        used = [float(x[-1]) for x, _, _ in curves if x[-1] > 0]
+        if max(used) > 8 * min(used):
+            first.set_xscale("log")
+        else:
+            first.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        for panel in axes:
+            panel.xaxis.set_major_formatter(
+                FuncFormatter(lambda value, _: table.bytes_text(value) if value > 0 else "0")
+            )
+
+
+def data(groups, metric, by):
+    rows = []
+    for group in groups:
+        x, y, spread = group.curve(metric, by)
+        epochs = group.runs[0].epochs["epoch"].to_numpy()
+        rows += [
+            {
+                "label": group.label,
+                "seeds": len(group.runs),
+                "epoch": int(e),
+                by: a,
+                f"{metric}_mean": b,
+                f"{metric}_deviation": c if len(group.runs) > 1 else None,
+            }
+            for e, a, b, c in zip(epochs, x, y, spread)
+        ]
+    frame = pandas.DataFrame(rows)
+    return frame.loc[:, ~frame.columns.duplicated()]
+
+
+def visible(values):
+    """The lowest accuracy that a figure shows, and the best: far outliers would hide the differences of the others."""
+    best = max(values)
+    return min(value for value in values if value >= best - max(2.5, 4 * (best - statistics.median(values)))), best
+
+
+def final(groups, network):
+    """The last epoch's accuracy, mean and deviation over seeds: a dot each, and full precision as a line."""
+    metric = metric_of(groups)
+    figure, (axes,), _, _ = style.panels(1, [], width=7.2, height=0.8 + 0.32 * max(3, len(groups)))
+    base = reference(groups)
+    finals = [mean_and_deviation(group.finals(metric)) for group in groups]
+    low, best = (
+        visible([mean for mean, _ in finals])
+        if metric == "val_top1"
+        else (min(m for m, _ in finals), max(m for m, _ in finals))
+    )
+    room = max(best - low, 0.2)
+    for i, (group, (mean, deviation)) in enumerate(zip(groups, finals)):
+        if mean < low:
+            axes.plot(low - 0.1 * room, i, "<", color="#D55E00", markersize=8)
+            axes.annotate(
+                f"{mean:.2f}",
+                (low - 0.1 * room, i),
+                xytext=(9, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=10.5,
+            )
+            continue
+        axes.errorbar(
+            mean,
+            i,
+            xerr=deviation,
+            fmt="s" if group is base else "o",
+            color="black" if group is base else "#0072B2",
+            capsize=5,
+            markersize=7,
+            elinewidth=1.5,
+        )
+        if deviation is not None:
+            axes.plot(
+                group.finals(metric), [i + 0.28] * len(group.runs), linestyle="", marker="|", markersize=6, color="0.2"
+            )
+    if base and finals[groups.index(base)][0] >= low:
+        axes.axvline(finals[groups.index(base)][0], color="0.35", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
+    axes.set_yticks(range(len(groups)), [g.name for g in groups])
+    axes.set_ylim(len(groups) - 0.4, -0.6)
+    axes.set_xlabel(METRICS[metric] + " after the last epoch")
+    axes.grid(axis="x", **style.GRID)
+    what = METRICS[metric].split(" (")[0]
+    caption = (
+        f"Validation {what} after the last epoch: mean, standard deviation over seeds (bars) and each seed (ticks below). "
+        "A triangle lies outside the figure, at the value beside it. "
+        + ("Square and dashed line: full precision." if base else "")
+    )
+    rows = [
+        {"label": group.label, "seeds": len(group.runs), f"{metric}_mean": mean, f"{metric}_deviation": deviation}
+        for group, (mean, deviation) in zip(groups, finals)
+    ]
+    return Item(
+        f"final_{metric[4:]}_{network}",
+        f"{network}: {what} after the last epoch",
+        caption,
+        pandas.DataFrame(rows),
+        figure,
+    )

@@ -1,0 +1,103 @@
+"""One HTML page that needs no other file: figures inline, tables that sort by a click on their heading."""
+
+import html
+import math
+
+import yaml
+
+from . import style
+
+CSS = """
+body{font:16px/1.5 system-ui,sans-serif;color:#111;background:#fff;max-width:72rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.7rem}h2{font-size:1.25rem;margin-top:2.5rem}figure{margin:1rem 0;overflow-x:auto}
+svg{max-width:100%;height:auto}figcaption,p.note{color:#333;max-width:52rem}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}
+th,td{padding:.25rem .6rem;border-bottom:1px solid #bbb;text-align:left;white-space:nowrap}
+td.n{text-align:right;font-variant-numeric:tabular-nums}thead th{border-bottom:2px solid #333;vertical-align:bottom}
+th button{font:inherit;font-weight:bold;border:0;background:none;padding:0;cursor:pointer;text-align:left;white-space:normal}
+th[aria-sort=ascending] button::after{content:" \\25B2"}th[aria-sort=descending] button::after{content:" \\25BC"}
+pre{background:#f3f3f3;padding:.6rem;overflow-x:auto;font-size:.8rem}summary{cursor:pointer}nav li{margin:.1rem 0}
+@media print{body{max-width:none}details,nav{display:none}}
+"""
+
+# Sorts a table's rows by a column: numbers as numbers, empty cells last.
+SCRIPT = """
+for (const button of document.querySelectorAll('th button')) button.addEventListener('click', () => {
+  const th = button.parentNode, table = th.closest('table'), column = th.cellIndex;
+  const down = th.getAttribute('aria-sort') === 'ascending';
+  for (const other of table.querySelectorAll('th')) other.removeAttribute('aria-sort');
+  th.setAttribute('aria-sort', down ? 'descending' : 'ascending');
+  const key = row => row.cells[column].dataset.value ?? row.cells[column].textContent;
+  const rows = [...table.tBodies[0].rows].sort((a, b) => {
+    const x = key(a), y = key(b);
+    if (x === '' || y === '') return (x === '') - (y === '');
+    const order = isNaN(x) || isNaN(y) ? x.localeCompare(y, undefined, {numeric: true}) : x - y;
+    return down ? -order : order;
+  });
+  table.tBodies[0].append(...rows);
+});
+"""
+
+
+def text(title, items, read_runs, notes):
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title><style>{CSS}</style></head><body>",
+        f"<h1>{html.escape(title)}</h1>",
+    ]
+    parts += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
+    parts.append(
+        "<nav><ul>"
+        + "".join(f'<li><a href="#{item.name}">{html.escape(item.title)}</a></li>' for item in items)
+        + '<li><a href="#settings">Settings and commands of each run</a></li></ul></nav>'
+    )
+    for item in items:
+        parts.append(f'<section id="{item.name}"><h2>{html.escape(item.title)}</h2>')
+        if item.figure is None:
+            parts += [f'<p class="note">{html.escape(item.caption)}</p>', table(item.data)]
+        else:
+            svg = style.inline_svg(item.figure, item.name, html.escape(item.title, quote=True))
+            parts.append(f"<figure>{svg}<figcaption>{html.escape(item.caption)}</figcaption></figure>")
+            parts.append(f"<details><summary>Numbers</summary>{table(item.data)}</details>")
+        parts.append("</section>")
+    parts.append('<section id="settings"><h2>Settings and commands of each run</h2>')
+    parts += [settings(run) for run in read_runs]
+    parts.append(f"</section><script>{SCRIPT}</script></body></html>\n")
+    return "\n".join(parts)
+
+
+def table(frame):
+    head = "".join(f'<th><button type="button">{html.escape(name.replace("_", " "))}</button></th>' for name in frame)
+    rows = []
+    for row in frame.itertuples(index=False):
+        rows.append("<tr>" + "".join(cell(value) for value in row) + "</tr>")
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def cell(value):
+    if value is None or isinstance(value, float) and math.isnan(value):
+        return '<td class="n"></td>'
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+        return f'<td class="n" data-value="{value}">{shown}</td>'
+    return f"<td>{html.escape(str(value))}</td>"
+
+
+def settings(run):
+    command = run.environment.get("command") or []
+    mpirun = run.study.get("command") or command
+    facts = {
+        name: run.environment.get(name)
+        for name in ("git_hash", "started", "cpu_info", "devices", "hosts", "mpi_version")
+    }
+    about = "\n".join(f"{name}: {value}" for name, value in facts.items() if value)
+    config = {key: value for key, value in run.config.items() if key != "network"}
+    network = run.config.get("network")
+    config["network"] = network.get("name") if isinstance(network, dict) else network
+    dump = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return (
+        f"<details><summary>{html.escape(run.name)}</summary><pre>{html.escape(' '.join(map(str, mpirun)))}</pre>"
+        f"<pre>{html.escape(about)}</pre><pre>{html.escape(dump)}</pre></details>"
+    )

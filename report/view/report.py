@@ -1,0 +1,100 @@
+"""Gathers the runs, draws everything that they allow, and writes the folder of the report."""
+
+import os
+
+import runs
+
+from . import bars, curves, gather, latex, page, price as prices, scale, style, summary, tradeoff
+
+
+def make(read, unfinished, out, target=None, price=None):
+    """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items."""
+    items = collect(read, target, price)
+    write(items, read, out, title(read), notes(read, unfinished))
+    return [item.name for item in items]
+
+
+def title(read):
+    studies = {run.study.get("study") for run in read} - {None}
+    return f"Study {studies.pop()}" if len(studies) == 1 else "Runs of lpsgd"
+
+
+def notes(read, unfinished):
+    out = [f"{len(read)} run{'s' if len(read) != 1 else ''}."]
+    if unfinished:
+        out.append(
+            f"{len(unfinished)} run{'s' if len(unfinished) != 1 else ''} not finished, so left out: {', '.join(unfinished)}."
+        )
+    revisions = sorted({str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")})
+    if revisions:
+        out.append(f"Revision {', '.join(revisions)}.")
+    if any(run.simulated for run in read):
+        out.append("Runs marked as simulated moved as many bytes as the codec would, without encoding.")
+    return out
+
+
+def collect(read, target, price):
+    everything = gather.groups(read)
+    panels = gather.groups(read, omit=("network", "ranks", "transport"))
+    networks = list(dict.fromkeys(g.network for g in everything))
+    items = [summary.item(everything)]
+    for network in networks:
+        mine = gather.groups([r for r in read if gather.network_of(r) == network], omit=("network",))
+        by_panel = mine
+        if len(curves.kinds(mine)) > 1 and len(mine) > curves.PER_PANEL + 1:  # the panels say ranks and transport
+            by_panel = [g for g in panels if g.network == network]
+        items += curves.items(by_panel, network, target)
+        items.append(curves.final(mine, network))
+        items.append(tradeoff.against_bytes(mine, network))
+    if target:
+        to_target = tradeoff.target_table(everything, target)
+        items.append(to_target)
+        if to_target:
+            items += [tradeoff.target_bars(everything, to_target, network) for network in networks]
+    for transport in dict.fromkeys(g.transport for g in panels):
+        mine = [g for g in panels if g.transport == transport]
+        if any(g.mean("communication_s") + g.mean("computation_s") > 0 for g in mine):
+            items.append(bars.items(mine, transport))
+            items.append(scale.table(mine, transport))
+            items.append(scale.scalability(mine, panels, transport))
+    items.append(prices.item(everything, price))
+    return [item for item in items if item is not None]
+
+
+def write(items, read, out, heading, notes_):
+    figures, tables = os.path.join(out, "figures"), os.path.join(out, "tables")
+    os.makedirs(figures, exist_ok=True)
+    os.makedirs(tables, exist_ok=True)
+    for item in items:
+        folder = tables if item.figure is None else figures
+        item.data.to_csv(os.path.join(folder, item.name + ".csv"), index=False)
+        if item.figure is not None:
+            style.save(item.figure, folder, item.name)
+        _write(
+            os.path.join(folder, item.name + ".tex"), latex.table(item) if item.figure is None else latex.figure(item)
+        )
+    _write(os.path.join(out, "index.html"), page.text(heading, items, read, notes_))
+    for item in items:
+        if item.figure is not None:
+            style.plt.close(item.figure)
+
+
+def _write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_target(text):
+    """'val_top1=90'"""
+    metric, equals, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = None
+    if (
+        metric not in ("val_top1", "val_top5", "val_loss", "val_perplexity", "train_loss", "train_top1")
+        or not equals
+        or number is None
+    ):
+        raise runs.RunError(f"--target {text}: expected a metric and its value, such as val_top1=90")
+    return metric, number

@@ -1,0 +1,54 @@
+"""One row for each group of runs that differ in their seed only."""
+
+import pandas
+
+import words
+from .curves import metric_of
+from .gather import mean_and_deviation
+from .item import Item
+from .tradeoff import ratio
+
+
+def item(groups):
+    rows = []
+    for group in groups:
+        exchange = words.section(group.runs[0].config, "exchange")
+        metric = metric_of([group])
+        final, deviation = mean_and_deviation(group.finals(metric))
+        best = [
+            float(run.epochs[metric].min() if metric == "val_perplexity" else run.epochs[metric].max())
+            for run in group.runs
+        ]
+        loss = mean_and_deviation(group.finals("train_loss"))[0]
+        times = ratio(group)
+        rows.append(
+            {
+                "network": group.network,
+                "label": group.label,
+                "codec": words.codec_text(exchange.get("codec")),
+                "transport": group.transport,
+                "ranks": group.ranks,
+                "seeds": len(group.runs),
+                "epochs": min(len(run.epochs) for run in group.runs),
+                metric: _round(final, 2),
+                "deviation": _round(deviation, 2),
+                "best": _round(mean_and_deviation(best)[0], 2),
+                "train_loss": _round(loss, 4),
+                "samples_per_s": _round(group.mean("samples_per_s"), 1),
+                "communication_s": _round(group.mean("communication_s"), 3),
+                "computation_s": _round(group.mean("computation_s"), 3),
+                "bytes_an_epoch": round(group.mean("bytes_sent")),
+                "fewer_bytes": _round(times, 2),
+            }
+        )
+    return Item(
+        "summary",
+        "All runs",
+        "Mean over seeds; deviation: the standard deviation over seeds (n - 1). Accuracy in percent after "
+        "the last epoch. Samples, seconds and bytes: mean per epoch. fewer_bytes: float32's bytes over those sent.",
+        pandas.DataFrame(rows),
+    )
+
+
+def _round(value, digits):
+    return None if value is None else round(value, digits)

@@ -1,0 +1,193 @@
+"""Accuracy against bytes, and how soon runs reach a target."""
+
+import math
+
+import pandas
+from matplotlib.ticker import FuncFormatter, FixedLocator, NullLocator
+
+import table
+from . import style
+from .curves import METRICS, metric_of, reference, visible
+from .gather import mean_and_deviation
+from .item import Item
+
+
+def ratio(group):
+    sent = group.mean("bytes_sent")
+    return group.mean("bytes_fp32") / sent if sent > 0 else None
+
+
+def against_bytes(groups, network):
+    """None where nothing was sent, or for text."""
+    groups = [g for g in groups if ratio(g)]
+    metric = metric_of(groups) if groups else None
+    if metric != "val_top1" or len(groups) < 2:
+        return None
+    rows = [
+        {
+            "label": g.label,
+            "seeds": len(g.runs),
+            "ratio": ratio(g),
+            "val_top1_mean": mean_and_deviation(g.finals(metric))[0],
+            "val_top1_deviation": mean_and_deviation(g.finals(metric))[1],
+        }
+        for g in groups
+    ]
+    low, best = visible([row["val_top1_mean"] for row in rows])
+    room = max(best - low, 0.5)
+    figure, (axes,), _, _ = style.panels(1, [], width=8.6, height=max(4.8, 1.6 + 0.25 * len(rows)))
+    most = max(row["ratio"] for row in rows)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(0.85, 1.18 * most)
+    high = max(row["val_top1_mean"] + (row["val_top1_deviation"] or 0.0) for row in rows)
+    axes.set_ylim(low - 0.14 * room, max(high, best) + 0.08 * room)
+    points = []
+    for group, row in zip(groups, rows):
+        inside = row["val_top1_mean"] >= low
+        y = row["val_top1_mean"] if inside else low - 0.09 * room
+        is_base = group is reference(groups)
+        axes.errorbar(
+            row["ratio"],
+            y,
+            yerr=row["val_top1_deviation"] if inside else None,
+            capsize=4,
+            elinewidth=1.3,
+            fmt="s" if is_base else "o" if inside else "v",
+            markersize=7,
+            zorder=3,
+            color="black" if is_base else "#0072B2" if inside else "#D55E00",
+        )
+        points.append((row["ratio"], y, group.name if inside else f"{group.name}: {row['val_top1_mean']:.1f} %"))
+    _names_beside(axes, points)
+    base = reference(groups)
+    if base:
+        axes.axhline(
+            mean_and_deviation(base.finals(metric))[0], color="0.35", linewidth=1, linestyle=(0, (4, 2)), zorder=0
+        )
+    axes.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(math.log2(1.18 * most)) + 1)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}x"))
+    axes.set_xlabel("bytes on the wire, times fewer than float32")
+    axes.set_ylabel(METRICS[metric] + " after the last epoch")
+    axes.grid(**style.GRID)
+    return Item(
+        f"accuracy_against_bytes_{network}",
+        f"{network}: accuracy against bytes on the wire",
+        "Mean over seeds; bars: one standard deviation. Square and dashed line: full precision. "
+        "Triangles lie below the figure, at the value that their name gives.",
+        pandas.DataFrame(rows),
+        figure,
+    )
+
+
+def _names_beside(axes, points):
+    """Names in a column to the right, in the order of their points' heights, each joined to its point by a thin line."""
+    low, high = axes.get_ylim()
+    order = sorted(points, key=lambda point: (-point[1], -point[0]))
+    step = 1 / max(len(order), 14)
+    # Pool adjacent violators: the nearest places to the wanted ones that are at least a step apart.
+    blocks = []
+    for i, (_, y, _) in enumerate(order):
+        blocks.append([(y - low) / (high - low) + i * step, 1])
+        while len(blocks) > 1 and blocks[-1][0] > blocks[-2][0]:
+            mean, count = blocks.pop()
+            blocks[-1] = [
+                (blocks[-1][0] * blocks[-1][1] + mean * count) / (blocks[-1][1] + count),
+                blocks[-1][1] + count,
+            ]
+    apart = [mean for mean, count in blocks for _ in range(count)]
+    places = [
+        min(1.0, place - i * step + max(0.0, (len(order) - 1) * step - apart[-1])) for i, place in enumerate(apart)
+    ]
+    for i in range(1, len(places)):
+        places[i] = min(places[i], places[i - 1] - step)
+    for (x, y, name), place in zip(order, places):
+        axes.annotate(
+            name,
+            (x, y),
+            xycoords="data",
+            xytext=(1.03, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=10.5,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": "0.7",
+                "linewidth": 0.7,
+                "shrinkA": 1,
+                "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
+        )
+
+
+def target_table(groups, target):
+    """When each group reaches the target: mean and deviation over the seeds that do."""
+    metric, value = target
+    rows = []
+    for group in groups:
+        if metric not in group.runs[0].epochs:
+            continue
+        epochs, seconds, sent = group.to_target(metric, value)
+        row = {
+            "network": group.network,
+            "label": group.label,
+            "ranks": group.ranks,
+            "seeds": len(group.runs),
+            "reached": len(epochs),
+        }
+        for name, values in (("epochs", epochs), ("seconds", seconds), ("bytes", sent)):
+            row[name], row[f"{name}_deviation"] = mean_and_deviation(values)
+        rows.append(row)
+    if not rows:
+        return None
+    return Item(
+        "to_target",
+        f"Epochs, seconds and bytes to {metric} {value:g}",
+        "Of the first epoch after which the target is reached; seconds of training, without evaluation; mean and standard "
+        "deviation over the seeds that reach it.",
+        pandas.DataFrame(rows),
+    )
+
+
+def target_bars(groups, item, network):
+    """Bars of the seconds and the bytes to the target."""
+    rows = [row for row in item.data.to_dict("records") if row["network"] == network and row["reached"]]
+    if not rows:
+        return None
+    by_label = {(g.label, g.ranks): g.name for g in groups}
+    names = [by_label.get((row["label"], row["ranks"]), row["label"]) for row in rows]
+    figure, axes, _, _ = style.panels(2, [], width=5.4, height=1.0 + 0.34 * max(3, len(rows)), columns=2, sharey=True)
+    for panel, what, hatch in zip(axes, ("seconds", "bytes"), ("", "...")):
+        values = [row[what] for row in rows]
+        deviations = [row[what + "_deviation"] for row in rows]
+        spread = [0.0 if d is None or math.isnan(d) else d for d in deviations]
+        panel.barh(
+            range(len(rows)),
+            values,
+            0.7,
+            xerr=[d or math.nan for d in spread] if any(spread) else None,
+            color=style.COMPUTATION,
+            edgecolor="0.15",
+            hatch=hatch,
+            capsize=3,
+        )
+        texts = [
+            table.bytes_text(v) if what == "bytes" else f"{v:,.0f} s" if v >= 100 else f"{v:.3g} s" for v in values
+        ]
+        for i, (v, s, text) in enumerate(zip(values, spread, texts)):
+            panel.annotate(text, (v + s, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10)
+        panel.set_xlim(0, 1.25 * max(v + s for v, s in zip(values, spread)) or 1)
+        panel.set_xlabel("seconds of training" if what == "seconds" else "bytes on the wire")
+        panel.grid(axis="x", **style.GRID)
+        if what == "bytes":
+            panel.xaxis.set_major_formatter(
+                FuncFormatter(lambda value, _: table.bytes_text(value) if value > 0 else "0")
+            )
+            panel.tick_params(axis="x", rotation=30)
+    axes[0].set_yticks(range(len(rows)), names)
+    axes[1].tick_params(axis="y", labelleft=False)
+    axes[0].set_ylim(len(rows) - 0.4, -0.6)
+    return Item(
+        f"to_target_{network}", f"{network}: time and bytes to the target", item.caption, pandas.DataFrame(rows), figure
+    )

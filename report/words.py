@@ -1,0 +1,134 @@
+"""A configuration's settings in a few words."""
+
+
+def section(config, key):
+    value = config.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def codec_text(codec):
+    """A codec in a few words: its kind, its bits, its bucket."""
+    if not isinstance(codec, dict):
+        return str(codec or "none")
+    kind = str(codec.get("kind", "none"))
+    text = kind
+    if "bits" in codec:
+        text += f" {codec['bits']} bit"
+    if "density" in codec:
+        text += f" {codec['density']:g}"
+    for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("type", "dynamic_tree")):
+        if codec.get(key, usual) != usual:
+            text += f" {codec[key]}"
+    if codec.get("majority"):
+        text += " majority"
+    if "bucket" in codec and kind not in ("none", "fp16", "bf16"):
+        text += f", bucket {codec['bucket']}"
+    usual_feedback = kind in ("onebit", "topk") or (kind == "sign" and not codec.get("majority"))
+    if codec.get("error_feedback", usual_feedback) != usual_feedback:
+        text += ", error feedback" if codec["error_feedback"] else ", no error feedback"
+    return text
+
+
+# Keys that change no result, or that a label need not tell.
+UNTOLD = (
+    "data.root",
+    "data.shards",
+    "data.workers",
+    "data.prefetch",
+    "data.mean",
+    "data.std",
+    "train.threads",
+    "train.device",
+    "train.seed",
+    "checkpoint",
+    "metrics",
+    "exchange.ranks",
+    "exchange.device_pointers",
+    "exchange.codec",
+    "network",
+)
+USUAL = {
+    "exchange.transport": "mpi",
+    "exchange.collective": "reduce_broadcast",
+    "exchange.overlap": True,
+    "exchange.min_elements": "auto",
+    "exchange.rules": [],
+    "exchange.link": {},
+    "sync.kind": "every_step",
+    "train.compute": "fp32",
+    "train.batch_size": 128,
+}
+
+
+def labels(configs, ranks, omit=()):
+    """For each configuration its codec, and every other setting in which they differ, network first."""
+    flats = [flat(config) for config in configs]
+    for one, count in zip(flats, ranks):
+        one["ranks"] = count
+    keys = list(dict.fromkeys(key for one in flats for key in one))
+    told = [key for key in keys if not any(key == name or key.startswith(name + ".") for name in UNTOLD)]
+    told.sort(key=lambda key: key == "ranks")  # last
+    differ = [key for key in told if key not in omit and len({str(value_of(one, key)) for one in flats}) > 1]
+    names = [str(section(config, "network").get("name", "")) for config in configs]
+    several = len(set(names)) > 1 and "network" not in omit
+    texts = []
+    for config, one, name in zip(configs, flats, names):
+        codec = codec_text(section(config, "exchange").get("codec"))
+        if section(config, "exchange").get("collective") == "simulated":
+            codec += " (simulated)"
+        parts = [name] if several and name else []
+        parts += [codec, *(part for key in differ if (part := setting_text(key, value_of(one, key))))]
+        texts.append(", ".join(parts))
+    return texts
+
+
+def value_of(one, key):
+    return one.get(key, USUAL.get(key))
+
+
+def flat(config, prefix=""):
+    """{"a.b": value}; rules and the codec's options stay together."""
+    out = {}
+    for key, value in config.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and path not in ("exchange.codec", "exchange.link", "network", "schedule.decay"):
+            out.update(flat(value, path + "."))
+        else:
+            out[path] = value
+    return out
+
+
+def setting_text(key, value):
+    """What differs, in the words of a legend; empty where it is the usual."""
+    if key == "ranks":
+        return f"{value} rank{'' if value == 1 else 's'}" if value else ""
+    if key == "exchange.collective":
+        return "" if value in ("reduce_broadcast", "simulated") else str(value)
+    if key == "exchange.transport":
+        return f"over {value}"
+    if key == "exchange.rules":
+        return "; ".join(rule_text(rule) for rule in value or [] if isinstance(rule, dict))
+    if key == "exchange.overlap":
+        return "" if value else "no overlap"
+    if key == "exchange.min_elements":
+        return "" if value == "auto" else f"from {value} elements"
+    if key == "exchange.link":
+        return link_text(value)
+    if key == "train.batch_size":
+        return f"batch {value}"
+    if key == "train.compute":
+        return str(value)
+    if key.startswith("sync."):
+        return str(value) if key == "sync.kind" else f"{key[5:]} {value}" if value is not None else ""
+    return f"{key.split('.')[-1]} {value}" if value is not None else ""
+
+
+def rule_text(rule):
+    what = " ".join(str(rule[key]) for key in ("kind", "name") if rule.get(key))
+    return f"{what or 'all'}: {codec_text(rule.get('codec'))}"
+
+
+def link_text(link):
+    if not isinstance(link, dict) or not link:
+        return ""
+    return " ".join(str(link[key]) for key in ("bandwidth", "latency") if key in link)

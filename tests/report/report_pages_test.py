@@ -1,0 +1,371 @@
+"""The report of a set of runs: its numbers against hand computation, its figures' contents, and its files."""
+
+import html.parser
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+try:
+    import matplotlib  # noqa: F401
+    import pandas
+    import yaml
+except ImportError as missing:
+    print(f"skipped: {missing}: the report needs python3-matplotlib, python3-pandas and python3-yaml")
+    sys.exit(77)
+
+sys.dont_write_bytecode = True
+REPORT = pathlib.Path(__file__).resolve().parents[2] / "report"
+sys.path.insert(0, str(REPORT))
+import runs  # noqa: E402
+import words  # noqa: E402
+from view import bars, curves, gather, latex, price, published, report, scale, style, tradeoff  # noqa: E402
+
+NONE = {"kind": "none"}
+FOUR = {"kind": "qsgd", "bits": 4, "norm": "max", "levels": "sign_magnitude", "bucket": 512, "error_feedback": False}
+# Void elements need no end.
+VOID = {"meta", "br", "img", "input", "link", "hr"}
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that tags are closed in order, and collects identifiers, references and text."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.references, self.text, self.tags = [], [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src"):
+                self.references.append(value)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, (tag, self.open[-3:])
+        self.open.pop()
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+class Pages(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(lambda: style.plt.close("all"))
+        self.root = pathlib.Path(folder.name)
+
+    def run_folder(
+        self,
+        name,
+        top1,
+        codec=NONE,
+        ranks=2,
+        seed=1,
+        network="net",
+        transport="mpi",
+        communication=1.0,
+        computation=3.0,
+        sent=100,
+        study=None,
+        perplexity=None,
+        **exchange,
+    ):
+        folder = self.root / name
+        folder.mkdir(parents=True)
+        records = [
+            {
+                "epoch": e,
+                "train_top1": v,
+                "val_top1": v,
+                "train_loss": 1 / e,
+                "samples_per_s": 100.0 * ranks,
+                "communication_s": communication,
+                "computation_s": computation,
+                "bytes_sent": sent,
+                "bytes_fp32": 400,
+                "replicas_equal": True,
+            }
+            for e, v in enumerate(top1, start=1)
+        ]
+        for record, value in zip(records, perplexity or []):
+            record["val_perplexity"] = record["train_perplexity"] = value
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+        config = {
+            "network": {"name": network},
+            "train": {"seed": seed, "batch_size": 64},
+            "exchange": {
+                "transport": transport,
+                "collective": "reduce_broadcast",
+                "codec": codec,
+                "rules": [],
+                **exchange,
+            },
+        }
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        (folder / "summary.json").write_text(json.dumps({"ranks": ranks}))
+        (folder / "environment.json").write_text(
+            json.dumps({"git_hash": "abc123", "command": ["lpsgd", "train", name + ".yaml"]})
+        )
+        if study:
+            (folder / "study.json").write_text(json.dumps(study))
+        return str(folder)
+
+    def seeds(self):
+        """Full precision with three seeds, 4 bit with two."""
+        return [
+            self.run_folder("a1", [80, 90, 92]),
+            self.run_folder("a2", [81, 89, 94], seed=2),
+            self.run_folder("a3", [85, 91, 93], seed=3),
+            self.run_folder("b1", [70, 88, 90], FOUR, sent=50, communication=0.5),
+            self.run_folder("b2", [74, 84, 88], FOUR, seed=2, sent=50, communication=0.5),
+        ]
+
+    def groups(self, folders, omit=()):
+        return gather.groups(gather.read(folders)[0], omit)
+
+    def test_seeds_are_pooled(self):
+        one, two = self.groups(self.seeds())
+        self.assertEqual((one.name, two.name), ("none (3 seeds)", "qsgd 4 bit, bucket 512 (2 seeds)"))
+        mean, deviation = gather.mean_and_deviation(one.finals("val_top1"))
+        self.assertEqual((mean, deviation), (93.0, 1.0))  # of 92, 94, 93
+        mean, deviation = gather.mean_and_deviation(two.finals("val_top1"))
+        self.assertEqual(mean, 89.0)
+        self.assertAlmostEqual(deviation, 2**0.5)  # of 90 and 88
+        x, y, spread = one.curve("val_top1", "epoch")
+        self.assertEqual((list(x), list(y)), ([1, 2, 3], [82, 90, 93]))
+        self.assertEqual(list(spread), [7**0.5, 1, 1])
+        self.assertEqual(list(two.curve("val_top1", "seconds")[0]), [3.5, 7, 10.5])
+        self.assertEqual(list(two.curve("val_top1", "bytes")[0]), [50, 100, 150])
+
+    def test_time_and_bytes_to_a_target(self):
+        one, two = groups = self.groups(self.seeds())
+        self.assertEqual(one.to_target("val_top1", 90), [[2, 3, 2], [8.0, 12.0, 8.0], [200, 300, 200]])
+        self.assertEqual(two.to_target("val_top1", 90), [[3], [10.5], [150]])
+        self.assertEqual(two.to_target("val_top1", 95), [[], [], []])
+        rows = tradeoff.target_table(groups, ("val_top1", 90.0)).data.to_dict("records")
+        self.assertEqual((rows[0]["reached"], rows[0]["seeds"]), (3, 3))
+        self.assertAlmostEqual(rows[0]["epochs"], 7 / 3)
+        self.assertAlmostEqual(rows[0]["seconds_deviation"], (16 / 3) ** 0.5)  # of 8, 12, 8: mean 28/3
+        self.assertEqual((rows[1]["reached"], rows[1]["seconds"], rows[1]["bytes"]), (1, 10.5, 150))
+
+    def test_curves_show_the_means(self):
+        groups = self.groups(self.seeds())
+        items = {item.name: item for item in curves.items(groups, "net", ("val_top1", 90.0))}
+        self.assertEqual(set(items), {"top1_by_epoch_net", "top1_by_seconds_net", "top1_by_bytes_net"})
+        axes = items["top1_by_bytes_net"].figure.axes[0]
+        self.assertEqual(list(axes.lines[1].get_xdata()), [50, 100, 150])
+        self.assertEqual(list(axes.lines[0].get_ydata()), [82, 90, 93])
+        looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines[:2]}
+        self.assertEqual(len(looks), 2)
+        self.assertNotEqual(axes.lines[0].get_marker(), axes.lines[1].get_marker())
+        data = items["top1_by_epoch_net"].data
+        self.assertEqual(list(data["val_top1_mean"]), [82, 90, 93, 72, 86, 89])
+
+    def test_text_has_perplexity(self):
+        groups = self.groups([self.run_folder("t", [1, 2], perplexity=[300.0, 120.0])])
+        items = curves.items(groups, "net", ("val_perplexity", 150.0))
+        self.assertEqual(items[0].name, "perplexity_by_epoch_net")
+        self.assertEqual(list(items[0].figure.axes[0].lines[0].get_ydata()), [300, 120])
+        self.assertEqual(groups[0].to_target("val_perplexity", 150), [[2], [8.0], [200]])
+        self.assertEqual(curves.final(groups, "net").data["val_perplexity_mean"].tolist(), [120])
+
+    def test_many_codecs_are_split_with_full_precision_in_each_panel(self):
+        folders = [self.run_folder("none", [90, 91])]
+        folders += [
+            self.run_folder(f"t{i}", [80 + i, 81 + i], {"kind": "topk", "density": i / 100}) for i in range(1, 15)
+        ]
+        parts = curves.split(self.groups(folders))
+        self.assertEqual([len(part) for _, part in parts], [6, 6, 5])
+        self.assertTrue(all(part[0].codec == "none" for _, part in parts))
+
+    def test_communication_is_below_computation(self):
+        item = bars.items(self.groups(self.seeds(), ("network", "ranks", "transport")), "mpi")
+        communication, computation = item.figure.axes[0].containers
+        self.assertEqual([bar.get_height() for bar in communication], [1.0, 0.5])
+        self.assertEqual([bar.get_y() for bar in communication], [0, 0])
+        self.assertEqual([(bar.get_y(), bar.get_height()) for bar in computation], [(1.0, 3.0), (0.5, 3.0)])
+        self.assertTrue(all(bar.get_hatch() for bar in communication))
+        self.assertFalse(any(bar.get_hatch() for bar in computation))
+
+    def test_samples_per_second_beside_the_published(self):
+        folders = [self.run_folder(f"k{k}", [50], ranks=k, network="alexnet") for k in (1, 2, 4)]
+        groups = self.groups(folders, ("network", "ranks", "transport"))
+        table = scale.table(groups, "mpi").data
+        self.assertEqual(table.loc[0, ["codec", "of", "1", "2", "4"]].tolist(), ["none", "here", 100, 200, 400])
+        study = table[(table.of == "study (K80)") & (table.codec == "32 bit")].iloc[0]
+        self.assertEqual([study["1"], study["2"], study["16"]], [240.8, 301.45, 192.1])
+        data = scale.scalability(groups, groups, "mpi").data
+        self.assertEqual(data[data.of == "here"]["scalability"].tolist(), [1, 2, 4])
+        theirs = data[(data.label == "study, 32 bit") & (data.ranks == 4)].iloc[0]
+        self.assertAlmostEqual(theirs.scalability, 328.0 / 240.8)
+        self.assertIsNone(scale.scalability(groups[1:], groups[1:], "mpi"))
+
+    def test_price_of_the_published_configurations(self):
+        rows = {(r["network"], r["codec"]): r for r in price.cheapest()}
+        row = rows["resnet110", "none"]  # 160 epochs of 50,000 samples at 343.7 samples/s on one GPU of 0.9 $ an hour
+        self.assertEqual(row["ranks"], 1)
+        self.assertAlmostEqual(row["dollars"], 160 * 50_000 / 343.7 / 3600 * 0.9)
+        self.assertEqual(row["top1"], 93.86)
+        mine = price.ours(self.groups(self.seeds()), 2.0)[0]
+        self.assertAlmostEqual(mine["dollars"], 12 / 3600 * 2 * 2.0)
+        self.assertEqual(published.dollars_per_hour(16), 14.4)
+
+    def test_labels_say_what_differs(self):
+        folders = [
+            self.run_folder("a", [1], FOUR),
+            self.run_folder("b", [1], FOUR, rules=[{"kind": "conv", "codec": NONE}]),
+            self.run_folder("c", [1], FOUR, min_elements=0),
+            self.run_folder("d", [1], NONE, collective="allreduce"),
+            self.run_folder("e", [1], FOUR, overlap=False),
+            self.run_folder("f", [1], FOUR, link={"bandwidth": "1Gbit", "latency": "50us"}),
+            self.run_folder("g", [1], {**FOUR, "levels": "interval"}),
+            self.run_folder("h", [1], FOUR, collective="simulated"),
+        ]
+        base = "qsgd 4 bit, bucket 512"
+        self.assertEqual(
+            [g.label for g in self.groups(folders)],
+            [
+                base,
+                base + ", conv: none",
+                base + ", from 0 elements",
+                "none, allreduce",
+                base + ", no overlap",
+                base + ", 1Gbit 50us",
+                "qsgd 4 bit interval, bucket 512",
+                base + " (simulated)",
+            ],
+        )
+        configs = [{"sync": {"kind": "every_step"}}, {"sync": {"kind": "local_sgd", "steps": 8}}]
+        self.assertEqual(
+            words.labels(configs, [2, 4]), ["none, every_step, 2 ranks", "none, local_sgd, steps 8, 4 ranks"]
+        )
+
+    def study_folder(self):
+        names = []
+        for label, codec, values in (("full", NONE, [80, 92]), ("four", FOUR, [70, 90])):
+            for seed in (1, 2):
+                name = f"{label}-{seed}"
+                names.append(name)
+                self.run_folder(
+                    f"grid/runs/{name}",
+                    [v + seed for v in values],
+                    codec,
+                    seed=seed,
+                    study={
+                        "study": "<grid>",
+                        "label": f"{label}, seed {seed}",
+                        "axes": {"codec": label, "seed": seed},
+                        "command": ["mpirun", "-n", "2", "lpsgd", "train", "a & b.yaml"],
+                    },
+                )
+        grid = {"name": "<grid>", "target": {"val_top1": 90}, "runs": [*names, "missing"]}
+        (self.root / "grid" / "study.json").write_text(json.dumps(grid))
+        return str(self.root / "grid")
+
+    def test_a_study_has_its_own_names(self):
+        read, target, unfinished = gather.read([self.study_folder()])
+        self.assertEqual((target, unfinished), (("val_top1", 90), ["missing"]))
+        self.assertEqual([g.name for g in gather.groups(read)], ["full (2 seeds)", "four (2 seeds)"])
+
+    def test_the_folder_of_a_report(self):
+        out = self.root / "out"
+        result = subprocess.run(
+            [sys.executable, str(REPORT / "lpsgd_report.py"), self.study_folder(), "--out", str(out)],
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stderr)
+        figures = {path.stem for path in (out / "figures").iterdir()}
+        self.assertEqual(
+            figures,
+            {
+                "top1_by_epoch_net",
+                "top1_by_seconds_net",
+                "top1_by_bytes_net",
+                "final_top1_net",
+                "accuracy_against_bytes_net",
+                "to_target_net",
+                "time_per_epoch_mpi",
+                "price_against_accuracy",
+            },
+        )
+        heads = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml", ".csv": b"", ".tex": b"\\begin{figure}"}
+        for name in figures:
+            for ending, head in heads.items():
+                content = (out / "figures" / (name + ending)).read_bytes()
+                self.assertTrue(content.startswith(head) and len(content) > 40, name + ending)
+            xml.etree.ElementTree.parse(out / "figures" / (name + ".svg"))
+        tables = {path.stem for path in (out / "tables").iterdir()}
+        self.assertEqual(tables, {"summary", "to_target", "samples_per_s_mpi"})
+        summary = pandas.read_csv(out / "tables" / "summary.csv")
+        self.assertEqual(summary["val_top1"].tolist(), [93.5, 91.5])
+        self.assertEqual(summary["deviation"].tolist(), [0.71, 0.71])
+        self.assertIn(r"\begin{tabular}", (out / "tables" / "summary.tex").read_text())
+        self.check_page((out / "index.html").read_text(), figures | tables)
+
+    def check_page(self, content, names):
+        self.assertNotRegex(content, r"https?:")
+        self.assertNotRegex(content, r"@import|url\((?!#)")
+        page = Page()
+        page.feed(content)
+        self.assertEqual(page.open, [])
+        self.assertEqual(len(page.ids), len(set(page.ids)))
+        self.assertTrue(names <= set(page.ids))
+        self.assertTrue(all(r.startswith("#") and r[1:] in page.ids for r in page.references), page.references[:5])
+        self.assertEqual(page.tags.count("svg"), 8)
+        self.assertNotIn("link", page.tags)
+        text = "".join(page.text)
+        self.assertIn("Study <grid>", text)
+        self.assertIn("1 run not finished, so left out: missing.", text)
+        self.assertEqual(text.count("mpirun -n 2 lpsgd train a & b.yaml"), 4)
+        self.assertEqual(len(re.findall("batch_size: 64", text)), 4)
+
+    def test_the_same_runs_give_the_same_page(self):
+        folders = self.seeds()[:1]
+        pages = []
+        for name in ("one", "two"):
+            report.make(*[gather.read(folders)[0], []], str(self.root / name))
+            pages.append((self.root / name / "index.html").read_bytes())
+        self.assertEqual(*pages)
+
+    def test_latex_escapes(self):
+        self.assertEqual(latex.escape(r"50 % of a_b & \x"), r"50 \% of a\_b \& \textbackslash{}x")
+
+    def test_what_is_refused(self):
+        def refused(*words):
+            result = subprocess.run(
+                [sys.executable, str(REPORT / "lpsgd_report.py"), *words], capture_output=True, text=True
+            )
+            self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result)
+            return result.stderr
+
+        folder = self.run_folder("a", [1])
+        self.assertIn(
+            "--target top=1: expected a metric and its value, such as val_top1=90",
+            refused(folder, "--out", str(self.root / "o"), "--target", "top=1"),
+        )
+        self.assertIn(
+            "none/metrics.jsonl: cannot be read", refused(str(self.root / "none"), "--out", str(self.root / "o"))
+        )
+        (self.root / "study.json").write_text(json.dumps({"runs": ["x"]}))
+        self.assertIn("holds no finished run yet", refused(str(self.root), "--out", str(self.root / "o")))
+        (self.root / "file").write_text("")
+        self.assertIn("file", refused(folder, "--out", str(self.root / "file" / "o")))
+
+
+if __name__ == "__main__":
+    unittest.main()

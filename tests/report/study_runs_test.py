@@ -1,0 +1,245 @@
+"""`lpsgd study` with real runs: skipping what is done, going on after kills, failures, a disk that is full."""
+
+import csv
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from study_harness import MPIRUN, StudyTest
+
+from study import tables
+
+HEAD = "config: tiny.yaml\n"
+TIMES = {*tables.TIME_COLUMNS, *tables.TIME_PARTS}
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def without_times(path):
+    """The bytes of a table without its columns of time."""
+    return [
+        [cell for name, cell in row.items() if name not in TIMES]
+        for row in [dict(zip(r, r)) for r in rows_of(path)[:1]] + rows_of(path)
+    ]
+
+
+class Runs(StudyTest):
+    def run_folder(self, prefix, out="out"):
+        (folder,) = [f for f in (self.root / out / "runs").iterdir() if f.name.startswith(prefix)]
+        return folder
+
+    def test_a_grid_and_its_tables(self):
+        text = HEAD + "target: {val_loss: 2.6}\naxes: {codec: [none, onebit], ranks: [1, 2], seed: 3}\n"
+        status, out, err = self.study(text)
+        self.assertEqual((status, err), (0, ""), out)
+        self.assertIn("run 1/4 started: none-1_rank-seed_3-", out)
+        self.assertIn("4 of 4 runs done; tables: ", out)
+        rows = rows_of(self.root / "out" / "runs.csv")
+        self.assertEqual(
+            [(r["codec"], r["ranks"], r["seed"], r["status"], r["label"]) for r in rows],
+            [
+                ("none", "1", "3", "done", "none, 1 rank"),
+                ("none", "2", "3", "done", "none, 2 ranks"),
+                ("onebit", "1", "3", "done", "onebit, 1 rank"),
+                ("onebit", "2", "3", "done", "onebit, 2 ranks"),
+            ],
+        )
+        epochs = rows_of(self.root / "out" / "epochs.csv")
+        self.assertEqual([(e["run"], e["epoch"]) for e in epochs], [(r["run"], str(n)) for r in rows for n in (1, 2)])
+        for row in rows:
+            folder = self.root / "out" / "runs" / row["run"]
+            records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            summary = json.loads((folder / "summary.json").read_text())
+            self.assertEqual(float(row["val_top1"]), records[-1]["val_top1"])
+            self.assertEqual(int(row["bytes_sent"]), sum(r["bytes_sent"] for r in records))
+            self.assertEqual(float(row["training_s"]), sum(r["communication_s"] + r["computation_s"] for r in records))
+            self.assertEqual(row["codec_settings"], summary["codec"])
+            self.assertEqual(row["target"], "val_loss 2.6")
+            hits = [r["epoch"] for r in records if r["val_loss"] <= 2.6]
+            self.assertEqual(row["epochs_to_target"], str(hits[0]) if hits else "")
+            mine = [float(e["val_loss"]) for e in epochs if e["run"] == row["run"]]
+            self.assertEqual(mine, [r["val_loss"] for r in records])
+        before = (self.root / "out" / "runs.csv").read_bytes()
+        status, out, _ = self.study(text)
+        self.assertEqual(status, 0)
+        self.assertNotIn("started", out)
+        self.assertIn("4 of 4 runs are done already", out)
+        self.assertEqual((self.root / "out" / "runs.csv").read_bytes(), before)
+
+    def test_another_value_adds_runs_and_another_setting_runs_again(self):
+        self.study(HEAD + "axes: {seed: 1}\n")
+        status, out, _ = self.study(HEAD + "axes: {seed: [1, 2]}\n")
+        self.assertIn("1 of 2 runs are done already", out)
+        # A new axis changes the readable name; the digest finds the run.
+        status, out, _ = self.study(HEAD + "axes: {codec: ['{kind: qsgd, bits: 4}'], seed: 1}\n".replace("'", ""))
+        self.assertIn("1 of 1 runs are done already", out)
+        status, out, _ = self.study(HEAD + "set: {train.epochs: 1}\naxes: {seed: 1}\n")
+        self.assertEqual(status, 0)
+        self.assertIn("run 1/1 started", out)
+
+    def test_a_summary_that_is_not_whole_is_not_done(self):
+        self.study(HEAD + "axes: {seed: [1, 2]}\n")
+        expected = without_times(self.root / "out" / "runs.csv")
+        summary = self.run_folder("seed_1") / "summary.json"
+        summary.write_text(summary.read_text()[:200])
+        about = self.run_folder("seed_2") / "study.json"
+        about.write_text(about.read_text().replace('"digest": "', '"digest": "0'))
+        _, out, _ = self.study(HEAD + "axes: {seed: [1, 2]}\n")
+        self.assertEqual(out.count("started"), 2)
+        self.assertEqual(without_times(self.root / "out" / "runs.csv"), expected)
+
+    def test_a_run_that_dies_does_not_stop_the_others(self):
+        text = HEAD + "axes: {data.dataset: [shapes, cifar10], seed: [1, 2]}\nset: {data.root: /none}\n"
+        status, out, err = self.study(text, "--jobs", "2")
+        self.assertEqual((status, err), (1, ""))
+        lines = out.splitlines()
+        self.assertIn("2 of 4 runs done, 2 failed", lines[-3])
+        for line in lines[-2:]:
+            self.assertRegex(
+                line, r"failed: dataset_cifar10-seed_\d-\w+: status \d: lpsgd: error: /none.* \(.*log.txt\)"
+            )
+        rows = rows_of(self.root / "out" / "runs.csv")
+        self.assertEqual([r["status"] for r in rows], ["done", "done", "failed", "failed"])
+        _, out, _ = self.study(text)
+        self.assertEqual(out.count("started"), 2, "what failed is tried again")
+
+    def test_two_studies_in_one_folder(self):
+        text = HEAD + "set: {data.train_samples: 2000000}\n"
+        command, environment = self.command(text, "--out", str(self.root / "out"))
+        first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        self.assertIn("started", first.stdout.readline())
+        status, out, err = self.study(text)
+        self.assertEqual((status, out), (2, ""))
+        self.assertEqual(
+            err,
+            f"lpsgd study: --out {self.root}/out: is in use by process {first.pid} on {os.uname().nodename}; "
+            "wait for it to end, or give another folder\n",
+        )
+        first.send_signal(signal.SIGTERM)
+        rest = first.communicate(timeout=60)[0]
+        self.assertEqual(first.returncode, 128 + signal.SIGTERM)
+        self.assertIn("interrupted: 0 of 1 runs are done; the same command goes on from here", rest)
+        self.assertEqual(self.processes(), [])
+
+    def test_a_full_disk(self):
+        text = HEAD + "axes: {seed: [1, 2, 3]}\n"
+        self.study(HEAD + "axes: {seed: [1, 2]}\n")
+        log = self.run_folder("seed_1") / "log.txt"
+        (self.run_folder("seed_1") / "summary.json").unlink()
+        log.unlink()
+        log.symlink_to("/dev/full")
+        (self.root / "out" / "runs.csv.new").symlink_to("/dev/full")
+        status, out, err = self.study(text)
+        self.assertEqual((status, err), (1, ""))
+        self.assertEqual(
+            out.count("runs.csv: No space left on device; the tables are not up to date, the runs go on"), 1, out
+        )
+        self.assertRegex(out, r"run 1/3 failed: seed_1-\w+: .*log.txt: No space left on device\n")
+        self.assertIn("run 3/3 done", out)
+        self.assertEqual([r["status"] for r in rows_of(self.root / "out" / "runs.csv")], ["failed", "done", "done"])
+
+    def processes(self):
+        """Process numbers whose command names the test's folder, studies first."""
+        found = []
+        for folder in pathlib.Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if any(str(self.root) in word for word in words) and state != "Z":
+                found.append(("lpsgd_study.py" not in " ".join(words), int(folder.name)))
+        return [pid for _, pid in sorted(found)]
+
+    def epochs_written(self):
+        return sum(file.read_bytes().count(b"\n") for file in (self.root / "out" / "runs").glob("*/metrics.jsonl"))
+
+    def kill_something(self, chance, study, wait_for):
+        """Once so many more epochs are written: the study, one of its processes, or Ctrl-C."""
+        before, deadline = self.epochs_written(), time.monotonic() + 20
+        while self.epochs_written() < before + wait_for and time.monotonic() < deadline and study.poll() is None:
+            time.sleep(0.005)
+        kind = chance.choice(("study", "child", "child", "interrupt"))
+        children = [pid for pid in self.processes() if pid != study.pid]
+        if kind == "child" and children:
+            try:
+                os.kill(chance.choice(children), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            time.sleep(0.2)
+            kind = chance.choice(("study", "interrupt"))
+        if study.poll() is not None:
+            return False
+        study.send_signal(signal.SIGKILL if kind == "study" else signal.SIGINT)
+        study.wait(timeout=90)
+        return True
+
+    def test_killed_ten_times_it_gives_the_same_tables(self):
+        text = (
+            HEAD
+            + f"""
+set: {{train.epochs: 24, data.train_samples: 4096, checkpoint.every_epochs: 3}}
+target: {{val_top1: 50}}
+launcher: {{mpirun: {MPIRUN}}}
+axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}], ranks: 2}}
+"""
+        )
+        status, out, _ = self.study(text, "--jobs", "2", out="reference")
+        self.assertEqual(status, 0, out)
+        chance = random.Random(19)
+        command, environment = self.command(text, "--jobs", "2", "--out", str(self.root / "out"))
+        killed = 0
+        for _ in range(10):
+            study = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            killed += self.kill_something(chance, study, chance.randrange(1, 12))
+            self.assertEqual(study.stderr.read(), b"")
+            study.stderr.close()
+        self.assertEqual(killed, 10)
+        status, out, _ = self.study(text, "--jobs", "2")
+        self.assertEqual(status, 0, out)
+        for name in ("runs", "epochs"):
+            self.assertEqual(
+                without_times(self.root / "out" / f"{name}.csv"), without_times(self.root / "reference" / f"{name}.csv")
+            )
+        parquet = (self.root / "out" / "runs.parquet").read_bytes()
+        self.assertEqual((parquet[:4], parquet[-4:]), (b"PAR1", b"PAR1"))
+        self.assertEqual(self.processes(), [])
+
+    def test_one_line_on_a_terminal(self):
+        import pty
+
+        command, environment = self.command(
+            HEAD + "set: {train.epochs: 6, data.train_samples: 100000}\naxes: {seed: [1, 2]}\n",
+            "--out",
+            str(self.root / "out"),
+        )
+        ours, theirs = pty.openpty()
+        study = subprocess.Popen(command, env=environment, stdout=theirs)
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:
+                break
+        os.close(ours)
+        self.assertEqual(study.wait(), 0)
+        text = seen.decode()
+        self.assertIn("\r\x1b[K0/2 runs | seed 1 0/6", text)
+        self.assertTrue(re.search(r"1/2 runs \| seed 2 \d/6 \| \d+s left", text), text)
+        self.assertNotIn("started", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

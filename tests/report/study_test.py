@@ -1,0 +1,338 @@
+"""STUDY.yaml: the grid that it describes, and what it refuses."""
+
+import json
+import os
+import subprocess
+import unittest
+
+from study_harness import LPSGD, REPORT, StudyTest
+
+from study import definition, estimate, grid, labels, launcher, yaml_file
+
+
+class Grid(StudyTest):
+    def expand(self, text):
+        study = definition.load(str(self.write("study.yaml", text)))
+        return study, grid.expand(study)
+
+    def test_every_combination_in_order(self):
+        _, runs = self.expand(
+            """
+config: tiny.yaml
+axes:
+  codec: [none, {name: four, value: {kind: qsgd, bits: 4}}]
+  ranks: [1, 2]
+  seed: [7, 8]
+"""
+        )
+        self.assertEqual(
+            [tuple(r.values.values()) for r in runs],
+            [(c, k, s) for c in ("none", "four") for k in (1, 2) for s in (7, 8)],
+        )
+        self.assertEqual(len({r.digest for r in runs}), 8)
+        last = runs[-1]
+        self.assertEqual(last.label, "four, 2 ranks, seed 8")
+        self.assertTrue(last.name.startswith("four-2_ranks-seed_8-"))
+        self.assertEqual(
+            last.set_options(),
+            ["--set", "exchange.codec={kind: qsgd, bits: 4}", "--set", "train.seed=8", "--set", "exchange.ranks=2"],
+        )
+        self.assertEqual(
+            last.settings["exchange"], {"transport": "threads", "codec": {"kind": "qsgd", "bits": 4}, "ranks": 2}
+        )
+
+    def test_variants_rules_links_and_base_settings(self):
+        _, runs = self.expand(
+            """
+config: tiny.yaml
+set: {train.epochs: 9, exchange.codec.bits: 8}
+axes:
+  codec:
+    - {name: only dense, set: {exchange.codec: none, exchange.rules: [{kind: dense, codec: onebit}]}}
+    - {name: whole, value: {kind: topk, density: 0.01}, set: {exchange.min_elements: 0}}
+  link: [none, "1Gbit,50us", {bandwidth: 10Gbit}]
+  schedule.lr: [0.1, 1e-2]
+"""
+        )
+        self.assertEqual(len(runs), 12)
+        self.assertEqual(runs[0].settings["exchange"]["rules"], [{"kind": "dense", "codec": "onebit"}])
+        self.assertEqual(runs[0].settings["exchange"]["codec"], "none")
+        self.assertEqual(runs[0].settings["train"]["epochs"], 9)
+        self.assertEqual(runs[2].settings["exchange"]["link"], {"bandwidth": "1Gbit", "latency": "50us"})
+        self.assertEqual([r.choices["link"] for r in runs[:6:2]], ["none", "1Gbit,50us", "10Gbit"])
+        self.assertEqual(runs[1].settings["schedule"]["lr"], 0.01)
+        self.assertEqual(runs[6].settings["exchange"]["min_elements"], 0)
+        self.assertEqual(runs[6].settings["exchange"]["codec"], {"kind": "topk", "density": 0.01})
+
+    def test_exclude_by_label_or_value(self):
+        _, runs = self.expand(
+            """
+config: tiny.yaml
+axes:
+  codec: [none, {name: four, value: {kind: qsgd, bits: 4}}, onebit]
+  seed: [1, 2, 3]
+exclude:
+  - {codec: [four, onebit], seed: [2, 3]}
+  - {codec: none, seed: 3}
+"""
+        )
+        self.assertEqual(
+            [(r.values["codec"], r.values["seed"]) for r in runs],
+            [("none", 1), ("none", 2), ("four", 1), ("onebit", 1)],
+        )
+
+    def test_a_grid_over_configurations_and_networks(self):
+        self.write("other.yaml", (self.root / "tiny.yaml").read_text().replace("name: tiny", "name: other"))
+        self.write(
+            "net.yaml", "name: net\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {dense: fc, units: 10}]\n"
+        )
+        study, runs = self.expand("axes: {config: [tiny.yaml, {name: second, value: other.yaml}], ranks: 2}\n")
+        self.assertEqual([r.settings["network"]["name"] for r in runs], ["tiny", "other"])
+        self.assertEqual([r.label for r in runs], ["tiny", "second"])
+        _, runs = self.expand("config: tiny.yaml\naxes: {network: [net.yaml]}\n")
+        self.assertEqual(runs[0].settings["network"]["name"], "net")
+        self.assertEqual(runs[0].sets["network"], str(self.root / "net.yaml"))
+        self.assertEqual(study.name, "study")
+
+    def test_the_digest_is_of_the_settings(self):
+        def digest(text):
+            return self.expand(text)[1][0].digest
+
+        base = digest("config: tiny.yaml\naxes: {seed: 1}\n")
+        self.assertEqual(base, digest("name: x\nconfig: tiny.yaml\nset: {train.seed: 1}\njobs: 3\n"))
+        self.write("tiny.yaml", "# a comment\n" + (self.root / "tiny.yaml").read_text())
+        self.assertEqual(base, digest("config: tiny.yaml\naxes: {seed: 1}\n"))
+        self.assertNotEqual(base, digest("config: tiny.yaml\naxes: {seed: 2}\n"))
+        self.assertNotEqual(base, digest("config: tiny.yaml\naxes: {seed: 1, ranks: 2}\n"))
+        self.write("tiny.yaml", (self.root / "tiny.yaml").read_text().replace("units: 10", "units: 11"))
+        self.assertNotEqual(base, digest("config: tiny.yaml\naxes: {seed: 1}\n"))
+
+    def test_values_as_the_program_reads_them(self):
+        for text, value in (
+            ("1e-3", 0.001),
+            ("no", "no"),
+            ("012", 12),
+            ("true", True),
+            ("~", None),
+            ("'1'", "1"),
+            ("1.5.2", "1.5.2"),
+        ):
+            self.assertEqual(yaml_file.parse(f"a: {text}", "f").data(), {"a": value})
+        for value in (
+            {"kind": "qsgd", "bits": 4},
+            [1, 2.5, True, None],
+            "1",
+            "true",
+            "a: b",
+            "${HOME}/x",
+            "",
+            "tensor",
+            {"a b": ["x"]},
+        ):
+            self.assertEqual(yaml_file.parse(f"v: {yaml_file.flow(value)}", "f").data(), {"v": value})
+
+    def test_bytes_and_steps(self):
+        study, runs = self.expand(
+            "config: tiny.yaml\naxes: {ranks: [1, 4], exchange.collective: [reduce_broadcast, allreduce]}\n"
+        )
+        self.assertEqual(
+            [estimate.bytes_per_step(r, {"wire_bytes": 100, "parameters": 1000}) for r in runs], [0, 0, 600, 24000]
+        )
+        self.assertEqual(estimate.steps(runs[0]), 2 * 8)
+        runs[0].settings["data"] = {"dataset": "cifar10"}
+        runs[0].settings["train"] = {"epochs": 3, "batch_size": {"1": 128, "2": 256}}
+        self.assertEqual(runs[0].batch_size, 128)
+        self.assertEqual(estimate.steps(runs[0]), 3 * 390)
+
+    def test_the_studies_of_this_repository(self):
+        # edbt2018: for six networks 1 run of one rank, over MPI 7 codecs x 4 numbers of ranks, over NCCL 3 all-reduces
+        # and twice 6 codecs x 3 numbers of ranks; for the LSTM 1 + 7 + 1 + 6 + 6.
+        expected = {"quickstart": 5, "ablation_resnet20": 21, "resnet9_codecs": 7 * 3 + 13, "edbt2018": 6 * 68 + 21}
+        folder = REPORT.parent / "configs" / "studies"
+        self.assertEqual({path.stem for path in folder.glob("*.yaml")}, set(expected))
+        for name, count in expected.items():
+            with self.subTest(study=name):
+                self.assertEqual(len(grid.expand(definition.load(str(folder / f"{name}.yaml")))), count)
+
+    def test_the_words_of_mpirun(self):
+        for version, option in (("mpirun (Open MPI) 4.1.4", "--host"), ("HYDRA build details:", "-hosts")):
+            mpirun = self.write("mpirun", f"#!/bin/sh\necho '{version}'\n")
+            mpirun.chmod(0o755)
+            study, runs = self.expand(
+                f"""
+config: tiny.yaml
+axes: {{transport: [threads, mpi], ranks: [1, 2], schedule.decay: {{1: 0.5}}}}
+launcher: {{mpirun: {mpirun}, hosts: [a:1, b:1], options: --bind-to none}}
+"""
+            )
+            start = launcher.Launcher(study, "/bin/lpsgd")
+            start.check(runs)
+            commands = [start.command(run, "out") for run in runs]
+            self.assertEqual([c[0] for c in commands], ["/bin/lpsgd"] * 3 + [str(mpirun)])
+            self.assertEqual(
+                commands[3],
+                [
+                    str(mpirun),
+                    "-n",
+                    "2",
+                    option,
+                    "a:1,b:1",
+                    "--bind-to",
+                    "none",
+                    "/bin/lpsgd",
+                    "train",
+                    str(self.root / "tiny.yaml"),
+                    "--set",
+                    "exchange.transport=mpi",
+                    "--set",
+                    "schedule.decay={1: 0.5}",
+                    "--out",
+                    "out",
+                    "--resume",
+                    "--progress",
+                    "plain",
+                ],
+            )
+
+    def test_names_of_folders(self):
+        self.assertEqual(labels.slug("qsgd 4 bit, bucket 512/../x"), "qsgd_4_bit_bucket_512_.._x")
+        self.assertEqual(labels.slug("///"), "run")
+
+
+class Refused(StudyTest):
+    """One line that names the file, the line, the column and the key; status 2; nothing is started."""
+
+    def refuse(self, text, message, **options):
+        status, out, err = self.study(text, **options)
+        self.assertEqual((status, out, err.count("\n")), (2, "", 1), err)
+        self.assertIn(message, err.replace(str(self.root) + "/", ""))
+        self.assertFalse((self.root / "out").exists())
+
+    def test_mistakes(self):
+        head = "config: tiny.yaml\n"
+        for text, message in (
+            ("", "study.yaml: is empty"),
+            ("[1]", "study.yaml:1:1: expected a map of name, config"),
+            ("a: [", "study.yaml:1:5: not YAML: "),
+            (
+                head + "axis: {}\n",
+                "study.yaml:2:7: axis: unknown key, did you mean 'axes'?; allowed here: name, config, axes",
+            ),
+            (
+                head + "axes: {codek: [none]}\n",
+                "study.yaml:2:15: axes.codek: unknown axis, did you mean 'codec'?; allowed: codec, ",
+            ),
+            (head + "axes: {seed: []}\n", "study.yaml:2:14: axes.seed: expected at least one value"),
+            (
+                head + "axes: {seed: [1, 1]}\n",
+                "study.yaml:2:18: axes.seed: '1' is there twice; give one of them another name",
+            ),
+            (head + "axes: {ranks: [0]}\n", "study.yaml:2:16: axes.ranks: expected an integer from 1 to 100000, not 0"),
+            (head + "axes: {ranks: [two]}\n", "study.yaml:2:16: axes.ranks: expected an integer"),
+            (head + "axes: {codec: [{name: x}]}\n", "study.yaml:2:16: axes.codec: 'x' has neither a value nor a set"),
+            (head + "axes: {train.seed: 1, seed: 2}\n", "axes 'train.seed' and 'seed' both set train.seed"),
+            (
+                head + "axes: {codec: onebit, exchange.codec.bits: 4}\n",
+                "both set exchange.codec and exchange.codec.bits",
+            ),
+            (head + "axes: {codec: [onebit, {name: b, value: onebit}]}\n", "'onebit' and 'b' are the same settings"),
+            (
+                head + "axes: {seed: 1}\nexclude: [{sed: 1}]\n",
+                "study.yaml:3:17: exclude.sed: no such axis, did you mean 'seed'?",
+            ),
+            (
+                head + "axes: {seed: 1}\nexclude: [{seed: 2}]\n",
+                "study.yaml:3:18: exclude.seed: the axis has no '2'; it has: 1",
+            ),
+            (head + "axes: {seed: 1}\nexclude: [{seed: 1}]\n", "study.yaml: every run is excluded"),
+            (head + "target: {top1: 90}\n", "study.yaml:2:16: target.top1: unknown metric, did you mean 'val_top1'?"),
+            (head + "target: {val_top1: high}\n", "study.yaml:2:20: target.val_top1: expected a number, not high"),
+            (head + "target: 90\n", "study.yaml:2:9: target: expected one metric and its value"),
+            (head + "jobs: 0\n", "study.yaml:2:7: jobs: expected an integer from 1 to 1024, not 0"),
+            (head + "launcher: {mpiexec: x}\n", "launcher.mpiexec: unknown key; allowed here: mpirun, hosts, options"),
+            (
+                head + "set: {trian.epochs: 1}\n",
+                "study.yaml:2:21: set.trian.epochs: unknown key, did you mean 'train'?",
+            ),
+            (head + "jobs: 1\njobs: 2\n", "study.yaml:3:1: jobs: given twice"),
+            ("config: none.yaml\n", "study.yaml:1:9: config: no file none.yaml"),
+            ("axes: {seed: 1}\n", "study.yaml:1:1: config: is missing"),
+            ("axes: {config: [tiny.yaml, no.yaml]}\n", "study.yaml:1:28: axes.config: no file no.yaml"),
+            (
+                head + "set: {exchange.codec.bits: 3}\n",
+                "study.yaml:2:6: set: --set exchange.codec.bits=3: exchange.codec.bits: '3' is not known",
+            ),
+            (
+                head + "axes: {codec: [none, {kind: qsgd, bit: 4}]}\n",
+                "study.yaml:2:22: axes.codec: --set exchange.codec",
+            ),
+            (
+                head + "axes: {train.epochz: 4}\n",
+                "study.yaml:2:22: axes.train.epochz: --set train.epochz=4: train.epochz: unknown key",
+            ),
+            (head + "axes: {link: '1Gbit,2us,3'}\n", "axes.link: expected bandwidth and latency"),
+            (head + "axes: {seed: &a [*a]}\n", "nested too deeply"),
+            ("a: " + "[" * 5000, "nested too deeply"),
+            (
+                head
+                + "axes: {"
+                + ", ".join(f"train.a{i}: [{', '.join(map(str, range(20)))}]" for i in range(4))
+                + "}\n",
+                "axes: 160000 combinations; at most 20000 are taken",
+            ),
+        ):
+            with self.subTest(text=text[:80]):
+                self.refuse(text, message)
+
+    def test_a_study_that_is_missing(self):
+        command, environment = self.command("")
+        os.unlink(self.root / "study.yaml")
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        self.assertEqual(
+            (result.returncode, result.stderr),
+            (2, f"lpsgd study: {self.root}/study.yaml: cannot be read: No such file or directory\n"),
+        )
+
+    def test_a_configuration_that_the_program_refuses(self):
+        self.write("tiny.yaml", "network: {}\n")
+        self.refuse("config: tiny.yaml\n", "study.yaml:1:9: config: tiny.yaml:1:1: data: the key 'dataset' is missing")
+        self.write("tiny.yaml", "network: none.yaml\ndata: {dataset: shapes}\n")
+        self.refuse("config: tiny.yaml\n", "tiny.yaml: network: no file ")
+
+    def test_an_mpirun_that_is_missing(self):
+        text = "config: tiny.yaml\nlauncher: {mpirun: mpirun-none}\naxes: {transport: mpi, ranks: 2}\n"
+        self.refuse(text, "study.yaml:2:20: launcher.mpirun: no program 'mpirun-none'")
+        self.assertEqual(self.study(text.replace("ranks: 2", "ranks: 1"), "--dry-run")[0], 0)
+
+    def test_a_program_that_is_missing(self):
+        self.refuse("config: tiny.yaml\n", "no program there", program="/none/lpsgd")
+
+    def test_through_the_program(self):
+        study = self.write("study.yaml", "config: tiny.yaml\n")
+        environment = {**os.environ, "LPSGD_REPORT": str(REPORT), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment.pop("LPSGD_PROGRAM", None)
+        for words, text in ((["study", str(study), "--dry-run"], "1 run, 0 B on the wire"), (["report", "--help"], "DIR|RUN")):
+            result = subprocess.run([LPSGD, *words], env=environment, capture_output=True, text=True, cwd=self.root)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(text, result.stdout)
+
+    def test_dry_run(self):
+        status, out, err = self.study("config: tiny.yaml\naxes: {ranks: [1, 4], codec: [none, onebit]}\n", "--dry-run")
+        self.assertEqual((status, err), (0, ""))
+        self.assertFalse((self.root / "out").exists())
+        lines = out.splitlines()
+        self.assertEqual(len(lines), 6)
+        shown = json.loads(
+            subprocess.run(
+                [LPSGD, "show", str(self.root / "tiny.yaml"), "--json", "--set", "exchange.codec=none"],
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
+        self.assertEqual(shown["wire_bytes"], 4 * 2682)
+        total = 2 * 3 * 4 * 2682 * 16  # both rounds, to 3 others, float32, 16 steps
+        self.assertIn(f"  4       2     16       64.4 kB  {total / 1e6:.2f} MB", lines[3])
+
+
+if __name__ == "__main__":
+    unittest.main()
