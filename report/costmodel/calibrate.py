@@ -43,15 +43,8 @@ class Parameters:
         # Computing: a walk over the local batches of a network, from that of one rank outwards.
         self.batches = {}
         self.several = {}
-        self.at_ranks = {}
         for network in sorted({s.network for s in several}):
-            own = {s.local_batch for s in several if s.network == network}
-            self.add_walk(network, own)
-            for batch in sorted(own):
-                ranks = sorted({s.ranks for s in several if s.network == network and s.local_batch == batch})
-                if len(ranks) > 1:
-                    for k in ranks:
-                        self.at_ranks[network, k] = self.add(c.AT_RANKS, f"{network} at {k} ranks")
+            self.add_walk(network, {s.local_batch for s in several if s.network == network})
         self.deviations = np.array(self.deviations)
 
     def add(self, deviation, label):
@@ -95,8 +88,6 @@ class Parameters:
         for i, cell in enumerate(cells):
             if cell.ranks in self.rate:
                 found["rate"][i, self.rate[cell.ranks]] = 1
-            if (cell.network, cell.ranks) in self.at_ranks:
-                found["ranks"][i, self.at_ranks[cell.network, cell.ranks]] = 1
             batches, rows = walks[cell.network]
             found["batch"][i] = [np.interp(math.log(cell.local_batch), batches, column) for column in rows.T]
             if cell.ranks == 1 and cell.network in self.several:

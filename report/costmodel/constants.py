@@ -28,7 +28,7 @@ CONSTANTS = (
     Constant("mpi_message", "s per message", 10e-6, 1.0, "latency of a message between 4 ranks; grows with ranks"),
     Constant("nccl_byte", "s per byte", 0.1e-9, 0.5, "a byte in NCCL's ring"),
     Constant("nccl_tensor", "s per tensor", 30e-6, 0.7, "start of an all-reduce"),
-    Constant("nccl_hop", "s per hop", 5e-6, 0.35, "latency of a hop of the ring of 2 ranks; grows with ranks"),
+    Constant("nccl_hop", "s per hop", 5e-6, 0.35, "latency of one of the 2(K-1) hops of the ring"),
     Constant("coded_value", "s per value", 0.2e-9, 0.7, "encoding and decoding a value, any codec"),
     Constant("onebit_bucket", "s per bucket", 50e-9, 1.0, "onebit64: the two means of a bucket"),
     Constant("onebit_column", "s per column", 20e-9, 0.7, "onebit_column: the two means of a column"),
@@ -40,6 +40,5 @@ NAMES = tuple(constant.name for constant in CONSTANTS)
 RATE = 0.1  # of mpi_byte at one number of ranks, from the curve
 OCTAVE = 0.25  # of computing from the curve, for each halving of the local batch
 SEVERAL = 0.03  # of computing with several GPUs of the machine at work, from one alone
-AT_RANKS = 0.03  # of computing at one number of ranks, where several have the same local batch
 NOISE = 0.03  # of a measured cell
 ROBUST = 1.5  # in units of NOISE: beyond it a residual counts linearly

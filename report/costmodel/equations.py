@@ -4,7 +4,7 @@ import numpy as np
 
 from costmodel.networks import stripes, study_network
 
-FACTORS = ("rate", "batch", "ranks")  # regularised factors, looked up per cell: see Parameters in calibrate.py
+FACTORS = ("rate", "batch")  # regularised factors, looked up per cell: see Parameters in calibrate.py
 
 
 class Features:
@@ -58,7 +58,7 @@ def communication(v, f, rate):
     mpi = share * f.wire_bytes * byte + f.tensors * v["mpi_tensor"] + messages * v["mpi_message"] * f.ranks / 4
     hops = 2 * (f.ranks - 1)
     nccl = share * f.wire_bytes * v["nccl_byte"]
-    nccl = nccl + f.tensors * (v["nccl_tensor"] + hops * v["nccl_hop"] * f.ranks / 2)
+    nccl = nccl + f.tensors * (v["nccl_tensor"] + hops * v["nccl_hop"])
     return np.where(f.is_alone, 0, np.where(f.is_nccl, nccl, mpi))
 
 
@@ -72,4 +72,4 @@ def coding(v, f):
 
 def parts(v, f, factors):
     """Seconds of computing, communication and coding."""
-    return computing(v, f, factors["batch"] * factors["ranks"]), communication(v, f, factors["rate"]), coding(v, f)
+    return computing(v, f, factors["batch"]), communication(v, f, factors["rate"]), coding(v, f)
