@@ -23,7 +23,9 @@ def alone_cells(cells, source):
         first = measured[0]
         for other in measured[1:]:
             if other.batch != first.batch:
-                raise CostModelError(f"{other.where}: {network} on 1 rank has batch {other.batch}, and {first.batch} in {first.where}")
+                raise CostModelError(
+                    f"{other.where}: {network} on 1 rank has batch {other.batch}, and {first.batch} in {first.where}"
+                )
         alone[network] = (first.batch, math.exp(sum(math.log(m.seconds) for m in measured) / len(measured)))
     for cell in cells:
         if cell.network not in alone:
@@ -34,12 +36,13 @@ def alone_cells(cells, source):
 class Parameters:
     """The vector that is fitted: logarithms relative to their priors. Positions are fixed by the measured cells."""
 
-    def __init__(self, cells, alone):
-        self.alone = alone
-        self.deviations = [constant.deviation for constant in c.CONSTANTS]
-        self.labels = [constant.name for constant in c.CONSTANTS]
+    def __init__(self, cells, alone, constants=c.CONSTANTS):
+        self.alone, self.constants = alone, constants
+        self.deviations = [constant.deviation for constant in constants]
+        self.labels = [constant.name for constant in constants]
         several = [cell for cell in cells if cell.ranks > 1]
-        self.rate = {k: self.add(c.RATE, f"rate at {k} ranks") for k in sorted({s.ranks for s in several if s.transport == "mpi"})}
+        over_mpi = sorted({s.ranks for s in several if s.transport == "mpi"})
+        self.rate = {k: self.add(c.RATE, f"rate at {k} ranks") for k in over_mpi}
         # Computing: a walk over the local batches of a network, from that of one rank outwards.
         self.batches = {}
         self.several = {}
@@ -94,9 +97,9 @@ class Parameters:
                 found["batch"][i, self.several[cell.network]] = 0
         return found
 
-    @staticmethod
-    def values(x):
-        return {constant.name: constant.centre * math.exp(x[i]) for i, constant in enumerate(c.CONSTANTS)}
+    def values(self, x):
+        """The constants of the machine."""
+        return {constant.name: constant.centre * math.exp(x[i]) for i, constant in enumerate(self.constants)}
 
 
 @dataclass
@@ -109,7 +112,7 @@ class Model:
 
     @property
     def values(self):
-        return Parameters.values(self.x)
+        return self.parameters.values(self.x)
 
     def parts(self, cells):
         """Seconds of computing, communication and coding of a step, arrays over the cells."""
@@ -125,7 +128,7 @@ class Model:
         matrices = self.parameters.factors(cells)
 
         def logarithm(x):
-            return np.log(sum(equations.parts(Parameters.values(x), features, factors_at(matrices, x))))
+            return np.log(sum(equations.parts(self.parameters.values(x), features, factors_at(matrices, x))))
 
         at, step = logarithm(self.x), 1e-5
         slopes = np.array([(logarithm(self.x + step * row) - at) / step for row in np.eye(len(self.x))]).T
@@ -141,10 +144,10 @@ def robust(residual):
     return np.sign(residual) * c.ROBUST * np.sqrt(2 * (np.sqrt(1 + (residual / c.ROBUST) ** 2) - 1))
 
 
-def fit(cells, alone=None, source="the file"):
+def fit(cells, alone=None, source="the file", constants=c.CONSTANTS):
     """A Model of the cells of one machine."""
     alone = alone or alone_cells(cells, source)
-    parameters = Parameters(cells, alone)
+    parameters = Parameters(cells, alone, constants)
     measured = [cell for cell in cells if cell.ranks > 1]
     start = np.zeros(len(parameters.deviations))
     if not measured:
@@ -154,7 +157,7 @@ def fit(cells, alone=None, source="the file"):
     wanted = np.log([cell.seconds for cell in measured])
 
     def residuals(x):
-        seconds = sum(equations.parts(Parameters.values(x), features, factors_at(matrices, x)))
+        seconds = sum(equations.parts(parameters.values(x), features, factors_at(matrices, x)))
         return np.concatenate([robust((np.log(seconds) - wanted) / c.NOISE), x / parameters.deviations])
 
     bounds = 4 * parameters.deviations

@@ -7,6 +7,11 @@ from costmodel.networks import stripes, study_network
 FACTORS = ("rate", "batch")  # regularised factors, looked up per cell: see Parameters in calibrate.py
 
 
+def coded_pieces(coded, cell):
+    """A reduce-broadcast codes stripe by stripe, an all-reduce whole tensors."""
+    return len(coded.coded_tensors) if cell.transport == "nccl" else stripes(coded.coded_tensors, cell.ranks)
+
+
 class Features:
     """What the equations need of each cell, as arrays."""
 
@@ -32,7 +37,7 @@ class Features:
         )
         self.wire_bytes = column(c.wire_bytes for c in coded)
         self.coded_values = column(c.coded_elements for c in coded)
-        self.coded_stripes = column(stripes(c.coded_tensors, cell.ranks) for c, cell in zip(coded, cells))
+        self.coded_pieces = column(coded_pieces(c, cell) for c, cell in zip(coded, cells))
         self.buckets = column(c.buckets for c in coded)
         names = np.array([cell.codec for cell in cells])
         self.is_float32 = names == "none"
@@ -50,7 +55,10 @@ def computing(v, f, factor):
 
 
 def communication(v, f, rate):
-    """Bytes and messages of a step. A rank sends 2(K-1)/K of the encoded bytes."""
+    """Bytes and messages of a step. A rank sends 2(K-1)/K of the encoded bytes.
+
+    Latency is that of a message over MPI in both: over NCCL a share of it, as nothing is staged, and linear in K, as in a ring.
+    """
     share = 2 * (f.ranks - 1) / f.ranks
     byte = v["mpi_byte"] * (1 + (f.ranks / v["mpi_half"]) ** v["mpi_power"]) * rate
     byte = byte * np.where(f.is_float32, v["mpi_float32"], 1)
@@ -58,7 +66,7 @@ def communication(v, f, rate):
     mpi = share * f.wire_bytes * byte + f.tensors * v["mpi_tensor"] + messages * v["mpi_message"] * f.ranks / 4
     hops = 2 * (f.ranks - 1)
     nccl = share * f.wire_bytes * v["nccl_byte"]
-    nccl = nccl + f.tensors * (v["nccl_tensor"] + hops * v["nccl_hop"])
+    nccl = nccl + f.tensors * v["nccl_latency"] * (v["mpi_tensor"] + hops * v["mpi_message"])
     return np.where(f.is_alone, 0, np.where(f.is_nccl, nccl, mpi))
 
 
@@ -66,7 +74,7 @@ def coding(v, f):
     """A rank encodes its gradient and the mean of its stripe, and decodes as many values."""
     work = 1 + 1 / f.ranks
     bucket = np.where(f.is_onebit64, v["onebit_bucket"], 0) + np.where(f.is_column, v["onebit_column"], 0)
-    seconds = work * (f.coded_values * v["coded_value"] + f.buckets * bucket) + f.coded_stripes * v["coded_stripe"]
+    seconds = work * (f.coded_values * v["coded_value"] + f.buckets * bucket) + f.coded_pieces * v["coded_piece"]
     return np.where(f.is_alone, 0, seconds)
 
 

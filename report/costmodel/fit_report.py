@@ -2,11 +2,12 @@
 
 import math
 from collections import defaultdict
-from dataclasses import replace
+
+import numpy as np
 
 from costmodel import constants as c
+from costmodel import priors
 from costmodel import validation as v
-from costmodel.networks import CODECS
 
 
 def percent(value):
@@ -47,8 +48,8 @@ def constants_section(model):
     text = [
         f"{len(model.x)} numbers are fitted: {len(rows)} constants of the machine; {len(model.parameters.rate)} factors of the cost",
         f"of a byte, one for each number of ranks (deviation {c.RATE:g}); {batches} factors of computing, one for each network and",
-        f"local batch ({c.OCTAVE:g} for each halving, {c.SEVERAL:g} at the batch of one rank); {len(model.parameters.at_ranks)} for numbers of ranks that",
-        f"share a local batch ({c.AT_RANKS:g}). All have priors; the cells determine as much as {model.effective:.1f} free numbers would.",
+        f"local batch ({c.OCTAVE:g} for each halving, {c.SEVERAL:g} at the batch of one rank). All have priors; the cells",
+        f"determine as much as {model.effective:.1f} free numbers would.",
     ]
     return [*text, "", *table(("constant", "fitted", "unit", "prior", "meaning"), rows), "", *table(("factor", "fitted"), factors)]
 
@@ -77,18 +78,15 @@ def single_section(cells):
 
 
 def uncertainty_section(model):
-    """Deviations of cells that were not measured: every codec, at the ranks and batches of the network's measured cells."""
-    measured = {(cell.network, cell.transport, cell.codec, cell.ranks) for cell in model.cells}
-    transports = sorted({cell.transport for cell in v.multi(model.cells)})
-    most = {t: max(cell.ranks for cell in v.multi(model.cells) if cell.transport == t) for t in transports}
+    """Deviations of cells that were not measured."""
+    asked = priors.unmeasured(model.cells)
+    transports = sorted({cell.transport for cell in asked})
     rows = []
-    for network in sorted({cell.network for cell in model.cells}):
-        batches = {cell.ranks: cell for cell in v.multi(model.cells) if cell.network == network}
+    for network in sorted({cell.network for cell in asked}):
         row = [network]
         for transport in transports:
-            asked = [replace(cell, transport=transport, codec=codec) for k, cell in sorted(batches.items()) if k <= most[transport]
-                     for codec in CODECS if (network, transport, codec, k) not in measured]
-            deviations = sorted(zip(model.deviation(asked), (cell.name for cell in asked))) if asked else []
+            own = [cell for cell in asked if (cell.network, cell.transport) == (network, transport)]
+            deviations = sorted(zip(model.deviation(own), (cell.name for cell in own))) if own else []
             if deviations:
                 row += [percent(deviations[len(deviations) // 2][0]), f"{percent(deviations[-1][0])} ({deviations[-1][1]})"]
             else:
@@ -98,6 +96,23 @@ def uncertainty_section(model):
     for transport in transports:
         header += [f"{transport}: median", "largest"]
     return table(header, rows)
+
+
+def priors_section(cells):
+    """Each prior's centre moved, one at a time."""
+    found, asked = priors.moved(cells)
+    rows = []
+    for m in found:
+        changes = np.abs(m.changes)
+        worst = f"{percent(changes.max())} ({asked[changes.argmax()].name})" if asked else ""
+        tenths = [percent(np.median(changes)), percent(np.quantile(changes, 0.9))] if asked else ["", ""]
+        rows.append([m.constant, f"x {m.factor:.2g}", percent(m.plain), percent(m.rest), *tenths, worst])
+    header = ("constant", "centre", "32 bit MPI left out: median", "the rest: median", "unmeasured cells move: median",
+              "nine tenths within", "most")
+    span = [(min(e), max(e)) for e in ([m.plain for m in found], [m.rest for m in found])]
+    text = [f"The median error of 32 bit MPI lies between {percent(span[0][0])} and {percent(span[0][1])}, that of the rest between "
+            f"{percent(span[1][0])} and {percent(span[1][1])}."]
+    return [*text, "", *table(header, rows)]
 
 
 def report(model):
@@ -111,8 +126,7 @@ def report(model):
     lines += table(ERRORS, [errors_row("all", found), *grouped(found, lambda cell: cell.network)])
     lines += ["", *table(ERRORS, grouped(found, lambda cell: f"{cell.transport} {cell.codec}"))]
     lines += ["", "## One network left out (its cell on one rank stays)", ""]
-    plain = [t for group in networks.values() for t in group if (t.cell.transport, t.cell.codec) == ("mpi", "none")]
-    rest = [t for group in networks.values() for t in group if (t.cell.transport, t.cell.codec) != ("mpi", "none")]
+    plain, rest = v.plain_and_rest(networks)
     rows = [errors_row("32 bit over MPI, all", plain)] if plain else []
     for network, group in networks.items():
         rows += [[f"{network}: {row[0]}", *row[1:]] for row in grouped(group, lambda cell: f"{cell.transport} {cell.codec}")]
@@ -135,5 +149,6 @@ def report(model):
         lines += ["", "## Codecs seen in one network only, left out", "", *table(header, single)]
     lines += ["", "## Cells that were not measured: the model's own deviation (a measured cell's noise comes on top)", ""]
     lines += uncertainty_section(model)
+    lines += ["", "## Priors: each centre doubled and halved (two deviations at most)", "", *priors_section(cells)]
     lines += ["", "## Outliers", "", *outliers_section(cells, found)]
     return "\n".join(lines) + "\n"
