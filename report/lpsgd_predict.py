@@ -30,6 +30,16 @@ def whole(text):
     return int(text)
 
 
+def share(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to 1")
+    return value
+
+
 def parse(words):
     parser = Parser(prog="lpsgd predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", nargs="?", help="configuration whose steps are predicted")
@@ -48,6 +58,10 @@ def parse(words):
     group.add_argument("--link", metavar="BANDWIDTH,LATENCY[,BURST]", help="of each rank, each direction: 10Gbit,50us")
     group.add_argument("--codecs", metavar="CODEC,...", help="to compare with none (default: the configured one)")
     group.add_argument("--message", type=float, metavar="S", help="processor seconds of a message (default 20e-6)")
+    group.add_argument("--coding-share", type=share, default=None, metavar="X",
+                       help="of coding beside computing, that computing waits for: they share cores (default 0.5)")
+    group.add_argument("--run-link", metavar="BANDWIDTH,LATENCY",
+                       help="that the runs of several ranks had (default: their exchange.link, else none, as on one host)")
     group.add_argument("--weak", action="store_true", help="each rank keeps the measured local batch")
     group.add_argument("--json", action="store_true", help="print JSON")
     return parser, parser.parse_args(words)

@@ -34,7 +34,7 @@ BITS = {"100mbit": 1e8, "1gbit": 1e9, "10gbit": 1e10}
 LATENCY = 30e-6  # jobs.py's
 COMPUTING = ("data", "forward", "backward", "update", "other")
 # Calibrated: centre and deviation of the logarithm.
-CONSTANTS = {"message": (20e-6, 1.0), "copy": (0.2e-9, 1.0), "coding": (1.0, 0.7), "waits": (0.5, 0.7)}
+CONSTANTS = {"message": (20e-6, 1.0), "copy": (0.2e-9, 1.0), "coding": (1.0, 0.7), "share": (scaling.CODING_SHARE, 0.7)}
 SEED = 1
 
 
@@ -91,22 +91,20 @@ class Predictor:
         self.computing = computing
 
     def step(self, row, x):
-        """What ranks wait for each other without a link, they wait with one, too."""
-        link = pipeline.Link(BITS[row.rate], LATENCY, BURST[row.rate])
-        without = self.modelled(row, "none", pipeline.Link(1e13, 0.0), x)
-        waiting = max(0.0, self.computing[row.network, row.ranks]["step"] - without)
-        return self.modelled(row, row.codec, link, x) + waiting
-
-    def modelled(self, row, codec, link, x):
-        message, copy, coding, waits = (centre * math.exp(v) for (centre, _), v in zip(CONSTANTS.values(), x))
+        """As `lpsgd predict` does: what ranks wait for each other without a link, they wait with one, too."""
         seconds = self.computing[row.network, row.ranks]
-        own = scaling.Computing(((row.batch, seconds["forward"], seconds["backward"], seconds["data"] + seconds["other"]),),
-                                seconds["update"], "")
+        rest = seconds["data"] + seconds["other"]
+        own = scaling.Computing(((row.batch, seconds["forward"], seconds["backward"], rest),), seconds["update"], "")
+        without = self.modelled(row, "none", scaling.NO_LINK, own, x)
+        own = scaling.with_waiting(own, [(seconds["step"], without)])
+        return self.modelled(row, row.codec, pipeline.Link(BITS[row.rate], LATENCY, BURST[row.rate]), own, x).seconds
+
+    def modelled(self, row, codec, link, computing, x):
+        message, copy, coding, share = (centre * math.exp(v) for (centre, _), v in zip(CONSTANTS.values(), x))
         shown = self.shown(row.network, codec)
         encode, decode = scaling.bench(scaling.codec_of(shown))
-        host = pipeline.Host(encode * coding, decode * coding, message, copy)
-        found = scaling.predict(shown, codec, row.ranks, row.batch, own, link, host)
-        return found.seconds + min(waits, 1.0) * found.coding
+        host = pipeline.Host(encode * coding, decode * coding, message, copy, min(share, 1.0))
+        return scaling.predict(shown, codec, row.ranks, row.batch, computing, link, host)
 
     @staticmethod
     def shown(network, codec):

@@ -80,13 +80,36 @@ def computing_of(options, runs, config):
         return scaling.from_runs(runs)
     if options.step_seconds is None:
         raise CostModelError(
-            "predict needs the seconds of computing: --run RUN, the folder of a run of this configuration "
-            f"(lpsgd train {options.config} --out RUN, some tens of steps), or --step-seconds S [--step-batch N]"
+            "predict needs the seconds of computing: --run RUN, the folder of a run of a whole epoch (a short one: lpsgd train "
+            f"{options.config} --out RUN --set data.train_samples=N --set train.epochs=2), or --step-seconds S [--step-batch N]"
         )
     if not (math.isfinite(options.step_seconds) and 0 < options.step_seconds < 1e6):
         raise CostModelError("--step-seconds: not a positive number of seconds")
     batch = options.step_batch or run_folder.batch_size(config, 1, options.config)
     return scaling.from_seconds(options.step_seconds, batch)
+
+
+def waiting_of(computing, runs, elements, base, run_link):
+    """Adds how long the ranks of the runs waited for each other."""
+    measured = []
+    for run in runs:
+        if run.ranks == 1:
+            continue
+        exchange = settings_of(run.config, "exchange")
+        link = run_link or scaling.NO_LINK
+        if isinstance(exchange.get("link"), dict):
+            link = link_of("{bandwidth},{latency}".format_map({"latency": "0us", **exchange["link"]}), run.where)
+        shown = program.show(f"{run.where}/config.yaml")
+        codec = scaling.codec_of(shown)
+        host, _ = scaling.host_for(codec, runs, elements, base)
+        overlap = exchange.get("overlap", True)
+        step = scaling.predict(shown, codec, run.ranks, run.local_batch, computing, link, host, overlap)
+        measured.append((run.step, step))
+    return scaling.with_waiting(computing, measured)
+
+
+def settings_of(config, section):
+    return config[section] if isinstance(config.get(section), dict) else {}
 
 
 def same_network(runs, shown):
@@ -105,7 +128,7 @@ def prediction(options):
     runs = [run_folder.read(folder) for folder in options.run]
     same_network(runs, configured)
     computing = computing_of(options, runs, config)
-    exchange = config.get("exchange") if isinstance(config.get("exchange"), dict) else {}
+    exchange = settings_of(config, "exchange")
     codecs = [("none", "{kind: none}")]
     if options.codecs:
         codecs += codecs_of(options.codecs)
@@ -115,9 +138,13 @@ def prediction(options):
     if options.link is None:
         raise CostModelError("--link BANDWIDTH,LATENCY is missing, such as --link 10Gbit,50us")
     link, ranks = link_of(options.link), ranks_of(options.ranks or "2,4,8")
-    base = pipeline.Host(0.0, 0.0)
+    base = pipeline.Host(0.0, 0.0, share=scaling.CODING_SHARE)
     if options.message is not None:
         base = replace(base, message=options.message)
+    if options.coding_share is not None:
+        base = replace(base, share=options.coding_share)
+    run_link = link_of(options.run_link, "--run-link") if options.run_link else None
+    computing = waiting_of(computing, runs, configured["parameters"], base, run_link)
     rows, sources = [], {}
     weak_batch = computing.points[-1][0] if options.weak else None
     for name, codec in codecs:
@@ -146,7 +173,7 @@ def document(options, shown, computing, sources, link, rows):
         found.append({
             "ranks": step.ranks, "codec": name, "local_batch": step.local_batch, "step_s": step.seconds,
             "samples_per_s": step.samples_per_s, "computation_s": step.computation, "coding_s": step.coding,
-            "link_busy_s": step.link_busy, "exposed_s": step.exposed, "messages": step.messages,
+            "link_busy_s": step.link_busy, "exposed_s": step.exposed, "waiting_s": step.waiting, "messages": step.messages,
             "bytes_per_rank": step.bytes_per_rank, "speedup_over_none": gain,
         })
     return {
@@ -180,11 +207,12 @@ def text(found):
         lines[0] += (f"; one local batch measured, so {100 * scaling.FIXED_SHARE:.0f} % of forward and backward are taken "
                      "not to shrink with the batch")
     lines.append(f"{'ranks':>5}  {'codec':<34} {'batch':>6} {'samples/s':>10} {'step s':>9} {'compute':>9} {'coding':>8} "
-                 f"{'link':>8} {'exposed':>8} {'MB/rank':>8} {'gain':>6}")
+                 f"{'link':>8} {'exposed':>8} {'waiting':>8} {'MB/rank':>8} {'gain':>6}")
     for row in found["rows"]:
         lines.append(f"{row['ranks']:>5}  {row['codec']:<34} {row['local_batch']:>6g} {row['samples_per_s']:>10.1f} "
                      f"{row['step_s']:>9.4f} {row['computation_s']:>9.4f} {row['coding_s']:>8.4f} {row['link_busy_s']:>8.4f} "
-                     f"{row['exposed_s']:>8.4f} {row['bytes_per_rank'] / 1e6:>8.2f} {row['speedup_over_none']:>6.2f}")
+                     f"{row['exposed_s']:>8.4f} {row['waiting_s']:>8.4f} {row['bytes_per_rank'] / 1e6:>8.2f} "
+                     f"{row['speedup_over_none']:>6.2f}")
     return "\n".join([*lines, "", *found["verdicts"]])
 
 

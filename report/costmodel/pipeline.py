@@ -25,6 +25,7 @@ class Host:
     decode: float
     message: float = 20e-6  # s per message, sent or received
     copy: float = 0.2e-9  # s per byte, sent or received
+    share: float = 0.0  # of the coding beside computing, that computing waits for: they share cores
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,35 @@ class Computing(unittest.TestCase):
         self.assertGreater(computing.at(16)[0], 0.5)
 
 
+class Waiting(unittest.TestCase):
+    """Ranks wait for each other and for coding that takes their cores; bench/link/predict_check.py checks the same terms."""
+
+    def setUp(self):
+        self.shown = program.show(str(CONFIG))
+        self.computing = scaling.Computing(((8, 1.0, 2.0, 0.0),), 0.0, "")
+
+    def step(self, computing, ranks, host, overlap=True):
+        codec = scaling.codec_of(self.shown)
+        return scaling.predict(self.shown, codec, ranks, 8, computing, scaling.NO_LINK, host, overlap)
+
+    def test_what_a_run_took_longer(self):
+        host = pipeline.Host(0.0, 0.0, 0.0, 0.0)
+        plain = self.step(self.computing, 2, host)
+        waiting = scaling.with_waiting(self.computing, [(plain.seconds + 0.3, plain)])
+        self.assertAlmostEqual(self.step(waiting, 2, host).seconds, plain.seconds + 0.3)
+        self.assertAlmostEqual(self.step(waiting, 4, host).waiting, 0.3)  # the nearest that was measured
+        self.assertEqual(self.step(waiting, 1, host).waiting, 0)
+        self.assertEqual(scaling.with_waiting(self.computing, [(0.1, plain)]).waits(2), 0)
+
+    def test_coding_takes_from_computing_only_beside_it(self):
+        none, half = (pipeline.Host(1e-9, 1e-9, 0.0, 0.0, share) for share in (0.0, 0.5))
+        plain, shared = (self.step(self.computing, 2, host) for host in (none, half))
+        self.assertEqual(plain.waiting, 0)
+        self.assertAlmostEqual(shared.waiting, 0.5 * (shared.coding - shared.exposed))
+        self.assertGreater(shared.waiting, 0.01)
+        self.assertAlmostEqual(self.step(self.computing, 2, half, overlap=False).waiting, 0)
+
+
 class Options(unittest.TestCase):
     def test_links(self):
         link = config_report.link_of("10Gbit,50us")
@@ -173,8 +202,15 @@ class Command(unittest.TestCase):
         self.assertAlmostEqual(none["samples_per_s"], 64 / none["step_s"])
         self.assertGreater(none["speedup_over_none"], 0.999)
 
+    def test_ranks_that_waited(self):
+        run = self.run_folder(seconds={"total": 13.0, "encode": 0.1, "decode": 0.1})  # 1.2 s a step, 0.97 of it computing
+        found = self.predicted("--run", run, "--ranks", "2", "--link", "1000Gbit,0us", "--codecs", "qsgd4")
+        self.assertAlmostEqual(found["rows"][1]["step_s"], 1.2, delta=0.001)
+        slow = self.predicted("--run", run, "--run-link", "1Mbit,0us", "--ranks", "2", "--link", "1000Gbit,0us")
+        self.assertLess(slow["rows"][1]["step_s"], found["rows"][1]["step_s"] - 0.05)  # the link took a part of it
+
     def test_a_slow_link_makes_compression_pay(self):
-        run = self.run_folder(seconds={"forward": 0.03, "backward": 0.06, "encode": 0.001, "decode": 0.001})
+        run = self.run_folder(seconds={"total": 1.81, "forward": 0.03, "backward": 0.06, "encode": 0.001, "decode": 0.001})
         slow = self.predicted("--run", run, "--ranks", "2", "--link", "10Mbit,50us")
         self.assertGreater(slow["rows"][1]["speedup_over_none"], 2)
         self.assertIn("2 ranks: qsgd4 pays", slow["verdicts"][0])
@@ -216,6 +252,8 @@ class Command(unittest.TestCase):
             ((config, "--run", run, *link, "--codecs", "{kind: foo}"), "'foo' is not known"),
             ((config, "--run", run, *link, "--step-seconds", "1"), "not together with --run"),
             ((config, *link, "--step-seconds", "nan"), "--step-seconds"),
+            ((config, "--run", run, *link, "--coding-share", "2"), "--coding-share"),
+            ((config, "--run", run, *link, "--run-link", "slow"), "--run-link: 'slow'"),
             ((config, *link, "--step-seconds", "1", "--step-batch", "0"), "--step-batch"),
             ((config, "--run", str(self.root / "no"), *link), "metrics.jsonl: cannot be read"),
             ((str(self.root / "no.yaml"), *link), "no.yaml: cannot be read"),
