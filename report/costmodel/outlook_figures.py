@@ -6,8 +6,8 @@ from costmodel.errors import CostModelError
 
 STYLES = (("o", "-"), ("s", (0, (5, 2))), ("^", (0, (1, 1.5))), ("D", (0, (5, 1.5, 1, 1.5))), ("v", "-"), ("P", (0, (3, 1))))
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#7a3b8f", "#8a6d00", "#444444")
-NAMES = {"alexnet": "AlexNet", "vgg19": "VGG19", "bn_inception": "BN-Inception", "resnet50": "ResNet-50", "resnet110": "ResNet-110",
-         "resnet152": "ResNet-152", "lstm_an4": "LSTM"}
+NAMES = {"alexnet": "AlexNet", "vgg19": "VGG19", "bn_inception": "BN-Inception", "resnet50": "ResNet-50",
+         "resnet110": "ResNet-110", "resnet152": "ResNet-152", "lstm_an4": "LSTM"}
 
 
 def figure():
@@ -35,7 +35,7 @@ def save(picture, folder, name):
     plt.close(picture)
 
 
-def speedup(folder, rows, ranks):
+def speedup(folder, rows, ranks, limit):
     picture, axes = figure()
     curve = [(x, y) for series, _, x, y in rows if series == "alexnet"]
     if curve:
@@ -50,11 +50,11 @@ def speedup(folder, rows, ranks):
         axes.annotate(NAMES.get(name, name), (x, y), **place)
     for series, name, x, y in rows:
         if series == "alexnet":
-            axes.annotate(f"x {name.removeprefix('width ')}", (x, y), textcoords="offset points", xytext=(0, 9), ha="center",
-                          fontsize=10)
-    axes.axhline(4, color="0.4", linewidth=1, linestyle=(0, (4, 3)), label="bound: a quarter of the bytes")
+            axes.annotate(f"x {name.removeprefix('width ')}", (x, y), textcoords="offset points", xytext=(0, 9),
+                          ha="center", fontsize=10)
+    axes.axhline(limit, color="0.4", linewidth=1, linestyle=(0, (4, 3)), label=f"limit: bytes and coding alone, {limit:.1f}")
     axes.set_xscale("log")
-    axes.set_ylim(0.8, 4.3)
+    axes.set_ylim(0.8, 1.08 * limit)
     axes.set_xlim(left=1.3)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("parameters over computation (MB per GFLOP of a sample, forward and backward)")
@@ -75,9 +75,14 @@ def price(folder, rows):
     picture, panels = plt.subplots(1, 2, figsize=(9.5, 5), layout="constrained", gridspec_kw={"width_ratios": (2.2, 1)})
     for axes, data, title in zip(panels, ("imagenet", "cifar10"), ("ImageNet", "CIFAR-10")):
         own = [row for row in rows if row[1] == data]
+        one = [(row[7], row[3]) for row in own if row[4] == 1]
+        if one:
+            axes.plot(*zip(*one), color="black", marker="*", markersize=12, linestyle="none", label="one GPU")
         for codec in dict.fromkeys(row[2] for row in own):
             i = CODECS.index(codec)
-            points = [(row[7], row[3]) for row in own if row[2] == codec]
+            points = [(row[7], row[3]) for row in own if row[2] == codec and row[4] > 1]
+            if not points:
+                continue
             axes.plot(*zip(*points), color=COLORS[i], marker=STYLES[i][0], markersize=9, linestyle="none", label=codec,
                       fillstyle="full" if i % 2 == 0 else "none", markeredgewidth=1.8)
         for network in dict.fromkeys(row[0] for row in own):
