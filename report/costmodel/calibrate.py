@@ -13,7 +13,9 @@ from costmodel.errors import CostModelError
 
 
 def alone_cells(cells, source):
-    """For each network the local batch and the seconds of a step of one rank; the geometric mean of repeats."""
+    """For each network the local batch and the seconds of a step of one rank;
+    the geometric mean of repeats.
+    """
     found = defaultdict(list)
     for cell in cells:
         if cell.ranks == 1 and cell.codec == "none":
@@ -24,17 +26,22 @@ def alone_cells(cells, source):
         for other in measured[1:]:
             if other.batch != first.batch:
                 raise CostModelError(
-                    f"{other.where}: {network} on 1 rank has batch {other.batch}, and {first.batch} in {first.where}"
+                    f"{other.where}: {network} on 1 rank has batch {other.batch}, and {first.batch} in "
+                    f"{first.where}"
                 )
         alone[network] = (first.batch, math.exp(sum(math.log(m.seconds) for m in measured) / len(measured)))
     for cell in cells:
         if cell.network not in alone:
-            raise CostModelError(f"{cell.where}: {source} has no cell of {cell.network} on 1 rank with codec none")
+            raise CostModelError(
+                f"{cell.where}: {source} has no cell of {cell.network} on 1 rank with codec none"
+            )
     return alone
 
 
 class Parameters:
-    """The vector that is fitted: logarithms relative to their priors. Positions are fixed by the measured cells."""
+    """The vector that is fitted: logarithms relative to their priors.
+    Positions are fixed by the measured cells.
+    """
 
     def __init__(self, cells, alone, constants=c.CONSTANTS):
         self.alone, self.constants = alone, constants
@@ -75,7 +82,10 @@ class Parameters:
             row[self.several[network]] = 1
         rows = {start: row}
         mine = [b for n, b in self.batches if n == network]
-        for direction in (sorted((b for b in mine if b < start), reverse=True), sorted(b for b in mine if b > start)):
+        for direction in (
+            sorted((b for b in mine if b < start), reverse=True),
+            sorted(b for b in mine if b > start),
+        ):
             at = row
             for batch in direction:
                 at = at.copy()
@@ -161,7 +171,9 @@ def fit(cells, alone=None, source="the file", constants=c.CONSTANTS):
         return np.concatenate([robust((np.log(seconds) - wanted) / c.NOISE), x / parameters.deviations])
 
     bounds = 4 * parameters.deviations
-    found = least_squares(residuals, start, bounds=(-bounds, bounds), x_scale=parameters.deviations, max_nfev=200)
+    found = least_squares(
+        residuals, start, bounds=(-bounds, bounds), x_scale=parameters.deviations, max_nfev=200
+    )
     data = found.jac[: len(measured)]
     prior = np.diag(1 / parameters.deviations**2)
     covariance = np.linalg.inv(data.T @ data + prior)

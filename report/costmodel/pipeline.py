@@ -59,7 +59,9 @@ def simulate(units, ready, ranks, link, host):
     def work(seconds, unit):
         nonlocal clock, coding
         coding += seconds
-        clock += seconds + (host.message * other * unit.messages + 2 * host.copy * share * unit.wire_bytes) / 2
+        clock += (
+            seconds + (host.message * other * unit.messages + 2 * host.copy * share * unit.wire_bytes) / 2
+        )
 
     while flights or waiting < len(units):
         able = next((f for f in flights if f.at <= clock), None)

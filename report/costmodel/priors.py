@@ -23,7 +23,9 @@ class Moved:
 
 
 def unmeasured(cells):
-    """Every codec, at the ranks and batches of a network's measured cells; NCCL up to the most ranks it was measured at."""
+    """Every codec, at the ranks and batches of a network's measured cells;
+    NCCL up to the most ranks it was measured at.
+    """
     measured = {(cell.network, cell.transport, cell.codec, cell.ranks) for cell in cells}
     most = {}
     for cell in v.multi(cells):
@@ -46,7 +48,11 @@ def moved(cells):
     for i, constant in enumerate(CONSTANTS):
         for sign in (-1, 1):
             factor = math.exp(sign * min(STEP, 2 * constant.deviation))
-            constants = (*CONSTANTS[:i], replace(constant, centre=constant.centre * factor), *CONSTANTS[i + 1 :])
+            constants = (
+                *CONSTANTS[:i],
+                replace(constant, centre=constant.centre * factor),
+                *CONSTANTS[i + 1 :],
+            )
             plain, rest = v.plain_and_rest(v.networks_left_out(cells, constants))
             changes = np.log(calibrate.fit(cells, alone, constants=constants).samples_per_s(asked)) - usual
             errors = [v.median_error(group) if group else math.nan for group in (plain, rest)]

@@ -1,4 +1,6 @@
-"""Predicts the steps of a configuration for other ranks, links and codecs. docs/cost-model.md has the equations."""
+"""Predicts the steps of a configuration for other ranks, links and codecs.
+docs/cost-model.md has the equations.
+"""
 
 import functools
 import math
@@ -7,8 +9,10 @@ from dataclasses import dataclass, replace
 from costmodel import pipeline, plan, program
 
 NO_LINK = pipeline.Link(1e13, 0.0)
-CODING_SHARE = 0.5  # of coding beside computing, that computing waits for; bench/link/predict_check.py calibrates it
-FIXED_SHARE = 0.05  # of forward and backward that does not shrink with the batch, where one batch was measured
+# Of coding beside computing, that computing waits for; bench/link/predict_check.py calibrates it.
+CODING_SHARE = 0.5
+# Of forward and backward, that does not shrink with the batch, where one batch was measured.
+FIXED_SHARE = 0.05
 BENCH_ELEMENTS = 4 << 20
 
 
@@ -28,7 +32,9 @@ class Computing:
         return min(self.waiting, key=lambda known: abs(math.log(known[0] / ranks)))[1]
 
     def at(self, batch):
-        """forward, backward, rest at a local batch: on the line through the two nearest points, never below a part."""
+        """forward, backward, rest at a local batch: on the line through the two nearest points,
+        never below a part.
+        """
         if len(self.points) == 1:
             known, *seconds = self.points[0]
             scale = FIXED_SHARE + (1 - FIXED_SHARE) * batch / known
@@ -37,7 +43,10 @@ class Computing:
         low, high = self.points[max(0, above - 1)], self.points[max(1, above)]
         part = (batch - low[0]) / (high[0] - low[0])
         nearest = low if batch < low[0] else high
-        return [max(a + (b - a) * part, 0.1 * n * batch / nearest[0]) for a, b, n in zip(low[1:], high[1:], nearest[1:])]
+        return [
+            max(a + (b - a) * part, 0.1 * n * batch / nearest[0])
+            for a, b, n in zip(low[1:], high[1:], nearest[1:])
+        ]
 
 
 def from_runs(runs):
@@ -57,7 +66,9 @@ def from_runs(runs):
 
 def from_seconds(seconds, batch):
     """A third of a step is taken for forward."""
-    return Computing(((batch, seconds / 3, 2 * seconds / 3, 0.0),), 0.0, f"--step-seconds at a local batch of {batch}")
+    return Computing(
+        ((batch, seconds / 3, 2 * seconds / 3, 0.0),), 0.0, f"--step-seconds at a local batch of {batch}"
+    )
 
 
 @functools.lru_cache(maxsize=None)
@@ -76,11 +87,15 @@ def measured_host(run, elements):
 
 
 def host_for(codec, runs, elements, base):
-    """Coding rates of a codec (as text): of the runs that used it, else of the bench, scaled by what runs took over it."""
+    """Coding rates of a codec (as text): of the runs that used it, else of the bench,
+    scaled by what runs took over it.
+    """
     rates = {}
     for run in runs:
         if run.ranks > 1:
-            rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(measured_host(run, elements))
+            rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(
+                measured_host(run, elements)
+            )
     if codec in rates:
         mine = rates[codec]
         encode, decode = (sum(r[i] for r in mine) / len(mine) for i in (0, 1))
@@ -100,7 +115,9 @@ def codec_of(shown):
 
 
 def ready_times(shown, units, forward, backward, overlap):
-    """When each unit's last tensor is final: backward passes the layers in turn, each as long as its share of FLOPs."""
+    """When each unit's last tensor is final: backward passes the layers in turn,
+    each as long as its share of FLOPs.
+    """
     total = sum(layer["flops"] for layer in shown["layers"]) or 1
     after, done = {}, 0
     for layer in reversed(shown["layers"]):
@@ -159,7 +176,9 @@ def predict(shown, codec, ranks, local_batch, computing, link, host, overlap=Tru
 
 
 def with_waiting(computing, measured):
-    """`measured`: (seconds of a measured step, the Step that is predicted for it); what is missing is waiting."""
+    """`measured`: (seconds of a measured step, the Step that is predicted for it);
+    what is missing is waiting.
+    """
     shares = {}
     for seconds, step in measured:
         shares.setdefault(step.ranks, []).append(max(0.0, seconds - step.seconds) / step.computation)

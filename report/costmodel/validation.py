@@ -41,7 +41,9 @@ def median_error(found):
 def left_out(cells, chosen):
     """The chosen cells, predicted by a model fitted without them."""
     skipped = {id(cell) for cell in chosen}
-    model = calibrate.fit([cell for cell in cells if id(cell) not in skipped], calibrate.alone_cells(cells, "the file"))
+    model = calibrate.fit(
+        [cell for cell in cells if id(cell) not in skipped], calibrate.alone_cells(cells, "the file")
+    )
     return tried(model, chosen)
 
 
@@ -68,7 +70,9 @@ def plain_and_rest(networks):
 
 
 def groups_left_out(cells, key):
-    """All cells of one key at a time predicted from the others; a cell whose key is None stays in every fit."""
+    """All cells of one key at a time predicted from the others;
+    a cell whose key is None stays in every fit.
+    """
     groups = defaultdict(list)
     for cell in multi(cells):
         if key(cell) is not None:
