@@ -5,9 +5,10 @@
     lpsgd predict CONFIG [--run RUN]... --ranks 2,4,8 --link 10Gbit,50us [--json]
     lpsgd predict --outlook DIR --calibrate GIVEN.csv
 
-The first form fits the model to the measured cells of GIVEN.csv (machine, network, transport, codec, ranks, batch,
-samples_per_s) and writes ASK.csv's rows with the predicted samples_per_s. The second predicts the steps of a configuration
-from a measured run. The third draws three figures. docs/cost-model.md has the equations.
+The first form fits the model to the measured cells of GIVEN.csv (machine, network, transport, codec, ranks,
+batch, samples_per_s) and writes ASK.csv's rows with the predicted samples_per_s. The second predicts the
+steps of a configuration from a measured run. The third draws three figures. docs/cost-model.md has the
+equations.
 """
 
 import argparse
@@ -30,24 +31,65 @@ def whole(text):
     return int(text)
 
 
+def share(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to 1")
+    return value
+
+
 def parse(words):
-    parser = Parser(prog="lpsgd predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(
+        prog="lpsgd predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("config", nargs="?", help="configuration whose steps are predicted")
     group = parser.add_argument_group("calibration")
     group.add_argument("--calibrate", metavar="GIVEN.csv", help="measured cells")
     group.add_argument("--cells", metavar="ASK.csv", help="cells to predict; samples_per_s is ignored")
     group.add_argument("--out", metavar="OUT.csv", help="ASK.csv's rows with the prediction")
-    group.add_argument("--report", action="store_true", help="print constants, errors, cells left out, outliers")
-    group.add_argument("--outlook", metavar="DIR", help="write the figures of speed-up, price and Dettmers' claim")
+    group.add_argument(
+        "--report", action="store_true", help="print constants, errors, cells left out, outliers"
+    )
+    group.add_argument(
+        "--outlook", metavar="DIR", help="write the figures of speed-up, price and Dettmers' claim"
+    )
     group = parser.add_argument_group("a configuration")
     group.add_argument("--run", metavar="RUN", action="append", default=[],
                        help="folder of a measured run; several, with other local batches or codecs, say more")
-    group.add_argument("--step-seconds", type=float, metavar="S", help="without a run: computing of one step of one rank")
-    group.add_argument("--step-batch", type=whole, metavar="N", help="local batch of --step-seconds (default: the global batch)")
+    group.add_argument(
+        "--step-seconds", type=float, metavar="S", help="without a run: computing of one step of one rank"
+    )
+    group.add_argument(
+        "--step-batch",
+        type=whole,
+        metavar="N",
+        help="local batch of --step-seconds (default: the global batch)",
+    )
     group.add_argument("--ranks", metavar="K,...", help="2,4,8 or 2,4,..,256 (default 2,4,8)")
-    group.add_argument("--link", metavar="BANDWIDTH,LATENCY[,BURST]", help="of each rank, each direction: 10Gbit,50us")
-    group.add_argument("--codecs", metavar="CODEC,...", help="to compare with none (default: the configured one)")
-    group.add_argument("--message", type=float, metavar="S", help="processor seconds of a message (default 20e-6)")
+    group.add_argument(
+        "--link", metavar="BANDWIDTH,LATENCY[,BURST]", help="of each rank, each direction: 10Gbit,50us"
+    )
+    group.add_argument(
+        "--codecs", metavar="CODEC,...", help="to compare with none (default: the configured one)"
+    )
+    group.add_argument(
+        "--message", type=float, metavar="S", help="processor seconds of a message (default 20e-6)"
+    )
+    group.add_argument(
+        "--coding-share",
+        type=share,
+        default=None,
+        metavar="X",
+        help="of coding beside computing, that computing waits for: they share cores (default 0.5)",
+    )
+    group.add_argument(
+        "--run-link",
+        metavar="BANDWIDTH,LATENCY",
+        help="that the runs of several ranks had (default: their exchange.link, else none, as on one host)",
+    )
     group.add_argument("--weak", action="store_true", help="each rank keeps the measured local batch")
     group.add_argument("--json", action="store_true", help="print JSON")
     return parser, parser.parse_args(words)
@@ -71,7 +113,8 @@ def calibrate_cells(options):
         for cell in wanted:
             if cell.network not in alone:
                 raise CostModelError(
-                    f"{cell.where}: {options.calibrate} has no cell of {cell.network} on 1 rank with codec none"
+                    f"{cell.where}: {options.calibrate} has no cell of {cell.network} on 1 rank with codec "
+                    f"none"
                 )
         models[machine] = calibrate.fit(own, alone)
         if wanted:

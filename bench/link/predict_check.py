@@ -3,10 +3,11 @@
 
     bench/link/predict_check.py --out FOLDER [--networks resnet20,alexnet,vgg19] [--ranks 2,4] [--rounds 3]
 
-A cell is a network, a number of ranks, a link and a codec. All cells are measured in turns, three times; a cell's step is
-the median. Computing is measured at that number of ranks on this host, without a link. A quarter of the cells calibrates
-four numbers: seconds of a message, of a byte, a factor of coding, and the share of coding that computing waits for. The
-others are predicted. Every measurement has a file in FOLDER, so that the check can be stopped and continued.
+A cell is a network, a number of ranks, a link and a codec. All cells are measured in turns, three times; a
+cell's step is the median. Computing is measured at that number of ranks on this host, without a link. A
+quarter of the cells calibrates four numbers: seconds of a message, of a byte, a factor of coding, and the
+share of coding that computing waits for. The others are predicted. Every measurement has a file in FOLDER, so
+that the check can be stopped and continued.
 """
 
 import argparse
@@ -34,7 +35,12 @@ BITS = {"100mbit": 1e8, "1gbit": 1e9, "10gbit": 1e10}
 LATENCY = 30e-6  # jobs.py's
 COMPUTING = ("data", "forward", "backward", "update", "other")
 # Calibrated: centre and deviation of the logarithm.
-CONSTANTS = {"message": (20e-6, 1.0), "copy": (0.2e-9, 1.0), "coding": (1.0, 0.7), "waits": (0.5, 0.7)}
+CONSTANTS = {
+    "message": (20e-6, 1.0),
+    "copy": (0.2e-9, 1.0),
+    "coding": (1.0, 0.7),
+    "share": (scaling.CODING_SHARE, 0.7),
+}
 SEED = 1
 
 
@@ -67,12 +73,18 @@ def rows_of(options):
         steps = options.steps or STEPS[network]
         common = {"network": network, "batch": BATCH[network], "steps": steps, "ranks": ranks}
         local[network, ranks] = Row(**common, over="local", codec="none")
-        linked += [Row(**common, rate=rate, over="emulated", codec=codec) for rate in options.rates for codec in options.codecs]
+        linked += [
+            Row(**common, rate=rate, over="emulated", codec=codec)
+            for rate in options.rates
+            for codec in options.codecs
+        ]
     return linked, local
 
 
 def measure(options):
-    """Seconds of a step for each row with a link, by round; computing for each network and number of ranks."""
+    """Seconds of a step for each row with a link, by round;
+    computing for each network and number of ranks.
+    """
     results = Measurements(options.out, options.lpsgd)
     linked, local = rows_of(options)
     steps, computing = {row: [] for row in linked}, {key: [] for key in local}
@@ -82,7 +94,10 @@ def measure(options):
             computing[key].append({**found["seconds"], "step": found["step_s"]})
         for row in linked:
             steps[row].append(results.get(row, i)["step_s"])
-    medians = {key: {part: statistics.median(s[part] for s in found) for part in (*COMPUTING, "step")} for key, found in computing.items()}
+    medians = {
+        key: {part: statistics.median(s[part] for s in found) for part in (*COMPUTING, "step")}
+        for key, found in computing.items()
+    }
     return steps, medians
 
 
@@ -91,27 +106,31 @@ class Predictor:
         self.computing = computing
 
     def step(self, row, x):
-        """What ranks wait for each other without a link, they wait with one, too."""
-        link = pipeline.Link(BITS[row.rate], LATENCY, BURST[row.rate])
-        without = self.modelled(row, "none", pipeline.Link(1e13, 0.0), x)
-        waiting = max(0.0, self.computing[row.network, row.ranks]["step"] - without)
-        return self.modelled(row, row.codec, link, x) + waiting
-
-    def modelled(self, row, codec, link, x):
-        message, copy, coding, waits = (centre * math.exp(v) for (centre, _), v in zip(CONSTANTS.values(), x))
+        """As `lpsgd predict` does: what ranks wait for each other without a link, they wait with one, too."""
         seconds = self.computing[row.network, row.ranks]
-        own = scaling.Computing(((row.batch, seconds["forward"], seconds["backward"], seconds["data"] + seconds["other"]),),
-                                seconds["update"], "")
+        rest = seconds["data"] + seconds["other"]
+        own = scaling.Computing(
+            ((row.batch, seconds["forward"], seconds["backward"], rest),), seconds["update"], ""
+        )
+        without = self.modelled(row, "none", scaling.NO_LINK, own, x)
+        own = scaling.with_waiting(own, [(seconds["step"], without)])
+        return self.modelled(
+            row, row.codec, pipeline.Link(BITS[row.rate], LATENCY, BURST[row.rate]), own, x
+        ).seconds
+
+    def modelled(self, row, codec, link, computing, x):
+        message, copy, coding, share = (centre * math.exp(v) for (centre, _), v in zip(CONSTANTS.values(), x))
         shown = self.shown(row.network, codec)
         encode, decode = scaling.bench(scaling.codec_of(shown))
-        host = pipeline.Host(encode * coding, decode * coding, message, copy)
-        found = scaling.predict(shown, codec, row.ranks, row.batch, own, link, host)
-        return found.seconds + min(waits, 1.0) * found.coding
+        host = pipeline.Host(encode * coding, decode * coding, message, copy, min(share, 1.0))
+        return scaling.predict(shown, codec, row.ranks, row.batch, computing, link, host)
 
     @staticmethod
     def shown(network, codec):
         config = os.path.join(ROOT, "configs", CONFIGS[network] + ".yaml")
-        return program.show(config, (f"exchange.codec={CODECS[codec]}", "exchange.rules=[]", "exchange.overlap=true"))
+        return program.show(
+            config, (f"exchange.codec={CODECS[codec]}", "exchange.rules=[]", "exchange.overlap=true")
+        )
 
 
 def calibrate(predictor, measured):
@@ -136,7 +155,12 @@ def report(steps, predictor):
     medians = {row: statistics.median(found) for row, found in steps.items()}
     known, asked = split(list(medians))
     x = calibrate(predictor, {row: medians[row] for row in known})
-    print("calibrated: " + ", ".join(f"{name} {centre * math.exp(v):.3g}" for (name, (centre, _)), v in zip(CONSTANTS.items(), x)))
+    print(
+        "calibrated: "
+        + ", ".join(
+            f"{name} {centre * math.exp(v):.3g}" for (name, (centre, _)), v in zip(CONSTANTS.items(), x)
+        )
+    )
     print("| network | ranks | link | codec | measured s | spread of repeats | predicted s | error |")
     print("|---|---|---|---|---|---|---|---|")
     errors = []
@@ -146,12 +170,19 @@ def report(steps, predictor):
         spread = (max(found) - min(found)) / medians[row]
         if row in asked:
             errors.append(abs(error))
-        print(f"| {row.network} | {row.ranks} | {row.rate} | {row.codec} | {medians[row]:.4f} | {100 * spread:.0f} % | {predicted:.4f} | "
-              f"{100 * error:+.1f} %{'' if row in asked else ', calibrates'} |")
+        print(
+            f"| {row.network} | {row.ranks} | {row.rate} | {row.codec} | {medians[row]:.4f} | "
+            f"{100 * spread:.0f} % | {predicted:.4f} | "
+            f"{100 * error:+.1f} %{'' if row in asked else ', calibrates'} |"
+        )
     errors.sort()
     spread = statistics.median((max(f) - min(f)) / statistics.median(f) for f in steps.values())
-    print(f"{len(known)} cells calibrate. The other {len(errors)}: median error {100 * statistics.median(errors):.1f} %, nine tenths within "
-          f"{100 * errors[max(0, math.ceil(0.9 * len(errors)) - 1)]:.1f} %; median spread of repeats {100 * spread:.0f} %")
+    print(
+        f"{len(known)} cells calibrate. The other {len(errors)}: median error "
+        f"{100 * statistics.median(errors):.1f} %, nine tenths within "
+        f"{100 * errors[max(0, math.ceil(0.9 * len(errors)) - 1)]:.1f} %; median spread of repeats "
+        f"{100 * spread:.0f} %"
+    )
 
 
 def names(known, kind=str):
@@ -159,14 +190,18 @@ def names(known, kind=str):
         found = [word.strip() for word in text.split(",") if word.strip()]
         wrong = [word for word in found if word not in known]
         if wrong or not found:
-            raise argparse.ArgumentTypeError(f"{', '.join(wrong) or 'nothing'}: not known; there are {', '.join(known)}")
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(wrong) or 'nothing'}: not known; there are {', '.join(known)}"
+            )
         return [kind(word) for word in found]
 
     return parse
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", required=True, help="folder of the measurements")
     parser.add_argument("--lpsgd", default=os.path.join(ROOT, "build/release/lpsgd"))
     parser.add_argument("--networks", type=names(CONFIGS), default=list(CONFIGS))

@@ -13,7 +13,9 @@ from costmodel.errors import CostModelError
 
 
 def alone_cells(cells, source):
-    """For each network the local batch and the seconds of a step of one rank; the geometric mean of repeats."""
+    """For each network the local batch and the seconds of a step of one rank;
+    the geometric mean of repeats.
+    """
     found = defaultdict(list)
     for cell in cells:
         if cell.ranks == 1 and cell.codec == "none":
@@ -23,35 +25,36 @@ def alone_cells(cells, source):
         first = measured[0]
         for other in measured[1:]:
             if other.batch != first.batch:
-                raise CostModelError(f"{other.where}: {network} on 1 rank has batch {other.batch}, and {first.batch} in {first.where}")
+                raise CostModelError(
+                    f"{other.where}: {network} on 1 rank has batch {other.batch}, and {first.batch} in "
+                    f"{first.where}"
+                )
         alone[network] = (first.batch, math.exp(sum(math.log(m.seconds) for m in measured) / len(measured)))
     for cell in cells:
         if cell.network not in alone:
-            raise CostModelError(f"{cell.where}: {source} has no cell of {cell.network} on 1 rank with codec none")
+            raise CostModelError(
+                f"{cell.where}: {source} has no cell of {cell.network} on 1 rank with codec none"
+            )
     return alone
 
 
 class Parameters:
-    """The vector that is fitted: logarithms relative to their priors. Positions are fixed by the measured cells."""
+    """The vector that is fitted: logarithms relative to their priors.
+    Positions are fixed by the measured cells.
+    """
 
-    def __init__(self, cells, alone):
-        self.alone = alone
-        self.deviations = [constant.deviation for constant in c.CONSTANTS]
-        self.labels = [constant.name for constant in c.CONSTANTS]
+    def __init__(self, cells, alone, constants=c.CONSTANTS):
+        self.alone, self.constants = alone, constants
+        self.deviations = [constant.deviation for constant in constants]
+        self.labels = [constant.name for constant in constants]
         several = [cell for cell in cells if cell.ranks > 1]
-        self.rate = {k: self.add(c.RATE, f"rate at {k} ranks") for k in sorted({s.ranks for s in several if s.transport == "mpi"})}
+        over_mpi = sorted({s.ranks for s in several if s.transport == "mpi"})
+        self.rate = {k: self.add(c.RATE, f"rate at {k} ranks") for k in over_mpi}
         # Computing: a walk over the local batches of a network, from that of one rank outwards.
         self.batches = {}
         self.several = {}
-        self.at_ranks = {}
         for network in sorted({s.network for s in several}):
-            own = {s.local_batch for s in several if s.network == network}
-            self.add_walk(network, own)
-            for batch in sorted(own):
-                ranks = sorted({s.ranks for s in several if s.network == network and s.local_batch == batch})
-                if len(ranks) > 1:
-                    for k in ranks:
-                        self.at_ranks[network, k] = self.add(c.AT_RANKS, f"{network} at {k} ranks")
+            self.add_walk(network, {s.local_batch for s in several if s.network == network})
         self.deviations = np.array(self.deviations)
 
     def add(self, deviation, label):
@@ -79,7 +82,10 @@ class Parameters:
             row[self.several[network]] = 1
         rows = {start: row}
         mine = [b for n, b in self.batches if n == network]
-        for direction in (sorted((b for b in mine if b < start), reverse=True), sorted(b for b in mine if b > start)):
+        for direction in (
+            sorted((b for b in mine if b < start), reverse=True),
+            sorted(b for b in mine if b > start),
+        ):
             at = row
             for batch in direction:
                 at = at.copy()
@@ -95,17 +101,15 @@ class Parameters:
         for i, cell in enumerate(cells):
             if cell.ranks in self.rate:
                 found["rate"][i, self.rate[cell.ranks]] = 1
-            if (cell.network, cell.ranks) in self.at_ranks:
-                found["ranks"][i, self.at_ranks[cell.network, cell.ranks]] = 1
             batches, rows = walks[cell.network]
             found["batch"][i] = [np.interp(math.log(cell.local_batch), batches, column) for column in rows.T]
             if cell.ranks == 1 and cell.network in self.several:
                 found["batch"][i, self.several[cell.network]] = 0
         return found
 
-    @staticmethod
-    def values(x):
-        return {constant.name: constant.centre * math.exp(x[i]) for i, constant in enumerate(c.CONSTANTS)}
+    def values(self, x):
+        """The constants of the machine."""
+        return {constant.name: constant.centre * math.exp(x[i]) for i, constant in enumerate(self.constants)}
 
 
 @dataclass
@@ -118,7 +122,7 @@ class Model:
 
     @property
     def values(self):
-        return Parameters.values(self.x)
+        return self.parameters.values(self.x)
 
     def parts(self, cells):
         """Seconds of computing, communication and coding of a step, arrays over the cells."""
@@ -134,7 +138,7 @@ class Model:
         matrices = self.parameters.factors(cells)
 
         def logarithm(x):
-            return np.log(sum(equations.parts(Parameters.values(x), features, factors_at(matrices, x))))
+            return np.log(sum(equations.parts(self.parameters.values(x), features, factors_at(matrices, x))))
 
         at, step = logarithm(self.x), 1e-5
         slopes = np.array([(logarithm(self.x + step * row) - at) / step for row in np.eye(len(self.x))]).T
@@ -150,10 +154,10 @@ def robust(residual):
     return np.sign(residual) * c.ROBUST * np.sqrt(2 * (np.sqrt(1 + (residual / c.ROBUST) ** 2) - 1))
 
 
-def fit(cells, alone=None, source="the file"):
+def fit(cells, alone=None, source="the file", constants=c.CONSTANTS):
     """A Model of the cells of one machine."""
     alone = alone or alone_cells(cells, source)
-    parameters = Parameters(cells, alone)
+    parameters = Parameters(cells, alone, constants)
     measured = [cell for cell in cells if cell.ranks > 1]
     start = np.zeros(len(parameters.deviations))
     if not measured:
@@ -163,11 +167,13 @@ def fit(cells, alone=None, source="the file"):
     wanted = np.log([cell.seconds for cell in measured])
 
     def residuals(x):
-        seconds = sum(equations.parts(Parameters.values(x), features, factors_at(matrices, x)))
+        seconds = sum(equations.parts(parameters.values(x), features, factors_at(matrices, x)))
         return np.concatenate([robust((np.log(seconds) - wanted) / c.NOISE), x / parameters.deviations])
 
     bounds = 4 * parameters.deviations
-    found = least_squares(residuals, start, bounds=(-bounds, bounds), x_scale=parameters.deviations, max_nfev=200)
+    found = least_squares(
+        residuals, start, bounds=(-bounds, bounds), x_scale=parameters.deviations, max_nfev=200
+    )
     data = found.jac[: len(measured)]
     prior = np.diag(1 / parameters.deviations**2)
     covariance = np.linalg.inv(data.T @ data + prior)

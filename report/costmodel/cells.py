@@ -53,7 +53,9 @@ def read(path, measured):
     line, header = rows[0]
     header = [field.strip() for field in header]
     if not any(field.strip() for field in header):
-        raise CostModelError(f"{path}:{line}: the first line must name the columns: {', '.join(COLUMNS)}, samples_per_s")
+        raise CostModelError(
+            f"{path}:{line}: the first line must name the columns: {', '.join(COLUMNS)}, samples_per_s"
+        )
     for i, column in enumerate(header):
         if column in header[:i]:
             raise CostModelError(f"{path}:{line}: two columns are named '{column}'")
@@ -63,7 +65,9 @@ def read(path, measured):
     found, cells = [], []
     for number, row in rows[1:]:
         where = f"{path}:{number}"
-        if len(row) != len(header) and not (not measured and len(row) == len(header) - 1 and header[-1] == "samples_per_s"):
+        if len(row) != len(header) and not (
+            not measured and len(row) == len(header) - 1 and header[-1] == "samples_per_s"
+        ):
             raise CostModelError(f"{where}: {len(row)} fields, but line {line} names {len(header)} columns")
         fields = dict(zip(header, [field.strip() for field in row]))
         found.append(fields)
@@ -108,7 +112,9 @@ def read_cell(fields, where, measured):
     if batch % ranks:
         raise CostModelError(f"{where}: batch {batch} is not a multiple of ranks {ranks}")
     speed = positive_number(fields, where) if measured else None
-    return Cell(fields["machine"], fields["network"], fields["transport"], fields["codec"], ranks, batch, speed, where)
+    return Cell(
+        fields["machine"], fields["network"], fields["transport"], fields["codec"], ranks, batch, speed, where
+    )
 
 
 def whole_number(fields, column, where):
@@ -130,7 +136,9 @@ def positive_number(fields, where):
 
 
 def write(path, table, predicted):
-    """The rows of `table`, in its order, with the predicted samples_per_s. The file appears whole or not at all."""
+    """The rows of `table`, in its order, with the predicted samples_per_s.
+    The file appears whole or not at all.
+    """
     header = table.header + ([] if "samples_per_s" in table.header else ["samples_per_s"])
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, header, lineterminator="\n", restval="")

@@ -16,14 +16,19 @@ NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
 def link_of(text, option="--link"):
     """10Gbit,50us or 10Gbit,50us,64KB (the third: bytes that leave at once after a pause)."""
-    match = re.fullmatch(NUMBER + r" *([kmgt]?)bit *, *" + NUMBER + r" *(ns|us|ms|s)(?: *, *" + NUMBER + r" *([km]?)b)?", text.lower())
+    match = re.fullmatch(
+        NUMBER + r" *([kmgt]?)bit *, *" + NUMBER + r" *(ns|us|ms|s)(?: *, *" + NUMBER + r" *([km]?)b)?",
+        text.lower(),
+    )
     if not match:
         raise CostModelError(f"{option}: '{text}' is not a bandwidth and a latency, such as 10Gbit,50us")
     bandwidth = float(match[1]) * UNITS[match[2]]
     latency = float(match[3]) * SECONDS[match[4]]
     burst = float(match[5] or 0) * {"k": 1024, "m": 1 << 20}.get(match[6], 1)
     if not (1e3 <= bandwidth <= 1e15 and latency <= 100):
-        raise CostModelError(f"{option}: '{text}' is out of range: 1 kbit to 1000 Tbit a second, at most 100 s")
+        raise CostModelError(
+            f"{option}: '{text}' is out of range: 1 kbit to 1000 Tbit a second, at most 100 s"
+        )
     return pipeline.Link(bandwidth, latency, burst)
 
 
@@ -38,7 +43,9 @@ def ranks_of(text):
         elif word.isascii() and word.isdigit() and 1 <= int(word) <= 1024:
             found.append(int(word))
         else:
-            raise CostModelError(f"--ranks: '{text}' is not a list of numbers from 1 to 1024, such as 2,4,8 or 2,4,..,256")
+            raise CostModelError(
+                f"--ranks: '{text}' is not a list of numbers from 1 to 1024, such as 2,4,8 or 2,4,..,256"
+            )
     return list(dict.fromkeys(found))
 
 
@@ -52,7 +59,10 @@ def codecs_of(text):
         elif word.startswith("{"):
             found.append((word, word))
         elif word:
-            raise CostModelError(f"--codecs: unknown codec '{word}'; expected {', '.join(CODECS)}, or a codec as in the configuration")
+            raise CostModelError(
+                f"--codecs: unknown codec '{word}'; expected {', '.join(CODECS)}, or a codec as in the "
+                f"configuration"
+            )
     return found
 
 
@@ -80,8 +90,10 @@ def computing_of(options, runs, config):
         return scaling.from_runs(runs)
     if options.step_seconds is None:
         raise CostModelError(
-            "predict needs the seconds of computing: --run RUN, the folder of a run of this configuration "
-            f"(lpsgd train {options.config} --out RUN, some tens of steps), or --step-seconds S [--step-batch N]"
+            "predict needs the seconds of computing: --run RUN, the folder of a run of a whole epoch (a "
+            "short one: lpsgd train "
+            f"{options.config} --out RUN --set data.train_samples=N --set train.epochs=2), or "
+            f"--step-seconds S [--step-batch N]"
         )
     if not (math.isfinite(options.step_seconds) and 0 < options.step_seconds < 1e6):
         raise CostModelError("--step-seconds: not a positive number of seconds")
@@ -89,13 +101,40 @@ def computing_of(options, runs, config):
     return scaling.from_seconds(options.step_seconds, batch)
 
 
+def waiting_of(computing, runs, elements, base, run_link):
+    """Adds how long the ranks of the runs waited for each other."""
+    measured = []
+    for run in runs:
+        if run.ranks == 1:
+            continue
+        exchange = settings_of(run.config, "exchange")
+        link = run_link or scaling.NO_LINK
+        if isinstance(exchange.get("link"), dict):
+            link = link_of(
+                "{bandwidth},{latency}".format_map({"latency": "0us", **exchange["link"]}), run.where
+            )
+        shown = program.show(f"{run.where}/config.yaml")
+        codec = scaling.codec_of(shown)
+        host, _ = scaling.host_for(codec, runs, elements, base)
+        overlap = exchange.get("overlap", True)
+        step = scaling.predict(shown, codec, run.ranks, run.local_batch, computing, link, host, overlap)
+        measured.append((run.step, step))
+    return scaling.with_waiting(computing, measured)
+
+
+def settings_of(config, section):
+    return config[section] if isinstance(config.get(section), dict) else {}
+
+
 def same_network(runs, shown):
     """Runs of another network would say nothing."""
     for run in runs:
         found = program.show(f"{run.where}/config.yaml")
         if found["parameters"] != shown["parameters"]:
-            raise CostModelError(f"{run.where}: a run of {found['network']} with {found['parameters']} parameters, not of "
-                                 f"{shown['network']} with {shown['parameters']}")
+            raise CostModelError(
+                f"{run.where}: a run of {found['network']} with {found['parameters']} parameters, not of "
+                f"{shown['network']} with {shown['parameters']}"
+            )
 
 
 def prediction(options):
@@ -105,7 +144,7 @@ def prediction(options):
     runs = [run_folder.read(folder) for folder in options.run]
     same_network(runs, configured)
     computing = computing_of(options, runs, config)
-    exchange = config.get("exchange") if isinstance(config.get("exchange"), dict) else {}
+    exchange = settings_of(config, "exchange")
     codecs = [("none", "{kind: none}")]
     if options.codecs:
         codecs += codecs_of(options.codecs)
@@ -115,9 +154,13 @@ def prediction(options):
     if options.link is None:
         raise CostModelError("--link BANDWIDTH,LATENCY is missing, such as --link 10Gbit,50us")
     link, ranks = link_of(options.link), ranks_of(options.ranks or "2,4,8")
-    base = pipeline.Host(0.0, 0.0)
+    base = pipeline.Host(0.0, 0.0, share=scaling.CODING_SHARE)
     if options.message is not None:
         base = replace(base, message=options.message)
+    if options.coding_share is not None:
+        base = replace(base, share=options.coding_share)
+    run_link = link_of(options.run_link, "--run-link") if options.run_link else None
+    computing = waiting_of(computing, runs, configured["parameters"], base, run_link)
     rows, sources = [], {}
     weak_batch = computing.points[-1][0] if options.weak else None
     for name, codec in codecs:
@@ -126,7 +169,9 @@ def prediction(options):
         host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base)
         for k in ranks:
             local = weak_batch or local_batch(options.config, config, k)
-            step = scaling.predict(shown, text, k, local, computing, link, host, exchange.get("overlap", True))
+            step = scaling.predict(
+                shown, text, k, local, computing, link, host, exchange.get("overlap", True)
+            )
             rows.append((name, step))
     return document(options, configured, computing, sources, link, rows)
 
@@ -143,17 +188,33 @@ def document(options, shown, computing, sources, link, rows):
     found = []
     for name, step in sorted(rows, key=lambda row: row[1].ranks):
         gain = plain[step.ranks].seconds / step.seconds
-        found.append({
-            "ranks": step.ranks, "codec": name, "local_batch": step.local_batch, "step_s": step.seconds,
-            "samples_per_s": step.samples_per_s, "computation_s": step.computation, "coding_s": step.coding,
-            "link_busy_s": step.link_busy, "exposed_s": step.exposed, "messages": step.messages,
-            "bytes_per_rank": step.bytes_per_rank, "speedup_over_none": gain,
-        })
+        found.append(
+            {
+                "ranks": step.ranks,
+                "codec": name,
+                "local_batch": step.local_batch,
+                "step_s": step.seconds,
+                "samples_per_s": step.samples_per_s,
+                "computation_s": step.computation,
+                "coding_s": step.coding,
+                "link_busy_s": step.link_busy,
+                "exposed_s": step.exposed,
+                "waiting_s": step.waiting,
+                "messages": step.messages,
+                "bytes_per_rank": step.bytes_per_rank,
+                "speedup_over_none": gain,
+            }
+        )
     return {
-        "config": options.config, "network": shown["network"], "parameters": shown["parameters"],
-        "computing": {"source": computing.source, "batches": [p[0] for p in computing.points]}, "coding": sources,
+        "config": options.config,
+        "network": shown["network"],
+        "parameters": shown["parameters"],
+        "computing": {"source": computing.source, "batches": [p[0] for p in computing.points]},
+        "coding": sources,
         "link": {"bits_per_s": link.bandwidth, "latency_s": link.latency, "burst_bytes": link.burst},
-        "scaling": "weak" if options.weak else "strong", "rows": found, "verdicts": verdicts(found),
+        "scaling": "weak" if options.weak else "strong",
+        "rows": found,
+        "verdicts": verdicts(found),
     }
 
 
@@ -174,17 +235,31 @@ def verdicts(rows):
 
 def text(found):
     link = found["link"]
-    lines = [f"{found['network']}, {found['parameters']} parameters; computing from {found['computing']['source']}; link "
-             f"{link['bits_per_s'] / 1e9:g} Gbit/s, {link['latency_s'] * 1e6:g} us; {found['scaling']} scaling", ""]
+    lines = [
+        f"{found['network']}, {found['parameters']} parameters; computing from "
+        f"{found['computing']['source']}; link "
+        f"{link['bits_per_s'] / 1e9:g} Gbit/s, {link['latency_s'] * 1e6:g} us; {found['scaling']} scaling",
+        "",
+    ]
     if len(found["computing"]["batches"]) == 1 and found["scaling"] == "strong":
-        lines[0] += (f"; one local batch measured, so {100 * scaling.FIXED_SHARE:.0f} % of forward and backward are taken "
-                     "not to shrink with the batch")
-    lines.append(f"{'ranks':>5}  {'codec':<34} {'batch':>6} {'samples/s':>10} {'step s':>9} {'compute':>9} {'coding':>8} "
-                 f"{'link':>8} {'exposed':>8} {'MB/rank':>8} {'gain':>6}")
+        lines[0] += (
+            f"; one local batch measured, so {100 * scaling.FIXED_SHARE:.0f} % of forward and backward are "
+            f"taken "
+            "not to shrink with the batch"
+        )
+    lines.append(
+        f"{'ranks':>5}  {'codec':<34} {'batch':>6} {'samples/s':>10} {'step s':>9} {'compute':>9} "
+        f"{'coding':>8} "
+        f"{'link':>8} {'exposed':>8} {'waiting':>8} {'MB/rank':>8} {'gain':>6}"
+    )
     for row in found["rows"]:
-        lines.append(f"{row['ranks']:>5}  {row['codec']:<34} {row['local_batch']:>6g} {row['samples_per_s']:>10.1f} "
-                     f"{row['step_s']:>9.4f} {row['computation_s']:>9.4f} {row['coding_s']:>8.4f} {row['link_busy_s']:>8.4f} "
-                     f"{row['exposed_s']:>8.4f} {row['bytes_per_rank'] / 1e6:>8.2f} {row['speedup_over_none']:>6.2f}")
+        lines.append(
+            f"{row['ranks']:>5}  {row['codec']:<34} {row['local_batch']:>6g} {row['samples_per_s']:>10.1f} "
+            f"{row['step_s']:>9.4f} {row['computation_s']:>9.4f} {row['coding_s']:>8.4f} "
+            f"{row['link_busy_s']:>8.4f} "
+            f"{row['exposed_s']:>8.4f} {row['waiting_s']:>8.4f} {row['bytes_per_rank'] / 1e6:>8.2f} "
+            f"{row['speedup_over_none']:>6.2f}"
+        )
     return "\n".join([*lines, "", *found["verdicts"]])
 
 

@@ -1,10 +1,17 @@
-"""Seconds of a step, from the constants: computing + coding + communication. docs/cost-model.md explains the terms."""
+"""Seconds of a step, from the constants: computing + coding + communication.
+docs/cost-model.md explains the terms.
+"""
 
 import numpy as np
 
 from costmodel.networks import stripes, study_network
 
-FACTORS = ("rate", "batch", "ranks")  # regularised factors, looked up per cell: see Parameters in calibrate.py
+FACTORS = ("rate", "batch")  # regularised factors, looked up per cell: see Parameters in calibrate.py
+
+
+def coded_pieces(coded, cell):
+    """A reduce-broadcast codes stripe by stripe, an all-reduce whole tensors."""
+    return len(coded.coded_tensors) if cell.transport == "nccl" else stripes(coded.coded_tensors, cell.ranks)
 
 
 class Features:
@@ -28,11 +35,12 @@ class Features:
         self.parameters = column(network.parameters for network in networks)
         self.tensors = column(len(network.tensors) for network in networks)
         self.stripes = column(
-            stripes([t.elements for t in network.tensors], cell.ranks) for network, cell in zip(networks, cells)
+            stripes([t.elements for t in network.tensors], cell.ranks)
+            for network, cell in zip(networks, cells)
         )
         self.wire_bytes = column(c.wire_bytes for c in coded)
         self.coded_values = column(c.coded_elements for c in coded)
-        self.coded_stripes = column(stripes(c.coded_tensors, cell.ranks) for c, cell in zip(coded, cells))
+        self.coded_pieces = column(coded_pieces(c, cell) for c, cell in zip(coded, cells))
         self.buckets = column(c.buckets for c in coded)
         names = np.array([cell.codec for cell in cells])
         self.is_float32 = names == "none"
@@ -50,15 +58,21 @@ def computing(v, f, factor):
 
 
 def communication(v, f, rate):
-    """Bytes and messages of a step. A rank sends 2(K-1)/K of the encoded bytes."""
+    """Bytes and messages of a step. A rank sends 2(K-1)/K of the encoded bytes.
+
+    Latency is that of a message over MPI in both: over NCCL a share of it, as nothing is staged, and linear
+    in K, as in a ring.
+    """
     share = 2 * (f.ranks - 1) / f.ranks
     byte = v["mpi_byte"] * (1 + (f.ranks / v["mpi_half"]) ** v["mpi_power"]) * rate
     byte = byte * np.where(f.is_float32, v["mpi_float32"], 1)
     messages = share * f.stripes
-    mpi = share * f.wire_bytes * byte + f.tensors * v["mpi_tensor"] + messages * v["mpi_message"] * f.ranks / 4
+    mpi = (
+        share * f.wire_bytes * byte + f.tensors * v["mpi_tensor"] + messages * v["mpi_message"] * f.ranks / 4
+    )
     hops = 2 * (f.ranks - 1)
     nccl = share * f.wire_bytes * v["nccl_byte"]
-    nccl = nccl + f.tensors * (v["nccl_tensor"] + hops * v["nccl_hop"] * f.ranks / 2)
+    nccl = nccl + f.tensors * v["nccl_latency"] * (v["mpi_tensor"] + hops * v["mpi_message"])
     return np.where(f.is_alone, 0, np.where(f.is_nccl, nccl, mpi))
 
 
@@ -66,10 +80,12 @@ def coding(v, f):
     """A rank encodes its gradient and the mean of its stripe, and decodes as many values."""
     work = 1 + 1 / f.ranks
     bucket = np.where(f.is_onebit64, v["onebit_bucket"], 0) + np.where(f.is_column, v["onebit_column"], 0)
-    seconds = work * (f.coded_values * v["coded_value"] + f.buckets * bucket) + f.coded_stripes * v["coded_stripe"]
+    seconds = (
+        work * (f.coded_values * v["coded_value"] + f.buckets * bucket) + f.coded_pieces * v["coded_piece"]
+    )
     return np.where(f.is_alone, 0, seconds)
 
 
 def parts(v, f, factors):
     """Seconds of computing, communication and coding."""
-    return computing(v, f, factors["batch"] * factors["ranks"]), communication(v, f, factors["rate"]), coding(v, f)
+    return computing(v, f, factors["batch"]), communication(v, f, factors["rate"]), coding(v, f)

@@ -2,11 +2,12 @@
 
 import math
 from collections import defaultdict
-from dataclasses import replace
+
+import numpy as np
 
 from costmodel import constants as c
+from costmodel import priors
 from costmodel import validation as v
-from costmodel.networks import CODECS
 
 
 def percent(value):
@@ -23,7 +24,14 @@ def errors_row(label, found):
     worst = max(found, key=lambda t: abs(t.error))
     tenth = absolute[min(len(absolute) - 1, math.ceil(0.9 * len(absolute)) - 1)]
     name = f"{worst.cell.name} ({100 * worst.error:+.1f} %)"
-    return [label, len(found), percent(v.mean_error(found)), percent(v.median_error(found)), percent(tenth), name]
+    return [
+        label,
+        len(found),
+        percent(v.mean_error(found)),
+        percent(v.median_error(found)),
+        percent(tenth),
+        name,
+    ]
 
 
 ERRORS = ("", "cells", "mean", "median", "nine tenths within", "worst")
@@ -45,23 +53,40 @@ def constants_section(model):
     factors = [[label, f"{math.exp(value):.3f}"] for label, value in zip(labels, x)]
     batches = len(model.parameters.batches) + len(model.parameters.several)
     text = [
-        f"{len(model.x)} numbers are fitted: {len(rows)} constants of the machine; {len(model.parameters.rate)} factors of the cost",
-        f"of a byte, one for each number of ranks (deviation {c.RATE:g}); {batches} factors of computing, one for each network and",
-        f"local batch ({c.OCTAVE:g} for each halving, {c.SEVERAL:g} at the batch of one rank); {len(model.parameters.at_ranks)} for numbers of ranks that",
-        f"share a local batch ({c.AT_RANKS:g}). All have priors; the cells determine as much as {model.effective:.1f} free numbers would.",
+        f"{len(model.x)} numbers are fitted: {len(rows)} constants of the machine; "
+        f"{len(model.parameters.rate)} factors of the cost",
+        f"of a byte, one for each number of ranks (deviation {c.RATE:g}); {batches} factors of computing, "
+        f"one for each network and",
+        f"local batch ({c.OCTAVE:g} for each halving, {c.SEVERAL:g} at the batch of one rank). All have "
+        f"priors; the cells",
+        f"determine as much as {model.effective:.1f} free numbers would.",
     ]
-    return [*text, "", *table(("constant", "fitted", "unit", "prior", "meaning"), rows), "", *table(("factor", "fitted"), factors)]
+    return [
+        *text,
+        "",
+        *table(("constant", "fitted", "unit", "prior", "meaning"), rows),
+        "",
+        *table(("factor", "fitted"), factors),
+    ]
 
 
 def outliers_section(cells, found):
     lines = []
     for t in sorted(found, key=lambda t: -abs(t.error)):
         if abs(t.error) > v.OUTLIER:
-            lines.append(f"- {t.cell.name}: measured {t.cell.samples_per_s:g}, fitted {t.predicted:.4g} ({100 * t.error:+.1f} %)")
+            lines.append(
+                f"- {t.cell.name}: measured {t.cell.samples_per_s:g}, fitted {t.predicted:.4g} "
+                f"({100 * t.error:+.1f} %)"
+            )
     for cell, ratio in v.superlinear(cells):
-        lines.append(f"- {cell.name}: measured {cell.samples_per_s:g}, {ratio:.2f} times as many ranks alone: superlinear")
+        lines.append(
+            f"- {cell.name}: measured {cell.samples_per_s:g}, {ratio:.2f} times as many ranks alone: "
+            f"superlinear"
+        )
     for a, b in v.slower_with_more(cells):
-        lines.append(f"- {b.name}: {b.samples_per_s:g} samples/s, slower than {a.samples_per_s:g} at {a.ranks}")
+        lines.append(
+            f"- {b.name}: {b.samples_per_s:g} samples/s, slower than {a.samples_per_s:g} at {a.ranks}"
+        )
     return lines or ["none"]
 
 
@@ -77,20 +102,20 @@ def single_section(cells):
 
 
 def uncertainty_section(model):
-    """Deviations of cells that were not measured: every codec, at the ranks and batches of the network's measured cells."""
-    measured = {(cell.network, cell.transport, cell.codec, cell.ranks) for cell in model.cells}
-    transports = sorted({cell.transport for cell in v.multi(model.cells)})
-    most = {t: max(cell.ranks for cell in v.multi(model.cells) if cell.transport == t) for t in transports}
+    """Deviations of cells that were not measured."""
+    asked = priors.unmeasured(model.cells)
+    transports = sorted({cell.transport for cell in asked})
     rows = []
-    for network in sorted({cell.network for cell in model.cells}):
-        batches = {cell.ranks: cell for cell in v.multi(model.cells) if cell.network == network}
+    for network in sorted({cell.network for cell in asked}):
         row = [network]
         for transport in transports:
-            asked = [replace(cell, transport=transport, codec=codec) for k, cell in sorted(batches.items()) if k <= most[transport]
-                     for codec in CODECS if (network, transport, codec, k) not in measured]
-            deviations = sorted(zip(model.deviation(asked), (cell.name for cell in asked))) if asked else []
+            own = [cell for cell in asked if (cell.network, cell.transport) == (network, transport)]
+            deviations = sorted(zip(model.deviation(own), (cell.name for cell in own))) if own else []
             if deviations:
-                row += [percent(deviations[len(deviations) // 2][0]), f"{percent(deviations[-1][0])} ({deviations[-1][1]})"]
+                row += [
+                    percent(deviations[len(deviations) // 2][0]),
+                    f"{percent(deviations[-1][0])} ({deviations[-1][1]})",
+                ]
             else:
                 row += ["", ""]
         rows.append(row)
@@ -100,10 +125,41 @@ def uncertainty_section(model):
     return table(header, rows)
 
 
+def priors_section(cells):
+    """Each prior's centre moved, one at a time."""
+    found, asked = priors.moved(cells)
+    rows = []
+    for m in found:
+        changes = np.abs(m.changes)
+        worst = f"{percent(changes.max())} ({asked[changes.argmax()].name})" if asked else ""
+        tenths = [percent(np.median(changes)), percent(np.quantile(changes, 0.9))] if asked else ["", ""]
+        rows.append([m.constant, f"x {m.factor:.2g}", percent(m.plain), percent(m.rest), *tenths, worst])
+    header = (
+        "constant",
+        "centre",
+        "32 bit MPI left out: median",
+        "the rest: median",
+        "unmeasured cells move: median",
+        "nine tenths within",
+        "most",
+    )
+    span = [(min(e), max(e)) for e in ([m.plain for m in found], [m.rest for m in found])]
+    text = [
+        f"The median error of 32 bit MPI lies between {percent(span[0][0])} and {percent(span[0][1])}, "
+        f"that of the rest between "
+        f"{percent(span[1][0])} and {percent(span[1][1])}."
+    ]
+    return [*text, "", *table(header, rows)]
+
+
 def report(model):
     cells = model.cells
     if not v.multi(cells):
-        return "No cell has several ranks: every number is its prior.\n\n" + "\n".join(constants_section(model)) + "\n"
+        return (
+            "No cell has several ranks: every number is its prior.\n\n"
+            + "\n".join(constants_section(model))
+            + "\n"
+        )
     found = v.tried(model, v.multi(cells))
     networks = v.networks_left_out(cells)
     lines = [f"# Calibration on {len(cells)} cells of {cells[0].machine}", "", *constants_section(model)]
@@ -111,11 +167,13 @@ def report(model):
     lines += table(ERRORS, [errors_row("all", found), *grouped(found, lambda cell: cell.network)])
     lines += ["", *table(ERRORS, grouped(found, lambda cell: f"{cell.transport} {cell.codec}"))]
     lines += ["", "## One network left out (its cell on one rank stays)", ""]
-    plain = [t for group in networks.values() for t in group if (t.cell.transport, t.cell.codec) == ("mpi", "none")]
-    rest = [t for group in networks.values() for t in group if (t.cell.transport, t.cell.codec) != ("mpi", "none")]
+    plain, rest = v.plain_and_rest(networks)
     rows = [errors_row("32 bit over MPI, all", plain)] if plain else []
     for network, group in networks.items():
-        rows += [[f"{network}: {row[0]}", *row[1:]] for row in grouped(group, lambda cell: f"{cell.transport} {cell.codec}")]
+        rows += [
+            [f"{network}: {row[0]}", *row[1:]]
+            for row in grouped(group, lambda cell: f"{cell.transport} {cell.codec}")
+        ]
     rows += [errors_row("the rest, all", rest)] if rest else []
     lines += table(ERRORS, rows)
     lines += ["", "## Other cells left out", ""]
@@ -133,7 +191,17 @@ def report(model):
     if single:
         header = ("transport, codec", "only in", "predicted from", *ERRORS[1:])
         lines += ["", "## Codecs seen in one network only, left out", "", *table(header, single)]
-    lines += ["", "## Cells that were not measured: the model's own deviation (a measured cell's noise comes on top)", ""]
+    lines += [
+        "",
+        "## Cells that were not measured: the model's own deviation (a measured cell's noise comes on top)",
+        "",
+    ]
     lines += uncertainty_section(model)
+    lines += [
+        "",
+        "## Priors: each centre doubled and halved (two deviations at most)",
+        "",
+        *priors_section(cells),
+    ]
     lines += ["", "## Outliers", "", *outliers_section(cells, found)]
     return "\n".join(lines) + "\n"

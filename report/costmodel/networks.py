@@ -10,7 +10,10 @@ from costmodel.errors import CostModelError
 
 NETWORKS = os.path.join(program.ROOT, "configs", "networks")
 # Where a study's network is a variant of its file.
-STUDY_SETTINGS = {"resnet50": ("network.parameters.stride_in=1",), "resnet152": ("network.parameters.stride_in=1",)}
+STUDY_SETTINGS = {
+    "resnet50": ("network.parameters.stride_in=1",),
+    "resnet152": ("network.parameters.stride_in=1",),
+}
 UNIT = 64  # values: codecs without buckets are striped in units of this many
 
 
@@ -91,7 +94,9 @@ def bucket_lengths(tensor, codec, threshold):
         return None
     if codec.bucket == "column":
         if tensor.kind == "conv":
-            return [(tensor.shape[3], tensor.elements // tensor.shape[3])]  # (O, H, I, W): a column is a row of W
+            return [
+                (tensor.shape[3], tensor.elements // tensor.shape[3])
+            ]  # (O, H, I, W): a column is a row of W
         if len(tensor.shape) == 2:
             return [(tensor.shape[0], tensor.shape[1])]  # (in, out)
         return [(tensor.elements, 1)]
@@ -111,7 +116,14 @@ def stripes(sizes, ranks):
 
 def from_show(shown):
     tensors = tuple(Tensor(t["name"], t["kind"], tuple(t["shape"]), t["elements"]) for t in shown["tensors"])
-    return Network(shown["network"], shown["parameters"], shown["flops"], len(shown["layers"]), shown["threshold"], tensors)
+    return Network(
+        shown["network"],
+        shown["parameters"],
+        shown["flops"],
+        len(shown["layers"]),
+        shown["threshold"],
+        tensors,
+    )
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,4 +1,6 @@
-"""Three figures from a calibration: speed-up against model size over computation, price against accuracy, Dettmers' claim."""
+"""Three figures from a calibration: speed-up against model size over computation, price against accuracy,
+Dettmers' claim.
+"""
 
 import os
 
@@ -14,10 +16,25 @@ DOLLARS = {1: 0.9, 8: 7.2, 16: 14.4}  # an hour of p2.xlarge, p2.8xlarge and p2.
 IMAGES = {"imagenet": 1_281_167, "cifar10": 50_000}
 # Top-1 % after the study's last epoch (Grubic et al. 2018).
 ACCURACY = {
-    "alexnet": ("imagenet", 112, {"none": 59.90, "qsgd8": 60.37, "qsgd4": 60.05, "qsgd2": 58.17, "onebit_column": 60.31, "onebit64": 59.99}),
+    "alexnet": (
+        "imagenet",
+        112,
+        {
+            "none": 59.90,
+            "qsgd8": 60.37,
+            "qsgd4": 60.05,
+            "qsgd2": 58.17,
+            "onebit_column": 60.31,
+            "onebit64": 59.99,
+        },
+    ),
     "resnet50": ("imagenet", 120, {"none": 74.68, "qsgd8": 75.19, "qsgd4": 74.76, "onebit64": 75.02}),
     "resnet152": ("imagenet", 120, {"none": 77.00, "qsgd8": 76.74}),
-    "resnet110": ("cifar10", 160, {"none": 93.86, "qsgd8": 94.19, "qsgd4": 93.76, "qsgd2": 92.64, "onebit_column": 94.15}),
+    "resnet110": (
+        "cifar10",
+        160,
+        {"none": 93.86, "qsgd8": 94.19, "qsgd4": 93.76, "qsgd2": 92.64, "onebit_column": 94.15},
+    ),
 }
 
 
@@ -56,8 +73,12 @@ def speedups(model, given, folder):
     for name in sorted({cell.network for cell in given}):
         if (name, RANKS) not in batches:
             continue
-        pair = [Cell(machine, name, "mpi", codec, RANKS, batches[name, RANKS], None) for codec in ("none", "qsgd8")]
-        rows.append(("network", name, intensity(networks.study_network(name)), seconds(model, pair[0]) / seconds(model, pair[1])))
+        pair = [
+            Cell(machine, name, "mpi", codec, RANKS, batches[name, RANKS], None)
+            for codec in ("none", "qsgd8")
+        ]
+        times = [seconds(model, cell) for cell in pair]
+        rows.append(("network", name, intensity(networks.study_network(name)), times[0] / times[1]))
     if "alexnet" in model.parameters.alone:
         batch, alone = model.parameters.alone["alexnet"]
         usual = networks.study_network("alexnet").flops
@@ -75,23 +96,47 @@ def intensity(network):
     return 4 * network.parameters / 1e6 / (3 * network.flops / 1e9)
 
 
+def limit(model, given):
+    """The speed-up of a network that does nothing but exchange long tensors: bytes and coding alone."""
+    tensor = networks.Tensor("x", "dense", (1 << 20, 1 << 14), 1 << 34)
+    network = networks.Network("x", tensor.elements, 0, 1, 0, (tensor,))
+    pair = [Cell(given[0].machine, "x", "mpi", codec, RANKS, RANKS, None) for codec in ("none", "qsgd8")]
+    times = [seconds(model, cell, network, (RANKS, 1e-9)) for cell in pair]
+    return times[0] / times[1]
+
+
+def price_of(model, cell, samples):
+    """Dollars, hours, ranks and GPUs rented for a training; None where no machine has as many GPUs."""
+    rented = min((k for k in DOLLARS if k >= cell.ranks), default=None)
+    if rented is None:
+        return None
+    hours = samples / cell.batch * seconds(model, cell) / 3600
+    return hours * DOLLARS[rented], hours, cell.ranks, rented
+
+
 def prices(model, given):
-    """For each network and codec with a published accuracy, the machine and ranks that train it for the fewest dollars."""
+    """For each network and codec with a published accuracy, the cheapest number of ranks from 2 up.
+
+    One GPU sends nothing, so that no codec applies to it. It has a row of its own, for comparison, and none
+    of the choices.
+    """
     machine, batches = given[0].machine, study_batches(given)
     rows = []
     for name, (data, epochs, accuracies) in ACCURACY.items():
+        def row(codec, accuracy, able, name=name, samples=epochs * IMAGES[data], data=data):
+            asked = [
+                Cell(machine, name, "mpi", codec, k, batches[name, k], None)
+                for k in able
+                if (name, k) in batches
+            ]
+            found = [price for price in (price_of(model, cell, samples) for cell in asked) if price]
+            if found:
+                dollars, hours, ranks, rented = min(found)
+                rows.append((name, data, codec, accuracy, ranks, rented, hours, dollars))
+
+        row("none", accuracies["none"], (1,))
         for codec, accuracy in accuracies.items():
-            best = None
-            for (network, ranks), batch in batches.items():
-                if network != name or (ranks == 1 and codec != "none"):
-                    continue
-                cell = Cell(machine, name, "mpi", codec, ranks, batch, None)
-                hours = epochs * IMAGES[data] / batch * seconds(model, cell) / 3600
-                rented = min((k for k in DOLLARS if k >= ranks), default=None)
-                if rented and (best is None or hours * DOLLARS[rented] < best[0]):
-                    best = (hours * DOLLARS[rented], hours, ranks, rented)
-            if best:
-                rows.append((name, data, codec, accuracy, best[2], best[3], best[1], best[0]))
+            row(codec, accuracy, sorted(k for network, k in batches if network == name and k > 1))
     return rows
 
 
@@ -99,7 +144,9 @@ def write(path, folder):
     given = cells.read(path, measured=True).cells
     machines = sorted({cell.machine for cell in given})
     if len(machines) > 1:
-        raise CostModelError(f"{path}: --outlook takes the cells of one machine; there are {', '.join(machines)}")
+        raise CostModelError(
+            f"{path}: --outlook takes the cells of one machine; there are {', '.join(machines)}"
+        )
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -109,15 +156,26 @@ def write(path, folder):
     price = prices(model, given)
     claims = claim.rows(model)
     save(folder, "speedup.csv", ("series", "name", "mb_per_gflop", "speedup_8bit"), speed)
-    save(folder, "price.csv", ("network", "data", "codec", "top1", "ranks", "gpus_rented", "hours", "dollars"), price)
+    save(
+        folder,
+        "price.csv",
+        ("network", "data", "codec", "top1", "ranks", "gpus_rented", "hours", "dollars"),
+        price,
+    )
     save(folder, "dettmers.csv", claim.COLUMNS, claims)
-    outlook_figures.speedup(folder, speed, RANKS)
+    outlook_figures.speedup(folder, speed, RANKS, limit(model, given))
     outlook_figures.price(folder, price)
     outlook_figures.dettmers(folder, claims)
+    print(
+        f"speed-up of 8 bit over 32 bit at {RANKS} ranks: its limit, bytes and coding alone, is "
+        f"{limit(model, given):.1f}"
+    )
     print(claim.text(claims))
     print(f"{folder}: speedup, price, dettmers (.csv, .png, .svg)")
 
 
 def save(folder, name, header, rows):
-    lines = [",".join(header)] + [",".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
+    lines = [",".join(header)] + [
+        ",".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row) for row in rows
+    ]
     cells.write_file(os.path.join(folder, name), "\n".join(lines) + "\n")

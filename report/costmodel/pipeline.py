@@ -25,6 +25,7 @@ class Host:
     decode: float
     message: float = 20e-6  # s per message, sent or received
     copy: float = 0.2e-9  # s per byte, sent or received
+    share: float = 0.0  # of the coding beside computing, that computing waits for: they share cores
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ def simulate(units, ready, ranks, link, host):
     def work(seconds, unit):
         nonlocal clock, coding
         coding += seconds
-        clock += seconds + (host.message * other * unit.messages + 2 * host.copy * share * unit.wire_bytes) / 2
+        clock += (
+            seconds + (host.message * other * unit.messages + 2 * host.copy * share * unit.wire_bytes) / 2
+        )
 
     while flights or waiting < len(units):
         able = next((f for f in flights if f.at <= clock), None)

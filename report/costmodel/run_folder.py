@@ -9,7 +9,19 @@ import yaml
 
 from costmodel.errors import CostModelError
 
-PARTS = ("data", "forward", "backward", "update", "other", "encode", "decode", "transfer", "exposed_comm", "total", "eval")
+PARTS = (
+    "data",
+    "forward",
+    "backward",
+    "update",
+    "other",
+    "encode",
+    "decode",
+    "transfer",
+    "exposed_comm",
+    "total",
+    "eval",
+)
 
 
 @dataclass(frozen=True)
@@ -80,9 +92,16 @@ def epoch_seconds(line, where):
         record = json.loads(line)
         samples, seconds = record["samples"], {part: record["seconds"][part] for part in PARTS}
     except (ValueError, TypeError, KeyError):
-        raise CostModelError(f"{where}: not an epoch with samples and seconds of {', '.join(PARTS)}") from None
+        raise CostModelError(
+            f"{where}: not an epoch with samples and seconds of {', '.join(PARTS)}"
+        ) from None
     for value in (samples, *seconds.values()):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < -1e-3:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+            or value < -1e-3
+        ):
             raise CostModelError(f"{where}: '{value}' is not a number of seconds or samples")
     if samples < 1 or seconds["total"] <= 0 or seconds["forward"] + seconds["backward"] <= 0:
         raise CostModelError(f"{where}: an epoch without samples or seconds")

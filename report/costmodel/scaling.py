@@ -1,12 +1,18 @@
-"""Predicts the steps of a configuration for other ranks, links and codecs. docs/cost-model.md has the equations."""
+"""Predicts the steps of a configuration for other ranks, links and codecs.
+docs/cost-model.md has the equations.
+"""
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel import pipeline, plan, program
 
-FIXED_SHARE = 0.05  # of forward and backward that does not shrink with the batch, where one batch was measured
+NO_LINK = pipeline.Link(1e13, 0.0)
+# Of coding beside computing, that computing waits for; bench/link/predict_check.py calibrates it.
+CODING_SHARE = 0.5
+# Of forward and backward, that does not shrink with the batch, where one batch was measured.
+FIXED_SHARE = 0.05
 BENCH_ELEMENTS = 4 << 20
 
 
@@ -17,9 +23,18 @@ class Computing:
     points: tuple
     update: float
     source: str
+    waiting: tuple = ()  # (ranks, share of computing): how long ranks wait for each other, without a link
+
+    def waits(self, ranks):
+        """The share at the measured number of ranks that is nearest."""
+        if ranks == 1 or not self.waiting:
+            return 0.0
+        return min(self.waiting, key=lambda known: abs(math.log(known[0] / ranks)))[1]
 
     def at(self, batch):
-        """forward, backward, rest at a local batch: on the line through the two nearest points, never below a part of it."""
+        """forward, backward, rest at a local batch: on the line through the two nearest points,
+        never below a part.
+        """
         if len(self.points) == 1:
             known, *seconds = self.points[0]
             scale = FIXED_SHARE + (1 - FIXED_SHARE) * batch / known
@@ -28,7 +43,10 @@ class Computing:
         low, high = self.points[max(0, above - 1)], self.points[max(1, above)]
         part = (batch - low[0]) / (high[0] - low[0])
         nearest = low if batch < low[0] else high
-        return [max(a + (b - a) * part, 0.1 * n * batch / nearest[0]) for a, b, n in zip(low[1:], high[1:], nearest[1:])]
+        return [
+            max(a + (b - a) * part, 0.1 * n * batch / nearest[0])
+            for a, b, n in zip(low[1:], high[1:], nearest[1:])
+        ]
 
 
 def from_runs(runs):
@@ -48,7 +66,9 @@ def from_runs(runs):
 
 def from_seconds(seconds, batch):
     """A third of a step is taken for forward."""
-    return Computing(((batch, seconds / 3, 2 * seconds / 3, 0.0),), 0.0, f"--step-seconds at a local batch of {batch}")
+    return Computing(
+        ((batch, seconds / 3, 2 * seconds / 3, 0.0),), 0.0, f"--step-seconds at a local batch of {batch}"
+    )
 
 
 @functools.lru_cache(maxsize=None)
@@ -67,19 +87,23 @@ def measured_host(run, elements):
 
 
 def host_for(codec, runs, elements, base):
-    """Coding rates of a codec (as text): of the runs that used it, else of the bench, scaled by what runs took over it."""
+    """Coding rates of a codec (as text): of the runs that used it, else of the bench,
+    scaled by what runs took over it.
+    """
     rates = {}
     for run in runs:
         if run.ranks > 1:
-            rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(measured_host(run, elements))
+            rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(
+                measured_host(run, elements)
+            )
     if codec in rates:
         mine = rates[codec]
         encode, decode = (sum(r[i] for r in mine) / len(mine) for i in (0, 1))
-        return pipeline.Host(encode, decode, base.message, base.copy), "measured"
+        return replace(base, encode=encode, decode=decode), "measured"
     encode, decode = bench(codec)
-    scales = [sum(measured) / sum(bench(other)) for other, found in rates.items() for measured in found if sum(measured) > 0]
+    scales = [sum(own) / sum(bench(other)) for other, found in rates.items() for own in found if sum(own) > 0]
     scale = math.exp(sum(map(math.log, scales)) / len(scales)) if scales else 1.0
-    return pipeline.Host(encode * scale, decode * scale, base.message, base.copy), "benchmarked"
+    return replace(base, encode=encode * scale, decode=decode * scale), "benchmarked"
 
 
 def codec_of(shown):
@@ -91,7 +115,9 @@ def codec_of(shown):
 
 
 def ready_times(shown, units, forward, backward, overlap):
-    """When each unit's last tensor is final: backward passes the layers in turn, each as long as its share of FLOPs."""
+    """When each unit's last tensor is final: backward passes the layers in turn,
+    each as long as its share of FLOPs.
+    """
     total = sum(layer["flops"] for layer in shown["layers"]) or 1
     after, done = {}, 0
     for layer in reversed(shown["layers"]):
@@ -118,12 +144,13 @@ class Step:
     coding: float
     link_busy: float
     exposed: float
+    waiting: float  # for other ranks, and for cores that code
     messages: int
     bytes_per_rank: float
 
     @property
     def seconds(self):
-        return self.computation + self.exposed
+        return self.computation + self.exposed + self.waiting
 
     @property
     def samples_per_s(self):
@@ -138,8 +165,21 @@ def predict(shown, codec, ranks, local_batch, computing, link, host, overlap=Tru
     units = plan.make_plan(tensors, ranks)
     wire = sum(t.wire_bytes for t in tensors)
     if ranks == 1 and codec == "{kind: none}":
-        return Step(1, codec, local_batch, computation, 0.0, 0.0, 0.0, 0, 0.0)
+        return Step(1, codec, local_batch, computation, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
     times = pipeline.simulate(units, ready_times(shown, units, forward, backward, overlap), ranks, link, host)
     exposed = max(0.0, times.end - forward - backward)
+    hidden = max(0.0, times.coding - exposed)
+    waiting = computing.waits(ranks) * computation + host.share * hidden
     sent = 2 * wire * (ranks - 1) / ranks
-    return Step(ranks, codec, local_batch, computation, times.coding, times.sending, exposed, plan.messages(units, ranks), sent)
+    return Step(ranks, codec, local_batch, computation, times.coding, times.sending, exposed, waiting,
+                plan.messages(units, ranks), sent)
+
+
+def with_waiting(computing, measured):
+    """`measured`: (seconds of a measured step, the Step that is predicted for it);
+    what is missing is waiting.
+    """
+    shares = {}
+    for seconds, step in measured:
+        shares.setdefault(step.ranks, []).append(max(0.0, seconds - step.seconds) / step.computation)
+    return replace(computing, waiting=tuple((ranks, sum(s) / len(s)) for ranks, s in sorted(shares.items())))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel import calibrate
+from costmodel.constants import CONSTANTS
 
 OUTLIER = 0.08  # a cell that misses the fit by more is named
 
@@ -40,11 +41,13 @@ def median_error(found):
 def left_out(cells, chosen):
     """The chosen cells, predicted by a model fitted without them."""
     skipped = {id(cell) for cell in chosen}
-    model = calibrate.fit([cell for cell in cells if id(cell) not in skipped], calibrate.alone_cells(cells, "the file"))
+    model = calibrate.fit(
+        [cell for cell in cells if id(cell) not in skipped], calibrate.alone_cells(cells, "the file")
+    )
     return tried(model, chosen)
 
 
-def networks_left_out(cells):
+def networks_left_out(cells, constants=CONSTANTS):
     """Each network predicted from the others and its own cell on one rank: a list of Tried by network.
 
     Only cells whose transport and codec another network has are tried.
@@ -55,12 +58,21 @@ def networks_left_out(cells):
         others = [cell for cell in cells if cell.network != network]
         seen = {(cell.transport, cell.codec) for cell in multi(others)}
         asked = [c for c in multi(cells) if c.network == network and (c.transport, c.codec) in seen]
-        found[network] = tried(calibrate.fit(others, alone), asked)
+        found[network] = tried(calibrate.fit(others, alone, constants=constants), asked)
     return found
 
 
+def plain_and_rest(networks):
+    """The cells of networks_left_out: 32 bit over MPI, and the others."""
+    found = [t for group in networks.values() for t in group]
+    plain = [t for t in found if (t.cell.transport, t.cell.codec) == ("mpi", "none")]
+    return plain, [t for t in found if (t.cell.transport, t.cell.codec) != ("mpi", "none")]
+
+
 def groups_left_out(cells, key):
-    """All cells of one key at a time predicted from the others; a cell whose key is None stays in every fit."""
+    """All cells of one key at a time predicted from the others;
+    a cell whose key is None stays in every fit.
+    """
     groups = defaultdict(list)
     for cell in multi(cells):
         if key(cell) is not None:

@@ -1,4 +1,6 @@
-"""lpsgd predict CONFIG: the plan of messages, the step's pipeline, computing by batch, its output, mistakes. 77 is a skip."""
+"""lpsgd predict CONFIG: the plan of messages, the step's pipeline, computing by batch, its output, mistakes.
+77 is a skip.
+"""
 
 import contextlib
 import io
@@ -16,7 +18,10 @@ try:
     import scipy  # noqa: F401
     import yaml  # noqa: F401
 except ImportError as missing:
-    print(f"skipped: {missing}: the cost model needs python3-numpy, python3-scipy, python3-matplotlib and python3-yaml")
+    print(
+        f"skipped: {missing}: the cost model needs python3-numpy, python3-scipy, python3-matplotlib and "
+        f"python3-yaml"
+    )
     sys.exit(77)
 
 sys.dont_write_bytecode = True
@@ -32,14 +37,27 @@ from costmodel import config_report, pipeline, plan, program, run_folder, scalin
 from costmodel.errors import CostModelError  # noqa: E402
 
 CONFIG = SOURCE / "configs" / "alexnet_noise.yaml"
-SECONDS = {"total": 11.0, "data": 0.5, "forward": 3.0, "backward": 6.0, "encode": 1.2, "transfer": 1.0, "decode": 0.8,
-           "exposed_comm": 0.3, "update": 0.1, "eval": 1.0, "other": 0.1}
+SECONDS = {
+    "total": 11.0,
+    "data": 0.5,
+    "forward": 3.0,
+    "backward": 6.0,
+    "encode": 1.2,
+    "transfer": 1.0,
+    "decode": 0.8,
+    "exposed_comm": 0.3,
+    "update": 0.1,
+    "eval": 1.0,
+    "other": 0.1,
+}
 
 
 def predict(*words):
     """Status, output, errors of the command, within this process."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(sys, "argv", ["lpsgd_predict.py", *words]):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(
+        sys, "argv", ["lpsgd_predict.py", *words]
+    ):
         try:
             status = lpsgd_predict.main()
         except SystemExit as end:
@@ -49,14 +67,35 @@ def predict(*words):
 
 class Plan(unittest.TestCase):
     def test_messages_are_those_of_the_exchange(self):
-        for codec, bucket in (("none", 64), ("{kind: qsgd, bits: 4}", 512), ("{kind: onebit, bucket: 64}", 64)):
+        for codec, bucket in (
+            ("none", 64),
+            ("{kind: qsgd, bits: 4}", 512),
+            ("{kind: onebit, bucket: 64}", 64),
+        ):
             for ranks in (2, 3):
-                rows = program.ask("bench", "exchange", "--json", "--ranks", str(ranks), "--min", "4K", "--max", "4M", "--factor", "32",
-                                   "--repeats", "1", "--codec", codec)
+                rows = program.ask(
+                    "bench",
+                    "exchange",
+                    "--json",
+                    "--ranks",
+                    str(ranks),
+                    "--min",
+                    "4K",
+                    "--max",
+                    "4M",
+                    "--factor",
+                    "32",
+                    "--repeats",
+                    "1",
+                    "--codec",
+                    codec,
+                )
                 self.assertGreater(len(rows), 1)
                 for row in rows:
                     tensor = plan.PlannedTensor("x", row["size"] // 4, 0, bucket, False)
-                    self.assertEqual(plan.messages(plan.make_plan([tensor], ranks), ranks), row["messages"], row)
+                    self.assertEqual(
+                        plan.messages(plan.make_plan([tensor], ranks), ranks), row["messages"], row
+                    )
 
     def test_bytes_and_order(self):
         shown = program.show(str(CONFIG))
@@ -90,8 +129,10 @@ class Pipeline(unittest.TestCase):
 
     def test_more_bandwidth_is_never_slower(self):
         units = [plan.Unit(5000, 20000, 2, (0,)) for _ in range(30)]
-        ends = [pipeline.simulate(units, [0.01 * i for i in range(30)], 4, pipeline.Link(b, 1e-4), self.HOST).end
-                for b in (1e6, 1e7, 1e8, 1e9)]
+        ends = [
+            pipeline.simulate(units, [0.01 * i for i in range(30)], 4, pipeline.Link(b, 1e-4), self.HOST).end
+            for b in (1e6, 1e7, 1e8, 1e9)
+        ]
         self.assertEqual(ends, sorted(ends, reverse=True))
 
     def test_a_burst_leaves_at_once(self):
@@ -104,7 +145,11 @@ class Pipeline(unittest.TestCase):
 
 class Computing(unittest.TestCase):
     def run_of(self, batch, forward):
-        seconds = dict.fromkeys(run_folder.PARTS, 0.0) | {"forward": forward, "backward": 2 * forward, "update": 0.1}
+        seconds = dict.fromkeys(run_folder.PARTS, 0.0) | {
+            "forward": forward,
+            "backward": 2 * forward,
+            "update": 0.1,
+        }
         return run_folder.Measured("r", 1, batch, {}, seconds)
 
     def test_between_two_batches(self):
@@ -118,6 +163,37 @@ class Computing(unittest.TestCase):
         computing = scaling.from_runs([self.run_of(32, 1.0)])
         self.assertAlmostEqual(computing.at(32)[0], 1.0)
         self.assertGreater(computing.at(16)[0], 0.5)
+
+
+class Waiting(unittest.TestCase):
+    """Ranks wait for each other and for coding that takes their cores;
+    bench/link/predict_check.py checks the same terms.
+    """
+
+    def setUp(self):
+        self.shown = program.show(str(CONFIG))
+        self.computing = scaling.Computing(((8, 1.0, 2.0, 0.0),), 0.0, "")
+
+    def step(self, computing, ranks, host, overlap=True):
+        codec = scaling.codec_of(self.shown)
+        return scaling.predict(self.shown, codec, ranks, 8, computing, scaling.NO_LINK, host, overlap)
+
+    def test_what_a_run_took_longer(self):
+        host = pipeline.Host(0.0, 0.0, 0.0, 0.0)
+        plain = self.step(self.computing, 2, host)
+        waiting = scaling.with_waiting(self.computing, [(plain.seconds + 0.3, plain)])
+        self.assertAlmostEqual(self.step(waiting, 2, host).seconds, plain.seconds + 0.3)
+        self.assertAlmostEqual(self.step(waiting, 4, host).waiting, 0.3)  # the nearest that was measured
+        self.assertEqual(self.step(waiting, 1, host).waiting, 0)
+        self.assertEqual(scaling.with_waiting(self.computing, [(0.1, plain)]).waits(2), 0)
+
+    def test_coding_takes_from_computing_only_beside_it(self):
+        none, half = (pipeline.Host(1e-9, 1e-9, 0.0, 0.0, share) for share in (0.0, 0.5))
+        plain, shared = (self.step(self.computing, 2, host) for host in (none, half))
+        self.assertEqual(plain.waiting, 0)
+        self.assertAlmostEqual(shared.waiting, 0.5 * (shared.coding - shared.exposed))
+        self.assertGreater(shared.waiting, 0.01)
+        self.assertAlmostEqual(self.step(self.computing, 2, half, overlap=False).waiting, 0)
 
 
 class Options(unittest.TestCase):
@@ -144,9 +220,12 @@ class Command(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
         self.config = self.root / "config.yaml"
-        self.config.write_text(f"network: {SOURCE}/configs/networks/resnet20.yaml\ndata: {{dataset: noise, image: [32, 32, 3], classes: 10, "
-                               "train_samples: 256, test_samples: 8}\ntrain: {batch_size: 64}\n"
-                               "exchange: {codec: {kind: qsgd, bits: 4}}\n")
+        self.config.write_text(
+            f"network: {SOURCE}/configs/networks/resnet20.yaml\ndata: "
+            f"{{dataset: noise, image: [32, 32, 3], classes: 10, "
+            "train_samples: 256, test_samples: 8}\ntrain: {batch_size: 64}\n"
+            "exchange: {codec: {kind: qsgd, bits: 4}}\n"
+        )
 
     def run_folder(self, name="run", seconds=None, lines=None, ranks=2):
         folder = self.root / name
@@ -164,17 +243,37 @@ class Command(unittest.TestCase):
 
     def test_a_run(self):
         found = self.predicted("--run", self.run_folder(), "--ranks", "2,4", "--link", "1Gbit,50us")
-        self.assertEqual([(r["ranks"], r["codec"]) for r in found["rows"]], [(2, "none"), (2, "qsgd4"), (4, "none"), (4, "qsgd4")])
+        self.assertEqual(
+            [(r["ranks"], r["codec"]) for r in found["rows"]],
+            [(2, "none"), (2, "qsgd4"), (4, "none"), (4, "qsgd4")],
+        )
         self.assertEqual(found["coding"]["qsgd4"], "measured")
         none, coded = found["rows"][:2]
-        self.assertAlmostEqual(none["computation_s"], 0.97)  # data, forward, backward, update, other: of 10 steps
+        self.assertAlmostEqual(
+            none["computation_s"], 0.97
+        )  # data, forward, backward, update, other: of 10 steps
         self.assertAlmostEqual(coded["coding_s"], 0.2, delta=0.001)  # as measured
         self.assertAlmostEqual(none["bytes_per_rank"], 4 * 272474, delta=1)
         self.assertAlmostEqual(none["samples_per_s"], 64 / none["step_s"])
         self.assertGreater(none["speedup_over_none"], 0.999)
 
+    def test_ranks_that_waited(self):
+        run = self.run_folder(
+            seconds={"total": 13.0, "encode": 0.1, "decode": 0.1}
+        )  # 1.2 s a step, 0.97 of it computing
+        found = self.predicted("--run", run, "--ranks", "2", "--link", "1000Gbit,0us", "--codecs", "qsgd4")
+        self.assertAlmostEqual(found["rows"][1]["step_s"], 1.2, delta=0.001)
+        slow = self.predicted(
+            "--run", run, "--run-link", "1Mbit,0us", "--ranks", "2", "--link", "1000Gbit,0us"
+        )
+        self.assertLess(
+            slow["rows"][1]["step_s"], found["rows"][1]["step_s"] - 0.05
+        )  # the link took a part of it
+
     def test_a_slow_link_makes_compression_pay(self):
-        run = self.run_folder(seconds={"forward": 0.03, "backward": 0.06, "encode": 0.001, "decode": 0.001})
+        run = self.run_folder(
+            seconds={"total": 1.81, "forward": 0.03, "backward": 0.06, "encode": 0.001, "decode": 0.001}
+        )
         slow = self.predicted("--run", run, "--ranks", "2", "--link", "10Mbit,50us")
         self.assertGreater(slow["rows"][1]["speedup_over_none"], 2)
         self.assertIn("2 ranks: qsgd4 pays", slow["verdicts"][0])
@@ -189,12 +288,16 @@ class Command(unittest.TestCase):
         self.assertRegex(found["verdicts"][0], r"2 ranks: qsgd4 does not pay: \d+\.\d % slower than none")
 
     def test_weak_scaling_keeps_the_local_batch(self):
-        found = self.predicted("--run", self.run_folder(), "--ranks", "2,16", "--link", "1Gbit,50us", "--weak")
+        found = self.predicted(
+            "--run", self.run_folder(), "--ranks", "2,16", "--link", "1Gbit,50us", "--weak"
+        )
         self.assertEqual({r["local_batch"] for r in found["rows"]}, {32})
         self.assertEqual(len({round(r["computation_s"], 9) for r in found["rows"]}), 1)
 
     def test_the_table(self):
-        status, out, _ = predict(str(self.config), "--run", self.run_folder(), "--link", "1Gbit,50us", "--codecs", "none,qsgd2")
+        status, out, _ = predict(
+            str(self.config), "--run", self.run_folder(), "--link", "1Gbit,50us", "--codecs", "none,qsgd2"
+        )
         self.assertEqual(status, 0)
         self.assertIn("5 % of forward and backward are taken not to shrink", out)
         self.assertEqual(sum("qsgd2" in line for line in out.splitlines()), 6)  # three rows, three verdicts
@@ -216,13 +319,18 @@ class Command(unittest.TestCase):
             ((config, "--run", run, *link, "--codecs", "{kind: foo}"), "'foo' is not known"),
             ((config, "--run", run, *link, "--step-seconds", "1"), "not together with --run"),
             ((config, *link, "--step-seconds", "nan"), "--step-seconds"),
+            ((config, "--run", run, *link, "--coding-share", "2"), "--coding-share"),
+            ((config, "--run", run, *link, "--run-link", "slow"), "--run-link: 'slow'"),
             ((config, *link, "--step-seconds", "1", "--step-batch", "0"), "--step-batch"),
             ((config, "--run", str(self.root / "no"), *link), "metrics.jsonl: cannot be read"),
             ((str(self.root / "no.yaml"), *link), "no.yaml: cannot be read"),
             ((str(CONFIG), "--run", run, *link), "not of alexnet"),
             ((config, "--run", self.run_folder("empty", lines=""), *link), "holds no finished epoch"),
             ((config, "--run", self.run_folder("bad", lines="{}\n"), *link), "metrics.jsonl:1: not an epoch"),
-            ((config, "--run", self.run_folder("nan", seconds={"forward": float("nan")}), *link), "metrics.jsonl:1: 'nan'"),
+            (
+                (config, "--run", self.run_folder("nan", seconds={"forward": float("nan")}), *link),
+                "metrics.jsonl:1: 'nan'",
+            ),
             ((config, "--run", self.run_folder("zero", ranks=0), *link), "'ranks' is not"),
             (("--outlook", str(self.root)), "--outlook needs --calibrate"),
         ):
@@ -236,16 +344,31 @@ class Outlook(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             status, out, err = predict("--outlook", folder, "--calibrate", given)
             self.assertEqual((status, err), (0, ""))
-            names = sorted(f"{name}.{kind}" for name in ("speedup", "price", "dettmers") for kind in ("csv", "png", "svg"))
+            names = sorted(
+                f"{name}.{kind}"
+                for name in ("speedup", "price", "dettmers")
+                for kind in ("csv", "png", "svg")
+            )
             self.assertEqual(sorted(os.listdir(folder)), names)
-            rows = [line.split(",") for line in pathlib.Path(folder, "speedup.csv").read_text().splitlines()[1:]]
+            rows = [
+                line.split(",") for line in pathlib.Path(folder, "speedup.csv").read_text().splitlines()[1:]
+            ]
             curve = [(float(x), float(y)) for series, _, x, y in rows if series == "alexnet"]
             self.assertEqual(curve, sorted(curve))  # more MB per GFLOP, more speed-up
             self.assertTrue(all(0.5 < y < 4 for _, y in curve))
-            claimed = [line.split(",") for line in pathlib.Path(folder, "dettmers.csv").read_text().splitlines()[1:]]
+            claimed = [
+                line.split(",") for line in pathlib.Path(folder, "dettmers.csv").read_text().splitlines()[1:]
+            ]
             plain = [float(row[4]) for row in claimed if row[2] == "none" and row[3] == "96"]
             numpy.testing.assert_allclose(plain, 23, rtol=1e-3)
             self.assertIn("he claims 50x", out)
+            self.assertRegex(out, r"its limit, bytes and coding alone, is 4\.\d")
+            price = [line.split(",") for line in pathlib.Path(folder, "price.csv").read_text().splitlines()[1:]]
+            self.assertEqual({row[2] for row in price if row[4] == "1"}, {"none"})
+            for network in {row[0] for row in price}:  # each codec, none too, has the same choice
+                several = [row[2] for row in price if row[0] == network and int(row[4]) > 1]
+                self.assertIn("none", several)
+                self.assertEqual(len(several), len(set(several)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""lpsgd predict --calibrate: exact bytes, errors of the fit, the format of its output, mistakes. 77 is a skip."""
+"""lpsgd predict --calibrate: exact bytes, errors of the fit, the format of its output, mistakes.
+77 is a skip.
+"""
 
 import contextlib
 import csv
@@ -29,7 +31,7 @@ if not LPSGD:
 os.environ["LPSGD_PROGRAM"] = LPSGD
 sys.path.insert(0, str(SOURCE / "report"))
 import lpsgd_predict  # noqa: E402
-from costmodel import calibrate, cells, equations, networks, program, validation  # noqa: E402
+from costmodel import calibrate, cells, equations, networks, priors, program, validation  # noqa: E402
 
 GIVEN = str(SOURCE / "report" / "published" / "samples_per_s.csv")
 NETWORKS = ("alexnet", "vgg19", "bn_inception", "resnet50", "resnet110", "resnet152", "lstm_an4")
@@ -40,7 +42,9 @@ ONE = HEADER + "m,resnet20,mpi,none,1,128,300\n"
 def predict(*words):
     """Status, output, errors of the command, within this process."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(sys, "argv", ["lpsgd_predict.py", *words]):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(
+        sys, "argv", ["lpsgd_predict.py", *words]
+    ):
         try:
             status = lpsgd_predict.main()
         except SystemExit as end:
@@ -99,32 +103,68 @@ class Fit(unittest.TestCase):
         self.assertEqual((len(plain), len(found)), (24, 49))
         self.assertLessEqual(validation.median_error(plain), 0.06)
 
+    def test_predictions_of_cells_that_were_not_measured(self):
+        """Over NCCL nothing is staged, so it is not slower than MPI;
+        fewer bits are fewer bytes and as much coding.
+        """
+        asked = priors.unmeasured(self.cells)
+        self.assertGreater(len(asked), 200)
+        numbers = (v for v in self.model.samples_per_s(asked + self.cells))
+        found = {
+            (c.network, c.transport, c.codec, c.ranks): v
+            for c, v in zip(asked + self.cells, numbers)
+            if c.ranks > 1
+        }
+        for (network, transport, codec, ranks), value in found.items():
+            if transport == "nccl":
+                self.assertGreater(
+                    value, 0.995 * found[network, "mpi", codec, ranks], (network, codec, ranks)
+                )
+                if ranks > 2:
+                    self.assertGreater(
+                        value, found[network, transport, codec, ranks // 2], (network, codec, ranks)
+                    )
+            if codec in ("qsgd8", "qsgd4"):
+                fewer = {"qsgd8": "qsgd4", "qsgd4": "qsgd2"}[codec]
+                self.assertGreater(
+                    found[network, transport, fewer, ranks], value, (network, transport, codec, ranks)
+                )
+
     def test_left_out_cells_do_not_reach_the_fit(self):
         chosen = [c for c in validation.multi(self.cells) if c.codec == "qsgd8"]
-        changed = [cells.Cell(c.machine, c.network, c.transport, c.codec, c.ranks, c.batch, c.samples_per_s * 3, c.where) for c in chosen]
+        changed = [
+            cells.Cell(
+                c.machine, c.network, c.transport, c.codec, c.ranks, c.batch, c.samples_per_s * 3, c.where
+            )
+            for c in chosen
+        ]
         rest = [c for c in self.cells if c.codec != "qsgd8"]
         first = [t.predicted for t in validation.left_out(rest + chosen, chosen)]
         second = [t.predicted for t in validation.left_out(rest + changed, changed)]
         numpy.testing.assert_allclose(first, second, rtol=1e-12)
 
     def test_more_is_fitted_than_is_free(self):
-        self.assertEqual(len(self.model.x), 50)
+        self.assertEqual(len(self.model.x), 38)
         self.assertLess(self.model.effective, 30)
 
     def test_one_rank_is_what_was_measured(self):
         alone = [c for c in self.cells if c.ranks == 1]
-        numpy.testing.assert_allclose(self.model.samples_per_s(alone), [c.samples_per_s for c in alone], rtol=1e-9)
+        numpy.testing.assert_allclose(
+            self.model.samples_per_s(alone), [c.samples_per_s for c in alone], rtol=1e-9
+        )
 
     def test_known_constants_are_found_again(self):
         """Cells made by the model with other constants than the priors' centres."""
         wanted = {"mpi_byte": 1.6e-9, "onebit_bucket": 90e-9, "nccl_byte": 0.15e-9}
         made = []
         parameters = calibrate.Parameters(self.cells, calibrate.alone_cells(self.cells, "x"))
-        v = {**calibrate.Parameters.values(numpy.zeros(16)), **wanted}
+        v = {**parameters.values(numpy.zeros(15)), **wanted}
         features = equations.Features(self.cells, parameters.alone)
-        seconds = sum(equations.parts(v, features, {"rate": 1.0, "batch": 1.0, "ranks": 1.0}))
+        seconds = sum(equations.parts(v, features, {"rate": 1.0, "batch": 1.0}))
         for c, s in zip(self.cells, seconds):
-            made.append(cells.Cell(c.machine, c.network, c.transport, c.codec, c.ranks, c.batch, c.batch / s, c.where))
+            made.append(
+                cells.Cell(c.machine, c.network, c.transport, c.codec, c.ranks, c.batch, c.batch / s, c.where)
+            )
         found = calibrate.fit(made).values
         for name, value in wanted.items():
             self.assertLess(abs(numpy.log(found[name] / value)), 0.12, f"{name}: {found[name]}")
@@ -132,20 +172,44 @@ class Fit(unittest.TestCase):
 
 class Step(unittest.TestCase):
     def test_by_hand(self):
-        """2 ranks over MPI, QSGD 8 bit: the equations of docs/cost-model.md with plain numbers."""
+        """QSGD 8 bit on 2 ranks over MPI and 4 over NCCL:
+        the equations of docs/cost-model.md with plain numbers.
+        """
         network = networks.Network("x", 1000, 10**6, 10, 100, (networks.Tensor("a", "dense", (10, 96), 960),
                                                               networks.Tensor("b", "bias", (40,), 40)))
-        cell = cells.Cell("m", "x", "mpi", "qsgd8", 2, 64, None)
-        v = {"launch": 1e-3, "update": 1e-6, "straggler": 0.1, "mpi_byte": 1e-6, "mpi_half": 2.0, "mpi_power": 1.0, "mpi_float32": 1.3,
-             "mpi_tensor": 1e-4, "mpi_message": 1e-5, "nccl_byte": 0, "nccl_tensor": 0, "nccl_hop": 0, "coded_value": 1e-6,
-             "onebit_bucket": 0, "onebit_column": 0, "coded_stripe": 1e-4}
-        features = equations.Features([cell], {"x": (64, 1.0)}, lambda _: network)
-        computing, sending, coding = (part[0] for part in equations.parts(v, features, {"rate": 1.0, "batch": 1.0, "ranks": 1.0}))
+        asked = [
+            cells.Cell("m", "x", "mpi", "qsgd8", 2, 64, None),
+            cells.Cell("m", "x", "nccl", "qsgd8", 4, 128, None),
+        ]
+        v = {
+            "launch": 1e-3,
+            "update": 1e-6,
+            "straggler": 0.1,
+            "mpi_byte": 1e-6,
+            "mpi_half": 2.0,
+            "mpi_power": 1.0,
+            "mpi_float32": 1.3,
+            "mpi_tensor": 1e-4,
+            "mpi_message": 1e-5,
+            "nccl_byte": 1e-7,
+            "nccl_latency": 0.5,
+            "coded_value": 1e-6,
+            "onebit_bucket": 0,
+            "onebit_column": 0,
+            "coded_piece": 1e-4,
+        }
+        features = equations.Features(asked, {"x": (64, 1.0)}, lambda _: network)
+        over_mpi, over_nccl = zip(*equations.parts(v, features, {"rate": 1.0, "batch": 1.0}))
+        computing, sending, coding = over_mpi
         fixed = 10 * 1e-3 + 1000 * 1e-6
         self.assertAlmostEqual(computing, (fixed + (1 - fixed) * 32 / 64) * 1.1)
         wire = (4 + 512) + (4 + 448) + 4 * 40  # two buckets with a scale each, and a bias as float32
         self.assertAlmostEqual(sending, wire * 1e-6 * (1 + 2 / 2) + 2 * 1e-4 + 1 * (2 + 1) * 1e-5 * 2 / 4)
-        self.assertAlmostEqual(coding, 1.5 * 960 * 1e-6 + 2 * 1e-4)
+        self.assertAlmostEqual(coding, 1.5 * 960 * 1e-6 + 2 * 1e-4)  # two stripes
+        computing, sending, coding = over_nccl
+        self.assertAlmostEqual(computing, (fixed + (1 - fixed) * 32 / 64) * 1.2)
+        self.assertAlmostEqual(sending, 1.5 * wire * 1e-7 + 2 * 0.5 * (1e-4 + 6 * 1e-5))  # 2(K-1) hops
+        self.assertAlmostEqual(coding, 1.25 * 960 * 1e-6 + 1e-4)  # one tensor
 
 
 class Command(unittest.TestCase):
@@ -160,8 +224,12 @@ class Command(unittest.TestCase):
         return str(path)
 
     def test_output(self):
-        ask = self.file("machine,network,transport,codec,ranks,batch\nec2_k80,vgg19,nccl,qsgd4,8,128\nec2_k80,resnet110,mpi,qsgd2,16,128\n"
-                        "ec2_k80,alexnet,mpi,none,1,256\n", "ask.csv")
+        ask = self.file(
+            "machine,network,transport,codec,ranks,batch\nec2_k80,vgg19,nccl,qsgd4,8,128\n"
+            "ec2_k80,resnet110,mpi,qsgd2,16,128\n"
+            "ec2_k80,alexnet,mpi,none,1,256\n",
+            "ask.csv",
+        )
         out = str(self.root / "out.csv")
         start = time.monotonic()
         self.assertEqual(predict("--calibrate", GIVEN, "--cells", ask, "--out", out)[0], 0)
@@ -188,14 +256,26 @@ class Command(unittest.TestCase):
     def test_report(self):
         status, out, err = predict("--calibrate", GIVEN, "--report")
         self.assertEqual((status, err), (0, ""))
-        for text in ("50 numbers are fitted: 16 constants", "| mpi_byte |", "s per byte", "32 bit over MPI, all | 24",
-                     "vgg19 nccl none at 8: measured 163.1", "| mpi onebit64 | alexnet |", "alexnet mpi qsgd16 at 4"):
+        for text in (
+            "38 numbers are fitted: 15 constants",
+            "| mpi_byte |",
+            "s per byte",
+            "32 bit over MPI, all | 24",
+            "## Priors: each centre",
+            "| nccl_latency | x 2 |",
+            "resnet50 nccl none at 8: measured 291.1",
+            "vgg19 nccl none at 8: measured 163.1",
+            "| mpi onebit64 | alexnet |",
+            "alexnet mpi qsgd16 at 4",
+        ):
             self.assertIn(text, out)
 
     def refused(self, given, ask=None, *, path=None):
         out = str(self.root / "out.csv")
         asked = self.file(HEADER + "m,resnet20,mpi,none,2,128,\n" if ask is None else ask, "ask.csv")
-        status, printed, err = predict("--calibrate", path or self.file(given), "--cells", asked, "--out", out)
+        status, printed, err = predict(
+            "--calibrate", path or self.file(given), "--cells", asked, "--out", out
+        )
         self.assertEqual((status, printed), (2, ""), err)
         self.assertEqual(err.count("\n"), 1, err)
         self.assertTrue(err.startswith("lpsgd: error: "), err)
@@ -208,7 +288,10 @@ class Command(unittest.TestCase):
             (HEADER, "given.csv:1: no cell"),
             ("machine,network,codec\n", "given.csv:1: no column transport, ranks, batch, samples_per_s"),
             ("ranks,ranks\n", "two columns are named 'ranks'"),
-            (ONE + "m,resnet20,mpi,qsgd3,2,128,300\n", "given.csv:3: unknown codec 'qsgd3'; expected none, qsgd2"),
+            (
+                ONE + "m,resnet20,mpi,qsgd3,2,128,300\n",
+                "given.csv:3: unknown codec 'qsgd3'; expected none, qsgd2",
+            ),
             (ONE + "m,resnet20,gloo,none,2,128,300\n", "given.csv:3: unknown transport 'gloo'"),
             (ONE + "m,resnet21,mpi,none,2,128,300\n", "given.csv:3: no network 'resnet21'"),
             (ONE + "m,../resnet20,mpi,none,2,128,300\n", "given.csv:3: no network"),
@@ -228,7 +311,9 @@ class Command(unittest.TestCase):
         ):
             with self.subTest(text):
                 self.assertIn(text, self.refused(given))
-        self.assertIn("no-such.csv: cannot be read: No such file", self.refused("", path=str(self.root / "no-such.csv")))
+        self.assertIn(
+            "no-such.csv: cannot be read: No such file", self.refused("", path=str(self.root / "no-such.csv"))
+        )
         self.assertIn("cannot be read: Is a directory", self.refused("", path=str(self.root)))
 
     def test_mistakes_in_the_asked_cells(self):
