@@ -50,6 +50,8 @@ class Parameters:
         several = [cell for cell in cells if cell.ranks > 1]
         over_mpi = sorted({s.ranks for s in several if s.transport == "mpi"})
         self.rate = {k: self.add(c.RATE, f"rate at {k} ranks") for k in over_mpi}
+        over_nccl = sorted({s.network for s in several if s.transport == "nccl"})
+        self.latency = {n: self.add(c.LATENCY, f"{n}'s latency over NCCL") for n in over_nccl}
         # Computing: a walk over the local batches of a network, from that of one rank outwards.
         self.batches = {}
         self.several = {}
@@ -101,6 +103,8 @@ class Parameters:
         for i, cell in enumerate(cells):
             if cell.ranks in self.rate:
                 found["rate"][i, self.rate[cell.ranks]] = 1
+            if cell.network in self.latency:
+                found["latency"][i, self.latency[cell.network]] = 1
             batches, rows = walks[cell.network]
             found["batch"][i] = [np.interp(math.log(cell.local_batch), batches, column) for column in rows.T]
             if cell.ranks == 1 and cell.network in self.several:

@@ -63,6 +63,7 @@ NAMES = tuple(constant.name for constant in CONSTANTS)
 
 # Deviations of the logarithm of what is not a constant of the machine.
 RATE = 0.1  # of mpi_byte at one number of ranks, from the curve
+LATENCY = 0.7  # of a network's tensors over NCCL
 OCTAVE = 0.25  # of computing from the curve, for each halving of the local batch
 SEVERAL = 0.03  # of computing with several GPUs of the machine at work, from one alone
 NOISE = 0.03  # of a measured cell

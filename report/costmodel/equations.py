@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodel.networks import stripes, study_network
 
-FACTORS = ("rate", "batch")  # regularised factors, looked up per cell: see Parameters in calibrate.py
+FACTORS = ("rate", "batch", "latency")  # regularised factors, looked up per cell: see Parameters in calibrate.py
 
 
 def coded_pieces(coded, cell):
@@ -57,11 +57,11 @@ def computing(v, f, factor):
     return curve * factor * (1 + v["straggler"] * np.log2(f.ranks))
 
 
-def communication(v, f, rate):
+def communication(v, f, rate, latency):
     """Bytes and messages of a step. A rank sends 2(K-1)/K of the encoded bytes.
 
     Latency is that of a message over MPI in both: over NCCL a share of it, as nothing is staged, and linear
-    in K, as in a ring.
+    in K, as in a ring; `latency` is the network's own factor of it.
     """
     share = 2 * (f.ranks - 1) / f.ranks
     byte = v["mpi_byte"] * (1 + (f.ranks / v["mpi_half"]) ** v["mpi_power"]) * rate
@@ -72,7 +72,7 @@ def communication(v, f, rate):
     )
     hops = 2 * (f.ranks - 1)
     nccl = share * f.wire_bytes * v["nccl_byte"]
-    nccl = nccl + f.tensors * v["nccl_latency"] * (v["mpi_tensor"] + hops * v["mpi_message"])
+    nccl = nccl + f.tensors * v["nccl_latency"] * latency * (v["mpi_tensor"] + hops * v["mpi_message"])
     return np.where(f.is_alone, 0, np.where(f.is_nccl, nccl, mpi))
 
 
@@ -88,4 +88,5 @@ def coding(v, f):
 
 def parts(v, f, factors):
     """Seconds of computing, communication and coding."""
-    return computing(v, f, factors["batch"]), communication(v, f, factors["rate"]), coding(v, f)
+    moving = communication(v, f, factors["rate"], factors["latency"])
+    return computing(v, f, factors["batch"]), moving, coding(v, f)
