@@ -21,7 +21,8 @@ struct Entry {
   // Of pixels / 255 over the training set, per channel (docs/data.md). Sequences have no channels here.
   std::size_t channels = 0;
   double mean[3] = {}, std[3] = {};
-  bool is_packable = false;  // images from files
+  bool is_packable = false;         // images from files
+  bool is_sorted_by_class = false;  // samples of one class lie together
 };
 
 constexpr Entry table[] = {
@@ -29,8 +30,8 @@ constexpr Entry table[] = {
     {"cifar10", open_cifar10, 3, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}, true},
     {"cifar100", open_cifar100, 3, {0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}, true},
     {"fashion_mnist", open_mnist, 1, {0.2860}, {0.3530}, true},
-    {"imagenet", open_imagenet, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, true},
-    {"images", open_image_folders, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, true},
+    {"imagenet", open_imagenet, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, true, true},
+    {"images", open_image_folders, 3, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, true, true},
     {"mnist", open_mnist, 1, {0.1307}, {0.3081}, true},
     {"noise", open_noise, 3, {0.5, 0.5, 0.5}, {0.29, 0.29, 0.29}},
     {"ptb", open_ptb},
@@ -134,6 +135,11 @@ std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split sp
 bool is_packable(const std::string& dataset) {
   const Entry* entry = find(dataset);
   return entry && entry->is_packable;
+}
+
+bool is_sorted_by_class(const std::string& dataset) {
+  const Entry* entry = find(dataset);
+  return entry && entry->is_sorted_by_class;
 }
 
 Normalization normalization(const DataOptions& options, std::int64_t channels) {

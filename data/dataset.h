@@ -81,8 +81,9 @@ struct DataOptions {
   Interpolation interpolation = Interpolation::linear;
   /// Per channel, of pixels / 255, or per feature of a frame; empty: those of the data set.
   std::vector<double> mean, std;
-  /// How many samples to use: the first ones of a data set with files, or as many as a generated one shall
-  /// make. 0: all, or the default number.
+  /// How many samples to use of a data set with files, or how many a generated one shall make. 0: all, or the
+  /// default number. Of files the first ones are used, and of folders sorted by class (`images`, `imagenet`)
+  /// samples that are evenly spaced. A shard follows the rule of the data set that it holds.
   std::int64_t train_samples = 0, test_samples = 0;
   std::vector<std::int64_t> image{224, 224, 3};  // `noise`: height, width, channels
   std::int64_t classes = 1000;                   // `noise`
@@ -102,6 +103,10 @@ std::shared_ptr<const Dataset> open_dataset(const DataOptions& options, Split sp
 
 /// Whether the data set of this name holds images from files. Only such can be packed into shards.
 bool is_packable(const std::string& dataset);
+
+/// Whether the data set of this name has its samples in the order of their classes, so that the first ones
+/// would be those of a few classes.
+bool is_sorted_by_class(const std::string& dataset);
 
 /// The mean and std of the options, or of the data set where the options have none. Throws ConfigError unless
 /// there is one of each for every channel, all are finite, and every std is above 0.

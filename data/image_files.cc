@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "data/file_errors.h"
+#include "data/sample_limit.h"
 
 namespace lpsgd {
 
@@ -72,7 +73,8 @@ StoredImage ImageFiles::image(std::int64_t i, std::vector<std::uint8_t>& file) c
 void keep_samples(std::vector<ImageFile>& images, std::int64_t limit) {
   const auto size = static_cast<std::int64_t>(images.size());
   for (std::int64_t i = 0; i < limit; ++i)
-    std::swap(images[static_cast<std::size_t>(i)], images[static_cast<std::size_t>(i * size / limit)]);
+    std::swap(images[static_cast<std::size_t>(i)],
+              images[static_cast<std::size_t>(evenly_spaced(i, limit, size))]);
   images.resize(static_cast<std::size_t>(limit));
 }
 

@@ -7,6 +7,7 @@
 #include "data/datasets.h"
 #include "data/file_errors.h"
 #include "data/image_files.h"
+#include "data/paths.h"
 #include "data/sample_limit.h"
 
 namespace lpsgd {
@@ -18,17 +19,15 @@ namespace fs = std::filesystem;
 std::string test_folder(const DataOptions& options) {
   const fs::path root = options.root;
   if (!options.test_folder.empty()) return (root / options.test_folder).string();
-  std::error_code ignored;
-  return (root / (fs::is_directory(root / "val", ignored) ? "val" : "test")).string();
+  return (root / (is_folder(root / "val") ? "val" : "test")).string();
 }
 
 std::vector<std::string> classes_in(const std::string& folder) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error))
+  if (!is_folder(folder))
     throw FileError(fmt::format(
         "{}: {} (data.root must hold the folders train and val or test, with a folder of images per class; "
         "data.train_folder and data.test_folder name others)",
-        folder, error || !fs::exists(folder) ? "no such folder" : "is no folder"));
+        folder, path_exists(folder) ? "is no folder" : "no such folder"));
   std::vector<std::string> classes = subfolders(folder);
   if (classes.empty())
     throw FileError(fmt::format("{}: holds no folder; expected one folder of images per class", folder));
@@ -42,11 +41,14 @@ std::shared_ptr<const Dataset> open_image_folders(const DataOptions& options, Sp
     throw ConfigError("data.root: missing: the folder that holds train and val or test");
   const std::string train =
       (fs::path(options.root) / (options.train_folder.empty() ? "train" : options.train_folder)).string();
-  const std::string test = test_folder(options);
+  std::string test;
   FileErrors errors;
   std::vector<std::string> train_classes, test_classes;
   errors.attempt([&] { train_classes = classes_in(train); });
-  errors.attempt([&] { test_classes = classes_in(test); });
+  errors.attempt([&] {
+    test = test_folder(options);
+    test_classes = classes_in(test);
+  });
   errors.throw_if_any();
   const bool is_train = split == Split::train;
   const std::string& folder = is_train ? train : test;

@@ -83,7 +83,12 @@ ImageHeader tiff(const Header& file) {
   const auto w = tags.find(width), h = tags.find(height);
   if (!w || !h) file.fail("a TIFF file without a size, or truncated");
   // Memory is taken for a whole tile, too.
-  const std::int64_t across = tags.find(tile_width).value_or(1), down = tags.find(tile_height).value_or(1);
+  const auto tile_side = [&](std::uint16_t tag) -> std::int64_t {
+    const auto side = tags.find(tag);
+    if (!side && tags.has(tag)) file.fail("the size of the TIFF file's tiles is no number of a known type");
+    return side.value_or(1);
+  };
+  const std::int64_t across = tile_side(tile_width), down = tile_side(tile_height);
   if (across > max_image_pixels || (across > 0 && down > max_image_pixels / across))
     file.fail("the TIFF file's tiles are too large");
   return {"TIFF", *w, *h};

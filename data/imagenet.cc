@@ -10,6 +10,7 @@
 #include "data/file_errors.h"
 #include "data/image_files.h"
 #include "data/imagenet_labels.h"
+#include "data/paths.h"
 #include "data/sample_limit.h"
 #include "data/tar.h"
 
@@ -30,10 +31,9 @@ struct Source {
 
 /// `given`, or the folder `name`, or the archive; in `root`.
 Source find_source(const fs::path& root, const std::string& given, const char* name, const char* archive) {
-  std::error_code ignored;
   const fs::path folder = root / (given.empty() ? name : given);
-  if (fs::is_directory(folder, ignored)) return {folder.string(), false};
-  if (given.empty() && fs::exists(root / archive, ignored)) return {(root / archive).string(), true};
+  if (is_folder(folder)) return {folder.string(), false};
+  if (given.empty() && path_exists(root / archive)) return {(root / archive).string(), true};
   throw FileError(given.empty()
                       ? fmt::format("{}: holds neither the folder {} nor {}", root.string(), name, archive)
                       : fmt::format("{}: no such folder", folder.string()));
@@ -56,9 +56,13 @@ std::vector<ClassArchive> class_archives(const InputFile& file) {
     else
       out.push_back({name.stem().string(), std::move(member)});
   }
+  std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.wnid < b.wnid; });
+  for (std::size_t i = 1; i < out.size(); ++i)
+    if (out[i].wnid == out[i - 1].wnid)
+      errors.add(fmt::format("{}: holds two archives of one class: '{}' and '{}'", file.path(),
+                             out[i - 1].member.name, out[i].member.name));
   errors.throw_if_any();
   if (out.empty()) throw FileError(fmt::format("{}: holds no archive of a class", file.path()));
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.wnid < b.wnid; });
   return out;
 }
 
@@ -82,13 +86,19 @@ std::vector<std::string> wnids_in(const Source& train) {
   return out;
 }
 
+/// Whether the member or a folder that it lies in is hidden, as find_images() passes over them on disk.
+bool is_hidden(const fs::path& member) {
+  return std::any_of(member.begin(), member.end(),
+                     [](const fs::path& part) { return part != "." && part.string().starts_with('.'); });
+}
+
 /// The images of an archive's members, with one label.
 void add_members(std::vector<TarMember> members, const std::string& archive, std::int32_t label,
                  std::vector<ImageFile>& out) {
   std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   const std::size_t before = out.size();
   for (const TarMember& member : members)
-    if (is_image_name(member.name))
+    if (is_image_name(member.name) && !is_hidden(member.name))
       out.push_back({fmt::format("{}/{}", archive, member.name), label, 0, member.offset, member.size});
   if (out.size() == before) throw FileError(fmt::format("{}: holds no image", archive));
 }

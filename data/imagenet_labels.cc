@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "data/input_file.h"
 #include "data/mat_file.h"
+#include "data/paths.h"
 
 namespace lpsgd {
 
@@ -46,21 +47,16 @@ std::string read_text(const fs::path& path) {
   return {bytes.begin(), bytes.end()};
 }
 
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 /// The WNID of every ILSVRC2012_ID, from the files beside the ground truth or in `root`.
 std::map<std::int64_t, std::string> read_ids(const fs::path& root, const fs::path& beside) {
   for (const fs::path& folder : {beside, root}) {
-    if (!is_there(folder / "meta.mat")) continue;
+    if (!path_exists(folder / "meta.mat")) continue;
     std::map<std::int64_t, std::string> out;
     for (const Synset& synset : read_meta_mat((folder / "meta.mat").string())) out[synset.id] = synset.wnid;
     return out;
   }
   for (const fs::path& folder : {beside, root})
-    if (is_there(folder / "synsets.txt"))
+    if (path_exists(folder / "synsets.txt"))
       return parse_synset_list(read_text(folder / "synsets.txt"), (folder / "synsets.txt").string());
   throw FileError(fmt::format("{}: missing: it, or synsets.txt, gives the class of each ILSVRC2012_ID in {}",
                               (beside / "meta.mat").string(), truth_name));
@@ -123,12 +119,12 @@ std::map<std::string, std::string> parse_kaggle_list(const std::string& text, co
 ValidationLabels read_validation_labels(const std::string& root) {
   const fs::path folder = root;
   for (const fs::path& beside : {folder / "ILSVRC2012_devkit_t12" / "data", folder}) {
-    if (!is_there(beside / truth_name)) continue;
+    if (!path_exists(beside / truth_name)) continue;
     const std::string path = (beside / truth_name).string();
     return {path, parse_ground_truth(read_text(path), path, read_ids(folder, beside))};
   }
   const std::string kaggle = (folder / kaggle_name).string();
-  if (is_there(kaggle)) return {kaggle, parse_kaggle_list(read_text(kaggle), kaggle)};
+  if (path_exists(kaggle)) return {kaggle, parse_kaggle_list(read_text(kaggle), kaggle)};
   throw FileError(fmt::format(
       "{}: holds no labels of the validation images: expected ILSVRC2012_devkit_t12/data/{}, {} or {}", root,
       truth_name, truth_name, kaggle_name));

@@ -4,12 +4,12 @@
 #include <array>
 #include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "core/error.h"
 #include "data/datasets.h"
 #include "data/file_errors.h"
 #include "data/idx.h"
+#include "data/paths.h"
 #include "data/sample_limit.h"
 
 namespace lpsgd {
@@ -42,9 +42,8 @@ class Mnist final : public ImageDataset {
 /// The file, plain or with the suffix .gz.
 std::string find_file(const std::string& root, const std::string& name) {
   const std::string plain = (std::filesystem::path(root) / name).string();
-  std::error_code ignored;
   for (const std::string& path : {plain, plain + ".gz"})
-    if (std::filesystem::exists(path, ignored)) return path;
+    if (path_exists(path)) return path;
   throw FileError(fmt::format(
       "{}: missing, and so is {}.gz (data.root must hold the original files train-images-idx3-ubyte, "
       "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, each plain or as .gz)",

@@ -13,4 +13,10 @@ namespace lpsgd {
 std::int64_t sample_limit(const DataOptions& options, Split split, std::int64_t available,
                           const std::string& where);
 
+/// The sample that is used in place `i` of `limit`, where `limit` of `available` samples are used, evenly
+/// spaced.
+inline std::int64_t evenly_spaced(std::int64_t i, std::int64_t limit, std::int64_t available) {
+  return i * available / limit;
+}
+
 }  // namespace lpsgd

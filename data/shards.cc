@@ -120,9 +120,9 @@ class Shard {
 
 class Shards final : public ImageDataset {
  public:
-  /// `size`: how many of their samples to use.
-  Shards(std::vector<std::unique_ptr<Shard>> shards, std::int64_t size)
-      : shards_(std::move(shards)), size_(size) {
+  /// `size`: how many of their samples to use: evenly spaced ones, or the first.
+  Shards(std::vector<std::unique_ptr<Shard>> shards, std::int64_t size, bool spaced)
+      : shards_(std::move(shards)), size_(size), spaced_(spaced) {
     for (const auto& shard : shards_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + shard->size());
     shape_ = Shard::shape_of(shards_[0]->entry(0));
     for (std::int64_t i = 0; i < size_ && shape_; ++i) {
@@ -155,7 +155,7 @@ class Shards final : public ImageDataset {
   }
 
   std::pair<const Shard*, std::int64_t> find(std::int64_t i) const {
-    i = size_ == ends_.back() ? i : i * ends_.back() / size_;  // a part of them is spread evenly
+    if (spaced_) i = evenly_spaced(i, size_, ends_.back());
     const auto shard =
         static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin());
     return {shards_[shard].get(), i - (shard == 0 ? 0 : ends_[shard - 1])};
@@ -164,6 +164,7 @@ class Shards final : public ImageDataset {
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<std::int64_t> ends_;  // cumulative sizes
   std::int64_t size_;
+  bool spaced_;
   std::optional<ImageShape> shape_;
 };
 
@@ -206,7 +207,8 @@ std::shared_ptr<const ImageDataset> open_shards(const DataOptions& options, Spli
   if (shards.empty())
     throw FileError(fmt::format("{}: holds no shard of split {} (lpsgd data pack --split {} writes one)",
                                 path, split_name, split_name));
-  return std::make_shared<Shards>(std::move(shards), sample_limit(options, split, size, path));
+  return std::make_shared<Shards>(std::move(shards), sample_limit(options, split, size, path),
+                                  is_sorted_by_class(dataset));
 }
 
 }  // namespace lpsgd

@@ -33,18 +33,23 @@ std::uint32_t TiffTags::number(std::size_t at, std::size_t bytes) const {
   return value;
 }
 
-std::optional<std::uint32_t> TiffTags::find(std::uint16_t tag) const {
+std::optional<std::size_t> TiffTags::entry(std::uint16_t tag) const {
   for (std::size_t i = 0; valid_ && i < count_; ++i) {
     const std::size_t at = first_ + i * entry_bytes;
-    if (number(at, 2) != tag) continue;
-    const std::size_t bytes = type_bytes(number(at + 2, 2)), count = number(at + 4, 4);
-    if (bytes == 0 || count == 0) return {};
-    if (bytes * count <= 4) return number(at + 8, bytes);
-    const std::size_t offset = number(at + 8, 4);
-    if (offset > bytes_.size() || bytes > bytes_.size() - offset) return {};
-    return number(offset, bytes);
+    if (number(at, 2) == tag) return at;
   }
   return {};
+}
+
+std::optional<std::uint32_t> TiffTags::find(std::uint16_t tag) const {
+  const std::optional<std::size_t> at = entry(tag);
+  if (!at) return {};
+  const std::size_t bytes = type_bytes(number(*at + 2, 2)), count = number(*at + 4, 4);
+  if (bytes == 0 || count == 0) return {};
+  if (bytes * count <= 4) return number(*at + 8, bytes);
+  const std::size_t offset = number(*at + 8, 4);
+  if (offset > bytes_.size() || bytes > bytes_.size() - offset) return {};
+  return number(offset, bytes);
 }
 
 int exif_orientation(std::span<const std::uint8_t> app1) {

@@ -14,10 +14,13 @@ class TiffTags {
   explicit TiffTags(std::span<const std::uint8_t> bytes);
   /// Whether the header and the directory are complete.
   bool valid() const { return valid_; }
+  /// Whether the directory has the tag, of whatever type.
+  bool has(std::uint16_t tag) const { return entry(tag).has_value(); }
   /// The first value of a tag; nothing: it is absent or no such number.
   std::optional<std::uint32_t> find(std::uint16_t tag) const;
 
  private:
+  std::optional<std::size_t> entry(std::uint16_t tag) const;  // where the tag's first entry begins
   std::uint32_t number(std::size_t at, std::size_t bytes) const;
 
   std::span<const std::uint8_t> bytes_;

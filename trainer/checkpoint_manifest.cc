@@ -67,6 +67,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
     out.lr = m.at("schedule").at("lr");
     out.batch_size = count(data.at("batch_size"));
     out.batches = count(data.at("batches"));
+    if (const auto samples = data.find("samples"); samples != data.end()) out.samples = count(*samples);
+    if (const auto lengths = data.find("lengths"); lengths != data.end()) out.lengths = *lengths;
     if (const auto order = data.find("order"); order != data.end())  // older ones have none
       for (const auto& [key, value] : order->items()) out.order.emplace_back(key, value.get<std::string>());
     const ordered_json& so_far = m.at("epoch_so_far");
@@ -115,6 +117,8 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
                {"batch", manifest.position.batch},
                {"batches", manifest.batches},
                {"batch_size", manifest.batch_size}};
+  if (manifest.samples > 0) m["data"]["samples"] = manifest.samples;
+  if (!manifest.lengths.empty()) m["data"]["lengths"] = manifest.lengths;
   for (const auto& [key, value] : manifest.order) m["data"]["order"][key] = value;
   ordered_json train = ordered_json::array();
   for (const BatchMetrics& rank : manifest.so_far.train) train.push_back(to_json(rank));

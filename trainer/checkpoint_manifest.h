@@ -23,6 +23,8 @@ struct CheckpointManifest {
   int ranks = 1;
   std::int64_t batch_size = 0;                              // global
   std::int64_t batches = 0;                                 // of an epoch
+  std::int64_t samples = 0;                                 // of the training set; 0: not recorded
+  std::string lengths;                                      // checksum of its sequences' frames; empty: none
   std::vector<std::pair<std::string, std::string>> order;   // keys that decide the order of samples, values
   double lr = 0;                                            // of the next step
   std::vector<std::pair<std::string, std::string>> codecs;  // tensor, codec

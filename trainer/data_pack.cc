@@ -35,7 +35,9 @@ struct Packed {
 };
 
 struct Counts {
+  explicit Counts(std::int64_t classes) : of_class(static_cast<std::size_t>(classes)), left_out(of_class) {}
   std::int64_t images = 0, bytes = 0;
+  std::vector<std::int64_t> of_class, left_out;
   BadSamples bad;
 };
 
@@ -54,7 +56,7 @@ Counts pack(const ImageDataset& dataset, const DataPackArguments& arguments, OnB
   for (int t = 0; t < threads; ++t) packers.push_back(std::make_unique<Packer>(arguments.pack));
   std::vector<Packed> packed(static_cast<std::size_t>(samples_at_once * threads));
   DataProgress progress("packed", dataset.size());
-  Counts counts;
+  Counts counts(dataset.classes());
   for (std::int64_t first = 0; first < dataset.size(); first += static_cast<std::int64_t>(packed.size())) {
     const std::int64_t last = std::min(dataset.size(), first + static_cast<std::int64_t>(packed.size()));
     for_samples(first, last, threads, [&](int t, std::int64_t i) {
@@ -70,16 +72,26 @@ Counts pack(const ImageDataset& dataset, const DataPackArguments& arguments, OnB
     });
     for (std::int64_t i = first; i < last; ++i) {
       const Packed& sample = packed[static_cast<std::size_t>(i - first)];
+      const auto label = static_cast<std::size_t>(dataset.label(i));
       if (sample.error) {
         counts.bad.add({&*sample.error, 1});
+        ++counts.left_out[label];
         continue;
       }
       writer.add(sample.image, dataset.label(i), dataset.name(i));
       ++counts.images;
+      ++counts.of_class[label];
       counts.bytes += static_cast<std::int64_t>(sample.image.bytes.size());
     }
   }
   return counts;
+}
+
+/// Training and evaluation go on without such a class, so nothing else would tell of it.
+void warn_of_lost_classes(const Counts& counts) {
+  for (std::size_t c = 0; c < counts.of_class.size(); ++c)
+    if (counts.of_class[c] == 0 && counts.left_out[c] > 0)
+      log::warn("class {} has no image in the shard: all {} of it cannot be read", c, counts.left_out[c]);
 }
 
 }  // namespace
@@ -99,6 +111,7 @@ int data_pack_command(const DataPackArguments& arguments) {
     throw FileError(fmt::format("{} (and no other image of the split can be read)", counts.bad.first.at(0)));
   writer.finish();
   if (counts.bad.count > 0) log::warn("{}", text(counts.bad));
+  warn_of_lost_classes(counts);
   fmt::print("{}: {} images of data set {}, split {}, {:.1f} MB\n", arguments.out, counts.images,
              run.data.dataset, arguments.split == Split::train ? "train" : "test",
              static_cast<double>(counts.bytes) * 1e-6);

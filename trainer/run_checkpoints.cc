@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/agree.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "trainer/evaluate.h"
@@ -17,9 +18,10 @@ namespace lpsgd {
 namespace {
 
 /// Which sample is in which place of an epoch depends on these keys, beside seed and batch size.
-constexpr std::string_view order_keys[] = {
-    "data.dataset",     "data.train_folder",    "data.shuffle",    "data.train_samples", "data.truncate",
-    "data.sort_window", "data.speech.held_out", "data.text.train", "data.text.unit",     "data.text.eos"};
+constexpr std::string_view order_keys[] = {"data.dataset",       "data.train_folder",    "data.shuffle",
+                                           "data.train_samples", "data.shards",          "data.truncate",
+                                           "data.sort_window",   "data.speech.held_out", "data.text.train",
+                                           "data.text.unit",     "data.text.eos"};
 
 std::vector<std::pair<std::string, std::string>> sample_order(const RunConfig& run) {
   const config::Value tree = config::write(run);
@@ -29,6 +31,8 @@ std::vector<std::pair<std::string, std::string>> sample_order(const RunConfig& r
     for (const auto part : std::views::split(key, '.'))
       value = value ? value->find(std::string_view(part.begin(), part.end())) : nullptr;
     require(value != nullptr, "the keys that decide the order of samples exist");
+    // With a limit, what the shards hold beyond it also decides which samples are used.
+    if (key == "data.shards" && run.data.train_samples == 0) continue;
     out.emplace_back(key, config::emit_line(*value));
   }
   return out;
@@ -36,7 +40,7 @@ std::vector<std::pair<std::string, std::string>> sample_order(const RunConfig& r
 
 /// Inside an epoch, what is left of it must be what was left when the checkpoint was written.
 void check_order(const std::string& folder, const CheckpointManifest& manifest, const RunConfig& run,
-                 std::int64_t batches) {
+                 const EpochContents& epoch) {
   const auto compare = [&](const std::string& key, const std::string& then, const std::string& now) {
     if (then != now)
       throw FileError(fmt::format("{}: was written inside an epoch with {} {}, the configuration says {}",
@@ -46,9 +50,15 @@ void check_order(const std::string& folder, const CheckpointManifest& manifest, 
   for (const auto& [key, now] : sample_order(run))
     for (const auto& [written, then] : manifest.order)
       if (written == key) compare(key, then, now);
-  if (manifest.batches != batches)
+  if (manifest.batches != epoch.batches)
     throw FileError(fmt::format("{}: was written inside an epoch of {} batches, the data set makes it {}",
-                                folder, manifest.batches, batches));
+                                folder, manifest.batches, epoch.batches));
+  if (manifest.samples != 0 && manifest.samples != epoch.samples)
+    throw FileError(fmt::format("{}: was written inside an epoch of {} samples, the data set has {}", folder,
+                                manifest.samples, epoch.samples));
+  if (!manifest.lengths.empty() && manifest.lengths != epoch.lengths)
+    throw FileError(
+        fmt::format("{}: was written inside an epoch of sequences that had other numbers of frames", folder));
 }
 
 }  // namespace
@@ -57,12 +67,22 @@ bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std
   return epoch == epochs || (options.every_epochs > 0 && epoch % options.every_epochs == 0);
 }
 
-RunCheckpoints::RunCheckpoints(std::string run_folder, const RunConfig& run, std::int64_t batches,
+EpochContents epoch_contents(const Dataset& train, std::int64_t batches) {
+  EpochContents out{batches, train.size(), {}};
+  const auto* sequences = dynamic_cast<const SequenceDataset*>(&train);
+  if (!sequences) return out;
+  std::vector<std::int64_t> frames;
+  for (std::int64_t i = 0; i < train.size(); ++i) frames.push_back(sequences->frames(i));
+  out.lengths = checksum(std::as_bytes(std::span(frames)));
+  return out;
+}
+
+RunCheckpoints::RunCheckpoints(std::string run_folder, const RunConfig& run, EpochContents epoch,
                                const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
                                Optimizer& optimizer)
     : run_folder_(std::move(run_folder)),
       run_(run),
-      batches_(batches),
+      epoch_(std::move(epoch)),
       codecs_(codecs),
       transport_(transport),
       network_(network),
@@ -76,7 +96,7 @@ Resumed RunCheckpoints::restore(const ResumePoint& from,
     if (manifest.seed != static_cast<std::uint32_t>(run_.train.seed))
       throw FileError(fmt::format("{}: was written with train.seed {}, the configuration says {}", folder,
                                   manifest.seed, run_.train.seed));
-    if (manifest.position.batch != 0) check_order(folder, manifest, run_, batches_);
+    if (manifest.position.batch != 0) check_order(folder, manifest, run_, epoch_);
     HostState host(network_, &optimizer_);
     TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), {}};
     if (manifest.position.batch != 0) state.carried = host.carried();
@@ -104,7 +124,9 @@ void RunCheckpoints::save(const std::string& name, const Position& position, Epo
   manifest.seed = static_cast<std::uint32_t>(run_.train.seed);
   manifest.ranks = transport_.size();
   manifest.batch_size = run_.train.batch_size;
-  manifest.batches = batches_;
+  manifest.batches = epoch_.batches;
+  manifest.samples = epoch_.samples;
+  manifest.lengths = epoch_.lengths;
   manifest.order = sample_order(run_);
   manifest.lr = lr;
   for (std::size_t t = 0; t < codecs_.size(); ++t)

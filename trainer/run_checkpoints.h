@@ -20,6 +20,13 @@ namespace lpsgd {
 /// Whether a checkpoint is due after `epoch` finished epochs of `epochs`.
 bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std::int64_t epochs);
 
+/// What an epoch is made of. Another data set puts other samples into its places.
+struct EpochContents {
+  std::int64_t batches = 0, samples = 0;
+  std::string lengths;  // checksum of each sequence's frames; empty: of no sequences
+};
+EpochContents epoch_contents(const Dataset& train, std::int64_t batches);
+
 /// Where a resumed run continues.
 struct Resumed {
   Position position;
@@ -30,14 +37,14 @@ struct Resumed {
 /// The checkpoints of one rank's run.
 class RunCheckpoints {
  public:
-  /// `run_folder`: the run's; `batches`: of an epoch. The references outlive the object.
-  RunCheckpoints(std::string run_folder, const RunConfig& run, std::int64_t batches,
+  /// `run_folder`: the run's. The references outlive the object.
+  RunCheckpoints(std::string run_folder, const RunConfig& run, EpochContents epoch,
                  const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
                  Optimizer& optimizer);
 
   /// Restores weights, momentum and running statistics, and passes the residuals to `set_residuals`. Refuses
-  /// a checkpoint of another seed, network or codec, and one from within an epoch if a key that decides the
-  /// order of samples has changed. Collective; fails on all ranks with one message.
+  /// a checkpoint of another seed, network or codec, and one from within an epoch if its contents or a key
+  /// that decides the order of samples have changed. Collective; fails on all ranks with one message.
   Resumed restore(const ResumePoint& from, const std::function<void(const ExchangeState&)>& set_residuals);
 
   /// `lr`: of the next step; `so_far`: of the current epoch, ignored between epochs. Collective.
@@ -50,7 +57,7 @@ class RunCheckpoints {
  private:
   std::string run_folder_;
   const RunConfig& run_;
-  std::int64_t batches_;
+  EpochContents epoch_;
   const std::vector<CodecSpec>& codecs_;
   Transport& transport_;
   Network& network_;

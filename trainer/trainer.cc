@@ -84,7 +84,8 @@ class RankTrainer {
         network_(spec, network_options(run, transport, train_loader_.shape())),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream()),
         per_epoch_(train_loader_.batches()),
-        checkpoints_(command.out, run, per_epoch_, codecs_, transport, network_, optimizer_),
+        checkpoints_(command.out, run, epoch_contents(*data.train, per_epoch_), codecs_, transport, network_,
+                     optimizer_),
         sums_(run.metrics.codec_error ? codecs_.size() : 0),
         compression_(compression(network_.tensors(), codecs_, transport.size())) {}
 

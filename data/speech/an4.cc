@@ -15,12 +15,13 @@
 #include "core/file.h"
 #include "data/file_errors.h"
 #include "data/input_file.h"
+#include "data/paths.h"
 #include "data/sample_limit.h"
 #include "data/speech/alignment.h"
+#include "data/speech/an4_lists.h"
 #include "data/speech/audio.h"
 #include "data/speech/features.h"
 #include "data/speech/utterances.h"
-#include "data/text_lines.h"
 
 namespace lpsgd {
 
@@ -68,16 +69,11 @@ class Corpus {
   void read_list() {
     const bool is_aligned = errors_.empty();
     const std::string text = read_file(list_);
-    TextLines lines(text);
-    while (const auto line = lines.next()) {
-      std::string_view rest = *line;
-      const fs::path id(next_word(rest));
-      if (id.empty()) continue;
-      const std::string where = fmt::format("{}:{}", list_, lines.number());
+    for (const ListedRecording& listed : read_recording_list(text, list_, errors_)) {
+      listed_.insert(listed.name);
+      const std::string where = fmt::format("{}:{}", list_, listed.line);
       errors_.attempt([&] {
-        if (!listed_.insert(id.filename().string()).second)
-          throw FileError(fmt::format("{}: '{}' a second time", where, id.filename().string()));
-        train_.push_back(recording(id, where));
+        train_.push_back(recording(fs::path(listed.folder) / listed.name, where));
         if (is_aligned) align(train_.back(), where);
       });
     }
@@ -127,26 +123,13 @@ class Corpus {
                               name, list_));
   }
 
-  /// A transcript's line ends with its recording's name: "<s> YES </s> (an251-fash-b)". Only the names
-  /// matter.
   void check_transcripts() {
     const std::string path = (root_ / "etc/an4_train.transcription").string();
-    if (!fs::exists(path)) return;
-    const std::string text = read_file(path);
-    TextLines lines(text);
-    while (const auto line = lines.next()) {
-      if (line->empty()) continue;
-      const std::size_t begin = line->rfind('('), end = line->rfind(')');
-      if (begin == std::string_view::npos || end == std::string_view::npos || end < begin) {
-        errors_.add(fmt::format("{}:{}: the transcript does not end with its recording's name in parentheses",
-                                path, lines.number()));
-        continue;
-      }
-      const std::string name(line->substr(begin + 1, end - begin - 1));
-      if (!listed_.contains(name))
+    if (!path_exists(path)) return;
+    for (const ListedRecording& transcript : read_transcripts(read_file(path), path, errors_))
+      if (!listed_.contains(transcript.name))
         errors_.add(fmt::format("{}:{}: a transcript of '{}', which has no audio: {} does not name it", path,
-                                lines.number(), name, list_));
-    }
+                                transcript.line, transcript.name, list_));
   }
 
   void hold_out(const std::vector<std::string>& names) {

@@ -213,9 +213,16 @@ class Data(DataCase):
             self.pack(self.path("one", "y.shard"), "--split", "test")
             lines = self.check("--set", "data.shards=" + self.path("one")).out.splitlines()
             self.assertEqual(lines[1], "train: of class 0 to 2: 4 6 5")
+        self.assertNotIn("has no image in the shard", result.err)
         for label in ("cat", "dog", "eel"):
             shutil.rmtree(os.path.join(self.root, "train", label))
             self.put(f"train/{label}/0.jpg", b"no image")
+            if label == "dog":
+                self.put(f"train/{label}/1.jpg", b"no image")
+                result = self.pack(path, "--set", "data.on_bad_sample=skip")
+                self.assertIn("class 0 has no image in the shard: all 1 of it cannot be read", result.err)
+                self.assertIn("class 1 has no image in the shard: all 2 of it cannot be read", result.err)
+                self.assertNotIn("class 2 has", result.err)
         result = self.pack(self.path("none.shard"), "--set", "data.on_bad_sample=skip", status=1)
         self.assertIn("train/cat/0.jpg: ", result.err)
         self.assertIn("(and no other image of the split can be read)", result.err)

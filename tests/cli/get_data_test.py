@@ -1,11 +1,13 @@
 """scripts/get-data against a server on loopback: resuming, checksums, mirrors, never half a data set."""
 
+import bz2
 import email.utils
 import gzip
 import hashlib
 import http.server
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -288,6 +290,33 @@ class GetData(Case):
             self.assertEqual(result.status, 1, result)
             self.assertIn(text, result.err)
             self.assert_nothing()
+
+    def test_a_damaged_archive_is_removed_and_fetched_anew(self):
+        """Archives that have no published checksum, so that only unpacking finds the damage."""
+        plain = gzip.decompress(tar_gz({"set/a.bin": os.urandom(200000)}))
+        packed = {"gz": gzip.compress(plain), "xz": lzma.compress(plain), "bz2": bz2.compress(plain), "tar": plain}
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("set/a.bin", os.urandom(200000))
+        packed["zip"] = out.getvalue()
+        for kind, good in packed.items():
+            half = len(good) // 2
+            damaged = {"cut": good[:half], "changed": good[:half] + b"\xff" * 5000 + good[half + 5000 :]}
+            if kind == "tar":
+                del damaged["changed"]  # tar has no checksum of contents
+            if kind == "gz":
+                damaged["bad block"] = good[:10] + b"\xff" * (len(good) - 10)  # zlib.error
+            for what, bad in damaged.items():
+                with self.subTest(kind=kind, what=what):
+                    subprocess.run(["rm", "-rf", self.folder], check=True)
+                    sources = self.one(good, self.serve("set.archive", bad))
+                    del sources["set"]["alternatives"][0][0]["checksum"]
+                    result = self.get("set", sources)
+                    self.assertEqual(result.status, 1, result)
+                    self.assertRegex(result.err, r"^get-data: set: \S*set.archive: damaged archive, so it was removed: .*\n$")
+                    self.assert_nothing()
+                    self.serve("set.archive", good)
+                    self.assertEqual(self.get("set", sources).status, 0)
 
     def test_members_stay_inside(self):
         content = tar_gz({"set/../../outside": b"A", "set/a": b"A"})

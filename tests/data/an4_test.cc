@@ -296,6 +296,10 @@ TEST_F(SmallAn4, RefusesListsThatDoNotFitTogether) {
   list_ += "corpus/two/a-one-b\n";
   write();
   EXPECT_EQ(error(), "etc/an4_train.fileids:5: 'a-one-b' a second time");
+  put("etc/an4_train.fileids", "corpus/two/\n" + list_);
+  EXPECT_EQ(error(),
+            "etc/an4_train.fileids:1: expected a recording's path without suffix\n"
+            "etc/an4_train.fileids:6: 'a-one-b' a second time");
   put("etc/an4_train.fileids", "\n");
   EXPECT_EQ(error(), "etc/an4_train.fileids: names no recording");
   options_.root.clear();

@@ -229,7 +229,7 @@ TEST(ImageDecoder, RefusesHugeImagesFromTheirHeaders) {
 }
 
 TEST(ImageDecoder, RefusesHugeTiles) {
-  const auto tiff = [](std::uint32_t tile_width, std::uint32_t tile_height) {
+  const auto tiff = [](std::uint32_t tile_width, std::uint32_t tile_height, std::uint32_t tile_type = 4) {
     Bytes out{'I', 'I', 42, 0, 8, 0, 0, 0, 4, 0};
     const auto number = [&](std::uint32_t value, int bytes) {
       for (int i = 0; i < bytes; ++i) out.push_back(static_cast<std::uint8_t>(value >> 8 * i));
@@ -237,7 +237,7 @@ TEST(ImageDecoder, RefusesHugeTiles) {
     const std::uint32_t tags[4][2] = {{256, 8}, {257, 8}, {322, tile_width}, {323, tile_height}};
     for (const auto& [tag, value] : tags) {
       number(tag, 2);
-      number(4, 2);  // LONG
+      number(tag < 322 ? 4 : tile_type, 2);  // 4: LONG
       number(1, 4);
       number(value, 4);
     }
@@ -251,6 +251,9 @@ TEST(ImageDecoder, RefusesHugeTiles) {
                                       {0xFFFFFFF0u, 0xFFFFFFF0u},
                                       {1u, 0xFFFFFFFFu}})
     EXPECT_EQ(error_of(tiff(width, height)), "dir/a.jpg: the TIFF file's tiles are too large");
+  for (const std::uint32_t type : {0, 6, 8, 9, 13, 16, 17})  // 9: SLONG, 16: LONG8; the library reads them
+    EXPECT_EQ(error_of(tiff(32768, 32752, type)),
+              "dir/a.jpg: the size of the TIFF file's tiles is no number of a known type");
 }
 
 TEST(ImageHeader, HasTheSizeOfEveryFormat) {

@@ -218,6 +218,36 @@ TEST_F(ImageNet, RefusesWhatIsNotImageNet) {
             "data.root: missing: the folder of ImageNet's images or archives");
 }
 
+TEST_F(ImageNet, TellsWhyTheRootCannotBeRead) {
+  expect_without_permission([&] { return error(); }, path("train") + ": cannot be read: Permission denied\n" +
+                                                         path("val") + ": cannot be read: Permission denied");
+  options_.root = write("file", "");
+  EXPECT_EQ(error(), path("file/train") + ": cannot be read: Not a directory\n" + path("file/val") +
+                         ": cannot be read: Not a directory");
+}
+
+TEST_F(ImageNet, HiddenFoldersOfArchivesArePassedOver) {
+  const std::vector<std::string> train = contents(*open());
+  write("train/n01443537/.thumbs/x.JPEG", "other");
+  write("val/deep/.thumbs/x.JPEG", "other");
+  EXPECT_EQ(contents(*open()), train);
+  shell("cd train && for c in n*; do tar -C $c -cf $c.tar . ; rm -r $c; done");  // names begin with ./
+  shell("tar -C train -cf ILSVRC2012_img_train.tar $(ls train) && rm -r train");
+  shell("tar -C val -cf ILSVRC2012_img_val.tar $(ls val) && rm -r val");
+  EXPECT_EQ(contents(*open()), train);
+  EXPECT_EQ(contents(*open(Split::test)), val_);
+}
+
+TEST_F(ImageNet, RefusesTwoArchivesOfOneClass) {
+  shell("cd train && for c in n*; do tar -C $c -cf $c.tar . ; rm -r $c; done");
+  shell(
+      "cd train && mkdir copy && cp n01440764.tar copy && tar -cf ../ILSVRC2012_img_train.tar n*.tar "
+      "copy/*.tar");
+  shell("rm -r train");
+  EXPECT_EQ(error(), path("ILSVRC2012_img_train.tar") +
+                         ": holds two archives of one class: 'n01440764.tar' and 'copy/n01440764.tar'");
+}
+
 TEST_F(ImageNet, NamesADamagedInnerArchive) {
   shell("cd train && for c in n*; do tar -C $c -cf $c.tar . ; rm -r $c; done");
   shell(

@@ -131,6 +131,14 @@ TEST_F(Images, RefusesMissingFolders) {
   EXPECT_THAT(error_of<ConfigError>([&] { open(); }), HasSubstr("data.root: missing"));
 }
 
+TEST_F(Images, TellsWhyTheRootCannotBeRead) {
+  expect_without_permission([&] { return error(); }, path("train") + ": cannot be read: Permission denied\n" +
+                                                         path("val") + ": cannot be read: Permission denied");
+  options_.root = write("file", "");
+  EXPECT_EQ(error(), path("file/train") + ": cannot be read: Not a directory\n" + path("file/val") +
+                         ": cannot be read: Not a directory");
+}
+
 TEST_F(Images, BatchesNeedTheShapeOfAnImage) {
   const auto set = open();
   const auto refused = [&](std::vector<std::int64_t> input) {

@@ -16,6 +16,9 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/philox.h"
+#include "data/jpeg_encoder.h"
+#include "tests/data/temporary_folder.h"
 
 namespace lpsgd {
 namespace {
@@ -156,12 +159,15 @@ TEST_P(Workers, ReportBadSamplesInOrder) {
 
 /// A digest of all that the batches of an epoch from `first` on hold, in the order of the global batch.
 std::vector<std::uint64_t> digests(const std::shared_ptr<const Dataset>& set, const DataOptions& data,
-                                   int ranks, int workers, std::int64_t epoch, std::int64_t first) {
-  constexpr std::int64_t global_batch = 48;
+                                   int ranks, int workers, std::int64_t epoch, std::int64_t first,
+                                   const std::vector<std::int64_t>& input = {}) {
+  const std::int64_t global_batch = input.empty() ? 48 : 12;
   std::vector<std::vector<std::byte>> bytes;
   for (int rank = 0; rank < ranks; ++rank) {
     Loader loader(
-        make_batch_source(set, data, {.global_batch = global_batch, .rank = rank, .ranks = ranks, .seed = 9}),
+        make_batch_source(
+            set, data,
+            {.global_batch = global_batch, .rank = rank, .ranks = ranks, .seed = 9, .input = input}),
         {.workers = workers});
     loader.start(epoch, first);
     bytes.resize(static_cast<std::size_t>(loader.batches() - first));
@@ -199,6 +205,55 @@ TEST(Loader, SamplesAreTheSameForAnyNumberOfRanksAndThreads) {
       EXPECT_EQ(digests(set, data, ranks, workers, 3, 0), expected) << ranks << " ranks, " << workers;
       EXPECT_EQ(digests(set, data, ranks, workers, 3, 2), std::vector(expected.begin() + 2, expected.end()));
     }
+}
+
+/// Files of two classes and several sizes, some with one channel.
+class ImageFilesLoader : public TemporaryFolder {
+ protected:
+  ImageFilesLoader() {
+    PhiloxSequence random(1, RandomUse::dataset, 0);
+    std::vector<std::uint8_t> file;
+    for (int i = 0; i < 40; ++i) {
+      const std::int64_t height = 20 + i, width = 70 - i, channels = i % 5 == 0 ? 1 : 3;
+      std::vector<std::uint8_t> pixels(static_cast<std::size_t>(height * width * channels));
+      for (std::size_t p = 0; p < pixels.size(); ++p)
+        pixels[p] = static_cast<std::uint8_t>(p / 7 + static_cast<std::size_t>(i) * 31 + random.below(40));
+      encode_jpeg({height, width, channels, width * channels, pixels.data()}, 90, file);
+      for (const char* split : {"train", "val"})
+        write(fmt::format("{}/{}/{:02}.jpg", split, i % 2 ? "cat" : "dog", i),
+              std::string(file.begin(), file.end()));
+    }
+  }
+};
+
+TEST_F(ImageFilesLoader, SamplesAreTheSameForAnyNumberOfRanksAndThreads) {
+  DataOptions data;
+  data.dataset = "images";
+  data.root = folder_.string();
+  data.augment = {.mirror = true,
+                  .crop = {.kind = CropOptions::Kind::random_resized},
+                  .jitter = {.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1},
+                  .pca = 0.1};
+  const auto set = open_dataset(data, Split::train);
+  const std::vector<std::int64_t> input{24, 20, 3};
+  const auto expected = digests(set, data, 1, 1, 3, 0, input);
+  ASSERT_EQ(expected.size(), 3u);
+  for (const int ranks : {1, 2, 4})
+    for (const int workers : {1, 2, 3}) {
+      EXPECT_EQ(digests(set, data, ranks, workers, 3, 0, input), expected) << ranks << " ranks, " << workers;
+      EXPECT_EQ(digests(set, data, ranks, workers, 3, 1, input),
+                std::vector(expected.begin() + 1, expected.end()));
+    }
+  // Each of the changes takes part.
+  EXPECT_NE(digests(set, data, 1, 1, 4, 0, input), expected) << "another epoch";
+  const auto without = [&](auto change) {
+    DataOptions other = data;
+    change(other.augment);
+    return digests(set, other, 1, 1, 3, 0, input);
+  };
+  EXPECT_NE(without([](AugmentOptions& a) { a.crop = {}; }), expected);
+  EXPECT_NE(without([](AugmentOptions& a) { a.jitter = {}; }), expected);
+  EXPECT_NE(without([](AugmentOptions& a) { a.pca = 0; }), expected);
 }
 
 TEST(Loader, NeedsThreadsAndSlots) {

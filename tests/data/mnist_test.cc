@@ -141,6 +141,15 @@ TEST_F(Mnist, RefusesWrongLabelsAndMissingFiles) {
   EXPECT_THAT(
       error_of([&] { open(); }),
       HasSubstr("t10k-labels-idx1-ubyte: missing, and so is t10k-labels-idx1-ubyte.gz (data.root must hold"));
+  expect_without_permission(
+      [&] {
+        const std::string errors = error_of([&] { open(); });
+        return errors.substr(0, errors.find('\n'));  // of four files
+      },
+      path("train-images-idx3-ubyte") + ": cannot be read: Permission denied");
+  options_.root = write("file", "");
+  EXPECT_THAT(error_of([&] { open(); }),
+              HasSubstr(path("file/train-images-idx3-ubyte") + ": cannot be read: Not a directory\n"));
   options_.root.clear();
   EXPECT_THAT(error_of<ConfigError>([&] { open(); }), HasSubstr("data.root: missing: the folder of"));
 }

@@ -131,6 +131,20 @@ TEST_F(Shards, AFolderIsOneDataSet) {
                                   path("s/e.shard") + ": empty");
 }
 
+// What is limited must not depend on whether a data set was packed.
+TEST_F(Shards, ALimitKeepsTheSamplesThatTheFilesWouldGive) {
+  const auto labels = [&](const char* dataset) {
+    const std::string file = std::string(dataset) + ".shard";
+    const auto set =
+        opened(pack(file, 7, {dataset, Split::train, 7}, ImageShape{2, 2, 3}), dataset, Split::train, 3);
+    return std::vector{set->label(0), set->label(1), set->label(2)};
+  };
+  for (const char* dataset : {"images", "imagenet"})
+    EXPECT_EQ(labels(dataset), (std::vector{0, 2, 4})) << dataset;
+  for (const char* dataset : {"cifar10", "cifar100", "mnist", "fashion_mnist"})
+    EXPECT_EQ(labels(dataset), (std::vector{0, 1, 2})) << dataset;
+}
+
 TEST_F(Shards, AreFoundThroughTheKey) {
   DataOptions options;
   options.dataset = "images";

@@ -1,9 +1,12 @@
 // A folder of a test's own, and the texts of errors.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -29,6 +32,20 @@ class TemporaryFolder : public testing::Test {
     std::filesystem::create_directories((folder_ / name).parent_path());
     std::ofstream(folder_ / name, std::ios::binary) << content;
     return path(name);
+  }
+
+  /// Calls `error` in a process that may not enter the folder; it must return `expected`.
+  template <class F>
+  void expect_without_permission(F error, const std::string& expected) const {
+    const auto child = [&] {
+      const bool is_root = ::geteuid() == 0;  // of whom no permission is asked
+      if (is_root && ::setuid(65534) != 0) std::_Exit(2);
+      std::fputs(error().c_str(), stderr);
+      std::_Exit(0);
+    };
+    std::filesystem::permissions(folder_, std::filesystem::perms::none);
+    EXPECT_EXIT(child(), testing::ExitedWithCode(0), testing::Eq(expected));
+    std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
   }
 
   std::filesystem::path folder_;

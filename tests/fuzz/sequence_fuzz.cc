@@ -1,10 +1,13 @@
 // Parsers of speech and text data. The first byte picks one; whatever the rest, it is read or refused.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <set>
 #include <string_view>
 
 #include "core/error.h"
 #include "data/speech/alignment.h"
+#include "data/speech/an4_lists.h"
 #include "data/speech/audio.h"
 #include "data/speech/features.h"
 #include "data/text.h"
@@ -27,6 +30,22 @@ void fuzz_alignment(std::string_view text) {
     }
     check(end == alignment.frames());
   }
+}
+
+void fuzz_lists(std::string_view text) {
+  FileErrors errors;
+  const std::size_t lines = static_cast<std::size_t>(std::ranges::count(text, '\n')) + 1;
+  std::set<std::string> names;
+  for (const ListedRecording& recording : read_recording_list(text, "list", errors)) {
+    check(!recording.name.empty() && names.insert(recording.name).second);
+    check((recording.folder + recording.name).find('\0') == std::string::npos);
+    check(recording.line >= 1 && recording.line <= lines);
+  }
+  for (const ListedRecording& transcript : read_transcripts(text, "transcripts", errors)) {
+    check(text.find("(" + transcript.name + ")") != std::string_view::npos);
+    check(transcript.line >= 1 && transcript.line <= lines);
+  }
+  errors.throw_if_any();
 }
 
 void fuzz_audio(std::string_view bytes) {
@@ -53,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
-    switch (data[0] % 6) {
+    switch (data[0] % 7) {
       case 0:
         fuzz_alignment(text);
         break;
@@ -68,6 +87,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         break;
       case 4:
         fuzz_text(text, TextUnit::characters, 3);
+        break;
+      case 5:
+        fuzz_lists(text);
         break;
       default:
         check(Vocabulary::of_list(text, "list").size() > 0);

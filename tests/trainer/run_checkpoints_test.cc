@@ -19,6 +19,7 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t samples = 48, batches = 4;
+const EpochContents epoch_of_all{batches, samples, "of the lengths"};
 
 TEST(CheckpointIsDue, EveryFewEpochsAndAtTheEnd) {
   const auto due = [](std::int64_t every) {
@@ -34,11 +35,12 @@ TEST(CheckpointIsDue, EveryFewEpochsAndAtTheEnd) {
 
 /// A rank that trains and saves.
 struct Rank {
-  Rank(const RunConfig& run, const std::string& folder, Transport& transport)
+  Rank(const RunConfig& run, const std::string& folder, Transport& transport,
+       const EpochContents& epoch = epoch_of_all)
       : model(run, transport.rank(), transport.size()),
         loader(small_loader(run, samples, transport.rank(), transport.size())),
         step(run, model.codecs, model.network, model.optimizer, transport, nullptr),
-        checkpoints(folder, run, batches, model.codecs, transport, model.network, model.optimizer) {}
+        checkpoints(folder, run, epoch, model.codecs, transport, model.network, model.optimizer) {}
 
   void train(std::int64_t from, std::int64_t to) {
     loader->start(0, from);
@@ -190,19 +192,69 @@ TEST(RunCheckpoints, RefusesOtherFilesWithinAnEpoch) {
   const TestFolder folder;
   const RunConfig run = small_run();
   save_two_steps(run, folder.path());
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, folder.path(), transport);
-    RunCheckpoints other(folder.path(), run, batches + 1, rank.model.codecs, transport, rank.model.network,
-                         rank.model.optimizer);
-    try {
-      other.restore(find_resume_point(folder.path()).value(), [](const ExchangeState&) {});
-      ADD_FAILURE() << "accepted";
-    } catch (const SharedError& e) {
-      EXPECT_EQ(std::string(e.what()), folder.path() +
-                                           "/checkpoints/step-000002: was written inside an epoch of 4 "
-                                           "batches, the data set makes it 5");
-    }
-  });
+  const auto expect = [&](const EpochContents& epoch, const std::string& message) {
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank rank(run, folder.path(), transport, epoch);
+      try {
+        rank.restore(folder.path());
+        ADD_FAILURE() << "accepted: " << message;
+      } catch (const SharedError& e) {
+        EXPECT_EQ(std::string(e.what()),
+                  folder.path() + "/checkpoints/step-000002: was written inside an epoch of " + message);
+      }
+    });
+  };
+  expect({batches + 1, samples, "of the lengths"}, "4 batches, the data set makes it 5");
+  expect({batches, samples + 3, "of the lengths"}, "48 samples, the data set has 51");
+  expect({batches, samples, "others"}, "sequences that had other numbers of frames");
+}
+
+TEST(RunCheckpoints, LimitedSamplesStayThoseOfTheSameShards) {
+  const auto restored = [](const std::string& then, const std::string& now, const std::string& limit) {
+    const TestFolder folder;
+    save_two_steps(small_run({"data.shards=" + then, "data.train_samples=" + limit}), folder.path());
+    const RunConfig run = small_run({"data.shards=" + now, "data.train_samples=" + limit});
+    std::string error;
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank rank(run, folder.path(), transport);
+      try {
+        rank.restore(folder.path());
+      } catch (const SharedError& e) {
+        if (transport.rank() == 0) error = e.what();
+      }
+    });
+    return error;
+  };
+  EXPECT_EQ(restored("a", "b", "0"), "");
+  EXPECT_EQ(restored("a", "a", "48"), "");
+  EXPECT_THAT(restored("a", "b", "48"),
+              HasSubstr("was written inside an epoch with data.shards a, the configuration says b"));
+}
+
+/// Speech of these numbers of frames.
+class Lengths final : public SequenceDataset {
+ public:
+  explicit Lengths(std::vector<std::int64_t> frames) : frames_(std::move(frames)) {}
+  std::int64_t size() const override { return std::ssize(frames_); }
+  std::int64_t classes() const override { return 2; }
+  std::string name(std::int64_t) const override { return "a"; }
+  std::int64_t features() const override { return 1; }
+  std::int64_t frames(std::int64_t i) const override { return frames_[static_cast<std::size_t>(i)]; }
+  void read(std::int64_t, std::int64_t, std::int64_t, float*, std::int32_t*) const override {}
+
+ private:
+  std::vector<std::int64_t> frames_;
+};
+
+TEST(EpochContents, TellLengthsOfSequencesApart) {
+  const EpochContents epoch = epoch_contents(Lengths({3, 5, 4}), 2);
+  EXPECT_EQ(epoch.batches, 2);
+  EXPECT_EQ(epoch.samples, 3);
+  EXPECT_EQ(epoch.lengths.size(), 32u);
+  EXPECT_EQ(epoch.lengths, epoch_contents(Lengths({3, 5, 4}), 2).lengths);
+  EXPECT_NE(epoch.lengths, epoch_contents(Lengths({5, 3, 4}), 2).lengths);
+  EXPECT_EQ(epoch_contents(*small_dataset(7), 2).samples, 7);
+  EXPECT_EQ(epoch_contents(*small_dataset(7), 2).lengths, "");
 }
 
 TEST(RunCheckpoints, BetweenEpochsTheOrderMayChange) {
