@@ -29,7 +29,7 @@ def notes(read, unfinished):
     if revisions:
         out.append(f"Revision {', '.join(revisions)}.")
     if any(run.simulated for run in read):
-        out.append("Runs marked as simulated moved as many bytes as the codec would, without encoding.")
+        out.append("Runs marked as simulated encode, then all-reduce as many bytes. Their times count; their accuracy has no meaning.")
     return out
 
 

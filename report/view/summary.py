@@ -25,7 +25,7 @@ def item(groups):
             {
                 "network": group.network,
                 "label": group.label,
-                "codec": words.codec_text(exchange.get("codec")),
+                "codec": words.exchange_text(exchange),
                 "transport": group.transport,
                 "ranks": group.ranks,
                 "seeds": len(group.runs),
