@@ -311,7 +311,7 @@ class Refused(StudyTest):
         study = self.write("study.yaml", "config: tiny.yaml\n")
         environment = {**os.environ, "LPSGD_REPORT": str(REPORT), "PYTHONDONTWRITEBYTECODE": "1"}
         environment.pop("LPSGD_PROGRAM", None)
-        for words, text in ((["study", str(study), "--dry-run"], "1 run, 0 B on the wire"), (["report", "--help"], "DIR|RUN")):
+        for words, text in ((["study", str(study), "--dry-run"], "1 run, 0 done; left: 0 B on the wire"), (["report", "--help"], "DIR|RUN")):
             result = subprocess.run([LPSGD, *words], env=environment, capture_output=True, text=True, cwd=self.root)
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertIn(text, result.stdout)
