@@ -45,6 +45,12 @@ class Run:
     environment: dict = field(default_factory=dict)  # environment.json, where it is there
     study: dict = field(default_factory=dict)  # study.json: what the run is in the grid of `lpsgd study`
 
+    @property
+    def is_timed(self):
+        """Whether it had the machine to itself: seconds of runs that trained at once are not comparable."""
+        jobs = self.study.get("jobs")
+        return not isinstance(jobs, int) or jobs <= 1
+
 
 def read_run(folder):
     path = os.path.join(folder, "metrics.jsonl")

@@ -31,6 +31,11 @@ class Group:
         """The label, and how many seeds are pooled."""
         return f"{self.label} ({len(self.runs)} seeds)" if len(self.runs) > 1 else self.label
 
+    def timed(self):
+        """With the runs whose seconds count; None where there are none."""
+        kept = [run for run in self.runs if run.is_timed]
+        return dataclasses.replace(self, runs=kept) if kept else None
+
     def finals(self, metric):
         return [float(run.epochs[metric].iloc[-1]) for run in self.runs if metric in run.epochs]
 
@@ -47,9 +52,18 @@ class Group:
         return x, y.mean(axis=0), spread
 
     def to_target(self, metric, target):
-        """(epochs, seconds, bytes), each a list of the seeds that reach it."""
-        hits = [measures.to_target(run.epochs.to_dict("records"), metric, target) for run in self.runs]
-        return [list(column) for column in zip(*(hit for hit in hits if hit))] or [[], [], []]
+        """(epochs, seconds, bytes), each a list of the seeds that reach it; seconds of runs that are timed."""
+        hits = [(run, measures.to_target(run.epochs.to_dict("records"), metric, target)) for run in self.runs]
+        hits = [(run, hit) for run, hit in hits if hit]
+        return [
+            [epochs for _, (epochs, _, _) in hits],
+            [seconds for run, (_, seconds, _) in hits if run.is_timed],
+            [sent for _, (_, _, sent) in hits],
+        ]
+
+
+def timed(groups):
+    return [kept for group in groups if (kept := group.timed())]
 
 
 def positions(run, by):

@@ -1,10 +1,13 @@
 """Which runs a report pools, and what it calls them."""
 
+import json
 import unittest
 
 from report_harness import FOUR, NONE, ReportTest
 
+import figure
 import runs
+import table
 import words
 from view import curves, gather, report, scale
 
@@ -53,9 +56,9 @@ class Groups(ReportTest):
         self.assertEqual([g.label for g in groups], ["32 bit, allreduce", "QSGD 8 bit (simulated)", "QSGD 8 bit"])
         self.assertEqual([g.simulated for g in groups], [False, True, False])
         self.assertEqual([g.collective for g in groups], ["allreduce", "simulated", "reduce_broadcast"])
-        table = scale.table(groups, "nccl").data
+        data = scale.table(groups, "nccl").data
         self.assertEqual(
-            table[["codec", "2"]].values.tolist(),
+            data[["codec", "2"]].values.tolist(),
             [["32 bit, allreduce", 450.0], ["QSGD 8 bit (simulated)", 500.0], ["QSGD 8 bit", 600.0]],
         )
         every = self.groups([str(self.root / name) for name in ("one", "sum", "simulated", "real")], PLACES)
@@ -129,6 +132,67 @@ class Groups(ReportTest):
         items = {item.name: item for item in report.collect(gather.read(folders[:2])[0], None, None)}
         self.assertEqual(items["summary"].data["codec"].tolist(), ["none; conv: qsgd 4 bit, bucket 512", "none"])
         self.assertEqual(runs.read_run(folders[0]).codec, words.exchange_text({"codec": NONE, "rules": rule}))
+
+    def at_once(self, name, top1, jobs, codec=NONE, seed=1, **options):
+        study = {"study": "s", "axes": {"codec": codec["kind"], "seed": seed}, "jobs": jobs}
+        return self.run_folder(name, top1, codec, seed=seed, study=study, **options)
+
+    def test_seconds_of_runs_that_trained_at_once_are_left_out(self):
+        folders = [
+            self.at_once("a", [80, 92], 1, computation=3.0),
+            self.at_once("b", [80, 92], 2, seed=2, computation=9.0),
+            self.at_once("c", [70, 91], 2, FOUR, computation=9.0),
+        ]
+        read, target, _ = gather.read(folders)
+        items = {item.name: item for item in report.collect(read, ("val_top1", 90.0), 1.0)}
+        summary = items["summary"].data
+        self.assertEqual(summary["computation_s"].tolist()[0], 3.0)
+        self.assertTrue(summary[["samples_per_s", "communication_s", "computation_s"]].iloc[1].isna().all())
+        self.assertEqual(summary["val_top1"].tolist(), [92, 91])
+        reached = items["to_target"].data
+        self.assertEqual(reached["reached"].tolist(), [2, 1])
+        self.assertEqual((reached["seconds"][0], reached["bytes"].tolist()), (8.0, [200, 200]))
+        self.assertTrue(reached["seconds"].isna()[1])
+        self.assertEqual(len(items["to_target_net"].figure.axes), 3)  # two panels, and the legend's
+        self.assertEqual(set(items["top1_by_seconds_net"].data["label"]), {"none"})
+        self.assertEqual(set(items["top1_by_bytes_net"].data["label"]), {"none", "qsgd"})
+        self.assertEqual(items["time_per_epoch_mpi"].data["computation_s"].tolist(), [3.0])
+        self.assertEqual(items["samples_per_s_mpi"].data["codec"].tolist(), ["none"])
+        price = items["price_against_accuracy"].data
+        self.assertEqual(price[price.of == "here"]["label"].tolist(), ["none"])
+        self.assertIn("2 of them trained several at once", " ".join(report.notes(read, [])))
+        lines = table.text(read).splitlines()
+        self.assertEqual(lines[2].split()[3:6], ["200", "1.00", "3.00"])
+        self.assertEqual(lines[3].split()[3:6], ["-", "-", "-"])
+        self.assertIn("-: trained several at once", lines[-1])
+
+    def test_no_run_is_timed(self):
+        folders = [self.at_once("a", [80, 92], 3), self.at_once("b", [80, 92], 3, FOUR)]
+        out = self.root / "out"
+        names = report.make(gather.read(folders)[0], [], str(out), ("val_top1", 90.0), 1.0)
+        self.assertFalse({"top1_by_seconds_net", "time_per_epoch_mpi", "samples_per_s_mpi"} & set(names))
+        self.assertIn("All trained several at once", (out / "index.html").read_text())
+        read = gather.read(folders)[0]
+        runs.label_runs(read)
+        figure.save(read, str(self.root / "one.png"))
+
+    def test_a_report_removes_what_an_earlier_one_wrote(self):
+        out = self.root / "out"
+        first = [self.run_folder("a", [1]), self.run_folder("b", [2], FOUR, network="other")]
+        report.make(gather.read(first)[0], [], str(out))
+        (out / "figures" / "mine.png").write_text("mine")
+        (out / "notes.txt").write_text("mine")
+        (self.root / "outside.csv").write_text("mine")
+        self.assertTrue((out / "figures" / "top1_by_epoch_other.png").is_file())
+        manifest = json.loads((out / "report.json").read_text())
+        manifest["files"] += ["../outside.csv", "figures/../../outside.csv", "notes.txt", 7]
+        (out / "report.json").write_text(json.dumps(manifest))
+        report.make(gather.read(first[:1])[0], [], str(out))
+        there = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+        files = set(json.loads((out / "report.json").read_text())["files"])
+        self.assertEqual(there, files | {"report.json", "notes.txt", "figures/mine.png"})
+        self.assertFalse([name for name in there if "other" in name])
+        self.assertTrue((self.root / "outside.csv").is_file())
 
 
 if __name__ == "__main__":
