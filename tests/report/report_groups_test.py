@@ -162,8 +162,8 @@ class Groups(ReportTest):
         self.assertEqual(price[price.of == "here"]["label"].tolist(), ["none"])
         self.assertIn("2 of them trained several at once", " ".join(report.notes(read, [])))
         lines = table.text(read).splitlines()
-        self.assertEqual(lines[2].split()[3:6], ["200", "1.00", "3.00"])
-        self.assertEqual(lines[3].split()[3:6], ["-", "-", "-"])
+        self.assertEqual(lines[2].split()[4:7], ["200", "1.00", "3.00"])
+        self.assertEqual(lines[3].split()[4:7], ["-", "-", "-"])
         self.assertIn("-: trained several at once", lines[-1])
 
     def test_no_run_is_timed(self):
