@@ -32,8 +32,7 @@ import lpsgd_predict  # noqa: E402
 from costmodel import calibrate, cells, equations, networks, program, validation  # noqa: E402
 
 GIVEN = str(SOURCE / "report" / "published" / "samples_per_s.csv")
-CONFIGS = {"alexnet": "alexnet_noise", "vgg19": "vgg19_noise", "bn_inception": "bn_inception_noise", "resnet50": "resnet50_noise",
-           "resnet110": "resnet110_cifar10", "resnet152": "resnet152_noise", "lstm_an4": "lstm_an4"}
+NETWORKS = ("alexnet", "vgg19", "bn_inception", "resnet50", "resnet110", "resnet152", "lstm_an4")
 HEADER = "machine,network,transport,codec,ranks,batch,samples_per_s\n"
 ONE = HEADER + "m,resnet20,mpi,none,1,128,300\n"
 
@@ -58,12 +57,12 @@ def program_predict(*words, **environment):
 
 class Bytes(unittest.TestCase):
     def test_are_those_of_show(self):
-        for name, config in CONFIGS.items():
+        for name in NETWORKS:
             network = networks.study_network(name)
             for label, codec in networks.CODECS.items():
                 settings = [f"exchange.codec={codec.config}", *networks.STUDY_SETTINGS.get(name, ())]
                 settings += ["exchange.min_elements=0"] if codec.all_tensors else []
-                shown = program.show(str(SOURCE / "configs" / f"{config}.yaml"), tuple(settings))
+                shown = program.show(str(SOURCE / "configs" / "study" / f"{name}.yaml"), tuple(settings))
                 self.assertEqual(shown["parameters"], network.parameters)
                 coded = network.coded(label)
                 self.assertEqual(coded.wire_bytes, shown["wire_bytes"], f"{name} {label}")
