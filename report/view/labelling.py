@@ -105,7 +105,9 @@ def _unique(runs, texts, omit):
             more = [words.setting_text(key, words.value_of(flats[i], key)) for key in differ]
             out[i] = ", ".join([text, *(part for part in more if part)])
     for by_identity in _collisions(runs, out, omit).values():
-        for indices in by_identity.values():
+        firsts = [runs[indices[0]] for indices in by_identity.values()]
+        has_names = len({run.name for run in firsts}) == len(firsts)
+        for first, indices in zip(firsts, by_identity.values()):
             for i in indices:
-                out[i] = f"{out[i]}, {runs[indices[0]].name}"
+                out[i] = f"{out[i]}, {first.name if has_names else first.folder}"
     return out

@@ -100,6 +100,11 @@ class Groups(ReportTest):
             (self.root / name / "config.yaml").write_text(config)
             folders.append(folder)
         self.assertEqual([g.label for g in self.groups(folders[-2:])], ["none, narrow", "none, wide"])
+        paths = []
+        for name in ("narrow", "wide"):
+            (self.root / "in" / name).mkdir(parents=True)
+            paths.append(str((self.root / name).rename(self.root / "in" / name / "run")))
+        self.assertEqual([g.label for g in self.groups(paths)], [f"none, {path}" for path in paths])
 
     def test_rules_and_error_feedback_make_another_codec(self):
         rule = [{"kind": "conv", "codec": FOUR}]
