@@ -256,7 +256,7 @@ class Pages(ReportTest):
         text = "".join(page.text)
         self.assertIn("Study <grid>", text)
         self.assertIn("1 run not finished, so left out: missing.", text)
-        self.assertEqual(text.count("mpirun -n 2 lpsgd train a & b.yaml"), 4)
+        self.assertEqual(text.count("mpirun -n 2 lpsgd train 'a & b.yaml'"), 4)
         self.assertEqual(len(re.findall("batch_size: 64", text)), 4)
 
     def test_the_same_runs_give_the_same_page(self):
