@@ -74,8 +74,8 @@ def accuracy(axes, runs):
 
 def bars(axes, runs):
     means = [run.epochs.mean() for run in runs]
-    compute = [mean["computation_s"] for mean in means]
-    communicate = [mean["communication_s"] for mean in means]
+    compute = [mean["computation_s"] if run.is_timed else 0.0 for run, mean in zip(runs, means)]
+    communicate = [mean["communication_s"] if run.is_timed else 0.0 for run, mean in zip(runs, means)]
     places = range(len(runs))
     look = {"edgecolor": "0.25", "linewidth": 0.8}
     lower = axes.bar(places, communicate, 0.62, color=COMMUNICATION, hatch="///", label="communication", **look)
@@ -83,7 +83,7 @@ def bars(axes, runs):
     for x, (a, b) in enumerate(zip(compute, communicate)):
         share = 100 * b / (a + b) if a + b > 0 else 0
         axes.annotate(
-            f"{a + b:.3g} s\n{share:.0f} % comm.",
+            f"{a + b:.3g} s\n{share:.0f} % comm." if runs[x].is_timed else "trained\nwith others:\nno time",
             (x, a + b),
             xytext=(0, 3),
             textcoords="offset points",

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Trains every run of a grid, and writes a table of all runs and epochs: docs/study.md.
 
-    lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--dry-run]
+    lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--dry-run [--time-steps N]]
 
 Ends with 0 when all runs are done, 1 when some failed, 2 for a mistake that is found before anything starts, 128 + n when
 signal n ended it. The same command goes on where it stopped.
@@ -15,7 +15,7 @@ import sys
 import modules
 
 modules.require(__file__, "thrift", "yaml")
-from study import definition, estimate, grid, launcher, runner, yaml_file  # noqa: E402
+from study import definition, estimate, grid, launcher, runner, timing, yaml_file  # noqa: E402
 
 
 def arguments():
@@ -28,10 +28,30 @@ def arguments():
     parser.add_argument(
         "--dry-run", action="store_true", help="print the runs, their bytes and estimated time, and stop"
     )
+    parser.add_argument(
+        "--time-steps",
+        metavar="N",
+        type=int,
+        help="with --dry-run: train N steps of each kind of run to estimate the time",
+    )
     parsed = parser.parse_args()
     if parsed.jobs is not None and not 1 <= parsed.jobs <= 1024:
         parser.error(f"--jobs {parsed.jobs}: expected an integer from 1 to 1024")
+    if parsed.time_steps is not None and not (parsed.dry_run and 2 <= parsed.time_steps <= 1_000_000):
+        parser.error(
+            f"--time-steps {parsed.time_steps}: expected an integer from 2 to 1000000, together with --dry-run"
+        )
     return parsed
+
+
+def dry_run(start, runs, shown, out, jobs, steps):
+    folders = runner.find_folders(out, runs)
+    timed = None
+    if steps:
+        start.check_environment(runs)
+        timed = timing.measure(start, runs, folders, steps, lambda text: print(f"lpsgd study: {text}", file=sys.stderr))
+    print("\n".join(estimate.lines(runs, shown, jobs, folders, timed)))
+    return 0
 
 
 def main():
@@ -46,8 +66,8 @@ def main():
         shown = start.show(study, runs)
         out = options.out or os.path.join("runs", study.name)
         if options.dry_run:
-            print("\n".join(estimate.lines(runs, shown, jobs, runner.find_folders(out, runs))))
-            return 0
+            return dry_run(start, runs, shown, out, jobs, options.time_steps)
+        start.check_environment(runs)
         lock = runner.Lock(out)
         return runner.Runner(study, runs, start, out, jobs).all()
     except yaml_file.StudyError as error:

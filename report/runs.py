@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pandas
 import yaml
 import words
-from words import codec_text, section
+from words import exchange_text, section
 
 # What a line of metrics.jsonl must have for the figure and the table.
 FIELDS = (
@@ -35,15 +35,21 @@ class RunError(Exception):
 @dataclass
 class Run:
     name: str  # the folder's
-    codec: str  # "qsgd 4 bit, bucket 512"
+    codec: str  # "qsgd 4 bit, bucket 512", and its rules
     ranks: int | None
-    simulated: bool  # moved as many bytes as the codec would, without encoding
+    simulated: bool  # all-reduced as many bytes as the codec's; its accuracy has no meaning
     epochs: pandas.DataFrame  # FIELDS, and TEXT_FIELDS if it has them; a row an epoch, in order
     label: str = ""  # distinguishes it from the other runs: set by label_runs
     folder: str = ""
     config: dict = field(default_factory=dict)  # config.yaml: every key with the value in force
     environment: dict = field(default_factory=dict)  # environment.json, where it is there
     study: dict = field(default_factory=dict)  # study.json: what the run is in the grid of `lpsgd study`
+
+    @property
+    def is_timed(self):
+        """Whether it had the machine to itself: seconds of runs that trained at once are not comparable."""
+        jobs = self.study.get("jobs")
+        return not isinstance(jobs, int) or jobs <= 1
 
 
 def read_run(folder):
@@ -53,7 +59,7 @@ def read_run(folder):
     exchange = section(config, "exchange")
     return Run(
         name=os.path.basename(os.path.abspath(folder)),
-        codec=codec_text(exchange.get("codec")),
+        codec=exchange_text(exchange),
         ranks=ranks_of(folder, exchange),
         simulated=exchange.get("collective") == "simulated",
         epochs=epochs,

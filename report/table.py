@@ -25,15 +25,16 @@ def cells(run, with_perplexity):
     mean = run.epochs.mean()
     ratio = mean["bytes_fp32"] / mean["bytes_sent"] if mean["bytes_sent"] > 0 else None
     perplexity = [f"{run.epochs['val_perplexity'].iloc[-1]:.2f}" if is_text(run) else "-"]
+    times = [f"{mean['samples_per_s']:.0f}", f"{mean['communication_s']:.2f}", f"{mean['computation_s']:.2f}"]
+    if not run.is_timed:
+        times = ["-"] * len(times)
     return (
         run.name,
         run.codec + (" (simulated)" if run.simulated else ""),
         "-" if run.ranks is None else str(run.ranks),
         f"{run.epochs['val_top1'].iloc[-1]:.2f}",
         *(perplexity if with_perplexity else []),
-        f"{mean['samples_per_s']:.0f}",
-        f"{mean['communication_s']:.2f}",
-        f"{mean['computation_s']:.2f}",
+        *times,
         bytes_text(mean["bytes_sent"]),
         "-" if ratio is None else f"{ratio:.1f}x",
     )
@@ -54,5 +55,6 @@ def text(runs):
         ]
         lines.append("  ".join(aligned).rstrip())
     lines.insert(1, "  ".join("-" * width for width in widths))
-    note = NOTE.replace("top-1:", "top-1 and perplexity:") if with_perplexity else NOTE
+    note = NOTE if all(run.is_timed for run in runs) else f"{NOTE}; -: trained several at once"
+    note = note.replace("top-1:", "top-1 and perplexity:") if with_perplexity else note
     return "\n".join(lines + [note])

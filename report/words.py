@@ -29,6 +29,13 @@ def codec_text(codec):
     return text
 
 
+def exchange_text(exchange):
+    """The codec with the rules that replace it for some tensors."""
+    rules = exchange.get("rules")
+    texts = [rule_text(rule) for rule in rules if isinstance(rule, dict)] if isinstance(rules, list) else []
+    return "; ".join([codec_text(exchange.get("codec")), *texts])
+
+
 # Keys that change no result, or that a label need not tell.
 UNTOLD = (
     "data.root",
@@ -106,6 +113,8 @@ def setting_text(key, value):
         return "" if value in ("reduce_broadcast", "simulated") else str(value)
     if key == "exchange.transport":
         return f"over {value}"
+    if key == "exchange.codec":
+        return codec_text(value)
     if key == "exchange.rules":
         return "; ".join(rule_text(rule) for rule in value or [] if isinstance(rule, dict))
     if key == "exchange.overlap":

@@ -7,7 +7,7 @@ from . import labels
 from .yaml_file import Node, StudyError, did_you_mean, flow, read
 
 KEYS = ("name", "config", "axes", "exclude", "set", "target", "launcher", "jobs")
-LAUNCHER = ("mpirun", "hosts", "options")
+LAUNCHER = ("mpirun", "hosts", "options", "env")
 # Short names of axes, and the key of the configuration that each sets. The last ones are no keys.
 AXES = {
     "codec": "exchange.codec",
@@ -63,8 +63,13 @@ class Study:
     mpirun: str
     hosts: list
     options: list
+    env: dict  # name -> values, one for each of the jobs; a single value is for all
     jobs: int
     where: dict  # of keys, for errors found later
+
+    def relative(self, path):
+        """From the study's folder: the same wherever the study is started."""
+        return os.path.relpath(os.path.abspath(path), os.path.dirname(os.path.abspath(self.path)))
 
 
 def load(path):
@@ -96,6 +101,7 @@ def load(path):
         mpirun=_word(launcher["mpirun"], "launcher.mpirun") if "mpirun" in launcher else "mpirun",
         hosts=_words(launcher.get("hosts"), "launcher.hosts"),
         options=_words(launcher.get("options"), "launcher.options"),
+        env=_env(launcher.get("env")),
         jobs=_count(top["jobs"], "jobs", 1024) if "jobs" in top else 1,
         where={key: node.where for key, node in [*top.items(), *((f"launcher.{k}", v) for k, v in launcher.items())]},
     )
@@ -135,6 +141,24 @@ def _words(node, key):
     if not node.is_list() or any(item.is_map() or item.is_list() for item in node.value):
         node.fail(key, "expected a list of words")
     return [str(item.value) for item in node.value]
+
+
+def _env(node):
+    """Variables of the runs' environment."""
+    if node is None:
+        return {}
+    if not node.is_map():
+        node.fail("launcher.env", "expected a map of names and values, such as {CUDA_VISIBLE_DEVICES: ['0,1', '2,3']}")
+    out = {}
+    for name, value in node.value.items():
+        key = f"launcher.env.{name}"
+        if not name or "=" in name or "\0" in name:
+            value.fail(key, "not a name of an environment variable")
+        items = value.value if value.is_list() else [value]
+        if not items or any(item.is_map() or item.is_list() or item.value is None for item in items):
+            value.fail(key, "expected a word, or a list with a word for each job")
+        out[name] = [item.value if isinstance(item.value, str) else flow(item.value) for item in items]
+    return out
 
 
 def _count(node, key, most):
@@ -246,6 +270,8 @@ def _assign(choice, axis, node, key, folder):
             choice.config = path
     else:
         value = _link(node, key) if axis == "link" else choice.value
+        if axis == "sync" and isinstance(value, str):
+            value = {"kind": value}
         target = AXES.get(axis) or axis
         if target in choice.sets:
             node.fail(key, f"both value and set give {target}")

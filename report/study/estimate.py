@@ -1,6 +1,8 @@
 """What a grid will send and take, before it runs."""
 
-from . import tables
+import os
+
+from . import measures, tables
 from .progress import duration, epochs_of
 
 # Training samples of data sets whose size is fixed: docs/data.md.
@@ -30,25 +32,32 @@ def bytes_per_step(run, shown):
 class CostModel:
     """Seconds of a step by report/costmodel, whose seconds of computing come from runs of the study that are done."""
 
-    def __init__(self, runs, folders):
-        self.measured = {}  # configuration -> folders
+    def __init__(self, runs, folders, jobs):
+        self.jobs = jobs
+        self.measured = {}  # task -> [(run, folder)]
+        self.read = {}  # folder -> the cost model's measurement
         for run in runs:
             if tables.is_done(folders[run.digest], run.digest):
-                self.measured.setdefault(run.config, []).append(folders[run.digest])
+                self.measured.setdefault(run.task, []).append((run, folders[run.digest]))
 
     def seconds_per_step(self, run, shown):
-        """None without the cost model, and where no run of the configuration is done."""
-        folders = self.measured.get(run.config)
+        """None without the cost model, and where no run of the same task is done."""
+        known = self.measured.get(run.task)
         batch = run.batch_size
-        if not folders or not batch:
+        if not known or not batch:
             return None
         try:
             from costmodel import config_report, errors, pipeline, run_folder, scaling
         except ImportError:
             return None
+        known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
+        alike = [item for item in known if (item[0].ranks, item[0].batch_size) == (run.ranks, batch)] or known
         try:
-            done = [run_folder.read(folder) for folder in folders]
+            for _, folder in known:
+                if folder not in self.read:
+                    self.read[folder] = run_folder.read(folder)
             codec = scaling.codec_of(shown)
+            done = [self.read[folder] for _, folder in known]
             host, _ = scaling.host_for(codec, done, shown["parameters"], pipeline.Host(0.0, 0.0))
             link = run.exchange("link", None)
             if isinstance(link, dict) and "bandwidth" in link:
@@ -60,7 +69,7 @@ class CostModel:
                 codec,
                 run.ranks,
                 batch / run.ranks,
-                scaling.from_runs(done),
+                scaling.from_runs([self.read[folder] for _, folder in alike]),
                 wire,
                 host,
                 bool(run.exchange("overlap", True)),
@@ -69,20 +78,29 @@ class CostModel:
             return None
 
 
-def lines(runs, shown, jobs, folders):
-    """A table of the runs, then sums."""
+def jobs_of(folder):
+    """How many runs trained at once with this one."""
+    return measures.number(tables.read_json(os.path.join(folder, "study.json")) or {}, "jobs") or 1
+
+
+def lines(runs, shown, jobs, folders, timed=None):
+    """A table of the runs, then sums over those that are not done. `timed`: digest -> measured seconds of a step."""
     import table
 
-    model = CostModel(runs, folders)
+    model = CostModel(runs, folders, jobs)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
-    total_bytes, total_seconds, has_all = 0, 0.0, True
+    total_bytes, times, left = 0, [], []
     for run in runs:
-        answer = shown[run.digest]
-        each, count, seconds = bytes_per_step(run, answer), steps(run), model.seconds_per_step(run, answer)
-        total_bytes += each * (count or 0)
-        time = seconds * count if seconds is not None and count else None
-        total_seconds += time or 0.0
-        has_all = has_all and count is not None
+        each, count = bytes_per_step(run, shown[run.digest]), steps(run)
+        text = "done"
+        if not tables.is_done(folders[run.digest], run.digest):
+            left.append(run)
+            total_bytes += each * (count or 0)
+            seconds = (timed or {}).get(run.digest) or model.seconds_per_step(run, shown[run.digest])
+            text = "?"
+            if seconds is not None and count:
+                times.append(seconds * count)
+                text = duration(times[-1])
         rows.append(
             (
                 run.name,
@@ -91,19 +109,35 @@ def lines(runs, shown, jobs, folders):
                 str(count or "?"),
                 table.bytes_text(each),
                 table.bytes_text(each * count) if count else "?",
-                duration(time) if time is not None else "?",
+                text,
             )
         )
+    return [*aligned(rows), total(runs, left, total_bytes, times, jobs)]
+
+
+def aligned(rows):
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    text = [
+    return [
         "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
         for row in rows
     ]
-    total = f"{len(runs)} run{'s' if len(runs) != 1 else ''}, {table.bytes_text(total_bytes)} on the wire" + (
-        "" if has_all else " where the number of steps is known"
-    )
-    if total_seconds:
-        total += f", {duration(total_seconds / jobs)} with {jobs} at once"
-    elif not model.measured:
-        total += "; the time is estimated once a run of the configuration is done"
-    return [*text, total]
+
+
+def total(runs, left, sent, times, jobs):
+    """Of the runs that are left, and how many of them each figure covers."""
+    import table
+
+    if not left:
+        return f"{runs_text(len(runs))}, all done"
+    known = [run for run in left if steps(run)]
+    text = f"{runs_text(len(runs))}, {len(runs) - len(left)} done; left: {table.bytes_text(sent)} on the wire"
+    if len(known) < len(left):
+        text += f" in {len(known)} of {runs_text(len(left))} (the steps of the others are not known)"
+    if not times:
+        return text + "; the time is not known until a run of the same network is done: see --time-steps"
+    at_once = max(1, min(jobs, len(left)))
+    return text + f", {duration(sum(times) / at_once)} for {len(times)} of {runs_text(len(left))}, {at_once} at once"
+
+
+def runs_text(count):
+    return f"{count} run{'' if count == 1 else 's'}"

@@ -1,5 +1,6 @@
 """The runs of a study: every combination of its axes' values but the excluded ones, in the order of the file."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -44,6 +45,21 @@ class GridRun:
     @property
     def transport(self):
         return self.exchange("transport", "mpi")
+
+    @functools.cached_property
+    def task(self):
+        """What the seconds of a sample depend on: network with its parameters, data, type of the arithmetic, device."""
+
+        def section(name, without):
+            value = self.settings.get(name)
+            return {k: v for k, v in value.items() if k not in without} if isinstance(value, dict) else value
+
+        parts = [
+            self.settings.get("network"),
+            section("train", ("seed", "epochs", "batch_size")),
+            section("data", ("root", "shuffle")),
+        ]
+        return json.dumps(parts, sort_keys=True)
 
 
 def expand(study):

@@ -52,6 +52,20 @@ class Launcher:
             raise StudyError(f"{where}: launcher.mpirun: {path} --version: {error}") from None
         self.is_open_mpi = "Open MPI" in result.stdout or "OpenRTE" in result.stdout
 
+    def check_environment(self, runs):
+        """A run would end with an error when it reads a quoted "${NAME}" of a variable that is not set."""
+        for run in runs:
+            for key, name in variables(run.settings):
+                if name not in os.environ and name not in self.study.env:
+                    raise StudyError(
+                        f"{self.study.path}: run '{run.label}': {key} needs the environment variable {name}, "
+                        "which is not set"
+                    )
+
+    def environment(self, slot):
+        """Of a job, by its number from 0; the variables' values are used in turn."""
+        return {**os.environ, **{name: values[slot % len(values)] for name, values in self.study.env.items()}}
+
     @staticmethod
     def needs_mpirun(run):
         return run.ranks > 1 and run.transport != "threads"
@@ -99,6 +113,18 @@ class Launcher:
         lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"ended with {result.returncode}"]
         message = re.sub(r"^lpsgd: error: ", "", lines[-1])
         raise StudyError(f"{place_of(study, run, message)}: {message}")
+
+
+def variables(settings, prefix=""):
+    """(key, NAME) of each ${NAME} outside the network, whose own $names are its parameters."""
+    if isinstance(settings, str):
+        yield from ((prefix, name) for name in re.findall(r"\$\{([^{}]*)\}", settings))
+    items = (
+        settings.items() if isinstance(settings, dict) else enumerate(settings) if isinstance(settings, list) else ()
+    )
+    for key, value in items:
+        if prefix or key != "network":
+            yield from variables(value, f"{prefix}.{key}" if prefix else str(key))
 
 
 def place_of(study, run, message):

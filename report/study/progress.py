@@ -31,19 +31,17 @@ class Clock:
         self.measured[run.digest] = len(records), sum(measures.total_seconds(record) for record in records)
 
     def seconds_per_epoch(self, run):
-        """Its own, else the mean over runs of the same configuration and ranks, else over runs of the configuration."""
-        for others in (
-            [run],
-            [r for r in self.runs if (r.config, r.ranks) == (run.config, run.ranks)],
-            [r for r in self.runs if r.config == run.config],
-        ):
+        """Its own, else the mean over runs of the same task, ranks and batch, else over runs of the task."""
+        same = [r for r in self.runs if r.task == run.task]
+        shape = run.ranks, run.batch_size
+        for others in ([run], [r for r in same if (r.ranks, r.batch_size) == shape], same):
             known = [self.measured[r.digest] for r in others if self.measured.get(r.digest, (0, 0))[0]]
             if known:
                 return sum(seconds for _, seconds in known) / sum(epochs for epochs, _ in known)
         return None
 
     def left(self, unfinished):
-        """Seconds, or None where a configuration has not run an epoch yet."""
+        """Seconds, or None where no run of a task has trained an epoch yet."""
         total = 0.0
         for run in unfinished:
             each = self.seconds_per_epoch(run)

@@ -8,13 +8,15 @@ import ctypes
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
 
+from .measures import number
 from .progress import Clock, Progress, epochs_of
-from .tables import Tables, is_done, replace_file
+from .tables import Tables, is_done, read_json, replace_file
 from .yaml_file import StudyError
 
 POLL_SECONDS = 0.1
@@ -31,6 +33,7 @@ class Child:
     process: subprocess.Popen
     log: str
     log_start: int  # where this attempt's lines begin
+    slot: int  # which of the jobs, from 0
 
 
 class Lock:
@@ -78,7 +81,7 @@ class Runner:
         self.runs = runs
         self.launcher = launcher
         self.out = out
-        self.jobs = jobs
+        self.jobs = min(jobs, len(runs))
         self.folders = find_folders(out, runs)
         self.tables = Tables(study, runs, self.folder_of)
         self.clock = Clock(runs, jobs)
@@ -102,7 +105,9 @@ class Runner:
         for run in self.runs:
             self.clock.measure(run, self.folder_of(run))
         pending = [run for run in self.runs if run.digest not in done]
-        self._guarded(lambda: replace_file(os.path.join(self.out, "study.json"), about_study(self.study, self.folders)))
+        self._guarded(
+            lambda: replace_file(os.path.join(self.out, "study.json"), about_study(self.study, self.folders, self.jobs))
+        )
         if done:
             self.progress.line(f"{len(done)} of {len(self.runs)} runs are done already")
         self._write_tables()
@@ -139,13 +144,14 @@ class Runner:
 
     def _start(self, run):
         folder = self.folder_of(run)
+        slot = min(set(range(self.jobs)) - {child.slot for child in self.children})
         command = self.launcher.command(run, folder)
         log = os.path.join(folder, "log.txt")
         try:
             os.makedirs(folder, exist_ok=True)
-            replace_file(os.path.join(folder, "study.json"), about(self.study, run, command))
+            replace_file(os.path.join(folder, "study.json"), about(self.study, run, command, self._jobs_of(folder)))
             with open(log, "ab") as file:
-                file.write(f"$ {' '.join(command)}\n".encode())
+                file.write(f"$ {shlex.join(command)}\n".encode())
                 file.flush()
                 start = file.tell()
                 process = subprocess.Popen(
@@ -153,15 +159,22 @@ class Runner:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
+                    env=self.launcher.environment(slot),
                     start_new_session=True,
                     preexec_fn=die_with_parent(os.getpid()),
                 )
         except OSError as error:
             return self._fail(run, f"{error.filename or log}: {error.strerror}")
-        self.children.append(Child(run, process, log, start))
+        self.children.append(Child(run, process, log, start, slot))
         if not self.progress.is_terminal:
             self.progress.line(f"run {self._number(run)}/{len(self.runs)} started: {run.name}")
         return None
+
+    def _jobs_of(self, folder):
+        """The jobs in force; of a run that goes on, the most in force in any part of it."""
+        before = read_json(os.path.join(folder, "study.json")) or {}
+        is_resumed = os.path.isdir(os.path.join(folder, "checkpoints"))
+        return max(self.jobs, number(before, "jobs") or 1) if is_resumed else self.jobs
 
     def _collect(self, done, pending):
         for child in list(self.children):
@@ -224,13 +237,13 @@ class Runner:
         return 1 if self.failures or self.problems else 0
 
 
-def about_study(study, folders):
+def about_study(study, folders, jobs):
     """study.json of the grid: its axes, and its runs' folders in order."""
     target = {study.target[0]: study.target[1]} if study.target else None
     value = {
         "name": study.name,
         "target": target,
-        "jobs": study.jobs,
+        "jobs": jobs,
         "file": study.path,
         "axes": {axis.name: [choice.label for choice in axis.choices] for axis in study.axes},
         "runs": [os.path.basename(folder) for folder in folders.values()],
@@ -238,7 +251,7 @@ def about_study(study, folders):
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def about(study, run, command):
+def about(study, run, command, jobs):
     """study.json of a run: what it is in the grid."""
     value = {
         "study": study.name,
@@ -247,7 +260,8 @@ def about(study, run, command):
         "digest": run.digest,
         "ranks": run.ranks,
         "epochs": epochs_of(run),
-        "config": run.config,
+        "jobs": jobs,
+        "config": study.relative(run.config),
         "set": run.sets,
         "command": command,
     }

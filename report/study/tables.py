@@ -8,7 +8,15 @@ import os
 from . import measures, parquet
 
 # What differs when a run is repeated; everything else is the same bit for bit.
-TIME_COLUMNS = ("seconds", "training_s", "communication_s", "computation_s", "samples_per_s", "seconds_to_target")
+TIME_COLUMNS = (
+    "jobs",
+    "seconds",
+    "training_s",
+    "communication_s",
+    "computation_s",
+    "samples_per_s",
+    "seconds_to_target",
+)
 PARTS = (
     "total",
     "data",
@@ -163,7 +171,7 @@ class Tables:
             "run": run.name,
             **run.values,
             "label": run.label,
-            "config": run.config,
+            "config": self.study.relative(run.config),
             "ranks": run.ranks,
             "digest": run.digest[:16],
         }
@@ -171,6 +179,7 @@ class Tables:
     def _run_row(self, run, folder, records):
         summary = read_json(os.path.join(folder, "summary.json"))
         environment = read_json(os.path.join(folder, "environment.json")) or {}
+        about = read_json(os.path.join(folder, "study.json")) or {}
         last = records[-1] if records else {}
         row = {
             **self._about(run),
@@ -196,6 +205,7 @@ class Tables:
                 )
             }
         )
+        row["jobs"] = measures.number(about, "jobs")
         row["training_s"] = sum(measures.training_seconds(record) or 0.0 for record in records)
         checks = [record.get("replicas_equal") for record in records]
         row["replicas_equal"] = None if None in checks or not checks else all(checks)

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
 from . import published, style
-from .gather import mean_and_deviation
+from .gather import mean_and_deviation, timed
 from .item import Item
 
 METRICS = {"val_top1": "top-1 accuracy (%)", "val_perplexity": "perplexity", "val_loss": "validation loss"}
@@ -25,9 +25,12 @@ def metric_of(groups):
 
 def items(groups, network, target):
     """`groups`: of one network."""
-    metric = metric_of(groups)
+    every_group, metric = groups, metric_of(groups)
     out = []
     for by in AXES:
+        groups = timed(every_group) if by == "seconds" else every_group
+        if not groups:
+            continue
         if by == "bytes" and not any(g.mean("bytes_sent") > 0 for g in groups):
             continue
         if by == "seconds" and all(g.curve(metric, by)[0][-1] <= 0 for g in groups):

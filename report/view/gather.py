@@ -7,8 +7,10 @@ import statistics
 import numpy as np
 import runs
 import words
-from study import labels as axis_labels
 from study import measures
+
+from . import labelling
+from .labelling import network_of
 
 
 @dataclasses.dataclass
@@ -20,12 +22,19 @@ class Group:
     network: str
     codec: str  # as the published tables name it: "none", "qsgd4", "onebit64", ...
     transport: str
+    collective: str
+    simulated: bool
     ranks: int
 
     @property
     def name(self):
         """The label, and how many seeds are pooled."""
         return f"{self.label} ({len(self.runs)} seeds)" if len(self.runs) > 1 else self.label
+
+    def timed(self):
+        """With the runs whose seconds count; None where there are none."""
+        kept = [run for run in self.runs if run.is_timed]
+        return dataclasses.replace(self, runs=kept) if kept else None
 
     def finals(self, metric):
         return [float(run.epochs[metric].iloc[-1]) for run in self.runs if metric in run.epochs]
@@ -43,9 +52,18 @@ class Group:
         return x, y.mean(axis=0), spread
 
     def to_target(self, metric, target):
-        """(epochs, seconds, bytes), each a list of the seeds that reach it."""
-        hits = [measures.to_target(run.epochs.to_dict("records"), metric, target) for run in self.runs]
-        return [list(column) for column in zip(*(hit for hit in hits if hit))] or [[], [], []]
+        """(epochs, seconds, bytes), each a list of the seeds that reach it; seconds of runs that are timed."""
+        hits = [(run, measures.to_target(run.epochs.to_dict("records"), metric, target)) for run in self.runs]
+        hits = [(run, hit) for run, hit in hits if hit]
+        return [
+            [epochs for _, (epochs, _, _) in hits],
+            [seconds for run, (_, seconds, _) in hits if run.is_timed],
+            [sent for _, (_, _, sent) in hits],
+        ]
+
+
+def timed(groups):
+    return [kept for group in groups if (kept := group.timed())]
 
 
 def positions(run, by):
@@ -85,71 +103,45 @@ def read(paths):
     return found, target, unfinished
 
 
-def network_of(run):
-    return str(words.section(run.config, "network").get("name") or "network")
-
-
-def published_codec(codec):
-    """The name in report/published, or the codec in words."""
+def published_codec(exchange):
+    """The name in report/published, or the codec in words. Rules and another error feedback make another codec."""
+    codec = exchange.get("codec")
+    if exchange.get("rules"):
+        return words.exchange_text(exchange)
     if not isinstance(codec, dict):
         return str(codec or "none")
     kind, bucket = codec.get("kind"), codec.get("bucket")
-    if (
-        kind == "qsgd"
-        and codec.get("levels", "sign_magnitude") == "sign_magnitude"
-        and codec.get("norm", "max") == "max"
-    ):
+    if kind == "none":
+        return "none"
+    is_usual = all(
+        codec.get(key, usual) == usual
+        for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("error_feedback", kind == "onebit"))
+    )
+    if kind == "qsgd" and is_usual:
         usual = {2: 128, 4: 512, 8: 512, 16: 8192}.get(codec.get("bits"))
         if bucket in (None, usual):
             return f"qsgd{codec.get('bits')}"
-    if kind == "onebit":
+    if kind == "onebit" and is_usual:
         return f"onebit_{bucket}" if bucket == "column" else f"onebit{bucket}"
-    return "none" if kind == "none" else words.codec_text(codec)
+    return words.codec_text(codec)
 
 
 def groups(read_runs, omit=()):
     """Pools seeds. `omit`: what a figure's panels or axis say already: "network", "ranks", "transport"."""
-    names = group_labels(read_runs, omit)
     pooled = {}
-    for run, label in zip(read_runs, names):
+    for run, label in zip(read_runs, labelling.labels(read_runs, omit)):
         exchange = words.section(run.config, "exchange")
-        settings = words.flat(run.config)
-        settings.pop("train.seed", None)
-        key = (
-            label,
-            network_of(run),
-            run.ranks,
-            exchange.get("transport"),
-            exchange.get("collective"),
-            str(
-                sorted(
-                    (k, str(v)) for k, v in settings.items() if k.startswith(("exchange", "sync", "train", "schedule"))
-                )
-            ),
-        )
+        key = labelling.identity(run)
         if key not in pooled:
             pooled[key] = Group(
                 label,
                 [],
                 network_of(run),
-                published_codec(exchange.get("codec")),
+                published_codec(exchange),
                 str(exchange.get("transport", "mpi")),
+                str(exchange.get("collective", "reduce_broadcast")),
+                run.simulated,
                 run.ranks or 1,
             )
         pooled[key].runs.append(run)
     return list(pooled.values())
-
-
-def group_labels(read_runs, omit):
-    """A study's own names of its variants; else what differs in the runs' settings."""
-    studies = {run.study.get("study") for run in read_runs}
-    axes = [run.study.get("axes") for run in read_runs]
-    if len(studies) == 1 and all(isinstance(axis, dict) for axis in axes) and len({tuple(axis) for axis in axes}) == 1:
-        hidden = {"seed", "train.seed", *omit, *(["config"] if "network" in omit else [])}
-        told = [name for name in axes[0] if name not in hidden and len({str(axis[name]) for axis in axes}) > 1]
-        if told:
-            return [", ".join(axis_labels.of_choice(name, str(axis[name])) for name in told) for axis in axes]
-    hidden = {"ranks"} & set(omit) | {f"exchange.{name}" for name in omit} | ({"network"} & set(omit))
-    if "network" in omit:  # what belongs to a network's recipe
-        hidden |= {"train.batch_size", "train.epochs"}
-    return words.labels([run.config for run in read_runs], [run.ranks for run in read_runs], hidden)

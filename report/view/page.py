@@ -2,6 +2,7 @@
 
 import html
 import math
+import shlex
 
 import yaml
 
@@ -98,6 +99,6 @@ def settings(run):
     config["network"] = network.get("name") if isinstance(network, dict) else network
     dump = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
     return (
-        f"<details><summary>{html.escape(run.name)}</summary><pre>{html.escape(' '.join(map(str, mpirun)))}</pre>"
+        f"<details><summary>{html.escape(run.name)}</summary><pre>{html.escape(shlex.join(map(str, mpirun)))}</pre>"
         f"<pre>{html.escape(about)}</pre><pre>{html.escape(dump)}</pre></details>"
     )

@@ -1,10 +1,15 @@
 """Gathers the runs, draws everything that they allow, and writes the folder of the report."""
 
+import contextlib
+import json
 import os
+import re
 
 import runs
 
 from . import bars, curves, gather, latex, page, price as prices, scale, style, summary, tradeoff
+
+MANIFEST = "report.json"  # the files of the report, so that the next one removes what it no longer has
 
 
 def make(read, unfinished, out, target=None, price=None):
@@ -25,11 +30,20 @@ def notes(read, unfinished):
         out.append(
             f"{len(unfinished)} run{'s' if len(unfinished) != 1 else ''} not finished, so left out: {', '.join(unfinished)}."
         )
+    together = [run for run in read if not run.is_timed]
+    if together:
+        which = "All" if len(together) == len(read) else f"{len(together)} of them"
+        out.append(
+            f"{which} trained several at once on one machine. Seconds and samples per second of such runs are not "
+            "comparable, so they are left out."
+        )
     revisions = sorted({str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")})
     if revisions:
         out.append(f"Revision {', '.join(revisions)}.")
     if any(run.simulated for run in read):
-        out.append("Runs marked as simulated moved as many bytes as the codec would, without encoding.")
+        out.append(
+            "Runs marked as simulated encode, then all-reduce as many bytes. Their times count; their accuracy has no meaning."
+        )
     return out
 
 
@@ -51,22 +65,27 @@ def collect(read, target, price):
         items.append(to_target)
         if to_target:
             items += [tradeoff.target_bars(everything, to_target, network) for network in networks]
-    for transport in dict.fromkeys(g.transport for g in panels):
-        mine = [g for g in panels if g.transport == transport]
+    timed = gather.timed(panels)
+    for transport in dict.fromkeys(g.transport for g in timed):
+        mine = [g for g in timed if g.transport == transport]
         if any(g.mean("communication_s") + g.mean("computation_s") > 0 for g in mine):
             items.append(bars.items(mine, transport))
             items.append(scale.table(mine, transport))
-            items.append(scale.scalability(mine, panels, transport))
-    items.append(prices.item(everything, price))
+            items.append(scale.scalability(mine, timed, transport))
+    items.append(prices.item(gather.timed(everything), price))
     return [item for item in items if item is not None]
 
 
 def write(items, read, out, heading, notes_):
     figures, tables = os.path.join(out, "figures"), os.path.join(out, "tables")
+    earlier = files_of(out)
     os.makedirs(figures, exist_ok=True)
     os.makedirs(tables, exist_ok=True)
+    written = ["index.html"]
     for item in items:
         folder = tables if item.figure is None else figures
+        endings = ["csv", "tex", *(() if item.figure is None else style.FORMATS)]
+        written += [f"{os.path.basename(folder)}/{item.name}.{ending}" for ending in endings]
         item.data.to_csv(os.path.join(folder, item.name + ".csv"), index=False)
         if item.figure is not None:
             style.save(item.figure, folder, item.name)
@@ -74,9 +93,20 @@ def write(items, read, out, heading, notes_):
             os.path.join(folder, item.name + ".tex"), latex.table(item) if item.figure is None else latex.figure(item)
         )
     _write(os.path.join(out, "index.html"), page.text(heading, items, read, notes_))
+    for name in sorted(earlier - set(written)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(out, name))
+    _write(os.path.join(out, MANIFEST), json.dumps({"files": sorted(written)}, indent=1) + "\n")
     for item in items:
         if item.figure is not None:
             style.plt.close(item.figure)
+
+
+def files_of(out):
+    """What an earlier report wrote into the folder: names of its figures and tables, and no other path."""
+    names = runs.read_json(os.path.join(out, MANIFEST)).get("files")
+    is_ours = re.compile(r"(figures|tables)/[^/\0]+\.(csv|tex|png|svg|pdf)\Z").match
+    return {name for name in names if isinstance(name, str) and is_ours(name)} if isinstance(names, list) else set()
 
 
 def _write(path, text):

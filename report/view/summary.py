@@ -21,11 +21,12 @@ def item(groups):
         ]
         loss = mean_and_deviation(group.finals("train_loss"))[0]
         times = ratio(group)
+        timed = group.timed()
         rows.append(
             {
                 "network": group.network,
                 "label": group.label,
-                "codec": words.codec_text(exchange.get("codec")),
+                "codec": words.exchange_text(exchange),
                 "transport": group.transport,
                 "ranks": group.ranks,
                 "seeds": len(group.runs),
@@ -34,9 +35,9 @@ def item(groups):
                 "deviation": _round(deviation, 2),
                 "best": _round(mean_and_deviation(best)[0], 2),
                 "train_loss": _round(loss, 4),
-                "samples_per_s": _round(group.mean("samples_per_s"), 1),
-                "communication_s": _round(group.mean("communication_s"), 3),
-                "computation_s": _round(group.mean("computation_s"), 3),
+                "samples_per_s": _round(timed and timed.mean("samples_per_s"), 1),
+                "communication_s": _round(timed and timed.mean("communication_s"), 3),
+                "computation_s": _round(timed and timed.mean("computation_s"), 3),
                 "bytes_an_epoch": round(group.mean("bytes_sent")),
                 "fewer_bytes": _round(times, 2),
             }

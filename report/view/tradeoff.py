@@ -150,6 +150,10 @@ def target_table(groups, target):
     )
 
 
+def known(value):
+    return value is not None and not math.isnan(value)
+
+
 def target_bars(groups, item, network):
     """Bars of the seconds and the bytes to the target."""
     rows = [row for row in item.data.to_dict("records") if row["network"] == network and row["reached"]]
@@ -157,9 +161,14 @@ def target_bars(groups, item, network):
         return None
     by_label = {(g.label, g.ranks): g.name for g in groups}
     names = [by_label.get((row["label"], row["ranks"]), row["label"]) for row in rows]
-    figure, axes, _, _ = style.panels(2, [], width=5.4, height=1.0 + 0.34 * max(3, len(rows)), columns=2, sharey=True)
-    for panel, what, hatch in zip(axes, ("seconds", "bytes"), ("", "...")):
-        values = [row[what] for row in rows]
+    shown = [("seconds", ""), ("bytes", "...")]
+    if not any(known(row["seconds"]) for row in rows):  # of runs that trained at once
+        shown.pop(0)
+    figure, axes, _, _ = style.panels(
+        len(shown), [], width=5.4, height=1.0 + 0.34 * max(3, len(rows)), columns=2, sharey=True
+    )
+    for panel, (what, hatch) in zip(axes, shown):
+        values = [row[what] if known(row[what]) else 0.0 for row in rows]
         deviations = [row[what + "_deviation"] for row in rows]
         spread = [0.0 if d is None or math.isnan(d) else d for d in deviations]
         panel.barh(
@@ -176,6 +185,8 @@ def target_bars(groups, item, network):
             table.bytes_text(v) if what == "bytes" else f"{v:,.0f} s" if v >= 100 else f"{v:.3g} s" for v in values
         ]
         for i, (v, s, text) in enumerate(zip(values, spread, texts)):
+            if not known(rows[i][what]):
+                text = "not timed"
             panel.annotate(text, (v + s, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10)
         panel.set_xlim(0, 1.25 * max(v + s for v, s in zip(values, spread)) or 1)
         panel.set_xlabel("seconds of training" if what == "seconds" else "bytes on the wire")
@@ -186,7 +197,8 @@ def target_bars(groups, item, network):
             )
             panel.tick_params(axis="x", rotation=30)
     axes[0].set_yticks(range(len(rows)), names)
-    axes[1].tick_params(axis="y", labelleft=False)
+    if len(axes) > 1:
+        axes[1].tick_params(axis="y", labelleft=False)
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
     return Item(
         f"to_target_{network}", f"{network}: time and bytes to the target", item.caption, pandas.DataFrame(rows), figure

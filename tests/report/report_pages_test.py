@@ -2,31 +2,18 @@
 
 import html.parser
 import json
-import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree
 
-try:
-    import matplotlib  # noqa: F401
-    import pandas
-    import yaml
-except ImportError as missing:
-    print(f"skipped: {missing}: the report needs python3-matplotlib, python3-pandas and python3-yaml")
-    sys.exit(77)
+from report_harness import FOUR, NONE, REPORT, ReportTest
 
-sys.dont_write_bytecode = True
-REPORT = pathlib.Path(__file__).resolve().parents[2] / "report"
-sys.path.insert(0, str(REPORT))
-import runs  # noqa: E402
-import words  # noqa: E402
-from view import bars, curves, gather, latex, price, published, report, scale, style, tradeoff  # noqa: E402
+import pandas
+import words
+from view import bars, curves, gather, latex, price, published, report, scale, style, tradeoff
 
-NONE = {"kind": "none"}
-FOUR = {"kind": "qsgd", "bits": 4, "norm": "max", "levels": "sign_magnitude", "bucket": 512, "error_feedback": False}
 # Void elements need no end.
 VOID = {"meta", "br", "img", "input", "link", "hr"}
 
@@ -61,69 +48,7 @@ class Page(html.parser.HTMLParser):
         self.text.append(data)
 
 
-class Pages(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.addCleanup(lambda: style.plt.close("all"))
-        self.root = pathlib.Path(folder.name)
-
-    def run_folder(
-        self,
-        name,
-        top1,
-        codec=NONE,
-        ranks=2,
-        seed=1,
-        network="net",
-        transport="mpi",
-        communication=1.0,
-        computation=3.0,
-        sent=100,
-        study=None,
-        perplexity=None,
-        **exchange,
-    ):
-        folder = self.root / name
-        folder.mkdir(parents=True)
-        records = [
-            {
-                "epoch": e,
-                "train_top1": v,
-                "val_top1": v,
-                "train_loss": 1 / e,
-                "samples_per_s": 100.0 * ranks,
-                "communication_s": communication,
-                "computation_s": computation,
-                "bytes_sent": sent,
-                "bytes_fp32": 400,
-                "replicas_equal": True,
-            }
-            for e, v in enumerate(top1, start=1)
-        ]
-        for record, value in zip(records, perplexity or []):
-            record["val_perplexity"] = record["train_perplexity"] = value
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-        config = {
-            "network": {"name": network},
-            "train": {"seed": seed, "batch_size": 64},
-            "exchange": {
-                "transport": transport,
-                "collective": "reduce_broadcast",
-                "codec": codec,
-                "rules": [],
-                **exchange,
-            },
-        }
-        (folder / "config.yaml").write_text(yaml.safe_dump(config))
-        (folder / "summary.json").write_text(json.dumps({"ranks": ranks}))
-        (folder / "environment.json").write_text(
-            json.dumps({"git_hash": "abc123", "command": ["lpsgd", "train", name + ".yaml"]})
-        )
-        if study:
-            (folder / "study.json").write_text(json.dumps(study))
-        return str(folder)
-
+class Pages(ReportTest):
     def seeds(self):
         """Full precision with three seeds, 4 bit with two."""
         return [
@@ -331,7 +256,7 @@ class Pages(unittest.TestCase):
         text = "".join(page.text)
         self.assertIn("Study <grid>", text)
         self.assertIn("1 run not finished, so left out: missing.", text)
-        self.assertEqual(text.count("mpirun -n 2 lpsgd train a & b.yaml"), 4)
+        self.assertEqual(text.count("mpirun -n 2 lpsgd train 'a & b.yaml'"), 4)
         self.assertEqual(len(re.findall("batch_size: 64", text)), 4)
 
     def test_the_same_runs_give_the_same_page(self):

@@ -1,0 +1,204 @@
+"""Which runs a report pools, and what it calls them."""
+
+import json
+import unittest
+
+from report_harness import FOUR, NONE, ReportTest
+
+import figure
+import runs
+import table
+import words
+from view import curves, gather, report, scale
+
+EIGHT = {**FOUR, "bits": 8}
+PLACES = ("network", "ranks", "transport")
+
+
+class Groups(ReportTest):
+    def groups(self, folders, omit=()):
+        return gather.groups(gather.read(folders)[0], omit)
+
+    def variant(self, name, codec, axes, **options):
+        return self.run_folder(name, [50, 60], codec, study={"study": "s", "axes": axes}, **options)
+
+    def nccl(self):
+        """As configs/studies/edbt2018.yaml: the transport's labels tell the collective."""
+        return [
+            self.variant("one", NONE, {"codec": "32 bit", "transport": "MPI", "ranks": 1}, ranks=1),
+            self.variant(
+                "sum",
+                NONE,
+                {"codec": "32 bit", "transport": "NCCL all-reduce", "ranks": 2},
+                transport="nccl",
+                collective="allreduce",
+                speed=450.0,
+            ),
+            self.variant(
+                "simulated",
+                EIGHT,
+                {"codec": "QSGD 8 bit", "transport": "NCCL simulated", "ranks": 2},
+                transport="nccl",
+                collective="simulated",
+                speed=500.0,
+            ),
+            self.variant(
+                "real",
+                EIGHT,
+                {"codec": "QSGD 8 bit", "transport": "NCCL", "ranks": 2},
+                transport="nccl",
+                speed=600.0,
+            ),
+        ]
+
+    def test_simulated_and_real_exchange_are_two_rows(self):
+        groups = [g for g in self.groups(self.nccl(), PLACES) if g.transport == "nccl"]
+        self.assertEqual([g.label for g in groups], ["32 bit, allreduce", "QSGD 8 bit (simulated)", "QSGD 8 bit"])
+        self.assertEqual([g.simulated for g in groups], [False, True, False])
+        self.assertEqual([g.collective for g in groups], ["allreduce", "simulated", "reduce_broadcast"])
+        data = scale.table(groups, "nccl").data
+        self.assertEqual(
+            data[["codec", "2"]].values.tolist(),
+            [["32 bit, allreduce", 450.0], ["QSGD 8 bit (simulated)", 500.0], ["QSGD 8 bit", 600.0]],
+        )
+        every = self.groups([str(self.root / name) for name in ("one", "sum", "simulated", "real")], PLACES)
+        data = scale.scalability(groups, every, "nccl").data
+        self.assertEqual(data[data.of == "here"]["scalability"].tolist(), [4.5, 5.0, 6.0])
+
+    def test_the_collective_of_one_codec_is_told(self):
+        axes = [{"codec": "32 bit", "transport": name} for name in ("NCCL all-reduce", "NCCL")]
+        folders = [
+            self.variant("a", NONE, axes[0], transport="nccl", collective="allreduce"),
+            self.variant("b", NONE, axes[1], transport="nccl"),
+            self.variant("c", FOUR, {"codec": "4 bit", "transport": "NCCL"}, transport="nccl"),
+        ]
+        self.assertEqual(
+            [g.label for g in self.groups(folders, ("transport",))], ["32 bit, allreduce", "32 bit", "4 bit"]
+        )
+
+    def test_labels_that_would_be_equal_say_what_differs(self):
+        axes = {"codec": "4 bit"}
+        folders = [
+            self.variant("a", FOUR, axes, min_elements=0),
+            self.variant("b", FOUR, axes),
+            self.variant("c", {**FOUR, "bucket": 64}, axes),
+            self.variant("d", NONE, {"codec": "none"}),
+        ]
+        self.assertEqual(
+            [g.label for g in self.groups(folders)],
+            [
+                "4 bit, qsgd 4 bit, bucket 512, from 0 elements",
+                "4 bit, qsgd 4 bit, bucket 512",
+                "4 bit, qsgd 4 bit, bucket 64",
+                "none",
+            ],
+        )
+        # Networks of one name that differ inside have their runs' names.
+        for name, width in (("narrow", 32), ("wide", 64)):
+            folder = self.run_folder(name, [1])
+            config = (self.root / name / "config.yaml").read_text().replace("name: net", f"name: net\n  width: {width}")
+            (self.root / name / "config.yaml").write_text(config)
+            folders.append(folder)
+        self.assertEqual([g.label for g in self.groups(folders[-2:])], ["none, narrow", "none, wide"])
+        paths = []
+        for name in ("narrow", "wide"):
+            (self.root / "in" / name).mkdir(parents=True)
+            paths.append(str((self.root / name).rename(self.root / "in" / name / "run")))
+        self.assertEqual([g.label for g in self.groups(paths)], [f"none, {path}" for path in paths])
+
+    def test_rules_and_error_feedback_make_another_codec(self):
+        rule = [{"kind": "conv", "codec": FOUR}]
+        folders = [
+            self.run_folder("a", [10, 50], NONE, rules=rule, network="resnet110"),
+            self.run_folder("b", [10, 60], NONE, network="resnet110"),
+            self.run_folder("c", [10, 60], FOUR, network="resnet110"),
+            self.run_folder("d", [10, 60], {**FOUR, "error_feedback": True}, network="resnet110"),
+            self.run_folder(
+                "e", [10, 60], {"kind": "onebit", "bucket": 64, "error_feedback": True}, network="resnet110"
+            ),
+            self.run_folder(
+                "f", [10, 60], {"kind": "onebit", "bucket": 64, "error_feedback": False}, network="resnet110"
+            ),
+        ]
+        groups = self.groups(folders)
+        self.assertEqual(
+            [g.codec for g in groups],
+            [
+                "none; conv: qsgd 4 bit, bucket 512",
+                "none",
+                "qsgd4",
+                "qsgd 4 bit, bucket 512, error feedback",
+                "onebit64",
+                "onebit, bucket 64, no error feedback",
+            ],
+        )
+        self.assertIs(curves.reference(groups), groups[1])
+        self.assertIsNone(curves.reference(groups[:1]))
+        items = {item.name: item for item in report.collect(gather.read(folders[:2])[0], None, None)}
+        self.assertEqual(items["summary"].data["codec"].tolist(), ["none; conv: qsgd 4 bit, bucket 512", "none"])
+        self.assertEqual(runs.read_run(folders[0]).codec, words.exchange_text({"codec": NONE, "rules": rule}))
+
+    def at_once(self, name, top1, jobs, codec=NONE, seed=1, **options):
+        study = {"study": "s", "axes": {"codec": codec["kind"], "seed": seed}, "jobs": jobs}
+        return self.run_folder(name, top1, codec, seed=seed, study=study, **options)
+
+    def test_seconds_of_runs_that_trained_at_once_are_left_out(self):
+        folders = [
+            self.at_once("a", [80, 92], 1, computation=3.0),
+            self.at_once("b", [80, 92], 2, seed=2, computation=9.0),
+            self.at_once("c", [70, 91], 2, FOUR, computation=9.0),
+        ]
+        read, target, _ = gather.read(folders)
+        items = {item.name: item for item in report.collect(read, ("val_top1", 90.0), 1.0)}
+        summary = items["summary"].data
+        self.assertEqual(summary["computation_s"].tolist()[0], 3.0)
+        self.assertTrue(summary[["samples_per_s", "communication_s", "computation_s"]].iloc[1].isna().all())
+        self.assertEqual(summary["val_top1"].tolist(), [92, 91])
+        reached = items["to_target"].data
+        self.assertEqual(reached["reached"].tolist(), [2, 1])
+        self.assertEqual((reached["seconds"][0], reached["bytes"].tolist()), (8.0, [200, 200]))
+        self.assertTrue(reached["seconds"].isna()[1])
+        self.assertEqual(len(items["to_target_net"].figure.axes), 3)  # two panels, and the legend's
+        self.assertEqual(set(items["top1_by_seconds_net"].data["label"]), {"none"})
+        self.assertEqual(set(items["top1_by_bytes_net"].data["label"]), {"none", "qsgd"})
+        self.assertEqual(items["time_per_epoch_mpi"].data["computation_s"].tolist(), [3.0])
+        self.assertEqual(items["samples_per_s_mpi"].data["codec"].tolist(), ["none"])
+        price = items["price_against_accuracy"].data
+        self.assertEqual(price[price.of == "here"]["label"].tolist(), ["none"])
+        self.assertIn("2 of them trained several at once", " ".join(report.notes(read, [])))
+        lines = table.text(read).splitlines()
+        self.assertEqual(lines[2].split()[4:7], ["200", "1.00", "3.00"])
+        self.assertEqual(lines[3].split()[4:7], ["-", "-", "-"])
+        self.assertIn("-: trained several at once", lines[-1])
+
+    def test_no_run_is_timed(self):
+        folders = [self.at_once("a", [80, 92], 3), self.at_once("b", [80, 92], 3, FOUR)]
+        out = self.root / "out"
+        names = report.make(gather.read(folders)[0], [], str(out), ("val_top1", 90.0), 1.0)
+        self.assertFalse({"top1_by_seconds_net", "time_per_epoch_mpi", "samples_per_s_mpi"} & set(names))
+        self.assertIn("All trained several at once", (out / "index.html").read_text())
+        read = gather.read(folders)[0]
+        runs.label_runs(read)
+        figure.save(read, str(self.root / "one.png"))
+
+    def test_a_report_removes_what_an_earlier_one_wrote(self):
+        out = self.root / "out"
+        first = [self.run_folder("a", [1]), self.run_folder("b", [2], FOUR, network="other")]
+        report.make(gather.read(first)[0], [], str(out))
+        (out / "figures" / "mine.png").write_text("mine")
+        (out / "notes.txt").write_text("mine")
+        (self.root / "outside.csv").write_text("mine")
+        self.assertTrue((out / "figures" / "top1_by_epoch_other.png").is_file())
+        manifest = json.loads((out / "report.json").read_text())
+        manifest["files"] += ["../outside.csv", "figures/../../outside.csv", "notes.txt", 7]
+        (out / "report.json").write_text(json.dumps(manifest))
+        report.make(gather.read(first[:1])[0], [], str(out))
+        there = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+        files = set(json.loads((out / "report.json").read_text())["files"])
+        self.assertEqual(there, files | {"report.json", "notes.txt", "figures/mine.png"})
+        self.assertFalse([name for name in there if "other" in name])
+        self.assertTrue((self.root / "outside.csv").is_file())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,88 @@
+"""What the tests of `lpsgd report` share: synthetic run folders."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+try:
+    import matplotlib  # noqa: F401
+    import pandas  # noqa: F401
+    import yaml
+except ImportError as missing:
+    print(f"skipped: {missing}: the report needs python3-matplotlib, python3-pandas and python3-yaml")
+    sys.exit(77)
+
+sys.dont_write_bytecode = True
+REPORT = pathlib.Path(__file__).resolve().parents[2] / "report"
+sys.path.insert(0, str(REPORT))
+from view import style  # noqa: E402
+
+NONE = {"kind": "none"}
+FOUR = {"kind": "qsgd", "bits": 4, "norm": "max", "levels": "sign_magnitude", "bucket": 512, "error_feedback": False}
+
+
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(lambda: style.plt.close("all"))
+        self.root = pathlib.Path(folder.name)
+
+    def run_folder(
+        self,
+        name,
+        top1,
+        codec=NONE,
+        ranks=2,
+        seed=1,
+        network="net",
+        transport="mpi",
+        communication=1.0,
+        computation=3.0,
+        sent=100,
+        study=None,
+        perplexity=None,
+        speed=None,
+        **exchange,
+    ):
+        folder = self.root / name
+        folder.mkdir(parents=True)
+        records = [
+            {
+                "epoch": e,
+                "train_top1": v,
+                "val_top1": v,
+                "train_loss": 1 / e,
+                "samples_per_s": speed or 100.0 * ranks,
+                "communication_s": communication,
+                "computation_s": computation,
+                "bytes_sent": sent,
+                "bytes_fp32": 400,
+                "replicas_equal": True,
+            }
+            for e, v in enumerate(top1, start=1)
+        ]
+        for record, value in zip(records, perplexity or []):
+            record["val_perplexity"] = record["train_perplexity"] = value
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+        config = {
+            "network": {"name": network},
+            "train": {"seed": seed, "batch_size": 64},
+            "exchange": {
+                "transport": transport,
+                "collective": "reduce_broadcast",
+                "codec": codec,
+                "rules": [],
+                **exchange,
+            },
+        }
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        (folder / "summary.json").write_text(json.dumps({"ranks": ranks}))
+        (folder / "environment.json").write_text(
+            json.dumps({"git_hash": "abc123", "command": ["lpsgd", "train", name + ".yaml"]})
+        )
+        if study:
+            (folder / "study.json").write_text(json.dumps(study))
+        return str(folder)

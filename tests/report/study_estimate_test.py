@@ -1,0 +1,185 @@
+"""What a study says before and about its runs: estimates of time, jobs, paths, environment."""
+
+import csv
+import json
+import os
+import shlex
+import subprocess
+import unittest
+
+from study_harness import LPSGD, StudyTest
+
+from study import definition, estimate, grid, labels, launcher, progress, timing
+
+HEAD = "config: tiny.yaml\n"
+NET = "name: {name}\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {{dense: fc, units: 10}}]\n"
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class Estimate(StudyTest):
+    def setUp(self):
+        super().setUp()
+        for name in ("small", "large"):
+            self.write(f"{name}.yaml", NET.format(name=name))
+
+    def expand(self, text):
+        return grid.expand(definition.load(str(self.write("study.yaml", text))))
+
+    def test_seconds_are_of_one_network_ranks_and_batch(self):
+        runs = self.expand(
+            HEAD
+            + "axes: {network: [small.yaml, large.yaml], ranks: [1, 2], train.batch_size: [32, 64], train.compute: [fp32, bf16]}\n"
+        )
+        small = [r for r in runs if r.values["network"] == "small"]
+        clock = progress.Clock(runs, 1)
+        for run, seconds in ((small[0], 10.0), (small[2], 30.0)):  # of batch 32 and 64
+            folder = self.root / run.name
+            folder.mkdir()
+            (folder / "metrics.jsonl").write_text(
+                "".join(json.dumps({"epoch": e, "seconds": {"total": seconds}}) + "\n" for e in (1, 2))
+            )
+            clock.measure(run, str(folder))
+
+        def seconds_of(**values):
+            keys = {"batch": "train.batch_size", "compute": "train.compute"}
+            (run,) = [r for r in runs if all(r.values[keys.get(k, k)] == v for k, v in values.items())]
+            return clock.seconds_per_epoch(run)
+
+        self.assertEqual(seconds_of(network="small", ranks=1, batch=64, compute="fp32"), 30)
+        self.assertEqual(seconds_of(network="small", ranks=2, batch=64, compute="fp32"), 20, "the mean of both")
+        self.assertIsNone(seconds_of(network="small", ranks=1, batch=32, compute="bf16"))
+        self.assertIsNone(seconds_of(network="large", ranks=1, batch=32, compute="fp32"))
+        seeds = self.expand(HEAD + "axes: {seed: [1, 2]}\n")
+        self.assertEqual(seeds[0].task, seeds[1].task)
+        wide = self.expand(HEAD + "axes: {network.parameters.width: [8, 16]}\n")
+        self.assertNotEqual(wide[0].task, wide[1].task)
+
+    def test_a_dry_run_covers_what_is_left(self):
+        text = HEAD + "axes: {network: [small.yaml, large.yaml], seed: [1, 2], ranks: 2}\n"
+        status, out, _ = self.study(text, "--dry-run")
+        last = out.splitlines()[-1]
+        self.assertRegex(last, r"^4 runs, 0 done; left: [\d.]+ MB on the wire; the time is not known until ")
+        self.study(HEAD + "axes: {network: small.yaml, seed: 1, ranks: 2}\n")
+        status, out, err = self.study(text, "--dry-run")
+        self.assertEqual((status, err), (0, ""))
+        lines = out.splitlines()
+        self.assertEqual([line.split()[-1] for line in lines[1:2] + lines[3:5]], ["done", "?", "?"])
+        self.assertRegex(lines[2], r" \d+s$")
+        each = int(json.loads(self.show("large.yaml"))["wire_bytes"]) * 2 * 16
+        self.assertIn(f"4 runs, 1 done; left: {3 * each / 1e6:.2f} MB on the wire, ", lines[-1])
+        self.assertTrue(lines[-1].endswith("s for 1 of 3 runs, 1 at once"), lines[-1])
+        self.study(text)
+        self.assertEqual(self.study(text, "--dry-run")[1].splitlines()[-1], "4 runs, all done")
+
+    def show(self, network):
+        command = [LPSGD, "show", self.root / "tiny.yaml", "--json", "--set", f"network={self.root / network}"]
+        return subprocess.run(command, capture_output=True, check=True).stdout
+
+    def test_steps_are_timed(self):
+        text = HEAD + "axes: {data.dataset: [shapes, cifar10], seed: [1, 2]}\nset: {data.root: /none}\n"
+        status, out, err = self.study(text, "--dry-run", "--time-steps", "3")
+        self.assertEqual((status, err.count("\n")), (0, 1), err)
+        self.assertRegex(err, r"^lpsgd study: dataset_cifar10-seed_1-\w+: not timed: lpsgd: error: /none")
+        lines = out.splitlines()
+        self.assertRegex(lines[-1], r", \d+s for 2 of 4 runs, 1 at once$")
+        self.assertEqual([line.endswith("?") for line in lines[1:5]], [False, False, True, True])
+        self.assertFalse((self.root / "out").exists())
+        for words in (("--time-steps", "3"), ("--dry-run", "--time-steps", "1")):
+            self.assertEqual(self.study(text, *words)[:2], (2, ""))
+
+    def test_the_mean_step(self):
+        line = "step {}/100 | loss 2.3315 | lr 1.0e-01 | {} ms | 342 samples/s | comm 2% | wire 7.4x | 1s left\n"
+        text = line.format(1, 900.0) + line.format(11, 50.0) + "warning\n" + line.format(16, 20.0)
+        self.assertAlmostEqual(timing.mean_step(text), (10 * 0.05 + 5 * 0.02) / 15)
+        self.assertIsNone(timing.mean_step(line.format(1, 900.0)))
+
+
+class About(StudyTest):
+    def test_the_jobs_in_force(self):
+        self.study(HEAD + "axes: {seed: [1, 2]}\n", "--jobs", "2")
+        self.study(HEAD + "jobs: 2\naxes: {seed: [1, 2, 3, 4]}\n", "--jobs", "1")
+        rows = rows_of(self.root / "out" / "runs.csv")
+        self.assertEqual([row["jobs"] for row in rows], ["2", "2", "1", "1"])
+        self.assertEqual(json.loads((self.root / "out" / "study.json").read_text())["jobs"], 1)
+        # A run that goes on keeps the most jobs of any part of it.
+        folder = self.root / "out" / "runs" / rows[0]["run"]
+        (folder / "summary.json").unlink()
+        self.study(HEAD + "axes: {seed: [1, 2, 3, 4]}\n")
+        self.assertEqual([row["jobs"] for row in rows_of(self.root / "out" / "runs.csv")], ["2", "2", "1", "1"])
+
+    def test_the_table_is_the_same_from_another_folder(self):
+        (self.root / "sub").mkdir()
+        (self.root / "tiny.yaml").rename(self.root / "sub" / "tiny.yaml")
+        self.write("study.yaml", "config: sub/tiny.yaml\n")
+        tables = []
+        for folder, study in ((self.root, "study.yaml"), (self.root / "sub", "../study.yaml")):
+            command, environment = self.command("config: sub/tiny.yaml\n", "--out", str(self.root / "out"))
+            command[2] = study
+            subprocess.run(command, env=environment, capture_output=True, check=True, cwd=folder)
+            tables.append((self.root / "out" / "runs.csv").read_bytes())
+        self.assertEqual(*tables)
+        self.assertEqual(rows_of(self.root / "out" / "runs.csv")[0]["config"], "sub/tiny.yaml")
+
+    def test_commands_can_be_pasted(self):
+        self.study(HEAD + "axes: {codec: [{kind: qsgd, bits: 2}]}\n", out="a folder")
+        (folder,) = (self.root / "a folder" / "runs").iterdir()
+        command = json.loads((folder / "study.json").read_text())["command"]
+        self.assertIn("exchange.codec={kind: qsgd, bits: 2}", command)
+        first = (folder / "log.txt").read_text().splitlines()[0]
+        self.assertEqual(shlex.split(first), ["$", *command])
+
+    def test_a_word_for_sync(self):
+        text = HEAD + "axes: {sync: [every_step, {kind: local_sgd, period: 4}]}\n"
+        runs = grid.expand(definition.load(str(self.write("study.yaml", text))))
+        self.assertEqual(
+            [r.settings["sync"] for r in runs], [{"kind": "every_step"}, {"kind": "local_sgd", "period": 4}]
+        )
+        self.assertEqual([r.label for r in runs], ["every_step", "local_sgd period 4"])
+        self.assertEqual(self.study(HEAD + "axes: {sync: every_step}\n", "--dry-run")[0], 0)
+        self.assertEqual(labels.of_value("sync", "every_step"), "every_step")
+
+    def test_a_variable_that_is_not_set(self):
+        os.environ.pop("LPSGD_NOWHERE", None)
+        text = HEAD + "set: {data.root: '${LPSGD_NOWHERE}/x'}\n"
+        self.assertEqual(
+            self.study(text),
+            (
+                2,
+                "",
+                f"lpsgd study: {self.root}/study.yaml: run 'study': data.root needs the environment variable "
+                "LPSGD_NOWHERE, which is not set\n",
+            ),
+        )
+        self.assertFalse((self.root / "out").exists())
+        self.assertEqual(self.study(text, "--dry-run")[0], 0)
+        self.assertEqual(self.study(text + "launcher: {env: {LPSGD_NOWHERE: /y}}\n")[0], 0)
+
+    def test_variables_of_the_network_are_its_own(self):
+        settings = {"network": {"a": "${n}"}, "data": {"root": "${A}/${B}", "x": ["${C}", 1]}}
+        self.assertEqual(
+            list(launcher.variables(settings)), [("data.root", "A"), ("data.root", "B"), ("data.x.0", "C")]
+        )
+
+    def test_each_job_has_its_environment(self):
+        program = self.write(
+            "program",
+            f'#!/bin/sh\n[ "$1" = train ] && echo "$DEVICES $SHARED" >> {self.root}/seen && sleep 1\n'
+            f'exec {shlex.quote(os.path.abspath(LPSGD))} "$@"\n',
+        )
+        program.chmod(0o755)
+        text = HEAD + "jobs: 2\naxes: {seed: [1, 2, 3]}\nlauncher: {env: {DEVICES: ['0,1', '2,3'], SHARED: 7}}\n"
+        self.assertEqual(self.study(text, program=str(program))[0], 0)
+        seen = (self.root / "seen").read_text().splitlines()
+        self.assertEqual((len(seen), sorted(seen[:2]), set(seen)), (3, ["0,1 7", "2,3 7"], {"0,1 7", "2,3 7"}))
+        for value in ("[]", "{a: 1}", "~", "[[1]]"):
+            status, out, err = self.study(HEAD + f"launcher: {{env: {{A: {value}}}}}\n")
+            self.assertEqual((status, out), (2, ""))
+            self.assertIn("study.yaml:2:21: launcher.env.A: expected a word, or a list", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
