@@ -45,7 +45,7 @@ CONSTANTS = (
         "nccl_latency",
         "1",
         0.7,
-        0.4,
+        0.3,
         "latency of a tensor over NCCL, which stages nothing, over that of its messages over MPI",
     ),
     Constant("coded_value", "s per value", 0.2e-9, 0.7, "encoding and decoding a value, any codec"),
@@ -63,7 +63,7 @@ NAMES = tuple(constant.name for constant in CONSTANTS)
 
 # Deviations of the logarithm of what is not a constant of the machine.
 RATE = 0.1  # of mpi_byte at one number of ranks, from the curve
-LATENCY = 0.7  # of a network's tensors over NCCL
+LATENCY = 0.8  # of a hop over NCCL between boards, of a network measured there
 OCTAVE = 0.25  # of computing from the curve, for each halving of the local batch
 SEVERAL = 0.03  # of computing with several GPUs of the machine at work, from one alone
 NOISE = 0.03  # of a measured cell

@@ -6,7 +6,8 @@ import numpy as np
 
 from costmodel.networks import stripes, study_network
 
-FACTORS = ("rate", "batch", "latency")  # regularised factors, looked up per cell: see Parameters in calibrate.py
+# Regularised factors, looked up per cell: see Parameters in calibrate.py.
+FACTORS = ("rate", "batch", "latency")
 
 
 def coded_pieces(coded, cell):
@@ -61,7 +62,8 @@ def communication(v, f, rate, latency):
     """Bytes and messages of a step. A rank sends 2(K-1)/K of the encoded bytes.
 
     Latency is that of a message over MPI in both: over NCCL a share of it, as nothing is staged, and linear
-    in K, as in a ring; `latency` is the network's own factor of it.
+    in K, as in a ring; `latency` is the network's own factor of a hop in rings of more than 2 ranks, which
+    leave the board (a K80 has two GPUs).
     """
     share = 2 * (f.ranks - 1) / f.ranks
     byte = v["mpi_byte"] * (1 + (f.ranks / v["mpi_half"]) ** v["mpi_power"]) * rate
@@ -72,7 +74,8 @@ def communication(v, f, rate, latency):
     )
     hops = 2 * (f.ranks - 1)
     nccl = share * f.wire_bytes * v["nccl_byte"]
-    nccl = nccl + f.tensors * v["nccl_latency"] * latency * (v["mpi_tensor"] + hops * v["mpi_message"])
+    hops = hops * np.where(f.ranks > 2, latency, 1)
+    nccl = nccl + f.tensors * v["nccl_latency"] * (v["mpi_tensor"] + hops * v["mpi_message"])
     return np.where(f.is_alone, 0, np.where(f.is_nccl, nccl, mpi))
 
 

@@ -55,8 +55,9 @@ def constants_section(model):
     text = [
         f"{len(model.x)} numbers are fitted: {len(rows)} constants of the machine; "
         f"{len(model.parameters.rate)} factors of the cost",
-        f"of a byte, one for each number of ranks (deviation {c.RATE:g}); {batches} factors of computing, "
-        f"one for each network and",
+        f"of a byte, one for each number of ranks (deviation {c.RATE:g}); {len(model.parameters.latency)} "
+        f"of the latency over NCCL, one for each network (deviation {c.LATENCY:g}); {batches} factors of "
+        f"computing, one for each network and",
         f"local batch ({c.OCTAVE:g} for each halving, {c.SEVERAL:g} at the batch of one rank). All have "
         f"priors; the cells",
         f"determine as much as {model.effective:.1f} free numbers would.",

@@ -104,7 +104,8 @@ class Fit(unittest.TestCase):
         self.assertLessEqual(validation.median_error(plain), 0.06)
 
     def test_predictions_of_cells_that_were_not_measured(self):
-        """Over NCCL nothing is staged, so it is not slower than MPI;
+        """Over NCCL nothing is staged, so it is not slower than MPI, except where cells say so: ResNet-50 on
+        8 ranks was measured at 291 over NCCL without a codec and at 314 over MPI with 8 bit;
         fewer bits are fewer bytes and as much coding.
         """
         asked = priors.unmeasured(self.cells)
@@ -117,9 +118,10 @@ class Fit(unittest.TestCase):
         }
         for (network, transport, codec, ranks), value in found.items():
             if transport == "nccl":
-                self.assertGreater(
-                    value, 0.995 * found[network, "mpi", codec, ranks], (network, codec, ranks)
-                )
+                if network != "resnet50":
+                    self.assertGreater(
+                        value, 0.995 * found[network, "mpi", codec, ranks], (network, codec, ranks)
+                    )
                 if ranks > 2:
                     self.assertGreater(
                         value, found[network, transport, codec, ranks // 2], (network, codec, ranks)
@@ -144,7 +146,7 @@ class Fit(unittest.TestCase):
         numpy.testing.assert_allclose(first, second, rtol=1e-12)
 
     def test_more_is_fitted_than_is_free(self):
-        self.assertEqual(len(self.model.x), 38)
+        self.assertEqual(len(self.model.x), 41)
         self.assertLess(self.model.effective, 30)
 
     def test_one_rank_is_what_was_measured(self):
@@ -160,7 +162,7 @@ class Fit(unittest.TestCase):
         parameters = calibrate.Parameters(self.cells, calibrate.alone_cells(self.cells, "x"))
         v = {**parameters.values(numpy.zeros(15)), **wanted}
         features = equations.Features(self.cells, parameters.alone)
-        seconds = sum(equations.parts(v, features, {"rate": 1.0, "batch": 1.0}))
+        seconds = sum(equations.parts(v, features, {"rate": 1.0, "batch": 1.0, "latency": 1.0}))
         for c, s in zip(self.cells, seconds):
             made.append(
                 cells.Cell(c.machine, c.network, c.transport, c.codec, c.ranks, c.batch, c.batch / s, c.where)
@@ -199,7 +201,7 @@ class Step(unittest.TestCase):
             "coded_piece": 1e-4,
         }
         features = equations.Features(asked, {"x": (64, 1.0)}, lambda _: network)
-        over_mpi, over_nccl = zip(*equations.parts(v, features, {"rate": 1.0, "batch": 1.0}))
+        over_mpi, over_nccl = zip(*equations.parts(v, features, {"rate": 1.0, "batch": 1.0, "latency": 1.0}))
         computing, sending, coding = over_mpi
         fixed = 10 * 1e-3 + 1000 * 1e-6
         self.assertAlmostEqual(computing, (fixed + (1 - fixed) * 32 / 64) * 1.1)
@@ -257,13 +259,13 @@ class Command(unittest.TestCase):
         status, out, err = predict("--calibrate", GIVEN, "--report")
         self.assertEqual((status, err), (0, ""))
         for text in (
-            "38 numbers are fitted: 15 constants",
+            "41 numbers are fitted: 15 constants",
             "| mpi_byte |",
             "s per byte",
             "32 bit over MPI, all | 24",
             "## Priors: each centre",
-            "| nccl_latency | x 2 |",
-            "resnet50 nccl none at 8: measured 291.1",
+            "| nccl_latency | x 1.8 |",
+            "resnet50's latency over NCCL",
             "vgg19 nccl none at 8: measured 163.1",
             "| mpi onebit64 | alexnet |",
             "alexnet mpi qsgd16 at 4",
