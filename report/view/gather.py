@@ -4,6 +4,7 @@ import dataclasses
 import os
 import statistics
 
+import buckets
 import numpy as np
 import runs
 import words
@@ -118,8 +119,7 @@ def published_codec(exchange):
         for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("error_feedback", kind == "onebit"))
     )
     if kind == "qsgd" and is_usual:
-        usual = {2: 128, 4: 512, 8: 512, 16: 8192}.get(codec.get("bits"))
-        if bucket in (None, usual):
+        if bucket in (None, buckets.QSGD.get(codec.get("bits"))):
             return f"qsgd{codec.get('bits')}"
     if kind == "onebit" and is_usual:
         return f"onebit_{bucket}" if bucket == "column" else f"onebit{bucket}"
