@@ -2,6 +2,8 @@
 
 import os
 
+import table
+
 from . import measures, tables
 from .progress import duration, epochs_of
 
@@ -85,8 +87,6 @@ def jobs_of(folder):
 
 def lines(runs, shown, jobs, folders, timed=None):
     """A table of the runs, then sums over those that are not done. `timed`: digest -> measured seconds of a step."""
-    import table
-
     model = CostModel(runs, folders, jobs)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
     total_bytes, times, left = 0, [], []
@@ -112,21 +112,11 @@ def lines(runs, shown, jobs, folders, timed=None):
                 text,
             )
         )
-    return [*aligned(rows), total(runs, left, total_bytes, times, jobs)]
-
-
-def aligned(rows):
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
-        for row in rows
-    ]
+    return [*table.aligned(rows, left=1), total(runs, left, total_bytes, times, jobs)]
 
 
 def total(runs, left, sent, times, jobs):
     """Of the runs that are left, and how many of them each figure covers."""
-    import table
-
     if not left:
         return f"{runs_text(len(runs))}, all done"
     known = [run for run in left if steps(run)]
