@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pandas
 import yaml
 import words
-from words import exchange_text, section
+from configuration import section
 
 # What a line of metrics.jsonl must have for the figure and the table.
 FIELDS = (
@@ -59,7 +59,7 @@ def read_run(folder):
     exchange = section(config, "exchange")
     return Run(
         name=os.path.basename(os.path.abspath(folder)),
-        codec=exchange_text(exchange),
+        codec=words.exchange_text(exchange),
         ranks=ranks_of(folder, exchange),
         simulated=exchange.get("collective") == "simulated",
         epochs=epochs,

@@ -5,6 +5,7 @@ import math
 import os
 from dataclasses import dataclass
 
+import configuration
 import yaml
 
 from costmodel.errors import CostModelError
@@ -63,15 +64,9 @@ def read_yaml(path):
 
 
 def batch_size(config, ranks, path):
-    """train.batch_size, an integer or one for each number of ranks."""
-    train = config.get("train") if isinstance(config.get("train"), dict) else {}
-    size = train.get("batch_size", 128)
-    if isinstance(size, dict):
-        if ranks not in size:
-            raise CostModelError(f"{path}: train.batch_size names no batch for {ranks} ranks")
-        size = size[ranks]
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise CostModelError(f"{path}: train.batch_size is not a positive whole number")
+    size = configuration.batch_size(config, ranks)
+    if size is None:
+        raise CostModelError(f"{path}: train.batch_size gives no positive whole number for {ranks} ranks")
     return size
 
 

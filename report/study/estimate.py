@@ -3,6 +3,7 @@
 import os
 
 import table
+from configuration import section
 
 from . import measures, tables
 from .progress import duration, epochs_of
@@ -13,7 +14,7 @@ SAMPLES = {"cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion_mnis
 
 def steps(run):
     """Of the whole run, or None where the number of samples is not known before the data is read."""
-    data = run.settings.get("data") if isinstance(run.settings.get("data"), dict) else {}
+    data = section(run.settings, "data")
     batch = run.batch_size
     known = SAMPLES.get(data.get("dataset"))
     asked = data.get("train_samples") if isinstance(data.get("train_samples"), int) else 0

@@ -5,6 +5,8 @@ import io
 import json
 import os
 
+from configuration import section
+
 from . import measures, parquet
 
 # What differs when a run is repeated; everything else is the same bit for bit.
@@ -232,21 +234,16 @@ class Tables:
         ):
             row[key] = measures.number(record, key)
         row["replicas_equal"] = record.get("replicas_equal")
-        seconds = record.get("seconds") if isinstance(record.get("seconds"), dict) else {}
+        seconds = section(record, "seconds")
         row.update({"seconds_" + part: measures.number(seconds, part) for part in PARTS})
         return row
 
 
 def settings_of(settings):
     """What the tables say of a configuration."""
-
-    def section(name):
-        value = settings.get(name)
-        return value if isinstance(value, dict) else {}
-
-    exchange, train = section("exchange"), section("train")
+    exchange, train = section(settings, "exchange"), section(settings, "train")
     return {
-        "network": section("network").get("name"),
+        "network": section(settings, "network").get("name"),
         "transport": exchange.get("transport", "mpi"),
         "collective": exchange.get("collective", "reduce_broadcast"),
         "simulated": exchange.get("collective") == "simulated",

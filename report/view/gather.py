@@ -5,6 +5,7 @@ import os
 import statistics
 
 import buckets
+import configuration
 import numpy as np
 import runs
 import words
@@ -130,7 +131,7 @@ def groups(read_runs, omit=()):
     """Pools seeds. `omit`: what a figure's panels or axis say already: "network", "ranks", "transport"."""
     pooled = {}
     for run, label in zip(read_runs, labelling.labels(read_runs, omit)):
-        exchange = words.section(run.config, "exchange")
+        exchange = configuration.section(run.config, "exchange")
         key = labelling.identity(run)
         if key not in pooled:
             pooled[key] = Group(
