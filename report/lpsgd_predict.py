@@ -128,7 +128,7 @@ def calibrate_cells(options):
 def main():
     parser, options = parse(sys.argv[1:])
     modules.require(__file__, "numpy", "scipy", "yaml")
-    from costmodel.errors import CostModelError
+    from errors import UserError
 
     try:
         if options.config and (options.calibrate or options.cells or options.out):
@@ -152,7 +152,7 @@ def main():
             calibrate_cells(options)
         else:
             parser.error("expected --calibrate GIVEN.csv or a configuration")
-    except CostModelError as error:
+    except UserError as error:
         print(f"lpsgd: error: {error}", file=sys.stderr)
         return 2
     return 0

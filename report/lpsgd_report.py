@@ -14,6 +14,7 @@ import os
 import sys
 
 import modules
+from errors import UserError
 
 modules.require(__file__, "matplotlib", "pandas", "yaml")
 import runs  # noqa: E402
@@ -72,7 +73,7 @@ def main():
             print(
                 f"{os.path.join(options.out, 'index.html')}: {len(names)} figures and tables, also in figures/ and tables/"
             )
-    except (runs.RunError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"lpsgd_report: {error}", file=sys.stderr)
         return 2
     return 0

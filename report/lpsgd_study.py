@@ -13,9 +13,10 @@ import signal
 import sys
 
 import modules
+from errors import UserError
 
 modules.require(__file__, "thrift", "yaml")
-from study import definition, estimate, grid, launcher, runner, timing, yaml_file  # noqa: E402
+from study import definition, estimate, grid, launcher, runner, timing  # noqa: E402
 
 
 def arguments():
@@ -70,7 +71,7 @@ def main():
         start.check_environment(runs)
         lock = runner.Lock(out)
         return runner.Runner(study, runs, start, out, jobs).all()
-    except yaml_file.StudyError as error:
+    except UserError as error:
         print(f"lpsgd study: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # while the grid is checked; later the runner ends its runs first

@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 
+import files
 from configuration import section
 
 from costmodel import pipeline, program, run_folder, scaling
@@ -137,7 +138,7 @@ def same_network(runs, shown):
 
 def prediction(options):
     """A dictionary: what was assumed, and a row for each number of ranks and codec."""
-    config = run_folder.read_yaml(options.config)
+    config = files.read_yaml(options.config)
     configured = program.show(options.config)
     runs = [run_folder.read(folder) for folder in options.run]
     same_network(runs, configured)

@@ -4,6 +4,7 @@ Dettmers' claim.
 
 import os
 
+import files
 import yaml
 
 from costmodel import calibrate, cells, claim, equations, networks, outlook_figures, program
@@ -51,7 +52,7 @@ def alexnet(width, folder):
         if isinstance(layer, dict) and "units" in layer:
             layer["units"] = max(1, round(layer["units"] * width))
     path = os.path.join(folder, f"alexnet-{width:g}.yaml")
-    cells.write_file(path, yaml.safe_dump(network, sort_keys=False))
+    files.write_text(path, yaml.safe_dump(network, sort_keys=False))
     shown = program.show(path)
     os.unlink(path)
     return networks.from_show(shown)
@@ -178,4 +179,4 @@ def save(folder, name, header, rows):
     lines = [",".join(header)] + [
         ",".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row) for row in rows
     ]
-    cells.write_file(os.path.join(folder, name), "\n".join(lines) + "\n")
+    files.write_text(os.path.join(folder, name), "\n".join(lines) + "\n")

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 import configuration
-import yaml
+from files import read_text, read_yaml
 
 from costmodel.errors import CostModelError
 
@@ -40,27 +40,6 @@ class Measured:
     @property
     def step(self):
         return self.seconds["total"] - self.seconds["eval"]
-
-
-def read_text(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise CostModelError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CostModelError(f"{path}: not text in UTF-8") from None
-
-
-def read_yaml(path):
-    try:
-        found = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise CostModelError(f"{path}{f':{mark.line + 1}' if mark else ''}: not YAML") from None
-    if not isinstance(found, dict):
-        raise CostModelError(f"{path}: not a map")
-    return found
 
 
 def batch_size(config, ranks, path):

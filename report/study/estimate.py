@@ -2,8 +2,10 @@
 
 import os
 
+import files
 import table
 from configuration import section
+from errors import UserError
 
 from . import measures, tables
 from .progress import duration, epochs_of
@@ -50,7 +52,7 @@ class CostModel:
         if not known or not batch:
             return None
         try:
-            from costmodel import config_report, errors, pipeline, run_folder, scaling
+            from costmodel import config_report, pipeline, run_folder, scaling
         except ImportError:
             return None
         known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
@@ -77,13 +79,13 @@ class CostModel:
                 host,
                 bool(run.exchange("overlap", True)),
             ).seconds
-        except errors.CostModelError:
+        except UserError:
             return None
 
 
 def jobs_of(folder):
     """How many runs trained at once with this one."""
-    return measures.number(tables.read_json(os.path.join(folder, "study.json")) or {}, "jobs") or 1
+    return measures.number(files.read_json(os.path.join(folder, "study.json")), "jobs") or 1
 
 
 def lines(runs, shown, jobs, folders, timed=None):

@@ -14,9 +14,11 @@ import subprocess
 import time
 from dataclasses import dataclass
 
+import files
+
 from .measures import number
 from .progress import Clock, Progress, epochs_of
-from .tables import Tables, is_done, read_json, replace_file
+from .tables import Tables, is_done
 from .yaml_file import StudyError
 
 POLL_SECONDS = 0.1
@@ -105,9 +107,8 @@ class Runner:
         for run in self.runs:
             self.clock.measure(run, self.folder_of(run))
         pending = [run for run in self.runs if run.digest not in done]
-        self._guarded(
-            lambda: replace_file(os.path.join(self.out, "study.json"), about_study(self.study, self.folders, self.jobs))
-        )
+        about_grid = about_study(self.study, self.folders, self.jobs)
+        self._guarded(lambda: files.replace(os.path.join(self.out, "study.json"), about_grid))
         if done:
             self.progress.line(f"{len(done)} of {len(self.runs)} runs are done already")
         self._write_tables()
@@ -149,7 +150,8 @@ class Runner:
         log = os.path.join(folder, "log.txt")
         try:
             os.makedirs(folder, exist_ok=True)
-            replace_file(os.path.join(folder, "study.json"), about(self.study, run, command, self._jobs_of(folder)))
+            content = about(self.study, run, command, self._jobs_of(folder))
+            files.replace(os.path.join(folder, "study.json"), content)
             with open(log, "ab") as file:
                 file.write(f"$ {shlex.join(command)}\n".encode())
                 file.flush()
@@ -172,7 +174,7 @@ class Runner:
 
     def _jobs_of(self, folder):
         """The jobs in force; of a run that goes on, the most in force in any part of it."""
-        before = read_json(os.path.join(folder, "study.json")) or {}
+        before = files.read_json(os.path.join(folder, "study.json"))
         is_resumed = os.path.isdir(os.path.join(folder, "checkpoints"))
         return max(self.jobs, number(before, "jobs") or 1) if is_resumed else self.jobs
 

@@ -6,6 +6,7 @@ import statistics
 
 import buckets
 import configuration
+import files
 import numpy as np
 import runs
 import words
@@ -87,7 +88,7 @@ def read(paths):
     """Runs of folders in the order given, those of a study in the grid's order; the target of the first study."""
     found, target, unfinished = [], None, []
     for path in paths:
-        grid = runs.read_json(os.path.join(path, "study.json"))
+        grid = files.read_json(os.path.join(path, "study.json"))
         if not isinstance(grid.get("runs"), list):
             found.append(runs.read_run(path))
             continue
@@ -95,7 +96,7 @@ def read(paths):
             target = next(iter(grid["target"].items()), None)
         for name in grid["runs"]:
             folder = os.path.join(path, "runs", str(name))
-            summary = runs.read_json(os.path.join(folder, "summary.json"))
+            summary = files.read_json(os.path.join(folder, "summary.json"))
             if summary:
                 found.append(runs.read_run(folder))
             else:
