@@ -13,6 +13,7 @@ import signal
 import sys
 
 import modules
+import program
 from errors import UserError
 
 modules.require(__file__, "thrift", "yaml")
@@ -62,7 +63,7 @@ def main():
         study = definition.load(options.study)
         jobs = options.jobs or study.jobs
         runs = grid.expand(study)
-        start = launcher.Launcher(study, launcher.find_program())
+        start = launcher.Launcher(study, program.find())
         start.check(runs)
         shown = start.show(study, runs)
         out = options.out or os.path.join("runs", study.name)

@@ -25,7 +25,8 @@ from hosts import BURST
 from jobs import CODECS, JobError, ROOT, Row, train
 
 sys.path.insert(0, os.path.join(ROOT, "report"))
-from costmodel import pipeline, program, scaling  # noqa: E402
+import program  # noqa: E402
+from costmodel import pipeline, scaling  # noqa: E402
 from errors import UserError  # noqa: E402
 
 CONFIGS = {"resnet20": "resnet20_cifar10", "alexnet": "alexnet_noise", "vgg19": "vgg19_noise"}

@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 
 import files
+import program
 from configuration import section
 
-from costmodel import pipeline, program, run_folder, scaling
+from costmodel import pipeline, run_folder, scaling
 from costmodel.errors import CostModelError
 from costmodel.networks import CODECS
 

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 
 import buckets
+import program
 
-from costmodel import program
 from costmodel.errors import CostModelError
 
 NETWORKS = os.path.join(program.ROOT, "configs", "networks")

@@ -5,9 +5,10 @@ Dettmers' claim.
 import os
 
 import files
+import program
 import yaml
 
-from costmodel import calibrate, cells, claim, equations, networks, outlook_figures, program
+from costmodel import calibrate, cells, claim, equations, networks, outlook_figures
 from costmodel.cells import Cell
 from costmodel.errors import CostModelError
 

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 
 import files
+import program
 
 from .measures import number
 from .progress import Clock, Progress, epochs_of
@@ -190,7 +191,7 @@ class Runner:
                 unfinished = [c.run for c in self.children] + pending
                 self.progress.finished(self._number(run), run, self.folder_of(run), unfinished)
             else:
-                self._fail(run, last_error(child, status))
+                self._fail(run, failure(child, status))
             self._write_tables()
 
     def _fail(self, run, error):
@@ -299,19 +300,20 @@ def send(children, number):
             pass
 
 
-def last_error(child, status):
-    """The attempt's last line that is an error, else its last line."""
-    try:
-        with open(child.log, "rb") as file:
-            file.seek(child.log_start)
-            lines = [
-                line.strip() for line in file.read()[-100_000:].decode(errors="replace").splitlines() if line.strip()
-            ]
-    except OSError:
-        lines = []
-    errors = [line for line in lines if "lpsgd: error:" in line]
+def failure(child, status):
+    """How the attempt ended, and its last error."""
     if status == 0:
         return "ended without a whole summary.json"
     how = f"killed by signal {-status}" if status < 0 else f"status {status}"
-    text = errors[-1] if errors else lines[-1] if lines else ""
+    text = program.last_error(last_lines(child))
     return f"{how}: {text[:300]}" if text else how
+
+
+def last_lines(child):
+    """Of the attempt's log."""
+    try:
+        with open(child.log, "rb") as file:
+            file.seek(child.log_start)
+            return file.read()[-100_000:].decode(errors="replace")
+    except OSError:
+        return ""

@@ -33,7 +33,8 @@ if not LPSGD:
 os.environ["LPSGD_PROGRAM"] = LPSGD
 sys.path.insert(0, str(SOURCE / "report"))
 import lpsgd_predict  # noqa: E402
-from costmodel import config_report, pipeline, plan, program, run_folder, scaling  # noqa: E402
+import program  # noqa: E402
+from costmodel import config_report, pipeline, plan, run_folder, scaling  # noqa: E402
 from costmodel.errors import CostModelError  # noqa: E402
 
 CONFIG = SOURCE / "configs" / "alexnet_noise.yaml"

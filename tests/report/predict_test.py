@@ -31,7 +31,8 @@ if not LPSGD:
 os.environ["LPSGD_PROGRAM"] = LPSGD
 sys.path.insert(0, str(SOURCE / "report"))
 import lpsgd_predict  # noqa: E402
-from costmodel import calibrate, cells, equations, networks, priors, program, validation  # noqa: E402
+import program  # noqa: E402
+from costmodel import calibrate, cells, equations, networks, priors, validation  # noqa: E402
 
 GIVEN = str(SOURCE / "report" / "published" / "samples_per_s.csv")
 NETWORKS = ("alexnet", "vgg19", "bn_inception", "resnet50", "resnet110", "resnet152", "lstm_an4")
