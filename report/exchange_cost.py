@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 
+import command
 import modules
 
 
@@ -72,6 +73,7 @@ def draw(size, codecs, what, path):
     picture.savefig(path, dpi=150)
 
 
+@command.refuses("exchange_cost", OSError, ValueError, KeyError)
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="what `lpsgd bench exchange --json` printed")
@@ -80,15 +82,10 @@ def main():
     options = parser.parse_args()
     if options.out:
         modules.require(__file__, "matplotlib")
-    try:
-        size, codecs = read(options.file, "cpu_seconds" if options.cpu else "seconds")
-        print(table(codecs))
-        if options.out:
-            draw(size, codecs, "processor time" if options.cpu else "seconds", options.out)
-    except (OSError, ValueError, KeyError) as error:
-        print(f"exchange_cost: {error}", file=sys.stderr)
-        return 2
-    return 0
+    size, codecs = read(options.file, "cpu_seconds" if options.cpu else "seconds")
+    print(table(codecs))
+    if options.out:
+        draw(size, codecs, "processor time" if options.cpu else "seconds", options.out)
 
 
 if __name__ == "__main__":

@@ -14,21 +14,9 @@ equations.
 import argparse
 import sys
 
+import command
 import modules
-
-
-class Parser(argparse.ArgumentParser):
-    """Mistakes in one line, as the lpsgd program's."""
-
-    def error(self, message):
-        print(f"lpsgd: error: predict: {message}; 'lpsgd predict --help' lists the options", file=sys.stderr)
-        sys.exit(2)
-
-
-def whole(text):
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1 << 24):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 to {1 << 24}")
-    return int(text)
+from errors import UserError
 
 
 def share(text):
@@ -42,7 +30,7 @@ def share(text):
 
 
 def parse(words):
-    parser = Parser(
+    parser = command.Parser(
         prog="lpsgd predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("config", nargs="?", help="configuration whose steps are predicted")
@@ -64,7 +52,7 @@ def parse(words):
     )
     group.add_argument(
         "--step-batch",
-        type=whole,
+        type=command.whole(1, 1 << 24),
         metavar="N",
         help="local batch of --step-seconds (default: the global batch)",
     )
@@ -125,37 +113,31 @@ def calibrate_cells(options):
         print("\n".join(fit_report.report(model) for model in models.values()), end="")
 
 
+@command.refuses("lpsgd: error", UserError)
 def main():
     parser, options = parse(sys.argv[1:])
     modules.require(__file__, "numpy", "scipy", "yaml")
-    from costmodel.errors import CostModelError
+    if options.config and (options.calibrate or options.cells or options.out):
+        parser.error("a configuration and --calibrate are two forms of the command")
+    if options.outlook:
+        if not options.calibrate:
+            parser.error("--outlook needs --calibrate GIVEN.csv")
+        modules.require(__file__, "matplotlib")
+        from costmodel import outlook
 
-    try:
-        if options.config and (options.calibrate or options.cells or options.out):
-            parser.error("a configuration and --calibrate are two forms of the command")
-        if options.outlook:
-            if not options.calibrate:
-                parser.error("--outlook needs --calibrate GIVEN.csv")
-            modules.require(__file__, "matplotlib")
-            from costmodel import outlook
+        outlook.write(options.calibrate, options.outlook)
+    elif options.config:
+        from costmodel import config_report
 
-            outlook.write(options.calibrate, options.outlook)
-        elif options.config:
-            from costmodel import config_report
-
-            config_report.run(options)
-        elif options.calibrate:
-            if bool(options.cells) != bool(options.out):
-                parser.error("--cells and --out belong together")
-            if not options.cells and not options.report:
-                parser.error("--calibrate needs --cells ASK.csv --out OUT.csv, or --report")
-            calibrate_cells(options)
-        else:
-            parser.error("expected --calibrate GIVEN.csv or a configuration")
-    except CostModelError as error:
-        print(f"lpsgd: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        config_report.run(options)
+    elif options.calibrate:
+        if bool(options.cells) != bool(options.out):
+            parser.error("--cells and --out belong together")
+        if not options.cells and not options.report:
+            parser.error("--calibrate needs --cells ASK.csv --out OUT.csv, or --report")
+        calibrate_cells(options)
+    else:
+        parser.error("expected --calibrate GIVEN.csv or a configuration")
 
 
 if __name__ == "__main__":

@@ -9,18 +9,19 @@ Needs Debian's python3-matplotlib, python3-pandas and python3-yaml. Ends with 2 
 error when one of them is missing or a folder cannot be read.
 """
 
-import argparse
 import os
 import sys
 
+import command
 import modules
+from errors import UserError
 
 modules.require(__file__, "matplotlib", "pandas", "yaml")
 import runs  # noqa: E402
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
+    parser = command.Parser(
         prog="lpsgd report",
         description="Figures and tables of lpsgd's runs: accuracy, time, bytes, and mean and deviation over seeds.",
     )
@@ -51,31 +52,26 @@ def is_figure(path):
     return bool(os.path.splitext(path)[1][1:].isalpha()) and not os.path.isdir(path)
 
 
+@command.refuses("lpsgd_report", UserError, OSError)
 def main():
     options = arguments()
-    try:
-        from view import gather, report
+    from view import gather, report
 
-        read, target, unfinished = gather.read(options.folders)
-        target = report.read_target(options.target) if options.target else target
-        runs.label_runs(read)
-        if options.table:
-            import table
+    read, target, unfinished = gather.read(options.folders)
+    target = report.read_target(options.target) if options.target else target
+    runs.label_runs(read)
+    if options.table:
+        import table
 
-            print(table.text(read))
-        if options.out and is_figure(options.out):
-            import figure
+        print(table.text(read))
+    if options.out and is_figure(options.out):
+        import figure
 
-            figure.save(read, options.out)
-        elif options.out:
-            names = report.make(read, unfinished, options.out, target, options.price)
-            print(
-                f"{os.path.join(options.out, 'index.html')}: {len(names)} figures and tables, also in figures/ and tables/"
-            )
-    except (runs.RunError, OSError) as error:
-        print(f"lpsgd_report: {error}", file=sys.stderr)
-        return 2
-    return 0
+        figure.save(read, options.out)
+    elif options.out:
+        names = report.make(read, unfinished, options.out, target, options.price)
+        page = os.path.join(options.out, "index.html")
+        print(f"{page}: {len(names)} figures and tables, also in figures/ and tables/")
 
 
 if __name__ == "__main__":

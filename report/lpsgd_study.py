@@ -7,40 +7,43 @@ Ends with 0 when all runs are done, 1 when some failed, 2 for a mistake that is 
 signal n ended it. The same command goes on where it stopped.
 """
 
-import argparse
 import os
 import signal
 import sys
 
+import command
 import modules
+import program
+from errors import UserError
 
 modules.require(__file__, "thrift", "yaml")
-from study import definition, estimate, grid, launcher, runner, timing, yaml_file  # noqa: E402
+from study import definition, estimate, grid, launcher, runner, timing  # noqa: E402
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
+    parser = command.Parser(
         prog="lpsgd study", description="Trains every run of a grid; resumes where it stopped."
     )
     parser.add_argument("study", metavar="STUDY.yaml", help="axes, exclusions, target, launcher: docs/study.md")
     parser.add_argument("--out", metavar="DIR", help="runs and tables go there (default runs/<name of the study>)")
-    parser.add_argument("--jobs", metavar="N", type=int, help="so many runs at once (default: the study's, else 1)")
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=command.whole(1, 1024),
+        help="so many runs at once (default: the study's, else 1)",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the runs, their bytes and estimated time, and stop"
     )
     parser.add_argument(
         "--time-steps",
         metavar="N",
-        type=int,
+        type=command.whole(2, 1_000_000),
         help="with --dry-run: train N steps of each kind of run to estimate the time",
     )
     parsed = parser.parse_args()
-    if parsed.jobs is not None and not 1 <= parsed.jobs <= 1024:
-        parser.error(f"--jobs {parsed.jobs}: expected an integer from 1 to 1024")
-    if parsed.time_steps is not None and not (parsed.dry_run and 2 <= parsed.time_steps <= 1_000_000):
-        parser.error(
-            f"--time-steps {parsed.time_steps}: expected an integer from 2 to 1000000, together with --dry-run"
-        )
+    if parsed.time_steps is not None and not parsed.dry_run:
+        parser.error(f"--time-steps {parsed.time_steps} belongs to --dry-run")
     return parsed
 
 
@@ -54,6 +57,7 @@ def dry_run(start, runs, shown, out, jobs, steps):
     return 0
 
 
+@command.refuses("lpsgd study", UserError)
 def main():
     options = arguments()
     lock = None
@@ -61,7 +65,7 @@ def main():
         study = definition.load(options.study)
         jobs = options.jobs or study.jobs
         runs = grid.expand(study)
-        start = launcher.Launcher(study, launcher.find_program())
+        start = launcher.Launcher(study, program.find())
         start.check(runs)
         shown = start.show(study, runs)
         out = options.out or os.path.join("runs", study.name)
@@ -70,9 +74,6 @@ def main():
         start.check_environment(runs)
         lock = runner.Lock(out)
         return runner.Runner(study, runs, start, out, jobs).all()
-    except yaml_file.StudyError as error:
-        print(f"lpsgd study: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:  # while the grid is checked; later the runner ends its runs first
         return 128 + signal.SIGINT
     finally:

@@ -7,9 +7,10 @@ import sys
 from dataclasses import dataclass, field
 
 import pandas
-import yaml
 import words
-from words import exchange_text, section
+from configuration import section
+from errors import UserError
+from files import read_json, read_text, read_yaml
 
 # What a line of metrics.jsonl must have for the figure and the table.
 FIELDS = (
@@ -28,7 +29,7 @@ TEXT_FIELDS = ("train_perplexity", "val_perplexity")
 MORE_FIELDS = ("step", "lr", "train_loss", "val_loss", "val_top5")
 
 
-class RunError(Exception):
+class RunError(UserError):
     """A run folder that cannot be used; the message names the file, and the line if there is one."""
 
 
@@ -55,11 +56,11 @@ class Run:
 def read_run(folder):
     path = os.path.join(folder, "metrics.jsonl")
     epochs = read_metrics(path)
-    config = read_config(os.path.join(folder, "config.yaml"))
+    config = read_yaml(os.path.join(folder, "config.yaml"))
     exchange = section(config, "exchange")
     return Run(
         name=os.path.basename(os.path.abspath(folder)),
-        codec=exchange_text(exchange),
+        codec=words.exchange_text(exchange),
         ranks=ranks_of(folder, exchange),
         simulated=exchange.get("collective") == "simulated",
         epochs=epochs,
@@ -79,24 +80,9 @@ def read_metrics(path):
     return kept
 
 
-def read_json(path):
-    """An object; empty where the file is not there or not whole."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def read_records(path):
     """Whole lines as dictionaries, an epoch each, in order."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
+    lines = read_text(path).split("\n")
     # A line counts once its newline is there: a running (or killed) job's last line may be half written.
     unfinished = lines.pop()
     if unfinished.strip():
@@ -126,21 +112,6 @@ def read_record(line, where):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise RunError(f"{where}: '{field}' is {json.dumps(value)}, not a finite number")
     return record
-
-
-def read_config(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            config = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise RunError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None
-    if not isinstance(config, dict):
-        raise RunError(f"{path}: not a map")
-    return config
 
 
 def ranks_of(folder, exchange):

@@ -1,7 +1,7 @@
-"""Runs as an aligned text table."""
+"""Text tables: columns that are aligned, numbers of bytes, and the table of runs."""
 
 HEADER = ("run", "codec", "ranks", "top-1 %", "samples/s", "comm. s", "comp. s", "wire", "ratio")
-LEFT = 2  # the first columns hold words and are aligned to the left
+LEFT = 2  # the first columns hold words
 NOTE = "top-1: of the last epoch; samples/s, seconds and bytes on the wire: mean per epoch"
 
 
@@ -15,6 +15,23 @@ def bytes_text(count):
         return f"{count:.0f} B"
     digits = 2 if count < 9.995 else 1 if count < 99.95 else 0
     return f"{count:.{digits}f} {unit}"
+
+
+def aligned(rows, left):
+    """Lines of cells; the first `left` columns are aligned to the left."""
+    widths = widths_of(rows)
+    lines = []
+    for row in rows:
+        padded = [
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def widths_of(rows):
+    return [max(map(len, column)) for column in zip(*rows)]
 
 
 def is_text(run):
@@ -46,15 +63,8 @@ def text(runs):
     if with_perplexity:
         header.insert(HEADER.index("top-1 %") + 1, "perplexity")
     rows = [header] + [cells(run, with_perplexity) for run in runs]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = []
-    for row in rows:
-        aligned = [
-            cell.ljust(width) if column < LEFT else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths))
-        ]
-        lines.append("  ".join(aligned).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    lines = aligned(rows, LEFT)
+    lines.insert(1, "  ".join("-" * width for width in widths_of(rows)))
     note = NOTE if all(run.is_timed for run in runs) else f"{NOTE}; -: trained several at once"
     note = note.replace("top-1:", "top-1 and perplexity:") if with_perplexity else note
     return "\n".join(lines + [note])

@@ -13,7 +13,9 @@ import json
 import os
 import sys
 
+import command
 import modules
+from errors import UserError
 
 modules.require(__file__, "matplotlib")
 import matplotlib  # noqa: E402
@@ -30,8 +32,8 @@ EXPOSED = "exposed communication"
 SHADE = "#D5888855"
 
 
-class TraceError(Exception):
-    pass
+class TraceError(UserError):
+    """In the trace, or in what is asked of it."""
 
 
 class Rank:
@@ -120,6 +122,7 @@ def numbers(text):
     return [int(n) for n in text.split(",")]
 
 
+@command.refuses("trace_picture", TraceError, OSError, ValueError)
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="DIR", help="holds rank0000.json and so on")
@@ -127,19 +130,14 @@ def main():
     parser.add_argument("--steps", type=numbers, help="numbers, neighbours: 5,6; default: the one before the last")
     parser.add_argument("--ranks", type=numbers, help="default: the first two")
     options = parser.parse_args()
-    try:
-        ranks = read(options.folder)
-        chosen = [r for r in ranks if r.rank in options.ranks] if options.ranks else ranks[:2]
-        if not chosen:
-            raise TraceError(f"{options.folder}: holds none of the ranks {options.ranks}")
-        steps = options.steps or sorted(chosen[0].steps)[-2:][:1]
-        if not steps:
-            raise TraceError(f"{options.folder}: holds no step")
-        draw(chosen, steps).savefig(options.out, dpi=150)
-    except (TraceError, OSError, ValueError) as error:
-        print(f"trace_picture: {error}", file=sys.stderr)
-        return 2
-    return 0
+    ranks = read(options.folder)
+    chosen = [r for r in ranks if r.rank in options.ranks] if options.ranks else ranks[:2]
+    if not chosen:
+        raise TraceError(f"{options.folder}: holds none of the ranks {options.ranks}")
+    steps = options.steps or sorted(chosen[0].steps)[-2:][:1]
+    if not steps:
+        raise TraceError(f"{options.folder}: holds no step")
+    draw(chosen, steps).savefig(options.out, dpi=150)
 
 
 if __name__ == "__main__":

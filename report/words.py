@@ -1,9 +1,6 @@
 """A configuration's settings in a few words."""
 
-
-def section(config, key):
-    value = config.get(key)
-    return value if isinstance(value, dict) else {}
+from configuration import section
 
 
 def codec_text(codec):

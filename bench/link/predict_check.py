@@ -25,8 +25,9 @@ from hosts import BURST
 from jobs import CODECS, JobError, ROOT, Row, train
 
 sys.path.insert(0, os.path.join(ROOT, "report"))
-from costmodel import pipeline, program, scaling  # noqa: E402
-from costmodel.errors import CostModelError  # noqa: E402
+import program  # noqa: E402
+from costmodel import pipeline, scaling  # noqa: E402
+from errors import UserError  # noqa: E402
 
 CONFIGS = {"resnet20": "resnet20_cifar10", "alexnet": "alexnet_noise", "vgg19": "vgg19_noise"}
 BATCH = {"resnet20": 16, "alexnet": 4, "vgg19": 1}  # samples a rank
@@ -217,7 +218,7 @@ def main():
     try:
         steps, computing = measure(options)
         report(steps, Predictor(computing))
-    except (JobError, CostModelError, OSError) as error:
+    except (JobError, UserError, OSError) as error:
         print(f"predict_check: {error}", file=sys.stderr)
         return 1
     return 0

@@ -3,10 +3,9 @@
 import csv
 import io
 import math
-import os
-import tempfile
 from dataclasses import dataclass
 
+import files
 from costmodel.errors import CostModelError
 from costmodel.networks import CODECS, study_network
 
@@ -79,20 +78,15 @@ def read(path, measured):
 
 def read_rows(path):
     """(line number, fields) of each line that is neither empty nor a comment (#)."""
+    text = files.read_text(path, encoding="utf-8-sig", newline="")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = []
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            rows = []
-            try:
-                for row in reader:
-                    if row and not row[0].startswith("#"):
-                        rows.append((reader.line_num, row))
-            except csv.Error as error:
-                raise CostModelError(f"{path}:{reader.line_num}: not CSV: {error}") from None
-    except OSError as error:
-        raise CostModelError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CostModelError(f"{path}: not text in UTF-8") from None
+        for row in reader:
+            if row and not row[0].startswith("#"):
+                rows.append((reader.line_num, row))
+    except csv.Error as error:
+        raise CostModelError(f"{path}:{reader.line_num}: not CSV: {error}") from None
     if not rows:
         raise CostModelError(f"{path}:1: empty; expected the columns {', '.join(COLUMNS)}, samples_per_s")
     return rows
@@ -145,22 +139,4 @@ def write(path, table, predicted):
     writer.writeheader()
     for fields, value in zip(table.rows, predicted):
         writer.writerow({**fields, "samples_per_s": f"{value:.6g}"})
-    write_file(path, text.getvalue())
-
-
-def write_file(path, text):
-    """Writes beside and renames."""
-    folder = os.path.dirname(os.path.abspath(path))
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", dir=folder, delete=False) as file:
-            temporary = file.name
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise CostModelError(f"{path}: cannot be written: {error.strerror}") from None
+    files.write_text(path, text.getvalue())

@@ -6,7 +6,9 @@ compared with his 50. The network is AlexNet, with 128 samples a GPU, and one GP
 the calibration.
 """
 
-from costmodel import pipeline, program, scaling
+import program
+
+from costmodel import pipeline, scaling
 from costmodel.cells import Cell
 
 RANKS, FLOAT32, EIGHT_BIT = 96, 23.0, 50.0

@@ -5,7 +5,11 @@ import math
 import re
 from dataclasses import replace
 
-from costmodel import pipeline, program, run_folder, scaling
+import files
+import program
+from configuration import section
+
+from costmodel import pipeline, run_folder, scaling
 from costmodel.errors import CostModelError
 from costmodel.networks import CODECS
 
@@ -107,7 +111,7 @@ def waiting_of(computing, runs, elements, base, run_link):
     for run in runs:
         if run.ranks == 1:
             continue
-        exchange = settings_of(run.config, "exchange")
+        exchange = section(run.config, "exchange")
         link = run_link or scaling.NO_LINK
         if isinstance(exchange.get("link"), dict):
             link = link_of(
@@ -120,10 +124,6 @@ def waiting_of(computing, runs, elements, base, run_link):
         step = scaling.predict(shown, codec, run.ranks, run.local_batch, computing, link, host, overlap)
         measured.append((run.step, step))
     return scaling.with_waiting(computing, measured)
-
-
-def settings_of(config, section):
-    return config[section] if isinstance(config.get(section), dict) else {}
 
 
 def same_network(runs, shown):
@@ -139,12 +139,12 @@ def same_network(runs, shown):
 
 def prediction(options):
     """A dictionary: what was assumed, and a row for each number of ranks and codec."""
-    config = run_folder.read_yaml(options.config)
+    config = files.read_yaml(options.config)
     configured = program.show(options.config)
     runs = [run_folder.read(folder) for folder in options.run]
     same_network(runs, configured)
     computing = computing_of(options, runs, config)
-    exchange = settings_of(config, "exchange")
+    exchange = section(config, "exchange")
     codecs = [("none", "{kind: none}")]
     if options.codecs:
         codecs += codecs_of(options.codecs)

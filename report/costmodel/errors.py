@@ -1,5 +1,7 @@
-"""What the user can mend."""
+"""Mistakes in what the cost model is given."""
+
+from errors import UserError
 
 
-class CostModelError(Exception):
-    """One line that says what is wrong and where; the program then ends with status 2."""
+class CostModelError(UserError):
+    """In cells, options, configurations and run folders."""

@@ -5,7 +5,9 @@ import math
 import os
 from dataclasses import dataclass
 
-from costmodel import program
+import buckets
+import program
+
 from costmodel.errors import CostModelError
 
 NETWORKS = os.path.join(program.ROOT, "configs", "networks")
@@ -14,7 +16,6 @@ STUDY_SETTINGS = {
     "resnet50": ("network.parameters.stride_in=1",),
     "resnet152": ("network.parameters.stride_in=1",),
 }
-UNIT = 64  # values: codecs without buckets are striped in units of this many
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,7 @@ class Codec:
 
 CODECS = {
     "none": Codec("none"),
-    "qsgd2": Codec("qsgd", 2, 128),
-    "qsgd4": Codec("qsgd", 4, 512),
-    "qsgd8": Codec("qsgd", 8, 512),
-    "qsgd16": Codec("qsgd", 16, 8192),
+    **{f"qsgd{bits}": Codec("qsgd", bits, bucket) for bits, bucket in buckets.QSGD.items()},
     "onebit64": Codec("onebit", 1, 64),
     "onebit_column": Codec("onebit", 1, "column", all_tensors=True),
 }
@@ -75,33 +73,26 @@ class Network:
     def coded(self, name):
         """The codec `name` of CODECS on this network."""
         codec = CODECS[name]
-        wire = buckets = 0
+        wire = number = 0
         sizes = []
         for tensor in self.tensors:
             lengths = bucket_lengths(tensor, codec, self.threshold)
             if lengths is None:
                 wire += 4 * tensor.elements
                 continue
-            wire += sum(count * bucket_bytes(codec, length) for length, count in lengths)
-            buckets += sum(count for _, count in lengths)
+            wire += sum(n * bucket_bytes(codec, length) for length, n in lengths)
+            number += sum(n for _, n in lengths)
             sizes.append(tensor.elements)
-        return Coded(wire, sum(sizes), tuple(sizes), buckets)
+        return Coded(wire, sum(sizes), tuple(sizes), number)
 
 
 def bucket_lengths(tensor, codec, threshold):
     """Pairs of a bucket's length and how many buckets have it; None for a tensor that is sent as float32."""
     if codec.kind == "none" or (tensor.elements < threshold and not codec.all_tensors):
         return None
-    if codec.bucket == "column":
-        if tensor.kind == "conv":
-            return [
-                (tensor.shape[3], tensor.elements // tensor.shape[3])
-            ]  # (O, H, I, W): a column is a row of W
-        if len(tensor.shape) == 2:
-            return [(tensor.shape[0], tensor.shape[1])]  # (in, out)
-        return [(tensor.elements, 1)]
-    full, rest = divmod(tensor.elements, codec.bucket)
-    return [(codec.bucket, full)] + ([(rest, 1)] if rest else [])
+    length = buckets.length(codec.bucket, tensor.kind, tensor.shape, tensor.elements)
+    full, rest = divmod(tensor.elements, length)
+    return [(length, full)] + ([(rest, 1)] if rest else [])
 
 
 def bucket_bytes(codec, values):
@@ -111,7 +102,7 @@ def bucket_bytes(codec, values):
 
 def stripes(sizes, ranks):
     """How many stripes tensors of these sizes have in all: small tensors have fewer than there are ranks."""
-    return sum(min(ranks, -(-size // UNIT)) for size in sizes)
+    return sum(min(ranks, -(-size // buckets.UNIT)) for size in sizes)
 
 
 def from_show(shown):

@@ -4,9 +4,11 @@ Dettmers' claim.
 
 import os
 
+import files
+import program
 import yaml
 
-from costmodel import calibrate, cells, claim, equations, networks, outlook_figures, program
+from costmodel import calibrate, cells, claim, equations, networks, outlook_figures
 from costmodel.cells import Cell
 from costmodel.errors import CostModelError
 
@@ -51,7 +53,7 @@ def alexnet(width, folder):
         if isinstance(layer, dict) and "units" in layer:
             layer["units"] = max(1, round(layer["units"] * width))
     path = os.path.join(folder, f"alexnet-{width:g}.yaml")
-    cells.write_file(path, yaml.safe_dump(network, sort_keys=False))
+    files.write_text(path, yaml.safe_dump(network, sort_keys=False))
     shown = program.show(path)
     os.unlink(path)
     return networks.from_show(shown)
@@ -178,4 +180,4 @@ def save(folder, name, header, rows):
     lines = [",".join(header)] + [
         ",".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row) for row in rows
     ]
-    cells.write_file(os.path.join(folder, name), "\n".join(lines) + "\n")
+    files.write_text(os.path.join(folder, name), "\n".join(lines) + "\n")

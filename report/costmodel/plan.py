@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+import buckets
 import yaml
 
 PACK_BYTES = 256 << 10  # of float32
 CHUNK_BYTES = 1 << 20
-UNIT = 64  # values; codecs without buckets
 
 
 @dataclass
@@ -31,21 +31,16 @@ def planned(shown):
     tensors = []
     for t in shown["tensors"]:
         codec = yaml.safe_load(t["codec_options"])
-        bucket = codec.get("bucket", UNIT)
-        if bucket == "tensor":
-            bucket = t["elements"]
-        elif bucket == "column":
-            shape = t["shape"]
-            bucket = shape[3] if t["kind"] == "conv" else shape[0] if len(shape) == 2 else t["elements"]
+        bucket = buckets.length(codec.get("bucket", buckets.UNIT), t["kind"], t["shape"], t["elements"])
         has_table = codec.get("levels") == "optimal"
-        tensors.append(PlannedTensor(t["name"], t["elements"], t["wire_bytes"], max(1, bucket), has_table))
+        tensors.append(PlannedTensor(t["name"], t["elements"], t["wire_bytes"], bucket, has_table))
     return tensors
 
 
 def stripe_buckets(tensor, ranks):
     """Buckets of each stripe."""
-    buckets = -(-tensor.elements // tensor.bucket)
-    return [buckets * (r + 1) // ranks - buckets * r // ranks for r in range(ranks)]
+    count = -(-tensor.elements // tensor.bucket)
+    return [count * (r + 1) // ranks - count * r // ranks for r in range(ranks)]
 
 
 def owners(tensor, number, ranks):

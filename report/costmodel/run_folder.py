@@ -5,7 +5,8 @@ import math
 import os
 from dataclasses import dataclass
 
-import yaml
+import configuration
+from files import read_text, read_yaml
 
 from costmodel.errors import CostModelError
 
@@ -41,37 +42,10 @@ class Measured:
         return self.seconds["total"] - self.seconds["eval"]
 
 
-def read_text(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise CostModelError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CostModelError(f"{path}: not text in UTF-8") from None
-
-
-def read_yaml(path):
-    try:
-        found = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise CostModelError(f"{path}{f':{mark.line + 1}' if mark else ''}: not YAML") from None
-    if not isinstance(found, dict):
-        raise CostModelError(f"{path}: not a map")
-    return found
-
-
 def batch_size(config, ranks, path):
-    """train.batch_size, an integer or one for each number of ranks."""
-    train = config.get("train") if isinstance(config.get("train"), dict) else {}
-    size = train.get("batch_size", 128)
-    if isinstance(size, dict):
-        if ranks not in size:
-            raise CostModelError(f"{path}: train.batch_size names no batch for {ranks} ranks")
-        size = size[ranks]
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise CostModelError(f"{path}: train.batch_size is not a positive whole number")
+    size = configuration.batch_size(config, ranks)
+    if size is None:
+        raise CostModelError(f"{path}: train.batch_size gives no positive whole number for {ranks} ranks")
     return size
 
 

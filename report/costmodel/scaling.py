@@ -6,7 +6,9 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from costmodel import pipeline, plan, program
+import program
+
+from costmodel import pipeline, plan
 
 NO_LINK = pipeline.Link(1e13, 0.0)
 # Of coding beside computing, that computing waits for; bench/link/predict_check.py calibrates it.

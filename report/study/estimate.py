@@ -2,6 +2,11 @@
 
 import os
 
+import files
+import table
+from configuration import section
+from errors import UserError
+
 from . import measures, tables
 from .progress import duration, epochs_of
 
@@ -11,7 +16,7 @@ SAMPLES = {"cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion_mnis
 
 def steps(run):
     """Of the whole run, or None where the number of samples is not known before the data is read."""
-    data = run.settings.get("data") if isinstance(run.settings.get("data"), dict) else {}
+    data = section(run.settings, "data")
     batch = run.batch_size
     known = SAMPLES.get(data.get("dataset"))
     asked = data.get("train_samples") if isinstance(data.get("train_samples"), int) else 0
@@ -47,7 +52,7 @@ class CostModel:
         if not known or not batch:
             return None
         try:
-            from costmodel import config_report, errors, pipeline, run_folder, scaling
+            from costmodel import config_report, pipeline, run_folder, scaling
         except ImportError:
             return None
         known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
@@ -74,19 +79,17 @@ class CostModel:
                 host,
                 bool(run.exchange("overlap", True)),
             ).seconds
-        except errors.CostModelError:
+        except UserError:
             return None
 
 
 def jobs_of(folder):
     """How many runs trained at once with this one."""
-    return measures.number(tables.read_json(os.path.join(folder, "study.json")) or {}, "jobs") or 1
+    return measures.number(files.read_json(os.path.join(folder, "study.json")), "jobs") or 1
 
 
 def lines(runs, shown, jobs, folders, timed=None):
     """A table of the runs, then sums over those that are not done. `timed`: digest -> measured seconds of a step."""
-    import table
-
     model = CostModel(runs, folders, jobs)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
     total_bytes, times, left = 0, [], []
@@ -112,21 +115,11 @@ def lines(runs, shown, jobs, folders, timed=None):
                 text,
             )
         )
-    return [*aligned(rows), total(runs, left, total_bytes, times, jobs)]
-
-
-def aligned(rows):
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
-        for row in rows
-    ]
+    return [*table.aligned(rows, left=1), total(runs, left, total_bytes, times, jobs)]
 
 
 def total(runs, left, sent, times, jobs):
     """Of the runs that are left, and how many of them each figure covers."""
-    import table
-
     if not left:
         return f"{runs_text(len(runs))}, all done"
     known = [run for run in left if steps(run)]

@@ -8,6 +8,9 @@ import math
 import os
 from dataclasses import dataclass
 
+import configuration
+from configuration import section
+
 from . import labels
 from .yaml_file import StudyError, flow, read
 
@@ -30,17 +33,11 @@ class GridRun:
         return [word for key, value in self.sets.items() for word in ("--set", f"{key}={flow(value)}")]
 
     def exchange(self, key, default):
-        section = self.settings.get("exchange")
-        return section.get(key, default) if isinstance(section, dict) else default
+        return section(self.settings, "exchange").get(key, default)
 
     @property
     def batch_size(self):
-        """Global; a map names it for each number of ranks. None where the program will refuse it."""
-        train = self.settings.get("train") if isinstance(self.settings.get("train"), dict) else {}
-        batch = train.get("batch_size", 128)
-        if isinstance(batch, dict):
-            batch = batch.get(str(self.ranks))
-        return batch if isinstance(batch, int) else None
+        return configuration.batch_size(self.settings, self.ranks)
 
     @property
     def transport(self):
@@ -50,14 +47,14 @@ class GridRun:
     def task(self):
         """What the seconds of a sample depend on: network with its parameters, data, type of the arithmetic, device."""
 
-        def section(name, without):
+        def section_less(name, without):
             value = self.settings.get(name)
             return {k: v for k, v in value.items() if k not in without} if isinstance(value, dict) else value
 
         parts = [
             self.settings.get("network"),
-            section("train", ("seed", "epochs", "batch_size")),
-            section("data", ("root", "shuffle")),
+            section_less("train", ("seed", "epochs", "batch_size")),
+            section_less("data", ("root", "shuffle")),
         ]
         return json.dumps(parts, sort_keys=True)
 
@@ -121,7 +118,7 @@ def _run(study, chosen, configs):
             sets[key] = value
     settings = _resolved(configs[config], sets, config)
     asked = next((c.ranks for c in chosen.values() if c.ranks), None)
-    exchange = settings.get("exchange") if isinstance(settings.get("exchange"), dict) else {}
+    exchange = section(settings, "exchange")
     if exchange.get("transport") == "threads" and asked is not None:
         sets["exchange.ranks"] = asked
         settings = _resolved(configs[config], sets, config)

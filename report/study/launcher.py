@@ -7,31 +7,15 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+import program
+
 from .yaml_file import StudyError
 
 
-def find_program():
-    """LPSGD_PROGRAM, which the program sets; else a build folder's; else the one on PATH."""
-    given = os.environ.get("LPSGD_PROGRAM")
-    if given:
-        if not os.access(given, os.X_OK):
-            raise StudyError(f"LPSGD_PROGRAM={given}: no program there")
-        return given
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    for build in ("release", "cpu-release"):
-        path = os.path.join(root, "build", build, "lpsgd")
-        if os.access(path, os.X_OK):
-            return path
-    path = shutil.which("lpsgd")
-    if not path:
-        raise StudyError("no program lpsgd; build it with scripts/build, or set LPSGD_PROGRAM to its path")
-    return path
-
-
 class Launcher:
-    def __init__(self, study, program):
+    def __init__(self, study, executable):
         self.study = study
-        self.program = program
+        self.executable = executable
         self.is_open_mpi = False
         self.hosts = list(study.hosts)
 
@@ -72,7 +56,7 @@ class Launcher:
 
     def command(self, run, folder):
         words = [
-            self.program,
+            self.executable,
             "train",
             run.config,
             *run.set_options(),
@@ -100,19 +84,10 @@ class Launcher:
             return {run.digest: answer for group, answer in zip(asked.values(), answers) for run in group}
 
     def show_one(self, study, run):
-        command = [self.program, "show", run.config, *run.set_options(), "--json"]
         try:
-            result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise StudyError(f"{self.program}: {error}") from None
-        if result.returncode == 0:
-            try:
-                return json.loads(result.stdout)
-            except ValueError:
-                raise StudyError(f"{self.program} show {run.config} --json: prints no JSON") from None
-        lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"ended with {result.returncode}"]
-        message = re.sub(r"^lpsgd: error: ", "", lines[-1])
-        raise StudyError(f"{place_of(study, run, message)}: {message}")
+            return program.ask("show", run.config, *run.set_options(), "--json", executable=self.executable)
+        except program.Refused as message:
+            raise StudyError(f"{place_of(study, run, str(message))}: {message}") from None
 
 
 def variables(settings, prefix=""):

@@ -3,6 +3,8 @@
 import json
 import os
 
+from configuration import section
+
 LOWER_IS_BETTER = ("val_loss", "train_loss", "val_perplexity", "train_perplexity")
 
 
@@ -35,8 +37,7 @@ def training_seconds(record):
 
 
 def total_seconds(record):
-    seconds = record.get("seconds")
-    return (number(seconds, "total") if isinstance(seconds, dict) else None) or training_seconds(record) or 0.0
+    return number(section(record, "seconds"), "total") or training_seconds(record) or 0.0
 
 
 def reached(value, metric, target):

@@ -5,6 +5,8 @@ import shutil
 import sys
 import time
 
+from configuration import section
+
 from . import measures
 
 
@@ -52,8 +54,7 @@ class Clock:
 
 
 def epochs_of(run):
-    train = run.settings.get("train")
-    epochs = train.get("epochs", 1) if isinstance(train, dict) else 1
+    epochs = section(run.settings, "train").get("epochs", 1)
     return epochs if isinstance(epochs, int) else 1
 
 

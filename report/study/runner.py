@@ -14,9 +14,12 @@ import subprocess
 import time
 from dataclasses import dataclass
 
+import files
+import program
+
 from .measures import number
 from .progress import Clock, Progress, epochs_of
-from .tables import Tables, is_done, read_json, replace_file
+from .tables import Tables, is_done
 from .yaml_file import StudyError
 
 POLL_SECONDS = 0.1
@@ -105,9 +108,8 @@ class Runner:
         for run in self.runs:
             self.clock.measure(run, self.folder_of(run))
         pending = [run for run in self.runs if run.digest not in done]
-        self._guarded(
-            lambda: replace_file(os.path.join(self.out, "study.json"), about_study(self.study, self.folders, self.jobs))
-        )
+        about_grid = about_study(self.study, self.folders, self.jobs)
+        self._guarded(lambda: files.replace(os.path.join(self.out, "study.json"), about_grid))
         if done:
             self.progress.line(f"{len(done)} of {len(self.runs)} runs are done already")
         self._write_tables()
@@ -149,7 +151,8 @@ class Runner:
         log = os.path.join(folder, "log.txt")
         try:
             os.makedirs(folder, exist_ok=True)
-            replace_file(os.path.join(folder, "study.json"), about(self.study, run, command, self._jobs_of(folder)))
+            content = about(self.study, run, command, self._jobs_of(folder))
+            files.replace(os.path.join(folder, "study.json"), content)
             with open(log, "ab") as file:
                 file.write(f"$ {shlex.join(command)}\n".encode())
                 file.flush()
@@ -172,7 +175,7 @@ class Runner:
 
     def _jobs_of(self, folder):
         """The jobs in force; of a run that goes on, the most in force in any part of it."""
-        before = read_json(os.path.join(folder, "study.json")) or {}
+        before = files.read_json(os.path.join(folder, "study.json"))
         is_resumed = os.path.isdir(os.path.join(folder, "checkpoints"))
         return max(self.jobs, number(before, "jobs") or 1) if is_resumed else self.jobs
 
@@ -188,7 +191,7 @@ class Runner:
                 unfinished = [c.run for c in self.children] + pending
                 self.progress.finished(self._number(run), run, self.folder_of(run), unfinished)
             else:
-                self._fail(run, last_error(child, status))
+                self._fail(run, failure(child, status))
             self._write_tables()
 
     def _fail(self, run, error):
@@ -297,19 +300,20 @@ def send(children, number):
             pass
 
 
-def last_error(child, status):
-    """The attempt's last line that is an error, else its last line."""
-    try:
-        with open(child.log, "rb") as file:
-            file.seek(child.log_start)
-            lines = [
-                line.strip() for line in file.read()[-100_000:].decode(errors="replace").splitlines() if line.strip()
-            ]
-    except OSError:
-        lines = []
-    errors = [line for line in lines if "lpsgd: error:" in line]
+def failure(child, status):
+    """How the attempt ended, and its last error."""
     if status == 0:
         return "ended without a whole summary.json"
     how = f"killed by signal {-status}" if status < 0 else f"status {status}"
-    text = errors[-1] if errors else lines[-1] if lines else ""
+    text = program.last_error(last_lines(child))
     return f"{how}: {text[:300]}" if text else how
+
+
+def last_lines(child):
+    """Of the attempt's log."""
+    try:
+        with open(child.log, "rb") as file:
+            file.seek(child.log_start)
+            return file.read()[-100_000:].decode(errors="replace")
+    except OSError:
+        return ""

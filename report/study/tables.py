@@ -2,8 +2,10 @@
 
 import csv
 import io
-import json
 import os
+
+import files
+from configuration import section
 
 from . import measures, parquet
 
@@ -49,44 +51,12 @@ ABOUT = (
 )
 
 
-def read_json(path):
-    """An object, or None where there is none that is whole."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def is_done(folder, digest):
     """Whether the run ended: its summary is whole, and its settings are these."""
-    summary = read_json(os.path.join(folder, "summary.json"))
-    about = read_json(os.path.join(folder, "study.json"))
-    return (
-        summary is not None
-        and about is not None
-        and about.get("digest") == digest
-        and isinstance(summary.get("epochs"), int)
-        and "bytes_fp32" in summary
-    )
-
-
-def replace_file(path, content):
-    """Whole or not at all."""
-    beside = f"{path}.new"
-    try:
-        with open(beside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        try:
-            os.unlink(beside)
-        except OSError:
-            pass
-        raise OSError(error.errno, error.strerror, path) from None  # an error of writing has no name
+    summary = files.read_json(os.path.join(folder, "summary.json"))
+    about = files.read_json(os.path.join(folder, "study.json"))
+    is_whole = isinstance(summary.get("epochs"), int) and "bytes_fp32" in summary
+    return is_whole and about.get("digest") == digest
 
 
 class Tables:
@@ -177,9 +147,9 @@ class Tables:
         }
 
     def _run_row(self, run, folder, records):
-        summary = read_json(os.path.join(folder, "summary.json"))
-        environment = read_json(os.path.join(folder, "environment.json")) or {}
-        about = read_json(os.path.join(folder, "study.json")) or {}
+        summary = files.read_json(os.path.join(folder, "summary.json"))
+        environment = files.read_json(os.path.join(folder, "environment.json"))
+        about = files.read_json(os.path.join(folder, "study.json"))
         last = records[-1] if records else {}
         row = {
             **self._about(run),
@@ -232,21 +202,16 @@ class Tables:
         ):
             row[key] = measures.number(record, key)
         row["replicas_equal"] = record.get("replicas_equal")
-        seconds = record.get("seconds") if isinstance(record.get("seconds"), dict) else {}
+        seconds = section(record, "seconds")
         row.update({"seconds_" + part: measures.number(seconds, part) for part in PARTS})
         return row
 
 
 def settings_of(settings):
     """What the tables say of a configuration."""
-
-    def section(name):
-        value = settings.get(name)
-        return value if isinstance(value, dict) else {}
-
-    exchange, train = section("exchange"), section("train")
+    exchange, train = section(settings, "exchange"), section(settings, "train")
     return {
-        "network": section("network").get("name"),
+        "network": section(settings, "network").get("name"),
         "transport": exchange.get("transport", "mpi"),
         "collective": exchange.get("collective", "reduce_broadcast"),
         "simulated": exchange.get("collective") == "simulated",
@@ -255,8 +220,8 @@ def settings_of(settings):
 
 
 def write_both(out, name, columns, rows):
-    replace_file(os.path.join(out, name + ".csv"), csv_text(columns, rows).encode())
-    replace_file(os.path.join(out, name + ".parquet"), parquet.table(columns, rows))
+    files.replace(os.path.join(out, name + ".csv"), csv_text(columns, rows).encode())
+    files.replace(os.path.join(out, name + ".parquet"), parquet.table(columns, rows))
 
 
 def csv_text(columns, rows):

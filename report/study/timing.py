@@ -5,6 +5,8 @@ import re
 import subprocess
 import tempfile
 
+import program
+
 from . import tables
 
 LINE = re.compile(r"step (\d+)/\d+ \|.*\| ([0-9.]+) ms \|")
@@ -31,9 +33,7 @@ def measure(launcher, runs, folders, count, tell):
             )
         each = mean_step(result.stdout)
         if result.returncode or each is None:
-            said = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-            errors = [line for line in said if "lpsgd: error:" in line]
-            reason = (errors or said or [f"status {result.returncode}"])[-1]
+            reason = program.last_error(result.stderr) or f"status {result.returncode}"
             tell(f"{group[0].name}: not timed: {reason[:300]}")
         else:
             seconds.update({run.digest: each for run in group})

@@ -5,10 +5,11 @@ Scalars are read as YAML 1.2 has them, as the program does: 1e-3 is a number, `n
 
 import difflib
 import json
-import os
 import re
 
+import files
 import yaml
+from errors import UserError
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 100_000
@@ -20,7 +21,7 @@ PLAIN = re.compile(r"[A-Za-z_./][\w./ -]*\Z", re.ASCII)
 WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
 
 
-class StudyError(Exception):
+class StudyError(UserError):
     """Something that is refused before anything starts; the message is one line."""
 
 
@@ -51,16 +52,8 @@ class Node:
 
 
 def read(path):
-    """The file's root. Raises StudyError."""
-    try:
-        size = os.path.getsize(path)
-        if size > MAX_BYTES:
-            raise StudyError(f"{path}: {size} bytes; at most {MAX_BYTES} are read")
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return parse(text, path)
+    """The file's root. Raises UserError."""
+    return parse(files.read_text(path, most=MAX_BYTES), path)
 
 
 def parse(text, path):
@@ -69,7 +62,7 @@ def parse(text, path):
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise StudyError(f"{path}{at}: not YAML: {getattr(error, 'problem', None) or error}") from None
+        raise StudyError(f"{path}{at}: not YAML: {files.yaml_problem(error)}") from None
     except RecursionError:
         raise StudyError(f"{path}: nested too deeply; at most {MAX_DEPTH} levels") from None
     if node is None:

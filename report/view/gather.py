@@ -4,6 +4,9 @@ import dataclasses
 import os
 import statistics
 
+import buckets
+import configuration
+import files
 import numpy as np
 import runs
 import words
@@ -85,7 +88,7 @@ def read(paths):
     """Runs of folders in the order given, those of a study in the grid's order; the target of the first study."""
     found, target, unfinished = [], None, []
     for path in paths:
-        grid = runs.read_json(os.path.join(path, "study.json"))
+        grid = files.read_json(os.path.join(path, "study.json"))
         if not isinstance(grid.get("runs"), list):
             found.append(runs.read_run(path))
             continue
@@ -93,7 +96,7 @@ def read(paths):
             target = next(iter(grid["target"].items()), None)
         for name in grid["runs"]:
             folder = os.path.join(path, "runs", str(name))
-            summary = runs.read_json(os.path.join(folder, "summary.json"))
+            summary = files.read_json(os.path.join(folder, "summary.json"))
             if summary:
                 found.append(runs.read_run(folder))
             else:
@@ -118,8 +121,7 @@ def published_codec(exchange):
         for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("error_feedback", kind == "onebit"))
     )
     if kind == "qsgd" and is_usual:
-        usual = {2: 128, 4: 512, 8: 512, 16: 8192}.get(codec.get("bits"))
-        if bucket in (None, usual):
+        if bucket in (None, buckets.QSGD.get(codec.get("bits"))):
             return f"qsgd{codec.get('bits')}"
     if kind == "onebit" and is_usual:
         return f"onebit_{bucket}" if bucket == "column" else f"onebit{bucket}"
@@ -130,7 +132,7 @@ def groups(read_runs, omit=()):
     """Pools seeds. `omit`: what a figure's panels or axis say already: "network", "ranks", "transport"."""
     pooled = {}
     for run, label in zip(read_runs, labelling.labels(read_runs, omit)):
-        exchange = words.section(run.config, "exchange")
+        exchange = configuration.section(run.config, "exchange")
         key = labelling.identity(run)
         if key not in pooled:
             pooled[key] = Group(

@@ -5,6 +5,7 @@ import json
 import os
 import re
 
+import files
 import runs
 
 from . import bars, curves, gather, latex, page, price as prices, scale, style, summary, tradeoff
@@ -104,7 +105,7 @@ def write(items, read, out, heading, notes_):
 
 def files_of(out):
     """What an earlier report wrote into the folder: names of its figures and tables, and no other path."""
-    names = runs.read_json(os.path.join(out, MANIFEST)).get("files")
+    names = files.read_json(os.path.join(out, MANIFEST)).get("files")
     is_ours = re.compile(r"(figures|tables)/[^/\0]+\.(csv|tex|png|svg|pdf)\Z").match
     return {name for name in names if isinstance(name, str) and is_ours(name)} if isinstance(names, list) else set()
 

@@ -2,38 +2,19 @@
 77 is a skip.
 """
 
-import contextlib
-import io
 import json
 import os
 import pathlib
-import sys
 import tempfile
 import unittest
-from unittest import mock
 
-try:
-    import matplotlib  # noqa: F401
-    import numpy  # noqa: F401
-    import scipy  # noqa: F401
-    import yaml  # noqa: F401
-except ImportError as missing:
-    print(
-        f"skipped: {missing}: the cost model needs python3-numpy, python3-scipy, python3-matplotlib and "
-        f"python3-yaml"
-    )
-    sys.exit(77)
+from harness import SOURCE, FolderTest, require
+from predict_harness import GIVEN, predict
 
-sys.dont_write_bytecode = True
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-LPSGD = os.environ.get("LPSGD") or next(map(str, SOURCE.glob("build/*/lpsgd")), "")
-if not LPSGD:
-    print("skipped: no lpsgd program")
-    sys.exit(77)
-os.environ["LPSGD_PROGRAM"] = LPSGD
-sys.path.insert(0, str(SOURCE / "report"))
-import lpsgd_predict  # noqa: E402
-from costmodel import config_report, pipeline, plan, program, run_folder, scaling  # noqa: E402
+require("matplotlib")
+import numpy  # noqa: E402
+import program  # noqa: E402
+from costmodel import config_report, pipeline, plan, run_folder, scaling  # noqa: E402
 from costmodel.errors import CostModelError  # noqa: E402
 
 CONFIG = SOURCE / "configs" / "alexnet_noise.yaml"
@@ -50,19 +31,6 @@ SECONDS = {
     "eval": 1.0,
     "other": 0.1,
 }
-
-
-def predict(*words):
-    """Status, output, errors of the command, within this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(
-        sys, "argv", ["lpsgd_predict.py", *words]
-    ):
-        try:
-            status = lpsgd_predict.main()
-        except SystemExit as end:
-            status = end.code
-    return status, out.getvalue(), err.getvalue()
 
 
 class Plan(unittest.TestCase):
@@ -214,11 +182,9 @@ class Options(unittest.TestCase):
                 config_report.ranks_of(text)
 
 
-class Command(unittest.TestCase):
+class Command(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name)
+        super().setUp()
         self.config = self.root / "config.yaml"
         self.config.write_text(
             f"network: {SOURCE}/configs/networks/resnet20.yaml\ndata: "
@@ -340,9 +306,8 @@ class Command(unittest.TestCase):
 
 class Outlook(unittest.TestCase):
     def test_files(self):
-        given = str(SOURCE / "report" / "published" / "samples_per_s.csv")
         with tempfile.TemporaryDirectory() as folder:
-            status, out, err = predict("--outlook", folder, "--calibrate", given)
+            status, out, err = predict("--outlook", folder, "--calibrate", GIVEN)
             self.assertEqual((status, err), (0, ""))
             names = sorted(
                 f"{name}.{kind}"

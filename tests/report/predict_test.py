@@ -2,58 +2,26 @@
 77 is a skip.
 """
 
-import contextlib
-import csv
-import io
 import os
 import pathlib
 import subprocess
-import sys
-import tempfile
 import time
 import unittest
-from unittest import mock
 
-try:
-    import numpy  # noqa: F401
-    import scipy  # noqa: F401
-    import yaml  # noqa: F401
-except ImportError as missing:
-    print(f"skipped: {missing}: the cost model needs python3-numpy, python3-scipy and python3-yaml")
-    sys.exit(77)
+from harness import SOURCE, FolderTest, rows_of
+from predict_harness import GIVEN, LPSGD, predict
 
-sys.dont_write_bytecode = True
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-LPSGD = os.environ.get("LPSGD") or next(map(str, SOURCE.glob("build/*/lpsgd")), "")
-if not LPSGD:
-    print("skipped: no lpsgd program")
-    sys.exit(77)
-os.environ["LPSGD_PROGRAM"] = LPSGD
-sys.path.insert(0, str(SOURCE / "report"))
-import lpsgd_predict  # noqa: E402
-from costmodel import calibrate, cells, equations, networks, priors, program, validation  # noqa: E402
+import numpy
+import program
+from costmodel import calibrate, cells, equations, networks, priors, validation
 
-GIVEN = str(SOURCE / "report" / "published" / "samples_per_s.csv")
 NETWORKS = ("alexnet", "vgg19", "bn_inception", "resnet50", "resnet110", "resnet152", "lstm_an4")
 HEADER = "machine,network,transport,codec,ranks,batch,samples_per_s\n"
 ONE = HEADER + "m,resnet20,mpi,none,1,128,300\n"
 
 
-def predict(*words):
-    """Status, output, errors of the command, within this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(
-        sys, "argv", ["lpsgd_predict.py", *words]
-    ):
-        try:
-            status = lpsgd_predict.main()
-        except SystemExit as end:
-            status = end.code
-    return status, out.getvalue(), err.getvalue()
-
-
 def program_predict(*words, **environment):
-    """The same of `lpsgd predict`."""
+    """The same of the program, from outside."""
     done = subprocess.run([LPSGD, "predict", *words], capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment})
     return done.returncode, done.stdout, done.stderr
@@ -214,16 +182,9 @@ class Step(unittest.TestCase):
         self.assertAlmostEqual(coding, 1.25 * 960 * 1e-6 + 1e-4)  # one tensor
 
 
-class Command(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name)
-
+class Command(FolderTest):
     def file(self, text, name="given.csv"):
-        path = self.root / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return str(path)
+        return str(self.write(name, text))
 
     def test_output(self):
         ask = self.file(
@@ -236,8 +197,7 @@ class Command(unittest.TestCase):
         start = time.monotonic()
         self.assertEqual(predict("--calibrate", GIVEN, "--cells", ask, "--out", out)[0], 0)
         self.assertLess(time.monotonic() - start, 60)
-        with open(out, encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = rows_of(out)
         self.assertEqual(list(rows[0]), HEADER.strip().split(","))
         self.assertEqual([(r["network"], r["codec"], r["ranks"]) for r in rows],
                          [("vgg19", "qsgd4", "8"), ("resnet110", "qsgd2", "16"), ("alexnet", "none", "1")])

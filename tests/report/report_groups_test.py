@@ -16,39 +16,22 @@ PLACES = ("network", "ranks", "transport")
 
 
 class Groups(ReportTest):
-    def groups(self, folders, omit=()):
-        return gather.groups(gather.read(folders)[0], omit)
-
     def variant(self, name, codec, axes, **options):
         return self.run_folder(name, [50, 60], codec, study={"study": "s", "axes": axes}, **options)
+
+    def over_nccl(self, name, codec, label, exchange, **options):
+        axes = {"codec": label, "transport": exchange, "ranks": 2}
+        return self.variant(name, codec, axes, transport="nccl", **options)
 
     def nccl(self):
         """As configs/studies/edbt2018.yaml: the transport's labels tell the collective."""
         return [
             self.variant("one", NONE, {"codec": "32 bit", "transport": "MPI", "ranks": 1}, ranks=1),
-            self.variant(
-                "sum",
-                NONE,
-                {"codec": "32 bit", "transport": "NCCL all-reduce", "ranks": 2},
-                transport="nccl",
-                collective="allreduce",
-                speed=450.0,
+            self.over_nccl("sum", NONE, "32 bit", "NCCL all-reduce", collective="allreduce", speed=450.0),
+            self.over_nccl(
+                "simulated", EIGHT, "QSGD 8 bit", "NCCL simulated", collective="simulated", speed=500.0
             ),
-            self.variant(
-                "simulated",
-                EIGHT,
-                {"codec": "QSGD 8 bit", "transport": "NCCL simulated", "ranks": 2},
-                transport="nccl",
-                collective="simulated",
-                speed=500.0,
-            ),
-            self.variant(
-                "real",
-                EIGHT,
-                {"codec": "QSGD 8 bit", "transport": "NCCL", "ranks": 2},
-                transport="nccl",
-                speed=600.0,
-            ),
+            self.over_nccl("real", EIGHT, "QSGD 8 bit", "NCCL", speed=600.0),
         ]
 
     def test_simulated_and_real_exchange_are_two_rows(self):
@@ -108,18 +91,16 @@ class Groups(ReportTest):
 
     def test_rules_and_error_feedback_make_another_codec(self):
         rule = [{"kind": "conv", "codec": FOUR}]
-        folders = [
-            self.run_folder("a", [10, 50], NONE, rules=rule, network="resnet110"),
-            self.run_folder("b", [10, 60], NONE, network="resnet110"),
-            self.run_folder("c", [10, 60], FOUR, network="resnet110"),
-            self.run_folder("d", [10, 60], {**FOUR, "error_feedback": True}, network="resnet110"),
-            self.run_folder(
-                "e", [10, 60], {"kind": "onebit", "bucket": 64, "error_feedback": True}, network="resnet110"
-            ),
-            self.run_folder(
-                "f", [10, 60], {"kind": "onebit", "bucket": 64, "error_feedback": False}, network="resnet110"
-            ),
-        ]
+        onebit = {"kind": "onebit", "bucket": 64}
+        folders = [self.run_folder("a", [10, 50], NONE, rules=rule, network="resnet110")]
+        for name, codec in (
+            ("b", NONE),
+            ("c", FOUR),
+            ("d", {**FOUR, "error_feedback": True}),
+            ("e", {**onebit, "error_feedback": True}),
+            ("f", {**onebit, "error_feedback": False}),
+        ):
+            folders.append(self.run_folder(name, [10, 60], codec, network="resnet110"))
         groups = self.groups(folders)
         self.assertEqual(
             [g.codec for g in groups],

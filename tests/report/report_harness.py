@@ -1,34 +1,24 @@
 """What the tests of `lpsgd report` share: synthetic run folders."""
 
 import json
-import pathlib
-import sys
-import tempfile
-import unittest
 
-try:
-    import matplotlib  # noqa: F401
-    import pandas  # noqa: F401
-    import yaml
-except ImportError as missing:
-    print(f"skipped: {missing}: the report needs python3-matplotlib, python3-pandas and python3-yaml")
-    sys.exit(77)
+from harness import FolderTest, require
 
-sys.dont_write_bytecode = True
-REPORT = pathlib.Path(__file__).resolve().parents[2] / "report"
-sys.path.insert(0, str(REPORT))
-from view import style  # noqa: E402
+require("matplotlib", "pandas", "yaml")
+import yaml  # noqa: E402
+from view import gather, style  # noqa: E402
 
 NONE = {"kind": "none"}
 FOUR = {"kind": "qsgd", "bits": 4, "norm": "max", "levels": "sign_magnitude", "bucket": 512, "error_feedback": False}
 
 
-class ReportTest(unittest.TestCase):
+class ReportTest(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
+        super().setUp()
         self.addCleanup(lambda: style.plt.close("all"))
-        self.root = pathlib.Path(folder.name)
+
+    def groups(self, folders, omit=()):
+        return gather.groups(gather.read(folders)[0], omit)
 
     def run_folder(
         self,

@@ -8,11 +8,12 @@ import sys
 import unittest
 import xml.etree.ElementTree
 
-from report_harness import FOUR, NONE, REPORT, ReportTest
+from harness import REPORT
+from report_harness import FOUR, NONE, ReportTest
 
 import pandas
 import words
-from view import bars, curves, gather, latex, price, published, report, scale, style, tradeoff
+from view import bars, curves, gather, latex, price, published, report, scale, tradeoff
 
 # Void elements need no end.
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -58,9 +59,6 @@ class Pages(ReportTest):
             self.run_folder("b1", [70, 88, 90], FOUR, sent=50, communication=0.5),
             self.run_folder("b2", [74, 84, 88], FOUR, seed=2, sent=50, communication=0.5),
         ]
-
-    def groups(self, folders, omit=()):
-        return gather.groups(gather.read(folders)[0], omit)
 
     def test_seeds_are_pooled(self):
         one, two = self.groups(self.seeds())

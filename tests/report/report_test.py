@@ -1,26 +1,16 @@
 """lpsgd_report.py: what it draws, prints and refuses. Ends with 77, a skip, where a package is missing."""
 
-import contextlib
-import io
 import json
 import os
 import pathlib
-import sys
 import subprocess
+import sys
 import tempfile
 import unittest
-from unittest import mock
 
-try:
-    import matplotlib  # noqa: F401
-    import pandas  # noqa: F401
-    import yaml  # noqa: F401
-except ImportError as missing:
-    print(f"skipped: {missing}: the report needs python3-matplotlib, python3-pandas and python3-yaml")
-    sys.exit(77)
+from harness import FolderTest, require, run_main
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "report"))
+require("matplotlib", "pandas", "yaml")
 import figure  # noqa: E402
 import lpsgd_report  # noqa: E402
 import modules  # noqa: E402
@@ -44,12 +34,7 @@ def record(epoch, **changes):
     return {**base, **changes}
 
 
-class Report(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name)
-
+class Report(FolderTest):
     def run_folder(self, name, records, codec="{kind: qsgd, bits: 4, bucket: 512}", ranks=2, more="", tail=""):
         folder = self.root / name
         folder.mkdir()
@@ -61,14 +46,7 @@ class Report(unittest.TestCase):
 
     def report(self, *words):
         """Exit status, standard output, standard error."""
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            with mock.patch.object(sys, "argv", ["lpsgd_report.py", *words]):
-                try:
-                    status = lpsgd_report.main()
-                except SystemExit as end:
-                    status = end.code
-        return status, out.getvalue(), err.getvalue()
+        return run_main(lpsgd_report, *words)
 
     def refused(self, folder):
         status, out, err = self.report(folder, "--table")
@@ -224,7 +202,8 @@ class Report(unittest.TestCase):
     def test_needs_something_to_do(self):
         status, _, err = self.report(self.run_folder("a", [record(1)]))
         self.assertEqual(status, 2)
-        self.assertIn("--out", err)
+        mistake = "lpsgd: error: report: nothing to do: give --out, --table or both"
+        self.assertEqual(err, f"{mistake}; 'lpsgd report --help' lists the options\n")
 
     def test_bytes_text(self):
         for count, expected in ((0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"),
@@ -282,11 +261,7 @@ class MissingModules(unittest.TestCase):
         self.assertIn("No such file", result.stderr)
 
 
-class TracePicture(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
+class TracePicture(FolderTest):
     def trace(self, rank):
         def span(tid, name, start, end):
             return {"ph": "X", "cat": "kernel", "name": name, "pid": rank, "tid": tid, "ts": 1e3 * start, "dur": 1e3 * (end - start)}
@@ -298,20 +273,20 @@ class TracePicture(unittest.TestCase):
                        span(1, "backward", at + 30, at + 80), span(1, "exposed communication", at + 80, at + 95),
                        span(1, "update", at + 95, at + 100), span(2, "encode fc.weight", at + 40, at + 50),
                        span(0, "nccl:exchange Kernel: fc.weight", at + 40, at + 95)]
-        with open(os.path.join(self.folder.name, f"rank{rank:04}.json"), "w") as file:
-            json.dump({"distributedInfo": {"rank": rank}, "traceEvents": events}, file)
+        trace = {"distributedInfo": {"rank": rank}, "traceEvents": events}
+        self.write(f"rank{rank:04}.json", json.dumps(trace))
 
     def picture(self, *arguments):
-        errors = io.StringIO()
-        out = os.path.join(self.folder.name, "out.png")
-        with contextlib.redirect_stderr(errors), mock.patch.object(sys, "argv", ["x", self.folder.name, "--out", out, *arguments]):
-            return trace_picture.main(), errors.getvalue(), os.path.exists(out)
+        """Status, errors, and whether there is a picture."""
+        out = self.root / "out.png"
+        status, _, errors = run_main(trace_picture, str(self.root), "--out", str(out), *arguments)
+        return status, errors, out.exists()
 
     def test_rows_and_the_exposed_share(self):
         self.trace(0)
         self.trace(1)
         self.assertEqual(self.picture("--steps", "7,8"), (0, "", True))
-        drawn = trace_picture.draw(trace_picture.read(self.folder.name), [8])
+        drawn = trace_picture.draw(trace_picture.read(self.root), [8])
         self.assertEqual([a.get_title(loc="left") for a in drawn.axes], [f"rank {r}, step 8: 15.0 % exposed" for r in (0, 1)])
         self.assertEqual([t.get_text() for t in drawn.axes[0].get_yticklabels()], ["main thread", "coding", "exchange, place 0"])
         bars = [c.get_paths() for c in drawn.axes[0].collections]
@@ -323,8 +298,7 @@ class TracePicture(unittest.TestCase):
         status, errors, drawn = self.picture("--steps", "9")
         self.assertEqual((status, errors, drawn), (2, "trace_picture: step 9 is not in the trace of rank 0; there: 7 to 8\n", False))
         self.assertEqual(self.picture("--ranks", "5")[0], 2)
-        with open(os.path.join(self.folder.name, "rank0000.json"), "w") as file:
-            file.write("{")
+        self.write("rank0000.json", "{")
         self.assertEqual(self.picture()[0], 2)
 
 

@@ -1,23 +1,17 @@
 """What a study says before and about its runs: estimates of time, jobs, paths, environment."""
 
-import csv
 import json
 import os
 import shlex
 import subprocess
 import unittest
 
-from study_harness import LPSGD, StudyTest
+from harness import rows_of
+from study_harness import HEAD, LPSGD, StudyTest
 
-from study import definition, estimate, grid, labels, launcher, progress, timing
+from study import labels, launcher, progress, timing
 
-HEAD = "config: tiny.yaml\n"
 NET = "name: {name}\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {{dense: fc, units: 10}}]\n"
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 class Estimate(StudyTest):
@@ -26,11 +20,8 @@ class Estimate(StudyTest):
         for name in ("small", "large"):
             self.write(f"{name}.yaml", NET.format(name=name))
 
-    def expand(self, text):
-        return grid.expand(definition.load(str(self.write("study.yaml", text))))
-
     def test_seconds_are_of_one_network_ranks_and_batch(self):
-        runs = self.expand(
+        _, runs = self.expand(
             HEAD
             + "axes: {network: [small.yaml, large.yaml], ranks: [1, 2], train.batch_size: [32, 64], train.compute: [fp32, bf16]}\n"
         )
@@ -53,9 +44,9 @@ class Estimate(StudyTest):
         self.assertEqual(seconds_of(network="small", ranks=2, batch=64, compute="fp32"), 20, "the mean of both")
         self.assertIsNone(seconds_of(network="small", ranks=1, batch=32, compute="bf16"))
         self.assertIsNone(seconds_of(network="large", ranks=1, batch=32, compute="fp32"))
-        seeds = self.expand(HEAD + "axes: {seed: [1, 2]}\n")
+        _, seeds = self.expand(HEAD + "axes: {seed: [1, 2]}\n")
         self.assertEqual(seeds[0].task, seeds[1].task)
-        wide = self.expand(HEAD + "axes: {network.parameters.width: [8, 16]}\n")
+        _, wide = self.expand(HEAD + "axes: {network.parameters.width: [8, 16]}\n")
         self.assertNotEqual(wide[0].task, wide[1].task)
 
     def test_a_dry_run_covers_what_is_left(self):
@@ -134,7 +125,7 @@ class About(StudyTest):
 
     def test_a_word_for_sync(self):
         text = HEAD + "axes: {sync: [every_step, {kind: local_sgd, period: 4}]}\n"
-        runs = grid.expand(definition.load(str(self.write("study.yaml", text))))
+        _, runs = self.expand(text)
         self.assertEqual(
             [r.settings["sync"] for r in runs], [{"kind": "every_step"}, {"kind": "local_sgd", "period": 4}]
         )

@@ -1,25 +1,18 @@
 """What the tests of `lpsgd study` share: a folder with a tiny configuration, and running the command."""
 
 import os
-import pathlib
 import subprocess
 import sys
-import tempfile
-import unittest
 
-try:
-    import thrift  # noqa: F401
-    import yaml  # noqa: F401
-except ImportError as missing:
-    print(f"skipped: {missing}: a study needs python3-thrift and python3-yaml")
-    sys.exit(77)
+from harness import REPORT, FolderTest, find_program, require
 
-sys.dont_write_bytecode = True
-REPORT = pathlib.Path(__file__).resolve().parents[2] / "report"
-sys.path.insert(0, str(REPORT))
-LPSGD = os.environ.get("LPSGD", "build/release/lpsgd")
+require("thrift", "yaml")
+from study import definition, grid  # noqa: E402
+
+LPSGD = find_program()
 MPIRUN = os.environ.get("MPIRUN", "mpirun")
 
+HEAD = "config: tiny.yaml\n"
 CONFIG = """network:
   name: tiny
   input: [32, 32, 3]
@@ -36,17 +29,15 @@ checkpoint: {every_epochs: 1, keep: 1}
 """
 
 
-class StudyTest(unittest.TestCase):
+class StudyTest(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name)
+        super().setUp()
         self.write("tiny.yaml", CONFIG)
 
-    def write(self, name, text):
-        path = self.root / name
-        path.write_text(text)
-        return path
+    def expand(self, text):
+        """The study and its runs."""
+        study = definition.load(str(self.write("study.yaml", text)))
+        return study, grid.expand(study)
 
     def command(self, text, *words, program=LPSGD):
         """Words and environment of a study in the test's folder."""

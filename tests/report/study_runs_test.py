@@ -1,6 +1,5 @@
 """`lpsgd study` with real runs: skipping what is done, going on after kills, failures, a disk that is full."""
 
-import csv
 import json
 import os
 import pathlib
@@ -11,17 +10,12 @@ import subprocess
 import time
 import unittest
 
-from study_harness import MPIRUN, StudyTest
+from harness import rows_of
+from study_harness import HEAD, MPIRUN, StudyTest
 
 from study import tables
 
-HEAD = "config: tiny.yaml\n"
 TIMES = {*tables.TIME_COLUMNS, *tables.TIME_PARTS}
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def without_times(path):

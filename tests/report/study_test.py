@@ -5,16 +5,13 @@ import os
 import subprocess
 import unittest
 
-from study_harness import LPSGD, REPORT, StudyTest
+from harness import REPORT
+from study_harness import HEAD, LPSGD, StudyTest
 
 from study import definition, estimate, grid, labels, launcher, yaml_file
 
 
 class Grid(StudyTest):
-    def expand(self, text):
-        study = definition.load(str(self.write("study.yaml", text)))
-        return study, grid.expand(study)
-
     def test_every_combination_in_order(self):
         _, runs = self.expand(
             """
@@ -209,72 +206,71 @@ class Refused(StudyTest):
         self.assertFalse((self.root / "out").exists())
 
     def test_mistakes(self):
-        head = "config: tiny.yaml\n"
         for text, message in (
             ("", "study.yaml: is empty"),
             ("[1]", "study.yaml:1:1: expected a map of name, config"),
             ("a: [", "study.yaml:1:5: not YAML: "),
             (
-                head + "axis: {}\n",
+                HEAD + "axis: {}\n",
                 "study.yaml:2:7: axis: unknown key, did you mean 'axes'?; allowed here: name, config, axes",
             ),
             (
-                head + "axes: {codek: [none]}\n",
+                HEAD + "axes: {codek: [none]}\n",
                 "study.yaml:2:15: axes.codek: unknown axis, did you mean 'codec'?; allowed: codec, ",
             ),
-            (head + "axes: {seed: []}\n", "study.yaml:2:14: axes.seed: expected at least one value"),
+            (HEAD + "axes: {seed: []}\n", "study.yaml:2:14: axes.seed: expected at least one value"),
             (
-                head + "axes: {seed: [1, 1]}\n",
+                HEAD + "axes: {seed: [1, 1]}\n",
                 "study.yaml:2:18: axes.seed: '1' is there twice; give one of them another name",
             ),
-            (head + "axes: {ranks: [0]}\n", "study.yaml:2:16: axes.ranks: expected an integer from 1 to 100000, not 0"),
-            (head + "axes: {ranks: [two]}\n", "study.yaml:2:16: axes.ranks: expected an integer"),
-            (head + "axes: {codec: [{name: x}]}\n", "study.yaml:2:16: axes.codec: 'x' has neither a value nor a set"),
-            (head + "axes: {train.seed: 1, seed: 2}\n", "axes 'train.seed' and 'seed' both set train.seed"),
+            (HEAD + "axes: {ranks: [0]}\n", "study.yaml:2:16: axes.ranks: expected an integer from 1 to 100000, not 0"),
+            (HEAD + "axes: {ranks: [two]}\n", "study.yaml:2:16: axes.ranks: expected an integer"),
+            (HEAD + "axes: {codec: [{name: x}]}\n", "study.yaml:2:16: axes.codec: 'x' has neither a value nor a set"),
+            (HEAD + "axes: {train.seed: 1, seed: 2}\n", "axes 'train.seed' and 'seed' both set train.seed"),
             (
-                head + "axes: {codec: onebit, exchange.codec.bits: 4}\n",
+                HEAD + "axes: {codec: onebit, exchange.codec.bits: 4}\n",
                 "both set exchange.codec and exchange.codec.bits",
             ),
-            (head + "axes: {codec: [onebit, {name: b, value: onebit}]}\n", "'onebit' and 'b' are the same settings"),
+            (HEAD + "axes: {codec: [onebit, {name: b, value: onebit}]}\n", "'onebit' and 'b' are the same settings"),
             (
-                head + "axes: {seed: 1}\nexclude: [{sed: 1}]\n",
+                HEAD + "axes: {seed: 1}\nexclude: [{sed: 1}]\n",
                 "study.yaml:3:17: exclude.sed: no such axis, did you mean 'seed'?",
             ),
             (
-                head + "axes: {seed: 1}\nexclude: [{seed: 2}]\n",
+                HEAD + "axes: {seed: 1}\nexclude: [{seed: 2}]\n",
                 "study.yaml:3:18: exclude.seed: the axis has no '2'; it has: 1",
             ),
-            (head + "axes: {seed: 1}\nexclude: [{seed: 1}]\n", "study.yaml: every run is excluded"),
-            (head + "target: {top1: 90}\n", "study.yaml:2:16: target.top1: unknown metric, did you mean 'val_top1'?"),
-            (head + "target: {val_top1: high}\n", "study.yaml:2:20: target.val_top1: expected a number, not high"),
-            (head + "target: 90\n", "study.yaml:2:9: target: expected one metric and its value"),
-            (head + "jobs: 0\n", "study.yaml:2:7: jobs: expected an integer from 1 to 1024, not 0"),
-            (head + "launcher: {mpiexec: x}\n", "launcher.mpiexec: unknown key; allowed here: mpirun, hosts, options"),
+            (HEAD + "axes: {seed: 1}\nexclude: [{seed: 1}]\n", "study.yaml: every run is excluded"),
+            (HEAD + "target: {top1: 90}\n", "study.yaml:2:16: target.top1: unknown metric, did you mean 'val_top1'?"),
+            (HEAD + "target: {val_top1: high}\n", "study.yaml:2:20: target.val_top1: expected a number, not high"),
+            (HEAD + "target: 90\n", "study.yaml:2:9: target: expected one metric and its value"),
+            (HEAD + "jobs: 0\n", "study.yaml:2:7: jobs: expected an integer from 1 to 1024, not 0"),
+            (HEAD + "launcher: {mpiexec: x}\n", "launcher.mpiexec: unknown key; allowed here: mpirun, hosts, options"),
             (
-                head + "set: {trian.epochs: 1}\n",
+                HEAD + "set: {trian.epochs: 1}\n",
                 "study.yaml:2:21: set.trian.epochs: unknown key, did you mean 'train'?",
             ),
-            (head + "jobs: 1\njobs: 2\n", "study.yaml:3:1: jobs: given twice"),
+            (HEAD + "jobs: 1\njobs: 2\n", "study.yaml:3:1: jobs: given twice"),
             ("config: none.yaml\n", "study.yaml:1:9: config: no file none.yaml"),
             ("axes: {seed: 1}\n", "study.yaml:1:1: config: is missing"),
             ("axes: {config: [tiny.yaml, no.yaml]}\n", "study.yaml:1:28: axes.config: no file no.yaml"),
             (
-                head + "set: {exchange.codec.bits: 3}\n",
+                HEAD + "set: {exchange.codec.bits: 3}\n",
                 "study.yaml:2:6: set: --set exchange.codec.bits=3: exchange.codec.bits: '3' is not known",
             ),
             (
-                head + "axes: {codec: [none, {kind: qsgd, bit: 4}]}\n",
+                HEAD + "axes: {codec: [none, {kind: qsgd, bit: 4}]}\n",
                 "study.yaml:2:22: axes.codec: --set exchange.codec",
             ),
             (
-                head + "axes: {train.epochz: 4}\n",
+                HEAD + "axes: {train.epochz: 4}\n",
                 "study.yaml:2:22: axes.train.epochz: --set train.epochz=4: train.epochz: unknown key",
             ),
-            (head + "axes: {link: '1Gbit,2us,3'}\n", "axes.link: expected bandwidth and latency"),
-            (head + "axes: {seed: &a [*a]}\n", "nested too deeply"),
+            (HEAD + "axes: {link: '1Gbit,2us,3'}\n", "axes.link: expected bandwidth and latency"),
+            (HEAD + "axes: {seed: &a [*a]}\n", "nested too deeply"),
             ("a: " + "[" * 5000, "nested too deeply"),
             (
-                head
+                HEAD
                 + "axes: {"
                 + ", ".join(f"train.a{i}: [{', '.join(map(str, range(20)))}]" for i in range(4))
                 + "}\n",

@@ -1,0 +1,42 @@
+"""What the commands share: their mistakes are one line on standard error and status 2."""
+
+import argparse
+import functools
+import sys
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes in one line, as the lpsgd program's."""
+
+    def error(self, message):
+        name = self.prog.removeprefix("lpsgd ")
+        print(f"lpsgd: error: {name}: {message}; '{self.prog} --help' lists the options", file=sys.stderr)
+        sys.exit(2)
+
+
+def whole(least, most):
+    """A type of options."""
+
+    def parse(text):
+        if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} to {most}")
+
+    return parse
+
+
+def refuses(prefix, *mistakes):
+    """Of a command's main: one of the mistakes is one line after the prefix, and status 2."""
+
+    def decorate(main):
+        @functools.wraps(main)
+        def run():
+            try:
+                return main() or 0
+            except mistakes as error:
+                print(f"{prefix}: {error}", file=sys.stderr)
+                return 2
+
+        return run
+
+    return decorate
