@@ -1,6 +1,11 @@
 """A configuration's settings in a few words."""
 
 
+def counted(count, noun):
+    """"1 rank", "2 ranks"."""
+    return f"{count} {noun}{'' if str(count) == '1' else 's'}"
+
+
 def section(config, key):
     value = config.get(key)
     return value if isinstance(value, dict) else {}
@@ -108,7 +113,7 @@ def flat(config, prefix=""):
 def setting_text(key, value):
     """What differs, in the words of a legend; empty where it is the usual."""
     if key == "ranks":
-        return f"{value} rank{'' if value == 1 else 's'}" if value else ""
+        return counted(value, "rank") if value else ""
     if key == "exchange.collective":
         return "" if value in ("reduce_broadcast", "simulated") else str(value)
     if key == "exchange.transport":
