@@ -49,27 +49,25 @@ def table(codecs):
 
 
 def draw(size, codecs, what, path):
-    import matplotlib
+    import style
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from figure import COLORS, MARKERS
-
-    picture, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    labels = [*codecs, "counted"]
+    figure, (axes,), legend, columns = style.panels(1, labels, width=7.5, height=4.4)
+    handles = []
     for i, (codec, rows) in enumerate(codecs.items()):
-        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        measured, counted = style.pair(i)
         ranks = [r[0] for r in rows]
-        axes.plot(ranks, [r[1] for r in rows], color=color, marker=marker, markersize=4.5, linewidth=1.6, label=codec)
-        axes.plot(ranks, [r[2] for r in rows], color=color, linewidth=1, linestyle=(0, (4, 2)))
-    axes.plot([], [], color="0.3", linewidth=1, linestyle=(0, (4, 2)), label="counted")
-    axes.set_title(f"Passes over {size / 1e6:.1f} MB of gradients", fontsize=11)
+        axes.plot(ranks, [r[1] for r in rows], **measured)
+        axes.plot(ranks, [r[2] for r in rows], **counted)
+        handles.append(style.handle(codec, measured))
+    handles.append(style.handle("counted", {**style.pair(0)[1], "color": "0.3", "marker": ""}))
+    axes.set_title(f"Passes over {size / 1e6:.1f} MB of gradients")
     axes.set_xlabel("ranks (threads)")
     axes.set_ylabel(f"{what} / {what} of memcpy, all ranks at once")
     axes.set_ylim(bottom=0)
-    axes.grid(color="0.9", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8.5)
-    picture.savefig(path, dpi=150)
+    axes.grid(**style.GRID)
+    style.below(legend, handles, columns)
+    style.write(figure, path)
 
 
 def main():

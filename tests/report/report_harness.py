@@ -17,7 +17,7 @@ except ImportError as missing:
 sys.dont_write_bytecode = True
 REPORT = pathlib.Path(__file__).resolve().parents[2] / "report"
 sys.path.insert(0, str(REPORT))
-from view import style  # noqa: E402
+import style  # noqa: E402
 
 NONE = {"kind": "none"}
 FOUR = {"kind": "qsgd", "bits": 4, "norm": "max", "levels": "sign_magnitude", "bucket": 512, "error_feedback": False}

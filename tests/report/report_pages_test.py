@@ -11,8 +11,9 @@ import xml.etree.ElementTree
 from report_harness import FOUR, NONE, REPORT, ReportTest
 
 import pandas
+import published
 import words
-from view import bars, curves, gather, latex, price, published, report, scale, style, tradeoff
+from view import bars, curves, gather, latex, price, report, scale, tradeoff
 
 # Void elements need no end.
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -147,7 +148,7 @@ class Pages(ReportTest):
         self.assertEqual(row["top1"], 93.86)
         mine = price.ours(self.groups(self.seeds()), 2.0)[0]
         self.assertAlmostEqual(mine["dollars"], 12 / 3600 * 2 * 2.0)
-        self.assertEqual(published.dollars_per_hour(16), 14.4)
+        self.assertEqual(published.cheapest_machine(16), (14.4, 16))
 
     def test_labels_say_what_differs(self):
         folders = [
