@@ -36,15 +36,27 @@ def read(path, clock):
     codecs = {}
     for r in rows:
         codecs.setdefault(short(r["codec"]), []).append(
-            (r["ranks"], r[clock] / r["memcpy_" + clock], r["bytes_moved"] / (2 * r["size"]), r["messages"], r["wire_bytes"]))
+            (
+                r["ranks"],
+                r[clock] / r["memcpy_" + clock],
+                r["bytes_moved"] / (2 * r["size"]),
+                r["messages"],
+                r["wire_bytes"],
+            )
+        )
     return sizes.pop(), codecs
 
 
 def table(codecs):
-    lines = ["| codec | ranks | messages | bytes on the wire | passes, counted | passes, measured | measured / counted |",
-             "|---|---|---|---|---|---|---|"]
-    lines += [f"| {codec} | {k} | {messages} | {sent} | {counted:.2f} | {measured:.2f} | {measured / counted:.2f} |"
-              for codec, rows in codecs.items() for k, measured, counted, messages, sent in rows]
+    lines = [
+        "| codec | ranks | messages | bytes on the wire | passes, counted | passes, measured | measured / counted |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {codec} | {k} | {messages} | {sent} | {counted:.2f} | {measured:.2f} | {measured / counted:.2f} |"
+        for codec, rows in codecs.items()
+        for k, measured, counted, messages, sent in rows
+    ]
     return "\n".join(lines)
 
 
@@ -71,7 +83,9 @@ def draw(size, codecs, what, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", help="what `lpsgd bench exchange --json` printed")
     parser.add_argument("--out", metavar="FIGURE")
     parser.add_argument("--cpu", action="store_true", help="processor time instead of time")

@@ -8,7 +8,11 @@ import style
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from view import bars
 
-LEFT, MARGIN, BAR = 5.6, 0.6, 1.15  # inches: the panel of accuracy; of the bars, their margin and each of them
+LEFT, MARGIN, BAR = (
+    5.6,
+    0.6,
+    1.15,
+)  # inches: the panel of accuracy; of the bars, their margin and each of them
 
 
 def save(runs, path):
@@ -38,7 +42,9 @@ def accuracy(axes, runs):
         axes.plot(epochs["epoch"], epochs["train_" + quantity], **training)
         handles.append(style.handle(run.label, validation))
     grey = {"color": "0.3", "marker": ""}
-    handles += [style.handle(name, {**look, **grey}) for name, look in zip(("validation", "training"), style.pair(0))]
+    handles += [
+        style.handle(name, {**look, **grey}) for name, look in zip(("validation", "training"), style.pair(0))
+    ]
     axes.set_title("Perplexity" if is_text else "Accuracy")
     axes.set_xlabel("epoch")
     axes.set_ylabel("perplexity" if is_text else "top-1 accuracy (%)")

@@ -32,7 +32,9 @@ def arguments():
     )
     parser.add_argument("--table", action="store_true", help="print one line per run")
     parser.add_argument(
-        "--target", metavar="METRIC=VALUE", help="time and bytes to this, such as val_top1=90 (default: the study's)"
+        "--target",
+        metavar="METRIC=VALUE",
+        help="time and bytes to this, such as val_top1=90 (default: the study's)",
     )
     parser.add_argument(
         "--price",

@@ -22,9 +22,15 @@ def arguments():
     parser = argparse.ArgumentParser(
         prog="lpsgd study", description="Trains every run of a grid; resumes where it stopped."
     )
-    parser.add_argument("study", metavar="STUDY.yaml", help="axes, exclusions, target, launcher: docs/study.md")
-    parser.add_argument("--out", metavar="DIR", help="runs and tables go there (default runs/<name of the study>)")
-    parser.add_argument("--jobs", metavar="N", type=int, help="so many runs at once (default: the study's, else 1)")
+    parser.add_argument(
+        "study", metavar="STUDY.yaml", help="axes, exclusions, target, launcher: docs/study.md"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="runs and tables go there (default runs/<name of the study>)"
+    )
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, help="so many runs at once (default: the study's, else 1)"
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the runs, their bytes and estimated time, and stop"
     )
@@ -49,7 +55,9 @@ def dry_run(start, runs, shown, out, jobs, steps):
     timed = None
     if steps:
         start.check_environment(runs)
-        timed = timing.measure(start, runs, folders, steps, lambda text: print(f"lpsgd study: {text}", file=sys.stderr))
+        timed = timing.measure(
+            start, runs, folders, steps, lambda text: print(f"lpsgd study: {text}", file=sys.stderr)
+        )
     print("\n".join(estimate.lines(runs, shown, jobs, folders, timed)))
     return 0
 

@@ -52,7 +52,9 @@ def train_samples():
 
 def samples_of_training(network):
     """Of all epochs."""
-    return next(int(r["epochs"]) * int(r["train_samples"]) for r in table("networks") if r["network"] == network)
+    return next(
+        int(r["epochs"]) * int(r["train_samples"]) for r in table("networks") if r["network"] == network
+    )
 
 
 def cheapest_machine(ranks):
@@ -61,7 +63,12 @@ def cheapest_machine(ranks):
     return min(((float(row["dollars_per_hour"]), int(row["gpus"])) for row in fit), default=None)
 
 
-CODECS = {"none": "32 bit", "onebit_column": "1bitSGD", "onebit64": "1bitSGD* 64", "onebit512": "1bitSGD* 512"}
+CODECS = {
+    "none": "32 bit",
+    "onebit_column": "1bitSGD",
+    "onebit64": "1bitSGD* 64",
+    "onebit512": "1bitSGD* 512",
+}
 
 
 def codec_name(codec):

@@ -19,7 +19,12 @@ DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1.5)), (
 COMMUNICATION, COMPUTATION = "#C1440E", "#BBD7EE"
 EMPHASIS, BASE, OUTSIDE = "#0072B2", "#000000", "#D55E00"  # of single points
 GRID = {"color": "0.88", "linewidth": 0.8}
-REFERENCE = {"color": "0.35", "linewidth": 1, "linestyle": (0, (4, 2)), "zorder": 0}  # a value to compare with
+REFERENCE = {
+    "color": "0.35",
+    "linewidth": 1,
+    "linestyle": (0, (4, 2)),
+    "zorder": 0,
+}  # a value to compare with
 FORMATS = ("png", "svg", "pdf")
 plt.rcParams.update(
     {
@@ -130,7 +135,14 @@ def names_beside(axes, points):
     low, high = axes.get_ylim()
     order = sorted(points, key=lambda point: (-point[1], -point[0]))
     places = places_apart([(y - low) / (high - low) for _, y, _ in order], 1 / max(len(order), 14))
-    arrow = {"arrowstyle": "-", "color": "0.7", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}
+    arrow = {
+        "arrowstyle": "-",
+        "color": "0.7",
+        "linewidth": 0.7,
+        "shrinkA": 1,
+        "shrinkB": 4,
+        "relpos": (0, 0.5),
+    }
     for (x, y, name), place in zip(order, places):
         axes.annotate(
             name,

@@ -47,7 +47,9 @@ class Rank:
                 trace = json.load(file)
             events = trace["traceEvents"]
             self.rank = trace["distributedInfo"]["rank"]
-            names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+            names = {
+                e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"
+            }
             self.rows, self.steps, self.exposed = {}, {}, []
             for e in events:
                 if e["ph"] != "X":
@@ -56,13 +58,19 @@ class Rank:
                 if name.startswith("ProfilerStep#"):
                     self.steps[int(name.split("#")[1])] = (start, start + length)
                     continue
-                kind = "on its way" if name.startswith("nccl:") else name.split(" ")[0] if name != EXPOSED else EXPOSED
+                kind = (
+                    "on its way"
+                    if name.startswith("nccl:")
+                    else name.split(" ")[0] if name != EXPOSED else EXPOSED
+                )
                 if kind == EXPOSED:
                     self.exposed.append((start, length))
                 elif kind in COLORS:
                     self.rows.setdefault(names[e["tid"]], []).append((start, length, kind))
             places = ("main thread", "communication thread: coding")
-            order = sorted(self.rows, key=lambda row: (places.index(row) if row in places else len(places), row))
+            order = sorted(
+                self.rows, key=lambda row: (places.index(row) if row in places else len(places), row)
+            )
             self.rows = {row: self.rows[row] for row in order}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TraceError(f"{path}: {type(error).__name__}: {error}") from None
@@ -96,8 +104,14 @@ def draw(ranks, steps):
         begin, end = rank.steps[steps[0]][0], rank.steps[steps[-1]][1]
         for y, (name, spans) in enumerate(rank.rows.items()):
             for kind in COLORS:
-                bars = [(start - origin, length) for start, length, k in rank.within(spans, begin, end) if k == kind]
-                axes.broken_barh(bars, (y - 0.4, 0.8), facecolor=COLORS[kind], edgecolor=COLORS[kind], linewidth=0.4)
+                bars = [
+                    (start - origin, length)
+                    for start, length, k in rank.within(spans, begin, end)
+                    if k == kind
+                ]
+                axes.broken_barh(
+                    bars, (y - 0.4, 0.8), facecolor=COLORS[kind], edgecolor=COLORS[kind], linewidth=0.4
+                )
         waited = 0
         for start, length in rank.within(rank.exposed, begin, end):
             axes.axvspan(start - origin, start + length - origin, color=SHADE, linewidth=0, zorder=0)
@@ -107,12 +121,16 @@ def draw(ranks, steps):
         total = sum(rank.steps[s][1] - rank.steps[s][0] for s in steps)
         axes.set_title(f"rank {rank.rank}, step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}: "
                        f"{100 * waited / total:.1f} % exposed", fontsize=10, loc="left")
-        axes.set_yticks(range(len(rank.rows)), [n.replace("communication thread: ", "") for n in rank.rows], fontsize=8.5)
+        axes.set_yticks(
+            range(len(rank.rows)), [n.replace("communication thread: ", "") for n in rank.rows], fontsize=8.5
+        )
         axes.invert_yaxis()
         axes.set_xlim(0, max(r.steps[steps[-1]][1] for r in ranks) - origin)
     last = all_axes[-1, 0]
     last.set_xlabel("milliseconds")
-    handles = [Patch(color=color, label=kind) for kind, color in COLORS.items()] + [Patch(color=SHADE, label=EXPOSED)]
+    handles = [Patch(color=color, label=kind) for kind, color in COLORS.items()] + [
+        Patch(color=SHADE, label=EXPOSED)
+    ]
     style.under(last, handles, len(handles), handlelength=1.2)
     return figure
 
@@ -122,10 +140,14 @@ def numbers(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", metavar="DIR", help="holds rank0000.json and so on")
     parser.add_argument("--out", required=True, metavar="FIGURE", help=".png, .pdf or .svg")
-    parser.add_argument("--steps", type=numbers, help="numbers, neighbours: 5,6; default: the one before the last")
+    parser.add_argument(
+        "--steps", type=numbers, help="numbers, neighbours: 5,6; default: the one before the last"
+    )
     parser.add_argument("--ranks", type=numbers, help="default: the first two")
     options = parser.parse_args()
     try:

@@ -103,7 +103,12 @@ def flat(config, prefix=""):
     out = {}
     for key, value in config.items():
         path = f"{prefix}{key}"
-        if isinstance(value, dict) and path not in ("exchange.codec", "exchange.link", "network", "schedule.decay"):
+        if isinstance(value, dict) and path not in (
+            "exchange.codec",
+            "exchange.link",
+            "network",
+            "schedule.decay",
+        ):
             out.update(flat(value, path + "."))
         else:
             out[path] = value

@@ -35,14 +35,41 @@ class Hosts:
                 sh("ip", "netns", "add", f"lpsgd{i}")
                 sh("ip", "-n", f"lpsgd{i}", "link", "set", "lo", "up")
             if self.count == 2:
-                sh("ip", "link", "add", "eth0", "netns", "lpsgd1", "type", "veth", "peer", "name", "eth0", "netns", "lpsgd2")
+                sh(
+                    "ip",
+                    "link",
+                    "add",
+                    "eth0",
+                    "netns",
+                    "lpsgd1",
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    "eth0",
+                    "netns",
+                    "lpsgd2",
+                )
             else:
                 sh("ip", "netns", "add", "lpsgdswitch")
                 sh("ip", "-n", "lpsgdswitch", "link", "add", "switch", "type", "bridge")
                 sh("ip", "-n", "lpsgdswitch", "link", "set", "switch", "up")
                 for i in range(1, self.count + 1):
-                    sh("ip", "link", "add", "eth0", "netns", f"lpsgd{i}", "type", "veth", "peer", "name", f"port{i}", "netns",
-                       "lpsgdswitch")
+                    sh(
+                        "ip",
+                        "link",
+                        "add",
+                        "eth0",
+                        "netns",
+                        f"lpsgd{i}",
+                        "type",
+                        "veth",
+                        "peer",
+                        "name",
+                        f"port{i}",
+                        "netns",
+                        "lpsgdswitch",
+                    )
                     sh("ip", "-n", "lpsgdswitch", "link", "set", f"port{i}", "master", "switch", "up")
                     self.shape("lpsgdswitch", f"port{i}")
             for i in range(1, self.count + 1):
@@ -50,8 +77,11 @@ class Hosts:
                 sh("ip", "-n", f"lpsgd{i}", "link", "set", "eth0", "up")
                 self.shape(f"lpsgd{i}", "eth0")
             deadline = time.time() + 10
-            while any("LOWER_UP" not in (link := sh("ip", "-n", f"lpsgd{i}", "link", "show", "eth0")) or "NO-CARRIER" in link
-                      for i in range(1, self.count + 1)):
+            while any(
+                "LOWER_UP" not in (link := sh("ip", "-n", f"lpsgd{i}", "link", "show", "eth0"))
+                or "NO-CARRIER" in link
+                for i in range(1, self.count + 1)
+            ):
                 if time.time() > deadline:
                     sys.exit("the cables do not come up")
                 time.sleep(0.05)
@@ -62,8 +92,23 @@ class Hosts:
 
     def shape(self, host, device):
         if self.rate != "unshaped":
-            sh("tc", "-n", host, "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", f"{BURST[self.rate]}b",
-               "latency", "50ms")
+            sh(
+                "tc",
+                "-n",
+                host,
+                "qdisc",
+                "add",
+                "dev",
+                device,
+                "root",
+                "tbf",
+                "rate",
+                self.rate,
+                "burst",
+                f"{BURST[self.rate]}b",
+                "latency",
+                "50ms",
+            )
 
     def __exit__(self, *_):
         self.remove()
@@ -82,11 +127,33 @@ class Hosts:
 
     def bytes_sent(self):
         """Bytes of all hosts, counted by the kernel on the cables."""
-        return sum(int(sh("ip", "netns", "exec", f"lpsgd{i}", "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
-                   for i in range(1, self.count + 1))
+        return sum(
+            int(sh("ip", "netns", "exec", f"lpsgd{i}", "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
+            for i in range(1, self.count + 1)
+        )
 
     def mpirun(self):
         """One rank on each host. Ranks have no shared memory: all messages use the cable."""
-        return ["ip", "netns", "exec", "lpsgd1", "env", "MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=eth0", MPIRUN,
-                "-iface", "eth0", "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter"), "-hosts",
-                ",".join(self.addresses()), "-ppn", "1", "-n", str(self.count)]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            "lpsgd1",
+            "env",
+            "MPIR_CVAR_NOLOCAL=1",
+            "UCX_TLS=tcp,self",
+            "UCX_NET_DEVICES=eth0",
+            MPIRUN,
+            "-iface",
+            "eth0",
+            "-launcher",
+            "ssh",
+            "-launcher-exec",
+            os.path.join(HERE, "enter"),
+            "-hosts",
+            ",".join(self.addresses()),
+            "-ppn",
+            "1",
+            "-n",
+            str(self.count),
+        ]

@@ -92,7 +92,9 @@ def _network(axes, groups, network, texts):
     top = float((communication + computation).max()) or 1.0
     axes.set_ylim(0, 1.16 * top)
     axes.set_xlim(places[0] - 0.8, places[-1] + 0.8)
-    axes.set_xticks(places, [texts[g.label] for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10)
+    axes.set_xticks(
+        places, [texts[g.label] for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10
+    )
     axes.set_title(_title(network, ordered))
     axes.set_ylabel("seconds per epoch")
     for count in dict.fromkeys(g.ranks for g in ordered):

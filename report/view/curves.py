@@ -24,7 +24,11 @@ LONG = 8
 
 def metric_of(groups):
     """Of text, if all runs are of text, the perplexity."""
-    return "val_perplexity" if all("val_perplexity" in run.epochs for g in groups for run in g.runs) else "val_top1"
+    return (
+        "val_perplexity"
+        if all("val_perplexity" in run.epochs for g in groups for run in g.runs)
+        else "val_top1"
+    )
 
 
 def items(groups, network, target):
@@ -40,14 +44,18 @@ def items(groups, network, target):
         if by == "seconds" and all(g.curve(metric, by)[0][-1] <= 0 for g in groups):
             continue
         figure = draw(groups, metric, by, target)
-        band = " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
+        band = (
+            " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
+        )
         beside = (
             f" Empty markers: published in {published.NAME}."
             if by == "epoch" and any(published_within(groups).get(g.codec) for g in groups)
             else ""
         )
         is_long = metric == "val_top1" and max(len(run.epochs) for g in groups for run in g.runs) >= LONG
-        inset = " A small panel, if there is room, shows the last quarter." if by == "epoch" and is_long else ""
+        inset = (
+            " A small panel, if there is room, shows the last quarter." if by == "epoch" and is_long else ""
+        )
         cut = f" Values more than {VISIBLE:g} points below the best are cut off." if is_long else ""
         fig5 = f" (Fig. 5 of {published.NAME})" if by == "epoch" else ""
         what = METRICS[metric].split(" (")[0]
@@ -96,7 +104,8 @@ def split(groups):
         others = [g for g in mine if g is not base]
         size = -(-len(others) // max(1, -(-len(others) // PER_PANEL))) or 1
         panels += [
-            (title, ([base] if base else []) + others[at : at + size]) for at in range(0, max(1, len(others)), size)
+            (title, ([base] if base else []) + others[at : at + size])
+            for at in range(0, max(1, len(others)), size)
         ]
     return panels
 
@@ -157,8 +166,12 @@ def looks(groups, part):
     bases = [name for name in (reference(groups), reference(part)) if name]
     labels = list(dict.fromkeys(g.label for g in groups if g.label not in {base.label for base in bases}))
     base = reference(part)
-    wanted = [0 if g is base else 1 + labels.index(g.label) % PER_PANEL if g.label in labels else 1 for g in part]
-    return wanted if len(set(wanted)) == len(part) else [0 if g is base else 1 + i for i, g in enumerate(part)]
+    wanted = [
+        0 if g is base else 1 + labels.index(g.label) % PER_PANEL if g.label in labels else 1 for g in part
+    ]
+    return (
+        wanted if len(set(wanted)) == len(part) else [0 if g is base else 1 + i for i, g in enumerate(part)]
+    )
 
 
 def _curve(axes, group, index, metric, by, dense=None):
@@ -319,11 +332,20 @@ def final(groups, network):
     caption = [
         f"Validation {what} after the last epoch"
         + (": mean, standard deviation over seeds (bars) and each seed (ticks below)." if seeds else "."),
-        "A triangle lies outside the figure, at the value beside it." if min(m for m, _ in finals) < low else "",
+        (
+            "A triangle lies outside the figure, at the value beside it."
+            if min(m for m, _ in finals) < low
+            else ""
+        ),
         "Square and dashed line: full precision." if base else "",
     ]
     rows = [
-        {"label": group.label, "seeds": len(group.runs), f"{metric}_mean": mean, f"{metric}_deviation": deviation}
+        {
+            "label": group.label,
+            "seeds": len(group.runs),
+            f"{metric}_mean": mean,
+            f"{metric}_deviation": deviation,
+        }
         for group, (mean, deviation) in zip(groups, finals)
     ]
     return Item(

@@ -115,7 +115,11 @@ def published_codec(exchange):
         return "none"
     is_usual = all(
         codec.get(key, usual) == usual
-        for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("error_feedback", kind == "onebit"))
+        for key, usual in (
+            ("levels", "sign_magnitude"),
+            ("norm", "max"),
+            ("error_feedback", kind == "onebit"),
+        )
     )
     if kind == "qsgd" and is_usual:
         usual = {2: 128, 4: 512, 8: 512, 16: 8192}.get(codec.get("bits"))

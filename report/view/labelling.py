@@ -34,13 +34,20 @@ def told_axes(run, omit):
     """(axis, value) of the study's axes but the seed's and those in `omit`."""
     axes = run.study.get("axes")
     hidden = {"seed", "train.seed", *omit, *(["config"] if "network" in omit else [])}
-    return [(name, str(value)) for name, value in axes.items() if name not in hidden] if isinstance(axes, dict) else []
+    return (
+        [(name, str(value)) for name, value in axes.items() if name not in hidden]
+        if isinstance(axes, dict)
+        else []
+    )
 
 
 def _of_study(runs, omit):
     """None for runs that are not of one study, or whose axes say nothing."""
     told = [told_axes(run, omit) for run in runs]
-    if len({run.study.get("study") for run in runs}) > 1 or len({tuple(name for name, _ in one) for one in told}) > 1:
+    if (
+        len({run.study.get("study") for run in runs}) > 1
+        or len({tuple(name for name, _ in one) for one in told}) > 1
+    ):
         return None
     differing = [i for i in range(len(told[0])) if len({one[i][1] for one in told}) > 1]
     if not differing:

@@ -9,7 +9,15 @@ import style
 from .gather import mean_and_deviation
 from .item import Item
 
-MARKS = {"none": "o", "qsgd8": "s", "qsgd4": "D", "qsgd2": "v", "onebit_column": "^", "onebit64": "P", "onebit512": "X"}
+MARKS = {
+    "none": "o",
+    "qsgd8": "s",
+    "qsgd4": "D",
+    "qsgd2": "v",
+    "onebit_column": "^",
+    "onebit64": "P",
+    "onebit512": "X",
+}
 OTHER = "*"
 HOLLOW = {
     "linestyle": "",

@@ -39,7 +39,9 @@ def notes(read, unfinished):
             f"{which} trained several at once on one machine. Seconds and samples per second of such runs are not "
             "comparable, so they are left out."
         )
-    revisions = sorted({str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")})
+    revisions = sorted(
+        {str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")}
+    )
     if revisions:
         out.append(f"Revision {', '.join(revisions)}.")
     if any(run.simulated for run in read):
@@ -109,7 +111,11 @@ def files_of(out):
     """What an earlier report wrote into the folder: names of its figures and tables, and no other path."""
     names = runs.read_json(os.path.join(out, MANIFEST)).get("files")
     is_ours = re.compile(r"(figures|tables)/[^/\0]+\.(csv|tex|png|svg|pdf)\Z").match
-    return {name for name in names if isinstance(name, str) and is_ours(name)} if isinstance(names, list) else set()
+    return (
+        {name for name in names if isinstance(name, str) and is_ours(name)}
+        if isinstance(names, list)
+        else set()
+    )
 
 
 def _write(path, text):

@@ -15,7 +15,9 @@ FIGURES = {"mpi": "Figs. 12 and 14", "nccl": "Figs. 13 and 15"}
 
 def table(groups, transport):
     """A row a network and codec, a column a number of ranks."""
-    published_of = {n: published.samples_per_s(n, transport) for n in dict.fromkeys(g.network for g in groups)}
+    published_of = {
+        n: published.samples_per_s(n, transport) for n in dict.fromkeys(g.network for g in groups)
+    }
     ranks = sorted({g.ranks for g in groups})
     shown = sorted({*ranks, *(k for cells in published_of.values() for _, k in cells)})
     rows = []
@@ -75,12 +77,15 @@ def scalability(groups, every_group, transport):
         most = max([g.ranks for g in groups if g.network == network])
         for i, label in enumerate(labels):
             points = sorted(
-                (g.ranks, g.mean("samples_per_s") / base) for g in groups if g.network == network and g.label == label
+                (g.ranks, g.mean("samples_per_s") / base)
+                for g in groups
+                if g.network == network and g.label == label
             )
             if points:
                 panel.plot(*zip(*points), **style.line(i))
                 rows += [
-                    {"network": network, "label": label, "of": "here", "ranks": k, "scalability": y} for k, y in points
+                    {"network": network, "label": label, "of": "here", "ranks": k, "scalability": y}
+                    for k, y in points
                 ]
         rows += _study(panel, known[network], most, network)
         panel.plot([1, most], [1, most], **IDEAL)

@@ -58,7 +58,9 @@ def against_bytes(groups, network):
             zorder=3,
             color=style.BASE if is_base else style.EMPHASIS if inside else style.OUTSIDE,
         )
-        points.append((row["ratio"], y, group.name if inside else f"{group.name}: {row['val_top1_mean']:.1f} %"))
+        points.append(
+            (row["ratio"], y, group.name if inside else f"{group.name}: {row['val_top1_mean']:.1f} %")
+        )
     style.names_beside(axes, points)
     base = reference(groups)
     if base:
@@ -146,7 +148,8 @@ def target_bars(groups, item, network):
             capsize=3,
         )
         texts = [
-            table.bytes_text(v) if what == "bytes" else f"{v:,.0f} s" if v >= 100 else f"{v:.3g} s" for v in values
+            table.bytes_text(v) if what == "bytes" else f"{v:,.0f} s" if v >= 100 else f"{v:.3g} s"
+            for v in values
         ]
         for i, (v, s, text) in enumerate(zip(values, spread, texts)):
             if not known(rows[i][what]):

@@ -9,6 +9,7 @@ Exits with 77 (skipped) where PyTorch is missing.
 The device is ours; PyTorch runs on the CPU. On a GPU, loss and gradients of the first step are also held against the CPU
 backend's: the worst tensor is at most three times as far from float64 as the CPU's worst.
 """
+
 import json
 import subprocess
 import sys
@@ -92,7 +93,8 @@ class Layers(torch.nn.Module):
 
 def draw_weights(shapes, rng):
     """Weights under which signals keep their size, so that no layer is tested in a corner of its range. Norms scale by
-    about a half: with 1, tens of normalised residual blocks amplify rounding until float32, PyTorch's too, is 3e-4 off."""
+    about a half: with 1, tens of normalised residual blocks amplify rounding until float32, PyTorch's too, is 3e-4 off.
+    """
     out = {}
     for name, values in shapes.items():
         if values.ndim > 1:
@@ -103,15 +105,27 @@ def draw_weights(shapes, rng):
     return out
 
 
-def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last, autocast=False,
-              states=None):
+def run_torch(
+    model,
+    dtype,
+    weights,
+    x,
+    labels,
+    steps,
+    lengths=None,
+    layout=torch.channels_last,
+    autocast=False,
+    states=None,
+):
     """What dump_gradients writes, as float64 arrays. `states`: "lstm1.h", ... that each step starts from."""
     model = model.to(dtype=dtype, memory_format=layout)
     missing = model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
     assert not missing.unexpected_keys and not [k for k in missing.missing_keys if "running" not in k
                                                 and "num_batches" not in k], missing
     model.train()
-    assert [name for name, _ in model.named_parameters()] == list(weights), "the order of tensors is PyTorch's"
+    assert [name for name, _ in model.named_parameters()] == list(
+        weights
+    ), "the order of tensors is PyTorch's"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     if lengths is None:
         inputs = [torch.tensor(x).permute(0, 3, 1, 2).to(dtype).contiguous(memory_format=layout)]
@@ -128,7 +142,10 @@ def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torc
 
     def first_states():
         layers = sorted({name.split(".")[0] for name in states})
-        return {layer: tuple(torch.tensor(states[f"{layer}.{part}"]).to(dtype)[None] for part in "hc") for layer in layers}
+        return {
+            layer: tuple(torch.tensor(states[f"{layer}.{part}"]).to(dtype)[None] for part in "hc")
+            for layer in layers
+        }
 
     for step in range(steps):
         optimizer.zero_grad()
@@ -143,8 +160,13 @@ def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torc
             copy("gradient.", [(name, p.grad) for name, p in model.named_parameters()])
             ended = torch.tensor([lengths is not None and n < x.shape[1] for n in (lengths or [])])
             for layer, last in (carried[0] if carried else {}).items():
-                copy("state.", [(f"{layer}.{part}", torch.where(ended[:, None], torch.zeros(()).to(dtype), values[0]))
-                                for part, values in zip("hc", last)])
+                copy(
+                    "state.",
+                    [
+                        (f"{layer}.{part}", torch.where(ended[:, None], torch.zeros(()).to(dtype), values[0]))
+                        for part, values in zip("hc", last)
+                    ],
+                )
             copy("buffer.", [(name, b) for name, b in model.named_buffers() if "running" in name])
         optimizer.step()
     copy("step.", model.named_parameters())
@@ -159,7 +181,9 @@ def training_logits(model, dtype, weights, x, autocast=False):
     model = model.to(dtype=dtype, memory_format=torch.channels_last)
     model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        return np.concatenate([model(torch.tensor(i).permute(0, 3, 1, 2).to(dtype)).double().numpy() for i in x])
+        return np.concatenate(
+            [model(torch.tensor(i).permute(0, 3, 1, 2).to(dtype)).double().numpy() for i in x]
+        )
 
 
 def distance(a, b):
@@ -167,7 +191,9 @@ def distance(a, b):
 
 
 def worst(ours, truth, prefix):
-    return max([(distance(ours[k], truth[k]), k) for k in truth if k.startswith(prefix)], default=(0.0, "none"))
+    return max(
+        [(distance(ours[k], truth[k]), k) for k in truth if k.startswith(prefix)], default=(0.0, "none")
+    )
 
 
 def whole_gradient(a, b):
@@ -199,7 +225,11 @@ def main():
             settings += ["--set", f"input={FRAMES[name][0]}"]
         if "dropout" in text:
             settings += ["--set", "parameters.dropout=false"]
-        shape = FRAMES[name][0] if name in FRAMES else [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
+        shape = (
+            FRAMES[name][0]
+            if name in FRAMES
+            else [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
+        )
         classes = int(text.split("\nclasses:")[1].split()[0])
 
         def ours(arguments, device=device):
@@ -229,10 +259,18 @@ def main():
                 x = rng.integers(0, classes, (batch, shape[0])).astype(np.float32)
 
         def save_in(path, input):
-            sequence = {} if lengths is None else {"lengths": np.array(lengths), "continues": np.array(continues), **states}
+            sequence = (
+                {}
+                if lengths is None
+                else {"lengths": np.array(lengths), "continues": np.array(continues), **states}
+            )
             save(path, {**weights, "input": input, "labels": labels, **sequence})
 
-        started = None if states is None else {k: v * np.array(continues, np.float32)[:, None] for k, v in states.items()}
+        started = (
+            None
+            if states is None
+            else {k: v * np.array(continues, np.float32)[:, None] for k, v in states.items()}
+        )
 
         # Which kinks float32 meets is luck, and tens of normalised layers amplify rounding: what measures ours is taken from
         # inputs equal but for rounding.
@@ -262,8 +300,20 @@ def main():
             layouts = [torch.contiguous_format]
             if x.ndim == 4:
                 layouts += [torch.channels_last, torch.channels_last]
-            singles = [run_torch(build(act), torch.float32, weights, nearly(i), labels, steps, lengths, layout, states=started)
-                       for i, layout in enumerate(layouts)]
+            singles = [
+                run_torch(
+                    build(act),
+                    torch.float32,
+                    weights,
+                    nearly(i),
+                    labels,
+                    steps,
+                    lengths,
+                    layout,
+                    states=started,
+                )
+                for i, layout in enumerate(layouts)
+            ]
 
             def own(what, minimum):
                 return max(*(3 * distance(single[what], truth[what]) for single in singles), minimum)
@@ -296,8 +346,11 @@ def main():
             # A step of 0.01 on a gradient that kinks have 1e-2 off moves parameters and scores by up to 1e-4.
             check(f"{word}: worst parameter after {steps} steps", worst(got, truth, "step.")[0],
                   1e-4 if smooth else own_worst("step.", 1e-4))
-            check(f"{word}: scores in evaluation after {steps} steps", distance(got["evaluation"], truth["evaluation"]),
-                  own("evaluation", 1e-5 if smooth else 1e-4))
+            check(
+                f"{word}: scores in evaluation after {steps} steps",
+                distance(got["evaluation"], truth["evaluation"]),
+                own("evaluation", 1e-5 if smooth else 1e-4),
+            )
             if bf16:
                 ours([f"{folder}/in", f"{folder}/out", "--compute", "bf16"] + choice)
                 low = load(f"{folder}/out")
@@ -306,7 +359,9 @@ def main():
                 if lengths is None:
                     peer = run_torch(build(act), torch.float32, weights, x, labels, 1, autocast=True)
                     gradient = max(gradient, BF16_PEER * whole_gradient(peer, truth))
-                    more = np.random.default_rng(8).standard_normal((BF16_INPUTS, *x.shape)).astype(np.float32)
+                    more = (
+                        np.random.default_rng(8).standard_normal((BF16_INPUTS, *x.shape)).astype(np.float32)
+                    )
                     exact = training_logits(build(act), torch.float64, weights, more)
                     mine = []
                     for i in more:
@@ -314,7 +369,9 @@ def main():
                         ours([f"{folder}/more", f"{folder}/out", "--compute", "bf16"] + choice)
                         mine.append(load(f"{folder}/out")["logits"])
                     scores = distance(np.concatenate(mine), exact)
-                    autocast = distance(training_logits(build(act), torch.float32, weights, more, True), exact)
+                    autocast = distance(
+                        training_logits(build(act), torch.float32, weights, more, True), exact
+                    )
                     print(f"     {word}: bf16: autocast's scores: {autocast:.3g}")
                     logits = max(logits, BF16_PEER * autocast)
                 if smooth:

@@ -26,7 +26,9 @@ class Curves(ReportTest):
     def by_ranks(self):
         return self.groups(
             [
-                self.run_folder(f"{codec['kind']}{codec.get('bits')}-{k}", [10, 20], codec, k, sent=100 * (k - 1))
+                self.run_folder(
+                    f"{codec['kind']}{codec.get('bits')}-{k}", [10, 20], codec, k, sent=100 * (k - 1)
+                )
                 for k in (1, 2, 4)
                 for codec in (NONE, EIGHT, FOUR)
             ]
@@ -60,7 +62,9 @@ class Curves(ReportTest):
         self.assertEqual(items["top1_by_epoch_net"].figure.axes[0].get_title(), "1 rank over mpi")
 
     def test_curves_of_many_epochs_have_markers(self):
-        folders = [self.run_folder(name, list(range(1, 61)), codec) for name, codec in (("a", NONE), ("b", FOUR))]
+        folders = [
+            self.run_folder(name, list(range(1, 61)), codec) for name, codec in (("a", NONE), ("b", FOUR))
+        ]
         read = [runs.read_run(folder) for folder in folders]
         runs.label_runs(read)
         left, right = figure.draw(read).axes
@@ -71,7 +75,13 @@ class Curves(ReportTest):
 class Tables(unittest.TestCase):
     def test_what_all_rows_share_is_said_once(self):
         frame = pandas.DataFrame(
-            {"network": ["a", "a"], "codec": ["x", "y"], "seeds": [1, 1], "deviation": [None, None], "top1": [9.5, 10]}
+            {
+                "network": ["a", "a"],
+                "codec": ["x", "y"],
+                "seeds": [1, 1],
+                "deviation": [None, None],
+                "top1": [9.5, 10],
+            }
         )
         text = page.table(frame)
         self.assertIn("The same in all rows: network = a, seeds = 1.", text)
@@ -95,7 +105,9 @@ class Tables(unittest.TestCase):
         self.assertIn('data-value="3400480000">3.40 GB<', text)
 
     def test_counts(self):
-        self.assertEqual([words.counted(n, "rank") for n in (1, "1", 2, 0)], ["1 rank", "1 rank", "2 ranks", "0 ranks"])
+        self.assertEqual(
+            [words.counted(n, "rank") for n in (1, "1", 2, 0)], ["1 rank", "1 rank", "2 ranks", "0 ranks"]
+        )
 
 
 class Style(unittest.TestCase):
