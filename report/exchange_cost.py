@@ -4,9 +4,10 @@
     lpsgd bench exchange --ranks 2,3,4,6,8,12,16 --min 16M --max 16M --json > cost.json
     exchange_cost.py cost.json [--out figure.png]
 
-One pass is a copy of the array: it is read and written once. Measured: the seconds of the exchange over those of memcpy,
-while all ranks copy at the same time in the same run; with --cpu, processor time over processor time, for machines that are
-never idle. Counted: the bytes that a rank reads and writes in a step, over twice the array's. Prints a Markdown table.
+One pass is a copy of the array: it is read and written once. Measured: the seconds of the exchange over those
+of memcpy, while all ranks copy at the same time in the same run; with --cpu, processor time over processor
+time, for machines that are never idle. Counted: the bytes that a rank reads and writes in a step, over twice
+the array's. Prints a Markdown table.
 """
 
 import argparse
@@ -23,7 +24,8 @@ def short(codec):
 
 
 def read(path, clock):
-    """Rows by codec, in the file's order: (ranks, measured passes, counted passes, messages, bytes on the wire)."""
+    """Rows by codec, in the file's order: (ranks, measured passes, counted passes, messages, bytes on the
+    wire)."""
     with open(path, encoding="utf-8") as file:
         rows = json.load(file)
     sizes = {r["size"] for r in rows}
@@ -49,7 +51,8 @@ def read(path, clock):
 
 def table(codecs):
     lines = [
-        "| codec | ranks | messages | bytes on the wire | passes, counted | passes, measured | measured / counted |",
+        "| codec | ranks | messages | bytes on the wire | passes, counted | passes, measured "
+        "| measured / counted |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [

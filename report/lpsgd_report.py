@@ -22,7 +22,7 @@ import runs  # noqa: E402
 def arguments():
     parser = argparse.ArgumentParser(
         prog="lpsgd report",
-        description="Figures and tables of lpsgd's runs: accuracy, time, bytes, and mean and deviation over seeds.",
+        description="Figures and tables of runs: accuracy, time, bytes, and mean and deviation over seeds.",
     )
     parser.add_argument(
         "folders", nargs="+", metavar="DIR|RUN", help="a run's folder, or a folder that lpsgd study wrote"
@@ -72,7 +72,8 @@ def main():
         elif options.out:
             names = report.make(read, unfinished, options.out, target, options.price)
             print(
-                f"{os.path.join(options.out, 'index.html')}: {len(names)} figures and tables, also in figures/ and tables/"
+                f"{os.path.join(options.out, 'index.html')}: {len(names)} figures and tables, "
+                "also in figures/ and tables/"
             )
     except (runs.RunError, OSError) as error:
         print(f"lpsgd_report: {error}", file=sys.stderr)

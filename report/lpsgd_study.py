@@ -3,8 +3,8 @@
 
     lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--dry-run [--time-steps N]]
 
-Ends with 0 when all runs are done, 1 when some failed, 2 for a mistake that is found before anything starts, 128 + n when
-signal n ended it. The same command goes on where it stopped.
+Ends with 0 when all runs are done, 1 when some failed, 2 for a mistake that is found before anything starts,
+128 + n when signal n ended it. The same command goes on where it stopped.
 """
 
 import argparse
@@ -45,7 +45,8 @@ def arguments():
         parser.error(f"--jobs {parsed.jobs}: expected an integer from 1 to 1024")
     if parsed.time_steps is not None and not (parsed.dry_run and 2 <= parsed.time_steps <= 1_000_000):
         parser.error(
-            f"--time-steps {parsed.time_steps}: expected an integer from 2 to 1000000, together with --dry-run"
+            f"--time-steps {parsed.time_steps}: expected an integer from 2 to 1000000, "
+            "together with --dry-run"
         )
     return parsed
 

@@ -1,4 +1,5 @@
-"""The numbers that the EDBT 2018 study published: report/published/*.csv, whose first line names their source."""
+"""The numbers that the EDBT 2018 study published: report/published/*.csv, whose first line names their
+source."""
 
 import csv
 import os
@@ -58,7 +59,8 @@ def samples_of_training(network):
 
 
 def cheapest_machine(ranks):
-    """(dollars per hour, GPUs) of the cheapest of Amazon's machines with so many GPUs; None where there is none."""
+    """(dollars per hour, GPUs) of the cheapest of Amazon's machines with so many GPUs; None where there is
+    none."""
     fit = [row for row in table("machines") if row["machine"] == "ec2_k80" and int(row["gpus"]) >= ranks]
     return min(((float(row["dollars_per_hour"]), int(row["gpus"])) for row in fit), default=None)
 

@@ -51,7 +51,8 @@ plt.rcParams.update(
 
 
 def line(index, points=1):
-    """Colour, dashes and marker of a curve; markers about six times along it, each curve's at other points."""
+    """Colour, dashes and marker of a curve; markers about six times along it, each curve's at other
+    points."""
     step = max(1, points // 6)
     return {
         "color": COLORS[index % len(COLORS)],
@@ -90,7 +91,8 @@ def note(axes, text, point, offset, **look):
 
 
 def panels(count, labels, width=4.4, height=3.6, columns=3, **options):
-    """A figure of `count` axes above a legend of so many labels: (figure, axes, the legend's axes, its columns)."""
+    """A figure of `count` axes above a legend of so many labels: (figure, axes, the legend's axes, its
+    columns)."""
     columns = min(columns, count)
     rows = -(-count // columns)
     inches = max(6.2, width * columns)
@@ -131,7 +133,8 @@ def under(axes, handles, columns, **look):
 
 
 def names_beside(axes, points):
-    """Names of (x, y, name) in a column to the right, ordered by height, each joined to its point by a thin line."""
+    """Names of (x, y, name) in a column to the right, ordered by height, each joined to its point by a thin
+    line."""
     low, high = axes.get_ylim()
     order = sorted(points, key=lambda point: (-point[1], -point[0]))
     places = places_apart([(y - low) / (high - low) for _, y, _ in order], 1 / max(len(order), 14))
@@ -157,7 +160,8 @@ def names_beside(axes, points):
 
 
 def places_apart(wanted, step):
-    """The nearest places to the wanted descending ones that are at least a step apart, within 0 and 1 if they fit."""
+    """The nearest places to the wanted descending ones that are at least a step apart, within 0 and 1 if they
+    fit."""
     # Pool adjacent violators.
     blocks = []
     for i, place in enumerate(wanted):

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""A picture of some steps of a trace that `lpsgd train --trace DIR` wrote: per rank, what the main thread does, what the
-communication thread codes, and each tensor, pack or chunk in flight. Exposed communication is shaded.
+"""A picture of some steps of a trace that `lpsgd train --trace DIR` wrote: per rank, what the main thread
+does, what the communication thread codes, and each tensor, pack or chunk in flight. Exposed communication is
+shaded.
 
     trace_picture.py DIR --out figure.png [--steps 5,6] [--ranks 0,1]
 

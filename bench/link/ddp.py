@@ -1,4 +1,5 @@
-"""One rank of PyTorch's DistributedDataParallel over gloo, on random images: seconds of a step (link.py starts it)."""
+"""One rank of PyTorch's DistributedDataParallel over gloo, on random images: seconds of a step (link.py
+starts it)."""
 
 import argparse
 import json

@@ -9,7 +9,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MPIRUN = shutil.which("mpirun.mpich") or "mpirun"
-# Bytes that are sent at once after a pause. With less tbf cannot keep the rate; with more the link is faster than named.
+# Bytes that are sent at once after a pause. With less tbf cannot keep the rate; with more the link is faster
+# than named.
 BURST = {"100mbit": 64 << 10, "1gbit": 256 << 10, "10gbit": 2 << 20}
 
 
@@ -18,7 +19,8 @@ def sh(*command):
 
 
 class Hosts:
-    """Namespaces lpsgd1.. with addresses 10.77.0.1.., each behind a shaped veth into one bridge (or, two of them, joined)."""
+    """Namespaces lpsgd1.. with addresses 10.77.0.1.., each behind a shaped veth into one bridge (or, two of
+    them, joined)."""
 
     def __init__(self, count, rate):
         self.count, self.rate = count, rate

@@ -74,7 +74,8 @@ def run(command, **environment):
         raise JobError(f"{' '.join(map(str, command))}\nhas not ended after {LIMIT} s") from None
     if done.returncode:
         raise JobError(
-            f"{' '.join(map(str, command))}\nended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+            f"{' '.join(map(str, command))}\nended with {done.returncode}:\n"
+            f"{done.stdout[-2000:]}{done.stderr[-4000:]}"
         )
     return done.stdout
 
@@ -84,7 +85,8 @@ def network_file(row):
 
 
 def train(row, hosts, lpsgd, trace_folder=None):
-    """Two epochs on images of noise. Returns the second one's record, and the bytes that the kernel counted on the cables."""
+    """Two epochs on images of noise. Returns the second one's record, and the bytes that the kernel counted
+    on the cables."""
     with open(network_file(row), encoding="utf-8") as file:
         text = file.read()
     shape = re.search(r"^input: \[(\d+), *(\d+), *(\d+)\]", text, re.M).groups()
@@ -96,7 +98,8 @@ def train(row, hosts, lpsgd, trace_folder=None):
                 f"network: {network_file(row)}\n"
                 f"data: {{dataset: noise, image: [{', '.join(shape)}], classes: {classes}, "
                 f"train_samples: {row.steps * row.batch * row.ranks}, test_samples: {row.ranks}}}\n"
-                f"train: {{epochs: 2, batch_size: {row.batch * row.ranks}, threads: 1, compute: {row.compute}}}\n"
+                f"train: {{epochs: 2, batch_size: {row.batch * row.ranks}, "
+                f"threads: 1, compute: {row.compute}}}\n"
                 f"exchange: {{codec: {CODECS[row.codec]}}}\n"
                 "optimizer: {momentum: 0.9, weight_decay: 1.0e-4}\n"  # ddp.py's, too
                 "schedule: {lr: 0.001}\ncheckpoint: {every_epochs: 0}\n"
@@ -148,8 +151,8 @@ def ddp(row, hosts):
     try:
         return ddp_ranks(row, hosts)
     except JobError as error:
-        # With several buckets the hook sends its second messages in the order in which the first ones returned. That
-        # order differs between ranks, so gloo matches messages of different sizes.
+        # With several buckets the hook sends its second messages in the order in which the first ones
+        # returned. That order differs between ranks, so gloo matches messages of different sizes.
         if row.hook != "powersgd" or "op.preamble" not in str(error):
             raise
         return {**ddp_ranks(row, hosts, "--one-bucket"), "note": "one bucket: with several it fails"}

@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Training over real, slow network links on one machine: hosts are network namespaces joined by veth pairs, shaped by
-`tc tbf`. lpsgd and PyTorch's DistributedDataParallel over gloo run on them in turns. As root; needs iproute2 and MPICH.
+"""Training over real, slow network links on one machine: hosts are network namespaces joined by veth pairs,
+shaped by `tc tbf`. lpsgd and PyTorch's DistributedDataParallel over gloo run on them in turns. As root; needs
+iproute2 and MPICH.
 
-    link.py ddp --out FOLDER        samples/s beside DDP: AlexNet at 32 and ResNet-50 at 8 a rank, 1 Gbit/s, two hosts
-    link.py overlap --out FOLDER    exposed communication: AlexNet, QSGD 4 bit, 1 Gbit/s and unshaped; with traces
+    link.py ddp --out FOLDER        samples/s beside DDP: AlexNet at 32 and ResNet-50 at 8 a rank, 1 Gbit/s,
+                                    two hosts
+    link.py overlap --out FOLDER    exposed communication: AlexNet, QSGD 4 bit, 1 Gbit/s and unshaped;
+                                    with traces
     link.py emulated --out FOLDER   the emulated link beside the real one, step time
     link.py bytes --out FOLDER      bytes on the cable beside bytes_sent, and whether the seconds add up
     link.py ranks --out FOLDER      more ranks than cores: ResNet-20, 8 ranks beside 2 on one host
     link.py own --out FOLDER --networks resnet20 --batch 64 --rates 100mbit --codecs none,topk --hooks full
 
-Every rank has one thread. Each round runs all rows in turn, so that other load on the machine affects all alike. Each row's
-result is kept in FOLDER/rows, so a run that was stopped continues from there; FOLDER/POINT.md and POINT.json have the table
-so far. Namespaces, cables and run folders are removed at the end, also after an error.
+Every rank has one thread. Each round runs all rows in turn, so that other load on the machine affects all
+alike. Each row's result is kept in FOLDER/rows, so a run that was stopped continues from there;
+FOLDER/POINT.md and POINT.json have the table so far. Namespaces, cables and run folders are removed at the
+end, also after an error.
 """
 
 import argparse
@@ -169,7 +173,8 @@ def measure(options, rows, results):
                     hosts.__exit__()
                 hosts, started = Hosts(*wanted).__enter__(), wanted
             print(
-                f"[{i + 1}/{len(jobs)}] round {number + 1}: {row.network}, {row.ranks} ranks, {row.over} {row.rate}, {row.name} ...",
+                f"[{i + 1}/{len(jobs)}] round {number + 1}: {row.network}, {row.ranks} ranks, "
+                f"{row.over} {row.rate}, {row.name} ...",
                 end=" ",
                 flush=True,
             )
@@ -208,7 +213,8 @@ def of_ddp(label, hooks):
 
 
 def ratio_of_rounds(r, other, factor=1):
-    """The median ratio of steps of the same round, which ran one after the other, because the machine's speed drifts."""
+    """The median ratio of steps of the same round, which ran one after the other, because the machine's speed
+    drifts."""
     ratios = [
         factor * seconds / other["steps_s"][number]
         for number, seconds in r["steps_s"].items()
@@ -312,7 +318,8 @@ def write(options, rows, results):
 
     lines = [
         f"{where['date']}, {where['cores']} cores of {where['cpu']}, Linux {where['kernel']}; "
-        f"load before: {where['load'][0]:.1f}. {'; '.join(f'{r}: burst {b >> 10} KiB' for r, b in BURST.items())}. "
+        f"load before: {where['load'][0]:.1f}. "
+        f"{'; '.join(f'{r}: burst {b >> 10} KiB' for r, b in BURST.items())}. "
         f"Medians of up to {options.rounds} rounds.",
         "",
         "| " + " | ".join(columns) + " |",

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Images from files to samples: `lpsgd bench loader` in alternation with torchvision's same transforms, on one core.
+"""Images from files to samples: `lpsgd bench loader` in alternation with torchvision's same transforms, on
+one core.
 
-    bench/peers/images_torchvision.py FOLDER... [--build build/release] [--rounds 5] [--python PROGRAM] [--cpu-time]
+    bench/peers/images_torchvision.py FOLDER... [--build build/release] [--rounds 5] [--python PROGRAM]
+                                      [--cpu-time]
                                        [--json]
 
-Both read every image below the folders (their files lie in the page cache after the first pass), take random-resized crops
-(area 0.08 to 1) of 224 x 224 and mirror half of them. torchvision: Pillow, RandomResizedCrop and RandomHorizontalFlip, then
-either uint8 (PILToTensor) or normalised float32 (ToTensor, Normalize). Each round runs lpsgd and torchvision one after the
-other, each in a process of its own with one thread. Prints the medians over the rounds; `ratio` is torchvision's time over
-ours. With --cpu-time it is processor time, for machines that are never idle. lpsgd's loader stays at uint8: its network scales the pixels on its device.
+Both read every image below the folders (their files lie in the page cache after the first pass), take
+random-resized crops (area 0.08 to 1) of 224 x 224 and mirror half of them. torchvision: Pillow,
+RandomResizedCrop and RandomHorizontalFlip, then either uint8 (PILToTensor) or normalised float32 (ToTensor,
+Normalize). Each round runs lpsgd and torchvision one after the other, each in a process of its own with one
+thread. Prints the medians over the rounds; `ratio` is torchvision's time over ours. With --cpu-time it is
+processor time, for machines that are never idle. lpsgd's loader stays at uint8: its network scales the pixels
+on its device.
 """
 
 import argparse
@@ -118,12 +122,12 @@ def main():
     print(f"{'samples of 224 x 224':<42} {'us each':>9} {'to uint8':>9} {'to float32':>11}")
     for row in out:
         print(
-            f"{row['name']:<42} {1e6 * row['seconds'] / count:>9.1f} {row['ratio_to_torchvision_uint8']:>9.2f} "
-            f"{row['ratio_to_torchvision_float32']:>11.2f}"
+            f"{row['name']:<42} {1e6 * row['seconds'] / count:>9.1f} "
+            f"{row['ratio_to_torchvision_uint8']:>9.2f} {row['ratio_to_torchvision_float32']:>11.2f}"
         )
     print(
-        f"torchvision to uint8: {1e6 * statistics.median(theirs['uint8']) / count:.1f} us each, to normalised float32: "
-        f"{1e6 * statistics.median(theirs['float32']) / count:.1f}"
+        f"torchvision to uint8: {1e6 * statistics.median(theirs['uint8']) / count:.1f} us each, "
+        f"to normalised float32: {1e6 * statistics.median(theirs['float32']) / count:.1f}"
     )
 
 

@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
 """Training steps of lpsgd beside PyTorch's, for every network of configs/networks, in one run.
 
-    bench/peers/networks_torch.py [NAME...] [--compute bf16] [--python PROGRAM]... [--build build/release] [--rounds 3]
+    bench/peers/networks_torch.py [NAME...] [--compute bf16] [--python PROGRAM]... [--build build/release]
+                                  [--rounds 3]
                                   [--steps 3] [--threads 1] [--cpu-time] [--device cuda]
 
-For each network every round runs lpsgd, PyTorch in both memory formats, and the floor, each in a process of its own, so that
-other load on the machine affects all alike. The best step of each counts. The floor is the network's convolutions and
-products as bare oneDNN primitives, with the faster of the direct and Winograd's algorithm; an LSTM's are not counted. Prints
-a table and one JSON array. `ratio` is the better PyTorch's time over ours (above 1: we are faster), `floor` the bare
-primitives' time over ours, `direct` that of direct convolutions over ours. With --cpu-time it is processor time, for
-machines that are never idle.
+For each network every round runs lpsgd, PyTorch in both memory formats, and the floor, each in a process of
+its own, so that other load on the machine affects all alike. The best step of each counts. The floor is the
+network's convolutions and products as bare oneDNN primitives, with the faster of the direct and Winograd's
+algorithm; an LSTM's are not counted. Prints a table and one JSON array. `ratio` is the better PyTorch's time
+over ours (above 1: we are faster), `floor` the bare primitives' time over ours, `direct` that of direct
+convolutions over ours. With --cpu-time it is processor time, for machines that are never idle.
 
-Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS): weights,
-gradients, momentum, activations, workspaces, the batch, and library code that is loaded late. PyTorch's is the smaller of
-its two formats'; the last column is ours over it (below 1: we use less).
+Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS):
+weights, gradients, momentum, activations, workspaces, the batch, and library code that is loaded late.
+PyTorch's is the smaller of its two formats'; the last column is ours over it (below 1: we use less).
 
-With --device cuda both train on the first GPU, with the paper's batch for one GPU; PyTorch uses cudnn.benchmark. A step's
-time is then the mean over all steps, with one wait for the device at the end. There is no floor, and memory is not compared.
+With --device cuda both train on the first GPU, with the paper's batch for one GPU; PyTorch uses
+cudnn.benchmark. A step's time is then the mean over all steps, with one wait for the device at the end. There
+is no floor, and memory is not compared.
 """
 
 import argparse
@@ -138,8 +140,8 @@ def main():
         "--python",
         action="append",
         metavar="PROGRAM",
-        help="an interpreter that has PyTorch, to be given once for each PyTorch to compare with; this one by "
-        "default. A newer one than Debian's: python3 -m venv DIR; DIR/bin/pip install torch numpy "
+        help="an interpreter that has PyTorch, to be given once for each PyTorch to compare with; this one "
+        "by default. A newer one than Debian's: python3 -m venv DIR; DIR/bin/pip install torch numpy "
         "--index-url https://download.pytorch.org/whl/cpu (or without the index, larger, from PyPI)",
     )
     parser.add_argument("--cpu-time", action="store_true")
@@ -153,8 +155,8 @@ def main():
     clock = "cpu_seconds" if a.cpu_time else "seconds"
     rows = []
     print(
-        f"{'network':16} {'batch':>5} {'PyTorch':>12} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} {'floor':>6} {'direct':>6}   memory: lpsgd,"
-        "  PyTorch, ratio",
+        f"{'network':16} {'batch':>5} {'PyTorch':>12} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} "
+        f"{'floor':>6} {'direct':>6}   memory: lpsgd,  PyTorch, ratio",
         file=sys.stderr,
     )
     for name in a.names or NETWORKS:
@@ -239,8 +241,8 @@ def main():
             rows.append(row)
             if on_gpu:
                 print(
-                    f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.2f}ms {1e3 * row['peer_seconds']:7.2f}ms "
-                    f"{row['ratio']:5.2f}x",
+                    f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.2f}ms "
+                    f"{1e3 * row['peer_seconds']:7.2f}ms {row['ratio']:5.2f}x",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -253,9 +255,10 @@ def main():
                 "memory_ratio": peak["lpsgd"] / lowest,
             }
             print(
-                f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms {1e3 * row['peer_seconds']:7.0f}ms "
-                f"{row['ratio']:5.2f}x {row['floor']:6.2f} {row['direct_floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB {lowest / 2**20:5.0f} MiB "
-                f"{row['memory_ratio']:6.2f}",
+                f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms "
+                f"{1e3 * row['peer_seconds']:7.0f}ms {row['ratio']:5.2f}x {row['floor']:6.2f} "
+                f"{row['direct_floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB "
+                f"{lowest / 2**20:5.0f} MiB {row['memory_ratio']:6.2f}",
                 file=sys.stderr,
                 flush=True,
             )

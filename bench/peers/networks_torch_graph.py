@@ -3,10 +3,10 @@
 
     bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph] [--steps 40]
 
-Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three means) and the
-peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018, table 3). The input is on the
-GPU. `graph` captures forward, backward and the fused optimizer: PyTorch's fastest form. bench/peers/networks_torch.py
-measures the eager loop in turns with lpsgd.
+Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three
+means) and the peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018,
+table 3). The input is on the GPU. `graph` captures forward, backward and the fused optimizer: PyTorch's
+fastest form. bench/peers/networks_torch.py measures the eager loop in turns with lpsgd.
 """
 
 import argparse

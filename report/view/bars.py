@@ -60,8 +60,8 @@ def items(groups, transport):
     return Item(
         f"time_per_epoch_{transport}",
         f"Time per epoch over {transport}{paper}",
-        f"Mean over epochs and seeds. Communication is below computation, as in {published.NAME}, which shows "
-        "these bars as a picture only. Its samples per second are in a table here.",
+        f"Mean over epochs and seeds. Communication is below computation, as in {published.NAME}, which "
+        "shows these bars as a picture only. Its samples per second are in a table here.",
         pandas.DataFrame(rows),
         figure,
     )

@@ -1,5 +1,5 @@
-"""Accuracy (or perplexity, or loss) by epoch, by seconds and by bytes: Fig. 5 of the EDBT 2018 study, and what
-follows from it."""
+"""Accuracy (or perplexity, or loss) by epoch, by seconds and by bytes: Fig. 5 of the EDBT 2018 study, and
+what follows from it."""
 
 import statistics
 
@@ -159,7 +159,8 @@ def _target(axes, value):
 
 
 def looks(groups, part):
-    """Indices of the looks of a panel's curves: 0 is full precision's, the others' are the same in every panel.
+    """Indices of the looks of a panel's curves: 0 is full precision's, the others' are the same in every
+    panel.
 
     Where that would give two curves of the panel one look, they count from 1.
     """

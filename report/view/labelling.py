@@ -1,4 +1,5 @@
-"""Labels of runs: the same for the seeds of one group, another for every other group that a figure shows beside it."""
+"""Labels of runs: the same for the seeds of one group, another for every other group that a figure shows
+beside it."""
 
 import words
 from study import labels as axis_labels
@@ -23,7 +24,8 @@ def identity(run):
 
 
 def labels(runs, omit):
-    """A study's own names of its variants; else what differs in the runs' settings. `omit`: see gather.groups."""
+    """A study's own names of its variants; else what differs in the runs' settings. `omit`: see
+    gather.groups."""
     out = _of_study(runs, omit) or _of_settings(runs, omit)
     out = _unique(runs, out, omit)
     assert not _collisions(runs, out, omit)
@@ -64,7 +66,8 @@ def _collective(run):
 
 
 def _collective_text(run, text, collectives):
-    """What a label must add: that a run is simulated, always; another collective where the label has several."""
+    """What a label must add: that a run is simulated, always; another collective where the label has
+    several."""
     if run.simulated:
         return "" if "simulated" in text.lower() else " (simulated)"
     has_several = len(collectives - {"simulated"}) > 1
@@ -97,7 +100,8 @@ def _collisions(runs, texts, omit):
 
 
 def _unique(runs, texts, omit):
-    """Adds to labels that collide every setting in which their runs differ; where that is not enough, a run's name."""
+    """Adds to labels that collide every setting in which their runs differ; where that is not enough, a run's
+    name."""
     out = list(texts)
     for (text, _), by_identity in _collisions(runs, texts, omit).items():
         members = [i for indices in by_identity.values() for i in indices]

@@ -10,15 +10,20 @@ import style
 from table import bytes_text
 
 CSS = """
-body{font:16px/1.5 system-ui,sans-serif;color:#111;background:#fff;max-width:72rem;margin:2rem auto;padding:0 1rem}
+body{font:16px/1.5 system-ui,sans-serif;color:#111;background:#fff}
+body{max-width:72rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.7rem}h2{font-size:1.25rem;margin-top:2.5rem}figure{margin:1rem 0;overflow-x:auto}
 svg{max-width:100%;height:auto}figcaption,p.note{color:#333;max-width:52rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}
 th,td{padding:.25rem .6rem;border-bottom:1px solid #bbb;text-align:left;white-space:nowrap}
-.n,.n button{text-align:right}td.n{font-variant-numeric:tabular-nums}thead th{border-bottom:2px solid #333;vertical-align:bottom}
-th button{font:inherit;font-weight:bold;border:0;background:none;padding:0;cursor:pointer;text-align:left;white-space:normal}
-th[aria-sort=ascending] button::after{content:" \\25B2"}th[aria-sort=descending] button::after{content:" \\25BC"}
-pre{background:#f3f3f3;padding:.6rem;overflow-x:auto;font-size:.8rem}summary{cursor:pointer}nav li{margin:.1rem 0}
+thead th{border-bottom:2px solid #333;vertical-align:bottom}
+th button{font:inherit;font-weight:bold;border:0;background:none;padding:0;cursor:pointer}
+th button{text-align:left;white-space:normal}
+th[aria-sort=ascending] button::after{content:" \\25B2"}
+th[aria-sort=descending] button::after{content:" \\25BC"}
+.n,.n button{text-align:right}td.n{font-variant-numeric:tabular-nums}
+pre{background:#f3f3f3;padding:.6rem;overflow-x:auto;font-size:.8rem}
+summary{cursor:pointer}nav li{margin:.1rem 0}
 @media print{body{max-width:none}details,nav{display:none}.wide{overflow:visible}table{font-size:.6rem}}
 """
 
@@ -145,6 +150,7 @@ def settings(run):
     config["network"] = network.get("name") if isinstance(network, dict) else network
     dump = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
     return (
-        f"<details><summary>{html.escape(run.name)}</summary><pre>{html.escape(shlex.join(map(str, mpirun)))}</pre>"
+        f"<details><summary>{html.escape(run.name)}</summary>"
+        f"<pre>{html.escape(shlex.join(map(str, mpirun)))}</pre>"
         f"<pre>{html.escape(about)}</pre><pre>{html.escape(dump)}</pre></details>"
     )

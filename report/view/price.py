@@ -1,4 +1,5 @@
-"""Price against accuracy (Fig. 16 of the EDBT 2018 study, left). Its right half is the cost model's outlook."""
+"""Price against accuracy (Fig. 16 of the EDBT 2018 study, left). Its right half is the cost model's
+outlook."""
 
 import pandas
 from matplotlib.ticker import FuncFormatter
@@ -29,7 +30,8 @@ HOLLOW = {
 
 
 def cheapest():
-    """Dollars of the whole training at the cheapest machine, of each network and codec with a published accuracy."""
+    """Dollars of the whole training at the cheapest machine, of each network and codec with a published
+    accuracy."""
     rows = []
     for network in published.data_sets():
         for codec, top1 in published.final_accuracy(network).items():
@@ -107,8 +109,8 @@ def item(groups, price):
     return Item(
         "price_against_accuracy",
         f"Price against accuracy (Fig. 16 of {published.NAME}, left)",
-        f"Each network and codec of {published.NAME} at its cheapest configuration, computed from its samples per "
-        f"second, its accuracy and Amazon's prices.{here}",
+        f"Each network and codec of {published.NAME} at its cheapest configuration, computed from its "
+        f"samples per second, its accuracy and Amazon's prices.{here}",
         pandas.DataFrame(rows).drop(columns="codec"),
         figure,
     )

@@ -36,8 +36,8 @@ def notes(read, unfinished):
     if together:
         which = "All" if len(together) == len(read) else f"{len(together)} of them"
         out.append(
-            f"{which} trained several at once on one machine. Seconds and samples per second of such runs are not "
-            "comparable, so they are left out."
+            f"{which} trained several at once on one machine. Seconds and samples per second of such runs "
+            "are not comparable, so they are left out."
         )
     revisions = sorted(
         {str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")}
@@ -46,8 +46,8 @@ def notes(read, unfinished):
         out.append(f"Revision {', '.join(revisions)}.")
     if any(run.simulated for run in read):
         out.append(
-            "Runs marked as simulated encode, then all-reduce as many bytes. Their times count; their accuracy has "
-            "no meaning."
+            "Runs marked as simulated encode, then all-reduce as many bytes. Their times count; their "
+            "accuracy has no meaning."
         )
     out.append(f"{published.NAME[0].upper()}{published.NAME[1:]}: {published.SOURCE}.")
     return out

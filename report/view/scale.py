@@ -1,5 +1,5 @@
-"""Samples per second and scalability, beside the numbers of the EDBT 2018 study: its Tables 10 and 11, and its
-Figs. 12 to 15."""
+"""Samples per second and scalability, beside the numbers of the EDBT 2018 study: its Tables 10 and 11, and
+its Figs. 12 to 15."""
 
 import pandas
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
@@ -109,8 +109,8 @@ def scalability(groups, every_group, transport):
     return Item(
         f"scalability_{transport}",
         f"Scalability over {transport}{paper}",
-        f"Samples per second over those of one rank in full precision. Grey: {published.NAME}, computed from its "
-        "samples per second on Amazon's K80.",
+        f"Samples per second over those of one rank in full precision. Grey: {published.NAME}, computed "
+        "from its samples per second on Amazon's K80.",
         pandas.DataFrame(rows),
         figure,
     )

@@ -46,6 +46,7 @@ def item(groups):
         "summary",
         "All runs",
         "Mean over seeds; deviation: the standard deviation over seeds (n - 1). Accuracy in percent after "
-        "the last epoch. Samples, seconds and bytes: mean per epoch. Fewer bytes: float32's bytes over those sent.",
+        "the last epoch. Samples, seconds and bytes: mean per epoch. Fewer bytes: float32's bytes over those "
+        "sent.",
         pandas.DataFrame(rows),
     )

@@ -110,8 +110,8 @@ def target_table(groups, target):
     return Item(
         "to_target",
         f"Epochs, seconds and bytes to {metric} {value:g}",
-        "Of the first epoch after which the target is reached. Seconds are those of training, without evaluation. "
-        "Mean and standard deviation are over the seeds that reach it.",
+        "Of the first epoch after which the target is reached. Seconds are those of training, without "
+        "evaluation. Mean and standard deviation are over the seeds that reach it.",
         pandas.DataFrame(rows),
     )
 

@@ -1,13 +1,14 @@
-"""Compares a network with PyTorch from the same weights: loss, scores, every gradient, three steps of SGD, evaluation.
+"""Compares a network with PyTorch from the same weights: loss, scores, every gradient, three steps of SGD,
+evaluation.
 
-PyTorch in float64 is the truth. With ReLU, float32 differs from float64 by its kinks, so PyTorch's own float32 is the
-measure; with tanh every tensor must agree to 1e-4. Images are smaller than the network's own where it allows that.
-Exits with 77 (skipped) where PyTorch is missing.
+PyTorch in float64 is the truth. With ReLU, float32 differs from float64 by its kinks, so PyTorch's own
+float32 is the measure; with tanh every tensor must agree to 1e-4. Images are smaller than the network's own
+where it allows that. Exits with 77 (skipped) where PyTorch is missing.
 
     pytorch_test.py DUMP_GRADIENTS NETWORKS_FOLDER NAME [cpu|cuda]
 
-The device is ours; PyTorch runs on the CPU. On a GPU, loss and gradients of the first step are also held against the CPU
-backend's: the worst tensor is at most three times as far from float64 as the CPU's worst.
+The device is ours; PyTorch runs on the CPU. On a GPU, loss and gradients of the first step are also held
+against the CPU backend's: the worst tensor is at most three times as far from float64 as the CPU's worst.
 """
 
 import json
@@ -31,7 +32,8 @@ torch.set_num_threads(1)
 CASES = {
     "resnet20": (16, None, None),
     "resnet110": (8, None, None),
-    # Of 8 samples one has a value at a kink: its worst gradient is 1.5e-3 or 4e-6 off, as the input's last bit has it.
+    # Of 8 samples one has a value at a kink: its worst gradient is 1.5e-3 or 4e-6 off, as the input's last
+    # bit has it.
     "resnet9": (16, None, None),
     "resnet50": (8, 48, None),
     "resnet152": (6, 48, None),
@@ -44,13 +46,15 @@ CASES = {
     "lstm_an4": (4, None, None),
     "lstm_wikitext2": (3, None, None),
 }
-# How far bfloat16 may be from float64. Values are rounded to 8 bits, 2^-9 of each, and layers add up, so that PyTorch's
-# autocast, which stores as much in bfloat16, is the measure where it is farther than these; it knows no packed sequences.
-# Both are as far off, to a few percent, also where kinks make either a poor gradient (1.3 in norm for ResNet-50's at random
-# weights with ReLU). A network's few scores scatter more than that from input to input, so they are taken of several.
+# How far bfloat16 may be from float64. Values are rounded to 8 bits, 2^-9 of each, and layers add up, so that
+# PyTorch's autocast, which stores as much in bfloat16, is the measure where it is farther than these; it
+# knows no packed sequences. Both are as far off, to a few percent, also where kinks make either a poor
+# gradient (1.3 in norm for ResNet-50's at random weights with ReLU). A network's few scores scatter more than
+# that from input to input, so they are taken of several.
 BF16_LOSS, BF16_LOGITS, BF16_GRADIENT, BF16_PEER = 0.01, 0.01, 0.02, 1.25
 BF16_INPUTS = 6
-# Of sequences: the shape, each sample's length, whether it goes on from a state, and the widths of the states h and c.
+# Of sequences: the shape, each sample's length, whether it goes on from a state, and the widths of the states
+# h and c.
 FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7], [1, 1, 0, 0], (512, 1024)),
           "lstm_wikitext2": ([5], [5, 2, 5], [0, 1, 1], (650, 650))}
 
@@ -92,8 +96,9 @@ class Layers(torch.nn.Module):
 
 
 def draw_weights(shapes, rng):
-    """Weights under which signals keep their size, so that no layer is tested in a corner of its range. Norms scale by
-    about a half: with 1, tens of normalised residual blocks amplify rounding until float32, PyTorch's too, is 3e-4 off.
+    """Weights under which signals keep their size, so that no layer is tested in a corner of its range. Norms
+    scale by about a half: with 1, tens of normalised residual blocks amplify rounding until float32,
+    PyTorch's too, is 3e-4 off.
     """
     out = {}
     for name, values in shapes.items():
@@ -272,8 +277,8 @@ def main():
             else {k: v * np.array(continues, np.float32)[:, None] for k, v in states.items()}
         )
 
-        # Which kinks float32 meets is luck, and tens of normalised layers amplify rounding: what measures ours is taken from
-        # inputs equal but for rounding.
+        # Which kinks float32 meets is luck, and tens of normalised layers amplify rounding: what measures
+        # ours is taken from inputs equal but for rounding.
         def nearly(i):
             return x * np.float32(1 + i * 2.0**-23) if x.ndim > 2 else x
 
@@ -283,11 +288,13 @@ def main():
         if "$activation" not in text:
             activations = {"tanh": torch.nn.Tanh}  # the network has none: it is smooth as it is
         for word, act in activations.items():
-            # Max pooling has kinks, too. BN-Inception with tanh at this seed: a few of inception3c.pool's windows hold two values
-            # 5e-7 apart, and where float32 takes the other one the gradient flows elsewhere. PyTorch's float32 in NHWC does so
-            # in one window and is 1.3e-2 off in inception3b.three.conv.weight; float64 given its choices agrees with it to
-            # 1.5e-5. Ours does so in another and is 3.4e-4 off in inception3b.project.conv.weight; given that choice, float64
-            # agrees to 1.0e-5 in every tensor. With average pooling in place of max pooling ours agrees to 7.4e-6.
+            # Max pooling has kinks, too. BN-Inception with tanh at this seed: a few of inception3c.pool's
+            # windows hold two values 5e-7 apart, and where float32 takes the other one the gradient flows
+            # elsewhere. PyTorch's float32 in NHWC does so in one window and is 1.3e-2 off in
+            # inception3b.three.conv.weight; float64 given its choices agrees with it to 1.5e-5. Ours does so
+            # in another and is 3.4e-4 off in inception3b.project.conv.weight; given that choice, float64
+            # agrees to 1.0e-5 in every tensor. With average pooling in place of max pooling ours agrees to
+            # 7.4e-6.
             smooth = word == "tanh" and "max_pool" not in text
             steps = 3 if word == "tanh" else 1
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []

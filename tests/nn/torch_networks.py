@@ -1,7 +1,7 @@
 """The networks of configs/networks as PyTorch modules, with the same names and order of parameters.
 
-`make(name, act)` builds one; `act` makes an activation module. Sizes come from the weights it is loaded with or from
-the arguments. Written from the architectures' papers, for comparisons only.
+`make(name, act)` builds one; `act` makes an activation module. Sizes come from the weights it is loaded with
+or from the arguments. Written from the architectures' papers, for comparisons only.
 """
 
 import functools
@@ -354,7 +354,8 @@ class Logistic(nn.Module):
 
 
 def recurrent(model, name, x, lengths, states):
-    """The outputs of an LSTM layer. `states`: by layers' names, (h, c) that they start from; what they end in is put there."""
+    """The outputs of an LSTM layer. `states`: by layers' names, (h, c) that they start from; what they end in
+    is put there."""
     lstm = getattr(model, name)
     if lengths is None:
         return lstm(x)[0]

@@ -1,8 +1,8 @@
-"""Checkpoints of ours in PyTorch: they load strictly into torchvision's ResNet-50, ResNet-152 and VGG19, and ResNet-50 gives
-the same class scores there.
+"""Checkpoints of ours in PyTorch: they load strictly into torchvision's ResNet-50, ResNet-152 and VGG19, and
+ResNet-50 gives the same class scores there.
 
-torchvision need not be installed: its models' names and shapes are written down here, and the modules of torch_networks
-are held to them. Exits with 77 (skipped) where PyTorch is missing.
+torchvision need not be installed: its models' names and shapes are written down here, and the modules of
+torch_networks are held to them. Exits with 77 (skipped) where PyTorch is missing.
 
     torchvision_test.py LPSGD DUMP_GRADIENTS CONFIGS_FOLDER
 """

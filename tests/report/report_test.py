@@ -282,7 +282,8 @@ class MissingModules(unittest.TestCase):
                 result = self.run_without(path, *missing, arguments=words, debian_has_them=debian)
                 self.assertEqual((result.returncode, result.stdout), (2, ""), result)
                 if debian:
-                    advice = f"/usr/bin/python3 has {'it' if len(missing) == 1 else 'them'}: /usr/bin/python3 {os.path.relpath(path)} ..."
+                    what = "it" if len(missing) == 1 else "them"
+                    advice = f"/usr/bin/python3 has {what}: /usr/bin/python3 {os.path.relpath(path)} ..."
                 else:
                     advice = "install: apt-get install " + " ".join("python3-" + name for name in missing)
                 self.assertEqual(

@@ -32,7 +32,8 @@ class Estimate(StudyTest):
     def test_seconds_are_of_one_network_ranks_and_batch(self):
         runs = self.expand(
             HEAD
-            + "axes: {network: [small.yaml, large.yaml], ranks: [1, 2], train.batch_size: [32, 64], train.compute: [fp32, bf16]}\n"
+            + "axes: {network: [small.yaml, large.yaml], ranks: [1, 2], "
+            + "train.batch_size: [32, 64], train.compute: [fp32, bf16]}\n"
         )
         small = [r for r in runs if r.values["network"] == "small"]
         clock = progress.Clock(runs, 1)

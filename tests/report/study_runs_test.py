@@ -1,4 +1,5 @@
-"""`lpsgd study` with real runs: skipping what is done, going on after kills, failures, a disk that is full."""
+"""`lpsgd study` with real runs: skipping what is done, going on after kills, failures, a disk that is
+full."""
 
 import csv
 import json

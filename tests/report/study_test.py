@@ -157,8 +157,8 @@ exclude:
         self.assertEqual(estimate.steps(runs[0]), 3 * 390)
 
     def test_the_studies_of_this_repository(self):
-        # edbt2018: for six networks 1 run of one rank, over MPI 7 codecs x 4 numbers of ranks, over NCCL 3 all-reduces
-        # and twice 6 codecs x 3 numbers of ranks; for the LSTM 1 + 7 + 1 + 6 + 6.
+        # edbt2018: for six networks 1 run of one rank, over MPI 7 codecs x 4 numbers of ranks, over NCCL 3
+        # all-reduces and twice 6 codecs x 3 numbers of ranks; for the LSTM 1 + 7 + 1 + 6 + 6.
         expected = {
             "quickstart": 4,
             "ablation_resnet20": 21,
