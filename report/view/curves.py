@@ -159,20 +159,17 @@ def _target(axes, value):
 
 
 def looks(groups, part):
-    """Indices of the looks of a panel's curves: 0 is full precision's, the others' are the same in every
-    panel.
+    """Indices of a panel's looks: 0 is full precision's, the others' are the same in every panel.
 
     Where that would give two curves of the panel one look, they count from 1.
     """
-    bases = [name for name in (reference(groups), reference(part)) if name]
-    labels = list(dict.fromkeys(g.label for g in groups if g.label not in {base.label for base in bases}))
     base = reference(part)
-    wanted = [
-        0 if g is base else 1 + labels.index(g.label) % PER_PANEL if g.label in labels else 1 for g in part
-    ]
-    return (
-        wanted if len(set(wanted)) == len(part) else [0 if g is base else 1 + i for i, g in enumerate(part)]
-    )
+    full = {one.label for one in (base, reference(groups)) if one}
+    labels = dict.fromkeys(g.label for g in groups if g.label not in full)
+    order = {label: i for i, label in enumerate(labels)}
+    shared = [0 if g is base else 1 + order.get(g.label, 0) % PER_PANEL for g in part]
+    own = [0 if g is base else 1 + i for i, g in enumerate(part)]
+    return shared if len(set(shared)) == len(part) else own
 
 
 def _curve(axes, group, index, metric, by, dense=None):
