@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 
 from . import labels
+from .measures import TARGETS
 from .yaml_file import Node, StudyError, did_you_mean, flow, read
 
 KEYS = ("name", "config", "axes", "exclude", "set", "target", "launcher", "jobs")
@@ -21,16 +22,6 @@ AXES = {
     "ranks": None,
 }
 SECTIONS = ("network", "data", "train", "optimizer", "schedule", "exchange", "sync", "checkpoint", "metrics")
-# A run's metrics that a target may name, and whether more is better.
-TARGETS = {
-    "val_top1": True,
-    "val_top5": True,
-    "train_top1": True,
-    "val_loss": False,
-    "train_loss": False,
-    "val_perplexity": False,
-    "train_perplexity": False,
-}
 
 
 @dataclass

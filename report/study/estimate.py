@@ -3,15 +3,17 @@
 import os
 
 import files
+import published
 import table
 from configuration import section
 from errors import UserError
+from words import counted
 
 from . import measures, tables
 from .progress import duration, epochs_of
 
 # Training samples of data sets whose size is fixed: docs/data.md.
-SAMPLES = {"cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion_mnist": 60_000, "imagenet": 1_281_167}
+SAMPLES = {"cifar100": 50_000, "mnist": 60_000, "fashion_mnist": 60_000, **published.train_samples()}
 
 
 def steps(run):
@@ -121,16 +123,13 @@ def lines(runs, shown, jobs, folders, timed=None):
 def total(runs, left, sent, times, jobs):
     """Of the runs that are left, and how many of them each figure covers."""
     if not left:
-        return f"{runs_text(len(runs))}, all done"
+        return f"{counted(len(runs), 'run')}, all done"
     known = [run for run in left if steps(run)]
-    text = f"{runs_text(len(runs))}, {len(runs) - len(left)} done; left: {table.bytes_text(sent)} on the wire"
+    text = f"{counted(len(runs), 'run')}, {len(runs) - len(left)} done; left: {table.bytes_text(sent)} on the wire"
     if len(known) < len(left):
-        text += f" in {len(known)} of {runs_text(len(left))} (the steps of the others are not known)"
+        text += f" in {len(known)} of {counted(len(left), 'run')} (the steps of the others are not known)"
     if not times:
         return text + "; the time is not known until a run of the same network is done: see --time-steps"
     at_once = max(1, min(jobs, len(left)))
-    return text + f", {duration(sum(times) / at_once)} for {len(times)} of {runs_text(len(left))}, {at_once} at once"
-
-
-def runs_text(count):
-    return f"{count} run{'' if count == 1 else 's'}"
+    spread = f"{len(times)} of {counted(len(left), 'run')}, {at_once} at once"
+    return text + f", {duration(sum(times) / at_once)} for {spread}"

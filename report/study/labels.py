@@ -37,7 +37,7 @@ def of_link(value):
 def of_choice(axis, label):
     """With the axis' name where the value alone says nothing: "seed 1", "lr 0.1"."""
     if axis == "ranks":
-        return f"{label} rank{'' if label == '1' else 's'}"
+        return words.counted(label, "rank")
     if axis == "link" and label == "none":
         return "no link"
     if axis in ("config", "network", "codec", "transport", "collective", "link", "sync"):

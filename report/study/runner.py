@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import files
 import program
+from words import counted
 
 from .measures import number
 from .progress import Clock, Progress, epochs_of
@@ -216,7 +217,7 @@ class Runner:
 
     def _end_children(self):
         """SIGTERM to each run's processes; those that are still there after a minute are killed."""
-        self.progress.line(f"stopping {len(self.children)} run{'s' if len(self.children) != 1 else ''}")
+        self.progress.line(f"stopping {counted(len(self.children), 'run')}")
         send(self.children, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
         while any(child.process.poll() is None for child in self.children) and time.monotonic() < deadline:
