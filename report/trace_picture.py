@@ -100,9 +100,15 @@ def draw(ranks, steps):
                 raise TraceError(f"step {step} is not in the trace of rank {rank.rank}; there: {known}")
     origin = min(rank.steps[steps[0]][0] for rank in ranks)
     heights = [len(rank.rows) for rank in ranks]
-    figure, all_axes = style.plt.subplots(len(ranks), 1, sharex=True, squeeze=False, layout="constrained",
-                                    figsize=(11, 0.9 + 0.36 * sum(heights) + 0.5 * len(ranks)),
-                                    gridspec_kw={"height_ratios": heights})
+    figure, all_axes = style.plt.subplots(
+        len(ranks),
+        1,
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
+        figsize=(11, 0.9 + 0.36 * sum(heights) + 0.5 * len(ranks)),
+        gridspec_kw={"height_ratios": heights},
+    )
     for rank, axes in zip(ranks, all_axes[:, 0]):
         begin, end = rank.steps[steps[0]][0], rank.steps[steps[-1]][1]
         for y, (name, spans) in enumerate(rank.rows.items()):
@@ -122,8 +128,12 @@ def draw(ranks, steps):
         for step in steps:
             axes.axvline(rank.steps[step][0] - origin, color="0.3", linewidth=0.8, linestyle=(0, (4, 2)))
         total = sum(rank.steps[s][1] - rank.steps[s][0] for s in steps)
-        axes.set_title(f"rank {rank.rank}, step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}: "
-                       f"{100 * waited / total:.1f} % exposed", fontsize=10, loc="left")
+        axes.set_title(
+            f"rank {rank.rank}, step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}: "
+            f"{100 * waited / total:.1f} % exposed",
+            fontsize=10,
+            loc="left",
+        )
         axes.set_yticks(
             range(len(rank.rows)), [n.replace("communication thread: ", "") for n in rank.rows], fontsize=8.5
         )

@@ -21,7 +21,10 @@ def of_value(axis, value):
         return of_link(value)
     if axis == "sync" and isinstance(value, dict):
         return " ".join(
-            [str(value.get("kind", "every_step")), *(f"{k} {flow(v)}" for k, v in value.items() if k != "kind")]
+            [
+                str(value.get("kind", "every_step")),
+                *(f"{k} {flow(v)}" for k, v in value.items() if k != "kind"),
+            ]
         )
     return value if isinstance(value, str) else flow(value)
 

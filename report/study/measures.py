@@ -18,7 +18,8 @@ TARGETS = {
 
 
 def read_epochs(folder):
-    """Records in order, one an epoch. A line that is not whole is left out; of an epoch run twice the last counts."""
+    """Records in order, one an epoch. A line that is not whole is left out; of an epoch run twice the last
+    counts."""
     epochs = {}
     try:
         with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8", errors="replace") as file:
