@@ -210,9 +210,8 @@ class Runner:
         try:
             write()
         except OSError as error:
-            problem = (
-                f"{error.filename or self.out}: {error.strerror}; the tables are not up to date, the runs go on"
-            )
+            problem = f"{error.filename or self.out}: {error.strerror}; "
+            problem += "the tables are not up to date, the runs go on"
             if problem not in self.problems:
                 self.progress.line(f"lpsgd study: {problem}")
             self.problems.add(problem)

@@ -1,6 +1,7 @@
 """Labels of runs: the same for the seeds of one group, another for every other group that a figure shows
 beside it."""
 
+import configuration
 import words
 from study import labels as axis_labels
 
@@ -9,7 +10,7 @@ IGNORED = ("data.root", "data.shards", "train.seed", "exchange.ranks", "checkpoi
 
 
 def network_of(run):
-    return str(words.section(run.config, "network").get("name") or "network")
+    return str(configuration.section(run.config, "network").get("name") or "network")
 
 
 def identity(run):
@@ -62,7 +63,7 @@ def _of_study(runs, omit):
 
 
 def _collective(run):
-    return words.section(run.config, "exchange").get("collective", "reduce_broadcast")
+    return configuration.section(run.config, "exchange").get("collective", "reduce_broadcast")
 
 
 def _collective_text(run, text, collectives):
@@ -86,7 +87,7 @@ def _place(run, omit):
     where = {
         "network": network_of(run),
         "ranks": run.ranks,
-        "transport": words.section(run.config, "exchange").get("transport", "mpi"),
+        "transport": configuration.section(run.config, "exchange").get("transport", "mpi"),
     }
     return tuple(where[name] for name in omit)
 

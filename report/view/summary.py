@@ -1,8 +1,9 @@
 """One row for each group of runs that differ in their seed only."""
 
+import configuration
 import pandas
-
 import words
+
 from .curves import metric_of
 from .gather import mean_and_deviation
 from .item import Item, rounded
@@ -12,7 +13,7 @@ from .tradeoff import ratio
 def item(groups):
     rows = []
     for group in groups:
-        exchange = words.section(group.runs[0].config, "exchange")
+        exchange = configuration.section(group.runs[0].config, "exchange")
         metric = metric_of([group])
         final, deviation = mean_and_deviation(group.finals(metric))
         best = [
