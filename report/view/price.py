@@ -10,15 +10,9 @@ import style
 from .gather import mean_and_deviation
 from .item import Item
 
-MARKS = {
-    "none": "o",
-    "qsgd8": "s",
-    "qsgd4": "D",
-    "qsgd2": "v",
-    "onebit_column": "^",
-    "onebit64": "P",
-    "onebit512": "X",
-}
+# As in the figure of the cost model's outlook.
+CODECS = ("none", "qsgd8", "qsgd4", "qsgd2", "onebit_column", "onebit64", "onebit512")
+MARKS = dict(zip(CODECS, style.MARKERS))
 OTHER = "*"
 HOLLOW = {
     "linestyle": "",
