@@ -14,7 +14,7 @@ import runs
 import style
 import words
 from study import measures
-from view import bars, curves, gather, page, report
+from view import bars, curves, gather, page, price, report
 
 EIGHT = {**FOUR, "bits": 8}
 
@@ -145,6 +145,11 @@ class Published(unittest.TestCase):
         self.assertEqual(published.final_accuracy("resnet152"), {"none": 77.0, "qsgd8": 76.74})
         self.assertEqual(published.cheapest_machine(2), (7.2, 8))
         self.assertIsNone(published.cheapest_machine(17))
+
+    def test_marks_of_the_price_figure_are_those_of_the_outlook(self):
+        """The outlook marks codecs in the order in which the accuracies name them."""
+        named = dict.fromkeys(c for net in published.data_sets() for c in published.final_accuracy(net))
+        self.assertEqual([price.MARKS[codec] for codec in named], list(style.MARKERS[: len(named)]))
 
 
 class Targets(unittest.TestCase):
