@@ -32,6 +32,7 @@ from errors import UserError  # noqa: E402
 CONFIGS = {"resnet20": "resnet20_cifar10", "alexnet": "alexnet_noise", "vgg19": "vgg19_noise"}
 BATCH = {"resnet20": 16, "alexnet": 4, "vgg19": 1}  # samples a rank
 STEPS = {"resnet20": 12, "alexnet": 3, "vgg19": 2}  # of each of two epochs; the second counts
+SLOW_STEPS = {"100mbit": {"alexnet": 2, "vgg19": 1}}  # where a step of full precision takes half a minute or more
 BITS = {"100mbit": 1e8, "1gbit": 1e9, "10gbit": 1e10}
 LATENCY = 30e-6  # jobs.py's
 COMPUTING = ("data", "forward", "backward", "update", "other")
@@ -71,11 +72,12 @@ def rows_of(options):
     """Rows with a link, and for each network and number of ranks one without."""
     linked, local = [], {}
     for network, ranks in itertools.product(options.networks, options.ranks):
+        common = {"network": network, "batch": BATCH[network], "ranks": ranks}
         steps = options.steps or STEPS[network]
-        common = {"network": network, "batch": BATCH[network], "steps": steps, "ranks": ranks}
-        local[network, ranks] = Row(**common, over="local", codec="none")
+        local[network, ranks] = Row(**common, steps=steps, over="local", codec="none")
         linked += [
-            Row(**common, rate=rate, over="emulated", codec=codec)
+            Row(**common, steps=options.steps or SLOW_STEPS.get(rate, {}).get(network, steps), rate=rate,
+                over="emulated", codec=codec)
             for rate in options.rates
             for codec in options.codecs
         ]
