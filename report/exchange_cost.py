@@ -4,9 +4,10 @@
     lpsgd bench exchange --ranks 2,3,4,6,8,12,16 --min 16M --max 16M --json > cost.json
     exchange_cost.py cost.json [--out figure.png]
 
-One pass is a copy of the array: it is read and written once. Measured: the seconds of the exchange over those of memcpy,
-while all ranks copy at the same time in the same run; with --cpu, processor time over processor time, for machines that are
-never idle. Counted: the bytes that a rank reads and writes in a step, over twice the array's. Prints a Markdown table.
+One pass is a copy of the array: it is read and written once. Measured: the seconds of the exchange over those
+of memcpy, while all ranks copy at the same time in the same run; with --cpu, processor time over processor
+time, for machines that are never idle. Counted: the bytes that a rank reads and writes in a step, over twice
+the array's. Prints a Markdown table.
 """
 
 import argparse
@@ -24,7 +25,8 @@ def short(codec):
 
 
 def read(path, clock):
-    """Rows by codec, in the file's order: (ranks, measured passes, counted passes, messages, bytes on the wire)."""
+    """Rows by codec, in the file's order: (ranks, measured passes, counted passes, messages, bytes on the
+    wire)."""
     with open(path, encoding="utf-8") as file:
         rows = json.load(file)
     sizes = {r["size"] for r in rows}
@@ -37,45 +39,58 @@ def read(path, clock):
     codecs = {}
     for r in rows:
         codecs.setdefault(short(r["codec"]), []).append(
-            (r["ranks"], r[clock] / r["memcpy_" + clock], r["bytes_moved"] / (2 * r["size"]), r["messages"], r["wire_bytes"]))
+            (
+                r["ranks"],
+                r[clock] / r["memcpy_" + clock],
+                r["bytes_moved"] / (2 * r["size"]),
+                r["messages"],
+                r["wire_bytes"],
+            )
+        )
     return sizes.pop(), codecs
 
 
 def table(codecs):
-    lines = ["| codec | ranks | messages | bytes on the wire | passes, counted | passes, measured | measured / counted |",
-             "|---|---|---|---|---|---|---|"]
-    lines += [f"| {codec} | {k} | {messages} | {sent} | {counted:.2f} | {measured:.2f} | {measured / counted:.2f} |"
-              for codec, rows in codecs.items() for k, measured, counted, messages, sent in rows]
+    lines = [
+        "| codec | ranks | messages | bytes on the wire | passes, counted | passes, measured "
+        "| measured / counted |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {codec} | {k} | {messages} | {sent} | {counted:.2f} | {measured:.2f} | {measured / counted:.2f} |"
+        for codec, rows in codecs.items()
+        for k, measured, counted, messages, sent in rows
+    ]
     return "\n".join(lines)
 
 
 def draw(size, codecs, what, path):
-    import matplotlib
+    import style
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from figure import COLORS, MARKERS
-
-    picture, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    labels = [*codecs, "counted"]
+    figure, (axes,), legend, columns = style.panels(1, labels, width=7.5, height=4.4)
+    handles = []
     for i, (codec, rows) in enumerate(codecs.items()):
-        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        measured, counted = style.pair(i)
         ranks = [r[0] for r in rows]
-        axes.plot(ranks, [r[1] for r in rows], color=color, marker=marker, markersize=4.5, linewidth=1.6, label=codec)
-        axes.plot(ranks, [r[2] for r in rows], color=color, linewidth=1, linestyle=(0, (4, 2)))
-    axes.plot([], [], color="0.3", linewidth=1, linestyle=(0, (4, 2)), label="counted")
-    axes.set_title(f"Passes over {size / 1e6:.1f} MB of gradients", fontsize=11)
+        axes.plot(ranks, [r[1] for r in rows], **measured)
+        axes.plot(ranks, [r[2] for r in rows], **counted)
+        handles.append(style.handle(codec, measured))
+    handles.append(style.handle("counted", {**style.pair(0)[1], "color": "0.3", "marker": ""}))
+    axes.set_title(f"Passes over {size / 1e6:.1f} MB of gradients")
     axes.set_xlabel("ranks (threads)")
     axes.set_ylabel(f"{what} / {what} of memcpy, all ranks at once")
     axes.set_ylim(bottom=0)
-    axes.grid(color="0.9", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8.5)
-    picture.savefig(path, dpi=150)
+    axes.grid(**style.GRID)
+    style.below(legend, handles, columns)
+    style.write(figure, path)
 
 
 @command.refuses("exchange_cost", OSError, ValueError, KeyError)
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", help="what `lpsgd bench exchange --json` printed")
     parser.add_argument("--out", metavar="FIGURE")
     parser.add_argument("--cpu", action="store_true", help="processor time instead of time")

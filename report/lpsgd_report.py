@@ -23,7 +23,7 @@ import runs  # noqa: E402
 def arguments():
     parser = command.Parser(
         prog="lpsgd report",
-        description="Figures and tables of lpsgd's runs: accuracy, time, bytes, and mean and deviation over seeds.",
+        description="Figures and tables of runs: accuracy, time, bytes, and mean and deviation over seeds.",
     )
     parser.add_argument(
         "folders", nargs="+", metavar="DIR|RUN", help="a run's folder, or a folder that lpsgd study wrote"
@@ -33,7 +33,9 @@ def arguments():
     )
     parser.add_argument("--table", action="store_true", help="print one line per run")
     parser.add_argument(
-        "--target", metavar="METRIC=VALUE", help="time and bytes to this, such as val_top1=90 (default: the study's)"
+        "--target",
+        metavar="METRIC=VALUE",
+        help="time and bytes to this, such as val_top1=90 (default: the study's)",
     )
     parser.add_argument(
         "--price",

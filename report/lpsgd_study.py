@@ -3,8 +3,8 @@
 
     lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--dry-run [--time-steps N]]
 
-Ends with 0 when all runs are done, 1 when some failed, 2 for a mistake that is found before anything starts, 128 + n when
-signal n ended it. The same command goes on where it stopped.
+Ends with 0 when all runs are done, 1 when some failed, 2 for a mistake that is found before anything starts,
+128 + n when signal n ended it. The same command goes on where it stopped.
 """
 
 import os
@@ -24,8 +24,12 @@ def arguments():
     parser = command.Parser(
         prog="lpsgd study", description="Trains every run of a grid; resumes where it stopped."
     )
-    parser.add_argument("study", metavar="STUDY.yaml", help="axes, exclusions, target, launcher: docs/study.md")
-    parser.add_argument("--out", metavar="DIR", help="runs and tables go there (default runs/<name of the study>)")
+    parser.add_argument(
+        "study", metavar="STUDY.yaml", help="axes, exclusions, target, launcher: docs/study.md"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="runs and tables go there (default runs/<name of the study>)"
+    )
     parser.add_argument(
         "--jobs",
         metavar="N",
@@ -52,7 +56,9 @@ def dry_run(start, runs, shown, out, jobs, steps):
     timed = None
     if steps:
         start.check_environment(runs)
-        timed = timing.measure(start, runs, folders, steps, lambda text: print(f"lpsgd study: {text}", file=sys.stderr))
+        timed = timing.measure(
+            start, runs, folders, steps, lambda text: print(f"lpsgd study: {text}", file=sys.stderr)
+        )
     print("\n".join(estimate.lines(runs, shown, jobs, folders, timed)))
     return 0
 

@@ -17,7 +17,9 @@ def require(script, *names):
     if not missing:
         return
     if debian_has(missing):
-        advice = f"{DEBIANS} has {'it' if len(missing) == 1 else 'them'}: {DEBIANS} {os.path.relpath(script)} ..."
+        advice = (
+            f"{DEBIANS} has {'it' if len(missing) == 1 else 'them'}: {DEBIANS} {os.path.relpath(script)} ..."
+        )
     else:
         advice = "install: apt-get install " + " ".join(PACKAGES[name] for name in missing)
     name = os.path.splitext(os.path.basename(script))[0]

@@ -124,7 +124,8 @@ def ranks_of(folder, exchange):
 
 
 def label_runs(read):
-    """Labels each run by its codec and by what else differs among them; by its folder's name if that is not enough."""
+    """Labels each run by its codec and by what else differs among them; by its folder's name if that is not
+    enough."""
     labels = words.labels([run.config for run in read], [run.ranks for run in read])
     for run, label in zip(read, labels):
         run.label = f"{label}, {run.name}" if labels.count(label) > 1 else label

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""A picture of some steps of a trace that `lpsgd train --trace DIR` wrote: per rank, what the main thread does, what the
-communication thread codes, and each tensor, pack or chunk in flight. Exposed communication is shaded.
+"""A picture of some steps of a trace that `lpsgd train --trace DIR` wrote: per rank, what the main thread
+does, what the communication thread codes, and each tensor, pack or chunk in flight. Exposed communication is
+shaded.
 
     trace_picture.py DIR --out figure.png [--steps 5,6] [--ranks 0,1]
 
@@ -18,16 +19,20 @@ import modules
 from errors import UserError
 
 modules.require(__file__, "matplotlib")
-import matplotlib  # noqa: E402
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import style  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
-from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
-# Okabe and Ito's colours, distinct for any colour vision.
-COLORS = {"data": "#000000", "forward": "#56B4E9", "backward": "#0072B2", "update": "#CC79A7", "encode": "#E69F00",
-          "reduce": "#D55E00", "decode": "#F0E442", "on its way": "#009E73"}
+# Okabe and Ito's colours, but for a lighter update: within a row they differ as greys too.
+COLORS = {
+    "data": "#000000",
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "update": "#F3D3E4",
+    "encode": "#E69F00",
+    "reduce": "#D55E00",
+    "decode": "#F0E442",
+    "on its way": "#009E73",
+}
 EXPOSED = "exposed communication"
 SHADE = "#D5888855"
 
@@ -45,7 +50,9 @@ class Rank:
                 trace = json.load(file)
             events = trace["traceEvents"]
             self.rank = trace["distributedInfo"]["rank"]
-            names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+            names = {
+                e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"
+            }
             self.rows, self.steps, self.exposed = {}, {}, []
             for e in events:
                 if e["ph"] != "X":
@@ -54,13 +61,19 @@ class Rank:
                 if name.startswith("ProfilerStep#"):
                     self.steps[int(name.split("#")[1])] = (start, start + length)
                     continue
-                kind = "on its way" if name.startswith("nccl:") else name.split(" ")[0] if name != EXPOSED else EXPOSED
+                kind = (
+                    "on its way"
+                    if name.startswith("nccl:")
+                    else name.split(" ")[0] if name != EXPOSED else EXPOSED
+                )
                 if kind == EXPOSED:
                     self.exposed.append((start, length))
                 elif kind in COLORS:
                     self.rows.setdefault(names[e["tid"]], []).append((start, length, kind))
             places = ("main thread", "communication thread: coding")
-            order = sorted(self.rows, key=lambda row: (places.index(row) if row in places else len(places), row))
+            order = sorted(
+                self.rows, key=lambda row: (places.index(row) if row in places else len(places), row)
+            )
             self.rows = {row: self.rows[row] for row in order}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TraceError(f"{path}: {type(error).__name__}: {error}") from None
@@ -87,15 +100,27 @@ def draw(ranks, steps):
                 raise TraceError(f"step {step} is not in the trace of rank {rank.rank}; there: {known}")
     origin = min(rank.steps[steps[0]][0] for rank in ranks)
     heights = [len(rank.rows) for rank in ranks]
-    figure, all_axes = plt.subplots(len(ranks), 1, sharex=True, squeeze=False, layout="constrained",
-                                    figsize=(11, 0.9 + 0.36 * sum(heights) + 0.5 * len(ranks)),
-                                    gridspec_kw={"height_ratios": heights})
+    figure, all_axes = style.plt.subplots(
+        len(ranks),
+        1,
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
+        figsize=(11, 0.9 + 0.36 * sum(heights) + 0.5 * len(ranks)),
+        gridspec_kw={"height_ratios": heights},
+    )
     for rank, axes in zip(ranks, all_axes[:, 0]):
         begin, end = rank.steps[steps[0]][0], rank.steps[steps[-1]][1]
         for y, (name, spans) in enumerate(rank.rows.items()):
             for kind in COLORS:
-                bars = [(start - origin, length) for start, length, k in rank.within(spans, begin, end) if k == kind]
-                axes.broken_barh(bars, (y - 0.4, 0.8), facecolor=COLORS[kind], edgecolor=COLORS[kind], linewidth=0.4)
+                bars = [
+                    (start - origin, length)
+                    for start, length, k in rank.within(spans, begin, end)
+                    if k == kind
+                ]
+                axes.broken_barh(
+                    bars, (y - 0.4, 0.8), facecolor=COLORS[kind], edgecolor=COLORS[kind], linewidth=0.4
+                )
         waited = 0
         for start, length in rank.within(rank.exposed, begin, end):
             axes.axvspan(start - origin, start + length - origin, color=SHADE, linewidth=0, zorder=0)
@@ -103,18 +128,23 @@ def draw(ranks, steps):
         for step in steps:
             axes.axvline(rank.steps[step][0] - origin, color="0.3", linewidth=0.8, linestyle=(0, (4, 2)))
         total = sum(rank.steps[s][1] - rank.steps[s][0] for s in steps)
-        axes.set_title(f"rank {rank.rank}, step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}: "
-                       f"{100 * waited / total:.1f} % exposed", fontsize=10, loc="left")
-        axes.set_yticks(range(len(rank.rows)), [n.replace("communication thread: ", "") for n in rank.rows], fontsize=8.5)
+        axes.set_title(
+            f"rank {rank.rank}, step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}: "
+            f"{100 * waited / total:.1f} % exposed",
+            fontsize=10,
+            loc="left",
+        )
+        axes.set_yticks(
+            range(len(rank.rows)), [n.replace("communication thread: ", "") for n in rank.rows], fontsize=8.5
+        )
         axes.invert_yaxis()
         axes.set_xlim(0, max(r.steps[steps[-1]][1] for r in ranks) - origin)
-        axes.spines[["top", "right"]].set_visible(False)
     last = all_axes[-1, 0]
     last.set_xlabel("milliseconds")
-    handles = [Patch(color=color, label=kind) for kind, color in COLORS.items()] + [Patch(color=SHADE, label=EXPOSED)]
-    below = last.transAxes + ScaledTranslation(0, -0.5, figure.dpi_scale_trans)  # inches: under the axis' label
-    last.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncol=len(handles),
-                frameon=False, fontsize=8.5, columnspacing=1.2, handlelength=1.2)
+    handles = [Patch(color=color, label=kind) for kind, color in COLORS.items()] + [
+        Patch(color=SHADE, label=EXPOSED)
+    ]
+    style.under(last, handles, len(handles), handlelength=1.2)
     return figure
 
 
@@ -124,10 +154,14 @@ def numbers(text):
 
 @command.refuses("trace_picture", TraceError, OSError, ValueError)
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", metavar="DIR", help="holds rank0000.json and so on")
     parser.add_argument("--out", required=True, metavar="FIGURE", help=".png, .pdf or .svg")
-    parser.add_argument("--steps", type=numbers, help="numbers, neighbours: 5,6; default: the one before the last")
+    parser.add_argument(
+        "--steps", type=numbers, help="numbers, neighbours: 5,6; default: the one before the last"
+    )
     parser.add_argument("--ranks", type=numbers, help="default: the first two")
     options = parser.parse_args()
     ranks = read(options.folder)
@@ -137,7 +171,7 @@ def main():
     steps = options.steps or sorted(chosen[0].steps)[-2:][:1]
     if not steps:
         raise TraceError(f"{options.folder}: holds no step")
-    draw(chosen, steps).savefig(options.out, dpi=150)
+    style.write(draw(chosen, steps), options.out)
 
 
 if __name__ == "__main__":

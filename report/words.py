@@ -3,6 +3,11 @@
 from configuration import section
 
 
+def counted(count, noun):
+    """"1 rank", "2 ranks"."""
+    return f"{count} {noun}{'' if str(count) == '1' else 's'}"
+
+
 def codec_text(codec):
     """A codec in a few words: its kind, its bits, its bucket."""
     if not isinstance(codec, dict):
@@ -95,7 +100,12 @@ def flat(config, prefix=""):
     out = {}
     for key, value in config.items():
         path = f"{prefix}{key}"
-        if isinstance(value, dict) and path not in ("exchange.codec", "exchange.link", "network", "schedule.decay"):
+        if isinstance(value, dict) and path not in (
+            "exchange.codec",
+            "exchange.link",
+            "network",
+            "schedule.decay",
+        ):
             out.update(flat(value, path + "."))
         else:
             out[path] = value
@@ -105,7 +115,7 @@ def flat(config, prefix=""):
 def setting_text(key, value):
     """What differs, in the words of a legend; empty where it is the usual."""
     if key == "ranks":
-        return f"{value} rank{'' if value == 1 else 's'}" if value else ""
+        return counted(value, "rank") if value else ""
     if key == "exchange.collective":
         return "" if value in ("reduce_broadcast", "simulated") else str(value)
     if key == "exchange.transport":

@@ -1,4 +1,6 @@
-"""One rank of PyTorch's DistributedDataParallel over gloo, on random images: seconds of a step (link.py starts it)."""
+"""One rank of PyTorch's DistributedDataParallel over gloo, on random images: seconds of a step (link.py
+starts it)."""
+
 import argparse
 import json
 import os
@@ -83,8 +85,10 @@ def main():
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif options.hook == "powersgd":
         # Rank 2 from the third step on: as its authors advise, and the earliest that PyTorch allows.
-        model.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3),
-                                 powerSGD_hook.powerSGD_hook)
+        model.register_comm_hook(
+            powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3),
+            powerSGD_hook.powerSGD_hook,
+        )
     optimizer = sgd(model)
     for _ in range(max(5, options.steps // 2)):
         training_step(model, optimizer, x, y)
@@ -93,8 +97,16 @@ def main():
     for _ in range(options.steps):
         training_step(model, optimizer, x, y)
     dist.barrier()
-    print(json.dumps({"step_s": (time.perf_counter() - start) / options.steps, "torch": torch.__version__, "blas": blas(),
-                      "format": layout}))
+    print(
+        json.dumps(
+            {
+                "step_s": (time.perf_counter() - start) / options.steps,
+                "torch": torch.__version__,
+                "blas": blas(),
+                "format": layout,
+            }
+        )
+    )
 
 
 main()

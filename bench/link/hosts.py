@@ -9,7 +9,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MPIRUN = shutil.which("mpirun.mpich") or "mpirun"
-# Bytes that are sent at once after a pause. With less tbf cannot keep the rate; with more the link is faster than named.
+# Bytes that are sent at once after a pause. With less tbf cannot keep the rate; with more the link is faster
+# than named.
 BURST = {"100mbit": 64 << 10, "1gbit": 256 << 10, "10gbit": 2 << 20}
 
 
@@ -18,7 +19,8 @@ def sh(*command):
 
 
 class Hosts:
-    """Namespaces lpsgd1.. with addresses 10.77.0.1.., each behind a shaped veth into one bridge (or, two of them, joined)."""
+    """Namespaces lpsgd1.. with addresses 10.77.0.1.., each behind a shaped veth into one bridge (or, two of
+    them, joined)."""
 
     def __init__(self, count, rate):
         self.count, self.rate = count, rate
@@ -35,14 +37,41 @@ class Hosts:
                 sh("ip", "netns", "add", f"lpsgd{i}")
                 sh("ip", "-n", f"lpsgd{i}", "link", "set", "lo", "up")
             if self.count == 2:
-                sh("ip", "link", "add", "eth0", "netns", "lpsgd1", "type", "veth", "peer", "name", "eth0", "netns", "lpsgd2")
+                sh(
+                    "ip",
+                    "link",
+                    "add",
+                    "eth0",
+                    "netns",
+                    "lpsgd1",
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    "eth0",
+                    "netns",
+                    "lpsgd2",
+                )
             else:
                 sh("ip", "netns", "add", "lpsgdswitch")
                 sh("ip", "-n", "lpsgdswitch", "link", "add", "switch", "type", "bridge")
                 sh("ip", "-n", "lpsgdswitch", "link", "set", "switch", "up")
                 for i in range(1, self.count + 1):
-                    sh("ip", "link", "add", "eth0", "netns", f"lpsgd{i}", "type", "veth", "peer", "name", f"port{i}", "netns",
-                       "lpsgdswitch")
+                    sh(
+                        "ip",
+                        "link",
+                        "add",
+                        "eth0",
+                        "netns",
+                        f"lpsgd{i}",
+                        "type",
+                        "veth",
+                        "peer",
+                        "name",
+                        f"port{i}",
+                        "netns",
+                        "lpsgdswitch",
+                    )
                     sh("ip", "-n", "lpsgdswitch", "link", "set", f"port{i}", "master", "switch", "up")
                     self.shape("lpsgdswitch", f"port{i}")
             for i in range(1, self.count + 1):
@@ -50,8 +79,11 @@ class Hosts:
                 sh("ip", "-n", f"lpsgd{i}", "link", "set", "eth0", "up")
                 self.shape(f"lpsgd{i}", "eth0")
             deadline = time.time() + 10
-            while any("LOWER_UP" not in (link := sh("ip", "-n", f"lpsgd{i}", "link", "show", "eth0")) or "NO-CARRIER" in link
-                      for i in range(1, self.count + 1)):
+            while any(
+                "LOWER_UP" not in (link := sh("ip", "-n", f"lpsgd{i}", "link", "show", "eth0"))
+                or "NO-CARRIER" in link
+                for i in range(1, self.count + 1)
+            ):
                 if time.time() > deadline:
                     sys.exit("the cables do not come up")
                 time.sleep(0.05)
@@ -62,8 +94,23 @@ class Hosts:
 
     def shape(self, host, device):
         if self.rate != "unshaped":
-            sh("tc", "-n", host, "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", f"{BURST[self.rate]}b",
-               "latency", "50ms")
+            sh(
+                "tc",
+                "-n",
+                host,
+                "qdisc",
+                "add",
+                "dev",
+                device,
+                "root",
+                "tbf",
+                "rate",
+                self.rate,
+                "burst",
+                f"{BURST[self.rate]}b",
+                "latency",
+                "50ms",
+            )
 
     def __exit__(self, *_):
         self.remove()
@@ -82,11 +129,33 @@ class Hosts:
 
     def bytes_sent(self):
         """Bytes of all hosts, counted by the kernel on the cables."""
-        return sum(int(sh("ip", "netns", "exec", f"lpsgd{i}", "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
-                   for i in range(1, self.count + 1))
+        return sum(
+            int(sh("ip", "netns", "exec", f"lpsgd{i}", "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
+            for i in range(1, self.count + 1)
+        )
 
     def mpirun(self):
         """One rank on each host. Ranks have no shared memory: all messages use the cable."""
-        return ["ip", "netns", "exec", "lpsgd1", "env", "MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=eth0", MPIRUN,
-                "-iface", "eth0", "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter"), "-hosts",
-                ",".join(self.addresses()), "-ppn", "1", "-n", str(self.count)]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            "lpsgd1",
+            "env",
+            "MPIR_CVAR_NOLOCAL=1",
+            "UCX_TLS=tcp,self",
+            "UCX_NET_DEVICES=eth0",
+            MPIRUN,
+            "-iface",
+            "eth0",
+            "-launcher",
+            "ssh",
+            "-launcher-exec",
+            os.path.join(HERE, "enter"),
+            "-hosts",
+            ",".join(self.addresses()),
+            "-ppn",
+            "1",
+            "-n",
+            str(self.count),
+        ]

@@ -53,7 +53,15 @@ class Row:
 
     @property
     def key(self):
-        parts = [self.network, str(self.batch), f"{self.ranks}ranks", f"{self.steps}steps", self.rate, self.over, self.name]
+        parts = [
+            self.network,
+            str(self.batch),
+            f"{self.ranks}ranks",
+            f"{self.steps}steps",
+            self.rate,
+            self.over,
+            self.name,
+        ]
         parts += ["traced"] if self.trace else []
         return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower())
 
@@ -65,7 +73,10 @@ def run(command, **environment):
     except subprocess.TimeoutExpired:
         raise JobError(f"{' '.join(map(str, command))}\nhas not ended after {LIMIT} s") from None
     if done.returncode:
-        raise JobError(f"{' '.join(map(str, command))}\nended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise JobError(
+            f"{' '.join(map(str, command))}\nended with {done.returncode}:\n"
+            f"{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
     return done.stdout
 
 
@@ -74,7 +85,8 @@ def network_file(row):
 
 
 def train(row, hosts, lpsgd, trace_folder=None):
-    """Two epochs on images of noise. Returns the second one's record, and the bytes that the kernel counted on the cables."""
+    """Two epochs on images of noise. Returns the second one's record, and the bytes that the kernel counted
+    on the cables."""
     with open(network_file(row), encoding="utf-8") as file:
         text = file.read()
     shape = re.search(r"^input: \[(\d+), *(\d+), *(\d+)\]", text, re.M).groups()
@@ -82,19 +94,27 @@ def train(row, hosts, lpsgd, trace_folder=None):
     with tempfile.TemporaryDirectory(prefix="lpsgd-link-") as folder:
         config, out = os.path.join(folder, "config.yaml"), os.path.join(folder, "out")
         with open(config, "w", encoding="utf-8") as file:
-            file.write(f"network: {network_file(row)}\n"
-                       f"data: {{dataset: noise, image: [{', '.join(shape)}], classes: {classes}, "
-                       f"train_samples: {row.steps * row.batch * row.ranks}, test_samples: {row.ranks}}}\n"
-                       f"train: {{epochs: 2, batch_size: {row.batch * row.ranks}, threads: 1, compute: {row.compute}}}\n"
-                       f"exchange: {{codec: {CODECS[row.codec]}}}\n"
-                       "optimizer: {momentum: 0.9, weight_decay: 1.0e-4}\n"  # ddp.py's, too
-                       "schedule: {lr: 0.001}\ncheckpoint: {every_epochs: 0}\n")
+            file.write(
+                f"network: {network_file(row)}\n"
+                f"data: {{dataset: noise, image: [{', '.join(shape)}], classes: {classes}, "
+                f"train_samples: {row.steps * row.batch * row.ranks}, test_samples: {row.ranks}}}\n"
+                f"train: {{epochs: 2, batch_size: {row.batch * row.ranks}, "
+                f"threads: 1, compute: {row.compute}}}\n"
+                f"exchange: {{codec: {CODECS[row.codec]}}}\n"
+                "optimizer: {momentum: 0.9, weight_decay: 1.0e-4}\n"  # ddp.py's, too
+                "schedule: {lr: 0.001}\ncheckpoint: {every_epochs: 0}\n"
+            )
         two = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
-        prefix = hosts.mpirun() if row.over == "cable" else ["taskset", "-c", two, MPIRUN, "-n", str(row.ranks)]
+        prefix = (
+            hosts.mpirun() if row.over == "cable" else ["taskset", "-c", two, MPIRUN, "-n", str(row.ranks)]
+        )
         command = [*prefix, lpsgd, "train", config, "--out", out]
         if row.over == "emulated":
             rate = row.rate.replace("gbit", "Gbit").replace("mbit", "Mbit")
-            command += ["--set", f"exchange.link={{bandwidth: {rate}, latency: 30us, burst: {BURST[row.rate]}B}}"]
+            command += [
+                "--set",
+                f"exchange.link={{bandwidth: {rate}, latency: 30us, burst: {BURST[row.rate]}B}}",
+            ]
         started = 0
         if row.over == "cable":  # bytes of start and end
             before = hosts.bytes_sent()
@@ -113,9 +133,17 @@ def train(row, hosts, lpsgd, trace_folder=None):
     steps = record["samples"] / (row.batch * row.ranks)
     slowest, sent = record["seconds_max"], sum(r["bytes_sent"] for r in records)
     busy = slowest["total"] - slowest["eval"]  # of the slowest rank, by the wall clock, as ddp.py's
-    return {"samples_per_s": record["samples"] / busy, "step_s": busy / steps, "exposed": seconds["exposed_comm"] / busy,
-            "wire_ratio": record["bytes_fp32"] / max(1, record["bytes_sent"]), "bytes_sent": sent, "cable_bytes": cable,
-            "start_bytes": started, "seconds": seconds, "other": seconds["other"] / seconds["total"]}
+    return {
+        "samples_per_s": record["samples"] / busy,
+        "step_s": busy / steps,
+        "exposed": seconds["exposed_comm"] / busy,
+        "wire_ratio": record["bytes_fp32"] / max(1, record["bytes_sent"]),
+        "bytes_sent": sent,
+        "cable_bytes": cable,
+        "start_bytes": started,
+        "seconds": seconds,
+        "other": seconds["other"] / seconds["total"],
+    }
 
 
 def ddp(row, hosts):
@@ -123,8 +151,8 @@ def ddp(row, hosts):
     try:
         return ddp_ranks(row, hosts)
     except JobError as error:
-        # With several buckets the hook sends its second messages in the order in which the first ones returned. That
-        # order differs between ranks, so gloo matches messages of different sizes.
+        # With several buckets the hook sends its second messages in the order in which the first ones
+        # returned. That order differs between ranks, so gloo matches messages of different sizes.
         if row.hook != "powersgd" or "op.preamble" not in str(error):
             raise
         return {**ddp_ranks(row, hosts, "--one-bucket"), "note": "one bucket: with several it fails"}
@@ -133,10 +161,30 @@ def ddp(row, hosts):
 def ddp_ranks(row, hosts, *more):
     processes = []
     for rank in range(hosts.count):
-        command = ["ip", "netns", "exec", f"lpsgd{rank + 1}", "env", f"RANK={rank}", f"WORLD_SIZE={hosts.count}",
-                   "MASTER_ADDR=10.77.0.1", "MASTER_PORT=29577", "GLOO_SOCKET_IFNAME=eth0", "OMP_NUM_THREADS=1", row.python,
-                   os.path.join(HERE, "ddp.py"), "--network", row.network, "--batch", str(row.batch), "--steps", str(row.steps),
-                   "--hook", row.hook, *more]
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            f"lpsgd{rank + 1}",
+            "env",
+            f"RANK={rank}",
+            f"WORLD_SIZE={hosts.count}",
+            "MASTER_ADDR=10.77.0.1",
+            "MASTER_PORT=29577",
+            "GLOO_SOCKET_IFNAME=eth0",
+            "OMP_NUM_THREADS=1",
+            row.python,
+            os.path.join(HERE, "ddp.py"),
+            "--network",
+            row.network,
+            "--batch",
+            str(row.batch),
+            "--steps",
+            str(row.steps),
+            "--hook",
+            row.hook,
+            *more,
+        ]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     try:
         outputs = [p.communicate(timeout=LIMIT) for p in processes]
@@ -147,7 +195,14 @@ def ddp_ranks(row, hosts, *more):
             if p.poll() is None:
                 p.kill()
     if any(p.returncode for p in processes):
-        raise JobError(f"ddp.py ended with {[p.returncode for p in processes]}:\n" + "".join(err[-3000:] for _, err in outputs))
+        raise JobError(
+            f"ddp.py ended with {[p.returncode for p in processes]}:\n"
+            + "".join(err[-3000:] for _, err in outputs)
+        )
     results = [json.loads(out) for out, _ in outputs]
     step = max(r["step_s"] for r in results)
-    return {"samples_per_s": row.batch * hosts.count / step, "step_s": step, "torch": f"{results[0]['torch']}, {results[0]['format']}"}
+    return {
+        "samples_per_s": row.batch * hosts.count / step,
+        "step_s": step,
+        "torch": f"{results[0]['torch']}, {results[0]['format']}",
+    }

@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Training over real, slow network links on one machine: hosts are network namespaces joined by veth pairs, shaped by
-`tc tbf`. lpsgd and PyTorch's DistributedDataParallel over gloo run on them in turns. As root; needs iproute2 and MPICH.
+"""Training over real, slow network links on one machine: hosts are network namespaces joined by veth pairs,
+shaped by `tc tbf`. lpsgd and PyTorch's DistributedDataParallel over gloo run on them in turns. As root; needs
+iproute2 and MPICH.
 
-    link.py ddp --out FOLDER        samples/s beside DDP: AlexNet at 32 and ResNet-50 at 8 a rank, 1 Gbit/s, two hosts
-    link.py overlap --out FOLDER    exposed communication: AlexNet, QSGD 4 bit, 1 Gbit/s and unshaped; with traces
+    link.py ddp --out FOLDER        samples/s beside DDP: AlexNet at 32 and ResNet-50 at 8 a rank, 1 Gbit/s,
+                                    two hosts
+    link.py overlap --out FOLDER    exposed communication: AlexNet, QSGD 4 bit, 1 Gbit/s and unshaped;
+                                    with traces
     link.py emulated --out FOLDER   the emulated link beside the real one, step time
     link.py bytes --out FOLDER      bytes on the cable beside bytes_sent, and whether the seconds add up
     link.py ranks --out FOLDER      more ranks than cores: ResNet-20, 8 ranks beside 2 on one host
     link.py own --out FOLDER --networks resnet20 --batch 64 --rates 100mbit --codecs none,topk --hooks full
 
-Every rank has one thread. Each round runs all rows in turn, so that other load on the machine affects all alike. Each row's
-result is kept in FOLDER/rows, so a run that was stopped continues from there; FOLDER/POINT.md and POINT.json have the table
-so far. Namespaces, cables and run folders are removed at the end, also after an error.
+Every rank has one thread. Each round runs all rows in turn, so that other load on the machine affects all
+alike. Each row's result is kept in FOLDER/rows, so a run that was stopped continues from there;
+FOLDER/POINT.md and POINT.json have the table so far. Namespaces, cables and run folders are removed at the
+end, also after an error.
 """
 
 import argparse
@@ -61,17 +65,39 @@ def rows_of(options):
     if options.point == "overlap":
         return ours("alexnet", ["qsgd4"], ["1gbit", "unshaped"], ["fp32", "bf16"], trace=True)
     if options.point == "emulated":
-        return [row for network in ("alexnet", "resnet20")
-                for row in and_emulated(ours(network, ["none", "qsgd4", "onebit"], ["100mbit", "1gbit", "10gbit"]))]
+        return [
+            row
+            for network in ("alexnet", "resnet20")
+            for row in and_emulated(
+                ours(network, ["none", "qsgd4", "onebit"], ["100mbit", "1gbit", "10gbit"])
+            )
+        ]
     if options.point == "bytes":
-        return [row for network in ("alexnet", "resnet20") for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"])]
+        return [
+            row
+            for network in ("alexnet", "resnet20")
+            for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"])
+        ]
     if options.point == "ranks":
-        return [Row("resnet20", batch("resnet20"), steps("resnet20"), ranks=ranks, rate="", over="local", codec=codec)
-                for codec in ("none", "qsgd4") for ranks in (2, 8)]
+        return [
+            Row(
+                "resnet20",
+                batch("resnet20"),
+                steps("resnet20"),
+                ranks=ranks,
+                rate="",
+                over="local",
+                codec=codec,
+            )
+            for codec in ("none", "qsgd4")
+            for ranks in (2, 8)
+        ]
     rows = []
     for network in options.networks:
         cable = ours(network, options.codecs, options.rates, options.computes)
-        rows += (and_emulated(cable) if options.emulate else cable) + theirs(network, options.hooks, options.rates)
+        rows += (and_emulated(cable) if options.emulate else cable) + theirs(
+            network, options.hooks, options.rates
+        )
     return rows
 
 
@@ -115,19 +141,29 @@ class Results:
         common = {**vars(row), "name": row.name, "rounds": len(found), "failures": len(results) - len(found)}
         if not found:
             return {**common, "failed": results[0]["failed"]}
-        out = {k: statistics.median(f[k] for f in found) if isinstance(v, (int, float)) else v for k, v in found[0].items()}
+        out = {
+            k: statistics.median(f[k] for f in found) if isinstance(v, (int, float)) else v
+            for k, v in found[0].items()
+        }
         notes = [f["note"] for f in found if "note" in f]
         if notes:
             out["note"] = notes[0]
-        return {**common, **out, "range": [min(f["samples_per_s"] for f in found), max(f["samples_per_s"] for f in found)],
-                "steps_s": {number: r["step_s"] for number, r in by_round.items() if "failed" not in r}}
+        return {
+            **common,
+            **out,
+            "range": [min(f["samples_per_s"] for f in found), max(f["samples_per_s"] for f in found)],
+            "steps_s": {number: r["step_s"] for number, r in by_round.items() if "failed" not in r},
+        }
 
 
 def measure(options, rows, results):
     """Runs the rows without a result. Returns how many failed."""
     failed, jobs = 0, [(number, row) for number in range(options.rounds) for row in rows]
     jobs = [(number, row) for number, row in jobs if not results.done(row, number)]
-    print(f"{len(rows) * options.rounds - len(jobs)} of {len(rows) * options.rounds} rows have a result", flush=True)
+    print(
+        f"{len(rows) * options.rounds - len(jobs)} of {len(rows) * options.rounds} rows have a result",
+        flush=True,
+    )
     hosts, started = None, None
     try:
         for i, (number, row) in enumerate(jobs):
@@ -136,8 +172,12 @@ def measure(options, rows, results):
                 if hosts:
                     hosts.__exit__()
                 hosts, started = Hosts(*wanted).__enter__(), wanted
-            print(f"[{i + 1}/{len(jobs)}] round {number + 1}: {row.network}, {row.ranks} ranks, {row.over} {row.rate}, {row.name} ...",
-                  end=" ", flush=True)
+            print(
+                f"[{i + 1}/{len(jobs)}] round {number + 1}: {row.network}, {row.ranks} ranks, "
+                f"{row.over} {row.rate}, {row.name} ...",
+                end=" ",
+                flush=True,
+            )
             start = time.time()
             try:
                 trace = os.path.join(options.out, "trace-" + row.key) if row.trace else None
@@ -159,8 +199,13 @@ def measure(options, rows, results):
 def of_ddp(label, hooks):
     """Our samples/s over those of the best of these hooks of that PyTorch; none if one of them failed."""
     def text(r, everything):
-        rivals = [o for o in everything
-                  if o["hook"] in hooks and o["label"] == label and (o["network"], o["rate"]) == (r["network"], r["rate"])]
+        rivals = [
+            o
+            for o in everything
+            if o["hook"] in hooks
+            and o["label"] == label
+            and (o["network"], o["rate"]) == (r["network"], r["rate"])
+        ]
         if not rivals or any("failed" in o for o in rivals):
             return ""
         return f"{r['samples_per_s'] / max(o['samples_per_s'] for o in rivals):.2f}x"
@@ -168,16 +213,30 @@ def of_ddp(label, hooks):
 
 
 def ratio_of_rounds(r, other, factor=1):
-    """The median ratio of steps of the same round, which ran one after the other, because the machine's speed drifts."""
-    ratios = [factor * seconds / other["steps_s"][number] for number, seconds in r["steps_s"].items() if number in other["steps_s"]]
+    """The median ratio of steps of the same round, which ran one after the other, because the machine's speed
+    drifts."""
+    ratios = [
+        factor * seconds / other["steps_s"][number]
+        for number, seconds in r["steps_s"].items()
+        if number in other["steps_s"]
+    ]
     if not ratios:
         return ""
-    return f"{statistics.median(ratios):.3f}" + (f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else "")
+    return f"{statistics.median(ratios):.3f}" + (
+        f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
+    )
 
 
 def against_real(r, everything):
-    real = [o for o in everything if "failed" not in o and o["over"] == "cable" and r["over"] == "emulated" and not o["hook"]
-            and all(o[k] == r[k] for k in ("network", "codec", "rate", "compute"))]
+    real = [
+        o
+        for o in everything
+        if "failed" not in o
+        and o["over"] == "cable"
+        and r["over"] == "emulated"
+        and not o["hook"]
+        and all(o[k] == r[k] for k in ("network", "codec", "rate", "compute"))
+    ]
     return ratio_of_rounds(r, real[0]) if real else ""
 
 
@@ -188,9 +247,12 @@ def against_two_ranks(r, everything):
 
 COMMON = {
     "network": lambda r, _: f"{r['network']}, {r['ranks']} ranks, {r['batch']} samples each",
-    "link": lambda r, _: {"cable": r["rate"], "emulated": f"{r['rate']}, emulated", "local": "one host"}[r["over"]],
-    "who": lambda r, _: r["name"] + (f" ({r['torch']})" if r.get("torch") else "")
-           + (f" ({r['note']})" if r.get("note") else ""),
+    "link": lambda r, _: {"cable": r["rate"], "emulated": f"{r['rate']}, emulated", "local": "one host"}[
+        r["over"]
+    ],
+    "who": lambda r, _: r["name"]
+    + (f" ({r['torch']})" if r.get("torch") else "")
+    + (f" ({r['note']})" if r.get("note") else ""),
     "samples/s": lambda r, _: f"{r['samples_per_s']:.2f}",
     "min-max": lambda r, _: f"{r['range'][0]:.2f}-{r['range'][1]:.2f}",
     "step": lambda r, _: f"{1e3 * r['step_s']:.0f} ms",
@@ -199,9 +261,12 @@ EXPOSED = {"exposed": lambda r, _: f"{100 * r['exposed']:.1f} %" if "exposed" in
 WIRE = {"wire": lambda r, _: f"{r['wire_ratio']:.1f}x less" if "wire_ratio" in r else ""}
 CABLE = {
     "bytes_sent": lambda r, _: f"{r['bytes_sent'] / 1e6:.2f} MB" if "bytes_sent" in r else "",
-    "on the cable / bytes_sent":
-        lambda r, _: f"{(r['cable_bytes'] - r['start_bytes']) / r['bytes_sent']:.3f}" if r.get("cable_bytes") else "",
-    "with start and end": lambda r, _: f"{r['cable_bytes'] / r['bytes_sent']:.3f}" if r.get("cable_bytes") else "",
+    "on the cable / bytes_sent": lambda r, _: (
+        f"{(r['cable_bytes'] - r['start_bytes']) / r['bytes_sent']:.3f}" if r.get("cable_bytes") else ""
+    ),
+    "with start and end": lambda r, _: (
+        f"{r['cable_bytes'] / r['bytes_sent']:.3f}" if r.get("cable_bytes") else ""
+    ),
     "other / total": lambda r, _: f"{100 * r['other']:.2f} %" if "other" in r else "",
 }
 COLUMNS = {  # ddp and own: also columns_of_ddp
@@ -225,11 +290,19 @@ def columns_of(options):
 
 
 def environment(options):
-    version = subprocess.run([options.lpsgd, "version", "--json"], check=True, capture_output=True, text=True).stdout
+    version = subprocess.run(
+        [options.lpsgd, "version", "--json"], check=True, capture_output=True, text=True
+    ).stdout
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         model = re.search(r"^model name\s*: (.*)", file.read(), re.M)
-    return {"date": datetime.date.today().isoformat(), "cpu": model.group(1) if model else "?", "cores": os.cpu_count(),
-            "kernel": os.uname().release, "load": os.getloadavg(), "lpsgd": json.loads(version)}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "cpu": model.group(1) if model else "?",
+        "cores": os.cpu_count(),
+        "kernel": os.uname().release,
+        "load": os.getloadavg(),
+        "lpsgd": json.loads(version),
+    }
 
 
 def write(options, rows, results):
@@ -243,15 +316,22 @@ def write(options, rows, results):
             return "failed" if title == "samples/s" else ""
         return columns[title](r, found)
 
-    lines = [f"{where['date']}, {where['cores']} cores of {where['cpu']}, Linux {where['kernel']}; "
-             f"load before: {where['load'][0]:.1f}. {'; '.join(f'{r}: burst {b >> 10} KiB' for r, b in BURST.items())}. "
-             f"Medians of up to {options.rounds} rounds.", "",
-             "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines = [
+        f"{where['date']}, {where['cores']} cores of {where['cpu']}, Linux {where['kernel']}; "
+        f"load before: {where['load'][0]:.1f}. "
+        f"{'; '.join(f'{r}: burst {b >> 10} KiB' for r, b in BURST.items())}. "
+        f"Medians of up to {options.rounds} rounds.",
+        "",
+        "| " + " | ".join(columns) + " |",
+        "|" + "---|" * len(columns),
+    ]
     lines += ["| " + " | ".join(cell(title, r) for title in columns) + " |" for r in found]
     with open(os.path.join(options.out, options.point + ".md"), "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     with open(os.path.join(options.out, options.point + ".json"), "w", encoding="utf-8") as file:
-        json.dump({"point": options.point, "environment": where, "burst": BURST, "rows": found}, file, indent=1)
+        json.dump(
+            {"point": options.point, "environment": where, "burst": BURST, "rows": found}, file, indent=1
+        )
     return "\n".join(lines)
 
 
@@ -265,7 +345,9 @@ def interpreter(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("point", choices=COLUMNS)
     parser.add_argument("--out", required=True, help="folder for rows and tables")
     parser.add_argument("--rounds", type=int, default=3)
@@ -274,18 +356,30 @@ def main():
     parser.add_argument("--torch", type=interpreter, action="append", metavar="[LABEL=]PYTHON",
                         help="an interpreter that has PyTorch; may be repeated (default /usr/bin/python3)")
     parser.add_argument("--lpsgd", default=os.path.join(ROOT, "build/release/lpsgd"))
-    parser.add_argument("--networks", type=words, default=["resnet20"], help="own: files of configs/networks, without .yaml")
+    parser.add_argument(
+        "--networks", type=words, default=["resnet20"], help="own: files of configs/networks, without .yaml"
+    )
     parser.add_argument("--batch", type=int, help="samples a rank")
-    parser.add_argument("--rates", type=words, default=["1gbit"], help=f"own: of {', '.join(BURST)}, unshaped")
-    parser.add_argument("--codecs", type=words, default=["none", "qsgd4"], help=f"own: of {', '.join(CODECS)}")
+    parser.add_argument(
+        "--rates", type=words, default=["1gbit"], help=f"own: of {', '.join(BURST)}, unshaped"
+    )
+    parser.add_argument(
+        "--codecs", type=words, default=["none", "qsgd4"], help=f"own: of {', '.join(CODECS)}"
+    )
     parser.add_argument("--computes", type=words, default=["fp32"], help="own: fp32, bf16")
     parser.add_argument("--hooks", type=words, default=[], help=f"own: DDP's, of {', '.join(HOOKS)}")
-    parser.add_argument("--emulate", action="store_true", help="own: also over the emulated link, on one host")
+    parser.add_argument(
+        "--emulate", action="store_true", help="own: also over the emulated link, on one host"
+    )
     options = parser.parse_args()
     options.torch = options.torch or [("Debian's PyTorch", "/usr/bin/python3")]
     if len({label for label, _ in options.torch}) < len(options.torch):
         parser.error("--torch: two interpreters of one label")
-    for given, known in ((options.codecs, CODECS), (options.rates, [*BURST, "unshaped"]), (options.hooks, HOOKS)):
+    for given, known in (
+        (options.codecs, CODECS),
+        (options.rates, [*BURST, "unshaped"]),
+        (options.hooks, HOOKS),
+    ):
         unknown = [g for g in given if g not in known]
         if unknown:
             parser.error(f"{', '.join(unknown)}: not known; there are {', '.join(known)}")

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Images from files to samples: `lpsgd bench loader` in alternation with torchvision's same transforms, on one core.
+"""Images from files to samples: `lpsgd bench loader` in alternation with torchvision's same transforms, on
+one core.
 
-    bench/peers/images_torchvision.py FOLDER... [--build build/release] [--rounds 5] [--python PROGRAM] [--cpu-time]
+    bench/peers/images_torchvision.py FOLDER... [--build build/release] [--rounds 5] [--python PROGRAM]
+                                      [--cpu-time]
                                        [--json]
 
-Both read every image below the folders (their files lie in the page cache after the first pass), take random-resized crops
-(area 0.08 to 1) of 224 x 224 and mirror half of them. torchvision: Pillow, RandomResizedCrop and RandomHorizontalFlip, then
-either uint8 (PILToTensor) or normalised float32 (ToTensor, Normalize). Each round runs lpsgd and torchvision one after the
-other, each in a process of its own with one thread. Prints the medians over the rounds; `ratio` is torchvision's time over
-ours. With --cpu-time it is processor time, for machines that are never idle. lpsgd's loader stays at uint8: its network scales the pixels on its device.
+Both read every image below the folders (their files lie in the page cache after the first pass), take
+random-resized crops (area 0.08 to 1) of 224 x 224 and mirror half of them. torchvision: Pillow,
+RandomResizedCrop and RandomHorizontalFlip, then either uint8 (PILToTensor) or normalised float32 (ToTensor,
+Normalize). Each round runs lpsgd and torchvision one after the other, each in a process of its own with one
+thread. Prints the medians over the rounds; `ratio` is torchvision's time over ours. With --cpu-time it is
+processor time, for machines that are never idle. lpsgd's loader stays at uint8: its network scales the pixels
+on its device.
 """
+
 import argparse
 import json
 import os
@@ -24,7 +29,9 @@ EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
 
 
 def images_below(folders):
-    paths = sorted(path for folder in folders for path in Path(folder).rglob("*") if path.suffix.lower() in EXTENSIONS)
+    paths = sorted(
+        path for folder in folders for path in Path(folder).rglob("*") if path.suffix.lower() in EXTENSIONS
+    )
     if not paths:
         sys.exit(f"no images in {', '.join(folders)}")
     return paths
@@ -63,7 +70,9 @@ def run(command):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--rounds", type=int, default=5)
@@ -79,8 +88,23 @@ def main():
     ours, theirs, pairs = {}, {}, {}
     clock = ["--cpu-time"] if arguments.cpu_time else []
     for _ in range(arguments.rounds):
-        rows = run([Path(arguments.build) / "lpsgd", "bench", "loader", "--json", "--repeats", "1", "--images", count,
-                    "--workers", "0", *clock, "--data", *arguments.folders])
+        rows = run(
+            [
+                Path(arguments.build) / "lpsgd",
+                "bench",
+                "loader",
+                "--json",
+                "--repeats",
+                "1",
+                "--images",
+                count,
+                "--workers",
+                "0",
+                *clock,
+                "--data",
+                *arguments.folders,
+            ]
+        )
         seconds = run([arguments.python, __file__, "--peer", *clock, *arguments.folders])
         for name, value in seconds.items():
             theirs.setdefault(name, []).append(value)
@@ -97,10 +121,14 @@ def main():
         return
     print(f"{'samples of 224 x 224':<42} {'us each':>9} {'to uint8':>9} {'to float32':>11}")
     for row in out:
-        print(f"{row['name']:<42} {1e6 * row['seconds'] / count:>9.1f} {row['ratio_to_torchvision_uint8']:>9.2f} "
-              f"{row['ratio_to_torchvision_float32']:>11.2f}")
-    print(f"torchvision to uint8: {1e6 * statistics.median(theirs['uint8']) / count:.1f} us each, to normalised float32: "
-          f"{1e6 * statistics.median(theirs['float32']) / count:.1f}")
+        print(
+            f"{row['name']:<42} {1e6 * row['seconds'] / count:>9.1f} "
+            f"{row['ratio_to_torchvision_uint8']:>9.2f} {row['ratio_to_torchvision_float32']:>11.2f}"
+        )
+    print(
+        f"torchvision to uint8: {1e6 * statistics.median(theirs['uint8']) / count:.1f} us each, "
+        f"to normalised float32: {1e6 * statistics.median(theirs['float32']) / count:.1f}"
+    )
 
 
 if __name__ == "__main__":

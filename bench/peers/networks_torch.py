@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
 """Training steps of lpsgd beside PyTorch's, for every network of configs/networks, in one run.
 
-    bench/peers/networks_torch.py [NAME...] [--compute bf16] [--python PROGRAM]... [--build build/release] [--rounds 3]
+    bench/peers/networks_torch.py [NAME...] [--compute bf16] [--python PROGRAM]... [--build build/release]
+                                  [--rounds 3]
                                   [--steps 3] [--threads 1] [--cpu-time] [--device cuda]
 
-For each network every round runs lpsgd, PyTorch in both memory formats, and the floor, each in a process of its own, so that
-other load on the machine affects all alike. The best step of each counts. The floor is the network's convolutions and
-products as bare oneDNN primitives, with the faster of the direct and Winograd's algorithm; an LSTM's are not counted. Prints
-a table and one JSON array. `ratio` is the better PyTorch's time over ours (above 1: we are faster), `floor` the bare
-primitives' time over ours, `direct` that of direct convolutions over ours. With --cpu-time it is processor time, for
-machines that are never idle.
+For each network every round runs lpsgd, PyTorch in both memory formats, and the floor, each in a process of
+its own, so that other load on the machine affects all alike. The best step of each counts. The floor is the
+network's convolutions and products as bare oneDNN primitives, with the faster of the direct and Winograd's
+algorithm; an LSTM's are not counted. Prints a table and one JSON array. `ratio` is the better PyTorch's time
+over ours (above 1: we are faster), `floor` the bare primitives' time over ours, `direct` that of direct
+convolutions over ours. With --cpu-time it is processor time, for machines that are never idle.
 
-Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS): weights,
-gradients, momentum, activations, workspaces, the batch, and library code that is loaded late. PyTorch's is the smaller of
-its two formats'; the last column is ours over it (below 1: we use less).
+Memory is the process's peak over all steps (VmHWM) less what it held before the network was made (VmRSS):
+weights, gradients, momentum, activations, workspaces, the batch, and library code that is loaded late.
+PyTorch's is the smaller of its two formats'; the last column is ours over it (below 1: we use less).
 
-With --device cuda both train on the first GPU, with the paper's batch for one GPU; PyTorch uses cudnn.benchmark. A step's
-time is then the mean over all steps, with one wait for the device at the end. There is no floor, and memory is not compared.
+With --device cuda both train on the first GPU, with the paper's batch for one GPU; PyTorch uses
+cudnn.benchmark. A step's time is then the mean over all steps, with one wait for the device at the end. There
+is no floor, and memory is not compared.
 """
+
 import argparse
 import json
 import os
@@ -28,14 +31,31 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Samples a step, and the shape of one: an image, a sequence, or words.
-NETWORKS = {"alexnet": (32, [3, 227, 227]), "vgg19": (8, [3, 224, 224]), "resnet50": (8, [3, 224, 224]),
-            "resnet152": (8, [3, 224, 224]), "bn_inception": (16, [3, 224, 224]), "resnet20": (128, [3, 32, 32]),
-            "resnet110": (128, [3, 32, 32]), "densenet40_12": (64, [3, 32, 32]), "wideresnet28_12": (16, [3, 32, 32]),
-            "logistic": (128, [3, 32, 32]), "lstm_an4": (4, [256, 363]), "lstm_wikitext2": (16, [30])}
+NETWORKS = {
+    "alexnet": (32, [3, 227, 227]),
+    "vgg19": (8, [3, 224, 224]),
+    "resnet50": (8, [3, 224, 224]),
+    "resnet152": (8, [3, 224, 224]),
+    "bn_inception": (16, [3, 224, 224]),
+    "resnet20": (128, [3, 32, 32]),
+    "resnet110": (128, [3, 32, 32]),
+    "densenet40_12": (64, [3, 32, 32]),
+    "wideresnet28_12": (16, [3, 32, 32]),
+    "logistic": (128, [3, 32, 32]),
+    "lstm_an4": (4, [256, 363]),
+    "lstm_wikitext2": (16, [30]),
+}
 WARM_UP = 4  # steps that do not count; step_bench's, too
 FORMATS = ["nchw", "nhwc"]
-GPU_BATCH = {"alexnet": 256, "vgg19": 32, "resnet50": 32, "resnet152": 16, "bn_inception": 64, "resnet20": 128,
-             "resnet110": 128}  # EDBT 2018, table 3; elsewhere NETWORKS'
+GPU_BATCH = {
+    "alexnet": 256,
+    "vgg19": 32,
+    "resnet50": 32,
+    "resnet152": 16,
+    "bn_inception": 64,
+    "resnet20": 128,
+    "resnet110": 128,
+}  # EDBT 2018, table 3; elsewhere NETWORKS'
 CLASSES = {"lstm_an4": 132, "lstm_wikitext2": 33278}
 
 
@@ -90,12 +110,23 @@ def peer(name, memory_format, batch, steps, threads, compute, device):
     wait()
     if device == "cuda":
         wall = [(time.perf_counter() - begin) / steps]
-    print(json.dumps({"seconds_min": min(wall), "cpu_seconds_min": min(cpu), "peak_bytes": memory_bytes("VmHWM") - before,
-                      "version": torch.__version__, "blas": blas()}))
+    print(
+        json.dumps(
+            {
+                "seconds_min": min(wall),
+                "cpu_seconds_min": min(cpu),
+                "peak_bytes": memory_bytes("VmHWM") - before,
+                "version": torch.__version__,
+                "blas": blas(),
+            }
+        )
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="networks; all by default")
     parser.add_argument("--build", default=str(ROOT / "build/release"))
     parser.add_argument("--rounds", type=int, default=3)
@@ -105,10 +136,14 @@ def main():
     parser.add_argument("--compute", choices=["fp32", "tf32", "bf16"], default="fp32",
                         help="bf16: PyTorch under its autocast; tf32: on a GPU")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--python", action="append", metavar="PROGRAM",
-                        help="an interpreter that has PyTorch, to be given once for each PyTorch to compare with; this one by "
-                        "default. A newer one than Debian's: python3 -m venv DIR; DIR/bin/pip install torch numpy "
-                        "--index-url https://download.pytorch.org/whl/cpu (or without the index, larger, from PyPI)")
+    parser.add_argument(
+        "--python",
+        action="append",
+        metavar="PROGRAM",
+        help="an interpreter that has PyTorch, to be given once for each PyTorch to compare with; this one "
+        "by default. A newer one than Debian's: python3 -m venv DIR; DIR/bin/pip install torch numpy "
+        "--index-url https://download.pytorch.org/whl/cpu (or without the index, larger, from PyPI)",
+    )
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     a = parser.parse_args()
@@ -119,25 +154,61 @@ def main():
     on_gpu = a.device == "cuda"
     clock = "cpu_seconds" if a.cpu_time else "seconds"
     rows = []
-    print(f"{'network':16} {'batch':>5} {'PyTorch':>12} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} {'floor':>6} {'direct':>6}   memory: lpsgd,"
-          "  PyTorch, ratio", file=sys.stderr)
+    print(
+        f"{'network':16} {'batch':>5} {'PyTorch':>12} {'lpsgd':>9} {'PyTorch':>9} {'ratio':>6} "
+        f"{'floor':>6} {'direct':>6}   memory: lpsgd,  PyTorch, ratio",
+        file=sys.stderr,
+    )
     for name in a.names or NETWORKS:
         batch = a.batch or on_gpu and GPU_BATCH.get(name) or NETWORKS[name][0]
         network = str(ROOT / f"configs/networks/{name}.yaml")
         bench = f"{a.build}/bench/"
         low = [f"--{a.compute}"] if a.compute != "fp32" else []
         commands = {
-            "lpsgd": [bench + "step_bench", network, "--batch", str(batch), "--steps", str(a.steps), "--threads",
-                      str(a.threads)] + low + (["--device", "cuda"] if on_gpu else [])}
+            "lpsgd": [
+                bench + "step_bench",
+                network,
+                "--batch",
+                str(batch),
+                "--steps",
+                str(a.steps),
+                "--threads",
+                str(a.threads),
+            ]
+            + low
+            + (["--device", "cuda"] if on_gpu else [])
+        }
         if not on_gpu:
-            commands["floor"] = [bench + "floor_bench", network, "--batch", str(batch), "--repeat", str(a.steps)] + low
+            commands["floor"] = [
+                bench + "floor_bench",
+                network,
+                "--batch",
+                str(batch),
+                "--repeat",
+                str(a.steps),
+            ] + low
         peers = {}  # by interpreter: the names of its commands
         for python in a.python or [sys.executable]:
             for f in FORMATS if len(NETWORKS[name][1]) == 3 else FORMATS[:1]:
                 system = f"{python} {f}"
                 peers.setdefault(python, []).append(system)
-                commands[system] = [python, __file__, name, "--peer", f, "--batch", str(batch), "--steps", str(a.steps),
-                                    "--threads", str(a.threads), "--compute", a.compute, "--device", a.device]
+                commands[system] = [
+                    python,
+                    __file__,
+                    name,
+                    "--peer",
+                    f,
+                    "--batch",
+                    str(batch),
+                    "--steps",
+                    str(a.steps),
+                    "--threads",
+                    str(a.threads),
+                    "--compute",
+                    a.compute,
+                    "--device",
+                    a.device,
+                ]
         best, peak, version, direct = {}, {}, {}, float("inf")
         for _ in range(a.rounds):
             for system, command in commands.items():
@@ -152,21 +223,45 @@ def main():
                     direct = min(direct, result["direct_" + clock])
         for systems in peers.values():
             rival, lowest = min(systems, key=best.get), min(peak[s] for s in systems)
-            row = {"name": "train_step", "network": name, "batch": batch, "threads": a.threads, "compute": a.compute,
-                   "device": a.device,
-                   "clock": clock, "seconds": best["lpsgd"], "peer": "pytorch " + rival.split()[-1],
-                   "peer_version": version[rival], "peer_seconds": best[rival], "ratio": best[rival] / best["lpsgd"],
-                   "all_seconds": {s: best[s] for s in ["lpsgd", *systems]}}
+            row = {
+                "name": "train_step",
+                "network": name,
+                "batch": batch,
+                "threads": a.threads,
+                "compute": a.compute,
+                "device": a.device,
+                "clock": clock,
+                "seconds": best["lpsgd"],
+                "peer": "pytorch " + rival.split()[-1],
+                "peer_version": version[rival],
+                "peer_seconds": best[rival],
+                "ratio": best[rival] / best["lpsgd"],
+                "all_seconds": {s: best[s] for s in ["lpsgd", *systems]},
+            }
             rows.append(row)
             if on_gpu:
-                print(f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.2f}ms {1e3 * row['peer_seconds']:7.2f}ms "
-                      f"{row['ratio']:5.2f}x", file=sys.stderr, flush=True)
+                print(
+                    f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.2f}ms "
+                    f"{1e3 * row['peer_seconds']:7.2f}ms {row['ratio']:5.2f}x",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 continue
-            row |= {"floor": best["floor"] / best["lpsgd"], "direct_floor": direct / best["lpsgd"], "peak_bytes": peak["lpsgd"],
-                    "peer_peak_bytes": lowest, "memory_ratio": peak["lpsgd"] / lowest}
-            print(f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms {1e3 * row['peer_seconds']:7.0f}ms "
-                  f"{row['ratio']:5.2f}x {row['floor']:6.2f} {row['direct_floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB {lowest / 2**20:5.0f} MiB "
-                  f"{row['memory_ratio']:6.2f}", file=sys.stderr, flush=True)
+            row |= {
+                "floor": best["floor"] / best["lpsgd"],
+                "direct_floor": direct / best["lpsgd"],
+                "peak_bytes": peak["lpsgd"],
+                "peer_peak_bytes": lowest,
+                "memory_ratio": peak["lpsgd"] / lowest,
+            }
+            print(
+                f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms "
+                f"{1e3 * row['peer_seconds']:7.0f}ms {row['ratio']:5.2f}x {row['floor']:6.2f} "
+                f"{row['direct_floor']:6.2f}   {row['peak_bytes'] / 2**20:9.0f} MiB "
+                f"{lowest / 2**20:5.0f} MiB {row['memory_ratio']:6.2f}",
+                file=sys.stderr,
+                flush=True,
+            )
     print(json.dumps(rows))
 
 

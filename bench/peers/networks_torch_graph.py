@@ -3,11 +3,12 @@
 
     bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph] [--steps 40]
 
-Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three means) and the
-peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018, table 3). The input is on the
-GPU. `graph` captures forward, backward and the fused optimizer: PyTorch's fastest form. bench/peers/networks_torch.py
-measures the eager loop in turns with lpsgd.
+Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three
+means) and the peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018,
+table 3). The input is on the GPU. `graph` captures forward, backward and the fused optimizer: PyTorch's
+fastest form. bench/peers/networks_torch.py measures the eager loop in turns with lpsgd.
 """
+
 import argparse
 import json
 import sys
@@ -15,7 +16,15 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BATCH = {"alexnet": 256, "vgg19": 32, "resnet50": 32, "resnet152": 16, "bn_inception": 64, "resnet20": 128, "resnet110": 128}
+BATCH = {
+    "alexnet": 256,
+    "vgg19": 32,
+    "resnet50": 32,
+    "resnet152": 16,
+    "bn_inception": 64,
+    "resnet20": 128,
+    "resnet110": 128,
+}
 SIDE = {"alexnet": 227, "resnet20": 32, "resnet110": 32}  # of the square image; 224 elsewhere
 FORMATS = ("nchw", "nhwc")
 WARM_UP = 5
@@ -69,8 +78,12 @@ def seconds_of(torch, step, steps, captured):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+", choices=sorted(BATCH), metavar="NAME", help=", ".join(sorted(BATCH)))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="+", choices=sorted(BATCH), metavar="NAME", help=", ".join(sorted(BATCH))
+    )
     parser.add_argument("--compute", choices=["fp32", "tf32", "bf16"], default="fp32")
     parser.add_argument("--ways", default="eager,graph", help="which of eager and graph")
     parser.add_argument("--steps", type=int, default=40)
@@ -91,10 +104,18 @@ def main():
     for name in a.names:
         for memory_format in FORMATS:
             for way in a.ways.split(","):
-                row = {"network": name, "compute": a.compute, "layout": memory_format, "way": way, "batch": BATCH[name]}
+                row = {
+                    "network": name,
+                    "compute": a.compute,
+                    "layout": memory_format,
+                    "way": way,
+                    "batch": BATCH[name],
+                }
                 torch.cuda.reset_peak_memory_stats()
                 try:
-                    step = training_step(torch, torch_networks, name, memory_format, a.compute, way == "graph")
+                    step = training_step(
+                        torch, torch_networks, name, memory_format, a.compute, way == "graph"
+                    )
                     row["ms"] = round(1e3 * seconds_of(torch, step, a.steps, way == "graph"), 3)
                     row["mem_gb"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
                 except RuntimeError as error:  # a network that is too large must not end the others

@@ -1,5 +1,6 @@
-"""Which BLAS PyTorch uses in this process. Debian's PyTorch loads whatever `libblas.so.3` is. The reference BLAS is many times
-slower, so a comparison with it means nothing."""
+"""Which BLAS PyTorch uses in this process. Debian's PyTorch loads whatever `libblas.so.3` is. The reference
+BLAS is many times slower, so a comparison with it means nothing."""
+
 import sys
 
 

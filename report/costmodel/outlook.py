@@ -6,6 +6,7 @@ import os
 
 import files
 import program
+import published
 import yaml
 
 from costmodel import calibrate, cells, claim, equations, networks, outlook_figures
@@ -14,30 +15,6 @@ from costmodel.errors import CostModelError
 
 RANKS = 8
 WIDTHS = (0.0625, 0.125, 0.25, 0.5, 1, 2, 4)
-DOLLARS = {1: 0.9, 8: 7.2, 16: 14.4}  # an hour of p2.xlarge, p2.8xlarge and p2.16xlarge
-IMAGES = {"imagenet": 1_281_167, "cifar10": 50_000}
-# Top-1 % after the study's last epoch (Grubic et al. 2018).
-ACCURACY = {
-    "alexnet": (
-        "imagenet",
-        112,
-        {
-            "none": 59.90,
-            "qsgd8": 60.37,
-            "qsgd4": 60.05,
-            "qsgd2": 58.17,
-            "onebit_column": 60.31,
-            "onebit64": 59.99,
-        },
-    ),
-    "resnet50": ("imagenet", 120, {"none": 74.68, "qsgd8": 75.19, "qsgd4": 74.76, "onebit64": 75.02}),
-    "resnet152": ("imagenet", 120, {"none": 77.00, "qsgd8": 76.74}),
-    "resnet110": (
-        "cifar10",
-        160,
-        {"none": 93.86, "qsgd8": 94.19, "qsgd4": 93.76, "qsgd2": 92.64, "onebit_column": 94.15},
-    ),
-}
 
 
 def study_batches(given):
@@ -109,11 +86,12 @@ def limit(model, given):
 
 def price_of(model, cell, samples):
     """Dollars, hours, ranks and GPUs rented for a training; None where no machine has as many GPUs."""
-    rented = min((k for k in DOLLARS if k >= cell.ranks), default=None)
-    if rented is None:
+    machine = published.cheapest_machine(cell.ranks)
+    if machine is None:
         return None
+    dollars_per_hour, rented = machine
     hours = samples / cell.batch * seconds(model, cell) / 3600
-    return hours * DOLLARS[rented], hours, cell.ranks, rented
+    return hours * dollars_per_hour, hours, cell.ranks, rented
 
 
 def prices(model, given):
@@ -122,24 +100,31 @@ def prices(model, given):
     One GPU sends nothing, so that no codec applies to it. It has a row of its own, for comparison, and none
     of the choices.
     """
-    machine, batches = given[0].machine, study_batches(given)
+    batches = study_batches(given)
     rows = []
-    for name, (data, epochs, accuracies) in ACCURACY.items():
-        def row(codec, accuracy, able, name=name, samples=epochs * IMAGES[data], data=data):
-            asked = [
-                Cell(machine, name, "mpi", codec, k, batches[name, k], None)
-                for k in able
-                if (name, k) in batches
-            ]
-            found = [price for price in (price_of(model, cell, samples) for cell in asked) if price]
-            if found:
-                dollars, hours, ranks, rented = min(found)
-                rows.append((name, data, codec, accuracy, ranks, rented, hours, dollars))
-
-        row("none", accuracies["none"], (1,))
-        for codec, accuracy in accuracies.items():
-            row(codec, accuracy, sorted(k for network, k in batches if network == name and k > 1))
+    for network, data in published.data_sets().items():
+        ranks = sorted(k for name, k in batches if name == network)
+        for codec, accuracy in published.final_accuracy(network).items():
+            if codec not in networks.CODECS:  # the cost model knows nothing of it
+                continue
+            choices = [[k for k in ranks if k > 1]]
+            if codec == "none":
+                choices.insert(0, [k for k in ranks if k == 1])
+            for able in choices:
+                asked = [
+                    Cell(given[0].machine, network, "mpi", codec, k, batches[network, k], None) for k in able
+                ]
+                cheapest = cheapest_of(model, asked, published.samples_of_training(network))
+                if cheapest:
+                    dollars, hours, k, rented = cheapest
+                    rows.append((network, data, codec, accuracy, k, rented, hours, dollars))
     return rows
+
+
+def cheapest_of(model, asked, samples):
+    """price_of the cheapest cell; None where there is none."""
+    found = [price for price in (price_of(model, cell, samples) for cell in asked) if price]
+    return min(found, default=None)
 
 
 def write(path, folder):
@@ -157,6 +142,7 @@ def write(path, folder):
     speed = speedups(model, given, folder)
     price = prices(model, given)
     claims = claim.rows(model)
+    most = limit(model, given)
     save(folder, "speedup.csv", ("series", "name", "mb_per_gflop", "speedup_8bit"), speed)
     save(
         folder,
@@ -165,13 +151,10 @@ def write(path, folder):
         price,
     )
     save(folder, "dettmers.csv", claim.COLUMNS, claims)
-    outlook_figures.speedup(folder, speed, RANKS, limit(model, given))
+    outlook_figures.speedup(folder, speed, RANKS, most)
     outlook_figures.price(folder, price)
     outlook_figures.dettmers(folder, claims)
-    print(
-        f"speed-up of 8 bit over 32 bit at {RANKS} ranks: its limit, bytes and coding alone, is "
-        f"{limit(model, given):.1f}"
-    )
+    print(f"speed-up of 8 bit over 32 bit at {RANKS} ranks: its limit, bytes and coding alone, is {most:.1f}")
     print(claim.text(claims))
     print(f"{folder}: speedup, price, dettmers (.csv, .png, .svg)")
 

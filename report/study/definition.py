@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 
 from . import labels
+from .measures import TARGETS
 from .yaml_file import Node, StudyError, did_you_mean, flow, read
 
 KEYS = ("name", "config", "axes", "exclude", "set", "target", "launcher", "jobs")
@@ -21,16 +22,6 @@ AXES = {
     "ranks": None,
 }
 SECTIONS = ("network", "data", "train", "optimizer", "schedule", "exchange", "sync", "checkpoint", "metrics")
-# A run's metrics that a target may name, and whether more is better.
-TARGETS = {
-    "val_top1": True,
-    "val_top5": True,
-    "train_top1": True,
-    "val_loss": False,
-    "train_loss": False,
-    "val_perplexity": False,
-    "train_perplexity": False,
-}
 
 
 @dataclass
@@ -103,7 +94,10 @@ def load(path):
         options=_words(launcher.get("options"), "launcher.options"),
         env=_env(launcher.get("env")),
         jobs=_count(top["jobs"], "jobs", 1024) if "jobs" in top else 1,
-        where={key: node.where for key, node in [*top.items(), *((f"launcher.{k}", v) for k, v in launcher.items())]},
+        where={
+            key: node.where
+            for key, node in [*top.items(), *((f"launcher.{k}", v) for k, v in launcher.items())]
+        },
     )
 
 
@@ -122,7 +116,10 @@ def _map(node, key, allowed):
         node.fail(key, f"expected a map of {', '.join(allowed)}")
     for name, value in node.value.items():
         if name not in allowed:
-            value.fail(f"{key}.{name}", f"unknown key{did_you_mean(name, allowed)}; allowed here: {', '.join(allowed)}")
+            value.fail(
+                f"{key}.{name}",
+                f"unknown key{did_you_mean(name, allowed)}; allowed here: {', '.join(allowed)}",
+            )
     return node.value
 
 
@@ -148,7 +145,10 @@ def _env(node):
     if node is None:
         return {}
     if not node.is_map():
-        node.fail("launcher.env", "expected a map of names and values, such as {CUDA_VISIBLE_DEVICES: ['0,1', '2,3']}")
+        node.fail(
+            "launcher.env",
+            "expected a map of names and values, such as {CUDA_VISIBLE_DEVICES: ['0,1', '2,3']}",
+        )
     out = {}
     for name, value in node.value.items():
         key = f"launcher.env.{name}"
@@ -198,7 +198,10 @@ def _target(node):
         node.fail("target", "expected one metric and its value, such as {val_top1: 90}")
     ((metric, value),) = node.value.items()
     if metric not in TARGETS:
-        value.fail(f"target.{metric}", f"unknown metric{did_you_mean(metric, TARGETS)}; allowed: {', '.join(TARGETS)}")
+        value.fail(
+            f"target.{metric}",
+            f"unknown metric{did_you_mean(metric, TARGETS)}; allowed: {', '.join(TARGETS)}",
+        )
     if isinstance(value.value, bool) or not isinstance(value.value, (int, float)):
         value.fail(f"target.{metric}", f"expected a number, not {flow(value.data())}")
     return metric, float(value.value)
@@ -286,7 +289,9 @@ def _link(node, key):
         return {}
     parts = str(node.value).split(",")
     if len(parts) > 2:
-        node.fail(key, "expected bandwidth and latency, such as '1Gbit,50us'; {bandwidth, latency, burst}; or none")
+        node.fail(
+            key, "expected bandwidth and latency, such as '1Gbit,50us'; {bandwidth, latency, burst}; or none"
+        )
     return dict(zip(("bandwidth", "latency"), (part.strip() for part in parts)))
 
 
@@ -299,9 +304,12 @@ def _exclude(node, axes):
     for name, values in node.value.items():
         if name not in by_name:
             values.fail(
-                f"exclude.{name}", f"no such axis{did_you_mean(name, by_name)}; there are: {', '.join(by_name)}"
+                f"exclude.{name}",
+                f"no such axis{did_you_mean(name, by_name)}; there are: {', '.join(by_name)}",
             )
-        rule[name] = [_matching(by_name[name], item) for item in (values.value if values.is_list() else [values])]
+        rule[name] = [
+            _matching(by_name[name], item) for item in (values.value if values.is_list() else [values])
+        ]
     return rule
 
 
@@ -314,5 +322,6 @@ def _matching(axis, node: Node):
             return choice.label
     known = [choice.label for choice in axis.choices]
     node.fail(
-        f"exclude.{axis.name}", f"the axis has no '{flow(data)}'{did_you_mean(data, known)}; it has: {', '.join(known)}"
+        f"exclude.{axis.name}",
+        f"the axis has no '{flow(data)}'{did_you_mean(data, known)}; it has: {', '.join(known)}",
     )

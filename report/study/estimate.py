@@ -3,15 +3,17 @@
 import os
 
 import files
+import published
 import table
 from configuration import section
 from errors import UserError
+from words import counted
 
 from . import measures, tables
 from .progress import duration, epochs_of
 
 # Training samples of data sets whose size is fixed: docs/data.md.
-SAMPLES = {"cifar10": 50_000, "cifar100": 50_000, "mnist": 60_000, "fashion_mnist": 60_000, "imagenet": 1_281_167}
+SAMPLES = {"cifar100": 50_000, "mnist": 60_000, "fashion_mnist": 60_000, **published.train_samples()}
 
 
 def steps(run):
@@ -35,7 +37,8 @@ def bytes_per_step(run, shown):
 
 
 class CostModel:
-    """Seconds of a step by report/costmodel, whose seconds of computing come from runs of the study that are done."""
+    """Seconds of a step by report/costmodel, whose seconds of computing come from runs of the study that are
+    done."""
 
     def __init__(self, runs, folders, jobs):
         self.jobs = jobs
@@ -89,7 +92,8 @@ def jobs_of(folder):
 
 
 def lines(runs, shown, jobs, folders, timed=None):
-    """A table of the runs, then sums over those that are not done. `timed`: digest -> measured seconds of a step."""
+    """A table of the runs, then sums over those that are not done. `timed`: digest -> measured seconds of a
+    step."""
     model = CostModel(runs, folders, jobs)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
     total_bytes, times, left = 0, [], []
@@ -120,17 +124,15 @@ def lines(runs, shown, jobs, folders, timed=None):
 
 def total(runs, left, sent, times, jobs):
     """Of the runs that are left, and how many of them each figure covers."""
+    all_runs, left_runs = counted(len(runs), "run"), counted(len(left), "run")
     if not left:
-        return f"{runs_text(len(runs))}, all done"
+        return f"{all_runs}, all done"
     known = [run for run in left if steps(run)]
-    text = f"{runs_text(len(runs))}, {len(runs) - len(left)} done; left: {table.bytes_text(sent)} on the wire"
+    text = f"{all_runs}, {len(runs) - len(left)} done; left: {table.bytes_text(sent)} on the wire"
     if len(known) < len(left):
-        text += f" in {len(known)} of {runs_text(len(left))} (the steps of the others are not known)"
+        text += f" in {len(known)} of {left_runs} (the steps of the others are not known)"
     if not times:
         return text + "; the time is not known until a run of the same network is done: see --time-steps"
     at_once = max(1, min(jobs, len(left)))
-    return text + f", {duration(sum(times) / at_once)} for {len(times)} of {runs_text(len(left))}, {at_once} at once"
-
-
-def runs_text(count):
-    return f"{count} run{'' if count == 1 else 's'}"
+    spread = f"{len(times)} of {left_runs}, {at_once} at once"
+    return text + f", {duration(sum(times) / at_once)} for {spread}"

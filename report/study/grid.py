@@ -1,4 +1,5 @@
-"""The runs of a study: every combination of its axes' values but the excluded ones, in the order of the file."""
+"""The runs of a study: every combination of its axes' values but the excluded ones, in the order of the
+file."""
 
 import functools
 import hashlib
@@ -45,7 +46,8 @@ class GridRun:
 
     @functools.cached_property
     def task(self):
-        """What the seconds of a sample depend on: network with its parameters, data, type of the arithmetic, device."""
+        """What the seconds of a sample depend on: network with its parameters, data, type of the arithmetic,
+        device."""
 
         def section_less(name, without):
             value = self.settings.get(name)
@@ -69,12 +71,15 @@ def expand(study):
     runs, seen = [], {}
     for combination in itertools.product(*(axis.choices for axis in study.axes)):
         chosen = {axis.name: choice for axis, choice in zip(study.axes, combination)}
-        if any(all(chosen[axis].label in allowed for axis, allowed in rule.items()) for rule in study.excludes):
+        if any(
+            all(chosen[axis].label in allowed for axis, allowed in rule.items()) for rule in study.excludes
+        ):
             continue
         run = _run(study, chosen, configs)
         if run.digest in seen:
             raise StudyError(
-                f"{study.path}: '{seen[run.digest]}' and '{_all_labels(run)}' are the same settings; leave one out"
+                f"{study.path}: '{seen[run.digest]}' and '{_all_labels(run)}' are the same settings; "
+                "leave one out"
             )
         seen[run.digest] = _all_labels(run)
         runs.append(run)
@@ -127,8 +132,9 @@ def _run(study, chosen, configs):
     choices = {axis: choice.label for axis, choice in chosen.items()}
     several = {axis.name for axis in study.axes if len(axis.choices) > 1}
     words = [labels.of_choice(axis, label) for axis, label in choices.items()]
+    name = "-".join([labels.slug(word, 40) for word in words] or [labels.slug(study.name)])
     return GridRun(
-        name="-".join([labels.slug(word, 40) for word in words] or [labels.slug(study.name)])[:100] + "-" + digest[:8],
+        name=f"{name[:100]}-{digest[:8]}",
         label=", ".join(labels.of_choice(axis, label) for axis, label in choices.items() if axis in several)
         or study.name,
         choices=choices,
@@ -191,7 +197,9 @@ def _assign(settings, path, value):
         is_last = i + 1 == len(path)
         if isinstance(settings, list):
             if not part.isdigit() or int(part) >= len(settings):
-                raise StudyError(f"--set {'.'.join(path)}: the list has no entry '{part}'; it has {len(settings)}")
+                raise StudyError(
+                    f"--set {'.'.join(path)}: the list has no entry '{part}'; it has {len(settings)}"
+                )
             part = int(part)
             following = settings[part]
         else:

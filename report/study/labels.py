@@ -21,7 +21,10 @@ def of_value(axis, value):
         return of_link(value)
     if axis == "sync" and isinstance(value, dict):
         return " ".join(
-            [str(value.get("kind", "every_step")), *(f"{k} {flow(v)}" for k, v in value.items() if k != "kind")]
+            [
+                str(value.get("kind", "every_step")),
+                *(f"{k} {flow(v)}" for k, v in value.items() if k != "kind"),
+            ]
         )
     return value if isinstance(value, str) else flow(value)
 
@@ -37,7 +40,7 @@ def of_link(value):
 def of_choice(axis, label):
     """With the axis' name where the value alone says nothing: "seed 1", "lr 0.1"."""
     if axis == "ranks":
-        return f"{label} rank{'' if label == '1' else 's'}"
+        return words.counted(label, "rank")
     if axis == "link" and label == "none":
         return "no link"
     if axis in ("config", "network", "codec", "transport", "collective", "link", "sync"):

@@ -1,4 +1,5 @@
-"""The command of a run, and what it needs: the program, an mpirun, and a configuration that the program accepts."""
+"""The command of a run, and what it needs: the program, an mpirun, and a configuration that the program
+accepts."""
 
 import json
 import os
@@ -31,7 +32,9 @@ class Launcher:
                 "give the mpirun of the MPI library that lpsgd is linked with"
             )
         try:
-            result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+            result = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, timeout=60, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise StudyError(f"{where}: launcher.mpirun: {path} --version: {error}") from None
         self.is_open_mpi = "Open MPI" in result.stdout or "OpenRTE" in result.stdout
@@ -94,9 +97,11 @@ def variables(settings, prefix=""):
     """(key, NAME) of each ${NAME} outside the network, whose own $names are its parameters."""
     if isinstance(settings, str):
         yield from ((prefix, name) for name in re.findall(r"\$\{([^{}]*)\}", settings))
-    items = (
-        settings.items() if isinstance(settings, dict) else enumerate(settings) if isinstance(settings, list) else ()
-    )
+    items = ()
+    if isinstance(settings, dict):
+        items = settings.items()
+    elif isinstance(settings, list):
+        items = enumerate(settings)
     for key, value in items:
         if prefix or key != "network":
             yield from variables(value, f"{prefix}.{key}" if prefix else str(key))

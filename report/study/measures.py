@@ -5,11 +5,21 @@ import os
 
 from configuration import section
 
-LOWER_IS_BETTER = ("val_loss", "train_loss", "val_perplexity", "train_perplexity")
+# A run's metrics that a target may name, and whether more is better.
+TARGETS = {
+    "val_top1": True,
+    "val_top5": True,
+    "train_top1": True,
+    "val_loss": False,
+    "train_loss": False,
+    "val_perplexity": False,
+    "train_perplexity": False,
+}
 
 
 def read_epochs(folder):
-    """Records in order, one an epoch. A line that is not whole is left out; of an epoch run twice the last counts."""
+    """Records in order, one an epoch. A line that is not whole is left out; of an epoch run twice the last
+    counts."""
     epochs = {}
     try:
         with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8", errors="replace") as file:
@@ -43,7 +53,7 @@ def total_seconds(record):
 def reached(value, metric, target):
     if value is None:
         return False
-    return value <= target if metric in LOWER_IS_BETTER else value >= target
+    return value >= target if TARGETS.get(metric, True) else value <= target
 
 
 def to_target(records, metric, target):

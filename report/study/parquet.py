@@ -1,7 +1,7 @@
 """A table as a Parquet file: one row group, plain encoding, uncompressed, every column optional.
 
-Debian has no Parquet library for Python. The format is https://parquet.apache.org/docs/file-format; its headers are
-Thrift structures, which Debian's python3-thrift writes.
+Debian has no Parquet library for Python. The format is https://parquet.apache.org/docs/file-format; its
+headers are Thrift structures, which Debian's python3-thrift writes.
 """
 
 import struct
@@ -39,7 +39,11 @@ def table(columns, rows):
             (9, TType.I64, at),
         ]
         chunks.append([(2, TType.I64, at), (3, TType.STRUCT, meta)])
-    group = [(1, TType.LIST, (TType.STRUCT, chunks)), (2, TType.I64, len(out) - len(MAGIC)), (3, TType.I64, len(rows))]
+    group = [
+        (1, TType.LIST, (TType.STRUCT, chunks)),
+        (2, TType.I64, len(out) - len(MAGIC)),
+        (3, TType.I64, len(rows)),
+    ]
     footer = thrift(
         [
             (1, TType.I32, 1),
@@ -68,7 +72,12 @@ def page(kind, values):
     header = [(1, TType.I32, len(values)), (2, TType.I32, PLAIN), (3, TType.I32, RLE), (4, TType.I32, RLE)]
     return (
         thrift(
-            [(1, TType.I32, DATA_PAGE), (2, TType.I32, len(body)), (3, TType.I32, len(body)), (5, TType.STRUCT, header)]
+            [
+                (1, TType.I32, DATA_PAGE),
+                (2, TType.I32, len(body)),
+                (3, TType.I32, len(body)),
+                (5, TType.STRUCT, header),
+            ]
         )
         + body
     )
@@ -128,4 +137,9 @@ def write_value(protocol, kind, value):
             write_value(protocol, item, each)
         protocol.writeListEnd()
     else:
-        {TType.I32: protocol.writeI32, TType.I64: protocol.writeI64, TType.STRING: protocol.writeString}[kind](value)
+        write = {
+            TType.I32: protocol.writeI32,
+            TType.I64: protocol.writeI64,
+            TType.STRING: protocol.writeString,
+        }[kind]
+        write(value)

@@ -1,4 +1,5 @@
-"""What a study prints: one line that is rewritten on a terminal, else a line for each run that starts or ends."""
+"""What a study prints: one line that is rewritten on a terminal, else a line for each run that starts or
+ends."""
 
 import os
 import shutil
@@ -77,7 +78,8 @@ class Progress:
         self.shown = ""
 
     def update(self, done, failed, running, unfinished, folder_of):
-        """On a terminal, at most once a second: done and total, the epochs of those that run, the time left."""
+        """On a terminal, at most once a second: done and total, the epochs of those that run, the time
+        left."""
         if not self.is_terminal or time.monotonic() < self.next_line:
             return
         self.next_line = time.monotonic() + 1
@@ -109,7 +111,10 @@ class Progress:
             value = measures.number(records[-1], key) if records else None
             if value is not None:
                 parts.append(text.format(value))
-        parts += [duration(sum(measures.total_seconds(record) for record in records)), self.left_text(unfinished)]
+        parts += [
+            duration(sum(measures.total_seconds(record) for record in records)),
+            self.left_text(unfinished),
+        ]
         self.line(" | ".join(part for part in parts if part))
 
 

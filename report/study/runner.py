@@ -1,7 +1,8 @@
-"""Starts the runs of a grid, so many at once, and waits for them. What is done is skipped, what was interrupted is resumed.
+"""Starts the runs of a grid, so many at once, and waits for them. What is done is skipped, what was
+interrupted is resumed.
 
-A run's processes die with the study (PR_SET_PDEATHSIG), so a study that was killed leaves nothing behind that holds a
-run's folder.
+A run's processes die with the study (PR_SET_PDEATHSIG), so a study that was killed leaves nothing behind that
+holds a run's folder.
 """
 
 import ctypes
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 import files
 import program
+from words import counted
 
 from .measures import number
 from .progress import Clock, Progress, epochs_of
@@ -69,7 +71,8 @@ class Lock:
 
 
 def find_folders(out, runs):
-    """{digest: folder}, by the digest at the end of their names, whose readable part changes with the study's axes."""
+    """{digest: folder}, by the digest at the end of their names, whose readable part changes with the study's
+    axes."""
     try:
         there = os.listdir(os.path.join(out, "runs"))
     except OSError:
@@ -207,7 +210,8 @@ class Runner:
         try:
             write()
         except OSError as error:
-            problem = f"{error.filename or self.out}: {error.strerror}; the tables are not up to date, the runs go on"
+            problem = f"{error.filename or self.out}: {error.strerror}; "
+            problem += "the tables are not up to date, the runs go on"
             if problem not in self.problems:
                 self.progress.line(f"lpsgd study: {problem}")
             self.problems.add(problem)
@@ -216,7 +220,7 @@ class Runner:
 
     def _end_children(self):
         """SIGTERM to each run's processes; those that are still there after a minute are killed."""
-        self.progress.line(f"stopping {len(self.children)} run{'s' if len(self.children) != 1 else ''}")
+        self.progress.line(f"stopping {counted(len(self.children), 'run')}")
         send(self.children, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
         while any(child.process.poll() is None for child in self.children) and time.monotonic() < deadline:
@@ -229,7 +233,9 @@ class Runner:
     def _finish(self, done):
         total = len(self.runs)
         if self.stopped_by is not None:
-            self.progress.line(f"interrupted: {len(done)} of {total} runs are done; the same command goes on from here")
+            self.progress.line(
+                f"interrupted: {len(done)} of {total} runs are done; the same command goes on from here"
+            )
             return 128 + self.stopped_by
         left = f", {len(self.failures)} failed" if self.failures else ""
         where = "" if self.problems else f"; tables: {os.path.join(self.out, 'runs.csv')}, epochs.csv"

@@ -33,7 +33,15 @@ PARTS = (
     "other",
 )
 TIME_PARTS = tuple("seconds_" + part for part in PARTS)
-RESULTS = ("train_loss", "val_loss", "train_top1", "val_top1", "val_top5", "train_perplexity", "val_perplexity")
+RESULTS = (
+    "train_loss",
+    "val_loss",
+    "train_top1",
+    "val_top1",
+    "val_top5",
+    "train_perplexity",
+    "val_perplexity",
+)
 ABOUT = (
     "label",
     "status",
@@ -129,7 +137,8 @@ class Tables:
         folder = self.folder_of(run)
         if is_done(folder, run.digest):
             records = measures.read_epochs(folder)
-            self.finished[run.digest] = self._run_row(run, folder, records), [self._epoch_row(run, r) for r in records]
+            epochs = [self._epoch_row(run, record) for record in records]
+            self.finished[run.digest] = self._run_row(run, folder, records), epochs
             return self.finished[run.digest]
         status = "failed" if run.digest in self.failed else "pending"
         return {**self._about(run), "status": status}, []
@@ -183,12 +192,19 @@ class Tables:
             metric, value = self.study.target
             row["target"] = f"{metric} {value:g}"
             at = measures.to_target(records, metric, value)
-            row["epochs_to_target"], row["seconds_to_target"], row["bytes_to_target"] = at or (None, None, None)
+            columns = ("epochs_to_target", "seconds_to_target", "bytes_to_target")
+            row.update(zip(columns, at or (None, None, None)))
         return row
 
     @staticmethod
     def _epoch_row(run, record):
-        row = {"run": run.name, **run.values, "label": run.label, "digest": run.digest[:16], "epoch": record["epoch"]}
+        row = {
+            "run": run.name,
+            **run.values,
+            "label": run.label,
+            "digest": run.digest[:16],
+            "epoch": record["epoch"],
+        }
         for key in (
             "step",
             "lr",

@@ -1,4 +1,5 @@
-"""Seconds of a step, measured: a few steps of each run that is not done, in a folder that is removed again."""
+"""Seconds of a step, measured: a few steps of each run that is not done, in a folder that is removed
+again."""
 
 import json
 import re
@@ -13,7 +14,8 @@ LINE = re.compile(r"step (\d+)/\d+ \|.*\| ([0-9.]+) ms \|")
 
 
 def measure(launcher, runs, folders, count, tell):
-    """{digest: seconds}. Runs that differ in seed and epochs only are timed once. A failure is told, and is no estimate."""
+    """{digest: seconds}. Runs that differ in seed and epochs only are timed once. A failure is told, and is
+    no estimate."""
     groups = {}
     for run in runs:
         if not tables.is_done(folders[run.digest], run.digest):
@@ -48,8 +50,8 @@ def alike(run):
 
 
 def mean_step(text):
-    """Of the program's lines, each the mean of the steps since the line before. The first step, which also allocates and
-    tunes, is left out."""
+    """Of the program's lines, each the mean of the steps since the line before. The first step, which also
+    allocates and tunes, is left out."""
     before, total = 1, 0.0
     for match in LINE.finditer(text):
         step = int(match[1])

@@ -125,7 +125,8 @@ def flow(value):
 
 def flow_key(key):
     """A number, such as an epoch, stands without quotes as in the file."""
-    return str(key) if re.match(r"[\w.-]+\Z", str(key), re.ASCII) else json.dumps(str(key), ensure_ascii=False)
+    key = str(key)
+    return key if re.match(r"[\w.-]+\Z", key, re.ASCII) else json.dumps(key, ensure_ascii=False)
 
 
 def did_you_mean(word, allowed):

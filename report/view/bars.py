@@ -6,10 +6,38 @@ import numpy as np
 import pandas
 from matplotlib.patches import Patch
 
-from . import style
+import published
+import style
+import words
+
 from .item import Item
 
 PAPER = {"mpi": "Figs. 6 and 8", "nccl": "Figs. 7 and 9"}
+
+
+def stacked(axes, places, communication, computation, texts, width, rotation=0):
+    """Bars of communication below computation, with a text above each."""
+    look = {"width": width, "edgecolor": "0.15", "linewidth": 0.9}
+    axes.bar(places, communication, color=style.COMMUNICATION, hatch="///", **look)
+    axes.bar(places, computation, bottom=communication, color=style.COMPUTATION, **look)
+    for x, low, high, text in zip(places, communication, computation, texts):
+        place = {"ha": "center", "va": "bottom", "rotation": rotation}
+        style.note(axes, text, (x, low + high), (0, 3), fontsize=9.5, **place)
+    axes.tick_params(axis="x", length=0)
+    axes.grid(axis="y", **style.GRID)
+
+
+def share(communication, computation):
+    both = communication + computation
+    return f"{100 * communication / both if both > 0 else 0:.0f} %"
+
+
+def handles(computation="computation", communication="communication"):
+    """The two entries of a legend."""
+    return [
+        Patch(facecolor=style.COMPUTATION, edgecolor="0.15", label=computation),
+        Patch(facecolor=style.COMMUNICATION, edgecolor="0.15", hatch="///", label=communication),
+    ]
 
 
 def items(groups, transport):
@@ -27,17 +55,13 @@ def items(groups, transport):
     )
     for panel, network in zip(axes, networks):
         rows += _network(panel, [g for g in groups if g.network == network], network, texts)
-    handles = [
-        Patch(facecolor=style.COMPUTATION, edgecolor="0.15", label=labels[0]),
-        Patch(facecolor=style.COMMUNICATION, edgecolor="0.15", hatch="///", label=labels[1]),
-    ]
-    style.below(legend, handles, columns)
-    paper = f" ({PAPER[transport]} of the study)" if transport in PAPER else ""
+    style.below(legend, handles(*labels), columns)
+    paper = f" ({PAPER[transport]} of {published.NAME})" if transport in PAPER else ""
     return Item(
         f"time_per_epoch_{transport}",
         f"Time per epoch over {transport}{paper}",
-        "Mean over epochs and seeds; communication is below computation, as in the study. The study publishes these bars "
-        "as a picture only; its samples per second are in the tables beside.",
+        f"Mean over epochs and seeds. Communication is below computation, as in {published.NAME}, which "
+        "shows these bars as a picture only. Its samples per second are in a table here.",
         pandas.DataFrame(rows),
         figure,
     )
@@ -63,34 +87,21 @@ def _network(axes, groups, network, texts):
         )
     communication = np.array([row["communication_s"] for row in rows])
     computation = np.array([row["computation_s"] for row in rows])
-    look = {"width": 0.78, "edgecolor": "0.15", "linewidth": 0.9}
-    axes.bar(places, communication, color=style.COMMUNICATION, hatch="///", label="communication", **look)
-    axes.bar(places, computation, bottom=communication, color=style.COMPUTATION, label="computation", **look)
+    shares = [share(low, high) for low, high in zip(communication, computation)]
+    stacked(axes, places, communication, computation, shares, 0.78, rotation=90 if len(places) > 12 else 0)
     top = float((communication + computation).max()) or 1.0
-    for x, low, high in zip(places, communication, computation):
-        share = 100 * low / (low + high) if low + high > 0 else 0
-        axes.annotate(
-            f"{share:.0f} %",
-            (x, low + high),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=9.5,
-            rotation=90 if len(places) > 12 else 0,
-        )
     axes.set_ylim(0, 1.16 * top)
     axes.set_xlim(places[0] - 0.8, places[-1] + 0.8)
-    axes.set_xticks(places, [texts[g.label] for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10)
-    axes.tick_params(axis="x", length=0)
+    axes.set_xticks(
+        places, [texts[g.label] for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10
+    )
     axes.set_title(_title(network, ordered))
     axes.set_ylabel("seconds per epoch")
-    axes.grid(axis="y", **style.GRID)
     for count in dict.fromkeys(g.ranks for g in ordered):
         mine = [x for x, g in zip(places, ordered) if g.ranks == count]
         if len({g.ranks for g in ordered}) > 1:
             axes.annotate(
-                f"{count} rank{'' if count == 1 else 's'}",
+                words.counted(count, "rank"),
                 (sum(mine) / len(mine), 1.0),
                 xycoords=("data", "axes fraction"),
                 ha="center",
@@ -108,6 +119,6 @@ def _title(network, groups):
     count = counts.pop() if len(counts) == 1 else None
     return (
         network
-        + (f", {count} rank{'' if count == 1 else 's'}" if count else "")
+        + (f", {words.counted(count, 'rank')}" if count else "")
         + " (above each bar: share of communication)"
     )

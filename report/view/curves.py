@@ -1,13 +1,17 @@
-"""Accuracy (or perplexity, or loss) by epoch, by seconds and by bytes: the study's Fig. 5, and what follows from it."""
+"""Accuracy (or perplexity, or loss) by epoch, by seconds and by bytes: Fig. 5 of the EDBT 2018 study, and
+what follows from it."""
 
 import statistics
 
 import numpy as np
 import pandas
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
-from . import published, style
+import published
+import style
+import table
+import words
+
 from .gather import mean_and_deviation, timed
 from .item import Item
 
@@ -20,7 +24,11 @@ LONG = 8
 
 def metric_of(groups):
     """Of text, if all runs are of text, the perplexity."""
-    return "val_perplexity" if all("val_perplexity" in run.epochs for g in groups for run in g.runs) else "val_top1"
+    return (
+        "val_perplexity"
+        if all("val_perplexity" in run.epochs for g in groups for run in g.runs)
+        else "val_top1"
+    )
 
 
 def items(groups, network, target):
@@ -29,23 +37,27 @@ def items(groups, network, target):
     out = []
     for by in AXES:
         groups = timed(every_group) if by == "seconds" else every_group
+        if by == "bytes":
+            groups = [g for g in groups if g.mean("bytes_sent") > 0]
         if not groups:
-            continue
-        if by == "bytes" and not any(g.mean("bytes_sent") > 0 for g in groups):
             continue
         if by == "seconds" and all(g.curve(metric, by)[0][-1] <= 0 for g in groups):
             continue
         figure = draw(groups, metric, by, target)
-        band = " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
+        band = (
+            " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
+        )
         beside = (
-            " Empty markers: the study's published accuracy."
+            f" Empty markers: published in {published.NAME}."
             if by == "epoch" and any(published_within(groups).get(g.codec) for g in groups)
             else ""
         )
         is_long = metric == "val_top1" and max(len(run.epochs) for g in groups for run in g.runs) >= LONG
-        inset = " A small panel, if there is room, shows the last quarter." if by == "epoch" and is_long else ""
+        inset = (
+            " A small panel, if there is room, shows the last quarter." if by == "epoch" and is_long else ""
+        )
         cut = f" Values more than {VISIBLE:g} points below the best are cut off." if is_long else ""
-        fig5 = " (Fig. 5 of the study)" if by == "epoch" else ""
+        fig5 = f" (Fig. 5 of {published.NAME})" if by == "epoch" else ""
         what = METRICS[metric].split(" (")[0]
         out.append(
             Item(
@@ -77,25 +89,29 @@ def lowest_shown(groups):
 
 
 def split(groups):
-    """Panels of a few curves as (title, groups): by ranks and transport, then by number; full precision is in each."""
-    if len(groups) <= PER_PANEL + 1:
+    """Panels of a few curves as (title, groups): by ranks and transport, then by number.
+
+    Full precision is in each.
+    """
+    has_own_labels = len({g.label for g in groups}) == len(groups)  # else only the panels tell them apart
+    if len(groups) <= PER_PANEL + 1 and has_own_labels:
         return [("", groups)]
     panels = []
     for ranks, transport in kinds(groups):
         mine = [g for g in groups if (g.ranks, g.transport) == (ranks, transport)]
-        title = f"{ranks} rank{'' if ranks == 1 else 's'} over {transport}" if len(kinds(groups)) > 1 else ""
+        title = f"{words.counted(ranks, 'rank')} over {transport}" if len(kinds(groups)) > 1 else ""
         base = reference(mine)
         others = [g for g in mine if g is not base]
         size = -(-len(others) // max(1, -(-len(others) // PER_PANEL))) or 1
         panels += [
-            (title, ([base] if base else []) + others[at : at + size]) for at in range(0, max(1, len(others)), size)
+            (title, ([base] if base else []) + others[at : at + size])
+            for at in range(0, max(1, len(others)), size)
         ]
     return panels
 
 
 def draw(groups, metric, by, target):
     parts = split(groups)
-    columns = 1 if len(parts) == 1 else 2 if len(parts) in (2, 4) else 3
     is_single = len(parts) == 1
     names = [g.name for g in groups] if is_single else []
     figure, axes, legend, count = style.panels(
@@ -103,28 +119,17 @@ def draw(groups, metric, by, target):
         names,
         width=6.6 if is_single else 5.2,
         height=4.6 if is_single else 5.0,
-        columns=columns,
+        columns=2,
         sharex=True,
         sharey=True,
     )
     for panel, (name, part) in zip(axes, parts):
         panel.set_title(name)
-        handles = [
-            _curve(panel, group, i if reference(groups) in part else i + 1, metric, by) for i, group in enumerate(part)
-        ]
+        handles = [_curve(panel, group, i, metric, by) for i, group in zip(looks(groups, part), part)]
         if by == "epoch":
             _published(panel, part, metric, groups)
         if target and target[0] == metric:
-            panel.axhline(target[1], color="0.35", linewidth=1, linestyle=(0, (1, 2)))
-            panel.annotate(
-                f"target {target[1]:g}",
-                (0.01, target[1]),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 2),
-                textcoords="offset points",
-                fontsize=9.5,
-                color="0.25",
-            )
+            _target(panel, target[1])
         if by == "epoch" and metric == "val_top1":
             _end(panel, part, groups)
         panel.grid(**style.GRID)
@@ -132,16 +137,39 @@ def draw(groups, metric, by, target):
         if is_single:
             style.below(legend, handles, count)
         else:
-            panel.legend(
-                handles=handles,
-                loc="upper center",
-                bbox_to_anchor=(0.5, -0.14),
-                ncol=2,
-                handlelength=2.6,
-                columnspacing=1,
-            )
+            style.under(panel, handles, columns=2)
     _scales(axes, groups, metric, by)
     return figure
+
+
+def _target(axes, value):
+    axes.axhline(value, **{**style.REFERENCE, "linestyle": (0, (1, 2))})
+    backdrop = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+    style.note(
+        axes,
+        f"target {value:g}",
+        (0.01, value),
+        (0, 3),
+        xycoords=("axes fraction", "data"),
+        fontsize=9.5,
+        color="0.25",
+        bbox=backdrop,
+        zorder=3,
+    )
+
+
+def looks(groups, part):
+    """Indices of a panel's looks: 0 is full precision's, the others' are the same in every panel.
+
+    Where that would give two curves of the panel one look, they count from 1.
+    """
+    base = reference(part)
+    full = {one.label for one in (base, reference(groups)) if one}
+    labels = dict.fromkeys(g.label for g in groups if g.label not in full)
+    order = {label: i for i, label in enumerate(labels)}
+    shared = [0 if g is base else 1 + order.get(g.label, 0) % PER_PANEL for g in part]
+    own = [0 if g is base else 1 + i for i, g in enumerate(part)]
+    return shared if len(set(shared)) == len(part) else own
 
 
 def _curve(axes, group, index, metric, by, dense=None):
@@ -150,7 +178,7 @@ def _curve(axes, group, index, metric, by, dense=None):
     axes.plot(x, y, **look)
     if spread.any():
         axes.fill_between(x, y - spread, y + spread, color=look["color"], alpha=0.16, linewidth=0)
-    return Line2D([], [], label=group.name, **{k: v for k, v in look.items() if k != "markevery"})
+    return style.handle(group.name, look)
 
 
 def _end(axes, part, groups):
@@ -166,8 +194,8 @@ def _end(axes, part, groups):
     best = max(float(np.nanmax(y)) for y in tails)
     low = min(float(value) for y in tails for value in y if value >= best - 4)
     inset = axes.inset_axes((0.42, 0.09, 0.56, 0.5))
-    for i, group in enumerate(part):
-        _curve(inset, group, i if reference(groups) in part else i + 1, "val_top1", "epoch", dense=last - first)
+    for i, group in zip(looks(groups, part), part):
+        _curve(inset, group, i, "val_top1", "epoch", dense=last - first)
     inset.set_xlim(first, last + 0.03 * (last - first))
     inset.set_ylim(low - 0.1 * (best - low + 0.1), best + 0.1 * (best - low + 0.1))
     inset.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
@@ -181,7 +209,7 @@ def _published(axes, part, metric, groups):
     if metric != "val_top1" or not part:
         return
     known = published_within(groups)
-    for i, group in enumerate(part):
+    for i, group in zip(looks(groups, part), part):
         if known.get(group.codec):
             epochs, values = zip(*known[group.codec])
             look = style.line(i)
@@ -197,7 +225,7 @@ def _published(axes, part, metric, groups):
 
 
 def published_within(groups):
-    """The study's accuracy after as many epochs as the runs have, or fewer."""
+    """The published accuracy after as many epochs as the runs have, or fewer."""
     last = max(len(run.epochs) for g in groups for run in g.runs)
     known = published.accuracy(groups[0].network)
     return {codec: [p for p in points if p[0] <= 1.02 * last] for codec, points in known.items()}
@@ -220,8 +248,6 @@ def _scales(axes, groups, metric, by):
     if by == "epoch":
         first.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))
     if by == "bytes":
-        import table
-
         used = [float(x[-1]) for x, _, _ in curves if x[-1] > 0]
         if max(used) > 8 * min(used):
             first.set_xscale("log")
@@ -254,9 +280,13 @@ def data(groups, metric, by):
 
 
 def visible(values):
-    """The lowest accuracy that a figure shows, and the best: far outliers would hide the differences of the others."""
+    """The lowest accuracy that a figure shows, and the best.
+
+    Far outliers would hide the differences of the others.
+    """
     best = max(values)
-    return min(value for value in values if value >= best - max(2.5, 4 * (best - statistics.median(values)))), best
+    lowest = best - max(2.5, 4 * (best - statistics.median(values)))
+    return min(value for value in values if value >= lowest), best
 
 
 def final(groups, network):
@@ -273,50 +303,53 @@ def final(groups, network):
     room = max(best - low, 0.2)
     for i, (group, (mean, deviation)) in enumerate(zip(groups, finals)):
         if mean < low:
-            axes.plot(low - 0.1 * room, i, "<", color="#D55E00", markersize=8)
-            axes.annotate(
-                f"{mean:.2f}",
-                (low - 0.1 * room, i),
-                xytext=(9, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=10.5,
-            )
+            axes.plot(low - 0.1 * room, i, "<", color=style.OUTSIDE, markersize=8)
+            style.note(axes, f"{mean:.2f}", (low - 0.1 * room, i), (9, 0), va="center", fontsize=10.5)
             continue
         axes.errorbar(
             mean,
             i,
             xerr=deviation,
             fmt="s" if group is base else "o",
-            color="black" if group is base else "#0072B2",
+            color=style.BASE if group is base else style.EMPHASIS,
             capsize=5,
             markersize=7,
             elinewidth=1.5,
         )
         if deviation is not None:
-            axes.plot(
-                group.finals(metric), [i + 0.28] * len(group.runs), linestyle="", marker="|", markersize=6, color="0.2"
-            )
+            ticks = {"linestyle": "", "marker": "|", "markersize": 6, "color": "0.2"}
+            axes.plot(group.finals(metric), [i + 0.28] * len(group.runs), **ticks)
     if base and finals[groups.index(base)][0] >= low:
-        axes.axvline(finals[groups.index(base)][0], color="0.35", linewidth=1, linestyle=(0, (4, 2)), zorder=0)
+        axes.axvline(finals[groups.index(base)][0], **style.REFERENCE)
     axes.set_yticks(range(len(groups)), [g.name for g in groups])
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_xlabel(METRICS[metric] + " after the last epoch")
     axes.grid(axis="x", **style.GRID)
     what = METRICS[metric].split(" (")[0]
-    caption = (
-        f"Validation {what} after the last epoch: mean, standard deviation over seeds (bars) and each seed (ticks below). "
-        "A triangle lies outside the figure, at the value beside it. "
-        + ("Square and dashed line: full precision." if base else "")
-    )
+    seeds = any(len(group.runs) > 1 for group in groups)
+    caption = [
+        f"Validation {what} after the last epoch"
+        + (": mean, standard deviation over seeds (bars) and each seed (ticks below)." if seeds else "."),
+        (
+            "A triangle lies outside the figure, at the value beside it."
+            if min(m for m, _ in finals) < low
+            else ""
+        ),
+        "Square and dashed line: full precision." if base else "",
+    ]
     rows = [
-        {"label": group.label, "seeds": len(group.runs), f"{metric}_mean": mean, f"{metric}_deviation": deviation}
+        {
+            "label": group.label,
+            "seeds": len(group.runs),
+            f"{metric}_mean": mean,
+            f"{metric}_deviation": deviation,
+        }
         for group, (mean, deviation) in zip(groups, finals)
     ]
     return Item(
         f"final_{metric[4:]}_{network}",
         f"{network}: {what} after the last epoch",
-        caption,
+        " ".join(filter(None, caption)),
         pandas.DataFrame(rows),
         figure,
     )

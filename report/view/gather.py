@@ -55,7 +55,8 @@ class Group:
         return x, y.mean(axis=0), spread
 
     def to_target(self, metric, target):
-        """(epochs, seconds, bytes), each a list of the seeds that reach it; seconds of runs that are timed."""
+        """(epochs, seconds, bytes), each a list of the seeds that reach it; seconds of runs that are
+        timed."""
         hits = [(run, measures.to_target(run.epochs.to_dict("records"), metric, target)) for run in self.runs]
         hits = [(run, hit) for run, hit in hits if hit]
         return [
@@ -85,7 +86,8 @@ def mean_and_deviation(values):
 
 
 def read(paths):
-    """Runs of folders in the order given, those of a study in the grid's order; the target of the first study."""
+    """Runs of folders in the order given, those of a study in the grid's order; the target of the first
+    study."""
     found, target, unfinished = [], None, []
     for path in paths:
         grid = files.read_json(os.path.join(path, "study.json"))
@@ -107,7 +109,8 @@ def read(paths):
 
 
 def published_codec(exchange):
-    """The name in report/published, or the codec in words. Rules and another error feedback make another codec."""
+    """The name in report/published, or the codec in words. Rules and another error feedback make another
+    codec."""
     codec = exchange.get("codec")
     if exchange.get("rules"):
         return words.exchange_text(exchange)
@@ -118,7 +121,11 @@ def published_codec(exchange):
         return "none"
     is_usual = all(
         codec.get(key, usual) == usual
-        for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("error_feedback", kind == "onebit"))
+        for key, usual in (
+            ("levels", "sign_magnitude"),
+            ("norm", "max"),
+            ("error_feedback", kind == "onebit"),
+        )
     )
     if kind == "qsgd" and is_usual:
         if bucket in (None, buckets.QSGD.get(codec.get("bits"))):

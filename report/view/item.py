@@ -5,6 +5,13 @@ from dataclasses import dataclass
 import pandas
 
 
+def rounded(value, decimals=None):
+    """To so many decimals; without them to four significant digits. None stays None."""
+    if value is None:
+        return None
+    return float(f"{value:.4g}") if decimals is None else round(value, decimals)
+
+
 @dataclass
 class Item:
     name: str  # of its files

@@ -1,5 +1,7 @@
-"""Labels of runs: the same for the seeds of one group, another for every other group that a figure shows beside it."""
+"""Labels of runs: the same for the seeds of one group, another for every other group that a figure shows
+beside it."""
 
+import configuration
 import words
 from study import labels as axis_labels
 
@@ -8,7 +10,7 @@ IGNORED = ("data.root", "data.shards", "train.seed", "exchange.ranks", "checkpoi
 
 
 def network_of(run):
-    return str(words.section(run.config, "network").get("name") or "network")
+    return str(configuration.section(run.config, "network").get("name") or "network")
 
 
 def identity(run):
@@ -23,7 +25,8 @@ def identity(run):
 
 
 def labels(runs, omit):
-    """A study's own names of its variants; else what differs in the runs' settings. `omit`: see gather.groups."""
+    """A study's own names of its variants; else what differs in the runs' settings. `omit`: see
+    gather.groups."""
     out = _of_study(runs, omit) or _of_settings(runs, omit)
     out = _unique(runs, out, omit)
     assert not _collisions(runs, out, omit)
@@ -34,13 +37,20 @@ def told_axes(run, omit):
     """(axis, value) of the study's axes but the seed's and those in `omit`."""
     axes = run.study.get("axes")
     hidden = {"seed", "train.seed", *omit, *(["config"] if "network" in omit else [])}
-    return [(name, str(value)) for name, value in axes.items() if name not in hidden] if isinstance(axes, dict) else []
+    return (
+        [(name, str(value)) for name, value in axes.items() if name not in hidden]
+        if isinstance(axes, dict)
+        else []
+    )
 
 
 def _of_study(runs, omit):
     """None for runs that are not of one study, or whose axes say nothing."""
     told = [told_axes(run, omit) for run in runs]
-    if len({run.study.get("study") for run in runs}) > 1 or len({tuple(name for name, _ in one) for one in told}) > 1:
+    if (
+        len({run.study.get("study") for run in runs}) > 1
+        or len({tuple(name for name, _ in one) for one in told}) > 1
+    ):
         return None
     differing = [i for i in range(len(told[0])) if len({one[i][1] for one in told}) > 1]
     if not differing:
@@ -53,11 +63,12 @@ def _of_study(runs, omit):
 
 
 def _collective(run):
-    return words.section(run.config, "exchange").get("collective", "reduce_broadcast")
+    return configuration.section(run.config, "exchange").get("collective", "reduce_broadcast")
 
 
 def _collective_text(run, text, collectives):
-    """What a label must add: that a run is simulated, always; another collective where the label has several."""
+    """What a label must add: that a run is simulated, always; another collective where the label has
+    several."""
     if run.simulated:
         return "" if "simulated" in text.lower() else " (simulated)"
     has_several = len(collectives - {"simulated"}) > 1
@@ -76,7 +87,7 @@ def _place(run, omit):
     where = {
         "network": network_of(run),
         "ranks": run.ranks,
-        "transport": words.section(run.config, "exchange").get("transport", "mpi"),
+        "transport": configuration.section(run.config, "exchange").get("transport", "mpi"),
     }
     return tuple(where[name] for name in omit)
 
@@ -90,7 +101,8 @@ def _collisions(runs, texts, omit):
 
 
 def _unique(runs, texts, omit):
-    """Adds to labels that collide every setting in which their runs differ; where that is not enough, a run's name."""
+    """Adds to labels that collide every setting in which their runs differ; where that is not enough, a run's
+    name."""
     out = list(texts)
     for (text, _), by_identity in _collisions(runs, texts, omit).items():
         members = [i for indices in by_identity.values() for i in indices]

@@ -6,19 +6,25 @@ import shlex
 
 import yaml
 
-from . import style
+import style
+from table import bytes_text
 
 CSS = """
-body{font:16px/1.5 system-ui,sans-serif;color:#111;background:#fff;max-width:72rem;margin:2rem auto;padding:0 1rem}
+body{font:16px/1.5 system-ui,sans-serif;color:#111;background:#fff}
+body{max-width:72rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.7rem}h2{font-size:1.25rem;margin-top:2.5rem}figure{margin:1rem 0;overflow-x:auto}
 svg{max-width:100%;height:auto}figcaption,p.note{color:#333;max-width:52rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}
 th,td{padding:.25rem .6rem;border-bottom:1px solid #bbb;text-align:left;white-space:nowrap}
-td.n{text-align:right;font-variant-numeric:tabular-nums}thead th{border-bottom:2px solid #333;vertical-align:bottom}
-th button{font:inherit;font-weight:bold;border:0;background:none;padding:0;cursor:pointer;text-align:left;white-space:normal}
-th[aria-sort=ascending] button::after{content:" \\25B2"}th[aria-sort=descending] button::after{content:" \\25BC"}
-pre{background:#f3f3f3;padding:.6rem;overflow-x:auto;font-size:.8rem}summary{cursor:pointer}nav li{margin:.1rem 0}
-@media print{body{max-width:none}details,nav{display:none}}
+thead th{border-bottom:2px solid #333;vertical-align:bottom}
+th button{font:inherit;font-weight:bold;border:0;background:none;padding:0;cursor:pointer}
+th button{text-align:left;white-space:normal}
+th[aria-sort=ascending] button::after{content:" \\25B2"}
+th[aria-sort=descending] button::after{content:" \\25BC"}
+.n,.n button{text-align:right}td.n{font-variant-numeric:tabular-nums}
+pre{background:#f3f3f3;padding:.6rem;overflow-x:auto;font-size:.8rem}
+summary{cursor:pointer}nav li{margin:.1rem 0}
+@media print{body{max-width:none}details,nav{display:none}.wide{overflow:visible}table{font-size:.6rem}}
 """
 
 # Sorts a table's rows by a column: numbers as numbers, empty cells last.
@@ -38,6 +44,8 @@ for (const button of document.querySelectorAll('th button')) button.addEventList
   table.tBodies[0].append(...rows);
 });
 """
+
+NUMBER = ' class="n"'
 
 
 def text(title, items, read_runs, notes):
@@ -70,19 +78,62 @@ def text(title, items, read_runs, notes):
 
 
 def table(frame):
-    head = "".join(f'<th><button type="button">{html.escape(name.replace("_", " "))}</button></th>' for name in frame)
-    rows = []
-    for row in frame.itertuples(index=False):
-        rows.append("<tr>" + "".join(cell(value) for value in row) + "</tr>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    """What all rows share is said once, above the table."""
+    shared = shared_cells(frame)
+    varying = frame.drop(columns=list(shared))
+    head, columns = [], []
+    for name in varying:
+        values = varying[name].tolist()
+        is_number = varying[name].dtype.kind in "if"
+        if is_number and name.startswith("bytes"):
+            columns.append([cell(value, bytes_text) for value in values])
+        else:
+            decimals = decimals_of(values) if is_number else 0
+            columns.append([cell(value, lambda number, d=decimals: f"{number:,.{d}f}") for value in values])
+        label = html.escape(name.replace("_", " "))
+        head.append(f'<th{NUMBER if is_number else ""}><button type="button">{label}</button></th>')
+    rows = "".join("<tr>" + "".join(row) + "</tr>" for row in zip(*columns))
+    told = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in shared.items() if value != "")
+    note = f'<p class="note">The same in all rows: {html.escape(told)}.</p>' if told else ""
+    return (
+        f'{note}<div class="wide"><table><thead><tr>{"".join(head)}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
 
 
-def cell(value):
-    if value is None or isinstance(value, float) and math.isnan(value):
-        return '<td class="n"></td>'
+def shared_cells(frame):
+    """{column: its text} of the columns whose cells are alike in several rows; "" where they are empty."""
+    if len(frame) < 2:
+        return {}
+    alike = {}
+    for name in frame:
+        values = ["" if is_missing(value) else value for value in frame[name].tolist()]
+        if all(value == values[0] for value in values):
+            is_float = isinstance(values[0], float)
+            alike[name] = f"{values[0]:.6g}" if is_float else str(values[0])
+    return alike if len(alike) < len(frame.columns) else {}
+
+
+def is_missing(value):
+    return value is None or isinstance(value, float) and math.isnan(value)
+
+
+def decimals_of(values):
+    """So many that the column's largest number has six digits, and no more than its numbers need."""
+    known = [abs(value) for value in values if not is_missing(value)]
+    if not known or all(float(value).is_integer() for value in known):
+        return 0
+    most = max(0, 5 - math.floor(math.log10(max(known))))
+    needed = max(len(f"{value:.{most}f}".rstrip("0").partition(".")[2]) for value in known)
+    return min(most, needed)
+
+
+def cell(value, text=str):
+    """`text`: of a number."""
+    if is_missing(value):
+        return f"<td{NUMBER}></td>"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        shown = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-        return f'<td class="n" data-value="{value}">{shown}</td>'
+        return f'<td{NUMBER} data-value="{value}">{text(value)}</td>'
     return f"<td>{html.escape(str(value))}</td>"
 
 
@@ -99,6 +150,7 @@ def settings(run):
     config["network"] = network.get("name") if isinstance(network, dict) else network
     dump = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
     return (
-        f"<details><summary>{html.escape(run.name)}</summary><pre>{html.escape(shlex.join(map(str, mpirun)))}</pre>"
+        f"<details><summary>{html.escape(run.name)}</summary>"
+        f"<pre>{html.escape(shlex.join(map(str, mpirun)))}</pre>"
         f"<pre>{html.escape(about)}</pre><pre>{html.escape(dump)}</pre></details>"
     )

@@ -1,29 +1,41 @@
-"""Price against accuracy (the study's Fig. 16, left). Its right half, speed-up against MB per GFLOP, is the cost model's."""
+"""Price against accuracy (Fig. 16 of the EDBT 2018 study, left). Its right half is the cost model's
+outlook."""
 
 import pandas
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from . import published, style
+import published
+import style
+
 from .gather import mean_and_deviation
 from .item import Item
 
-MARKS = {"none": "o", "qsgd8": "s", "qsgd4": "D", "qsgd2": "v", "onebit_column": "^", "onebit64": "P", "onebit512": "X"}
+# As in the figure of the cost model's outlook.
+CODECS = ("none", "qsgd8", "qsgd4", "qsgd2", "onebit_column", "onebit64", "onebit512")
+MARKS = dict(zip(CODECS, style.MARKERS))
+OTHER = "*"
+HOLLOW = {
+    "linestyle": "",
+    "markerfacecolor": "white",
+    "markeredgecolor": "black",
+    "markeredgewidth": 1.4,
+    "markersize": 8,
+}
 
 
 def cheapest():
-    """Of each network and codec whose accuracy is published: dollars of the whole training at the cheapest machine."""
-    networks = published.table("networks").set_index("network")
+    """Dollars of the whole training at the cheapest machine, of each network and codec with a published
+    accuracy."""
     rows = []
-    for network, about in networks.iterrows():
-        final = {codec: points[-1][1] for codec, points in published.accuracy(network).items()}
-        for codec, top1 in final.items():
+    for network in published.data_sets():
+        for codec, top1 in published.final_accuracy(network).items():
             options = []
             for transport in ("mpi", "nccl"):
                 for (cell, ranks), speed in published.samples_per_s(network, transport).items():
                     if cell == codec:
-                        hours = about.epochs * about.train_samples / speed / 3600
-                        options.append((hours * published.dollars_per_hour(ranks), ranks, transport))
+                        hours = published.samples_of_training(network) / speed / 3600
+                        dollars_per_hour, _ = published.cheapest_machine(ranks)
+                        options.append((hours * dollars_per_hour, ranks, transport))
             if options:
                 dollars, ranks, transport = min(options)
                 rows.append(
@@ -67,52 +79,32 @@ def ours(groups, price):
 
 def item(groups, price):
     rows = cheapest() + (ours(groups, price) if price else [])
-    figure, (axes,), legend, columns = style.panels(1, [published.codec_name(c) for c in MARKS], width=7.4, height=4.6)
+    codecs = {row["codec"] for row in rows}
+    names = {mark: published.codec_name(codec) for codec, mark in MARKS.items() if codec in codecs}
+    if codecs - set(MARKS):
+        names[OTHER] = "another codec"
+    figure, (axes,), legend, columns = style.panels(1, [*names.values()], width=8.2, height=4.6)
     for row in rows:
         is_ours = row["of"] == "here"
-        axes.plot(
-            row["dollars"],
-            row["top1"],
-            MARKS.get(row["codec"], "*"),
-            markersize=8,
-            color="#0072B2" if is_ours else "white",
-            markeredgecolor="#0072B2" if is_ours else "black",
-            markeredgewidth=1.4,
-        )
-    for network in dict.fromkeys(row["network"] for row in rows):
-        mine = [row for row in rows if row["network"] == network]
-        right = max(mine, key=lambda row: row["dollars"])
-        axes.annotate(
-            network, (right["dollars"], right["top1"]), xytext=(9, 0), textcoords="offset points", va="center"
-        )
+        look = {**HOLLOW, "markerfacecolor": style.EMPHASIS} if is_ours else HOLLOW
+        axes.plot(row["dollars"], row["top1"], marker=MARKS.get(row["codec"], OTHER), **look)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g} $"))
-    low, high = axes.get_xlim()
-    axes.set_xlim(low, high * (high / low) ** 0.12)
     axes.set_xlabel("price of the whole training")
     axes.set_ylabel("top-1 accuracy (%)")
     axes.grid(**style.GRID)
-    handles = [
-        Line2D(
-            [],
-            [],
-            linestyle="",
-            marker=mark,
-            markerfacecolor="white",
-            markeredgecolor="black",
-            markersize=8,
-            label=published.codec_name(codec),
-        )
-        for codec, mark in MARKS.items()
-        if any(r["codec"] == codec for r in rows)
-    ]
+    dearest = {}
+    for row in sorted(rows, key=lambda row: row["dollars"]):
+        dearest[row["of"], row["network"]] = row["dollars"], row["top1"], row["network"]
+    style.names_beside(axes, list(dearest.values()))
+    handles = [style.handle(name, {**HOLLOW, "marker": mark}) for mark, name in names.items()]
     style.below(legend, handles, columns)
     here = f" Filled: the runs here, at {price:g} $ an hour for each rank." if price else ""
     return Item(
         "price_against_accuracy",
-        "Price against accuracy (Fig. 16 of the study, left)",
-        "Each network and codec at its cheapest configuration, computed from the study's published samples per second, "
-        f"accuracy and Amazon's prices.{here}",
+        f"Price against accuracy (Fig. 16 of {published.NAME}, left)",
+        f"Each network and codec of {published.NAME} at its cheapest configuration, computed from its "
+        f"samples per second, its accuracy and Amazon's prices.{here}",
         pandas.DataFrame(rows).drop(columns="codec"),
         figure,
     )

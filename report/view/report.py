@@ -6,9 +6,13 @@ import os
 import re
 
 import files
+import published
 import runs
+import style
+from study import measures
+from words import counted
 
-from . import bars, curves, gather, latex, page, price as prices, scale, style, summary, tradeoff
+from . import bars, curves, gather, latex, page, price as prices, scale, summary, tradeoff
 
 MANIFEST = "report.json"  # the files of the report, so that the next one removes what it no longer has
 
@@ -26,25 +30,27 @@ def title(read):
 
 
 def notes(read, unfinished):
-    out = [f"{len(read)} run{'s' if len(read) != 1 else ''}."]
+    out = [f"{counted(len(read), 'run')}."]
     if unfinished:
-        out.append(
-            f"{len(unfinished)} run{'s' if len(unfinished) != 1 else ''} not finished, so left out: {', '.join(unfinished)}."
-        )
+        out.append(f"{counted(len(unfinished), 'run')} not finished, so left out: {', '.join(unfinished)}.")
     together = [run for run in read if not run.is_timed]
     if together:
         which = "All" if len(together) == len(read) else f"{len(together)} of them"
         out.append(
-            f"{which} trained several at once on one machine. Seconds and samples per second of such runs are not "
-            "comparable, so they are left out."
+            f"{which} trained several at once on one machine. Seconds and samples per second of such runs "
+            "are not comparable, so they are left out."
         )
-    revisions = sorted({str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")})
+    revisions = sorted(
+        {str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")}
+    )
     if revisions:
         out.append(f"Revision {', '.join(revisions)}.")
     if any(run.simulated for run in read):
         out.append(
-            "Runs marked as simulated encode, then all-reduce as many bytes. Their times count; their accuracy has no meaning."
+            "Runs marked as simulated encode, then all-reduce as many bytes. Their times count; their "
+            "accuracy has no meaning."
         )
+    out.append(f"{published.NAME[0].upper()}{published.NAME[1:]}: {published.SOURCE}.")
     return out
 
 
@@ -56,7 +62,7 @@ def collect(read, target, price):
     for network in networks:
         mine = gather.groups([r for r in read if gather.network_of(r) == network], omit=("network",))
         by_panel = mine
-        if len(curves.kinds(mine)) > 1 and len(mine) > curves.PER_PANEL + 1:  # the panels say ranks and transport
+        if len(curves.kinds(mine)) > 1 and len(mine) > curves.PER_PANEL + 1:  # panels say ranks and transport
             by_panel = [g for g in panels if g.network == network]
         items += curves.items(by_panel, network, target)
         items.append(curves.final(mine, network))
@@ -90,9 +96,8 @@ def write(items, read, out, heading, notes_):
         item.data.to_csv(os.path.join(folder, item.name + ".csv"), index=False)
         if item.figure is not None:
             style.save(item.figure, folder, item.name)
-        _write(
-            os.path.join(folder, item.name + ".tex"), latex.table(item) if item.figure is None else latex.figure(item)
-        )
+        tex = latex.table(item) if item.figure is None else latex.figure(item)
+        _write(os.path.join(folder, item.name + ".tex"), tex)
     _write(os.path.join(out, "index.html"), page.text(heading, items, read, notes_))
     for name in sorted(earlier - set(written)):
         with contextlib.suppress(FileNotFoundError):
@@ -107,7 +112,11 @@ def files_of(out):
     """What an earlier report wrote into the folder: names of its figures and tables, and no other path."""
     names = files.read_json(os.path.join(out, MANIFEST)).get("files")
     is_ours = re.compile(r"(figures|tables)/[^/\0]+\.(csv|tex|png|svg|pdf)\Z").match
-    return {name for name in names if isinstance(name, str) and is_ours(name)} if isinstance(names, list) else set()
+    return (
+        {name for name in names if isinstance(name, str) and is_ours(name)}
+        if isinstance(names, list)
+        else set()
+    )
 
 
 def _write(path, text):
@@ -122,10 +131,6 @@ def read_target(text):
         number = float(value)
     except ValueError:
         number = None
-    if (
-        metric not in ("val_top1", "val_top5", "val_loss", "val_perplexity", "train_loss", "train_top1")
-        or not equals
-        or number is None
-    ):
+    if metric not in measures.TARGETS or not equals or number is None:
         raise runs.RunError(f"--target {text}: expected a metric and its value, such as val_top1=90")
     return metric, number

@@ -1,11 +1,13 @@
-"""Samples per second (the study's Tables 10 and 11) and scalability (its Figs. 12 to 15), with its own numbers beside."""
+"""Samples per second and scalability, beside the numbers of the EDBT 2018 study: its Tables 10 and 11, and
+its Figs. 12 to 15."""
 
 import pandas
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from . import published, style
-from .item import Item
+import published
+import style
+
+from .item import Item, rounded
 
 TABLES = {"mpi": "Table 10", "nccl": "Table 11"}
 FIGURES = {"mpi": "Figs. 12 and 14", "nccl": "Figs. 13 and 15"}
@@ -13,7 +15,9 @@ FIGURES = {"mpi": "Figs. 12 and 14", "nccl": "Figs. 13 and 15"}
 
 def table(groups, transport):
     """A row a network and codec, a column a number of ranks."""
-    published_of = {n: published.samples_per_s(n, transport) for n in dict.fromkeys(g.network for g in groups)}
+    published_of = {
+        n: published.samples_per_s(n, transport) for n in dict.fromkeys(g.network for g in groups)
+    }
     ranks = sorted({g.ranks for g in groups})
     shown = sorted({*ranks, *(k for cells in published_of.values() for _, k in cells)})
     rows = []
@@ -23,7 +27,7 @@ def table(groups, transport):
             row = {"network": network, "codec": label, "of": "here"}
             for group in mine:
                 if group.label == label:
-                    row[str(group.ranks)] = _round(group.mean("samples_per_s"))
+                    row[str(group.ranks)] = rounded(group.mean("samples_per_s"))
             rows.append(row)
         for codec in dict.fromkeys(codec for codec, _ in cells):
             rows.append(
@@ -35,17 +39,14 @@ def table(groups, transport):
                 }
             )
     frame = pandas.DataFrame(rows, columns=["network", "codec", "of", *map(str, shown)])
-    paper = f" ({TABLES[transport]} of the study)" if transport in TABLES else ""
+    paper = f" ({TABLES[transport]} of {published.NAME})" if transport in TABLES else ""
     return Item(
         f"samples_per_s_{transport}",
         f"Samples per second over {transport} by number of ranks{paper}",
-        "Mean over epochs and seeds, without evaluation. Rows of the study are as published, on Amazon's K80.",
+        "Mean over epochs and seeds, without evaluation. "
+        f"Rows of {published.NAME} are as published, on Amazon's K80.",
         frame,
     )
-
-
-def _round(value):
-    return float(f"{value:.4g}")
 
 
 def one_rank(groups, network):
@@ -76,15 +77,18 @@ def scalability(groups, every_group, transport):
         most = max([g.ranks for g in groups if g.network == network])
         for i, label in enumerate(labels):
             points = sorted(
-                (g.ranks, g.mean("samples_per_s") / base) for g in groups if g.network == network and g.label == label
+                (g.ranks, g.mean("samples_per_s") / base)
+                for g in groups
+                if g.network == network and g.label == label
             )
             if points:
                 panel.plot(*zip(*points), **style.line(i))
                 rows += [
-                    {"network": network, "label": label, "of": "here", "ranks": k, "scalability": y} for k, y in points
+                    {"network": network, "label": label, "of": "here", "ranks": k, "scalability": y}
+                    for k, y in points
                 ]
         rows += _study(panel, known[network], most, network)
-        panel.plot([1, most], [1, most], color="0.55", linewidth=1.2, linestyle=(0, (1, 1.5)))
+        panel.plot([1, most], [1, most], **IDEAL)
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         ticks = sorted({g.ranks for g in groups if g.network == network} | {1})
@@ -96,41 +100,27 @@ def scalability(groups, every_group, transport):
         panel.set_xlabel("ranks")
         panel.set_ylabel("samples/s over one rank's")
         panel.grid(**style.GRID)
-    handles = [Line2D([], [], color="0.55", linewidth=1.2, linestyle=(0, (1, 1.5)), label="ideal")]
-    handles += [
-        Line2D([], [], label=label, **{k: v for k, v in style.line(i).items() if k != "markevery"})
-        for i, label in enumerate(labels)
-    ]
+    handles = [style.handle("ideal", IDEAL)]
+    handles += [style.handle(label, style.line(i)) for i, label in enumerate(labels)]
     if any(known.values()):
-        handles += [Line2D([], [], label=label, **look) for label, look in STUDY.values()]
+        handles += [style.handle(label, look) for label, look in STUDY.values()]
     style.below(legend, handles, columns)
-    paper = f" ({FIGURES[transport]} of the study)" if transport in FIGURES else ""
+    paper = f" ({FIGURES[transport]} of {published.NAME})" if transport in FIGURES else ""
     return Item(
         f"scalability_{transport}",
         f"Scalability over {transport}{paper}",
-        "Samples per second over those of one rank in full precision. Grey: the study's, computed from its published "
-        "samples per second on Amazon's K80.",
+        f"Samples per second over those of one rank in full precision. Grey: {published.NAME}, computed "
+        "from its samples per second on Amazon's K80.",
         pandas.DataFrame(rows),
         figure,
     )
 
 
+IDEAL = {"color": "0.55", "linewidth": 1.2, "linestyle": (0, (1, 1.5))}
+GREY = {"color": "0.45", "linewidth": 1.1, "markerfacecolor": "white", "markersize": 5}
 STUDY = {
-    "none": (
-        "study, 32 bit",
-        {"color": "0.45", "linewidth": 1.1, "marker": "o", "markerfacecolor": "white", "markersize": 5},
-    ),
-    "qsgd8": (
-        "study, QSGD 8 bit",
-        {
-            "color": "0.45",
-            "linewidth": 1.1,
-            "marker": "s",
-            "markerfacecolor": "white",
-            "markersize": 5,
-            "linestyle": (0, (4, 2)),
-        },
-    ),
+    "none": ("study, 32 bit", {**GREY, "marker": "o"}),
+    "qsgd8": ("study, QSGD 8 bit", {**GREY, "marker": "s", "linestyle": (0, (4, 2))}),
 }
 
 

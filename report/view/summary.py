@@ -1,18 +1,19 @@
 """One row for each group of runs that differ in their seed only."""
 
+import configuration
 import pandas
-
 import words
+
 from .curves import metric_of
 from .gather import mean_and_deviation
-from .item import Item
+from .item import Item, rounded
 from .tradeoff import ratio
 
 
 def item(groups):
     rows = []
     for group in groups:
-        exchange = words.section(group.runs[0].config, "exchange")
+        exchange = configuration.section(group.runs[0].config, "exchange")
         metric = metric_of([group])
         final, deviation = mean_and_deviation(group.finals(metric))
         best = [
@@ -31,25 +32,22 @@ def item(groups):
                 "ranks": group.ranks,
                 "seeds": len(group.runs),
                 "epochs": min(len(run.epochs) for run in group.runs),
-                metric: _round(final, 2),
-                "deviation": _round(deviation, 2),
-                "best": _round(mean_and_deviation(best)[0], 2),
-                "train_loss": _round(loss, 4),
-                "samples_per_s": _round(timed and timed.mean("samples_per_s"), 1),
-                "communication_s": _round(timed and timed.mean("communication_s"), 3),
-                "computation_s": _round(timed and timed.mean("computation_s"), 3),
+                metric: rounded(final, 2),
+                "deviation": rounded(deviation, 2),
+                "best": rounded(mean_and_deviation(best)[0], 2),
+                "train_loss": rounded(loss, 4),
+                "samples_per_s": rounded(timed and timed.mean("samples_per_s")),
+                "communication_s": rounded(timed and timed.mean("communication_s"), 3),
+                "computation_s": rounded(timed and timed.mean("computation_s"), 3),
                 "bytes_an_epoch": round(group.mean("bytes_sent")),
-                "fewer_bytes": _round(times, 2),
+                "fewer_bytes": rounded(times, 2),
             }
         )
     return Item(
         "summary",
         "All runs",
         "Mean over seeds; deviation: the standard deviation over seeds (n - 1). Accuracy in percent after "
-        "the last epoch. Samples, seconds and bytes: mean per epoch. fewer_bytes: float32's bytes over those sent.",
+        "the last epoch. Samples, seconds and bytes: mean per epoch. Fewer bytes: float32's bytes over those "
+        "sent.",
         pandas.DataFrame(rows),
     )
-
-
-def _round(value, digits):
-    return None if value is None else round(value, digits)

@@ -5,8 +5,9 @@ import math
 import pandas
 from matplotlib.ticker import FuncFormatter, FixedLocator, NullLocator
 
+import style
 import table
-from . import style
+
 from .curves import METRICS, metric_of, reference, visible
 from .gather import mean_and_deviation
 from .item import Item
@@ -55,70 +56,35 @@ def against_bytes(groups, network):
             fmt="s" if is_base else "o" if inside else "v",
             markersize=7,
             zorder=3,
-            color="black" if is_base else "#0072B2" if inside else "#D55E00",
+            color=style.BASE if is_base else style.EMPHASIS if inside else style.OUTSIDE,
         )
-        points.append((row["ratio"], y, group.name if inside else f"{group.name}: {row['val_top1_mean']:.1f} %"))
-    _names_beside(axes, points)
+        points.append(
+            (row["ratio"], y, group.name if inside else f"{group.name}: {row['val_top1_mean']:.1f} %")
+        )
+    style.names_beside(axes, points)
     base = reference(groups)
     if base:
-        axes.axhline(
-            mean_and_deviation(base.finals(metric))[0], color="0.35", linewidth=1, linestyle=(0, (4, 2)), zorder=0
-        )
+        axes.axhline(mean_and_deviation(base.finals(metric))[0], **style.REFERENCE)
     axes.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(math.log2(1.18 * most)) + 1)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}x"))
     axes.set_xlabel("bytes on the wire, times fewer than float32")
     axes.set_ylabel(METRICS[metric] + " after the last epoch")
     axes.grid(**style.GRID)
+    caption = [
+        "Mean over seeds; bars: one standard deviation." if any(len(g.runs) > 1 for g in groups) else "",
+        "Square and dashed line: full precision." if base else "",
+        "Triangles lie below the figure, at the value that their name gives."
+        if any(row["val_top1_mean"] < low for row in rows)
+        else "",
+    ]
     return Item(
         f"accuracy_against_bytes_{network}",
         f"{network}: accuracy against bytes on the wire",
-        "Mean over seeds; bars: one standard deviation. Square and dashed line: full precision. "
-        "Triangles lie below the figure, at the value that their name gives.",
+        " ".join(filter(None, caption)),
         pandas.DataFrame(rows),
         figure,
     )
-
-
-def _names_beside(axes, points):
-    """Names in a column to the right, in the order of their points' heights, each joined to its point by a thin line."""
-    low, high = axes.get_ylim()
-    order = sorted(points, key=lambda point: (-point[1], -point[0]))
-    step = 1 / max(len(order), 14)
-    # Pool adjacent violators: the nearest places to the wanted ones that are at least a step apart.
-    blocks = []
-    for i, (_, y, _) in enumerate(order):
-        blocks.append([(y - low) / (high - low) + i * step, 1])
-        while len(blocks) > 1 and blocks[-1][0] > blocks[-2][0]:
-            mean, count = blocks.pop()
-            blocks[-1] = [
-                (blocks[-1][0] * blocks[-1][1] + mean * count) / (blocks[-1][1] + count),
-                blocks[-1][1] + count,
-            ]
-    apart = [mean for mean, count in blocks for _ in range(count)]
-    places = [
-        min(1.0, place - i * step + max(0.0, (len(order) - 1) * step - apart[-1])) for i, place in enumerate(apart)
-    ]
-    for i in range(1, len(places)):
-        places[i] = min(places[i], places[i - 1] - step)
-    for (x, y, name), place in zip(order, places):
-        axes.annotate(
-            name,
-            (x, y),
-            xycoords="data",
-            xytext=(1.03, place),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=10.5,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": "0.7",
-                "linewidth": 0.7,
-                "shrinkA": 1,
-                "shrinkB": 4,
-                "relpos": (0, 0.5),
-            },
-        )
 
 
 def target_table(groups, target):
@@ -144,8 +110,8 @@ def target_table(groups, target):
     return Item(
         "to_target",
         f"Epochs, seconds and bytes to {metric} {value:g}",
-        "Of the first epoch after which the target is reached; seconds of training, without evaluation; mean and standard "
-        "deviation over the seeds that reach it.",
+        "Of the first epoch after which the target is reached. Seconds are those of training, without "
+        "evaluation. Mean and standard deviation are over the seeds that reach it.",
         pandas.DataFrame(rows),
     )
 
@@ -182,12 +148,13 @@ def target_bars(groups, item, network):
             capsize=3,
         )
         texts = [
-            table.bytes_text(v) if what == "bytes" else f"{v:,.0f} s" if v >= 100 else f"{v:.3g} s" for v in values
+            table.bytes_text(v) if what == "bytes" else f"{v:,.0f} s" if v >= 100 else f"{v:.3g} s"
+            for v in values
         ]
         for i, (v, s, text) in enumerate(zip(values, spread, texts)):
             if not known(rows[i][what]):
                 text = "not timed"
-            panel.annotate(text, (v + s, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10)
+            style.note(panel, text, (v + s, i), (4, 0), va="center", fontsize=10)
         panel.set_xlim(0, 1.25 * max(v + s for v, s in zip(values, spread)) or 1)
         panel.set_xlabel("seconds of training" if what == "seconds" else "bytes on the wire")
         panel.grid(axis="x", **style.GRID)
@@ -201,5 +168,9 @@ def target_bars(groups, item, network):
         axes[1].tick_params(axis="y", labelleft=False)
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
     return Item(
-        f"to_target_{network}", f"{network}: time and bytes to the target", item.caption, pandas.DataFrame(rows), figure
+        f"to_target_{network}",
+        f"{network}: time and bytes to the target",
+        item.caption,
+        pandas.DataFrame(rows),
+        figure,
     )

@@ -1,14 +1,16 @@
-"""Compares a network with PyTorch from the same weights: loss, scores, every gradient, three steps of SGD, evaluation.
+"""Compares a network with PyTorch from the same weights: loss, scores, every gradient, three steps of SGD,
+evaluation.
 
-PyTorch in float64 is the truth. With ReLU, float32 differs from float64 by its kinks, so PyTorch's own float32 is the
-measure; with tanh every tensor must agree to 1e-4. Images are smaller than the network's own where it allows that.
-Exits with 77 (skipped) where PyTorch is missing.
+PyTorch in float64 is the truth. With ReLU, float32 differs from float64 by its kinks, so PyTorch's own
+float32 is the measure; with tanh every tensor must agree to 1e-4. Images are smaller than the network's own
+where it allows that. Exits with 77 (skipped) where PyTorch is missing.
 
     pytorch_test.py DUMP_GRADIENTS NETWORKS_FOLDER NAME [cpu|cuda]
 
-The device is ours; PyTorch runs on the CPU. On a GPU, loss and gradients of the first step are also held against the CPU
-backend's: the worst tensor is at most three times as far from float64 as the CPU's worst.
+The device is ours; PyTorch runs on the CPU. On a GPU, loss and gradients of the first step are also held
+against the CPU backend's: the worst tensor is at most three times as far from float64 as the CPU's worst.
 """
+
 import json
 import subprocess
 import sys
@@ -30,7 +32,8 @@ torch.set_num_threads(1)
 CASES = {
     "resnet20": (16, None, None),
     "resnet110": (8, None, None),
-    # Of 8 samples one has a value at a kink: its worst gradient is 1.5e-3 or 4e-6 off, as the input's last bit has it.
+    # Of 8 samples one has a value at a kink: its worst gradient is 1.5e-3 or 4e-6 off, as the input's last
+    # bit has it.
     "resnet9": (16, None, None),
     "resnet50": (8, 48, None),
     "resnet152": (6, 48, None),
@@ -43,13 +46,15 @@ CASES = {
     "lstm_an4": (4, None, None),
     "lstm_wikitext2": (3, None, None),
 }
-# How far bfloat16 may be from float64. Values are rounded to 8 bits, 2^-9 of each, and layers add up, so that PyTorch's
-# autocast, which stores as much in bfloat16, is the measure where it is farther than these; it knows no packed sequences.
-# Both are as far off, to a few percent, also where kinks make either a poor gradient (1.3 in norm for ResNet-50's at random
-# weights with ReLU). A network's few scores scatter more than that from input to input, so they are taken of several.
+# How far bfloat16 may be from float64. Values are rounded to 8 bits, 2^-9 of each, and layers add up, so that
+# PyTorch's autocast, which stores as much in bfloat16, is the measure where it is farther than these; it
+# knows no packed sequences. Both are as far off, to a few percent, also where kinks make either a poor
+# gradient (1.3 in norm for ResNet-50's at random weights with ReLU). A network's few scores scatter more than
+# that from input to input, so they are taken of several.
 BF16_LOSS, BF16_LOGITS, BF16_GRADIENT, BF16_PEER = 0.01, 0.01, 0.02, 1.25
 BF16_INPUTS = 6
-# Of sequences: the shape, each sample's length, whether it goes on from a state, and the widths of the states h and c.
+# Of sequences: the shape, each sample's length, whether it goes on from a state, and the widths of the states
+# h and c.
 FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7], [1, 1, 0, 0], (512, 1024)),
           "lstm_wikitext2": ([5], [5, 2, 5], [0, 1, 1], (650, 650))}
 
@@ -91,8 +96,10 @@ class Layers(torch.nn.Module):
 
 
 def draw_weights(shapes, rng):
-    """Weights under which signals keep their size, so that no layer is tested in a corner of its range. Norms scale by
-    about a half: with 1, tens of normalised residual blocks amplify rounding until float32, PyTorch's too, is 3e-4 off."""
+    """Weights under which signals keep their size, so that no layer is tested in a corner of its range. Norms
+    scale by about a half: with 1, tens of normalised residual blocks amplify rounding until float32,
+    PyTorch's too, is 3e-4 off.
+    """
     out = {}
     for name, values in shapes.items():
         if values.ndim > 1:
@@ -103,15 +110,27 @@ def draw_weights(shapes, rng):
     return out
 
 
-def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torch.channels_last, autocast=False,
-              states=None):
+def run_torch(
+    model,
+    dtype,
+    weights,
+    x,
+    labels,
+    steps,
+    lengths=None,
+    layout=torch.channels_last,
+    autocast=False,
+    states=None,
+):
     """What dump_gradients writes, as float64 arrays. `states`: "lstm1.h", ... that each step starts from."""
     model = model.to(dtype=dtype, memory_format=layout)
     missing = model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
     assert not missing.unexpected_keys and not [k for k in missing.missing_keys if "running" not in k
                                                 and "num_batches" not in k], missing
     model.train()
-    assert [name for name, _ in model.named_parameters()] == list(weights), "the order of tensors is PyTorch's"
+    assert [name for name, _ in model.named_parameters()] == list(
+        weights
+    ), "the order of tensors is PyTorch's"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     if lengths is None:
         inputs = [torch.tensor(x).permute(0, 3, 1, 2).to(dtype).contiguous(memory_format=layout)]
@@ -128,7 +147,10 @@ def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torc
 
     def first_states():
         layers = sorted({name.split(".")[0] for name in states})
-        return {layer: tuple(torch.tensor(states[f"{layer}.{part}"]).to(dtype)[None] for part in "hc") for layer in layers}
+        return {
+            layer: tuple(torch.tensor(states[f"{layer}.{part}"]).to(dtype)[None] for part in "hc")
+            for layer in layers
+        }
 
     for step in range(steps):
         optimizer.zero_grad()
@@ -143,8 +165,13 @@ def run_torch(model, dtype, weights, x, labels, steps, lengths=None, layout=torc
             copy("gradient.", [(name, p.grad) for name, p in model.named_parameters()])
             ended = torch.tensor([lengths is not None and n < x.shape[1] for n in (lengths or [])])
             for layer, last in (carried[0] if carried else {}).items():
-                copy("state.", [(f"{layer}.{part}", torch.where(ended[:, None], torch.zeros(()).to(dtype), values[0]))
-                                for part, values in zip("hc", last)])
+                copy(
+                    "state.",
+                    [
+                        (f"{layer}.{part}", torch.where(ended[:, None], torch.zeros(()).to(dtype), values[0]))
+                        for part, values in zip("hc", last)
+                    ],
+                )
             copy("buffer.", [(name, b) for name, b in model.named_buffers() if "running" in name])
         optimizer.step()
     copy("step.", model.named_parameters())
@@ -159,7 +186,9 @@ def training_logits(model, dtype, weights, x, autocast=False):
     model = model.to(dtype=dtype, memory_format=torch.channels_last)
     model.load_state_dict({k: torch.tensor(v).to(dtype) for k, v in weights.items()}, strict=False)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        return np.concatenate([model(torch.tensor(i).permute(0, 3, 1, 2).to(dtype)).double().numpy() for i in x])
+        return np.concatenate(
+            [model(torch.tensor(i).permute(0, 3, 1, 2).to(dtype)).double().numpy() for i in x]
+        )
 
 
 def distance(a, b):
@@ -167,7 +196,9 @@ def distance(a, b):
 
 
 def worst(ours, truth, prefix):
-    return max([(distance(ours[k], truth[k]), k) for k in truth if k.startswith(prefix)], default=(0.0, "none"))
+    return max(
+        [(distance(ours[k], truth[k]), k) for k in truth if k.startswith(prefix)], default=(0.0, "none")
+    )
 
 
 def whole_gradient(a, b):
@@ -199,7 +230,11 @@ def main():
             settings += ["--set", f"input={FRAMES[name][0]}"]
         if "dropout" in text:
             settings += ["--set", "parameters.dropout=false"]
-        shape = FRAMES[name][0] if name in FRAMES else [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
+        shape = (
+            FRAMES[name][0]
+            if name in FRAMES
+            else [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
+        )
         classes = int(text.split("\nclasses:")[1].split()[0])
 
         def ours(arguments, device=device):
@@ -229,13 +264,21 @@ def main():
                 x = rng.integers(0, classes, (batch, shape[0])).astype(np.float32)
 
         def save_in(path, input):
-            sequence = {} if lengths is None else {"lengths": np.array(lengths), "continues": np.array(continues), **states}
+            sequence = (
+                {}
+                if lengths is None
+                else {"lengths": np.array(lengths), "continues": np.array(continues), **states}
+            )
             save(path, {**weights, "input": input, "labels": labels, **sequence})
 
-        started = None if states is None else {k: v * np.array(continues, np.float32)[:, None] for k, v in states.items()}
+        started = (
+            None
+            if states is None
+            else {k: v * np.array(continues, np.float32)[:, None] for k, v in states.items()}
+        )
 
-        # Which kinks float32 meets is luck, and tens of normalised layers amplify rounding: what measures ours is taken from
-        # inputs equal but for rounding.
+        # Which kinks float32 meets is luck, and tens of normalised layers amplify rounding: what measures
+        # ours is taken from inputs equal but for rounding.
         def nearly(i):
             return x * np.float32(1 + i * 2.0**-23) if x.ndim > 2 else x
 
@@ -245,11 +288,13 @@ def main():
         if "$activation" not in text:
             activations = {"tanh": torch.nn.Tanh}  # the network has none: it is smooth as it is
         for word, act in activations.items():
-            # Max pooling has kinks, too. BN-Inception with tanh at this seed: a few of inception3c.pool's windows hold two values
-            # 5e-7 apart, and where float32 takes the other one the gradient flows elsewhere. PyTorch's float32 in NHWC does so
-            # in one window and is 1.3e-2 off in inception3b.three.conv.weight; float64 given its choices agrees with it to
-            # 1.5e-5. Ours does so in another and is 3.4e-4 off in inception3b.project.conv.weight; given that choice, float64
-            # agrees to 1.0e-5 in every tensor. With average pooling in place of max pooling ours agrees to 7.4e-6.
+            # Max pooling has kinks, too. BN-Inception with tanh at this seed: a few of inception3c.pool's
+            # windows hold two values 5e-7 apart, and where float32 takes the other one the gradient flows
+            # elsewhere. PyTorch's float32 in NHWC does so in one window and is 1.3e-2 off in
+            # inception3b.three.conv.weight; float64 given its choices agrees with it to 1.5e-5. Ours does so
+            # in another and is 3.4e-4 off in inception3b.project.conv.weight; given that choice, float64
+            # agrees to 1.0e-5 in every tensor. With average pooling in place of max pooling ours agrees to
+            # 7.4e-6.
             smooth = word == "tanh" and "max_pool" not in text
             steps = 3 if word == "tanh" else 1
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
@@ -262,8 +307,20 @@ def main():
             layouts = [torch.contiguous_format]
             if x.ndim == 4:
                 layouts += [torch.channels_last, torch.channels_last]
-            singles = [run_torch(build(act), torch.float32, weights, nearly(i), labels, steps, lengths, layout, states=started)
-                       for i, layout in enumerate(layouts)]
+            singles = [
+                run_torch(
+                    build(act),
+                    torch.float32,
+                    weights,
+                    nearly(i),
+                    labels,
+                    steps,
+                    lengths,
+                    layout,
+                    states=started,
+                )
+                for i, layout in enumerate(layouts)
+            ]
 
             def own(what, minimum):
                 return max(*(3 * distance(single[what], truth[what]) for single in singles), minimum)
@@ -296,8 +353,11 @@ def main():
             # A step of 0.01 on a gradient that kinks have 1e-2 off moves parameters and scores by up to 1e-4.
             check(f"{word}: worst parameter after {steps} steps", worst(got, truth, "step.")[0],
                   1e-4 if smooth else own_worst("step.", 1e-4))
-            check(f"{word}: scores in evaluation after {steps} steps", distance(got["evaluation"], truth["evaluation"]),
-                  own("evaluation", 1e-5 if smooth else 1e-4))
+            check(
+                f"{word}: scores in evaluation after {steps} steps",
+                distance(got["evaluation"], truth["evaluation"]),
+                own("evaluation", 1e-5 if smooth else 1e-4),
+            )
             if bf16:
                 ours([f"{folder}/in", f"{folder}/out", "--compute", "bf16"] + choice)
                 low = load(f"{folder}/out")
@@ -306,7 +366,9 @@ def main():
                 if lengths is None:
                     peer = run_torch(build(act), torch.float32, weights, x, labels, 1, autocast=True)
                     gradient = max(gradient, BF16_PEER * whole_gradient(peer, truth))
-                    more = np.random.default_rng(8).standard_normal((BF16_INPUTS, *x.shape)).astype(np.float32)
+                    more = (
+                        np.random.default_rng(8).standard_normal((BF16_INPUTS, *x.shape)).astype(np.float32)
+                    )
                     exact = training_logits(build(act), torch.float64, weights, more)
                     mine = []
                     for i in more:
@@ -314,7 +376,9 @@ def main():
                         ours([f"{folder}/more", f"{folder}/out", "--compute", "bf16"] + choice)
                         mine.append(load(f"{folder}/out")["logits"])
                     scores = distance(np.concatenate(mine), exact)
-                    autocast = distance(training_logits(build(act), torch.float32, weights, more, True), exact)
+                    autocast = distance(
+                        training_logits(build(act), torch.float32, weights, more, True), exact
+                    )
                     print(f"     {word}: bf16: autocast's scores: {autocast:.3g}")
                     logits = max(logits, BF16_PEER * autocast)
                 if smooth:

@@ -1,8 +1,9 @@
 """The networks of configs/networks as PyTorch modules, with the same names and order of parameters.
 
-`make(name, act)` builds one; `act` makes an activation module. Sizes come from the weights it is loaded with or from
-the arguments. Written from the architectures' papers, for comparisons only.
+`make(name, act)` builds one; `act` makes an activation module. Sizes come from the weights it is loaded with
+or from the arguments. Written from the architectures' papers, for comparisons only.
 """
+
 import functools
 
 import torch
@@ -137,15 +138,31 @@ class AlexNet(nn.Sequential):
     def __init__(self, act, features=9216):
         def lrn():
             return nn.LocalResponseNorm(5, 1e-4, 0.75, 1.0)
-        layers = {"conv1": nn.Conv2d(3, 96, 11, 4), "act1": act(), "norm1": lrn(), "pool1": nn.MaxPool2d(3, 2),
-                  "conv2": nn.Conv2d(96, 256, 5, 1, 2), "act2": act(), "norm2": lrn(), "pool2": nn.MaxPool2d(3, 2),
-                  "conv3": nn.Conv2d(256, 384, 3, 1, 1), "act3": act(),
-                  "conv4": nn.Conv2d(384, 384, 3, 1, 1), "act4": act(),
-                  "conv5": nn.Conv2d(384, 256, 3, 1, 1), "act5": act(), "pool5": nn.MaxPool2d(3, 2),
-                  "flatten": nn.Flatten(),
-                  "fc6": nn.Linear(features, 4096), "act6": act(), "drop6": nn.Dropout(0.5),
-                  "fc7": nn.Linear(4096, 4096), "act7": act(), "drop7": nn.Dropout(0.5),
-                  "fc8": nn.Linear(4096, 1000)}
+        layers = {
+            "conv1": nn.Conv2d(3, 96, 11, 4),
+            "act1": act(),
+            "norm1": lrn(),
+            "pool1": nn.MaxPool2d(3, 2),
+            "conv2": nn.Conv2d(96, 256, 5, 1, 2),
+            "act2": act(),
+            "norm2": lrn(),
+            "pool2": nn.MaxPool2d(3, 2),
+            "conv3": nn.Conv2d(256, 384, 3, 1, 1),
+            "act3": act(),
+            "conv4": nn.Conv2d(384, 384, 3, 1, 1),
+            "act4": act(),
+            "conv5": nn.Conv2d(384, 256, 3, 1, 1),
+            "act5": act(),
+            "pool5": nn.MaxPool2d(3, 2),
+            "flatten": nn.Flatten(),
+            "fc6": nn.Linear(features, 4096),
+            "act6": act(),
+            "drop6": nn.Dropout(0.5),
+            "fc7": nn.Linear(4096, 4096),
+            "act7": act(),
+            "drop7": nn.Dropout(0.5),
+            "fc8": nn.Linear(4096, 1000),
+        }
         super().__init__()
         for name, layer in layers.items():
             self.add_module(name, layer)
@@ -161,8 +178,15 @@ class Vgg19(nn.Module):
                 inputs = filters
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
-        self.classifier = nn.Sequential(nn.Linear(features, 4096), act(), nn.Dropout(), nn.Linear(4096, 4096), act(),
-                                        nn.Dropout(), nn.Linear(4096, 1000))
+        self.classifier = nn.Sequential(
+            nn.Linear(features, 4096),
+            act(),
+            nn.Dropout(),
+            nn.Linear(4096, 4096),
+            act(),
+            nn.Dropout(),
+            nn.Linear(4096, 1000),
+        )
 
     def forward(self, x):
         return self.classifier(self.features(x).flatten(1))
@@ -213,11 +237,17 @@ class BnInception(nn.Module):
         inputs = 192
         self.blocks = []
         for name, *sizes in [
-                ("3a", 64, 64, 64, 64, 96, 32), ("3b", 64, 64, 96, 64, 96, 64), ("3c", 0, 128, 160, 64, 96, 0),
-                ("4a", 224, 64, 96, 96, 128, 128), ("4b", 192, 96, 128, 96, 128, 128),
-                ("4c", 160, 128, 160, 128, 160, 128), ("4d", 96, 128, 192, 160, 192, 128),
-                ("4e", 0, 128, 192, 192, 256, 0), ("5a", 352, 192, 320, 160, 224, 128),
-                ("5b", 352, 192, 320, 192, 224, 128)]:
+            ("3a", 64, 64, 64, 64, 96, 32),
+            ("3b", 64, 64, 96, 64, 96, 64),
+            ("3c", 0, 128, 160, 64, 96, 0),
+            ("4a", 224, 64, 96, 96, 128, 128),
+            ("4b", 192, 96, 128, 96, 128, 128),
+            ("4c", 160, 128, 160, 128, 160, 128),
+            ("4d", 96, 128, 192, 160, 192, 128),
+            ("4e", 0, 128, 192, 192, 256, 0),
+            ("5a", 352, 192, 320, 160, 224, 128),
+            ("5b", 352, 192, 320, 192, 224, 128),
+        ]:
             block = Inception(inputs, *sizes, act, "max" if name == "5b" else None)
             self.add_module("inception" + name, block)
             self.blocks.append("inception" + name)
@@ -260,7 +290,9 @@ class DenseNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         channels = 16
         for i in range(1, 4):
-            setattr(self, f"block{i}", nn.Sequential(*[DenseLayer(channels + 12 * j, act) for j in range(12)]))
+            setattr(
+                self, f"block{i}", nn.Sequential(*[DenseLayer(channels + 12 * j, act) for j in range(12)])
+            )
             channels += 144
             if i < 3:
                 setattr(self, f"trans{i}", Transition(channels, act))
@@ -322,7 +354,8 @@ class Logistic(nn.Module):
 
 
 def recurrent(model, name, x, lengths, states):
-    """The outputs of an LSTM layer. `states`: by layers' names, (h, c) that they start from; what they end in is put there."""
+    """The outputs of an LSTM layer. `states`: by layers' names, (h, c) that they start from; what they end in
+    is put there."""
     lstm = getattr(model, name)
     if lengths is None:
         return lstm(x)[0]

@@ -1,11 +1,12 @@
-"""Checkpoints of ours in PyTorch: they load strictly into torchvision's ResNet-50, ResNet-152 and VGG19, and ResNet-50 gives
-the same class scores there.
+"""Checkpoints of ours in PyTorch: they load strictly into torchvision's ResNet-50, ResNet-152 and VGG19, and
+ResNet-50 gives the same class scores there.
 
-torchvision need not be installed: its models' names and shapes are written down here, and the modules of torch_networks
-are held to them. Exits with 77 (skipped) where PyTorch is missing.
+torchvision need not be installed: its models' names and shapes are written down here, and the modules of
+torch_networks are held to them. Exits with 77 (skipped) where PyTorch is missing.
 
     torchvision_test.py LPSGD DUMP_GRADIENTS CONFIGS_FOLDER
 """
+
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,9 @@ def torchvision_resnet(counts):
             for i, (o, c, k) in enumerate([(width, inputs, 1), (width, width, 3), (4 * width, width, 1)], 1):
                 out |= {f"{name}.conv{i}.weight": (o, c, k, k)} | norm(f"{name}.bn{i}", o)
             if block == 0:
-                out |= {f"{name}.downsample.0.weight": (4 * width, inputs, 1, 1)} | norm(f"{name}.downsample.1", 4 * width)
+                out |= {f"{name}.downsample.0.weight": (4 * width, inputs, 1, 1)} | norm(
+                    f"{name}.downsample.1", 4 * width
+                )
             inputs = 4 * width
     return out | {"fc.weight": (1000, 2048), "fc.bias": (1000,)}
 
@@ -58,7 +61,9 @@ def torchvision_vgg19():
 def loaded(name, shapes, tensors):
     """torchvision's `name` with a checkpoint's tensors in it, all of them in their indices."""
     model = torch_networks.make(name)
-    assert {k: tuple(v.shape) for k, v in model.state_dict().items()} == shapes, f"{name} is not torchvision's"
+    assert {
+        k: tuple(v.shape) for k, v in model.state_dict().items()
+    } == shapes, f"{name} is not torchvision's"
     state = {k: torch.tensor(v) for k, v in tensors.items()}
     state |= {k: torch.tensor(0) for k in shapes if k.endswith("num_batches_tracked")}  # we do not count
     model.load_state_dict(state, strict=True)
@@ -71,9 +76,28 @@ def main():
 
         def trained(name, steps, *more):
             out = f"{folder}/{name}"
-            subprocess.run([lpsgd, "train", f"{configs}/{name}_noise.yaml", "--steps", str(steps), "--out", out, "--set",
-                            "train.batch_size=4", "--set", "data.train_samples=16", "--set", "data.test_samples=4", "--set",
-                            "train.threads=1", *more], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [
+                    lpsgd,
+                    "train",
+                    f"{configs}/{name}_noise.yaml",
+                    "--steps",
+                    str(steps),
+                    "--out",
+                    out,
+                    "--set",
+                    "train.batch_size=4",
+                    "--set",
+                    "data.train_samples=16",
+                    "--set",
+                    "data.test_samples=4",
+                    "--set",
+                    "train.threads=1",
+                    *more,
+                ],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             return load(next(Path(out).glob("checkpoints/*/model.safetensors")))
 
         loaded("resnet152", torchvision_resnet([3, 8, 36, 3]), trained("resnet152", 0))
@@ -85,8 +109,17 @@ def main():
         assert np.abs(tensors["bn1.running_mean"]).max() > 0, "two steps have moved the running statistics"
         x = np.random.default_rng(1).standard_normal((3, 224, 224, 3)).astype(np.float32)
         save(f"{folder}/in", {**tensors, "input": x, "labels": np.zeros(3)})
-        subprocess.run([dump_gradients, f"{configs}/networks/resnet50.yaml", f"{folder}/in", f"{folder}/out", "--steps", "0"],
-                       check=True)
+        subprocess.run(
+            [
+                dump_gradients,
+                f"{configs}/networks/resnet50.yaml",
+                f"{folder}/in",
+                f"{folder}/out",
+                "--steps",
+                "0",
+            ],
+            check=True,
+        )
         ours = load(f"{folder}/out")["evaluation"]
         with torch.no_grad():
             images = torch.tensor(x).permute(0, 3, 1, 2)

@@ -328,7 +328,9 @@ class Outlook(unittest.TestCase):
             numpy.testing.assert_allclose(plain, 23, rtol=1e-3)
             self.assertIn("he claims 50x", out)
             self.assertRegex(out, r"its limit, bytes and coding alone, is 4\.\d")
-            price = [line.split(",") for line in pathlib.Path(folder, "price.csv").read_text().splitlines()[1:]]
+            price = [
+                line.split(",") for line in pathlib.Path(folder, "price.csv").read_text().splitlines()[1:]
+            ]
             self.assertEqual({row[2] for row in price if row[4] == "1"}, {"none"})
             for network in {row[0] for row in price}:  # each codec, none too, has the same choice
                 several = [row[2] for row in price if row[0] == network and int(row[4]) > 1]

@@ -36,7 +36,9 @@ class Groups(ReportTest):
 
     def test_simulated_and_real_exchange_are_two_rows(self):
         groups = [g for g in self.groups(self.nccl(), PLACES) if g.transport == "nccl"]
-        self.assertEqual([g.label for g in groups], ["32 bit, allreduce", "QSGD 8 bit (simulated)", "QSGD 8 bit"])
+        self.assertEqual(
+            [g.label for g in groups], ["32 bit, allreduce", "QSGD 8 bit (simulated)", "QSGD 8 bit"]
+        )
         self.assertEqual([g.simulated for g in groups], [False, True, False])
         self.assertEqual([g.collective for g in groups], ["allreduce", "simulated", "reduce_broadcast"])
         data = scale.table(groups, "nccl").data
@@ -79,7 +81,11 @@ class Groups(ReportTest):
         # Networks of one name that differ inside have their runs' names.
         for name, width in (("narrow", 32), ("wide", 64)):
             folder = self.run_folder(name, [1])
-            config = (self.root / name / "config.yaml").read_text().replace("name: net", f"name: net\n  width: {width}")
+            config = (
+                (self.root / name / "config.yaml")
+                .read_text()
+                .replace("name: net", f"name: net\n  width: {width}")
+            )
             (self.root / name / "config.yaml").write_text(config)
             folders.append(folder)
         self.assertEqual([g.label for g in self.groups(folders[-2:])], ["none, narrow", "none, wide"])
@@ -116,7 +122,9 @@ class Groups(ReportTest):
         self.assertIs(curves.reference(groups), groups[1])
         self.assertIsNone(curves.reference(groups[:1]))
         items = {item.name: item for item in report.collect(gather.read(folders[:2])[0], None, None)}
-        self.assertEqual(items["summary"].data["codec"].tolist(), ["none; conv: qsgd 4 bit, bucket 512", "none"])
+        self.assertEqual(
+            items["summary"].data["codec"].tolist(), ["none; conv: qsgd 4 bit, bucket 512", "none"]
+        )
         self.assertEqual(runs.read_run(folders[0]).codec, words.exchange_text({"codec": NONE, "rules": rule}))
 
     def at_once(self, name, top1, jobs, codec=NONE, seed=1, **options):

@@ -5,11 +5,19 @@ import json
 from harness import FolderTest, require
 
 require("matplotlib", "pandas", "yaml")
+import style  # noqa: E402
 import yaml  # noqa: E402
-from view import gather, style  # noqa: E402
+from view import gather  # noqa: E402
 
 NONE = {"kind": "none"}
-FOUR = {"kind": "qsgd", "bits": 4, "norm": "max", "levels": "sign_magnitude", "bucket": 512, "error_feedback": False}
+FOUR = {
+    "kind": "qsgd",
+    "bits": 4,
+    "norm": "max",
+    "levels": "sign_magnitude",
+    "bucket": 512,
+    "error_feedback": False,
+}
 
 
 class ReportTest(FolderTest):

@@ -12,8 +12,9 @@ from harness import REPORT
 from report_harness import FOUR, NONE, ReportTest
 
 import pandas
+import published
 import words
-from view import bars, curves, gather, latex, price, published, report, scale, tradeoff
+from view import bars, curves, gather, latex, price, report, scale, tradeoff
 
 # Void elements need no end.
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -109,7 +110,8 @@ class Pages(ReportTest):
     def test_many_codecs_are_split_with_full_precision_in_each_panel(self):
         folders = [self.run_folder("none", [90, 91])]
         folders += [
-            self.run_folder(f"t{i}", [80 + i, 81 + i], {"kind": "topk", "density": i / 100}) for i in range(1, 15)
+            self.run_folder(f"t{i}", [80 + i, 81 + i], {"kind": "topk", "density": i / 100})
+            for i in range(1, 15)
         ]
         parts = curves.split(self.groups(folders))
         self.assertEqual([len(part) for _, part in parts], [6, 6, 5])
@@ -128,7 +130,9 @@ class Pages(ReportTest):
         folders = [self.run_folder(f"k{k}", [50], ranks=k, network="alexnet") for k in (1, 2, 4)]
         groups = self.groups(folders, ("network", "ranks", "transport"))
         table = scale.table(groups, "mpi").data
-        self.assertEqual(table.loc[0, ["codec", "of", "1", "2", "4"]].tolist(), ["none", "here", 100, 200, 400])
+        self.assertEqual(
+            table.loc[0, ["codec", "of", "1", "2", "4"]].tolist(), ["none", "here", 100, 200, 400]
+        )
         study = table[(table.of == "study (K80)") & (table.codec == "32 bit")].iloc[0]
         self.assertEqual([study["1"], study["2"], study["16"]], [240.8, 301.45, 192.1])
         data = scale.scalability(groups, groups, "mpi").data
@@ -139,13 +143,15 @@ class Pages(ReportTest):
 
     def test_price_of_the_published_configurations(self):
         rows = {(r["network"], r["codec"]): r for r in price.cheapest()}
-        row = rows["resnet110", "none"]  # 160 epochs of 50,000 samples at 343.7 samples/s on one GPU of 0.9 $ an hour
+        row = rows[
+            "resnet110", "none"
+        ]  # 160 epochs of 50,000 samples at 343.7 samples/s on one GPU of 0.9 $ an hour
         self.assertEqual(row["ranks"], 1)
         self.assertAlmostEqual(row["dollars"], 160 * 50_000 / 343.7 / 3600 * 0.9)
         self.assertEqual(row["top1"], 93.86)
         mine = price.ours(self.groups(self.seeds()), 2.0)[0]
         self.assertAlmostEqual(mine["dollars"], 12 / 3600 * 2 * 2.0)
-        self.assertEqual(published.dollars_per_hour(16), 14.4)
+        self.assertEqual(published.cheapest_machine(16), (14.4, 16))
 
     def test_labels_say_what_differs(self):
         folders = [
@@ -226,7 +232,13 @@ class Pages(ReportTest):
                 "price_against_accuracy",
             },
         )
-        heads = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml", ".csv": b"", ".tex": b"\\begin{figure}"}
+        heads = {
+            ".png": b"\x89PNG",
+            ".pdf": b"%PDF",
+            ".svg": b"<?xml",
+            ".csv": b"",
+            ".tex": b"\\begin{figure}",
+        }
         for name in figures:
             for ending, head in heads.items():
                 content = (out / "figures" / (name + ending)).read_bytes()
@@ -248,7 +260,9 @@ class Pages(ReportTest):
         self.assertEqual(page.open, [])
         self.assertEqual(len(page.ids), len(set(page.ids)))
         self.assertTrue(names <= set(page.ids))
-        self.assertTrue(all(r.startswith("#") and r[1:] in page.ids for r in page.references), page.references[:5])
+        self.assertTrue(
+            all(r.startswith("#") and r[1:] in page.ids for r in page.references), page.references[:5]
+        )
         self.assertEqual(page.tags.count("svg"), 8)
         self.assertNotIn("link", page.tags)
         text = "".join(page.text)
@@ -273,7 +287,9 @@ class Pages(ReportTest):
             result = subprocess.run(
                 [sys.executable, str(REPORT / "lpsgd_report.py"), *words], capture_output=True, text=True
             )
-            self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result)
+            self.assertEqual(
+                (result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result
+            )
             return result.stderr
 
         folder = self.run_folder("a", [1])
@@ -282,7 +298,8 @@ class Pages(ReportTest):
             refused(folder, "--out", str(self.root / "o"), "--target", "top=1"),
         )
         self.assertIn(
-            "none/metrics.jsonl: cannot be read", refused(str(self.root / "none"), "--out", str(self.root / "o"))
+            "none/metrics.jsonl: cannot be read",
+            refused(str(self.root / "none"), "--out", str(self.root / "o")),
         )
         (self.root / "study.json").write_text(json.dumps({"runs": ["x"]}))
         self.assertIn("holds no finished run yet", refused(str(self.root), "--out", str(self.root / "o")))

@@ -35,7 +35,9 @@ def record(epoch, **changes):
 
 
 class Report(FolderTest):
-    def run_folder(self, name, records, codec="{kind: qsgd, bits: 4, bucket: 512}", ranks=2, more="", tail=""):
+    def run_folder(
+        self, name, records, codec="{kind: qsgd, bits: 4, bucket: 512}", ranks=2, more="", tail=""
+    ):
         folder = self.root / name
         folder.mkdir()
         (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records) + tail)
@@ -57,7 +59,9 @@ class Report(FolderTest):
 
     def test_table(self):
         one = self.run_folder("first", [record(1), record(2)])
-        two = self.run_folder("second", [record(1, bytes_sent=0, bytes_fp32=0)], codec="{kind: none}", ranks=None)
+        two = self.run_folder(
+            "second", [record(1, bytes_sent=0, bytes_fp32=0)], codec="{kind: none}", ranks=None
+        )
         status, out, err = self.report(one, two, "--table")
         self.assertEqual((status, err), (0, ""))
         lines = out.splitlines()
@@ -67,7 +71,8 @@ class Report(FolderTest):
         )
         cells = [[c.strip() for c in line.split("  ") if c.strip()] for line in lines]
         self.assertEqual(
-            cells[2], ["first", "qsgd 4 bit, bucket 512", "2", "52.00", "1500", "3.00", "10.00", "1.00 MB", "7.9x"]
+            cells[2],
+            ["first", "qsgd 4 bit, bucket 512", "2", "52.00", "1500", "3.00", "10.00", "1.00 MB", "7.9x"],
         )
         self.assertEqual(cells[3], ["second", "none", "-", "51.00", "1000", "2.00", "10.00", "0 B", "-"])
         self.assertEqual(len(lines[0]), len(lines[2]), "columns are aligned")
@@ -190,7 +195,9 @@ class Report(FolderTest):
             self.assertIn(f"lpsgd_report: {folder}/{message}", self.refused(folder))
 
     def test_refuses_what_is_not_a_run(self):
-        self.assertIn("/none/metrics.jsonl: cannot be read: No such file", self.refused(str(self.root / "none")))
+        self.assertIn(
+            "/none/metrics.jsonl: cannot be read: No such file", self.refused(str(self.root / "none"))
+        )
         folder = self.run_folder("a", [record(1)])
         config = os.path.join(folder, "config.yaml")
         for text, message in (("a: [1\n", "config.yaml:2: not YAML: "), ("- 1\n", "config.yaml: not a map")):
@@ -206,8 +213,18 @@ class Report(FolderTest):
         self.assertEqual(err, f"{mistake}; 'lpsgd report --help' lists the options\n")
 
     def test_bytes_text(self):
-        for count, expected in ((0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"),
-                                (99_960, "100 kB"), (999_499, "999 kB"), (999_501, "1.00 MB"), (5e12, "5.00 TB"), (2.93e17, "293 PB")):
+        for count, expected in (
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.00 kB"),
+            (9994, "9.99 kB"),
+            (9996, "10.0 kB"),
+            (99_960, "100 kB"),
+            (999_499, "999 kB"),
+            (999_501, "1.00 MB"),
+            (5e12, "5.00 TB"),
+            (2.93e17, "293 PB"),
+        ):
             self.assertEqual(table.bytes_text(count), expected)
 
 
@@ -220,7 +237,9 @@ class MissingModules(unittest.TestCase):
                 pathlib.Path(folder, name + ".py").write_text("raise ImportError")
             code = [
                 "import os, runpy, sys",
-                "os.environ.pop('PYTHONPATH')" if debian_has_them else "",  # what a second interpreter inherits
+                (
+                    "os.environ.pop('PYTHONPATH')" if debian_has_them else ""
+                ),  # what a second interpreter inherits
                 "sys.executable, sys.dont_write_bytecode = '/opt/python', True",
                 f"sys.argv = {[script, *arguments]!r}",
                 f"sys.path.insert(0, {os.path.dirname(script)!r})",
@@ -242,10 +261,14 @@ class MissingModules(unittest.TestCase):
                 result = self.run_without(path, *missing, arguments=words, debian_has_them=debian)
                 self.assertEqual((result.returncode, result.stdout), (2, ""), result)
                 if debian:
-                    advice = f"/usr/bin/python3 has {'it' if len(missing) == 1 else 'them'}: /usr/bin/python3 {os.path.relpath(path)} ..."
+                    what = "it" if len(missing) == 1 else "them"
+                    advice = f"/usr/bin/python3 has {what}: /usr/bin/python3 {os.path.relpath(path)} ..."
                 else:
                     advice = "install: apt-get install " + " ".join("python3-" + name for name in missing)
-                self.assertEqual(result.stderr, f"{script[:-3]}: /opt/python has no module {' and '.join(missing)}; {advice}\n")
+                self.assertEqual(
+                    result.stderr,
+                    f"{script[:-3]}: /opt/python has no module {' and '.join(missing)}; {advice}\n",
+                )
 
     def test_commands_run_under_debians_python_whichever_comes_first(self):
         report = pathlib.Path(modules.__file__).parent
@@ -264,15 +287,32 @@ class MissingModules(unittest.TestCase):
 class TracePicture(FolderTest):
     def trace(self, rank):
         def span(tid, name, start, end):
-            return {"ph": "X", "cat": "kernel", "name": name, "pid": rank, "tid": tid, "ts": 1e3 * start, "dur": 1e3 * (end - start)}
+            return {
+                "ph": "X",
+                "cat": "kernel",
+                "name": name,
+                "pid": rank,
+                "tid": tid,
+                "ts": 1e3 * start,
+                "dur": 1e3 * (end - start),
+            }
 
-        events = [{"ph": "M", "name": "thread_name", "pid": rank, "tid": i, "args": {"name": n}}
-                  for i, n in enumerate(["exchange, place 0", "main thread", "communication thread: coding", "steps"])]
+        events = [
+            {"ph": "M", "name": "thread_name", "pid": rank, "tid": i, "args": {"name": n}}
+            for i, n in enumerate(
+                ["exchange, place 0", "main thread", "communication thread: coding", "steps"]
+            )
+        ]
         for step, at in ((7, 0), (8, 100)):
-            events += [span(3, f"ProfilerStep#{step}", at, at + 100), span(1, "forward", at, at + 30),
-                       span(1, "backward", at + 30, at + 80), span(1, "exposed communication", at + 80, at + 95),
-                       span(1, "update", at + 95, at + 100), span(2, "encode fc.weight", at + 40, at + 50),
-                       span(0, "nccl:exchange Kernel: fc.weight", at + 40, at + 95)]
+            events += [
+                span(3, f"ProfilerStep#{step}", at, at + 100),
+                span(1, "forward", at, at + 30),
+                span(1, "backward", at + 30, at + 80),
+                span(1, "exposed communication", at + 80, at + 95),
+                span(1, "update", at + 95, at + 100),
+                span(2, "encode fc.weight", at + 40, at + 50),
+                span(0, "nccl:exchange Kernel: fc.weight", at + 40, at + 95),
+            ]
         trace = {"distributedInfo": {"rank": rank}, "traceEvents": events}
         self.write(f"rank{rank:04}.json", json.dumps(trace))
 
@@ -287,8 +327,14 @@ class TracePicture(FolderTest):
         self.trace(1)
         self.assertEqual(self.picture("--steps", "7,8"), (0, "", True))
         drawn = trace_picture.draw(trace_picture.read(self.root), [8])
-        self.assertEqual([a.get_title(loc="left") for a in drawn.axes], [f"rank {r}, step 8: 15.0 % exposed" for r in (0, 1)])
-        self.assertEqual([t.get_text() for t in drawn.axes[0].get_yticklabels()], ["main thread", "coding", "exchange, place 0"])
+        self.assertEqual(
+            [a.get_title(loc="left") for a in drawn.axes],
+            [f"rank {r}, step 8: 15.0 % exposed" for r in (0, 1)],
+        )
+        self.assertEqual(
+            [t.get_text() for t in drawn.axes[0].get_yticklabels()],
+            ["main thread", "coding", "exchange, place 0"],
+        )
         bars = [c.get_paths() for c in drawn.axes[0].collections]
         self.assertEqual(sum(map(len, bars)), 5)  # forward, backward, update, encode, on its way
 
@@ -296,7 +342,10 @@ class TracePicture(FolderTest):
         self.assertEqual(self.picture()[0], 2)  # no trace there
         self.trace(0)
         status, errors, drawn = self.picture("--steps", "9")
-        self.assertEqual((status, errors, drawn), (2, "trace_picture: step 9 is not in the trace of rank 0; there: 7 to 8\n", False))
+        self.assertEqual(
+            (status, errors, drawn),
+            (2, "trace_picture: step 9 is not in the trace of rank 0; there: 7 to 8\n", False),
+        )
         self.assertEqual(self.picture("--ranks", "5")[0], 2)
         self.write("rank0000.json", "{")
         self.assertEqual(self.picture()[0], 2)

@@ -23,7 +23,8 @@ class Estimate(StudyTest):
     def test_seconds_are_of_one_network_ranks_and_batch(self):
         _, runs = self.expand(
             HEAD
-            + "axes: {network: [small.yaml, large.yaml], ranks: [1, 2], train.batch_size: [32, 64], train.compute: [fp32, bf16]}\n"
+            + "axes: {network: [small.yaml, large.yaml], ranks: [1, 2], "
+            + "train.batch_size: [32, 64], train.compute: [fp32, bf16]}\n"
         )
         small = [r for r in runs if r.values["network"] == "small"]
         clock = progress.Clock(runs, 1)
@@ -41,7 +42,9 @@ class Estimate(StudyTest):
             return clock.seconds_per_epoch(run)
 
         self.assertEqual(seconds_of(network="small", ranks=1, batch=64, compute="fp32"), 30)
-        self.assertEqual(seconds_of(network="small", ranks=2, batch=64, compute="fp32"), 20, "the mean of both")
+        self.assertEqual(
+            seconds_of(network="small", ranks=2, batch=64, compute="fp32"), 20, "the mean of both"
+        )
         self.assertIsNone(seconds_of(network="small", ranks=1, batch=32, compute="bf16"))
         self.assertIsNone(seconds_of(network="large", ranks=1, batch=32, compute="fp32"))
         _, seeds = self.expand(HEAD + "axes: {seed: [1, 2]}\n")
@@ -67,7 +70,14 @@ class Estimate(StudyTest):
         self.assertEqual(self.study(text, "--dry-run")[1].splitlines()[-1], "4 runs, all done")
 
     def show(self, network):
-        command = [LPSGD, "show", self.root / "tiny.yaml", "--json", "--set", f"network={self.root / network}"]
+        command = [
+            LPSGD,
+            "show",
+            self.root / "tiny.yaml",
+            "--json",
+            "--set",
+            f"network={self.root / network}",
+        ]
         return subprocess.run(command, capture_output=True, check=True).stdout
 
     def test_steps_are_timed(self):
@@ -83,7 +93,9 @@ class Estimate(StudyTest):
             self.assertEqual(self.study(text, *words)[:2], (2, ""))
 
     def test_the_mean_step(self):
-        line = "step {}/100 | loss 2.3315 | lr 1.0e-01 | {} ms | 342 samples/s | comm 2% | wire 7.4x | 1s left\n"
+        line = (
+            "step {}/100 | loss 2.3315 | lr 1.0e-01 | {} ms | 342 samples/s | comm 2% | wire 7.4x | 1s left\n"
+        )
         text = line.format(1, 900.0) + line.format(11, 50.0) + "warning\n" + line.format(16, 20.0)
         self.assertAlmostEqual(timing.mean_step(text), (10 * 0.05 + 5 * 0.02) / 15)
         self.assertIsNone(timing.mean_step(line.format(1, 900.0)))
@@ -100,7 +112,9 @@ class About(StudyTest):
         folder = self.root / "out" / "runs" / rows[0]["run"]
         (folder / "summary.json").unlink()
         self.study(HEAD + "axes: {seed: [1, 2, 3, 4]}\n")
-        self.assertEqual([row["jobs"] for row in rows_of(self.root / "out" / "runs.csv")], ["2", "2", "1", "1"])
+        self.assertEqual(
+            [row["jobs"] for row in rows_of(self.root / "out" / "runs.csv")], ["2", "2", "1", "1"]
+        )
 
     def test_the_table_is_the_same_from_another_folder(self):
         (self.root / "sub").mkdir()
@@ -162,10 +176,14 @@ class About(StudyTest):
             f'exec {shlex.quote(os.path.abspath(LPSGD))} "$@"\n',
         )
         program.chmod(0o755)
-        text = HEAD + "jobs: 2\naxes: {seed: [1, 2, 3]}\nlauncher: {env: {DEVICES: ['0,1', '2,3'], SHARED: 7}}\n"
+        text = (
+            HEAD + "jobs: 2\naxes: {seed: [1, 2, 3]}\nlauncher: {env: {DEVICES: ['0,1', '2,3'], SHARED: 7}}\n"
+        )
         self.assertEqual(self.study(text, program=str(program))[0], 0)
         seen = (self.root / "seen").read_text().splitlines()
-        self.assertEqual((len(seen), sorted(seen[:2]), set(seen)), (3, ["0,1 7", "2,3 7"], {"0,1 7", "2,3 7"}))
+        self.assertEqual(
+            (len(seen), sorted(seen[:2]), set(seen)), (3, ["0,1 7", "2,3 7"], {"0,1 7", "2,3 7"})
+        )
         for value in ("[]", "{a: 1}", "~", "[[1]]"):
             status, out, err = self.study(HEAD + f"launcher: {{env: {{A: {value}}}}}\n")
             self.assertEqual((status, out), (2, ""))

@@ -42,12 +42,18 @@ class StudyTest(FolderTest):
     def command(self, text, *words, program=LPSGD):
         """Words and environment of a study in the test's folder."""
         study = self.write("study.yaml", text)
-        environment = {**os.environ, "LPSGD_PROGRAM": os.path.abspath(program), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ,
+            "LPSGD_PROGRAM": os.path.abspath(program),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         return [sys.executable, str(REPORT / "lpsgd_study.py"), str(study), *words], environment
 
     def study(self, text, *words, out="out", program=LPSGD):
         """Exit status, standard output, standard error."""
         command, environment = self.command(text, "--out", str(self.root / out), *words, program=program)
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, cwd=self.root)
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=250, cwd=self.root
+        )
         self.assertNotIn("Traceback", result.stderr)
         return result.returncode, result.stdout, result.stderr

@@ -1,4 +1,5 @@
-"""The Parquet files of a study, read back by an independent reader: the format's and Thrift's specifications."""
+"""The Parquet files of a study, read back by an independent reader: the format's and Thrift's
+specifications."""
 
 import io
 import struct

@@ -1,4 +1,5 @@
-"""`lpsgd study` with real runs: skipping what is done, going on after kills, failures, a disk that is full."""
+"""`lpsgd study` with real runs: skipping what is done, going on after kills, failures, a disk that is
+full."""
 
 import json
 import os
@@ -48,14 +49,18 @@ class Runs(StudyTest):
             ],
         )
         epochs = rows_of(self.root / "out" / "epochs.csv")
-        self.assertEqual([(e["run"], e["epoch"]) for e in epochs], [(r["run"], str(n)) for r in rows for n in (1, 2)])
+        self.assertEqual(
+            [(e["run"], e["epoch"]) for e in epochs], [(r["run"], str(n)) for r in rows for n in (1, 2)]
+        )
         for row in rows:
             folder = self.root / "out" / "runs" / row["run"]
             records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
             summary = json.loads((folder / "summary.json").read_text())
             self.assertEqual(float(row["val_top1"]), records[-1]["val_top1"])
             self.assertEqual(int(row["bytes_sent"]), sum(r["bytes_sent"] for r in records))
-            self.assertEqual(float(row["training_s"]), sum(r["communication_s"] + r["computation_s"] for r in records))
+            self.assertEqual(
+                float(row["training_s"]), sum(r["communication_s"] + r["computation_s"] for r in records)
+            )
             self.assertEqual(row["codec_settings"], summary["codec"])
             self.assertEqual(row["target"], "val_loss 2.6")
             hits = [r["epoch"] for r in records if r["val_loss"] <= 2.6]
@@ -74,7 +79,9 @@ class Runs(StudyTest):
         status, out, _ = self.study(HEAD + "axes: {seed: [1, 2]}\n")
         self.assertIn("1 of 2 runs are done already", out)
         # A new axis changes the readable name; the digest finds the run.
-        status, out, _ = self.study(HEAD + "axes: {codec: ['{kind: qsgd, bits: 4}'], seed: 1}\n".replace("'", ""))
+        status, out, _ = self.study(
+            HEAD + "axes: {codec: ['{kind: qsgd, bits: 4}'], seed: 1}\n".replace("'", "")
+        )
         self.assertIn("1 of 1 runs are done already", out)
         status, out, _ = self.study(HEAD + "set: {train.epochs: 1}\naxes: {seed: 1}\n")
         self.assertEqual(status, 0)
@@ -135,11 +142,15 @@ class Runs(StudyTest):
         status, out, err = self.study(text)
         self.assertEqual((status, err), (1, ""))
         self.assertEqual(
-            out.count("runs.csv: No space left on device; the tables are not up to date, the runs go on"), 1, out
+            out.count("runs.csv: No space left on device; the tables are not up to date, the runs go on"),
+            1,
+            out,
         )
         self.assertRegex(out, r"run 1/3 failed: seed_1-\w+: .*log.txt: No space left on device\n")
         self.assertIn("run 3/3 done", out)
-        self.assertEqual([r["status"] for r in rows_of(self.root / "out" / "runs.csv")], ["failed", "done", "done"])
+        self.assertEqual(
+            [r["status"] for r in rows_of(self.root / "out" / "runs.csv")], ["failed", "done", "done"]
+        )
 
     def processes(self):
         """Process numbers whose command names the test's folder, studies first."""
@@ -157,12 +168,16 @@ class Runs(StudyTest):
         return [pid for _, pid in sorted(found)]
 
     def epochs_written(self):
-        return sum(file.read_bytes().count(b"\n") for file in (self.root / "out" / "runs").glob("*/metrics.jsonl"))
+        return sum(
+            file.read_bytes().count(b"\n") for file in (self.root / "out" / "runs").glob("*/metrics.jsonl")
+        )
 
     def kill_something(self, chance, study, wait_for):
         """Once so many more epochs are written: the study, one of its processes, or Ctrl-C."""
         before, deadline = self.epochs_written(), time.monotonic() + 20
-        while self.epochs_written() < before + wait_for and time.monotonic() < deadline and study.poll() is None:
+        while (
+            self.epochs_written() < before + wait_for and time.monotonic() < deadline and study.poll() is None
+        ):
             time.sleep(0.005)
         kind = chance.choice(("study", "child", "child", "interrupt"))
         children = [pid for pid in self.processes() if pid != study.pid]
@@ -195,7 +210,9 @@ axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}
         command, environment = self.command(text, "--jobs", "2", "--out", str(self.root / "out"))
         killed = 0
         for _ in range(10):
-            study = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            study = subprocess.Popen(
+                command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
             killed += self.kill_something(chance, study, chance.randrange(1, 12))
             self.assertEqual(study.stderr.read(), b"")
             study.stderr.close()
@@ -204,7 +221,8 @@ axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}
         self.assertEqual(status, 0, out)
         for name in ("runs", "epochs"):
             self.assertEqual(
-                without_times(self.root / "out" / f"{name}.csv"), without_times(self.root / "reference" / f"{name}.csv")
+                without_times(self.root / "out" / f"{name}.csv"),
+                without_times(self.root / "reference" / f"{name}.csv"),
             )
         parquet = (self.root / "out" / "runs.parquet").read_bytes()
         self.assertEqual((parquet[:4], parquet[-4:]), (b"PAR1", b"PAR1"))

@@ -32,10 +32,18 @@ axes:
         self.assertTrue(last.name.startswith("four-2_ranks-seed_8-"))
         self.assertEqual(
             last.set_options(),
-            ["--set", "exchange.codec={kind: qsgd, bits: 4}", "--set", "train.seed=8", "--set", "exchange.ranks=2"],
+            [
+                "--set",
+                "exchange.codec={kind: qsgd, bits: 4}",
+                "--set",
+                "train.seed=8",
+                "--set",
+                "exchange.ranks=2",
+            ],
         )
         self.assertEqual(
-            last.settings["exchange"], {"transport": "threads", "codec": {"kind": "qsgd", "bits": 4}, "ranks": 2}
+            last.settings["exchange"],
+            {"transport": "threads", "codec": {"kind": "qsgd", "bits": 4}, "ranks": 2},
         )
 
     def test_variants_rules_links_and_base_settings(self):
@@ -81,9 +89,12 @@ exclude:
     def test_a_grid_over_configurations_and_networks(self):
         self.write("other.yaml", (self.root / "tiny.yaml").read_text().replace("name: tiny", "name: other"))
         self.write(
-            "net.yaml", "name: net\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {dense: fc, units: 10}]\n"
+            "net.yaml",
+            "name: net\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {dense: fc, units: 10}]\n",
         )
-        study, runs = self.expand("axes: {config: [tiny.yaml, {name: second, value: other.yaml}], ranks: 2}\n")
+        study, runs = self.expand(
+            "axes: {config: [tiny.yaml, {name: second, value: other.yaml}], ranks: 2}\n"
+        )
         self.assertEqual([r.settings["network"]["name"] for r in runs], ["tiny", "other"])
         self.assertEqual([r.label for r in runs], ["tiny", "second"])
         _, runs = self.expand("config: tiny.yaml\naxes: {network: [net.yaml]}\n")
@@ -133,7 +144,8 @@ exclude:
             "config: tiny.yaml\naxes: {ranks: [1, 4], exchange.collective: [reduce_broadcast, allreduce]}\n"
         )
         self.assertEqual(
-            [estimate.bytes_per_step(r, {"wire_bytes": 100, "parameters": 1000}) for r in runs], [0, 0, 600, 24000]
+            [estimate.bytes_per_step(r, {"wire_bytes": 100, "parameters": 1000}) for r in runs],
+            [0, 0, 600, 24000],
         )
         self.assertEqual(estimate.steps(runs[0]), 2 * 8)
         runs[0].settings["data"] = {"dataset": "cifar10"}
@@ -142,9 +154,15 @@ exclude:
         self.assertEqual(estimate.steps(runs[0]), 3 * 390)
 
     def test_the_studies_of_this_repository(self):
-        # edbt2018: for six networks 1 run of one rank, over MPI 7 codecs x 4 numbers of ranks, over NCCL 3 all-reduces
-        # and twice 6 codecs x 3 numbers of ranks; for the LSTM 1 + 7 + 1 + 6 + 6.
-        expected = {"quickstart": 4, "ablation_resnet20": 21, "resnet9_codecs": 7 * 3 + 13, "resnet9_width64": 3, "edbt2018": 6 * 68 + 21}
+        # edbt2018: for six networks 1 run of one rank, over MPI 7 codecs x 4 numbers of ranks, over NCCL 3
+        # all-reduces and twice 6 codecs x 3 numbers of ranks; for the LSTM 1 + 7 + 1 + 6 + 6.
+        expected = {
+            "quickstart": 4,
+            "ablation_resnet20": 21,
+            "resnet9_codecs": 7 * 3 + 13,
+            "resnet9_width64": 3,
+            "edbt2018": 6 * 68 + 21,
+        }
         folder = REPORT.parent / "configs" / "studies"
         self.assertEqual({path.stem for path in folder.glob("*.yaml")}, set(expected))
         for name, count in expected.items():
@@ -223,15 +241,24 @@ class Refused(StudyTest):
                 HEAD + "axes: {seed: [1, 1]}\n",
                 "study.yaml:2:18: axes.seed: '1' is there twice; give one of them another name",
             ),
-            (HEAD + "axes: {ranks: [0]}\n", "study.yaml:2:16: axes.ranks: expected an integer from 1 to 100000, not 0"),
+            (
+                HEAD + "axes: {ranks: [0]}\n",
+                "study.yaml:2:16: axes.ranks: expected an integer from 1 to 100000, not 0",
+            ),
             (HEAD + "axes: {ranks: [two]}\n", "study.yaml:2:16: axes.ranks: expected an integer"),
-            (HEAD + "axes: {codec: [{name: x}]}\n", "study.yaml:2:16: axes.codec: 'x' has neither a value nor a set"),
+            (
+                HEAD + "axes: {codec: [{name: x}]}\n",
+                "study.yaml:2:16: axes.codec: 'x' has neither a value nor a set",
+            ),
             (HEAD + "axes: {train.seed: 1, seed: 2}\n", "axes 'train.seed' and 'seed' both set train.seed"),
             (
                 HEAD + "axes: {codec: onebit, exchange.codec.bits: 4}\n",
                 "both set exchange.codec and exchange.codec.bits",
             ),
-            (HEAD + "axes: {codec: [onebit, {name: b, value: onebit}]}\n", "'onebit' and 'b' are the same settings"),
+            (
+                HEAD + "axes: {codec: [onebit, {name: b, value: onebit}]}\n",
+                "'onebit' and 'b' are the same settings",
+            ),
             (
                 HEAD + "axes: {seed: 1}\nexclude: [{sed: 1}]\n",
                 "study.yaml:3:17: exclude.sed: no such axis, did you mean 'seed'?",
@@ -241,11 +268,20 @@ class Refused(StudyTest):
                 "study.yaml:3:18: exclude.seed: the axis has no '2'; it has: 1",
             ),
             (HEAD + "axes: {seed: 1}\nexclude: [{seed: 1}]\n", "study.yaml: every run is excluded"),
-            (HEAD + "target: {top1: 90}\n", "study.yaml:2:16: target.top1: unknown metric, did you mean 'val_top1'?"),
-            (HEAD + "target: {val_top1: high}\n", "study.yaml:2:20: target.val_top1: expected a number, not high"),
+            (
+                HEAD + "target: {top1: 90}\n",
+                "study.yaml:2:16: target.top1: unknown metric, did you mean 'val_top1'?",
+            ),
+            (
+                HEAD + "target: {val_top1: high}\n",
+                "study.yaml:2:20: target.val_top1: expected a number, not high",
+            ),
             (HEAD + "target: 90\n", "study.yaml:2:9: target: expected one metric and its value"),
             (HEAD + "jobs: 0\n", "study.yaml:2:7: jobs: expected an integer from 1 to 1024, not 0"),
-            (HEAD + "launcher: {mpiexec: x}\n", "launcher.mpiexec: unknown key; allowed here: mpirun, hosts, options"),
+            (
+                HEAD + "launcher: {mpiexec: x}\n",
+                "launcher.mpiexec: unknown key; allowed here: mpirun, hosts, options",
+            ),
             (
                 HEAD + "set: {trian.epochs: 1}\n",
                 "study.yaml:2:21: set.trian.epochs: unknown key, did you mean 'train'?",
@@ -291,7 +327,9 @@ class Refused(StudyTest):
 
     def test_a_configuration_that_the_program_refuses(self):
         self.write("tiny.yaml", "network: {}\n")
-        self.refuse("config: tiny.yaml\n", "study.yaml:1:9: config: tiny.yaml:1:1: data: the key 'dataset' is missing")
+        self.refuse(
+            "config: tiny.yaml\n", "study.yaml:1:9: config: tiny.yaml:1:1: data: the key 'dataset' is missing"
+        )
         self.write("tiny.yaml", "network: none.yaml\ndata: {dataset: shapes}\n")
         self.refuse("config: tiny.yaml\n", "tiny.yaml: network: no file ")
 
@@ -307,13 +345,20 @@ class Refused(StudyTest):
         study = self.write("study.yaml", "config: tiny.yaml\n")
         environment = {**os.environ, "LPSGD_REPORT": str(REPORT), "PYTHONDONTWRITEBYTECODE": "1"}
         environment.pop("LPSGD_PROGRAM", None)
-        for words, text in ((["study", str(study), "--dry-run"], "1 run, 0 done; left: 0 B on the wire"), (["report", "--help"], "DIR|RUN")):
-            result = subprocess.run([LPSGD, *words], env=environment, capture_output=True, text=True, cwd=self.root)
+        for words, text in (
+            (["study", str(study), "--dry-run"], "1 run, 0 done; left: 0 B on the wire"),
+            (["report", "--help"], "DIR|RUN"),
+        ):
+            result = subprocess.run(
+                [LPSGD, *words], env=environment, capture_output=True, text=True, cwd=self.root
+            )
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertIn(text, result.stdout)
 
     def test_dry_run(self):
-        status, out, err = self.study("config: tiny.yaml\naxes: {ranks: [1, 4], codec: [none, onebit]}\n", "--dry-run")
+        status, out, err = self.study(
+            "config: tiny.yaml\naxes: {ranks: [1, 4], codec: [none, onebit]}\n", "--dry-run"
+        )
         self.assertEqual((status, err), (0, ""))
         self.assertFalse((self.root / "out").exists())
         lines = out.splitlines()

@@ -1,0 +1,218 @@
+"""How every figure looks: legible at half size, and in black and white by markers, dashes and hatches."""
+
+import io
+import os
+import re
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
+
+# Okabe and Ito's colours, distinct for any colour vision, dark enough on white. Markers and dashes repeat the
+# difference.
+COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#3A9BD6")
+MARKERS = "osD^vPX*<>"
+DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1.5)), (0, (8, 2, 2, 2, 2, 2)))
+COMMUNICATION, COMPUTATION = "#C1440E", "#BBD7EE"
+EMPHASIS, BASE, OUTSIDE = "#0072B2", "#000000", "#D55E00"  # of single points
+GRID = {"color": "0.88", "linewidth": 0.8}
+REFERENCE = {
+    "color": "0.35",
+    "linewidth": 1,
+    "linestyle": (0, (4, 2)),
+    "zorder": 0,
+}  # a value to compare with
+FORMATS = ("png", "svg", "pdf")
+plt.rcParams.update(
+    {
+        "font.size": 11,
+        "axes.titlesize": 12,
+        "axes.labelsize": 11,
+        "legend.fontsize": 10.5,
+        "xtick.labelsize": 10.5,
+        "ytick.labelsize": 10.5,
+        "figure.dpi": 100,
+        "savefig.dpi": 150,
+        "svg.hashsalt": "lpsgd",
+        "pdf.fonttype": 42,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "hatch.linewidth": 0.9,
+        "figure.max_open_warning": 0,
+        "lines.linewidth": 1.9,
+        "lines.markersize": 6,
+    }
+)
+
+
+def line(index, points=1):
+    """Colour, dashes and marker of a curve; markers about six times along it, each curve's at other
+    points."""
+    step = max(1, points // 6)
+    return {
+        "color": COLORS[index % len(COLORS)],
+        "linestyle": DASHES[index % len(DASHES)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "markevery": (index * step // 6 % step, step),
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.6,
+        "markersize": 7,
+    }
+
+
+def pair(index, points=1):
+    """Looks of two curves of one thing: solid with filled markers, and thin and dashed with hollow ones."""
+    solid = {**line(index, points), "linestyle": "-"}
+    dashed = {
+        **solid,
+        "linestyle": (0, (4, 2)),
+        "linewidth": 1.0,
+        "markersize": 5,
+        "markerfacecolor": "white",
+        "markeredgecolor": solid["color"],
+        "markeredgewidth": 1.0,
+    }
+    return solid, dashed
+
+
+def handle(label, look):
+    """Of a legend."""
+    return Line2D([], [], label=label, **{key: value for key, value in look.items() if key != "markevery"})
+
+
+def note(axes, text, point, offset, **look):
+    """Text so many points of type away from a point."""
+    axes.annotate(text, point, xytext=offset, textcoords="offset points", **look)
+
+
+def panels(count, labels, width=4.4, height=3.6, columns=3, **options):
+    """A figure of `count` axes above a legend of so many labels: (figure, axes, the legend's axes, its
+    columns)."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    inches = max(6.2, width * columns)
+    legend_columns = columns_for(labels, inches)
+    legend_height = 0.15 + 0.24 * -(-len(labels) // legend_columns) if labels else 0.01
+    figure = plt.figure(figsize=(inches, height * rows + legend_height), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.1, hspace=0.04)
+    grid = figure.add_gridspec(rows + 1, columns, height_ratios=[height] * rows + [legend_height])
+    axes = []
+    for i in range(count):
+        shared = {key: axes[0] for key in ("sharex", "sharey") if options.get(key) and axes}
+        axes.append(figure.add_subplot(grid[i // columns, i % columns], **shared))
+    legend = figure.add_subplot(grid[rows, :])
+    legend.axis("off")
+    return figure, axes, legend, legend_columns
+
+
+def below(legend_axes, handles, columns):
+    """A legend in axes of its own."""
+    legend_axes.legend(handles=handles, loc="center", ncol=columns, handlelength=2.6, columnspacing=1.4)
+
+
+def under(axes, handles, columns, **look):
+    """A legend under the axes and their labels, so that it covers nothing."""
+    lowest = axes.get_tightbbox(axes.figure.canvas.get_renderer()).y0
+    inches = (axes.bbox.y0 - lowest) / axes.figure.dpi + 0.1
+    place = axes.transAxes + ScaledTranslation(0, -inches, axes.figure.dpi_scale_trans)
+    options = {"handlelength": 2.6, "columnspacing": 1.2, **look}
+    axes.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=place,
+        borderaxespad=0,
+        ncol=columns,
+        **options,
+    )
+
+
+def names_beside(axes, points):
+    """Names of (x, y, name) in a column to the right, ordered by height, each joined to its point by a thin
+    line."""
+    low, high = axes.get_ylim()
+    order = sorted(points, key=lambda point: (-point[1], -point[0]))
+    places = places_apart([(y - low) / (high - low) for _, y, _ in order], 1 / max(len(order), 14))
+    arrow = {
+        "arrowstyle": "-",
+        "color": "0.7",
+        "linewidth": 0.7,
+        "shrinkA": 1,
+        "shrinkB": 4,
+        "relpos": (0, 0.5),
+    }
+    for (x, y, name), place in zip(order, places):
+        axes.annotate(
+            name,
+            (x, y),
+            xycoords="data",
+            xytext=(1.03, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=10.5,
+            arrowprops=arrow,
+        )
+
+
+def places_apart(wanted, step):
+    """The nearest places to the wanted descending ones that are at least a step apart, within 0 and 1 if they
+    fit."""
+    # Pool adjacent violators.
+    blocks = []
+    for i, place in enumerate(wanted):
+        blocks.append([place + i * step, 1])
+        while len(blocks) > 1 and blocks[-1][0] > blocks[-2][0]:
+            mean, count = blocks.pop()
+            before, size = blocks[-1]
+            blocks[-1] = [(before * size + mean * count) / (size + count), size + count]
+    apart = [mean for mean, count in blocks for _ in range(count)]
+    lift = max(0.0, (len(wanted) - 1) * step - apart[-1])
+    places = [min(1.0, place - i * step + lift) for i, place in enumerate(apart)]
+    for i in range(1, len(places)):
+        places[i] = min(places[i], places[i - 1] - step)
+    return places
+
+
+def columns_for(labels, inches):
+    """How many columns of a legend fit."""
+    longest = max((len(label) for label in labels), default=1)
+    return max(1, min(len(labels), 5, int(inches / (0.085 * longest + 0.75))))
+
+
+def save(figure, folder, name, kinds=FORMATS):
+    for kind in kinds:
+        write(figure, os.path.join(folder, f"{name}.{kind}"))
+
+
+def write(figure, path):
+    """The same bits for the same figure, where it is PNG, SVG or PDF."""
+    metadata = {
+        ".svg": {"Date": None, "Creator": "lpsgd"},
+        ".pdf": {"CreationDate": None},
+        ".png": {"Software": "lpsgd"},
+    }.get(os.path.splitext(path)[1])
+    try:
+        figure.savefig(path, metadata=metadata)
+    except ValueError as error:  # an extension that matplotlib does not support
+        raise OSError(f"{path}: {error}") from None
+
+
+def inline_svg(figure, name, title):
+    """The figure for an HTML page: no namespaces or metadata, identifiers that no other figure has."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
+    svg = svg.replace("xlink:href", "href")
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = re.sub(r"<!--.*?-->\n?", "", svg, flags=re.S)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
