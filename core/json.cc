@@ -29,7 +29,7 @@ class Watch {
 
  private:
   void begin(int depth, typename Json::parse_event_t event) {
-    if (depth >= bounds_.depth) refuse(fmt::format("nested deeper than {} levels", bounds_.depth));
+    if (depth >= bounds_.depth) refuse(fmt::format("nested too deeply: more than {} levels", bounds_.depth));
     if (++values_ > bounds_.values) refuse(fmt::format("more than {} values", bounds_.values));
     if (event == Json::parse_event_t::object_start) keys_.emplace_back();
   }

@@ -35,11 +35,11 @@ TEST(Json, NamesTheByteThatIsWrong) {
 
 TEST(Json, DepthIsBounded) {
   EXPECT_EQ(error_of("[[1]]", {.depth = 2}), "no error");
-  EXPECT_EQ(error_of("[[[]]]", {.depth = 2}), "a.json: nested deeper than 2 levels");
-  EXPECT_EQ(error_of(std::string(300'000, '[')), "a.json: nested deeper than 16 levels");
+  EXPECT_EQ(error_of("[[[]]]", {.depth = 2}), "a.json: nested too deeply: more than 2 levels");
+  EXPECT_EQ(error_of(std::string(300'000, '[')), "a.json: nested too deeply: more than 16 levels");
   std::string objects;
   for (int i = 0; i < 300'000; ++i) objects += R"({"a":)";
-  EXPECT_EQ(error_of(objects), "a.json: nested deeper than 16 levels");
+  EXPECT_EQ(error_of(objects), "a.json: nested too deeply: more than 16 levels");
 }
 
 TEST(Json, ValuesAreBounded) {

@@ -1,4 +1,6 @@
 // libFuzzer: text of a configuration. A tree that was read is the same after it has been written.
+#include <cstdlib>
+
 #include "core/config.h"
 #include "core/error.h"
 

@@ -1,4 +1,5 @@
 // libFuzzer: metrics.jsonl. A line that was read is read again.
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"

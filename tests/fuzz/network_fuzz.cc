@@ -1,4 +1,6 @@
 // libFuzzer: network files. One that is accepted has layers and a number of parameters.
+#include <cstdlib>
+
 #include "core/config.h"
 #include "core/error.h"
 #include "nn/network_spec.h"

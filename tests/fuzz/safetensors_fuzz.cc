@@ -1,4 +1,7 @@
 // libFuzzer: safetensors files. Every value of every tensor can be read.
+#include <algorithm>
+#include <cstdlib>
+
 #include "core/error.h"
 #include "core/safetensors.h"
 #include "tests/fuzz/memory_file.h"
@@ -8,10 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const MemoryFile input({data, size});
   try {
     const SafetensorsFile file(input.path());
-    volatile float read = 0;
     for (const StoredTensor& tensor : file.tensors()) {
       if (!file.find(tensor.name)) std::abort();
-      for (const float value : tensor.values) read = value;
+      const auto numbers = std::ranges::count_if(tensor.values, [](float value) { return value == value; });
+      if (numbers > std::ssize(tensor.values)) std::abort();
     }
   } catch (const FileError&) {
   }

@@ -141,7 +141,7 @@ TEST(MetricsFile, NamesTheLineThatIsNoRecord) {
   EXPECT_THAT(error_of("\x1b[2J"), testing::StartsWith(path + ":2: not JSON: "));
   for (const char* line : {"[1]", "{}", R"({"epoch":"2"})", R"({"epoch":1.5})"})
     EXPECT_THAT(error_of(line), testing::StartsWith(path + ":2: not an epoch's record")) << line;
-  EXPECT_EQ(error_of(std::string(300'000, '[')), path + ":2: nested deeper than 16 levels");
+  EXPECT_EQ(error_of(std::string(300'000, '[')), path + ":2: nested too deeply: more than 16 levels");
 }
 
 TEST(MetricsFile, NamesAFileThatCannotBeWritten) {
