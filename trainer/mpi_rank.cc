@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "comm/agree.h"
+#include "core/printable.h"
 #include "trainer/environment.h"
 
 namespace lpsgd {
@@ -18,7 +19,7 @@ namespace {
 
 void say(const std::string& message) {
   std::fflush(stdout);
-  std::fprintf(stderr, "lpsgd: error: %s\n", message.c_str());
+  std::fprintf(stderr, "lpsgd: error: %s\n", printable_lines(message).c_str());
   std::fflush(stderr);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -200,6 +201,25 @@ void check_momentum(const RunConfig& run) {
     if (mu == 1) throw ConfigError(fmt::format("schedule.momentum.{}: {}", epoch, message));
 }
 
+/// OpenMP ends the process if the system starts no more threads, so a number that no machine profits from is
+/// refused. `count` threads are asked for each of `ranks` ranks of this process.
+void check_thread_count(const RunConfig& run, std::string_view section, std::string_view key,
+                        std::int64_t count, std::int64_t ranks) {
+  const std::int64_t cores = std::max<std::int64_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN));
+  const std::int64_t most = std::max<std::int64_t>(64, 8 * cores) / ranks;
+  if (count > std::max<std::int64_t>(1, most))
+    config::fail(origin_of(run, section, key), fmt::format("{}.{}", section, key),
+                 fmt::format("{} threads{} on a machine of {} core{}; allowed here: {} or fewer", count,
+                             ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : "", cores,
+                             cores > 1 ? "s" : "", std::max<std::int64_t>(1, most)));
+}
+
+void check_threads(const RunConfig& run) {
+  const std::int64_t ranks = run.exchange.transport == TransportKind::threads ? run.exchange.ranks : 1;
+  check_thread_count(run, "train", "threads", run.train.threads, ranks);
+  check_thread_count(run, "data", "workers", run.data.workers, ranks);
+}
+
 RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::string>& overrides,
                     config::Environment environment) {
   RunConfig run;
@@ -214,6 +234,7 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
     check_schedule(run.schedule, run.train.epochs);
     check_momentum(run);
   });
+  if (environment == config::Environment::expand) check_threads(run);  // not for `show`, on another machine
   return run;
 }
 

@@ -121,6 +121,8 @@ TEST(CheckpointManifest, RefusesADamagedOne) {
   const std::string text = written_before;
   expect_refused(text.substr(0, 300), "is not a checkpoint's manifest");
   expect_refused("[1]", "is not a checkpoint's manifest");
+  expect_refused(std::string(300'000, '['),
+                 "is not a checkpoint's manifest: nested too deeply: more than 16 levels");
   expect_refused("{\"format\":2}", "is not a manifest of format 1");
   std::string changed = text;
   changed.replace(changed.find("\"step\":2"), 8, "\"step\":3");
