@@ -91,8 +91,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
   return out;
 }
 
-void add_file(CheckpointManifest& manifest, const std::string& folder, const std::string& name) {
-  manifest.files.emplace_back(name, text_checksum(read_file(folder + "/" + name)));
+std::string state_file(int rank) {
+  return fmt::format("state-rank{:04}.safetensors", rank);
 }
 
 void verify(const CheckpointManifest& manifest, const std::string& folder, const std::string& name) {
@@ -101,8 +101,13 @@ void verify(const CheckpointManifest& manifest, const std::string& folder, const
   if (file == manifest.files.end())
     throw FileError(fmt::format("{}/manifest.json: names no file {}", folder, name));
   const std::string path = folder + "/" + name;
-  if (text_checksum(read_file(path)) != file->second)
+  if (file_checksum(path) != file->second)
     throw FileError(fmt::format("{}: is damaged: its checksum is not the manifest's", path));
+}
+
+void verify_all(const CheckpointManifest& manifest, const std::string& folder) {
+  verify(manifest, folder, model_file);
+  for (int rank = 0; rank < manifest.ranks; ++rank) verify(manifest, folder, state_file(rank));
 }
 
 void write_manifest(const std::string& folder, const CheckpointManifest& manifest) {

@@ -12,7 +12,7 @@
 #include "comm/transport.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "trainer/checkpoint.h"
+#include "trainer/checkpoint_list.h"
 #include "trainer/commands.h"
 #include "trainer/mpi_rank.h"
 #include "trainer/run_config.h"
@@ -25,16 +25,25 @@ namespace lpsgd {
 namespace {
 
 /// The checkpoint to resume from. If there is none, the first line of output says so, or with `is_required`
-/// it is an error. Collective.
+/// it is an error. Rank 0 alone verifies checkpoints. Collective.
 std::optional<ResumePoint> resume_point(Transport& transport, const std::string& folder, bool is_required) {
-  std::optional<ResumePoint> point;
+  std::string chosen, lacks = "holds no checkpoint";
   collective_try(transport, [&] {
-    point = find_resume_point(folder);
-    if (is_required && !point)
-      throw ConfigError(fmt::format("--resume-required: {} holds no checkpoint", folder));
+    if (transport.rank() != 0) return;
+    std::vector<PassedOver> passed_over;
+    if (const auto found = find_resume_point(folder, &passed_over)) chosen = found->folder;
+    for (const PassedOver& one : passed_over) log::warn("{}", text(one));
+    if (!passed_over.empty()) lacks += " that verifies";
   });
-  if (!point && transport.rank() == 0)
-    fmt::print("{}: holds no checkpoint: starting from random weights\n", folder);
+  chosen = transport.all_gather_text(chosen)[0];
+  lacks = transport.all_gather_text(lacks)[0];
+  if (chosen.empty() && is_required)
+    throw SharedError(fmt::format("--resume-required: {} {}", folder, lacks), 2);
+  if (chosen.empty() && transport.rank() == 0)
+    fmt::print("{}: {}: starting from random weights\n", folder, lacks);
+  if (chosen.empty()) return std::nullopt;
+  std::optional<ResumePoint> point;
+  collective_try(transport, [&] { point = ResumePoint{chosen, read_manifest(chosen)}; });
   return point;
 }
 
