@@ -50,8 +50,7 @@ std::string ChecksumStream::text() const {
 
 std::string file_checksum(const std::string& path) {
   const auto fail = [&] {
-    return FileError(
-        fmt::format("{}: cannot be read: {}", path, std::generic_category().message(errno)));
+    return FileError(fmt::format("{}: cannot be read: {}", path, std::generic_category().message(errno)));
   };
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) throw fail();

@@ -44,9 +44,9 @@ std::string write_checkpoint(Transport& transport, const std::string& run_folder
 bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::vector<CodecSpec>& codecs,
                      TrainingState& state);
 
-/// The weights and running statistics of a checkpoint's folder, or of the newest checkpoint that verifies in a
-/// run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a manifest. Warns of
-/// checkpoints that it passes over. FileError.
+/// The weights and running statistics of a checkpoint's folder, or of the newest checkpoint that verifies in
+/// a run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a manifest. Warns
+/// of checkpoints that it passes over. FileError.
 void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
                            std::span<float> parameters, const std::vector<NamedBuffer>& buffers);
 

@@ -138,8 +138,8 @@ void remove_unfinished(const std::string& run_folder) {
 
 void remove_old_checkpoints(const std::string& run_folder, const std::string& newest, std::int64_t keep) {
   const std::vector<ListedCheckpoint> all = list_checkpoints(run_folder);
-  const auto last =
-      std::find_if(all.begin(), all.end(), [&](const ListedCheckpoint& one) { return name_of(one) == newest; });
+  const auto last = std::find_if(all.begin(), all.end(),
+                                 [&](const ListedCheckpoint& one) { return name_of(one) == newest; });
   if (last == all.end()) return;
   for (auto one = last; one != all.begin();) {
     --one;

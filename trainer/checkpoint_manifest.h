@@ -14,6 +14,7 @@ namespace lpsgd {
 /// A run's position: `step` steps in all, `epoch` finished epochs, `batch` batches of the current one.
 struct Position {
   std::int64_t step = 0, epoch = 0, batch = 0;
+  bool operator==(const Position&) const = default;
 };
 
 /// The files of a checkpoint, beside the manifest.

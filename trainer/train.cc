@@ -15,9 +15,11 @@
 #include "trainer/checkpoint_list.h"
 #include "trainer/commands.h"
 #include "trainer/mpi_rank.h"
+#include "trainer/resume_command.h"
 #include "trainer/run_config.h"
 #include "trainer/run_data.h"
 #include "trainer/run_folder.h"
+#include "trainer/stop_signals.h"
 #include "trainer/trainer.h"
 
 namespace lpsgd {
@@ -47,9 +49,19 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
   return point;
 }
 
-/// Everything after the ranks have started. Collective.
-void train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
-              const NetworkSpec& spec, const TrainData& data) {
+/// The exit status of a run that `signal` ended (0: none), after the command that goes on with it.
+int end_run(int signal, const Transport& transport, const TrainCommand& command) {
+  if (signal == 0) return 0;
+  if (transport.rank() == 0) {
+    fmt::print("to go on: {}\n", resume_command(command.command_line, command.out, launched_as()));
+    std::fflush(stdout);
+  }
+  return 128 + signal;
+}
+
+/// Everything after the ranks have started. Returns the exit status. Collective.
+int train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
+             const NetworkSpec& spec, const TrainData& data) {
   TrainCommand command;
   command.steps = arguments.steps;
   command.command_line = arguments.command_line;
@@ -72,11 +84,12 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
     collective_try(transport, [&] {
       nccl = make_nccl_transport(transport, Device::cuda(transport.local_rank() % cuda_devices().count));
     });
-    return train_rank(run, command, data, spec, *nccl);
+    return end_run(train_rank(run, command, data, spec, *nccl), transport, command);
   }
-  if (!run.exchange.link.emulated()) return train_rank(run, command, data, spec, transport);
+  if (!run.exchange.link.emulated())
+    return end_run(train_rank(run, command, data, spec, transport), transport, command);
   const std::unique_ptr<Transport> linked = make_linked_transport(transport, run.exchange.link);
-  train_rank(run, command, data, spec, *linked);
+  return end_run(train_rank(run, command, data, spec, *linked), transport, command);
 }
 
 struct Prepared {
@@ -107,9 +120,12 @@ void prepare_data(Prepared& out) {
 
 int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
   prepare_data(prepared);
+  install_signal_handlers();
+  int status = 0;  // rank 0's, as every rank's
   run_thread_ranks(static_cast<int>(prepared.run.exchange.ranks), [&](Transport& transport) {
     try {
-      train_on(transport, prepared.run, arguments, *prepared.spec, prepared.data);
+      const int mine = train_on(transport, prepared.run, arguments, *prepared.spec, prepared.data);
+      if (transport.rank() == 0) status = mine;
     } catch (const SharedError&) {
       throw;
     } catch (const CommError&) {
@@ -118,18 +134,18 @@ int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
       throw Error(fmt::format("rank {}: {}", transport.rank(), e.what()));
     }
   });
-  return 0;
+  return status;
 }
 
 int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> transport, Prepared& prepared,
                    bool under_mpirun) {
+  install_signal_handlers();
   return run_mpi_rank(std::move(transport), [&](Transport& ranks) {
     collective_try(ranks, [&] {
       prepare_config(arguments, ranks.size(), under_mpirun, prepared);
       prepare_data(prepared);
     });
-    train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data);
-    return 0;
+    return train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data);
   });
 }
 
