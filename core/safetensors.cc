@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -162,8 +163,8 @@ const StoredTensor& SafetensorsFile::at(const std::string& name,
   return *tensor;
 }
 
-void write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+std::string write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
   ordered_json header = ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
@@ -183,6 +184,9 @@ void write_safetensors(const std::string& path, const std::vector<StoredTensor>&
                                                  std::as_bytes(std::span(text))};
   for (const StoredTensor& tensor : tensors) pieces.push_back(std::as_bytes(tensor.values));
   write_file(path, pieces);
+  ChecksumStream sum;
+  for (const std::span<const std::byte> piece : pieces) sum.add(piece);
+  return sum.text();
 }
 
 }  // namespace lpsgd

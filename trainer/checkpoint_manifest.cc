@@ -95,8 +95,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
   return out;
 }
 
-void add_file(CheckpointManifest& manifest, const std::string& folder, const std::string& name) {
-  manifest.files.emplace_back(name, file_checksum(folder + "/" + name));
+std::string state_file(int rank) {
+  return fmt::format("state-rank{:04}.safetensors", rank);
 }
 
 void verify(const CheckpointManifest& manifest, const std::string& folder, const std::string& name) {
@@ -107,6 +107,11 @@ void verify(const CheckpointManifest& manifest, const std::string& folder, const
   const std::string path = folder + "/" + name;
   if (file_checksum(path) != file->second)
     throw FileError(fmt::format("{}: is damaged: its checksum is not the manifest's", path));
+}
+
+void verify_all(const CheckpointManifest& manifest, const std::string& folder) {
+  verify(manifest, folder, model_file);
+  for (int rank = 0; rank < manifest.ranks; ++rank) verify(manifest, folder, state_file(rank));
 }
 
 void write_manifest(const std::string& folder, const CheckpointManifest& manifest) {

@@ -20,10 +20,11 @@ struct Command {
   std::span<const Command> group = {};
 };
 
-/// The commands of `lpsgd`, and those of `lpsgd bench` and `lpsgd data`.
+/// The commands of `lpsgd`, and those of `lpsgd bench`, `lpsgd data` and `lpsgd checkpoint`.
 std::span<const Command> all_commands();
 std::span<const Command> bench_commands();
 std::span<const Command> data_commands();
+std::span<const Command> checkpoint_commands();
 
 /// Runs the command that the words name. For a mistake in them rank 0 throws ConfigError and the other ranks
 /// return its status.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "tests/trainer/small_run.h"
@@ -156,7 +157,7 @@ TEST(CheckpointManifest, VerifiesFiles) {
   const TestFolder folder;
   std::ofstream(folder.path() + "/model.safetensors") << "weights";
   CheckpointManifest m;
-  add_file(m, folder.path(), "model.safetensors");
+  m.files = {{"model.safetensors", file_checksum(folder.path() + "/model.safetensors")}};
   verify(m, folder.path(), "model.safetensors");
   const auto refused = [&](const std::string& name, const std::string& message) {
     try {
