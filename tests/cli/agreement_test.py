@@ -10,6 +10,7 @@ from harness import CONFIG, LPSGD, MPIRUN, NETWORK, Case, Result, run
 # A value other than that of the test's configuration, for keys whose schema does not name one.
 OTHER = {
     "network": "other_network.yaml",
+    "checkpoint.keep": "5",
     "data.augment": "none",
     "data.dataset": "noise",
     "data.evaluate": "{resize: 40}",
@@ -18,6 +19,7 @@ OTHER = {
     "data.std": "[0.5, 0.5, 0.5]",
     "data.speech.held_out": "[x]",
     "exchange.codec": "onebit",
+    "exchange.collective": "simulated",
     "exchange.link.bandwidth": "1Gbit",
     "exchange.link.burst": "1MB",
     "exchange.link.latency": "5us",
@@ -28,6 +30,8 @@ OTHER = {
     "schedule.momentum": "{1: 0.5}",
     "train.batch_size": "48",
     "train.device": "auto",
+    "train.epochs": "3",
+    "train.threads": "2",
 }
 # Keys below those of the schema.
 INNER = {"data.augment.pad": "3", "exchange.codec.bits": "8", "exchange.codec.norm": "l2",
