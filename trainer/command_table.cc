@@ -135,7 +135,7 @@ RunCommand declare_version(CLI::App& app, const Words&) {
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands = [] {
     std::vector<Command> all{
-        {"train", "train a network; under mpirun, one process is one rank", declare_train},
+        {"train", "train a network; under mpirun, one process is one rank", declare_train, {}, true},
         {"show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire", declare_show},
         {"eval", "loss and accuracy of a checkpoint", declare_eval},
         {"quantize", "tensors (steps, K, n) in, exchanged means (steps, n) out", declare_quantize},

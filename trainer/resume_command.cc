@@ -33,7 +33,10 @@ std::string resume_command(std::vector<std::string> words, const std::string& fo
   if (launched.launcher != nullptr)
     out = fmt::format("{} -n {}", launched.launcher == std::string_view("srun") ? "srun" : LPSGD_MPIRUN,
                       launched.size);
-  for (const std::string& word : words) out += (out.empty() ? "" : " ") + quoted(word);
+  for (const std::string& word : words) {
+    if (!out.empty()) out += ' ';
+    out += quoted(word);
+  }
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include "comm/transport.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "trainer/agreement.h"
 #include "trainer/checkpoint_list.h"
 #include "trainer/commands.h"
 #include "trainer/mpi_rank.h"
@@ -118,6 +119,16 @@ void prepare_data(Prepared& out) {
   out.run.data.std = used.std;
 }
 
+/// Collective.
+void prepare_data_together(Transport& transport, Prepared& prepared) {
+  std::vector<Fact> facts;
+  collective_try(transport, [&] {
+    prepare_data(prepared);
+    if (transport.size() > 1) facts = data_facts(prepared.run, prepared.data);
+  });
+  require_agreement(transport, facts);
+}
+
 int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
   prepare_data(prepared);
   install_signal_handlers();
@@ -140,11 +151,12 @@ int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
 int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> transport, Prepared& prepared,
                    bool under_mpirun) {
   install_signal_handlers();
-  return run_mpi_rank(std::move(transport), [&](Transport& ranks) {
-    collective_try(ranks, [&] {
-      prepare_config(arguments, ranks.size(), under_mpirun, prepared);
-      prepare_data(prepared);
-    });
+  std::vector<Fact> facts = start_facts("train");
+  for (Fact& fact : option_facts(arguments)) facts.push_back(std::move(fact));
+  return run_mpi_rank(std::move(transport), facts, [&](Transport& ranks) {
+    collective_try(ranks, [&] { prepare_config(arguments, ranks.size(), under_mpirun, prepared); });
+    require_agreement(ranks, config_facts(prepared.run));
+    prepare_data_together(ranks, prepared);
     return train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data);
   });
 }
