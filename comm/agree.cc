@@ -1,9 +1,103 @@
 #include "comm/agree.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <new>
+#include <optional>
+
+#include "core/checksum.h"
 
 namespace lpsgd {
+
+namespace {
+
+constexpr std::size_t longest_value = 80;  // in a message
+constexpr std::size_t most_names = 5;      // of further facts that differ
+
+// Facts as one text: name, 0, value, 0, ...
+std::string joined(const std::vector<Fact>& facts) {
+  std::string out;
+  for (const Fact& fact : facts) out += fact.name + '\0' + fact.value + '\0';
+  return out;
+}
+
+std::vector<Fact> split(const std::string& text) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0, end = 0; (end = text.find('\0', at)) != std::string::npos; at = end + 1)
+    words.push_back(text.substr(at, end - at));
+  std::vector<Fact> facts;
+  for (std::size_t i = 0; i + 1 < words.size(); i += 2) facts.push_back({words[i], words[i + 1]});
+  return facts;
+}
+
+/// The value of a fact; nothing if there is no such fact.
+std::optional<std::string> value_of(const std::vector<Fact>& facts, const std::string& name) {
+  const auto at = std::find_if(facts.begin(), facts.end(), [&](const Fact& f) { return f.name == name; });
+  return at == facts.end() ? std::nullopt : std::optional(at->value);
+}
+
+/// "rank 3", "ranks 0, 2-4".
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::vector<std::string> runs;
+  for (std::size_t i = 0, last = 0; i < ranks.size(); i = last + 1) {
+    for (last = i; last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1;) ++last;
+    runs.push_back(last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]));
+  }
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(runs, ", "));
+}
+
+/// "0.1 on ranks 0, 2-3, 0.2 on rank 1".
+std::string values_text(const std::vector<std::optional<std::string>>& values) {
+  std::vector<std::pair<std::optional<std::string>, std::vector<int>>> holders;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    const auto same = [&](const auto& holder) { return holder.first == values[r]; };
+    auto at = std::find_if(holders.begin(), holders.end(), same);
+    if (at == holders.end()) at = holders.insert(at, {values[r], {}});
+    at->second.push_back(static_cast<int>(r));
+  }
+  const bool is_long = std::any_of(holders.begin(), holders.end(), [](const auto& holder) {
+    return holder.first && holder.first->size() > longest_value;
+  });
+  std::vector<std::string> texts;
+  for (const auto& [value, ranks] : holders) {
+    const std::string shown = is_long ? (texts.empty() ? "one value" : "another") : value.value_or("nothing");
+    texts.push_back(fmt::format("{} on {}", shown.empty() ? "\"\"" : shown, ranks_text(ranks)));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+/// What differs between the ranks' facts, or an empty string.
+std::string disagreement(const std::vector<std::string>& texts) {
+  std::vector<std::vector<Fact>> ranks;
+  for (const std::string& text : texts) ranks.push_back(split(text));
+  std::string message;
+  std::vector<std::string> others;
+  const auto compare = [&](const std::string& name) {
+    std::vector<std::optional<std::string>> values;
+    for (const std::vector<Fact>& facts : ranks) values.push_back(value_of(facts, name));
+    if (std::all_of(values.begin(), values.end(), [&](const auto& v) { return v == values[0]; })) return;
+    if (message.empty())
+      message = fmt::format("the ranks disagree on {}: {}", name, values_text(values));
+    else
+      others.push_back(name);
+  };
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    for (const Fact& fact : ranks[r]) {
+      const auto has_it = [&](const std::vector<Fact>& facts) {
+        return value_of(facts, fact.name).has_value();
+      };
+      const auto here = ranks.begin() + static_cast<std::ptrdiff_t>(r);
+      if (std::none_of(ranks.begin(), here, has_it)) compare(fact.name);
+    }
+  if (others.empty()) return message;
+  const std::size_t more = others.size() > most_names ? others.size() - most_names : 0;
+  others.resize(others.size() - more);
+  return fmt::format("{}; also on {}{}", message, fmt::join(others, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+}  // namespace
 
 void collective_try(Transport& transport, const std::function<void()>& body) {
   std::string note;  // exit status, then the message
@@ -33,6 +127,12 @@ void collective_try(Transport& transport, const std::function<void()>& body) {
     if (everywhere) break;
   }
   throw SharedError(message, status);
+}
+
+void require_agreement(Transport& transport, const std::vector<Fact>& facts) {
+  const std::string mine = joined(facts);
+  if (transport.all_equal(checksum64(std::as_bytes(std::span(mine))))) return;
+  throw SharedError(disagreement(transport.all_gather_text(mine)), 2);
 }
 
 }  // namespace lpsgd

@@ -1,7 +1,10 @@
-// Errors across ranks: an error that all ranks share is reported once, any other names its rank.
+// Agreement across ranks: an error that all ranks share is reported once, any other names its rank; and what
+// must be the same on all ranks is compared.
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "comm/transport.h"
 #include "core/error.h"
@@ -18,5 +21,15 @@ class SharedError : public Error {
 /// failed ranks, one per line (or one message without a rank, if all are the same), and the exit status of
 /// the lowest. Collective, except that a CommError is rethrown at once.
 void collective_try(Transport& transport, const std::function<void()>& body);
+
+/// Something that must be the same on all ranks, such as a key of the configuration.
+struct Fact {
+  std::string name, value;
+};
+
+/// Throws a SharedError with status 2 unless all ranks have the same facts. The message names the first that
+/// differs, its values (short ones only) and their ranks, and the names of a few others. Collective. Facts
+/// that are the same cost one message of a few bytes.
+void require_agreement(Transport& transport, const std::vector<Fact>& facts);
 
 }  // namespace lpsgd

@@ -6,15 +6,18 @@
 #include <algorithm>
 #include <optional>
 #include <sstream>
+#include <unordered_set>
 
 #include "core/config.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/printable.h"
 
 namespace lpsgd::config {
 
 namespace {
 
+constexpr std::uint64_t max_bytes = 1 << 20;  // of a file; the largest in configs/ has 4 KB
 constexpr int max_depth = 64;
 constexpr std::size_t max_nodes = 100'000;  // limits what aliases can expand a small file to
 
@@ -52,41 +55,23 @@ struct Converter {
         break;
       case YAML::NodeType::Map:
         v.kind = Value::Kind::map;
-        for (const auto& entry : node) {
-          const Origin at = origin(entry.first.Mark());
-          if (!entry.first.IsScalar()) fail(at, "", "a key must be a plain word");
-          const std::string& key = entry.first.Scalar();
-          if (v.find(key)) fail(at, "", fmt::format("duplicate key '{}'", key));
-          v.entries.push_back({key, at, convert(entry.second, depth + 1)});
-        }
+        add_entries(node, depth, v);
         break;
     }
     return v;
   }
-};
 
-/// The first byte that is not valid UTF-8, if any.
-std::optional<std::size_t> not_utf8(std::string_view text) {
-  std::size_t i = 0;
-  while (i < text.size()) {
-    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-    const unsigned char lead = byte(i);
-    const std::size_t more = lead < 0x80                   ? 0
-                             : lead >= 0xc2 && lead < 0xe0 ? 1
-                             : lead >= 0xe0 && lead < 0xf0 ? 2
-                             : lead >= 0xf0 && lead < 0xf5 ? 3
-                                                           : text.size();
-    if (more >= text.size() - i) return i;
-    for (std::size_t k = 1; k <= more; ++k)
-      if ((byte(i + k) & 0xc0) != 0x80) return i;
-    // No overlong forms, surrogates, or numbers beyond Unicode's last.
-    if ((lead == 0xe0 && byte(i + 1) < 0xa0) || (lead == 0xed && byte(i + 1) >= 0xa0) ||
-        (lead == 0xf0 && byte(i + 1) < 0x90) || (lead == 0xf4 && byte(i + 1) >= 0x90))
-      return i;
-    i += more + 1;
+  void add_entries(const YAML::Node& node, int depth, Value& map) {
+    std::unordered_set<std::string> keys;
+    for (const auto& entry : node) {
+      const Origin at = origin(entry.first.Mark());
+      if (!entry.first.IsScalar()) fail(at, "", "a key must be a plain word");
+      const std::string& key = entry.first.Scalar();
+      if (!keys.insert(key).second) fail(at, "", fmt::format("duplicate key '{}'", printable(key)));
+      map.entries.push_back({key, at, convert(entry.second, depth + 1)});
+    }
   }
-  return std::nullopt;
-}
+};
 
 /// Keeps the position of a document's first node.
 class FirstNode final : public YAML::EventHandler {
@@ -128,12 +113,12 @@ std::optional<YAML::Mark> second_document(const std::string& text) {
 }
 
 Value parse(const std::string& text, const std::string& source, bool is_option) {
-  if (const auto bad = not_utf8(text)) {
-    const std::size_t line_start = text.rfind('\n', *bad) + 1;  // 0 on the first line
-    const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*bad), '\n') + 1;
+  if (const std::size_t bad = valid_utf8_prefix(text); bad < text.size()) {
+    const std::size_t line_start = text.rfind('\n', bad) + 1;  // 0 on the first line
+    const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n') + 1;
     fail(is_option ? Origin{source, 0, 0}
-                   : Origin{source, static_cast<int>(line), static_cast<int>(*bad - line_start) + 1},
-         "", fmt::format("byte 0x{:02x} is not UTF-8 text", static_cast<unsigned char>(text[*bad])));
+                   : Origin{source, static_cast<int>(line), static_cast<int>(bad - line_start) + 1},
+         "", fmt::format("byte 0x{:02x} is not UTF-8 text", static_cast<unsigned char>(text[bad])));
   }
   try {
     Converter converter{source, is_option};
@@ -164,7 +149,7 @@ Value parse_option(const std::string& text, const std::string& option) {
 
 Value parse_file(const std::string& path) {
   try {
-    return parse_text(read_file(path), path);
+    return parse_text(read_file(path, max_bytes), path);
   } catch (const FileError& e) {
     throw ConfigError(e.what());
   }

@@ -8,6 +8,7 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace lpsgd::config {
 
@@ -63,7 +64,7 @@ Value Value::sequence() {
 void fail(const Origin& origin, std::string_view path, std::string_view message) {
   std::string text = origin.text();
   if (!path.empty()) text += fmt::format(": {}", path);
-  throw ConfigError(fmt::format("{}: {}", text, message));
+  throw ConfigError(printable(fmt::format("{}: {}", text, message)));
 }
 
 void apply_override(Value& root, const std::string& assignment) {

@@ -25,32 +25,63 @@ int open_file(const std::string& path, int flags) {
   return descriptor;
 }
 
-/// An open file or folder, closed at the end of its scope.
-struct OpenFile {
-  explicit OpenFile(const std::string& path, int flags) : descriptor(open_file(path, flags)) {}
-  ~OpenFile() { ::close(descriptor); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
+int open_output(const std::string& path, Existing existing) {
+  if (existing == Existing::truncate) return open_file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "cannot be replaced");
+  return open_file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+}
+
+/// A descriptor, closed at the end of its scope.
+struct Closer {
+  explicit Closer(int open) : descriptor(open) {}
+  ~Closer() { ::close(descriptor); }
+  Closer(const Closer&) = delete;
+  Closer& operator=(const Closer&) = delete;
   const int descriptor;
 };
 
 }  // namespace
 
-std::string read_file(const std::string& path) {
-  const OpenFile file(path, O_RDONLY);
+OpenedFile open_regular_file(const std::string& path, std::uint64_t limit) {
+  const int descriptor = open_file(path, O_RDONLY | O_NONBLOCK);
+  try {
+    struct stat info {};
+    if (::fstat(descriptor, &info) != 0) fail(path, "cannot be read");
+    if (S_ISDIR(info.st_mode)) {
+      errno = EISDIR;
+      fail(path, "cannot be read");
+    }
+    if (!S_ISREG(info.st_mode)) throw FileError(fmt::format("{}: cannot be read: not a regular file", path));
+    const auto bytes = static_cast<std::uint64_t>(info.st_size);
+    if (bytes > limit)
+      throw FileError(fmt::format("{}: too large: {} bytes, expected {} or fewer", path, bytes, limit));
+    return {descriptor, bytes};
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
+}
+
+std::string read_file(const std::string& path, std::uint64_t limit) {
+  const OpenedFile opened = open_regular_file(path, limit);
+  const Closer file(opened.descriptor);
   std::string out;
+  out.reserve(opened.bytes);
   char block[1 << 16];
   while (true) {
     const ssize_t got = ::read(file.descriptor, block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path, "cannot be read");
     if (got == 0) return out;
+    // Files of the system, as in /proc, have no size, and others may grow while they are read.
+    if (static_cast<std::uint64_t>(got) > limit - out.size())
+      throw FileError(fmt::format("{}: too large: expected {} bytes or fewer", path, limit));
     out.append(block, static_cast<std::size_t>(got));
   }
 }
 
-OutputFile::OutputFile(const std::string& path)
-    : path_(path), descriptor_(open_file(path, O_WRONLY | O_CREAT | O_TRUNC)) {}
+OutputFile::OutputFile(const std::string& path, Existing existing)
+    : path_(path), descriptor_(open_output(path, existing)) {}
 
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
@@ -84,7 +115,9 @@ void write_file(const std::string& path, const std::string& text) {
 void replace_file(const std::string& path, const std::string& text) {
   const std::string fresh = path + ".new";
   try {
-    write_file(fresh, text);
+    OutputFile file(fresh, Existing::replace);
+    file.write(text);
+    file.close();
     if (std::rename(fresh.c_str(), path.c_str()) != 0) fail(path, "cannot be written");
   } catch (...) {
     std::remove(fresh.c_str());
@@ -93,7 +126,7 @@ void replace_file(const std::string& path, const std::string& text) {
 }
 
 void sync_folder(const std::string& path) {
-  const OpenFile folder(path, O_RDONLY | O_DIRECTORY);
+  const Closer folder(open_file(path, O_RDONLY | O_DIRECTORY));
   if (::fsync(folder.descriptor) != 0) fail(path, "cannot be synced");
 }
 

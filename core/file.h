@@ -2,19 +2,39 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace lpsgd {
 
-/// The bytes of the file. Throws FileError if it cannot be read.
-std::string read_file(const std::string& path);
+constexpr std::uint64_t no_limit = std::numeric_limits<std::uint64_t>::max();
+
+/// A regular file that is open for reading, and its size.
+struct OpenedFile {
+  int descriptor;
+  std::uint64_t bytes;
+};
+
+/// Opens a regular file of at most `limit` bytes; the caller closes it. Never waits, as opening a named pipe
+/// would. Throws FileError, which for anything but a regular file says so.
+OpenedFile open_regular_file(const std::string& path, std::uint64_t limit = no_limit);
+
+/// The bytes of a regular file. Throws FileError if it cannot be read or has more than `limit` bytes.
+std::string read_file(const std::string& path, std::uint64_t limit = no_limit);
+
+/// What an OutputFile does with what is at its path.
+enum class Existing : std::uint8_t {
+  truncate,  // writes the file that is there, or that a link there names
+  replace,   // removes it first; never follows a link
+};
 
 /// A file that is written piece by piece and replaces any file at `path`. All functions throw FileError.
 class OutputFile {
  public:
-  explicit OutputFile(const std::string& path);
+  explicit OutputFile(const std::string& path, Existing existing = Existing::truncate);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -33,6 +53,7 @@ void write_file(const std::string& path, std::span<const std::span<const std::by
 void write_file(const std::string& path, const std::string& text);
 
 /// As write_file(), but writes `path`.new and renames it, so that a crash or a full disk leaves the old file.
+/// A `path`.new that is there already is removed, and never followed if it is a link.
 void replace_file(const std::string& path, const std::string& text);
 
 /// Syncs the entries of a folder to disk. Throws FileError.

@@ -1,16 +1,41 @@
 #include "core/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/printable.h"
 
 namespace lpsgd {
+
+namespace {
+
+/// The message, with the control characters of what it quotes escaped.
+class PrintableMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const std::string text = printable_lines({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<PrintableMessage>();
+  }
+};
+
+}  // namespace
 
 void init_logging(int rank, int size) {
   spdlog::drop("lpsgd");
   auto logger = spdlog::stderr_logger_mt("lpsgd");
-  logger->set_pattern(size > 1 ? fmt::format("[rank {}] %l: %v", rank) : "%l: %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<PrintableMessage>('*').set_pattern(size > 1 ? fmt::format("[rank {}] %l: %*", rank)
+                                                                  : "%l: %*");
+  logger->set_formatter(std::move(formatter));
   const char* level = std::getenv("LPSGD_LOG");
   logger->set_level(level       ? spdlog::level::from_str(level)
                     : rank == 0 ? spdlog::level::info

@@ -1,18 +1,17 @@
 #include "core/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <nlohmann/json.hpp>
-#include <set>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
+#include "core/printable.h"
 
 namespace lpsgd {
 
@@ -20,35 +19,22 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is u
 
 namespace {
 
+using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::uint64_t max_header = 100'000'000;  // the format's own limit
 
 [[noreturn]] void malformed(const std::string& path, const std::string& what) {
-  throw FileError(fmt::format("{}: not a valid safetensors file: {}", path, what));
+  throw FileError(fmt::format("{}: not a valid safetensors file: {}", path, printable(what)));
 }
 
-/// Parses the header; unlike the JSON library's default, duplicate keys are refused.
-ordered_json parse_header(const std::string& path, std::string_view text) {
-  std::vector<std::set<std::string>> keys;
-  std::string duplicate;
-  const auto watch = [&](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
-    using Event = ordered_json::parse_event_t;
-    if (depth > 8) malformed(path, "the header is nested too deeply");
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second)
-      duplicate = parsed.get<std::string>();
-    return true;
-  };
-  try {
-    ordered_json header = ordered_json::parse(text, watch);
-    if (!duplicate.empty()) malformed(path, fmt::format("duplicate key '{}'", duplicate));
-    if (!header.is_object()) malformed(path, "the header is not an object");
-    return header;
-  } catch (const ordered_json::exception& e) {
-    malformed(path, fmt::format("the header is not JSON ({})", e.what()));
-  }
+/// At most 10,000 tensors.
+json parse_header(const std::string& path, std::string_view text) {
+  constexpr JsonBounds bounds{.depth = 8, .values = 150'000, .object_keys = 10'000};
+  json header =
+      parse_json<json>(text, fmt::format("{}: not a valid safetensors file: the header", path), bounds);
+  if (!header.is_object()) malformed(path, "the header is not an object");
+  return header;
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -68,14 +54,8 @@ bool product(const std::vector<std::int64_t>& shape, std::uint64_t& out) {
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info {};
-  if (fd < 0 || ::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    const int error = fd < 0 ? errno : EINVAL;
-    if (fd >= 0) ::close(fd);
-    throw FileError(fmt::format("{}: cannot be read: {}", path, std::generic_category().message(error)));
-  }
-  bytes_ = static_cast<std::size_t>(info.st_size);
+  const auto [fd, size] = open_regular_file(path);
+  bytes_ = size;
   if (bytes_ < 8) {
     ::close(fd);
     malformed(path, fmt::format("{} bytes are too few for a header", bytes_));
@@ -102,7 +82,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
       std::copy_n(data, data_bytes, aligned_.data());
       data = aligned_.data();
     }
-    const ordered_json header = parse_header(path, {reinterpret_cast<const char*>(base + 8), length});
+    const json header = parse_header(path, {reinterpret_cast<const char*>(base + 8), length});
 
     std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
     for (const auto& [name, entry] : header.items()) {
@@ -120,9 +100,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
       field("entry", entry.is_object());
       field("dtype", entry.contains("dtype") && entry["dtype"].is_string());
       if (entry["dtype"] != "F32")
-        throw FileError(fmt::format("{}: tensor '{}' is {}; only F32 is read", path, name,
-                                    entry["dtype"].get<std::string>()));
-      const auto numbers = [](const ordered_json& list) {
+        throw FileError(fmt::format("{}: tensor '{}' is {}; only F32 is read", path, printable(name),
+                                    printable(entry["dtype"].get<std::string>())));
+      const auto numbers = [](const json& list) {
         return list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& x) {
                  return x.is_number_unsigned() && x.template get<std::uint64_t>() <= (std::uint64_t{1} << 61);
                });
@@ -183,8 +163,8 @@ const StoredTensor& SafetensorsFile::at(const std::string& name,
   return *tensor;
 }
 
-void write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+std::string write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
   ordered_json header = ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
@@ -204,6 +184,9 @@ void write_safetensors(const std::string& path, const std::vector<StoredTensor>&
                                                  std::as_bytes(std::span(text))};
   for (const StoredTensor& tensor : tensors) pieces.push_back(std::as_bytes(tensor.values));
   write_file(path, pieces);
+  ChecksumStream sum;
+  for (const std::span<const std::byte> piece : pieces) sum.add(piece);
+  return sum.text();
 }
 
 }  // namespace lpsgd

@@ -48,9 +48,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes `tensors` in their order to `path`, replacing it, and syncs it. Throws FileError, also if the disk
-/// is full.
-void write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+/// Writes `tensors` in their order to `path`, replacing it, and syncs it. Returns the checksum of the bytes
+/// that it passed on, not of what the disk made of them. Throws FileError, also if the disk is full.
+std::string write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace lpsgd

@@ -8,9 +8,9 @@
 
 #include "core/buffer.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "data/datasets.h"
 #include "data/file_errors.h"
+#include "data/input_file.h"
 #include "data/sample_limit.h"
 
 namespace lpsgd {
@@ -22,10 +22,10 @@ constexpr std::int64_t side = 32, plane = side * side, pixels = 3 * plane;
 /// One of the two data sets.
 struct Version {
   const char* title;
-  std::vector<const char*> train, test;  // the names of the files
-  const char* files;                     // for messages
-  std::int64_t original_records;         // of the largest file
-  std::vector<int> classes;              // of each label of a record; the last one is the sample's label
+  std::vector<const char*> train, test;      // the names of the files
+  const char* files;                         // for messages
+  std::int64_t train_records, test_records;  // of an original file
+  std::vector<int> classes;                  // of each label of a record; the last one is the sample's label
   std::int64_t record() const { return static_cast<std::int64_t>(classes.size()) + pixels; }
 };
 
@@ -59,38 +59,61 @@ class Cifar final : public ImageDataset {
   std::vector<std::uint8_t> labels_;
 };
 
-std::int64_t records_in(const Version& version, const std::string& path) {
+/// At most as many records as the original file has; there are smaller sets in its format.
+std::int64_t records_in(const Version& version, const std::string& path, std::int64_t original_records) {
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
   if (error)
     throw FileError(fmt::format("{}: cannot be read: {} (data.root must hold {}'s original binary files {})",
                                 path, error.message(), version.title, version.files));
   const auto record = static_cast<std::uintmax_t>(version.record());
+  const auto expected = static_cast<std::uintmax_t>(original_records) * record;
   if (bytes == 0 || bytes % record != 0)
     throw FileError(fmt::format(
         "{}: truncated or no {} file: {} bytes, not a whole number of records of {} (expected {})", path,
-        version.title, bytes, record, version.original_records * version.record()));
+        version.title, bytes, record, expected));
+  if (bytes > expected)
+    throw FileError(fmt::format("{}: too large: {} bytes, expected {}", path, bytes, expected));
   return static_cast<std::int64_t>(bytes / record);
+}
+
+/// If any file is as large as the original, all must be: a shorter one has been cut at the end of a record.
+void check_records(const Version& version, const std::vector<File>& train, const std::vector<File>& test,
+                   FileErrors& errors) {
+  const auto check = [&](const std::vector<File>& files, std::int64_t original, const std::string& whole) {
+    for (const File& file : files)
+      if (file.records != original)
+        errors.add(fmt::format("{}: truncated: {} bytes, expected {} ({} records), as {} is a file of {}",
+                               file.path, file.records * version.record(), original * version.record(),
+                               original, whole, version.title));
+  };
+  const auto whole_file = [](const std::vector<File>& files, std::int64_t original) {
+    const auto found = std::ranges::find(files, original, &File::records);
+    return found == files.end() ? "" : found->path;
+  };
+  std::string whole = whole_file(train, version.train_records);
+  if (whole.empty()) whole = whole_file(test, version.test_records);
+  if (whole.empty()) return;
+  check(train, version.train_records, whole);
+  check(test, version.test_records, whole);
 }
 
 void read_records(const Version& version, const std::string& path, std::int64_t records, std::uint8_t* labels,
                   std::uint8_t* images) {
-  const std::string text = read_file(path);
   const auto record = version.record();
-  if (static_cast<std::int64_t>(text.size()) < records * record)
-    throw FileError(fmt::format("{}: became shorter while it was read: {} bytes, expected {}", path,
-                                text.size(), records * record));
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(records * record));
+  InputFile(path).read(0, bytes);
   for (std::int64_t i = 0; i < records; ++i) {
-    const char* in = text.data() + i * record;
+    const std::uint8_t* in = bytes.data() + i * record;
     for (const int classes : version.classes) {
-      labels[i] = static_cast<std::uint8_t>(*in++);
+      labels[i] = *in++;
       if (labels[i] >= classes)
         throw FileError(fmt::format("{}: record {} (from 0) has label {}, expected 0 to {}", path, i,
                                     labels[i], classes - 1));
     }
     std::uint8_t* out = images + i * pixels;
     for (std::int64_t p = 0; p < plane; ++p) {
-      for (std::int64_t c = 0; c < 3; ++c) out[3 * p + c] = static_cast<std::uint8_t>(in[c * plane + p]);
+      for (std::int64_t c = 0; c < 3; ++c) out[3 * p + c] = in[c * plane + p];
     }
   }
 }
@@ -101,15 +124,17 @@ std::shared_ptr<const Dataset> open_cifar(const Version& version, const DataOpti
         fmt::format("data.root: missing: the folder of {}'s original binary files", version.title));
   // Both splits check all files, so that a missing one is found before training starts.
   FileErrors errors;
-  const auto files_of = [&](const std::vector<const char*>& names) {
+  const auto files_of = [&](const std::vector<const char*>& names, std::int64_t original) {
     std::vector<File> files;
     for (const char* name : names) {
       const std::string path = (std::filesystem::path(options.root) / name).string();
-      errors.attempt([&] { files.push_back({path, records_in(version, path)}); });
+      errors.attempt([&] { files.push_back({path, records_in(version, path, original)}); });
     }
     return files;
   };
-  std::vector<File> train = files_of(version.train), test = files_of(version.test);
+  std::vector<File> train = files_of(version.train, version.train_records);
+  std::vector<File> test = files_of(version.test, version.test_records);
+  check_records(version, train, test, errors);
   errors.throw_if_any();
   std::vector<File>& files = split == Split::train ? train : test;
   std::int64_t available = 0;
@@ -139,7 +164,8 @@ std::shared_ptr<const Dataset> open_cifar10(const DataOptions& options, Split sp
                                "data_batch_5.bin"},
                      .test = {"test_batch.bin"},
                      .files = "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
-                     .original_records = 10000,
+                     .train_records = 10000,
+                     .test_records = 10000,
                      .classes = {10}},
                     options, split);
 }
@@ -149,7 +175,8 @@ std::shared_ptr<const Dataset> open_cifar100(const DataOptions& options, Split s
                      .train = {"train.bin"},
                      .test = {"test.bin"},
                      .files = "train.bin and test.bin",
-                     .original_records = 50000,
+                     .train_records = 50000,
+                     .test_records = 10000,
                      .classes = {20, 100}},
                     options, split);
 }

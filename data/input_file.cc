@@ -1,8 +1,6 @@
 #include "data/input_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace lpsgd {
 
@@ -22,18 +21,9 @@ namespace {
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  // Without O_NONBLOCK, opening a named pipe would wait for a writer.
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) cannot_read(path_, errno);
-  struct stat info;
-  const bool known = ::fstat(descriptor_, &info) == 0;
-  if (known && S_ISREG(info.st_mode)) {
-    size_ = static_cast<std::uint64_t>(info.st_size);
-    return;
-  }
-  const int error = known ? (S_ISDIR(info.st_mode) ? EISDIR : EINVAL) : errno;
-  ::close(descriptor_);
-  cannot_read(path_, error);
+  const OpenedFile opened = open_regular_file(path_);
+  descriptor_ = opened.descriptor;
+  size_ = opened.bytes;
 }
 
 InputFile::~InputFile() {

@@ -37,6 +37,8 @@ std::string shortened(std::string_view token) {
   return token.size() <= most ? std::string(token) : std::string(token.substr(0, most)) + "...";
 }
 
+constexpr std::uint64_t max_bytes = std::uint64_t{16} << 30;  // of a text, which is held in memory
+
 class TextTokens final : public TextDataset {
  public:
   TextTokens(std::string path, std::vector<std::int32_t> tokens, std::int64_t classes)
@@ -62,10 +64,10 @@ std::string path_of(const DataOptions& options, const char* key, const std::stri
 Vocabulary vocabulary_of(const DataOptions& options) {
   if (!options.text.vocabulary.empty()) {
     const std::string path = path_of(options, "vocabulary", options.text.vocabulary);
-    return Vocabulary::of_list(read_file(path), path);
+    return Vocabulary::of_list(read_file(path, max_bytes), path);
   }
   const std::string path = path_of(options, "train", options.text.train);
-  return Vocabulary::of_text(read_file(path), path, options.text);
+  return Vocabulary::of_text(read_file(path, max_bytes), path, options.text);
 }
 
 std::shared_ptr<const Dataset> open_named(DataOptions options, Split split, const char* train,
@@ -186,7 +188,7 @@ std::shared_ptr<const Dataset> open_text(const DataOptions& options, Split split
   const bool was_read = split == Split::train && text.vocabulary.empty();  // for the vocabulary
   if (has_vocabulary || !was_read)
     errors.attempt([&] {
-      const std::string content = read_file(path);
+      const std::string content = read_file(path, max_bytes);
       if (has_vocabulary)
         tokens = encode(content, path, text, vocabulary);
       else

@@ -21,6 +21,10 @@
 
 namespace lpsgd {
 
+/// Counts the changes of docs/wire-format.md that make new bytes unreadable for old programs, and the
+/// reverse.
+inline constexpr int wire_format_version = 1;
+
 /// Instruction sets of the CPU. The kernels are compiled once for each from the same source and give the same
 /// bytes; the program picks one at run time.
 enum class CpuIsa : std::uint8_t {

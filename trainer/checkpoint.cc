@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <tuple>
 
 #include "comm/agree.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/safetensors.h"
 
 namespace lpsgd {
@@ -19,16 +19,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string state_name(int rank) {
-  return fmt::format("state-rank{:04}.safetensors", rank);
-}
-
 void check(const std::error_code& error, const fs::path& path, const char* what) {
   if (error) throw FileError(fmt::format("{}: {}: {}", path.string(), what, error.message()));
 }
 
-void write_model(const std::string& path, const TrainingState& state,
-                 const std::vector<NamedBuffer>& buffers) {
+/// Returns the file's checksum, as does write_state().
+std::string write_model(const std::string& path, const TrainingState& state,
+                        const std::vector<NamedBuffer>& buffers) {
   std::vector<std::vector<float>> turned(state.tensors->size());
   std::vector<StoredTensor> stored;
   for (std::size_t t = 0; t < state.tensors->size(); ++t) {
@@ -46,10 +43,10 @@ void write_model(const std::string& path, const TrainingState& state,
     stored.insert(last == stored.rend() ? stored.end() : last.base(),
                   StoredTensor{b.name, b.shape, b.values});
   }
-  write_safetensors(path, stored, {{"format", "pt"}});
+  return write_safetensors(path, stored, {{"format", "pt"}});
 }
 
-void write_state(const std::string& path, const TrainingState& state, int rank) {
+std::string write_state(const std::string& path, const TrainingState& state, int rank) {
   std::vector<StoredTensor> stored;
   const auto flat = [&](const std::string& prefix, const std::string& name, std::span<const float> values) {
     if (!values.empty())
@@ -66,7 +63,7 @@ void write_state(const std::string& path, const TrainingState& state, int rank) 
   }
   for (const NamedBuffer& b : state.buffers) stored.push_back({"buffer." + b.name, b.shape, b.values});
   for (const NamedBuffer& b : state.carried) stored.push_back({"carried." + b.name, b.shape, b.values});
-  write_safetensors(path, stored, {{"rank", std::to_string(rank)}});
+  return write_safetensors(path, stored, {{"rank", std::to_string(rank)}});
 }
 
 /// One old rank's state file.
@@ -77,8 +74,8 @@ struct OldState {
 
 OldState read_state(const ResumePoint& from, int rank, const std::vector<TensorInfo>& tensors,
                     const std::vector<NamedBuffer>& buffers, std::span<float> momentum) {
-  verify(from.manifest, from.folder, state_name(rank));
-  const SafetensorsFile file(from.folder + "/" + state_name(rank));
+  verify(from.manifest, from.folder, state_file(rank));
+  const SafetensorsFile file(from.folder + "/" + state_file(rank));
   OldState out;
   const auto copy = [](std::span<const float> values) {
     return std::vector<float>(values.begin(), values.end());
@@ -104,7 +101,7 @@ void read_carried(const ResumePoint& from, int rank, int ranks, const std::vecto
   const std::int64_t rows = carried[0].shape[0], old_rows = rows * ranks / from.manifest.ranks;
   for (std::int64_t row = 0, copied = 0; row < rows; row += copied) {
     const std::int64_t position = rank * rows + row, first = position % old_rows;
-    const std::string name = state_name(static_cast<int>(position / old_rows));
+    const std::string name = state_file(static_cast<int>(position / old_rows));
     copied = std::min(rows - row, old_rows - first);
     verify(from.manifest, from.folder, name);
     const SafetensorsFile file(from.folder + "/" + name);
@@ -118,36 +115,15 @@ void read_carried(const ResumePoint& from, int rank, int ranks, const std::vecto
   }
 }
 
-bool is_checkpoint_name(std::string_view name) {
-  for (const auto& [prefix, digits] : {std::pair{"epoch-", 4u}, std::pair{"step-", 6u}}) {
-    if (!name.starts_with(prefix)) continue;
-    const std::string_view rest = name.substr(std::string_view(prefix).size());
-    return rest.size() >= digits && rest.find_first_not_of("0123456789") == std::string_view::npos;
-  }
-  return false;
-}
-
-/// All complete checkpoints of a run's folder, oldest first.
-std::vector<ResumePoint> all_checkpoints(const fs::path& root) {
-  std::vector<ResumePoint> found;
+/// Gives the folder its final name.
+void publish(const fs::path& building, const fs::path& target) {
   std::error_code error;
-  for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    // Other folders are the user's, such as copies. Without a manifest it is no checkpoint.
-    if (!is_checkpoint_name(name) || !fs::exists(it->path() / "manifest.json")) continue;
-    found.push_back({it->path().string(), read_manifest(it->path().string())});
-  }
-  if (error && error != std::errc::no_such_file_or_directory) check(error, root, "cannot be read");
-  const auto age = [](const ResumePoint& one) {
-    return std::tie(one.manifest.position.step, one.manifest.position.epoch, one.folder);
-  };
-  std::sort(found.begin(), found.end(),
-            [&](const ResumePoint& a, const ResumePoint& b) { return age(a) < age(b); });
-  return found;
-}
-
-fs::path checkpoints_of(const std::string& run_folder) {
-  return fs::path(run_folder) / "checkpoints";
+  // A checkpoint of this name is left over when a run was resumed from an older one: the two are swapped.
+  const bool replaces = fs::exists(fs::symlink_status(target, error));
+  if (::renameat2(AT_FDCWD, building.c_str(), AT_FDCWD, target.c_str(), replaces ? RENAME_EXCHANGE : 0) != 0)
+    check({errno, std::generic_category()}, target, "cannot be made by renaming");
+  if (replaces) fs::remove_all(building, error);
+  sync_folder(target.parent_path().string());
 }
 
 void read_model(const std::string& path, const std::vector<TensorInfo>& tensors, std::span<float> parameters,
@@ -170,59 +146,39 @@ void read_model(const std::string& path, const std::vector<TensorInfo>& tensors,
 
 }  // namespace
 
-std::string epoch_checkpoint_name(std::int64_t epoch) {
-  return fmt::format("epoch-{:04}", epoch);
-}
-std::string step_checkpoint_name(std::int64_t step) {
-  return fmt::format("step-{:06}", step);
-}
-
-std::optional<ResumePoint> find_resume_point(const std::string& run_folder) {
-  std::vector<ResumePoint> all = all_checkpoints(checkpoints_of(run_folder));
-  if (all.empty()) return std::nullopt;
-  return std::move(all.back());
-}
-
 std::string write_checkpoint(Transport& transport, const std::string& run_folder, const std::string& name,
                              CheckpointManifest manifest, const TrainingState& state,
                              const std::vector<NamedBuffer>& averaged, std::int64_t keep) {
-  const fs::path root = checkpoints_of(run_folder);
+  const fs::path root = checkpoints_folder(run_folder);
   const fs::path target = root / name;
   const fs::path building = root / ("." + name + ".tmp");
-  const bool first = transport.rank() == 0;
+  const int rank = transport.rank();
+  const bool first = rank == 0;
   std::error_code error;
   try {
     collective_try(transport, [&] {
       if (!first) return;
+      remove_unfinished(run_folder);
       fs::remove_all(building, error);
       check(error, building, "cannot be removed");
       fs::create_directories(building, error);
       check(error, building, "cannot be made");
     });
+    std::string sum;
     collective_try(transport, [&] {
-      if (first) write_model((building / "model.safetensors").string(), state, averaged);
-      write_state((building / state_name(transport.rank())).string(), state, transport.rank());
+      if (first) manifest.files = {{model_file, write_model(building / model_file, state, averaged)}};
+      sum = write_state(building / state_file(rank), state, rank);
     });
+    const std::vector<std::string> sums = transport.all_gather_text(sum);
     collective_try(transport, [&] {
       if (!first) return;
-      add_file(manifest, building.string(), "model.safetensors");
-      for (int r = 0; r < transport.size(); ++r) add_file(manifest, building.string(), state_name(r));
+      for (int r = 0; r < transport.size(); ++r)
+        manifest.files.emplace_back(state_file(r), sums[static_cast<std::size_t>(r)]);
       write_manifest(building.string(), manifest);
       sync_folder(building.string());
-      // A checkpoint of this name is left over when a run was resumed from an older one: the two are
-      // swapped.
-      const bool replaces = fs::exists(target, error);
-      if (::renameat2(AT_FDCWD, building.c_str(), AT_FDCWD, target.c_str(), replaces ? RENAME_EXCHANGE : 0) !=
-          0)
-        check({errno, std::generic_category()}, target, "cannot be made by renaming");
-      if (replaces) fs::remove_all(building, error);
-      sync_folder(root.string());
-      const std::vector<ResumePoint> all = all_checkpoints(root);
-      for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
-        if (all[i].folder == target) continue;
-        fs::remove_all(all[i].folder, error);
-        check(error, all[i].folder, "cannot be removed");
-      }
+      verify_all(read_manifest(building.string()), building.string());
+      publish(building, target);
+      remove_old_checkpoints(run_folder, name, keep);
     });
   } catch (...) {
     if (first) fs::remove_all(building, error);
@@ -247,8 +203,8 @@ bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::ve
           "{}: was written with codec {} for '{}', the configuration says {}: their residuals differ", folder,
           written->second, tensors[t].name, now));
   }
-  verify(manifest, folder, "model.safetensors");
-  read_model(folder + "/model.safetensors", tensors, state.parameters, state.buffers);
+  verify(manifest, folder, model_file);
+  read_model(folder + "/" + model_file, tensors, state.parameters, state.buffers);
 
   read_carried(from, rank, ranks, state.carried);
   const bool same = manifest.ranks == ranks;
@@ -274,13 +230,17 @@ bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::ve
 void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
                            std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
   std::string at = folder;
-  if (!fs::exists(at + "/model.safetensors") && fs::is_directory(at + "/checkpoints")) {
-    const std::optional<ResumePoint> newest = find_resume_point(folder);
-    if (!newest) throw FileError(fmt::format("{}: holds no checkpoint", folder));
+  if (!fs::exists(at + "/" + model_file) && fs::is_directory(at + "/checkpoints")) {
+    std::vector<PassedOver> passed_over;
+    const std::optional<ResumePoint> newest = find_resume_point(folder, &passed_over);
+    for (const PassedOver& one : passed_over) log::warn("{}", text(one));
+    if (!newest)
+      throw FileError(
+          fmt::format("{}: holds no checkpoint{}", folder, passed_over.empty() ? "" : " that verifies"));
     at = newest->folder;
   }
-  if (fs::exists(at + "/manifest.json")) verify(read_manifest(at), at, "model.safetensors");
-  read_model(at + "/model.safetensors", tensors, parameters, buffers);
+  if (fs::exists(at + "/manifest.json")) verify(read_manifest(at), at, model_file);
+  read_model(at + "/" + model_file, tensors, parameters, buffers);
 }
 
 }  // namespace lpsgd

@@ -4,13 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "nn/network.h"
+#include "trainer/checkpoint_list.h"
 #include "trainer/checkpoint_manifest.h"
 
 namespace lpsgd {
@@ -26,23 +27,10 @@ struct TrainingState {
   std::vector<NamedBuffer> carried = {};
 };
 
-/// A checkpoint to resume from.
-struct ResumePoint {
-  std::string folder;  // of the checkpoint
-  CheckpointManifest manifest;
-};
-
-/// The newest complete checkpoint of the run in `run_folder`, by step; nullopt if there is none. FileError if
-/// a manifest is malformed. Writes nothing.
-std::optional<ResumePoint> find_resume_point(const std::string& run_folder);
-
-/// "epoch-0012", "step-000390".
-std::string epoch_checkpoint_name(std::int64_t epoch);
-std::string step_checkpoint_name(std::int64_t step);
-
-/// Writes the checkpoint `name` of the run in `run_folder` and removes all but the newest `keep`. `averaged`
-/// are the running statistics averaged over ranks, for model.safetensors. The manifest's `files` are filled
-/// in here. Returns the checkpoint's folder. Collective; fails on all ranks or on none.
+/// Writes the checkpoint `name` of the run in `run_folder`, reads it back and compares checksums, and only
+/// then removes all but the newest `keep`. `averaged` are the running statistics averaged over ranks, for
+/// model.safetensors. The manifest's `files` are filled in here. Returns the checkpoint's folder. Collective;
+/// fails on all ranks or on none.
 std::string write_checkpoint(Transport& transport, const std::string& run_folder, const std::string& name,
                              CheckpointManifest manifest, const TrainingState& state,
                              const std::vector<NamedBuffer>& averaged, std::int64_t keep);
@@ -56,8 +44,9 @@ std::string write_checkpoint(Transport& transport, const std::string& run_folder
 bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::vector<CodecSpec>& codecs,
                      TrainingState& state);
 
-/// The weights and running statistics of a checkpoint's folder, or of the newest checkpoint in a run's folder
-/// (PyTorch's layout -> memory order). The checksum is compared if there is a manifest. FileError.
+/// The weights and running statistics of a checkpoint's folder, or of the newest checkpoint that verifies in
+/// a run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a manifest. Warns
+/// of checkpoints that it passes over. FileError.
 void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
                            std::span<float> parameters, const std::vector<NamedBuffer>& buffers);
 

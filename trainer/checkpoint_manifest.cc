@@ -8,6 +8,8 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
+#include "core/printable.h"
 #include "trainer/json_text.h"
 
 namespace lpsgd {
@@ -17,6 +19,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr int manifest_format = 1;
+constexpr std::uint64_t max_bytes = 16 << 20;  // of a manifest
 
 std::string text_checksum(const std::string& text) {
   return checksum(std::as_bytes(std::span(text)));
@@ -40,7 +43,7 @@ BatchMetrics batch_metrics(const ordered_json& j) {
 
 ordered_json parse_manifest(const std::string& folder) {
   const std::string path = folder + "/manifest.json";
-  ordered_json manifest = ordered_json::parse(read_file(path), nullptr, false);
+  ordered_json manifest = parse_json(read_file(path, max_bytes), path + ": is not a checkpoint's manifest");
   if (!manifest.is_object()) throw FileError(fmt::format("{}: is not a checkpoint's manifest", path));
   if (!manifest.contains("format") || manifest["format"] != manifest_format)
     throw FileError(fmt::format("{}: is not a manifest of format {}", path, manifest_format));
@@ -85,14 +88,15 @@ CheckpointManifest read_manifest(const std::string& folder) {
     for (const auto& [name, sum] : m.at("files").items())
       out.files.emplace_back(name, sum.get<std::string>());
   } catch (const ordered_json::exception& e) {
-    throw FileError(fmt::format("{}/manifest.json: is not a checkpoint's manifest: {}", folder, e.what()));
+    throw FileError(
+        fmt::format("{}/manifest.json: is not a checkpoint's manifest: {}", folder, printable(e.what())));
   }
   if (out.ranks < 1) throw FileError(fmt::format("{}/manifest.json: names no ranks", folder));
   return out;
 }
 
-void add_file(CheckpointManifest& manifest, const std::string& folder, const std::string& name) {
-  manifest.files.emplace_back(name, text_checksum(read_file(folder + "/" + name)));
+std::string state_file(int rank) {
+  return fmt::format("state-rank{:04}.safetensors", rank);
 }
 
 void verify(const CheckpointManifest& manifest, const std::string& folder, const std::string& name) {
@@ -101,8 +105,13 @@ void verify(const CheckpointManifest& manifest, const std::string& folder, const
   if (file == manifest.files.end())
     throw FileError(fmt::format("{}/manifest.json: names no file {}", folder, name));
   const std::string path = folder + "/" + name;
-  if (text_checksum(read_file(path)) != file->second)
+  if (file_checksum(path) != file->second)
     throw FileError(fmt::format("{}: is damaged: its checksum is not the manifest's", path));
+}
+
+void verify_all(const CheckpointManifest& manifest, const std::string& folder) {
+  verify(manifest, folder, model_file);
+  for (int rank = 0; rank < manifest.ranks; ++rank) verify(manifest, folder, state_file(rank));
 }
 
 void write_manifest(const std::string& folder, const CheckpointManifest& manifest) {

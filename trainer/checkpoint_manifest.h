@@ -14,7 +14,12 @@ namespace lpsgd {
 /// A run's position: `step` steps in all, `epoch` finished epochs, `batch` batches of the current one.
 struct Position {
   std::int64_t step = 0, epoch = 0, batch = 0;
+  bool operator==(const Position&) const = default;
 };
+
+/// The files of a checkpoint, beside the manifest.
+inline constexpr const char* model_file = "model.safetensors";
+std::string state_file(int rank);  // "state-rank0001.safetensors"
 
 struct CheckpointManifest {
   Position position;
@@ -33,10 +38,10 @@ struct CheckpointManifest {
 
 /// Reads only manifest.json. FileError if it is malformed or damaged.
 CheckpointManifest read_manifest(const std::string& folder);
-/// Adds the checksum of `name`, a file in `folder`. FileError.
-void add_file(CheckpointManifest& manifest, const std::string& folder, const std::string& name);
 /// FileError unless the manifest names the file and its checksum is the manifest's.
 void verify(const CheckpointManifest& manifest, const std::string& folder, const std::string& name);
+/// As verify(), of every file that a checkpoint has.
+void verify_all(const CheckpointManifest& manifest, const std::string& folder);
 /// FileError.
 void write_manifest(const std::string& folder, const CheckpointManifest& manifest);
 

@@ -10,6 +10,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "trainer/environment.h"
+#include "trainer/mpi_rank.h"
 
 namespace lpsgd {
 
@@ -23,13 +24,19 @@ std::string full_name(const CLI::App& app) {
   return above.empty() ? app.get_name() : above + " " + app.get_name();
 }
 
+struct DeclaredCommand {
+  CLI::App* app;
+  RunCommand run;
+  bool uses_ranks;
+};
+
 void declare(CLI::App& app, std::span<const Command> commands, const std::vector<std::string>& words,
-             std::vector<std::pair<CLI::App*, RunCommand>>& declared) {
+             std::vector<DeclaredCommand>& declared) {
   app.require_subcommand(1);
   for (const Command& command : commands) {
     CLI::App* added = app.add_subcommand(command.name, command.help);
     if (command.declare)
-      declared.emplace_back(added, command.declare(*added, words));
+      declared.push_back({added, command.declare(*added, words), command.uses_ranks});
     else
       declare(*added, command.group, words, declared);
   }
@@ -73,6 +80,13 @@ std::string describe(const CLI::App& root, const CLI::ParseError& error) {
   return fmt::format("{}{}; {}", prefix, error.what(), hint);
 }
 
+/// Ends a command line with a mistake.
+int refuse(const std::string& mistake) {
+  if (const int status = meet_other_ranks("", mistake)) return status;
+  if (launched_as().rank == 0) throw ConfigError(mistake);
+  return 2;
+}
+
 }  // namespace
 
 int run_command_line(const std::vector<std::string>& words) {
@@ -80,7 +94,7 @@ int run_command_line(const std::vector<std::string>& words) {
   app.name("lpsgd");
   app.set_version_flag("--version", version_text());
   app.footer("Several ranks: mpirun -n K lpsgd train CONFIG\nKeys of a configuration: lpsgd help KEY");
-  std::vector<std::pair<CLI::App*, RunCommand>> declared;
+  std::vector<DeclaredCommand> declared;
   declare(app, all_commands(), words, declared);
   std::vector<std::string> arguments(words.begin() + 1, words.end());
   try {
@@ -88,16 +102,18 @@ int run_command_line(const std::vector<std::string>& words) {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     app.parse(arguments);
   } catch (const ConfigError& e) {
-    if (launched_as().rank != 0) return e.exit_status();
-    throw;
+    return refuse(e.what());
   } catch (const CLI::ParseError& e) {
-    const bool is_help = e.get_exit_code() == 0;
-    if (launched_as().rank != 0) return is_help ? 0 : 2;
-    if (is_help) return app.exit(e);
-    throw ConfigError(describe(app, e));
+    if (e.get_exit_code() != 0) return refuse(describe(app, e));
+    if (const int status = meet_other_ranks("--help or --version", "")) return status;
+    return launched_as().rank == 0 ? app.exit(e) : 0;
   }
-  for (const auto& [command, run] : declared)
-    if (*command) return run();
+  for (const auto& [command, run, uses_ranks] : declared) {
+    if (!*command) continue;
+    if (!uses_ranks)
+      if (const int status = meet_other_ranks(full_name(*command), "")) return status;
+    return run();
+  }
   return 0;
 }
 

@@ -1,5 +1,6 @@
 // The commands and their options; those of `bench` are in bench/command_table.cc, those of `data` in
-// data_command_table.cc, those that Python programs do in python_commands.cc.
+// data_command_table.cc, those of `checkpoint` in checkpoint_command_table.cc, those that Python programs do
+// in python_commands.cc.
 #include <algorithm>
 #include <memory>
 
@@ -134,11 +135,12 @@ RunCommand declare_version(CLI::App& app, const Words&) {
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands = [] {
     std::vector<Command> all{
-        {"train", "train a network; under mpirun, one process is one rank", declare_train},
+        {"train", "train a network; under mpirun, one process is one rank", declare_train, {}, true},
         {"show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire", declare_show},
         {"eval", "loss and accuracy of a checkpoint", declare_eval},
         {"quantize", "tensors (steps, K, n) in, exchanged means (steps, n) out", declare_quantize},
         {"data", "check a data set, or pack its images into one file", nullptr, data_commands()},
+        {"checkpoint", "list, verify or compare the checkpoints of a run", nullptr, checkpoint_commands()},
         {"bench", "how fast the parts are", nullptr, bench_commands()},
         {"help", "what a key of the configuration means, its values and its default", declare_help},
         {"version", "build, backends, library versions", declare_version},

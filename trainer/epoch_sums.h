@@ -58,6 +58,8 @@ class EpochSums {
 
   /// Starts the epoch's clock at `now`, in seconds of now_seconds().
   void start_clock(double now) { started_ = now; }
+  /// The epoch's time does not contain these seconds.
+  void skip(double seconds) { started_ += seconds; }
   /// Continues from a checkpoint within the epoch. Each rank continues its own sum, so that losses are added
   /// in the same order as without a stop. If the number of ranks has changed, rank 0 continues the sums of
   /// all.

@@ -47,8 +47,8 @@ AveragedBuffers::AveragedBuffers(Transport& transport, Network& network)
   }
 }
 
-BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with,
-                      BadSamples* bad) {
+BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with, BadSamples* bad,
+                      const std::function<bool()>& go_on) {
   const std::vector<NamedBuffer> own = network.buffers();
   std::vector<NamedBuffer> saved;
   const StreamView stream = network.stream();
@@ -60,6 +60,7 @@ BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedB
     const Batch batch = loader.next();
     if (bad) bad->add(batch.bad_samples);
     network.forward_eval(samples_of(batch, 1), batch.valid);
+    if (go_on && !go_on()) break;
   }
   copy_buffers(saved, own, stream);
   return network.take_metrics();  // and waits for the copies

@@ -1,6 +1,7 @@
 // Evaluation: each sample of a split once, whatever the number of ranks.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "comm/transport.h"
@@ -26,8 +27,9 @@ class AveragedBuffers {
 };
 
 /// Loss and hits over this rank's part of the loader's data. It uses the running statistics `with`, in host
-/// memory, and then restores the network's own. Adds samples that could not be read to `bad`.
+/// memory, and then restores the network's own. Adds samples that could not be read to `bad`. `go_on` is
+/// called after each batch; if it returns false, the batches that are left are left out.
 BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with,
-                      BadSamples* bad = nullptr);
+                      BadSamples* bad = nullptr, const std::function<bool()>& go_on = {});
 
 }  // namespace lpsgd

@@ -1,6 +1,7 @@
 #include "trainer/folder_claim.h"
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -8,11 +9,19 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
 #include <system_error>
 #include <thread>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace lpsgd {
 
@@ -24,10 +33,52 @@ std::string error_text(int error) {
   return std::error_code(error, std::generic_category()).message();
 }
 
-std::string this_process() {
+std::string host_name() {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
-  return fmt::format("process {} on {}", ::getpid(), host);
+  return host;
+}
+
+/// When a process of this machine started, in seconds since 1970; nullopt: it is not there.
+std::optional<std::int64_t> start_of(int process) {
+  std::ifstream in(fmt::format("/proc/{}/stat", process)), uptime("/proc/uptime");
+  std::string line;
+  double up = 0;
+  if (!std::getline(in, line) || !(uptime >> up)) return std::nullopt;
+  const std::size_t name_end = line.rfind(')');  // a name may hold spaces
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream rest(line.substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i < 22; ++i) rest >> field;
+  double ticks = 0;  // since the machine started
+  if (!(rest >> ticks)) return std::nullopt;
+  const double age = up - ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return static_cast<std::int64_t>(static_cast<double>(std::time(nullptr)) - age);
+}
+
+/// "process 17 on node1, started 2026-01-31 23:59:59 UTC"
+std::string this_process() {
+  const std::int64_t start = start_of(::getpid()).value_or(std::time(nullptr));
+  return fmt::format("process {} on {}, started {:%Y-%m-%d %H:%M:%S} UTC", ::getpid(), host_name(),
+                     fmt::gmtime(static_cast<std::time_t>(start)));
+}
+
+/// Whether the text names a process of this machine that has ended. Its number may be another process's now,
+/// which started at another time.
+bool has_ended(const std::string& holder) {
+  int process = 0;
+  char host[256] = "";
+  std::tm start{};
+  if (std::sscanf(holder.c_str(), "process %d on %255[^,], started %d-%d-%d %d:%d:%d UTC", &process, host,
+                  &start.tm_year, &start.tm_mon, &start.tm_mday, &start.tm_hour, &start.tm_min,
+                  &start.tm_sec) != 8 ||
+      host != host_name())
+    return false;
+  const std::optional<std::int64_t> now = start_of(process);
+  if (!now) return true;
+  start.tm_year -= 1900;
+  start.tm_mon -= 1;
+  return std::abs(*now - static_cast<std::int64_t>(::timegm(&start))) > 60;  // the clock may have been set
 }
 
 /// Whether the open file is still the one at that path.
@@ -85,19 +136,23 @@ bool FolderClaim::lock() {
     throw FileError(fmt::format("{}: cannot be written: {}", lock_file_, error_text(errno)));
   }
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) refuse("wait for it to end, or give another folder");
-    if (!is_new)
-      refuse(fmt::format("this file system has no locks, so if that run is over, remove {}", lock_file_));
+    if (errno == EWOULDBLOCK) refuse(holder(), "wait for it to end, or give another folder");
+    if (!is_new) {
+      const std::string other = holder();
+      if (remove_stale(other)) return false;
+      refuse(other,
+             fmt::format("this file system has no locks, so if that run is over, remove {}", lock_file_));
+    }
   }
   if (!is_same_file(file_, lock_file_)) return false;
-  const std::string holder = this_process() + "\n";
+  const std::string mine = this_process() + "\n";
   // The text only improves the error message of other jobs: a full disk is no reason to stop here.
   [[maybe_unused]] const bool is_written =
-      ::ftruncate(file_, 0) == 0 && ::pwrite(file_, holder.data(), holder.size(), 0) > 0;
+      ::ftruncate(file_, 0) == 0 && ::pwrite(file_, mine.data(), mine.size(), 0) > 0;
   return true;
 }
 
-void FolderClaim::refuse(const std::string& hint) const {
+std::string FolderClaim::holder() const {
   std::string holder;
   // The other process writes its name after it has taken the lock.
   for (int attempt = 0; attempt < 200 && holder.empty(); ++attempt) {
@@ -107,6 +162,20 @@ void FolderClaim::refuse(const std::string& hint) const {
     holder.assign(text, length > 0 ? static_cast<std::size_t>(length) : 0);
     holder = holder.substr(0, holder.find('\n'));
   }
+  return holder;
+}
+
+bool FolderClaim::remove_stale(const std::string& holder) const {
+  if (!has_ended(holder)) return false;
+  // Of several processes that come here one moves the file away; the others find another one, or none.
+  const std::string moved = fmt::format("{}.{}", lock_file_, ::getpid());
+  if (!is_same_file(file_, lock_file_) || ::rename(lock_file_.c_str(), moved.c_str()) != 0) return true;
+  ::unlink(moved.c_str());
+  log::warn("{}: took over the lock of {}, which has ended", folder_, holder);
+  return true;
+}
+
+void FolderClaim::refuse(const std::string& holder, const std::string& hint) const {
   throw ConfigError(
       fmt::format("--out {}: is in use by {}; {}", folder_, holder.empty() ? "another run" : holder, hint));
 }

@@ -9,11 +9,11 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <system_error>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "trainer/epoch_records.h"
 #include "trainer/json_text.h"
 
 namespace lpsgd {
@@ -98,12 +98,8 @@ std::string text(const EpochRecord& record, std::int64_t epochs) {
 MetricsFile::MetricsFile(std::string path, std::int64_t finished_epochs) : path_(std::move(path)) {
   std::string kept;
   if (finished_epochs > 0 && std::filesystem::exists(path_)) {
-    std::istringstream old(read_file(path_));
-    for (std::string line; std::getline(old, line);) {
-      const auto record = nlohmann::json::parse(line, nullptr, false);
-      if (record.is_object() && record.value("epoch", std::int64_t{0}) <= finished_epochs)
-        kept += line + '\n';
-    }
+    for (const EpochLine& line : read_epoch_lines(path_))
+      if (line.epoch <= finished_epochs) kept += line.text + '\n';
   }
   replace_file(path_, kept);
 }

@@ -41,7 +41,8 @@ std::string text(const EpochRecord& record, std::int64_t epochs);
 /// metrics.jsonl: appended line by line, each flushed to the disk.
 class MetricsFile {
  public:
-  /// Keeps the lines of epochs 1..finished_epochs of an older file and drops the rest. FileError.
+  /// Keeps the lines of epochs 1..finished_epochs of an older file and drops the rest. FileError, also
+  /// if a line is no record of an epoch; a last line that a crash cut off is dropped.
   MetricsFile(std::string path, std::int64_t finished_epochs);
   /// FileError, for example when the disk is full.
   void append(const EpochRecord& record);

@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "comm/agree.h"
+#include "core/printable.h"
+#include "trainer/agreement.h"
 #include "trainer/environment.h"
 
 namespace lpsgd {
@@ -18,7 +20,7 @@ namespace {
 
 void say(const std::string& message) {
   std::fflush(stdout);
-  std::fprintf(stderr, "lpsgd: error: %s\n", message.c_str());
+  std::fprintf(stderr, "lpsgd: error: %s\n", printable_lines(message).c_str());
   std::fflush(stderr);
 }
 
@@ -39,13 +41,16 @@ bool is_launched_by_its_own_mpi(const Transport& transport) {
   return false;
 }
 
-}  // namespace
+/// Collective, the first of every command.
+void start_together(Transport& transport, const std::vector<Fact>& facts, const std::string& mistake) {
+  collective_try(transport, [&] {
+    if (!mistake.empty()) throw ConfigError(mistake);
+  });
+  require_agreement(transport, facts);
+}
 
-int run_mpi_rank(std::unique_ptr<Transport> transport, const std::function<int(Transport&)>& body) {
-  if (!is_launched_by_its_own_mpi(*transport)) {
-    set_mpi_exit_status(2);
-    return 2;
-  }
+/// Runs `body` as run_mpi_rank() does, with the same launcher on all ranks.
+int run_rank(std::unique_ptr<Transport> transport, const std::function<int(Transport&)>& body) {
   try {
     const int status = body(*transport);
     set_mpi_exit_status(status);
@@ -61,6 +66,30 @@ int run_mpi_rank(std::unique_ptr<Transport> transport, const std::function<int(T
   }
   transport->abort(1);
   return 1;
+}
+
+}  // namespace
+
+int run_mpi_rank(std::unique_ptr<Transport> transport, const std::vector<Fact>& facts,
+                 const std::function<int(Transport&)>& body) {
+  if (!is_launched_by_its_own_mpi(*transport)) {
+    set_mpi_exit_status(2);
+    return 2;
+  }
+  return run_rank(std::move(transport), [&](Transport& ranks) {
+    start_together(ranks, facts, "");
+    return body(ranks);
+  });
+}
+
+int meet_other_ranks(const std::string& command, const std::string& mistake) {
+  if (launched_as().size == 1) return 0;
+  std::unique_ptr<Transport> transport = make_mpi_transport();
+  if (transport->size() == 1) return 0;  // the launcher of another library: each process is alone
+  return run_rank(std::move(transport), [&](Transport& ranks) {
+    start_together(ranks, start_facts(command), mistake);
+    return 0;
+  });
 }
 
 }  // namespace lpsgd

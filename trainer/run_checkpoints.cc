@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "trainer/evaluate.h"
 #include "trainer/host_state.h"
+#include "trainer/non_finite.h"
 
 namespace lpsgd {
 
@@ -67,6 +68,10 @@ bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std
   return epoch == epochs || (options.every_epochs > 0 && epoch % options.every_epochs == 0);
 }
 
+bool is_step_due(const CheckpointOptions& options, std::int64_t step) {
+  return options.every_steps > 0 && step % options.every_steps == 0;
+}
+
 EpochContents epoch_contents(const Dataset& train, std::int64_t batches) {
   EpochContents out{batches, train.size(), {}};
   const auto* sequences = dynamic_cast<const SequenceDataset*>(&train);
@@ -116,6 +121,12 @@ Resumed RunCheckpoints::restore(const ResumePoint& from,
   return out;
 }
 
+void RunCheckpoints::check_finite(std::int64_t steps) {
+  HostState host(network_, nullptr);
+  host.download();
+  check_finite_state(transport_, {&network_.tensors(), host.parameters(), {}, host.buffers(), {}}, {}, steps);
+}
+
 void RunCheckpoints::save(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
                           const ExchangeState& residuals) {
   CheckpointManifest manifest;
@@ -136,6 +147,7 @@ void RunCheckpoints::save(const std::string& name, const Position& position, Epo
   host.download();
   TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), residuals};
   if (position.batch != 0) state.carried = host.carried();
+  check_finite_state(transport_, state, averaged.buffers(), position.step);
   newest_ = write_checkpoint(transport_, run_folder_, name, std::move(manifest), state, averaged.buffers(),
                              run_.checkpoint.keep);
 }

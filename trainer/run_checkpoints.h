@@ -20,6 +20,9 @@ namespace lpsgd {
 /// Whether a checkpoint is due after `epoch` finished epochs of `epochs`.
 bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std::int64_t epochs);
 
+/// Whether one is due after `step` steps.
+bool is_step_due(const CheckpointOptions& options, std::int64_t step);
+
 /// What an epoch is made of. Another data set puts other samples into its places.
 struct EpochContents {
   std::int64_t batches = 0, samples = 0;
@@ -47,9 +50,13 @@ class RunCheckpoints {
   /// that decides the order of samples have changed. Collective; fails on all ranks with one message.
   Resumed restore(const ResumePoint& from, const std::function<void(const ExchangeState&)>& set_residuals);
 
-  /// `lr`: of the next step; `so_far`: of the current epoch, ignored between epochs. Collective.
+  /// `lr`: of the next step; `so_far`: of the current epoch, ignored between epochs. NonFiniteError if a
+  /// value of the state is not finite. Collective.
   void save(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
             const ExchangeState& residuals);
+
+  /// NonFiniteError if a weight or a running statistic is not finite, after `steps` steps. Collective.
+  void check_finite(std::int64_t steps);
 
   /// The newest checkpoint's folder: saved by this object, or the one it resumed from.
   const std::optional<std::string>& newest() const { return newest_; }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -104,6 +105,11 @@ void fields(Visitor& v, ExchangeConfig& o) {
 void fields(Visitor& v, CheckpointOptions& o) {
   v.field("every_epochs", o.every_epochs, "write a checkpoint after every so many epochs; 0: only at the end",
           Range{.min = 0, .max = 1e9});
+  v.field("every_steps", o.every_steps, "also after every so many steps since the start; 0: not by steps",
+          Range{.min = 0, .max = 1e9});
+  v.field("every_minutes", o.every_minutes,
+          "also when the last checkpoint, or the start, is so many minutes old; 0: not by time",
+          Range{.min = 0, .max = 1e6});
   v.field("keep", o.keep, "how many checkpoints to keep: the newest", Range{.min = 1, .max = 1e9});
 }
 
@@ -200,6 +206,25 @@ void check_momentum(const RunConfig& run) {
     if (mu == 1) throw ConfigError(fmt::format("schedule.momentum.{}: {}", epoch, message));
 }
 
+/// OpenMP ends the process if the system starts no more threads, so a number that no machine profits from is
+/// refused. `count` threads are asked for each of `ranks` ranks of this process.
+void check_thread_count(const RunConfig& run, std::string_view section, std::string_view key,
+                        std::int64_t count, std::int64_t ranks) {
+  const std::int64_t cores = std::max<std::int64_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN));
+  const std::int64_t most = std::max<std::int64_t>(64, 8 * cores) / ranks;
+  if (count > std::max<std::int64_t>(1, most))
+    config::fail(origin_of(run, section, key), fmt::format("{}.{}", section, key),
+                 fmt::format("{} threads{} on a machine of {} core{}; allowed here: {} or fewer", count,
+                             ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : "", cores,
+                             cores > 1 ? "s" : "", std::max<std::int64_t>(1, most)));
+}
+
+void check_threads(const RunConfig& run) {
+  const std::int64_t ranks = run.exchange.transport == TransportKind::threads ? run.exchange.ranks : 1;
+  check_thread_count(run, "train", "threads", run.train.threads, ranks);
+  check_thread_count(run, "data", "workers", run.data.workers, ranks);
+}
+
 RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::string>& overrides,
                     config::Environment environment) {
   RunConfig run;
@@ -214,6 +239,7 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
     check_schedule(run.schedule, run.train.epochs);
     check_momentum(run);
   });
+  if (environment == config::Environment::expand) check_threads(run);  // not for `show`, on another machine
   return run;
 }
 

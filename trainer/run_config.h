@@ -41,6 +41,8 @@ struct TrainOptions {
 
 struct CheckpointOptions {
   std::int64_t every_epochs = 10;  // 0: only at the end
+  std::int64_t every_steps = 0;    // 0: not by steps
+  double every_minutes = 15;       // since the last one; 0: not by time
   std::int64_t keep = 2;           // checkpoints kept, the newest
 };
 

@@ -7,13 +7,14 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <sstream>
 
 #include "comm/agree.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "trainer/environment.h"
+#include "trainer/epoch_records.h"
 #include "trainer/json_text.h"
 
 namespace lpsgd {
@@ -84,8 +85,9 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
   collective_try(transport, [&] {
     if (transport.rank() != 0) return;
     if (run.train.deterministic && fs::exists(folder + "/environment.json")) {
-      const ordered_json before =
-          ordered_json::parse(read_file(folder + "/environment.json"), nullptr, false);
+      constexpr std::uint64_t max_bytes = 16 << 20;  // of environment.json
+      const std::string path = folder + "/environment.json";
+      const ordered_json before = parse_json(read_file(path, max_bytes), path);
       if (before.is_object() && before.value("algorithms", ordered_json::array()) != ordered_json(algorithms))
         log::warn(
             "{}: the libraries run other algorithms than before (see environment.json): this run will "
@@ -99,8 +101,7 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
 
 std::vector<std::string> metrics_lines(const std::string& folder) {
   std::vector<std::string> lines;
-  std::istringstream in(read_file(folder + "/metrics.jsonl"));
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  for (EpochLine& line : read_epoch_lines(folder + "/metrics.jsonl")) lines.push_back(std::move(line.text));
   return lines;
 }
 
@@ -114,8 +115,9 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
   ordered_json last, best;
   double seconds = 0, communication = 0, computation = 0, samples = 0;
   std::uint64_t sent = 0, fp32 = 0;
-  for (const std::string& line : records) try {
-      last = ordered_json::parse(line);
+  std::int64_t line = 0;
+  for (const std::string& record : records) try {
+      last = parse_epoch_record(record, folder + "/metrics.jsonl", ++line);
       if (best.is_null() || (last["val_top1"].is_number() && last["val_top1"] > best["val_top1"]))
         best = last;
       seconds += last["seconds"]["total"].get<double>();
@@ -125,7 +127,8 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
       sent += last["bytes_sent"].get<std::uint64_t>();
       fp32 += last["bytes_fp32"].get<std::uint64_t>();
     } catch (const ordered_json::exception&) {
-      throw FileError(fmt::format("{}/metrics.jsonl: '{}' is no epoch's record", folder, line.substr(0, 80)));
+      throw FileError(fmt::format("{}/metrics.jsonl:{}: not an epoch's record: a value is missing or wrong",
+                                  folder, line));
     }
   s["epochs"] = records.size();
   s["step"] = last.is_null() ? ordered_json(0) : last["step"];

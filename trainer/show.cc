@@ -3,6 +3,7 @@
 
 #include "comm/exchange.h"
 #include "comm/transport.h"
+#include "core/printable.h"
 #include "trainer/commands.h"
 #include "trainer/json_text.h"
 #include "trainer/run_config.h"
@@ -50,9 +51,9 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
 std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
                        int ranks) {
   const bool one_frame = spec.has_open_frames() && spec.input_shape()[0] == 1;
-  std::string out =
-      fmt::format("{}: {} parameters, {:.2f} MFLOP a {} forward\n\n", spec.name(), spec.parameters(),
-                  static_cast<double>(spec.flops()) * 1e-6, one_frame ? "frame" : "sample");
+  std::string out = fmt::format("{}: {} parameters, {:.2f} MFLOP a {} forward\n\n", printable(spec.name()),
+                                spec.parameters(), static_cast<double>(spec.flops()) * 1e-6,
+                                one_frame ? "frame" : "sample");
   std::size_t width = 5;
   for (const LayerInfo& layer : spec.layers()) width = std::max(width, layer.name.size());
   for (const TensorInfo& tensor : spec.tensors()) width = std::max(width, tensor.name.size());

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/agree.h"
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "core/stopwatch.h"
@@ -17,16 +16,11 @@
 #include "nn/optimizer.h"
 #include "trainer/captured_step.h"
 #include "trainer/epoch_sums.h"
+#include "trainer/non_finite.h"
 #include "trainer/rank_trace.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
-
-/// A gradient held a NaN or an infinity. All ranks throw it at the same step.
-class NonFiniteError : public SharedError {
- public:
-  using SharedError::SharedError;
-};
 
 /// "step 7: the gradient of 'fc1.weight' on rank 1 holds a NaN or an infinity"
 std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors);

@@ -12,12 +12,15 @@
 #include "comm/transport.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "trainer/checkpoint.h"
+#include "trainer/agreement.h"
+#include "trainer/checkpoint_list.h"
 #include "trainer/commands.h"
 #include "trainer/mpi_rank.h"
+#include "trainer/resume_command.h"
 #include "trainer/run_config.h"
 #include "trainer/run_data.h"
 #include "trainer/run_folder.h"
+#include "trainer/stop_signals.h"
 #include "trainer/trainer.h"
 
 namespace lpsgd {
@@ -25,22 +28,41 @@ namespace lpsgd {
 namespace {
 
 /// The checkpoint to resume from. If there is none, the first line of output says so, or with `is_required`
-/// it is an error. Collective.
+/// it is an error. Rank 0 alone verifies checkpoints. Collective.
 std::optional<ResumePoint> resume_point(Transport& transport, const std::string& folder, bool is_required) {
-  std::optional<ResumePoint> point;
+  std::string chosen, lacks = "holds no checkpoint";
   collective_try(transport, [&] {
-    point = find_resume_point(folder);
-    if (is_required && !point)
-      throw ConfigError(fmt::format("--resume-required: {} holds no checkpoint", folder));
+    if (transport.rank() != 0) return;
+    std::vector<PassedOver> passed_over;
+    if (const auto found = find_resume_point(folder, &passed_over)) chosen = found->folder;
+    for (const PassedOver& one : passed_over) log::warn("{}", text(one));
+    if (!passed_over.empty()) lacks += " that verifies";
   });
-  if (!point && transport.rank() == 0)
-    fmt::print("{}: holds no checkpoint: starting from random weights\n", folder);
+  chosen = transport.all_gather_text(chosen)[0];
+  lacks = transport.all_gather_text(lacks)[0];
+  if (chosen.empty() && is_required)
+    throw SharedError(fmt::format("--resume-required: {} {}", folder, lacks), 2);
+  if (chosen.empty() && transport.rank() == 0)
+    fmt::print("{}: {}: starting from random weights\n", folder, lacks);
+  if (chosen.empty()) return std::nullopt;
+  std::optional<ResumePoint> point;
+  collective_try(transport, [&] { point = ResumePoint{chosen, read_manifest(chosen)}; });
   return point;
 }
 
-/// Everything after the ranks have started. Collective.
-void train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
-              const NetworkSpec& spec, const TrainData& data) {
+/// The exit status of a run that `signal` ended (0: none), after the command that goes on with it.
+int end_run(int signal, const Transport& transport, const TrainCommand& command) {
+  if (signal == 0) return 0;
+  if (transport.rank() == 0) {
+    fmt::print("to go on: {}\n", resume_command(command.command_line, command.out, launched_as()));
+    std::fflush(stdout);
+  }
+  return 128 + signal;
+}
+
+/// Everything after the ranks have started. Returns the exit status. Collective.
+int train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
+             const NetworkSpec& spec, const TrainData& data) {
   TrainCommand command;
   command.steps = arguments.steps;
   command.command_line = arguments.command_line;
@@ -63,11 +85,12 @@ void train_on(Transport& transport, const RunConfig& run, const TrainArguments& 
     collective_try(transport, [&] {
       nccl = make_nccl_transport(transport, Device::cuda(transport.local_rank() % cuda_devices().count));
     });
-    return train_rank(run, command, data, spec, *nccl);
+    return end_run(train_rank(run, command, data, spec, *nccl), transport, command);
   }
-  if (!run.exchange.link.emulated()) return train_rank(run, command, data, spec, transport);
+  if (!run.exchange.link.emulated())
+    return end_run(train_rank(run, command, data, spec, transport), transport, command);
   const std::unique_ptr<Transport> linked = make_linked_transport(transport, run.exchange.link);
-  train_rank(run, command, data, spec, *linked);
+  return end_run(train_rank(run, command, data, spec, *linked), transport, command);
 }
 
 struct Prepared {
@@ -96,11 +119,24 @@ void prepare_data(Prepared& out) {
   out.run.data.std = used.std;
 }
 
+/// Collective.
+void prepare_data_together(Transport& transport, Prepared& prepared) {
+  std::vector<Fact> facts;
+  collective_try(transport, [&] {
+    prepare_data(prepared);
+    if (transport.size() > 1) facts = data_facts(prepared.run, prepared.data);
+  });
+  require_agreement(transport, facts);
+}
+
 int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
   prepare_data(prepared);
+  install_signal_handlers();
+  int status = 0;  // rank 0's, as every rank's
   run_thread_ranks(static_cast<int>(prepared.run.exchange.ranks), [&](Transport& transport) {
     try {
-      train_on(transport, prepared.run, arguments, *prepared.spec, prepared.data);
+      const int mine = train_on(transport, prepared.run, arguments, *prepared.spec, prepared.data);
+      if (transport.rank() == 0) status = mine;
     } catch (const SharedError&) {
       throw;
     } catch (const CommError&) {
@@ -109,18 +145,19 @@ int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
       throw Error(fmt::format("rank {}: {}", transport.rank(), e.what()));
     }
   });
-  return 0;
+  return status;
 }
 
 int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> transport, Prepared& prepared,
                    bool under_mpirun) {
-  return run_mpi_rank(std::move(transport), [&](Transport& ranks) {
-    collective_try(ranks, [&] {
-      prepare_config(arguments, ranks.size(), under_mpirun, prepared);
-      prepare_data(prepared);
-    });
-    train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data);
-    return 0;
+  install_signal_handlers();
+  std::vector<Fact> facts = start_facts("train");
+  for (Fact& fact : option_facts(arguments)) facts.push_back(std::move(fact));
+  return run_mpi_rank(std::move(transport), facts, [&](Transport& ranks) {
+    collective_try(ranks, [&] { prepare_config(arguments, ranks.size(), under_mpirun, prepared); });
+    require_agreement(ranks, config_facts(prepared.run));
+    prepare_data_together(ranks, prepared);
+    return train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "comm/agree.h"
@@ -20,6 +21,8 @@
 #include "trainer/rank_trace.h"
 #include "trainer/run_checkpoints.h"
 #include "trainer/run_folder.h"
+#include "trainer/step_agreement.h"
+#include "trainer/stop_signals.h"
 #include "trainer/synchronous_step.h"
 
 namespace lpsgd {
@@ -86,26 +89,32 @@ class RankTrainer {
         per_epoch_(train_loader_.batches()),
         checkpoints_(command.out, run, epoch_contents(*data.train, per_epoch_), codecs_, transport, network_,
                      optimizer_),
+        agreement_(transport),
+        evaluation_agreement_(transport),
         sums_(run.metrics.codec_error ? codecs_.size() : 0),
         compression_(compression(network_.tensors(), codecs_, transport.size())) {}
 
   /// Separate from the constructor because it is collective over some transports.
   void make_step() { step_.emplace(run_, codecs_, network_, optimizer_, transport_, trace_.get()); }
 
-  void train() {
+  int train() {
     trace_.prepare(transport_);
+    catch_signals();
+    int signal = 0;
     try {
-      run();
+      signal = run();
     } catch (const NonFiniteError& e) {
       throw SharedError(fmt::format("{}; {}", e.what(),
                                     checkpoints_.newest() ? "the last checkpoint is " + *checkpoints_.newest()
                                                           : "no checkpoint was written yet"));
     }
     trace_.write(transport_);
+    return signal;
   }
 
  private:
-  void run() {
+  /// Returns the signal that ended the run early, or 0.
+  int run() {
     if (command_.resume) resume(*command_.resume);
     describe_run(transport_, command_.out, run_, network_.stream().device(), network_.choices(),
                  command_.command_line);
@@ -116,22 +125,30 @@ class RankTrainer {
     const std::int64_t left = (run_.train.epochs - position_.epoch) * per_epoch_ - position_.batch;
     const std::int64_t total = position_.step + std::max<std::int64_t>(0, left);
     const bool by_steps = command_.steps && *command_.steps <= total;
-    const std::int64_t last = by_steps ? *command_.steps : total;  // the last step's number
-    Progress progress(transport_.rank() == 0, command_.progress, position_.step, last);
-    if (by_steps && position_.step >= last) return run_no_step(progress);
+    last_ = by_steps ? *command_.steps : total;
+    Progress progress(transport_.rank() == 0, command_.progress, position_.step, last_);
+    if (by_steps && position_.step >= last_) {
+      run_no_step(progress);
+      return 0;
+    }
 
-    sums_.start_clock(now_seconds());
+    saved_at_ = now_seconds();
+    sums_.start_clock(saved_at_);
+    if (const int signal = ask().signal) return stop(signal, progress);
     while (position_.epoch < run_.train.epochs) {
       train_loader_.start(position_.epoch, position_.batch);
-      while (position_.batch < per_epoch_ && position_.step < last) train_step(progress);
-      if (by_steps && position_.step == last) {
-        save(step_checkpoint_name(last));
-        return progress.line(
-            fmt::format("stopped after step {}; checkpoint {}", last, step_checkpoint_name(last)));
+      while (position_.batch < per_epoch_ && position_.step < last_) {
+        train_step(progress);
+        if (const int signal = between_steps()) return stop(signal, progress);
       }
-      finish_epoch(progress);
-      if (is_checkpoint_due(run_.checkpoint, position_.epoch, run_.train.epochs))
-        save(epoch_checkpoint_name(position_.epoch));
+      if (by_steps && position_.step == last_) {
+        save(step_checkpoint_name(last_));
+        progress.line(
+            fmt::format("stopped after step {}; checkpoint {}", last_, step_checkpoint_name(last_)));
+        return 0;
+      }
+      if (const int signal = finish_epoch(progress)) return stop(signal, progress);
+      if (const int signal = between_epochs()) return stop(signal, progress);
       sums_.start_clock(now_seconds());  // The time of a checkpoint belongs to no epoch.
     }
     if (position_.epoch == 0) save(epoch_checkpoint_name(0));
@@ -139,6 +156,45 @@ class RankTrainer {
       if (transport_.rank() == 0)
         write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out));
     });
+    return 0;
+  }
+
+  /// By rank 0's clock, so only what ask() returns counts.
+  bool is_save_overdue() const {
+    return run_.checkpoint.every_minutes > 0 &&
+           now_seconds() - saved_at_ >= 60 * run_.checkpoint.every_minutes;
+  }
+  Agreed ask() { return agreement_.ask(now_seconds(), caught_signal(), is_save_overdue()); }
+
+  /// Saves inside an epoch, if that is due. Returns a signal that any rank has caught, or 0.
+  int between_steps() {
+    const Agreed agreed = agreement_.after_step(now_seconds(), caught_signal(), is_save_overdue());
+    if (agreed.signal != 0) return agreed.signal;
+    const bool due = agreed.save || is_step_due(run_.checkpoint, position_.step);
+    // After the last step of an epoch, or of the run, another checkpoint follows.
+    if (!due || position_.batch == per_epoch_ || position_.step == last_) return 0;
+    save(step_checkpoint_name(position_.step));
+    return ask().signal;
+  }
+
+  /// As between_steps(), after an epoch. At the run's end a signal comes too late.
+  int between_epochs() {
+    Agreed agreed = ask();
+    if (agreed.signal != 0 || agreed.save || is_step_due(run_.checkpoint, position_.step) ||
+        is_checkpoint_due(run_.checkpoint, position_.epoch, run_.train.epochs)) {
+      save(epoch_checkpoint_name(position_.epoch));
+      if (agreed.signal == 0) agreed = ask();
+    }
+    return position_.epoch < run_.train.epochs ? agreed.signal : 0;
+  }
+
+  /// Ends the run early, with a checkpoint unless the last one is of this position.
+  int stop(int signal, Progress& progress) {
+    if (saved_ != position_ && position_.step > 0) save(step_checkpoint_name(position_.step));
+    progress.line(
+        fmt::format("stopped by {} after step {}; {}", signal_name(signal), position_.step,
+                    checkpoints_.newest() ? "checkpoint " + *checkpoints_.newest() : "no checkpoint"));
+    return signal;
   }
 
   void run_no_step(Progress& progress) {
@@ -151,7 +207,7 @@ class RankTrainer {
   void resume(const ResumePoint& from) {
     Resumed resumed =
         checkpoints_.restore(from, [&](const ExchangeState& state) { step_->set_state(state); });
-    position_ = resumed.position;
+    saved_ = position_ = resumed.position;
     sums_.resume(std::move(resumed.so_far), transport_.rank(), resumed.other_ranks);
     if (position_.batch > 0) lr_ = rate_at(position_.batch - 1);
   }
@@ -159,8 +215,12 @@ class RankTrainer {
   void save(const std::string& name) {
     step_->check_finite();
     collect();
-    checkpoints_.save(name, position_, sums_.so_far(transport_, now_seconds()), rate_at(position_.batch),
+    const double start = now_seconds();
+    checkpoints_.save(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch),
                       step_->state());
+    saved_ = position_;
+    saved_at_ = now_seconds();
+    sums_.skip(saved_at_ - start);
   }
 
   /// The learning rate at a batch of the running epoch. It depends on the number of finished epochs, not on
@@ -194,15 +254,21 @@ class RankTrainer {
 
   bool on_gpu() const { return network_.stream().device().is_cuda(); }
 
-  void finish_epoch(Progress& progress) {
+  /// Returns a signal that any rank has caught during the evaluation, which is then abandoned, or 0.
+  int finish_epoch(Progress& progress) {
     step_->check_finite();
     collect();
+    checkpoints_.check_finite(position_.step);
     const double start = now_seconds();
-    const AveragedBuffers averaged(transport_, network_);
     EpochRecord record;
     BadSamples bad;
-    record.validation =
-        sum(of_all_ranks(transport_, evaluate(network_, test_loader_, averaged.buffers(), &bad)));
+    BatchMetrics validation;
+    if (const int signal = evaluate_test_split(validation, bad)) return signal;
+    record.validation = sum(of_all_ranks(transport_, validation));
+    // Weights of enormous size: the next step would fail.
+    if (!std::isfinite(record.validation.loss))
+      throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite",
+                                       std::max<std::int64_t>(0, position_.step - 1)));
     record.replicas_equal = are_replicas_equal();
     sums_.add_evaluation(now_seconds() - start, bad);
     if (sums_.bad_samples().count > 0)
@@ -229,6 +295,23 @@ class RankTrainer {
     });
     progress.line(text(record, run_.train.epochs));
     sums_.clear();
+    return 0;
+  }
+
+  int evaluate_test_split(BatchMetrics& validation, BadSamples& bad) {
+    const std::vector<double> batches =
+        transport_.all_gather(static_cast<double>(test_loader_.batches()));  // not the same on all ranks
+    const auto most = static_cast<std::int64_t>(*std::max_element(batches.begin(), batches.end()));
+    const AveragedBuffers averaged(transport_, network_);
+    int signal = 0;
+    const auto go_on = [&] {
+      signal = evaluation_agreement_.after_step(now_seconds(), caught_signal(), false).signal;
+      return signal == 0;
+    };
+    evaluation_agreement_.restart(now_seconds());
+    validation = evaluate(network_, test_loader_, averaged.buffers(), &bad, go_on);
+    for (std::int64_t b = test_loader_.batches(); b < most && signal == 0; ++b) go_on();
+    return signal;
   }
 
   bool are_replicas_equal() {
@@ -251,7 +334,11 @@ class RankTrainer {
   RunCheckpoints checkpoints_;
   std::optional<MetricsFile> metrics_;  // rank 0's
 
+  StepAgreement agreement_, evaluation_agreement_;
   Position position_;
+  std::optional<Position> saved_;  // of the newest checkpoint of this run
+  double saved_at_ = 0;            // or when the run started
+  std::int64_t last_ = 0;          // step of this command
   EpochSums sums_;
   BatchMetrics since_line_;  // since the last progress line
   double lr_ = 0;            // of the last step
@@ -260,13 +347,13 @@ class RankTrainer {
 
 }  // namespace
 
-void train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
-                const NetworkSpec& spec, Transport& transport) {
+int train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
+               const NetworkSpec& spec, Transport& transport) {
   std::optional<RankTrainer> trainer;
   collective_try(transport, [&] { trainer.emplace(run, command, data, spec, transport); });
   collective_try(transport, [&] { trainer->make_step(); });
   try {
-    trainer->train();
+    return trainer->train();
   } catch (const SharedError&) {
     // Work that a rank has in flight needs the other ranks: none ends before all are done.
     trainer.reset();

@@ -24,10 +24,12 @@ struct TrainCommand {
   ProgressMode progress = ProgressMode::automatic;
 };
 
-/// Trains on this rank until the configured epochs (or steps) are done. Collective. Rank 0 writes the run's
-/// files and the progress. Throws SharedError for failures of all ranks, other errors for failures of this
-/// one. A SharedError is thrown only after every rank has ended its work.
-void train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
-                const NetworkSpec& spec, Transport& transport);
+/// Trains on this rank until the configured epochs (or steps) are done, or until a signal has been caught on
+/// a rank (trainer/stop_signals.h): then the run saves and ends. Returns that signal, or 0; the same on all
+/// ranks. Collective. Rank 0 writes the run's files and the progress. Throws SharedError for failures of all
+/// ranks, other errors for failures of this one. A SharedError is thrown only after every rank has ended its
+/// work.
+int train_rank(const RunConfig& run, const TrainCommand& command, const TrainData& data,
+               const NetworkSpec& spec, Transport& transport);
 
 }  // namespace lpsgd

@@ -38,6 +38,9 @@ struct Recording {
   const Alignment* alignment = nullptr;
 };
 
+constexpr std::uint64_t max_list_bytes = 64 << 20;
+constexpr std::uint64_t max_recording_bytes = 256 << 20;  // two hours
+
 /// The corpus: which recordings there are and how their frames are labelled. Everything but the audio's
 /// content is checked here, for both splits.
 class Corpus {
@@ -48,10 +51,10 @@ class Corpus {
         alignment_file_((root_ / options.speech.alignment).string()) {
     errors_.attempt([&] {
       const std::string path = (root_ / options.speech.states).string();
-      states_.emplace(read_file(path), path);
+      states_.emplace(read_file(path, max_list_bytes), path);
     });
     errors_.attempt([&] {
-      const std::string text = read_file(alignment_file_);
+      const std::string text = read_file(alignment_file_, max_list_bytes);
       if (states_) alignments_ = read_alignments(text, alignment_file_, *states_);
     });
     errors_.attempt([&] { read_list(); });
@@ -68,7 +71,7 @@ class Corpus {
   /// Errors of single lines and recordings are kept in `errors_`.
   void read_list() {
     const bool is_aligned = errors_.empty();
-    const std::string text = read_file(list_);
+    const std::string text = read_file(list_, max_list_bytes);
     for (const ListedRecording& listed : read_recording_list(text, list_, errors_)) {
       listed_.insert(listed.name);
       const std::string where = fmt::format("{}:{}", list_, listed.line);
@@ -126,7 +129,7 @@ class Corpus {
   void check_transcripts() {
     const std::string path = (root_ / "etc/an4_train.transcription").string();
     if (!path_exists(path)) return;
-    for (const ListedRecording& transcript : read_transcripts(read_file(path), path, errors_))
+    for (const ListedRecording& transcript : read_transcripts(read_file(path, max_list_bytes), path, errors_))
       if (!listed_.contains(transcript.name))
         errors_.add(fmt::format("{}:{}: a transcript of '{}', which has no audio: {} does not name it", path,
                                 transcript.line, transcript.name, list_));
@@ -167,7 +170,7 @@ ByteOrder byte_order(ByteOrder wanted, const Corpus& corpus) {
   const std::vector<Recording>& recordings = corpus.recordings(Split::train);
   std::int64_t little = 0, big = 0;
   for (std::size_t i = 0; i < std::min(judged, recordings.size()); ++i) {
-    const std::string bytes = read_file(recordings[i].path);
+    const std::string bytes = read_file(recordings[i].path, max_recording_bytes);
     little += roughness(bytes, ByteOrder::little);
     big += roughness(bytes, ByteOrder::big);
   }
@@ -183,7 +186,8 @@ Features features_of(const std::vector<Recording>& recordings, const SpeechOptio
   FileErrors errors;
   for (const Recording& r : recordings)
     errors.attempt([&] {
-      const std::vector<std::int16_t> samples = decode_samples(read_file(r.path), r.path, order);
+      const std::vector<std::int16_t> samples =
+          decode_samples(read_file(r.path, max_recording_bytes), r.path, order);
       const std::int64_t frames = FeatureExtractor::frames(static_cast<std::int64_t>(samples.size()));
       if (frames != r.frames) throw FileError(fmt::format("{}: changed while it was read", r.path));
       all.emplace_back(static_cast<std::size_t>(frames * width));

@@ -73,6 +73,33 @@ class ConfigurationErrors(Case):
     def test_duplicate_key(self):
         self.refused(CONFIG + "train: {epochs: 1}\n", "{config}:8:1: duplicate key 'train'")
 
+    def test_more_threads_than_the_machine_can_use(self):
+        for key in "train.threads", "data.workers":
+            value = 4096 if key == "train.threads" else 1024
+            if value <= 8 * os.cpu_count():
+                continue
+            self.refused(CONFIG, f"--set {key}={value}: {key}: {value} threads on a machine of", "--set",
+                         f"{key}={value}")
+        self.assertEqual(run("show", self.config, "--set", "train.threads=4096").status, 0)
+
+    def test_only_regular_files_are_read(self):
+        os.mkfifo(self.path("pipe"))
+        for bad in self.path("pipe"), "/dev/zero":
+            result = run("show", bad, timeout=60)
+            self.assertEqual(result.status, 2, result)
+            self.assertEqual(result.err, f"lpsgd: error: {bad}: cannot be read: not a regular file\n")
+
+    def test_a_file_that_is_too_large(self):
+        long = self.write("long.yaml", "a: " + "x" * (1 << 20))
+        result = run("show", long)
+        self.assertEqual(result.status, 2, result)
+        self.assertEqual(result.err, f"lpsgd: error: {long}: too large: 1048579 bytes, expected 1048576 or fewer\n")
+
+    def test_escapes_in_text_are_not_sent_to_the_terminal(self):
+        result = run("show", self.write("escapes.yaml", CONFIG + '"\\e[2J\\n": 1\n'))
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("\\x1b[2J\\x0a: unknown key", result.err)
+
     def test_set_names_the_option(self):
         self.refused(CONFIG, "--set train.sed=4: train.sed: unknown key, did you mean 'seed'?", "--set", "train.sed=4")
 
@@ -271,6 +298,43 @@ class RunErrors(Case):
         self.assertEqual(result.status, 1, result)
         self.assertRegex(result.err, r"step \d+: the gradient of '[\w.]+' on rank \d holds a NaN or an infinity")
         self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
+
+    def test_a_crash_ends_the_process(self):
+        """UCX would print a backtrace, for which it allocates memory: that never returns inside malloc."""
+        environment = {k: v for k, v in os.environ.items() if k != "UCX_HANDLE_ERRORS"}
+        config = self.write("long.yaml", CONFIG.replace("epochs: 2", "epochs: 100000"))
+        process = subprocess.Popen([LPSGD, "train", config, "--out", self.path("out")], env=environment,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        with process:
+            while not os.path.exists(self.path("out", "config.yaml")):
+                self.assertIsNone(process.poll())
+                time.sleep(0.05)
+            process.send_signal(signal.SIGSEGV)
+            err = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, -signal.SIGSEGV)
+        self.assertNotIn("backtrace", err)
+
+    def test_junk_in_metrics_names_the_line(self):
+        self.train("out")
+        path = self.path("out", "metrics.jsonl")
+        with open(path) as file:
+            first = file.readline()
+        for junk in "\x1b[2J", "[" * 300000, "{}":
+            with open(path, "w") as file:
+                file.write(first + junk + "\n")
+            result = run("train", self.config, "--out", self.path("out"), "--resume", ranks=2)
+            self.assertEqual(result.status, 1, result)
+            self.assertIn(f"{path}:2: ", result.err)
+            self.assertNotIn("json.exception", result.err)
+
+    def test_a_planted_link_is_not_followed(self):
+        os.mkdir(self.path("out"))
+        victim = self.write("victim", "mine")
+        for name in "config.yaml.new", "environment.json.new", "metrics.jsonl.new", "summary.json.new":
+            os.symlink(victim, self.path("out", name))
+        self.train("out")
+        with open(victim) as file:
+            self.assertEqual(file.read(), "mine")
 
     def test_damaged_checkpoint(self):
         folder = self.train("out")

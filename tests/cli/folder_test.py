@@ -1,5 +1,6 @@
 """A run's folder: one job uses it at a time, a refused run leaves nothing behind, resuming names the checkpoint."""
 
+import datetime
 import os
 import re
 import signal
@@ -20,11 +21,13 @@ def start(*arguments, ranks=None, env=None):
 
 
 class Claims(Case):
-    IN_USE = r"lpsgd: error: --out {out}: is in use by process (\d+) on {host}; wait for it to end, or give another folder\n"
+    IN_USE = r"lpsgd: error: --out {out}: is in use by process (\d+) on {host}, started (\S+ \S+) UTC; wait for it to end, or give another folder\n"
 
     def refused_as_in_use(self, out, text):
         match = re.fullmatch(self.IN_USE.format(out=re.escape(out), host=re.escape(socket.gethostname())), text)
         self.assertTrue(match, text)
+        started = datetime.datetime.fromisoformat(match[2] + "+00:00").timestamp()
+        self.assertTrue(-2 <= time.time() - started < 300, text)
         return int(match[1])
 
     def preloaded(self, name, function):
@@ -33,8 +36,8 @@ class Claims(Case):
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
         return {"LD_PRELOAD": library}
 
-    def live_run(self, out, *arguments, ranks=None):
-        process = start(self.config, "--out", out, "--set", "train.epochs=100000", *arguments, ranks=ranks)
+    def live_run(self, out, *arguments, ranks=None, env=None):
+        process = start(self.config, "--out", out, "--set", "train.epochs=100000", *arguments, ranks=ranks, env=env)
         self.addCleanup(lambda: (process.kill(), process.communicate()))
         deadline = time.time() + 60
         while not (os.path.exists(os.path.join(out, "checkpoints")) and checkpoints(out)):
@@ -103,6 +106,24 @@ class Claims(Case):
                                      f"locks, so if that run is over, remove {out}/.lock\n")
         os.remove(os.path.join(out, ".lock"))
         self.train("out", *THREADS, "--resume", ranks=None, env=env)
+        # Of a process of this machine that has ended, also if its number is another one's now.
+        host = socket.gethostname()
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        for process in (ended.pid, os.getpid()):
+            self.write(os.path.join("out", ".lock"), f"process {process} on {host}, started 2001-02-03 04:05:06 UTC\n")
+            result = run("train", self.config, "--out", out, "--resume", *THREADS, env=env)
+            self.assertEqual(result.status, 0, result)
+            self.assertIn(f"{out}: took over the lock of process {process} on {host}", result.err)
+            self.assertEqual([name for name in os.listdir(out) if "lock" in name], [])
+
+    def test_without_flock_a_live_run_keeps_its_folder(self):
+        env = self.preloaded("noflock", "#include <errno.h>\nint flock(int f, int o) { errno = ENOLCK; return -1; }\n")
+        out = self.path("out")
+        self.live_run(out, *THREADS, env=env)
+        result = run("train", self.config, "--out", out, "--resume", *THREADS, env=env)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("this file system has no locks", result.err)
 
 
 class NothingStays(Case):

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace lpsgd::config {
 namespace {
@@ -160,6 +162,35 @@ TEST(Config, TextThatBeginsNoNodeIsRefused) {
   EXPECT_TRUE(parse_text("", "a.yaml").is_null());
   EXPECT_TRUE(parse_text("# nothing\n", "a.yaml").is_null());
   EXPECT_TRUE(parse_text("---\n{a: 1}\n...\n", "a.yaml").is_map());
+}
+
+TEST(Config, MapsOfManyKeys) {
+  std::string text;
+  for (int i = 0; i < 40'000; ++i) text += fmt::format("k{}: 1\n", i);
+  EXPECT_EQ(parse_text(text, "a.yaml").entries.size(), 40'000u);
+  EXPECT_THAT(error_of(text + "k7: 2\n"), testing::HasSubstr("a.yaml:40001:1: duplicate key 'k7'"));
+}
+
+TEST(Config, FilesAreBounded) {
+  const std::string path = testing::TempDir() + "/lpsgd_config_test.yaml";
+  write_file(path, "a: " + std::string(1 << 20, 'x'));
+  for (const std::string& bad : {path, std::string("/dev/zero")}) try {
+      parse_file(bad);
+      ADD_FAILURE() << bad << " was read";
+    } catch (const ConfigError& e) {
+      EXPECT_THAT(std::string(e.what()),
+                  testing::AnyOf(path + ": too large: 1048579 bytes, expected 1048576 or fewer",
+                                 std::string("/dev/zero: cannot be read: not a regular file")));
+    }
+  std::filesystem::remove(path);
+}
+
+TEST(Config, ErrorsEscapeControlCharacters) {
+  EXPECT_EQ(error_of("size: \"\\e[2J\\n\""),
+            "a.yaml:1:7: size: expected an integer >= 1 that is a multiple of 2, got the string "
+            "\"\\x1b[2J\\x0a\"");
+  EXPECT_THAT(error_of("\"\\e[2J\": 1"), testing::HasSubstr("\\x1b[2J: unknown key"));
+  EXPECT_THAT(error_of(std::string(300'000, '[')), testing::StartsWith("a.yaml:"));
 }
 
 }  // namespace

@@ -97,5 +97,21 @@ TEST(Safetensors, AFullDiskIsAnError) {
   }
 }
 
+TEST(Safetensors, QuotesNamesWithoutTheirControlCharacters) {
+  std::string h = R"({"a\u001b[2J\n":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})";
+  EXPECT_THAT(error_of(file_with_header(h, 2)), testing::HasSubstr("tensor 'a\\x1b[2J\\x0a' is F16"));
+}
+
+TEST(Safetensors, AHeaderIsBounded) {
+  std::string h = "{";
+  for (int i = 0; i < 5'000; ++i)
+    h += fmt::format("{}\"t{}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", i ? "," : "", i);
+  const std::string path = temporary("many.safetensors");
+  write_file(path, file_with_header(h + "}", 0));
+  EXPECT_EQ(SafetensorsFile(path).tensors().size(), 5'000u);
+  EXPECT_THAT(error_of(file_with_header("{\"a\":" + std::string(300'000, '['), 0)),
+              testing::HasSubstr("nested too deeply"));
+}
+
 }  // namespace
 }  // namespace lpsgd

@@ -57,7 +57,7 @@ TEST_F(Cifar100, RefusesDamagedFiles) {
   write("test.bin", records(3, 90).substr(1));
   EXPECT_EQ(error(), path("test.bin") +
                          ": truncated or no CIFAR-100 file: 9221 bytes, not a whole number of records of "
-                         "3074 (expected 153700000)");
+                         "3074 (expected 30740000)");
   write("test.bin", "");
   EXPECT_THAT(error(), HasSubstr("truncated or no CIFAR-100 file: 0 bytes"));
   write("test.bin", records(3, 90));

@@ -114,6 +114,24 @@ TEST_F(Cifar10, NamesATruncatedFile) {
   }
 }
 
+// Sparse files: their records are black images of class 0.
+TEST_F(Cifar10, NamesAFileOfTheOriginalSetThatWasCutBetweenRecords) {
+  for (int f = 0; f < files; ++f) std::filesystem::resize_file(path(f), 3073 * 10000);
+  options_.train_samples = options_.test_samples = 1;
+  EXPECT_EQ(open_dataset(options_, Split::train)->size(), 1);
+  std::filesystem::resize_file(path(2), 3073 * 9999);
+  const std::string message = path(2) +
+                              ": truncated: 30726927 bytes, expected 30730000 (10000 records), as " +
+                              path(0) + " is a file of CIFAR-10";
+  EXPECT_EQ(error_of(Split::train), message);
+  EXPECT_EQ(error_of(Split::test), message);
+}
+
+TEST_F(Cifar10, RefusesAFileLargerThanTheOriginal) {
+  std::filesystem::resize_file(path(1), std::uintmax_t{3073} * 3'000'000);
+  EXPECT_EQ(error_of(), path(1) + ": too large: 9219000000 bytes, expected 30730000");
+}
+
 TEST_F(Cifar10, NamesARecordWithAWrongLabel) {
   std::fstream file(path(3), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(3073 * 4);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "tests/trainer/small_run.h"
@@ -121,6 +122,8 @@ TEST(CheckpointManifest, RefusesADamagedOne) {
   const std::string text = written_before;
   expect_refused(text.substr(0, 300), "is not a checkpoint's manifest");
   expect_refused("[1]", "is not a checkpoint's manifest");
+  expect_refused(std::string(300'000, '['),
+                 "is not a checkpoint's manifest: nested too deeply: more than 16 levels");
   expect_refused("{\"format\":2}", "is not a manifest of format 1");
   std::string changed = text;
   changed.replace(changed.find("\"step\":2"), 8, "\"step\":3");
@@ -154,7 +157,7 @@ TEST(CheckpointManifest, VerifiesFiles) {
   const TestFolder folder;
   std::ofstream(folder.path() + "/model.safetensors") << "weights";
   CheckpointManifest m;
-  add_file(m, folder.path(), "model.safetensors");
+  m.files = {{"model.safetensors", file_checksum(folder.path() + "/model.safetensors")}};
   verify(m, folder.path(), "model.safetensors");
   const auto refused = [&](const std::string& name, const std::string& message) {
     try {

@@ -124,6 +124,26 @@ TEST(MetricsFile, KeepsTheFinishedEpochsOfAnOlderFile) {
   EXPECT_EQ(read_file(path), "{\"epoch\":1}\n{\"epoch\":2}\n");
 }
 
+TEST(MetricsFile, NamesTheLineThatIsNoRecord) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  const std::string good = "{\"epoch\":1}\n";
+  const auto error_of = [&](const std::string& line) -> std::string {
+    std::ofstream(path) << good << line << "\n" << good;
+    try {
+      const MetricsFile file(path, 2);
+    } catch (const FileError& e) {
+      EXPECT_EQ(read_file(path), good + line + "\n" + good) << "the file must stay";
+      return e.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error_of("\x1b[2J"), testing::StartsWith(path + ":2: not JSON: "));
+  for (const char* line : {"[1]", "{}", R"({"epoch":"2"})", R"({"epoch":1.5})"})
+    EXPECT_THAT(error_of(line), testing::StartsWith(path + ":2: not an epoch's record")) << line;
+  EXPECT_EQ(error_of(std::string(300'000, '[')), path + ":2: nested too deeply: more than 16 levels");
+}
+
 TEST(MetricsFile, NamesAFileThatCannotBeWritten) {
   const TestFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";

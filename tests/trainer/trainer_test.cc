@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,6 +12,7 @@
 #include "core/file.h"
 #include "tests/trainer/small_run.h"
 #include "trainer/run_folder.h"
+#include "trainer/stop_signals.h"
 
 namespace lpsgd {
 namespace {
@@ -56,6 +58,52 @@ TEST(Trainer, ResumesBitForBit) {
     for (const char* key : {"epoch", "step", "lr", "train_loss", "train_top1", "val_loss", "val_top5",
                             "samples", "bytes_sent", "bytes_fp32", "replicas_equal"})
       EXPECT_EQ(nlohmann::json::parse(a[e])[key], nlohmann::json::parse(b[e])[key]) << key;
+}
+
+/// Sends this process SIGTERM when its first image is read.
+class SignallingDataset final : public ImageDataset {
+ public:
+  explicit SignallingDataset(std::int64_t size)
+      : inner_(std::dynamic_pointer_cast<const ImageDataset>(small_dataset(size))) {}
+  std::int64_t size() const override { return inner_->size(); }
+  std::int64_t classes() const override { return inner_->classes(); }
+  std::string name(std::int64_t i) const override { return inner_->name(i); }
+  std::optional<ImageShape> fixed_shape() const override { return inner_->fixed_shape(); }
+  StoredImage image(std::int64_t i, std::vector<std::uint8_t>& scratch) const override {
+    if (i == 0) std::raise(SIGTERM);
+    return inner_->image(i, scratch);
+  }
+  std::int32_t label(std::int64_t i) const override { return inner_->label(i); }
+
+ private:
+  std::shared_ptr<const ImageDataset> inner_;
+};
+
+TEST(Trainer, ASignalAbandonsTheEvaluationWhichIsThenDoneAnew) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  const std::string whole = folder.path() + "/whole", parts = folder.path() + "/parts";
+  std::filesystem::create_directories(whole);
+  std::filesystem::create_directories(parts);
+  EXPECT_EQ(train(run, whole), "");
+  install_signal_handlers();
+  TrainCommand command;
+  command.out = parts;
+  const TrainData data{small_dataset(48), std::make_shared<SignallingDataset>(30)};
+  run_thread_ranks(2, [&](Transport& transport) {
+    EXPECT_EQ(train_rank(run, command, data, network_of(run), transport), SIGTERM);
+  });
+  forget_caught_signal();
+  EXPECT_EQ(find_resume_point(parts)->folder, parts + "/checkpoints/step-000004");
+  EXPECT_EQ(find_resume_point(parts)->manifest.position, (Position{4, 0, 4}));
+  EXPECT_TRUE(metrics_lines(parts).empty());
+  EXPECT_EQ(train(run, parts), "");
+  EXPECT_EQ(read_file(whole + "/checkpoints/epoch-0002/model.safetensors"),
+            read_file(parts + "/checkpoints/epoch-0002/model.safetensors"));
+  for (std::size_t e = 0; e < 2; ++e)
+    for (const char* key : {"train_loss", "val_loss", "samples"})
+      EXPECT_EQ(nlohmann::json::parse(metrics_lines(whole)[e])[key],
+                nlohmann::json::parse(metrics_lines(parts)[e])[key]);
 }
 
 /// The number of bad samples in each epoch's record.

@@ -29,8 +29,9 @@ RunCommand declare_codec(CLI::App& app, const Words&) {
   return [bench] { return print(bench_codec_command(*bench)); };
 }
 
-RunCommand declare_exchange(CLI::App& app, const Words&) {
+RunCommand declare_exchange(CLI::App& app, const Words& words) {
   const auto bench = std::make_shared<BenchExchangeArguments>();
+  bench->options.assign(words.begin() + 1, words.end());
   app.add_flag("--json", bench->json, "print JSON");
   add_codecs(app, bench->codecs, "as in the configuration; may be repeated");
   app.add_option("--transport", bench->transport, "default: mpi under mpirun, threads otherwise")
@@ -89,8 +90,11 @@ RunCommand declare_loader(CLI::App& app, const Words&) {
 std::span<const Command> bench_commands() {
   static const Command commands[] = {
       {"codec", "encode, decode and the owner's step on one core, or on a GPU, beside a copy", declare_codec},
-      {"exchange", "the exchange of one tensor, checked; ranks are threads, or processes under mpirun",
-       declare_exchange},
+      {"exchange",
+       "the exchange of one tensor, checked; ranks are threads, or processes under mpirun",
+       declare_exchange,
+       {},
+       true},
       {"loader", "images from files to samples on one core, beside OpenCV's decoder, and on several workers",
        declare_loader},
   };

@@ -28,6 +28,7 @@ struct BenchExchangeArguments {
   std::int64_t repeats = 10;
   std::string link;  // as exchange.link; empty: none
   bool json = false;
+  std::vector<std::string> options;  // as given
 };
 /// The exchange of one tensor: codec x ranks x size, with its results checked. Under mpirun all ranks take
 /// part and rank 0 prints. Returns the process's exit status: 1 where values were wrong.

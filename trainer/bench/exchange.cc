@@ -5,6 +5,7 @@
 #include "comm/exchange.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -22,6 +23,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "quant/codec.h"
+#include "trainer/agreement.h"
 #include "trainer/bench/commands.h"
 #include "trainer/bench/expectation.h"
 #include "trainer/bench/samples.h"
@@ -331,12 +333,6 @@ int bench_exchange_command(const BenchExchangeArguments& arguments,
   const LaunchedAs launched = launched_as();
   const bool over_mpi = arguments.transport.empty() ? launched.size > 1 : arguments.transport != "threads";
   Sweep sweep;
-  try {
-    sweep = read_sweep(arguments, over_mpi);
-  } catch (const ConfigError&) {
-    if (launched.rank == 0) throw;
-    return 2;
-  }
   ordered_json results = ordered_json::array();
   const auto report = [&] {  // the status
     if (launched.rank != 0) return 0;
@@ -347,11 +343,16 @@ int bench_exchange_command(const BenchExchangeArguments& arguments,
     std::fprintf(stderr, "lpsgd: error: %llu values are wrong\n", static_cast<unsigned long long>(wrong));
     return 1;
   };
-  if (over_mpi)
-    return run_mpi_rank(make_mpi_transport(), [&](Transport& transport) {
+  if (over_mpi || launched.size > 1) {
+    std::vector<Fact> facts = start_facts("bench exchange");
+    facts.push_back({"the options", fmt::format("{}", fmt::join(arguments.options, " "))});
+    return run_mpi_rank(make_mpi_transport(), facts, [&](Transport& transport) {
+      collective_try(transport, [&] { sweep = read_sweep(arguments, over_mpi); });
       ExchangeBench(transport, sweep, results).run();
       return report();
     });
+  }
+  sweep = read_sweep(arguments, over_mpi);
   for (const int ranks : arguments.ranks.empty() ? std::vector{2} : arguments.ranks)
     run_thread_ranks(ranks, [&](Transport& transport) { ExchangeBench(transport, sweep, results).run(); });
   return report();

@@ -1,0 +1,58 @@
+// Bounds on JSON from files.
+#include "core/json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+
+namespace lpsgd {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string error_of(const std::string& text, const JsonBounds& bounds = {}) {
+  try {
+    parse_json(text, "a.json", bounds);
+  } catch (const FileError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Json, KeepsTheOrderOfKeys) {
+  EXPECT_EQ(parse_json(R"( {"b": [1, {"c": null}], "a": "x"} )", "a.json").dump(),
+            R"({"b":[1,{"c":null}],"a":"x"})");
+}
+
+TEST(Json, NamesTheByteThatIsWrong) {
+  EXPECT_EQ(error_of("{\"a\": }"), "a.json: not JSON: wrong at byte 7 of 7");
+  EXPECT_THAT(error_of(""), testing::StartsWith("a.json: not JSON: "));
+  EXPECT_THAT(error_of("1 2"), testing::StartsWith("a.json: not JSON: "));
+  EXPECT_THAT(error_of("[\"\xff\"]"), testing::StartsWith("a.json: not JSON: "));
+  EXPECT_THAT(error_of("[1e999]"), testing::StartsWith("a.json: not JSON"));
+}
+
+TEST(Json, DepthIsBounded) {
+  EXPECT_EQ(error_of("[[1]]", {.depth = 2}), "no error");
+  EXPECT_EQ(error_of("[[[]]]", {.depth = 2}), "a.json: nested too deeply: more than 2 levels");
+  EXPECT_EQ(error_of(std::string(300'000, '[')), "a.json: nested too deeply: more than 16 levels");
+  std::string objects;
+  for (int i = 0; i < 300'000; ++i) objects += R"({"a":)";
+  EXPECT_EQ(error_of(objects), "a.json: nested too deeply: more than 16 levels");
+}
+
+TEST(Json, ValuesAreBounded) {
+  EXPECT_EQ(error_of("[1, 2]", {.values = 3}), "no error");
+  EXPECT_EQ(error_of("[1, 2, 3]", {.values = 3}), "a.json: more than 3 values");
+  EXPECT_EQ(error_of("[[], [], []]", {.values = 3}), "a.json: more than 3 values");
+  EXPECT_EQ(error_of(R"({"a":1,"b":2})", {.object_keys = 1}), "a.json: an object of more than 1 keys");
+}
+
+TEST(Json, DuplicateKeysAreRefused) {
+  EXPECT_EQ(error_of("{\"a\\u001b\": 1, \"a\\u001b\": 2}"), "a.json: duplicate key 'a\\x1b'");
+  EXPECT_EQ(error_of(R"([{"a": {"a": 1}}, {"a": 2}])"), "no error");
+}
+
+}  // namespace
+}  // namespace lpsgd

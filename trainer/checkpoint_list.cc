@@ -1,0 +1,150 @@
+#include "trainer/checkpoint_list.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace lpsgd {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct CheckpointKind {
+  std::string_view prefix;
+  std::size_t digits;  // at least
+};
+constexpr CheckpointKind epoch_kind{"epoch-", 4}, step_kind{"step-", 6};
+
+/// The number in a checkpoint's name; -1: it is no name of this kind.
+std::int64_t number_in(std::string_view name, const CheckpointKind& kind) {
+  if (!name.starts_with(kind.prefix)) return -1;
+  const std::string_view digits = name.substr(kind.prefix.size());
+  if (digits.size() < kind.digits || digits.find_first_not_of("0123456789") != std::string_view::npos)
+    return -1;
+  std::int64_t number = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return error == std::errc() ? number : -1;
+}
+
+auto age(const ListedCheckpoint& one) {
+  const Position at = one.manifest ? one.manifest->position : Position{-1, -1, -1};
+  return std::tuple(at.step, at.epoch, one.folder);
+}
+
+ListedCheckpoint read_entry(const fs::path& path) {
+  ListedCheckpoint out{path.string(), std::nullopt, ""};
+  std::error_code ignored;
+  if (!fs::exists(path / "manifest.json", ignored)) {
+    out.error = "has no manifest.json";
+    return out;
+  }
+  try {
+    out.manifest = read_manifest(out.folder);
+  } catch (const std::exception& e) {
+    out.error = e.what();
+  }
+  return out;
+}
+
+std::string name_of(const ListedCheckpoint& one) {
+  return fs::path(one.folder).filename().string();
+}
+
+/// Without a manifest only the name says how old it is.
+bool is_named_after(const ListedCheckpoint& one, const Position& than) {
+  return number_in(name_of(one), epoch_kind) > than.epoch || number_in(name_of(one), step_kind) > than.step;
+}
+
+void remove_or_warn(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
+}
+
+}  // namespace
+
+std::string epoch_checkpoint_name(std::int64_t epoch) {
+  return fmt::format("{}{:04}", epoch_kind.prefix, epoch);
+}
+std::string step_checkpoint_name(std::int64_t step) {
+  return fmt::format("{}{:06}", step_kind.prefix, step);
+}
+bool is_checkpoint_name(std::string_view name) {
+  return number_in(name, epoch_kind) >= 0 || number_in(name, step_kind) >= 0;
+}
+
+std::string checkpoints_folder(const std::string& run_folder) {
+  return (fs::path(run_folder) / "checkpoints").string();
+}
+
+std::string text(const PassedOver& one) {
+  return fmt::format("{} is passed over: {}", one.folder, one.why);
+}
+
+std::vector<ListedCheckpoint> list_checkpoints(const std::string& run_folder) {
+  const std::string root = checkpoints_folder(run_folder);
+  std::vector<ListedCheckpoint> found;
+  std::error_code error;
+  for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;  // of a link that leads nowhere: it is no folder
+    // Other names are the user's, such as copies.
+    if (is_checkpoint_name(it->path().filename().string()) && fs::is_directory(it->path(), ignored))
+      found.push_back(read_entry(it->path()));
+  }
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw FileError(fmt::format("{}: cannot be read: {}", root, error.message()));
+  std::sort(found.begin(), found.end(),
+            [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return age(a) < age(b); });
+  return found;
+}
+
+std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
+                                             std::vector<PassedOver>* passed_over) {
+  std::vector<ListedCheckpoint> all = list_checkpoints(run_folder);
+  std::optional<ResumePoint> found;
+  std::vector<PassedOver> left_out;
+  for (auto one = all.rbegin(); one != all.rend() && one->manifest && !found; ++one) try {
+      verify_all(*one->manifest, one->folder);
+      found = ResumePoint{one->folder, std::move(*one->manifest)};
+    } catch (const FileError& e) {
+      left_out.push_back({one->folder, e.what()});
+    }
+  if (!passed_over) return found;
+  for (const ListedCheckpoint& one : all)
+    if (!one.error.empty() && (!found || is_named_after(one, found->manifest.position)))
+      left_out.push_back({one.folder, one.error});
+  *passed_over = std::move(left_out);
+  return found;
+}
+
+void remove_unfinished(const std::string& run_folder) {
+  std::error_code error;
+  for (fs::directory_iterator it(checkpoints_folder(run_folder), error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with('.') && name.ends_with(".tmp") && name.size() > 5 &&
+        is_checkpoint_name(std::string_view(name).substr(1, name.size() - 5)))
+      remove_or_warn(it->path());
+  }
+}
+
+void remove_old_checkpoints(const std::string& run_folder, const std::string& newest, std::int64_t keep) {
+  const std::vector<ListedCheckpoint> all = list_checkpoints(run_folder);
+  const auto last = std::find_if(all.begin(), all.end(),
+                                 [&](const ListedCheckpoint& one) { return name_of(one) == newest; });
+  if (last == all.end()) return;
+  for (auto one = last; one != all.begin();) {
+    --one;
+    if (one->manifest && --keep < 1) remove_or_warn(one->folder);
+  }
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,57 @@
+// The checkpoints of a run's folder: which are there, which verify, which are removed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/checkpoint_manifest.h"
+
+namespace lpsgd {
+
+/// "epoch-0012", "step-000390".
+std::string epoch_checkpoint_name(std::int64_t epoch);
+std::string step_checkpoint_name(std::int64_t step);
+bool is_checkpoint_name(std::string_view name);
+
+std::string checkpoints_folder(const std::string& run_folder);
+
+/// A checkpoint to resume from.
+struct ResumePoint {
+  std::string folder;  // of the checkpoint
+  CheckpointManifest manifest;
+};
+
+/// A folder with a checkpoint's name.
+struct ListedCheckpoint {
+  std::string folder;
+  std::optional<CheckpointManifest> manifest;  // none if it cannot be read
+  std::string error;                           // then why
+};
+
+/// All folders with a checkpoint's name in checkpoints/: those without a readable manifest first, then by
+/// step. Files are not verified. FileError if checkpoints/ itself cannot be read.
+std::vector<ListedCheckpoint> list_checkpoints(const std::string& run_folder);
+
+/// A checkpoint that resuming leaves out.
+struct PassedOver {
+  std::string folder, why;
+};
+/// "runs/a/checkpoints/epoch-0003 is passed over: has no manifest.json"
+std::string text(const PassedOver& one);
+
+/// The newest checkpoint of the run, by step, of which every file has the manifest's checksum; nullopt if
+/// there is none. Newer ones are added to `passed_over`. Writes nothing.
+std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
+                                             std::vector<PassedOver>* passed_over = nullptr);
+
+/// Removes what an interrupted save left behind.
+void remove_unfinished(const std::string& run_folder);
+/// Removes all but the newest `keep` checkpoints up to and with the one named `newest`. Leaves what has no
+/// readable manifest, and what is newer than `newest`: a run that resumed from an older one has passed it
+/// over. What cannot be removed gives a warning.
+void remove_old_checkpoints(const std::string& run_folder, const std::string& newest, std::int64_t keep);
+
+}  // namespace lpsgd

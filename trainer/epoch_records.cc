@@ -1,0 +1,45 @@
+#include "trainer/epoch_records.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+
+namespace lpsgd {
+
+namespace {
+
+constexpr std::uint64_t max_bytes = 256 << 20;  // of the file
+constexpr std::size_t max_line_bytes = 16 << 20;
+
+}  // namespace
+
+nlohmann::ordered_json parse_epoch_record(std::string_view text, const std::string& path, std::int64_t line) {
+  const std::string source = fmt::format("{}:{}", path, line);
+  if (text.size() > max_line_bytes)
+    throw FileError(
+        fmt::format("{}: too long: {} bytes, expected {} or fewer", source, text.size(), max_line_bytes));
+  nlohmann::ordered_json record = parse_json(text, source);
+  const auto epoch = record.is_object() ? record.find("epoch") : record.end();
+  if (epoch == record.end() || !epoch->is_number_integer())
+    throw FileError(fmt::format("{}: not an epoch's record: an object with an integer 'epoch'", source));
+  return record;
+}
+
+std::vector<EpochLine> parse_epoch_lines(std::string_view text, const std::string& path) {
+  std::vector<EpochLine> lines;
+  std::size_t end = 0;
+  for (std::int64_t number = 1; (end = text.find('\n')) != std::string_view::npos; ++number) {
+    const std::string_view line = text.substr(0, end);
+    lines.push_back({std::string(line), parse_epoch_record(line, path, number)["epoch"].get<std::int64_t>()});
+    text.remove_prefix(end + 1);
+  }
+  return lines;
+}
+
+std::vector<EpochLine> read_epoch_lines(const std::string& path) {
+  return parse_epoch_lines(read_file(path, max_bytes), path);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,58 @@
+#include "trainer/non_finite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace lpsgd {
+
+namespace {
+
+std::string first_non_finite(const std::vector<NamedBuffer>& buffers, const char* kind) {
+  for (const NamedBuffer& b : buffers)
+    if (!all_finite(b.values)) return fmt::format("the {} of '{}'", kind, b.name);
+  return "";
+}
+
+/// What holds a non-finite value, such as "the weights of 'fc.weight'"; empty: nothing.
+std::string first_non_finite(const TrainingState& state) {
+  for (std::size_t t = 0; t < state.tensors->size(); ++t) {
+    const TensorInfo& tensor = (*state.tensors)[t];
+    const auto finite = [&](std::span<const float> arena) {
+      return arena.empty() || all_finite(arena.subspan(static_cast<std::size_t>(tensor.offset),
+                                                       static_cast<std::size_t>(tensor.elements)));
+    };
+    const auto finite_residual = [&](const std::vector<std::vector<float>>& round) {
+      return round.empty() || all_finite(round[t]);
+    };
+    if (!finite(state.parameters)) return fmt::format("the weights of '{}'", tensor.name);
+    if (!finite(state.momentum)) return fmt::format("the momentum values of '{}'", tensor.name);
+    if (!finite_residual(state.residuals.round1) || !finite_residual(state.residuals.round2))
+      return fmt::format("the residuals of '{}'", tensor.name);
+  }
+  const std::string found = first_non_finite(state.buffers, "running statistics");
+  return found.empty() ? first_non_finite(state.carried, "carried values") : found;
+}
+
+}  // namespace
+
+bool all_finite(std::span<const float> values) {
+  std::uint32_t largest = 0;  // magnitudes compare as their bits do
+  for (const float v : values) largest = std::max(largest, std::bit_cast<std::uint32_t>(v) & 0x7fffffffu);
+  return largest < 0x7f800000u;
+}
+
+void check_finite_state(Transport& transport, const TrainingState& state,
+                        const std::vector<NamedBuffer>& averaged, std::int64_t steps) {
+  std::string mine = first_non_finite(state);
+  if (mine.empty()) mine = first_non_finite(averaged, "averaged running statistics");
+  const std::vector<std::string> found = transport.all_gather_text(mine);
+  for (std::size_t rank = 0; rank < found.size(); ++rank)
+    if (!found[rank].empty())
+      throw NonFiniteError(fmt::format("step {}: {} on rank {} hold a NaN or an infinity",
+                                       std::max<std::int64_t>(0, steps - 1), found[rank], rank));
+}
+
+}  // namespace lpsgd

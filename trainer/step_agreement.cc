@@ -1,0 +1,34 @@
+#include "trainer/step_agreement.h"
+
+#include <algorithm>
+#include <span>
+
+namespace lpsgd {
+
+StepAgreement::StepAgreement(Transport& transport, double seconds)
+    : transport_(transport), seconds_(seconds), messages_(static_cast<std::size_t>(transport.size())) {}
+
+void StepAgreement::restart(double now) {
+  steps_ = 0;
+  since_ = now;
+}
+
+Agreed StepAgreement::after_step(double now, int signal, bool save) {
+  if (++steps_ < interval_) return {};
+  const double longest = static_cast<double>(2 * interval_);
+  const double per_step = (now - since_) / static_cast<double>(steps_);
+  const double steps = per_step * longest > seconds_ ? seconds_ / per_step : longest;
+  return gather(now, signal, save, std::max<std::int64_t>(1, static_cast<std::int64_t>(steps)));
+}
+
+Agreed StepAgreement::gather(double now, int signal, bool save, std::int64_t next) {
+  const Message mine{signal, save ? 1 : 0, next};
+  transport_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(messages_)));
+  interval_ = messages_[0].interval;
+  restart(now);
+  Agreed out{0, messages_[0].save != 0};
+  for (const Message& m : messages_) out.signal = std::max(out.signal, static_cast<int>(m.signal));
+  return out;
+}
+
+}  // namespace lpsgd

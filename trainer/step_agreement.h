@@ -1,0 +1,49 @@
+// What the ranks must do after one and the same step: save because rank 0's clock says so, or end because a
+// signal has reached one of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/transport.h"
+
+namespace lpsgd {
+
+struct Agreed {
+  int signal = 0;     // the largest that a rank has caught; 0: none
+  bool save = false;  // rank 0's
+};
+
+/// The ranks ask each other after steps that are known beforehand, about once in `seconds`. When they do,
+/// rank 0 also says after how many steps they ask next: as many as take `seconds`, at the speed of those
+/// since the last time, but at most twice as many as before. In all other steps nothing is sent, and no step
+/// waits for a GPU. Asking is an all_gather of a few bytes between hosts.
+class StepAgreement {
+ public:
+  explicit StepAgreement(Transport& transport, double seconds = 1);
+
+  /// Counts a step, which ended at `now`, and asks if this is one of the agreed. Collective, with the same
+  /// number of calls on every rank.
+  Agreed after_step(double now, int signal, bool save);
+  /// Asks at once. Collective.
+  Agreed ask(double now, int signal, bool save) { return gather(now, signal, save, interval_); }
+  /// The next step begins at `now`.
+  void restart(double now);
+
+  /// After so many steps from the last time the ranks ask again.
+  std::int64_t interval() const { return interval_; }
+
+ private:
+  struct Message {
+    std::int64_t signal = 0, save = 0, interval = 1;
+  };
+  Agreed gather(double now, int signal, bool save, std::int64_t next);
+
+  Transport& transport_;
+  const double seconds_;
+  std::vector<Message> messages_;  // of all ranks
+  std::int64_t interval_ = 1, steps_ = 0;
+  double since_ = 0;
+};
+
+}  // namespace lpsgd
