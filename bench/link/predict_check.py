@@ -31,7 +31,7 @@ from errors import UserError  # noqa: E402
 
 CONFIGS = {"resnet20": "resnet20_cifar10", "alexnet": "alexnet_noise", "vgg19": "vgg19_noise"}
 BATCH = {"resnet20": 16, "alexnet": 4, "vgg19": 1}  # samples a rank
-STEPS = {"resnet20": 12, "alexnet": 3, "vgg19": 2}  # of each of two epochs; the second counts
+STEPS = {"resnet20": 40, "alexnet": 3, "vgg19": 2}  # of each of two epochs; the second counts
 SLOW_STEPS = {"100mbit": {"alexnet": 2, "vgg19": 1}}  # where a step of full precision takes half a minute or more
 BITS = {"100mbit": 1e8, "1gbit": 1e9, "10gbit": 1e10}
 LATENCY = 30e-6  # jobs.py's
