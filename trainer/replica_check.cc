@@ -40,8 +40,7 @@ std::vector<std::uint64_t> gather(Transport& transport, std::span<const std::uin
 /// Ranks that hold the same, the largest group first; groups of one size by their lowest rank.
 std::vector<std::vector<int>> groups_of(std::span<const std::uint64_t> checksums) {
   std::map<std::uint64_t, std::vector<int>> by_checksum;
-  for (std::size_t r = 0; r < checksums.size(); ++r)
-    by_checksum[checksums[r]].push_back(static_cast<int>(r));
+  for (std::size_t r = 0; r < checksums.size(); ++r) by_checksum[checksums[r]].push_back(static_cast<int>(r));
   std::vector<std::vector<int>> groups;
   for (auto& [unused, ranks] : by_checksum) groups.push_back(std::move(ranks));
   std::sort(groups.begin(), groups.end(), [](const std::vector<int>& a, const std::vector<int>& b) {
@@ -93,10 +92,7 @@ void fields(config::Visitor& v, BitFlip& flip) {
 
 ReplicaCheck::ReplicaCheck(std::int64_t every, const BitFlip& flip, Transport& transport, Network& network,
                            Optimizer& optimizer)
-    : every_(every),
-      flip_(flip),
-      transport_(transport),
-      network_(network) {
+    : every_(every), flip_(flip), transport_(transport), network_(network) {
   if (every_ > 0 || flip_.planned()) host_.emplace(network, &optimizer);
   if (!flip_.planned()) return;
   const std::vector<TensorInfo>& tensors = network.tensors();

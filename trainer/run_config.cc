@@ -106,7 +106,8 @@ void fields(Visitor& v, ExchangeConfig& o) {
   });
   v.custom(
       "inject", "{step, rank, tensor, element, bit}",
-      "a fault, put in on purpose: one bit of one weight of one rank is flipped, to see --check-replicas find it",
+      "a fault, put in on purpose: one bit of one weight of one rank is flipped, to see --check-replicas "
+      "find it",
       [&](const Value& value, const std::string& path) { config::read(value, path, o.inject); },
       [&] { return o.inject.planned() ? config::write(o.inject) : Value(); });
 }

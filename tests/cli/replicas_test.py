@@ -64,7 +64,7 @@ class Replicas(Case):
             (("--check-replicas", "1", "--set", "exchange.collective=simulated"),
              "--check-replicas: with exchange.collective: simulated the replicas are not equal"),
             (("--set", "exchange.inject={step: 1, tensor: none}"), "exchange.inject.tensor: the network has no 'none'"),
-            (("--set", "exchange.inject={rank: 1}"), "exchange.inject.step"),
+            (("--set", "exchange.inject={rank: 1}"), "exchange.inject: the key 'step' is missing"),
             (("--set", "exchange.inject={step: 1, bit: 32}"), "exchange.inject.bit"),
         ):
             result = run("train", self.config, "--out", self.path("refused"), *words, ranks=2)

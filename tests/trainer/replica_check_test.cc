@@ -52,9 +52,10 @@ TEST(ReplicaCheck, NamesTensorElementAndRanks) {
   const auto flip = [](int rank, SmallModel& model) {
     if (rank == 1) flip_lowest_bit(element(model, model.network.parameters(), "fc.weight", 7));
   };
-  EXPECT_EQ(verdict(3, flip),
-            "step 5: the replicas are not equal: in the weights of 'fc.weight' rank 1 differs from ranks 0, 2, "
-            "from element 7 on; 1 of 5 tensors differ");
+  EXPECT_EQ(
+      verdict(3, flip),
+      "step 5: the replicas are not equal: in the weights of 'fc.weight' rank 1 differs from ranks 0, 2, "
+      "from element 7 on; 1 of 5 tensors differ");
   EXPECT_THAT(verdict(2, flip), HasSubstr("'fc.weight' rank 0 and rank 1 differ, from element 7 on"));
 }
 
@@ -82,11 +83,10 @@ TEST(ReplicaCheck, MomentumCountsAndSoDoNaNs) {
                       }),
               HasSubstr("in the momentum values of 'fc.bias'"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(verdict(2,
-                    [&](int, SmallModel& model) {
-                      element(model, model.network.parameters(), "fc.bias", 2) = nan;
-                    }),
-            "");
+  EXPECT_EQ(
+      verdict(
+          2, [&](int, SmallModel& model) { element(model, model.network.parameters(), "fc.bias", 2) = nan; }),
+      "");
 }
 
 TEST(ReplicaCheck, ComparesWhenItIsDue) {
@@ -141,7 +141,8 @@ TEST(ReplicaCheck, AFlipThatCannotBeIsRefused) {
       }
       return "";
     };
-    EXPECT_EQ(refused({.step = 1, .tensor = "nothing"}), "exchange.inject.tensor: the network has no 'nothing'");
+    EXPECT_EQ(refused({.step = 1, .tensor = "nothing"}),
+              "exchange.inject.tensor: the network has no 'nothing'");
     EXPECT_EQ(refused({.step = 1, .tensor = "fc.bias", .element = 3}),
               "exchange.inject.element: 'fc.bias' has 3 elements, so 3 is not one of them");
     EXPECT_EQ(refused({.step = 1, .rank = 2, .tensor = ""}),
