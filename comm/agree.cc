@@ -37,16 +37,6 @@ std::optional<std::string> value_of(const std::vector<Fact>& facts, const std::s
   return at == facts.end() ? std::nullopt : std::optional(at->value);
 }
 
-/// "rank 3", "ranks 0, 2-4".
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::vector<std::string> runs;
-  for (std::size_t i = 0, last = 0; i < ranks.size(); i = last + 1) {
-    for (last = i; last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1;) ++last;
-    runs.push_back(last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]));
-  }
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(runs, ", "));
-}
-
 /// "0.1 on ranks 0, 2-3, 0.2 on rank 1".
 std::string values_text(const std::vector<std::optional<std::string>>& values) {
   std::vector<std::pair<std::optional<std::string>, std::vector<int>>> holders;
@@ -98,6 +88,15 @@ std::string disagreement(const std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::vector<std::string> runs;
+  for (std::size_t i = 0, last = 0; i < ranks.size(); i = last + 1) {
+    for (last = i; last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1;) ++last;
+    runs.push_back(last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]));
+  }
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(runs, ", "));
+}
 
 void collective_try(Transport& transport, const std::function<void()>& body) {
   std::string note;  // exit status, then the message

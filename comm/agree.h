@@ -22,6 +22,9 @@ class SharedError : public Error {
 /// the lowest. Collective, except that a CommError is rethrown at once.
 void collective_try(Transport& transport, const std::function<void()>& body);
 
+/// "rank 3", "ranks 0, 2-4": ranks in ascending order.
+std::string ranks_text(const std::vector<int>& ranks);
+
 /// Something that must be the same on all ranks, such as a key of the configuration.
 struct Fact {
   std::string name, value;

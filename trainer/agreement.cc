@@ -147,6 +147,7 @@ std::vector<Fact> option_facts(const TrainArguments& arguments) {
           {"--resume", yes_or_no(arguments.resume)},
           {"--resume-required", yes_or_no(arguments.resume_required)},
           {"--steps", arguments.steps ? fmt::format("{}", *arguments.steps) : "not given"},
+          {"--check-replicas", fmt::format("{}", arguments.check_replicas)},
           {"--trace", given(arguments.trace)}};
 }
 

@@ -52,6 +52,11 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
       ->type_name("auto|plain|terminal|none")
       ->default_str("auto")
       ->transform(CLI::Validator(to_mode, ""));
+  app.add_option("--check-replicas", train->check_replicas,
+                 "compare the weights and the momentum of all ranks after every N steps and before each "
+                 "checkpoint; a difference ends the run")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
   app.add_option("--trace", train->trace,
                  "write a Chrome trace of each rank into this folder (a million spans at most: use --steps)")
       ->type_name("DIR");

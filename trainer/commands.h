@@ -18,7 +18,8 @@ struct TrainArguments {
   bool resume = false;
   bool resume_required = false;  // a folder without a checkpoint is refused; implies resume
   std::optional<std::int64_t> steps;
-  std::string trace;  // folder; empty: none
+  std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
+  std::string trace;                // folder; empty: none
   ProgressMode progress = ProgressMode::automatic;
   std::vector<std::string> command_line;
 };

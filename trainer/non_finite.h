@@ -5,16 +5,16 @@
 #include <span>
 #include <vector>
 
-#include "comm/agree.h"
 #include "comm/transport.h"
 #include "trainer/checkpoint.h"
+#include "trainer/state_error.h"
 
 namespace lpsgd {
 
 /// A gradient, or a part of the training state, held a NaN or an infinity. All ranks throw it at one step.
-class NonFiniteError : public SharedError {
+class NonFiniteError : public StateError {
  public:
-  using SharedError::SharedError;
+  using StateError::StateError;
 };
 
 bool all_finite(std::span<const float> values);

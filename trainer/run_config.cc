@@ -100,6 +100,16 @@ void fields(Visitor& v, ExchangeConfig& o) {
       "it, else messages are copied through the host");
   v.section("link", "a slower network, emulated inside the transport; not with nccl",
             [&](Visitor& s) { fields(s, o.link); });
+  v.shape([] {
+    BitFlip flip;
+    return config::Shape::map([&](Visitor& s) { fields(s, flip); });
+  });
+  v.custom(
+      "inject", "{step, rank, tensor, element, bit}",
+      "a fault, put in on purpose: one bit of one weight of one rank is flipped, to see --check-replicas "
+      "find it",
+      [&](const Value& value, const std::string& path) { config::read(value, path, o.inject); },
+      [&] { return o.inject.planned() ? config::write(o.inject) : Value(); });
 }
 
 void fields(Visitor& v, CheckpointOptions& o) {

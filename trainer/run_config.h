@@ -19,6 +19,7 @@
 #include "nn/optimizer.h"
 #include "nn/schedule.h"
 #include "quant/policy.h"
+#include "trainer/bit_flip.h"
 
 namespace lpsgd {
 
@@ -61,6 +62,7 @@ struct ExchangeConfig {
   std::int64_t ranks = 1;                                      // transport: threads only
   LinkSpec link;                                               // emulated; none by default
   DevicePointers device_pointers = DevicePointers::automatic;  // auto: if the MPI library takes them
+  BitFlip inject;                                              // none by default
 };
 
 struct RunConfig {

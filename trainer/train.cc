@@ -66,6 +66,7 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
   TrainCommand command;
   command.steps = arguments.steps;
   command.command_line = arguments.command_line;
+  command.check_replicas = arguments.check_replicas;
   command.trace = arguments.trace;
   command.progress = arguments.progress;
   const RunFolder folder(transport, run, arguments.out, arguments.resume);
@@ -106,6 +107,8 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
   if (out.run.exchange.transport == TransportKind::threads) ranks = static_cast<int>(out.run.exchange.ranks);
   resolve_ranks(out.run, ranks);
   check_ranks(out.run, ranks, under_mpirun);
+  if (arguments.check_replicas > 0 && out.run.exchange.collective == Collective::simulated)
+    throw ConfigError("--check-replicas: with exchange.collective: simulated the replicas are not equal");
 }
 
 void prepare_data(Prepared& out) {

@@ -19,6 +19,7 @@
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
 #include "trainer/rank_trace.h"
+#include "trainer/replica_check.h"
 #include "trainer/run_checkpoints.h"
 #include "trainer/run_folder.h"
 #include "trainer/step_agreement.h"
@@ -89,6 +90,7 @@ class RankTrainer {
         per_epoch_(train_loader_.batches()),
         checkpoints_(command.out, run, epoch_contents(*data.train, per_epoch_), codecs_, transport, network_,
                      optimizer_),
+        replicas_(command.check_replicas, run.exchange.inject, transport, network_, optimizer_),
         agreement_(transport),
         evaluation_agreement_(transport),
         sums_(run.metrics.codec_error ? codecs_.size() : 0),
@@ -103,7 +105,7 @@ class RankTrainer {
     int signal = 0;
     try {
       signal = run();
-    } catch (const NonFiniteError& e) {
+    } catch (const StateError& e) {
       throw SharedError(fmt::format("{}; {}", e.what(),
                                     checkpoints_.newest() ? "the last checkpoint is " + *checkpoints_.newest()
                                                           : "no checkpoint was written yet"));
@@ -139,6 +141,7 @@ class RankTrainer {
       train_loader_.start(position_.epoch, position_.batch);
       while (position_.batch < per_epoch_ && position_.step < last_) {
         train_step(progress);
+        check_replicas();
         if (const int signal = between_steps()) return stop(signal, progress);
       }
       if (by_steps && position_.step == last_) {
@@ -216,6 +219,7 @@ class RankTrainer {
     step_->check_finite();
     collect();
     const double start = now_seconds();
+    replicas_.before_checkpoint(position_.step);
     checkpoints_.save(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch),
                       step_->state());
     saved_ = position_;
@@ -242,6 +246,12 @@ class RankTrainer {
     progress.step(position_.step, since_line_.loss / static_cast<double>(since_line_.samples), lr_,
                   now_seconds() - start, communication, run_.train.batch_size, compression_, due);
     if (due) since_line_ = {};
+  }
+
+  void check_replicas() {
+    const double start = now_seconds();
+    replicas_.after_step(position_.step);
+    sums_.skip(now_seconds() - start);
   }
 
   /// Adds up what the steps since the last call measured; returns their seconds of communication.
@@ -332,6 +342,7 @@ class RankTrainer {
   const std::int64_t per_epoch_;  // batches
   std::optional<SynchronousStep> step_;
   RunCheckpoints checkpoints_;
+  ReplicaCheck replicas_;
   std::optional<MetricsFile> metrics_;  // rank 0's
 
   StepAgreement agreement_, evaluation_agreement_;

@@ -20,7 +20,8 @@ struct TrainCommand {
   std::optional<std::int64_t> steps;  // stop after so many steps in all, without evaluation
   std::optional<ResumePoint> resume;  // without it the run starts from random weights
   std::vector<std::string> command_line;
-  std::string trace;  // a folder for one Chrome trace per rank; empty: none
+  std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
+  std::string trace;                // a folder for one Chrome trace per rank; empty: none
   ProgressMode progress = ProgressMode::automatic;
 };
 
