@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 import uuid
+from pathlib import Path
 
 from harness import LPSGD, MPIRUN
 
@@ -66,10 +67,10 @@ class Job:
         return found
 
     def out(self):
-        return open(self.paths[0], errors="replace").read()
+        return Path(self.paths[0]).read_text(errors="replace")
 
     def err(self):
-        return open(self.paths[1], errors="replace").read()
+        return Path(self.paths[1]).read_text(errors="replace")
 
     def text(self):
         return f"status {self.process.poll()}\n--- out\n{self.out()}\n--- err\n{self.err()}\n--- left\n{self.processes()}"

@@ -17,6 +17,8 @@ sys.path.insert(0, os.path.join(SOURCE, "bench", "link"))
 from hosts import Hosts, sh  # noqa: E402
 
 SLACK = 10
+LONG = ("--set", "data.train_samples=24000", "--set", "train.epochs=1000", "--set", "checkpoint.every_epochs=0",
+        "--set", "exchange.link.latency=2ms")
 
 
 def skip(reason):
@@ -64,7 +66,7 @@ class LinkCut(Case):
         for limit in (4, 30):
             with self.subTest(limit=limit):
                 out = f"out{limit}"
-                job = self.train(out, "--set", f"exchange.timeout={limit}s", "--set", "data.train_samples=4800000")
+                job = self.train(out, "--set", f"exchange.timeout={limit}s", *LONG)
                 self.wait_for_training(job, out)
                 self.assertEqual(len(job.ranks()), 2, job.text())
                 cut = self.plug("down")

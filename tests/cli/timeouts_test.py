@@ -14,6 +14,9 @@ LIMIT = 3
 LIMITS = ("--set", f"exchange.timeout={LIMIT}s", "--set", f"exchange.timeout_outside_step={LIMIT}s")
 IN_STEP = ("--set", f"exchange.timeout={LIMIT}s", "--set", "exchange.timeout_outside_step=10min")
 OUTSIDE = ("--set", "exchange.timeout=10min", "--set", f"exchange.timeout_outside_step={LIMIT}s")
+# Almost only steps.
+LONG = ("--set", "data.train_samples=24000", "--set", "train.epochs=1000", "--set", "checkpoint.every_epochs=0",
+        "--set", "exchange.link.latency=2ms")
 # As little as the launcher's own cleaning up may add.
 SLACK = 10
 
@@ -123,7 +126,7 @@ class Timeouts(Case):
 
     def test_in_a_step_late(self):
         """Stopped by somebody, among thousands of steps."""
-        job = self.train(*IN_STEP, "--set", "data.train_samples=240000")
+        job = self.train(*IN_STEP, *LONG)
         job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
         time.sleep(2.5)  # by then the ranks ask each other once a second only
         pid = job.ranks()[1]
@@ -189,10 +192,11 @@ class Timeouts(Case):
     def test_a_crash_ends_the_job(self):
         for number in (signal.SIGSEGV, signal.SIGKILL):
             self.out = self.path(f"out{number}")
-            job = self.train("--set", "data.train_samples=240000")
+            job = self.train(*LONG)
             job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
             os.kill(job.ranks()[1], number)
             self.assertNotEqual(job.wait_until_gone(time.monotonic() + SLACK), 0, job.text())
+            self.assertNotIn("UCX", job.out() + job.err())
 
 
 if __name__ == "__main__":
