@@ -89,16 +89,7 @@ std::string disagreement(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::vector<std::string> runs;
-  for (std::size_t i = 0, last = 0; i < ranks.size(); i = last + 1) {
-    for (last = i; last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1;) ++last;
-    runs.push_back(last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]));
-  }
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(runs, ", "));
-}
-
-void collective_try(Transport& transport, const std::function<void()>& body) {
+void collective_try(Transport& transport, const std::function<void()>& body, Place at) {
   std::string note;  // exit status, then the message
   try {
     body();
@@ -111,7 +102,7 @@ void collective_try(Transport& transport, const std::function<void()>& body) {
   } catch (const std::exception& e) {
     note = fmt::format("1 {}", e.what());
   }
-  const std::vector<std::string> notes = transport.all_gather_text(note);
+  const std::vector<std::string> notes = transport.all_gather_text(note, at);
   const auto first =
       std::find_if(notes.begin(), notes.end(), [](const std::string& s) { return !s.empty(); });
   if (first == notes.end()) return;
@@ -128,10 +119,10 @@ void collective_try(Transport& transport, const std::function<void()>& body) {
   throw SharedError(message, status);
 }
 
-void require_agreement(Transport& transport, const std::vector<Fact>& facts) {
+void require_agreement(Transport& transport, const std::vector<Fact>& facts, Place at) {
   const std::string mine = joined(facts);
-  if (transport.all_equal(checksum64(std::as_bytes(std::span(mine))))) return;
-  throw SharedError(disagreement(transport.all_gather_text(mine)), 2);
+  if (transport.all_equal(checksum64(std::as_bytes(std::span(mine))), at)) return;
+  throw SharedError(disagreement(transport.all_gather_text(mine, at)), 2);
 }
 
 }  // namespace lpsgd

@@ -53,7 +53,6 @@ struct ExchangeOptions {
   /// Whether the transport is given device memory; unset: if it takes it. Otherwise messages are staged
   /// through page-locked memory.
   std::optional<bool> device_pointers;
-  double hang_patience = 30;  // seconds without progress after which a warning is logged, again when doubled
 };
 
 /// Sums of squares over the steps and values of one tensor on this rank, round 1: `error` is gradient +
@@ -149,13 +148,13 @@ class Exchange {
   // Over an ordered transport: on the caller's thread.
   void queue_units(std::size_t end);  // those before `end` that have not been queued
   void queue_unit(std::size_t unit);
-  void watch();  // on the exchange's thread: warns if the device makes no progress
+  void watch();  // on the exchange's thread: of a device that makes no progress
 
   // Over the others: on the exchange's thread, the communication thread.
   void serve();
   double poll_units();
 
-  void warn_of_hang(UnitOfStep at, double seconds, const std::string& ranks) const;
+  std::string waiting_text(UnitOfStep at, double seconds, const std::string& ranks) const;
 
   const ExchangeOptions options_;
   const std::vector<std::size_t> order_;

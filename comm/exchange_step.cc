@@ -11,7 +11,6 @@
 #include "comm/exchange_unit.h"
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/log.h"
 
 namespace lpsgd {
 
@@ -60,9 +59,9 @@ void Exchange::queue_unit(std::size_t unit) {
 // The caller's thread never waits within a step, so only this thread can notice that a rank hangs.
 void Exchange::watch() {
   const ScopedDevice current(options_.device);
-  const std::chrono::duration<double> pause(options_.hang_patience / 60);
+  Patience patience(shared_->transport.collectives().limits.step);
+  const std::chrono::duration<double> pause(patience.period() / 60);
   std::optional<UnitOfStep> last;
-  double since = 0, patience = 0;
   for (std::unique_lock lock(mutex_); !wake_.wait_for(lock, pause, [&] { return stop_.load(); });) {
     std::optional<UnitOfStep> at = queueing_;
     lock.unlock();
@@ -71,22 +70,24 @@ void Exchange::watch() {
     } catch (const DeviceError&) {  // of queued work: it reaches the caller, who can handle it
       return;
     }
-    const double now = now_seconds();
     if (!at || at != last) {
-      since = now;
-      patience = options_.hang_patience;
-    } else if (now - since >= patience) {
-      warn_of_hang(*at, now - since, "other ranks");
-      patience *= 2;
+      patience.reset();
+    } else if (patience.due()) {
+      try {
+        patience.report(shared_->transport, waiting_text(*at, patience.waited(), "other ranks"));
+      } catch (const CommError&) {  // the transport has it for the caller
+        return;
+      }
     }
     last = at;
     lock.lock();
   }
 }
 
-void Exchange::warn_of_hang(UnitOfStep at, double seconds, const std::string& ranks) const {
-  log::warn("step {}: the exchange of {} has waited {:.0f} s for {}", at.step,
-            shared_->tensors[plan_[at.unit].segments.front().tensor].info.name, seconds, ranks);
+std::string Exchange::waiting_text(UnitOfStep at, double seconds, const std::string& ranks) const {
+  const std::string& tensor = shared_->tensors[plan_[at.unit].segments.front().tensor].info.name;
+  return fmt::format("step {}: the exchange of {} has waited {:.0f} s for {}", at.step, tensor, seconds,
+                     ranks);
 }
 
 void Exchange::serve() {
@@ -113,7 +114,8 @@ void Exchange::serve() {
 double Exchange::poll_units() {
   const std::size_t slots = in_flight_.size();
   std::size_t oldest = 0, next = 0;  // units [oldest, next) are in flight
-  double busy = 0, busy_since = 0, moved_at = 0, patience = options_.hang_patience;
+  double busy = 0, busy_since = 0;
+  Patience patience(shared_->transport.collectives().limits.step);
   Backoff backoff;
   shared_->bytes_sent = 0;
   while (oldest < plan_.size()) {
@@ -128,7 +130,7 @@ double Exchange::poll_units() {
         wake_.wait(lock, [&] { return stop_ || available_.load() >= plan_[next].ready_after; });
       }
       if (stop_) continue;
-      busy_since = moved_at = now_seconds();
+      busy_since = now_seconds();
     }
     bool moved = false;
     for (; next < plan_.size() && next < oldest + slots &&
@@ -141,15 +143,13 @@ double Exchange::poll_units() {
     for (; oldest < next && slot(oldest).done(); ++oldest, moved = true) slot(oldest).finish();
     if (moved) {
       backoff.reset();
-      moved_at = 0;
-    } else {
-      backoff.pause();
-      const double now = now_seconds();
-      if (moved_at == 0) moved_at = now;
-      if (now - moved_at < patience) continue;
-      warn_of_hang({shared_->step, oldest}, now - moved_at, "rank " + slot(oldest).waiting_for());
-      patience *= 2;
+      patience.reset();
+      continue;
     }
+    backoff.pause();
+    if (patience.due())
+      patience.report(shared_->transport,
+                      waiting_text({shared_->step, oldest}, patience.waited(), slot(oldest).waiting_for()));
   }
   return busy_since > 0 ? busy + (now_seconds() - busy_since) : busy;
 }

@@ -1,7 +1,5 @@
 #include "comm/exchange_unit.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "core/clock.h"
@@ -72,11 +70,14 @@ class ReduceBroadcast final : public UnitInFlight {
   bool done() const override { return returned_ && undecoded_ == 0 && sends_.empty(); }
 
   std::string waiting_for() const override {
-    std::string text;
-    for (std::size_t r = 0; r < arriving_.size(); ++r)
-      if (arriving_[r] != no_request || returning_[r] != no_request)
-        text += fmt::format("{}{}", text.empty() ? "" : ", ", r);
-    return text;
+    // A mean that does not come may wait for the ranks whose contributions have not come here either.
+    for (const auto* requests : {&arriving_, &returning_}) {
+      std::vector<int> ranks;
+      for (int r = 0; r < ranks_; ++r)
+        if ((*requests)[static_cast<std::size_t>(r)] != no_request) ranks.push_back(r);
+      if (!ranks.empty()) return ranks_text(ranks);
+    }
+    return "ranks that take its messages";
   }
 
  private:
@@ -194,7 +195,7 @@ class Summed final : public UnitInFlight {
 
   bool under_way() const override { return stage_ >= Stage::summing; }
   bool done() const override { return stage_ == Stage::done; }
-  std::string waiting_for() const override { return done() ? "" : "any"; }
+  std::string waiting_for() const override { return "other ranks"; }
 
  private:
   enum class Stage : std::uint8_t { fresh, encoded, summing, done };

@@ -1,18 +1,12 @@
 #include "comm/link.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <charconv>
-#include <iterator>
-#include <span>
 #include <vector>
 
 #include "comm/slots.h"
 #include "comm/transport_over.h"
 #include "core/clock.h"
-#include "core/config_shape.h"
+#include "core/config_quantity.h"
 #include "core/error.h"
 
 namespace lpsgd {
@@ -127,46 +121,9 @@ class LinkedTransport final : public TransportOver {
   std::vector<Request> queue_;  // sends that are still on the link, in order
 };
 
-// In descending order.
-struct UnitName {
-  const char* name;
-  double factor;
-};
-constexpr UnitName bandwidths[] = {{"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}};
-constexpr UnitName times[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}};
-constexpr UnitName sizes[] = {{"MB", 1e6}, {"kB", 1e3}, {"B", 1}};
-
-/// A number that is not negative, followed by one of the units.
-double parse_quantity(const config::Value& value, const std::string& path, std::span<const UnitName> units,
-                      const char* example) {
-  const std::string& text = value.scalar;
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (value.is_scalar() && error == std::errc() && number >= 0 && number <= 1e15) {
-    std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
-    while (rest.starts_with(' ')) rest.remove_prefix(1);
-    for (const UnitName& unit : units)
-      if (rest == unit.name) return number * unit.factor;
-  }
-  std::vector<std::string> names;
-  for (const UnitName& unit : units) names.emplace_back(unit.name);
-  config::fail(
-      value.origin, path,
-      fmt::format("expected a number and a unit, such as {}; units: {}", example, fmt::join(names, ", ")));
-}
-
-config::Shape quantity_shape(std::span<const UnitName> units) {
-  std::string names;
-  for (const UnitName& unit : units) names += fmt::format("{}{}", names.empty() ? "" : "|", unit.name);
-  return config::Shape::text(fmt::format("^[0-9.]+(e[+-]?[0-9]+)? *({})$", names));
-}
-
-/// In the largest unit that leaves at least 1.
-config::Value write_quantity(double value, std::span<const UnitName> units) {
-  auto unit = std::find_if(units.begin(), units.end(), [&](const UnitName& u) { return value >= u.factor; });
-  if (unit == units.end()) unit = std::prev(units.end());
-  return config::Value::plain(fmt::format("{:.9g}{}", value / unit->factor, unit->name));
-}
+constexpr config::Unit bandwidths[] = {{"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}};
+constexpr config::Unit times[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}};
+constexpr config::Unit sizes[] = {{"MB", 1e6}, {"kB", 1e3}, {"B", 1}};
 
 }  // namespace
 
@@ -181,32 +138,21 @@ double TokenBucket::pass(double bytes, double now) {
 }
 
 void fields(config::Visitor& v, LinkSpec& link) {
-  const auto quantity = [&](const char* key, double& value, const char* help, std::span<const UnitName> units,
-                            const char* example) {
-    const std::string type = fmt::format("number with a unit, such as {}", example);
-    v.shape([units] { return quantity_shape(units); });
-    v.custom(
-        key, type.c_str(), help,
-        [&value, units, example](const config::Value& given, const std::string& path) {
-          value = parse_quantity(given, path, units, example);
-        },
-        [&value, units] { return value > 0 ? write_quantity(value, units) : config::Value(); });
-  };
-  quantity("bandwidth", link.bandwidth,
+  quantity(v, "bandwidth", link.bandwidth,
            "bits per second in each direction of a rank's link; none: as fast as the transport is",
-           bandwidths, "1Gbit");
-  quantity("latency", link.latency, "the time a message spends on the link, one way; none: no extra time",
-           times, "50us");
+           bandwidths, "1Gbit", true);
+  quantity(v, "latency", link.latency, "the time a message spends on the link, one way; none: no extra time",
+           times, "50us", true);
   quantity(
-      "burst", link.burst,
+      v, "burst", link.burst,
       "bytes that may leave at full speed after a pause; none: as many as Linux's token bucket filter needs",
-      sizes, "256kB");
+      sizes, "256kB", true);
 }
 
 std::string to_text(const LinkSpec& link) {
   std::string text;
-  if (link.bandwidth > 0) text = write_quantity(link.bandwidth, bandwidths).scalar;
-  if (link.latency > 0) text += (text.empty() ? "" : ", ") + write_quantity(link.latency, times).scalar;
+  if (link.bandwidth > 0) text = config::quantity_text(link.bandwidth, bandwidths);
+  if (link.latency > 0) text += (text.empty() ? "" : ", ") + config::quantity_text(link.latency, times);
   return text;
 }
 

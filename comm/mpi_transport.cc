@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <thread>
@@ -23,6 +22,7 @@
 #include "comm/transport.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace lpsgd {
 namespace {
@@ -66,17 +66,11 @@ class MpiTransport final : public Transport {
   bool test(Request request) override;
   void reserve(std::size_t per_peer) override;
 
-  void barrier() override {
-    const Request request = take();
-    check(MPI_Ibarrier(comm_, add_part(request)), "MPI_Ibarrier");
-    wait({&request, 1});
-  }
-  void broadcast(std::span<std::byte> bytes, int root) override;
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
-  using Transport::all_gather;
+  Collectives& collectives() override { return collectives_; }
 
   void abort(int status) noexcept override {
     broken_ = true;
+    end_process_in(4, "");  // should MPI_Abort not return
     // MPICH's launcher drops what it has not read of a rank's output when the job ends.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     MPI_Abort(MPI_COMM_WORLD, status);
@@ -91,6 +85,16 @@ class MpiTransport final : public Transport {
     std::size_t done = 0;  // parts complete
     bool in_flight() const { return done < parts.size(); }
   };
+
+  struct Channel {
+    MPI_Comm comm;
+    int tag;
+  };
+  Channel channel(int tag) const {
+    if (tag == control_tag) return {control_, 0};
+    require(tag >= 0 && tag <= tag_limit_, "a tag that MPI does not allow");
+    return {comm_, tag};
+  }
 
   void answer_peers() const;
   Request take();
@@ -111,7 +115,8 @@ class MpiTransport final : public Transport {
   }
 
   const std::size_t largest_;
-  MPI_Comm comm_ = MPI_COMM_NULL;  // a duplicate, so that other libraries' messages are not matched
+  // Duplicates, so that other libraries' messages are not matched; one for the collectives' messages.
+  MPI_Comm comm_ = MPI_COMM_NULL, control_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   int local_rank_ = 0, local_size_ = 1;
   int tag_limit_ = 32767;
@@ -119,7 +124,19 @@ class MpiTransport final : public Transport {
   bool broken_ = false;
   int exceptions_;
   Slots<Operation> operations_;
+  Collectives collectives_{*this};
 };
+
+/// LPSGD_START_TIMEOUT in seconds.
+double start_limit() {
+  const char* text = std::getenv("LPSGD_START_TIMEOUT");
+  if (text == nullptr) return 300;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (end == text || *end != 0 || !(seconds >= 0))
+    throw ConfigError(fmt::format("LPSGD_START_TIMEOUT: expected seconds, got '{}'", text));
+  return seconds;
+}
 
 MpiTransport::MpiTransport(std::size_t largest_message)
     : largest_(largest_message / sizeof(float) * sizeof(float)), exceptions_(std::uncaught_exceptions()) {
@@ -128,6 +145,14 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (finalized != 0) throw CommError("MPI was finalised already and cannot be started twice in a process");
+  const Limit start{start_limit(), "LPSGD_START_TIMEOUT"};
+  const int me = launched_as().rank;
+  end_process_in(
+      start.seconds > 0 ? start.seconds + seconds_until_turn(me) : 0,
+      fmt::format("rank {}: MPI has not started within the {:.0f} s that {} allows: a rank does not "
+                  "start or cannot be reached",
+                  me, start.seconds, start.name),
+      "waiting for all ranks to start MPI");
   if (initialized == 0) {
     send_at_once_over_tcp();
     int provided = 0;
@@ -137,8 +162,10 @@ MpiTransport::MpiTransport(std::size_t largest_message)
       throw CommError("the MPI library offers less than MPI_THREAD_SERIALIZED");
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
-  check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  for (MPI_Comm* comm : {&comm_, &control_}) {
+    check(MPI_Comm_dup(MPI_COMM_WORLD, comm), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
   check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
   MPI_Comm local = MPI_COMM_NULL;
@@ -150,6 +177,8 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   int* limit = nullptr;
   int found = 0;
   if (MPI_Comm_get_attr(comm_, MPI_TAG_UB, &limit, &found) == MPI_SUCCESS && found != 0) tag_limit_ = *limit;
+  let_process_live();
+  collectives_.limits = {start, start};
 }
 
 // MPICH before 4.2 closes its connections and then waits outside MPI for the other ranks: over UCX's TCP, a
@@ -196,13 +225,17 @@ MpiTransport::~MpiTransport() {
   if (broken_ || in_flight || std::uncaught_exceptions() > exceptions_) return;
   // MPI_Finalize spins until all ranks have called it, so they wait here first: barrier() yields the core.
   try {
+    const ScopedPhase end(*this, Phase::end);
     barrier();
-  } catch (const std::exception&) {
+  } catch (const std::exception& e) {
+    log::error("{}", e.what());
+    abort(1);
     return;
   }
   const bool finalizes = owns_mpi_ && size_ > 1;
   if (finalizes) answer_peers();
   MPI_Comm_free(&comm_);
+  MPI_Comm_free(&control_);
   clockid_t clock{};
   if (finalizes && ::pthread_getcpuclockid(::pthread_self(), &clock) == 0)
     std::thread(exit_unless_finalized, clock).detach();
@@ -231,7 +264,7 @@ Transport::Request MpiTransport::take() {
 }
 
 void MpiTransport::reserve(std::size_t per_peer) {
-  operations_.reserve(per_peer * static_cast<std::size_t>(size_) + 1);  // and a collective
+  operations_.reserve((per_peer + 2) * static_cast<std::size_t>(size_));  // two of a collective
   for (Operation& operation : operations_) {
     operation.parts.reserve(1);
     operation.expected.reserve(1);
@@ -239,20 +272,21 @@ void MpiTransport::reserve(std::size_t per_peer) {
 }
 
 Transport::Request MpiTransport::isend(std::span<const std::byte> bytes, int to, int tag) {
-  require(tag >= 0 && tag <= tag_limit_, "a tag that MPI does not allow");
-  count_message(bytes.size());
+  const Channel at = channel(tag);
+  if (at.comm == comm_) count_message(bytes.size());
   const Request request = take();
-  for_parts(bytes.size(), largest_, [&](std::size_t at, int n) {
-    check(MPI_Isend(bytes.data() + at, n, MPI_BYTE, to, tag, comm_, add_part(request)), "MPI_Isend");
+  for_parts(bytes.size(), largest_, [&](std::size_t offset, int n) {
+    check(MPI_Isend(bytes.data() + offset, n, MPI_BYTE, to, at.tag, at.comm, add_part(request)), "MPI_Isend");
   });
   return request;
 }
 
 Transport::Request MpiTransport::irecv(std::span<std::byte> bytes, int from, int tag) {
-  require(tag >= 0 && tag <= tag_limit_, "a tag that MPI does not allow");
+  const Channel at = channel(tag);
   const Request request = take();
-  for_parts(bytes.size(), largest_, [&](std::size_t at, int n) {
-    check(MPI_Irecv(bytes.data() + at, n, MPI_BYTE, from, tag, comm_, add_part(request, n)), "MPI_Irecv");
+  for_parts(bytes.size(), largest_, [&](std::size_t offset, int n) {
+    check(MPI_Irecv(bytes.data() + offset, n, MPI_BYTE, from, at.tag, at.comm, add_part(request, n)),
+          "MPI_Irecv");
   });
   return request;
 }
@@ -287,28 +321,6 @@ bool MpiTransport::test(Request request) {
   }
   operations_.give_back(request);
   return true;
-}
-
-void MpiTransport::broadcast(std::span<std::byte> bytes, int root) {
-  const Request request = take();
-  for_parts(bytes.size(), largest_, [&](std::size_t at, int n) {
-    check(MPI_Ibcast(bytes.data() + at, n, MPI_BYTE, root, comm_, add_part(request)), "MPI_Ibcast");
-  });
-  wait({&request, 1});
-}
-
-void MpiTransport::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  const std::size_t n = mine.size();
-  require(all.size() == n * static_cast<std::size_t>(size_), "all_gather needs one part per rank");
-  if (n <= largest_) {
-    const Request request = take();
-    check(MPI_Iallgather(mine.data(), static_cast<int>(n), MPI_BYTE, all.data(), static_cast<int>(n),
-                         MPI_BYTE, comm_, add_part(request)),
-          "MPI_Iallgather");
-    return wait({&request, 1});
-  }
-  std::memcpy(all.data() + n * static_cast<std::size_t>(rank_), mine.data(), n);
-  for (int r = 0; r < size_; ++r) broadcast(all.subspan(n * static_cast<std::size_t>(r), n), r);
 }
 
 }  // namespace

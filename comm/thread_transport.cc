@@ -93,8 +93,12 @@ class ThreadTransport final : public Transport {
   int local_size() const override { return hub_.size; }
 
   Request isend(std::span<const std::byte> bytes, int to, int tag) override {
-    count_message(bytes.size());
-    return send(bytes, to, tag);
+    if (tag != control_tag) count_message(bytes.size());
+    const auto [request, operation] = take(bytes.size(), tag);
+    operation->source = bytes.data();
+    Channel& channel = hub_.channel(rank_, to);
+    post(channel, *operation, channel.sends, channel.receives);
+    return request;
   }
   Request irecv(std::span<std::byte> bytes, int from, int tag) override {
     const auto [request, operation] = take(bytes.size(), tag);
@@ -107,15 +111,7 @@ class ThreadTransport final : public Transport {
   bool test(Request request) override;
   void reserve(std::size_t per_peer) override;
 
-  void barrier() override {
-    std::vector<std::byte> all(static_cast<std::size_t>(size()));
-    const std::byte mine{};
-    all_gather({&mine, 1}, all);
-  }
-  void broadcast(std::span<std::byte> bytes, int root) override;
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
-  using Transport::all_gather;
-
+  Collectives& collectives() override { return collectives_; }
   void abort(int) noexcept override {
     hub_.end(rank_);
     withdraw();
@@ -123,15 +119,6 @@ class ThreadTransport final : public Transport {
   void cancel() noexcept override { abort(1); }
 
  private:
-  static constexpr int collective_tag = -1;  // below all tags of isend
-
-  Request send(std::span<const std::byte> bytes, int to, int tag) {
-    const auto [request, operation] = take(bytes.size(), tag);
-    operation->source = bytes.data();
-    Channel& channel = hub_.channel(rank_, to);
-    post(channel, *operation, channel.sends, channel.receives);
-    return request;
-  }
   std::pair<Request, Operation*> take(std::size_t bytes, int tag);
   bool release(Request request) {  // true, for test()
     operations_[request].state.store(Operation::State::free, std::memory_order_relaxed);
@@ -151,9 +138,9 @@ class ThreadTransport final : public Transport {
   Hub& hub_;
   const int rank_;
   Slots<Operation> operations_;
-  std::vector<Request> reducing_;   // all-reduces in which this rank has not summed its part yet
-  std::vector<Request> gathering_;  // of the current collective
+  std::vector<Request> reducing_;  // all-reduces in which this rank has not summed its part yet
   std::uint64_t next_reduction_ = 0;
+  Collectives collectives_{*this};
 };
 
 std::pair<Transport::Request, Operation*> ThreadTransport::take(std::size_t bytes, int tag) {
@@ -172,8 +159,7 @@ std::pair<Transport::Request, Operation*> ThreadTransport::take(std::size_t byte
 
 void ThreadTransport::reserve(std::size_t per_peer) {
   const auto ranks = static_cast<std::size_t>(hub_.size);
-  const std::size_t gathers = 2 * ranks, operations = per_peer * ranks + gathers;
-  gathering_.reserve(gathers);
+  const std::size_t operations = (per_peer + 2) * ranks;  // two of a collective
   operations_.reserve(operations);
   reducing_.reserve(operations);
   const auto reserve_one = [&](Channel& channel, std::vector<Operation*> Channel::*side) {
@@ -332,30 +318,6 @@ void ThreadTransport::withdraw() noexcept {
   }
 }
 
-void ThreadTransport::broadcast(std::span<std::byte> bytes, int root) {
-  if (rank_ != root) {
-    const Request request = irecv(bytes, root, collective_tag);
-    return wait({&request, 1});
-  }
-  std::vector<Request> requests;
-  for (int r = 0; r < size(); ++r)
-    if (r != root) requests.push_back(send(bytes, r, collective_tag));
-  wait(requests);
-}
-
-void ThreadTransport::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  const std::size_t n = mine.size();
-  require(all.size() == n * static_cast<std::size_t>(size()), "all_gather needs one part per rank");
-  gathering_.clear();
-  for (int shift = 1; shift < size(); ++shift) {
-    const int peer = (rank_ + shift) % size();
-    gathering_.push_back(send(mine, peer, collective_tag));
-    gathering_.push_back(irecv(all.subspan(n * static_cast<std::size_t>(peer), n), peer, collective_tag));
-  }
-  if (n > 0) std::memcpy(all.data() + n * static_cast<std::size_t>(rank_), mine.data(), n);
-  wait(gathering_);
-}
-
 }  // namespace
 
 void run_thread_ranks(int size, const std::function<void(Transport&)>& body) {
@@ -392,6 +354,7 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body) {
     throw;
   }
   for (std::thread& thread : threads) thread.join();
+  let_process_live();
   for (const bool own : {true, false})
     for (std::size_t r = 0; r < ranks; ++r)
       if (failures[r] && is_origin[r] == own) std::rethrow_exception(failures[r]);

@@ -1,5 +1,7 @@
 #include "comm/transport.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -16,6 +18,14 @@ void Transport::wait(std::span<const Request> requests) {
   }
 }
 
+void Transport::timed_out(const std::string& message) noexcept {
+  try {
+    end_process_in(8, fmt::format("rank {}: {}", rank(), message));
+  } catch (const std::exception&) {
+    end_process_in(8, "");
+  }
+}
+
 std::uint64_t Transport::ring_share(std::uint64_t bytes) const {
   const auto ranks = static_cast<std::uint64_t>(size()), r = static_cast<std::uint64_t>(rank());
   const std::uint64_t all = 2 * (ranks - 1) * bytes;
@@ -23,30 +33,30 @@ std::uint64_t Transport::ring_share(std::uint64_t bytes) const {
   return each + (r < rest ? 1 : 0);
 }
 
-std::vector<double> Transport::all_gather(double mine) {
+std::vector<double> Transport::all_gather(double mine, Place at) {
   std::vector<double> all(static_cast<std::size_t>(size()));
-  all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), at);
   return all;
 }
 
-bool Transport::all_equal(std::uint64_t mine) {
+bool Transport::all_equal(std::uint64_t mine, Place at) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
-  all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), at);
   for (const std::uint64_t value : all)
     if (value != mine) return false;
   return true;
 }
 
-std::vector<std::string> Transport::all_gather_text(const std::string& mine) {
+std::vector<std::string> Transport::all_gather_text(const std::string& mine, Place at) {
   const auto ranks = static_cast<std::size_t>(size());
   const std::uint64_t length = mine.size();
   std::vector<std::uint64_t> lengths(ranks);
-  all_gather(std::as_bytes(std::span(&length, 1)), std::as_writable_bytes(std::span(lengths)));
+  all_gather(std::as_bytes(std::span(&length, 1)), std::as_writable_bytes(std::span(lengths)), at);
   std::size_t longest = 0;
   for (const std::uint64_t l : lengths) longest = std::max<std::size_t>(longest, l);
   std::vector<char> padded(longest), all(longest * ranks);
   std::copy(mine.begin(), mine.end(), padded.begin());
-  if (longest > 0) all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
+  if (longest > 0) all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)), at);
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < ranks; ++r) texts.emplace_back(all.data() + r * longest, lengths[r]);
   return texts;

@@ -9,8 +9,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "comm/collectives.h"
 #include "core/device.h"
 
 namespace lpsgd {
@@ -42,6 +44,8 @@ class Transport {
   virtual void end_group() {}
 
   // Messages between two ranks with one tag arrive in the order sent; sizes on both sides are equal.
+  /// The tag of the collectives' messages. They have a channel of their own and are not counted.
+  static constexpr int control_tag = -1;
   virtual Request isend(std::span<const std::byte> bytes, int to, int tag) = 0;
   virtual Request irecv(std::span<std::byte> bytes, int from, int tag) = 0;
   /// The transport's own sum over ranks, in place, in float32; its order is the transport's.
@@ -54,19 +58,29 @@ class Transport {
   /// Waits for all, yielding.
   void wait(std::span<const Request> requests);
 
-  // Blocking collectives, for everything outside the step.
-  virtual void barrier() = 0;
-  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+  // Blocking collectives, for everything outside the step. All ranks make the same calls at the same places.
+  void barrier(Place at = std::source_location::current()) { collectives().barrier(at); }
+  void broadcast(std::span<std::byte> bytes, int root, Place at = std::source_location::current()) {
+    collectives().broadcast(bytes, root, at);
+  }
   /// Every rank's `mine` (equal sizes), concatenated in rank order, on every rank.
-  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                  Place at = std::source_location::current()) {
+    collectives().all_gather(mine, all, at);
+  }
+  /// Of a transport over another one: that one's.
+  virtual Collectives& collectives() = 0;
 
   // Built on the above.
   /// This rank's share of the 2(K-1) copies that a ring all-reduce of `bytes` moves; the shares of all ranks
   /// add up exactly.
   std::uint64_t ring_share(std::uint64_t bytes) const;
-  std::vector<double> all_gather(double mine);  // one value per rank
-  bool all_equal(std::uint64_t mine);           // the same value on every rank?
-  std::vector<std::string> all_gather_text(const std::string& mine);
+  std::vector<double> all_gather(double mine,  // one value per rank
+                                 Place at = std::source_location::current());
+  bool all_equal(std::uint64_t mine,  // the same value on every rank?
+                 Place at = std::source_location::current());
+  std::vector<std::string> all_gather_text(const std::string& mine,
+                                           Place at = std::source_location::current());
 
   /// Ends the job: all ranks of this transport stop waiting, with an error there (threads), or are ended by
   /// the launcher, and this process with them (mpi). Never throws.
@@ -74,6 +88,10 @@ class Transport {
   /// Drops every operation in flight, so that their buffers may be freed. After that only abort() may be
   /// called. The other ranks stop with an error at once (threads) or when this process ends (mpi).
   virtual void cancel() noexcept = 0;
+
+  /// A wait has reached its limit, and `message` is about to be thrown. If this process then does not end in
+  /// some seconds, it prints the message and exits.
+  virtual void timed_out(const std::string& message) noexcept;
 
   /// CommError if operations on stream() have failed. Work queued after them has run on undefined data.
   virtual void throw_if_failed() {}
@@ -97,6 +115,20 @@ class Transport {
   std::uint64_t bytes_sent_ = 0, messages_sent_ = 0;
 };
 
+/// Sets the phase of a rank for its scope.
+class ScopedPhase {
+ public:
+  ScopedPhase(Transport& transport, Phase phase)
+      : collectives_(transport.collectives()), before_(std::exchange(collectives_.phase, phase)) {}
+  ~ScopedPhase() { collectives_.phase = before_; }
+  ScopedPhase(const ScopedPhase&) = delete;
+  ScopedPhase& operator=(const ScopedPhase&) = delete;
+
+ private:
+  Collectives& collectives_;
+  const Phase before_;
+};
+
 /// Runs `body` once per rank on `size` threads, each with its own Transport. When one throws, the others are
 /// aborted; afterwards the exception of the lowest rank that failed by itself is rethrown.
 void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
@@ -104,7 +136,9 @@ void run_thread_ranks(int size, const std::function<void(Transport&)>& body);
 /// The transport over MPI_COMM_WORLD. MPI is initialised here (MPI_THREAD_SERIALIZED) and finalised by the
 /// destructor. It is not finalised if an exception destroys the object or operations are in flight: the other
 /// ranks would not join, so the launcher ends the job when this process exits. Also works without mpirun, as
-/// one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks.
+/// one rank. Messages of more than `largest_message` bytes travel in several parts; equal on all ranks. If a
+/// rank does not come, the process ends after the seconds in the environment variable LPSGD_START_TIMEOUT
+/// (default 300; 0: never). That is also the limit of collectives until another one is set.
 std::unique_ptr<Transport> make_mpi_transport(std::size_t largest_message = std::size_t{1} << 30);
 
 /// Sets the exit status of this process for the case that MPI cannot be finalised in time (mpi_transport.cc).

@@ -15,12 +15,7 @@ class TransportOver : public Transport {
   int local_size() const override { return inner_.local_size(); }
   bool takes_device_memory() const override { return inner_.takes_device_memory(); }
 
-  void barrier() override { inner_.barrier(); }
-  void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    inner_.all_gather(mine, all);
-  }
-  using Transport::all_gather;
+  Collectives& collectives() override { return inner_.collectives(); }
   void throw_if_failed() override { inner_.throw_if_failed(); }
   void abort(int status) noexcept override { inner_.abort(status); }
   void cancel() noexcept override { inner_.cancel(); }

@@ -22,7 +22,8 @@ bool is_handled_by_ucx(int number) {
 
 void end_at_crashes() {
   if (std::getenv("UCX_HANDLE_ERRORS") != nullptr) return;
-  ::setenv("UCX_HANDLE_ERRORS", "none", 0);  // for a UCX that MPI loads later, as Open MPI does
+  // For a UCX that MPI loads later, as Open MPI does. One that is loaded already would warn of the variable.
+  if (::dlopen("libucs.so.0", RTLD_LAZY | RTLD_NOLOAD) == nullptr) ::setenv("UCX_HANDLE_ERRORS", "none", 0);
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
     if (is_handled_by_ucx(number)) std::signal(number, SIG_DFL);
 }

@@ -43,10 +43,12 @@ bool is_launched_by_its_own_mpi(const Transport& transport) {
 
 /// Collective, the first of every command.
 void start_together(Transport& transport, const std::vector<Fact>& facts, const std::string& mistake) {
-  collective_try(transport, [&] {
+  const Place start("trainer/mpi_rank.cc", 0);  // the same in every version, so that versions are compared
+  const auto check = [&] {
     if (!mistake.empty()) throw ConfigError(mistake);
-  });
-  require_agreement(transport, facts);
+  };
+  collective_try(transport, check, start);
+  require_agreement(transport, facts, start);
 }
 
 /// Runs `body` as run_mpi_rank() does, with the same launcher on all ranks.
@@ -59,6 +61,9 @@ int run_rank(std::unique_ptr<Transport> transport, const std::function<int(Trans
     if (transport->rank() == 0) say(e.what());
     set_mpi_exit_status(e.exit_status());
     return e.exit_status();
+  } catch (const CommError& e) {  // most often of several ranks
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_until_turn(transport->rank())));
+    say(fmt::format("rank {}: {}", transport->rank(), e.what()));
   } catch (const std::bad_alloc&) {
     say(fmt::format("rank {}: out of memory", transport->rank()));
   } catch (const std::exception& e) {

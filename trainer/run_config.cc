@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "comm/nccl_transport.h"
+#include "core/config_quantity.h"
 #include "core/config_shape.h"
 #include "core/device.h"
 #include "core/error.h"
@@ -98,6 +99,13 @@ void fields(Visitor& v, ExchangeConfig& o) {
       {{"auto", DevicePointers::automatic}, {"true", DevicePointers::yes}, {"false", DevicePointers::no}},
       "with gradients on a GPU, whether MPI is given device memory; auto: if the library says it takes "
       "it, else messages are copied through the host");
+  static constexpr config::Unit durations[] = {{"h", 3600}, {"min", 60}, {"s", 1}};
+  quantity(
+      v, "timeout", o.timeout,
+      "how long a rank waits in a step for others, without any progress, before the job ends; 0s: for ever",
+      durations, "10min", false);
+  quantity(v, "timeout_outside_step", o.timeout_outside_step,
+           "the same at the start, for data, in evaluations and for checkpoints", durations, "30min", false);
   v.section("link", "a slower network, emulated inside the transport; not with nccl",
             [&](Visitor& s) { fields(s, o.link); });
   v.shape([] {

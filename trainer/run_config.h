@@ -60,6 +60,8 @@ struct ExchangeConfig {
   PolicySpec policy;
   bool overlap = true;
   std::int64_t ranks = 1;                                      // transport: threads only
+  double timeout = 600;                                        // seconds without progress; 0: no limit
+  double timeout_outside_step = 1800;                          // more: ranks read and evaluate unequally long
   LinkSpec link;                                               // emulated; none by default
   DevicePointers device_pointers = DevicePointers::automatic;  // auto: if the MPI library takes them
   BitFlip inject;                                              // none by default

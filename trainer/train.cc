@@ -94,6 +94,13 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
   return end_run(train_rank(run, command, data, spec, *linked), transport, command);
 }
 
+Limits limits_of(const RunConfig& run) {
+  Limits limits;
+  limits.step.seconds = run.exchange.timeout;
+  limits.outside_step.seconds = run.exchange.timeout_outside_step;
+  return limits;
+}
+
 struct Prepared {
   RunConfig run;
   std::unique_ptr<NetworkSpec> spec;
@@ -124,6 +131,7 @@ void prepare_data(Prepared& out) {
 
 /// Collective.
 void prepare_data_together(Transport& transport, Prepared& prepared) {
+  const ScopedPhase data(transport, Phase::data);
   std::vector<Fact> facts;
   collective_try(transport, [&] {
     prepare_data(prepared);
@@ -137,6 +145,7 @@ int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
   install_signal_handlers();
   int status = 0;  // rank 0's, as every rank's
   run_thread_ranks(static_cast<int>(prepared.run.exchange.ranks), [&](Transport& transport) {
+    transport.collectives().limits = limits_of(prepared.run);
     try {
       const int mine = train_on(transport, prepared.run, arguments, *prepared.spec, prepared.data);
       if (transport.rank() == 0) status = mine;
@@ -159,6 +168,7 @@ int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> t
   return run_mpi_rank(std::move(transport), facts, [&](Transport& ranks) {
     collective_try(ranks, [&] { prepare_config(arguments, ranks.size(), under_mpirun, prepared); });
     require_agreement(ranks, config_facts(prepared.run));
+    ranks.collectives().limits = limits_of(prepared.run);
     prepare_data_together(ranks, prepared);
     return train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data);
   });

@@ -110,6 +110,7 @@ class RankTrainer {
                                     checkpoints_.newest() ? "the last checkpoint is " + *checkpoints_.newest()
                                                           : "no checkpoint was written yet"));
     }
+    const ScopedPhase end(transport_, Phase::end);
     trace_.write(transport_);
     return signal;
   }
@@ -133,7 +134,18 @@ class RankTrainer {
       run_no_step(progress);
       return 0;
     }
+    if (const int signal = run_steps(by_steps, progress)) return signal;
+    const ScopedPhase end(transport_, Phase::end);
+    collective_try(transport_, [&] {
+      if (transport_.rank() == 0 && !by_steps)
+        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out));
+    });
+    return 0;
+  }
 
+  /// Returns the signal that ended the run early, or 0.
+  int run_steps(bool by_steps, Progress& progress) {
+    const ScopedPhase training(transport_, Phase::training);
     saved_at_ = now_seconds();
     sums_.start_clock(saved_at_);
     if (const int signal = ask().signal) return stop(signal, progress);
@@ -155,10 +167,6 @@ class RankTrainer {
       sums_.start_clock(now_seconds());  // The time of a checkpoint belongs to no epoch.
     }
     if (position_.epoch == 0) save(epoch_checkpoint_name(0));
-    collective_try(transport_, [&] {
-      if (transport_.rank() == 0)
-        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out));
-    });
     return 0;
   }
 
@@ -216,6 +224,7 @@ class RankTrainer {
   }
 
   void save(const std::string& name) {
+    const ScopedPhase checkpoint(transport_, Phase::checkpoint);
     step_->check_finite();
     collect();
     const double start = now_seconds();
@@ -266,6 +275,7 @@ class RankTrainer {
 
   /// Returns a signal that any rank has caught during the evaluation, which is then abandoned, or 0.
   int finish_epoch(Progress& progress) {
+    const ScopedPhase evaluation(transport_, Phase::evaluation);
     step_->check_finite();
     collect();
     checkpoints_.check_finite(position_.step);
@@ -368,6 +378,7 @@ int train_rank(const RunConfig& run, const TrainCommand& command, const TrainDat
   } catch (const SharedError&) {
     // Work that a rank has in flight needs the other ranks: none ends before all are done.
     trainer.reset();
+    const ScopedPhase end(transport, Phase::end);
     transport.barrier();
     throw;
   }

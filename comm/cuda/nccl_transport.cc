@@ -146,6 +146,11 @@ class NcclTransport final : public TransportOver {
   }
 
   void cancel() noexcept override { request_abort(); }
+  void timed_out(const std::string& message) noexcept override {
+    TransportOver::timed_out(message);
+    const std::lock_guard lock(watch_mutex_);
+    failure_ = message;
+  }
 
  private:
   struct Message {
@@ -195,8 +200,12 @@ class NcclTransport final : public TransportOver {
   /// With mutex_ held. A rank connects to another rank with its first message to it; connecting takes a
   /// while.
   void wait_while_in_progress(ncclResult_t result, const char* call) {
+    Patience patience(collectives().limit());
     for (Backoff backoff; result == ncclInProgress; backoff.pause()) {
-      if (broken_) throw CommError(fmt::format("NCCL: {}: given up while ranks connect", call));
+      if (patience.due())
+        patience.report(*this,
+                        fmt::format("NCCL: {} has waited {:.0f} s for other ranks", call, patience.waited()));
+      if (broken_) throw_broken();
       ncclResult_t state = ncclSuccess;
       result = ncclCommGetAsyncError(comm_, &state);
       if (result == ncclSuccess) result = state;
@@ -221,7 +230,7 @@ class NcclTransport final : public TransportOver {
       if (result != ncclSuccess) state = result;
       if (state == ncclSuccess || state == ncclInProgress) continue;
       const std::lock_guard failing(watch_mutex_);
-      failure_ = text_of(state);
+      failure_ = "NCCL: " + text_of(state);
       broken_ = true;
     }
     return take_communicator();
@@ -229,7 +238,7 @@ class NcclTransport final : public TransportOver {
 
   [[noreturn]] void throw_broken() {
     const std::lock_guard lock(watch_mutex_);
-    throw CommError(failure_.empty() ? "NCCL's communicator was given up" : "NCCL: " + failure_);
+    throw CommError(failure_.empty() ? "NCCL's communicator was given up" : failure_);
   }
 
   /// Makes the watching thread abort the communicator. An abort here would not return: NCCL waits until no

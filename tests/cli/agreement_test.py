@@ -25,6 +25,8 @@ OTHER = {
     "exchange.link.burst": "1MB",
     "exchange.link.latency": "5us",
     "exchange.min_elements": "7",
+    "exchange.timeout": "5min",
+    "exchange.timeout_outside_step": "1h",
     "exchange.rules": "[{kind: conv, codec: none}]",
     "optimizer.no_decay": "[bias]",
     "schedule.decay": "{1: 0.2}",

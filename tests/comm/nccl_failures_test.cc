@@ -1,17 +1,16 @@
 // Ranks that leave, stop or never join a step while others exchange gradients over NCCL.
 #include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
 
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <sstream>
 #include <thread>
 
 #include "core/capture.h"
 #include "core/error.h"
-#include "core/log.h"
+#include "tests/comm/captured_log.h"
 #include "tests/comm/cuda_ranks.h"
 
 namespace lpsgd {
@@ -80,41 +79,32 @@ TEST_F(Nccl, AnAbandonedStepEndsTheStepsOfTheOthers) {
   world().barrier();
 }
 
-/// Collects what is logged.
-class Log {
- public:
-  Log() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-  }
-  ~Log() { spdlog::set_default_logger(before_); }
-  Log(const Log&) = delete;
-  Log& operator=(const Log&) = delete;
-  std::string text() const { return text_.str(); }
-  int count(const std::string& line) const {
-    int n = 0;
-    const std::string all = text();
-    for (std::size_t at = all.find(line); at != std::string::npos; at = all.find(line, at + 1)) ++n;
-    return n;
-  }
-
- private:
-  const std::shared_ptr<spdlog::logger> before_;
-  std::ostringstream text_;
-};
-
 std::string warning(std::uint32_t step, const std::string& tensor) {
   return fmt::format("step {}: the exchange of {} has waited ", step, tensor);
 }
 
+/// The limit of steps, in seconds, for its scope.
+class StepLimit {
+ public:
+  explicit StepLimit(double seconds) : before_(world().collectives().limits) {
+    world().collectives().limits.step = {seconds, "exchange.timeout"};
+  }
+  ~StepLimit() { world().collectives().limits = before_; }
+  StepLimit(const StepLimit&) = delete;
+  StepLimit& operator=(const StepLimit&) = delete;
+
+ private:
+  const Limits before_;
+};
+
 TEST_F(Nccl, AMissingRankIsReported) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
-  const Log log;
+  const CapturedLog log;
   const bool missing = world().rank() == 0;
   const ExchangeSetup setup = make_setup("qsgd4");
   const auto expected = reference_means(setup, world().size(), 2);
   ExchangeOptions options = exchange_cases::all_options(setup)[2];  // a unit holds one tensor
-  options.hang_patience = 0.5;
+  const StepLimit limit(4);  // a warning a second
   CudaArena arena(device, setup.arena);
   Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt(options));
   for (std::uint32_t step = 0; step < 2; ++step) {
@@ -128,10 +118,38 @@ TEST_F(Nccl, AMissingRankIsReported) {
   // The first unit that this rank receives from the missing one is the first or second.
   const int first = log.count(warning(1, setup.tensors[setup.order[0]].name)) +
                     log.count(warning(1, setup.tensors[setup.order[1]].name));
-  EXPECT_GE(first, missing ? 0 : 2) << log.text();  // after 0.5 s and 1 s, perhaps after 2 s
-  EXPECT_LE(first, missing ? 0 : 3) << log.text();
+  EXPECT_GE(first, missing ? 0 : 1) << log.text();  // after 1 s, perhaps after 2 s
+  EXPECT_LE(first, missing ? 0 : 2) << log.text();
   EXPECT_EQ(log.count("has waited"), first) << log.text();
   EXPECT_EQ(log.count("for other ranks"), log.count("has waited"));
+}
+
+TEST_F(Nccl, AMissingRankEndsTheStepAtTheLimit) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  const bool missing = world().rank() == 0;
+  const ExchangeSetup setup = make_setup("qsgd4");
+  std::string error;
+  {
+    const StepLimit limit(1);
+    CudaArena arena(device, setup.arena);
+    Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt({}));
+    exchange_cases::exchange_step(exchange, setup, 0, arena, setup.gradients(world().rank(), 0));
+    if (missing) std::this_thread::sleep_for(std::chrono::seconds(3));
+    try {
+      exchange_cases::exchange_step(exchange, setup, 1, arena, setup.gradients(world().rank(), 1));
+      exchange.check_finite();
+    } catch (const CommError& e) {
+      error = e.what();
+    }
+    let_process_live();
+  }
+  nccl.reset();
+  if (missing)
+    EXPECT_NE(error, "");
+  else
+    EXPECT_THAT(error, testing::MatchesRegex("step 1: the exchange of .* has waited [12] s for other ranks, as "
+                                             "long as exchange.timeout allows"));
+  world().barrier();
 }
 
 // A launched graph that makes no progress. (The emulated GPU runs nothing until the host waits for it, except
@@ -140,10 +158,10 @@ TEST_F(Nccl, ALaunchWithoutProgressIsReported) {
   if (world().size() > 1 || std::getenv("LPSGD_EMULATED_ORDER") != nullptr ||
       cuda_device_info(device.index).name.find("emulates") == std::string::npos)
     GTEST_SKIP() << "needs one rank, on a GPU that waits for the host";
-  const Log log;
+  const CapturedLog log;
   const ExchangeSetup setup = make_setup("qsgd4");
   ExchangeOptions options = exchange_cases::all_options(setup)[2];
-  options.hang_patience = 0.3;
+  const StepLimit limit(1.2);
   CudaArena arena(device, setup.arena);
   const ExchangeOptions adapted = arena.adapt(options);
   Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, adapted);
@@ -175,7 +193,7 @@ TEST_F(Nccl, AnErrorOfTheDeviceIsThrownToTheCaller) {
     GTEST_SKIP() << "needs a GPU that can be made to fail";
   const ExchangeSetup setup = make_setup("qsgd4");
   ExchangeOptions options = exchange_cases::all_options(setup)[2];
-  options.hang_patience = 0.3;
+  const StepLimit limit(1.2);
   CudaArena arena(device, setup.arena);
   Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt(options));
   ::setenv("LPSGD_EMULATED_FAILURE", "1", 1);

@@ -347,6 +347,7 @@ int bench_exchange_command(const BenchExchangeArguments& arguments,
     std::vector<Fact> facts = start_facts("bench exchange");
     facts.push_back({"the options", fmt::format("{}", fmt::join(arguments.options, " "))});
     return run_mpi_rank(make_mpi_transport(), facts, [&](Transport& transport) {
+      transport.collectives().limits = {};
       collective_try(transport, [&] { sweep = read_sweep(arguments, over_mpi); });
       ExchangeBench(transport, sweep, results).run();
       return report();

@@ -1,0 +1,73 @@
+#include "comm/waiting.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <system_error>
+#include <thread>
+
+#include "comm/transport.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/printable.h"
+
+namespace lpsgd {
+
+Patience::Patience(Limit limit)
+    : limit_(limit), period_(limit.seconds > 0 ? std::min(30.0, limit.seconds / 4) : 30), next_(period_) {}
+
+bool Patience::due() {
+  constexpr double longest_round = 5;  // a longer one: the process was stopped
+  const double now = now_seconds();
+  if (last_ > 0) waited_ += std::min(now - last_, longest_round);
+  last_ = now;
+  if (waited_ < next_ && !is_over()) return false;
+  next_ = waited_ + period_;
+  return true;
+}
+
+void Patience::report(Transport& transport, const std::string& text) {
+  if (!is_over()) return log::warn("{}", text);
+  const std::string message = fmt::format("{}, as long as {} allows", text, limit_.name);
+  transport.timed_out(message);
+  transport.cancel();
+  throw CommError(message);
+}
+
+namespace {
+
+std::atomic<int> newest_end{0};
+
+}  // namespace
+
+void end_process_in(double seconds, const std::string& message, const std::string& meanwhile) noexcept {
+  try {
+    std::thread([=, mine = ++newest_end] {
+      for (Patience patience({seconds, ""}); newest_end == mine;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        if (!patience.due() || newest_end != mine) continue;
+        if (patience.is_over()) {
+          // Not through stdio, of which another thread may hold the lock.
+          const std::string line = "lpsgd: error: " + printable_lines(message) + "\n";
+          if (!message.empty() && ::write(STDERR_FILENO, line.data(), line.size()) < 0) ::_exit(1);
+          ::_exit(1);
+        }
+        if (!meanwhile.empty()) log::warn("{}: {:.0f} s so far", meanwhile, patience.waited());
+      }
+    }).detach();
+  } catch (const std::exception&) {  // no memory, or no thread: then nothing limits the end
+  }
+}
+
+void let_process_live() noexcept {
+  ++newest_end;
+}
+
+double seconds_until_turn(int rank) {
+  return rank == 0 ? 0 : 0.5 * (1 + std::min(rank, 8));
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,104 @@
+"""A cable that is cut between two hosts (network namespaces): both sides end by themselves; one that is mended in time changes nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+import numpy as np
+
+from harness import LPSGD, SOURCE, Case, model, run
+from jobs import Job
+
+sys.path.insert(0, os.path.join(SOURCE, "bench", "link"))
+from hosts import Hosts, sh  # noqa: E402
+
+SLACK = 10
+LONG = ("--set", "data.train_samples=24000", "--set", "train.epochs=1000", "--set", "checkpoint.every_epochs=0",
+        "--set", "exchange.link.latency=2ms")
+
+
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(77)
+
+
+def open_hosts():
+    """Two hosts. Another test or measurement may hold the names for a while."""
+    for attempt in range(60):
+        try:
+            return Hosts(2, "unshaped").__enter__()
+        except SystemExit as busy:
+            reason = str(busy)
+        except (OSError, subprocess.CalledProcessError) as e:
+            skip(f"no network namespaces can be made: {getattr(e, 'stderr', e)}")
+        time.sleep(5)
+    skip(reason)
+
+
+class LinkCut(Case):
+    def setUp(self):
+        super().setUp()
+        self.hosts = open_hosts()
+        self.addCleanup(self.hosts.__exit__)
+        self.out = self.path("out")
+
+    def train(self, out, *arguments, **environment):
+        return Job(self, [*self.hosts.mpirun(), LPSGD, "train", self.config, "--out", self.path(out), *arguments], **environment)
+
+    def plug(self, state):
+        """At the second host. The first one sees that nothing answers."""
+        sh("ip", "-n", "lpsgd2", "link", "set", "eth0", state)
+        return time.monotonic()
+
+    def left(self):
+        """Processes on either host."""
+        return [sh("ip", "netns", "pids", f"lpsgd{i}").split() for i in (1, 2)]
+
+    def wait_for_training(self, job, out):
+        job.wait_until(lambda: os.path.exists(self.path(out, "metrics.jsonl")))
+        time.sleep(1)
+
+    def test_both_sides_end(self):
+        for limit in (4, 30):
+            with self.subTest(limit=limit):
+                out = f"out{limit}"
+                job = self.train(out, "--set", f"exchange.timeout={limit}s", *LONG)
+                self.wait_for_training(job, out)
+                self.assertEqual(len(job.ranks()), 2, job.text())
+                cut = self.plug("down")
+                status = job.wait_until_gone(cut + limit + SLACK)
+                self.assertEqual(self.left(), [[], []])
+                self.assertNotEqual(status, 0, job.text())
+                self.assertIn("rank 0: ", job.error())
+                if limit == 4:
+                    self.assertRegex(job.error(), rf"step \d+: the exchange of [\w.]+ has waited {limit} s for rank 1, as long as "
+                                                  "exchange.timeout allows")
+                self.plug("up")
+
+    def test_a_link_that_comes_back_in_time(self):
+        more = ("--set", "exchange.timeout=20s", "--set", "data.train_samples=24000", "--set", "exchange.link.latency=1ms")
+        whole = self.train("whole", *more)
+        self.assertEqual(whole.wait_until_gone(time.monotonic() + 200), 0, whole.text())
+        job = self.train("out", *more)
+        self.wait_for_training(job, "out")
+        self.plug("down")
+        time.sleep(3)
+        self.assertEqual(len(job.ranks()), 2, job.text())
+        self.plug("up")
+        self.assertEqual(job.wait_until_gone(time.monotonic() + 200), 0, job.text())
+        ours, theirs = model(self.out, "epoch-0002"), model(self.path("whole"), "epoch-0002")
+        self.assertEqual(ours.keys(), theirs.keys())
+        for name in ours:
+            np.testing.assert_array_equal(ours[name].view("<u4"), theirs[name].view("<u4"), name)
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        skip("needs root and iproute2")
+    if not json.loads(run("version", "--json").out)["mpi_version"].startswith("MPICH"):
+        skip("the launcher's options are MPICH's")
+    unittest.main(verbosity=2)

@@ -1,0 +1,203 @@
+"""A rank that stands still, in each phase of a run: the others say so, and the job ends within the limit, once and for all."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import CONFIG, LPSGD, MPIRUN, NETWORK, Case, run
+from jobs import Job, mpirun
+
+LIMIT = 3
+LIMITS = ("--set", f"exchange.timeout={LIMIT}s", "--set", f"exchange.timeout_outside_step={LIMIT}s")
+IN_STEP = ("--set", f"exchange.timeout={LIMIT}s", "--set", "exchange.timeout_outside_step=10min")
+OUTSIDE = ("--set", "exchange.timeout=10min", "--set", f"exchange.timeout_outside_step={LIMIT}s")
+# Almost only steps.
+LONG = ("--set", "data.train_samples=24000", "--set", "train.epochs=1000", "--set", "checkpoint.every_epochs=0",
+        "--set", "exchange.link.latency=2ms")
+# As little as the launcher's own cleaning up may add.
+SLACK = 10
+
+# Stops rank STOP_RANK when it opens a file whose path holds STOP_AT, if the file STOP_ONCE is there.
+STOP = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void look(const char* path) {
+  const char* rank = getenv("PMI_RANK") ? getenv("PMI_RANK") : getenv("OMPI_COMM_WORLD_RANK");
+  const char *who = getenv("STOP_RANK"), *at = getenv("STOP_AT"), *once = getenv("STOP_ONCE");
+  if (!rank || !who || strcmp(rank, who) != 0 || !strstr(path, at)) return;
+  if (*once == 0 || access(once, F_OK) == 0) kill(getpid(), SIGSTOP);
+}
+#define OPEN(NAME) \\
+  int NAME(const char* path, int flags, ...) { \\
+    va_list more; \\
+    va_start(more, flags); \\
+    const int mode = va_arg(more, int); \\
+    va_end(more); \\
+    look(path); \\
+    return ((int (*)(const char*, int, ...))dlsym(RTLD_NEXT, #NAME))(path, flags, mode); \\
+  }
+OPEN(open)
+OPEN(open64)
+#define FOPEN(NAME) \\
+  FILE* NAME(const char* path, const char* mode) { \\
+    look(path); \\
+    return ((FILE * (*)(const char*, const char*)) dlsym(RTLD_NEXT, #NAME))(path, mode); \\
+  }
+FOPEN(fopen)
+FOPEN(fopen64)
+"""
+
+
+class Timeouts(Case):
+    def setUp(self):
+        super().setUp()
+        self.out = self.path("out")
+        self.write("two.yaml", NETWORK.replace("classes: 10", "classes: 2").replace("units: 10", "units: 2"))
+        self.images_config = self.write("images.yaml", CONFIG.replace("tiny_network", "two").replace(
+            "dataset: shapes", f"dataset: images, root: {self.path('data')}").replace(
+            "{pad: 2, mirror: true}", "none").replace(", train_samples: 96, test_samples: 50", ""))
+        for split in ("train", "val"):
+            for number in range(24):
+                folder = self.path("data", split, "ab"[number % 2])
+                os.makedirs(folder, exist_ok=True)
+                with open(os.path.join(folder, f"{number:02}.ppm"), "wb") as file:
+                    file.write(b"P6\n32 32\n255\n" + bytes([number]) * (32 * 32 * 3))
+
+    def train(self, *arguments, ranks=2, config=None, **environment):
+        return Job(self, mpirun(ranks, LPSGD, "train", config or self.config, "--out", self.out, *arguments), **environment)
+
+    def stopping(self, at, *arguments, once="", rank=1, ranks=2, **environment):
+        """A run on image files, of which a rank stops when it opens the file `at`."""
+        library = self.path("stop.so")
+        if not os.path.exists(library):
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", library, self.write("stop.c", STOP)], check=True)
+        return self.train(*arguments, ranks=ranks, config=self.images_config, LD_PRELOAD=library, STOP_AT=at,
+                          STOP_ONCE=once, STOP_RANK=str(rank), **environment)
+
+    def ends(self, job, stopped, expected, waits_for="rank 1", limit=LIMIT, by="exchange.timeout_outside_step"):
+        status = job.wait_until_gone(stopped + limit + SLACK)
+        self.assertGreaterEqual(time.monotonic() - stopped, limit - 1, job.text())
+        self.assertNotEqual(status, 0, job.text())
+        error = job.error()
+        self.assertRegex(error, rf"^rank \d: {expected} has waited {limit} s for {waits_for}, as long as {by} allows$", job.text())
+        self.assertIn(f"for {waits_for}\n", job.err(), "and before that there were warnings")
+        self.assertGreaterEqual(len(re.findall(rf"\[rank \d\] warning: {expected} has waited [0-9] s for {waits_for}\n", job.err())), 2,
+                                job.text())
+        return error
+
+    TENSOR = r"(?:conv|bn|fc)[12]?\.(?:weight|bias)"
+    STEP = rf"step \d+: the exchange of {TENSOR}"
+
+    @staticmethod
+    def call(kind, phase, file):
+        return rf"{kind} in {phase} \({file}:\d+, call \d+\)"
+
+    def test_at_the_start(self):
+        job = self.stopping("images.yaml", *LIMITS, LPSGD_START_TIMEOUT=str(LIMIT))
+        stopped = job.wait_for_stop(1)
+        self.ends(job, stopped, self.call("all_gather of 8 bytes", "start", "trainer/train.cc"), by="LPSGD_START_TIMEOUT")
+        self.assertFalse(os.path.exists(self.out), "nothing may start")
+
+    def test_when_a_run_is_resumed(self):
+        self.assertEqual(run("train", self.images_config, "--out", self.out, "--steps", "1", ranks=2).status, 0)
+        job = self.stopping("manifest.json", *OUTSIDE, "--resume", LPSGD_START_TIMEOUT="600")
+        self.ends(job, job.wait_for_stop(1), self.call("all_gather of 8 bytes", "start", "trainer/train.cc"))
+
+    def test_while_data_are_read(self):
+        job = self.stopping("/val/", *OUTSIDE, LPSGD_START_TIMEOUT="600")
+        self.ends(job, job.wait_for_stop(1), self.call("all_gather of 8 bytes", "data", "trainer/train.cc"))
+
+    def test_in_a_step(self):
+        job = self.stopping("/train/", *IN_STEP, "--set", "train.epochs=1000", once=os.path.join(self.out, "metrics.jsonl"))
+        error = self.ends(job, job.wait_for_stop(1),
+                          f"(?:{self.STEP}|{self.call('all_gather of 24 bytes', 'training', 'trainer/step_agreement.cc')})",
+                          by="exchange.timeout")
+        self.assertRegex(error, "exchange of|in training")
+
+    def test_in_a_step_late(self):
+        """Stopped by somebody, among thousands of steps."""
+        job = self.train(*IN_STEP, *LONG)
+        job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
+        time.sleep(2.5)  # by then the ranks ask each other once a second only
+        pid = job.ranks()[1]
+        os.kill(pid, signal.SIGSTOP)
+        self.ends(job, job.wait_for_stop(1), self.STEP, by="exchange.timeout")
+
+    def test_in_an_evaluation(self):
+        job = self.stopping("/val/", *OUTSIDE, once=os.path.join(self.out, "metrics.jsonl"))
+        self.ends(job, job.wait_for_stop(1), self.call("all_gather of [0-9]+ bytes", "evaluation", r"trainer/[a-z_]+\.cc"))
+
+    def test_in_a_checkpoint(self):
+        job = self.stopping("state-rank0001", *OUTSIDE)
+        self.ends(job, job.wait_for_stop(1), self.call("all_gather of 8 bytes", "checkpoint", "trainer/checkpoint.cc"))
+
+    def test_at_the_end(self):
+        job = self.stopping("rank0001.json", *OUTSIDE, "--trace", self.path("trace"))
+        self.ends(job, job.wait_for_stop(1), self.call("all_gather of 8 bytes", "end", "trainer/rank_trace.cc"))
+
+    def test_rank_0_of_three(self):
+        """Two ranks reach their limit together; one speaks."""
+        job = self.stopping("state-rank0000", *OUTSIDE, rank=0, ranks=3)
+        error = self.ends(job, job.wait_for_stop(0), self.call("all_gather of 8 bytes", "checkpoint", "trainer/checkpoint.cc"),
+                          waits_for="rank 0")
+        self.assertTrue(error.startswith("rank 1: "), error)
+
+    def test_a_rank_that_never_starts(self):
+        job = Job(self, [MPIRUN, "-n", 1, LPSGD, "train", self.config, "--out", self.out, ":", "-n", 1, "sleep", 1000],
+                  LPSGD_START_TIMEOUT=str(LIMIT))
+        begun = job.wait_until(lambda: any(words[0] == LPSGD for words in job.processes().values()))
+        self.assertNotEqual(job.wait_until_gone(begun + LIMIT + SLACK), 0, job.text())
+        self.assertEqual(job.error(), f"rank 0: MPI has not started within the {LIMIT} s that LPSGD_START_TIMEOUT allows: a rank "
+                                      "does not start or cannot be reached")
+        self.assertIn("waiting for all ranks to start MPI: ", job.err())
+        self.assertGreaterEqual(time.monotonic() - begun, LIMIT - 1)
+        result = run("train", self.config, "--out", self.out, ranks=2, env={"LPSGD_START_TIMEOUT": "soon"})
+        self.assertIn("LPSGD_START_TIMEOUT: expected seconds, got 'soon'", result.err)
+        self.assertEqual(result.status, 2, result)
+
+    def test_a_job_that_is_suspended_as_a_whole(self):
+        """The time in which all ranks are stopped does not count."""
+        job = self.train(*LIMITS, "--set", "data.train_samples=48000")
+        job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
+        ranks = job.ranks()
+        for stop in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in ranks.values():
+                os.kill(pid, stop)
+            time.sleep(LIMIT + 4 if stop == signal.SIGSTOP else 0)
+        self.assertEqual(job.wait_until_gone(time.monotonic() + 120), 0, job.text())
+        self.assertNotIn("has waited", job.err())
+
+    def test_without_a_limit(self):
+        job = self.train("--set", "exchange.timeout=0s", "--set", "exchange.timeout_outside_step=0s", "--set",
+                         "data.train_samples=4800")
+        job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
+        pid = job.ranks()[1]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(LIMIT + 3)
+        os.kill(pid, signal.SIGCONT)
+        self.assertEqual(job.wait_until_gone(time.monotonic() + 120), 0, job.text())
+        with open(os.path.join(self.out, "config.yaml")) as file:
+            self.assertRegex(file.read(), r"timeout: 0s\n *timeout_outside_step: 0s\n")
+
+    def test_a_crash_ends_the_job(self):
+        for number in (signal.SIGSEGV, signal.SIGKILL):
+            self.out = self.path(f"out{number}")
+            job = self.train(*LONG)
+            job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
+            os.kill(job.ranks()[1], number)
+            self.assertNotEqual(job.wait_until_gone(time.monotonic() + SLACK), 0, job.text())
+            self.assertNotIn("UCX", job.out() + job.err())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
