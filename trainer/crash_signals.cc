@@ -28,8 +28,8 @@ void end_at_crashes() {
       is_loaded = true;
       std::signal(number, SIG_DFL);
     }
-  // For a UCX that MPI loads later, as Open MPI does. One that is loaded already would warn of a variable that
-  // it does not use.
+  // For a UCX that MPI loads later, as Open MPI does. One that is loaded already would warn of a variable
+  // that it does not use.
   if (!is_loaded) ::setenv("UCX_HANDLE_ERRORS", "none", 0);
 }
 

@@ -3,10 +3,11 @@
 //   FAULT_UNDER  text that the path of such a file contains
 //   FAULT_RANK   only in the process of this rank; unset: in all
 //   FAULT_LOG    a file that gets a line for each call that is counted: "rank operation path"
-//   FAULT        "OPERATION:N:ACTION" or "OPERATION:N+:ACTION": at the N-th call (from 1), or at it and all later
-//                ones. OPERATION: write, fsync, rename, mkdir or any. ACTION: ENOSPC, EIO or EACCES, or a signal
-//                for the process: KILL, STOP, TERM or USR1. A disk that is full from then on ("N+") first takes a
-//                part of the N-th write.
+//   FAULT        "OPERATION:N:ACTION" or "OPERATION:N+:ACTION": at the N-th call (from 1), or at it and all
+//   later
+//                ones. OPERATION: write, fsync, rename, mkdir or any. ACTION: ENOSPC, EIO or EACCES, or a
+//                signal for the process: KILL, STOP, TERM or USR1. A disk that is full from then on ("N+")
+//                first takes a part of the N-th write.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

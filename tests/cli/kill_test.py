@@ -89,8 +89,8 @@ class Kills(Disturbed):
                 process.send_signal(number)
         out, err = process.communicate(timeout=60)
         self.wait_until(lambda: not self.processes(folder), "a rank stays when the others have been killed")
-        if process.returncode == 0:
-            self.assertIn(f"epoch {EPOCHS}/{EPOCHS}", out)
+        if process.returncode == 0:  # also MPICH's mpirun, now and then, after a SIGTERM with which all ranks ended
+            self.assertRegex(out, f"epoch {EPOCHS}/{EPOCHS}|stopped by SIGTERM")
         else:
             self.assertNotIn("lpsgd: error", err)
         return self.lines(folder)
