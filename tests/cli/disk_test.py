@@ -6,7 +6,7 @@ import re
 import unittest
 
 from faults import Disturbed, of_codec
-from harness import run
+from harness import checkpoints, run
 
 FAULTS = os.environ.get("LPSGD_FAULTS", "4")
 RANKS, CODEC = 2, "onebit"
@@ -59,6 +59,16 @@ class Disk(Disturbed):
         self.assertRegex(errors[0], rf"^lpsgd: error: (rank \d: )?{re.escape(folder)}/\S*: .*{reason}$")
         name = os.path.basename(failed).removesuffix(".new").removesuffix(".tmp").lstrip(".")
         self.assertIn(name, errors[0], failed)
+
+    def test_training_goes_on_while_a_slow_disk_writes(self):
+        every = (*of_codec(CODEC), "--set", "checkpoint={every_epochs: 0, every_steps: 5, keep: 9}")
+        plain, slow = self.train("plain", *every), self.path("slow")
+        result = run("train", self.config, "--out", slow, *every, ranks=RANKS, env=self.faults("/checkpoints", "any:1+:SLOW"))
+        self.assertEqual(result.status, 0, result)
+        self.assertLess(result.out.index("epoch 2/6"), result.out.index("checkpoint step-000005"), result)
+        self.assertEqual(checkpoints(slow), checkpoints(plain))
+        for name in checkpoints(plain):
+            self.assertEqual(self.files(slow, name), self.files(plain, name), name)
 
     def test_a_full_disk(self):
         self.fails("write", "ENOSPC", "No space left on device", persists=True)

@@ -3,11 +3,10 @@
 //   FAULT_UNDER  text that the path of such a file contains
 //   FAULT_RANK   only in the process of this rank; unset: in all
 //   FAULT_LOG    a file that gets a line for each call that is counted: "rank operation path"
-//   FAULT        "OPERATION:N:ACTION" or "OPERATION:N+:ACTION": at the N-th call (from 1), or at it and all
-//   later
-//                ones. OPERATION: write, fsync, rename, mkdir or any. ACTION: ENOSPC, EIO or EACCES, or a
-//                signal for the process: KILL, STOP, TERM or USR1. A disk that is full from then on ("N+")
-//                first takes a part of the N-th write.
+//   FAULT        "OPERATION:N:ACTION": at the N-th call (from 1), or with "N+" at it and all later ones.
+//                OPERATION: write, fsync, rename, mkdir or any. ACTION: ENOSPC, EIO or EACCES; SLOW: the call
+//                takes 10 ms; KILL, STOP, TERM or USR1: the process gets that signal. A disk that is full
+//                from then on ("N+") first takes a part of the N-th write.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -61,6 +60,7 @@ static int fault_of(const char* operation, const char* path, long* number) {
   if (strcmp(action, "ENOSPC") == 0) return ENOSPC;
   if (strcmp(action, "EIO") == 0) return EIO;
   if (strcmp(action, "EACCES") == 0) return EACCES;
+  if (strcmp(action, "SLOW") == 0) usleep(10000);
   if (strcmp(action, "KILL") == 0) kill(getpid(), SIGKILL);
   if (strcmp(action, "STOP") == 0) kill(getpid(), SIGSTOP);
   if (strcmp(action, "TERM") == 0) kill(getpid(), SIGTERM);

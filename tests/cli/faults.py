@@ -42,13 +42,17 @@ class Disturbed(Case):
                      "FAULT_RANK": None if rank is None else str(rank)}
         return {name: value for name, value in variables.items() if value is not None}
 
-    def contents(self, folder):
-        """What an undisturbed run and a resumed one leave alike: the last checkpoint's tensors and the metrics less times."""
-        last = f"epoch-{EPOCHS:04}"
+    def files(self, folder, checkpoint):
+        """The tensors of a checkpoint, as bytes."""
         out = {}
-        for path in glob.glob(os.path.join(folder, "checkpoints", last, "*.safetensors")):
+        for path in glob.glob(os.path.join(folder, "checkpoints", checkpoint, "*.safetensors")):
             with open(path, "rb") as file:
                 out[os.path.basename(path)] = file.read()
+        return out
+
+    def contents(self, folder):
+        """What an undisturbed run and a resumed one leave alike: the last checkpoint's tensors and the metrics less times."""
+        out = self.files(folder, f"epoch-{EPOCHS:04}")
         out["metrics"] = [{k: v for k, v in line.items() if k not in TIMES} for line in self.metrics(folder)]
         return out
 
