@@ -131,8 +131,9 @@ class Coder {
   /// it. Returns the step's number, -1 if there was none.
   virtual std::int64_t read_finite_flags(bool before) = 0;
 
-  /// Residual of round 1 or 2; values in the codec's order.
-  virtual std::vector<float> residual(std::size_t tensor, int round) const = 0;
+  /// Copies the residual of round 1 or 2, values in the codec's order, to host memory. On a device the copy
+  /// is queued on the compute stream.
+  virtual void copy_residual(std::size_t tensor, int round, std::span<float> to) const = 0;
   virtual void set_residual(std::size_t tensor, int round, std::span<const float> values) = 0;
   /// With ExchangeShared::measure_error: adds the sums since the last call, one entry a tensor.
   virtual void take_errors(std::span<CodingError> sums) = 0;

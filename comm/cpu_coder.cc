@@ -7,6 +7,7 @@
 #include "comm/coder.h"
 #include "core/buffer.h"
 #include "core/clock.h"
+#include "core/device.h"
 
 namespace lpsgd {
 namespace {
@@ -69,9 +70,9 @@ class CpuCoder final : public Coder {
   Times collect() override { return std::exchange(times_, {}); }
   std::int64_t read_finite_flags(bool) override { return shared_.step; }
 
-  std::vector<float> residual(std::size_t tensor, int round) const override {
+  void copy_residual(std::size_t tensor, int round, std::span<float> to) const override {
     const Buffer<float>& kept = round == 1 ? kept_[tensor].residual1 : kept_[tensor].residual2;
-    return {kept.begin(), kept.end()};
+    copy_values(to, kept.view(), {});
   }
   void set_residual(std::size_t tensor, int round, std::span<const float> values) override {
     std::copy(values.begin(), values.end(),

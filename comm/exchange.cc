@@ -234,13 +234,29 @@ NonFinite Exchange::check_finite(bool before) {
   return {lowest, culprit == finite.end() ? -1 : static_cast<int>(culprit - finite.begin()), number};
 }
 
-ExchangeState Exchange::state() const {
-  require(!open_, "state() while a step is open");
-  ExchangeState state;
+std::vector<ResidualSizes> Exchange::residual_sizes() const {
+  std::vector<ResidualSizes> sizes;
+  for (const ExchangeTensor& tensor : shared_->tensors) sizes.push_back({tensor.residual1, tensor.residual2});
+  return sizes;
+}
+
+void Exchange::copy_state(const ResidualViews& to) const {
+  require(!open_, "the residuals are read while a step is open");
   for (std::size_t t = 0; t < shared_->tensors.size(); ++t) {
-    state.round1.push_back(coder_->residual(t, 1));
-    state.round2.push_back(coder_->residual(t, 2));
+    coder_->copy_residual(t, 1, to.round1[t]);
+    coder_->copy_residual(t, 2, to.round2[t]);
   }
+}
+
+ExchangeState Exchange::state() const {
+  ExchangeState state;
+  ResidualViews views;
+  for (const auto& [round1, round2] : residual_sizes()) {
+    views.round1.emplace_back(state.round1.emplace_back(round1));
+    views.round2.emplace_back(state.round2.emplace_back(round2));
+  }
+  copy_state(views);
+  options_.compute.synchronize();
   return state;
 }
 

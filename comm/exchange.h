@@ -84,6 +84,16 @@ struct ExchangeState {
   std::vector<std::vector<float>> round2;  // per tensor: the values of the stripe this rank owns
 };
 
+/// Values in a tensor's entries of ExchangeState; 0: none are kept.
+struct ResidualSizes {
+  std::size_t round1 = 0, round2 = 0;
+};
+
+/// As ExchangeState, in memory of the caller's.
+struct ResidualViews {
+  std::vector<std::span<float>> round1, round2;
+};
+
 /// The lowest tensor (and its lowest rank) whose own gradient held a NaN or an infinity.
 struct NonFinite {
   std::int64_t tensor = -1;  // -1: none
@@ -135,6 +145,11 @@ class Exchange {
   /// With ExchangeOptions::measure_error: adds the sums since the last call to `sums`, one entry a tensor.
   void take_errors(std::span<CodingError> sums);
   ExchangeState state() const;
+  /// One entry per tensor.
+  std::vector<ResidualSizes> residual_sizes() const;
+  /// Copies what state() returns to host memory of these sizes, without waiting for a device: the copies are
+  /// queued on the compute stream.
+  void copy_state(const ResidualViews& to) const;
   /// Throws Error if the sizes of `state` are not those that state() returns.
   void set_state(const ExchangeState& state);
 

@@ -1,15 +1,11 @@
 #include "trainer/checkpoint.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 
-#include "comm/agree.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "core/log.h"
 #include "core/safetensors.h"
 
@@ -18,53 +14,6 @@ namespace lpsgd {
 namespace fs = std::filesystem;
 
 namespace {
-
-void check(const std::error_code& error, const fs::path& path, const char* what) {
-  if (error) throw FileError(fmt::format("{}: {}: {}", path.string(), what, error.message()));
-}
-
-/// Returns the file's checksum, as does write_state().
-std::string write_model(const std::string& path, const TrainingState& state,
-                        const std::vector<NamedBuffer>& buffers) {
-  std::vector<std::vector<float>> turned(state.tensors->size());
-  std::vector<StoredTensor> stored;
-  for (std::size_t t = 0; t < state.tensors->size(); ++t) {
-    const TensorInfo& tensor = (*state.tensors)[t];
-    turned[t].resize(static_cast<std::size_t>(tensor.elements));
-    to_pytorch_order(tensor, state.parameters.data() + tensor.offset, turned[t].data());
-    stored.push_back({tensor.name, tensor.shape, turned[t]});
-  }
-  // PyTorch's order: a module's running statistics follow its own parameters.
-  const auto module_of = [](const std::string& name) { return name.substr(0, name.rfind('.')); };
-  for (const NamedBuffer& b : buffers) {
-    const auto last = std::find_if(stored.rbegin(), stored.rend(), [&](const StoredTensor& s) {
-      return module_of(s.name) == module_of(b.name);
-    });
-    stored.insert(last == stored.rend() ? stored.end() : last.base(),
-                  StoredTensor{b.name, b.shape, b.values});
-  }
-  return write_safetensors(path, stored, {{"format", "pt"}});
-}
-
-std::string write_state(const std::string& path, const TrainingState& state, int rank) {
-  std::vector<StoredTensor> stored;
-  const auto flat = [&](const std::string& prefix, const std::string& name, std::span<const float> values) {
-    if (!values.empty())
-      stored.push_back({prefix + name, {static_cast<std::int64_t>(values.size())}, values});
-  };
-  for (std::size_t t = 0; t < state.tensors->size(); ++t) {
-    const TensorInfo& tensor = (*state.tensors)[t];
-    if (rank == 0)
-      flat("momentum.", tensor.name,
-           std::span<const float>(state.momentum)
-               .subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.elements)));
-    flat("residual1.", tensor.name, state.residuals.round1[t]);
-    flat("residual2.", tensor.name, state.residuals.round2[t]);
-  }
-  for (const NamedBuffer& b : state.buffers) stored.push_back({"buffer." + b.name, b.shape, b.values});
-  for (const NamedBuffer& b : state.carried) stored.push_back({"carried." + b.name, b.shape, b.values});
-  return write_safetensors(path, stored, {{"rank", std::to_string(rank)}});
-}
 
 /// One old rank's state file.
 struct OldState {
@@ -115,17 +64,6 @@ void read_carried(const ResumePoint& from, int rank, int ranks, const std::vecto
   }
 }
 
-/// Gives the folder its final name.
-void publish(const fs::path& building, const fs::path& target) {
-  std::error_code error;
-  // A checkpoint of this name is left over when a run was resumed from an older one: the two are swapped.
-  const bool replaces = fs::exists(fs::symlink_status(target, error));
-  if (::renameat2(AT_FDCWD, building.c_str(), AT_FDCWD, target.c_str(), replaces ? RENAME_EXCHANGE : 0) != 0)
-    check({errno, std::generic_category()}, target, "cannot be made by renaming");
-  if (replaces) fs::remove_all(building, error);
-  sync_folder(target.parent_path().string());
-}
-
 void read_model(const std::string& path, const std::vector<TensorInfo>& tensors, std::span<float> parameters,
                 const std::vector<NamedBuffer>& buffers) {
   const SafetensorsFile file(path);
@@ -146,49 +84,8 @@ void read_model(const std::string& path, const std::vector<TensorInfo>& tensors,
 
 }  // namespace
 
-std::string write_checkpoint(Transport& transport, const std::string& run_folder, const std::string& name,
-                             CheckpointManifest manifest, const TrainingState& state,
-                             const std::vector<NamedBuffer>& averaged, std::int64_t keep) {
-  const fs::path root = checkpoints_folder(run_folder);
-  const fs::path target = root / name;
-  const fs::path building = root / ("." + name + ".tmp");
-  const int rank = transport.rank();
-  const bool first = rank == 0;
-  std::error_code error;
-  try {
-    collective_try(transport, [&] {
-      if (!first) return;
-      remove_unfinished(run_folder);
-      fs::remove_all(building, error);
-      check(error, building, "cannot be removed");
-      fs::create_directories(building, error);
-      check(error, building, "cannot be made");
-    });
-    std::string sum;
-    collective_try(transport, [&] {
-      if (first) manifest.files = {{model_file, write_model(building / model_file, state, averaged)}};
-      sum = write_state(building / state_file(rank), state, rank);
-    });
-    const std::vector<std::string> sums = transport.all_gather_text(sum);
-    collective_try(transport, [&] {
-      if (!first) return;
-      for (int r = 0; r < transport.size(); ++r)
-        manifest.files.emplace_back(state_file(r), sums[static_cast<std::size_t>(r)]);
-      write_manifest(building.string(), manifest);
-      sync_folder(building.string());
-      verify_all(read_manifest(building.string()), building.string());
-      publish(building, target);
-      remove_old_checkpoints(run_folder, name, keep);
-    });
-  } catch (...) {
-    if (first) fs::remove_all(building, error);
-    throw;
-  }
-  return target.string();
-}
-
 bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::vector<CodecSpec>& codecs,
-                     TrainingState& state) {
+                     const TrainingState& state, ExchangeState& residuals) {
   const auto& [folder, manifest] = from;
   const std::vector<TensorInfo>& tensors = *state.tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -215,15 +112,15 @@ bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::ve
     if (!same || r == rank) old.push_back(std::move(one));
   }
   if (same) {
-    state.residuals = std::move(old[0].residuals);
+    residuals = std::move(old[0].residuals);
     for (std::size_t b = 0; b < state.buffers.size(); ++b)
       std::copy(old[0].buffers[b].begin(), old[0].buffers[b].end(), state.buffers[b].values.begin());
     return false;
   }
   // model.safetensors already gave the averaged running statistics.
-  std::vector<ExchangeState> residuals;
-  for (OldState& one : old) residuals.push_back(std::move(one.residuals));
-  state.residuals = redistribute(residuals, tensors, codecs, ranks)[static_cast<std::size_t>(rank)];
+  std::vector<ExchangeState> of_old_ranks;
+  for (OldState& one : old) of_old_ranks.push_back(std::move(one.residuals));
+  residuals = redistribute(of_old_ranks, tensors, codecs, ranks)[static_cast<std::size_t>(rank)];
   return true;
 }
 

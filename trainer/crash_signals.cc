@@ -22,10 +22,15 @@ bool is_handled_by_ucx(int number) {
 
 void end_at_crashes() {
   if (std::getenv("UCX_HANDLE_ERRORS") != nullptr) return;
-  // For a UCX that MPI loads later, as Open MPI does. One that is loaded already would warn of the variable.
-  if (::dlopen("libucs.so.0", RTLD_LAZY | RTLD_NOLOAD) == nullptr) ::setenv("UCX_HANDLE_ERRORS", "none", 0);
+  bool is_loaded = false;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
-    if (is_handled_by_ucx(number)) std::signal(number, SIG_DFL);
+    if (is_handled_by_ucx(number)) {
+      is_loaded = true;
+      std::signal(number, SIG_DFL);
+    }
+  // For a UCX that MPI loads later, as Open MPI does. One that is loaded already would warn of a variable
+  // that it does not use.
+  if (!is_loaded) ::setenv("UCX_HANDLE_ERRORS", "none", 0);
 }
 
 }  // namespace lpsgd

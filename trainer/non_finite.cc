@@ -16,7 +16,6 @@ std::string first_non_finite(const std::vector<NamedBuffer>& buffers, const char
   return "";
 }
 
-/// What holds a non-finite value, such as "the weights of 'fc.weight'"; empty: nothing.
 std::string first_non_finite(const TrainingState& state) {
   for (std::size_t t = 0; t < state.tensors->size(); ++t) {
     const TensorInfo& tensor = (*state.tensors)[t];
@@ -24,7 +23,7 @@ std::string first_non_finite(const TrainingState& state) {
       return arena.empty() || all_finite(arena.subspan(static_cast<std::size_t>(tensor.offset),
                                                        static_cast<std::size_t>(tensor.elements)));
     };
-    const auto finite_residual = [&](const std::vector<std::vector<float>>& round) {
+    const auto finite_residual = [&](const std::vector<std::span<float>>& round) {
       return round.empty() || all_finite(round[t]);
     };
     if (!finite(state.parameters)) return fmt::format("the weights of '{}'", tensor.name);
@@ -44,15 +43,17 @@ bool all_finite(std::span<const float> values) {
   return largest < 0x7f800000u;
 }
 
-void check_finite_state(Transport& transport, const TrainingState& state,
-                        const std::vector<NamedBuffer>& averaged, std::int64_t steps) {
-  std::string mine = first_non_finite(state);
-  if (mine.empty()) mine = first_non_finite(averaged, "averaged running statistics");
-  const std::vector<std::string> found = transport.all_gather_text(mine);
-  for (std::size_t rank = 0; rank < found.size(); ++rank)
-    if (!found[rank].empty())
+std::string first_non_finite(const TrainingState& state, const std::vector<NamedBuffer>& averaged) {
+  const std::string found = first_non_finite(state);
+  return found.empty() ? first_non_finite(averaged, "averaged running statistics") : found;
+}
+
+void check_finite_everywhere(Transport& transport, const std::string& found, std::int64_t steps) {
+  const std::vector<std::string> of_ranks = transport.all_gather_text(found);
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank)
+    if (!of_ranks[rank].empty())
       throw NonFiniteError(fmt::format("step {}: {} on rank {} hold a NaN or an infinity",
-                                       std::max<std::int64_t>(0, steps - 1), found[rank], rank));
+                                       std::max<std::int64_t>(0, steps - 1), of_ranks[rank], rank));
 }
 
 }  // namespace lpsgd

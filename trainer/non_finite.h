@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/transport.h"
@@ -19,10 +20,12 @@ class NonFiniteError : public StateError {
 
 bool all_finite(std::span<const float> values);
 
-/// Looks at every value of every rank's `state`, and at the `averaged` running statistics. Throws
-/// NonFiniteError that names what holds the first non-finite value, the step before `steps`, and the rank.
-/// Collective.
-void check_finite_state(Transport& transport, const TrainingState& state,
-                        const std::vector<NamedBuffer>& averaged, std::int64_t steps);
+/// What holds a value of `state`, or of the `averaged` running statistics, that is not finite, such as "the
+/// weights of 'fc.weight'"; empty: nothing.
+std::string first_non_finite(const TrainingState& state, const std::vector<NamedBuffer>& averaged);
+
+/// Throws NonFiniteError if a rank's `found`, as first_non_finite() returns it, is not empty. The message
+/// names it, the step before `steps`, and the rank. Collective.
+void check_finite_everywhere(Transport& transport, const std::string& found, std::int64_t steps);
 
 }  // namespace lpsgd

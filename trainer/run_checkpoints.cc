@@ -8,6 +8,7 @@
 
 #include "comm/agree.h"
 #include "core/checksum.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "trainer/evaluate.h"
@@ -72,6 +73,11 @@ bool is_step_due(const CheckpointOptions& options, std::int64_t step) {
   return options.every_steps > 0 && step % options.every_steps == 0;
 }
 
+std::string text(const SavedCheckpoint& saved) {
+  return fmt::format("checkpoint {}: training waited {:.2f} s, written in {:.2f} s", saved.name, saved.waited,
+                     saved.written);
+}
+
 EpochContents epoch_contents(const Dataset& train, std::int64_t batches) {
   EpochContents out{batches, train.size(), {}};
   const auto* sequences = dynamic_cast<const SequenceDataset*>(&train);
@@ -84,17 +90,19 @@ EpochContents epoch_contents(const Dataset& train, std::int64_t batches) {
 
 RunCheckpoints::RunCheckpoints(std::string run_folder, const RunConfig& run, EpochContents epoch,
                                const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
-                               Optimizer& optimizer)
-    : run_folder_(std::move(run_folder)),
+                               Optimizer& optimizer, SynchronousStep& step)
+    : run_folder_(run_folder),
       run_(run),
       epoch_(std::move(epoch)),
       codecs_(codecs),
       transport_(transport),
       network_(network),
-      optimizer_(optimizer) {}
+      optimizer_(optimizer),
+      step_(step),
+      snapshot_(network, optimizer, step, transport.rank() == 0),
+      writer_(transport, std::move(run_folder), run.checkpoint.keep) {}
 
-Resumed RunCheckpoints::restore(const ResumePoint& from,
-                                const std::function<void(const ExchangeState&)>& set_residuals) {
+Resumed RunCheckpoints::restore(const ResumePoint& from) {
   const auto& [folder, manifest] = from;
   Resumed out{manifest.position, manifest.so_far};
   collective_try(transport_, [&] {
@@ -105,9 +113,10 @@ Resumed RunCheckpoints::restore(const ResumePoint& from,
     HostState host(network_, &optimizer_);
     TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), {}};
     if (manifest.position.batch != 0) state.carried = host.carried();
-    out.other_ranks = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state);
+    ExchangeState residuals;
+    out.other_ranks = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state, residuals);
     host.upload();
-    set_residuals(state.residuals);
+    step_.set_state(residuals);
   });
   newest_ = folder;
   if (transport_.rank() != 0) return out;
@@ -124,11 +133,12 @@ Resumed RunCheckpoints::restore(const ResumePoint& from,
 void RunCheckpoints::check_finite(std::int64_t steps) {
   HostState host(network_, nullptr);
   host.download();
-  check_finite_state(transport_, {&network_.tensors(), host.parameters(), {}, host.buffers(), {}}, {}, steps);
+  const TrainingState state{&network_.tensors(), host.parameters(), {}, host.buffers(), {}};
+  check_finite_everywhere(transport_, first_non_finite(state, {}), steps);
 }
 
-void RunCheckpoints::save(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
-                          const ExchangeState& residuals) {
+void RunCheckpoints::begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr) {
+  began_ = now_seconds();
   CheckpointManifest manifest;
   manifest.position = position;
   if (position.batch != 0) manifest.so_far = std::move(so_far);
@@ -142,14 +152,26 @@ void RunCheckpoints::save(const std::string& name, const Position& position, Epo
   manifest.lr = lr;
   for (std::size_t t = 0; t < codecs_.size(); ++t)
     manifest.codecs.emplace_back(network_.tensors()[t].name, to_text(codecs_[t]));
-  const AveragedBuffers averaged(transport_, network_);
-  HostState host(network_, &optimizer_);
-  host.download();
-  TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), residuals};
-  if (position.batch != 0) state.carried = host.carried();
-  check_finite_state(transport_, state, averaged.buffers(), position.step);
-  newest_ = write_checkpoint(transport_, run_folder_, name, std::move(manifest), state, averaged.buffers(),
-                             run_.checkpoint.keep);
+  snapshot_.take(position.batch != 0, AveragedBuffers(transport_, network_).buffers());
+  writer_.begin(name, std::move(manifest), snapshot_.state(), snapshot_.averaged());
+  saving_ = {name, now_seconds() - began_};
+}
+
+std::optional<SavedCheckpoint> RunCheckpoints::advance() {
+  if (!in_flight()) return std::nullopt;
+  const double start = now_seconds();
+  const std::optional<CheckpointWriter::Written> done = writer_.advance();
+  saving_.waited += now_seconds() - start;
+  if (!done) return std::nullopt;
+  newest_ = done->folder;
+  saving_.written = done->at - began_;
+  return saving_;
+}
+
+std::optional<SavedCheckpoint> RunCheckpoints::finish() {
+  std::optional<SavedCheckpoint> done;
+  while (in_flight()) done = advance();
+  return done;
 }
 
 }  // namespace lpsgd

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,8 +11,11 @@
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "trainer/checkpoint.h"
+#include "trainer/checkpoint_writer.h"
 #include "trainer/epoch_sums.h"
 #include "trainer/run_config.h"
+#include "trainer/state_snapshot.h"
+#include "trainer/synchronous_step.h"
 
 namespace lpsgd {
 
@@ -37,28 +39,44 @@ struct Resumed {
   bool other_ranks = false;  // the checkpoint is of another number of ranks
 };
 
-/// The checkpoints of one rank's run.
+/// A checkpoint that has been written.
+struct SavedCheckpoint {
+  std::string name;
+  double waited = 0;   // seconds in which this rank's training waited for it
+  double written = 0;  // seconds from its begin until it stood, on rank 0
+};
+/// "checkpoint epoch-0010: training waited 0.21 s, written in 3.05 s"
+std::string text(const SavedCheckpoint& saved);
+
+/// The checkpoints of one rank's run, which are written beside training (trainer/checkpoint_writer.h).
 class RunCheckpoints {
  public:
-  /// `run_folder`: the run's. The references outlive the object.
+  /// `run_folder`: the run's. Allocates the memory of a snapshot. The references outlive the object.
   RunCheckpoints(std::string run_folder, const RunConfig& run, EpochContents epoch,
                  const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
-                 Optimizer& optimizer);
+                 Optimizer& optimizer, SynchronousStep& step);
 
-  /// Restores weights, momentum and running statistics, and passes the residuals to `set_residuals`. Refuses
-  /// a checkpoint of another seed, network or codec, and one from within an epoch if its contents or a key
-  /// that decides the order of samples have changed. Collective; fails on all ranks with one message.
-  Resumed restore(const ResumePoint& from, const std::function<void(const ExchangeState&)>& set_residuals);
+  /// Restores weights, momentum, running statistics and residuals. Refuses a checkpoint of another seed,
+  /// network or codec, and one from within an epoch if its contents or a key that decides the order of
+  /// samples have changed. Collective; fails on all ranks with one message.
+  Resumed restore(const ResumePoint& from);
 
-  /// `lr`: of the next step; `so_far`: of the current epoch, ignored between epochs. NonFiniteError if a
-  /// value of the state is not finite. Collective.
-  void save(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
-            const ExchangeState& residuals);
+  /// Copies the state and begins to write it, with no checkpoint in flight. `lr`: of the next step; `so_far`:
+  /// of the current epoch, ignored between epochs. Collective.
+  void begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr);
+  /// See CheckpointWriter.
+  bool in_flight() const { return writer_.in_flight(); }
+  bool is_busy() const { return writer_.is_busy(); }
+  /// Goes on with the checkpoint in flight, if there is one; returns it when it stands. NonFiniteError,
+  /// SharedError: see CheckpointWriter. Collective; waits only if a rank is_busy().
+  std::optional<SavedCheckpoint> advance();
+  /// Waits for the checkpoint in flight, if there is one. Collective.
+  std::optional<SavedCheckpoint> finish();
 
   /// NonFiniteError if a weight or a running statistic is not finite, after `steps` steps. Collective.
   void check_finite(std::int64_t steps);
 
-  /// The newest checkpoint's folder: saved by this object, or the one it resumed from.
+  /// The newest checkpoint's folder that stands: saved by this object, or the one it resumed from.
   const std::optional<std::string>& newest() const { return newest_; }
 
  private:
@@ -69,7 +87,12 @@ class RunCheckpoints {
   Transport& transport_;
   Network& network_;
   Optimizer& optimizer_;
+  SynchronousStep& step_;
   std::optional<std::string> newest_;
+  SavedCheckpoint saving_;
+  double began_ = 0;
+  StateSnapshot snapshot_;
+  CheckpointWriter writer_;  // destroyed before the snapshot that its thread reads
 };
 
 }  // namespace lpsgd

@@ -13,21 +13,24 @@ void StepAgreement::restart(double now) {
   since_ = now;
 }
 
-Agreed StepAgreement::after_step(double now, int signal, bool save) {
-  if (++steps_ < interval_) return {};
+Agreed StepAgreement::after_step(double now, const Agreed& mine) {
+  if (++steps_ < interval_) return {.busy = true};
   const double longest = static_cast<double>(2 * interval_);
   const double per_step = (now - since_) / static_cast<double>(steps_);
   const double steps = per_step * longest > seconds_ ? seconds_ / per_step : longest;
-  return gather(now, signal, save, std::max<std::int64_t>(1, static_cast<std::int64_t>(steps)));
+  return gather(now, mine, std::max<std::int64_t>(1, static_cast<std::int64_t>(steps)));
 }
 
-Agreed StepAgreement::gather(double now, int signal, bool save, std::int64_t next) {
-  const Message mine{signal, save ? 1 : 0, next};
-  transport_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(messages_)));
+Agreed StepAgreement::gather(double now, const Agreed& mine, std::int64_t next) {
+  const Message message{mine.signal, mine.save ? 1 : 0, mine.busy ? 1 : 0, next};
+  transport_.all_gather(std::as_bytes(std::span(&message, 1)), std::as_writable_bytes(std::span(messages_)));
   interval_ = messages_[0].interval;
   restart(now);
-  Agreed out{0, messages_[0].save != 0};
-  for (const Message& m : messages_) out.signal = std::max(out.signal, static_cast<int>(m.signal));
+  Agreed out{.save = messages_[0].save != 0};
+  for (const Message& m : messages_) {
+    out.signal = std::max(out.signal, static_cast<int>(m.signal));
+    out.busy |= m.busy != 0;
+  }
   return out;
 }
 

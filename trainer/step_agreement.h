@@ -1,5 +1,5 @@
 // What the ranks must do after one and the same step: save because rank 0's clock says so, or end because a
-// signal has reached one of them.
+// signal has reached one of them. And whether they may go on with a checkpoint that is being written.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,11 @@
 
 namespace lpsgd {
 
+/// What one rank says, and what all agree on.
 struct Agreed {
-  int signal = 0;     // the largest that a rank has caught; 0: none
+  int signal = 0;     // that the rank has caught, 0: none; the largest of all
   bool save = false;  // rank 0's
+  bool busy = false;  // with writing a checkpoint; any rank's
 };
 
 /// The ranks ask each other after steps that are known beforehand, about once in `seconds`. When they do,
@@ -24,9 +26,13 @@ class StepAgreement {
 
   /// Counts a step, which ended at `now`, and asks if this is one of the agreed. Collective, with the same
   /// number of calls on every rank.
-  Agreed after_step(double now, int signal, bool save);
+  /// Nothing without asking: no signal, no saving, and busy.
+  Agreed after_step(double now, const Agreed& mine);
   /// Asks at once. Collective.
-  Agreed ask(double now, int signal, bool save) { return gather(now, signal, save, interval_); }
+  Agreed ask(double now, const Agreed& mine) { return gather(now, mine, interval_); }
+  /// Asks again after the next step, and from there on less often, as at the start. Called on all ranks after
+  /// the same step.
+  void ask_soon() { interval_ = 1; }
   /// The next step begins at `now`.
   void restart(double now);
 
@@ -35,9 +41,9 @@ class StepAgreement {
 
  private:
   struct Message {
-    std::int64_t signal = 0, save = 0, interval = 1;
+    std::int64_t signal = 0, save = 0, busy = 0, interval = 1;
   };
-  Agreed gather(double now, int signal, bool save, std::int64_t next);
+  Agreed gather(double now, const Agreed& mine, std::int64_t next);
 
   Transport& transport_;
   const double seconds_;

@@ -44,6 +44,9 @@ class SynchronousStep {
 
   /// Residuals, for checkpoints.
   ExchangeState state() const { return exchange_.state(); }
+  std::vector<ResidualSizes> residual_sizes() const { return exchange_.residual_sizes(); }
+  /// See Exchange::copy_state.
+  void copy_residuals(const ResidualViews& to) const { exchange_.copy_state(to); }
   void set_state(const ExchangeState& state) { exchange_.set_state(state); }
 
  private:

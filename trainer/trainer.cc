@@ -88,8 +88,7 @@ class RankTrainer {
         network_(spec, network_options(run, transport, train_loader_.shape())),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream()),
         per_epoch_(train_loader_.batches()),
-        checkpoints_(command.out, run, epoch_contents(*data.train, per_epoch_), codecs_, transport, network_,
-                     optimizer_),
+        contents_(epoch_contents(*data.train, per_epoch_)),
         replicas_(command.check_replicas, run.exchange.inject, transport, network_, optimizer_),
         agreement_(transport),
         evaluation_agreement_(transport),
@@ -97,7 +96,10 @@ class RankTrainer {
         compression_(compression(network_.tensors(), codecs_, transport.size())) {}
 
   /// Separate from the constructor because it is collective over some transports.
-  void make_step() { step_.emplace(run_, codecs_, network_, optimizer_, transport_, trace_.get()); }
+  void make_step() {
+    step_.emplace(run_, codecs_, network_, optimizer_, transport_, trace_.get());
+    checkpoints_.emplace(command_.out, run_, contents_, codecs_, transport_, network_, optimizer_, *step_);
+  }
 
   int train() {
     trace_.prepare(transport_);
@@ -106,9 +108,13 @@ class RankTrainer {
     try {
       signal = run();
     } catch (const StateError& e) {
-      throw SharedError(fmt::format("{}; {}", e.what(),
-                                    checkpoints_.newest() ? "the last checkpoint is " + *checkpoints_.newest()
-                                                          : "no checkpoint was written yet"));
+      const std::string error = after_writing(e);
+      throw SharedError(fmt::format("{}; {}", error,
+                                    checkpoints_->newest()
+                                        ? "the last checkpoint is " + *checkpoints_->newest()
+                                        : "no checkpoint was written yet"));
+    } catch (const SharedError& e) {
+      throw SharedError(after_writing(e), e.exit_status());
     }
     const ScopedPhase end(transport_, Phase::end);
     trace_.write(transport_);
@@ -129,12 +135,12 @@ class RankTrainer {
     const std::int64_t total = position_.step + std::max<std::int64_t>(0, left);
     const bool by_steps = command_.steps && *command_.steps <= total;
     last_ = by_steps ? *command_.steps : total;
-    Progress progress(transport_.rank() == 0, command_.progress, position_.step, last_);
+    progress_.emplace(transport_.rank() == 0, command_.progress, position_.step, last_);
     if (by_steps && position_.step >= last_) {
-      run_no_step(progress);
+      run_no_step();
       return 0;
     }
-    if (const int signal = run_steps(by_steps, progress)) return signal;
+    if (const int signal = run_steps(by_steps)) return signal;
     const ScopedPhase end(transport_, Phase::end);
     collective_try(transport_, [&] {
       if (transport_.rank() == 0 && !by_steps)
@@ -144,42 +150,68 @@ class RankTrainer {
   }
 
   /// Returns the signal that ended the run early, or 0.
-  int run_steps(bool by_steps, Progress& progress) {
+  int run_steps(bool by_steps) {
     const ScopedPhase training(transport_, Phase::training);
     saved_at_ = now_seconds();
     sums_.start_clock(saved_at_);
-    if (const int signal = ask().signal) return stop(signal, progress);
+    if (const int signal = ask().signal) return stop(signal);
     while (position_.epoch < run_.train.epochs) {
       train_loader_.start(position_.epoch, position_.batch);
       while (position_.batch < per_epoch_ && position_.step < last_) {
-        train_step(progress);
+        train_step();
         check_replicas();
-        if (const int signal = between_steps()) return stop(signal, progress);
+        if (const int signal = between_steps()) return stop(signal);
       }
       if (by_steps && position_.step == last_) {
         save(step_checkpoint_name(last_));
-        progress.line(
+        finish_checkpoint();
+        progress_->line(
             fmt::format("stopped after step {}; checkpoint {}", last_, step_checkpoint_name(last_)));
         return 0;
       }
-      if (const int signal = finish_epoch(progress)) return stop(signal, progress);
-      if (const int signal = between_epochs()) return stop(signal, progress);
+      if (const int signal = finish_epoch()) return stop(signal);
+      if (const int signal = between_epochs()) return stop(signal);
       sums_.start_clock(now_seconds());  // The time of a checkpoint belongs to no epoch.
     }
     if (position_.epoch == 0) save(epoch_checkpoint_name(0));
+    finish_checkpoint();
     return 0;
   }
 
-  /// By rank 0's clock, so only what ask() returns counts.
-  bool is_save_overdue() const {
-    return run_.checkpoint.every_minutes > 0 &&
-           now_seconds() - saved_at_ >= 60 * run_.checkpoint.every_minutes;
+  /// For the ranks to agree on; of their clocks only rank 0's counts.
+  Agreed mine() const {
+    const bool overdue =
+        run_.checkpoint.every_minutes > 0 && now_seconds() - saved_at_ >= 60 * run_.checkpoint.every_minutes;
+    return {caught_signal(), overdue, checkpoints_->is_busy()};
   }
-  Agreed ask() { return agreement_.ask(now_seconds(), caught_signal(), is_save_overdue()); }
+  Agreed ask() { return go_on(agreement_.ask(now_seconds(), mine())); }
+  /// Goes on with the checkpoint in flight, if no rank has to wait for that.
+  Agreed go_on(const Agreed& agreed) {
+    if (!agreed.busy) report(checkpoints_->advance());
+    return agreed;
+  }
+  void finish_checkpoint() {
+    const ScopedPhase checkpoint(transport_, Phase::checkpoint);
+    report(checkpoints_->finish());
+  }
+  void report(const std::optional<SavedCheckpoint>& saved) {
+    if (saved) progress_->line(text(*saved));
+  }
+  /// The message of a run that ends with `error` on all ranks, after the checkpoint in flight is written.
+  std::string after_writing(const SharedError& error) {
+    try {
+      finish_checkpoint();
+    } catch (const StateError& earlier) {
+      return earlier.what();
+    } catch (const SharedError& other) {
+      return fmt::format("{}; {}", error.what(), other.what());
+    }
+    return error.what();
+  }
 
   /// Saves inside an epoch, if that is due. Returns a signal that any rank has caught, or 0.
   int between_steps() {
-    const Agreed agreed = agreement_.after_step(now_seconds(), caught_signal(), is_save_overdue());
+    const Agreed agreed = go_on(agreement_.after_step(now_seconds(), mine()));
     if (agreed.signal != 0) return agreed.signal;
     const bool due = agreed.save || is_step_due(run_.checkpoint, position_.step);
     // After the last step of an epoch, or of the run, another checkpoint follows.
@@ -200,37 +232,40 @@ class RankTrainer {
   }
 
   /// Ends the run early, with a checkpoint unless the last one is of this position.
-  int stop(int signal, Progress& progress) {
+  int stop(int signal) {
     if (saved_ != position_ && position_.step > 0) save(step_checkpoint_name(position_.step));
-    progress.line(
+    finish_checkpoint();
+    progress_->line(
         fmt::format("stopped by {} after step {}; {}", signal_name(signal), position_.step,
-                    checkpoints_.newest() ? "checkpoint " + *checkpoints_.newest() : "no checkpoint"));
+                    checkpoints_->newest() ? "checkpoint " + *checkpoints_->newest() : "no checkpoint"));
     return signal;
   }
 
-  void run_no_step(Progress& progress) {
-    if (command_.resume) return progress.line(fmt::format("at step {}: nothing to do", position_.step));
+  void run_no_step() {
+    if (command_.resume) return progress_->line(fmt::format("at step {}: nothing to do", position_.step));
     const std::string name = step_checkpoint_name(position_.step);
     save(name);
-    progress.line(fmt::format("wrote the initial weights: checkpoint {}", name));
+    finish_checkpoint();
+    progress_->line(fmt::format("wrote the initial weights: checkpoint {}", name));
   }
 
   void resume(const ResumePoint& from) {
-    Resumed resumed =
-        checkpoints_.restore(from, [&](const ExchangeState& state) { step_->set_state(state); });
+    Resumed resumed = checkpoints_->restore(from);
     saved_ = position_ = resumed.position;
     sums_.resume(std::move(resumed.so_far), transport_.rank(), resumed.other_ranks);
     if (position_.batch > 0) lr_ = rate_at(position_.batch - 1);
   }
 
+  /// Begins a checkpoint, once the one before is written. The ranks soon ask whether this one is.
   void save(const std::string& name) {
     const ScopedPhase checkpoint(transport_, Phase::checkpoint);
     step_->check_finite();
     collect();
     const double start = now_seconds();
+    finish_checkpoint();
     replicas_.before_checkpoint(position_.step);
-    checkpoints_.save(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch),
-                      step_->state());
+    checkpoints_->begin(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch));
+    agreement_.ask_soon();
     saved_ = position_;
     saved_at_ = now_seconds();
     sums_.skip(saved_at_ - start);
@@ -242,7 +277,7 @@ class RankTrainer {
     return learning_rate(run_.schedule, position_.epoch * per_epoch_ + batch, per_epoch_, run_.train.epochs);
   }
 
-  void train_step(Progress& progress) {
+  void train_step() {
     const double start = now_seconds();
     lr_ = rate_at(position_.batch);
     optimizer_.set_momentum(momentum_at(run_.schedule, position_.epoch, run_.optimizer.momentum));
@@ -250,10 +285,10 @@ class RankTrainer {
     ++position_.step;
     ++position_.batch;
     // Measurements of a GPU are taken only where a line needs them, because the host waits for them.
-    const bool due = progress.due(position_.step);
+    const bool due = progress_->due(position_.step);
     const double communication = due || !on_gpu() ? collect() : 0;
-    progress.step(position_.step, since_line_.loss / static_cast<double>(since_line_.samples), lr_,
-                  now_seconds() - start, communication, run_.train.batch_size, compression_, due);
+    progress_->step(position_.step, since_line_.loss / static_cast<double>(since_line_.samples), lr_,
+                    now_seconds() - start, communication, run_.train.batch_size, compression_, due);
     if (due) since_line_ = {};
   }
 
@@ -274,11 +309,11 @@ class RankTrainer {
   bool on_gpu() const { return network_.stream().device().is_cuda(); }
 
   /// Returns a signal that any rank has caught during the evaluation, which is then abandoned, or 0.
-  int finish_epoch(Progress& progress) {
+  int finish_epoch() {
     const ScopedPhase evaluation(transport_, Phase::evaluation);
     step_->check_finite();
     collect();
-    checkpoints_.check_finite(position_.step);
+    checkpoints_->check_finite(position_.step);
     const double start = now_seconds();
     EpochRecord record;
     BadSamples bad;
@@ -313,7 +348,7 @@ class RankTrainer {
     collective_try(transport_, [&] {
       if (metrics_) metrics_->append(record);
     });
-    progress.line(text(record, run_.train.epochs));
+    progress_->line(text(record, run_.train.epochs));
     sums_.clear();
     return 0;
   }
@@ -324,13 +359,13 @@ class RankTrainer {
     const auto most = static_cast<std::int64_t>(*std::max_element(batches.begin(), batches.end()));
     const AveragedBuffers averaged(transport_, network_);
     int signal = 0;
-    const auto go_on = [&] {
-      signal = evaluation_agreement_.after_step(now_seconds(), caught_signal(), false).signal;
+    const auto after_batch = [&] {
+      signal = go_on(evaluation_agreement_.after_step(now_seconds(), mine())).signal;
       return signal == 0;
     };
     evaluation_agreement_.restart(now_seconds());
-    validation = evaluate(network_, test_loader_, averaged.buffers(), &bad, go_on);
-    for (std::int64_t b = test_loader_.batches(); b < most && signal == 0; ++b) go_on();
+    validation = evaluate(network_, test_loader_, averaged.buffers(), &bad, after_batch);
+    for (std::int64_t b = test_loader_.batches(); b < most && signal == 0; ++b) after_batch();
     return signal;
   }
 
@@ -350,10 +385,12 @@ class RankTrainer {
   Network network_;
   Optimizer optimizer_;
   const std::int64_t per_epoch_;  // batches
+  const EpochContents contents_;
   std::optional<SynchronousStep> step_;
-  RunCheckpoints checkpoints_;
+  std::optional<RunCheckpoints> checkpoints_;
   ReplicaCheck replicas_;
   std::optional<MetricsFile> metrics_;  // rank 0's
+  std::optional<Progress> progress_;
 
   StepAgreement agreement_, evaluation_agreement_;
   Position position_;

@@ -152,12 +152,9 @@ std::int64_t DeviceCoder::read_finite_flags(bool before) {
 
 // Outside a step the compute stream waits for all coding, and the next step's coding waits for the compute
 // stream.
-std::vector<float> DeviceCoder::residual(std::size_t tensor, int round) const {
+void DeviceCoder::copy_residual(std::size_t tensor, int round, std::span<float> to) const {
   const DeviceBuffer<float>& kept = round == 1 ? kept_[tensor].residual1 : kept_[tensor].residual2;
-  std::vector<float> values(kept.size());
-  copy_values(std::span(values), kept.view(), streams_.compute);
-  streams_.compute.synchronize();
-  return values;
+  copy_values(to, kept.view(), streams_.compute);
 }
 
 void DeviceCoder::set_residual(std::size_t tensor, int round, std::span<const float> values) {

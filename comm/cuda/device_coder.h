@@ -52,7 +52,7 @@ class DeviceCoder final : public Coder {
   std::optional<UnitOfStep> unfinished() override;
   std::int64_t read_finite_flags(bool before) override;
 
-  std::vector<float> residual(std::size_t tensor, int round) const override;
+  void copy_residual(std::size_t tensor, int round, std::span<float> to) const override;
   void set_residual(std::size_t tensor, int round, std::span<const float> values) override;
   void take_errors(std::span<CodingError> sums) override;
 

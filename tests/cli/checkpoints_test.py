@@ -247,6 +247,22 @@ class Signals(Checkpoints):
         subprocess.run(command, shell=True, check=True, capture_output=True, timeout=120)
         self.assertTrue(equal(model(out, "step-000150"), model(whole, "step-000150")))
 
+    def test_an_evaluation_is_abandoned_and_made_anew(self):
+        # An epoch is one step and seconds of evaluation.
+        arguments = ("--set", "data.train_samples=24", "--set", "data.test_samples=60000", "--set", "train.epochs=3",
+                     "--set", "checkpoint.every_epochs=0")
+        whole, out = self.train("whole", *arguments), self.path("out")
+        process = self.start(out, *arguments, ranks=2)
+        self.wait_for(lambda: self.lines(out) == 1, process)
+        time.sleep(0.2)
+        os.kill(self.rank(out, 1), signal.SIGTERM)
+        text = self.ended(process, signal.SIGTERM, out)
+        self.assertEqual((checkpoints(out), self.lines(out)), (["step-000002"], 1), text)
+        self.train("out", "--resume-required", *arguments)
+        results = [[{k: line[k] for k in ("epoch", "step", "train_loss", "val_loss", "val_top1")} for line in self.metrics(folder)]
+                   for folder in (whole, out)]
+        self.assertEqual(results[0], results[1])
+
     def test_a_second_signal_ends_at_once(self):
         out = self.path("out")
         process = self.start(out, *self.LONG, ranks=2)

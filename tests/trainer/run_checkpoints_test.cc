@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <set>
+#include <thread>
 
 #include "comm/agree.h"
 #include "tests/trainer/small_run.h"
@@ -40,15 +42,19 @@ struct Rank {
       : model(run, transport.rank(), transport.size()),
         loader(small_loader(run, samples, transport.rank(), transport.size())),
         step(run, model.codecs, model.network, model.optimizer, transport, nullptr),
-        checkpoints(folder, run, epoch, model.codecs, transport, model.network, model.optimizer) {}
+        checkpoints(folder, run, epoch, model.codecs, transport, model.network, model.optimizer, step) {}
 
   void train(std::int64_t from, std::int64_t to) {
     loader->start(0, from);
     for (std::int64_t s = from; s < to; ++s) step.run(*loader, s, 0.1);
   }
   Resumed restore(const std::string& folder) {
-    return checkpoints.restore(find_resume_point(folder).value(),
-                               [&](const ExchangeState& state) { step.set_state(state); });
+    return checkpoints.restore(find_resume_point(folder).value());
+  }
+  SavedCheckpoint save(const std::string& name, const Position& position, EpochSoFar so_far = {},
+                       double lr = 0.1) {
+    checkpoints.begin(name, position, std::move(so_far), lr);
+    return checkpoints.finish().value();
   }
   /// Everything that training changes.
   std::vector<std::vector<float>> state() {
@@ -80,8 +86,7 @@ void save_two_steps(const RunConfig& run, const std::string& folder) {
   run_thread_ranks(2, [&](Transport& transport) {
     Rank rank(run, folder, transport);
     rank.train(0, 2);
-    rank.checkpoints.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25,
-                          rank.step.state());
+    rank.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25);
   });
 }
 
@@ -93,8 +98,7 @@ TEST(RunCheckpoints, RestoresWhatWasSaved) {
     Rank rank(run, folder.path(), transport);
     EXPECT_FALSE(rank.checkpoints.newest());
     rank.train(0, 2);
-    rank.checkpoints.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25,
-                          rank.step.state());
+    rank.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25);
     EXPECT_EQ(rank.checkpoints.newest(), folder.path() + "/checkpoints/step-000002");
     saved[static_cast<std::size_t>(transport.rank())] = rank.state();
   });
@@ -115,13 +119,66 @@ TEST(RunCheckpoints, RestoresWhatWasSaved) {
   });
 }
 
+TEST(RunCheckpoints, TrainingGoesOnWhileOneIsWritten) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  std::vector<std::vector<std::vector<float>>> begun(2);
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    rank.train(0, 2);
+    begun[static_cast<std::size_t>(transport.rank())] = rank.state();
+    rank.checkpoints.begin("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25);
+    EXPECT_TRUE(rank.checkpoints.in_flight());
+    EXPECT_THROW(rank.checkpoints.begin("step-000003", {.step = 3}, {}, 0.25), Error) << "one at a time";
+    rank.train(2, 4);
+    EXPECT_NE(rank.state(), begun[static_cast<std::size_t>(transport.rank())]);
+    while (rank.checkpoints.is_busy()) std::this_thread::yield();
+    EXPECT_FALSE(rank.checkpoints.advance()) << "rank 0 has yet to give the folder its name";
+    EXPECT_FALSE(rank.checkpoints.newest());
+    const SavedCheckpoint saved = rank.checkpoints.finish().value();
+    EXPECT_EQ(saved.name, "step-000002");
+    EXPECT_FALSE(rank.checkpoints.in_flight());
+    EXPECT_FALSE(rank.checkpoints.finish()) << "nothing is left";
+    EXPECT_GE(saved.waited, 0);
+    EXPECT_TRUE(saved.written > 0 || transport.rank() != 0);
+  });
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    rank.restore(folder.path());
+    EXPECT_EQ(rank.state(), begun[static_cast<std::size_t>(transport.rank())]);
+  });
+}
+
+TEST(RunCheckpoints, OfAStateThatIsNotFiniteAreNotWritten) {
+  const RunConfig run = small_run();
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    rank.train(0, 2);
+    if (transport.rank() == 1) {
+      ExchangeState state = rank.step.state();
+      state.round1[0][3] = std::numeric_limits<float>::infinity();
+      rank.step.set_state(state);
+    }
+    rank.checkpoints.begin("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25);
+    try {
+      rank.checkpoints.finish();
+      ADD_FAILURE() << "saved";
+    } catch (const NonFiniteError& e) {
+      EXPECT_STREQ(e.what(), "step 1: the residuals of 'conv.weight' on rank 1 hold a NaN or an infinity");
+    }
+    EXPECT_FALSE(rank.checkpoints.in_flight());
+    transport.barrier();
+    EXPECT_FALSE(fs::exists(folder.path() + "/checkpoints"));
+  });
+}
+
 TEST(RunCheckpoints, AFinishedEpochCarriesNoSums) {
   const RunConfig run = small_run();
   const TestFolder folder;
   run_thread_ranks(1, [&](Transport& transport) {
     Rank rank(run, folder.path(), transport);
-    rank.checkpoints.save("epoch-0001", {.step = 4, .epoch = 1, .batch = 0}, some_sums(), 0.1,
-                          rank.step.state());
+    rank.save("epoch-0001", {.step = 4, .epoch = 1, .batch = 0}, some_sums(), 0.1);
   });
   EXPECT_TRUE(find_resume_point(folder.path())->manifest.so_far.train.empty());
   EXPECT_EQ(find_resume_point(folder.path())->manifest.so_far.bytes_sent, 0u);
@@ -135,8 +192,7 @@ TEST(RunCheckpoints, OtherRanksShareTheMeanResidual) {
     Rank rank(run, folder.path(), transport);
     rank.train(0, 2);
     old[static_cast<std::size_t>(transport.rank())] = rank.step.state();
-    rank.checkpoints.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.1,
-                          rank.step.state());
+    rank.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.1);
   });
   run_thread_ranks(3, [&](Transport& transport) {
     Rank rank(run, folder.path(), transport);
@@ -262,8 +318,7 @@ TEST(RunCheckpoints, BetweenEpochsTheOrderMayChange) {
   run_thread_ranks(2, [&](Transport& transport) {
     const RunConfig run = small_run();
     Rank rank(run, folder.path(), transport);
-    rank.checkpoints.save("epoch-0001", {.step = 4, .epoch = 1, .batch = 0}, some_sums(), 0.1,
-                          rank.step.state());
+    rank.save("epoch-0001", {.step = 4, .epoch = 1, .batch = 0}, some_sums(), 0.1);
   });
   run_thread_ranks(2, [&](Transport& transport) {
     const RunConfig run = small_run({"data.shuffle=false", "train.batch_size=24", "data.truncate=9"});
@@ -284,8 +339,7 @@ TEST(RunCheckpoints, KeepsTheNewest) {
   const TestFolder folder;
   run_thread_ranks(2, [&](Transport& transport) {
     Rank rank(run, folder.path(), transport);
-    for (std::int64_t step : {4, 8, 12})
-      rank.checkpoints.save(step_checkpoint_name(step), {.step = step}, {}, 0.1, rank.step.state());
+    for (std::int64_t step : {4, 8, 12}) rank.save(step_checkpoint_name(step), {.step = step}, {}, 0.1);
   });
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder.path() + "/checkpoints"))
@@ -302,9 +356,7 @@ TEST(RunCheckpoints, ASaveThatFailsLeavesTheLastOne) {
     // A file where the checkpoint is to be built cannot hold a folder's files.
     std::ofstream(folder.path() + "/checkpoints/epoch-0001") << "not a folder";
     transport.barrier();
-    EXPECT_THROW(
-        rank.checkpoints.save("epoch-0001/below", {.step = 4, .epoch = 1}, {}, 0.1, rank.step.state()),
-        SharedError);
+    EXPECT_THROW(rank.save("epoch-0001/below", {.step = 4, .epoch = 1}, {}, 0.1), SharedError);
     EXPECT_FALSE(rank.checkpoints.newest());
   });
   EXPECT_EQ(find_resume_point(folder.path())->folder, folder.path() + "/checkpoints/step-000002");
@@ -319,8 +371,8 @@ TEST(ResumePoint, IsTheNewestCompleteCheckpoint) {
   EXPECT_FALSE(find_resume_point(folder.path())) << "a folder without a manifest";
   run_thread_ranks(1, [&](Transport& transport) {
     Rank rank(run, folder.path(), transport);
-    rank.checkpoints.save("step-000012", {.step = 12}, {}, 0.1, rank.step.state());
-    rank.checkpoints.save("epoch-0001", {.step = 4, .epoch = 1}, {}, 0.1, rank.step.state());
+    rank.save("step-000012", {.step = 12}, {}, 0.1);
+    rank.save("epoch-0001", {.step = 4, .epoch = 1}, {}, 0.1);
   });
   EXPECT_EQ(find_resume_point(folder.path())->folder, folder.path() + "/checkpoints/step-000012");
   EXPECT_EQ(find_resume_point(folder.path())->manifest.position.step, 12);

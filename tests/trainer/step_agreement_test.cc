@@ -19,11 +19,11 @@ std::vector<int> asked(int steps, Seconds seconds) {
   run_thread_ranks(2, [&](Transport& transport) {
     StepAgreement agreement(transport, 1);
     double now = 5;
-    agreement.ask(now, 0, false);
+    agreement.ask(now, {});
     const bool first = transport.rank() == 0;
     for (int i = 1; i <= steps; ++i) {
       now += first ? seconds(i) : 7;
-      if (agreement.after_step(now, 0, true).save) out[transport.rank()].push_back(i);
+      if (agreement.after_step(now, {.save = true}).save) out[transport.rank()].push_back(i);
     }
   });
   EXPECT_EQ(out[0], out[1]);
@@ -37,14 +37,39 @@ TEST(StepAgreement, AsksOnceASecondOfRank0) {
       << "steps that become slow";
 }
 
+TEST(StepAgreement, CanBeAskedToAskSoon) {
+  run_thread_ranks(2, [](Transport& transport) {
+    StepAgreement agreement(transport, 1);
+    double now = 0;
+    const auto steps_until_asked = [&] {
+      for (int steps = 1;; ++steps)
+        if (agreement.after_step(now += 0.001, {.save = true}).save) return steps;
+    };
+    for (const int expected : {1, 2, 4, 8}) EXPECT_EQ(steps_until_asked(), expected);
+    agreement.ask_soon();
+    agreement.ask(now, {});
+    for (const int expected : {1, 2, 4}) EXPECT_EQ(steps_until_asked(), expected);
+  });
+}
+
+TEST(StepAgreement, TheRanksAreBusyAsLongAsOneIs) {
+  run_thread_ranks(3, [](Transport& transport) {
+    StepAgreement agreement(transport);
+    EXPECT_TRUE(agreement.ask(1, {.busy = transport.rank() == 1}).busy);
+    EXPECT_FALSE(agreement.ask(1, {}).busy);
+    EXPECT_FALSE(agreement.after_step(1, {}).busy);
+    EXPECT_TRUE(agreement.after_step(1, {}).busy) << "nobody has asked";
+  });
+}
+
 TEST(StepAgreement, SignalsOfAnyRankReachAllAndSavingIsRank0s) {
   run_thread_ranks(3, [](Transport& transport) {
     StepAgreement agreement(transport);
     const bool last = transport.rank() == 2;
-    Agreed agreed = agreement.after_step(1, last ? SIGTERM : 0, last);
+    Agreed agreed = agreement.after_step(1, {.signal = last ? SIGTERM : 0, .save = last});
     EXPECT_EQ(agreed.signal, SIGTERM);
     EXPECT_FALSE(agreed.save);
-    agreed = agreement.ask(1, 0, transport.rank() == 0);
+    agreed = agreement.ask(1, {.save = transport.rank() == 0});
     EXPECT_EQ(agreed.signal, 0);
     EXPECT_TRUE(agreed.save);
   });

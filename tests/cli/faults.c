@@ -1,0 +1,116 @@
+// Loaded before a program (LD_PRELOAD): calls that change files below one folder are counted, and one of them
+// fails, or the process is killed or stopped in it. Environment:
+//   FAULT_UNDER  text that the path of such a file contains
+//   FAULT_RANK   only in the process of this rank; unset: in all
+//   FAULT_LOG    a file that gets a line for each call that is counted: "rank operation path"
+//   FAULT        "OPERATION:N:ACTION": at the N-th call (from 1), or with "N+" at it and all later ones.
+//                OPERATION: write, fsync, rename, mkdir or any. ACTION: ENOSPC, EIO or EACCES; SLOW: the call
+//                takes 10 ms; KILL, STOP, TERM or USR1: the process gets that signal. A disk that is full
+//                from then on ("N+") first takes a part of the N-th write.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static long counted = 0;
+
+static const char* rank_text(void) {
+  const char* rank = getenv("PMI_RANK");
+  if (!rank) rank = getenv("OMPI_COMM_WORLD_RANK");
+  return rank ? rank : "0";
+}
+
+static void note(const char* operation, const char* path) {
+  const char* log = getenv("FAULT_LOG");
+  if (!log) return;
+  char line[PATH_MAX + 64];
+  const int length = snprintf(line, sizeof line, "%s %s %s\n", rank_text(), operation, path);
+  const int file = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0) return;
+  syscall(SYS_write, file, line, (size_t)length);
+  close(file);
+}
+
+// 0: the call goes on; otherwise the errno with which it fails. `number` is then the call's, less N.
+static int fault_of(const char* operation, const char* path, long* number) {
+  const char *under = getenv("FAULT_UNDER"), *spec = getenv("FAULT"), *rank = getenv("FAULT_RANK");
+  if (!under || !strstr(path, under) || (rank && strcmp(rank, rank_text()) != 0)) return 0;
+  char of[16] = "any", action[16] = "", plus = 0;
+  long at = 0;
+  if (spec && sscanf(spec, "%15[a-z]:%ld+:%15s", of, &at, action) == 3)
+    plus = 1;
+  else if (spec && sscanf(spec, "%15[a-z]:%ld:%15s", of, &at, action) != 3)
+    abort();
+  if (strcmp(of, "any") != 0 && strcmp(of, operation) != 0) return 0;
+  pthread_mutex_lock(&lock);
+  *number = ++counted - at;
+  note(operation, path);
+  pthread_mutex_unlock(&lock);
+  if (!spec || !(*number == 0 || (plus && *number > 0))) return 0;
+  if (strcmp(action, "ENOSPC") == 0) return ENOSPC;
+  if (strcmp(action, "EIO") == 0) return EIO;
+  if (strcmp(action, "EACCES") == 0) return EACCES;
+  if (strcmp(action, "SLOW") == 0) usleep(10000);
+  if (strcmp(action, "KILL") == 0) kill(getpid(), SIGKILL);
+  if (strcmp(action, "STOP") == 0) kill(getpid(), SIGSTOP);
+  if (strcmp(action, "TERM") == 0) kill(getpid(), SIGTERM);
+  if (strcmp(action, "USR1") == 0) kill(getpid(), SIGUSR1);
+  return 0;
+}
+
+static int fault(const char* operation, const char* path) {
+  long number = 0;
+  return fault_of(operation, path, &number);
+}
+
+static const char* path_of(int file, char* path) {
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  const ssize_t length = readlink(link, path, PATH_MAX - 1);
+  path[length < 0 ? 0 : length] = 0;
+  return path;
+}
+
+ssize_t write(int file, const void* bytes, size_t size) {
+  char path[PATH_MAX];
+  long number = 1;
+  const int saved = errno, error = fault_of("write", path_of(file, path), &number);
+  errno = saved;
+  if (error == ENOSPC && number == 0 && size > 1) return syscall(SYS_write, file, bytes, size / 2);
+  if (error == 0) return syscall(SYS_write, file, bytes, size);
+  errno = error;
+  return -1;
+}
+
+int fsync(int file) {
+  char path[PATH_MAX];
+  const int saved = errno, error = fault("fsync", path_of(file, path));
+  errno = error ? error : saved;
+  return error ? -1 : (int)syscall(SYS_fsync, file);
+}
+
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned int flags) {
+  const int saved = errno, error = fault("rename", to);
+  errno = error ? error : saved;
+  return error ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
+
+int rename(const char* from, const char* to) {
+  return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int mkdir(const char* path, mode_t mode) {
+  const int saved = errno, error = fault("mkdir", path);
+  errno = error ? error : saved;
+  return error ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}

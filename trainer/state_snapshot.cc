@@ -1,0 +1,74 @@
+#include "trainer/state_snapshot.h"
+
+#include <cstddef>
+
+namespace lpsgd {
+
+namespace {
+
+std::size_t values_of(const std::vector<NamedBuffer>& buffers) {
+  std::size_t sum = 0;
+  for (const NamedBuffer& b : buffers) sum += b.values.size();
+  return sum;
+}
+
+void copy_all(const std::vector<NamedBuffer>& to, const std::vector<NamedBuffer>& from, StreamView stream) {
+  for (std::size_t i = 0; i < to.size(); ++i) copy_values(to[i].values, from[i].values, stream);
+}
+
+}  // namespace
+
+StateSnapshot::StateSnapshot(Network& network, Optimizer& optimizer, const SynchronousStep& step,
+                             bool with_replica)
+    : network_(network), optimizer_(optimizer), step_(step) {
+  const std::vector<NamedBuffer> buffers = network.buffers(), carried = network.carried_state();
+  const std::vector<ResidualSizes> residuals = step.residual_sizes();
+  std::size_t size = values_of(buffers) + values_of(carried);
+  for (const ResidualSizes& one : residuals) size += one.round1 + one.round2;
+  if (with_replica) size += network.parameters().size() + optimizer.momentum().size() + values_of(buffers);
+  memory_ = PinnedBuffer<float>(network.stream().device(), size);
+
+  state_.tensors = &network.tensors();
+  if (with_replica) {
+    state_.parameters = part(network.parameters().size());
+    state_.momentum = part(optimizer.momentum().size());
+    averaged_ = parts(buffers);
+  }
+  for (const ResidualSizes& one : residuals) {
+    state_.residuals.round1.push_back(part(one.round1));
+    state_.residuals.round2.push_back(part(one.round2));
+  }
+  state_.buffers = parts(buffers);
+  carried_ = parts(carried);
+}
+
+void StateSnapshot::take(bool inside_epoch, const std::vector<NamedBuffer>& averaged) {
+  const StreamView stream = network_.stream();
+  if (!state_.parameters.empty()) {
+    copy_values(state_.parameters, network_.parameters(), stream);
+    copy_values(state_.momentum, optimizer_.momentum(), stream);
+    copy_all(averaged_, averaged, {});
+  }
+  step_.copy_residuals(state_.residuals);
+  copy_all(state_.buffers, network_.buffers(), stream);
+  state_.carried.clear();
+  if (inside_epoch) {
+    copy_all(carried_, network_.carried_state(), stream);
+    state_.carried = carried_;
+  }
+  stream.synchronize();
+}
+
+std::span<float> StateSnapshot::part(std::size_t size) {
+  const std::span<float> out = memory_.view().subspan(used_, size);
+  used_ += size;
+  return out;
+}
+
+std::vector<NamedBuffer> StateSnapshot::parts(const std::vector<NamedBuffer>& own) {
+  std::vector<NamedBuffer> out;
+  for (const NamedBuffer& b : own) out.push_back({b.name, b.shape, part(b.values.size())});
+  return out;
+}
+
+}  // namespace lpsgd
