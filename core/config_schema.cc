@@ -55,8 +55,7 @@ ordered_json bound(double x) {
 /// A section with a required key is required, too.
 bool needs_value(const Field& field) {
   return field.is_required ||
-         (field.shape.kind == Shape::Kind::map &&
-          std::any_of(field.shape.fields.begin(), field.shape.fields.end(), needs_value));
+         (field.is_section && std::any_of(field.shape.fields.begin(), field.shape.fields.end(), needs_value));
 }
 
 class SchemaWriter {

@@ -94,7 +94,7 @@ std::string Field::fallback_text() const {
 
 void Describer::add(const char* key, std::string type, Value fallback, const char* help, Shape shape) {
   fields_.push_back({key, std::move(type), help, std::move(fallback), std::exchange(is_required_, false),
-                     std::move(shape)});
+                     std::move(shape), false});
 }
 
 void Describer::field(const char* key, bool& value, const char* help) {
@@ -142,6 +142,7 @@ void Describer::custom(const char* key, const char* type, const char* help,
 
 void Describer::section(const char* key, const char* help, const std::function<void(Visitor&)>& body) {
   add(key, "section", Value(), help, Shape::map(body));
+  fields_.back().is_section = true;
 }
 
 std::string markdown_table(std::span<const Field> fields, const std::string& prefix) {

@@ -47,6 +47,7 @@ struct Field {
   Value fallback;  // the default; null: none
   bool is_required = false;
   Shape shape;
+  bool is_section = false;
 
   /// "required", or the default as one writes it.
   std::string fallback_text() const;

@@ -104,7 +104,7 @@ TEST_F(Nccl, AMissingRankIsReported) {
   const ExchangeSetup setup = make_setup("qsgd4");
   const auto expected = reference_means(setup, world().size(), 2);
   ExchangeOptions options = exchange_cases::all_options(setup)[2];  // a unit holds one tensor
-  const StepLimit limit(4);  // a warning a second
+  const StepLimit limit(4);                                         // a warning a second
   CudaArena arena(device, setup.arena);
   Exchange exchange(*nccl, setup.tensors, setup.codecs, arena.values(), setup.order, arena.adapt(options));
   for (std::uint32_t step = 0; step < 2; ++step) {
@@ -147,8 +147,9 @@ TEST_F(Nccl, AMissingRankEndsTheStepAtTheLimit) {
   if (missing)
     EXPECT_NE(error, "");
   else
-    EXPECT_THAT(error, testing::MatchesRegex("step 1: the exchange of .* has waited [12] s for other ranks, as "
-                                             "long as exchange.timeout allows"));
+    EXPECT_THAT(error,
+                testing::MatchesRegex("step 1: the exchange of .* has waited [12] s for other ranks, as "
+                                      "long as exchange.timeout allows"));
   world().barrier();
 }
 
