@@ -208,10 +208,11 @@ class Signals(Checkpoints):
                 return int(os.path.basename(folder))
         self.fail("no such rank")
 
-    def ended(self, process, number, out):
+    def ended(self, process, number, out, to_mpirun=False):
         """What the run printed, after it has saved once and ended as it must."""
         text, err = process.communicate(timeout=90)
-        self.assertEqual(process.returncode if process.returncode >= 0 else (process.returncode, err), 128 + number, (text, err))
+        # MPICH's mpirun now and then returns 0 after a signal to itself with which all ranks ended.
+        self.assertIn(process.returncode, (128 + number, 0) if to_mpirun else (128 + number,), (text, err))
         (name,) = checkpoints(out)
         self.assertIn(f"stopped by {signal.Signals(number).name} after step ", text)
         self.assertIn(f"; checkpoint {self.at(out, name)}\n", text)
@@ -230,7 +231,7 @@ class Signals(Checkpoints):
                     os.kill(self.rank(out, 1), number)
                 else:
                     process.send_signal(number)
-                self.ended(process, number, out)
+                self.ended(process, number, out, target == "mpirun")
 
     def test_the_command_that_it_prints_goes_on_bit_for_bit(self):
         slow = ("--set", "data.train_samples=2400", "--set", "exchange.link.latency=4ms")
@@ -249,7 +250,7 @@ class Signals(Checkpoints):
 
     def test_an_evaluation_is_abandoned_and_made_anew(self):
         # An epoch is one step and seconds of evaluation.
-        arguments = ("--set", "data.train_samples=24", "--set", "data.test_samples=60000", "--set", "train.epochs=3",
+        arguments = ("--set", "data.train_samples=24", "--set", "data.test_samples=120000", "--set", "train.epochs=2",
                      "--set", "checkpoint.every_epochs=0")
         whole, out = self.train("whole", *arguments), self.path("out")
         process = self.start(out, *arguments, ranks=2)
