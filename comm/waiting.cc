@@ -20,7 +20,7 @@ Patience::Patience(Limit limit)
     : limit_(limit), period_(limit.seconds > 0 ? std::min(30.0, limit.seconds / 4) : 30), next_(period_) {}
 
 bool Patience::due() {
-  constexpr double longest_round = 5;  // a longer one: the process was stopped
+  const double longest_round = std::min(5.0, period_ / 2);  // a longer one: the process was stopped
   const double now = now_seconds();
   if (last_ > 0) waited_ += std::min(now - last_, longest_round);
   last_ = now;
