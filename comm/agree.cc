@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <new>
 #include <optional>
 
@@ -14,6 +15,22 @@ namespace {
 
 constexpr std::size_t longest_value = 80;  // in a message
 constexpr std::size_t most_names = 5;      // of further facts that differ
+
+/// What collective_try() sends of an error: its exit status, a blank, its message.
+struct Note {
+  int status = 1;
+  std::string message;
+};
+
+Note parse_note(const std::string& text, std::size_t rank) {
+  Note note;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, note.status);
+  if (error != std::errc() || end == last || *end != ' ' || note.status < 1 || note.status > 255)
+    throw impossible(rank, fmt::format("'{:.40}' as its error", text));
+  note.message.assign(end + 1, last);
+  return note;
+}
 
 // Facts as one text: name, 0, value, 0, ...
 std::string joined(const std::vector<Fact>& facts) {
@@ -108,12 +125,14 @@ void collective_try(Transport& transport, const std::function<void()>& body, Pla
   if (first == notes.end()) return;
   const bool everywhere =
       std::all_of(notes.begin(), notes.end(), [&](const std::string& s) { return s == *first; });
-  const int status = first->front() - '0';
   std::string message;
+  int status = 0;
   for (std::size_t rank = 0; rank < notes.size(); ++rank) {
     if (notes[rank].empty()) continue;
+    const Note one = parse_note(notes[rank], rank);
+    if (status == 0) status = one.status;
     if (!message.empty()) message += "\n";
-    message += everywhere ? notes[rank].substr(2) : fmt::format("rank {}: {}", rank, notes[rank].substr(2));
+    message += everywhere ? one.message : fmt::format("rank {}: {}", rank, one.message);
     if (everywhere) break;
   }
   throw SharedError(message, status);

@@ -9,7 +9,6 @@
 
 #include "comm/backoff.h"
 #include "comm/transport.h"
-#include "core/error.h"
 
 namespace lpsgd {
 
@@ -37,6 +36,11 @@ std::string ranks_text(const std::vector<int>& ranks) {
     runs.push_back(last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]));
   }
   return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(runs, ", "));
+}
+
+CommError impossible(std::size_t rank, const std::string& sent) {
+  return CommError(fmt::format(
+      "rank {} has sent {}: it runs another program, or its memory or the network is damaged", rank, sent));
 }
 
 std::string difference(std::span<const CollectiveCall> calls) {
@@ -90,12 +94,18 @@ void Collectives::wait() {
   Patience patience(limit());
   for (Backoff backoff; !in_flight_.empty();) {
     bool differs = false;
+    int damaged = -1;  // the rank whose record is none
     const auto arrived = std::erase_if(in_flight_, [&](const Message& m) {
       if (!transport_.test(m.request)) return false;
       const CollectiveCall& theirs = calls_[static_cast<std::size_t>(m.peer)];
       differs |= m.arrives && theirs != mine;
+      if (m.arrives && theirs.number == 0) damaged = m.peer;
       return true;
     });
+    if (damaged >= 0) {
+      transport_.cancel();
+      throw impossible(static_cast<std::size_t>(damaged), "no record of a collective");
+    }
     if (differs) {
       transport_.cancel();
       throw CommError(difference(calls_));

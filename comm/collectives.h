@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/waiting.h"
+#include "core/error.h"
 
 namespace lpsgd {
 
@@ -45,6 +46,8 @@ struct CollectiveCall {
 std::string text(const CollectiveCall& call);
 /// Empty if the calls are the same, else who is where. One call a rank; those with number 0 are not known.
 std::string difference(std::span<const CollectiveCall> calls);
+/// For what a rank has sent that no rank of this program can send: `sent` is a noun, "a text of 9 bytes".
+CommError impossible(std::size_t rank, const std::string& sent);
 /// "rank 3", "ranks 0, 2-4".
 std::string ranks_text(const std::vector<int>& ranks);
 

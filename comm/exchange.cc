@@ -224,7 +224,11 @@ NonFinite Exchange::check_finite(bool before) {
   if (!known_to_all) {
     shared_->transport.all_gather(std::as_bytes(std::span(&lowest, 1)),
                                   std::as_writable_bytes(std::span(lowest_of_ranks_)));
-    lowest = *std::min_element(lowest_of_ranks_.begin(), lowest_of_ranks_.end());
+    for (std::size_t r = 0; r < lowest_of_ranks_.size(); ++r) {
+      if (lowest_of_ranks_[r] < 0 || lowest_of_ranks_[r] > tensors)
+        throw impossible(r, fmt::format("{} as the number of a tensor", lowest_of_ranks_[r]));
+      lowest = std::min(lowest, lowest_of_ranks_[r]);
+    }
   }
   const auto number = static_cast<std::uint32_t>(step);
   if (lowest == tensors) return {-1, -1, number};

@@ -33,27 +33,20 @@ std::uint64_t Transport::ring_share(std::uint64_t bytes) const {
   return each + (r < rest ? 1 : 0);
 }
 
-std::vector<double> Transport::all_gather(double mine, Place at) {
-  std::vector<double> all(static_cast<std::size_t>(size()));
-  all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), at);
-  return all;
-}
-
 bool Transport::all_equal(std::uint64_t mine, Place at) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
-  all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), at);
-  for (const std::uint64_t value : all)
+  for (const std::uint64_t value : all_gather(mine, at))
     if (value != mine) return false;
   return true;
 }
 
 std::vector<std::string> Transport::all_gather_text(const std::string& mine, Place at) {
   const auto ranks = static_cast<std::size_t>(size());
-  const std::uint64_t length = mine.size();
-  std::vector<std::uint64_t> lengths(ranks);
-  all_gather(std::as_bytes(std::span(&length, 1)), std::as_writable_bytes(std::span(lengths)), at);
+  const std::vector<std::uint64_t> lengths = all_gather(std::uint64_t{mine.size()}, at);
   std::size_t longest = 0;
-  for (const std::uint64_t l : lengths) longest = std::max<std::size_t>(longest, l);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (lengths[r] > longest_text) throw impossible(r, fmt::format("the length {} of a text", lengths[r]));
+    longest = std::max<std::size_t>(longest, lengths[r]);
+  }
   std::vector<char> padded(longest), all(longest * ranks);
   std::copy(mine.begin(), mine.end(), padded.begin());
   if (longest > 0) all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)), at);

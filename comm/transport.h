@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -75,10 +76,18 @@ class Transport {
   /// This rank's share of the 2(K-1) copies that a ring all-reduce of `bytes` moves; the shares of all ranks
   /// add up exactly.
   std::uint64_t ring_share(std::uint64_t bytes) const;
-  std::vector<double> all_gather(double mine,  // one value per rank
-                                 Place at = std::source_location::current());
+  /// Every rank's `mine`, by rank.
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  std::vector<T> all_gather(const T& mine, Place at = std::source_location::current()) {
+    std::vector<T> all(static_cast<std::size_t>(size()));
+    all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), at);
+    return all;
+  }
   bool all_equal(std::uint64_t mine,  // the same value on every rank?
                  Place at = std::source_location::current());
+  /// Texts of at most `longest_text` bytes.
+  static constexpr std::uint64_t longest_text = 16 << 20;
   std::vector<std::string> all_gather_text(const std::string& mine,
                                            Place at = std::source_location::current());
 

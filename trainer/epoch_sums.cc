@@ -1,19 +1,27 @@
 #include "trainer/epoch_sums.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <initializer_list>
+#include <numeric>
 #include <utility>
 
 namespace lpsgd {
 
 namespace {
 
-template <class T>
-T sum_over_ranks(Transport& transport, const T& mine) {
-  std::vector<T> all(static_cast<std::size_t>(transport.size()));
-  transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  T sum{};
-  for (const T& one : all) sum += one;
-  return sum;
+/// Sums of counts within this range overflow nowhere.
+void check_counts(std::size_t rank, std::initializer_list<std::int64_t> counts) {
+  for (const std::int64_t count : counts)
+    if (count < 0 || count > std::int64_t{1} << 48)
+      throw impossible(rank, fmt::format("the count {}", count));
+}
+
+std::int64_t sum_over_ranks(Transport& transport, std::int64_t mine) {
+  const std::vector<std::int64_t> all = transport.all_gather(mine);
+  for (std::size_t r = 0; r < all.size(); ++r) check_counts(r, {all[r]});
+  return std::accumulate(all.begin(), all.end(), std::int64_t{0});
 }
 
 std::vector<CodingError> sum_over_ranks(Transport& transport, const std::vector<CodingError>& mine) {
@@ -41,8 +49,8 @@ BatchMetrics sum(const std::vector<BatchMetrics>& parts) {
 }
 
 std::vector<BatchMetrics> of_all_ranks(Transport& transport, const BatchMetrics& mine) {
-  std::vector<BatchMetrics> all(static_cast<std::size_t>(transport.size()));
-  transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  std::vector<BatchMetrics> all = transport.all_gather(mine);
+  for (std::size_t r = 0; r < all.size(); ++r) check_counts(r, {all[r].top1, all[r].top5, all[r].samples});
   return all;
 }
 
@@ -71,11 +79,11 @@ EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
   Seconds mine = seconds_;
   mine.total = now - started_;
   out.seconds += over_ranks(transport, mine);
-  out.sequences += sum_over_ranks(transport, sequences_);
-  out.bytes_sent += sum_over_ranks(transport, bytes_sent_);
+  out.sequences +=
+      {sum_over_ranks(transport, sequences_.sequences), sum_over_ranks(transport, sequences_.room)};
+  for (const std::uint64_t bytes : transport.all_gather(bytes_sent_)) out.bytes_sent += bytes;
   out.bytes_fp32 += bytes_fp32_;
-  out.bad_samples +=
-      static_cast<std::int64_t>(sum_over_ranks(transport, static_cast<std::uint64_t>(bad_.count)));
+  out.bad_samples += sum_over_ranks(transport, bad_.count);
   return out;
 }
 

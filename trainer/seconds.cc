@@ -21,8 +21,7 @@ SecondsOfRanks& SecondsOfRanks::operator+=(const SecondsOfRanks& more) {
 }
 
 SecondsOfRanks over_ranks(Transport& transport, const Seconds& mine) {
-  std::vector<Seconds> all(static_cast<std::size_t>(transport.size()));
-  transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  const std::vector<Seconds> all = transport.all_gather(mine);
   SecondsOfRanks out{{}, all[0], all[0]};
   for (const Seconds& one : all) {
     out.mean += one;

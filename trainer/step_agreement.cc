@@ -1,9 +1,17 @@
 #include "trainer/step_agreement.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 
 namespace lpsgd {
+
+namespace {
+
+constexpr std::int64_t most_steps = 1'000'000'000;  // between two questions
+
+}  // namespace
 
 StepAgreement::StepAgreement(Transport& transport, double seconds)
     : transport_(transport), seconds_(seconds), messages_(static_cast<std::size_t>(transport.size())) {}
@@ -18,12 +26,17 @@ Agreed StepAgreement::after_step(double now, const Agreed& mine) {
   const double longest = static_cast<double>(2 * interval_);
   const double per_step = (now - since_) / static_cast<double>(steps_);
   const double steps = per_step * longest > seconds_ ? seconds_ / per_step : longest;
-  return gather(now, mine, std::max<std::int64_t>(1, static_cast<std::int64_t>(steps)));
+  return gather(now, mine, std::clamp<std::int64_t>(static_cast<std::int64_t>(steps), 1, most_steps));
 }
 
 Agreed StepAgreement::gather(double now, const Agreed& mine, std::int64_t next) {
   const Message message{mine.signal, mine.save ? 1 : 0, mine.busy ? 1 : 0, next};
   transport_.all_gather(std::as_bytes(std::span(&message, 1)), std::as_writable_bytes(std::span(messages_)));
+  for (std::size_t r = 0; r < messages_.size(); ++r) {
+    const Message& m = messages_[r];
+    if (m.signal < 0 || m.signal > 64 || m.interval < 1 || m.interval > most_steps)
+      throw impossible(r, fmt::format("signal {} and an interval of {} steps", m.signal, m.interval));
+  }
   interval_ = messages_[0].interval;
   restart(now);
   Agreed out{.save = messages_[0].save != 0};

@@ -138,6 +138,60 @@ TEST(Collectives, OtherNumbersOfCalls) {
   EXPECT_EQ(difference({}), "");
 }
 
+// What arrives may come from another program, or from damaged memory.
+TEST(Collectives, WhatNoRankCanSend) {
+  const Place here("a.cc", 1);
+  const auto told = [&](const std::function<void(Transport&)>& honest, std::uint64_t said) {
+    return error_of(3, [&](Transport& t) { t.rank() == 1 ? void(t.all_gather(said, here)) : honest(t); });
+  };
+  const std::string end = ": it runs another program, or its memory or the network is damaged";
+  EXPECT_EQ(told([&](Transport& t) { t.all_gather_text("a", here); }, std::uint64_t{1} << 40),
+            "rank 1 has sent the length 1099511627776 of a text" + end);
+  const auto note = [&](const std::string& text) {
+    return error_of(2, [&](Transport& t) {
+      t.rank() == 1 ? void(t.all_gather_text(text, here))
+                    : collective_try(
+                          t, [] {}, here);
+    });
+  };
+  EXPECT_EQ(note("x"), "rank 1 has sent 'x' as its error" + end);
+  EXPECT_EQ(note("70"), "rank 1 has sent '70' as its error" + end);
+  EXPECT_EQ(note("0 fine"), "rank 1 has sent '0 fine' as its error" + end);
+}
+
+TEST(Collectives, ARecordThatIsNone) {
+  EXPECT_THAT(
+      error_of(2,
+               [](Transport& t) {
+                 if (t.rank() == 0) return t.barrier();
+                 CollectiveCall none, from_rank_0;
+                 const std::array requests{
+                     t.isend(std::as_bytes(std::span(&none, 1)), 0, Transport::control_tag),
+                     t.irecv(std::as_writable_bytes(std::span(&from_rank_0, 1)), 0, Transport::control_tag)};
+                 t.wait(requests);
+               }),
+      HasSubstr("rank 1 has sent no record of a collective"));
+}
+
+// The exit status of an error may have several digits.
+TEST(Agreement, KeepsTheExitStatus) {
+  class Unusual : public Error {
+   public:
+    Unusual() : Error("unusual", 70) {}
+  };
+  run_thread_ranks(2, [](Transport& t) {
+    try {
+      collective_try(t, [&] {
+        if (t.rank() == 1) throw Unusual();
+      });
+      ADD_FAILURE();
+    } catch (const SharedError& e) {
+      EXPECT_EQ(e.exit_status(), 70);
+      EXPECT_STREQ(e.what(), "rank 1: unusual");
+    }
+  });
+}
+
 // A rank that is elsewhere is noticed although a third one does not come at all.
 TEST(Collectives, ADifferenceIsAnErrorBeforeAllHaveCome) {
   const double start = now_seconds();
