@@ -1,6 +1,5 @@
 #include "core/json.h"
 
-#include <functional>
 #include <unordered_set>
 #include <vector>
 
@@ -11,33 +10,59 @@ namespace lpsgd {
 
 namespace {
 
-/// Called by the parser for each value, before it descends.
+/// Looks at a text without building anything. (The library's parser with a callback does so while it builds,
+/// but at each value's end it walks through all that the array or object around it holds so far.)
 template <class Json>
-class Watch {
+class Watch final : public Json::json_sax_t {
  public:
-  Watch(const std::string& source, const JsonBounds& bounds) : source_(source), bounds_(bounds) {}
+  Watch(const std::string& source, const JsonBounds& bounds, std::size_t bytes)
+      : source_(source), bounds_(bounds), bytes_(bytes) {}
 
-  bool operator()(int depth, typename Json::parse_event_t event, const Json& parsed) {
-    using Event = typename Json::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) begin(depth, event);
-    if (event == Event::object_end) keys_.pop_back();
-    if (event == Event::key) add_key(parsed.template get_ref<const std::string&>());
-    if ((event == Event::key || event == Event::value) && ++values_ > bounds_.values)
-      refuse(fmt::format("more than {} values", bounds_.values));
-    return true;
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(typename Json::number_integer_t) override { return value(); }
+  bool number_unsigned(typename Json::number_unsigned_t) override { return value(); }
+  bool number_float(typename Json::number_float_t, const std::string&) override { return value(); }
+  bool string(std::string&) override { return value(); }
+  bool binary(typename Json::binary_t&) override { return value(); }
+  bool start_object(std::size_t) override {
+    keys_.emplace_back();
+    return descend();
   }
-
- private:
-  void begin(int depth, typename Json::parse_event_t event) {
-    if (depth >= bounds_.depth) refuse(fmt::format("nested too deeply: more than {} levels", bounds_.depth));
-    if (++values_ > bounds_.values) refuse(fmt::format("more than {} values", bounds_.values));
-    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
+  bool end_object() override {
+    keys_.pop_back();
+    return ascend();
   }
+  bool start_array(std::size_t) override { return descend(); }
+  bool end_array() override { return ascend(); }
 
-  void add_key(const std::string& key) {
+  bool key(std::string& key) override {
     if (!keys_.back().insert(key).second) refuse(fmt::format("duplicate key '{}'", printable(key)));
     if (keys_.back().size() > bounds_.object_keys)
       refuse(fmt::format("an object of more than {} keys", bounds_.object_keys));
+    return value();
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const typename Json::exception& e) override {
+    constexpr int too_large_number = 406;  // for a double
+    refuse(e.id == too_large_number ? "not JSON that can be read"
+                                    : fmt::format("not JSON: wrong at byte {} of {}", position, bytes_));
+    return false;
+  }
+
+ private:
+  bool value() {
+    if (++values_ > bounds_.values) refuse(fmt::format("more than {} values", bounds_.values));
+    return true;
+  }
+  bool descend() {
+    if (++depth_ > bounds_.depth)
+      refuse(fmt::format("nested too deeply: more than {} levels", bounds_.depth));
+    return value();
+  }
+  bool ascend() {
+    --depth_;
+    return true;
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
@@ -46,6 +71,8 @@ class Watch {
 
   const std::string& source_;
   const JsonBounds& bounds_;
+  const std::size_t bytes_;
+  int depth_ = 0;
   std::size_t values_ = 0;
   std::vector<std::unordered_set<std::string>> keys_;  // of the objects that are open
 };
@@ -54,14 +81,9 @@ class Watch {
 
 template <class Json>
 Json parse_json(std::string_view text, const std::string& source, const JsonBounds& bounds) {
-  Watch<Json> watch(source, bounds);
-  try {
-    return Json::parse(text, std::ref(watch));
-  } catch (const typename Json::parse_error& e) {
-    throw FileError(fmt::format("{}: not JSON: wrong at byte {} of {}", source, e.byte, text.size()));
-  } catch (const typename Json::exception&) {  // a number that no double can hold
-    throw FileError(fmt::format("{}: not JSON that can be read", source));
-  }
+  Watch<Json> watch(source, bounds, text.size());
+  Json::sax_parse(text, &watch);
+  return Json::parse(text);
 }
 
 template nlohmann::json parse_json(std::string_view, const std::string&, const JsonBounds&);

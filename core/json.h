@@ -9,8 +9,8 @@
 namespace lpsgd {
 
 struct JsonBounds {
-  int depth = 16;               // of nested objects and arrays
-  std::size_t values = 50'000;  // also the keys; the library looks through an array at each end inside it
+  int depth = 16;                    // of nested objects and arrays
+  std::size_t values = 50'000;       // also the keys
   std::size_t object_keys = 20'000;  // an ordered object takes time quadratic in its keys
 };
 

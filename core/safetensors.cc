@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <unordered_set>
 
 #include "core/checksum.h"
 #include "core/error.h"
@@ -23,14 +24,14 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::uint64_t max_header = 100'000'000;  // the format's own limit
+constexpr std::size_t max_tensors = 50'000;        // with the metadata; of both, to write what can be read
 
 [[noreturn]] void malformed(const std::string& path, const std::string& what) {
   throw FileError(fmt::format("{}: not a valid safetensors file: {}", path, printable(what)));
 }
 
-/// At most 10,000 tensors.
 json parse_header(const std::string& path, std::string_view text) {
-  constexpr JsonBounds bounds{.depth = 8, .values = 150'000, .object_keys = 10'000};
+  constexpr JsonBounds bounds{.depth = 8, .values = 20 * max_tensors, .object_keys = max_tensors};
   json header =
       parse_json<json>(text, fmt::format("{}: not a valid safetensors file: the header", path), bounds);
   if (!header.is_object()) malformed(path, "the header is not an object");
@@ -137,6 +138,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     std::stable_sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
       return a.values.data() < b.values.data();
     });
+    for (std::size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
   } catch (...) {
     ::munmap(map_, bytes_);
     throw;
@@ -148,9 +150,8 @@ SafetensorsFile::~SafetensorsFile() {
 }
 
 const StoredTensor* SafetensorsFile::find(const std::string& name) const {
-  for (const StoredTensor& tensor : tensors_)
-    if (tensor.name == name) return &tensor;
-  return nullptr;
+  const auto at = index_.find(name);
+  return at == index_.end() ? nullptr : &tensors_[at->second];
 }
 
 const StoredTensor& SafetensorsFile::at(const std::string& name,
@@ -168,16 +169,25 @@ std::string write_safetensors(const std::string& path, const std::vector<StoredT
   ordered_json header = ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
+  std::unordered_set<std::string_view> names;
   for (const StoredTensor& tensor : tensors) {
     std::uint64_t elements = 0;
     require(product(tensor.shape, elements) && elements == tensor.values.size(),
             "a stored tensor's shape and values differ");
-    require(!header.contains(tensor.name), "two stored tensors have one name");
-    header[tensor.name] = {
-        {"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + elements * 4}}};
+    require(names.insert(tensor.name).second, "two stored tensors have one name");
+    // operator[] would look through all keys before.
+    header.get_ref<ordered_json::object_t&>().emplace_back(
+        tensor.name,
+        ordered_json{
+            {"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + elements * 4}}});
     offset += elements * 4;
   }
+  if (header.size() > max_tensors)
+    throw FileError(fmt::format("{}: {} tensors, expected {} or fewer", path, tensors.size(), max_tensors));
   std::string text = header.dump();
+  if (text.size() > max_header - 8)
+    throw FileError(
+        fmt::format("{}: a header of {} bytes, expected {} or fewer", path, text.size(), max_header));
   text.append((8 - text.size() % 8) % 8, ' ');
   const std::uint64_t length = text.size();
   std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(&length, 1)),

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/buffer.h"
@@ -45,6 +46,7 @@ class SafetensorsFile {
   std::size_t bytes_ = 0;
   Buffer<std::byte> aligned_;  // a copy of the data, if it is not aligned in the file
   std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string, std::size_t> index_;  // of the tensors, by name
   std::map<std::string, std::string> metadata_;
 };
 

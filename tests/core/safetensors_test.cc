@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -14,7 +15,7 @@ namespace lpsgd {
 namespace {
 
 std::string temporary(const std::string& name) {
-  return (std::filesystem::path(testing::TempDir()) / name).string();
+  return (std::filesystem::path(testing::TempDir()) / fmt::format("{}_{}", ::getpid(), name)).string();
 }
 
 std::string file_with_header(const std::string& header, std::size_t data_bytes) {
@@ -100,6 +101,23 @@ TEST(Safetensors, AFullDiskIsAnError) {
 TEST(Safetensors, QuotesNamesWithoutTheirControlCharacters) {
   std::string h = R"({"a\u001b[2J\n":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})";
   EXPECT_THAT(error_of(file_with_header(h, 2)), testing::HasSubstr("tensor 'a\\x1b[2J\\x0a' is F16"));
+}
+
+// Otherwise a checkpoint of a network of many layers could be written and not resumed.
+TEST(Safetensors, WhatIsWrittenCanBeRead) {
+  const auto tensors = [](int count) {
+    std::vector<StoredTensor> out;
+    for (int i = 0; i < count; ++i) out.push_back({fmt::format("residual1.layer{}.conv.weight", i), {0}, {}});
+    return out;
+  };
+  const std::string path = temporary("count.safetensors");
+  write_safetensors(path, tensors(49'999), {{"format", "pt"}});
+  const SafetensorsFile file(path);
+  EXPECT_EQ(file.tensors().size(), 49'999u);
+  EXPECT_NE(file.find("residual1.layer49998.conv.weight"), nullptr);
+  EXPECT_EQ(file.find("residual1.layer49999.conv.weight"), nullptr);
+  EXPECT_THROW(write_safetensors(path, tensors(50'000), {{"format", "pt"}}), FileError);
+  std::remove(path.c_str());
 }
 
 TEST(Safetensors, AHeaderIsBounded) {
