@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -62,8 +63,15 @@ def show(config, overrides=()):
     return ask("show", config, "--json", *words)
 
 
+# What a launcher says of a rank that ended, or of a program that cannot be started; advice follows.
+LAUNCHER = re.compile(r"EXIT STRING: (.+)|(process rank .+ exited .+)|(execvp error on file .+)")
+
+
 def last_error(text):
-    """Of what the program wrote: the last line that is an error, else the last line, else nothing."""
+    """Of what the program wrote: the last line that is an error, else what the launcher says of it, else the last line,
+    else nothing."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "lpsgd: error:" in line]
+    if not errors:
+        errors = [next(filter(None, told.groups())) for told in map(LAUNCHER.search, lines) if told]
     return (errors or lines or [""])[-1]

@@ -14,6 +14,7 @@ import unittest
 from harness import rows_of
 from study_harness import HEAD, MPIRUN, StudyTest
 
+import program
 from study import tables
 
 TIMES = {*tables.TIME_COLUMNS, *tables.TIME_PARTS}
@@ -25,6 +26,25 @@ def without_times(path):
         [cell for name, cell in row.items() if name not in TIMES]
         for row in [dict(zip(r, r)) for r in rows_of(path)[:1]] + rows_of(path)
     ]
+
+
+class LastError(unittest.TestCase):
+    def test_the_programs_own_and_then_the_launchers(self):
+        hydra = (
+            "\n=====\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   EXIT CODE: 9\n"
+            "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\n"
+            "This typically refers to a problem with your application.\n"
+            "Please see the FAQ page for debugging suggestions\n"
+        )
+        own = "lpsgd: error: rank 1: no memory"
+        self.assertEqual(program.last_error(hydra), "Killed (signal 9)")
+        self.assertEqual(program.last_error(f"step 1\n{own}\n{hydra}"), own)
+        rank = "process rank 1 with PID 0 on node a exited on signal 9 (Killed)."
+        self.assertEqual(program.last_error(f"mpirun noticed that {rank}\n-----\n"), rank)
+        missing = "execvp error on file lpsgd (No such file or directory)"
+        self.assertEqual(program.last_error(f"[proxy:0@h] HYDU_create_process (a.c:74): {missing}\n\n"), missing)
+        self.assertEqual(program.last_error("one\ntwo\n\n"), "two")
+        self.assertEqual(program.last_error(""), "")
 
 
 class Runs(StudyTest):

@@ -1,0 +1,39 @@
+// Whole training runs over threads, for ThreadSanitizer: readers, communication threads, checkpoints that are
+// written beside training, evaluation.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/file.h"
+#include "tests/trainer/small_run.h"
+#include "trainer/run_folder.h"
+#include "trainer/trainer.h"
+
+namespace lpsgd {
+namespace {
+
+/// Twelve steps in three epochs. Returns what the last checkpoint holds of the model and of the last rank.
+std::string train(int ranks, const std::string& codec, bool overlap) {
+  const TestFolder folder;
+  const RunConfig run = small_run({"exchange.codec=" + codec, fmt::format("exchange.overlap={}", overlap),
+                                   "train.epochs=3", "data.workers=2", "metrics.codec_error=true",
+                                   "checkpoint={every_epochs: 0, every_steps: 3, keep: 2}"});
+  TrainCommand command;
+  command.out = folder.path();
+  command.check_replicas = 2;
+  const TrainData data{small_dataset(48), small_dataset(30)};
+  const NetworkSpec spec = network_of(run);
+  run_thread_ranks(ranks, [&](Transport& transport) { train_rank(run, command, data, spec, transport); });
+  const std::string checkpoint = folder.path() + "/checkpoints/epoch-0003/";
+  return read_file(checkpoint + "model.safetensors") +
+         read_file(checkpoint + fmt::format("state-rank{:04}.safetensors", ranks - 1));
+}
+
+TEST(WholeRunStress, OverlapChangesNoBit) {
+  for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}",
+                            "{kind: topk, density: 0.1}", "{kind: sign, error_feedback: true}"})
+    for (const int ranks : {2, 3}) EXPECT_EQ(train(ranks, codec, true), train(ranks, codec, false)) << codec;
+}
+
+}  // namespace
+}  // namespace lpsgd
