@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -157,6 +158,8 @@ MpiTransport::MpiTransport(std::size_t largest_message)
     send_at_once_over_tcp();
     int provided = 0;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    // Without mpirun MPICH handles it: the process would wait for ever for a launcher.
+    std::signal(SIGUSR1, SIG_DFL);
     owns_mpi_ = true;
     if (provided < MPI_THREAD_SERIALIZED)
       throw CommError("the MPI library offers less than MPI_THREAD_SERIALIZED");
@@ -228,6 +231,7 @@ MpiTransport::~MpiTransport() {
     const ScopedPhase end(*this, Phase::end);
     barrier();
   } catch (const std::exception& e) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_until_turn(rank_)));
     log::error("{}", e.what());
     abort(1);
     return;

@@ -119,6 +119,8 @@ void replace_file(const std::string& path, const std::string& text) {
     file.write(text);
     file.close();
     if (std::rename(fresh.c_str(), path.c_str()) != 0) fail(path, "cannot be written");
+    const std::size_t slash = path.rfind('/');
+    sync_folder(slash == std::string::npos ? "." : path.substr(0, slash + 1));
   } catch (...) {
     std::remove(fresh.c_str());
     throw;

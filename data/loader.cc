@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "core/buffer.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace lpsgd {
 
@@ -118,6 +120,8 @@ struct Loader::Impl {
   std::unique_ptr<BatchSource> source;
   const BatchShape shape;
   const std::int64_t count, group_size;
+  const double longest_wait;
+  const char* const limited_by;
   std::vector<Slot> ring;
   std::vector<std::unique_ptr<BatchSource::Worker>> workers;
 
@@ -139,7 +143,9 @@ struct Loader::Impl {
       : source(std::move(batches)),
         shape(source->shape()),
         count(source->batches()),
-        group_size(samples_of_group(shape)) {
+        group_size(samples_of_group(shape)),
+        longest_wait(options.longest_wait),
+        limited_by(options.limited_by) {
     for (std::int64_t s = 0; s <= options.prefetch; ++s) ring.emplace_back(shape, options.device);
     for (int w = 0; w < options.workers; ++w) workers.push_back(source->make_worker());
     threads.reserve(workers.size());
@@ -267,6 +273,21 @@ struct Loader::Impl {
     worker.bad_samples.clear();
   }
 
+  /// Until the batch is there, or has failed. Counts seconds, so that one in which the process is stopped is
+  /// one.
+  void wait_for(std::int64_t batch, std::unique_lock<std::mutex>& lock) {
+    const auto has_come = [&] { return is_done(batch) || (failure.error && busy == 0); };
+    for (int seconds = 0; !ready.wait_for(lock, std::chrono::seconds(1), has_come);) {
+      ++seconds;
+      const bool is_over = longest_wait > 0 && seconds >= longest_wait;
+      if (!is_over && seconds % 30 != 0) continue;
+      const std::string text = fmt::format("the samples of batch {} of epoch {} have not been read for {} s",
+                                           batch + 1, epoch + 1, seconds);
+      if (is_over) throw FileError(fmt::format("{}, as long as {} allows", text, limited_by));
+      log::warn("{}", text);
+    }
+  }
+
   /// Samples before a failed one were taken before it, so the first failure is known once no thread is busy.
   void fail(const Failure& failed) {
     if (!failure.error || std::tie(failed.batch, failed.position) < std::tie(failure.batch, failure.position))
@@ -310,7 +331,7 @@ Batch Loader::next() {
   std::unique_lock lock(impl.mutex);
   const std::int64_t batch = impl.first + impl.taken;
   require(impl.run > 0 && batch < impl.count, "no batch is left in the loader's epoch");
-  impl.ready.wait(lock, [&] { return impl.is_done(batch) || (impl.failure.error && impl.busy == 0); });
+  impl.wait_for(batch, lock);
   if (!impl.is_done(batch)) std::rethrow_exception(impl.failure.error);
   Slot& slot = impl.slot_of(batch);
   ++impl.taken;

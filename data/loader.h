@@ -33,6 +33,9 @@ struct LoaderOptions {
   std::int64_t prefetch = 3;  // batches that may be ready ahead
   /// The device that copies pixels and values from the batches: their memory is page-locked for it.
   Device device = {};
+  /// How long next() waits for samples; 0: without a limit. `limited_by`: the key that says so.
+  double longest_wait = 0;
+  const char* limited_by = "";
 };
 
 class Loader {
@@ -50,7 +53,7 @@ class Loader {
   /// any time; the rest of a running epoch is dropped.
   void start(std::int64_t epoch, std::int64_t first = 0);
   /// The next batch of the epoch, of which there are batches() - first. If a sample failed, throws the error
-  /// of the first such sample of the batch.
+  /// of the first such sample of the batch. Throws FileError if it does not come in time.
   Batch next();
 
  private:

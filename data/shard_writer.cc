@@ -29,7 +29,7 @@ void append(std::vector<std::uint8_t>& out, std::span<const std::uint8_t> bytes)
 ShardWriter::ShardWriter(const std::string& path, ShardInfo info)
     : path_(path), temporary_(path + ".new"), info_(std::move(info)) {
   require(info_.dataset.size() < shard::Footer{}.dataset.size(), "a data set's name fits in a shard");
-  file_.emplace(temporary_);
+  file_.emplace(temporary_, Existing::replace);
   write(bytes_of(shard::Header{}));
 }
 

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "data/file_errors.h"
+#include "data/input_file.h"
 #include "data/sample_limit.h"
 #include "data/text_lines.h"
 
@@ -37,7 +38,24 @@ std::string shortened(std::string_view token) {
   return token.size() <= most ? std::string(token) : std::string(token.substr(0, most)) + "...";
 }
 
-constexpr std::uint64_t max_bytes = std::uint64_t{16} << 30;  // of a text, which is held in memory
+/// A text as it lies in its file. Its tokens are held in memory: four bytes each.
+class TextFile {
+ public:
+  explicit TextFile(const std::string& path) {
+    constexpr std::uint64_t max_bytes = std::uint64_t{16} << 30;
+    const std::uint64_t bytes = InputFile(path).size();
+    if (bytes > max_bytes)
+      throw FileError(fmt::format("{}: too large: {} bytes, expected {} or fewer", path, bytes, max_bytes));
+    if (bytes > 0) file_.emplace(path);
+  }
+  std::string_view text() const {
+    if (!file_) return {};
+    return {reinterpret_cast<const char*>(file_->bytes().data()), file_->bytes().size()};
+  }
+
+ private:
+  std::optional<MappedFile> file_;
+};
 
 class TextTokens final : public TextDataset {
  public:
@@ -64,10 +82,10 @@ std::string path_of(const DataOptions& options, const char* key, const std::stri
 Vocabulary vocabulary_of(const DataOptions& options) {
   if (!options.text.vocabulary.empty()) {
     const std::string path = path_of(options, "vocabulary", options.text.vocabulary);
-    return Vocabulary::of_list(read_file(path, max_bytes), path);
+    return Vocabulary::of_list(TextFile(path).text(), path);
   }
   const std::string path = path_of(options, "train", options.text.train);
-  return Vocabulary::of_text(read_file(path, max_bytes), path, options.text);
+  return Vocabulary::of_text(TextFile(path).text(), path, options.text);
 }
 
 std::shared_ptr<const Dataset> open_named(DataOptions options, Split split, const char* train,
@@ -188,7 +206,8 @@ std::shared_ptr<const Dataset> open_text(const DataOptions& options, Split split
   const bool was_read = split == Split::train && text.vocabulary.empty();  // for the vocabulary
   if (has_vocabulary || !was_read)
     errors.attempt([&] {
-      const std::string content = read_file(path, max_bytes);
+      const TextFile file(path);
+      const std::string_view content = file.text();
       if (has_vocabulary)
         tokens = encode(content, path, text, vocabulary);
       else

@@ -14,9 +14,15 @@ BatchOptions batch_options(const RunConfig& run, const NetworkSpec& spec, int ra
           .input = spec.input_shape()};
 }
 
-LoaderOptions loader_options(const RunConfig& run, Device device, int threads) {
+LoaderOptions loader_options(const RunConfig& run, Device device, int threads, bool training) {
+  const Limits limits = limits_of(run);
+  const Limit& limit = training ? limits.step : limits.outside_step;
   const int workers = run.data.workers > 0 ? static_cast<int>(run.data.workers) : threads;
-  return {.workers = workers, .prefetch = run.data.prefetch, .device = device};
+  return {.workers = workers,
+          .prefetch = run.data.prefetch,
+          .device = device,
+          .longest_wait = limit.seconds,
+          .limited_by = limit.name};
 }
 
 std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape& shape) {

@@ -15,7 +15,7 @@ namespace lpsgd {
 BatchOptions batch_options(const RunConfig& run, const NetworkSpec& spec, int rank, int ranks, bool training);
 
 /// `threads`: of this rank, for the default of data.workers.
-LoaderOptions loader_options(const RunConfig& run, Device device, int threads);
+LoaderOptions loader_options(const RunConfig& run, Device device, int threads, bool training);
 
 /// How the network reads batches of this shape: nothing unless they hold pixels.
 std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape& shape);

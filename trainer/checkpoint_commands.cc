@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "core/safetensors.h"
 #include "trainer/checkpoint_list.h"
 #include "trainer/json_text.h"
@@ -169,7 +170,7 @@ std::vector<MetadataDifference> compare(const CheckpointManifest& a, const Check
 }
 
 std::string text(const TensorDifference& d) {
-  const std::string name = d.name.empty() ? d.file : d.file + " " + d.name;
+  const std::string name = printable(d.name.empty() ? d.file : d.file + " " + d.name);
   if (!d.only.empty()) return fmt::format("{}: {}\n", name, d.only);
   return fmt::format("{}: {} of {} values differ, by at most {:.3g}, by {:.3g} of the norm\n", name,
                      d.different, d.values, d.largest, d.relative);
@@ -242,7 +243,7 @@ CheckpointReport checkpoint_diff_command(const CheckpointArguments& arguments) {
   std::string lines;
   for (const MetadataDifference& d : metadata) {
     keys.push_back({{"key", d.key}, {"a", d.a}, {"b", d.b}});
-    lines += fmt::format("{}: {} and {}\n", d.key, d.a, d.b);
+    lines += printable(fmt::format("{}: {} and {}", d.key, d.a, d.b)) + "\n";
   }
   for (const TensorDifference& d : tensors) {
     list.push_back(to_json(d));

@@ -22,6 +22,7 @@ struct CheckpointKind {
   std::size_t digits;  // at least
 };
 constexpr CheckpointKind epoch_kind{"epoch-", 4}, step_kind{"step-", 6};
+constexpr std::string_view written_suffix = ".tmp", removed_suffix = ".old";
 
 /// The number in a checkpoint's name; -1: it is no name of this kind.
 std::int64_t number_in(std::string_view name, const CheckpointKind& kind) {
@@ -41,9 +42,9 @@ auto age(const ListedCheckpoint& one) {
 
 ListedCheckpoint read_entry(const fs::path& path) {
   ListedCheckpoint out{path.string(), std::nullopt, ""};
-  std::error_code ignored;
-  if (!fs::exists(path / "manifest.json", ignored)) {
-    out.error = "has no manifest.json";
+  std::error_code error;
+  if (!fs::exists(path / "manifest.json", error)) {
+    out.error = error ? fmt::format("manifest.json: {}", error.message()) : "has no manifest.json";
     return out;
   }
   try {
@@ -63,10 +64,23 @@ bool is_named_after(const ListedCheckpoint& one, const Position& than) {
   return number_in(name_of(one), epoch_kind) > than.epoch || number_in(name_of(one), step_kind) > than.step;
 }
 
+std::string hidden(const fs::path& folder, std::string_view suffix) {
+  return (folder.parent_path() / fmt::format(".{}{}", folder.filename().string(), suffix)).string();
+}
+
 void remove_or_warn(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
   if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
+}
+
+void remove_checkpoint(const std::string& folder) {
+  const std::string hidden = folder_while_removed(folder);
+  remove_or_warn(hidden);
+  std::error_code error;
+  fs::rename(folder, hidden, error);
+  if (error) return log::warn("{}: cannot be removed: {}", folder, error.message());
+  remove_or_warn(hidden);
 }
 
 }  // namespace
@@ -83,6 +97,14 @@ bool is_checkpoint_name(std::string_view name) {
 
 std::string checkpoints_folder(const std::string& run_folder) {
   return (fs::path(run_folder) / "checkpoints").string();
+}
+
+std::string folder_while_written(const std::string& folder) {
+  return hidden(folder, written_suffix);
+}
+
+std::string folder_while_removed(const std::string& folder) {
+  return hidden(folder, removed_suffix);
 }
 
 std::string text(const PassedOver& one) {
@@ -129,10 +151,13 @@ void remove_unfinished(const std::string& run_folder) {
   std::error_code error;
   for (fs::directory_iterator it(checkpoints_folder(run_folder), error), end; !error && it != end;
        it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.starts_with('.') && name.ends_with(".tmp") && name.size() > 5 &&
-        is_checkpoint_name(std::string_view(name).substr(1, name.size() - 5)))
-      remove_or_warn(it->path());
+    const std::string file = it->path().filename().string();
+    std::string_view name = file;
+    if (!name.starts_with('.')) continue;
+    name.remove_prefix(1);
+    for (const std::string_view suffix : {written_suffix, removed_suffix})
+      if (name.ends_with(suffix) && is_checkpoint_name(name.substr(0, name.size() - suffix.size())))
+        remove_or_warn(it->path());
   }
 }
 
@@ -143,7 +168,7 @@ void remove_old_checkpoints(const std::string& run_folder, const std::string& ne
   if (last == all.end()) return;
   for (auto one = last; one != all.begin();) {
     --one;
-    if (one->manifest && --keep < 1) remove_or_warn(one->folder);
+    if (one->manifest && --keep < 1) remove_checkpoint(one->folder);
   }
 }
 

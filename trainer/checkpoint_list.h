@@ -18,6 +18,11 @@ bool is_checkpoint_name(std::string_view name);
 
 std::string checkpoints_folder(const std::string& run_folder);
 
+/// Beside checkpoint `folder`: where it is put together, and the name under which it is removed. So a folder
+/// with a checkpoint's name is always whole.
+std::string folder_while_written(const std::string& folder);
+std::string folder_while_removed(const std::string& folder);
+
 /// A checkpoint to resume from.
 struct ResumePoint {
   std::string folder;  // of the checkpoint
@@ -47,7 +52,7 @@ std::string text(const PassedOver& one);
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
                                              std::vector<PassedOver>* passed_over = nullptr);
 
-/// Removes what an interrupted save left behind.
+/// Removes what an interrupted save or removal left behind.
 void remove_unfinished(const std::string& run_folder);
 /// Removes all but the newest `keep` checkpoints up to and with the one named `newest`. Leaves what has no
 /// readable manifest, and what is newer than `newest`: a run that resumed from an older one has passed it

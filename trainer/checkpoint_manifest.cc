@@ -91,7 +91,14 @@ CheckpointManifest read_manifest(const std::string& folder) {
     throw FileError(
         fmt::format("{}/manifest.json: is not a checkpoint's manifest: {}", folder, printable(e.what())));
   }
-  if (out.ranks < 1) throw FileError(fmt::format("{}/manifest.json: names no ranks", folder));
+  const auto impossible = [&](const std::string& what) {
+    throw FileError(fmt::format("{}/manifest.json: {}", folder, what));
+  };
+  if (out.ranks < 1) impossible("names no ranks");
+  if (out.batch_size < out.ranks)
+    impossible(fmt::format("a batch of {} samples for {} ranks", out.batch_size, out.ranks));
+  if (out.position.batch > out.batches)
+    impossible(fmt::format("batch {} of an epoch of {}", out.position.batch, out.batches));
   return out;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +14,7 @@
 #include <utility>
 
 #include "comm/agree.h"
+#include "comm/waiting.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -30,7 +33,7 @@ void check(const std::error_code& error, const fs::path& path, const char* what)
 
 /// Where a checkpoint is put together.
 fs::path building_folder(const std::string& run_folder, const std::string& name) {
-  return fs::path(checkpoints_folder(run_folder)) / ("." + name + ".tmp");
+  return folder_while_written((fs::path(checkpoints_folder(run_folder)) / name).string());
 }
 
 /// Returns the file's checksum, as does write_state().
@@ -86,10 +89,50 @@ void rename_folder(const fs::path& building, const fs::path& target) {
   std::error_code error;
   // A checkpoint of this name is left over when a run was resumed from an older one: the two are swapped.
   const bool replaces = fs::exists(fs::symlink_status(target, error));
-  if (::renameat2(AT_FDCWD, building.c_str(), AT_FDCWD, target.c_str(), replaces ? RENAME_EXCHANGE : 0) != 0)
-    check({errno, std::generic_category()}, target, "cannot be made by renaming");
-  if (replaces) fs::remove_all(building, error);
+  const auto rename = [](const fs::path& from, const fs::path& to, unsigned flags) {
+    const int status = flags != 0 ? ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags)
+                                  : ::rename(from.c_str(), to.c_str());
+    return std::error_code(status == 0 ? 0 : errno, std::generic_category());
+  };
+  fs::path replaced = building;  // where the old one is then
+  error = rename(building, target, replaces ? RENAME_EXCHANGE : 0);
+  // NFS and some other file systems cannot swap.
+  if (replaces && (error == std::errc::invalid_argument || error == std::errc::function_not_supported ||
+                   error == std::errc::operation_not_supported)) {
+    replaced = folder_while_removed(target.string());
+    std::error_code ignored;
+    fs::remove_all(replaced, ignored);
+    error = rename(target, replaced, 0);
+    if (!error) error = rename(building, target, 0);
+  }
+  check(error, target, "cannot be made by renaming");
   sync_folder(target.parent_path().string());
+  if (replaces) fs::remove_all(replaced, error);
+}
+
+/// Runs `work` on a thread that leaves the cores to training, as far as training needs them. If no thread can
+/// be started, the future holds the error.
+template <class Work>
+auto start(const Work& work) -> std::future<decltype(work())> {
+  const auto behind = [work] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 5);  // of this thread alone
+    return work();
+  };
+  try {
+    return std::async(std::launch::async, behind);
+  } catch (...) {
+    std::promise<decltype(work())> failed;
+    failed.set_exception(std::current_exception());
+    return failed.get_future();
+  }
+}
+
+/// Waits for a thread, no longer than Phase::checkpoint allows. `what` it does, for the message.
+template <class Result>
+void await(const std::future<Result>& task, Transport& transport, const std::string& what) {
+  Patience patience(transport.collectives().limits.outside_step);
+  while (task.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready)
+    if (patience.due()) patience.report(transport, fmt::format("{} takes {:.0f} s", what, patience.waited()));
 }
 
 template <class Result>
@@ -119,9 +162,9 @@ void CheckpointWriter::begin(const std::string& name, CheckpointManifest manifes
       check(error, building, "cannot be removed");
       fs::create_directories(building, error);
       check(error, building, "cannot be made");
+      sync_folder(run_folder_);
     });
-    collective_try(transport_,
-                   [&] { files_ = std::async(std::launch::async, [this] { return write_files(); }); });
+    files_ = start([this] { return write_files(); });
   } catch (...) {
     abandon();
     throw;
@@ -141,7 +184,9 @@ std::optional<CheckpointWriter::Written> CheckpointWriter::advance() {
     } else if (stage_ == Stage::folder) {
       Written out{(fs::path(checkpoints_folder(run_folder_)) / name_).string()};
       collective_try(transport_, [&] {
-        if (folder_.valid()) out.at = folder_.get();
+        if (!folder_.valid()) return;
+        await(folder_, transport_, fmt::format("checkpoint {}: verifying and renaming it", name_));
+        out.at = folder_.get();
       });
       stage_ = Stage::idle;
       return out;
@@ -155,15 +200,23 @@ std::optional<CheckpointWriter::Written> CheckpointWriter::advance() {
 
 void CheckpointWriter::files_are_written() {
   Files mine;
-  collective_try(transport_, [&] { mine = files_.get(); });
-  check_finite_everywhere(transport_, mine.non_finite, manifest_.position.step);
-  manifest_.files = {{model_file, mine.model}};
-  const std::vector<std::string> sums = transport_.all_gather_text(mine.state);
-  for (int r = 0; r < transport_.size(); ++r)
-    manifest_.files.emplace_back(state_file(r), sums[static_cast<std::size_t>(r)]);
   collective_try(transport_, [&] {
-    if (transport_.rank() == 0) folder_ = std::async(std::launch::async, [this] { return publish(); });
+    await(files_, transport_, fmt::format("checkpoint {}: writing this rank's files", name_));
+    mine = files_.get();
   });
+  // In one collective: while cores are busy, each of them takes its time.
+  constexpr char not_finite = '!', sum = '=';
+  const std::vector<std::string> found =
+      transport_.all_gather_text(mine.non_finite.empty() ? sum + mine.state : not_finite + mine.non_finite);
+  std::vector<std::string> non_finite;
+  manifest_.files = {{model_file, mine.model}};
+  for (std::size_t r = 0; r < found.size(); ++r) {
+    if (found[r].empty()) throw impossible(r, "no checksum");
+    non_finite.push_back(found[r].front() == not_finite ? found[r].substr(1) : "");
+    manifest_.files.emplace_back(state_file(static_cast<int>(r)), found[r].substr(1));
+  }
+  throw_if_non_finite(non_finite, manifest_.position.step);
+  if (transport_.rank() == 0) folder_ = start([this] { return publish(); });
 }
 
 CheckpointWriter::Files CheckpointWriter::write_files() const {

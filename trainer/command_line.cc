@@ -112,6 +112,7 @@ int run_command_line(const std::vector<std::string>& words) {
     if (!*command) continue;
     if (!uses_ranks)
       if (const int status = meet_other_ranks(full_name(*command), "")) return status;
+    if (!uses_ranks && launched_as().rank != 0) return 0;  // such a command has no use for several ranks
     return run();
   }
   return 0;

@@ -21,6 +21,8 @@ bool is_handled_by_ucx(int number) {
 }  // namespace
 
 void end_at_crashes() {
+  // Open MPI's handlers print the stack, for which they take locks that the crashed thread may hold.
+  ::setenv("OMPI_MCA_opal_signal", "", 0);
   if (std::getenv("UCX_HANDLE_ERRORS") != nullptr) return;
   bool is_loaded = false;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})

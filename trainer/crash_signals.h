@@ -3,9 +3,10 @@
 
 namespace lpsgd {
 
-/// Crashes end the process at once. UCX, which MPI libraries load, would handle the signal: it prints a
-/// backtrace, and for that it allocates memory, which never returns if the crash was inside malloc. The job
-/// then hangs. Called before MPI starts. If UCX_HANDLE_ERRORS is set, UCX does what that says.
+/// Crashes end the process at once. UCX, which MPI libraries load, and Open MPI would handle the signal: they
+/// print a backtrace, and for that they allocate memory, which never returns if the crash was inside malloc.
+/// The job then hangs. Called before MPI starts. If UCX_HANDLE_ERRORS or OMPI_MCA_opal_signal is set, that
+/// library does what it says.
 void end_at_crashes();
 
 }  // namespace lpsgd

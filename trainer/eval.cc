@@ -28,7 +28,7 @@ std::string eval_command(const EvalArguments& arguments) {
   const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();
   const Device device = device_of(run.train, 0);
   Loader loader(make_batch_source(dataset, run.data, batch_options(run, spec, 0, 1, false)),
-                loader_options(run, device, threads));
+                loader_options(run, device, threads, false));
   Network network(spec, {.batch = run.train.batch_size,
                          .seed = seed,
                          .threads = threads,

@@ -63,22 +63,48 @@ std::string this_process() {
                      fmt::gmtime(static_cast<std::time_t>(start)));
 }
 
+struct NamedProcess {
+  int number = 0;
+  std::string host;
+  std::int64_t start = 0;  // seconds since 1970
+};
+
+/// What this_process() says of a process.
+std::optional<NamedProcess> parse_holder(const std::string& holder) {
+  NamedProcess out;
+  char host[256] = "";
+  std::tm start{};
+  if (std::sscanf(holder.c_str(), "process %d on %255[^,], started %d-%d-%d %d:%d:%d UTC", &out.number, host,
+                  &start.tm_year, &start.tm_mon, &start.tm_mday, &start.tm_hour, &start.tm_min,
+                  &start.tm_sec) != 8)
+    return std::nullopt;
+  start.tm_year -= 1900;
+  start.tm_mon -= 1;
+  out.host = host;
+  out.start = static_cast<std::int64_t>(::timegm(&start));
+  return out;
+}
+
+bool is_of_another_host(const std::string& holder) {
+  const std::optional<NamedProcess> process = parse_holder(holder);
+  return process && process->host != host_name();
+}
+
 /// Whether the text names a process of this machine that has ended. Its number may be another process's now,
 /// which started at another time.
 bool has_ended(const std::string& holder) {
-  int process = 0;
-  char host[256] = "";
-  std::tm start{};
-  if (std::sscanf(holder.c_str(), "process %d on %255[^,], started %d-%d-%d %d:%d:%d UTC", &process, host,
-                  &start.tm_year, &start.tm_mon, &start.tm_mday, &start.tm_hour, &start.tm_min,
-                  &start.tm_sec) != 8 ||
-      host != host_name())
-    return false;
-  const std::optional<std::int64_t> now = start_of(process);
-  if (!now) return true;
-  start.tm_year -= 1900;
-  start.tm_mon -= 1;
-  return std::abs(*now - static_cast<std::int64_t>(::timegm(&start))) > 60;  // the clock may have been set
+  const std::optional<NamedProcess> process = parse_holder(holder);
+  if (!process || process->host != host_name()) return false;
+  const std::optional<std::int64_t> now = start_of(process->number);
+  return !now || std::abs(*now - process->start) > 60;  // the clock may have been set
+}
+
+/// The first line of a lock file.
+std::string text_of(int file) {
+  char text[300] = "";
+  const ssize_t length = ::pread(file, text, sizeof text - 1, 0);
+  const std::string all(text, length > 0 ? static_cast<std::size_t>(length) : 0);
+  return all.substr(0, all.find('\n'));
 }
 
 /// Whether the open file is still the one at that path.
@@ -145,6 +171,11 @@ bool FolderClaim::lock() {
     }
   }
   if (!is_same_file(file_, lock_file_)) return false;
+  if (const std::string before = is_new ? "" : text_of(file_); is_of_another_host(before))
+    log::warn(
+        "{}: {} has not released it. If that run goes on, end this one: the locks of this file system may "
+        "hold on one host only",
+        folder_, before);
   const std::string mine = this_process() + "\n";
   // The text only improves the error message of other jobs: a full disk is no reason to stop here.
   [[maybe_unused]] const bool is_written =
@@ -157,10 +188,7 @@ std::string FolderClaim::holder() const {
   // The other process writes its name after it has taken the lock.
   for (int attempt = 0; attempt < 200 && holder.empty(); ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    char text[300] = "";
-    const ssize_t length = ::pread(file_, text, sizeof text - 1, 0);
-    holder.assign(text, length > 0 ? static_cast<std::size_t>(length) : 0);
-    holder = holder.substr(0, holder.find('\n'));
+    holder = text_of(file_);
   }
   return holder;
 }
@@ -168,8 +196,12 @@ std::string FolderClaim::holder() const {
 bool FolderClaim::remove_stale(const std::string& holder) const {
   if (!has_ended(holder)) return false;
   // Of several processes that come here one moves the file away; the others find another one, or none.
-  const std::string moved = fmt::format("{}.{}", lock_file_, ::getpid());
+  const std::string moved = fmt::format("{}.{}.{}", lock_file_, host_name(), ::getpid());
   if (!is_same_file(file_, lock_file_) || ::rename(lock_file_.c_str(), moved.c_str()) != 0) return true;
+  if (!is_same_file(file_, moved)) {  // between the two another process has made its own
+    if (::link(moved.c_str(), lock_file_.c_str()) == 0 || errno == EEXIST) ::unlink(moved.c_str());
+    return true;
+  }
   ::unlink(moved.c_str());
   log::warn("{}: took over the lock of {}, which has ended", folder_, holder);
   return true;

@@ -49,7 +49,10 @@ std::string first_non_finite(const TrainingState& state, const std::vector<Named
 }
 
 void check_finite_everywhere(Transport& transport, const std::string& found, std::int64_t steps) {
-  const std::vector<std::string> of_ranks = transport.all_gather_text(found);
+  throw_if_non_finite(transport.all_gather_text(found), steps);
+}
+
+void throw_if_non_finite(const std::vector<std::string>& of_ranks, std::int64_t steps) {
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank)
     if (!of_ranks[rank].empty())
       throw NonFiniteError(fmt::format("step {}: {} on rank {} hold a NaN or an infinity",

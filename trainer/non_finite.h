@@ -27,5 +27,7 @@ std::string first_non_finite(const TrainingState& state, const std::vector<Named
 /// Throws NonFiniteError if a rank's `found`, as first_non_finite() returns it, is not empty. The message
 /// names it, the step before `steps`, and the rank. Collective.
 void check_finite_everywhere(Transport& transport, const std::string& found, std::int64_t steps);
+/// The same, of all ranks' `found`. Not collective.
+void throw_if_non_finite(const std::vector<std::string>& of_ranks, std::int64_t steps);
 
 }  // namespace lpsgd

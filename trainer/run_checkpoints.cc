@@ -152,9 +152,14 @@ void RunCheckpoints::begin(const std::string& name, const Position& position, Ep
   manifest.lr = lr;
   for (std::size_t t = 0; t < codecs_.size(); ++t)
     manifest.codecs.emplace_back(network_.tensors()[t].name, to_text(codecs_[t]));
-  snapshot_.take(position.batch != 0, AveragedBuffers(transport_, network_).buffers());
+  const AveragedBuffers averaged(transport_, network_);
+  const double copying = now_seconds();
+  snapshot_.take(position.batch != 0, averaged.buffers());
+  const double copied = now_seconds();
   writer_.begin(name, std::move(manifest), snapshot_.state(), snapshot_.averaged());
   saving_ = {name, now_seconds() - began_};
+  log::debug("checkpoint {}: {:.3f} s before the copy, {:.3f} s for it, {:.3f} s until it is written", name,
+             copying - began_, copied - copying, saving_.waited - (copied - began_));
 }
 
 std::optional<SavedCheckpoint> RunCheckpoints::advance() {

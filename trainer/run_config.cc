@@ -430,4 +430,11 @@ std::string resolved_text(const RunConfig& run) {
   return config::emit(tree);
 }
 
+Limits limits_of(const RunConfig& run) {
+  Limits limits;
+  limits.step.seconds = run.exchange.timeout;
+  limits.outside_step.seconds = run.exchange.timeout_outside_step;
+  return limits;
+}
+
 }  // namespace lpsgd

@@ -119,4 +119,7 @@ void with_locations(const RunConfig& run, const std::function<void()>& body);
 /// is written for transport threads only.
 std::string resolved_text(const RunConfig& run);
 
+/// exchange.timeout and exchange.timeout_outside_step.
+Limits limits_of(const RunConfig& run);
+
 }  // namespace lpsgd

@@ -87,12 +87,17 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
     if (run.train.deterministic && fs::exists(folder + "/environment.json")) {
       constexpr std::uint64_t max_bytes = 16 << 20;  // of environment.json
       const std::string path = folder + "/environment.json";
-      const ordered_json before = parse_json(read_file(path, max_bytes), path);
-      if (before.is_object() && before.value("algorithms", ordered_json::array()) != ordered_json(algorithms))
-        log::warn(
-            "{}: the libraries run other algorithms than before (see environment.json): this run will "
-            "not go on bit for bit as if it had not stopped",
-            folder);
+      try {
+        const ordered_json before = parse_json(read_file(path, max_bytes), path);
+        if (before.is_object() &&
+            before.value("algorithms", ordered_json::array()) != ordered_json(algorithms))
+          log::warn(
+              "{}: the libraries run other algorithms than before (see environment.json): this run will "
+              "not go on bit for bit as if it had not stopped",
+              folder);
+      } catch (const FileError& e) {
+        log::warn("{}; whether the libraries run the same algorithms as before is not known", e.what());
+      }
     }
     replace_file(folder + "/config.yaml", resolved_text(run));
     replace_file(folder + "/environment.json", environment);

@@ -10,6 +10,7 @@
 #include "comm/agree.h"
 #include "comm/nccl_transport.h"
 #include "comm/transport.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "trainer/agreement.h"
@@ -33,6 +34,7 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
   std::string chosen, lacks = "holds no checkpoint";
   collective_try(transport, [&] {
     if (transport.rank() != 0) return;
+    remove_unfinished(folder);
     std::vector<PassedOver> passed_over;
     if (const auto found = find_resume_point(folder, &passed_over)) chosen = found->folder;
     for (const PassedOver& one : passed_over) log::warn("{}", text(one));
@@ -46,7 +48,12 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
     fmt::print("{}: {}: starting from random weights\n", folder, lacks);
   if (chosen.empty()) return std::nullopt;
   std::optional<ResumePoint> point;
-  collective_try(transport, [&] { point = ResumePoint{chosen, read_manifest(chosen)}; });
+  std::string sum;  // where each rank has a disk of its own, the folders may differ
+  collective_try(transport, [&] {
+    point = ResumePoint{chosen, read_manifest(chosen)};
+    sum = file_checksum(chosen + "/manifest.json");
+  });
+  require_agreement(transport, {{fmt::format("the manifest of {}", chosen), sum}});
   return point;
 }
 
@@ -92,13 +99,6 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
     return end_run(train_rank(run, command, data, spec, transport), transport, command);
   const std::unique_ptr<Transport> linked = make_linked_transport(transport, run.exchange.link);
   return end_run(train_rank(run, command, data, spec, *linked), transport, command);
-}
-
-Limits limits_of(const RunConfig& run) {
-  Limits limits;
-  limits.step.seconds = run.exchange.timeout;
-  limits.outside_step.seconds = run.exchange.timeout_outside_step;
-  return limits;
 }
 
 struct Prepared {

@@ -58,8 +58,8 @@ std::unique_ptr<BatchSource> batches_of(const std::shared_ptr<const Dataset>& da
                            batch_options(run, spec, transport.rank(), transport.size(), training));
 }
 
-LoaderOptions loader_options(const RunConfig& run, const Transport& transport) {
-  return loader_options(run, device_of_rank(run, transport), threads_per_rank(run, transport));
+LoaderOptions loader_options(const RunConfig& run, const Transport& transport, bool training) {
+  return loader_options(run, device_of_rank(run, transport), threads_per_rank(run, transport), training);
 }
 
 /// float32 bytes over bytes on the wire.
@@ -83,8 +83,10 @@ class RankTrainer {
         kind_(kind_of(*data.train)),
         trace_(command.trace),
         codecs_(assign_codecs(run.exchange.policy, spec.tensors())),
-        train_loader_(batches_of(data.train, run, spec, transport, true), loader_options(run, transport)),
-        test_loader_(batches_of(data.test, run, spec, transport, false), loader_options(run, transport)),
+        train_loader_(batches_of(data.train, run, spec, transport, true),
+                      loader_options(run, transport, true)),
+        test_loader_(batches_of(data.test, run, spec, transport, false),
+                     loader_options(run, transport, false)),
         network_(spec, network_options(run, transport, train_loader_.shape())),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream()),
         per_epoch_(train_loader_.batches()),
@@ -354,9 +356,8 @@ class RankTrainer {
   }
 
   int evaluate_test_split(BatchMetrics& validation, BadSamples& bad) {
-    const std::vector<double> batches =
-        transport_.all_gather(static_cast<double>(test_loader_.batches()));  // not the same on all ranks
-    const auto most = static_cast<std::int64_t>(*std::max_element(batches.begin(), batches.end()));
+    const std::vector<std::int64_t> batches = transport_.all_gather(test_loader_.batches());
+    const std::int64_t most = *std::max_element(batches.begin(), batches.end());  // of all ranks
     const AveragedBuffers averaged(transport_, network_);
     int signal = 0;
     const auto after_batch = [&] {
@@ -417,6 +418,12 @@ int train_rank(const RunConfig& run, const TrainCommand& command, const TrainDat
     trainer.reset();
     const ScopedPhase end(transport, Phase::end);
     transport.barrier();
+    throw;
+  } catch (const std::exception& e) {
+    // A thread that hangs, in a disk that does not answer, must not keep the message back.
+    end_process_in(8, fmt::format("rank {}: {}", transport.rank(), e.what()));
+    trainer.reset();
+    let_process_live();
     throw;
   }
 }

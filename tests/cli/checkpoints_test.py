@@ -107,7 +107,8 @@ class Resuming(Checkpoints):
         env = self.preloaded("busy", "#include <errno.h>\nint unlinkat(int f, const char* p, int o) { errno = EBUSY; return -1; }\n")
         result = run("train", self.config, "--out", self.path("out"), "--set", "checkpoint.keep=1", *THREADS, env=env)
         self.assertEqual(result.status, 0, result)
-        self.assertIn(f"{self.at(self.path('out'), 'epoch-0001')}: cannot be removed: Device or resource busy", result.err)
+        self.assertIn(f"{self.at(self.path('out'), '.epoch-0001.old')}: cannot be removed: Device or resource busy", result.err)
+        self.assertEqual(run("checkpoint", "verify", self.path("out")).status, 0)
 
 
 class NonFinite(Checkpoints):

@@ -5,7 +5,7 @@ import os
 import re
 import unittest
 
-from faults import Disturbed, of_codec
+from faults import EPOCHS, Disturbed, of_codec
 from harness import checkpoints, run
 
 FAULTS = os.environ.get("LPSGD_FAULTS", "4")
@@ -69,6 +69,29 @@ class Disk(Disturbed):
         self.assertEqual(checkpoints(slow), checkpoints(plain))
         for name in checkpoints(plain):
             self.assertEqual(self.files(slow, name), self.files(plain, name), name)
+
+    def test_a_kill_while_an_old_one_is_removed(self):
+        """It loses its name first, so what has a name is whole."""
+        for at in (1, 2, 4):
+            with self.subTest(call=at):
+                folder = self.path(f"removing-{at}")
+                result = run("train", self.config, "--out", folder, *TWICE, ranks=RANKS, env=self.faults(folder, f"remove:{at}:KILL", 0))
+                self.assertNotEqual(result.status, 0, result)
+                verified = run("checkpoint", "verify", folder)
+                self.assertEqual(verified.status, 0, verified)
+                self.goes_on(folder, CODEC, RANKS)
+
+    def test_a_file_system_that_cannot_swap_folders(self):
+        folder = self.train("out", *of_codec(CODEC), ranks=RANKS)
+        newest = os.path.join(folder, "checkpoints", f"epoch-{EPOCHS:04}")
+        with open(os.path.join(newest, "model.safetensors"), "r+b") as file:
+            file.truncate(100)
+        result = run("train", self.config, "--out", folder, "--resume", *of_codec(CODEC), ranks=RANKS,
+                     env={**self.faults(folder), "FAULT_NO_SWAP": "1"})
+        self.assertEqual(result.status, 0, result)
+        self.assertIn("is passed over", result.err)
+        self.assertEqual(self.contents(folder), self.whole(CODEC, RANKS))
+        self.assertFalse([name for name in checkpoints(folder) if name.startswith(".")])
 
     def test_a_full_disk(self):
         self.fails("write", "ENOSPC", "No space left on device", persists=True)

@@ -2,9 +2,11 @@
 // fails, or the process is killed or stopped in it. Environment:
 //   FAULT_UNDER  text that the path of such a file contains
 //   FAULT_RANK   only in the process of this rank; unset: in all
+//   FAULT_NO_SWAP  set: two folders cannot be swapped, as on NFS
 //   FAULT_LOG    a file that gets a line for each call that is counted: "rank operation path"
 //   FAULT        "OPERATION:N:ACTION": at the N-th call (from 1), or with "N+" at it and all later ones.
-//                OPERATION: write, fsync, rename, mkdir or any. ACTION: ENOSPC, EIO or EACCES; SLOW: the call
+//                OPERATION: write, fsync, rename, mkdir, remove (of something in a folder, or a rename to
+//                .NAME.old, which comes first) or any. ACTION: ENOSPC, EIO or EACCES; SLOW: the call
 //                takes 10 ms; KILL, STOP, TERM or USR1: the process gets that signal. A disk that is full
 //                from then on ("N+") first takes a part of the N-th write.
 #define _GNU_SOURCE
@@ -100,13 +102,25 @@ int fsync(int file) {
 }
 
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned int flags) {
-  const int saved = errno, error = fault("rename", to);
+  const size_t length = strlen(to);
+  const int removes = length > 4 && strcmp(to + length - 4, ".old") == 0;
+  const int saved = errno,
+            error = flags != 0 && getenv("FAULT_NO_SWAP") ? EINVAL : fault(removes ? "remove" : "rename", to);
   errno = error ? error : saved;
   return error ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
 }
 
 int rename(const char* from, const char* to) {
   return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int unlinkat(int folder, const char* name, int flags) {
+  char path[PATH_MAX] = "", whole[2 * PATH_MAX];
+  if (folder != AT_FDCWD && name[0] != '/') path_of(folder, path);
+  snprintf(whole, sizeof whole, "%s/%s", path, name);
+  const int saved = errno, error = fault("remove", whole);
+  errno = error ? error : saved;
+  return error ? -1 : (int)syscall(SYS_unlinkat, folder, name, flags);
 }
 
 int mkdir(const char* path, mode_t mode) {

@@ -88,6 +88,33 @@ class Claims(Case):
         self.assertEqual((result.status, self.refused_as_in_use(out, result.err)), (2, job.pid), result)
         self.assertEqual(job.wait(timeout=60), 0)
 
+    def test_a_lock_of_another_host_that_was_not_released_is_told(self):
+        """Locks may hold on one host only."""
+        out = self.train("out", *THREADS, "--steps", "1", ranks=None)
+        holder = "process 42 on elsewhere, started 2026-01-01 00:00:00 UTC"
+        with open(os.path.join(out, ".lock"), "w") as file:
+            file.write(holder + "\n")
+        result = run("train", self.config, "--out", out, "--resume", *THREADS)
+        self.assertEqual(result.status, 0, result)
+        self.assertIn(f"warning: {out}: {holder} has not released it. ", result.err)
+        self.assertNotIn(".lock", os.listdir(out))
+        result = run("train", self.config, "--out", out, "--resume", *THREADS)
+        self.assertNotIn("has not released", result.err)
+
+    @unittest.skipIf(os.geteuid() != 0, "mounts need root")
+    def test_hosts_that_see_other_folders(self):
+        """Each rank resumes from the folder that it sees; they must be the same."""
+        folder, other = self.train("out", "--steps", "2"), self.train("other", "--steps", "2", "--set", "schedule.lr=0.01")
+        train = [LPSGD, "train", self.config, "--out", folder, "--resume"]
+        elsewhere = ["unshare", "--mount", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "sh", other, folder]
+        if subprocess.run([*elsewhere, "true"], capture_output=True).returncode != 0:
+            self.skipTest("nothing can be mounted here")
+        result = subprocess.run([MPIRUN, "-n", "1", *train, ":", "-n", "1", *elsewhere, *train], capture_output=True, text=True,
+                                timeout=60)
+        self.assertEqual(result.returncode, 2, result)
+        self.assertIn(f"lpsgd: error: the ranks disagree on the manifest of {folder}/checkpoints/step-000002: ", result.stderr)
+        self.assertEqual(result.stderr.count("lpsgd: error"), 1, result)
+
     def test_ranks_are_refused_with_one_message(self):
         out = self.path("out")
         self.live_run(out, ranks=2)

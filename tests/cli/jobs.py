@@ -8,7 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
-from harness import LPSGD, MPIRUN
+from harness import CONFIG, LPSGD, MPIRUN, NETWORK, SOURCE, Case
 
 
 class Job:
@@ -108,3 +108,27 @@ class Job:
 
 def mpirun(ranks, *command):
     return [MPIRUN, "-n", ranks, *command]
+
+
+class Stopping(Case):
+    """Runs on image files, of which a rank stops (SIGSTOP) at a file that it opens."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("two.yaml", NETWORK.replace("classes: 10", "classes: 2").replace("units: 10", "units: 2"))
+        self.images_config = self.write("images.yaml", CONFIG.replace("tiny_network", "two").replace(
+            "dataset: shapes", f"dataset: images, root: {self.path('data')}").replace(
+            "{pad: 2, mirror: true}", "none").replace(", train_samples: 96, test_samples: 50", ""))
+        for split in ("train", "val"):
+            for number in range(24):
+                folder = self.path("data", split, "ab"[number % 2])
+                os.makedirs(folder, exist_ok=True)
+                with open(os.path.join(folder, f"{number:02}.ppm"), "wb") as file:
+                    file.write(b"P6\n32 32\n255\n" + bytes([number]) * (32 * 32 * 3))
+
+    def stops(self, at, once="", rank=1):
+        """The environment in which this rank stops when it opens a file whose path holds `at`; see stop.c."""
+        library, source = self.path("stop.so"), os.path.join(SOURCE, "tests", "cli", "stop.c")
+        if not os.path.exists(library):
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        return {"LD_PRELOAD": library, "STOP_AT": at, "STOP_ONCE": once, "STOP_RANK": str(rank)}

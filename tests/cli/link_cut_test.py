@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,8 +11,8 @@ import unittest
 
 import numpy as np
 
-from harness import LPSGD, SOURCE, Case, model, run
-from jobs import Job
+from harness import LPSGD, SOURCE, model, run
+from jobs import Job, Stopping
 
 sys.path.insert(0, os.path.join(SOURCE, "bench", "link"))
 from hosts import Hosts, sh  # noqa: E402
@@ -49,7 +50,7 @@ def open_hosts():
     skip(reason)
 
 
-class LinkCut(Case):
+class LinkCut(Stopping):
     def setUp(self):
         super().setUp()
         self.hosts = open_hosts()
@@ -58,10 +59,11 @@ class LinkCut(Case):
         self.enter = self.write("enter", ENTER)
         os.chmod(self.enter, 0o755)
 
-    def train(self, out, *arguments, **environment):
+    def train(self, out, *arguments, config=None, **environment):
         command = self.hosts.mpirun()
         command[command.index("-launcher-exec") + 1] = self.enter
-        return Job(self, [*command, LPSGD, "train", self.config, "--out", self.path(out), *arguments], **environment)
+        command += [LPSGD, "train", config or self.config, "--out", self.path(out), *arguments]
+        return Job(self, command, **environment)
 
     def plug(self, state):
         """At the second host. The first one sees that nothing answers."""
@@ -92,6 +94,43 @@ class LinkCut(Case):
                     self.assertRegex(job.error(), rf"step \d+: the exchange of [\w.]+ has waited {limit} s for rank 1, as long as "
                                                   "exchange.timeout allows")
                 self.plug("up")
+
+    # In each phase the second rank stops at a file, the cable is cut, and the rank goes on.
+    PHASES = {
+        "start": ("images.yaml", False, r"all_gather of 8 bytes in start \(trainer/train.cc:\d+, call \d+\)"),
+        "data": ("/val/", False, r"all_gather of 8 bytes in data \(trainer/train.cc:\d+, call \d+\)"),
+        "evaluation": ("/val/", True, r"all_gather of \d+ bytes in evaluation \(trainer/\w+.cc:\d+, call \d+\)"),
+        "checkpoint": ("state-rank0001", False,
+                       r"all_gather of \d+ bytes in (?:checkpoint \(trainer/checkpoint_writer|training \(trainer/step_agreement).cc:"
+                       r"\d+, call \d+\)"),
+    }
+
+    def test_both_sides_end_in_each_phase(self):
+        limit = 4
+        for phase, (at, late, place) in self.PHASES.items():
+            with self.subTest(phase=phase):
+                out = "out-" + phase
+                self.plug("up")
+                once = self.path(out, "metrics.jsonl") if late else ""
+                job = self.train(out, "--set", f"exchange.timeout={limit}s", "--set", f"exchange.timeout_outside_step={limit}s",
+                                 "--set", "checkpoint.every_epochs=0", config=self.images_config,
+                                 LPSGD_START_TIMEOUT=str(limit), **self.stops(at, once))
+                job.wait_for_stop(1)
+                cut = self.plug("down")
+                os.kill(job.ranks()[1], signal.SIGCONT)
+                status = job.wait_until_gone(cut + limit + SLACK)
+                self.assertEqual(self.left(), [[], []])
+                self.assertNotEqual(status, 0, job.text())
+                self.assertRegex(job.error(), rf"^rank 0: {place} has waited {limit} s for rank 1, as long as \w+(\.\w+)? allows$")
+
+    def test_the_rank_behind_the_link_is_killed(self):
+        limit = 4
+        job = self.train("out", "--set", f"exchange.timeout={limit}s", *LONG)
+        self.wait_for_training(job, "out")
+        cut = self.plug("down")
+        os.kill(job.ranks()[1], signal.SIGKILL)
+        self.assertNotEqual(job.wait_until_gone(cut + limit + SLACK), 0, job.text())
+        self.assertIn("has waited", job.error())
 
     def test_a_link_that_comes_back_in_time(self):
         more = ("--set", "exchange.timeout=20s", "--set", "data.train_samples=24000", "--set", "exchange.link.latency=1ms")

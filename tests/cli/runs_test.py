@@ -9,10 +9,32 @@ import unittest
 import numpy as np
 
 from harness import LPSGD, Case, checkpoints, load, model, run
+from jobs import Job
 
 
 def equal(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[k].view("<u4"), b[k].view("<u4")) for k in a)
+
+
+class Threads(Case):
+    def variable(self, **environment):
+        """GOMP_SPINCOUNT of the process that trains."""
+        without = {"GOMP_SPINCOUNT": "", "OMP_WAIT_POLICY": "", **environment}
+        unset = [word for name, value in without.items() if not value for word in ("-u", name)]
+        job = Job(self, ["env", *unset, LPSGD, "train", self.config, "--out", self.path("out" + "".join(environment)),
+                         "--set", "train.epochs=100000", "--set", "train.threads=2"], **environment)
+        job.wait_until(lambda: os.path.exists(self.path("out" + "".join(environment), "metrics.jsonl")))
+        ((pid, words),) = job.processes().items()
+        self.assertEqual(os.path.basename(words[0]), os.path.basename(LPSGD))
+        with open(f"/proc/{pid}/comm") as file:
+            self.assertEqual(file.read(), os.path.basename(LPSGD) + "\n", "as it is called everywhere else")
+        with open(f"/proc/{pid}/environ") as file:
+            return dict(v.split("=", 1) for v in file.read().split("\0") if "=" in v).get("GOMP_SPINCOUNT")
+
+    def test_threads_that_wait_soon_leave_their_core(self):
+        self.assertEqual(self.variable(), "300")
+        self.assertEqual(self.variable(GOMP_SPINCOUNT="7"), "7")
+        self.assertEqual(self.variable(OMP_WAIT_POLICY="active"), None)
 
 
 class Runs(Case):

@@ -3,12 +3,11 @@
 import os
 import re
 import signal
-import subprocess
 import time
 import unittest
 
-from harness import CONFIG, LPSGD, MPIRUN, NETWORK, Case, run
-from jobs import Job, mpirun
+from harness import LPSGD, MPIRUN, run
+from jobs import Job, Stopping, mpirun
 
 LIMIT = 3
 LIMITS = ("--set", f"exchange.timeout={LIMIT}s", "--set", f"exchange.timeout_outside_step={LIMIT}s")
@@ -20,69 +19,17 @@ LONG = ("--set", "data.train_samples=24000", "--set", "train.epochs=1000", "--se
 # As little as the launcher's own cleaning up may add.
 SLACK = 10
 
-# Stops rank STOP_RANK when it opens a file whose path holds STOP_AT, if the file STOP_ONCE is there.
-STOP = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-static void look(const char* path) {
-  const char* rank = getenv("PMI_RANK") ? getenv("PMI_RANK") : getenv("OMPI_COMM_WORLD_RANK");
-  const char *who = getenv("STOP_RANK"), *at = getenv("STOP_AT"), *once = getenv("STOP_ONCE");
-  if (!rank || !who || strcmp(rank, who) != 0 || !strstr(path, at)) return;
-  if (*once == 0 || access(once, F_OK) == 0) kill(getpid(), SIGSTOP);
-}
-#define OPEN(NAME) \\
-  int NAME(const char* path, int flags, ...) { \\
-    va_list more; \\
-    va_start(more, flags); \\
-    const int mode = va_arg(more, int); \\
-    va_end(more); \\
-    look(path); \\
-    return ((int (*)(const char*, int, ...))dlsym(RTLD_NEXT, #NAME))(path, flags, mode); \\
-  }
-OPEN(open)
-OPEN(open64)
-#define FOPEN(NAME) \\
-  FILE* NAME(const char* path, const char* mode) { \\
-    look(path); \\
-    return ((FILE * (*)(const char*, const char*)) dlsym(RTLD_NEXT, #NAME))(path, mode); \\
-  }
-FOPEN(fopen)
-FOPEN(fopen64)
-"""
-
-
-class Timeouts(Case):
+class Timeouts(Stopping):
     def setUp(self):
         super().setUp()
         self.out = self.path("out")
-        self.write("two.yaml", NETWORK.replace("classes: 10", "classes: 2").replace("units: 10", "units: 2"))
-        self.images_config = self.write("images.yaml", CONFIG.replace("tiny_network", "two").replace(
-            "dataset: shapes", f"dataset: images, root: {self.path('data')}").replace(
-            "{pad: 2, mirror: true}", "none").replace(", train_samples: 96, test_samples: 50", ""))
-        for split in ("train", "val"):
-            for number in range(24):
-                folder = self.path("data", split, "ab"[number % 2])
-                os.makedirs(folder, exist_ok=True)
-                with open(os.path.join(folder, f"{number:02}.ppm"), "wb") as file:
-                    file.write(b"P6\n32 32\n255\n" + bytes([number]) * (32 * 32 * 3))
 
     def train(self, *arguments, ranks=2, config=None, **environment):
         return Job(self, mpirun(ranks, LPSGD, "train", config or self.config, "--out", self.out, *arguments), **environment)
 
     def stopping(self, at, *arguments, once="", rank=1, ranks=2, **environment):
         """A run on image files, of which a rank stops when it opens the file `at`."""
-        library = self.path("stop.so")
-        if not os.path.exists(library):
-            subprocess.run(["cc", "-shared", "-fPIC", "-o", library, self.write("stop.c", STOP)], check=True)
-        return self.train(*arguments, ranks=ranks, config=self.images_config, LD_PRELOAD=library, STOP_AT=at,
-                          STOP_ONCE=once, STOP_RANK=str(rank), **environment)
+        return self.train(*arguments, ranks=ranks, config=self.images_config, **self.stops(at, once, rank), **environment)
 
     def ends(self, job, stopped, expected, waits_for="rank 1", limit=LIMIT, by="exchange.timeout_outside_step"):
         status = job.wait_until_gone(stopped + limit + SLACK)
@@ -120,7 +67,7 @@ class Timeouts(Case):
     def test_in_a_step(self):
         job = self.stopping("/train/", *IN_STEP, "--set", "train.epochs=1000", once=os.path.join(self.out, "metrics.jsonl"))
         error = self.ends(job, job.wait_for_stop(1),
-                          f"(?:{self.STEP}|{self.call('all_gather of 24 bytes', 'training', 'trainer/step_agreement.cc')})",
+                          f"(?:{self.STEP}|{self.call('all_gather of 32 bytes', 'training', 'trainer/step_agreement.cc')})",
                           by="exchange.timeout")
         self.assertRegex(error, "exchange of|in training")
 

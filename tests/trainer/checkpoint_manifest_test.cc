@@ -92,6 +92,7 @@ TEST(CheckpointManifest, WritesWhatItReads) {
 TEST(CheckpointManifest, KeepsTheOrderOfSamples) {
   const TestFolder folder;
   CheckpointManifest m;
+  m.batch_size = 1;
   m.order = {{"data.shuffle", "true"}, {"data.text.eos", "<\"e\">"}};
   write_manifest(folder.path(), m);
   EXPECT_EQ(read_manifest(folder.path()).order, m.order);
@@ -100,6 +101,7 @@ TEST(CheckpointManifest, KeepsTheOrderOfSamples) {
 TEST(CheckpointManifest, ALossThatIsNotFiniteReadsAs0) {
   const TestFolder folder;
   CheckpointManifest m;
+  m.batch_size = 1;
   m.so_far.train = {{.loss = std::numeric_limits<double>::infinity(), .top1 = 2, .top5 = 3, .samples = 4}};
   write_manifest(folder.path(), m);
   EXPECT_THAT(read_file(folder.path() + "/manifest.json"), HasSubstr("\"loss\": null"));
@@ -151,6 +153,13 @@ TEST(CheckpointManifest, RefusesImpossibleNumbers) {
   m = {};
   m.ranks = 0;
   refused(m, "names no ranks");
+  m.ranks = 3;
+  m.batch_size = 2;
+  refused(m, "a batch of 2 samples for 3 ranks");
+  m.batch_size = 3;
+  m.batches = 4;
+  m.position.batch = 5;
+  refused(m, "batch 5 of an epoch of 4");
 }
 
 TEST(CheckpointManifest, VerifiesFiles) {

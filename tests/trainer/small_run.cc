@@ -97,7 +97,7 @@ std::unique_ptr<Loader> small_loader(const RunConfig& run, std::int64_t samples,
   return std::make_unique<Loader>(
       make_batch_source(small_dataset(samples), run.data,
                         batch_options(run, network_of(run), rank, ranks, training)),
-      loader_options(run, Device::cpu(), 1));
+      loader_options(run, Device::cpu(), 1, training));
 }
 
 std::vector<float> values(std::span<const float> from) {
