@@ -88,6 +88,19 @@ class Pipeline(unittest.TestCase):
         self.assertAlmostEqual(times.sending, 4e-3)
         self.assertAlmostEqual(times.coding, 3.5e-3)
 
+    def test_messages_and_bytes_cost_the_host_in_four_directions(self):
+        """Of K ranks, one sends and receives (K - 1)/K of a unit's messages and bytes in each of the two
+        rounds."""
+        fast = pipeline.Link(1e15, 0.0)
+        unit = plan.Unit(0, 1000, 2, (0,))
+        for ranks, each in ((2, 1 / 2), (4, 3 / 4)):
+            for host, expected in (
+                (pipeline.Host(0.0, 0.0, message=1.0, copy=0.0), 4 * each * 2),
+                (pipeline.Host(0.0, 0.0, message=0.0, copy=1.0), 4 * each * 1000),
+            ):
+                end = pipeline.simulate([unit], [0.0], ranks, fast, host).end
+                self.assertAlmostEqual(end, expected, places=6)
+
     def test_many_units_fill_the_link(self):
         link = pipeline.Link(8e6 * pipeline.Link.HEADERS, 0.0)
         units = [plan.Unit(10, 10000, 2, (0,)) for _ in range(100)]
