@@ -43,6 +43,11 @@ def arguments():
         type=float,
         help="of one rank for an hour: adds the runs to price against accuracy",
     )
+    parser.add_argument(
+        "--untimed",
+        action="store_true",
+        help="the runs trained beside other work: leave out seconds, samples per second and prices",
+    )
     parsed = parser.parse_args()
     if not parsed.out and not parsed.table:
         parser.error("nothing to do: give --out, --table or both")
@@ -59,7 +64,7 @@ def main():
     options = arguments()
     from view import gather, report
 
-    read, target, unfinished = gather.read(options.folders)
+    read, target, unfinished = gather.read(options.folders, not options.untimed)
     target = report.read_target(options.target) if options.target else target
     runs.label_runs(read)
     if options.table:

@@ -33,12 +33,12 @@ def notes(read, unfinished):
     out = [f"{counted(len(read), 'run')}."]
     if unfinished:
         out.append(f"{counted(len(unfinished), 'run')} not finished, so left out: {', '.join(unfinished)}.")
-    together = [run for run in read if not run.is_timed]
-    if together:
-        which = "All" if len(together) == len(read) else f"{len(together)} of them"
+    untimed = [run for run in read if not run.is_timed]
+    if untimed:
+        which = "All" if len(untimed) == len(read) else f"{len(untimed)} of them"
         out.append(
-            f"{which} trained several at once on one machine. Seconds and samples per second of such runs "
-            "are not comparable, so they are left out."
+            f"{which} trained beside other work, or several at once on one machine. Seconds and samples per "
+            "second of such runs are not comparable, so they are left out."
         )
     revisions = sorted(
         {str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")}
