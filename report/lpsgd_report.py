@@ -48,7 +48,14 @@ def arguments():
         action="store_true",
         help="the runs trained beside other work: leave out seconds, samples per second and prices",
     )
+    parser.add_argument(
+        "--outlook",
+        metavar="GIVEN.csv",
+        help="adds the figures of lpsgd predict --outlook, calibrated on these cells",
+    )
     parsed = parser.parse_args()
+    if parsed.outlook and (not parsed.out or is_figure(parsed.out)):
+        parser.error("--outlook belongs to --out DIR")
     if not parsed.out and not parsed.table:
         parser.error("nothing to do: give --out, --table or both")
     return parsed
@@ -57,6 +64,13 @@ def arguments():
 def is_figure(path):
     """A file's ending; a folder that is there, or a name without one, is a folder."""
     return bool(os.path.splitext(path)[1][1:].isalpha()) and not os.path.isdir(path)
+
+
+def outlook_items(cells):
+    modules.require(__file__, "numpy", "scipy")
+    from costmodel import outlook
+
+    return outlook.items(cells)[0]
 
 
 @command.refuses("lpsgd_report", UserError, OSError)
@@ -76,7 +90,8 @@ def main():
 
         figure.save(read, options.out)
     elif options.out:
-        names = report.make(read, unfinished, options.out, target, options.price)
+        outlook = outlook_items(options.outlook) if options.outlook else ()
+        names = report.make(read, unfinished, options.out, target, options.price, outlook)
         page = os.path.join(options.out, "index.html")
         print(f"{page}: {len(names)} figures and tables, also in figures/ and tables/")
 

@@ -17,9 +17,9 @@ from . import bars, curves, gather, latex, page, price as prices, scale, summary
 MANIFEST = "report.json"  # the files of the report, so that the next one removes what it no longer has
 
 
-def make(read, unfinished, out, target=None, price=None):
-    """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items."""
-    items = collect(read, target, price)
+def make(read, unfinished, out, target=None, price=None, outlook=()):
+    """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items. `outlook`: more items."""
+    items = [*collect(read, target, price), *outlook]
     write(items, read, out, title(read), notes(read, unfinished))
     return [item.name for item in items]
 
