@@ -3,8 +3,8 @@
 
     lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--dry-run [--time-steps N]]
 
-Ends with 0 when all runs are done, 1 when some failed or cannot start, 2 for a mistake in the study's file, or
-where no run can start, 128 + n when signal n ended it. The same command goes on where it stopped.
+Ends with 0 when all runs are done, 1 when some failed or cannot start, 2 for a mistake in the study's file,
+or where no run can start, 128 + n when signal n ended it. The same command goes on where it stopped.
 """
 
 import os
@@ -66,8 +66,8 @@ def dry_run(start, runs, shown, out, jobs, steps, refused):
 
 
 def check(start, study, runs, needs_environment):
-    """What `lpsgd show` says of the runs, and {digest: why} of those that cannot start. UserError where no run can
-    start."""
+    """What `lpsgd show` says of the runs, and {digest: why} of those that cannot start. UserError where no
+    run can start."""
     refused = start.check(runs)
     shown, more = start.show(study, [run for run in runs if not run.problem])
     refused = {**more, **refused}

@@ -66,8 +66,8 @@ def cheapest_machine(ranks):
 
 
 def training_price(network, ranks, samples_per_s):
-    """(dollars, hours, GPUs rented) of a whole training on the cheapest machine; None where no machine has as many
-    GPUs."""
+    """(dollars, hours, GPUs rented) of a whole training on the cheapest machine; None where no machine has as
+    many GPUs."""
     machine = cheapest_machine(ranks)
     if machine is None:
         return None
@@ -77,16 +77,16 @@ def training_price(network, ranks, samples_per_s):
 
 
 def price_choices(codec, ranks):
-    """Of which numbers of GPUs a price is the cheapest. Every codec has the same choice, 2 and more, over MPI: the
-    study's low precision over NCCL was simulated. One GPU sends nothing, so that no codec applies to it: it is
-    a mark of its own, and none of the choices."""
+    """Of which numbers of GPUs a price is the cheapest. Every codec has the same choice, 2 and more, over
+    MPI: the study's low precision over NCCL was simulated. One GPU sends nothing, so that no codec applies to
+    it: it is a mark of its own, and none of the choices."""
     several = [k for k in ranks if k > 1]
     return [[k for k in ranks if k == 1], several] if codec == "none" else [several]
 
 
 PRICE_RULE = (
-    "Each network and codec at the cheapest number of GPUs from 2 up, over MPI; one GPU, which sends nothing, is "
-    "a mark of its own"
+    "Each network and codec at the cheapest number of GPUs from 2 up, over MPI; one GPU, which sends nothing, "
+    "is a mark of its own"
 )
 ONE_GPU = "32 bit on one GPU"
 CODECS = {

@@ -48,8 +48,8 @@ class Run:
 
     @property
     def is_timed(self):
-        """Whether it had the machine to itself: seconds of runs beside other work, or of several at once, are not
-        comparable."""
+        """Whether it had the machine to itself: seconds of runs beside other work, or of several at once, are
+        not comparable."""
         jobs = self.study.get("jobs")
         return self.study.get("timed") is not False and (not isinstance(jobs, int) or jobs <= 1)
 

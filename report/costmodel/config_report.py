@@ -181,7 +181,8 @@ def prediction(options):
 
 
 def local_batches(path, config, ranks):
-    """({ranks: local batch}, {ranks: why the configuration has none}). CostModelError where it has none at all."""
+    """({ranks: local batch}, {ranks: why the configuration has none}). CostModelError where it has none at
+    all."""
     batches, skipped = {}, {}
     for k in ranks:
         batch = configuration.batch_size(config, k)

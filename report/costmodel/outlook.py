@@ -115,38 +115,41 @@ def items(path):
     given = cells.read(path, measured=True).cells
     machines = sorted({cell.machine for cell in given})
     if len(machines) > 1:
-        raise CostModelError(f"{path}: an outlook takes the cells of one machine; there are {', '.join(machines)}")
+        raise CostModelError(
+            f"{path}: an outlook takes the cells of one machine; there are {', '.join(machines)}"
+        )
     model = calibrate.fit(given, source=path)
     with tempfile.TemporaryDirectory(prefix="lpsgd-outlook-") as folder:
         speed = speedups(model, given, folder)
     price, claims, most = prices(model, given), claim.rows(model), limit(model, given)
+    model_text = f"By the cost model, calibrated on {os.path.basename(path)}"
     found = [
         Item(
             "speedup",
             f"Speed-up of 8 bit against model size over computation (Fig. 16 of {published.NAME}, right)",
-            f"By the cost model, calibrated on {os.path.basename(path)}: samples per second of QSGD 8 bit over 32 "
-            f"bit, at {RANKS} ranks over MPI.",
+            f"{model_text}: samples per second of QSGD 8 bit over 32 bit, at {RANKS} ranks over MPI.",
             frame(("series", "name", "mb_per_gflop", "speedup_8bit"), speed),
             outlook_figures.speedup(speed, RANKS, most),
         ),
         Item(
             "price",
             f"Price against accuracy by the cost model (Fig. 16 of {published.NAME}, left)",
-            f"{published.PRICE_RULE}. By the cost model, calibrated on {os.path.basename(path)}, with published "
-            "accuracy and Amazon's prices.",
+            f"{published.PRICE_RULE}. {model_text}, with published accuracy and Amazon's prices.",
             frame(("network", "data", "codec", "top1", "ranks", "gpus_rented", "hours", "dollars"), price),
             outlook_figures.price(price),
         ),
         Item(
             "dettmers",
             "Dettmers' claim (ICLR 2016), recomputed",
-            "Speed-up of AlexNet with 128 samples a GPU, over the link at which 96 GPUs are 23 times as fast as one "
-            "with 32 bit. Stars: his claim.",
+            "Speed-up of AlexNet with 128 samples a GPU, over the link at which 96 GPUs are 23 times as fast as "
+            "one with 32 bit. Stars: his claim.",
             frame(claim.COLUMNS, claims),
             outlook_figures.dettmers(claims),
         ),
     ]
-    limits = f"speed-up of 8 bit over 32 bit at {RANKS} ranks: its limit, bytes and coding alone, is {most:.1f}"
+    limits = (
+        f"speed-up of 8 bit over 32 bit at {RANKS} ranks: its limit, bytes and coding alone, is {most:.1f}"
+    )
     return found, [limits, claim.text(claims)]
 
 
@@ -168,7 +171,9 @@ def write(path, folder):
             item.data.to_csv(os.path.join(folder, item.name + ".csv"), index=False)
             files.write_text(os.path.join(folder, item.name + ".tex"), latex.figure(item))
         source = f"{published.NAME[0].upper()}{published.NAME[1:]}: {published.SOURCE}."
-        files.write_text(os.path.join(folder, "index.html"), page.text("Outlook of the cost model", found, [], [source]))
+        files.write_text(
+            os.path.join(folder, "index.html"), page.text("Outlook of the cost model", found, [], [source])
+        )
     except OSError as error:
         problem = f"{error.filename or folder}: {error.strerror or error}"
         raise CostModelError(f"{problem}: the outlook cannot be written") from None

@@ -56,8 +56,8 @@ def simulate(units, ready, ranks, link, host):
         return max(clock, free) + (link.latency if ranks > 1 else 0.0)
 
     def work(seconds, unit, directions):
-        """Coding, and the messages of so many directions: encoding sends, reducing receives and sends, decoding
-        receives."""
+        """Coding, and the messages of so many directions: encoding sends, reducing receives and sends,
+        decoding receives."""
         nonlocal clock, coding
         coding += seconds
         moved = host.message * unit.messages + host.copy * unit.wire_bytes

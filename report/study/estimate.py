@@ -100,8 +100,8 @@ def share_left(run, folder):
 
 
 def lines(runs, shown, jobs, folders, timed=None):
-    """A table of the runs, then sums over what is left of those that are not done. A run that `shown` does not
-    have is refused. `timed`: digest -> measured seconds of a step."""
+    """A table of the runs, then sums over what is left of those that are not done. A run that `shown` does
+    not have is refused. `timed`: digest -> measured seconds of a step."""
     model = CostModel(runs, folders, jobs)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
     total_bytes, times, left = 0, [], []

@@ -21,7 +21,8 @@ class Launcher:
         self.hosts = list(study.hosts)
 
     def check(self, runs):
-        """{digest: why} of the runs whose configuration cannot be read, or that need an mpirun that is missing."""
+        """{digest: why} of the runs whose configuration cannot be read, or that need an mpirun that is
+        missing."""
         refused = {run.digest: run.problem for run in runs if run.problem}
         need = [run for run in runs if self.needs_mpirun(run)]
         if need:
@@ -48,8 +49,8 @@ class Launcher:
         self.is_open_mpi = "Open MPI" in result.stdout or "OpenRTE" in result.stdout
 
     def check_environment(self, runs):
-        """{digest: why} of the runs that would end with an error when they read a quoted "${NAME}" of a variable
-        that is not set."""
+        """{digest: why} of the runs that would end with an error when they read a quoted "${NAME}" of a
+        variable that is not set."""
         refused = {}
         for run in runs:
             for key, name in variables(run.settings):
@@ -89,8 +90,8 @@ class Launcher:
         return [self.study.mpirun, "-n", str(run.ranks), *hosts, *self.study.options, *words]
 
     def show(self, study, runs):
-        """({digest: what `lpsgd show` says}, {digest: why it refuses}). The runs of several seeds are asked for
-        once."""
+        """({digest: what `lpsgd show` says}, {digest: why it refuses}). The runs of several seeds are asked
+        for once."""
         asked = {}
         for run in runs:
             sets = {key: value for key, value in run.sets.items() if key != "train.seed"}

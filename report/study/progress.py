@@ -34,8 +34,8 @@ class Clock:
         self.measured[run.digest] = len(records), sum(measures.total_seconds(record) for record in records)
 
     def seconds_per_epoch(self, run):
-        """Its own, else the mean over runs of the same task, ranks, batch and exchange, else without regard to
-        the exchange, else over runs of the task."""
+        """Its own, else the mean over runs of the same task, ranks, batch and exchange, else without regard
+        to the exchange, else over runs of the task."""
         same = [r for r in self.runs if r.task == run.task]
         shaped = [r for r in same if (r.ranks, r.batch_size) == (run.ranks, run.batch_size)]
         exchange = run.settings.get("exchange")

@@ -72,7 +72,8 @@ class Lock:
 
 def find_folders(out, runs):
     """{digest: folder}, by the digest at the end of their names, whose readable part changes with the study's
-    axes. Its first 16 digits, or, of earlier studies, 8, where the folder's study.json names no other digest."""
+    axes. Its first 16 digits, or, of earlier studies, 8, where the folder's study.json names no other digest.
+    """
     folder = os.path.join(out, "runs")
     try:
         there = {name.rsplit("-", 1)[-1]: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
@@ -92,6 +93,7 @@ def _is_of(folder, digest):
 
 
 class Runner:
+
     def __init__(self, study, runs, launcher, out, jobs, refused):
         """`refused`: digest -> why the run cannot start."""
         self.study = study
@@ -192,8 +194,8 @@ class Runner:
         return None
 
     def _beside(self, folder):
-        """The jobs in force, and whether seconds count; of a run that goes on, the most jobs in force in any part
-        of it, and whether the seconds of every part count."""
+        """The jobs in force, and whether seconds count; of a run that goes on, the most jobs in force in any
+        part of it, and whether the seconds of every part count."""
         if not os.path.isdir(os.path.join(folder, "checkpoints")):
             return self.jobs, self.study.is_timed
         before = files.read_json(os.path.join(folder, "study.json"))
@@ -212,7 +214,9 @@ class Runner:
                 running = [c.run for c in self.children]
                 # The last thing that a run does is to end MPI, which may fail after everything is written.
                 note = failure(child, status) if status else ""
-                self.progress.finished(self._number(run), run, running, running + pending, self.folder_of, note)
+                self.progress.finished(
+                    self._number(run), run, running, running + pending, self.folder_of, note
+                )
             else:
                 self._fail(run, failure(child, status))
             self._write_tables()

@@ -15,8 +15,8 @@ LINE = re.compile(r"step (\d+)/\d+ \|.*\| ([0-9.]+) ms \|")
 
 
 def measure(launcher, runs, folders, count, tell, jobs=1):
-    """{digest: seconds}. Runs that differ in seed and epochs only are timed once: as many copies at once as there
-    will be jobs, since these share the machine. A failure is told, and is no estimate."""
+    """{digest: seconds}. Runs that differ in seed and epochs only are timed once: as many copies at once as
+    there will be jobs, since these share the machine. A failure is told, and is no estimate."""
     groups = {}
     for run in runs:
         if not tables.is_done(folders[run.digest], run.digest):
@@ -25,7 +25,9 @@ def measure(launcher, runs, folders, count, tell, jobs=1):
     seconds = {}
     for group in groups.values():
         with ThreadPoolExecutor(at_once) as pool:
-            results = list(pool.map(lambda slot, run=group[0]: steps(launcher, run, count, slot), range(at_once)))
+            results = list(
+                pool.map(lambda slot, run=group[0]: steps(launcher, run, count, slot), range(at_once))
+            )
         times = [mean_step(result.stdout) for result in results]
         failed = [result for result, each in zip(results, times) if result.returncode or each is None]
         if failed:

@@ -20,11 +20,7 @@ def is_ignored(key):
 def identity(run):
     """Equal for runs that differ in their seed only."""
     settings = words.flat(run.config)
-    kept = (
-        (key, str(value))
-        for key, value in settings.items()
-        if not is_ignored(key)
-    )
+    kept = ((key, str(value)) for key, value in settings.items() if not is_ignored(key))
     return run.ranks, tuple(str(value) for _, value in told_axes(run, ())), tuple(sorted(kept))
 
 

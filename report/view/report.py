@@ -18,7 +18,8 @@ MANIFEST = "report.json"  # the files of the report, so that the next one remove
 
 
 def make(read, unfinished, out, target=None, price=None, outlook=()):
-    """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items. `outlook`: more items."""
+    """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items. `outlook`: more
+    items."""
     items = [*collect(read, target, price), *outlook]
     write(items, read, out, title(read), notes(read, unfinished))
     return [item.name for item in items]

@@ -54,9 +54,9 @@ def table(groups, transport):
 
 
 def one_rank(groups, group):
-    """Samples/s on one rank of what `group` trains: the same network with the same parameters, data, arithmetic
-    and device. Of several, those whose other settings differ least, full precision first. What the exchange
-    does is no matter: one rank sends nothing. None where there is none."""
+    """Samples/s on one rank of what `group` trains: the same network with the same parameters, data,
+    arithmetic and device. Of several, those whose other settings differ least, full precision first. What the
+    exchange does is no matter: one rank sends nothing. None where there is none."""
     same, wanted = _work(group), _settings(group)
     alone = [g for g in groups if g.ranks == 1 and _work(g) == same]
 
@@ -171,8 +171,8 @@ def _study_label(codec):
 
 
 def _published(network, transport, codecs, most):
-    """{codec: [(ranks, over one GPU)]}, up to so many ranks, of full precision and of the codecs that the runs
-    here have; of QSGD 8 bit where they have none that was published."""
+    """{codec: [(ranks, over one GPU)]}, up to so many ranks, of full precision and of the codecs that the
+    runs here have; of QSGD 8 bit where they have none that was published."""
     cells = published.samples_per_s(network, transport)
     base = cells.get(("none", 1))
     there = dict.fromkeys(codec for codec, _ in cells)

@@ -263,8 +263,8 @@ class Command(FolderTest):
         self.assertRegex(found["verdicts"][0], r"2 ranks: qsgd4 does not pay: \d+\.\d % slower than none")
 
     def test_ranks_that_the_batch_does_not_allow_are_left_out(self):
-        """The command as the documentation has it, on a batch of 64, on a table of batches up to 4 ranks, and with
-        --weak."""
+        """The command as the documentation has it, on a batch of 64, on a table of batches up to 4 ranks, and
+        with --weak."""
         words = ("--ranks", "2,4,..,256", "--link", "10Gbit,50us")
         run = self.run_folder()
         every = [2, 4, 8, 16, 32, 64, 128, 256]
@@ -272,7 +272,10 @@ class Command(FolderTest):
         self.assertEqual(sorted({row["ranks"] for row in found["rows"]}), every[:6])
         self.assertEqual(
             found["skipped"],
-            [{"ranks": k, "reason": f"train.batch_size 64 is not a multiple of {k} ranks"} for k in (128, 256)],
+            [
+                {"ranks": k, "reason": f"train.batch_size 64 is not a multiple of {k} ranks"}
+                for k in (128, 256)
+            ],
         )
         _, out, _ = predict(str(self.config), "--run", run, *words)
         self.assertIn(
@@ -285,7 +288,9 @@ class Command(FolderTest):
         last = [row for row in found["rows"] if row["ranks"] == 256 and row["codec"] == "none"][0]
         wire = 4 * found["parameters"] * 2 * 255 / 256
         self.assertAlmostEqual(last["bytes_per_rank"], wire, delta=1e-3 * wire)
-        self.config.write_text(self.config.read_text().replace("batch_size: 64", "batch_size: {1: 32, 2: 64, 4: 64}"))
+        self.config.write_text(
+            self.config.read_text().replace("batch_size: 64", "batch_size: {1: 32, 2: 64, 4: 64}")
+        )
         found = self.predicted("--run", run, *words)
         self.assertEqual(sorted({row["ranks"] for row in found["rows"]}), every[:2])
         self.assertEqual([row["ranks"] for row in found["skipped"]], every[2:])
@@ -318,7 +323,10 @@ class Command(FolderTest):
             ((config, "--run", run), "--link BANDWIDTH,LATENCY is missing"),
             ((config, "--run", run, "--link", "fast"), "--link: 'fast'"),
             ((config, "--run", run, *link, "--ranks", "2,x"), "--ranks: '2,x'"),
-            ((config, "--run", run, *link, "--ranks", "3"), "batch_size 64 is not a multiple of 3 ranks; --weak keeps"),
+            (
+                (config, "--run", run, *link, "--ranks", "3"),
+                "batch_size 64 is not a multiple of 3 ranks; --weak keeps",
+            ),
             ((config, "--run", run, *link, "--codecs", "qsgd3"), "unknown codec 'qsgd3'"),
             ((config, "--run", run, *link, "--codecs", "{kind: foo}"), "'foo' is not known"),
             ((config, "--run", run, *link, "--step-seconds", "1"), "not together with --run"),

@@ -7,7 +7,7 @@ import harness  # noqa: F401
 import published
 
 GPUS = (1, 2, 4, 8, 16)
-# Tables 10 and 11, the part that is public here: network, primitive, codec, samples/s on 1, 2, 4, 8 and 16 GPUs.
+# Tables 10 and 11 in part: network, primitive, codec, samples/s on 1, 2, 4, 8 and 16 GPUs.
 SAMPLES_PER_S = """
 alexnet      mpi  none           240.8 301.45  328.0  272.9  192.1
 alexnet      mpi  onebit64           -  370.8  476.5  761.2  712.7
@@ -96,7 +96,10 @@ class Published(unittest.TestCase):
                     expected[network, transport, codec, ranks] = batches[network][ranks], float(rate)
         rows = published.table("samples_per_s")
         found = {
-            (r["network"], r["transport"], r["codec"], int(r["ranks"])): (int(r["batch"]), float(r["samples_per_s"]))
+            (r["network"], r["transport"], r["codec"], int(r["ranks"])): (
+                int(r["batch"]),
+                float(r["samples_per_s"]),
+            )
             for r in rows
         }
         self.assertEqual(found, expected)
@@ -122,7 +125,11 @@ class Published(unittest.TestCase):
 
     def test_machines(self):
         found = [
-            [r["machine"], r["instance"], *(float(r[key]) for key in ("gpus", "tflops_per_gpu", "dollars_per_hour"))]
+            [
+                r["machine"],
+                r["instance"],
+                *(float(r[key]) for key in ("gpus", "tflops_per_gpu", "dollars_per_hour")),
+            ]
             for r in published.table("machines")
         ]
         self.assertEqual(found, [[m, i, float(g), float(t), float(d)] for m, i, g, t, d in words(MACHINES)])

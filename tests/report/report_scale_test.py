@@ -1,4 +1,5 @@
-"""Samples per second over one rank's: which run of one rank a curve is divided by, and the study's curves beside."""
+"""Samples per second over one rank's: which run of one rank a curve is divided by, and the study's curves
+beside."""
 
 import unittest
 
@@ -75,7 +76,9 @@ class Scale(ReportTest):
 
     def test_a_variant_without_a_run_of_one_rank_is_left_out(self):
         folders = self.grid("train.compute", ("fp32", "bf16"), lambda v: {"train": {"compute": v}})
-        self.assertEqual({label for label, _ in self.scalability(folders[:2] + folders[3:])}, {"compute fp32"})
+        self.assertEqual(
+            {label for label, _ in self.scalability(folders[:2] + folders[3:])}, {"compute fp32"}
+        )
 
     def test_the_studys_curves_are_those_of_the_codecs_here(self):
         def labels(*codecs):
@@ -89,7 +92,8 @@ class Scale(ReportTest):
             self.assertLessEqual(max(theirs.ranks), 4)
             return list(dict.fromkeys(theirs.label)), item
 
-        two, onebit = {**FOUR, "bits": 2, "bucket": 128}, {"kind": "onebit", "bucket": 64, "error_feedback": True}
+        two = {**FOUR, "bits": 2, "bucket": 128}
+        onebit = {"kind": "onebit", "bucket": 64, "error_feedback": True}
         found, item = labels(two, onebit, FOUR)
         names = ["study, 32 bit", "study, QSGD 2 bit", "study, QSGD 4 bit", "study, 1bitSGD* 64"]
         self.assertEqual(sorted(found), sorted(names))

@@ -60,7 +60,9 @@ class Estimate(StudyTest):
         """Writes epochs of so many seconds, and measures them."""
         folder = self.root / run.name
         folder.mkdir(exist_ok=True)
-        lines = [json.dumps({"epoch": e, "seconds": {"total": s}}) + "\n" for e, s in enumerate(seconds, start=1)]
+        lines = [
+            json.dumps({"epoch": e, "seconds": {"total": s}}) + "\n" for e, s in enumerate(seconds, start=1)
+        ]
         (folder / "metrics.jsonl").write_text("".join(lines))
         if clock:
             clock.measure(run, str(folder))
@@ -119,7 +121,8 @@ class Estimate(StudyTest):
         program = self.write(
             "program",
             f'#!/bin/sh\n[ "$1" = train ] && echo start >> {self.root}/seen && sleep 1 && '
-            f'wc -l < {self.root}/seen >> {self.root}/counts\nexec {shlex.quote(os.path.abspath(LPSGD))} "$@"\n',
+            f"wc -l < {self.root}/seen >> {self.root}/counts\n"
+            f'exec {shlex.quote(os.path.abspath(LPSGD))} "$@"\n',
         )
         program.chmod(0o755)
         text = HEAD + "axes: {seed: [1, 2, 3]}\n"

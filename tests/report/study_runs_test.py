@@ -126,7 +126,9 @@ class Runs(StudyTest):
         self.assertEqual((status, err.count("\n")), (1, 2), err)
         self.assertRegex(err, r"lpsgd study: bad-epochs_2-\w+: .*bad.yaml: network: no file .*none.yaml\n")
         self.assertRegex(err, r"lpsgd study: worse-epochs_2-\w+: .*worse.yaml:1:")
-        self.assertEqual([line.endswith("refused") for line in out.splitlines()[1:5]], [False, False, True, True])
+        self.assertEqual(
+            [line.endswith("refused") for line in out.splitlines()[1:5]], [False, False, True, True]
+        )
         self.assertIn("4 runs, 2 refused, 0 done; left: ", out.splitlines()[-1])
         status, out, err = self.study(text)
         self.assertEqual((status, err), (1, ""))
@@ -141,7 +143,9 @@ class Runs(StudyTest):
         text = HEAD + "axes: {codec: [none, {kind: qsgd, bit: 4}]}\n"
         status, out, err = self.study(text)
         self.assertEqual((status, err), (1, ""))
-        self.assertRegex(out, r"run 2/2 failed: qsgd-\w+: .*study.yaml:2:22: axes.codec: --set exchange.codec=")
+        self.assertRegex(
+            out, r"run 2/2 failed: qsgd-\w+: .*study.yaml:2:22: axes.codec: --set exchange.codec="
+        )
         self.assertIn("1 of 2 runs done, 1 failed", out)
 
     def test_an_mpirun_that_is_missing_does_not_stop_runs_of_one_rank(self):
@@ -160,7 +164,9 @@ class Runs(StudyTest):
         program.chmod(0o755)
         status, out, err = self.study(HEAD, program=str(program))
         self.assertEqual((status, err), (0, ""))
-        self.assertRegex(out, r"run 1/1 done: .* \| ended with status 9: BAD TERMINATION after its summary was ")
+        self.assertRegex(
+            out, r"run 1/1 done: .* \| ended with status 9: BAD TERMINATION after its summary was "
+        )
         self.assertEqual([r["status"] for r in rows_of(self.root / "out" / "runs.csv")], ["done"])
 
     def test_folders_of_earlier_studies_are_found(self):
@@ -321,7 +327,10 @@ axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}
             )
             found, expected = (
                 {key: column for key, column in read_parquet(path.read_bytes()).items() if key not in TIMES}
-                for path in (self.root / "out" / f"{name}.parquet", self.root / "reference" / f"{name}.parquet")
+                for path in (
+                    self.root / "out" / f"{name}.parquet",
+                    self.root / "reference" / f"{name}.parquet",
+                )
             )
             self.assertEqual(found, expected)
             rows = rows_of(self.root / "out" / f"{name}.csv")
