@@ -85,8 +85,8 @@ def price_choices(codec, ranks):
 
 
 PRICE_RULE = (
-    "Each network and codec at the cheapest number of GPUs from 2 up, over MPI; one GPU, which sends nothing, "
-    "is a mark of its own"
+    "Each network and codec at the cheapest number of GPUs from 2 up, over MPI; one GPU, which sends "
+    "nothing, is a mark of its own"
 )
 ONE_GPU = "32 bit on one GPU"
 CODECS = {

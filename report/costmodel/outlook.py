@@ -141,8 +141,8 @@ def items(path):
         Item(
             "dettmers",
             "Dettmers' claim (ICLR 2016), recomputed",
-            "Speed-up of AlexNet with 128 samples a GPU, over the link at which 96 GPUs are 23 times as fast as "
-            "one with 32 bit. Stars: his claim.",
+            "Speed-up of AlexNet with 128 samples a GPU, over the link at which 96 GPUs are 23 times as fast "
+            "as one with 32 bit. Stars: his claim.",
             frame(claim.COLUMNS, claims),
             outlook_figures.dettmers(claims),
         ),
