@@ -143,15 +143,17 @@ TEST(StudyRecipes, AlexNetHasDropoutAndLocalResponseNormalisation) {
     if (kind != "dropout" && kind != "lrn") continue;
     config::Writer writer;
     node.layer->fields(writer);
-    for (const config::Value::Entry& option : writer.take().entries)
+    const config::Value options = writer.take();
+    for (const config::Value::Entry& option : options.entries)
       found[node.name][option.key] = std::stod(option.value.scalar);
   }
   // After the first two and before the last two activations (Krizhevsky, Sutskever, Hinton 2012).
   const std::map<std::string, double> half = {{"probability", 0.5}};
   const std::map<std::string, double> lrn = {{"size", 5}, {"alpha", 1e-4}, {"beta", 0.75}, {"k", 1}};
   EXPECT_EQ(found, (decltype(found){{"norm1", lrn}, {"norm2", lrn}, {"drop6", half}, {"drop7", half}}));
-  for (const TensorInfo& t : alexnet.tensors())
-    if (t.name == "conv2.weight") { EXPECT_EQ(t.shape, (Shape{256, 96, 5, 5})); }  // one tower, ungrouped
+  std::map<std::string, Shape> shapes;
+  for (const TensorInfo& t : alexnet.tensors()) shapes[t.name] = t.shape;
+  EXPECT_EQ(shapes["conv2.weight"], (Shape{256, 96, 5, 5}));  // one tower, ungrouped
 }
 
 TEST(StudyRecipes, NetworksAreTheStudys) {
