@@ -62,7 +62,7 @@ def times(axes, runs):
     compute = [mean["computation_s"] if run.is_timed else 0.0 for run, mean in zip(runs, means)]
     communicate = [mean["communication_s"] if run.is_timed else 0.0 for run, mean in zip(runs, means)]
     texts = [
-        f"{a + b:.3g} s\n{bars.share(b, a)} comm." if run.is_timed else "trained\nwith others:\nno time"
+        f"{a + b:.3g} s\n{bars.share(b, a)} comm." if run.is_timed else "beside\nother work:\nno time"
         for run, a, b in zip(runs, compute, communicate)
     ]
     bars.stacked(axes, range(len(runs)), communicate, compute, texts, width=0.62)

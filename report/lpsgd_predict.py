@@ -122,7 +122,7 @@ def main():
     if options.outlook:
         if not options.calibrate:
             parser.error("--outlook needs --calibrate GIVEN.csv")
-        modules.require(__file__, "matplotlib")
+        modules.require(__file__, "matplotlib", "pandas")
         from costmodel import outlook
 
         outlook.write(options.calibrate, options.outlook)

@@ -43,7 +43,19 @@ def arguments():
         type=float,
         help="of one rank for an hour: adds the runs to price against accuracy",
     )
+    parser.add_argument(
+        "--untimed",
+        action="store_true",
+        help="the runs trained beside other work: leave out seconds, samples per second and prices",
+    )
+    parser.add_argument(
+        "--outlook",
+        metavar="GIVEN.csv",
+        help="adds the figures of lpsgd predict --outlook, calibrated on these cells",
+    )
     parsed = parser.parse_args()
+    if parsed.outlook and (not parsed.out or is_figure(parsed.out)):
+        parser.error("--outlook belongs to --out DIR")
     if not parsed.out and not parsed.table:
         parser.error("nothing to do: give --out, --table or both")
     return parsed
@@ -54,12 +66,19 @@ def is_figure(path):
     return bool(os.path.splitext(path)[1][1:].isalpha()) and not os.path.isdir(path)
 
 
+def outlook_items(cells):
+    modules.require(__file__, "numpy", "scipy")
+    from costmodel import outlook
+
+    return outlook.items(cells)[0]
+
+
 @command.refuses("lpsgd_report", UserError, OSError)
 def main():
     options = arguments()
     from view import gather, report
 
-    read, target, unfinished = gather.read(options.folders)
+    read, target, unfinished = gather.read(options.folders, not options.untimed)
     target = report.read_target(options.target) if options.target else target
     runs.label_runs(read)
     if options.table:
@@ -71,7 +90,8 @@ def main():
 
         figure.save(read, options.out)
     elif options.out:
-        names = report.make(read, unfinished, options.out, target, options.price)
+        outlook = outlook_items(options.outlook) if options.outlook else ()
+        names = report.make(read, unfinished, options.out, target, options.price, outlook)
         page = os.path.join(options.out, "index.html")
         print(f"{page}: {len(names)} figures and tables, also in figures/ and tables/")
 

@@ -3,8 +3,8 @@
 
     lpsgd study STUDY.yaml [--out DIR] [--jobs N] [--dry-run [--time-steps N]]
 
-Ends with 0 when all runs are done, 1 when some failed, 2 for a mistake that is found before anything starts,
-128 + n when signal n ended it. The same command goes on where it stopped.
+Ends with 0 when all runs are done, 1 when some failed or cannot start, 2 for a mistake in the study's file,
+or where no run can start, 128 + n when signal n ended it. The same command goes on where it stopped.
 """
 
 import os
@@ -51,16 +51,31 @@ def arguments():
     return parsed
 
 
-def dry_run(start, runs, shown, out, jobs, steps):
+def dry_run(start, runs, shown, out, jobs, steps, refused):
+    def tell(text):
+        print(f"lpsgd study: {text}", file=sys.stderr)
+
     folders = runner.find_folders(out, runs)
-    timed = None
-    if steps:
-        start.check_environment(runs)
-        timed = timing.measure(
-            start, runs, folders, steps, lambda text: print(f"lpsgd study: {text}", file=sys.stderr)
-        )
+    able = [run for run in runs if run.digest not in refused]
+    timed = timing.measure(start, able, folders, steps, tell, jobs) if steps else None
     print("\n".join(estimate.lines(runs, shown, jobs, folders, timed)))
-    return 0
+    for run in runs:
+        if run.digest in refused:
+            tell(f"{run.name}: {refused[run.digest]}")
+    return 1 if refused else 0
+
+
+def check(start, study, runs, needs_environment):
+    """What `lpsgd show` says of the runs, and {digest: why} of those that cannot start. UserError where no
+    run can start."""
+    refused = start.check(runs)
+    shown, more = start.show(study, [run for run in runs if not run.problem])
+    refused = {**more, **refused}
+    if needs_environment:
+        refused = {**start.check_environment(runs), **refused}
+    if len(refused) == len(runs):
+        raise UserError(refused[runs[0].digest])
+    return shown, refused
 
 
 @command.refuses("lpsgd study", UserError)
@@ -72,14 +87,12 @@ def main():
         jobs = options.jobs or study.jobs
         runs = grid.expand(study)
         start = launcher.Launcher(study, program.find())
-        start.check(runs)
-        shown = start.show(study, runs)
+        shown, refused = check(start, study, runs, not options.dry_run or options.time_steps)
         out = options.out or os.path.join("runs", study.name)
         if options.dry_run:
-            return dry_run(start, runs, shown, out, jobs, options.time_steps)
-        start.check_environment(runs)
+            return dry_run(start, runs, shown, out, jobs, options.time_steps, refused)
         lock = runner.Lock(out)
-        return runner.Runner(study, runs, start, out, jobs).all()
+        return runner.Runner(study, runs, start, out, jobs, refused).all()
     except KeyboardInterrupt:  # while the grid is checked; later the runner ends its runs first
         return 128 + signal.SIGINT
     finally:

@@ -65,6 +65,30 @@ def cheapest_machine(ranks):
     return min(((float(row["dollars_per_hour"]), int(row["gpus"])) for row in fit), default=None)
 
 
+def training_price(network, ranks, samples_per_s):
+    """(dollars, hours, GPUs rented) of a whole training on the cheapest machine; None where no machine has as
+    many GPUs."""
+    machine = cheapest_machine(ranks)
+    if machine is None:
+        return None
+    dollars_per_hour, rented = machine
+    hours = samples_of_training(network) / samples_per_s / 3600
+    return hours * dollars_per_hour, hours, rented
+
+
+def price_choices(codec, ranks):
+    """Of which numbers of GPUs a price is the cheapest. Every codec has the same choice, 2 and more, over
+    MPI: the study's low precision over NCCL was simulated. One GPU sends nothing, so that no codec applies to
+    it: it is a mark of its own, and none of the choices."""
+    several = [k for k in ranks if k > 1]
+    return [[k for k in ranks if k == 1], several] if codec == "none" else [several]
+
+
+PRICE_RULE = (
+    "Each network and codec at the cheapest number of GPUs from 2 up, over MPI; one GPU, which sends "
+    "nothing, is a mark of its own"
+)
+ONE_GPU = "32 bit on one GPU"
 CODECS = {
     "none": "32 bit",
     "onebit_column": "1bitSGD",

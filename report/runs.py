@@ -48,9 +48,10 @@ class Run:
 
     @property
     def is_timed(self):
-        """Whether it had the machine to itself: seconds of runs that trained at once are not comparable."""
+        """Whether it had the machine to itself: seconds of runs beside other work, or of several at once, are
+        not comparable."""
         jobs = self.study.get("jobs")
-        return not isinstance(jobs, int) or jobs <= 1
+        return self.study.get("timed") is not False and (not isinstance(jobs, int) or jobs <= 1)
 
 
 def read_run(folder):

@@ -65,6 +65,6 @@ def text(runs):
     rows = [header] + [cells(run, with_perplexity) for run in runs]
     lines = aligned(rows, LEFT)
     lines.insert(1, "  ".join("-" * width for width in widths_of(rows)))
-    note = NOTE if all(run.is_timed for run in runs) else f"{NOTE}; -: trained several at once"
+    note = NOTE if all(run.is_timed for run in runs) else f"{NOTE}; -: trained beside other work"
     note = note.replace("top-1:", "top-1 and perplexity:") if with_perplexity else note
     return "\n".join(lines + [note])

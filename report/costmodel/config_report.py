@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 
+import configuration
 import files
 import program
 from configuration import section
@@ -15,6 +16,7 @@ from costmodel.networks import CODECS
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+WEAK = "--weak keeps the measured local batch"
 NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
 
@@ -162,28 +164,41 @@ def prediction(options):
     run_link = link_of(options.run_link, "--run-link") if options.run_link else None
     computing = waiting_of(computing, runs, configured["parameters"], base, run_link)
     rows, sources = [], {}
-    weak_batch = computing.points[-1][0] if options.weak else None
+    if options.weak:
+        batches, skipped = dict.fromkeys(ranks, computing.points[-1][0]), {}
+    else:
+        batches, skipped = local_batches(options.config, config, ranks)
     for name, codec in codecs:
         shown = program.show(options.config, settings_for(name, codec)) if codec else configured
         text = scaling.codec_of(shown)
         host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base)
-        for k in ranks:
-            local = weak_batch or local_batch(options.config, config, k)
+        for k, local in batches.items():
             step = scaling.predict(
                 shown, text, k, local, computing, link, host, exchange.get("overlap", True)
             )
             rows.append((name, step))
-    return document(options, configured, computing, sources, link, rows)
+    return document(options, configured, computing, sources, link, rows, skipped)
 
 
-def local_batch(path, config, ranks):
-    batch = run_folder.batch_size(config, ranks, path)
-    if batch % ranks:
-        raise CostModelError(f"{path}: train.batch_size {batch} is not a multiple of {ranks} ranks")
-    return batch / ranks
+def local_batches(path, config, ranks):
+    """({ranks: local batch}, {ranks: why the configuration has none}). CostModelError where it has none at
+    all."""
+    batches, skipped = {}, {}
+    for k in ranks:
+        batch = configuration.batch_size(config, k)
+        if batch is None:
+            skipped[k] = f"train.batch_size gives no positive whole number for {k} ranks"
+        elif batch % k:
+            skipped[k] = f"train.batch_size {batch} is not a multiple of {k} ranks"
+        else:
+            batches[k] = batch / k
+    if not batches:
+        reason = skipped[ranks[0]]
+        raise CostModelError(f"{path}: {reason}; {WEAK}")
+    return batches, skipped
 
 
-def document(options, shown, computing, sources, link, rows):
+def document(options, shown, computing, sources, link, rows, skipped):
     plain = {step.ranks: step for name, step in rows if name == "none"}
     found = []
     for name, step in sorted(rows, key=lambda row: row[1].ranks):
@@ -214,6 +229,7 @@ def document(options, shown, computing, sources, link, rows):
         "link": {"bits_per_s": link.bandwidth, "latency_s": link.latency, "burst_bytes": link.burst},
         "scaling": "weak" if options.weak else "strong",
         "rows": found,
+        "skipped": [{"ranks": k, "reason": reason} for k, reason in skipped.items()],
         "verdicts": verdicts(found),
     }
 
@@ -260,6 +276,7 @@ def text(found):
             f"{row['exposed_s']:>8.4f} {row['waiting_s']:>8.4f} {row['bytes_per_rank'] / 1e6:>8.2f} "
             f"{row['speedup_over_none']:>6.2f}"
         )
+    lines += [f"{row['ranks']:>5}  left out: {row['reason']}; {WEAK}" for row in found["skipped"]]
     return "\n".join([*lines, "", *found["verdicts"]])
 
 

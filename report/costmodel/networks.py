@@ -12,10 +12,7 @@ from costmodel.errors import CostModelError
 
 NETWORKS = os.path.join(program.ROOT, "configs", "networks")
 # Where a study's network is a variant of its file.
-STUDY_SETTINGS = {
-    "resnet50": ("network.parameters.stride_in=1",),
-    "resnet152": ("network.parameters.stride_in=1",),
-}
+STUDY_SETTINGS = {"resnet50": ("network.parameters.stride_in=1",)}
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,16 @@ Dettmers' claim.
 """
 
 import os
+import tempfile
 
 import files
+import pandas
 import program
 import published
+import style
 import yaml
+from view import latex, page
+from view.item import Item
 
 from costmodel import calibrate, cells, claim, equations, networks, outlook_figures
 from costmodel.cells import Cell
@@ -84,22 +89,8 @@ def limit(model, given):
     return times[0] / times[1]
 
 
-def price_of(model, cell, samples):
-    """Dollars, hours, ranks and GPUs rented for a training; None where no machine has as many GPUs."""
-    machine = published.cheapest_machine(cell.ranks)
-    if machine is None:
-        return None
-    dollars_per_hour, rented = machine
-    hours = samples / cell.batch * seconds(model, cell) / 3600
-    return hours * dollars_per_hour, hours, cell.ranks, rented
-
-
 def prices(model, given):
-    """For each network and codec with a published accuracy, the cheapest number of ranks from 2 up.
-
-    One GPU sends nothing, so that no codec applies to it. It has a row of its own, for comparison, and none
-    of the choices.
-    """
+    """For each network and codec with a published accuracy, the price by published.price_choices."""
     batches = study_batches(given)
     rows = []
     for network, data in published.data_sets().items():
@@ -107,60 +98,87 @@ def prices(model, given):
         for codec, accuracy in published.final_accuracy(network).items():
             if codec not in networks.CODECS:  # the cost model knows nothing of it
                 continue
-            choices = [[k for k in ranks if k > 1]]
-            if codec == "none":
-                choices.insert(0, [k for k in ranks if k == 1])
-            for able in choices:
-                asked = [
-                    Cell(given[0].machine, network, "mpi", codec, k, batches[network, k], None) for k in able
-                ]
-                cheapest = cheapest_of(model, asked, published.samples_of_training(network))
-                if cheapest:
-                    dollars, hours, k, rented = cheapest
+            for able in published.price_choices(codec, ranks):
+                found = []
+                for k in able:
+                    cell = Cell(given[0].machine, network, "mpi", codec, k, batches[network, k], None)
+                    price = published.training_price(network, k, cell.batch / seconds(model, cell))
+                    found += [(*price, k)] if price else []
+                if found:
+                    dollars, hours, rented, k = min(found)
                     rows.append((network, data, codec, accuracy, k, rented, hours, dollars))
     return rows
 
 
-def cheapest_of(model, asked, samples):
-    """price_of the cheapest cell; None where there is none."""
-    found = [price for price in (price_of(model, cell, samples) for cell in asked) if price]
-    return min(found, default=None)
-
-
-def write(path, folder):
+def items(path):
+    """The figures with their numbers, and what the command prints. Raises CostModelError."""
     given = cells.read(path, measured=True).cells
     machines = sorted({cell.machine for cell in given})
     if len(machines) > 1:
         raise CostModelError(
-            f"{path}: --outlook takes the cells of one machine; there are {', '.join(machines)}"
+            f"{path}: an outlook takes the cells of one machine; there are {', '.join(machines)}"
         )
+    model = calibrate.fit(given, source=path)
+    with tempfile.TemporaryDirectory(prefix="lpsgd-outlook-") as folder:
+        speed = speedups(model, given, folder)
+    price, claims, most = prices(model, given), claim.rows(model), limit(model, given)
+    model_text = f"By the cost model, calibrated on {os.path.basename(path)}"
+    found = [
+        Item(
+            "speedup",
+            f"Speed-up of 8 bit against model size over computation (Fig. 16 of {published.NAME}, right)",
+            f"{model_text}: samples per second of QSGD 8 bit over 32 bit, at {RANKS} ranks over MPI.",
+            frame(("series", "name", "mb_per_gflop", "speedup_8bit"), speed),
+            outlook_figures.speedup(speed, RANKS, most),
+        ),
+        Item(
+            "price",
+            f"Price against accuracy by the cost model (Fig. 16 of {published.NAME}, left)",
+            f"{published.PRICE_RULE}. {model_text}, with published accuracy and Amazon's prices.",
+            frame(("network", "data", "codec", "top1", "ranks", "gpus_rented", "hours", "dollars"), price),
+            outlook_figures.price(price),
+        ),
+        Item(
+            "dettmers",
+            "Dettmers' claim (ICLR 2016), recomputed",
+            "Speed-up of AlexNet with 128 samples a GPU, over the link at which 96 GPUs are 23 times as fast "
+            "as one with 32 bit. Stars: his claim.",
+            frame(claim.COLUMNS, claims),
+            outlook_figures.dettmers(claims),
+        ),
+    ]
+    limits = (
+        f"speed-up of 8 bit over 32 bit at {RANKS} ranks: its limit, bytes and coding alone, is {most:.1f}"
+    )
+    return found, [limits, claim.text(claims)]
+
+
+def frame(columns, rows):
+    return pandas.DataFrame(
+        [[float(f"{v:.5g}") if isinstance(v, float) else v for v in row] for row in rows], columns=columns
+    )
+
+
+def write(path, folder):
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise CostModelError(f"{folder}: cannot be made: {error.strerror}") from None
-    model = calibrate.fit(given, source=path)
-    speed = speedups(model, given, folder)
-    price = prices(model, given)
-    claims = claim.rows(model)
-    most = limit(model, given)
-    save(folder, "speedup.csv", ("series", "name", "mb_per_gflop", "speedup_8bit"), speed)
-    save(
-        folder,
-        "price.csv",
-        ("network", "data", "codec", "top1", "ranks", "gpus_rented", "hours", "dollars"),
-        price,
-    )
-    save(folder, "dettmers.csv", claim.COLUMNS, claims)
-    outlook_figures.speedup(folder, speed, RANKS, most)
-    outlook_figures.price(folder, price)
-    outlook_figures.dettmers(folder, claims)
-    print(f"speed-up of 8 bit over 32 bit at {RANKS} ranks: its limit, bytes and coding alone, is {most:.1f}")
-    print(claim.text(claims))
-    print(f"{folder}: speedup, price, dettmers (.csv, .png, .svg)")
-
-
-def save(folder, name, header, rows):
-    lines = [",".join(header)] + [
-        ",".join(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row) for row in rows
-    ]
-    files.write_text(os.path.join(folder, name), "\n".join(lines) + "\n")
+    found, lines = items(path)
+    try:
+        for item in found:
+            style.save(item.figure, folder, item.name)
+            item.data.to_csv(os.path.join(folder, item.name + ".csv"), index=False)
+            files.write_text(os.path.join(folder, item.name + ".tex"), latex.figure(item))
+        source = f"{published.NAME[0].upper()}{published.NAME[1:]}: {published.SOURCE}."
+        files.write_text(
+            os.path.join(folder, "index.html"), page.text("Outlook of the cost model", found, [], [source])
+        )
+    except OSError as error:
+        problem = f"{error.filename or folder}: {error.strerror or error}"
+        raise CostModelError(f"{problem}: the outlook cannot be written") from None
+    finally:
+        for item in found:
+            style.plt.close(item.figure)
+    print("\n".join(lines))
+    print(f"{os.path.join(folder, 'index.html')}: {', '.join(item.name for item in found)}, also as files")

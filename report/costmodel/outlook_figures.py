@@ -1,11 +1,9 @@
-"""Draws the outlook."""
+"""Draws the outlook; each function returns a figure."""
 
 from fractions import Fraction
 
 import style
-from published import codec_name
-
-from costmodel.errors import CostModelError
+from published import ONE_GPU, codec_name
 
 NAMES = {
     "alexnet": "AlexNet",
@@ -20,21 +18,12 @@ TITLES = {"imagenet": "ImageNet", "cifar10": "CIFAR-10"}
 STAR = {"color": "black", "marker": "*", "markersize": 13, "linestyle": "none"}
 
 
-def save(figure, folder, name):
-    try:
-        style.save(figure, folder, name, ("png", "svg"))
-    except OSError as error:
-        problem = f"{error.filename or folder}: {error.strerror or error}"
-        raise CostModelError(f"{problem}: the figure cannot be written") from None
-    style.plt.close(figure)
-
-
 def points(look):
     """A curve's look for points that no line joins."""
     return {**look, "linestyle": "none", "markersize": 9, "markevery": None}
 
 
-def speedup(folder, rows, ranks, limit):
+def speedup(rows, ranks, limit):
     labels = [
         "AlexNet, dense layers 1/16 to 4 times as wide",
         "networks of the study",
@@ -63,13 +52,13 @@ def speedup(folder, rows, ranks, limit):
     axes.set_title(f"{ranks} GPUs, MPI through the host, as calibrated")
     axes.grid(**style.GRID)
     style.below(legend, [style.handle(*pair) for pair in zip(labels, looks)], columns)
-    save(figure, folder, "speedup")
+    return figure
 
 
-def price(folder, rows):
+def price(rows):
     codecs = list(dict.fromkeys(row[2] for row in rows))
     data = [name for name in TITLES if any(row[1] == name for row in rows)]
-    one = "32 bit on one GPU"
+    one = ONE_GPU
     figure, panels, legend, columns = style.panels(
         len(data), [one, *map(codec_name, codecs)], width=5.0, height=4.6
     )
@@ -80,7 +69,7 @@ def price(folder, rows):
     handles = [style.handle(one, STAR)]
     handles += [style.handle(codec_name(codec), points(style.line(i))) for i, codec in enumerate(codecs)]
     style.below(legend, handles, columns)
-    save(figure, folder, "price")
+    return figure
 
 
 def _prices(axes, rows, codecs):
@@ -98,7 +87,7 @@ def _prices(axes, rows, codecs):
     axes.xaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else "")
 
 
-def dettmers(folder, rows):
+def dettmers(rows):
     curves = {}
     for overlap, _, codec, ranks, speed, *_ in rows:
         curves.setdefault((codec, overlap), []).append((ranks, speed))
@@ -119,4 +108,4 @@ def dettmers(folder, rows):
     axes.set_ylabel("speed-up over one GPU")
     axes.grid(**style.GRID)
     style.below(legend, handles, columns)
-    save(figure, folder, "dettmers")
+    return figure

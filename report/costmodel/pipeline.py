@@ -44,10 +44,9 @@ class Flight:
 
 def simulate(units, ready, ranks, link, host):
     """`ready`: when each unit's last tensor is final. Times in seconds from the start of the step."""
-    share = (ranks - 1) / ranks
+    share = (ranks - 1) / ranks  # of a unit's messages and bytes, that a rank sends or receives in one round
     clock = sending = coding = free = 0.0  # free: when the link has sent all it was given
     flights, waiting = [], 0
-    other = 2 * (ranks - 1) / ranks  # messages sent and received, for each of a unit's messages
 
     def send(unit):
         nonlocal free, sending
@@ -56,12 +55,13 @@ def simulate(units, ready, ranks, link, host):
         free = max(free, clock - link.seconds(link.burst) / Link.HEADERS) + seconds
         return max(clock, free) + (link.latency if ranks > 1 else 0.0)
 
-    def work(seconds, unit):
+    def work(seconds, unit, directions):
+        """Coding, and the messages of so many directions: encoding sends, reducing receives and sends,
+        decoding receives."""
         nonlocal clock, coding
         coding += seconds
-        clock += (
-            seconds + (host.message * other * unit.messages + 2 * host.copy * share * unit.wire_bytes) / 2
-        )
+        moved = host.message * unit.messages + host.copy * unit.wire_bytes
+        clock += seconds + directions * share * moved
 
     while flights or waiting < len(units):
         able = next((f for f in flights if f.at <= clock), None)
@@ -69,15 +69,15 @@ def simulate(units, ready, ranks, link, host):
         if able:
             unit = able.unit
             if able.stage == "reduce":
-                work(unit.elements * (host.decode + host.encode / ranks), unit)
+                work(unit.elements * (host.decode + host.encode / ranks), unit, 2)
                 able.at, able.stage = send(unit), "decode"
             else:
-                work(unit.elements * host.decode, unit)
+                work(unit.elements * host.decode, unit, 1)
                 flights.remove(able)
         elif can_start:
             flight = Flight(units[waiting])
             waiting += 1
-            work(flight.unit.elements * host.encode, flight.unit)
+            work(flight.unit.elements * host.encode, flight.unit, 1)
             flight.at = send(flight.unit)
             flights.append(flight)
         else:

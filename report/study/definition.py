@@ -7,7 +7,7 @@ from . import labels
 from .measures import TARGETS
 from .yaml_file import Node, StudyError, did_you_mean, flow, read
 
-KEYS = ("name", "config", "axes", "exclude", "set", "target", "launcher", "jobs")
+KEYS = ("name", "config", "axes", "exclude", "set", "target", "launcher", "jobs", "timed")
 LAUNCHER = ("mpirun", "hosts", "options", "env")
 # Short names of axes, and the key of the configuration that each sets. The last ones are no keys.
 AXES = {
@@ -56,6 +56,7 @@ class Study:
     options: list
     env: dict  # name -> values, one for each of the jobs; a single value is for all
     jobs: int
+    is_timed: bool  # whether the runs have the machine to themselves, so that their seconds count
     where: dict  # of keys, for errors found later
 
     def relative(self, path):
@@ -94,6 +95,7 @@ def load(path):
         options=_words(launcher.get("options"), "launcher.options"),
         env=_env(launcher.get("env")),
         jobs=_count(top["jobs"], "jobs", 1024) if "jobs" in top else 1,
+        is_timed=_flag(top["timed"], "timed") if "timed" in top else True,
         where={
             key: node.where
             for key, node in [*top.items(), *((f"launcher.{k}", v) for k, v in launcher.items())]
@@ -164,6 +166,12 @@ def _env(node):
 def _count(node, key, most):
     if isinstance(node.value, bool) or not isinstance(node.value, int) or not 1 <= node.value <= most:
         node.fail(key, f"expected an integer from 1 to {most}, not {flow(node.data())}")
+    return node.value
+
+
+def _flag(node, key):
+    if not isinstance(node.value, bool):
+        node.fail(key, f"expected true or false, not {flow(node.data())}")
     return node.value
 
 

@@ -91,22 +91,34 @@ def jobs_of(folder):
     return measures.number(files.read_json(os.path.join(folder, "study.json")), "jobs") or 1
 
 
+def share_left(run, folder):
+    """Of the run's epochs, those that its metrics do not have yet."""
+    if files.read_json(os.path.join(folder, "study.json")).get("digest") != run.digest:
+        return 1.0
+    total = max(1, epochs_of(run))
+    return max(0, total - len(measures.read_epochs(folder))) / total
+
+
 def lines(runs, shown, jobs, folders, timed=None):
-    """A table of the runs, then sums over those that are not done. `timed`: digest -> measured seconds of a
-    step."""
+    """A table of the runs, then sums over what is left of those that are not done. A run that `shown` does
+    not have is refused. `timed`: digest -> measured seconds of a step."""
     model = CostModel(runs, folders, jobs)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
     total_bytes, times, left = 0, [], []
     for run in runs:
+        if run.digest not in shown:
+            rows.append((run.name, str(run.ranks), *["?"] * 4, "refused"))
+            continue
         each, count = bytes_per_step(run, shown[run.digest]), steps(run)
         text = "done"
         if not tables.is_done(folders[run.digest], run.digest):
             left.append(run)
-            total_bytes += each * (count or 0)
+            count_left = (count or 0) * share_left(run, folders[run.digest])
+            total_bytes += each * count_left
             seconds = (timed or {}).get(run.digest) or model.seconds_per_step(run, shown[run.digest])
             text = "?"
             if seconds is not None and count:
-                times.append(seconds * count)
+                times.append(seconds * count_left)
                 text = duration(times[-1])
         rows.append(
             (
@@ -119,20 +131,23 @@ def lines(runs, shown, jobs, folders, timed=None):
                 text,
             )
         )
-    return [*table.aligned(rows, left=1), total(runs, left, total_bytes, times, jobs)]
+    refused = sum(run.digest not in shown for run in runs)
+    return [*table.aligned(rows, left=1), total(runs, left, refused, total_bytes, times, jobs)]
 
 
-def total(runs, left, sent, times, jobs):
+def total(runs, left, refused, sent, times, jobs):
     """Of the runs that are left, and how many of them each figure covers."""
     all_runs, left_runs = counted(len(runs), "run"), counted(len(left), "run")
-    if not left:
+    if refused:
+        all_runs += f", {refused} refused"
+    if not left and not refused:
         return f"{all_runs}, all done"
     known = [run for run in left if steps(run)]
-    text = f"{all_runs}, {len(runs) - len(left)} done; left: {table.bytes_text(sent)} on the wire"
+    text = f"{all_runs}, {len(runs) - len(left) - refused} done; left: {table.bytes_text(sent)} on the wire"
     if len(known) < len(left):
         text += f" in {len(known)} of {left_runs} (the steps of the others are not known)"
     if not times:
         return text + "; the time is not known until a run of the same network is done: see --time-steps"
     at_once = max(1, min(jobs, len(left)))
     spread = f"{len(times)} of {left_runs}, {at_once} at once"
-    return text + f", {duration(sum(times) / at_once)} for {spread}"
+    return text + f", {duration(sum(times) / at_once)} without evaluation for {spread}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import configuration
 from configuration import section
+from errors import UserError
 
 from . import labels
 from .yaml_file import StudyError, flow, read
@@ -29,6 +30,7 @@ class GridRun:
     ranks: int
     settings: dict  # the configuration with all of it applied
     digest: str
+    problem: str = ""  # why its configuration cannot be read
 
     def set_options(self):
         return [word for key, value in self.sets.items() for word in ("--set", f"{key}={flow(value)}")]
@@ -114,19 +116,23 @@ def _refuse_two(by_axis, keys):
 
 def _run(study, chosen, configs):
     config = next((c.config for c in chosen.values() if c.config), study.config)
-    if config not in configs:
-        configs[config] = _configuration(config)
     sets = dict(study.sets)
     for choice in chosen.values():
         for key, value in choice.sets.items():
             sets.pop(key, None)  # moves it to the end
             sets[key] = value
-    settings = _resolved(configs[config], sets, config)
     asked = next((c.ranks for c in chosen.values() if c.ranks), None)
-    exchange = section(settings, "exchange")
-    if exchange.get("transport") == "threads" and asked is not None:
-        sets["exchange.ranks"] = asked
+    problem = ""
+    try:
+        if config not in configs:
+            configs[config] = _configuration(config)
         settings = _resolved(configs[config], sets, config)
+        if section(settings, "exchange").get("transport") == "threads" and asked is not None:
+            sets["exchange.ranks"] = asked
+            settings = _resolved(configs[config], sets, config)
+    except UserError as error:
+        settings, problem = {"config": config, **sets}, str(error)
+    exchange = section(settings, "exchange")
     ranks = asked or (exchange.get("ranks", 1) if exchange.get("transport") == "threads" else 1)
     digest = hashlib.sha256(json.dumps([settings, ranks], sort_keys=True).encode()).hexdigest()
     choices = {axis: choice.label for axis, choice in chosen.items()}
@@ -134,7 +140,7 @@ def _run(study, chosen, configs):
     words = [labels.of_choice(axis, label) for axis, label in choices.items()]
     name = "-".join([labels.slug(word, 40) for word in words] or [labels.slug(study.name)])
     return GridRun(
-        name=f"{name[:100]}-{digest[:8]}",
+        name=f"{name[:100]}-{digest[:16]}",
         label=", ".join(labels.of_choice(axis, label) for axis, label in choices.items() if axis in several)
         or study.name,
         choices=choices,
@@ -144,6 +150,7 @@ def _run(study, chosen, configs):
         ranks=ranks,
         settings=settings,
         digest=digest,
+        problem=problem,
     )
 
 

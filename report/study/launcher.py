@@ -21,9 +21,18 @@ class Launcher:
         self.hosts = list(study.hosts)
 
     def check(self, runs):
-        """An mpirun that is missing is refused before anything starts."""
-        if not any(self.needs_mpirun(run) for run in runs):
-            return
+        """{digest: why} of the runs whose configuration cannot be read, or that need an mpirun that is
+        missing."""
+        refused = {run.digest: run.problem for run in runs if run.problem}
+        need = [run for run in runs if self.needs_mpirun(run)]
+        if need:
+            try:
+                self._check_mpirun()
+            except StudyError as error:
+                refused = {**{run.digest: str(error) for run in need}, **refused}
+        return refused
+
+    def _check_mpirun(self):
         where = self.study.where.get("launcher.mpirun", self.study.path)
         path = shutil.which(self.study.mpirun)
         if not path:
@@ -40,14 +49,18 @@ class Launcher:
         self.is_open_mpi = "Open MPI" in result.stdout or "OpenRTE" in result.stdout
 
     def check_environment(self, runs):
-        """A run would end with an error when it reads a quoted "${NAME}" of a variable that is not set."""
+        """{digest: why} of the runs that would end with an error when they read a quoted "${NAME}" of a
+        variable that is not set."""
+        refused = {}
         for run in runs:
             for key, name in variables(run.settings):
                 if name not in os.environ and name not in self.study.env:
-                    raise StudyError(
+                    refused[run.digest] = (
                         f"{self.study.path}: run '{run.label}': {key} needs the environment variable {name}, "
                         "which is not set"
                     )
+                    break
+        return refused
 
     def environment(self, slot):
         """Of a job, by its number from 0; the variables' values are used in turn."""
@@ -77,20 +90,24 @@ class Launcher:
         return [self.study.mpirun, "-n", str(run.ranks), *hosts, *self.study.options, *words]
 
     def show(self, study, runs):
-        """What `lpsgd show` says of each run, by digest. The runs of several seeds are asked for once."""
+        """({digest: what `lpsgd show` says}, {digest: why it refuses}). The runs of several seeds are asked
+        for once."""
         asked = {}
         for run in runs:
             sets = {key: value for key, value in run.sets.items() if key != "train.seed"}
             asked.setdefault(json.dumps([run.config, sets]), []).append(run)
         with ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1))) as pool:
-            answers = pool.map(lambda group: self.show_one(study, group[0]), asked.values())
-            return {run.digest: answer for group, answer in zip(asked.values(), answers) for run in group}
+            answers = list(pool.map(lambda group: self._show_one(study, group[0]), asked.values()))
+        by_run = {run.digest: answer for group, answer in zip(asked.values(), answers) for run in group}
+        shown = {digest: answer for digest, answer in by_run.items() if isinstance(answer, dict)}
+        return shown, {digest: answer for digest, answer in by_run.items() if digest not in shown}
 
-    def show_one(self, study, run):
+    def _show_one(self, study, run):
+        """A dictionary, or why the program refuses the configuration."""
         try:
             return program.ask("show", run.config, *run.set_options(), "--json", executable=self.executable)
         except program.Refused as message:
-            raise StudyError(f"{place_of(study, run, str(message))}: {message}") from None
+            return f"{place_of(study, run, str(message))}: {message}"
 
 
 def variables(settings, prefix=""):

@@ -34,10 +34,13 @@ class Clock:
         self.measured[run.digest] = len(records), sum(measures.total_seconds(record) for record in records)
 
     def seconds_per_epoch(self, run):
-        """Its own, else the mean over runs of the same task, ranks and batch, else over runs of the task."""
+        """Its own, else the mean over runs of the same task, ranks, batch and exchange, else without regard
+        to the exchange, else over runs of the task."""
         same = [r for r in self.runs if r.task == run.task]
-        shape = run.ranks, run.batch_size
-        for others in ([run], [r for r in same if (r.ranks, r.batch_size) == shape], same):
+        shaped = [r for r in same if (r.ranks, r.batch_size) == (run.ranks, run.batch_size)]
+        exchange = run.settings.get("exchange")
+        alike = [r for r in shaped if r.settings.get("exchange") == exchange]
+        for others in ([run], alike, shaped, same):
             known = [self.measured[r.digest] for r in others if self.measured.get(r.digest, (0, 0))[0]]
             if known:
                 return sum(seconds for _, seconds in known) / sum(epochs for epochs, _ in known)
@@ -83,8 +86,7 @@ class Progress:
         if not self.is_terminal or time.monotonic() < self.next_line:
             return
         self.next_line = time.monotonic() + 1
-        for run in running:
-            self.clock.measure(run, folder_of(run))
+        self._measure(running, folder_of)
         parts = [f"{done}/{self.total} runs"]
         if failed:
             parts.append(f"{failed} failed")
@@ -99,13 +101,18 @@ class Progress:
             return
         self.shown = text
 
+    def _measure(self, runs, folder_of):
+        for run in runs:
+            self.clock.measure(run, folder_of(run))
+
     def left_text(self, unfinished):
         left = self.clock.left(unfinished) if unfinished else None
         return f"{duration(left)} left" if left is not None else ""
 
-    def finished(self, number, run, folder, unfinished):
-        self.clock.measure(run, folder)
-        records = measures.read_epochs(folder)
+    def finished(self, number, run, running, unfinished, folder_of, note=""):
+        """`note`: what went wrong after the run had written everything."""
+        self._measure([run, *running], folder_of)
+        records = measures.read_epochs(folder_of(run))
         parts = [f"run {number}/{self.total} done: {run.name}"]
         for key, text in (("val_top1", "top-1 {:.2f} %"), ("val_perplexity", "perplexity {:.2f}")):
             value = measures.number(records[-1], key) if records else None
@@ -114,6 +121,7 @@ class Progress:
         parts += [
             duration(sum(measures.total_seconds(record) for record in records)),
             self.left_text(unfinished),
+            f"ended with {note} after its summary was written" if note else "",
         ]
         self.line(" | ".join(part for part in parts if part))
 

@@ -72,17 +72,30 @@ class Lock:
 
 def find_folders(out, runs):
     """{digest: folder}, by the digest at the end of their names, whose readable part changes with the study's
-    axes."""
+    axes. Its first 16 digits, or, of earlier studies, 8, where the folder's study.json names no other digest.
+    """
+    folder = os.path.join(out, "runs")
     try:
-        there = os.listdir(os.path.join(out, "runs"))
+        there = {name.rsplit("-", 1)[-1]: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
     except OSError:
-        there = []
-    by_digest = {name.rsplit("-", 1)[-1]: name for name in sorted(there)}
-    return {run.digest: os.path.join(out, "runs", by_digest.get(run.digest[:8], run.name)) for run in runs}
+        there = {}
+
+    def find(run):
+        able = [there[digits] for digits in (run.digest[:16], run.digest[:8]) if digits in there]
+        return next((path for path in able if _is_of(path, run.digest)), os.path.join(folder, run.name))
+
+    return {run.digest: find(run) for run in runs}
+
+
+def _is_of(folder, digest):
+    """Whether the folder is of a run with this digest, as far as it says."""
+    return files.read_json(os.path.join(folder, "study.json")).get("digest", digest) == digest
 
 
 class Runner:
-    def __init__(self, study, runs, launcher, out, jobs):
+
+    def __init__(self, study, runs, launcher, out, jobs, refused):
+        """`refused`: digest -> why the run cannot start."""
         self.study = study
         self.runs = runs
         self.launcher = launcher
@@ -92,6 +105,7 @@ class Runner:
         self.tables = Tables(study, runs, self.folder_of)
         self.clock = Clock(runs, jobs)
         self.progress = Progress(self.clock, len(runs))
+        self.refused = refused
         self.failures = {}  # digest -> (run, error)
         self.problems = set()  # of writing the tables: each is said once
         self.children = []
@@ -110,11 +124,14 @@ class Runner:
         done = {run.digest for run in self.runs if self.is_done(run)}
         for run in self.runs:
             self.clock.measure(run, self.folder_of(run))
-        pending = [run for run in self.runs if run.digest not in done]
+        pending = [run for run in self.runs if run.digest not in done and run.digest not in self.refused]
         about_grid = about_study(self.study, self.folders, self.jobs)
         self._guarded(lambda: files.replace(os.path.join(self.out, "study.json"), about_grid))
         if done:
             self.progress.line(f"{len(done)} of {len(self.runs)} runs are done already")
+        for run in self.runs:
+            if run.digest in self.refused and run.digest not in done:
+                self._fail(run, self.refused[run.digest])
         self._write_tables()
         waiting_since = time.monotonic()
         while (pending or self.children) and self.stopped_by is None:
@@ -154,7 +171,7 @@ class Runner:
         log = os.path.join(folder, "log.txt")
         try:
             os.makedirs(folder, exist_ok=True)
-            content = about(self.study, run, command, self._jobs_of(folder))
+            content = about(self.study, run, command, *self._beside(folder))
             files.replace(os.path.join(folder, "study.json"), content)
             with open(log, "ab") as file:
                 file.write(f"$ {shlex.join(command)}\n".encode())
@@ -176,11 +193,14 @@ class Runner:
             self.progress.line(f"run {self._number(run)}/{len(self.runs)} started: {run.name}")
         return None
 
-    def _jobs_of(self, folder):
-        """The jobs in force; of a run that goes on, the most in force in any part of it."""
+    def _beside(self, folder):
+        """The jobs in force, and whether seconds count; of a run that goes on, the most jobs in force in any
+        part of it, and whether the seconds of every part count."""
+        if not os.path.isdir(os.path.join(folder, "checkpoints")):
+            return self.jobs, self.study.is_timed
         before = files.read_json(os.path.join(folder, "study.json"))
-        is_resumed = os.path.isdir(os.path.join(folder, "checkpoints"))
-        return max(self.jobs, number(before, "jobs") or 1) if is_resumed else self.jobs
+        is_timed = self.study.is_timed and before.get("timed") is not False
+        return max(self.jobs, number(before, "jobs") or 1), is_timed
 
     def _collect(self, done, pending):
         for child in list(self.children):
@@ -189,10 +209,14 @@ class Runner:
                 continue
             self.children.remove(child)
             run = child.run
-            if status == 0 and self.is_done(run):
+            if self.is_done(run):
                 done.add(run.digest)
-                unfinished = [c.run for c in self.children] + pending
-                self.progress.finished(self._number(run), run, self.folder_of(run), unfinished)
+                running = [c.run for c in self.children]
+                # The last thing that a run does is to end MPI, which may fail after everything is written.
+                note = failure(child, status) if status else ""
+                self.progress.finished(
+                    self._number(run), run, running, running + pending, self.folder_of, note
+                )
             else:
                 self._fail(run, failure(child, status))
             self._write_tables()
@@ -253,6 +277,7 @@ def about_study(study, folders, jobs):
         "name": study.name,
         "target": target,
         "jobs": jobs,
+        "timed": study.is_timed,
         "file": study.path,
         "axes": {axis.name: [choice.label for choice in axis.choices] for axis in study.axes},
         "runs": [os.path.basename(folder) for folder in folders.values()],
@@ -260,7 +285,7 @@ def about_study(study, folders, jobs):
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def about(study, run, command, jobs):
+def about(study, run, command, jobs, is_timed):
     """study.json of a run: what it is in the grid."""
     value = {
         "study": study.name,
@@ -270,6 +295,7 @@ def about(study, run, command, jobs):
         "ranks": run.ranks,
         "epochs": epochs_of(run),
         "jobs": jobs,
+        "timed": is_timed,
         "config": study.relative(run.config),
         "set": run.sets,
         "command": command,

@@ -12,6 +12,7 @@ from . import measures, parquet
 # What differs when a run is repeated; everything else is the same bit for bit.
 TIME_COLUMNS = (
     "jobs",
+    "timed",
     "seconds",
     "training_s",
     "communication_s",
@@ -45,9 +46,10 @@ RESULTS = (
 ABOUT = (
     "label",
     "status",
-    "config",
+    "config_file",
     "network",
     "ranks",
+    "rank_count",
     "transport",
     "collective",
     "codec_settings",
@@ -144,14 +146,21 @@ class Tables:
         return {**self._about(run), "status": status}, []
 
     def _about(self, run):
-        about = {**settings_of(run.settings), "batch_size": run.batch_size}
         return {
-            **about,
-            "run": run.name,
+            **settings_of(run.settings),
+            "batch_size": run.batch_size,
+            "ranks": run.ranks,
+            **self._identity(run),
+            "config_file": self.study.relative(run.config),
+            "rank_count": run.ranks,
+        }
+
+    def _identity(self, run):
+        """The columns in which a run's row and those of its epochs agree."""
+        return {
+            "run": os.path.basename(self.folder_of(run)),
             **run.values,
             "label": run.label,
-            "config": self.study.relative(run.config),
-            "ranks": run.ranks,
             "digest": run.digest[:16],
         }
 
@@ -185,6 +194,7 @@ class Tables:
             }
         )
         row["jobs"] = measures.number(about, "jobs")
+        row["timed"] = self.study.is_timed and about.get("timed") is not False and (row["jobs"] or 1) <= 1
         row["training_s"] = sum(measures.training_seconds(record) or 0.0 for record in records)
         checks = [record.get("replicas_equal") for record in records]
         row["replicas_equal"] = None if None in checks or not checks else all(checks)
@@ -196,15 +206,8 @@ class Tables:
             row.update(zip(columns, at or (None, None, None)))
         return row
 
-    @staticmethod
-    def _epoch_row(run, record):
-        row = {
-            "run": run.name,
-            **run.values,
-            "label": run.label,
-            "digest": run.digest[:16],
-            "epoch": record["epoch"],
-        }
+    def _epoch_row(self, run, record):
+        row = {**self._identity(run), "epoch": record["epoch"]}
         for key in (
             "step",
             "lr",

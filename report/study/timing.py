@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import program
 
@@ -13,33 +14,42 @@ from . import tables
 LINE = re.compile(r"step (\d+)/\d+ \|.*\| ([0-9.]+) ms \|")
 
 
-def measure(launcher, runs, folders, count, tell):
-    """{digest: seconds}. Runs that differ in seed and epochs only are timed once. A failure is told, and is
-    no estimate."""
+def measure(launcher, runs, folders, count, tell, jobs=1):
+    """{digest: seconds}. Runs that differ in seed and epochs only are timed once: as many copies at once as
+    there will be jobs, since these share the machine. A failure is told, and is no estimate."""
     groups = {}
     for run in runs:
         if not tables.is_done(folders[run.digest], run.digest):
             groups.setdefault(alike(run), []).append(run)
+    at_once = max(1, min(jobs, sum(map(len, groups.values()))))
     seconds = {}
     for group in groups.values():
-        with tempfile.TemporaryDirectory(prefix="lpsgd-study-") as folder:
-            command = [*launcher.command(group[0], folder), "--steps", str(count)]
-            result = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=launcher.environment(0),
-                check=False,
+        with ThreadPoolExecutor(at_once) as pool:
+            results = list(
+                pool.map(lambda slot, run=group[0]: steps(launcher, run, count, slot), range(at_once))
             )
-        each = mean_step(result.stdout)
-        if result.returncode or each is None:
-            reason = program.last_error(result.stderr) or f"status {result.returncode}"
+        times = [mean_step(result.stdout) for result in results]
+        failed = [result for result, each in zip(results, times) if result.returncode or each is None]
+        if failed:
+            reason = program.last_error(failed[0].stderr) or f"status {failed[0].returncode}"
             tell(f"{group[0].name}: not timed: {reason[:300]}")
         else:
-            seconds.update({run.digest: each for run in group})
+            seconds.update({run.digest: sum(times) / len(times) for run in group})
     return seconds
+
+
+def steps(launcher, run, count, slot):
+    """Trains so many steps as one of the jobs."""
+    with tempfile.TemporaryDirectory(prefix="lpsgd-study-") as folder:
+        return subprocess.run(
+            [*launcher.command(run, folder), "--steps", str(count)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=launcher.environment(slot),
+            check=False,
+        )
 
 
 def alike(run):

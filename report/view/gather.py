@@ -85,14 +85,14 @@ def mean_and_deviation(values):
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def read(paths):
+def read(paths, is_timed=True):
     """Runs of folders in the order given, those of a study in the grid's order; the target of the first
-    study."""
+    study. The seconds of a study that says `timed: false` do not count, and none do unless `is_timed`."""
     found, target, unfinished = [], None, []
     for path in paths:
         grid = files.read_json(os.path.join(path, "study.json"))
         if not isinstance(grid.get("runs"), list):
-            found.append(runs.read_run(path))
+            found.append(read_run(path, is_timed))
             continue
         if isinstance(grid.get("target"), dict) and target is None:
             target = next(iter(grid["target"].items()), None)
@@ -100,12 +100,19 @@ def read(paths):
             folder = os.path.join(path, "runs", str(name))
             summary = files.read_json(os.path.join(folder, "summary.json"))
             if summary:
-                found.append(runs.read_run(folder))
+                found.append(read_run(folder, is_timed and grid.get("timed") is not False))
             else:
                 unfinished.append(str(name))
     if not found:
         raise runs.RunError(f"{paths[0]}: holds no finished run yet")
     return found, target, unfinished
+
+
+def read_run(folder, is_timed):
+    run = runs.read_run(folder)
+    if not is_timed:
+        run.study["timed"] = False
+    return run
 
 
 def published_codec(exchange):

@@ -13,14 +13,14 @@ def network_of(run):
     return str(configuration.section(run.config, "network").get("name") or "network")
 
 
+def is_ignored(key):
+    return any(key == name or key.startswith(name + ".") for name in IGNORED)
+
+
 def identity(run):
     """Equal for runs that differ in their seed only."""
     settings = words.flat(run.config)
-    kept = (
-        (key, str(value))
-        for key, value in settings.items()
-        if not any(key == name or key.startswith(name + ".") for name in IGNORED)
-    )
+    kept = ((key, str(value)) for key, value in settings.items() if not is_ignored(key))
     return run.ranks, tuple(str(value) for _, value in told_axes(run, ())), tuple(sorted(kept))
 
 

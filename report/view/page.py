@@ -60,7 +60,8 @@ def text(title, items, read_runs, notes):
     parts.append(
         "<nav><ul>"
         + "".join(f'<li><a href="#{item.name}">{html.escape(item.title)}</a></li>' for item in items)
-        + '<li><a href="#settings">Settings and commands of each run</a></li></ul></nav>'
+        + ('<li><a href="#settings">Settings and commands of each run</a></li>' if read_runs else "")
+        + "</ul></nav>"
     )
     for item in items:
         parts.append(f'<section id="{item.name}"><h2>{html.escape(item.title)}</h2>')
@@ -71,9 +72,10 @@ def text(title, items, read_runs, notes):
             parts.append(f"<figure>{svg}<figcaption>{html.escape(item.caption)}</figcaption></figure>")
             parts.append(f"<details><summary>Numbers</summary>{table(item.data)}</details>")
         parts.append("</section>")
-    parts.append('<section id="settings"><h2>Settings and commands of each run</h2>')
-    parts += [settings(run) for run in read_runs]
-    parts.append(f"</section><script>{SCRIPT}</script></body></html>\n")
+    if read_runs:
+        parts.append('<section id="settings"><h2>Settings and commands of each run</h2>')
+        parts += [*(settings(run) for run in read_runs), "</section>"]
+    parts.append(f"<script>{SCRIPT}</script></body></html>\n")
     return "\n".join(parts)
 
 

@@ -13,7 +13,8 @@ from .item import Item
 # As in the figure of the cost model's outlook.
 CODECS = ("none", "qsgd8", "qsgd4", "qsgd2", "onebit_column", "onebit64", "onebit512")
 MARKS = dict(zip(CODECS, style.MARKERS))
-OTHER = "*"
+OTHER = "h"
+ONE = "*"  # one GPU, as there
 HOLLOW = {
     "linestyle": "",
     "markerfacecolor": "white",
@@ -24,32 +25,31 @@ HOLLOW = {
 
 
 def cheapest():
-    """Dollars of the whole training at the cheapest machine, of each network and codec with a published
-    accuracy."""
+    """Dollars of the whole training by published.price_choices, of each network and codec with a published
+    accuracy and rate."""
     rows = []
     for network in published.data_sets():
+        speeds = published.samples_per_s(network, "mpi")
         for codec, top1 in published.final_accuracy(network).items():
-            options = []
-            for transport in ("mpi", "nccl"):
-                for (cell, ranks), speed in published.samples_per_s(network, transport).items():
-                    if cell == codec:
-                        hours = published.samples_of_training(network) / speed / 3600
-                        dollars_per_hour, _ = published.cheapest_machine(ranks)
-                        options.append((hours * dollars_per_hour, ranks, transport))
-            if options:
-                dollars, ranks, transport = min(options)
-                rows.append(
-                    {
-                        "of": "study (K80)",
-                        "network": network,
-                        "label": published.codec_name(codec),
-                        "codec": codec,
-                        "ranks": ranks,
-                        "transport": transport,
-                        "dollars": dollars,
-                        "top1": top1,
-                    }
-                )
+            for able in published.price_choices(codec, [ranks for cell, ranks in speeds if cell == codec]):
+                found = []
+                for ranks in able:
+                    price = published.training_price(network, ranks, speeds[codec, ranks])
+                    found += [(price[0], ranks)] if price else []
+                if found:
+                    dollars, ranks = min(found)
+                    rows.append(
+                        {
+                            "of": "study (K80)",
+                            "network": network,
+                            "label": published.codec_name(codec) if ranks > 1 else published.ONE_GPU,
+                            "codec": codec,
+                            "ranks": ranks,
+                            "transport": "mpi",
+                            "dollars": dollars,
+                            "top1": top1,
+                        }
+                    )
     return rows
 
 
@@ -79,15 +79,18 @@ def ours(groups, price):
 
 def item(groups, price):
     rows = cheapest() + (ours(groups, price) if price else [])
-    codecs = {row["codec"] for row in rows}
-    names = {mark: published.codec_name(codec) for codec, mark in MARKS.items() if codec in codecs}
+    codecs = {row["codec"] for row in rows if row["ranks"] > 1}
+    names = {ONE: "one GPU or rank"} if any(row["ranks"] == 1 for row in rows) else {}
+    names |= {mark: published.codec_name(codec) for codec, mark in MARKS.items() if codec in codecs}
     if codecs - set(MARKS):
         names[OTHER] = "another codec"
     figure, (axes,), legend, columns = style.panels(1, [*names.values()], width=8.2, height=4.6)
     for row in rows:
         is_ours = row["of"] == "here"
         look = {**HOLLOW, "markerfacecolor": style.EMPHASIS} if is_ours else HOLLOW
-        axes.plot(row["dollars"], row["top1"], marker=MARKS.get(row["codec"], OTHER), **look)
+        mark = ONE if row["ranks"] == 1 else MARKS.get(row["codec"], OTHER)
+        size = 12 if mark == ONE else HOLLOW["markersize"]
+        axes.plot(row["dollars"], row["top1"], marker=mark, **{**look, "markersize": size})
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g} $"))
     axes.set_xlabel("price of the whole training")
@@ -103,8 +106,8 @@ def item(groups, price):
     return Item(
         "price_against_accuracy",
         f"Price against accuracy (Fig. 16 of {published.NAME}, left)",
-        f"Each network and codec of {published.NAME} at its cheapest configuration, computed from its "
-        f"samples per second, its accuracy and Amazon's prices.{here}",
+        f"{published.PRICE_RULE}. Computed from the samples per second, accuracy and Amazon's prices that "
+        f"{published.NAME} gives.{here}",
         pandas.DataFrame(rows).drop(columns="codec"),
         figure,
     )

@@ -17,9 +17,10 @@ from . import bars, curves, gather, latex, page, price as prices, scale, summary
 MANIFEST = "report.json"  # the files of the report, so that the next one removes what it no longer has
 
 
-def make(read, unfinished, out, target=None, price=None):
-    """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items."""
-    items = collect(read, target, price)
+def make(read, unfinished, out, target=None, price=None, outlook=()):
+    """Writes index.html, figures/ and tables/ into `out`. Returns the names of the items. `outlook`: more
+    items."""
+    items = [*collect(read, target, price), *outlook]
     write(items, read, out, title(read), notes(read, unfinished))
     return [item.name for item in items]
 
@@ -33,12 +34,12 @@ def notes(read, unfinished):
     out = [f"{counted(len(read), 'run')}."]
     if unfinished:
         out.append(f"{counted(len(unfinished), 'run')} not finished, so left out: {', '.join(unfinished)}.")
-    together = [run for run in read if not run.is_timed]
-    if together:
-        which = "All" if len(together) == len(read) else f"{len(together)} of them"
+    untimed = [run for run in read if not run.is_timed]
+    if untimed:
+        which = "All" if len(untimed) == len(read) else f"{len(untimed)} of them"
         out.append(
-            f"{which} trained several at once on one machine. Seconds and samples per second of such runs "
-            "are not comparable, so they are left out."
+            f"{which} trained beside other work, or several at once on one machine. Seconds and samples per "
+            "second of such runs are not comparable, so they are left out."
         )
     revisions = sorted(
         {str(run.environment.get("git_hash")) for run in read if run.environment.get("git_hash")}

@@ -3,9 +3,11 @@
 import json
 import unittest
 
+from harness import run_main
 from report_harness import FOUR, NONE, ReportTest
 
 import figure
+import lpsgd_report
 import runs
 import table
 import words
@@ -154,18 +156,37 @@ class Groups(ReportTest):
         self.assertEqual(items["samples_per_s_mpi"].data["codec"].tolist(), ["none"])
         price = items["price_against_accuracy"].data
         self.assertEqual(price[price.of == "here"]["label"].tolist(), ["none"])
-        self.assertIn("2 of them trained several at once", " ".join(report.notes(read, [])))
+        self.assertIn("2 of them trained beside other work", " ".join(report.notes(read, [])))
         lines = table.text(read).splitlines()
         self.assertEqual(lines[2].split()[4:7], ["200", "1.00", "3.00"])
         self.assertEqual(lines[3].split()[4:7], ["-", "-", "-"])
-        self.assertIn("-: trained several at once", lines[-1])
+        self.assertIn("-: trained beside other work", lines[-1])
+
+    def test_seconds_beside_other_work_are_left_out(self):
+        """By the run's record, by its grid's, or by the option."""
+        folders = [self.at_once(f"grid/runs/{name}", [80, 92], 1, seed=i) for i, name in enumerate("ab")]
+        grid = self.root / "grid"
+        (grid / "study.json").write_text(json.dumps({"name": "s", "runs": ["a", "b"]}))
+
+        def timed(*given):
+            return [run.is_timed for run in gather.read(*given)[0]]
+
+        self.assertEqual([timed([str(grid)]), timed(folders)], [[True, True]] * 2)
+        self.assertEqual([timed([str(grid)], False), timed(folders, False)], [[False, False]] * 2)
+        (grid / "study.json").write_text(json.dumps({"name": "s", "runs": ["a", "b"], "timed": False}))
+        self.assertEqual(timed([str(grid)]), [False, False])
+        about = grid / "runs" / "a" / "study.json"
+        about.write_text(json.dumps({**json.loads(about.read_text()), "timed": False}))
+        self.assertEqual(timed(folders), [False, True])
+        lines = run_main(lpsgd_report, *folders, "--table", "--untimed")[1].splitlines()
+        self.assertEqual([line.split()[4:7] for line in lines[2:4]], [["-"] * 3] * 2)
 
     def test_no_run_is_timed(self):
         folders = [self.at_once("a", [80, 92], 3), self.at_once("b", [80, 92], 3, FOUR)]
         out = self.root / "out"
         names = report.make(gather.read(folders)[0], [], str(out), ("val_top1", 90.0), 1.0)
         self.assertFalse({"top1_by_seconds_net", "time_per_epoch_mpi", "samples_per_s_mpi"} & set(names))
-        self.assertIn("All trained several at once", (out / "index.html").read_text())
+        self.assertIn("All trained beside other work", (out / "index.html").read_text())
         read = gather.read(folders)[0]
         runs.label_runs(read)
         figure.save(read, str(self.root / "one.png"))

@@ -142,16 +142,31 @@ class Pages(ReportTest):
         self.assertIsNone(scale.scalability(groups[1:], groups[1:], "mpi"))
 
     def test_price_of_the_published_configurations(self):
-        rows = {(r["network"], r["codec"]): r for r in price.cheapest()}
-        row = rows[
-            "resnet110", "none"
-        ]  # 160 epochs of 50,000 samples at 343.7 samples/s on one GPU of 0.9 $ an hour
+        rows = {(r["network"], r["label"]): r for r in price.cheapest()}
+        row = rows["resnet110", "32 bit on one GPU"]
+        # 160 epochs of 50,000 samples at 343.7 samples/s on one GPU of 0.9 $ an hour
         self.assertEqual(row["ranks"], 1)
         self.assertAlmostEqual(row["dollars"], 160 * 50_000 / 343.7 / 3600 * 0.9)
         self.assertEqual(row["top1"], 93.86)
+        # Of several GPUs the cheapest, over MPI: 4 and 8 rent the same machine.
+        samples = 112 * 1_281_167
+        for label, speed, ranks in (("32 bit", 328.0, 4), ("QSGD 8 bit", 739.1, 8)):
+            row = rows["alexnet", label]
+            self.assertEqual((row["ranks"], row["transport"]), (ranks, "mpi"))
+            self.assertAlmostEqual(row["dollars"], samples / speed / 3600 * 7.2)
+        self.assertEqual([r["codec"] for r in rows.values() if r["ranks"] == 1], ["none"] * 4)
         mine = price.ours(self.groups(self.seeds()), 2.0)[0]
         self.assertAlmostEqual(mine["dollars"], 12 / 3600 * 2 * 2.0)
         self.assertEqual(published.cheapest_machine(16), (14.4, 16))
+        self.assertIsNone(published.training_price("alexnet", 32, 1.0))
+
+    def test_price_has_one_rule_in_the_report_and_in_the_outlook(self):
+        self.assertEqual(published.price_choices("none", [1, 2, 8]), [[1], [2, 8]])
+        self.assertEqual(published.price_choices("qsgd8", [1, 2, 8]), [[2, 8]])
+        item = price.item(self.groups(self.seeds()), None)
+        legend = [text.get_text() for text in item.figure.axes[-1].get_legend().get_texts()]
+        self.assertEqual(legend[:3], ["one GPU or rank", "32 bit", "QSGD 8 bit"])
+        self.assertIn("one GPU, which sends nothing, is a mark of its own", item.caption)
 
     def test_labels_say_what_differs(self):
         folders = [

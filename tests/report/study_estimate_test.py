@@ -1,5 +1,6 @@
 """What a study says before and about its runs: estimates of time, jobs, paths, environment."""
 
+import io
 import json
 import os
 import shlex
@@ -9,7 +10,7 @@ import unittest
 from harness import rows_of
 from study_harness import HEAD, LPSGD, StudyTest
 
-from study import labels, launcher, progress, timing
+from study import estimate, labels, launcher, progress, timing
 
 NET = "name: {name}\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {{dense: fc, units: 10}}]\n"
 
@@ -29,12 +30,7 @@ class Estimate(StudyTest):
         small = [r for r in runs if r.values["network"] == "small"]
         clock = progress.Clock(runs, 1)
         for run, seconds in ((small[0], 10.0), (small[2], 30.0)):  # of batch 32 and 64
-            folder = self.root / run.name
-            folder.mkdir()
-            (folder / "metrics.jsonl").write_text(
-                "".join(json.dumps({"epoch": e, "seconds": {"total": seconds}}) + "\n" for e in (1, 2))
-            )
-            clock.measure(run, str(folder))
+            self.epochs_of(clock, run, [seconds] * 2)
 
         def seconds_of(**values):
             keys = {"batch": "train.batch_size", "compute": "train.compute"}
@@ -52,6 +48,35 @@ class Estimate(StudyTest):
         _, wide = self.expand(HEAD + "axes: {network.parameters.width: [8, 16]}\n")
         self.assertNotEqual(wide[0].task, wide[1].task)
 
+    def test_seconds_are_of_one_exchange(self):
+        _, runs = self.expand(HEAD + "axes: {link: ['100Mbit,1ms', '10Gbit,1us'], seed: [1, 2], ranks: 2}\n")
+        clock = progress.Clock(runs, 1)
+        self.epochs_of(clock, runs[0], [90.0])
+        self.assertEqual([clock.seconds_per_epoch(run) for run in runs], [90] * 4, "all that is known")
+        self.epochs_of(clock, runs[2], [10.0])
+        self.assertEqual([clock.seconds_per_epoch(run) for run in runs], [90, 90, 10, 10])
+
+    def epochs_of(self, clock, run, seconds):
+        """Writes epochs of so many seconds, and measures them."""
+        folder = self.root / run.name
+        folder.mkdir(exist_ok=True)
+        lines = [
+            json.dumps({"epoch": e, "seconds": {"total": s}}) + "\n" for e, s in enumerate(seconds, start=1)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(lines))
+        if clock:
+            clock.measure(run, str(folder))
+
+    def test_epochs_of_runs_that_go_on_are_not_left(self):
+        """As the first of eight equal runs ends, the others have trained nearly as much."""
+        _, runs = self.expand(HEAD + "set: {train.epochs: 10}\naxes: {seed: [1, 2, 3, 4, 5, 6, 7, 8]}\n")
+        stream = io.StringIO()
+        shown = progress.Progress(progress.Clock(runs, 8), 8, stream)
+        for i, run in enumerate(runs):
+            self.epochs_of(None, run, [60.0] * (9 if i else 10))
+        shown.finished(1, runs[0], runs[1:], runs[1:], lambda run: str(self.root / run.name))
+        self.assertIn("| 10m00s | 1m00s left\n", stream.getvalue())
+
     def test_a_dry_run_covers_what_is_left(self):
         text = HEAD + "axes: {network: [small.yaml, large.yaml], seed: [1, 2], ranks: 2}\n"
         status, out, _ = self.study(text, "--dry-run")
@@ -65,7 +90,7 @@ class Estimate(StudyTest):
         self.assertRegex(lines[2], r" \d+s$")
         each = int(json.loads(self.show("large.yaml"))["wire_bytes"]) * 2 * 16
         self.assertIn(f"4 runs, 1 done; left: {3 * each / 1e6:.2f} MB on the wire, ", lines[-1])
-        self.assertTrue(lines[-1].endswith("s for 1 of 3 runs, 1 at once"), lines[-1])
+        self.assertTrue(lines[-1].endswith("s without evaluation for 1 of 3 runs, 1 at once"), lines[-1])
         self.study(text)
         self.assertEqual(self.study(text, "--dry-run")[1].splitlines()[-1], "4 runs, all done")
 
@@ -86,11 +111,46 @@ class Estimate(StudyTest):
         self.assertEqual((status, err.count("\n")), (0, 1), err)
         self.assertRegex(err, r"^lpsgd study: dataset_cifar10-seed_1-\w+: not timed: lpsgd: error: /none")
         lines = out.splitlines()
-        self.assertRegex(lines[-1], r", \d+s for 2 of 4 runs, 1 at once$")
+        self.assertRegex(lines[-1], r", \d+s without evaluation for 2 of 4 runs, 1 at once$")
         self.assertEqual([line.endswith("?") for line in lines[1:5]], [False, False, True, True])
         self.assertFalse((self.root / "out").exists())
         for words in (("--time-steps", "3"), ("--dry-run", "--time-steps", "1")):
             self.assertEqual(self.study(text, *words)[:2], (2, ""))
+
+    def test_jobs_are_timed_at_once(self):
+        program = self.write(
+            "program",
+            f'#!/bin/sh\n[ "$1" = train ] && echo start >> {self.root}/seen && sleep 1 && '
+            f"wc -l < {self.root}/seen >> {self.root}/counts\n"
+            f'exec {shlex.quote(os.path.abspath(LPSGD))} "$@"\n',
+        )
+        program.chmod(0o755)
+        text = HEAD + "axes: {seed: [1, 2, 3]}\n"
+        words = ("--dry-run", "--time-steps", "3", "--jobs", "2")
+        status, out, err = self.study(text, *words, program=str(program))
+        self.assertEqual((status, err), (0, ""))
+        self.assertRegex(out, r", \d+s without evaluation for 3 of 3 runs, 2 at once\n$")
+        self.assertEqual((self.root / "counts").read_text().split(), ["2", "2"])
+
+    def test_epochs_that_are_done_are_not_left(self):
+        self.study(HEAD + "axes: {seed: 1}\nset: {train.epochs: 4}\n")
+        (folder,) = (self.root / "out" / "runs").iterdir()
+        (folder / "summary.json").unlink()
+        text = HEAD + "axes: {seed: 1, ranks: 2}\nset: {train.epochs: 4}\n"
+        _, (run,) = self.expand(text)
+        for epochs, share in ((4, 0), (1, 3 / 4), (0, 1)):
+            path = self.root / "half"
+            path.mkdir(exist_ok=True)
+            lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+            (path / "metrics.jsonl").write_text("".join(lines[:epochs]))
+            (path / "study.json").write_text(json.dumps({"digest": run.digest}))
+            self.assertEqual(estimate.share_left(run, str(path)), share)
+            shown = {run.digest: {"wire_bytes": 1000}}
+            found = estimate.lines([run], shown, 1, {run.digest: str(path)}, {run.digest: 10.0})
+            self.assertIn(f"left: {64 * share:.1f} kB".replace("0.0 kB", "0 B"), found[-1])  # 32 steps
+            self.assertIn(f" on the wire, {progress.duration(320 * share)} without", found[-1])
+        (path / "study.json").write_text("{}")
+        self.assertEqual(estimate.share_left(run, str(path)), 1)
 
     def test_the_mean_step(self):
         line = (
@@ -127,7 +187,7 @@ class About(StudyTest):
             subprocess.run(command, env=environment, capture_output=True, check=True, cwd=folder)
             tables.append((self.root / "out" / "runs.csv").read_bytes())
         self.assertEqual(*tables)
-        self.assertEqual(rows_of(self.root / "out" / "runs.csv")[0]["config"], "sub/tiny.yaml")
+        self.assertEqual(rows_of(self.root / "out" / "runs.csv")[0]["config_file"], "sub/tiny.yaml")
 
     def test_commands_can_be_pasted(self):
         self.study(HEAD + "axes: {codec: [{kind: qsgd, bits: 2}]}\n", out="a folder")

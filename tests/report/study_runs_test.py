@@ -6,13 +6,15 @@ import os
 import pathlib
 import random
 import re
+import shlex
 import signal
 import subprocess
 import time
 import unittest
 
 from harness import rows_of
-from study_harness import HEAD, MPIRUN, StudyTest
+from parquet_reader import read_parquet
+from study_harness import HEAD, LPSGD, MPIRUN, StudyTest
 
 import program
 from study import tables
@@ -133,6 +135,105 @@ class Runs(StudyTest):
         _, out, _ = self.study(text)
         self.assertEqual(out.count("started"), 2, "what failed is tried again")
 
+    def test_a_configuration_that_is_refused_does_not_stop_the_others(self):
+        self.write("bad.yaml", "network: none.yaml\ndata: {dataset: shapes}\n")
+        self.write("worse.yaml", "network: {name: x}\n")
+        text = (
+            "axes:\n  config: [tiny.yaml, bad.yaml, worse.yaml]\n  train.epochs: [2, 3]\n"
+            "exclude: [{config: [bad, worse], train.epochs: 3}]\n"
+        )
+        status, out, err = self.study(text, "--dry-run")
+        self.assertEqual((status, err.count("\n")), (1, 2), err)
+        self.assertRegex(err, r"lpsgd study: bad-epochs_2-\w+: .*bad.yaml: network: no file .*none.yaml\n")
+        self.assertRegex(err, r"lpsgd study: worse-epochs_2-\w+: .*worse.yaml:1:")
+        self.assertEqual(
+            [line.endswith("refused") for line in out.splitlines()[1:5]], [False, False, True, True]
+        )
+        self.assertIn("4 runs, 2 refused, 0 done; left: ", out.splitlines()[-1])
+        status, out, err = self.study(text)
+        self.assertEqual((status, err), (1, ""))
+        lines = out.splitlines()
+        self.assertRegex(lines[0], r"^run 3/4 failed: bad-epochs_2-\w+: .*network: no file ")
+        self.assertIn("2 of 4 runs done, 2 failed", lines[-3])
+        self.assertRegex(lines[-1], r"^failed: worse-epochs_2-\w+: .*worse.yaml:1:")
+        rows = rows_of(self.root / "out" / "runs.csv")
+        self.assertEqual([r["status"] for r in rows], ["done", "done", "failed", "failed"])
+
+    def test_one_value_that_is_refused_does_not_stop_the_others(self):
+        text = HEAD + "axes: {codec: [none, {kind: qsgd, bit: 4}]}\n"
+        status, out, err = self.study(text)
+        self.assertEqual((status, err), (1, ""))
+        self.assertRegex(
+            out, r"run 2/2 failed: qsgd-\w+: .*study.yaml:2:22: axes.codec: --set exchange.codec="
+        )
+        self.assertIn("1 of 2 runs done, 1 failed", out)
+
+    def test_an_mpirun_that_is_missing_does_not_stop_runs_of_one_rank(self):
+        text = HEAD + "launcher: {mpirun: mpirun-none}\naxes: {transport: mpi, ranks: [1, 2]}\n"
+        status, out, err = self.study(text)
+        self.assertEqual((status, err), (1, ""))
+        self.assertRegex(out, r"failed: mpi-2_ranks-\w+: .*: launcher.mpirun: no program 'mpirun-none'")
+        self.assertIn("1 of 2 runs done, 1 failed", out)
+
+    def test_a_run_that_ends_badly_after_all_is_written(self):
+        program = self.write(
+            "program",
+            f'#!/bin/sh\n{shlex.quote(os.path.abspath(LPSGD))} "$@" || exit\n'
+            '[ "$1" = train ] || exit 0\necho BAD TERMINATION >&2\nexit 9\n',
+        )
+        program.chmod(0o755)
+        status, out, err = self.study(HEAD, program=str(program))
+        self.assertEqual((status, err), (0, ""))
+        self.assertRegex(
+            out, r"run 1/1 done: .* \| ended with status 9: BAD TERMINATION after its summary was "
+        )
+        self.assertEqual([r["status"] for r in rows_of(self.root / "out" / "runs.csv")], ["done"])
+
+    def test_folders_of_earlier_studies_are_found(self):
+        """They end with 8 digits of the digest. One of another run with the same 8 is left alone."""
+        text = HEAD + "axes: {seed: [1, 2]}\n"
+        self.study(text)
+        _, runs = self.expand(text)
+        for run in runs:
+            folder = self.root / "out" / "runs" / run.name
+            self.assertTrue(folder.name.endswith(run.digest[:16]))
+            folder.rename(folder.with_name(f"other_words-{run.digest[:8]}"))
+        _, out, _ = self.study(text)
+        self.assertIn("2 of 2 runs are done already", out)
+        names = [f"other_words-{run.digest[:8]}" for run in runs]
+        self.assertEqual([row["run"] for row in rows_of(self.root / "out" / "runs.csv")], names)
+        about = self.root / "out" / "runs" / names[0] / "study.json"
+        about.write_text(about.read_text().replace(runs[0].digest, runs[0].digest[:8] + "0" * 56))
+        _, out, _ = self.study(text)
+        self.assertIn("1 of 2 runs are done already", out)
+        self.assertTrue((self.root / "out" / "runs" / runs[0].name).is_dir())
+
+    def test_named_values_and_configurations_in_both_tables(self):
+        text = "axes: {config: [{name: second, value: tiny.yaml}], ranks: [{name: pair, value: 2}]}\n"
+        self.assertEqual(self.study(text)[0], 0)
+        row, *rest = rows_of(self.root / "out" / "runs.csv")
+        self.assertEqual((row["config_file"], row["rank_count"], rest), ("tiny.yaml", "2", []))
+        for epoch in rows_of(self.root / "out" / "epochs.csv"):
+            for name in ("run", "config", "ranks", "label", "digest"):
+                self.assertEqual(epoch[name], row[name], name)
+        self.assertEqual((row["config"], row["ranks"]), ("second", "pair"))
+
+    def test_seconds_beside_other_work(self):
+        self.study(HEAD + "axes: {seed: 1}\n")
+        text = HEAD + "axes: {seed: [1, 2]}\n"
+        _, before = self.expand(text)
+        _, after = self.expand("timed: false\n" + text)
+        self.assertEqual([run.digest for run in before], [run.digest for run in after])
+        _, out, _ = self.study("timed: false\n" + text)
+        self.assertIn("1 of 2 runs are done already", out)
+        self.assertEqual([r["timed"] for r in rows_of(self.root / "out" / "runs.csv")], ["false", "false"])
+        self.assertIs(json.loads((self.root / "out" / "study.json").read_text())["timed"], False)
+        # A run that goes on keeps what one part of it was.
+        folder = self.run_folder("seed_2")
+        (folder / "summary.json").unlink()
+        self.study(text)
+        self.assertEqual([r["timed"] for r in rows_of(self.root / "out" / "runs.csv")], ["true", "false"])
+
     def test_two_studies_in_one_folder(self):
         text = HEAD + "set: {data.train_samples: 2000000}\n"
         command, environment = self.command(text, "--out", str(self.root / "out"))
@@ -244,8 +345,17 @@ axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}
                 without_times(self.root / "out" / f"{name}.csv"),
                 without_times(self.root / "reference" / f"{name}.csv"),
             )
-        parquet = (self.root / "out" / "runs.parquet").read_bytes()
-        self.assertEqual((parquet[:4], parquet[-4:]), (b"PAR1", b"PAR1"))
+            found, expected = (
+                {key: column for key, column in read_parquet(path.read_bytes()).items() if key not in TIMES}
+                for path in (
+                    self.root / "out" / f"{name}.parquet",
+                    self.root / "reference" / f"{name}.parquet",
+                )
+            )
+            self.assertEqual(found, expected)
+            rows = rows_of(self.root / "out" / f"{name}.csv")
+            for key, column in found.items():
+                self.assertEqual([tables.cell(value) for value in column], [row[key] for row in rows], key)
         self.assertEqual(self.processes(), [])
 
     def test_one_line_on_a_terminal(self):

@@ -8,7 +8,7 @@ import unittest
 from harness import REPORT
 from study_harness import HEAD, LPSGD, StudyTest
 
-from study import definition, estimate, grid, labels, launcher, yaml_file
+from study import definition, estimate, grid, labels, launcher, runner, tables, yaml_file
 
 
 class Grid(StudyTest):
@@ -169,6 +169,18 @@ exclude:
             with self.subTest(study=name):
                 self.assertEqual(len(grid.expand(definition.load(str(folder / f"{name}.yaml")))), count)
 
+    def test_runs_of_this_repository_count_as_done(self):
+        """Whoever copies them into a study's folder trains them no more."""
+        study = definition.load(str(REPORT.parent / "configs" / "studies" / "resnet9_codecs.yaml"))
+        self.assertFalse(study.is_timed)
+        runs = grid.expand(study)
+        out = REPORT.parent / "docs" / "results" / "resnet9-codecs"
+        there = {str(path) for path in (out / "runs").iterdir()}
+        folders = runner.find_folders(str(out), runs)
+        done = {folders[run.digest] for run in runs if tables.is_done(folders[run.digest], run.digest)}
+        self.assertEqual(done, there)
+        self.assertGreaterEqual(len(done), 3)
+
     def test_the_words_of_mpirun(self):
         for version, option in (("mpirun (Open MPI) 4.1.4", "--host"), ("HYDRA build details:", "-hosts")):
             mpirun = self.write("mpirun", f"#!/bin/sh\necho '{version}'\n")
@@ -295,9 +307,10 @@ class Refused(StudyTest):
                 "study.yaml:2:6: set: --set exchange.codec.bits=3: exchange.codec.bits: '3' is not known",
             ),
             (
-                HEAD + "axes: {codec: [none, {kind: qsgd, bit: 4}]}\n",
-                "study.yaml:2:22: axes.codec: --set exchange.codec",
+                HEAD + "axes: {codec: {kind: qsgd, bit: 4}}\n",
+                "study.yaml:2:15: axes.codec: --set exchange.codec",
             ),
+            (HEAD + "timed: maybe\n", "study.yaml:2:8: timed: expected true or false, not maybe"),
             (
                 HEAD + "axes: {train.epochz: 4}\n",
                 "study.yaml:2:22: axes.train.epochz: --set train.epochz=4: train.epochz: unknown key",

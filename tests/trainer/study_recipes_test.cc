@@ -5,8 +5,11 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "core/error.h"
+#include "nn/graph.h"
 #include "nn/network_spec.h"
 #include "nn/shape.h"
 #include "quant/policy.h"
@@ -114,6 +117,9 @@ TEST(StudyRecipes, CropsAreAsPublished) {
     EXPECT_EQ(a.crop.ratio.min, least);
     EXPECT_EQ(a.crop.ratio.max, most);
     EXPECT_TRUE(a.mirror);
+    // Evaluation is not documented: the centre, at the largest side ratio of training.
+    EXPECT_EQ(run.data.evaluate.side_ratio, most);
+    EXPECT_EQ(run.data.evaluate.resize, 0);
     EXPECT_EQ(network_of(run).input_shape(), (Shape{side, side, 3}));
   };
   check_side_ratio("alexnet", 0.887, 0.887, 227);
@@ -123,6 +129,31 @@ TEST(StudyRecipes, CropsAreAsPublished) {
   const RunConfig cifar = load("resnet110");  // 32 x 32 of 40 x 40
   EXPECT_EQ(cifar.data.augment.pad, 4);
   EXPECT_TRUE(cifar.data.augment.mirror);
+  EXPECT_TRUE(cifar.data.evaluate.automatic());  // the whole image, which has the network's size
+  const RunConfig inception = load("bn_inception");
+  EXPECT_EQ(inception.data.augment.crop.kind, CropOptions::Kind::random_resized);
+  EXPECT_EQ(inception.data.evaluate.side_ratio, 0.875);
+}
+
+TEST(StudyRecipes, AlexNetHasDropoutAndLocalResponseNormalisation) {
+  const NetworkSpec alexnet = network_of(load("alexnet"));
+  std::map<std::string, std::map<std::string, double>> found;
+  for (const Node& node : alexnet.graph().nodes) {
+    const std::string kind = node.kind;
+    if (kind != "dropout" && kind != "lrn") continue;
+    config::Writer writer;
+    node.layer->fields(writer);
+    const config::Value options = writer.take();
+    for (const config::Value::Entry& option : options.entries)
+      found[node.name][option.key] = std::stod(option.value.scalar);
+  }
+  // After the first two and before the last two activations (Krizhevsky, Sutskever, Hinton 2012).
+  const std::map<std::string, double> half = {{"probability", 0.5}};
+  const std::map<std::string, double> lrn = {{"size", 5}, {"alpha", 1e-4}, {"beta", 0.75}, {"k", 1}};
+  EXPECT_EQ(found, (decltype(found){{"norm1", lrn}, {"norm2", lrn}, {"drop6", half}, {"drop7", half}}));
+  std::map<std::string, Shape> shapes;
+  for (const TensorInfo& t : alexnet.tensors()) shapes[t.name] = t.shape;
+  EXPECT_EQ(shapes["conv2.weight"], (Shape{256, 96, 5, 5}));  // one tower, ungrouped
 }
 
 TEST(StudyRecipes, NetworksAreTheStudys) {
@@ -137,6 +168,10 @@ TEST(StudyRecipes, NetworksAreTheStudys) {
   EXPECT_EQ(
       stride_of(network_of(load("resnet50", {"network.parameters.stride_in=3"})).layers(), "layer2.0.conv1"),
       1);
+  // Where ResNet-152 halves it is not documented: in the 3x3 convolution, as torchvision does.
+  const NetworkSpec resnet152 = network_of(load("resnet152"));
+  EXPECT_EQ(stride_of(resnet152.layers(), "layer2.0.conv1"), 1);
+  EXPECT_EQ(stride_of(resnet152.layers(), "layer2.0.conv2"), 2);
   const RunConfig speech = load("lstm_an4");
   const NetworkSpec lstm = network_of(speech);
   EXPECT_EQ(lstm.input_shape(), (Shape{20, 33 * 11}));  // 33 features of 11 frames, truncated
