@@ -55,7 +55,7 @@ class Job:
         """By rank: its process number."""
         found = {}
         for pid, words in self.processes().items():
-            if os.path.basename(words[0]) != os.path.basename(LPSGD):
+            if not words or os.path.basename(words[0]) != os.path.basename(LPSGD):  # none while it starts
                 continue
             try:
                 with open(f"/proc/{pid}/environ") as file:
