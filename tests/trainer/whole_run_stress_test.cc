@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/file.h"
+#include "core/log.h"
 #include "tests/trainer/small_run.h"
 #include "trainer/run_folder.h"
 #include "trainer/trainer.h"
@@ -30,6 +31,7 @@ std::string train(int ranks, const std::string& codec, bool overlap) {
 }
 
 TEST(WholeRunStress, OverlapChangesNoBit) {
+  init_logging(0, 1);  // before there are threads, as the program does
   for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}",
                             "{kind: topk, density: 0.1}", "{kind: sign, error_feedback: true}"})
     for (const int ranks : {2, 3}) EXPECT_EQ(train(ranks, codec, true), train(ranks, codec, false)) << codec;
