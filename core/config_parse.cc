@@ -113,12 +113,20 @@ std::optional<YAML::Mark> second_document(const std::string& text) {
 }
 
 Value parse(const std::string& text, const std::string& source, bool is_option) {
-  if (const std::size_t bad = valid_utf8_prefix(text); bad < text.size()) {
+  // yaml-cpp takes a text that begins with zeros for UTF-16 or UTF-32.
+  const auto is_control = [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f;
+  };
+  const auto control =
+      static_cast<std::size_t>(std::find_if(text.begin(), text.end(), is_control) - text.begin());
+  if (const std::size_t bad = std::min(valid_utf8_prefix(text), control); bad < text.size()) {
     const std::size_t line_start = text.rfind('\n', bad) + 1;  // 0 on the first line
     const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n') + 1;
     fail(is_option ? Origin{source, 0, 0}
                    : Origin{source, static_cast<int>(line), static_cast<int>(bad - line_start) + 1},
-         "", fmt::format("byte 0x{:02x} is not UTF-8 text", static_cast<unsigned char>(text[bad])));
+         "",
+         fmt::format("byte 0x{:02x} is {}", static_cast<unsigned char>(text[bad]),
+                     bad == control ? "a control character" : "not UTF-8 text"));
   }
   try {
     Converter converter{source, is_option};

@@ -84,6 +84,14 @@ TEST(Config, ErrorsNamePlaceKeyAndWhatIsAllowed) {
   EXPECT_THAT(error_of("words: {a: 1}"), testing::HasSubstr("words: expected a list of words, got a map"));
 }
 
+// A text that begins with zeros would be read as UTF-32.
+TEST(Config, ControlCharactersAreRefused) {
+  for (const std::string& text : {std::string("\2\0\0\0\0\0\0\n", 8), std::string("\2")})
+    EXPECT_THAT(error_of(text), testing::HasSubstr("1:1: byte 0x02 is a control character"));
+  EXPECT_THAT(error_of("size: 4\n\x7f"), testing::HasSubstr("2:1: byte 0x7f is a control character"));
+  EXPECT_EQ(error_of("size:\t4\r\n"), error_of("size: 4\n"));
+}
+
 TEST(Config, DeepNestingAndAliasBombsAreRefused) {
   EXPECT_THAT(error_of(std::string(200, '[') + std::string(200, ']')), testing::HasSubstr("nested deeper"));
   std::string bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\n";
