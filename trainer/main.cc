@@ -28,7 +28,7 @@ void wait_without_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);
-  if (length < 0 || ::setenv("GOMP_SPINCOUNT", "300", 0) != 0) return;
+  if (length < 0 || ::setenv("GOMP_SPINCOUNT", "100", 0) != 0) return;
   path[length] = 0;
   ::execv(path, argv);
 }  // if that fails, this process goes on

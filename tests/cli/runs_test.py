@@ -32,7 +32,7 @@ class Threads(Case):
             return dict(v.split("=", 1) for v in file.read().split("\0") if "=" in v).get("GOMP_SPINCOUNT")
 
     def test_threads_that_wait_soon_leave_their_core(self):
-        self.assertEqual(self.variable(), "300")
+        self.assertEqual(self.variable(), "100")
         self.assertEqual(self.variable(GOMP_SPINCOUNT="7"), "7")
         self.assertEqual(self.variable(OMP_WAIT_POLICY="active"), None)
 
