@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
+#include <string_view>
 
 #include "core/config.h"
 
@@ -13,7 +15,8 @@ namespace {
 
 bool plain_word(const std::string& s) {
   static const std::string safe = "_-./";
-  if (s.empty() || s == "~" || s == "null" || s == "true" || s == "false" || s.front() == '-' ||
+  static const std::array<std::string_view, 6> reserved = {"~", "null", "Null", "NULL", "true", "false"};
+  if (s.empty() || std::find(reserved.begin(), reserved.end(), s) != reserved.end() || s.front() == '-' ||
       s.front() == '.')
     return false;
   if (std::isdigit(static_cast<unsigned char>(s.front()))) return false;
@@ -32,7 +35,7 @@ std::string quote(const std::string& s) {
       out += "\\n";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (static_cast<unsigned char>(c) < 0x20) {
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     } else {
       out += c;
@@ -46,14 +49,55 @@ std::string emit_key(const std::string& key) {
   return digits || plain_word(key) ? key : quote(key);
 }
 
+bool is_alnum(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0;
+}
+
+/// A value without quotes reads back as the same text, also between brackets.
+bool plain_in_flow(const std::string& s) {
+  if (s.empty() || s.back() == ' ' || s.back() == ':') return false;
+  const char first = s.front();
+  const bool starts = is_alnum(first) || std::string_view("_./+$(=<").find(first) != std::string_view::npos ||
+                      (first == '-' && s.size() > 1 && (is_alnum(s[1]) || s[1] == '.' || s[1] == '$'));
+  if (!starts || s.starts_with("...")) return false;
+  for (std::size_t i = 0; i < s.size(); ++i) {
+    if (s[i] == ':' && s[i + 1] == ' ') return false;
+    if (!is_alnum(s[i]) && std::string_view(" _-./+*$!=<>()%^:").find(s[i]) == std::string_view::npos)
+      return false;
+  }
+  return true;
+}
+
+/// An expression of a network that brackets around it would cut: quotes would make it a string, so it stands
+/// on a line of its own.
+bool needs_own_line(const Value& v) {
+  switch (v.kind) {
+    case Value::Kind::null:
+      return false;
+    case Value::Kind::scalar:
+      return !v.quoted && v.scalar.find('$') != std::string::npos && !plain_in_flow(v.scalar);
+    case Value::Kind::sequence:
+      return std::any_of(v.items.begin(), v.items.end(), needs_own_line);
+    case Value::Kind::map:
+      return std::any_of(v.entries.begin(), v.entries.end(),
+                         [](const Value::Entry& e) { return needs_own_line(e.value); });
+  }
+  return false;
+}
+
+std::string emit_scalar(const Value& v) {
+  const bool expression = v.scalar.find('$') != std::string::npos;
+  if (v.quoted) return !expression && plain_word(v.scalar) ? v.scalar : quote(v.scalar);
+  return expression || plain_in_flow(v.scalar) ? v.scalar : quote(v.scalar);
+}
+
 void emit_flow(const Value& v, std::string& out) {
   switch (v.kind) {
     case Value::Kind::null:
       out += "null";
       break;
     case Value::Kind::scalar:
-      out += v.quoted && (!plain_word(v.scalar) || v.scalar.find('$') != std::string::npos) ? quote(v.scalar)
-                                                                                            : v.scalar;
+      out += emit_scalar(v);
       break;
     case Value::Kind::sequence:
       out += '[';
@@ -83,7 +127,7 @@ void emit_block(const Value& v, int indent, std::string& out) {
     emit_flow(value, flow);
     const bool compound =
         (value.is_map() && !value.entries.empty()) || (value.is_sequence() && !value.items.empty());
-    if (!compound || (flow.size() + pad.size() < width && indent > 0)) {
+    if (!compound || (flow.size() + pad.size() < width && indent > 0 && !needs_own_line(value))) {
       out += ' ' + flow + '\n';
     } else {
       out += '\n';
@@ -95,14 +139,11 @@ void emit_block(const Value& v, int indent, std::string& out) {
       out += pad + emit_key(e.key) + ':';
       child(e.value);
     }
-  } else if (v.is_sequence()) {
+  } else {
     for (const Value& item : v.items) {
       out += pad + '-';
       child(item);
     }
-  } else {
-    emit_flow(v, out);
-    out += '\n';
   }
 }
 
@@ -110,6 +151,10 @@ void emit_block(const Value& v, int indent, std::string& out) {
 
 std::string emit(const Value& value) {
   std::string out;
+  if (value.items.empty() && value.entries.empty()) {
+    emit_flow(value, out);
+    return out + '\n';
+  }
   emit_block(value, 0, out);
   return out;
 }

@@ -20,6 +20,7 @@ namespace {
 constexpr std::uint64_t max_bytes = 1 << 20;  // of a file; the largest in configs/ has 4 KB
 constexpr int max_depth = 64;
 constexpr std::size_t max_nodes = 100'000;  // limits what aliases can expand a small file to
+constexpr std::size_t max_key_bytes = 200;  // YAML takes 1,024, which escapes reach with a quarter of that
 
 struct Converter {
   const std::string& source;
@@ -36,6 +37,7 @@ struct Converter {
     v.origin = origin(node.Mark());
     if (depth > max_depth) fail(v.origin, "", fmt::format("nested deeper than {} levels", max_depth));
     if (++nodes > max_nodes) fail(v.origin, "", fmt::format("more than {} values", max_nodes));
+    check_tag(node, v.origin);
     switch (node.Type()) {
       case YAML::NodeType::Undefined:
       case YAML::NodeType::Null:
@@ -44,6 +46,8 @@ struct Converter {
         v.kind = Value::Kind::scalar;
         v.scalar = node.Scalar();
         v.quoted = node.Tag() == "!";
+        check_text(v.scalar, v.origin);
+        if (!v.quoted) check_plain(v.scalar, v.origin);
         if (!v.quoted && (v.scalar == "~" || v.scalar == "null")) {
           v.kind = Value::Kind::null;
           v.scalar.clear();
@@ -61,12 +65,36 @@ struct Converter {
     return v;
   }
 
+  /// "?" and "!" are yaml-cpp's tags of plain and of quoted values without one.
+  static void check_tag(const YAML::Node& node, const Origin& at) {
+    const std::string& tag = node.Tag();
+    if (!tag.empty() && tag != "?" && tag != "!")
+      fail(at, "", fmt::format("tags are not taken, this has '{}'", printable(tag)));
+  }
+
+  /// yaml-cpp reads the escapes \N and \_ as single bytes of Latin-1.
+  static void check_text(const std::string& text, const Origin& at) {
+    if (valid_utf8_prefix(text) < text.size()) fail(at, "", "text with \\N or \\_, which are not taken");
+  }
+
+  /// A value without quotes may be an expression of a network, which stands on one line.
+  static void check_plain(const std::string& text, const Origin& at) {
+    if (text.find_first_of("\r\n") != std::string::npos)
+      fail(at, "", "a line break in a value without quotes");
+    // yaml-cpp takes some that YAML does not.
+    if (!text.empty() && std::string_view("#|>%@`&*!?,[]{}").find(text.front()) != std::string_view::npos)
+      fail(at, "", fmt::format("a value that begins with '{}' needs quotes", text.front()));
+  }
+
   void add_entries(const YAML::Node& node, int depth, Value& map) {
     std::unordered_set<std::string> keys;
     for (const auto& entry : node) {
       const Origin at = origin(entry.first.Mark());
       if (!entry.first.IsScalar()) fail(at, "", "a key must be a plain word");
       const std::string& key = entry.first.Scalar();
+      check_tag(entry.first, at);
+      check_text(key, at);
+      if (key.size() > max_key_bytes) fail(at, "", fmt::format("a key of more than {} bytes", max_key_bytes));
       if (!keys.insert(key).second) fail(at, "", fmt::format("duplicate key '{}'", printable(key)));
       map.entries.push_back({key, at, convert(entry.second, depth + 1)});
     }

@@ -152,6 +152,72 @@ TEST(Config, WritesWhatItReads) {
   EXPECT_EQ(back.words, o.words);
 }
 
+bool same(const Value& a, const Value& b) {
+  if (a.kind != b.kind || a.scalar != b.scalar || a.items.size() != b.items.size() ||
+      a.entries.size() != b.entries.size())
+    return false;
+  for (std::size_t i = 0; i < a.items.size(); ++i)
+    if (!same(a.items[i], b.items[i])) return false;
+  for (std::size_t i = 0; i < a.entries.size(); ++i)
+    if (a.entries[i].key != b.entries[i].key || !same(a.entries[i].value, b.entries[i].value)) return false;
+  return true;
+}
+
+// Found by tests/fuzz: each was once written as a text that reads as something else, or as none.
+TEST(Config, WhatIsWrittenReadsBackTheSame) {
+  for (const std::string text : {"{}",
+                                 "[]",
+                                 "a: b, c",
+                                 "a: b]",
+                                 "[-]",
+                                 "a: \"Null\"",
+                                 "a: \"NULL\"",
+                                 "\"Null\": 1",
+                                 "a: 'b: c'",
+                                 "a: b#c",
+                                 "a: \"...\"",
+                                 "a: ...",
+                                 "a: \"line\\nline\"",
+                                 "a: \"\\x7f\\t\\r\\0\"",
+                                 "a: \"\"",
+                                 "[x:y]",
+                                 "[a: b]",
+                                 "- [[], {}]\n- - x",
+                                 "a: m\xc3\xbcller",
+                                 "{a: -1, b: -.5, c: +3}",
+                                 "a: \"{b\"",
+                                 "a: f($x, 2)",
+                                 "a: [$x, $y - 1]",
+                                 "b:\n  - a: g($x, {1})\n  - c",
+                                 "a: {b: \"f(1, 2)\", c: $d + 1}"}) {
+    const Value tree = parse_text(text, "a.yaml");
+    const std::string written = emit(tree);
+    EXPECT_TRUE(same(parse_text(written, "written.yaml"), tree)) << text << "\nwas written as\n" << written;
+    EXPECT_EQ(emit(parse_text(written, "written.yaml")), written);
+  }
+}
+
+TEST(Config, ExpressionsStayWithoutQuotes) {
+  const Value tree =
+      parse_text("network: {filters: 4 * $width, if: 'f($x, 2)', first: [{size: \"$y\"}]}", "a");
+  EXPECT_EQ(emit(tree), "network:\n  filters: 4 * $width\n  if: \"f($x, 2)\"\n  first: [{size: \"$y\"}]\n");
+  EXPECT_EQ(emit(parse_text("a:\n  b:\n    c: f($x, 2)", "a")), "a:\n  b:\n    c: f($x, 2)\n");
+}
+
+TEST(Config, YamlThatIsNotOursIsRefused) {
+  EXPECT_THAT(error_of("size: !!int 4"), testing::HasSubstr("1:7: tags are not taken"));
+  EXPECT_THAT(error_of("!x size: 4"), testing::HasSubstr("1:1: tags are not taken"));
+  EXPECT_THAT(error_of("words: !set {a: 1}"), testing::HasSubstr("1:8: tags are not taken, this has '!set'"));
+  EXPECT_THAT(error_of("name: \"\\N\""),
+              testing::HasSubstr("1:7: text with \\N or \\_, which are not taken"));
+  EXPECT_THAT(error_of("\"\\_\": 1"), testing::HasSubstr("1:1: text with \\N or \\_, which are not taken"));
+  EXPECT_THAT(error_of("name: a\n\n  b"), testing::HasSubstr("1:7: a line break in a value without quotes"));
+  EXPECT_THAT(error_of("name: a\r\rb"), testing::HasSubstr("1:7: a line break in a value without quotes"));
+  EXPECT_THAT(error_of("name :#b"), testing::HasSubstr("1:7: a value that begins with '#' needs quotes"));
+  EXPECT_THAT(error_of(std::string(201, 'k') + ": 1"),
+              testing::HasSubstr("1:1: a key of more than 200 bytes"));
+}
+
 TEST(Config, NumbersReadBackExactly) {
   for (const double x : {0.1, 1e-4, 1e22, 123456789.0, 5e-324})
     EXPECT_EQ(to_number(parse_text(number_text(x), "a"), "x"), x) << number_text(x);
