@@ -64,13 +64,15 @@ def show(config, overrides=()):
 
 
 # What a launcher says of a rank that ended, or of a program that cannot be started; advice follows.
-LAUNCHER = re.compile(r"EXIT STRING: (.+)|(process rank .+ exited .+)|(execvp error on file .+)")
+LAUNCHER = re.compile(
+    r"EXIT STRING: (.+)|(process rank .+ exited .+)|(execvp error on file .+)|(mpirun has detected .+)"
+)
 
 
 def last_error(text):
     """Of what the program wrote: the last line that is an error, else what the launcher says of it, else the last line,
     else nothing."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -")]
     errors = [line for line in lines if "lpsgd: error:" in line]
     if not errors:
         errors = [next(filter(None, told.groups())) for told in map(LAUNCHER.search, lines) if told]

@@ -45,7 +45,9 @@ class LastError(unittest.TestCase):
         self.assertEqual(program.last_error(f"mpirun noticed that {rank}\n-----\n"), rank)
         missing = "execvp error on file lpsgd (No such file or directory)"
         self.assertEqual(program.last_error(f"[proxy:0@h] HYDU_create_process (a.c:74): {missing}\n\n"), missing)
-        self.assertEqual(program.last_error("one\ntwo\n\n"), "two")
+        root = "mpirun has detected an attempt to run as root."
+        self.assertEqual(program.last_error(f"----\n{root}\n\nUse --allow-run-as-root.\n----\n"), root)
+        self.assertEqual(program.last_error("one\ntwo\n---\n\n"), "two")
         self.assertEqual(program.last_error(""), "")
 
 
