@@ -3,8 +3,9 @@
 // and on a SIMD vector of them (the CPU kernels). Every operation rounds once, in the order written.
 //
 // A Lanes type has F (float lanes), I (int32 lanes of the same count) and: bits(F) -> I and value(I) -> F
-// (reinterpretation), truncate(F) -> I, convert(I) -> F (both exact where used here), divide(F, float) -> F
-// (of integers from 0 to the divisor, below 2^16), gather(array, I) -> F.
+// (reinterpretation), truncate(F) -> I, convert(I) -> F (both exact where used here), gather(array, I) -> F
+// or I, splat(float) -> F, fma(F, F, F) -> F where `fuses`, dither(I) -> F (below), and round_by(F a, F
+// dither) -> I: floor(a), or one more where dither < a - floor(a), for 0 <= a < 2^16.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +25,32 @@ struct ScalarLanes {
   using I = std::int32_t;
   LPSGD_HD static I bits(F x) { return __builtin_bit_cast(I, x); }
   LPSGD_HD static F value(I x) { return __builtin_bit_cast(F, x); }
+  LPSGD_HD static F splat(float x) { return x; }
   LPSGD_HD static I truncate(F x) { return static_cast<I>(x); }
   LPSGD_HD static F convert(I x) { return static_cast<F>(x); }
-  LPSGD_HD static F divide(F whole, float by) { return whole / by; }
-  LPSGD_HD static F gather(const float* from, I at) { return from[at]; }
+  template <class T>
+  LPSGD_HD static T gather(const T* from, I at) {
+    return from[at];
+  }
+  static constexpr bool fuses = true;
+  LPSGD_HD static F fma(F a, F b, F c) {
+#ifdef __CUDA_ARCH__
+    return __fmaf_rn(a, b, c);
+#else
+    return __builtin_fmaf(a, b, c);
+#endif
+  }
+  /// (2d+1)/131072, by its bits: a GPU converts integers slowly.
+  LPSGD_HD static F dither(I half) { return value((half << 7) | 0x3f800040) - 1.0f; }
+  LPSGD_HD static I round_by(F a, F of_half) {
+#ifdef __CUDA_ARCH__
+    // ceil(a - dither): rounding up twice never changes it. The sum's unit is 1.
+    return bits(__fadd_ru(__fsub_ru(a, of_half), 0x1.8p23f)) - 0x4b400000;
+#else
+    const I low = truncate(a);
+    return low + (of_half < a - convert(low) ? 1 : 0);
+#endif
+  }
   LPSGD_HD static F square_root(F x) {
 #ifdef __CUDA_ARCH__
     return __fsqrt_rn(x);
@@ -95,10 +118,54 @@ LPSGD_HD std::int32_t dither_half(std::int64_t element, std::uint32_t seed, std:
 /// Whether the dither (2d+1)/131072 is below `fraction`, as lanes of 1 or 0.
 template <class L>
 LPSGD_HD typename L::I dithers_up(typename L::I half, typename L::F fraction) {
-  const typename L::F dither = L::convert(half) * 0x1p-16f + 0x1p-17f;  // exact
   const typename L::I one = typename L::I{} + 1;
-  return dither < fraction ? one : one - 1;
+  return L::dither(half) < fraction ? one : one - 1;
 }
+
+// ---- Quotients
+
+/// whole / by, for integers 0 <= whole <= by < 2^16: times the reciprocal in two parts, which gives the
+/// quotient's bits (the tests try every code).
+template <class L, int by>
+LPSGD_HD typename L::F quotient_of_integers(typename L::F whole) {
+  if constexpr (L::fuses) {
+    constexpr float high = static_cast<float>(1.0 / by);
+    constexpr float low = static_cast<float>(1.0 / by - static_cast<double>(high));
+    return L::fma(whole, L::splat(high), whole * low);
+  } else {
+    return whole / static_cast<float>(by);
+  }
+}
+
+/// Quotients by one divisor > 0 of numbers whose magnitude is at most the divisor's: times its reciprocal,
+/// then one correction by fma (Markstein; Brisebarre, Muller and Raina, "Accelerating correctly rounded
+/// floating-point division when the divisor is known in advance", 2004). From 2^-40 on a quotient is the
+/// correctly rounded one; a smaller one comes out below 2^-39, with the same sign or 0. Where no rule can see
+/// the difference this is division. Divisors out of the range in which nothing underflows are scaled into it,
+/// exactly.
+template <class L>
+class Divider {
+ public:
+  LPSGD_HD explicit Divider(float by = 1.0f)
+      : up_(by < 0x1p-32f   ? 0x1p96f
+            : by > 0x1p100f ? 0x1p-60f
+                            : 1.0f),
+        minus_(-by * up_),
+        reciprocal_(-1.0f / minus_),
+        by_(by) {}
+
+  LPSGD_HD typename L::F operator()(typename L::F x) const {
+    if constexpr (L::fuses) {
+      const typename L::F scaled = x * up_, inverse = L::splat(reciprocal_), near = scaled * inverse;
+      return L::fma(L::fma(near, L::splat(minus_), scaled), inverse, near);
+    } else {
+      return x / by_;
+    }
+  }
+
+ private:
+  float up_, minus_, reciprocal_, by_;
+};
 
 // ---- The sum over a bucket
 

@@ -17,7 +17,7 @@ struct VectorScan {
   LPSGD_INLINE void add(const F* v) {
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
       top[k % kRow] = max(top[k % kRow], Lanes::bits(v[k]) & magnitude_mask);
-      if constexpr (scale == Scale::norm) sums[k % kRow] = fused_multiply_add(v[k], v[k], sums[k % kRow]);
+      if constexpr (scale == Scale::norm) sums[k % kRow] = Lanes::fma(v[k], v[k], sums[k % kRow]);
       if constexpr (scale == Scale::mean) sums[k % kRow] += magnitude<Lanes>(v[k]);
     }
   }
@@ -65,27 +65,42 @@ inline Scanner scanner(Scale scale, bool residuals) {
   return all[scale == Scale::norm ? 1 : scale == Scale::mean ? 2 : 0][residuals];
 }
 
-/// A rule that looks up values in a register, one lane a code, if its codes are few enough.
+/// A rule that looks up values in registers, one lane a code, if its codes are few enough; or, of a rule with
+/// a table of 128 magnitudes, in eight registers of them.
 template <class Rule>
 struct WithLookup : Rule {
 #if defined(__AVX512F__)
   static constexpr bool has_lookup = Rule::bits <= 4;
+  static constexpr bool has_magnitudes = requires(const Rule& rule) { rule.magnitudes(); };
 #elif defined(__AVX2__)
   static constexpr bool has_lookup = Rule::bits <= 3;
+  static constexpr bool has_magnitudes = false;
 #else
   static constexpr bool has_lookup = false;
+  static constexpr bool has_magnitudes = false;
 #endif
-  F values = {};
+  F values[has_magnitudes ? 128 / kLanes : 1] = {};
   LPSGD_INLINE explicit WithLookup(const Rule& rule) : Rule(rule) {}
   LPSGD_INLINE void start(float of_bucket) {
     Rule::start(of_bucket);
-    if constexpr (has_lookup) values = Rule::value(lane_numbers());
+    if constexpr (has_lookup) values[0] = Rule::value(lane_numbers());
+    if constexpr (has_magnitudes)
+      for (int j = 0; j < 128 / kLanes; ++j) values[j] = of_bucket * load<F>(Rule::magnitudes() + j * kLanes);
   }
   LPSGD_INLINE F value(I code) const {
 #if defined(__AVX512F__)
-    if constexpr (has_lookup) return _mm512_permutexvar_ps(reinterpret_cast<Native>(code), values);
+    const auto at = reinterpret_cast<Native>(code);
+    if constexpr (has_lookup) return _mm512_permutexvar_ps(at, values[0]);
+    if constexpr (has_magnitudes) {
+      const auto of_32 = [&](int j) { return _mm512_permutex2var_ps(values[2 * j], at, values[2 * j + 1]); };
+      const __mmask16 odd = _mm512_test_epi32_mask(at, _mm512_set1_epi32(32));
+      const __mmask16 upper = _mm512_test_epi32_mask(at, _mm512_set1_epi32(64));
+      const F x = _mm512_mask_blend_ps(upper, _mm512_mask_blend_ps(odd, of_32(0), of_32(1)),
+                                       _mm512_mask_blend_ps(odd, of_32(2), of_32(3)));
+      return Lanes::value(Lanes::bits(x) ^ ((code & 128) << 24));
+    }
 #elif defined(__AVX2__)
-    if constexpr (has_lookup) return _mm256_permutevar8x32_ps(values, reinterpret_cast<Native>(code));
+    if constexpr (has_lookup) return _mm256_permutevar8x32_ps(values[0], reinterpret_cast<Native>(code));
 #endif
     return Rule::value(code);
   }

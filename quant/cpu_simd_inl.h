@@ -58,19 +58,38 @@ struct Lanes {
   using I = LPSGD_ISA::I;
   LPSGD_INLINE static I bits(F x) { return reinterpret_cast<I>(x); }
   LPSGD_INLINE static F value(I x) { return reinterpret_cast<F>(x); }
+  LPSGD_INLINE static F splat(float x) { return value(I{} + ScalarLanes::bits(x)); }  // keeps -0
   LPSGD_INLINE static I truncate(F x) { return __builtin_convertvector(x, I); }
   LPSGD_INLINE static F convert(I x) { return __builtin_convertvector(x, F); }
-  /// whole / by, for integers 0 <= whole <= by < 2^16: times the reciprocal in two parts, which gives the
-  /// quotient's bits (the tests try every code).
-  LPSGD_INLINE static F divide(F whole, float by) {
-#if defined(__AVX512F__)
-    const float high = 1.0f / by, low = __builtin_fmaf(-high, by, 1.0f) / by;
-    return _mm512_fmadd_ps(whole, _mm512_set1_ps(high), whole * low);
-#elif defined(__AVX2__)
-    const float high = 1.0f / by, low = __builtin_fmaf(-high, by, 1.0f) / by;
-    return _mm256_fmadd_ps(whole, _mm256_set1_ps(high), whole * low);
+#if defined(__AVX2__)
+  static constexpr bool fuses = true;
 #else
-    return whole / by;
+  static constexpr bool fuses = false;
+#endif
+  LPSGD_INLINE static F fma(F a, F b, F c) {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    for (int j = 0; j < kLanes; ++j) c[j] = __builtin_fmaf(a[j], b[j], c[j]);
+    return c;
+#endif
+  }
+  LPSGD_INLINE static F dither(I half) {
+    if constexpr (fuses)
+      return fma(convert(half), splat(0x1p-16f), splat(0x1p-17f));  // exact, as its parts
+    else
+      return convert(half) * 0x1p-16f + 0x1p-17f;
+  }
+  LPSGD_INLINE static I round_by(F a, F of_half) {
+#if defined(__AVX512F__)
+    // ceil(a - dither): rounding up twice never changes it.
+    constexpr int up = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
+    return reinterpret_cast<I>(_mm512_cvt_roundps_epi32(_mm512_sub_round_ps(a, of_half, up), up));
+#else
+    const I low = truncate(a);
+    return low - (of_half < a - convert(low));
 #endif
   }
   LPSGD_INLINE static F gather(const float* from, I at) {
@@ -83,6 +102,9 @@ struct Lanes {
     for (int j = 0; j < kLanes; ++j) x[j] = from[at[j]];
     return x;
 #endif
+  }
+  LPSGD_INLINE static I gather(const std::int32_t* from, I at) {
+    return bits(gather(reinterpret_cast<const float*>(from), at));
   }
 };
 
@@ -101,8 +123,8 @@ LPSGD_INLINE I splat_bits(std::int32_t x) {
   return I{} + x;
 }
 LPSGD_INLINE F splat(float x) {
-  return Lanes::value(splat_bits(ScalarLanes::bits(x)));
-}  // keeps -0
+  return Lanes::splat(x);
+}
 
 /// Unsigned 16- and 8-bit lanes in memory as int32 lanes.
 LPSGD_INLINE I load_halves(const void* p) {
@@ -153,17 +175,6 @@ LPSGD_INLINE F choose(std::uint32_t bits, F one, F zero) {
 #endif
 }
 
-LPSGD_INLINE F fused_multiply_add(F a, F b, F c) {
-#if defined(__AVX512F__)
-  return _mm512_fmadd_ps(a, b, c);
-#elif defined(__AVX2__)
-  return _mm256_fmadd_ps(a, b, c);
-#else
-  for (int j = 0; j < kLanes; ++j) c[j] = __builtin_fmaf(a[j], b[j], c[j]);
-  return c;
-#endif
-}
-
 template <int by, int... lane>
 LPSGD_INLINE F rotate(F x, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(x, x, (lane + by) % kLanes...);
@@ -185,6 +196,24 @@ LPSGD_INLINE float fold(const F* partial) {
   for (int h = kRow / 2; h > 0; h /= 2)
     for (int j = 0; j < h; ++j) p[j] += p[j + h];
   return folded<kLanes / 2>(p[0])[0];
+}
+
+/// The trees over two times 32 partial sums.
+LPSGD_INLINE void fold_both(const F* a, const F* b, float* out) {
+#if defined(__AVX512F__)
+  // Lanes 0 to 7 are a's, the others b's.
+  const F x = a[0] + a[1], y = b[0] + b[1];
+  F sums = reinterpret_cast<F>(_mm512_shuffle_f32x4(x, y, 0x44)) +
+           reinterpret_cast<F>(_mm512_shuffle_f32x4(x, y, 0xee));
+  sums += reinterpret_cast<F>(_mm512_shuffle_f32x4(sums, sums, 0xb1));
+  sums += reinterpret_cast<F>(_mm512_permute_ps(sums, 0x4e));
+  sums += reinterpret_cast<F>(_mm512_permute_ps(sums, 0xb1));
+  out[0] = sums[0];
+  out[1] = sums[8];
+#else
+  out[0] = fold(a);
+  out[1] = fold(b);
+#endif
 }
 
 LPSGD_INLINE std::int32_t max_of(I x) {

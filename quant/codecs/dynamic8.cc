@@ -8,14 +8,20 @@ namespace lpsgd {
 struct Dynamic8Table {
   static constexpr int codes = 128;
   static constexpr int cell_bits = 6;                   // of the mantissa that a cell shares
+  static constexpr int rest_bits = 23 - cell_bits;      // of the mantissa within a cell
   static constexpr std::int32_t lowest_exponent = -28;  // below it all is code 0
   static constexpr int cells = (0 - lowest_exponent) * (1 << cell_bits) + 2;
 
+  /// The cell of y; 0 or less for all y below the lowest exponent.
+  template <class I>
+  LPSGD_HD static I cell_of(I bits_of_y) {
+    return (bits_of_y >> rest_bits) - (((lowest_exponent + 127) << cell_bits) - 1);
+  }
+
   float magnitude[codes];
-  // y lies in cell (bits of y >> (23 - cell_bits)) less that of 2^lowest_exponent plus 1; no cell holds
-  // more than one boundary between codes.
-  float code_below[cells];  // the code before the cell's boundary
-  float boundary[cells];    // the smallest y of the cell's later code; 2 if all have one code
+  // No cell holds more than one boundary between codes. 2^(rest_bits + 1) times the code before it, plus what
+  // the rest of y's mantissa, from the boundary's on, carries over to the next code.
+  std::int32_t cell[cells];
 };
 
 /// The table of a type, made once.
@@ -39,20 +45,18 @@ struct Dynamic8 : ScaledRule<Dynamic8Options> {
   }
 
   const Dynamic8Table* table = nullptr;
-  float scale = 0, divisor = 1;
+  float scale = 0;
+  Divider<L> by_scale;
   LPSGD_HD Dynamic8(const Dynamic8Options&, const Dynamic8Table& of_type) : table(&of_type) {}
   LPSGD_HD void start(float s) {
     scale = s;
-    divisor = s > 0 ? s : 1.0f;
+    by_scale = Divider<L>(s > 0 ? s : 1.0f);
   }
   LPSGD_HD I code(F v, I) const {
-    const F y = magnitude<L>(v) / divisor;
-    const I cell = (L::bits(y) >> (23 - Dynamic8Table::cell_bits)) -
-                   (((Dynamic8Table::lowest_exponent + 127) << Dynamic8Table::cell_bits) - 1);
-    const I zero = I{};
-    const I at = cell > 0 ? cell : zero;
-    const I below = L::truncate(L::gather(table->code_below, at));
-    const I code = below + (y >= L::gather(table->boundary, at) ? zero + 1 : zero);
+    const I y = L::bits(by_scale(magnitude<L>(v)));
+    const I cell = Dynamic8Table::cell_of(y), zero = I{};
+    const I found = L::gather(table->cell, cell > 0 ? cell : zero);
+    const I code = (found + (y & ((1 << Dynamic8Table::rest_bits) - 1))) >> (Dynamic8Table::rest_bits + 1);
     const I sign = (L::bits(v) >> 31) & 128;
     return code | (code == 0 ? zero : sign);
   }
@@ -60,6 +64,8 @@ struct Dynamic8 : ScaledRule<Dynamic8Options> {
     const F x = scale * L::gather(table->magnitude, code & 127);
     return L::value(L::bits(x) ^ ((code & 128) << 24));
   }
+  /// The 128 values of the codes without a sign, before the scale multiplies them.
+  const float* magnitudes() const { return table->magnitude; }
 };
 
 }  // namespace
@@ -71,6 +77,7 @@ CodecKernels dynamic8_kernels() {
 }  // namespace lpsgd::LPSGD_ISA
 
 #ifdef LPSGD_CODEC_ROWS
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -115,28 +122,21 @@ Dynamic8Table make_table(Type type) {
   Dynamic8Table table;
   const auto exact = magnitudes(type);
   for (std::size_t c = 0; c < exact.size(); ++c) table.magnitude[c] = static_cast<float>(exact[c]);
-  for (int cell = 0; cell < Dynamic8Table::cells; ++cell) {
-    table.code_below[cell] = -1;
-    table.boundary[cell] = 2;
-  }
-  const auto cell_of = [](float y) {
-    const int cell = (ScalarLanes::bits(y) >> (23 - Dynamic8Table::cell_bits)) -
-                     (((Dynamic8Table::lowest_exponent + 127) << Dynamic8Table::cell_bits) - 1);
-    return cell > 0 ? cell : 0;
-  };
-  int next = 0;  // the first cell whose code_below is not yet known
+  constexpr int rest = Dynamic8Table::rest_bits;
+  const auto entry = [](int code, std::int32_t boundary) { return ((code + 1) << (rest + 1)) - boundary; };
+  int next = 0;  // the first cell whose entry is not yet known
   for (int c = 0; c + 1 < Dynamic8Table::codes; ++c) {
     // Exactly half-way, where y still has the smaller code.
     const double half =
         (static_cast<double>(table.magnitude[c]) + static_cast<double>(table.magnitude[c + 1])) / 2;
     auto y = static_cast<float>(half);
     if (static_cast<double>(y) <= half) y = std::nextafter(y, 2.0f);
-    const int cell = cell_of(y);
-    for (; next <= cell; ++next) table.code_below[next] = static_cast<float>(c);
-    require(table.boundary[cell] == 2, "an 8-bit type has two boundaries in a cell");
-    table.boundary[cell] = y;
+    const std::int32_t bits = ScalarLanes::bits(y), cell = std::max(Dynamic8Table::cell_of(bits), 0);
+    require(next <= cell, "an 8-bit type has two boundaries in a cell");
+    for (; next < cell; ++next) table.cell[next] = entry(c, 1 << rest);
+    table.cell[next++] = entry(c, bits & ((1 << rest) - 1));
   }
-  for (; next < Dynamic8Table::cells; ++next) table.code_below[next] = Dynamic8Table::codes - 1;
+  for (; next < Dynamic8Table::cells; ++next) table.cell[next] = entry(Dynamic8Table::codes - 1, 1 << rest);
   return table;
 }
 

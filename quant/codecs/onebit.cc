@@ -29,8 +29,15 @@ LPSGD_INLINE std::uint64_t onebit_block(const F* v, F* positive, F* negative) {
   LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
     const std::uint32_t side = not_negative(v[k]);
     bits |= std::uint64_t{side} << (k * kLanes);
+#if defined(__AVX512F__)
+    // A sum that began at +0 is the same whether +0 is added or nothing.
+    const __mmask16 mask = _cvtu32_mask16(side), other = _knot_mask16(mask);
+    positive[k % kRow] = _mm512_mask_add_ps(positive[k % kRow], mask, positive[k % kRow], v[k]);
+    negative[k % kRow] = _mm512_mask_add_ps(negative[k % kRow], other, negative[k % kRow], v[k]);
+#else
     positive[k % kRow] += choose(side, v[k], F{});
     negative[k % kRow] += choose(side, F{}, v[k]);
+#endif
   }
   return bits;
 }
@@ -49,8 +56,7 @@ LPSGD_INLINE OnebitSides onebit_sum_block(const float* values, const float* resi
     sides.positive += __builtin_popcountll(bits);
     store_words(bits, m - at, words + at / 8);
   }
-  sides.sum[0] = fold(positive);
-  sides.sum[1] = fold(negative);
+  fold_both(positive, negative, sides.sum);
   return sides;
 }
 
@@ -93,7 +99,8 @@ LPSGD_INLINE bool onebit_block_of(F* v, float* residual, std::int64_t m, std::by
   F positive[kRow] = {};
   F negative[kRow] = {};
   const std::uint64_t bits = onebit_block(v, positive, negative) & valid_bits(m);
-  const OnebitSides sides{{fold(positive), fold(negative)}, __builtin_popcountll(bits)};
+  OnebitSides sides{{}, __builtin_popcountll(bits)};
+  fold_both(positive, negative, sides.sum);
   float means[2] = {};
   if (!onebit_means(sides, m, residual, out, means)) return false;
   store_words(bits, m, out + 8);

@@ -43,12 +43,13 @@ bool reduce(const CodecOptions& options, const CodingContext& context, const Cod
 template <bool residuals>
 void count_bucket(const float* values, const float* residual, std::int64_t m, float norm,
                   std::int64_t* counts) {
+  const Divider<Lanes> by_norm(norm);
   for (std::int64_t at = 0; at < m; at += kBlock) {
     F v[kVectors];
     load_block<residuals>(values + at, advanced(residual, at), m - at, v);
     std::int32_t cells[kBlock];
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k)
-        store(cells + k * kLanes, level_cell<Lanes>(magnitude<Lanes>(v[k]) / norm));
+        store(cells + k * kLanes, level_cell<Lanes>(by_norm(magnitude<Lanes>(v[k]))));
     const std::int64_t left = m - at < kBlock ? m - at : kBlock;
     for (std::int64_t i = 0; i < left; ++i) ++counts[cells[i]];
   }

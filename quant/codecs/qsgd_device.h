@@ -7,7 +7,7 @@
 namespace lpsgd {
 
 /// s = 2^(bits-1) - 1 levels above zero.
-LPSGD_HD std::int32_t qsgd_levels(int bits) {
+LPSGD_HD constexpr std::int32_t qsgd_levels(int bits) {
   return (1 << (bits - 1)) - 1;
 }
 
@@ -34,42 +34,42 @@ LPSGD_HD typename L::F qsgd_scaled(typename L::F fraction, typename L::I code, f
 // ---- sign_magnitude: levels 0, 1/s, ..., 1 and a sign
 
 template <class L>
-LPSGD_HD typename L::I qsgd_code(typename L::F v, float divisor, typename L::I half, int bits) {
-  const typename L::F a = (magnitude<L>(v) / divisor) * static_cast<float>(qsgd_levels(bits));
-  const typename L::I low = L::truncate(a);
-  return qsgd_signed<L>(v, low + dithers_up<L>(half, a - L::convert(low)), bits);
+LPSGD_HD typename L::I qsgd_code(typename L::F v, const Divider<L>& by_norm, typename L::I half, int bits) {
+  const typename L::F a = by_norm(magnitude<L>(v)) * static_cast<float>(qsgd_levels(bits));
+  return qsgd_signed<L>(v, L::round_by(a, L::dither(half)), bits);
 }
 
-template <class L>
-LPSGD_HD typename L::F qsgd_value(typename L::I code, float norm, int bits) {
-  const std::int32_t s = qsgd_levels(bits);
-  return qsgd_scaled<L>(L::divide(L::convert(code & s), static_cast<float>(s)), code, norm, bits);
+template <class L, int bits>
+LPSGD_HD typename L::F qsgd_value(typename L::I code, float norm) {
+  constexpr std::int32_t s = qsgd_levels(bits);
+  return qsgd_scaled<L>(quotient_of_integers<L, s>(L::convert(code & s)), code, norm, bits);
 }
 
 // ---- interval: 2^bits levels at equal distances from -1 to 1. A bucket of norm 0 has codes 0 and decodes to
 // 0.
 
 template <class L>
-LPSGD_HD typename L::I interval_code(typename L::F v, float norm, typename L::I half, int bits) {
+LPSGD_HD typename L::I interval_code(typename L::F v, const Divider<L>& by_norm, float norm,
+                                     typename L::I half, int bits) {
   const auto top = static_cast<float>((1 << bits) - 1);
-  const typename L::F a = ((v / qsgd_divisor(norm)) * top + top) * 0.5f;
-  const typename L::I low = L::truncate(a);
-  const typename L::I code = low + dithers_up<L>(half, a - L::convert(low));
+  const typename L::F a = (by_norm(v) * top + top) * 0.5f;
+  const typename L::I code = L::round_by(a, L::dither(half));
   return norm > 0 ? code : typename L::I{};
 }
 
-template <class L>
-LPSGD_HD typename L::F interval_value(typename L::I code, float norm, int bits) {
-  const std::int32_t top = (1 << bits) - 1;
+template <class L, int bits>
+LPSGD_HD typename L::F interval_value(typename L::I code, float norm) {
+  constexpr std::int32_t top = (1 << bits) - 1;
   const typename L::I distance = 2 * (code & top) - top;  // of an odd number of steps from 0
   const typename L::I sign = distance & ~magnitude_mask;
   const typename L::I size = distance < 0 ? -distance : distance;
-  const typename L::F fraction = L::divide(L::convert(size), static_cast<float>(top));
+  const typename L::F fraction = quotient_of_integers<L, top>(L::convert(size));
   const typename L::F x = norm * L::value(L::bits(fraction) ^ sign);
   return norm == 0 ? typename L::F{} : x;
 }
 
-// ---- exponential: levels 0, 2^-(s-1), ..., 1/2, 1 and a sign
+// ---- exponential (its smallest levels tell apart quotients that Divider does not): levels 0, 2^-(s-1), ...,
+// 1/2, 1 and a sign
 
 template <class L>
 LPSGD_HD typename L::I exponential_code(typename L::F v, float divisor, typename L::I half, int bits) {
@@ -127,9 +127,9 @@ LPSGD_HD typename L::I level_cell(typename L::F y) {
 }
 
 template <class L>
-LPSGD_HD typename L::I optimal_code(const LevelTable& table, typename L::F v, float divisor,
+LPSGD_HD typename L::I optimal_code(const LevelTable& table, typename L::F v, const Divider<L>& by_norm,
                                     typename L::I half, int bits) {
-  const typename L::F y = magnitude<L>(v) / divisor;
+  const typename L::F y = by_norm(magnitude<L>(v));
   const typename L::I cell = level_cell<L>(y);
   const typename L::I low = L::truncate(L::gather(table.low, cell));
   const typename L::F fraction = (y - L::gather(table.lower, cell)) / L::gather(table.width, cell);
@@ -158,30 +158,32 @@ struct QsgdRule : ScaledRule<QsgdOptions> {
 
   const LevelTable* table;  // of optimal levels
   float norm = 0, divisor = 1;
+  Divider<L> by_norm;
   LPSGD_HD explicit QsgdRule(const LevelTable* t) : table(t) {}
   LPSGD_HD void start(float scale) {
     norm = scale;
     divisor = qsgd_divisor(scale);
+    by_norm = Divider<L>(divisor);
   }
   LPSGD_HD I code(F v, I half) const {
     if constexpr (levels == Levels::interval)
-      return interval_code<L>(v, norm, half, width);
+      return interval_code<L>(v, by_norm, norm, half, width);
     else if constexpr (levels == Levels::exponential)
       return exponential_code<L>(v, divisor, half, width);
     else if constexpr (levels == Levels::optimal)
-      return optimal_code<L>(*table, v, divisor, half, width);
+      return optimal_code<L>(*table, v, by_norm, half, width);
     else
-      return qsgd_code<L>(v, divisor, half, width);
+      return qsgd_code<L>(v, by_norm, half, width);
   }
   LPSGD_HD F value(I code) const {
     if constexpr (levels == Levels::interval)
-      return interval_value<L>(code, norm, width);
+      return interval_value<L, width>(code, norm);
     else if constexpr (levels == Levels::exponential)
       return exponential_value<L>(code, norm, width);
     else if constexpr (levels == Levels::optimal)
       return optimal_value<L>(*table, code, norm, width);
     else
-      return qsgd_value<L>(code, norm, width);
+      return qsgd_value<L, width>(code, norm);
   }
 };
 

@@ -61,12 +61,13 @@ __global__ void __launch_bounds__(kThreads) count_kernel(LaunchOf<QsgdOptions> l
     } else {
       s = launch.scales[extent.bucket_number];
     }
+    const Divider<ScalarLanes> by_norm(qsgd_divisor(s.a));
     each_tile(extent, [&](std::int64_t at) {
       float v[kEach];
       load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v);
       for (int k = 0; k < kEach; ++k)
         if (at + k < extent.count && is_finite(s.a) && s.a != 0.0f)
-          atomicAdd(&histogram[level_cell<ScalarLanes>(magnitude<ScalarLanes>(v[k]) / s.a)], 1u);
+          atomicAdd(&histogram[level_cell<ScalarLanes>(by_norm(magnitude<ScalarLanes>(v[k])))], 1u);
     });
   });
   flush();
