@@ -59,7 +59,7 @@ bool plain_in_flow(const std::string& s) {
   const char first = s.front();
   const bool starts = is_alnum(first) || std::string_view("_./+$(=<").find(first) != std::string_view::npos ||
                       (first == '-' && s.size() > 1 && (is_alnum(s[1]) || s[1] == '.' || s[1] == '$'));
-  if (!starts || s.starts_with("...")) return false;
+  if (!starts) return false;
   for (std::size_t i = 0; i < s.size(); ++i) {
     if (s[i] == ':' && s[i + 1] == ' ') return false;
     if (!is_alnum(s[i]) && std::string_view(" _-./+*$!=<>()%^:").find(s[i]) == std::string_view::npos)

@@ -81,9 +81,8 @@ struct Converter {
   static void check_plain(const std::string& text, const Origin& at) {
     if (text.find_first_of("\r\n") != std::string::npos)
       fail(at, "", "a line break in a value without quotes");
-    // yaml-cpp takes some that YAML does not.
-    if (!text.empty() && std::string_view("#|>%@`&*!?,[]{}").find(text.front()) != std::string_view::npos)
-      fail(at, "", fmt::format("a value that begins with '{}' needs quotes", text.front()));
+    if (text.starts_with("---") || text.starts_with("..."))
+      fail(at, "", fmt::format("a value that begins with '{}' needs quotes", text.substr(0, 3)));
   }
 
   void add_entries(const YAML::Node& node, int depth, Value& map) {
