@@ -24,8 +24,8 @@ testing::AssertionResult divides(float x, float by) {
 }
 
 // A quotient can only be rounded wrongly where it is next to the middle of two floats: then X 2^k - D M = c
-// for a small c, with X and D of 24 bits and M, odd, of 25. D = 2^j D' with D' odd, so 2^j divides c. For each D,
-// k and c this gives M modulo 2^(k-j).
+// for a small c, with X and D of 24 bits and M, odd, of 25. D = 2^j D' with D' odd, so 2^j divides c. For
+// each D, k and c this gives M modulo 2^(k-j).
 TEST(Quotient, NextToTheMiddleOfTwoFloats) {
   std::int64_t tried = 0;
   const auto attempt = [&](std::uint64_t d, int k, std::int64_t c, std::uint64_t m) {
