@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/clock.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace lpsgd {
 
@@ -20,7 +22,17 @@ namespace {
 
 constexpr std::int64_t mib = std::int64_t{1} << 20;
 constexpr std::int64_t memory_alignment = 256, chunk_bytes = 4 * mib;
+// For one operation's algorithm. VGG19 has 48 to choose, and its first step begins within 15 seconds.
+constexpr double search_seconds = 0.25;
 constexpr std::int64_t shared_partials = mib, shared_counters = 1 << 14;
+
+/// All that a choice of algorithms depends on except the operation.
+std::string device_text(Device device, std::int64_t workspace) {
+  const CudaDeviceInfo info = cuda_device_info(device.index);
+  return fmt::format("{}, {} multiprocessors, driver {}, cuDNN {}, cuBLASLt {}, workspace {}", info.name,
+                     info.multiprocessors, cuda_devices().driver_version, cudnnGetVersion(),
+                     cublasLtGetVersion(), workspace);
+}
 
 /// The size of the libraries' workspace: enough for fast algorithms, but a small part of the device's memory.
 std::int64_t workspace_size(Device device) {
@@ -41,6 +53,7 @@ Context::Context(Device on, Compute arithmetic, bool is_deterministic)
   check(cublasLtCreate(&blas));
   workspace_bytes = workspace_size(device);
   workspace = allocate(workspace_bytes);
+  if (!deterministic) plan_cache = PlanCache(cache_folder(), device_text(device, workspace_bytes));
   partials_ = allocate(shared_partials);
   counters_ = array<unsigned>(shared_counters);
   bad_token = array<float>(1);
@@ -94,24 +107,30 @@ const void* Context::operand(const float* parameter) const {
   return static_cast<const std::byte*>(bf16_parameters_) + (parameter - parameters_.data()) * size_of(type);
 }
 
-std::optional<double> Context::measure(const std::function<void()>& run) const {
-  constexpr int rounds = 3, runs = 4;
-  Event begin(device, Event::Timing::on), end(device, Event::Timing::on);
-  double best = std::numeric_limits<double>::infinity();
+PlanSearch Context::search() const {
+  return PlanSearch(search_seconds, now_seconds);
+}
+
+bool Context::measure(PlanSearch& search, const std::string& name, const std::function<void()>& run) const {
+  Event begin(device, Event::Timing::on), end(device, Event::Timing::on, Event::Wait::sleep);
   try {
-    run();
-    stream.synchronize();
-    for (int r = 0; r < rounds; ++r) {
+    const PlanSearch::Result result = search.measure([&](int runs) {
       begin.record(stream);
       for (int i = 0; i < runs; ++i) run();
       end.record(stream);
       end.synchronize();
-      best = std::min(best, seconds_between(begin, end) / runs);
-    }
-  } catch (const DeviceError&) {
-    return std::nullopt;
+      return seconds_between(begin, end) / runs;
+    });
+    log::debug("{}: {:.3f} ms{}, {} runs", name, 1e3 * result.seconds,
+               result.dropped   ? ", dropped"
+               : result.fastest ? ", fastest so far"
+                                : "",
+               result.runs);
+    return result.fastest;
+  } catch (const DeviceError& e) {
+    log::debug("{}: {}", name, e.what());
+    return false;
   }
-  return best;
 }
 
 Terms terms_of(const std::vector<const void*>& pointers) {

@@ -19,6 +19,7 @@
 #include "nn/cuda/cudnn_graph.h"
 #include "nn/cuda/kernels.h"
 #include "nn/ops.h"
+#include "nn/plan_search.h"
 
 namespace lpsgd::cuda {
 
@@ -74,8 +75,12 @@ struct Context {
   std::map<std::vector<std::int64_t>, cublasLtMatmulAlgo_t> product_choices;
 
   cudaStream_t handle() const { return stream.view().handle(); }
-  /// The seconds that `run` takes on the stream, or nothing if it throws DeviceError. For planning only.
-  std::optional<double> measure(const std::function<void()>& run) const;
+  /// A search for one operation's algorithm, and the seconds that a run of a candidate takes on the stream.
+  PlanSearch search() const;
+  /// Measures a candidate, named for the log. Whether it is the fastest so far; false also if it throws
+  /// DeviceError.
+  bool measure(PlanSearch& search, const std::string& name, const std::function<void()>& run) const;
+  PlanCache plan_cache;  // not used if `deterministic`
 
  private:
   std::vector<DeviceMemory> memory_;

@@ -1,9 +1,14 @@
 // Convolution by cuDNN's graph API. Of the engines that cuDNN offers for a shape, the fastest on this device
-// is used. It is measured once, on the memory of the operation. With `deterministic`, the first engine that
-// cuDNN names is used instead. A plan includes bias and ReLU if that is faster than a separate pass.
+// is used. It is measured once, on the memory of the operation, within a budget of time (nn/plan_search.h);
+// later runs take the same. With `deterministic`, the first engine that cuDNN names is used instead. A plan
+// includes bias and ReLU if that is faster than a separate pass.
 #include <fmt/format.h>
 
+#include <charconv>
+
+#include "core/clock.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "nn/cuda/context.h"
 
 namespace lpsgd::cuda {
@@ -27,47 +32,113 @@ std::string text_of(const ConvProblem& p) {
                      p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
 }
 
-/// `separate` queues bias and ReLU, for plans that do not include them.
+/// One problem's engines: with bias and ReLU included, then without.
+class ConvSearch {
+ public:
+  /// `separate` queues bias and ReLU, for plans that do not include them.
+  ConvSearch(Context& context, const ConvProblem& problem, const Tensors& tensors,
+             const std::function<void()>& separate)
+      : context_(context), problem_(problem), tensors_(tensors), separate_(separate) {}
+
+  ConvChoice run() {
+    if (const auto known = context_.plan_cache.find(name())) take(*known);
+    if (best_.plan) return best_;
+    PlanSearch search = context_.search();
+    for (const bool fused : {true, false}) {
+      if (fused && !problem_.bias && !problem_.relu) continue;
+      try {
+        measure_engines(search, fused);
+      } catch (const DeviceError& e) {
+        trouble_ = e.what();
+      }
+      if (context_.deterministic && best_.plan) break;
+    }
+    if (!best_.plan)
+      throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
+                                    text_of(problem_), context_.workspace_bytes, trouble_.empty() ? "" : ": ",
+                                    trouble_));
+    if (!context_.deterministic) context_.plan_cache.add(name(), choice_);
+    return best_;
+  }
+
+ private:
+  std::string name() const { return "convolution " + key_text(problem_.key()); }
+  ConvGraph graph(bool fused) const {
+    ConvProblem p = problem_;
+    if (!fused) p.bias = p.relu = false;
+    return ConvGraph(p, {context_.cudnn, nullptr});
+  }
+  /// How the cache names it: cuDNN names engines in the same order each time.
+  static std::string text_of_choice(bool fused, std::size_t position, const ConvPlan& plan) {
+    return fmt::format("{} {} {}", fused ? "fused" : "plain", position, plan.text());
+  }
+  bool usable(const std::optional<ConvPlan>& plan) const {
+    return plan && plan->workspace() <= context_.workspace_bytes;
+  }
+  std::function<void()> runner(const ConvPlan& plan, const Descriptor& pack, bool fused) const {
+    return [this, &plan, &pack, fused] {
+      check(cudnnBackendExecute(context_.cudnn, plan.plan().get(), pack.get()));
+      if (!fused) separate_();
+    };
+  }
+
+  /// Takes the engine of an earlier run, if it is still there and runs.
+  void take(const std::string& choice) {
+    const bool fused = choice.starts_with("fused ");
+    try {
+      const ConvGraph problem = graph(fused);
+      std::vector<Descriptor> engines = problem.engines();
+      std::size_t position = 0;
+      const std::string number = choice.substr(std::min<std::size_t>(6, choice.size()));
+      if (std::from_chars(number.data(), number.data() + number.size(), position).ec != std::errc() ||
+          position >= engines.size())
+        return;
+      std::optional<ConvPlan> plan = problem.plan(std::move(engines[position]));
+      if (!usable(plan) || text_of_choice(fused, position, *plan) != choice) return;
+      const Descriptor pack = bind(tensors_, fused && problem_.bias, context_.workspace);
+      runner(*plan, pack, fused)();
+      context_.stream.synchronize();
+      best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), fused};
+    } catch (const DeviceError& e) {
+      log::debug("{}: {}: {}", text_of(problem_), choice, e.what());
+    }
+  }
+
+  void measure_engines(PlanSearch& search, bool fused) {
+    const ConvGraph problem = graph(fused);
+    std::vector<Descriptor> engines = problem.engines();
+    int measured = 0;
+    for (std::size_t i = 0; i < engines.size() && measured < engines_measured && !search.over(); ++i) {
+      const double begin = now_seconds();
+      std::optional<ConvPlan> plan = problem.plan(std::move(engines[i]));
+      if (!usable(plan)) continue;
+      const double built = now_seconds() - begin;
+      const Descriptor pack = bind(tensors_, fused && problem_.bias, context_.workspace);
+      const std::string engine = fmt::format("{}{}", plan->text(), fused ? ", fused" : "");
+      const bool fastest = context_.measure(
+          search, fmt::format("convolution ({}): {}", text_of(problem_), engine), runner(*plan, pack, fused));
+      ++measured;
+      log::debug("{}: {:.3f} s, {:.3f} s of them to build its plan", engine, now_seconds() - begin, built);
+      if (!fastest) continue;
+      choice_ = text_of_choice(fused, i, *plan);
+      best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), fused};
+      if (context_.deterministic) return;
+    }
+  }
+
+  Context& context_;
+  const ConvProblem& problem_;
+  const Tensors& tensors_;
+  const std::function<void()>& separate_;
+  ConvChoice best_;
+  std::string choice_, trouble_;
+};
+
 ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& tensors,
                   const std::function<void()>& separate) {
   const auto known = context.conv_choices.find(problem.key());
   if (known != context.conv_choices.end()) return known->second;
-  const ConvGraph::Target target{context.cudnn, nullptr};
-  ConvChoice best;
-  double fastest = 0;
-  std::string trouble;
-  for (const bool fused : {true, false}) {
-    if (fused && !problem.bias && !problem.relu) continue;
-    ConvProblem p = problem;
-    if (!fused) p.bias = p.relu = false;
-    int measured = 0;
-    try {
-      const ConvGraph graph(p, target);
-      for (Descriptor& engine : graph.engines()) {
-        if (measured == engines_measured) break;
-        std::optional<ConvPlan> plan = graph.plan(std::move(engine));
-        if (!plan || plan->workspace() > context.workspace_bytes) continue;
-        const Descriptor pack = bind(tensors, p.bias, context.workspace);
-        const std::optional<double> seconds = context.measure([&] {
-          check(cudnnBackendExecute(context.cudnn, plan->plan().get(), pack.get()));
-          if (!fused) separate();
-        });
-        if (!seconds) continue;
-        ++measured;
-        if (best.plan && *seconds >= fastest) continue;
-        fastest = *seconds;
-        best = {std::make_shared<const ConvPlan>(std::move(*plan)), fused};
-        if (context.deterministic) break;
-      }
-    } catch (const DeviceError& e) {
-      trouble = e.what();
-    }
-    if (context.deterministic && best.plan) break;
-  }
-  if (!best.plan)
-    throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
-                                  text_of(problem), context.workspace_bytes, trouble.empty() ? "" : ": ",
-                                  trouble));
+  const ConvChoice best = ConvSearch(context, problem, tensors, separate).run();
   context.conv_choices[problem.key()] = best;
   context.choices.push_back(fmt::format("convolution ({}): {}{}", text_of(problem), best.plan->text(),
                                         best.fused ? ", fused" : ""));

@@ -121,17 +121,30 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(context_.blas, operation_, b_, a_, c_, c_, preference.handle,
                                      algorithms_measured, found.data(), &count);
-  std::optional<double> fastest;
-  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i) {
-    if (found[static_cast<std::size_t>(i)].state != CUBLAS_STATUS_SUCCESS) continue;
-    const cublasLtMatmulAlgo_t& algorithm = found[static_cast<std::size_t>(i)].algo;
-    const std::optional<double> seconds = context_.measure([&] { run_with(algorithm, a, b, c); });
-    if (!seconds || (fastest && *seconds >= *fastest)) continue;
-    fastest = seconds;
-    algorithm_ = algorithm;
-    if (context_.deterministic) break;
-  }
-  if (!fastest)
+  const std::string operation =
+      fmt::format("product {} {}", static_cast<int>(context_.compute), key_text(key));
+  const std::optional<std::string> earlier = context_.plan_cache.find(operation);
+  bool chosen = false;
+  // cuBLASLt names algorithms in the same order each time.
+  const auto name_of = [&](int i) {
+    return fmt::format("{} {}", i, text_of(found[static_cast<std::size_t>(i)].algo));
+  };
+  const auto attempt = [&](PlanSearch& search, int i) {
+    const cublasLtMatmulHeuristicResult_t& result = found[static_cast<std::size_t>(i)];
+    if (result.state != CUBLAS_STATUS_SUCCESS) return;
+    const std::string name = fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, name_of(i));
+    if (!context_.measure(search, name, [&] { run_with(result.algo, a, b, c); })) return;
+    chosen = true;
+    algorithm_ = result.algo;
+    if (!context_.deterministic) context_.plan_cache.add(operation, name_of(i));
+  };
+  if (status != CUBLAS_STATUS_SUCCESS) count = 0;
+  PlanSearch search = context_.search();
+  for (int i = 0; earlier && i < count; ++i)
+    if (name_of(i) == *earlier) attempt(search, i);
+  for (int i = 0; i < count && !search.over() && !(chosen && (earlier || context_.deterministic)); ++i)
+    attempt(search, i);
+  if (!chosen)
     throw DeviceError(fmt::format("cuBLASLt cannot run a product ({} x {} x {}){}", d.m, d.n, d.k,
                                   status == CUBLAS_STATUS_SUCCESS
                                       ? std::string()

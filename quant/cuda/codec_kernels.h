@@ -42,13 +42,15 @@ struct Scales {
 struct Launch {
   CodingContext context;
   const std::uint32_t* step_at = nullptr;  // the step's number; nullptr: context.step
+  std::int32_t ranks = 0;                  // contributions of each job; 0: it codes its own values
   float weight = 1;                        // 1/ranks, for means; decode of none multiplies values by it
   const void* constants = nullptr;         // what CodecKernels::constants returned
   const Job* jobs = nullptr;
   std::int32_t job_first = 0, job_last = 0;
   std::int64_t piece_first = 0, pieces = 0;
   std::int64_t bucket_first = 0, buckets = 0;
-  bool large = false;  // some bucket is more than one piece
+  bool large = false;   // some bucket is more than one piece
+  bool errors = false;  // some job has CodingJob::error
   // Scratch memory of the batch: for its pieces and buckets where `large`, and for its tables.
   PieceScan* scans = nullptr;
   Scales* scales = nullptr;

@@ -18,6 +18,7 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
     copy_bytes(to.data(), from.data(), from.size_bytes(), stream);
   };
   const std::int32_t ranks = jobs.empty() ? 0 : jobs[0].ranks;
+  all_.ranks = ranks;
   if (ranks > 0) all_.weight = 1.0f / static_cast<float>(ranks);
   std::vector<const std::byte*> contributions;
   for (const CodingJob& job : jobs) {
@@ -70,6 +71,7 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs) {
     all_.pieces += kernels_.unit == Unit::tile ? (job.n + cuda::tile_values - 1) / cuda::tile_values
                                                : cuda::piece_count(job.n, job.bucket);
     all_.buckets += (job.n + job.bucket - 1) / job.bucket;
+    all_.errors |= job.error != nullptr;
     all_.large |= kernels_.unit == Unit::piece && job.bucket > cuda::piece_values;
     if (kernels_.unit == Unit::bucket && job.ranks > 0 && job.bucket > cuda::shared_values)
       mean_values += static_cast<std::size_t>(job.n);

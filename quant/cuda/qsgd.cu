@@ -27,7 +27,7 @@ struct DeviceRule : QsgdRule<ScalarLanes, width, levels> {
 };
 
 /// Histograms of qsgd's magnitudes, for its optimal levels, added to launch.counts[256 * table].
-template <class Rule>
+template <class Rule, Source source>
 __global__ void __launch_bounds__(kThreads) count_kernel(LaunchOf<QsgdOptions> launch) {
   __shared__ __align__(16) float tiles[kWarps][kTile];
   __shared__ std::uint32_t histograms[kWarps][LevelTable::cells];
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(LaunchOf<QsgdOptions> l
     counted += piece_values;
     Scales s{};
     if (extent.whole()) {
-      const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
+      const PieceScan scan = scan_piece<Rule, source>(launch, extent, tile);
       s = scales_of<Rule>(launch, scan, scan.positive, extent.m);
     } else {
       s = launch.scales[extent.bucket_number];
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(LaunchOf<QsgdOptions> l
     const Divider<ScalarLanes> by_norm(qsgd_divisor(s.a));
     each_tile(extent, [&](std::int64_t at) {
       float v[kEach];
-      load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v);
+      load_source<Rule, source>(launch, extent, extent.from + at, extent.count - at, v);
       for (int k = 0; k < kEach; ++k)
         if (at + k < extent.count && is_finite(s.a) && s.a != 0.0f)
           atomicAdd(&histogram[level_cell<ScalarLanes>(by_norm(magnitude<ScalarLanes>(v[k])))], 1u);
@@ -133,18 +133,23 @@ __global__ void __launch_bounds__(kChoosers) choose_kernel(LaunchOf<QsgdOptions>
   }
 }
 
+template <class Rule, Source source>
+void make_tables(const LaunchOf<QsgdOptions>& launch, cudaStream_t stream) {
+  cudaMemsetAsync(launch.counts, 0,
+                  static_cast<std::size_t>(launch.table_count) * LevelTable::cells * sizeof(*launch.counts),
+                  stream);
+  if (launch.large) scan_buckets<Rule, source>(launch, stream);
+  const auto count = count_kernel<Rule, source>;
+  LPSGD_LAUNCH(count, blocks_for(launch.pieces), kThreads, stream)(launch);
+  LPSGD_LAUNCH(choose_kernel, static_cast<unsigned>(launch.table_count), kChoosers, stream)(launch);
+}
+
 template <class Rule>
 void encode_with(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
+  if (launch.pieces == 0) return;
   if constexpr (Rule::table_bytes > 0) {
-    if (launch.pieces == 0) return;
     const LaunchOf<QsgdOptions> all{launch, options_of<QsgdOptions>(options)};
-    cudaMemsetAsync(launch.counts, 0,
-                    static_cast<std::size_t>(launch.table_count) * LevelTable::cells * sizeof(*launch.counts),
-                    stream);
-    if (launch.large) scan_buckets<Rule>(all, stream);
-    const auto count = count_kernel<Rule>;
-    LPSGD_LAUNCH(count, blocks_for(launch.pieces), kThreads, stream)(all);
-    LPSGD_LAUNCH(choose_kernel, static_cast<unsigned>(launch.table_count), kChoosers, stream)(all);
+    (launch.ranks > 0 ? make_tables<Rule, Source::mean> : make_tables<Rule, Source::own>)(all, stream);
   }
   encode_scaled<Rule>(launch, options, stream);
 }

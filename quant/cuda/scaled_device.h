@@ -5,6 +5,13 @@
 // One kernel scans and codes a bucket of one piece; small buckets stay in registers, others are read again
 // from cache. Larger buckets need three kernels: scan the pieces, combine the scans of each bucket, code the
 // pieces. Internal to quant.
+//
+// Memory moved per value with codes of b bits and buckets of m values, all in 16 bytes where addresses allow:
+//   encode   4 + b/8 + 4/m bytes; 8 more with a residual; buckets over 512 values read their 4 again, from
+//   the
+//            L2 cache up to 4096 values, from memory above
+//   reduce   (ranks + 1)(b/8 + 4/m), 8 more with a residual; buckets over 512 decode the contributions twice
+//   decode   4 + b/8 + 4/m, adding to the old values 8 + b/8 + 4/m
 #pragma once
 
 #include "quant/cuda/scan_device.h"
@@ -14,7 +21,7 @@ namespace {
 
 // ---- Coding
 
-/// One lane's part of a bucket: its rule, its code words, its squared error.
+/// One lane's part of a bucket: its rule and its code words.
 template <class Rule>
 class Encoder {
  public:
@@ -53,18 +60,13 @@ class Encoder {
       const auto half = static_cast<std::int32_t>(k % 2 ? draws.x[k / 2] >> 16 : draws.x[k / 2] & 0xffffu);
       codes[k] = finite_ && k < left ? rule_.code(v[k], half) : 0;
     }
-    if (job.residual != nullptr || job.error != nullptr) {
+    if (job.residual != nullptr) {
 #pragma unroll
-      for (int k = 0; k < kEach; ++k) {
-        v[k] = finite_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
-        if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
-      }
+      for (int k = 0; k < kEach; ++k) v[k] = finite_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
     }
     store_codes<Rule::bits>(words_, word_count_, in_bucket, extent_.width, codes, tile_);
     if (job.residual != nullptr && left > 0) store_values(job.residual + extent_.begin + in_bucket, left, v);
   }
-
-  double lost = 0;
 
  private:
   const LaunchFor<Rule>& launch_;
@@ -95,58 +97,52 @@ __device__ __forceinline__ void each_tile(const Extent& extent, Body body) {
 }
 
 /// Codes a piece with its bucket's scales; reads the source a second time.
-template <class Rule>
-__device__ void code_piece(const LaunchFor<Rule>& launch, const Extent& extent, Scales scales, float* tile) {
-  double own = 0;
-  double* squares = extent.job.error != nullptr ? &own : nullptr;
+template <class Rule, Source source>
+__device__ __forceinline__ void code_piece(const LaunchFor<Rule>& launch, const Extent& extent, Scales scales,
+                                           float* tile) {
   Encoder<Rule> encoder(launch, extent, scales, tile);
   each_tile(extent, [&](std::int64_t at) {
     float v[kEach];
-    load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v, squares);
+    load_source<Rule, source>(launch, extent, extent.from + at, extent.count - at, v);
     encoder.code(v, extent.from + at, extent.count - at);
   });
-  if (squares != nullptr) add_error(extent.job.error, own, encoder.lost);
 }
 
-template <class Rule>
-__device__ PieceScan scan_piece(const LaunchFor<Rule>& launch, const Extent& extent, float* tile) {
-  Scanner scanner(scale_by<Rule>(launch.options), extent.width, tile);
+template <class Rule, Source source>
+__device__ __forceinline__ PieceScan scan_piece(const LaunchFor<Rule>& launch, const Extent& extent,
+                                                float* tile) {
+  Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
   each_tile(extent, [&](std::int64_t at) {
     float v[kEach];
-    load_source<Rule>(launch, extent, extent.from + at, extent.count - at, v);
+    load_source<Rule, source>(launch, extent, extent.from + at, extent.count - at, v);
     scanner.add(v, extent.count - at);
   });
   return scanner.finish();
 }
 
-/// A piece of whole buckets.
-template <class Rule>
-__device__ void encode_whole(const LaunchFor<Rule>& launch, const Extent& extent, float* tile) {
-  constexpr int kept = 2;  // tiles kept in registers: enough for the paper's buckets
-  if (extent.trip > kept * kTile) {
-    const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
-    return code_piece<Rule>(launch, extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), tile);
-  }
-  double own = 0;
-  double* squares = extent.job.error != nullptr ? &own : nullptr;
-  float v[kept][kEach];
+constexpr int kept_tiles = 2;  // in registers: enough for the paper's buckets
+
+/// A piece of whole buckets of at most kept_tiles: reads the source once.
+template <class Rule, Source source>
+__device__ __forceinline__ void encode_kept(const LaunchFor<Rule>& launch, const Extent& extent,
+                                            float* tile) {
+  float v[kept_tiles][kEach];
   const std::int64_t mine = extent.lane() * kEach;
-  Scanner scanner(scale_by<Rule>(launch.options), extent.width, tile);
+  Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
 #pragma unroll
-  for (int t = 0; t < kept; ++t) {
+  for (int t = 0; t < kept_tiles; ++t) {
     const std::int64_t at = t * kTile + mine;
     if (t * kTile >= extent.trip) continue;
-    load_source<Rule>(launch, extent, at, extent.count - at, v[t], squares);
+    load_source<Rule, source>(launch, extent, at, extent.count - at, v[t]);
     scanner.add(v[t], extent.count - at);
   }
   const PieceScan scan = scanner.finish();
   Encoder<Rule> encoder(launch, extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), tile);
 #pragma unroll
-  for (int t = 0; t < kept; ++t) {
+  for (int t = 0; t < kept_tiles; ++t) {
     const std::int64_t at = t * kTile + mine;
     if (t * kTile < extent.trip) encoder.code(v[t], at, extent.count - at);
   }
-  if (squares != nullptr) add_error(extent.job.error, own, encoder.lost);
 }
 
 // ---- Kernels
@@ -154,7 +150,7 @@ __device__ void encode_whole(const LaunchFor<Rule>& launch, const Extent& extent
 enum class Phase { scan, combine, code };
 
 /// Phases scan and combine process only buckets larger than a piece.
-template <class Rule, Phase phase>
+template <class Rule, Phase phase, Source source>
 __global__ void __launch_bounds__(kThreads) encode_kernel(LaunchFor<Rule> launch) {
   __shared__ __align__(16) float tiles[kWarps][kTile];
   float* tile = tiles[threadIdx.x / kWarp];
@@ -177,17 +173,63 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(LaunchFor<Rule> launch
       const Extent extent = find_piece<Rule>(launch, piece);
       if constexpr (phase == Phase::scan) {
         if (extent.whole()) return;
-        const PieceScan scan = scan_piece<Rule>(launch, extent, tile);
+        const PieceScan scan = scan_piece<Rule, source>(launch, extent, tile);
         if (lane_number() == 0) launch.scans[piece] = scan;
       } else {
         write_table<Rule>(launch, extent);
-        if (extent.whole())
-          encode_whole<Rule>(launch, extent, tile);
-        else
-          code_piece<Rule>(launch, extent, launch.scales[extent.bucket_number], tile);
+        if (extent.whole() && extent.trip <= kept_tiles * kTile)
+          return encode_kept<Rule, source>(launch, extent, tile);
+        Scales scales{};
+        if (extent.whole()) {
+          const PieceScan scan = scan_piece<Rule, source>(launch, extent, tile);
+          scales = scales_of<Rule>(launch, scan, scan.positive, extent.m);
+        } else {
+          scales = launch.scales[extent.bucket_number];
+        }
+        code_piece<Rule, source>(launch, extent, scales, tile);
       }
     });
   }
+}
+
+/// What the encoded jobs lost, for those that ask: their error is the new residual, or else the source less
+/// its decoded codes. A run measures this rarely, so the source is read again.
+template <class Rule, Source source>
+__global__ void __launch_bounds__(kThreads) error_kernel(LaunchFor<Rule> launch) {
+  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+    const Extent extent = find_piece<Rule>(launch, piece);
+    const Job& job = extent.job;
+    if (job.error == nullptr) return;
+    const std::byte* record = job.bytes + Rule::table_bytes + extent.record;
+    Rule rule = make_rule<Rule>(launch, job, nullptr);
+    bool finite = false;
+    if (extent.count > 0) {
+      const Scales s = read_scales<Rule>(launch, record);
+      finite = are_finite(s);
+      start(rule, s);
+    }
+    double own = 0, lost = 0;
+    each_tile(extent, [&](std::int64_t at) {
+      const std::int64_t in_bucket = extent.from + at, left = extent.count - at;
+      if (left <= 0) return;
+      float v[kEach], values[kEach] = {};
+      if constexpr (source == Source::own) load_values(job.values + extent.begin + in_bucket, left, values);
+      if (job.residual != nullptr) {
+        load_values(job.residual + extent.begin + in_bucket, left, v);
+      } else {
+        std::int32_t codes[kEach];
+        load_source<Rule, source>(launch, extent, in_bucket, left, v);
+        load_codes<Rule::bits>(record + 4 * count_scales<Rule>(launch), code_words(extent.m, Rule::bits),
+                               in_bucket, codes);
+        for (int k = 0; k < kEach; ++k) v[k] = finite ? v[k] - rule.value(codes[k]) : canonical_nan();
+      }
+      for (int k = 0; k < kEach && k < left; ++k) {
+        own += static_cast<double>(values[k]) * static_cast<double>(values[k]);
+        lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+      }
+    });
+    add_error(job.error, own, lost);
+  });
 }
 
 template <class Rule, bool adds>
@@ -222,21 +264,28 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(LaunchFor<Rule> launch
 
 // ---- Launches
 
-template <class Rule>
+template <class Rule, Source source>
 void scan_buckets(const LaunchFor<Rule>& launch, cudaStream_t stream) {
-  const auto scan = encode_kernel<Rule, Phase::scan>;
-  const auto combine_scans = encode_kernel<Rule, Phase::combine>;
+  const auto scan = encode_kernel<Rule, Phase::scan, source>;
+  const auto combine_scans = encode_kernel<Rule, Phase::combine, source>;
   LPSGD_LAUNCH(scan, blocks_for(launch.pieces), kThreads, stream)(launch);
   LPSGD_LAUNCH(combine_scans, blocks_for(launch.buckets), kThreads, stream)(launch);
+}
+
+template <class Rule, Source source>
+void encode_from(const LaunchFor<Rule>& launch, cudaStream_t stream) {
+  if (launch.large) scan_buckets<Rule, source>(launch, stream);
+  const auto code = encode_kernel<Rule, Phase::code, source>;
+  LPSGD_LAUNCH(code, blocks_for(launch.pieces), kThreads, stream)(launch);
+  const auto measure = error_kernel<Rule, source>;
+  if (launch.errors) LPSGD_LAUNCH(measure, blocks_for(launch.pieces), kThreads, stream)(launch);
 }
 
 template <class Rule>
 void encode_scaled(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
   if (launch.pieces == 0) return;
   const LaunchFor<Rule> own{launch, options_of<typename Rule::Options>(options)};
-  if (launch.large) scan_buckets<Rule>(own, stream);
-  const auto code = encode_kernel<Rule, Phase::code>;
-  LPSGD_LAUNCH(code, blocks_for(launch.pieces), kThreads, stream)(own);
+  (launch.ranks > 0 ? encode_from<Rule, Source::mean> : encode_from<Rule, Source::own>)(own, stream);
 }
 
 template <class Rule>

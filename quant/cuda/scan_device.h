@@ -151,27 +151,24 @@ __device__ __forceinline__ bool are_finite(Scales s) {
 
 // ---- What is coded: the rank's own values, or the mean of the contributions; plus the residual
 
-/// Values at .. at + 7 of the bucket, of which `left` exist. Adds the squares of the rank's own values to
-/// `own` unless it is nullptr.
-template <class Rule>
+enum class Source : std::uint8_t { own, mean };
+
+/// Values at .. at + 7 of the bucket, of which `left` exist.
+template <class Rule, Source source>
 __device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const Extent& extent,
-                                            std::int64_t at, std::int64_t left, float* v,
-                                            double* own = nullptr) {
+                                            std::int64_t at, std::int64_t left, float* v) {
   const Job& job = extent.job;
   if (left <= 0) {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) v[k] = 0.0f;
     return;
   }
-  if (job.contributions == nullptr) {
+  if constexpr (source == Source::own) {
     load_values(job.values + extent.begin + at, left, v);
-    if (own != nullptr) {
-#pragma unroll
-      for (int k = 0; k < kEach; ++k) *own += static_cast<double>(v[k]) * static_cast<double>(v[k]);
-    }
   } else {
     const std::int64_t words = code_words(extent.m, Rule::bits);
-    for (std::int32_t r = 0; r < job.ranks; ++r) {
+#pragma unroll 2
+    for (std::int32_t r = 0; r < launch.ranks; ++r) {
       const std::byte* encoding = job.contributions[r];
       const std::byte* record = encoding + Rule::table_bytes + extent.record;
       const Scales s = read_scales<Rule>(launch, record);
@@ -202,8 +199,18 @@ __device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const
 
 // ---- Scanning
 
+/// For h = 16, 8, 4, 2, 1: sum j += sum j+h. The result is lane 0's, given to all.
+__device__ inline float fold(float partial) {
+#pragma unroll
+  for (int h = kWarp / 2; h > 0; h /= 2) partial += __shfl_down_sync(kAll, partial, h);
+  return __shfl_sync(kAll, partial, 0);
+}
+
 /// Scans a piece: add() for each lane's values, then finish() for the bucket's result.
+template <class Rule>
 class Scanner {
+  static constexpr bool sides = Rule::scales[0] == Scale::sides;
+
  public:
   __device__ Scanner(Scale scale, int width, float* tile) : scale_(scale), width_(width), tile_(tile) {}
 
@@ -213,9 +220,9 @@ class Scanner {
     for (int k = 0; k < kEach; ++k) {
       const std::int32_t magnitude_bits = ScalarLanes::bits(v[k]) & magnitude_mask;
       scan_.max = magnitude_bits > scan_.max ? magnitude_bits : scan_.max;
-      scan_.positive += k < left && v[k] >= 0.0f;
+      if constexpr (sides) scan_.positive += k < left && v[k] >= 0.0f;
     }
-    if (scale_ == Scale::max || scale_ == Scale::none) return;
+    if (!sums()) return;
     if (width_ < kWarp) return add_group(v);
     // Through shared memory, so that lane j adds values j, j + 32, ... in this order.
     store_values(tile_ + lane_number() * kEach, kEach, v);
@@ -228,22 +235,17 @@ class Scanner {
   /// Returns the same to all lanes of the bucket.
   __device__ PieceScan finish() {
     scan_.max = max_of(scan_.max, width_);
-    scan_.positive = sum_of(scan_.positive, width_);
-    if (width_ == kWarp) {
+    if constexpr (sides) scan_.positive = sum_of(scan_.positive, width_);
+    if (width_ == kWarp && sums()) {
       scan_.sum[0] = fold(sums_[0]);
-      scan_.sum[1] = fold(sums_[1]);
+      if constexpr (sides) scan_.sum[1] = fold(sums_[1]);
     }
     return scan_;
   }
 
-  /// For h = 16, 8, 4, 2, 1: sum j += sum j+h. The result is lane 0's, given to all.
-  __device__ static float fold(float partial) {
-#pragma unroll
-    for (int h = kWarp / 2; h > 0; h /= 2) partial += __shfl_down_sync(kAll, partial, h);
-    return __shfl_sync(kAll, partial, 0);
-  }
-
  private:
+  __device__ bool sums() const { return scale_ != Scale::max && scale_ != Scale::none; }
+
   __device__ __forceinline__ void add_one(float x, float* sums) const {
     if (scale_ == Scale::norm) {
       sums[0] = __fmaf_rn(x, x, sums[0]);
@@ -265,8 +267,8 @@ class Scanner {
 #pragma unroll
       for (int k = 0; k < kEach; ++k) add_one(__shfl_down_sync(kAll, v[k], 4 * row), sums[k]);
     }
-    const int sides = scale_ == Scale::sides ? 2 : 1;
-    for (int side = 0; side < sides; ++side) {
+#pragma unroll
+    for (int side = 0; side < (sides ? 2 : 1); ++side) {
       float p[kEach];
 #pragma unroll
       for (int k = 0; k < kEach; ++k) p[k] = sums[k][side];
@@ -317,12 +319,12 @@ __device__ inline PieceScan combine(const PieceScan* scans, std::int64_t pieces,
       for (int side = 0; side < 2; ++side) sums[side] += scans[i].sum[side];
     }
     for (int side = 0; side < 2; ++side) {
-      out.sum[side] = Scanner::fold(sums[side]);
+      out.sum[side] = fold(sums[side]);
       if (lane == begin / FixedOrderSum::block % kWarp) upper[side] += out.sum[side];
     }
   }
   if (pieces > FixedOrderSum::block)
-    for (int side = 0; side < 2; ++side) out.sum[side] = Scanner::fold(upper[side]);
+    for (int side = 0; side < 2; ++side) out.sum[side] = fold(upper[side]);
   out.max = max_of(out.max, kWarp);
   *positive = sum_of(count, kWarp);
   return out;

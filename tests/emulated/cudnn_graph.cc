@@ -1,7 +1,10 @@
 // cuDNN's graph API as lpsgd uses it: descriptors, engines and plans of a convolution. Engines differ as
 // cuDNN's do: the first needs tensor cores, some cannot finish a plan or ask for more workspace than there
 // is.
+#include <chrono>
+#include <cstdlib>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "tests/emulated/cudnn.h"
@@ -57,6 +60,20 @@ bool uses_tensor_cores(int engine) {
 bool supports(const Node& graph, int engine) {
   const ConvolutionKind kind = convolution_kind(graph);
   return !kind.is_fused || (!kind.is_grouped && (engine < 2 || engine > 3));
+}
+
+/// The seconds that each run of an engine takes besides: LPSGD_EMULATED_SLOW_ENGINES="5=0.3,6=0.01".
+double delay_of(int engine) {
+  const char* list = std::getenv("LPSGD_EMULATED_SLOW_ENGINES");
+  while (list != nullptr && *list != '\0') {
+    char* rest = nullptr;
+    const long number = std::strtol(list, &rest, 10);
+    if (*rest != '=') return 0;
+    const double seconds = std::strtod(rest + 1, &rest);
+    if (number == engine) return seconds;
+    list = *rest == ',' ? rest + 1 : nullptr;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -212,5 +229,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
       [graph = heuristics.nodes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)[0],
        tf32 = uses_tensor_cores(p.engine), at] { run_convolution(*graph, tf32, at); },
       key);
+  if (const double seconds = delay_of(p.engine); seconds > 0)
+    queue(handle->stream, [seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
   return CUDNN_STATUS_SUCCESS;
 }

@@ -1,0 +1,155 @@
+#include "nn/plan_search.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+
+namespace lpsgd {
+
+namespace {
+
+constexpr double loading = 0.1;  // seconds that a first run may wait for its kernels to be loaded
+constexpr double enough = 0.01;  // seconds of runs that are timed together
+constexpr int max_rounds = 3, max_runs = 4;
+constexpr int few_candidates = 3;
+constexpr double most_budgets = 4;
+constexpr std::uint64_t max_file = std::uint64_t{16} << 20;
+constexpr std::string_view format = "lpsgd plans 1";
+
+unsigned long long sum_of(std::string_view text) {
+  return checksum64(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+}  // namespace
+
+PlanSearch::PlanSearch(double budget_seconds, Clock clock)
+    : clock_(std::move(clock)),
+      end_(clock_() + budget_seconds),
+      latest_end_(end_ + (most_budgets - 1) * budget_seconds) {}
+
+bool PlanSearch::over() const {
+  if (!fastest_) return false;
+  const double now = clock_();
+  return now >= latest_end_ || (now >= end_ && measured_ >= few_candidates);
+}
+
+PlanSearch::Result PlanSearch::measure(const std::function<double(int)>& run) {
+  Result out;
+  ++measured_;
+  const auto drop = [&](double allowance) {
+    out.dropped = fastest_ && out.seconds > 2 * *fastest_ + allowance;
+    return out.dropped;
+  };
+  out.seconds = run(1);
+  out.runs = 1;
+  if (drop(loading)) return out;
+  out.seconds = run(1);
+  out.runs = 2;
+  if (drop(0)) return out;
+  const int together =
+      static_cast<int>(std::clamp(enough / std::max(out.seconds, 1e-9), 1.0, double{max_runs}));
+  for (int r = 0; r < max_rounds && clock_() < end_; ++r) {
+    out.seconds = std::min(out.seconds, run(together));
+    out.runs += together;
+  }
+  out.fastest = !fastest_ || out.seconds < *fastest_;
+  if (out.fastest) fastest_ = out.seconds;
+  return out;
+}
+
+PlanCache::PlanCache(std::string folder, std::string device)
+    : folder_(std::move(folder)), device_(std::move(device)) {
+  if (folder_.empty()) return;
+  path_ = fmt::format("{}/plans-{:016x}.txt", folder_, sum_of(device_));
+  known_ = read();
+}
+
+// Format: a line that names the format, one that names the device, then a line "<checksum> <operation>:
+// <choice>" for each choice. The checksum is of the rest of the line and of the device.
+std::map<std::string, std::string> PlanCache::read() const {
+  std::map<std::string, std::string> out;
+  std::string text;
+  try {
+    text = read_file(path_, max_file);
+  } catch (const Error&) {
+    return out;
+  }
+  std::string_view rest = text;
+  const auto next = [&] {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    return line;
+  };
+  if (next() != format || next() != device_) return out;
+  while (!rest.empty()) {
+    const std::string_view line = next();
+    const std::size_t colon = line.find(": ");
+    if (line.size() < 17 || colon == std::string_view::npos || colon < 17) continue;
+    const std::string_view body = line.substr(17);
+    if (fmt::format("{:016x} ", sum_of(device_ + std::string(body))) != line.substr(0, 17)) continue;
+    out.insert_or_assign(std::string(line.substr(17, colon - 17)), std::string(line.substr(colon + 2)));
+  }
+  return out;
+}
+
+std::optional<std::string> PlanCache::find(const std::string& operation) const {
+  const auto at = known_.find(operation);
+  if (at == known_.end()) return std::nullopt;
+  return at->second;
+}
+
+void PlanCache::add(const std::string& operation, const std::string& choice) {
+  known_[operation] = choice;
+  added_[operation] = choice;
+}
+
+void PlanCache::save() {
+  if (path_.empty() || added_.empty()) return;
+  static std::atomic<int> number = 0;  // threads of a process write beside each other, too
+  const std::string beside = fmt::format("{}.{}-{}.new", path_, getpid(), number++);
+  try {
+    std::filesystem::create_directories(folder_);
+    for (auto& [operation, choice] : read()) added_.try_emplace(operation, choice);
+    std::string text = fmt::format("{}\n{}\n", format, device_);
+    for (const auto& [operation, choice] : added_) {
+      const std::string body = fmt::format("{}: {}", operation, choice);
+      text += fmt::format("{:016x} {}\n", sum_of(device_ + body), body);
+    }
+    write_file(beside, text);
+    std::filesystem::rename(beside, path_);
+    added_.clear();
+  } catch (const std::exception& e) {
+    log::debug("the choice of algorithms is not kept: {}", e.what());
+    std::error_code ignored;
+    std::filesystem::remove(beside, ignored);
+  }
+}
+
+std::string cache_folder() {
+  const auto absolute = [](const char* name) {
+    const char* path = std::getenv(name);
+    return path != nullptr && path[0] == '/' ? std::string(path) : std::string();
+  };
+  if (const std::string folder = absolute("XDG_CACHE_HOME"); !folder.empty()) return folder + "/lpsgd";
+  const std::string home = absolute("HOME");
+  return home.empty() ? home : home + "/.cache/lpsgd";
+}
+
+std::string key_text(const std::vector<std::int64_t>& key) {
+  return fmt::format("{}", fmt::join(key, " "));
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,73 @@
+// Which of several algorithms for one operation is fastest on this machine: a search within a budget of time,
+// and the choices of earlier runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lpsgd {
+
+/// The search for one operation. Building and measuring candidates count towards the budget.
+class PlanSearch {
+ public:
+  /// Seconds of a clock that never goes back.
+  using Clock = std::function<double()>;
+  explicit PlanSearch(double budget_seconds, Clock clock);
+
+  /// Whether to try no more candidates: the budget is used up and three were measured, or four times the
+  /// budget is used up and one was.
+  bool over() const;
+
+  struct Result {
+    double seconds = 0;  // of one run; the fastest of those that were timed
+    int runs = 0;
+    bool dropped = false;  // a run took more than twice the fastest candidate's time
+    bool fastest = false;  // of the candidates so far
+  };
+  /// Measures the next candidate. run(n) runs it n times and returns the seconds of one. What it throws is
+  /// passed on.
+  Result measure(const std::function<double(int)>& run);
+
+ private:
+  Clock clock_;
+  double end_, latest_end_;
+  int measured_ = 0;
+  std::optional<double> fastest_;
+};
+
+/// The choices of earlier runs, in a file for each device and version of its libraries. Lines that are
+/// damaged are left out. Several processes may write at the same time: a write adds to what the file holds
+/// then.
+class PlanCache {
+ public:
+  /// Nothing is kept.
+  PlanCache() = default;
+  /// Of `device`, which names all that a choice depends on except the operation. Never throws: a file that
+  /// cannot be read is an empty one.
+  PlanCache(std::string folder, std::string device);
+
+  std::optional<std::string> find(const std::string& operation) const;
+  /// Neither text may have a line break.
+  void add(const std::string& operation, const std::string& choice);
+  /// Writes the file if something was added. An error is logged.
+  void save();
+  const std::string& path() const { return path_; }  // empty: nothing is kept
+
+ private:
+  std::map<std::string, std::string> read() const;
+
+  std::string folder_, device_, path_;
+  std::map<std::string, std::string> known_, added_;
+};
+
+/// $XDG_CACHE_HOME/lpsgd, else ~/.cache/lpsgd; empty where neither variable is an absolute path.
+std::string cache_folder();
+
+/// "a b c".
+std::string key_text(const std::vector<std::int64_t>& key);
+
+}  // namespace lpsgd

@@ -1,0 +1,188 @@
+#include "nn/plan_search.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "core/file.h"
+
+namespace lpsgd {
+namespace {
+
+/// Candidates whose runs take as long as they say, on a clock of their own.
+struct Machine {
+  double now = 0;
+  PlanSearch::Clock clock() {
+    return [this] { return now; };
+  }
+  PlanSearch::Result measure(PlanSearch& search, double seconds, double first = 0) {
+    bool began = false;
+    return search.measure([&, this](int runs) {
+      const double extra = began ? 0 : first;
+      began = true;
+      now += runs * seconds + extra;
+      return seconds + extra;
+    });
+  }
+};
+
+TEST(PlanSearch, TakesTheFastest) {
+  Machine m;
+  PlanSearch search(10, m.clock());
+  EXPECT_TRUE(m.measure(search, 3e-3).fastest);
+  EXPECT_TRUE(m.measure(search, 1e-3).fastest);
+  EXPECT_FALSE(m.measure(search, 1.5e-3).fastest);
+  EXPECT_FALSE(search.over());
+}
+
+TEST(PlanSearch, DropsAtOnceWhatIsSlowerThanTwiceTheBest) {
+  Machine m;
+  PlanSearch search(10, m.clock());
+  m.measure(search, 1e-3);
+  const PlanSearch::Result slow = m.measure(search, 1.0);
+  EXPECT_TRUE(slow.dropped);
+  EXPECT_FALSE(slow.fastest);
+  EXPECT_EQ(slow.runs, 1);
+  EXPECT_EQ(m.measure(search, 2.5e-3).runs, 2);  // the first run might have loaded kernels
+  const PlanSearch::Result near = m.measure(search, 1.9e-3);
+  EXPECT_FALSE(near.dropped);
+}
+
+TEST(PlanSearch, AFirstRunMayLoadKernels) {
+  Machine m;
+  PlanSearch search(10, m.clock());
+  m.measure(search, 1e-3);
+  EXPECT_TRUE(m.measure(search, 0.5e-3, 0.05).fastest);
+}
+
+TEST(PlanSearch, EndsWithTheBudgetButNeverWithoutAPlan) {
+  Machine m;
+  PlanSearch search(0.25, m.clock());
+  m.now += 1;  // a plan that took long to build, and then failed
+  EXPECT_FALSE(search.over());
+  const PlanSearch::Result only = m.measure(search, 1.0);
+  EXPECT_TRUE(only.fastest);
+  EXPECT_LE(only.runs, 2);
+  EXPECT_TRUE(search.over());
+}
+
+TEST(PlanSearch, ASlowFirstCandidateDoesNotEndIt) {
+  Machine m;
+  PlanSearch search(0.25, m.clock());
+  m.measure(search, 0.2);
+  EXPECT_FALSE(search.over());
+  EXPECT_TRUE(m.measure(search, 1e-3).fastest);
+  EXPECT_FALSE(search.over());
+  m.measure(search, 2e-3);
+  EXPECT_TRUE(search.over());
+}
+
+TEST(PlanSearch, SlowCandidatesRunFewTimes) {
+  Machine m;
+  PlanSearch search(1, m.clock());
+  for (const double seconds : {1e-4, 0.3, 0.4, 0.2}) m.measure(search, seconds);
+  EXPECT_LT(m.now, 1.0);
+}
+
+class PlanCacheTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/lpsgd-plans-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = std::string(name) + "/a/b";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_ + "/../.."); }
+  std::string folder_;
+};
+
+TEST_F(PlanCacheTest, KeepsChoicesByDevice) {
+  PlanCache cache(folder_, "GPU one, cuDNN 9");
+  EXPECT_EQ(cache.find("conv 1 2"), std::nullopt);
+  cache.add("conv 1 2", "engine 34");
+  EXPECT_EQ(cache.find("conv 1 2"), "engine 34");
+  cache.save();
+  EXPECT_EQ(PlanCache(folder_, "GPU one, cuDNN 9").find("conv 1 2"), "engine 34");
+  EXPECT_EQ(PlanCache(folder_, "GPU two, cuDNN 9").find("conv 1 2"), std::nullopt);
+  EXPECT_EQ(PlanCache().find("conv 1 2"), std::nullopt);
+}
+
+TEST_F(PlanCacheTest, DamageLosesOnlyDamagedLines) {
+  PlanCache cache(folder_, "GPU");
+  for (int i = 0; i < 20; ++i) cache.add(fmt::format("conv {}", i), fmt::format("engine {}", 100 + i));
+  cache.save();
+  const std::string whole = read_file(cache.path());
+  std::string text = whole;
+  text[text.find("engine 107") + 8] = '9';
+  std::ofstream(cache.path()) << text;
+  const PlanCache damaged(folder_, "GPU");
+  EXPECT_EQ(damaged.find("conv 7"), std::nullopt);
+  EXPECT_EQ(damaged.find("conv 8"), "engine 108");
+  // Whatever byte changes and wherever the file ends: no choice that was not made.
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::string other = whole;
+    other[at] = static_cast<char>(other[at] ^ (1 << (at % 7)));
+    if (at % 3 == 0) other.resize(at);
+    std::ofstream(cache.path()) << other;
+    const PlanCache read(folder_, "GPU");
+    for (int i = 0; i < 20; ++i)
+      if (const auto found = read.find(fmt::format("conv {}", i))) {
+        ASSERT_EQ(*found, fmt::format("engine {}", 100 + i));
+      }
+  }
+  // And it can be written again.
+  PlanCache again(folder_, "GPU");
+  again.add("conv 7", "engine 1");
+  again.save();
+  EXPECT_EQ(PlanCache(folder_, "GPU").find("conv 7"), "engine 1");
+}
+
+TEST_F(PlanCacheTest, WritersAddToEachOther) {
+  std::vector<std::thread> writers;
+  for (int w = 0; w < 4; ++w)
+    writers.emplace_back([&, w] {
+      for (int i = 0; i < 20; ++i) {
+        PlanCache cache(folder_, "GPU");
+        cache.add(fmt::format("conv {} {}", w, i), "engine 1");
+        cache.save();
+        for (int j = 0; j < i; ++j) (void)cache.find(fmt::format("conv {} {}", w, j));
+      }
+    });
+  for (std::thread& t : writers) t.join();
+  // Two that write at once may lose a choice, never the file.
+  const PlanCache cache(folder_, "GPU");
+  int found = 0;
+  for (int w = 0; w < 4; ++w)
+    for (int i = 0; i < 20; ++i) found += cache.find(fmt::format("conv {} {}", w, i)) == "engine 1";
+  EXPECT_GE(found, 20);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    EXPECT_EQ(entry.path().extension(), ".txt") << entry.path();
+}
+
+TEST_F(PlanCacheTest, AFolderThatCannotBeWrittenIsNoError) {
+  PlanCache cache("/proc/nothing", "GPU");
+  cache.add("conv", "engine 1");
+  cache.save();
+  EXPECT_EQ(cache.find("conv"), "engine 1");
+}
+
+TEST(CacheFolder, FollowsTheEnvironment) {
+  const auto set = [](const char* name, const char* to) { to ? setenv(name, to, 1) : unsetenv(name); };
+  const char *xdg = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  const std::string old_xdg = xdg ? xdg : "", old_home = home ? home : "";
+  set("XDG_CACHE_HOME", "/somewhere");
+  EXPECT_EQ(cache_folder(), "/somewhere/lpsgd");
+  set("XDG_CACHE_HOME", "relative");
+  set("HOME", "/home/someone");
+  EXPECT_EQ(cache_folder(), "/home/someone/.cache/lpsgd");
+  set("HOME", nullptr);
+  EXPECT_EQ(cache_folder(), "");
+  set("XDG_CACHE_HOME", xdg ? old_xdg.c_str() : nullptr);
+  set("HOME", home ? old_home.c_str() : nullptr);
+}
+
+}  // namespace
+}  // namespace lpsgd
