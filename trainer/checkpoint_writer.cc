@@ -72,10 +72,10 @@ std::string write_state(const std::string& path, const TrainingState& state, int
   };
   for (std::size_t t = 0; t < state.tensors->size(); ++t) {
     const TensorInfo& tensor = (*state.tensors)[t];
-    if (rank == 0)
-      flat("momentum.", tensor.name,
-           state.momentum.subspan(static_cast<std::size_t>(tensor.offset),
-                                  static_cast<std::size_t>(tensor.elements)));
+    for (const NamedArena& arena : state.arenas)
+      flat(arena.name + ".", tensor.name,
+           arena.values.subspan(static_cast<std::size_t>(tensor.offset),
+                                static_cast<std::size_t>(tensor.elements)));
     flat("residual1.", tensor.name, state.residuals.round1[t]);
     flat("residual2.", tensor.name, state.residuals.round2[t]);
   }
