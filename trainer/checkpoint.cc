@@ -17,7 +17,7 @@ namespace {
 
 /// One old rank's state file.
 struct OldState {
-  ExchangeState residuals;
+  ExchangeState residuals, block_residuals;
   std::vector<std::vector<float>> buffers;
 };
 
@@ -30,10 +30,14 @@ OldState read_state(const ResumePoint& from, int rank, const std::vector<TensorI
     return std::vector<float>(values.begin(), values.end());
   };
   for (const TensorInfo& tensor : tensors) {
-    const StoredTensor* r1 = file.find("residual1." + tensor.name);
-    const StoredTensor* r2 = file.find("residual2." + tensor.name);
-    out.residuals.round1.push_back(r1 ? copy(r1->values) : std::vector<float>{});
-    out.residuals.round2.push_back(r2 ? copy(r2->values) : std::vector<float>{});
+    const auto residual = [&](const std::string& prefix) {
+      const StoredTensor* stored = file.find(prefix + tensor.name);
+      return stored ? copy(stored->values) : std::vector<float>{};
+    };
+    out.residuals.round1.push_back(residual("residual1."));
+    out.residuals.round2.push_back(residual("residual2."));
+    out.block_residuals.round1.push_back(residual("block_residual1."));
+    out.block_residuals.round2.push_back(residual("block_residual2."));
   }
   for (const NamedBuffer& b : buffers)
     out.buffers.push_back(copy(file.at("buffer." + b.name, b.shape).values));
@@ -127,7 +131,7 @@ void read_model(const std::string& path, const std::vector<TensorInfo>& tensors,
 
 CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
                                const std::vector<CodecSpec>& codecs, const TrainingState& state,
-                               ExchangeState& residuals) {
+                               ExchangeState& residuals, ExchangeState* block_residuals) {
   const auto& [folder, manifest] = from;
   const std::vector<TensorInfo>& tensors = *state.tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -158,6 +162,7 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
     old.push_back(read_state(from, r, tensors, state.buffers));
   if (same) {
     residuals = std::move(old[0].residuals);
+    if (block_residuals && exact) *block_residuals = std::move(old[0].block_residuals);
     for (std::size_t b = 0; b < state.buffers.size(); ++b)
       std::copy(old[0].buffers[b].begin(), old[0].buffers[b].end(), state.buffers[b].values.begin());
     return out;

@@ -23,6 +23,7 @@ struct TrainingState {
   std::vector<NamedArena> arenas;    // momentum and the like
   std::vector<NamedBuffer> buffers;  // this rank's own running statistics
   ResidualViews residuals;
+  ResidualViews block_residuals = {};  // of the exchange within a block; empty: there is none
   /// Inside an epoch, what this rank's recurrent layers carry to the next batch: a row for each of its
   /// positions of the global batch.
   std::vector<NamedBuffer> carried = {};
@@ -35,7 +36,8 @@ struct CheckpointRead {
 };
 
 /// Restores this rank's weights, arenas, running statistics and carried state into what `state` views, and
-/// its residuals into `residuals`.
+/// its residuals into `residuals`. Residuals within blocks are this rank's, or left empty where each rank's
+/// do not go on.
 /// With another number of ranks than the checkpoint's, round-1 residuals become the mean of the old ones,
 /// round-2 residuals are redistributed, running statistics averaged, and carried state follows its positions
 /// of the global batch. FileError if a file is missing, damaged (checksum) or
@@ -43,7 +45,7 @@ struct CheckpointRead {
 /// average weights, also if the checkpoint's run had no such arenas; then the result is averaged.
 CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
                                const std::vector<CodecSpec>& codecs, const TrainingState& state,
-                               ExchangeState& residuals);
+                               ExchangeState& residuals, ExchangeState* block_residuals = nullptr);
 
 /// The weights and running statistics of a checkpoint's folder, or of the newest checkpoint that verifies in
 /// a run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a manifest. Warns

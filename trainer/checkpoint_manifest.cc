@@ -88,7 +88,11 @@ CheckpointManifest read_manifest(const std::string& folder) {
       out.so_far.distance = {sums->at("deviation"), sums->at("change")};
       out.so_far.bytes_average = sums->at("bytes_average");
     }
-    if (const auto sync = m.find("sync"); sync != m.end()) out.sync = {true, count(sync->at("local_steps"))};
+    if (const auto sync = m.find("sync"); sync != m.end()) {
+      out.sync = {true, count(sync->at("local_steps")), 0};
+      if (const auto rounds = sync->find("block_rounds"); rounds != sync->end())
+        out.sync.rounds = count(*rounds);
+    }
     for (const auto& [name, codec] : m.at("codecs").items())
       out.codecs.emplace_back(name, codec.get<std::string>());
     for (const auto& [name, sum] : m.at("files").items())
@@ -157,6 +161,7 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
                                  {"change", sums.distance.change},
                                  {"bytes_average", sums.bytes_average}};
   if (manifest.sync.started) m["sync"] = {{"local_steps", manifest.sync.steps}};
+  if (manifest.sync.rounds > 0) m["sync"]["block_rounds"] = manifest.sync.rounds;
   ordered_json& codecs = m["codecs"] = ordered_json::object();
   for (const auto& [name, codec] : manifest.codecs) codecs[name] = codec;
   ordered_json& files = m["files"] = ordered_json::object();

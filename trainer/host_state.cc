@@ -6,7 +6,7 @@ HostState::HostState(Network& network, const std::vector<NamedArena>& arenas)
     : stream_(network.stream()), parameters_(mirrored(network.parameters())) {
   for (const NamedArena& arena : arenas) {
     arrays_.push_back(mirrored(arena.values));
-    arenas_.push_back({arena.name, arrays_.back().host, arena.own});
+    arenas_.push_back({arena.name, arrays_.back().host, arena.own, arena.otherwise});
   }
   buffers_ = mirrored(network.buffers());
   carried_ = mirrored(network.carried_state());

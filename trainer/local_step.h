@@ -5,7 +5,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "comm/block_transport.h"
 #include "nn/outer_step.h"
 #include "trainer/synchronous_step.h"
 
@@ -22,11 +24,12 @@ class LocalStep final : public SynchronousStep {
   StepMetrics take(std::span<CodingError> errors) override;
   void check_finite() override;
 
-  bool is_synchronised() const override { return !at_.started || at_.steps == 0; }
+  bool is_synchronised() const override { return !at_.started || (at_.steps == 0 && at_.rounds == 0); }
   bool has_equal_momentum() const override { return !at_.started; }
   bool replicas_equal() override;
 
   std::vector<NamedArena> arenas() override;
+  Exchange* block_exchange() override { return block_ ? &block_->exchange : nullptr; }
   SyncPosition sync_position() const override { return at_; }
   void set_sync_position(const SyncPosition& at) override { at_ = at; }
 
@@ -35,8 +38,19 @@ class LocalStep final : public SynchronousStep {
   void local(Loader& loader, std::int64_t number, std::array<double, 6>& at);
   void synchronise(std::int64_t number, std::array<double, 6>& at);
 
+  /// With hierarchical_local_sgd: the ranks that average among themselves in between.
+  struct BlockLevel {
+    BlockLevel(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network, Transport& all,
+               Trace* trace);
+    const Block ranks;
+    const std::unique_ptr<Transport> transport;
+    Exchange exchange;
+    const std::unique_ptr<OuterStep> outer;
+  };
+
   const SyncOptions& options_;
   const std::unique_ptr<OuterStep> outer_;
+  std::optional<BlockLevel> block_;
   CapturedSteps local_steps_;
   std::int64_t interval_ = 1;
   SyncPosition at_;

@@ -29,7 +29,8 @@ std::string first_non_finite(const TrainingState& state) {
     if (!finite(state.parameters)) return fmt::format("the weights of '{}'", tensor.name);
     for (const NamedArena& arena : state.arenas)
       if (!finite(arena.values)) return fmt::format("the {} values of '{}'", arena.name, tensor.name);
-    if (!finite_residual(state.residuals.round1) || !finite_residual(state.residuals.round2))
+    if (!finite_residual(state.residuals.round1) || !finite_residual(state.residuals.round2) ||
+        !finite_residual(state.block_residuals.round1) || !finite_residual(state.block_residuals.round2))
       return fmt::format("the residuals of '{}'", tensor.name);
   }
   const std::string found = first_non_finite(state.buffers, "running statistics");

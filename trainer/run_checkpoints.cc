@@ -63,6 +63,16 @@ void check_order(const std::string& folder, const CheckpointManifest& manifest, 
         fmt::format("{}: was written inside an epoch of sequences that had other numbers of frames", folder));
 }
 
+/// Not if blocks were others, or there were none; their residuals then start from zero.
+bool fits(const ExchangeState& residuals, const Exchange* exchange) {
+  if (residuals.round1.empty()) return false;
+  const std::vector<ResidualSizes> sizes = exchange->residual_sizes();
+  for (std::size_t t = 0; t < sizes.size(); ++t)
+    if (residuals.round1[t].size() != sizes[t].round1 || residuals.round2[t].size() != sizes[t].round2)
+      return false;
+  return true;
+}
+
 }  // namespace
 
 bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std::int64_t epochs) {
@@ -113,11 +123,16 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
     HostState host(network_, step_.arenas());
     TrainingState state{&network_.tensors(), host.parameters(), host.arenas(), host.buffers(), {}};
     if (manifest.position.batch != 0) state.carried = host.carried();
-    ExchangeState residuals;
-    read = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state, residuals);
+    ExchangeState residuals, block_residuals;
+    read = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state, residuals,
+                           step_.block_exchange() ? &block_residuals : nullptr);
     host.upload();
     step_.set_state(residuals);
-    step_.set_sync_position({manifest.sync.started, read.averaged ? 0 : manifest.sync.steps});
+    if (read.averaged)
+      step_.set_sync_position({.started = manifest.sync.started});
+    else
+      step_.set_sync_position(manifest.sync);
+    if (fits(block_residuals, step_.block_exchange())) step_.block_exchange()->set_state(block_residuals);
   });
   newest_ = folder;
   out.other_ranks = read.other_ranks;

@@ -371,6 +371,12 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("{} samples cannot be divided evenly over {} ranks; allowed: multiples of {}",
                              run.train.batch_size, ranks, ranks));
+  with_locations(run, [&] { check_blocks(run.sync, ranks); });
+  if (run.exchange.collective == Collective::allreduce && run.sync.kind == SyncKind::hierarchical_local_sgd)
+    config::fail(
+        origin_of(run, "sync", "kind"), "sync.kind",
+        "hierarchical_local_sgd averages within blocks of ranks, which exchange.collective: allreduce "
+        "cannot; use reduce_broadcast");
   if (run.exchange.collective == Collective::simulated && run.sync.is_local())
     config::fail(
         origin_of(run, "sync", "kind"), "sync.kind",

@@ -23,17 +23,20 @@ using config::Value;
 constexpr double max_steps = 1e12;
 constexpr Range epoch_range{.min = 1, .max = 1e9};
 constexpr const char* first_decay = "first_decay";
+constexpr const char* node = "node";
+constexpr Range block_range{.min = 1, .max = 1e6};
 
 struct Kind {
   const char* name;
   std::vector<std::string> keys;  // beside `kind`
 };
 
-const std::array<Kind, 4>& kinds() {
-  static const std::array<Kind, 4> all{
+const std::array<Kind, 5>& kinds() {
+  static const std::array<Kind, 5> all{
       {{"every_step", {}},
        {"local_sgd", {"steps", "warmup", "warmup_epochs", "reset_momentum"}},
        {"post_local_sgd", {"steps", "from", "reset_momentum"}},
+       {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum"}},
        {"block_momentum",
         {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "reset_momentum"}}}};
   return all;
@@ -53,7 +56,8 @@ std::optional<std::int64_t> first_decay_of(const ScheduleOptions& schedule) {
 
 bool SyncOptions::is_local() const {
   if (kind == SyncKind::every_step) return false;
-  return steps > 1 || force_differences || (kind == SyncKind::block_momentum && (momentum > 0 || rate != 1));
+  return steps > 1 || force_differences || (kind == SyncKind::hierarchical_local_sgd && block_steps > 1) ||
+         (kind == SyncKind::block_momentum && (momentum > 0 || rate != 1));
 }
 
 void fields(config::Visitor& v, SyncOptions& o) {
@@ -64,7 +68,9 @@ void fields(config::Visitor& v, SyncOptions& o) {
       "kind", index, std::span<const char* const>(names),
       "every_step: ranks average their gradients in every step; local_sgd: each trains by itself, and what "
       "its weights changed is averaged every `steps` steps; post_local_sgd: every_step first, then "
-      "local_sgd; block_momentum: local_sgd whose averages are applied with a momentum of their own");
+      "local_sgd; hierarchical_local_sgd: blocks of ranks average every `steps` steps, all ranks every "
+      "`block_steps` times; block_momentum: local_sgd whose averages are applied with a momentum of their "
+      "own");
   o.kind = static_cast<SyncKind>(index);
   v.field("steps", o.steps, "steps of each rank between two synchronisations",
           Range{.min = 1, .max = max_steps});
@@ -89,6 +95,22 @@ void fields(config::Visitor& v, SyncOptions& o) {
         o.from = config::to_integer(value, path, epoch_range);
       },
       [&] { return Value::plain(o.from ? fmt::format("{}", *o.from) : first_decay); });
+  v.field("block_steps", o.block_steps,
+          "of hierarchical_local_sgd: one synchronisation in so many is of all ranks, the others are within "
+          "blocks",
+          Range{.min = 1, .max = max_steps});
+  v.shape([] {
+    return config::Shape::choice({config::Shape::word({node}), config::Shape::integer(block_range)});
+  });
+  v.custom(
+      "ranks_per_block", "node, or an integer >= 1",
+      "of hierarchical_local_sgd: node: the ranks of a machine; or so many consecutive ranks",
+      [&](const Value& value, const std::string& path) {
+        o.ranks_per_block = 0;
+        if (value.is_scalar() && value.scalar == node) return;
+        o.ranks_per_block = config::to_integer(value, path, block_range);
+      },
+      [&] { return Value::plain(o.ranks_per_block > 0 ? fmt::format("{}", o.ranks_per_block) : node); });
   v.field("momentum", o.momentum,
           "of block_momentum: mu in u = mu*u + mean(d), where d is what weights changed",
           Range{.min = 0, .max = 1});
@@ -119,6 +141,13 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
     throw ConfigError(fmt::format("sync.warmup: needs both, a kind of warm-up and sync.warmup_epochs"));
   if (o.kind == SyncKind::post_local_sgd && !o.from && !first_decay_of(schedule))
     throw ConfigError("sync.from: first_decay needs epochs in schedule.decay; or give an epoch");
+}
+
+void check_blocks(const SyncOptions& o, int ranks) {
+  if (o.kind != SyncKind::hierarchical_local_sgd || o.ranks_per_block == 0) return;
+  if (ranks % o.ranks_per_block != 0)
+    throw ConfigError(fmt::format("sync.ranks_per_block: {} ranks cannot be divided into blocks of {}", ranks,
+                                  o.ranks_per_block));
 }
 
 std::int64_t local_steps(const SyncOptions& o, const ScheduleOptions& schedule, std::int64_t epoch,

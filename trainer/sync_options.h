@@ -10,7 +10,13 @@
 
 namespace lpsgd {
 
-enum class SyncKind : std::uint8_t { every_step, local_sgd, post_local_sgd, block_momentum };
+enum class SyncKind : std::uint8_t {
+  every_step,
+  local_sgd,
+  post_local_sgd,
+  hierarchical_local_sgd,
+  block_momentum
+};
 enum class SyncWarmup : std::uint8_t { none, constant, linear, exponential };
 
 struct SyncOptions {
@@ -19,6 +25,8 @@ struct SyncOptions {
   SyncWarmup warmup = SyncWarmup::none;
   std::int64_t warmup_epochs = 0;
   std::optional<std::int64_t> from = {};  // of post_local_sgd: an epoch; none: the first decay of the rate
+  std::int64_t block_steps = 1;           // Hb: synchronisations from one of all ranks to the next
+  std::int64_t ranks_per_block = 0;       // 0: those of a machine
   double momentum = 0.9, rate = 1;        // of block_momentum
   bool nesterov = false;
   bool reset_momentum = false;     // the optimizer's, after each synchronisation
@@ -36,6 +44,9 @@ bool is_sync_key(SyncKind kind, std::string_view key);
 /// "sync.from:
 /// ...".
 void check_sync(const SyncOptions& options, const config::Value* given, const ScheduleOptions& schedule);
+
+/// Checks the size of blocks against the number of ranks. ConfigError.
+void check_blocks(const SyncOptions& options, int ranks);
 
 /// H of batch `batch` of an epoch of `batches`; epochs and batches count from 0.
 std::int64_t local_steps(const SyncOptions& options, const ScheduleOptions& schedule, std::int64_t epoch,

@@ -15,6 +15,14 @@ namespace lpsgd {
 
 namespace {
 
+std::int64_t parameters(const std::vector<TensorInfo>& tensors) {
+  std::int64_t sum = 0;
+  for (const TensorInfo& tensor : tensors) sum += tensor.elements;
+  return sum;
+}
+
+}  // namespace
+
 ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace) {
   ExchangeOptions o;
   o.device = compute.device();
@@ -28,14 +36,6 @@ ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace
     o.device_pointers = run.exchange.device_pointers == DevicePointers::yes;
   return o;
 }
-
-std::int64_t parameters(const std::vector<TensorInfo>& tensors) {
-  std::int64_t sum = 0;
-  for (const TensorInfo& tensor : tensors) sum += tensor.elements;
-  return sum;
-}
-
-}  // namespace
 
 std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors, const char* what) {
   const std::string& name = tensors[static_cast<std::size_t>(found.tensor)].name;
@@ -123,16 +123,16 @@ void SynchronousStep::check(bool step_before, const char* what) {
   if (found.tensor >= 0) throw NonFiniteError(text(found, network_.tensors(), what));
 }
 
-bool SynchronousStep::weights_equal(std::span<const float> weights) const {
-  if (!on_gpu_) return transport_.all_equal(checksum64(std::as_bytes(weights)));
+std::uint64_t SynchronousStep::checksum_of(std::span<const float> weights) const {
+  if (!on_gpu_) return checksum64(std::as_bytes(weights));
   Buffer<float> host(weights.size());
   copy_values(host.view(), weights, network_.stream());
   network_.stream().synchronize();
-  return transport_.all_equal(checksum64(std::as_bytes(host.view())));
+  return checksum64(std::as_bytes(host.view()));
 }
 
 bool SynchronousStep::replicas_equal() {
-  return weights_equal(network_.parameters());
+  return transport_.all_equal(checksum_of(network_.parameters()));
 }
 
 void SynchronousStep::check_finite() {

@@ -28,6 +28,9 @@ namespace lpsgd {
 std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors,
                  const char* what = "gradient");
 
+/// The exchange's options in this run.
+ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace);
+
 /// One rank's steps: forward, backward while gradients are exchanged, update.
 class SynchronousStep {
  public:
@@ -62,6 +65,8 @@ class SynchronousStep {
   virtual std::vector<NamedArena> arenas() { return optimizer_.arenas(); }
   virtual SyncPosition sync_position() const { return {}; }
   virtual void set_sync_position(const SyncPosition&) {}
+  /// The exchange within a block of ranks, or null.
+  virtual Exchange* block_exchange() { return nullptr; }
   /// Residuals, for checkpoints.
   ExchangeState state() const { return exchange_.state(); }
   std::vector<ResidualSizes> residual_sizes() const { return exchange_.residual_sizes(); }
@@ -84,7 +89,7 @@ class SynchronousStep {
   void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
   /// `step_before`: checks the step before the last one, without waiting for the last one.
   void check(bool step_before, const char* what = "gradient");
-  bool weights_equal(std::span<const float> weights) const;
+  std::uint64_t checksum_of(std::span<const float> weights) const;
 
   const RunConfig& run_;
   Network& network_;

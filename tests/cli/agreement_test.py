@@ -33,6 +33,7 @@ OTHER = {
     "schedule.decay": "{1: 0.2}",
     "schedule.momentum": "{1: 0.5}",
     "sync.from": "3",
+    "sync.ranks_per_block": "2",
     "train.batch_size": "48",
     "train.device": "auto",
     "train.epochs": "3",

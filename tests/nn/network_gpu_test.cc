@@ -315,7 +315,9 @@ TEST_F(NetworkGpu, OptimizerFollowsTheCpu) {
     const double bound = adam || noisy ? 1e-6 : 1e-7;  // roots, logarithms and sines may round otherwise
     EXPECT_LE(distance(on_host(gpu.parameters(), gpu.stream()), cpu.parameters()), bound);
     EXPECT_LE(distance(on_host(two.momentum(), gpu.stream()), one.momentum()), bound);
-    if (adam) EXPECT_LE(distance(on_host(two.second_moment(), gpu.stream()), one.second_moment()), bound);
+    if (adam) {
+      EXPECT_LE(distance(on_host(two.second_moment(), gpu.stream()), one.second_moment()), bound);
+    }
   }
 }
 

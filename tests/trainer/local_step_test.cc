@@ -295,6 +295,102 @@ TEST(LocalStep, PostLocalIsSynchronousUntilThen) {
   });
 }
 
+const Overrides hierarchical{"sync.kind=hierarchical_local_sgd", "sync.steps=2", "sync.block_steps=3",
+                             "sync.ranks_per_block=2"};
+
+TEST(LocalStep, BlocksOfWhichEachSynchronisationIsOfAllAreFlat) {
+  const auto flat = trained(small_run({"sync.kind=local_sgd", "sync.steps=2"}), 4);
+  EXPECT_EQ(trained(small_run(with(hierarchical, {"sync.block_steps=1"})), 4), flat);
+  EXPECT_NE(trained(small_run(hierarchical), 4), flat);
+}
+
+TEST(LocalStep, BlocksAverageByThemselvesInBetween) {
+  const RunConfig run = small_run(with(hierarchical, {"exchange.codec=none"}));
+  std::vector<std::unique_ptr<SmallModel>> models;
+  std::vector<std::unique_ptr<Loader>> loaders;
+  for (int r = 0; r < 4; ++r) {
+    models.push_back(std::make_unique<SmallModel>(run, r, 4));
+    loaders.push_back(small_loader(run, samples, r, 4));
+  }
+  const auto weights = [](SmallModel& m) { return m.network.parameters(); };
+  for (std::int64_t s = 0; s < steps; ++s) {
+    for (std::size_t r = 0; r < 4; ++r) {
+      if (s % per_epoch == 0) loaders[r]->start(s / per_epoch);
+      models[r]->network.forward_train(samples_of(loaders[r]->next(), 1), s);
+      models[r]->network.backward({});
+      models[r]->optimizer.set_rate(rate_at(s), s);
+      models[r]->optimizer.step(models[r]->network.parameters(), models[r]->network.gradients());
+    }
+    if (s % 2 == 0) continue;
+    const auto averaged = [&](std::size_t first, std::size_t count) {
+      std::vector<std::unique_ptr<SmallModel>> some;
+      for (std::size_t r = first; r < first + count; ++r) some.push_back(std::move(models[r]));
+      average(some, weights);
+      for (std::size_t r = first; r < first + count; ++r) models[r] = std::move(some[r - first]);
+    };
+    if (s % 6 == 5) {
+      averaged(0, 4);
+    } else {
+      averaged(0, 2);
+      averaged(2, 2);
+    }
+  }
+  const auto got = trained(run, 4);
+  for (std::size_t r = 0; r < 4; ++r)
+    EXPECT_LT(worst_difference(got[r], values(models[r]->network.parameters())), 1e-6) << r;
+}
+
+TEST(LocalStep, BlocksAreEqualAndThenAllRanks) {
+  for (const char* codec : {"onebit", "{kind: qsgd, bits: 2, bucket: 64}", "sign"}) {
+    const RunConfig run = small_run(with(hierarchical, {std::string("exchange.codec=") + codec}));
+    std::vector<std::vector<std::vector<float>>> after(4);
+    run_thread_ranks(4, [&](Transport& transport) {
+      Rank rank(run, transport);
+      for (std::int64_t s = 0; s < steps; ++s) {
+        rank.train(s, s + 1);
+        EXPECT_EQ(rank.step->is_synchronised(), s % 6 == 5);
+        EXPECT_TRUE(rank.step->replicas_equal());
+        after[static_cast<std::size_t>(transport.rank())].push_back(rank.weights());
+      }
+      const StepMetrics m = rank.step->take({});
+      EXPECT_EQ(m.exchanges, 6);
+    });
+    for (std::size_t s = 0; s < steps; ++s) {
+      EXPECT_EQ(after[0][s] == after[1][s], s % 2 == 1) << codec << ", step " << s;
+      EXPECT_EQ(after[2][s] == after[3][s], s % 2 == 1) << codec << ", step " << s;
+      EXPECT_EQ(after[0][s] == after[2][s], s % 6 == 5) << codec << ", step " << s;
+    }
+  }
+}
+
+/// Blocks whose weights and gradients are the same draw their dither by the rank among all.
+TEST(LocalStep, BlocksDrawTheirDitherByTheRunsRanks) {
+  const RunConfig run =
+      small_run({"sync.kind=hierarchical_local_sgd", "sync.steps=1", "sync.block_steps=100",
+                 "sync.ranks_per_block=1", "exchange.codec={kind: qsgd, bits: 2, bucket: 64}"});
+  std::vector<std::vector<float>> after(2);
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport);
+    rank.loader = small_loader(run, samples, 0, 2);
+    rank.train(0, 1);
+    after[static_cast<std::size_t>(transport.rank())] = rank.weights();
+  });
+  EXPECT_NE(after[0], after[1]);
+}
+
+TEST(LocalStep, ReplicasThatDifferAreFound) {
+  for (const Overrides& variant : {local, hierarchical}) {
+    const RunConfig run = small_run(variant);
+    run_thread_ranks(4, [&](Transport& transport) {
+      Rank rank(run, transport);
+      rank.train(0, 6);
+      EXPECT_TRUE(rank.step->replicas_equal());
+      if (transport.rank() == 3) rank.model.network.parameters()[0] += 1;
+      EXPECT_FALSE(rank.step->replicas_equal());
+    });
+  }
+}
+
 TEST(LocalStep, NonFiniteChangesStopAllRanks) {
   const RunConfig run = small_run(local);
   run_thread_ranks(2, [&](Transport& transport) {
@@ -326,7 +422,7 @@ TEST(LocalStep, GoesOnBitForBit) {
   for (const Overrides& variant :
        {with(local, {}), with(local, {"optimizer.kind=adam", "exchange.codec=sign"}),
         Overrides{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"},
-        Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}})
+        Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}, hierarchical})
     for (const int ranks : {2, 4}) {
       const RunConfig run = small_run(variant);
       const TestFolder folder;
@@ -365,7 +461,8 @@ TEST(LocalStep, OtherRanksGoOnFromTheAverage) {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = (of[0][i] + of[1][i]) * 0.5f;
     return out;
   };
-  for (const Overrides& variant : {local, Overrides{}}) {  // also as synchronous SGD
+  for (const Overrides& variant :
+       {local, with(hierarchical, {"sync.ranks_per_block=1"}), Overrides{}}) {  // also as synchronous SGD
     const RunConfig next = small_run(variant);
     run_thread_ranks(variant.empty() ? 2 : 3, [&](Transport& transport) {
       Rank rank(next, transport);
@@ -373,11 +470,15 @@ TEST(LocalStep, OtherRanksGoOnFromTheAverage) {
       EXPECT_EQ(at.other_ranks, transport.size() == 3);
       EXPECT_EQ(rank.weights(), mean(weights));
       EXPECT_TRUE(rank.step->is_synchronised());
+      for (const NamedArena& arena : rank.step->arenas())
+        if (arena.otherwise == NamedArena::Otherwise::average) {
+          EXPECT_EQ(values(arena.values), mean(weights)) << arena.name;
+        }
       if (!variant.empty()) {
         EXPECT_EQ(values(rank.model.optimizer.momentum()), mean(momentum));
       }
       rank.train(7, 10);
-      EXPECT_TRUE(rank.step->is_synchronised()) << "a phase began";
+      EXPECT_EQ(rank.step->is_synchronised(), variant.size() <= 2) << "a phase began";
     });
   }
 }
@@ -407,6 +508,11 @@ TEST(LocalStep, ConfigurationIsChecked) {
   EXPECT_EQ(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "schedule.decay={2: 0.1}"}), "no error");
   EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "sync.warmup=linear"}),
               HasSubstr("sync.warmup: needs both"));
+  EXPECT_EQ(error_of(hierarchical), "no error");
+  EXPECT_THAT(error_of(with(hierarchical, {"sync.ranks_per_block=3"})),
+              HasSubstr("sync.ranks_per_block: 4 ranks cannot be divided into blocks of 3"));
+  EXPECT_THAT(error_of(with(hierarchical, {"exchange.collective=allreduce", "exchange.codec=none"})),
+              HasSubstr("sync.kind: hierarchical_local_sgd averages within blocks"));
   EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "exchange.collective=simulated"}),
               HasSubstr("sync.kind: local steps need an exchange that averages"));
 }
