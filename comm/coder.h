@@ -42,6 +42,7 @@ struct ExchangeShared {
   std::vector<ExchangeTensor> tensors;
   std::uint32_t seed = 1;
   std::uint32_t step = 0;
+  int first_rank = 0;  // see ExchangeOptions
   bool measure_error = false;
   CodecClock clock;
   std::uint64_t bytes_sent = 0;  // of this step
@@ -49,7 +50,8 @@ struct ExchangeShared {
   std::unique_ptr<ExchangeTrace> trace;  // nullptr without ExchangeOptions::trace
 
   CodingContext context(int round) const {
-    return {seed, step, static_cast<std::uint32_t>(transport.rank()), static_cast<std::uint32_t>(round)};
+    return {seed, step, static_cast<std::uint32_t>(first_rank + transport.rank()),
+            static_cast<std::uint32_t>(round)};
   }
 };
 

@@ -18,7 +18,8 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
                    std::vector<std::size_t> announce_order, const ExchangeOptions& options)
     : options_(options),
       order_(std::move(announce_order)),
-      shared_(new ExchangeShared{transport, {}, options.seed, 0, options.measure_error, {}, 0, 0, {}}) {
+      shared_(new ExchangeShared{
+          transport, {}, options.seed, 0, options.first_rank, options.measure_error, {}, 0, 0, {}}) {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
   require(options.chunk_bytes > 0 && options.pack_bytes >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");

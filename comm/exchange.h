@@ -46,6 +46,7 @@ struct ExchangeOptions {
   std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
   int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
   bool measure_error = false;          // for take_errors()
+  int first_rank = 0;                  // this transport's rank 0 among all, for the dither
   Trace* trace = nullptr;              // receives spans unless nullptr; outlives the exchange
 
   Device device;       // holds the gradients and codes them

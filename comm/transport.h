@@ -71,6 +71,8 @@ class Transport {
   }
   /// Of a transport over another one: that one's.
   virtual Collectives& collectives() = 0;
+  /// The transport that carries messages with control_tag: this one, or one that it is over.
+  virtual Transport& control() { return *this; }
 
   // Built on the above.
   /// This rank's share of the 2(K-1) copies that a ring all-reduce of `bytes` moves; the shares of all ranks

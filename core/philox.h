@@ -18,6 +18,7 @@ enum class RandomUse : std::uint32_t {
   augmentation = 4,  // counter (draw/4, sample, epoch, 0)
   dropout = 5,       // counter (element/4, position in the global batch, step, layer)
   dataset = 6,       // generated data sets: counter (draw/4, sample, split, 0)
+  noise = 7,         // of gradients: counter (element/4, tensor, step, 0)
 };
 
 struct Philox4x32 {

@@ -3,9 +3,11 @@
 // kernels run them on vectors. L::from_bits and L::to_integers convert between float lanes and int32 lanes.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "core/host_device.h"
+#include "core/philox.h"
 
 namespace lpsgd::maths {
 
@@ -14,6 +16,7 @@ struct One {
   using V = float;
   LPSGD_HD static V from_bits(std::int32_t bits) { return __builtin_bit_cast(float, bits); }
   LPSGD_HD static std::int32_t to_integers(V v) { return static_cast<std::int32_t>(v); }
+  LPSGD_HD static V sqrt(V v) { return ::sqrtf(v); }
 };
 
 /// A NaN stays a NaN.
@@ -115,5 +118,73 @@ LPSGD_HD void sgd(V& weight, V g, V& v, SgdRates rates, float decay, float scale
   v = v * mu + d;
   weight = weight - (nesterov ? d + v * mu : v) * lr;
 }
+
+struct OuterRates {
+  float momentum = 0, rate = 1;
+  bool nesterov = false;
+};
+
+/// A step of OuterStep (nn/outer_step.h) for one value. Returns how far the rank's change was from the mean.
+LPSGD_HD float outer(float& weight, float& synchronised, float& u, float mean, OuterRates rates) {
+  const float deviation = (synchronised - weight) - mean;
+  u = u * rates.momentum + mean;
+  synchronised = synchronised - (rates.nesterov ? mean + u * rates.momentum : u) * rates.rate;
+  weight = synchronised;
+  return deviation;
+}
+
+/// LARS: by what a tensor's decayed gradient is multiplied, from the norms of its weights and of its gradient
+/// before decay.
+LPSGD_HD float lars_ratio(double weights, double gradient, double decay, double trust) {
+  if (!(weights > 0) || !(gradient > 0)) return 1.0f;
+  return static_cast<float>(trust * weights / (gradient + decay * weights));
+}
+
+/// `size`: the rate over 1 - beta1^t. `root`: the root of 1 - beta2^t. `shrink`: what AdamW multiplies
+/// decayed weights by.
+struct AdamRates {
+  float size = 0, root = 1, shrink = 1, beta1 = 0, beta2 = 0, eps = 0;
+};
+
+/// A step of Adam for one value (nn/optimizer.h). `decay` is added to the gradient; with AdamW it is 0.
+template <class L>
+LPSGD_HD void adam(typename L::V& weight, typename L::V g, typename L::V& m, typename L::V& v,
+                   AdamRates rates, float decay, float shrink, float scale) {
+  using V = typename L::V;
+  weight = weight * shrink;
+  const V d = g * scale + weight * decay;
+  m = m * rates.beta1 + d * (1.0f - rates.beta1);
+  v = v * rates.beta2 + d * d * (1.0f - rates.beta2);
+  weight = weight - m / (L::sqrt(v) / rates.root + rates.eps) * rates.size;
+}
+
+/// Four values of the normal distribution (Box and Muller).
+struct Normals {
+  float x[4];
+};
+LPSGD_HD Normals normals(Philox4x32 draw) {
+  Normals out;
+  for (int pair = 0; pair < 2; ++pair) {
+    const float u = static_cast<float>((draw.x[2 * pair] >> 8) + 1) * 0x1p-24f;  // (0, 1]
+    const float angle = static_cast<float>(draw.x[2 * pair + 1] >> 8) * (0x1p-24f * 6.28318531f);
+    const float r = ::sqrtf(-2.0f * ::logf(u));
+    out.x[2 * pair] = r * ::cosf(angle);
+    out.x[2 * pair + 1] = r * ::sinf(angle);
+  }
+  return out;
+}
+/// The noise of elements 4i..4i+3 of a tensor's gradient.
+LPSGD_HD Normals gradient_noise(std::uint32_t i, std::uint32_t tensor, std::uint32_t step,
+                                std::uint32_t seed) {
+  return normals(philox4x32(i, tensor, step, 0, seed, static_cast<std::uint32_t>(RandomUse::noise)));
+}
+
+/// What an optimizer's step reads beside its arenas.
+struct StepRates {
+  SgdRates sgd;
+  AdamRates adam;
+  float noise = 0;  // standard deviation
+  std::uint32_t step = 0;
+};
 
 }  // namespace lpsgd::maths

@@ -107,10 +107,17 @@ config::Value write_decay(const ScheduleOptions& o) {
 
 void fields(config::Visitor& v, ScheduleOptions& o) {
   v.field("lr", o.lr, "the learning rate, after warm-up and before any decay", {.min = 0});
+  v.choice("lr_scaling", o.lr_scaling,
+           {{"none", RateScaling::none}, {"linear", RateScaling::linear}, {"sqrt", RateScaling::sqrt}},
+           "lr is for lr_batch_size; linear: it is multiplied by train.batch_size / lr_batch_size, sqrt: by "
+           "the root of that. A warm-up then starts from the rate without it");
+  v.field("lr_batch_size", o.lr_batch_size, "the global batch size that lr is for, with lr_scaling",
+          {.min = 1, .max = max_epochs});
   v.field("warmup_epochs", o.warmup_epochs,
           "the rate rises linearly, step by step, over this many epochs; 0: no warm-up",
           {.min = 0, .max = max_epochs});
-  v.field("warmup_from", o.warmup_from, "the learning rate of the first step of the warm-up", {.min = 0});
+  v.field("warmup_from", o.warmup_from,
+          "the learning rate of the first step of the warm-up; with lr_scaling it is lr", {.min = 0});
   v.shape([] {
     ScheduleOptions none;
     double to = 0;
@@ -133,6 +140,13 @@ void fields(config::Visitor& v, ScheduleOptions& o) {
       [&] { return write_momentum(o); });
 }
 
+void scale_rate(ScheduleOptions& o, std::int64_t batch_size) {
+  const double ratio = static_cast<double>(batch_size) / static_cast<double>(o.lr_batch_size);
+  o.scale = o.lr_scaling == RateScaling::none     ? 1
+            : o.lr_scaling == RateScaling::linear ? ratio
+                                                  : std::sqrt(ratio);
+}
+
 void check_schedule(const ScheduleOptions& o, std::int64_t epochs) {
   if (o.linear && epochs > 0 && o.warmup_epochs >= epochs)
     throw ConfigError(
@@ -143,15 +157,16 @@ void check_schedule(const ScheduleOptions& o, std::int64_t epochs) {
 double learning_rate(const ScheduleOptions& o, std::int64_t step, std::int64_t steps_per_epoch,
                      std::int64_t epochs) {
   const std::int64_t epoch = step / steps_per_epoch;
-  double lr = o.lr;
+  const double full = o.lr * o.scale, from = o.lr_scaling == RateScaling::none ? o.warmup_from : o.lr;
+  double lr = full;
   if (epoch < o.warmup_epochs) {
     const double share = static_cast<double>(step) / static_cast<double>(o.warmup_epochs * steps_per_epoch);
-    lr = o.warmup_from + (o.lr - o.warmup_from) * share;
+    lr = from + (full - from) * share;
   }
   const std::int64_t peak = o.warmup_epochs * steps_per_epoch, end = epochs * steps_per_epoch;
   if (o.linear && step >= peak) {
     if (step >= end) return *o.linear;
-    return *o.linear + (o.lr - *o.linear) * static_cast<double>(end - step) / static_cast<double>(end - peak);
+    return *o.linear + (full - *o.linear) * static_cast<double>(end - step) / static_cast<double>(end - peak);
   }
   if (o.every > 0) lr *= std::pow(o.factor, static_cast<double>(epoch / o.every));
   for (const auto& [done, factor] : o.decay)

@@ -9,8 +9,13 @@
 
 namespace lpsgd {
 
+enum class RateScaling : std::uint8_t { none, linear, sqrt };
+
 struct ScheduleOptions {
   double lr = 0.1;
+  RateScaling lr_scaling = RateScaling::none;  // of lr, from lr_batch_size to the run's batch size
+  std::int64_t lr_batch_size = 128;
+  double scale = 1;  // no key: what lr is multiplied by, from scale_rate()
   std::int64_t warmup_epochs = 0;
   double warmup_from = 0.1;              // the rate at step 0, from which it rises linearly to lr
   std::map<std::int64_t, double> decay;  // {80: 0.1}: after 80 epochs the rate is multiplied by 0.1
@@ -20,6 +25,9 @@ struct ScheduleOptions {
   std::optional<double> linear;             // of decay: {linear: 0}: the rate after the last epoch
 };
 void fields(config::Visitor& visitor, ScheduleOptions& options);  // section `schedule`
+
+/// Sets the rate's scale for a global batch of this size.
+void scale_rate(ScheduleOptions& options, std::int64_t batch_size);
 
 /// Checks the schedule of a run of so many epochs. Throws ConfigError "schedule.decay: ...".
 void check_schedule(const ScheduleOptions& options, std::int64_t epochs);

@@ -17,12 +17,12 @@ namespace {
 
 /// One old rank's state file.
 struct OldState {
-  ExchangeState residuals;
+  ExchangeState residuals, block_residuals;
   std::vector<std::vector<float>> buffers;
 };
 
 OldState read_state(const ResumePoint& from, int rank, const std::vector<TensorInfo>& tensors,
-                    const std::vector<NamedBuffer>& buffers, std::span<float> momentum) {
+                    const std::vector<NamedBuffer>& buffers) {
   verify(from.manifest, from.folder, state_file(rank));
   const SafetensorsFile file(from.folder + "/" + state_file(rank));
   OldState out;
@@ -30,18 +30,63 @@ OldState read_state(const ResumePoint& from, int rank, const std::vector<TensorI
     return std::vector<float>(values.begin(), values.end());
   };
   for (const TensorInfo& tensor : tensors) {
-    if (!momentum.empty()) {
-      const StoredTensor& m = file.at("momentum." + tensor.name, {tensor.elements});
-      std::copy(m.values.begin(), m.values.end(), momentum.begin() + tensor.offset);
-    }
-    const StoredTensor* r1 = file.find("residual1." + tensor.name);
-    const StoredTensor* r2 = file.find("residual2." + tensor.name);
-    out.residuals.round1.push_back(r1 ? copy(r1->values) : std::vector<float>{});
-    out.residuals.round2.push_back(r2 ? copy(r2->values) : std::vector<float>{});
+    const auto residual = [&](const std::string& prefix) {
+      const StoredTensor* stored = file.find(prefix + tensor.name);
+      return stored ? copy(stored->values) : std::vector<float>{};
+    };
+    out.residuals.round1.push_back(residual("residual1."));
+    out.residuals.round2.push_back(residual("residual2."));
+    out.block_residuals.round1.push_back(residual("block_residual1."));
+    out.block_residuals.round2.push_back(residual("block_residual2."));
   }
   for (const NamedBuffer& b : buffers)
     out.buffers.push_back(copy(file.at("buffer." + b.name, b.shape).values));
   return out;
+}
+
+/// Whether the ranks of the checkpoint's run had weights of their own.
+bool has_own_weights(const ResumePoint& from, const std::vector<TensorInfo>& tensors) {
+  verify(from.manifest, from.folder, state_file(0));
+  return SafetensorsFile(from.folder + "/" + state_file(0)).find("weights." + tensors.front().name) !=
+         nullptr;
+}
+
+/// Sets the arena to scale times the sum of the ranks' values in [first, last). False if the first has none.
+bool read_arena(const ResumePoint& from, int first, int last, const std::vector<TensorInfo>& tensors,
+                const NamedArena& arena) {
+  for (int rank = first; rank < last; ++rank) {
+    verify(from.manifest, from.folder, state_file(rank));
+    const SafetensorsFile file(from.folder + "/" + state_file(rank));
+    for (const TensorInfo& tensor : tensors) {
+      const std::string name = arena.name + "." + tensor.name;
+      if (rank == first && !file.find(name)) return false;
+      const std::span<const float> stored = file.at(name, {tensor.elements}).values;
+      float* const to = arena.values.data() + tensor.offset;
+      for (std::size_t i = 0; i < stored.size(); ++i) to[i] = rank == first ? stored[i] : to[i] + stored[i];
+    }
+  }
+  if (last - first > 1)
+    for (float& value : arena.values) value *= 1.0f / static_cast<float>(last - first);
+  return true;
+}
+
+/// `exact`: each rank goes on with its own.
+void read_arenas(const ResumePoint& from, int rank, bool exact, bool own_weights,
+                 const TrainingState& state) {
+  using Otherwise = NamedArena::Otherwise;
+  for (const NamedArena& arena : state.arenas) {
+    const bool weights = arena.otherwise == Otherwise::average;
+    const int of = exact && arena.own ? rank : 0;
+    const int last = !exact && arena.own && own_weights ? from.manifest.ranks : of + 1;
+    if ((exact || !weights) && read_arena(from, of, last, *state.tensors, arena)) continue;
+    if (weights)
+      std::copy(state.parameters.begin(), state.parameters.end(), arena.values.begin());
+    else if (arena.otherwise == Otherwise::zeros)
+      std::fill(arena.values.begin(), arena.values.end(), 0.0f);
+    else
+      throw FileError(fmt::format("{}/{}: has no '{}.{}'", from.folder, state_file(of), arena.name,
+                                  state.tensors->front().name));
+  }
 }
 
 /// Copies this rank's rows (shape[0]) of the carried state from the files of the ranks that had them.
@@ -84,8 +129,9 @@ void read_model(const std::string& path, const std::vector<TensorInfo>& tensors,
 
 }  // namespace
 
-bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::vector<CodecSpec>& codecs,
-                     const TrainingState& state, ExchangeState& residuals) {
+CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
+                               const std::vector<CodecSpec>& codecs, const TrainingState& state,
+                               ExchangeState& residuals, ExchangeState* block_residuals) {
   const auto& [folder, manifest] = from;
   const std::vector<TensorInfo>& tensors = *state.tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -105,23 +151,27 @@ bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::ve
 
   read_carried(from, rank, ranks, state.carried);
   const bool same = manifest.ranks == ranks;
+  const bool own_weights = has_own_weights(from, tensors);
+  const bool local = std::any_of(state.arenas.begin(), state.arenas.end(),
+                                 [](const NamedArena& arena) { return arena.own; });
+  const bool exact = same && own_weights == local;
+  read_arenas(from, rank, exact, own_weights, state);
+  const CheckpointRead out{!same, !exact && (own_weights || local)};
   std::vector<OldState> old;
-  for (int r = 0; r < manifest.ranks; ++r) {
-    if (same && r != rank && r != 0) continue;  // rank 0's file holds the momentum
-    OldState one = read_state(from, r, tensors, state.buffers, r == 0 ? state.momentum : std::span<float>{});
-    if (!same || r == rank) old.push_back(std::move(one));
-  }
+  for (int r = same ? rank : 0; r < (same ? rank + 1 : manifest.ranks); ++r)
+    old.push_back(read_state(from, r, tensors, state.buffers));
   if (same) {
     residuals = std::move(old[0].residuals);
+    if (block_residuals && exact) *block_residuals = std::move(old[0].block_residuals);
     for (std::size_t b = 0; b < state.buffers.size(); ++b)
       std::copy(old[0].buffers[b].begin(), old[0].buffers[b].end(), state.buffers[b].values.begin());
-    return false;
+    return out;
   }
   // model.safetensors already gave the averaged running statistics.
   std::vector<ExchangeState> of_old_ranks;
   for (OldState& one : old) of_old_ranks.push_back(std::move(one.residuals));
   residuals = redistribute(of_old_ranks, tensors, codecs, ranks)[static_cast<std::size_t>(rank)];
-  return true;
+  return out;
 }
 
 void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,

@@ -10,6 +10,7 @@
 
 #include "comm/exchange.h"
 #include "nn/network.h"
+#include "nn/optimizer.h"
 #include "trainer/checkpoint_list.h"
 #include "trainer/checkpoint_manifest.h"
 
@@ -18,22 +19,33 @@ namespace lpsgd {
 /// One rank's training state, as views of host memory.
 struct TrainingState {
   const std::vector<TensorInfo>* tensors = nullptr;
-  std::span<float> parameters, momentum;  // arenas
-  std::vector<NamedBuffer> buffers;       // this rank's own running statistics
+  std::span<float> parameters;       // an arena
+  std::vector<NamedArena> arenas;    // momentum and the like
+  std::vector<NamedBuffer> buffers;  // this rank's own running statistics
   ResidualViews residuals;
+  ResidualViews block_residuals = {};  // of the exchange within a block; empty: there is none
   /// Inside an epoch, what this rank's recurrent layers carry to the next batch: a row for each of its
   /// positions of the global batch.
   std::vector<NamedBuffer> carried = {};
 };
 
-/// Restores this rank's weights, momentum, running statistics and carried state into what `state` views, and
-/// its residuals into `residuals`.
+/// What read_checkpoint() had to change.
+struct CheckpointRead {
+  bool other_ranks = false;  // the checkpoint is of another number of ranks
+  bool averaged = false;     // local steps begin from an average
+};
+
+/// Restores this rank's weights, arenas, running statistics and carried state into what `state` views, and
+/// its residuals into `residuals`. Residuals within blocks are this rank's, or left empty where each rank's
+/// do not go on.
 /// With another number of ranks than the checkpoint's, round-1 residuals become the mean of the old ones,
 /// round-2 residuals are redistributed, running statistics averaged, and carried state follows its positions
-/// of the global batch; returns whether that was done. FileError if a file is missing, damaged (checksum) or
-/// of another network or codec.
-bool read_checkpoint(const ResumePoint& from, int rank, int ranks, const std::vector<CodecSpec>& codecs,
-                     const TrainingState& state, ExchangeState& residuals);
+/// of the global batch. FileError if a file is missing, damaged (checksum) or
+/// of another network or codec. Arenas that each rank has of its own become the mean of the old ones, or the
+/// average weights, also if the checkpoint's run had no such arenas; then the result is averaged.
+CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
+                               const std::vector<CodecSpec>& codecs, const TrainingState& state,
+                               ExchangeState& residuals, ExchangeState* block_residuals = nullptr);
 
 /// The weights and running statistics of a checkpoint's folder, or of the newest checkpoint that verifies in
 /// a run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a manifest. Warns

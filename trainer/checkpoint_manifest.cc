@@ -83,6 +83,16 @@ CheckpointManifest read_manifest(const std::string& folder) {
     out.so_far.bytes_fp32 = so_far.at("bytes_fp32");
     if (const auto bad = so_far.find("bad_samples"); bad != so_far.end())
       out.so_far.bad_samples = count(*bad);
+    if (const auto sums = so_far.find("sync"); sums != so_far.end()) {
+      out.so_far.exchanges = count(sums->at("synchronisations"));
+      out.so_far.distance = {sums->at("deviation"), sums->at("change")};
+      out.so_far.bytes_average = sums->at("bytes_average");
+    }
+    if (const auto sync = m.find("sync"); sync != m.end()) {
+      out.sync = {true, count(sync->at("local_steps")), 0};
+      if (const auto rounds = sync->find("block_rounds"); rounds != sync->end())
+        out.sync.rounds = count(*rounds);
+    }
     for (const auto& [name, codec] : m.at("codecs").items())
       out.codecs.emplace_back(name, codec.get<std::string>());
     for (const auto& [name, sum] : m.at("files").items())
@@ -145,6 +155,13 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
   if (manifest.so_far.bad_samples > 0) m["epoch_so_far"]["bad_samples"] = manifest.so_far.bad_samples;
   if (const SequenceCounts& counts = manifest.so_far.sequences; counts.room > 0)
     m["epoch_so_far"]["sequences"] = {{"count", counts.sequences}, {"room", counts.room}};
+  if (const EpochSoFar& sums = manifest.so_far; sums.bytes_average > 0 || sums.distance.change > 0)
+    m["epoch_so_far"]["sync"] = {{"synchronisations", sums.exchanges},
+                                 {"deviation", sums.distance.deviation},
+                                 {"change", sums.distance.change},
+                                 {"bytes_average", sums.bytes_average}};
+  if (manifest.sync.started) m["sync"] = {{"local_steps", manifest.sync.steps}};
+  if (manifest.sync.rounds > 0) m["sync"]["block_rounds"] = manifest.sync.rounds;
   ordered_json& codecs = m["codecs"] = ordered_json::object();
   for (const auto& [name, codec] : manifest.codecs) codecs[name] = codec;
   ordered_json& files = m["files"] = ordered_json::object();

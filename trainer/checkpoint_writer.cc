@@ -72,12 +72,15 @@ std::string write_state(const std::string& path, const TrainingState& state, int
   };
   for (std::size_t t = 0; t < state.tensors->size(); ++t) {
     const TensorInfo& tensor = (*state.tensors)[t];
-    if (rank == 0)
-      flat("momentum.", tensor.name,
-           state.momentum.subspan(static_cast<std::size_t>(tensor.offset),
-                                  static_cast<std::size_t>(tensor.elements)));
+    for (const NamedArena& arena : state.arenas)
+      flat(arena.name + ".", tensor.name,
+           arena.values.subspan(static_cast<std::size_t>(tensor.offset),
+                                static_cast<std::size_t>(tensor.elements)));
     flat("residual1.", tensor.name, state.residuals.round1[t]);
     flat("residual2.", tensor.name, state.residuals.round2[t]);
+    if (state.block_residuals.round1.empty()) continue;
+    flat("block_residual1.", tensor.name, state.block_residuals.round1[t]);
+    flat("block_residual2.", tensor.name, state.block_residuals.round2[t]);
   }
   for (const NamedBuffer& b : state.buffers) stored.push_back({"buffer." + b.name, b.shape, b.values});
   for (const NamedBuffer& b : state.carried) stored.push_back({"carried." + b.name, b.shape, b.values});

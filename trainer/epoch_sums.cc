@@ -18,6 +18,11 @@ void check_counts(std::size_t rank, std::initializer_list<std::int64_t> counts) 
       throw impossible(rank, fmt::format("the count {}", count));
 }
 
+struct LocalSums {
+  Deviation distance;
+  std::uint64_t bytes_average = 0;
+};
+
 std::int64_t sum_over_ranks(Transport& transport, std::int64_t mine) {
   const std::vector<std::int64_t> all = transport.all_gather(mine);
   for (std::size_t r = 0; r < all.size(); ++r) check_counts(r, {all[r]});
@@ -69,7 +74,9 @@ void EpochSums::add(const StepMetrics& metrics) {
   seconds_ += metrics.seconds;
   bytes_sent_ += metrics.bytes_sent;
   bytes_fp32_ += metrics.bytes_fp32;
-  steps_ += metrics.steps;
+  exchanges_ += metrics.exchanges;
+  distance_.deviation += metrics.distance.deviation;
+  distance_.change += metrics.distance.change;
   bad_ += metrics.bad_samples;
 }
 
@@ -83,6 +90,12 @@ EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
       {sum_over_ranks(transport, sequences_.sequences), sum_over_ranks(transport, sequences_.room)};
   for (const std::uint64_t bytes : transport.all_gather(bytes_sent_)) out.bytes_sent += bytes;
   out.bytes_fp32 += bytes_fp32_;
+  out.exchanges += exchanges_;
+  for (const LocalSums& one : transport.all_gather(LocalSums{distance_, bytes_average_})) {
+    out.distance.deviation += one.distance.deviation / transport.size();
+    out.distance.change += one.distance.change / transport.size();
+    out.bytes_average += one.bytes_average;
+  }
   out.bad_samples += sum_over_ranks(transport, bad_.count);
   return out;
 }
@@ -91,9 +104,9 @@ std::vector<TensorCoding> EpochSums::coding(Transport& transport, const std::vec
                                             const std::vector<CodecSpec>& codecs) const {
   if (errors_.empty()) return {};
   const std::vector<CodingError> sums = sum_over_ranks(transport, errors_);
-  const double draws = static_cast<double>(steps_) * transport.size();
+  const double draws = static_cast<double>(exchanges_) * transport.size();
   const std::uint64_t copies =
-      2 * static_cast<std::uint64_t>(transport.size() - 1) * static_cast<std::uint64_t>(steps_);
+      2 * static_cast<std::uint64_t>(transport.size() - 1) * static_cast<std::uint64_t>(exchanges_);
   std::vector<TensorCoding> out;
   for (std::size_t t = 0; t < sums.size(); ++t)
     out.push_back({tensors[t].name, std::sqrt(sums[t].error / sums[t].gradient),
@@ -107,8 +120,9 @@ void EpochSums::clear() {
   train_ = {};
   sequences_ = {};
   seconds_ = {};
-  bytes_sent_ = bytes_fp32_ = 0;
-  steps_ = 0;
+  bytes_sent_ = bytes_fp32_ = bytes_average_ = 0;
+  exchanges_ = 0;
+  distance_ = {};
   bad_ = {};
   errors_.assign(errors_.size(), {});
 }

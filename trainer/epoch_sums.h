@@ -9,6 +9,7 @@
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "nn/network.h"
+#include "nn/outer_step.h"
 #include "trainer/bad_samples.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/seconds.h"
@@ -29,6 +30,8 @@ struct StepMetrics {
   Seconds seconds;                               // total and eval stay 0: they are an epoch's
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // by this rank; what all ranks would send as float32
   std::int64_t steps = 0;
+  std::int64_t exchanges = 0;  // of gradients, or of what local steps changed
+  Deviation distance = {};     // of the replicas before those of the second kind
   BadSamples bad_samples;
 };
 
@@ -40,6 +43,9 @@ struct EpochSoFar {
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // all ranks
   std::int64_t bad_samples = 0;                  // all ranks
   SequenceCounts sequences = {};                 // all ranks
+  std::int64_t exchanges = 0;                    // each rank's
+  Deviation distance = {};                       // mean over ranks
+  std::uint64_t bytes_average = 0;               // all ranks, for copies with averaged weights
 };
 
 /// A tensor's codec in one epoch (docs/exchange.md).
@@ -66,6 +72,8 @@ class EpochSums {
   void resume(EpochSoFar so_far, int rank, bool other_ranks);
 
   void add(const StepMetrics& metrics);
+  /// What this rank sent for a copy with averaged weights.
+  void add_average(std::uint64_t bytes) { bytes_average_ += bytes; }
   void add_evaluation(double seconds, const BadSamples& bad) {
     seconds_.eval += seconds;
     bad_ += bad;
@@ -89,7 +97,9 @@ class EpochSums {
   SequenceCounts sequences_;
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
-  std::int64_t steps_ = 0;
+  std::uint64_t bytes_average_ = 0;                // by this rank
+  std::int64_t exchanges_ = 0;
+  Deviation distance_;
   BadSamples bad_;
   std::vector<CodingError> errors_;
   double started_ = 0;

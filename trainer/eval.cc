@@ -37,7 +37,7 @@ std::string eval_command(const EvalArguments& arguments) {
                          .device = device,
                          .deterministic = run.train.deterministic,
                          .pixels = pixel_options(run, loader.shape())});
-  HostState state(network, nullptr);
+  HostState state(network);
   read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
   state.upload();
   BadSamples bad;

@@ -2,9 +2,12 @@
 
 namespace lpsgd {
 
-HostState::HostState(Network& network, Optimizer* optimizer)
+HostState::HostState(Network& network, const std::vector<NamedArena>& arenas)
     : stream_(network.stream()), parameters_(mirrored(network.parameters())) {
-  if (optimizer) momentum_ = mirrored(optimizer->momentum());
+  for (const NamedArena& arena : arenas) {
+    arrays_.push_back(mirrored(arena.values));
+    arenas_.push_back({arena.name, arrays_.back().host, arena.own, arena.otherwise});
+  }
   buffers_ = mirrored(network.buffers());
   carried_ = mirrored(network.carried_state());
 }
@@ -25,14 +28,14 @@ HostState::Array HostState::mirrored(std::span<float> own) {
 
 void HostState::download() {
   if (!stream_.device().is_cuda()) return;
-  for (const Array& a : {parameters_, momentum_}) copy_values(a.host, a.own, stream_);
+  copy_values(parameters_.host, parameters_.own, stream_);
   for (const Array& a : arrays_) copy_values(a.host, a.own, stream_);
   stream_.synchronize();
 }
 
 void HostState::upload() {
   if (!stream_.device().is_cuda()) return;
-  for (const Array& a : {parameters_, momentum_}) copy_values(a.own, a.host, stream_);
+  copy_values(parameters_.own, parameters_.host, stream_);
   for (const Array& a : arrays_) copy_values(a.own, a.host, stream_);
   stream_.synchronize();
 }

@@ -1,4 +1,4 @@
-// The weights, momentum, running statistics and carried state of a network in host memory.
+// The weights, the optimizer's arenas, running statistics and carried state of a network in host memory.
 #pragma once
 
 #include <span>
@@ -14,10 +14,11 @@ namespace lpsgd {
 /// values, upload() writes the copy back; both wait for the device.
 class HostState {
  public:
-  /// Without an `optimizer` (null) there is no momentum.
-  HostState(Network& network, Optimizer* optimizer);
+  /// `arenas` lie on the network's device.
+  explicit HostState(Network& network, const std::vector<NamedArena>& arenas = {});
   std::span<float> parameters() const { return parameters_.host; }
-  std::span<float> momentum() const { return momentum_.host; }
+  /// Named as those that the constructor got.
+  const std::vector<NamedArena>& arenas() const { return arenas_; }
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
   /// What recurrent layers carry from batch to batch in training.
   const std::vector<NamedBuffer>& carried() const { return carried_; }
@@ -33,8 +34,9 @@ class HostState {
 
   StreamView stream_;
   std::vector<Buffer<float>> copies_;
-  Array parameters_, momentum_;
-  std::vector<Array> arrays_;  // of the buffers and the carried state
+  Array parameters_;
+  std::vector<Array> arrays_;  // of the arenas, the buffers and the carried state
+  std::vector<NamedArena> arenas_;
   std::vector<NamedBuffer> buffers_, carried_;
 };
 

@@ -70,6 +70,13 @@ std::string EpochRecord::json() const {
   o["computation_s"] = seconds.mean.computation();
   o["bytes_sent"] = bytes_sent;
   o["bytes_fp32"] = bytes_fp32;
+  if (local_steps) {
+    o["synchronisations"] = synchronisations;
+    o["bytes_per_synchronisation"] = mean(static_cast<double>(bytes_sent), synchronisations);
+    o["replica_distance"] =
+        distance.change > 0 ? std::sqrt(distance.deviation / distance.change) : std::nan("");
+    o["bytes_average"] = bytes_average;
+  }
   o["bad_samples"] = bad_samples;
   o["replicas_equal"] = simulated ? ordered_json(nullptr) : ordered_json(replicas_equal);
   if (simulated) o["simulated"] = true;

@@ -24,7 +24,11 @@ struct EpochRecord {
   std::int64_t bad_samples = 0;                  // all ranks, training and evaluation
   bool replicas_equal = true;                    // null in JSON if simulated
   bool simulated = false;                        // collective: simulated
-  std::vector<TensorCoding> coding;              // with metrics.codec_error
+  bool local_steps = false;                      // sync.kind is not every_step
+  std::int64_t synchronisations = 0;
+  Deviation distance;                // sums of squares over them
+  std::uint64_t bytes_average = 0;   // for copies with averaged weights
+  std::vector<TensorCoding> coding;  // with metrics.codec_error
 
   std::int64_t samples() const { return kind == DataKind::images ? train.samples : sequences.sequences; }
   double samples_per_second() const;

@@ -27,8 +27,10 @@ std::string first_non_finite(const TrainingState& state) {
       return round.empty() || all_finite(round[t]);
     };
     if (!finite(state.parameters)) return fmt::format("the weights of '{}'", tensor.name);
-    if (!finite(state.momentum)) return fmt::format("the momentum values of '{}'", tensor.name);
-    if (!finite_residual(state.residuals.round1) || !finite_residual(state.residuals.round2))
+    for (const NamedArena& arena : state.arenas)
+      if (!finite(arena.values)) return fmt::format("the {} values of '{}'", arena.name, tensor.name);
+    if (!finite_residual(state.residuals.round1) || !finite_residual(state.residuals.round2) ||
+        !finite_residual(state.block_residuals.round1) || !finite_residual(state.block_residuals.round2))
       return fmt::format("the residuals of '{}'", tensor.name);
   }
   const std::string found = first_non_finite(state.buffers, "running statistics");

@@ -93,7 +93,7 @@ void fields(config::Visitor& v, BitFlip& flip) {
 ReplicaCheck::ReplicaCheck(std::int64_t every, const BitFlip& flip, Transport& transport, Network& network,
                            Optimizer& optimizer)
     : every_(every), flip_(flip), transport_(transport), network_(network) {
-  if (every_ > 0 || flip_.planned()) host_.emplace(network, &optimizer);
+  if (every_ > 0 || flip_.planned()) host_.emplace(network, optimizer.arenas());
   if (!flip_.planned()) return;
   const std::vector<TensorInfo>& tensors = network.tensors();
   const auto tensor = std::find_if(tensors.begin(), tensors.end(), [&](const TensorInfo& t) {
@@ -110,13 +110,13 @@ ReplicaCheck::ReplicaCheck(std::int64_t every, const BitFlip& flip, Transport& t
   flipped_value_ = static_cast<std::size_t>(tensor->offset + flip_.element);
 }
 
-void ReplicaCheck::after_step(std::int64_t steps) {
+void ReplicaCheck::after_step(std::int64_t steps, Comparable comparable) {
   if (flip_.planned() && steps == flip_.step && transport_.rank() == flip_.rank) flip();
-  if (every_ > 0 && steps % every_ == 0) compare(steps);
+  if (every_ > 0 && steps % every_ == 0) compare(steps, comparable);
 }
 
-void ReplicaCheck::before_checkpoint(std::int64_t steps) {
-  if (every_ > 0 && compared_ != steps) compare(steps);
+void ReplicaCheck::before_checkpoint(std::int64_t steps, Comparable comparable) {
+  if (every_ > 0 && compared_ != steps) compare(steps, comparable);
 }
 
 void ReplicaCheck::flip() {
@@ -129,18 +129,21 @@ void ReplicaCheck::flip() {
             flip_.tensor.empty() ? network_.tensors().front().name : flip_.tensor, before, value);
 }
 
-void ReplicaCheck::compare(std::int64_t steps) {
+void ReplicaCheck::compare(std::int64_t steps, Comparable comparable) {
+  if (comparable == Comparable::nothing) return;
   host_->download();
   compared_ = steps;
-  const std::array<std::uint64_t, 2> whole{checksum(host_->parameters()), checksum(host_->momentum())};
+  std::vector<std::pair<std::string, std::span<const float>>> arenas{{"weights", host_->parameters()}};
+  if (comparable == Comparable::all)
+    for (const NamedArena& arena : host_->arenas()) arenas.emplace_back(arena.name + " values", arena.values);
+  std::vector<std::uint64_t> whole;
+  for (const auto& [kind, arena] : arenas) whole.push_back(checksum(arena));
   const std::vector<std::uint64_t> wholes = gather(transport_, whole);
   bool equal = true;
-  for (std::size_t i = 0; i < wholes.size(); ++i) equal &= wholes[i] == wholes[i % 2];
+  for (std::size_t i = 0; i < wholes.size(); ++i) equal &= wholes[i] == wholes[i % whole.size()];
   if (equal) return;
 
   const std::vector<TensorInfo>& tensors = network_.tensors();
-  const std::array<std::pair<const char*, std::span<const float>>, 2> arenas{
-      {{"weights", host_->parameters()}, {"momentum values", host_->momentum()}}};
   const auto ranks = static_cast<std::size_t>(transport_.size());
   for (const auto& [kind, arena] : arenas) {
     if (arena.empty()) continue;

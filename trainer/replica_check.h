@@ -26,16 +26,18 @@ class ReplicaCheck {
   ReplicaCheck(std::int64_t every, const BitFlip& flip, Transport& transport, Network& network,
                Optimizer& optimizer);
 
+  /// What can be equal now: between two synchronisations nothing, after one the weights.
+  enum class Comparable : std::uint8_t { nothing, weights, all };
   /// Puts the planned fault in, and compares if that is due. Collective.
-  void after_step(std::int64_t steps);
+  void after_step(std::int64_t steps, Comparable comparable = Comparable::all);
 
   /// Compares now, unless `every` is 0 or this step was compared already. ReplicaError names the first
   /// tensor that differs, its first element that does, and the ranks. Waits for a GPU. Collective.
-  void before_checkpoint(std::int64_t steps);
+  void before_checkpoint(std::int64_t steps, Comparable comparable = Comparable::all);
 
  private:
   void flip();
-  void compare(std::int64_t steps);
+  void compare(std::int64_t steps, Comparable comparable);
 
   const std::int64_t every_;
   const BitFlip flip_;

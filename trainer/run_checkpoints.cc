@@ -63,6 +63,16 @@ void check_order(const std::string& folder, const CheckpointManifest& manifest, 
         fmt::format("{}: was written inside an epoch of sequences that had other numbers of frames", folder));
 }
 
+/// Not if blocks were others, or there were none; their residuals then start from zero.
+bool fits(const ExchangeState& residuals, const Exchange* exchange) {
+  if (residuals.round1.empty()) return false;
+  const std::vector<ResidualSizes> sizes = exchange->residual_sizes();
+  for (std::size_t t = 0; t < sizes.size(); ++t)
+    if (residuals.round1[t].size() != sizes[t].round1 || residuals.round2[t].size() != sizes[t].round2)
+      return false;
+  return true;
+}
+
 }  // namespace
 
 bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std::int64_t epochs) {
@@ -90,36 +100,46 @@ EpochContents epoch_contents(const Dataset& train, std::int64_t batches) {
 
 RunCheckpoints::RunCheckpoints(std::string run_folder, const RunConfig& run, EpochContents epoch,
                                const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
-                               Optimizer& optimizer, SynchronousStep& step)
+                               SynchronousStep& step)
     : run_folder_(run_folder),
       run_(run),
       epoch_(std::move(epoch)),
       codecs_(codecs),
       transport_(transport),
       network_(network),
-      optimizer_(optimizer),
       step_(step),
-      snapshot_(network, optimizer, step, transport.rank() == 0),
+      snapshot_(network, step, transport.rank() == 0),
       writer_(transport, std::move(run_folder), run.checkpoint.keep) {}
 
 Resumed RunCheckpoints::restore(const ResumePoint& from) {
   const auto& [folder, manifest] = from;
   Resumed out{manifest.position, manifest.so_far};
+  CheckpointRead read;
   collective_try(transport_, [&] {
     if (manifest.seed != static_cast<std::uint32_t>(run_.train.seed))
       throw FileError(fmt::format("{}: was written with train.seed {}, the configuration says {}", folder,
                                   manifest.seed, run_.train.seed));
     if (manifest.position.batch != 0) check_order(folder, manifest, run_, epoch_);
-    HostState host(network_, &optimizer_);
-    TrainingState state{&network_.tensors(), host.parameters(), host.momentum(), host.buffers(), {}};
+    HostState host(network_, step_.arenas());
+    TrainingState state{&network_.tensors(), host.parameters(), host.arenas(), host.buffers(), {}};
     if (manifest.position.batch != 0) state.carried = host.carried();
-    ExchangeState residuals;
-    out.other_ranks = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state, residuals);
+    ExchangeState residuals, block_residuals;
+    read = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state, residuals,
+                           step_.block_exchange() ? &block_residuals : nullptr);
     host.upload();
     step_.set_state(residuals);
+    if (read.averaged)
+      step_.set_sync_position({.started = manifest.sync.started});
+    else
+      step_.set_sync_position(manifest.sync);
+    if (fits(block_residuals, step_.block_exchange())) step_.block_exchange()->set_state(block_residuals);
   });
   newest_ = folder;
+  out.other_ranks = read.other_ranks;
   if (transport_.rank() != 0) return out;
+  if (read.averaged)
+    log::warn("{}: the ranks go on from the average of its {} ranks' weights and momentum", folder,
+              manifest.ranks);
   if (out.other_ranks)
     log::warn(
         "{} was written by {} ranks, this run has {}: round-1 residuals are the mean of the old ones, "
@@ -131,13 +151,14 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
 }
 
 void RunCheckpoints::check_finite(std::int64_t steps) {
-  HostState host(network_, nullptr);
+  HostState host(network_);
   host.download();
   const TrainingState state{&network_.tensors(), host.parameters(), {}, host.buffers(), {}};
   check_finite_everywhere(transport_, first_non_finite(state, {}), steps);
 }
 
-void RunCheckpoints::begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr) {
+void RunCheckpoints::begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
+                           const AveragedWeights* weights) {
   began_ = now_seconds();
   CheckpointManifest manifest;
   manifest.position = position;
@@ -150,11 +171,13 @@ void RunCheckpoints::begin(const std::string& name, const Position& position, Ep
   manifest.lengths = epoch_.lengths;
   manifest.order = sample_order(run_);
   manifest.lr = lr;
+  manifest.sync = step_.sync_position();
   for (std::size_t t = 0; t < codecs_.size(); ++t)
     manifest.codecs.emplace_back(network_.tensors()[t].name, to_text(codecs_[t]));
   const AveragedBuffers averaged(transport_, network_);
   const double copying = now_seconds();
-  snapshot_.take(position.batch != 0, averaged.buffers());
+  snapshot_.take(position.batch != 0, weights ? weights->values() : network_.parameters(),
+                 averaged.buffers());
   const double copied = now_seconds();
   writer_.begin(name, std::move(manifest), snapshot_.state(), snapshot_.averaged());
   saving_ = {name, now_seconds() - began_};

@@ -9,7 +9,7 @@
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "nn/network.h"
-#include "nn/optimizer.h"
+#include "trainer/averaged_weights.h"
 #include "trainer/checkpoint.h"
 #include "trainer/checkpoint_writer.h"
 #include "trainer/epoch_sums.h"
@@ -54,7 +54,7 @@ class RunCheckpoints {
   /// `run_folder`: the run's. Allocates the memory of a snapshot. The references outlive the object.
   RunCheckpoints(std::string run_folder, const RunConfig& run, EpochContents epoch,
                  const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
-                 Optimizer& optimizer, SynchronousStep& step);
+                 SynchronousStep& step);
 
   /// Restores weights, momentum, running statistics and residuals. Refuses a checkpoint of another seed,
   /// network or codec, and one from within an epoch if its contents or a key that decides the order of
@@ -62,8 +62,9 @@ class RunCheckpoints {
   Resumed restore(const ResumePoint& from);
 
   /// Copies the state and begins to write it, with no checkpoint in flight. `lr`: of the next step; `so_far`:
-  /// of the current epoch, ignored between epochs. Collective.
-  void begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr);
+  /// of the current epoch, ignored between epochs; `weights`: the model's, if the ranks' differ. Collective.
+  void begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
+             const AveragedWeights* weights = nullptr);
   /// See CheckpointWriter.
   bool in_flight() const { return writer_.in_flight(); }
   bool is_busy() const { return writer_.is_busy(); }
@@ -86,7 +87,6 @@ class RunCheckpoints {
   const std::vector<CodecSpec>& codecs_;
   Transport& transport_;
   Network& network_;
-  Optimizer& optimizer_;
   SynchronousStep& step_;
   std::optional<std::string> newest_;
   SavedCheckpoint saving_;

@@ -217,6 +217,13 @@ void expand(Value& value, const std::string& path) {
 
 /// With unit gain a momentum of 1 leaves the gradients out.
 void check_momentum(const RunConfig& run) {
+  if (run.optimizer.is_adam()) {
+    constexpr const char* message = "adam and adamw have moments of their own (beta1, beta2)";
+    if (run.optimizer.nesterov) throw ConfigError(fmt::format("optimizer.nesterov: {}", message));
+    if (run.optimizer.momentum_unit_gain)
+      throw ConfigError(fmt::format("optimizer.momentum_unit_gain: {}", message));
+    if (!run.schedule.momentum.empty()) throw ConfigError(fmt::format("schedule.momentum: {}", message));
+  }
   if (!run.optimizer.momentum_unit_gain) return;
   constexpr const char* message = "with optimizer.momentum_unit_gain it must be less than 1";
   if (run.optimizer.momentum == 1) throw ConfigError(fmt::format("optimizer.momentum: {}", message));
@@ -256,6 +263,7 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
   with_locations(run, [&] {
     check_schedule(run.schedule, run.train.epochs);
     check_momentum(run);
+    check_sync(run.sync, run.tree.find("sync"), run.schedule);
   });
   if (environment == config::Environment::expand) check_threads(run);  // not for `show`, on another machine
   return run;
@@ -281,12 +289,7 @@ void fields(Visitor& v, RunConfig& run) {
   v.section("optimizer", "how gradients change the weights", [&](Visitor& s) { fields(s, run.optimizer); });
   v.section("schedule", "the learning rate of each step", [&](Visitor& s) { fields(s, run.schedule); });
   v.section("exchange", "how ranks average their gradients", [&](Visitor& s) { fields(s, run.exchange); });
-  v.section("sync", "when ranks exchange", [&](Visitor& s) {
-    std::size_t every_step = 0;
-    static constexpr const char* kinds[] = {"every_step"};
-    s.choice("kind", every_step, kinds,
-             "every_step: ranks average their gradients in every step; the only kind so far");
-  });
+  v.section("sync", "when ranks exchange (docs/local-sgd.md)", [&](Visitor& s) { fields(s, run.sync); });
   v.section("checkpoint", "when to save, and how much to keep",
             [&](Visitor& s) { fields(s, run.checkpoint); });
   v.section("metrics", "more records in metrics.jsonl", [&](Visitor& s) { fields(s, run.metrics); });
@@ -324,7 +327,7 @@ Device device_of(const TrainOptions& options, int local_rank) {
 
 void resolve_ranks(RunConfig& run, int ranks) {
   std::map<std::int64_t, std::int64_t>& sizes = run.train.batch_sizes;
-  if (sizes.empty()) return;
+  if (sizes.empty()) return scale_rate(run.schedule, run.train.batch_size);
   const auto found = sizes.find(ranks);
   if (found == sizes.end()) {
     std::vector<std::int64_t> known;
@@ -335,6 +338,7 @@ void resolve_ranks(RunConfig& run, int ranks) {
   }
   run.train.batch_size = found->second;
   sizes.clear();
+  scale_rate(run.schedule, run.train.batch_size);
 }
 
 void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
@@ -367,6 +371,17 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("{} samples cannot be divided evenly over {} ranks; allowed: multiples of {}",
                              run.train.batch_size, ranks, ranks));
+  with_locations(run, [&] { check_blocks(run.sync, ranks); });
+  if (run.exchange.collective == Collective::allreduce && run.sync.kind == SyncKind::hierarchical_local_sgd)
+    config::fail(
+        origin_of(run, "sync", "kind"), "sync.kind",
+        "hierarchical_local_sgd averages within blocks of ranks, which exchange.collective: allreduce "
+        "cannot; use reduce_broadcast");
+  if (run.exchange.collective == Collective::simulated && run.sync.is_local())
+    config::fail(
+        origin_of(run, "sync", "kind"), "sync.kind",
+        "local steps need an exchange that averages; with exchange.collective: simulated each rank only "
+        "decodes its own");
   if (run.exchange.collective == Collective::allreduce) {
     const auto refuse = [&](std::string_view key) {
       config::fail(origin_of(run, "exchange", key), fmt::format("exchange.{}", key),
@@ -427,6 +442,8 @@ std::string resolved_text(const RunConfig& run) {
   Value tree = config::write(run);
   if (run.exchange.transport != TransportKind::threads)
     std::erase_if(tree.find("exchange")->entries, [](const Value::Entry& e) { return e.key == "ranks"; });
+  std::erase_if(tree.find("sync")->entries,
+                [&](const Value::Entry& e) { return !is_sync_key(run.sync.kind, e.key); });
   return config::emit(tree);
 }
 

@@ -20,6 +20,7 @@
 #include "nn/schedule.h"
 #include "quant/policy.h"
 #include "trainer/bit_flip.h"
+#include "trainer/sync_options.h"
 
 namespace lpsgd {
 
@@ -74,6 +75,7 @@ struct RunConfig {
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
   ExchangeConfig exchange;
+  SyncOptions sync;
   CheckpointOptions checkpoint;
   MetricsOptions metrics;
 

@@ -1,6 +1,7 @@
 #include "trainer/state_snapshot.h"
 
 #include <cstddef>
+#include <utility>
 
 namespace lpsgd {
 
@@ -18,38 +19,48 @@ void copy_all(const std::vector<NamedBuffer>& to, const std::vector<NamedBuffer>
 
 }  // namespace
 
-StateSnapshot::StateSnapshot(Network& network, Optimizer& optimizer, const SynchronousStep& step,
-                             bool with_replica)
-    : network_(network), optimizer_(optimizer), step_(step) {
+StateSnapshot::StateSnapshot(Network& network, SynchronousStep& step, bool with_replica)
+    : network_(network), step_(step) {
   const std::vector<NamedBuffer> buffers = network.buffers(), carried = network.carried_state();
-  const std::vector<ResidualSizes> residuals = step.residual_sizes();
+  std::vector<ResidualSizes> residuals = step.residual_sizes(), of_block;
+  if (step.block_exchange()) of_block = step.block_exchange()->residual_sizes();
+  for (const NamedArena& arena : step.arenas())
+    if (with_replica || arena.own) copied_.push_back(arena);
   std::size_t size = values_of(buffers) + values_of(carried);
-  for (const ResidualSizes& one : residuals) size += one.round1 + one.round2;
-  if (with_replica) size += network.parameters().size() + optimizer.momentum().size() + values_of(buffers);
+  for (const auto* sizes : {&residuals, &of_block})
+    for (const ResidualSizes& one : *sizes) size += one.round1 + one.round2;
+  for (const NamedArena& arena : copied_) size += arena.values.size();
+  if (with_replica) size += network.parameters().size() + values_of(buffers);
   memory_ = PinnedBuffer<float>(network.stream().device(), size);
 
   state_.tensors = &network.tensors();
   if (with_replica) {
     state_.parameters = part(network.parameters().size());
-    state_.momentum = part(optimizer.momentum().size());
     averaged_ = parts(buffers);
   }
-  for (const ResidualSizes& one : residuals) {
-    state_.residuals.round1.push_back(part(one.round1));
-    state_.residuals.round2.push_back(part(one.round2));
-  }
+  for (const NamedArena& arena : copied_)
+    state_.arenas.push_back({arena.name, part(arena.values.size()), arena.own, arena.otherwise});
+  for (const auto& [sizes, views] :
+       {std::pair{&residuals, &state_.residuals}, {&of_block, &state_.block_residuals}})
+    for (const ResidualSizes& one : *sizes) {
+      views->round1.push_back(part(one.round1));
+      views->round2.push_back(part(one.round2));
+    }
   state_.buffers = parts(buffers);
   carried_ = parts(carried);
 }
 
-void StateSnapshot::take(bool inside_epoch, const std::vector<NamedBuffer>& averaged) {
+void StateSnapshot::take(bool inside_epoch, std::span<const float> weights,
+                         const std::vector<NamedBuffer>& averaged) {
   const StreamView stream = network_.stream();
   if (!state_.parameters.empty()) {
-    copy_values(state_.parameters, network_.parameters(), stream);
-    copy_values(state_.momentum, optimizer_.momentum(), stream);
+    copy_values(state_.parameters, weights, stream);
     copy_all(averaged_, averaged, {});
   }
+  for (std::size_t i = 0; i < copied_.size(); ++i)
+    copy_values(state_.arenas[i].values, copied_[i].values, stream);
   step_.copy_residuals(state_.residuals);
+  if (step_.block_exchange()) step_.block_exchange()->copy_state(state_.block_residuals);
   copy_all(state_.buffers, network_.buffers(), stream);
   state_.carried.clear();
   if (inside_epoch) {

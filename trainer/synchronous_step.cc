@@ -5,13 +5,23 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/buffer.h"
+#include "core/checksum.h"
 #include "core/clock.h"
-#include "core/range.h"
 #include "trainer/batch_inputs.h"
+#include "trainer/step_part.h"
 
 namespace lpsgd {
 
 namespace {
+
+std::int64_t parameters(const std::vector<TensorInfo>& tensors) {
+  std::int64_t sum = 0;
+  for (const TensorInfo& tensor : tensors) sum += tensor.elements;
+  return sum;
+}
+
+}  // namespace
 
 ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace) {
   ExchangeOptions o;
@@ -27,28 +37,10 @@ ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace
   return o;
 }
 
-std::int64_t parameters(const std::vector<TensorInfo>& tensors) {
-  std::int64_t sum = 0;
-  for (const TensorInfo& tensor : tensors) sum += tensor.elements;
-  return sum;
-}
-
-/// A part of a step: measured, and shown to profilers. Returns when it ended.
-template <class Work>
-double part(const char* name, Stopwatch& watch, const Work& work) {
-  const ScopedRange range(name);
-  watch.start();
-  work();
-  watch.stop();
-  return now_seconds();
-}
-
-}  // namespace
-
-std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors) {
+std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors, const char* what) {
   const std::string& name = tensors[static_cast<std::size_t>(found.tensor)].name;
-  const std::string where = found.rank >= 0 ? fmt::format("the gradient of '{}' on rank {}", name, found.rank)
-                                            : fmt::format("the mean gradient of '{}'", name);
+  const std::string where = found.rank >= 0 ? fmt::format("the {} of '{}' on rank {}", what, name, found.rank)
+                                            : fmt::format("the mean {} of '{}'", what, name);
   return fmt::format("step {}: {} holds a NaN or an infinity", found.step, where);
 }
 
@@ -68,18 +60,29 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
   network_.announce_behind(exchange_.milestones());
 }
 
-void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
-  std::array<double, 6> at{now_seconds()};  // the step's begin, and the end of each part
+void SynchronousStep::forward(Loader& loader, std::int64_t number, std::array<double, 6>& at) {
+  at[0] = now_seconds();
   Batch batch;
   at[1] = part("data", times_.data, [&] { batch = loader.next(); });
   bad_samples_.add(batch.bad_samples);
   sequences_ += sequences_in(batch);
   at[2] = part("forward", times_.forward,
                [&] { network_.forward_train(samples_of(batch, transport_.size()), number); });
+}
+
+void SynchronousStep::end_step(std::int64_t number, const std::array<double, 6>& at) {
+  if (trace_) trace_->add(number, at);
+  ++steps_;
+}
+
+void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
+  std::array<double, 6> at{};
+  forward(loader, number, at);
   const bool captured = is_captured(number);
   exchange_.begin(static_cast<std::uint32_t>(number));
-  optimizer_.set_rate(lr);
+  optimizer_.set_rate(lr, number);
   has_run_ = true;
+  ++exchanges_;
   if (captured) {
     captured_.run(static_cast<std::size_t>(number), {[this] { backward(); }, [this] { exchange_.finish(); },
                                                      [this] { update(); }, [this] { exchange_.launched(); }});
@@ -94,8 +97,7 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
     });
     at[5] = part("update", times_.update, [&] { update(); });
   }
-  if (trace_) trace_->add(number, at);
-  ++steps_;
+  end_step(number, at);
 }
 
 void SynchronousStep::backward() {
@@ -116,10 +118,21 @@ bool SynchronousStep::is_captured(std::int64_t number) {
   return captured_.wanted(transport_, number, can, network_.stream());
 }
 
-/// `step_before`: checks the step before the last one, without waiting for the last one.
-void SynchronousStep::check(bool step_before) {
+void SynchronousStep::check(bool step_before, const char* what) {
   const NonFinite found = exchange_.check_finite(step_before);
-  if (found.tensor >= 0) throw NonFiniteError(text(found, network_.tensors()));
+  if (found.tensor >= 0) throw NonFiniteError(text(found, network_.tensors(), what));
+}
+
+std::uint64_t SynchronousStep::checksum_of(std::span<const float> weights) const {
+  if (!on_gpu_) return checksum64(std::as_bytes(weights));
+  Buffer<float> host(weights.size());
+  copy_values(host.view(), weights, network_.stream());
+  network_.stream().synchronize();
+  return checksum64(std::as_bytes(host.view()));
+}
+
+bool SynchronousStep::replicas_equal() {
+  return transport_.all_equal(checksum_of(network_.parameters()));
 }
 
 void SynchronousStep::check_finite() {
@@ -144,6 +157,7 @@ StepMetrics SynchronousStep::take(std::span<CodingError> errors) {
   out.seconds.update = times_.update.take() + captured.update;
   out.bytes_sent = stats.bytes_sent;
   out.steps = std::exchange(steps_, 0);
+  out.exchanges = std::exchange(exchanges_, 0);
   out.bad_samples = std::exchange(bad_samples_, {});
   out.bytes_fp32 = fp32_bytes_of_step_ * static_cast<std::uint64_t>(out.steps);
   if (!errors.empty()) exchange_.take_errors(errors);

@@ -1,7 +1,8 @@
 // The training step of synchronous data-parallel SGD: every step the ranks exchange their gradients, so that
-// all make the same update. Other ways to synchronise ranks would be classes beside this one.
+// all make the same update. It is also the base of other ways to synchronise ranks (trainer/local_step.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,11 +20,16 @@
 #include "trainer/non_finite.h"
 #include "trainer/rank_trace.h"
 #include "trainer/run_config.h"
+#include "trainer/sync_position.h"
 
 namespace lpsgd {
 
-/// "step 7: the gradient of 'fc1.weight' on rank 1 holds a NaN or an infinity"
-std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors);
+/// "step 7: the gradient of 'fc1.weight' on rank 1 holds a NaN or an infinity". `what` was exchanged.
+std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors,
+                 const char* what = "gradient");
+
+/// The exchange's options in this run.
+ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace);
 
 /// One rank's steps: forward, backward while gradients are exchanged, update.
 class SynchronousStep {
@@ -31,17 +37,36 @@ class SynchronousStep {
   /// The arguments outlive the object; `trace` may be null. Collective over some transports.
   SynchronousStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
                   Optimizer& optimizer, Transport& transport, Trace* trace);
+  virtual ~SynchronousStep() = default;
+  SynchronousStep(const SynchronousStep&) = delete;
+  SynchronousStep& operator=(const SynchronousStep&) = delete;
 
+  /// How many steps the next ones have from synchronisation to synchronisation.
+  virtual void set_interval(std::int64_t) {}
   /// Runs step `number`, counted from the run's start, on the loader's next batch with learning rate `lr`.
   /// Throws NonFiniteError before the update on the CPU. On a GPU the check is one step behind, so the next
   /// run() or check_finite() throws. Collective.
-  void run(Loader& loader, std::int64_t number, double lr);
+  virtual void run(Loader& loader, std::int64_t number, double lr);
   /// Throws NonFiniteError if the last step's gradients were non-finite. Waits for a GPU. Collective.
-  void check_finite();
+  virtual void check_finite();
   /// What the steps since the last call measured. With metrics.codec_error the coding errors are added to
   /// `errors`, one entry per tensor. Waits for a GPU.
-  StepMetrics take(std::span<CodingError> errors);
+  virtual StepMetrics take(std::span<CodingError> errors);
 
+  /// Whether the ranks' weights are the same now.
+  virtual bool is_synchronised() const { return true; }
+  /// Whether the optimizer's arenas are, too.
+  virtual bool has_equal_momentum() const { return true; }
+  /// Whether all ranks have the same bytes in the weights that they last agreed on. Waits for a GPU.
+  /// Collective.
+  virtual bool replicas_equal();
+
+  /// What checkpoints hold beside weights, running statistics and residuals. The views stay valid.
+  virtual std::vector<NamedArena> arenas() { return optimizer_.arenas(); }
+  virtual SyncPosition sync_position() const { return {}; }
+  virtual void set_sync_position(const SyncPosition&) {}
+  /// The exchange within a block of ranks, or null.
+  virtual Exchange* block_exchange() { return nullptr; }
   /// Residuals, for checkpoints.
   ExchangeState state() const { return exchange_.state(); }
   std::vector<ResidualSizes> residual_sizes() const { return exchange_.residual_sizes(); }
@@ -49,7 +74,7 @@ class SynchronousStep {
   void copy_residuals(const ResidualViews& to) const { exchange_.copy_state(to); }
   void set_state(const ExchangeState& state) { exchange_.set_state(state); }
 
- private:
+ protected:
   /// The parts of a step's time: the host's on the CPU, the compute stream's on a GPU, where `data` is the
   /// time in which the stream is idle.
   struct Times {
@@ -58,10 +83,13 @@ class SynchronousStep {
     Stopwatch data, forward, backward, exposed, update;
   };
 
-  void backward();
+  /// The step up to its forward pass. `at`: its begin, and the end of each part.
+  void forward(Loader& loader, std::int64_t number, std::array<double, 6>& at);
+  void end_step(std::int64_t number, const std::array<double, 6>& at);
   void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
-  bool is_captured(std::int64_t number);
-  void check(bool step_before);
+  /// `step_before`: checks the step before the last one, without waiting for the last one.
+  void check(bool step_before, const char* what = "gradient");
+  std::uint64_t checksum_of(std::span<const float> weights) const;
 
   const RunConfig& run_;
   Network& network_;
@@ -77,7 +105,12 @@ class SynchronousStep {
   std::int64_t steps_ = 0;
   BadSamples bad_samples_;
   SequenceCounts sequences_;
+  std::int64_t exchanges_ = 0;
   bool has_run_ = false;
+
+ private:
+  void backward();
+  bool is_captured(std::int64_t number);
 };
 
 }  // namespace lpsgd

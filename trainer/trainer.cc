@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "comm/agree.h"
-#include "core/checksum.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "quant/policy.h"
+#include "trainer/averaged_weights.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/evaluate.h"
-#include "trainer/host_state.h"
+#include "trainer/local_step.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
 #include "trainer/rank_trace.h"
@@ -24,7 +24,6 @@
 #include "trainer/run_folder.h"
 #include "trainer/step_agreement.h"
 #include "trainer/stop_signals.h"
-#include "trainer/synchronous_step.h"
 
 namespace lpsgd {
 
@@ -88,7 +87,8 @@ class RankTrainer {
         test_loader_(batches_of(data.test, run, spec, transport, false),
                      loader_options(run, transport, false)),
         network_(spec, network_options(run, transport, train_loader_.shape())),
-        optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream()),
+        optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream(),
+                   static_cast<std::uint32_t>(run.train.seed)),
         per_epoch_(train_loader_.batches()),
         contents_(epoch_contents(*data.train, per_epoch_)),
         replicas_(command.check_replicas, run.exchange.inject, transport, network_, optimizer_),
@@ -99,8 +99,8 @@ class RankTrainer {
 
   /// Separate from the constructor because it is collective over some transports.
   void make_step() {
-    step_.emplace(run_, codecs_, network_, optimizer_, transport_, trace_.get());
-    checkpoints_.emplace(command_.out, run_, contents_, codecs_, transport_, network_, optimizer_, *step_);
+    step_ = lpsgd::make_step(run_, codecs_, network_, optimizer_, transport_, trace_.get());
+    checkpoints_.emplace(command_.out, run_, contents_, codecs_, transport_, network_, *step_);
   }
 
   int train() {
@@ -265,8 +265,10 @@ class RankTrainer {
     collect();
     const double start = now_seconds();
     finish_checkpoint();
-    replicas_.before_checkpoint(position_.step);
-    checkpoints_->begin(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch));
+    replicas_.before_checkpoint(position_.step, comparable());
+    const std::optional<AveragedWeights> weights = average_if_apart();
+    checkpoints_->begin(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch),
+                        weights ? &*weights : nullptr);
     agreement_.ask_soon();
     saved_ = position_;
     saved_at_ = now_seconds();
@@ -283,6 +285,7 @@ class RankTrainer {
     const double start = now_seconds();
     lr_ = rate_at(position_.batch);
     optimizer_.set_momentum(momentum_at(run_.schedule, position_.epoch, run_.optimizer.momentum));
+    step_->set_interval(local_steps(run_.sync, run_.schedule, position_.epoch, position_.batch, per_epoch_));
     step_->run(train_loader_, position_.step, lr_);
     ++position_.step;
     ++position_.batch;
@@ -296,8 +299,22 @@ class RankTrainer {
 
   void check_replicas() {
     const double start = now_seconds();
-    replicas_.after_step(position_.step);
+    replicas_.after_step(position_.step, comparable());
     sums_.skip(now_seconds() - start);
+  }
+
+  ReplicaCheck::Comparable comparable() const {
+    if (!step_->is_synchronised()) return ReplicaCheck::Comparable::nothing;
+    return step_->has_equal_momentum() ? ReplicaCheck::Comparable::all : ReplicaCheck::Comparable::weights;
+  }
+
+  /// The average of the ranks' weights, if they differ now. Collective.
+  std::optional<AveragedWeights> average_if_apart() {
+    std::optional<AveragedWeights> out;
+    if (step_->is_synchronised()) return out;
+    out.emplace(transport_, network_);
+    sums_.add_average(out->bytes_sent());
+    return out;
   }
 
   /// Adds up what the steps since the last call measured; returns their seconds of communication.
@@ -326,7 +343,7 @@ class RankTrainer {
     if (!std::isfinite(record.validation.loss))
       throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite",
                                        std::max<std::int64_t>(0, position_.step - 1)));
-    record.replicas_equal = are_replicas_equal();
+    record.replicas_equal = step_->replicas_equal();
     sums_.add_evaluation(now_seconds() - start, bad);
     if (sums_.bad_samples().count > 0)
       log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));
@@ -345,6 +362,10 @@ class RankTrainer {
     record.bytes_sent = whole.bytes_sent;
     record.bytes_fp32 = whole.bytes_fp32;
     record.bad_samples = whole.bad_samples;
+    record.local_steps = run_.sync.kind != SyncKind::every_step;
+    record.synchronisations = whole.exchanges;
+    record.distance = whole.distance;
+    record.bytes_average = whole.bytes_average;
     record.simulated = run_.exchange.collective == Collective::simulated;
     record.coding = sums_.coding(transport_, network_.tensors(), codecs_);
     collective_try(transport_, [&] {
@@ -359,6 +380,9 @@ class RankTrainer {
     const std::vector<std::int64_t> batches = transport_.all_gather(test_loader_.batches());
     const std::int64_t most = *std::max_element(batches.begin(), batches.end());  // of all ranks
     const AveragedBuffers averaged(transport_, network_);
+    const std::optional<AveragedWeights> weights = average_if_apart();
+    std::optional<AveragedWeights::Installed> installed;
+    if (weights) installed.emplace(*weights, network_);
     int signal = 0;
     const auto after_batch = [&] {
       signal = go_on(evaluation_agreement_.after_step(now_seconds(), mine())).signal;
@@ -368,12 +392,6 @@ class RankTrainer {
     validation = evaluate(network_, test_loader_, averaged.buffers(), &bad, after_batch);
     for (std::int64_t b = test_loader_.batches(); b < most && signal == 0; ++b) after_batch();
     return signal;
-  }
-
-  bool are_replicas_equal() {
-    HostState host(network_, nullptr);
-    host.download();
-    return transport_.all_equal(checksum64(std::as_bytes(host.parameters())));
   }
 
   const RunConfig& run_;
@@ -387,7 +405,7 @@ class RankTrainer {
   Optimizer optimizer_;
   const std::int64_t per_epoch_;  // batches
   const EpochContents contents_;
-  std::optional<SynchronousStep> step_;
+  std::unique_ptr<SynchronousStep> step_;
   std::optional<RunCheckpoints> checkpoints_;
   ReplicaCheck replicas_;
   std::optional<MetricsFile> metrics_;  // rank 0's

@@ -99,6 +99,7 @@ class NcclTransport final : public TransportOver {
   bool takes_device_memory() const override { return true; }
   bool ordered() const override { return true; }
   StreamView stream() const override { return stream_; }
+  Transport& control() override { return inner_.control(); }
 
   void begin_group() override {
     grouping_ = true;

@@ -103,6 +103,9 @@ struct Kernels {
   /// w -= lr * (nesterov ? g + mu * v : v).
   void (*sgd)(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rates, float decay,
               float g_scale, bool nesterov);
+  /// The same of Adam: decayed weights are multiplied by `shrink`, then g = g * g_scale + decay * w.
+  void (*adam)(float* w, const float* g, float* m, float* v, std::int64_t n, maths::AdamRates rates,
+               float decay, float shrink, float g_scale);
 };
 
 /// The variants that this machine can run, those with the widest instructions first.

@@ -229,6 +229,19 @@ void sgd(float* w, const float* g, float* v, std::int64_t n, maths::SgdRates rat
   });
 }
 
+void adam(float* w, const float* g, float* m, float* v, std::int64_t n, maths::AdamRates rates, float decay,
+          float shrink, float g_scale) {
+  over_values(n, [&]<class L>(std::int64_t i) {
+    alignas(sizeof(typename L::V)) typename L::V weight = L::get(w + i);
+    alignas(sizeof(typename L::V)) typename L::V first = L::get(m + i);
+    alignas(sizeof(typename L::V)) typename L::V second = L::get(v + i);
+    maths::adam<typename L::Maths>(weight, L::get(g + i), first, second, rates, decay, shrink, g_scale);
+    L::put(m + i, first);
+    L::put(v + i, second);
+    L::put(w + i, weight);
+  });
+}
+
 template <class T>
 constexpr ActivationKernels<T> activation_kernels{
     widen<T>,         narrow<T>,       row_moments<T>, normalize<T>,  norm_gradient_sums<T>,
@@ -240,6 +253,6 @@ constexpr ActivationKernels<T> activation_kernels{
 
 extern const Kernels LPSGD_KERNELS;
 const Kernels LPSGD_KERNELS{LPSGD_TEXT(LPSGD_KERNELS), activation_kernels<float>, activation_kernels<Bf16>,
-                            sgd};
+                            sgd, adam};
 
 }  // namespace lpsgd::cpu

@@ -79,6 +79,11 @@ struct Sixteen {
   using V = Vector;
   static V from_bits(Integers bits) { return reinterpret_cast<Vector>(bits); }
   static Integers to_integers(V v) { return __builtin_convertvector(v, Integers); }
+  static V sqrt(V v) {
+    V out;
+    for (int i = 0; i < lanes; ++i) out[i] = __builtin_sqrtf(v[i]);
+    return out;
+  }
 };
 
 /// Sixteen lanes and one lane: the loops are written once over both.

@@ -234,17 +234,53 @@ struct SgdStep {
   float* momentum = nullptr;
   const std::uint8_t* decayed = nullptr;  // for each sgd_group values: have they weight decay; null: all
   const float* scale = nullptr;           // of the gradients; null: 1
-  const maths::SgdRates* rates = nullptr;
+  const maths::StepRates* rates = nullptr;
   std::int64_t n = 0;  // a multiple of sgd_group
   float decay = 0;
   bool nesterov = false;
+  const float* ratios = nullptr;            // LARS: of each tensor; null: all 1
+  const std::int32_t* tensor_of = nullptr;  // LARS: of each sgd_group values
+  float* second = nullptr;                  // Adam: the second moment
+  bool decoupled = false;                   // AdamW
 };
 inline constexpr std::int64_t sgd_group = 16;
 cudaError_t launch_sgd(const SgdStep& step, cudaStream_t stream);
+cudaError_t launch_adam(const SgdStep& step, cudaStream_t stream);
+
+/// A tensor in the arenas.
+struct TensorRange {
+  std::int64_t begin = 0, elements = 0;
+  float decay = 0;      // its weight decay
+  bool adapted = true;  // LARS: it has a ratio of its own
+};
+/// ratios[t] = LARS's ratio of each of `count` tensors. `partials` holds 2 * lars_parts * count doubles.
+inline constexpr int lars_parts = 64;
+cudaError_t launch_lars(const TensorRange* tensors, int count, const float* weights, const float* gradients,
+                        const float* scale, float trust, double* partials, float* ratios,
+                        cudaStream_t stream);
+/// gradients = scale * gradients + noise, tensor by tensor. `scale` may be null.
+cudaError_t launch_noise(const TensorRange* tensors, int count, float* gradients, const float* scale,
+                         const maths::StepRates* rates, std::uint32_t seed, cudaStream_t stream);
 /// *scale = the factor, at most 1, that reduces the 2-norm of n values to clip_norm. `partials` holds
 /// norm_parts doubles. *finished is 0 between launches.
 inline constexpr int norm_parts = 512;
 cudaError_t launch_clip_scale(const float* gradients, std::int64_t n, double clip_norm, double* partials,
                               unsigned* finished, float* scale, cudaStream_t stream);
+
+// ---- outer_step.cu
+
+struct OuterUpdate {
+  float *weights = nullptr, *synchronised = nullptr, *momentum = nullptr;  // null: no momentum
+  const float* mean = nullptr;
+  std::int64_t n = 0;
+  maths::OuterRates rates;
+  double* partials = nullptr;    // 2 * outer_parts
+  unsigned* finished = nullptr;  // 0 between launches
+  double* sums = nullptr;        // the squares of deviation and change are added to these two
+};
+inline constexpr int outer_parts = 512;
+/// d = s - w.
+cudaError_t launch_difference(const float* s, const float* w, float* d, std::int64_t n, cudaStream_t stream);
+cudaError_t launch_outer(const OuterUpdate& update, cudaStream_t stream);
 
 }  // namespace lpsgd::cuda

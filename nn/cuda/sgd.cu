@@ -8,17 +8,38 @@ namespace {
 
 __global__ void sgd_kernel(SgdStep s) {
   const float scale = s.scale != nullptr ? *s.scale : 1.0f;
-  const maths::SgdRates rates = *s.rates;
+  const maths::SgdRates common = s.rates->sgd;
   over_values(s.n, [&]<int V>(std::int64_t i) {
     float w[V], g[V], v[V];
     load<V>(s.weights + i, w);
     load<V>(s.gradients + i, g);
     load<V>(s.momentum + i, v);
     const float decay = s.decayed == nullptr || s.decayed[i / sgd_group] != 0 ? s.decay : 0.0f;
+    maths::SgdRates rates = common;
+    if (s.ratios != nullptr) rates.gain *= s.ratios[s.tensor_of[i / sgd_group]];
 #pragma unroll
     for (int k = 0; k < V; ++k) maths::sgd(w[k], g[k], v[k], rates, decay, scale, s.nesterov);
     store<V>(s.weights + i, w);
     store<V>(s.momentum + i, v);
+  });
+}
+
+__global__ void adam_kernel(SgdStep s) {
+  const float scale = s.scale != nullptr ? *s.scale : 1.0f;
+  const maths::AdamRates rates = s.rates->adam;
+  over_values(s.n, [&]<int V>(std::int64_t i) {
+    float w[V], g[V], m[V], v[V];
+    load<V>(s.weights + i, w);
+    load<V>(s.gradients + i, g);
+    load<V>(s.momentum + i, m);
+    load<V>(s.second + i, v);
+    const bool decayed = s.decayed == nullptr || s.decayed[i / sgd_group] != 0;
+    const float decay = decayed && !s.decoupled ? s.decay : 0.0f, shrink = decayed ? rates.shrink : 1.0f;
+#pragma unroll
+    for (int k = 0; k < V; ++k) maths::adam<maths::One>(w[k], g[k], m[k], v[k], rates, decay, shrink, scale);
+    store<V>(s.weights + i, w);
+    store<V>(s.momentum + i, m);
+    store<V>(s.second + i, v);
   });
 }
 
@@ -60,7 +81,77 @@ __global__ void __launch_bounds__(block_threads)
   *scale = factor < 1 ? static_cast<float>(factor) : 1.0f;
 }
 
+// Block (part, tensor) adds squares of one part of the tensor: of weights, then of gradients.
+__global__ void __launch_bounds__(block_threads)
+    lars_sums_kernel(const TensorRange* tensors, const float* w, const float* g, double* partials) {
+  const TensorRange t = tensors[blockIdx.y];
+  double of_w = 0, of_g = 0;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x; i < t.elements;
+       i += static_cast<std::int64_t>(lars_parts) * block_threads) {
+    const double a = w[t.begin + i], b = g[t.begin + i];
+    of_w += a * a;
+    of_g += b * b;
+  }
+  of_w = sum_over_block(of_w);
+  of_g = sum_over_block(of_g);
+  if (threadIdx.x != 0) return;
+  double* const out = partials + 2 * (static_cast<std::int64_t>(blockIdx.y) * lars_parts + blockIdx.x);
+  out[0] = of_w;
+  out[1] = of_g;
+}
+
+__global__ void lars_ratios_kernel(const TensorRange* tensors, int count, const double* partials,
+                                   const float* scale, float trust, float* ratios) {
+  for (std::int64_t t = thread_number(); t < count; t += thread_count()) {
+    double of_w = 0, of_g = 0;
+    for (int p = 0; p < lars_parts; ++p) {
+      of_w += partials[2 * (t * lars_parts + p)];
+      of_g += partials[2 * (t * lars_parts + p) + 1];
+    }
+    const double factor = scale != nullptr ? static_cast<double>(*scale) : 1.0;
+    ratios[t] = tensors[t].adapted
+                    ? maths::lars_ratio(sqrt(of_w), factor * sqrt(of_g), tensors[t].decay, trust)
+                    : 1.0f;
+  }
+}
+
+__global__ void noise_kernel(const TensorRange* tensors, float* g, const float* scale,
+                             const maths::StepRates* rates, std::uint32_t seed) {
+  const TensorRange t = tensors[blockIdx.y];
+  const float factor = scale != nullptr ? *scale : 1.0f, sigma = rates->noise;
+  for (std::int64_t i = thread_number(); 4 * i < t.elements; i += thread_count()) {
+    const maths::Normals z =
+        maths::gradient_noise(static_cast<std::uint32_t>(i), blockIdx.y, rates->step, seed);
+    for (int k = 0; k < 4 && 4 * i + k < t.elements; ++k) {
+      float& value = g[t.begin + 4 * i + k];
+      value = value * factor + z.x[k] * sigma;
+    }
+  }
+}
+
 }  // namespace
+
+cudaError_t launch_adam(const SgdStep& step, cudaStream_t stream) {
+  LPSGD_LAUNCH(adam_kernel, blocks_for(step.n / 4), block_threads, stream)(step);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_lars(const TensorRange* tensors, int count, const float* weights, const float* gradients,
+                        const float* scale, float trust, double* partials, float* ratios,
+                        cudaStream_t stream) {
+  LPSGD_LAUNCH(lars_sums_kernel, dim3(lars_parts, static_cast<unsigned>(count)), block_threads, stream)
+  (tensors, weights, gradients, partials);
+  LPSGD_LAUNCH(lars_ratios_kernel, blocks_for(count), block_threads, stream)
+  (tensors, count, partials, scale, trust, ratios);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_noise(const TensorRange* tensors, int count, float* gradients, const float* scale,
+                         const maths::StepRates* rates, std::uint32_t seed, cudaStream_t stream) {
+  LPSGD_LAUNCH(noise_kernel, dim3(64, static_cast<unsigned>(count)), block_threads, stream)
+  (tensors, gradients, scale, rates, seed);
+  return cudaGetLastError();
+}
 
 cudaError_t launch_sgd(const SgdStep& step, cudaStream_t stream) {
   LPSGD_LAUNCH(sgd_kernel, blocks_for(step.n / 4), block_threads, stream)(step);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -25,7 +26,7 @@ double difference(const OptimizerOptions& options, int steps, std::optional<doub
   constexpr std::size_t arena = 64;
   Optimizer optimizer(options, tensors, arena);
   std::vector<float> w(arena), g(arena);
-  std::vector<double> rw(arena), rv(arena);
+  std::vector<double> rw(arena), rv(arena), second(arena);
   PhiloxSequence draw(3, RandomUse::dataset, 0);
   for (const TensorInfo& t : tensors)
     for (std::int64_t i = t.offset; i < t.offset + t.elements; ++i) {
@@ -46,17 +47,37 @@ double difference(const OptimizerOptions& options, int steps, std::optional<doub
     const double gain = options.momentum_unit_gain ? 1 - mu : 1;
     const double scale = options.clip_norm > 0 ? std::min(1.0, options.clip_norm / (norm + 1e-6)) : 1.0;
     for (const TensorInfo& t : tensors) {
-      bool decayed = true;
-      for (const std::string& kind : options.no_decay) decayed = decayed && kind != to_text(t.kind);
+      const auto is_one_of = [&](const std::vector<std::string>& kinds) {
+        return std::find(kinds.begin(), kinds.end(), to_text(t.kind)) != kinds.end();
+      };
+      const double decay = is_one_of(options.no_decay) ? 0 : options.weight_decay;
+      double of_w = 0, of_g = 0;
+      for (std::int64_t k = t.offset; k < t.offset + t.elements; ++k) {
+        of_w += std::pow(rw[static_cast<std::size_t>(k)], 2);
+        of_g += std::pow(static_cast<double>(g[static_cast<std::size_t>(k)]) * scale, 2);
+      }
+      double ratio = 1;
+      if (options.kind == OptimizerKind::lars && !is_one_of(options.lars_exclude))
+        ratio = options.trust * std::sqrt(of_w) / (std::sqrt(of_g) + decay * std::sqrt(of_w));
       for (std::int64_t k = t.offset; k < t.offset + t.elements; ++k) {
         const std::size_t i = static_cast<std::size_t>(k);
-        const double d = static_cast<double>(g[i]) * scale + (decayed ? options.weight_decay * rw[i] : 0);
+        if (options.is_adam()) {
+          const bool decoupled = options.kind == OptimizerKind::adamw;
+          if (decoupled) rw[i] *= 1 - lr * decay;
+          const double d = static_cast<double>(g[i]) * scale + (decoupled ? 0 : decay * rw[i]);
+          rv[i] = options.beta1 * rv[i] + (1 - options.beta1) * d;
+          second[i] = options.beta2 * second[i] + (1 - options.beta2) * d * d;
+          const double root = std::sqrt(second[i] / (1 - std::pow(options.beta2, step + 1)));
+          rw[i] -= lr * rv[i] / (1 - std::pow(options.beta1, step + 1)) / (root + options.eps);
+          continue;
+        }
+        const double d = ratio * (static_cast<double>(g[i]) * scale + decay * rw[i]);
         rv[i] = mu * rv[i] + gain * d;
         rw[i] -= lr * (options.nesterov ? gain * d + mu * rv[i] : rv[i]);
       }
     }
     if (later && step == 2) optimizer.set_momentum(*later);
-    optimizer.set_rate(lr);
+    optimizer.set_rate(lr, step);
     optimizer.step(w, g);
     for (std::size_t i = 0; i < arena; ++i)
       worst = std::max(worst, std::abs(static_cast<double>(w[i]) - rw[i]));
@@ -72,6 +93,91 @@ TEST(Optimizer, FollowsPytorchsRules) {
   EXPECT_LT(difference({.momentum = 0.9, .weight_decay = 0.5, .no_decay = {"norm"}}, 5), 1e-6);
   EXPECT_LT(difference({.momentum = 0.9, .clip_norm = 0.5}, 5), 1e-6);
   EXPECT_LT(difference({.momentum = 0.9, .clip_norm = 1e6}, 5), 1e-6);
+}
+
+TEST(Optimizer, AdamFollowsPytorchsRules) {
+  for (const OptimizerKind kind : {OptimizerKind::adam, OptimizerKind::adamw}) {
+    EXPECT_LT(difference({.kind = kind}, 6), 2e-6);
+    EXPECT_LT(difference({.kind = kind, .weight_decay = 0.5, .no_decay = {"norm"}}, 6), 2e-6);
+    EXPECT_LT(difference({.kind = kind, .clip_norm = 0.5, .beta1 = 0.5, .beta2 = 0.9, .eps = 0.1}, 6), 2e-6);
+  }
+}
+
+/// torch.optim.Adam and AdamW, lr 0.01, betas (0.9, 0.99), eps 1e-6, weight decay 0.1, in float64.
+TEST(Optimizer, AdamHasPytorchsNumbers) {
+  const auto trained = [](OptimizerKind kind) {
+    Optimizer optimizer({.kind = kind, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6},
+                        {{"a", TensorKind::dense, {4}, 4, 0}}, 16);
+    std::vector<float> w(16), g(16);
+    const std::vector<float> start{0.5f, -0.25f, 1.0f, 0.125f}, gradient{0.5f, -1.0f, 0.25f, 0.0f};
+    std::copy(start.begin(), start.end(), w.begin());
+    for (int step = 0; step < 5; ++step) {
+      for (std::size_t i = 0; i < 4; ++i)
+        g[i] = gradient[i] * static_cast<float>(step + 1) * (step % 2 ? 1.0f : -0.5f);
+      optimizer.set_rate(0.01, step);
+      optimizer.step(w, g);
+    }
+    w.resize(4);
+    return w;
+  };
+  const auto expect = [](const std::vector<float>& got, const std::vector<double>& expected) {
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(got[i], expected[i], 1e-6) << i;
+  };
+  expect(trained(OptimizerKind::adam), {0.497003643, -0.248403651, 0.991923696, 0.075537336});
+  expect(trained(OptimizerKind::adamw), {0.496371507, -0.247619023, 0.993876474, 0.124376249});
+}
+
+TEST(Optimizer, LarsScalesEachTensorsUpdate) {
+  const auto lars = [](OptimizerOptions options) {
+    options.kind = OptimizerKind::lars;
+    return options;
+  };
+  EXPECT_LT(difference(lars({.weight_decay = 0.01, .trust = 0.1}), 5), 1e-6);
+  EXPECT_LT(difference(lars({.nesterov = true, .weight_decay = 0.5, .no_decay = {"norm"}, .trust = 1}), 5),
+            1e-6);
+  EXPECT_LT(difference(lars({.clip_norm = 0.1, .trust = 0.1, .lars_exclude = {}}), 5), 1e-6);
+  EXPECT_GT(std::abs(difference(lars({.trust = 0.1}), 1) - difference({}, 1)), 0);
+}
+
+TEST(Optimizer, LarsMovesWeightsThatAreZero) {
+  Optimizer optimizer({.kind = OptimizerKind::lars, .momentum = 0}, two_tensors(), 64);
+  std::vector<float> w(64), g(64, 1.0f);
+  optimizer.set_rate(0.5);
+  optimizer.step(w, g);
+  EXPECT_EQ(w[0], -0.5f);
+}
+
+/// What noise adds to gradients of zero, in one step.
+std::vector<float> noise_of(std::int64_t step, std::uint32_t seed, double decay) {
+  const TensorInfo tensor{"a", TensorKind::dense, {40001}, 40001, 0};
+  Optimizer optimizer({.momentum = 0, .noise = 0.25, .noise_decay = decay}, {tensor}, 40016, {}, seed);
+  std::vector<float> w(40016), g(40016);
+  optimizer.set_rate(-1, step);
+  optimizer.step(w, g);
+  EXPECT_EQ(w[40001], 0.0f) << "padding";
+  w.resize(40001);
+  return w;
+}
+
+TEST(Optimizer, NoiseIsNormalAndFalls) {
+  for (const std::int64_t step : {0, 99}) {
+    const std::vector<float> noise = noise_of(step, 5, 0.5);
+    const double expected = 0.25 * std::pow(static_cast<double>(step) + 1, -0.25);
+    double sum = 0, squares = 0;
+    std::int64_t beyond = 0;
+    for (const float x : noise) {
+      sum += static_cast<double>(x);
+      squares += static_cast<double>(x) * static_cast<double>(x);
+      beyond += std::abs(static_cast<double>(x)) > 2 * expected;
+    }
+    const double n = static_cast<double>(noise.size());
+    EXPECT_NEAR(sum / n, 0, 4 * expected / std::sqrt(n));
+    EXPECT_NEAR(std::sqrt(squares / n) / expected, 1, 0.02);
+    EXPECT_NEAR(static_cast<double>(beyond) / n, 0.0455, 0.005);
+  }
+  EXPECT_EQ(noise_of(3, 5, 0.5), noise_of(3, 5, 0.5));
+  EXPECT_NE(noise_of(3, 5, 0), noise_of(4, 5, 0));
+  EXPECT_NE(noise_of(3, 5, 0), noise_of(3, 6, 0));
 }
 
 TEST(Optimizer, UnitGainFollowsCntksRules) {
@@ -136,8 +242,8 @@ TEST(Optimizer, ConfigurationIsChecked) {
       "norm, bias, lstm, embedding");
   EXPECT_EQ(error_of<OptimizerOptions>("momentum: 1.5"),
             "a.yaml:1:11: x.momentum: expected a number from 0 to 1, got '1.5'");
-  EXPECT_EQ(error_of<OptimizerOptions>("kind: adam"),
-            "a.yaml:1:7: x.kind: 'adam' is not known; allowed: sgd");
+  EXPECT_EQ(error_of<OptimizerOptions>("kind: adagrad"),
+            "a.yaml:1:7: x.kind: 'adagrad' is not known; allowed: sgd, lars, adam, adamw");
   OptimizerOptions o;
   config::read(config::parse_text("{no_decay: [bias], nesterov: true}", "a"), "", o);
   OptimizerOptions back;
@@ -162,6 +268,22 @@ TEST(Schedule, DecaysOnceEpochsAreDone) {
   EXPECT_DOUBLE_EQ(learning_rate(every, 19, 10, 160), 1);
   EXPECT_DOUBLE_EQ(learning_rate(every, 20, 10, 160), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(every, 45, 10, 160), 0.25);
+}
+
+TEST(Schedule, ScalesTheRateWithTheBatchAndWarmsUpFromIt) {
+  ScheduleOptions o =
+      schedule("{lr: 0.1, lr_scaling: linear, lr_batch_size: 128, warmup_epochs: 2, decay: {4: 0.1}}");
+  scale_rate(o, 1024);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 0, 10, 160), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 10, 10, 160), 0.45);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 20, 10, 160), 0.8);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 40, 10, 160), 0.08);
+  o.lr_scaling = RateScaling::sqrt;
+  scale_rate(o, 512);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 20, 10, 160), 0.2);
+  o.lr_scaling = RateScaling::none;
+  scale_rate(o, 512);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 20, 10, 160), 0.1);
 }
 
 TEST(Schedule, WarmsUpStepByStep) {

@@ -19,7 +19,7 @@ StepMetrics two_steps(int rank) {
   m.bytes_sent = 100 + static_cast<std::uint64_t>(rank);
   m.bytes_fp32 = 4000;
   m.sequences = {.sequences = 3, .room = 10 * rank};
-  m.steps = 2;
+  m.steps = m.exchanges = 2;
   m.bad_samples.add(std::vector<std::string>(static_cast<std::size_t>(rank), "a.jpg: truncated"));
   return m;
 }

@@ -42,7 +42,7 @@ struct Rank {
       : model(run, transport.rank(), transport.size()),
         loader(small_loader(run, samples, transport.rank(), transport.size())),
         step(run, model.codecs, model.network, model.optimizer, transport, nullptr),
-        checkpoints(folder, run, epoch, model.codecs, transport, model.network, model.optimizer, step) {}
+        checkpoints(folder, run, epoch, model.codecs, transport, model.network, step) {}
 
   void train(std::int64_t from, std::int64_t to) {
     loader->start(0, from);
@@ -58,8 +58,8 @@ struct Rank {
   }
   /// Everything that training changes.
   std::vector<std::vector<float>> state() {
-    std::vector<std::vector<float>> out{values(model.network.parameters()),
-                                        values(model.optimizer.momentum())};
+    std::vector<std::vector<float>> out{values(model.network.parameters())};
+    for (const NamedArena& arena : model.optimizer.arenas()) out.push_back(values(arena.values));
     for (const NamedBuffer& b : model.network.buffers()) out.push_back(values(b.values));
     const ExchangeState residuals = step.state();
     out.insert(out.end(), residuals.round1.begin(), residuals.round1.end());
@@ -87,6 +87,26 @@ void save_two_steps(const RunConfig& run, const std::string& folder) {
     Rank rank(run, folder, transport);
     rank.train(0, 2);
     rank.save("step-000002", {.step = 2, .epoch = 0, .batch = 2}, some_sums(), 0.25);
+  });
+}
+
+TEST(RunCheckpoints, AdamGoesOnBitForBit) {
+  const RunConfig run = small_run({"optimizer.kind=adamw", "optimizer.noise=0.01"});
+  const TestFolder folder;
+  save_two_steps(run, folder.path());
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank whole(run, folder.path(), transport), resumed(run, folder.path(), transport);
+    whole.train(0, 4);
+    resumed.restore(folder.path());
+    resumed.train(2, 4);
+    EXPECT_EQ(resumed.state(), whole.state());
+    EXPECT_EQ(resumed.state().size(),
+              3 + whole.model.network.buffers().size() + 2 * whole.model.codecs.size());
+    Rank forgetful(run, folder.path(), transport);
+    forgetful.restore(folder.path());
+    std::ranges::fill(forgetful.model.optimizer.second_moment(), 0.0f);
+    forgetful.train(2, 4);
+    EXPECT_NE(forgetful.state(), whole.state());
   });
 }
 

@@ -1,0 +1,56 @@
+#include "nn/outer_step.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "nn/cuda/device_outer_step.h"
+#include "nn/maths_device.h"
+
+namespace lpsgd {
+
+OuterStep::OuterStep(const OuterOptions& options, std::size_t arena, StreamView stream)
+    : options_(options), stream_(stream) {
+  if (stream.device().is_cuda()) return;
+  synchronised_ = Buffer<float>(arena);
+  if (options.momentum > 0) momentum_ = Buffer<float>(arena);
+}
+
+void OuterStep::start(std::span<const float> weights) {
+  copy_values(synchronised(), weights, stream_);
+}
+
+void OuterStep::difference(std::span<const float> weights, std::span<float> d) {
+  require(weights.size() == synchronised_.size() && d.size() == weights.size(), "the arenas have one layout");
+  for (std::size_t i = 0; i < d.size(); ++i) d[i] = synchronised_[i] - weights[i];
+}
+
+void OuterStep::apply(std::span<float> weights, std::span<const float> mean) {
+  require(weights.size() == synchronised_.size() && mean.size() == weights.size(),
+          "the arenas have one layout");
+  const maths::OuterRates rates{static_cast<float>(options_.momentum), static_cast<float>(options_.rate),
+                                options_.nesterov};
+  constexpr std::size_t lanes = 8;
+  double deviation[lanes] = {}, change[lanes] = {};
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    float none = 0, &u = momentum_.size() > 0 ? momentum_[i] : none;
+    const float off = maths::outer(weights[i], synchronised_[i], u, mean[i], rates);
+    deviation[i % lanes] += static_cast<double>(off) * static_cast<double>(off);
+    change[i % lanes] += static_cast<double>(mean[i]) * static_cast<double>(mean[i]);
+  }
+  for (std::size_t i = 0; i < lanes; ++i) {
+    sums_.deviation += deviation[i];
+    sums_.change += change[i];
+  }
+}
+
+Deviation OuterStep::take() {
+  return std::exchange(sums_, {});
+}
+
+std::unique_ptr<OuterStep> make_outer_step(const OuterOptions& options, std::size_t arena,
+                                           StreamView stream) {
+  if (stream.device().is_cuda()) return make_device_outer_step(options, arena, stream);
+  return std::make_unique<OuterStep>(options, arena, stream);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,168 @@
+#include "trainer/local_step.h"
+
+#include <algorithm>
+
+#include "core/log.h"
+#include "trainer/step_part.h"
+
+namespace lpsgd {
+
+namespace {
+
+OuterOptions outer_options(const SyncOptions& sync) {
+  if (sync.kind != SyncKind::block_momentum) return {};
+  return {sync.momentum, sync.rate, sync.nesterov};
+}
+
+ExchangeOptions block_options(const RunConfig& run, StreamView compute, const Block& ranks, Trace* trace) {
+  ExchangeOptions options = exchange_options(run, compute, trace);
+  options.first_rank = ranks.first;
+  return options;
+}
+
+}  // namespace
+
+LocalStep::LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
+                     Optimizer& optimizer, Transport& transport, Trace* trace)
+    : SynchronousStep(run, codecs, network, optimizer, transport, trace),
+      options_(run.sync),
+      outer_(make_outer_step(outer_options(run.sync), network.parameters().size(), network.stream())),
+      interval_(run.sync.steps) {
+  if (run.sync.kind == SyncKind::hierarchical_local_sgd)
+    block_.emplace(run, codecs, network, transport, trace);
+}
+
+LocalStep::BlockLevel::BlockLevel(const RunConfig& run, const std::vector<CodecSpec>& codecs,
+                                  Network& network, Transport& all, Trace* trace)
+    : ranks(block_of(all, static_cast<int>(run.sync.ranks_per_block))),
+      transport(make_block_transport(all, ranks.first, ranks.size)),
+      exchange(*transport, network.tensors(), codecs, network.gradients(), network.announce_order(),
+               block_options(run, network.stream(), ranks, trace)),
+      outer(make_outer_step({}, network.parameters().size(), network.stream())) {}
+
+void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
+  const bool differences = options_.force_differences || options_.kind == SyncKind::block_momentum || block_;
+  if (!at_.started && interval_ == 1 && !differences) return SynchronousStep::run(loader, number, lr);
+  if (!at_.started) start(lr);
+  std::array<double, 6> at{};
+  optimizer_.set_rate(lr, number);
+  local(loader, number, at);
+  ++at_.steps;
+  if (at_.steps >= interval_) synchronise(number, at);
+  end_step(number, at);
+}
+
+/// From here on residuals hold changes of weights. Those of gradients become what a step makes of them.
+void LocalStep::start(double lr) {
+  outer_->start(network_.parameters());
+  if (block_) block_->outer->start(network_.parameters());
+  at_ = {.started = true, .steps = 0};
+  if (!has_run_) return;
+  SynchronousStep::check_finite();
+  ExchangeState residuals = exchange_.state();
+  for (auto* round : {&residuals.round1, &residuals.round2})
+    for (std::vector<float>& tensor : *round)
+      for (float& value : tensor) value *= static_cast<float>(lr);
+  exchange_.set_state(residuals);
+}
+
+void LocalStep::local(Loader& loader, std::int64_t number, std::array<double, 6>& at) {
+  forward(loader, number, at);
+  const auto can = [this] { return run_.train.cuda_graphs && network_.is_backward_captured(); };
+  if (on_gpu_ && local_steps_.wanted(transport_, number, can, network_.stream())) {
+    local_steps_.run(static_cast<std::size_t>(number),
+                     {[this] { network_.backward({}); }, [] {}, [this] { update(); }, [] {}});
+    at[3] = at[4] = at[2];
+    at[5] = now_seconds();
+    return;
+  }
+  at[4] = at[3] = part("backward", times_.backward, [&] { network_.backward({}); });
+  at[5] = part("update", times_.update, [&] { update(); });
+}
+
+void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
+  // Within the block, unless it is time for all ranks.
+  const bool within = block_ && ++at_.rounds < options_.block_steps;
+  Exchange& exchange = within ? block_->exchange : exchange_;
+  OuterStep& outer = within ? *block_->outer : *outer_;
+  part("update", times_.update, [&] { outer.difference(network_.parameters(), network_.gradients()); });
+  at[4] = part("exposed communication", times_.exposed, [&] {
+    exchange.begin(static_cast<std::uint32_t>(number));
+    ++exchanges_;
+    for (const std::size_t tensor : network_.announce_order()) exchange.submit(tensor);
+    exchange.finish();
+    if (within) return;  // what is not finite stays so, and all ranks find it together
+    has_run_ = true;
+    check(on_gpu_, "change");
+  });
+  at[5] = part("update", times_.update, [&] {
+    outer.apply(network_.parameters(), network_.gradients());
+    if (block_ && !within) block_->outer->start(network_.parameters());
+    if (options_.reset_momentum)
+      for (const NamedArena& arena : optimizer_.arenas())
+        zero_bytes(arena.values.data(), arena.values.size_bytes(), network_.stream());
+  });
+  at_.steps = 0;
+  if (!within) at_.rounds = 0;
+}
+
+StepMetrics LocalStep::take(std::span<CodingError> errors) {
+  StepMetrics out = SynchronousStep::take(errors);
+  const PartSeconds captured = local_steps_.take();
+  out.seconds.backward += captured.backward;
+  out.seconds.update += captured.update;
+  out.distance = outer_->take();
+  if (!block_) return out;
+  const ExchangeStats stats = block_->exchange.take_stats();
+  out.seconds.encode += stats.encode;
+  out.seconds.transfer += stats.transfer;
+  out.seconds.decode += stats.decode;
+  out.seconds.exposed_codec =
+      std::min(out.seconds.exposed_codec + stats.exposed_codec, out.seconds.exposed_comm);
+  out.bytes_sent += stats.bytes_sent;
+  const Deviation within = block_->outer->take();
+  out.distance.deviation += within.deviation;
+  out.distance.change += within.change;
+  if (!errors.empty()) block_->exchange.take_errors(errors);
+  return out;
+}
+
+void LocalStep::check_finite() {
+  if (on_gpu_ && has_run_) check(false, at_.started ? "change" : "gradient");
+}
+
+bool LocalStep::replicas_equal() {
+  struct Sums {
+    std::uint64_t all, block;
+  };
+  const bool block_agreed = block_ && at_.started && at_.steps == 0;
+  Sums mine{checksum_of(is_synchronised() ? network_.parameters() : outer_->synchronised()), 0};
+  if (block_) mine.block = checksum_of(block_agreed ? network_.parameters() : block_->outer->synchronised());
+  const std::vector<Sums> sums = transport_.all_gather(mine);
+  const auto size = static_cast<std::size_t>(block_ ? block_->ranks.size : 1);
+  for (std::size_t r = 0; r < sums.size(); ++r)
+    if (sums[r].all != sums[0].all || sums[r].block != sums[r / size * size].block) return false;
+  return true;
+}
+
+std::vector<NamedArena> LocalStep::arenas() {
+  using Otherwise = NamedArena::Otherwise;
+  std::vector<NamedArena> out = optimizer_.arenas();
+  for (NamedArena& arena : out) arena.own = true;
+  out.push_back({"weights", network_.parameters(), true, Otherwise::average});
+  out.push_back({"synchronised", outer_->synchronised(), false, Otherwise::average});
+  if (block_) out.push_back({"block_synchronised", block_->outer->synchronised(), true, Otherwise::average});
+  if (!outer_->momentum().empty())
+    out.push_back({"outer_momentum", outer_->momentum(), false, Otherwise::zeros});
+  return out;
+}
+
+std::unique_ptr<SynchronousStep> make_step(const RunConfig& run, const std::vector<CodecSpec>& codecs,
+                                           Network& network, Optimizer& optimizer, Transport& transport,
+                                           Trace* trace) {
+  if (run.sync.is_local())
+    return std::make_unique<LocalStep>(run, codecs, network, optimizer, transport, trace);
+  return std::make_unique<SynchronousStep>(run, codecs, network, optimizer, transport, trace);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,64 @@
+// Local SGD (Stich 2019; Lin et al. 2020): each rank trains by itself, and every H steps the ranks exchange
+// what their weights have changed since they last agreed (nn/outer_step.h). It goes through the exchange of
+// gradients, with its codecs and residuals, in the place of the gradients. As long as H is 1, ranks exchange
+// gradients, as in every step of synchronous SGD.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "comm/block_transport.h"
+#include "nn/outer_step.h"
+#include "trainer/synchronous_step.h"
+
+namespace lpsgd {
+
+class LocalStep final : public SynchronousStep {
+ public:
+  /// As SynchronousStep's.
+  LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
+            Optimizer& optimizer, Transport& transport, Trace* trace);
+
+  void set_interval(std::int64_t steps) override { interval_ = steps; }
+  void run(Loader& loader, std::int64_t number, double lr) override;
+  StepMetrics take(std::span<CodingError> errors) override;
+  void check_finite() override;
+
+  bool is_synchronised() const override { return !at_.started || (at_.steps == 0 && at_.rounds == 0); }
+  bool has_equal_momentum() const override { return !at_.started; }
+  bool replicas_equal() override;
+
+  std::vector<NamedArena> arenas() override;
+  Exchange* block_exchange() override { return block_ ? &block_->exchange : nullptr; }
+  SyncPosition sync_position() const override { return at_; }
+  void set_sync_position(const SyncPosition& at) override { at_ = at; }
+
+ private:
+  void start(double lr);
+  void local(Loader& loader, std::int64_t number, std::array<double, 6>& at);
+  void synchronise(std::int64_t number, std::array<double, 6>& at);
+
+  /// With hierarchical_local_sgd: the ranks that average among themselves in between.
+  struct BlockLevel {
+    BlockLevel(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network, Transport& all,
+               Trace* trace);
+    const Block ranks;
+    const std::unique_ptr<Transport> transport;
+    Exchange exchange;
+    const std::unique_ptr<OuterStep> outer;
+  };
+
+  const SyncOptions& options_;
+  const std::unique_ptr<OuterStep> outer_;
+  std::optional<BlockLevel> block_;
+  CapturedSteps local_steps_;
+  std::int64_t interval_ = 1;
+  SyncPosition at_;
+};
+
+/// The step of the run's way to synchronise. Collective over some transports.
+std::unique_ptr<SynchronousStep> make_step(const RunConfig& run, const std::vector<CodecSpec>& codecs,
+                                           Network& network, Optimizer& optimizer, Transport& transport,
+                                           Trace* trace);
+
+}  // namespace lpsgd

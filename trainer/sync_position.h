@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+
+namespace lpsgd {
+
+/// Where a run is between two synchronisations, for checkpoints.
+struct SyncPosition {
+  bool started = false;     // what is exchanged is no longer gradients
+  std::int64_t steps = 0;   // local ones since the last synchronisation
+  std::int64_t rounds = 0;  // synchronisations within blocks since the last one of all ranks
+  bool operator==(const SyncPosition&) const = default;
+};
+
+}  // namespace lpsgd
