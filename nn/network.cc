@@ -212,7 +212,8 @@ bool Network::is_backward_captured() const {
 std::vector<OperationTime> Network::take_times() {
   std::vector<OperationTime> out;
   for (Impl::Step& step : impl_->steps)
-    out.push_back({step.name, step.forward_time.take(), step.backward_time.take()});
+    out.push_back({step.name, step.forward_time.take(), step.backward_time.take(), step.kind,
+                   step.forward_cost, step.backward_cost});
   return out;
 }
 

@@ -57,11 +57,20 @@ struct BatchMetrics {
   std::int64_t top1 = 0, top5 = 0, samples = 0;
 };
 
+/// What a pass of an operation takes at least, for the whole batch.
+struct OperationCost {
+  std::int64_t bytes = 0;  // each tensor that it needs read once, each result written once
+  std::int64_t flops =
+      0;  // as Layer::flops(); the gradients of input and weights each cost as much as forward
+};
+
 /// The time of one operation, summed since the last take_times(). If the backward of a convolution runs as
 /// part of the batch normalisation behind it (docs/add-a-layer.md), its time is counted there.
 struct OperationTime {
   std::string name;                  // of its layer and the last one fused into it: "bn1+act1"
   double forward = 0, backward = 0;  // seconds
+  std::string kind;                  // of its layer
+  OperationCost forward_cost, backward_cost;
 };
 
 /// Inputs that arrive as bytes, which the network crops, mirrors and scales on its device.

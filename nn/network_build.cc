@@ -110,6 +110,40 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   return b;
 }
 
+void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanStep& planned,
+                             Step& step) const {
+  const Node& node = graph.nodes[planned.node];
+  const auto value = [&](std::size_t v) { return plan.values[v].bytes() * options.batch; };
+  const auto gradient = [&](std::size_t g) { return plan.gradients[g].bytes() * options.batch; };
+  std::int64_t inputs = 0, weights = 0;
+  for (const std::size_t v : planned.inputs) inputs += value(v);
+  for (const std::size_t t : node.tensors) weights += tensors[t].elements;
+  const std::int64_t operand = size_of(plan.values[planned.output].type), output = value(planned.output);
+  const std::int64_t flops = node.layer->flops() * options.batch;
+  step.kind = node.kind;
+  step.forward_cost = {
+      inputs + output + operand * weights + (planned.residual ? value(*planned.residual) : 0), flops};
+  if (!planned.has_backward) return;
+  OperationCost& cost = step.backward_cost;
+  for (const std::size_t g : planned.output_gradients) cost.bytes += gradient(g);
+  if (planned.masked) cost.bytes += gradient(*planned.masked);
+  if (node.layer->backward_reads_input()) cost.bytes += inputs;
+  if (node.layer->backward_reads_output() || planned.relu) cost.bytes += output;
+  cost.bytes += static_cast<std::int64_t>(sizeof(float)) * weights;
+  std::int64_t gradients_computed = weights > 0 ? 1 : 0;
+  bool reaches_input = false;
+  for (const std::optional<std::size_t>& g : planned.input_gradients) {
+    if (!g) continue;
+    cost.bytes += gradient(*g);
+    reaches_input = true;
+  }
+  if (reaches_input) {
+    cost.bytes += operand * weights;
+    ++gradients_computed;
+  }
+  cost.flops = gradients_computed * flops;
+}
+
 Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& plan, const PlanStep& planned,
                                              std::byte* arena) {
   const Node& node = graph.nodes[planned.node];
@@ -119,6 +153,7 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   step.op = node.layer->make(*backend, bind(graph, plan, planned, arena));
   step.has_backward = planned.has_backward;
   step.tensors = node.tensors;
+  add_cost(graph, plan, planned, step);
   if (!planned.sum_into) return step;
   const auto gradient = [&](std::size_t g) { return arena + plan.gradients[g].offset * options.batch; };
   std::vector<const void*> terms;

@@ -27,6 +27,8 @@ struct Network::Impl {
     std::vector<std::size_t> tensors;
     bool has_backward = false;
     Stopwatch forward_time, backward_time;
+    std::string kind;
+    OperationCost forward_cost, backward_cost;
   };
   /// Activations in the backend's memory.
   struct Values {
@@ -74,6 +76,7 @@ struct Network::Impl {
   void make_parameters(const Graph& graph);
   void make_carried(const Graph& graph);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
+  void add_cost(const Graph& graph, const Plan& plan, const PlanStep& planned, Step& step) const;
   Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);
   void upload(const Samples& samples, const Pass& pass);
   void check(const Samples& samples, const Pass& pass) const;

@@ -33,12 +33,15 @@ __device__ __forceinline__ float rounded(float x) {
   return as_float(from_float<T>(x));
 }
 
-/// Loads V values: 1, or 4 from an address that is a multiple of their size.
+/// Loads V values: 1, or 4 or 8 from an address that is a multiple of their size, or of 16 bytes.
 template <int V>
 __device__ __forceinline__ void load(const float* p, float* v) {
   if constexpr (V == 4) {
     const float4 x = *reinterpret_cast<const float4*>(p);
     v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+  } else if constexpr (V == 8) {
+    load<4>(p, v);
+    load<4>(p + 4, v + 4);
   } else {
     v[0] = *p;
   }
@@ -49,6 +52,12 @@ __device__ __forceinline__ void load(const Bf16* p, float* v) {
     const uint2 x = *reinterpret_cast<const uint2*>(p);
     v[0] = __uint_as_float(x.x << 16), v[1] = __uint_as_float(x.x & 0xffff0000u);
     v[2] = __uint_as_float(x.y << 16), v[3] = __uint_as_float(x.y & 0xffff0000u);
+  } else if constexpr (V == 8) {
+    const uint4 x = *reinterpret_cast<const uint4*>(p);
+    const std::uint32_t words[] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int k = 0; k < V; ++k)
+      v[k] = __uint_as_float(k % 2 ? words[k / 2] & 0xffff0000u : words[k / 2] << 16);
   } else {
     v[0] = as_float(*p);
   }
@@ -57,19 +66,48 @@ template <int V>
 __device__ __forceinline__ void store(float* p, const float* v) {
   if constexpr (V == 4)
     *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+  else if constexpr (V == 8)
+    store<4>(p, v), store<4>(p + 4, v + 4);
   else
     *p = v[0];
 }
+/// Two values in one word, the first in its low half.
+__device__ __forceinline__ std::uint32_t bf16_pair(float low, float high) {
+  return static_cast<std::uint32_t>(from_float<Bf16>(low).bits) |
+         static_cast<std::uint32_t>(from_float<Bf16>(high).bits) << 16;
+}
 template <int V>
 __device__ __forceinline__ void store(Bf16* p, const float* v) {
-  if constexpr (V == 4) {
-    const auto pair = [](float low, float high) {
-      return static_cast<std::uint32_t>(from_float<Bf16>(low).bits) |
-             static_cast<std::uint32_t>(from_float<Bf16>(high).bits) << 16;
-    };
-    *reinterpret_cast<uint2*>(p) = make_uint2(pair(v[0], v[1]), pair(v[2], v[3]));
-  } else {
+  if constexpr (V == 4)
+    *reinterpret_cast<uint2*>(p) = make_uint2(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]));
+  else if constexpr (V == 8)
+    *reinterpret_cast<uint4*>(p) = make_uint4(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]),
+                                              bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7]));
+  else
     *p = from_float<Bf16>(v[0]);
+}
+
+/// V places of pooling: 1, or 8 from an address that is a multiple of 16 bytes.
+template <int V>
+__device__ __forceinline__ void load_places(const PoolPlace* p, PoolPlace* v) {
+  if constexpr (V == 8) {
+    const uint4 x = *reinterpret_cast<const uint4*>(p);
+    const std::uint32_t words[] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = static_cast<PoolPlace>(words[k / 2] >> k % 2 * 16);
+  } else {
+    v[0] = *p;
+  }
+}
+template <int V>
+__device__ __forceinline__ void store_places(PoolPlace* p, const PoolPlace* v) {
+  if constexpr (V == 8) {
+    const auto pair = [&](int k) {
+      return static_cast<std::uint32_t>(v[k]) | static_cast<std::uint32_t>(v[k + 1]) << 16;
+    };
+    *reinterpret_cast<uint4*>(p) = make_uint4(pair(0), pair(2), pair(4), pair(6));
+  } else {
+    *p = v[0];
   }
 }
 

@@ -132,11 +132,14 @@ struct PoolShape {
   int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
   bool max = true, count_pad = true;
 };
-/// `argmax` receives the pixel of each maximum in its image. It is null if there will be no backward.
-cudaError_t launch_pool(DataType type, const PoolShape& shape, const void* x, void* y, std::int32_t* argmax,
+/// Where a maximum lies in its window, in rows of the kernel's width.
+using PoolPlace = std::uint16_t;
+inline constexpr int max_pool_window = 1 << 16;  // values of a window
+/// `place` is null if there will be no backward. Tensors begin at multiples of 16 bytes.
+cudaError_t launch_pool(DataType type, const PoolShape& shape, const void* x, void* y, PoolPlace* place,
                         cudaStream_t stream);
 cudaError_t launch_pool_gradient(DataType type, const PoolShape& shape, const void* dy,
-                                 const std::int32_t* argmax, void* dx, cudaStream_t stream);
+                                 const PoolPlace* place, void* dx, cudaStream_t stream);
 
 // ---- lrn.cu
 

@@ -1,6 +1,7 @@
 // Pooling, local response normalisation, dropout and embedding: the operations that launch their kernels.
 #include <cmath>
 
+#include "core/error.h"
 #include "nn/cuda/context.h"
 
 namespace lpsgd::cuda {
@@ -25,14 +26,15 @@ class PoolOp final : public Op {
               .pad_w = small(d.pad.w),
               .max = d.kind == PoolDesc::Kind::max,
               .count_pad = d.count_pad};
-    if (shape_.max && b.training) argmax_ = context.array<std::int32_t>(b.elements());
+    require(d.kernel.h * d.kernel.w <= max_pool_window, "a pooling window has at most 65536 values");
+    if (shape_.max && b.training) place_ = context.array<PoolPlace>(b.elements());
   }
   void forward(const Pass&) override {
-    check(launch_pool(b_.type, shape_, b_.inputs[0].value, b_.output, argmax_, context_.handle()));
+    check(launch_pool(b_.type, shape_, b_.inputs[0].value, b_.output, place_, context_.handle()));
   }
   void backward() override {
     if (b_.inputs[0].gradient)
-      check(launch_pool_gradient(b_.type, shape_, b_.output_gradients[0], argmax_, b_.inputs[0].gradient,
+      check(launch_pool_gradient(b_.type, shape_, b_.output_gradients[0], place_, b_.inputs[0].gradient,
                                  context_.handle()));
   }
 
@@ -40,7 +42,7 @@ class PoolOp final : public Op {
   Context& context_;
   Binding b_;
   PoolShape shape_;
-  std::int32_t* argmax_ = nullptr;
+  PoolPlace* place_ = nullptr;
 };
 
 class LrnOp final : public Op {

@@ -1,6 +1,7 @@
-"""`lpsgd bench exchange`: its rows, its check of values, its arithmetic; `lpsgd bench loader`: its rows."""
+"""`lpsgd bench exchange`: its rows, its check of values, its arithmetic; `lpsgd bench loader` and `lpsgd bench layers`: their rows."""
 
 import json
+import os
 import tempfile
 import unittest
 
@@ -111,6 +112,65 @@ class BenchLoader(Case):
             result = run("bench", "loader", "--data", folder)
             self.assertEqual(result.status, 1, result)
             self.assertIn(folder, result.err)
+
+
+class BenchLayers(Case):
+    NETWORK = """input: [8, 8, 4]
+classes: 10
+layers:
+  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}
+  - {batch_norm: b1}
+  - relu
+  - {max_pool: p1, kernel: 2}
+  - flatten
+  - {dense: f1, units: 10}
+"""
+
+    def bench(self, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "net.yaml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(self.NETWORK)
+            return run("bench", "layers", path, "--batch", "16", "--repeats", "3", "--copied", "1000000", "--side", "64", *arguments)
+
+    def check(self, *arguments, operand=4):
+        result = self.bench("--json", *arguments)
+        self.assertEqual(result.status, 0, result)
+        rows = json.loads(result.out)
+        for r in rows:
+            self.assertGreater(r["seconds"], 0, r)
+            self.assertGreater(r["bytes_moved"], 0, r)
+            least = max(r["bytes_moved"] / r["memcpy_bytes_per_s"], r["flops"] / r["product_flops_per_s"])
+            self.assertAlmostEqual(r["fraction_of_roofline"] * r["seconds"], least, delta=1e-6 * least)
+            self.assertEqual(r["bound"], "memory" if r["memcpy_seconds"] >= r["product_seconds"] else "arithmetic")
+        by_name = {r["name"]: r for r in rows}
+        self.assertEqual({r["kind"] for r in rows}, {"conv", "batch_norm", "max_pool", "flatten", "dense"})
+        conv, inputs, outputs, weights = by_name["c1 forward"], 16 * 8 * 8 * 4, 16 * 8 * 8 * 16, 16 * 3 * 3 * 4
+        self.assertEqual(conv["flops"], 2 * outputs * 3 * 3 * 4)
+        self.assertEqual(conv["bytes_moved"], operand * (inputs + outputs + weights))
+        # The first layer has no gradient of its input: the weights' alone, as float32.
+        back = by_name["c1 backward"]
+        self.assertEqual(back["flops"], conv["flops"])
+        self.assertEqual(back["bytes_moved"], operand * (inputs + outputs) + 4 * weights)
+        dense = by_name["f1 backward"]
+        self.assertEqual(dense["flops"], 2 * by_name["f1 forward"]["flops"])
+        return rows
+
+    def test_its_rows(self):
+        self.check()
+        self.check("--compute", "bf16", operand=2)
+
+    def test_the_table(self):
+        result = self.bench()
+        self.assertEqual(result.status, 0, result)
+        lines = result.out.splitlines()
+        self.assertEqual(lines[0].split(), ["operation", "pass", "us", "MB", "MFLOP", "least", "us", "fraction", "bound"])
+        self.assertEqual(lines[1].split()[:2], ["c1", "forward"])
+        self.assertIn("roofline of this run", lines[-1])
+
+    def test_what_is_refused(self):
+        self.assertEqual(run("bench", "layers", "nowhere.yaml").status, 2)
+        self.assertEqual(run("bench", "layers").status, 2)
 
 
 if __name__ == "__main__":

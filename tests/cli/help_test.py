@@ -32,8 +32,8 @@ class CommandLine(Case):
         self.refused(["trian", self.config], f"no command 'trian', did you mean 'train'?; {commands}", ranks=3)
         self.refused(["fly"], f"no command 'fly'; {commands}")
         self.refused([], f"lpsgd needs a command; {commands}")
-        self.refused(["bench", "codex"], "no command 'bench codex', did you mean 'codec'?; commands: codec, exchange, loader")
-        self.refused(["bench"], "lpsgd bench needs a command; commands: codec, exchange, loader")
+        self.refused(["bench", "codex"], "no command 'bench codex', did you mean 'codec'?; commands: codec, exchange, layers, loader")
+        self.refused(["bench"], "lpsgd bench needs a command; commands: codec, exchange, layers, loader")
 
     def test_a_misspelled_option(self):
         for arguments, command, option, near in (

@@ -131,6 +131,9 @@ inline float __fmaf_rn(float a, float b, float c) {
 inline float __fsqrt_rn(float x) {
   return std::sqrt(x);
 }
+inline float rsqrtf(float x) {
+  return 1.0f / std::sqrt(x);
+}
 inline float __uint_as_float(unsigned x) {
   return std::bit_cast<float>(x);
 }

@@ -195,6 +195,8 @@ void add_pools(Cases& out) {
     add({8, 8, 16}, {2, 2}, {2, 2}, {0, 0}, false, true);
     add({9, 7, 3}, {3, 3}, {2, 2}, {1, 1}, true, true);
     add({9, 7, 3}, {3, 3}, {2, 2}, {1, 1}, true, false);
+    add({9, 7, 16}, {3, 3}, {2, 2}, {1, 1}, true, false);
+    add({7, 8, 24}, {3, 3}, {1, 1}, {1, 1}, false, true);
     add({7, 8, 5}, {3, 2}, {1, 3}, {1, 0}, false, false);
     add({7, 7, 64}, {7, 7}, {7, 7}, {0, 0}, false, true);
     add({8, 8, 4}, {2, 2}, {3, 3}, {0, 0}, false, true);  // pixels in no window
@@ -203,6 +205,9 @@ void add_pools(Cases& out) {
 
 void add_lrns(Cases& out) {
   for (const auto& [shape, desc] : {std::pair{Shape{5, 4, 16}, LrnDesc{5, 1e-4, 0.75, 1}},
+                                    {Shape{3, 2, 40}, LrnDesc{5, 2, 0.75, 1}},
+                                    {Shape{2, 3, 8}, LrnDesc{3, 3, 0.75, 0.5}},
+                                    {Shape{2, 3, 24}, LrnDesc{5, 1, 0.6, 2}},
                                     {Shape{3, 3, 7}, LrnDesc{4, 2, 0.75, 1}},
                                     {Shape{2, 3, 4}, LrnDesc{9, 3, 1.5, 2}},
                                     {Shape{3, 3, 37}, LrnDesc{1, 1, 0.5, 0.5}}}) {

@@ -65,6 +65,31 @@ RunCommand declare_exchange(CLI::App& app, const Words& words) {
   return [bench] { return bench_exchange_command(*bench, print); };
 }
 
+RunCommand declare_layers(CLI::App& app, const Words&) {
+  const auto bench = std::make_shared<BenchLayersArguments>();
+  app.add_option("NETWORK", bench->network, "a network file")->required();
+  app.add_flag("--json", bench->json, "print JSON");
+  app.add_option("--device", bench->device, "cpu, or cuda for the first GPU")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--compute", bench->compute, "as train.compute")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "tf32", "bf16"}));
+  const auto size_option = [&](const char* name, std::int64_t& size, const char* help) {
+    return app.add_option(name, size, help)->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  };
+  size_option("--batch", bench->batch, "samples")->capture_default_str();
+  size_option("--frames", bench->frames, "of a network that leaves their number open");
+  size_option("--repeats", bench->repeats, "steps whose median counts")->capture_default_str();
+  app.add_option("--threads", bench->threads, "on the CPU")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  size_option("--copied", bench->copied, "bytes of the array whose copy gives the bandwidth (default: 2^28)");
+  size_option("--side", bench->side,
+              "of the matrices whose product gives the arithmetic's speed (default: the fastest of some)");
+  return [bench] { return print(bench_layers_command(*bench)); };
+}
+
 RunCommand declare_loader(CLI::App& app, const Words&) {
   const auto bench = std::make_shared<BenchLoaderArguments>();
   app.add_flag("--json", bench->json, "print JSON");
@@ -95,6 +120,8 @@ std::span<const Command> bench_commands() {
        declare_exchange,
        {},
        true},
+      {"layers", "each operation of a network's training step beside its roofline, on the CPU or a GPU",
+       declare_layers},
       {"loader", "images from files to samples on one core, beside OpenCV's decoder, and on several workers",
        declare_loader},
   };

@@ -35,6 +35,21 @@ struct BenchExchangeArguments {
 int bench_exchange_command(const BenchExchangeArguments& arguments,
                            const std::function<void(const std::string&)>& print);
 
+struct BenchLayersArguments {
+  std::string network;         // a network file
+  std::string device = "cpu";  // or "cuda"
+  std::string compute = "fp32";
+  std::int64_t batch = 128;
+  std::int64_t frames = 0;  // of a network that leaves them open
+  std::int64_t repeats = 10;
+  int threads = 1;
+  std::int64_t copied = 0;  // bytes of the array that is copied; 0: 2^28
+  std::int64_t side = 0;    // of the matrices that are multiplied; 0: the fastest of some
+  bool json = false;
+};
+/// Each operation of a network's training step: time, bytes, operations, and the part of its roofline.
+std::string bench_layers_command(const BenchLayersArguments& arguments);
+
 struct BenchLoaderArguments {
   std::vector<std::string> data;  // folders of images; empty: generated ones
   std::vector<int> workers{2};

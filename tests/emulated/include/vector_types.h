@@ -26,6 +26,9 @@ struct dim3 {
 constexpr uint2 make_uint2(unsigned x, unsigned y) {
   return {x, y};
 }
+constexpr uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
 constexpr float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
 }
