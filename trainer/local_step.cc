@@ -69,7 +69,8 @@ void LocalStep::start(double lr) {
 void LocalStep::local(Loader& loader, std::int64_t number, std::array<double, 6>& at) {
   forward(loader, number, at);
   const auto can = [this] { return run_.train.cuda_graphs && network_.is_backward_captured(); };
-  if (on_gpu_ && local_steps_.wanted(transport_, number, can, network_.stream())) {
+  if (on_gpu_ &&
+      local_steps_.wanted(transport_, number, can, network_.stream(), "backward and update of local steps")) {
     local_steps_.run(static_cast<std::size_t>(number),
                      {[this] { network_.backward({}); }, [] {}, [this] { update(); }, [] {}});
     at[3] = at[4] = at[2];
