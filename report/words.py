@@ -63,7 +63,7 @@ USUAL = {
     "exchange.min_elements": "auto",
     "exchange.rules": [],
     "exchange.link": {},
-    "sync.kind": "every_step",
+    "sync": {"kind": "every_step"},
     "train.compute": "fp32",
     "train.batch_size": 128,
 }
@@ -105,6 +105,7 @@ def flat(config, prefix=""):
             "exchange.link",
             "network",
             "schedule.decay",
+            "sync",
         ):
             out.update(flat(value, path + "."))
         else:
@@ -134,9 +135,36 @@ def setting_text(key, value):
         return f"batch {value}"
     if key == "train.compute":
         return str(value)
-    if key.startswith("sync."):
-        return str(value) if key == "sync.kind" else f"{key[5:]} {value}" if value is not None else ""
+    if key == "sync":
+        return sync_text(value)
     return f"{key.split('.')[-1]} {value}" if value is not None else ""
+
+
+SYNC_KINDS = {
+    "local_sgd": "local SGD",
+    "post_local_sgd": "post-local SGD",
+    "hierarchical_local_sgd": "hierarchical local SGD",
+    "block_momentum": "block momentum",
+}
+SYNC_USUAL = {"warmup": "none", "warmup_epochs": 0, "reset_momentum": False, "nesterov": False, "rate": 1}
+
+
+def sync_text(sync):
+    """When ranks synchronise: "local SGD, H = 8"."""
+    if not isinstance(sync, dict):
+        return str(sync or "every_step")
+    kind = str(sync.get("kind", "every_step"))
+    parts = [SYNC_KINDS.get(kind, kind)]
+    if "steps" in sync:
+        parts.append(f"H = {sync['steps']}")
+    if "block_steps" in sync:
+        parts[-1] += f" x {sync['block_steps']}"
+    for key, value in sync.items():
+        if key in ("kind", "steps", "block_steps") or (key in SYNC_USUAL and SYNC_USUAL[key] == value):
+            continue
+        name = key.replace("_", " ")
+        parts.append(name if value is True else f"{name} {value}".replace("_", " "))
+    return ", ".join(parts)
 
 
 def rule_text(rule):

@@ -14,6 +14,12 @@ OuterOptions outer_options(const SyncOptions& sync) {
   return {sync.momentum, sync.rate, sync.nesterov};
 }
 
+/// Of captured synchronisations, whose first part writes what is exchanged.
+void add(const PartSeconds& captured, Seconds& seconds) {
+  seconds.exposed_comm += captured.backward + captured.exposed;
+  seconds.update += captured.update;
+}
+
 ExchangeOptions block_options(const RunConfig& run, StreamView compute, const Block& ranks, Trace* trace) {
   ExchangeOptions options = exchange_options(run, compute, trace);
   options.first_rank = ranks.first;
@@ -57,7 +63,6 @@ void LocalStep::start(double lr) {
   outer_->start(network_.parameters());
   if (block_) block_->outer->start(network_.parameters());
   at_ = {.started = true, .steps = 0};
-  if (!has_run_) return;
   SynchronousStep::check_finite();
   ExchangeState residuals = exchange_.state();
   for (auto* round : {&residuals.round1, &residuals.round2})
@@ -69,7 +74,8 @@ void LocalStep::start(double lr) {
 void LocalStep::local(Loader& loader, std::int64_t number, std::array<double, 6>& at) {
   forward(loader, number, at);
   const auto can = [this] { return run_.train.cuda_graphs && network_.is_backward_captured(); };
-  if (on_gpu_ && local_steps_.wanted(transport_, number, can, network_.stream())) {
+  if (on_gpu_ &&
+      local_steps_.wanted(transport_, number, can, network_.stream(), "backward and update of local steps")) {
     local_steps_.run(static_cast<std::size_t>(number),
                      {[this] { network_.backward({}); }, [] {}, [this] { update(); }, [] {}});
     at[3] = at[4] = at[2];
@@ -83,27 +89,48 @@ void LocalStep::local(Loader& loader, std::int64_t number, std::array<double, 6>
 void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
   // Within the block, unless it is time for all ranks.
   const bool within = block_ && ++at_.rounds < options_.block_steps;
-  Exchange& exchange = within ? block_->exchange : exchange_;
-  OuterStep& outer = within ? *block_->outer : *outer_;
-  part("update", times_.update, [&] { outer.difference(network_.parameters(), network_.gradients()); });
-  at[4] = part("exposed communication", times_.exposed, [&] {
-    exchange.begin(static_cast<std::uint32_t>(number));
-    ++exchanges_;
-    for (const std::size_t tensor : network_.announce_order()) exchange.submit(tensor);
-    exchange.finish();
-    if (within) return;  // what is not finite stays so, and all ranks find it together
-    has_run_ = true;
-    check(on_gpu_, "change");
-  });
-  at[5] = part("update", times_.update, [&] {
-    outer.apply(network_.parameters(), network_.gradients());
-    if (block_ && !within) block_->outer->start(network_.parameters());
-    if (options_.reset_momentum)
-      for (const NamedArena& arena : optimizer_.arenas())
-        zero_bytes(arena.values.data(), arena.values.size_bytes(), network_.stream());
-  });
+  Exchange& exchange = exchange_of(within);
+  Synchronisations& captured = within ? block_->captured : captured_synchronisations_;
+  const auto can = [&] { return run_.train.cuda_graphs && exchange.can_capture(); };
+  const bool is_captured =
+      transport_.ordered() &&
+      captured.graphs.wanted(transport_, number, can, network_.stream(),
+                             within ? "synchronisations within blocks" : "synchronisations of all ranks");
+  exchange.begin(static_cast<std::uint32_t>(number));
+  ++exchanges_;
+  has_run_ |= !within;
+  if (is_captured) {
+    captured.graphs.run(
+        captured.count,
+        {[this, within] { submit_changes(within); }, [this, within] { exchange_of(within).finish(); },
+         [this, within] { apply_mean(within); }, [this, within] { exchange_of(within).launched(); }});
+    if (!within) check(true, "change");
+    at[4] = at[5] = now_seconds();
+  } else {
+    at[4] = part("exposed communication", times_.exposed, [&] {
+      submit_changes(within);
+      exchange.finish();
+      if (!within) check(on_gpu_, "change");
+    });
+    at[5] = part("update", times_.update, [&] { apply_mean(within); });
+  }
+  ++captured.count;
   at_.steps = 0;
   if (!within) at_.rounds = 0;
+}
+
+void LocalStep::submit_changes(bool within) {
+  (within ? *block_->outer : *outer_).difference(network_.parameters(), network_.gradients());
+  for (const std::size_t tensor : network_.announce_order()) exchange_of(within).submit(tensor);
+}
+
+/// What is not finite within a block stays so, and all ranks find it together.
+void LocalStep::apply_mean(bool within) {
+  (within ? *block_->outer : *outer_).apply(network_.parameters(), network_.gradients());
+  if (block_ && !within) block_->outer->start(network_.parameters());
+  if (options_.reset_momentum)
+    for (const std::span<float> arena : {optimizer_.momentum(), optimizer_.second_moment()})
+      zero_bytes(arena.data(), arena.size_bytes(), network_.stream());
 }
 
 StepMetrics LocalStep::take(std::span<CodingError> errors) {
@@ -111,8 +138,10 @@ StepMetrics LocalStep::take(std::span<CodingError> errors) {
   const PartSeconds captured = local_steps_.take();
   out.seconds.backward += captured.backward;
   out.seconds.update += captured.update;
+  add(captured_synchronisations_.graphs.take(), out.seconds);
   out.distance = outer_->take();
   if (!block_) return out;
+  add(block_->captured.graphs.take(), out.seconds);
   const ExchangeStats stats = block_->exchange.take_stats();
   out.seconds.encode += stats.encode;
   out.seconds.transfer += stats.transfer;

@@ -38,6 +38,15 @@ class LocalStep final : public SynchronousStep {
   void local(Loader& loader, std::int64_t number, std::array<double, 6>& at);
   void synchronise(std::int64_t number, std::array<double, 6>& at);
 
+  void submit_changes(bool within_block);
+  void apply_mean(bool within_block);
+  Exchange& exchange_of(bool within_block) { return within_block ? block_->exchange : exchange_; }
+
+  /// With an ordered transport each is one graph, after the first few.
+  struct Synchronisations {
+    CapturedSteps graphs;
+    std::size_t count = 0;
+  };
   /// With hierarchical_local_sgd: the ranks that average among themselves in between.
   struct BlockLevel {
     BlockLevel(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network, Transport& all,
@@ -46,12 +55,15 @@ class LocalStep final : public SynchronousStep {
     const std::unique_ptr<Transport> transport;
     Exchange exchange;
     const std::unique_ptr<OuterStep> outer;
+    Synchronisations captured;
   };
 
   const SyncOptions& options_;
   const std::unique_ptr<OuterStep> outer_;
   std::optional<BlockLevel> block_;
+  // Destroyed before the objects whose work they launch.
   CapturedSteps local_steps_;
+  Synchronisations captured_synchronisations_;
   std::int64_t interval_ = 1;
   SyncPosition at_;
 };

@@ -29,11 +29,31 @@ def steps(run):
 
 
 def bytes_per_step(run, shown):
-    """All ranks together: each tensor's bytes go to its owner and from there to the others."""
+    """All ranks together, mean over the run's steps: each tensor's bytes go to its owner and from there to the
+    others."""
     if run.ranks < 2:
         return 0
     is_allreduce = run.exchange("collective", "reduce_broadcast") == "allreduce"
-    return 2 * (run.ranks - 1) * (4 * shown["parameters"] if is_allreduce else shown["wire_bytes"])
+    return copies_per_step(run) * (4 * shown["parameters"] if is_allreduce else shown["wire_bytes"])
+
+
+def copies_per_step(run):
+    """Encoded copies of the network on the wire. With local steps only some steps have any; warm-ups are left
+    out."""
+    sync = section(run.settings, "sync")
+    copies, h = 2 * (run.ranks - 1), max(1, measures.number(sync, "steps") or 1)
+    if sync.get("kind") == "post_local_sgd":
+        decay = section(section(run.settings, "schedule"), "decay")
+        first = sync.get("from") if isinstance(sync.get("from"), int) else decay.get("every") or min(map(int, decay or [0]))
+        total = max(1, epochs_of(run))
+        before = min(first, total) / total
+        return copies * (before + (1 - before) / h)
+    if sync.get("kind") == "hierarchical_local_sgd" and isinstance(sync.get("ranks_per_block"), int):
+        rounds = max(1, measures.number(sync, "block_steps") or 1)
+        size = sync["ranks_per_block"]
+        within = run.ranks // size * 2 * (size - 1)
+        return (copies + within * (rounds - 1)) / rounds / h
+    return copies / h if sync.get("kind") in ("local_sgd", "block_momentum") else copies
 
 
 class CostModel:

@@ -20,12 +20,7 @@ def of_value(axis, value):
     if axis == "link":
         return of_link(value)
     if axis == "sync" and isinstance(value, dict):
-        return " ".join(
-            [
-                str(value.get("kind", "every_step")),
-                *(f"{k} {flow(v)}" for k, v in value.items() if k != "kind"),
-            ]
-        )
+        return words.sync_text(value)
     return value if isinstance(value, str) else flow(value)
 
 

@@ -15,7 +15,8 @@ os.environ.pop("LPSGD_DATA", None)  # `show` needs no data
 
 class Configs(Case):
     def experiments(self):
-        return sorted(glob.glob(os.path.join(CONFIGS, "*.yaml")) + glob.glob(os.path.join(CONFIGS, "study", "*.yaml")))
+        return sorted(glob.glob(os.path.join(CONFIGS, "*.yaml")) + glob.glob(os.path.join(CONFIGS, "study", "*.yaml"))
+                      + glob.glob(os.path.join(CONFIGS, "local-sgd", "*.yaml")))
 
     def test_show_takes_every_experiment(self):
         shown = set()

@@ -195,8 +195,20 @@ class Pages(ReportTest):
         )
         configs = [{"sync": {"kind": "every_step"}}, {"sync": {"kind": "local_sgd", "steps": 8}}]
         self.assertEqual(
-            words.labels(configs, [2, 4]), ["none, every_step, 2 ranks", "none, local_sgd, steps 8, 4 ranks"]
+            words.labels(configs, [2, 4]), ["none, every_step, 2 ranks", "none, local SGD, H = 8, 4 ranks"]
         )
+
+    def test_each_way_to_synchronise_has_a_name(self):
+        for sync, text in [
+            ({"kind": "every_step"}, "every_step"),
+            ({"kind": "local_sgd", "steps": 4, "warmup": "none", "reset_momentum": False}, "local SGD, H = 4"),
+            ({"kind": "post_local_sgd", "steps": 16, "from": "first_decay"}, "post-local SGD, H = 16, from first decay"),
+            ({"kind": "hierarchical_local_sgd", "steps": 4, "block_steps": 2, "ranks_per_block": "node"},
+             "hierarchical local SGD, H = 4 x 2, ranks per block node"),
+            ({"kind": "block_momentum", "steps": 8, "momentum": 0.9, "rate": 0.7, "nesterov": True},
+             "block momentum, H = 8, momentum 0.9, rate 0.7, nesterov"),
+        ]:
+            self.assertEqual(words.sync_text(sync), text)
 
     def study_folder(self):
         names = []

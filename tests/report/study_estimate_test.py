@@ -197,13 +197,29 @@ class About(StudyTest):
         first = (folder / "log.txt").read_text().splitlines()[0]
         self.assertEqual(shlex.split(first), ["$", *command])
 
+    def test_local_steps_send_less(self):
+        def copies(sync, ranks=4):
+            _, runs = self.expand(HEAD + f"axes: {{sync: [{sync}], ranks: {ranks}}}\n")
+            runs[0].settings["train"] = {"epochs": 10}
+            runs[0].settings["schedule"] = {"decay": {"5": 0.1, "8": 0.1}}
+            return estimate.copies_per_step(runs[0])
+
+        self.assertEqual(copies("every_step"), 6)
+        self.assertEqual(copies("{kind: local_sgd, steps: 4}"), 1.5)
+        self.assertEqual(copies("{kind: block_momentum, steps: 8}", ranks=2), 0.25)
+        self.assertEqual(copies("{kind: post_local_sgd, steps: 3}"), 4)
+        self.assertEqual(copies("{kind: post_local_sgd, steps: 2, from: 20}"), 6)
+        # Of four rounds of two steps three are within two blocks: 3 x 2 x 2 copies, and once 6.
+        blocks = "{kind: hierarchical_local_sgd, steps: 2, block_steps: 4, ranks_per_block: 2}"
+        self.assertEqual(copies(blocks), (3 * 4 + 6) / 8)
+
     def test_a_word_for_sync(self):
         text = HEAD + "axes: {sync: [every_step, {kind: local_sgd, period: 4}]}\n"
         _, runs = self.expand(text)
         self.assertEqual(
             [r.settings["sync"] for r in runs], [{"kind": "every_step"}, {"kind": "local_sgd", "period": 4}]
         )
-        self.assertEqual([r.label for r in runs], ["every_step", "local_sgd period 4"])
+        self.assertEqual([r.label for r in runs], ["every_step", "local SGD, period 4"])
         self.assertEqual(self.study(HEAD + "axes: {sync: every_step}\n", "--dry-run")[0], 0)
         self.assertEqual(labels.of_value("sync", "every_step"), "every_step")
 

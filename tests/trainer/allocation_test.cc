@@ -103,6 +103,12 @@ const AllocationCase cases[] = {
     {"codec_error", {"exchange.codec={kind: qsgd, bits: 2}", "metrics.codec_error=true"}},
     {"allreduce", {"exchange.codec=none", "exchange.collective=allreduce"}},
     {"simulated", {"exchange.codec=onebit", "exchange.collective=simulated"}},
+    {"local_sgd", {"exchange.codec=onebit", "sync={kind: local_sgd, steps: 3, reset_momentum: true}"}},
+    {"blocks",
+     {"exchange.codec=sign", "optimizer.kind=adam",
+      "sync={kind: hierarchical_local_sgd, steps: 2, block_steps: 2, ranks_per_block: 3}"}},
+    {"block_momentum",
+     {"exchange.codec=none", "optimizer.kind=lars", "sync={kind: block_momentum, steps: 2}"}},
     {"link", {"exchange.codec=onebit", "exchange.link={bandwidth: 1Gbit, latency: 20us}"}},
 };
 

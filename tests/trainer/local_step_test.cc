@@ -444,6 +444,24 @@ TEST(LocalStep, GoesOnBitForBit) {
     }
 }
 
+/// The checkpoint's residuals are those of gradients, and the resumed run's first step is local.
+TEST(LocalStep, GoesOnBitForBitWhereLocalStepsBegin) {
+  const RunConfig run = small_run({"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1"});
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, per_epoch);
+    save(rank, transport, per_epoch);
+  });
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank whole(run, transport), resumed(run, transport);
+    whole.train(0, steps);
+    resumed.checkpoints.restore(find_resume_point(folder.path()).value());
+    resumed.train(per_epoch, steps);
+    EXPECT_EQ(resumed.state(), whole.state());
+  });
+}
+
 TEST(LocalStep, OtherRanksGoOnFromTheAverage) {
   const RunConfig run = small_run(local);
   const TestFolder folder;
