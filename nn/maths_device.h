@@ -141,9 +141,9 @@ LPSGD_HD float lars_ratio(double weights, double gradient, double decay, double 
 }
 
 /// `size`: the rate over 1 - beta1^t. `root`: the root of 1 - beta2^t. `shrink`: what AdamW multiplies
-/// decayed weights by.
+/// decayed weights by. `rest1`, `rest2`: 1 - beta, which loses digits if it is taken from a float.
 struct AdamRates {
-  float size = 0, root = 1, shrink = 1, beta1 = 0, beta2 = 0, eps = 0;
+  float size = 0, root = 1, shrink = 1, beta1 = 0, beta2 = 0, eps = 0, rest1 = 1, rest2 = 1;
 };
 
 /// A step of Adam for one value (nn/optimizer.h). `decay` is added to the gradient; with AdamW it is 0.
@@ -153,8 +153,8 @@ LPSGD_HD void adam(typename L::V& weight, typename L::V g, typename L::V& m, typ
   using V = typename L::V;
   weight = weight * shrink;
   const V d = g * scale + weight * decay;
-  m = m * rates.beta1 + d * (1.0f - rates.beta1);
-  v = v * rates.beta2 + d * d * (1.0f - rates.beta2);
+  m = m * rates.beta1 + d * rates.rest1;
+  v = v * rates.beta2 + d * d * rates.rest2;
   weight = weight - m / (L::sqrt(v) / rates.root + rates.eps) * rates.size;
 }
 

@@ -167,7 +167,9 @@ void Optimizer::set_rate(double lr, std::int64_t step) {
                   static_cast<float>(decoupled ? 1 - lr * options_.weight_decay : 1),
                   static_cast<float>(options_.beta1),
                   static_cast<float>(options_.beta2),
-                  static_cast<float>(options_.eps)};
+                  static_cast<float>(options_.eps),
+                  static_cast<float>(1 - options_.beta1),
+                  static_cast<float>(1 - options_.beta2)};
   }
   rates.noise = static_cast<float>(options_.noise * std::pow(t, -options_.noise_decay / 2));
   rates.step = static_cast<std::uint32_t>(step);

@@ -44,10 +44,11 @@ OldState read_state(const ResumePoint& from, int rank, const std::vector<TensorI
   return out;
 }
 
-/// Whether the ranks of the checkpoint's run had weights of their own.
-bool has_own_weights(const ResumePoint& from, const std::vector<TensorInfo>& tensors) {
-  verify(from.manifest, from.folder, state_file(0));
-  return SafetensorsFile(from.folder + "/" + state_file(0)).find("weights." + tensors.front().name) !=
+/// Whether the state file of the checkpoint's rank has the arena.
+bool has_arena(const ResumePoint& from, int rank, const std::string& arena,
+               const std::vector<TensorInfo>& tensors) {
+  verify(from.manifest, from.folder, state_file(rank));
+  return SafetensorsFile(from.folder + "/" + state_file(rank)).find(arena + "." + tensors.front().name) !=
          nullptr;
 }
 
@@ -71,13 +72,13 @@ bool read_arena(const ResumePoint& from, int first, int last, const std::vector<
 }
 
 /// `exact`: each rank goes on with its own.
-void read_arenas(const ResumePoint& from, int rank, bool exact, bool own_weights,
-                 const TrainingState& state) {
+void read_arenas(const ResumePoint& from, int rank, bool exact, const TrainingState& state) {
   using Otherwise = NamedArena::Otherwise;
   for (const NamedArena& arena : state.arenas) {
     const bool weights = arena.otherwise == Otherwise::average;
     const int of = exact && arena.own ? rank : 0;
-    const int last = !exact && arena.own && own_weights ? from.manifest.ranks : of + 1;
+    const bool of_all = !exact && has_arena(from, from.manifest.ranks - 1, arena.name, *state.tensors);
+    const int last = of_all ? from.manifest.ranks : of + 1;
     if ((exact || !weights) && read_arena(from, of, last, *state.tensors, arena)) continue;
     if (weights)
       std::copy(state.parameters.begin(), state.parameters.end(), arena.values.begin());
@@ -87,6 +88,17 @@ void read_arenas(const ResumePoint& from, int rank, bool exact, bool own_weights
       throw FileError(fmt::format("{}/{}: has no '{}.{}'", from.folder, state_file(of), arena.name,
                                   state.tensors->front().name));
   }
+}
+
+/// Sets residuals to zero. False if there are none.
+bool drop(ExchangeState& residuals) {
+  bool any = false;
+  for (auto* round : {&residuals.round1, &residuals.round2})
+    for (std::vector<float>& tensor : *round) {
+      any = any || !tensor.empty();
+      std::fill(tensor.begin(), tensor.end(), 0.0f);
+    }
+  return any;
 }
 
 /// Copies this rank's rows (shape[0]) of the carried state from the files of the ranks that had them.
@@ -151,17 +163,18 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
 
   read_carried(from, rank, ranks, state.carried);
   const bool same = manifest.ranks == ranks;
-  const bool own_weights = has_own_weights(from, tensors);
+  const bool own_weights = has_arena(from, 0, "weights", tensors);
   const bool local = std::any_of(state.arenas.begin(), state.arenas.end(),
                                  [](const NamedArena& arena) { return arena.own; });
   const bool exact = same && own_weights == local;
-  read_arenas(from, rank, exact, own_weights, state);
-  const CheckpointRead out{!same, !exact && (own_weights || local)};
+  read_arenas(from, rank, exact, state);
+  CheckpointRead out{.other_ranks = !same, .averaged = !exact && own_weights};
   std::vector<OldState> old;
   for (int r = same ? rank : 0; r < (same ? rank + 1 : manifest.ranks); ++r)
     old.push_back(read_state(from, r, tensors, state.buffers));
   if (same) {
     residuals = std::move(old[0].residuals);
+    out.dropped_residuals = manifest.sync.started && !local && drop(residuals);
     if (block_residuals && exact) *block_residuals = std::move(old[0].block_residuals);
     for (std::size_t b = 0; b < state.buffers.size(); ++b)
       std::copy(old[0].buffers[b].begin(), old[0].buffers[b].end(), state.buffers[b].values.begin());
@@ -171,6 +184,7 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   std::vector<ExchangeState> of_old_ranks;
   for (OldState& one : old) of_old_ranks.push_back(std::move(one.residuals));
   residuals = redistribute(of_old_ranks, tensors, codecs, ranks)[static_cast<std::size_t>(rank)];
+  out.dropped_residuals = manifest.sync.started && !local && drop(residuals);
   return out;
 }
 

@@ -32,7 +32,9 @@ struct TrainingState {
 /// What read_checkpoint() had to change.
 struct CheckpointRead {
   bool other_ranks = false;  // the checkpoint is of another number of ranks
-  bool averaged = false;     // local steps begin from an average
+  bool averaged = false;     // each old rank had weights and momentum of its own, and they are no longer
+  /// Residuals of changes of weights, which a run that exchanges gradients starts without.
+  bool dropped_residuals = false;
 };
 
 /// Restores this rank's weights, arenas, running statistics and carried state into what `state` views, and
@@ -42,7 +44,8 @@ struct CheckpointRead {
 /// round-2 residuals are redistributed, running statistics averaged, and carried state follows its positions
 /// of the global batch. FileError if a file is missing, damaged (checksum) or
 /// of another network or codec. Arenas that each rank has of its own become the mean of the old ones, or the
-/// average weights, also if the checkpoint's run had no such arenas; then the result is averaged.
+/// average weights, also if the checkpoint's run had no such arenas; and so do those that each rank had of
+/// its own in the checkpoint's run only.
 CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
                                const std::vector<CodecSpec>& codecs, const TrainingState& state,
                                ExchangeState& residuals, ExchangeState* block_residuals = nullptr);

@@ -63,7 +63,7 @@ void LocalStep::start(double lr) {
   outer_->start(network_.parameters());
   if (block_) block_->outer->start(network_.parameters());
   at_ = {.started = true, .steps = 0};
-  SynchronousStep::check_finite();
+  if (has_run_) SynchronousStep::check_finite();
   ExchangeState residuals = exchange_.state();
   for (auto* round : {&residuals.round1, &residuals.round2})
     for (std::vector<float>& tensor : *round)

@@ -140,11 +140,15 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
   if (read.averaged)
     log::warn("{}: the ranks go on from the average of its {} ranks' weights and momentum", folder,
               manifest.ranks);
+  if (read.dropped_residuals)
+    log::warn("{}: its residuals hold changes of weights, this run exchanges gradients: residuals are zero",
+              folder);
   if (out.other_ranks)
-    log::warn(
-        "{} was written by {} ranks, this run has {}: round-1 residuals are the mean of the old ones, "
-        "round-2 residuals are cut anew, running statistics are averaged",
-        folder, manifest.ranks, transport_.size());
+    log::warn("{} was written by {} ranks, this run has {}: {}running statistics are averaged", folder,
+              manifest.ranks, transport_.size(),
+              read.dropped_residuals ? ""
+                                     : "round-1 residuals are the mean of the old ones, round-2 residuals "
+                                       "are cut anew, ");
   else
     log::info("resuming from {} (step {})", folder, manifest.position.step);
   return out;

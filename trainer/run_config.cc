@@ -11,6 +11,7 @@
 #include "core/config_shape.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "trainer/config_checks.h"
 
 namespace lpsgd {
 
@@ -215,22 +216,6 @@ void expand(Value& value, const std::string& path) {
   for (std::size_t i = 0; i < value.items.size(); ++i) expand(value.items[i], fmt::format("{}[{}]", path, i));
 }
 
-/// With unit gain a momentum of 1 leaves the gradients out.
-void check_momentum(const RunConfig& run) {
-  if (run.optimizer.is_adam()) {
-    constexpr const char* message = "adam and adamw have moments of their own (beta1, beta2)";
-    if (run.optimizer.nesterov) throw ConfigError(fmt::format("optimizer.nesterov: {}", message));
-    if (run.optimizer.momentum_unit_gain)
-      throw ConfigError(fmt::format("optimizer.momentum_unit_gain: {}", message));
-    if (!run.schedule.momentum.empty()) throw ConfigError(fmt::format("schedule.momentum: {}", message));
-  }
-  if (!run.optimizer.momentum_unit_gain) return;
-  constexpr const char* message = "with optimizer.momentum_unit_gain it must be less than 1";
-  if (run.optimizer.momentum == 1) throw ConfigError(fmt::format("optimizer.momentum: {}", message));
-  for (const auto& [epoch, mu] : run.schedule.momentum)
-    if (mu == 1) throw ConfigError(fmt::format("schedule.momentum.{}: {}", epoch, message));
-}
-
 /// OpenMP ends the process if the system starts no more threads, so a number that no machine profits from is
 /// refused. `count` threads are asked for each of `ranks` ranks of this process.
 void check_thread_count(const RunConfig& run, std::string_view section, std::string_view key,
@@ -260,11 +245,7 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
     for (Value::Entry& section : run.tree.entries)
       if (section.key != "network") expand(section.value, section.key);  // its $names are parameters
   config::read(run.tree, "", run, config::Environment::keep);
-  with_locations(run, [&] {
-    check_schedule(run.schedule, run.train.epochs);
-    check_momentum(run);
-    check_sync(run.sync, run.tree.find("sync"), run.schedule);
-  });
+  with_locations(run, [&] { check_combinations(run); });
   if (environment == config::Environment::expand) check_threads(run);  // not for `show`, on another machine
   return run;
 }
@@ -442,8 +423,9 @@ std::string resolved_text(const RunConfig& run) {
   Value tree = config::write(run);
   if (run.exchange.transport != TransportKind::threads)
     std::erase_if(tree.find("exchange")->entries, [](const Value::Entry& e) { return e.key == "ranks"; });
-  std::erase_if(tree.find("sync")->entries,
-                [&](const Value::Entry& e) { return !is_sync_key(run.sync.kind, e.key); });
+  for (const char* const section : {"optimizer", "schedule", "sync"})
+    std::erase_if(tree.find(section)->entries,
+                  [&](const Value::Entry& e) { return !is_read(run, section, e.key); });
   return config::emit(tree);
 }
 

@@ -118,7 +118,7 @@ NetworkSpec network_of(const RunConfig& run, std::optional<std::int64_t> frames 
 void with_locations(const RunConfig& run, const std::function<void()>& body);
 
 /// The configuration as resolved: every key with its value, the network in place of its path. exchange.ranks
-/// is written for transport threads only.
+/// is written for transport threads only, and no key that the chosen kinds do not read.
 std::string resolved_text(const RunConfig& run);
 
 /// exchange.timeout and exchange.timeout_outside_step.

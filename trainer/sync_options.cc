@@ -161,7 +161,8 @@ std::int64_t local_steps(const SyncOptions& o, const ScheduleOptions& schedule, 
       static_cast<double>(o.warmup_epochs);
   const auto h = static_cast<double>(o.steps);
   if (o.warmup == SyncWarmup::linear) return 1 + static_cast<std::int64_t>((h - 1) * share);
-  if (o.warmup == SyncWarmup::exponential) return static_cast<std::int64_t>(std::pow(h, share));
+  // A power that should be an integer may come out just below it.
+  if (o.warmup == SyncWarmup::exponential) return static_cast<std::int64_t>(std::pow(h, share) * (1 + 1e-9));
   return 1;
 }
 

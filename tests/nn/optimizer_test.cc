@@ -127,6 +127,17 @@ TEST(Optimizer, AdamHasPytorchsNumbers) {
   expect(trained(OptimizerKind::adamw), {0.496371507, -0.247619023, 0.993876474, 0.124376249});
 }
 
+/// 1 - beta2 of a float32 beta2 would be 1e-4 times 1.0002.
+TEST(Optimizer, AdamsSharesAddUpToOne) {
+  Optimizer optimizer({.kind = OptimizerKind::adam, .beta1 = 0.9999, .beta2 = 0.9999},
+                      {{"a", TensorKind::dense, {4}, 4, 0}}, 16);
+  std::vector<float> w(16), g(16, 2.0f);
+  optimizer.set_rate(0.01, 0);
+  optimizer.step(w, g);
+  EXPECT_NEAR(static_cast<double>(optimizer.momentum()[0]) / ((1 - 0.9999) * 2), 1, 1e-6);
+  EXPECT_NEAR(static_cast<double>(optimizer.second_moment()[0]) / ((1 - 0.9999) * 4), 1, 1e-6);
+}
+
 TEST(Optimizer, LarsScalesEachTensorsUpdate) {
   const auto lars = [](OptimizerOptions options) {
     options.kind = OptimizerKind::lars;

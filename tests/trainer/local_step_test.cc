@@ -9,6 +9,8 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/file.h"
+#include "tests/comm/captured_log.h"
 #include "tests/trainer/small_run.h"
 #include "trainer/averaged_weights.h"
 #include "trainer/batch_inputs.h"
@@ -161,7 +163,7 @@ TEST(LocalStep, FollowsTheFormulas) {
       {"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1"},
       {"sync.kind=block_momentum", "sync.steps=3", "sync.momentum=0.5", "sync.rate=0.7"},
       {"sync.kind=block_momentum", "sync.steps=3", "sync.momentum=0.9", "sync.rate=0.7", "sync.nesterov=true",
-       "optimizer.kind=adamw"}};
+       "optimizer={kind: adamw}"}};
   for (const Overrides& variant : variants)
     for (const int ranks : {2, 3, 4}) {
       const RunConfig run = small_run(with({"exchange.codec=none", "optimizer.momentum=0.5"}, variant));
@@ -420,7 +422,7 @@ void save(Rank& rank, Transport& transport, std::int64_t step) {
 /// Resumes in the middle of a phase.
 TEST(LocalStep, GoesOnBitForBit) {
   for (const Overrides& variant :
-       {with(local, {}), with(local, {"optimizer.kind=adam", "exchange.codec=sign"}),
+       {with(local, {}), with(local, {"optimizer={kind: adam}", "exchange.codec=sign"}),
         Overrides{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"},
         Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}, hierarchical})
     for (const int ranks : {2, 4}) {
@@ -444,22 +446,26 @@ TEST(LocalStep, GoesOnBitForBit) {
     }
 }
 
-/// The checkpoint's residuals are those of gradients, and the resumed run's first step is local.
+/// Residuals of gradients then become residuals of changes, also if the run before had no `sync`.
 TEST(LocalStep, GoesOnBitForBitWhereLocalStepsBegin) {
-  const RunConfig run = small_run({"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1"});
-  const TestFolder folder;
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, transport, folder.path());
-    rank.train(0, per_epoch);
-    save(rank, transport, per_epoch);
-  });
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank whole(run, transport), resumed(run, transport);
-    whole.train(0, steps);
-    resumed.checkpoints.restore(find_resume_point(folder.path()).value());
-    resumed.train(per_epoch, steps);
-    EXPECT_EQ(resumed.state(), whole.state());
-  });
+  const RunConfig run = small_run({"sync.kind=post_local_sgd", "sync.steps=3", "sync.from=1"});
+  for (const RunConfig& before : {run, small_run()}) {
+    const TestFolder folder;
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank rank(before, transport, folder.path());
+      rank.train(0, per_epoch);
+      save(rank, transport, per_epoch);
+    });
+    CapturedLog log;
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank whole(run, transport), resumed(run, transport);
+      whole.train(0, steps);
+      resumed.checkpoints.restore(find_resume_point(folder.path()).value());
+      resumed.train(per_epoch, steps);
+      EXPECT_EQ(resumed.state(), whole.state());
+    });
+    EXPECT_THAT(log.text(), ::testing::Not(::testing::HasSubstr("average"))) << "weights were equal";
+  }
 }
 
 TEST(LocalStep, OtherRanksGoOnFromTheAverage) {
@@ -479,10 +485,17 @@ TEST(LocalStep, OtherRanksGoOnFromTheAverage) {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = (of[0][i] + of[1][i]) * 0.5f;
     return out;
   };
-  for (const Overrides& variant :
-       {local, with(hierarchical, {"sync.ranks_per_block=1"}), Overrides{}}) {  // also as synchronous SGD
-    const RunConfig next = small_run(variant);
-    run_thread_ranks(variant.empty() ? 2 : 3, [&](Transport& transport) {
+  struct Next {
+    Overrides overrides;
+    int ranks;
+  };
+  // Also as synchronous SGD.
+  for (const auto& [overrides, ranks] :
+       {Next{local, 3}, Next{with(hierarchical, {"sync.ranks_per_block=1"}), 3}, Next{{}, 2}, Next{{}, 3}}) {
+    const RunConfig next = small_run(overrides);
+    const bool gradients = overrides.empty();
+    CapturedLog log;
+    run_thread_ranks(ranks, [&](Transport& transport) {
       Rank rank(next, transport);
       const Resumed at = rank.checkpoints.restore(find_resume_point(folder.path()).value());
       EXPECT_EQ(at.other_ranks, transport.size() == 3);
@@ -492,12 +505,17 @@ TEST(LocalStep, OtherRanksGoOnFromTheAverage) {
         if (arena.otherwise == NamedArena::Otherwise::average) {
           EXPECT_EQ(values(arena.values), mean(weights)) << arena.name;
         }
-      if (!variant.empty()) {
-        EXPECT_EQ(values(rank.model.optimizer.momentum()), mean(momentum));
-      }
+      EXPECT_EQ(values(rank.model.optimizer.momentum()), mean(momentum));
+      double residuals = 0;
+      for (const std::vector<float>& tensor : rank.step->state().round1)
+        for (const float r : tensor) residuals += std::abs(static_cast<double>(r));
+      EXPECT_EQ(residuals > 0, !gradients) << "they hold changes of weights";
       rank.train(7, 10);
-      EXPECT_EQ(rank.step->is_synchronised(), variant.size() <= 2) << "a phase began";
+      EXPECT_EQ(rank.step->is_synchronised(), overrides.size() <= 2) << "a phase began";
     });
+    EXPECT_THAT(log.text(), ::testing::HasSubstr("from the average of its 2 ranks' weights and momentum"));
+    EXPECT_EQ(log.text().find("residuals are zero") != std::string::npos, gradients);
+    EXPECT_EQ(log.text().find("round-1 residuals") != std::string::npos, !gradients);
   }
 }
 
@@ -533,6 +551,52 @@ TEST(LocalStep, ConfigurationIsChecked) {
               HasSubstr("sync.kind: hierarchical_local_sgd averages within blocks"));
   EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "exchange.collective=simulated"}),
               HasSubstr("sync.kind: local steps need an exchange that averages"));
+  for (const char* votes : {"exchange.codec={kind: sign, majority: true}",
+                            "exchange.rules=[{kind: conv, codec: {kind: sign, majority: true}}]"}) {
+    EXPECT_EQ(error_of({votes}), "no error");
+    EXPECT_THAT(error_of(with(local, {votes})), HasSubstr("majority: true sends signs without a scale"));
+  }
+  EXPECT_EQ(error_of(with(local, {"sync.reset_momentum=true"})), "no error");
+  for (const char* adam : {"optimizer={kind: adam}", "optimizer={kind: adamw}"})
+    EXPECT_THAT(error_of(with(local, {adam, "sync.reset_momentum=true"})),
+                HasSubstr("sync.reset_momentum: adam and adamw correct their moments"));
+}
+
+TEST(LocalStep, KeysWithoutAnEffectAreRefused) {
+  using ::testing::HasSubstr;
+  const auto expect = [](const Overrides& overrides, const char* error) {
+    EXPECT_THAT(error_of(overrides), HasSubstr(error)) << overrides.back();
+  };
+  for (const char* key : {"momentum=0.9", "nesterov=false", "momentum_unit_gain=false"})
+    expect({"optimizer={kind: adam}", std::string("optimizer.") + key},
+           "adam and adamw have moments of their own");
+  expect({"optimizer={kind: adam}", "schedule.momentum={1: 0.5}"},
+         "schedule.momentum: adam and adamw have moments");
+  for (const char* key : {"trust=0.1", "lars_exclude=[]"}) {
+    expect({std::string("optimizer.") + key}, "is a key of kind lars");
+    EXPECT_EQ(error_of({"optimizer.kind=lars", std::string("optimizer.") + key}), "no error");
+  }
+  for (const char* key : {"beta1=0.5", "beta2=0.5", "eps=0.1"}) {
+    expect({std::string("optimizer.") + key}, "is a key of the kinds adam and adamw");
+    EXPECT_EQ(error_of({"optimizer={kind: adamw}", std::string("optimizer.") + key}), "no error");
+  }
+  expect({"schedule.lr_batch_size=64"},
+         "schedule.lr_batch_size: has a meaning with schedule.lr_scaling only");
+  EXPECT_EQ(error_of({"schedule.lr_batch_size=64", "schedule.lr_scaling=sqrt"}), "no error");
+  expect({"schedule.lr_scaling=linear", "schedule.warmup_from=0"}, "a warm-up starts from schedule.lr");
+  EXPECT_EQ(error_of({"schedule.warmup_from=0"}), "no error");
+}
+
+/// config.yaml of a run can be given to another one.
+TEST(LocalStep, ResolvedConfigurationsAreAccepted) {
+  for (const Overrides& variant :
+       {Overrides{}, with(local, {"optimizer={kind: adam}"}),
+        with(hierarchical, {"optimizer.kind=lars", "schedule.lr_scaling=linear"})}) {
+    const TestFolder folder;
+    const std::string path = folder.path() + "/config.yaml", text = resolved_text(small_run(variant));
+    write_file(path, text);
+    EXPECT_EQ(resolved_text(load_run_config(path, {}, config::Environment::expand)), text);
+  }
 }
 
 TEST(LocalStep, WarmUpsGrow) {
@@ -551,6 +615,10 @@ TEST(LocalStep, WarmUpsGrow) {
   EXPECT_EQ(at(SyncWarmup::constant), (Steps{1, 1, 1, 1, 1, 1, 1, 1, 16, 16}));
   EXPECT_EQ(at(SyncWarmup::linear), (Steps{1, 2, 4, 6, 8, 10, 12, 14, 16, 16}));
   EXPECT_EQ(at(SyncWarmup::exponential), (Steps{1, 1, 2, 2, 4, 5, 8, 11, 16, 16}));
+  const SyncOptions cube{
+      .kind = SyncKind::local_sgd, .steps = 64, .warmup = SyncWarmup::exponential, .warmup_epochs = 3};
+  EXPECT_EQ(local_steps(cube, schedule, 1, 0, 10), 4);
+  EXPECT_EQ(local_steps(cube, schedule, 2, 0, 10), 16);
   const SyncOptions post{.kind = SyncKind::post_local_sgd, .steps = 8};
   EXPECT_EQ(local_steps(post, schedule, 2, 9, 10), 1);
   EXPECT_EQ(local_steps(post, schedule, 3, 0, 10), 8);

@@ -91,7 +91,7 @@ void save_two_steps(const RunConfig& run, const std::string& folder) {
 }
 
 TEST(RunCheckpoints, AdamGoesOnBitForBit) {
-  const RunConfig run = small_run({"optimizer.kind=adamw", "optimizer.noise=0.01"});
+  const RunConfig run = small_run({"optimizer={kind: adamw}", "optimizer.noise=0.01"});
   const TestFolder folder;
   save_two_steps(run, folder.path());
   run_thread_ranks(2, [&](Transport& transport) {
