@@ -1,5 +1,9 @@
-// topk (quant/codecs/topk.cc) on the device: one block per bucket. A bucket that fits stays in shared memory,
-// also the owner's mean. A larger one, and its mean, are read from device memory in every pass.
+// topk (quant/codecs/topk.cc) on the device: one block per bucket. A bucket that fits is read once and stays
+// in shared memory, also the owner's mean. A larger one, and its mean, are read from device memory in all
+// five passes.
+//
+// Memory moved per value of a bucket that fits, k of m values kept: encode 4 bytes, 8 more with a residual,
+// and 8 k/m; reduce 8 (ranks + 1) k/m, 8 more with a residual; decode 4 and 8 k/m, adding 16 k/m.
 #include "quant/cuda/warp_device.h"
 
 namespace lpsgd::cuda {
@@ -99,7 +103,7 @@ __device__ Threshold find_threshold(std::int64_t m, std::int64_t kept, Value val
 
 /// Records of at most 2^32 - 1 values a bucket; the counts of a histogram likewise.
 __global__ void __launch_bounds__(kBlock) encode_topk_kernel(TopkLaunch launch) {
-  __shared__ float mean[shared_values];
+  __shared__ float kept[shared_values];  // the bucket's values
   __shared__ std::uint32_t aboves[kBlockWarps], ties[kBlockWarps];
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
   for (std::int64_t b = blockIdx.x; b < launch.buckets; b += gridDim.x) {
@@ -109,7 +113,7 @@ __global__ void __launch_bounds__(kBlock) encode_topk_kernel(TopkLaunch launch) 
     float* residual = job.residual != nullptr ? job.residual + p.begin : nullptr;
     const float* source = job.values != nullptr ? job.values + p.begin : nullptr;
     if (job.contributions != nullptr) {
-      float* sum = fits ? mean : job.means + p.begin;
+      float* sum = fits ? kept : job.means + p.begin;
       __syncthreads();
       for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock) sum[i] = 0.0f;
       bool finite = true;
@@ -122,7 +126,16 @@ __global__ void __launch_bounds__(kBlock) encode_topk_kernel(TopkLaunch launch) 
       source = sum;
       __syncthreads();
     }
+    // (The sum of squares of a mean is wanted without the residual.)
+    const bool stays = fits && (source != kept || job.error == nullptr);
+    if (stays) {
+      __syncthreads();
+      for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock)
+        kept[i] = residual != nullptr ? source[i] + residual[i] : source[i];
+      __syncthreads();
+    }
     const auto value = [&](std::int64_t i) {
+      if (stays) return kept[i];
       return residual != nullptr ? source[i] + residual[i] : source[i];
     };
     Threshold threshold = find_threshold(p.m, p.kept, value);

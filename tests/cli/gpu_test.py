@@ -155,6 +155,20 @@ class OnTheGpu(Case):
             for row in json.loads(result.out):
                 self.assertEqual((row["wrong"], row["device"]), (0, "cuda:0"), row)
 
+    def test_bench_layers(self):
+        path = self.path("net.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("input: [8, 8, 3]\nclasses: 10\nlayers:\n  - {conv: c1, filters: 8, kernel: 3}\n  - relu\n"
+                       "  - flatten\n  - {dense: f1, units: 10}\n")
+        sizes = ["--copied", "100000", "--side", "32"] if EMULATED else []
+        result = run("bench", "layers", path, "--device", "cuda", "--batch", "4", "--repeats", "2", "--json", *sizes)
+        self.assertEqual(result.status, 0, result)
+        rows = json.loads(result.out)
+        self.assertEqual([r["kind"] for r in rows if r["pass"] == "forward"], ["conv", "flatten", "dense"])
+        for r in rows:
+            self.assertGreater(r["seconds"], 0, r)
+            self.assertGreater(r["fraction_of_roofline"], 0, r)
+
     def test_bf16_and_tf32_train(self):
         for compute in ("tf32", "bf16"):
             result = run("train", self.config, "--out", self.path(compute), *CUDA, "--set", f"train.compute={compute}")
