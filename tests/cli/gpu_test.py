@@ -64,6 +64,19 @@ class OnTheGpu(Case):
         self.assertEqual(gpu["bytes_sent"], cpu["bytes_sent"])
         self.assertLess(abs(gpu["train_loss"] - cpu["train_loss"]), 0.05 * cpu["train_loss"])
 
+    def test_local_steps_over_nccl_are_those_over_mpi(self):
+        for sync in ("kind: local_sgd, steps: 2", "kind: post_local_sgd, steps: 2, from: 1, reset_momentum: true",
+                     "kind: hierarchical_local_sgd, steps: 1, block_steps: 2, ranks_per_block: 2",
+                     "kind: block_momentum, steps: 2, nesterov: true"):
+            options = [*FIXED, "--set", "train.epochs=4", "--set", "exchange.codec=onebit", "--set", f"sync={{{sync}}}",
+                       "--check-replicas", "1"]
+            out = sync.split()[1]
+            mpi = self.train("mpi-" + out, *options, ranks=4)
+            nccl = self.train("nccl-" + out, *options, "--set", "exchange.transport=nccl", ranks=4, wrap=A_HOST_EACH)
+            for name, value in model(mpi, "epoch-0004").items():
+                self.assertTrue(np.array_equal(value, model(nccl, "epoch-0004")[name]), (sync, name))
+            self.assertTrue(all(r["replicas_equal"] for r in self.metrics(nccl)))
+
     def test_nccl_trains_what_mpi_trains(self):
         for codec in ("qsgd, bits: 4, bucket: 64", "onebit", "topk", "none"):
             options = [*FIXED, "--steps", "8", "--set", f"exchange.codec={{kind: {codec}}}"]

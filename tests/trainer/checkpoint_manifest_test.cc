@@ -98,6 +98,25 @@ TEST(CheckpointManifest, KeepsTheOrderOfSamples) {
   EXPECT_EQ(read_manifest(folder.path()).order, m.order);
 }
 
+TEST(CheckpointManifest, KeepsWhereLocalStepsAre) {
+  const TestFolder folder;
+  CheckpointManifest m;
+  m.batch_size = 1;
+  write_manifest(folder.path(), m);
+  EXPECT_EQ(read_manifest(folder.path()).sync, SyncPosition{});
+  m.sync = {.started = true, .steps = 3, .rounds = 2};
+  m.so_far.exchanges = 5;
+  m.so_far.distance = {.deviation = 0.5, .change = 0.25};
+  m.so_far.bytes_average = 99;
+  write_manifest(folder.path(), m);
+  const CheckpointManifest back = read_manifest(folder.path());
+  EXPECT_EQ(back.sync, m.sync);
+  EXPECT_EQ(back.so_far.exchanges, 5);
+  EXPECT_EQ(back.so_far.distance.deviation, 0.5);
+  EXPECT_EQ(back.so_far.distance.change, 0.25);
+  EXPECT_EQ(back.so_far.bytes_average, 99u);
+}
+
 TEST(CheckpointManifest, ALossThatIsNotFiniteReadsAs0) {
   const TestFolder folder;
   CheckpointManifest m;

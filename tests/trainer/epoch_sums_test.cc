@@ -20,6 +20,7 @@ StepMetrics two_steps(int rank) {
   m.bytes_fp32 = 4000;
   m.sequences = {.sequences = 3, .room = 10 * rank};
   m.steps = m.exchanges = 2;
+  m.distance = {.deviation = 3.0 * rank, .change = 5};
   m.bad_samples.add(std::vector<std::string>(static_cast<std::size_t>(rank), "a.jpg: truncated"));
   return m;
 }
@@ -30,6 +31,7 @@ TEST(EpochSums, AddsStepsAndRanks) {
     sums.start_clock(10);
     sums.add(two_steps(transport.rank()));
     sums.add(two_steps(transport.rank()));
+    sums.add_average(100 + static_cast<std::uint64_t>(transport.rank()));
     sums.add_evaluation(2, {.count = 5, .first = {"b.jpg: empty"}});
     const EpochSoFar all = sums.so_far(transport, 17 + transport.rank());
     ASSERT_EQ(all.train.size(), 3u);
@@ -48,6 +50,10 @@ TEST(EpochSums, AddsStepsAndRanks) {
     EXPECT_EQ(all.seconds.mean.eval, 2);
     EXPECT_EQ(all.bytes_sent, 606u);
     EXPECT_EQ(all.bytes_fp32, 8000u) << "counts all ranks already";
+    EXPECT_EQ(all.exchanges, 4) << "each rank's";
+    EXPECT_DOUBLE_EQ(all.distance.deviation, 6) << "the mean over ranks";
+    EXPECT_DOUBLE_EQ(all.distance.change, 10);
+    EXPECT_EQ(all.bytes_average, 303u);
     EXPECT_EQ(all.sequences.sequences, 18);
     EXPECT_EQ(all.sequences.room, 60);
     EXPECT_EQ(all.bad_samples, 2 * (0 + 1 + 2) + 3 * 5);

@@ -80,6 +80,25 @@ TEST(EpochRecord, JsonOfASimulatedRunComparesNoReplicas) {
   EXPECT_EQ(json["simulated"], true);
 }
 
+TEST(EpochRecord, JsonOfLocalSteps) {
+  EpochRecord r = record();
+  EXPECT_FALSE(nlohmann::json::parse(r.json()).contains("synchronisations"));
+  r.local_steps = true;
+  r.synchronisations = 4;
+  r.bytes_sent = 1000;
+  r.distance = {.deviation = 9, .change = 4};
+  r.bytes_average = 77;
+  const auto json = nlohmann::json::parse(r.json());
+  EXPECT_EQ(json["synchronisations"], 4);
+  EXPECT_EQ(json["bytes_per_synchronisation"], 250);
+  EXPECT_EQ(json["replica_distance"], 1.5);
+  EXPECT_EQ(json["bytes_average"], 77);
+  r.synchronisations = 0;
+  r.distance = {};
+  EXPECT_TRUE(nlohmann::json::parse(r.json())["replica_distance"].is_null());
+  EXPECT_TRUE(nlohmann::json::parse(r.json())["bytes_per_synchronisation"].is_null());
+}
+
 TEST(EpochRecord, JsonOfCodecErrors) {
   EpochRecord r = record();
   r.coding = {{"fc.weight", 0.5, 2, 1024}, {"bad \xff", 0, 0, 0}};
