@@ -1,8 +1,11 @@
 #include "trainer/local_step.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "core/buffer.h"
 #include "core/log.h"
+#include "trainer/averaged_weights.h"
 #include "trainer/step_part.h"
 
 namespace lpsgd {
@@ -84,6 +87,7 @@ void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
   const bool within = block_ && ++at_.rounds < options_.block_steps;
   Exchange& exchange = within ? block_->exchange : exchange_;
   OuterStep& outer = within ? *block_->outer : *outer_;
+  if (!within && std::exchange(measure_, false)) take_distance();
   part("update", times_.update, [&] { outer.difference(network_.parameters(), network_.gradients()); });
   at[4] = part("exposed communication", times_.exposed, [&] {
     exchange.begin(static_cast<std::uint32_t>(number));
@@ -105,12 +109,23 @@ void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
   if (!within) at_.rounds = 0;
 }
 
+/// From the exact mean, because the one that ranks apply has the codec's error in it. Waits for a GPU.
+void LocalStep::take_distance() {
+  const AveragedWeights average(transport_, network_);
+  Buffer<float> start(network_.parameters().size());
+  copy_values(start.view(), outer_->synchronised(), network_.stream());
+  network_.stream().synchronize();
+  distance_ = average.deviation_from(start.view());
+  bytes_average_ += average.bytes_sent();
+}
+
 StepMetrics LocalStep::take(std::span<CodingError> errors) {
   StepMetrics out = SynchronousStep::take(errors);
   const PartSeconds captured = local_steps_.take();
   out.seconds.backward += captured.backward;
   out.seconds.update += captured.update;
-  out.distance = outer_->take();
+  out.distance = std::exchange(distance_, {});
+  out.bytes_average = std::exchange(bytes_average_, 0);
   if (!block_) return out;
   const ExchangeStats stats = block_->exchange.take_stats();
   out.seconds.encode += stats.encode;
@@ -119,9 +134,6 @@ StepMetrics LocalStep::take(std::span<CodingError> errors) {
   out.seconds.exposed_codec =
       std::min(out.seconds.exposed_codec + stats.exposed_codec, out.seconds.exposed_comm);
   out.bytes_sent += stats.bytes_sent;
-  const Deviation within = block_->outer->take();
-  out.distance.deviation += within.deviation;
-  out.distance.change += within.change;
   if (!errors.empty()) block_->exchange.take_errors(errors);
   return out;
 }

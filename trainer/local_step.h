@@ -20,6 +20,7 @@ class LocalStep final : public SynchronousStep {
             Optimizer& optimizer, Transport& transport, Trace* trace);
 
   void set_interval(std::int64_t steps) override { interval_ = steps; }
+  void measure_distance() override { measure_ = true; }
   void run(Loader& loader, std::int64_t number, double lr) override;
   StepMetrics take(std::span<CodingError> errors) override;
   void check_finite() override;
@@ -37,6 +38,7 @@ class LocalStep final : public SynchronousStep {
   void start(double lr);
   void local(Loader& loader, std::int64_t number, std::array<double, 6>& at);
   void synchronise(std::int64_t number, std::array<double, 6>& at);
+  void take_distance();
 
   /// With hierarchical_local_sgd: the ranks that average among themselves in between.
   struct BlockLevel {
@@ -53,6 +55,9 @@ class LocalStep final : public SynchronousStep {
   std::optional<BlockLevel> block_;
   CapturedSteps local_steps_;
   std::int64_t interval_ = 1;
+  bool measure_ = false;
+  Deviation distance_;
+  std::uint64_t bytes_average_ = 0;
   SyncPosition at_;
 };
 

@@ -167,6 +167,7 @@ void RunCheckpoints::begin(const std::string& name, const Position& position, Ep
   CheckpointManifest manifest;
   manifest.position = position;
   if (position.batch != 0) manifest.so_far = std::move(so_far);
+  if (run_.sync.kind == SyncKind::every_step) manifest.so_far.exchanges = 0;  // which no one asks for
   manifest.seed = static_cast<std::uint32_t>(run_.train.seed);
   manifest.ranks = transport_.size();
   manifest.batch_size = run_.train.batch_size;

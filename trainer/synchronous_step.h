@@ -43,6 +43,8 @@ class SynchronousStep {
 
   /// How many steps the next ones have from synchronisation to synchronisation.
   virtual void set_interval(std::int64_t) {}
+  /// The next synchronisation of what local steps changed begins by measuring how far replicas are apart.
+  virtual void measure_distance() {}
   /// Runs step `number`, counted from the run's start, on the loader's next batch with learning rate `lr`.
   /// Throws NonFiniteError before the update on the CPU. On a GPU the check is one step behind, so the next
   /// run() or check_finite() throws. Collective.
