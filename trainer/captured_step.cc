@@ -79,14 +79,14 @@ PartSeconds CapturedStep::take() {
 }
 
 bool CapturedSteps::wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can,
-                           StreamView stream) {
+                           StreamView stream, const char* parts) {
   constexpr int plain_steps = 3;  // two in which libraries initialise, one that captures backward
   if (!wanted_ && plain_steps_++ == plain_steps) {
     const std::vector<double> all = transport.all_gather(can() ? 1.0 : 0.0);
     wanted_ = std::find(all.begin(), all.end(), 0.0) == all.end();
     for (int turn = 0; turn < (*wanted_ ? 2 : 0); ++turn) steps_.emplace_back(stream);
     if (*wanted_ && transport.rank() == 0)
-      log::info("from step {} on, backward, exchange and update are one CUDA graph", step + 1);
+      log::info("from step {} on, {} are one CUDA graph", step + 1, parts);
   }
   return wanted_.value_or(false);
 }

@@ -47,7 +47,7 @@ void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
   const bool differences = options_.force_differences || options_.kind == SyncKind::block_momentum || block_;
   if (!at_.started && interval_ == 1 && !differences) return SynchronousStep::run(loader, number, lr);
   if (!at_.started) start(lr);
-  std::array<double, 6> at{};
+  StepTimes at{};
   optimizer_.set_rate(lr, number);
   local(loader, number, at);
   ++at_.steps;
@@ -68,10 +68,12 @@ void LocalStep::start(double lr) {
   exchange_.set_state(residuals);
 }
 
-void LocalStep::local(Loader& loader, std::int64_t number, std::array<double, 6>& at) {
+void LocalStep::local(Loader& loader, std::int64_t number, StepTimes& at) {
   forward(loader, number, at);
+  check_last_exchange();
   const auto can = [this] { return run_.train.cuda_graphs && network_.is_backward_captured(); };
-  if (on_gpu_ && local_steps_.wanted(transport_, number, can, network_.stream())) {
+  if (on_gpu_ &&
+      local_steps_.wanted(transport_, number, can, network_.stream(), "backward and update of local steps")) {
     local_steps_.run(static_cast<std::size_t>(number),
                      {[this] { network_.backward({}); }, [] {}, [this] { update(); }, [] {}});
     at[3] = at[4] = at[2];
@@ -82,13 +84,14 @@ void LocalStep::local(Loader& loader, std::int64_t number, std::array<double, 6>
   at[5] = part("update", times_.update, [&] { update(); });
 }
 
-void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
+void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   // Within the block, unless it is time for all ranks.
   const bool within = block_ && ++at_.rounds < options_.block_steps;
   Exchange& exchange = within ? block_->exchange : exchange_;
   OuterStep& outer = within ? *block_->outer : *outer_;
   if (!within && std::exchange(measure_, false)) take_distance();
-  part("update", times_.update, [&] { outer.difference(network_.parameters(), network_.gradients()); });
+  at[6] =
+      part("update", times_.update, [&] { outer.difference(network_.parameters(), network_.gradients()); });
   at[4] = part("exposed communication", times_.exposed, [&] {
     exchange.begin(static_cast<std::uint32_t>(number));
     ++exchanges_;
@@ -96,7 +99,8 @@ void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
     exchange.finish();
     if (within) return;  // what is not finite stays so, and all ranks find it together
     has_run_ = true;
-    check(on_gpu_, "change");
+    if (!on_gpu_ || behind_ > 0) check(on_gpu_, "change");
+    behind_ = on_gpu_ ? 1 : 0;
   });
   at[5] = part("update", times_.update, [&] {
     outer.apply(network_.parameters(), network_.gradients());
@@ -107,6 +111,15 @@ void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
   });
   at_.steps = 0;
   if (!within) at_.rounds = 0;
+}
+
+/// On a GPU, in the third step after an exchange: its forward pass has just waited for the upload of labels to
+/// the first one, which the device did after the exchange. So the host does not wait here.
+void LocalStep::check_last_exchange() {
+  constexpr int finished = 3;
+  if (behind_ == 0 || behind_++ < finished) return;
+  behind_ = 0;
+  check(false, "change");
 }
 
 /// From the exact mean, because the one that ranks apply has the codec's error in it. Waits for a GPU.

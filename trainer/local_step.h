@@ -36,9 +36,10 @@ class LocalStep final : public SynchronousStep {
 
  private:
   void start(double lr);
-  void local(Loader& loader, std::int64_t number, std::array<double, 6>& at);
-  void synchronise(std::int64_t number, std::array<double, 6>& at);
+  void local(Loader& loader, std::int64_t number, StepTimes& at);
+  void synchronise(std::int64_t number, StepTimes& at);
   void take_distance();
+  void check_last_exchange();
 
   /// With hierarchical_local_sgd: the ranks that average among themselves in between.
   struct BlockLevel {
@@ -55,6 +56,7 @@ class LocalStep final : public SynchronousStep {
   std::optional<BlockLevel> block_;
   CapturedSteps local_steps_;
   std::int64_t interval_ = 1;
+  int behind_ = 0;  // on a GPU, steps since an exchange of all ranks whose flags were not read; 0: they were
   bool measure_ = false;
   Deviation distance_;
   std::uint64_t bytes_average_ = 0;

@@ -86,8 +86,8 @@ class SynchronousStep {
   };
 
   /// The step up to its forward pass. `at`: its begin, and the end of each part.
-  void forward(Loader& loader, std::int64_t number, std::array<double, 6>& at);
-  void end_step(std::int64_t number, const std::array<double, 6>& at);
+  void forward(Loader& loader, std::int64_t number, StepTimes& at);
+  void end_step(std::int64_t number, const StepTimes& at);
   void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
   /// `step_before`: checks the step before the last one, without waiting for the last one.
   void check(bool step_before, const char* what = "gradient");
