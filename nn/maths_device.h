@@ -124,13 +124,11 @@ struct OuterRates {
   bool nesterov = false;
 };
 
-/// A step of OuterStep (nn/outer_step.h) for one value. Returns how far the rank's change was from the mean.
-LPSGD_HD float outer(float& weight, float& synchronised, float& u, float mean, OuterRates rates) {
-  const float deviation = (synchronised - weight) - mean;
+/// A step of OuterStep (nn/outer_step.h) for one value.
+LPSGD_HD void outer(float& weight, float& synchronised, float& u, float mean, OuterRates rates) {
   u = u * rates.momentum + mean;
   synchronised = synchronised - (rates.nesterov ? mean + u * rates.momentum : u) * rates.rate;
   weight = synchronised;
-  return deviation;
 }
 
 /// LARS: by what a tensor's decayed gradient is multiplied, from the norms of its weights and of its gradient

@@ -1,7 +1,5 @@
 #include "nn/outer_step.h"
 
-#include <utility>
-
 #include "core/error.h"
 #include "nn/cuda/device_outer_step.h"
 #include "nn/maths_device.h"
@@ -29,22 +27,10 @@ void OuterStep::apply(std::span<float> weights, std::span<const float> mean) {
           "the arenas have one layout");
   const maths::OuterRates rates{static_cast<float>(options_.momentum), static_cast<float>(options_.rate),
                                 options_.nesterov};
-  constexpr std::size_t lanes = 8;
-  double deviation[lanes] = {}, change[lanes] = {};
   for (std::size_t i = 0; i < weights.size(); ++i) {
     float none = 0, &u = momentum_.size() > 0 ? momentum_[i] : none;
-    const float off = maths::outer(weights[i], synchronised_[i], u, mean[i], rates);
-    deviation[i % lanes] += static_cast<double>(off) * static_cast<double>(off);
-    change[i % lanes] += static_cast<double>(mean[i]) * static_cast<double>(mean[i]);
+    maths::outer(weights[i], synchronised_[i], u, mean[i], rates);
   }
-  for (std::size_t i = 0; i < lanes; ++i) {
-    sums_.deviation += deviation[i];
-    sums_.change += change[i];
-  }
-}
-
-Deviation OuterStep::take() {
-  return std::exchange(sums_, {});
 }
 
 std::unique_ptr<OuterStep> make_outer_step(const OuterOptions& options, std::size_t arena,

@@ -19,11 +19,6 @@ struct OuterOptions {
   bool nesterov = false;
 };
 
-/// Sums of squares over the values of one rank: d - mean(d), and mean(d).
-struct Deviation {
-  double deviation = 0, change = 0;
-};
-
 class OuterStep {
  public:
   /// `arena` is the size of the parameters' arena, which lies on the stream's device. Everything is queued on
@@ -36,8 +31,6 @@ class OuterStep {
   virtual void difference(std::span<const float> weights, std::span<float> d);
   /// Sets the weights, from the mean of d over the ranks.
   virtual void apply(std::span<float> weights, std::span<const float> mean);
-  /// Sums over the calls of apply() since the last take(). Waits for a GPU.
-  virtual Deviation take();
 
   virtual std::span<float> synchronised() { return synchronised_.view(); }
   virtual std::span<float> momentum() { return momentum_.view(); }  // u; empty if mu is 0
@@ -48,7 +41,6 @@ class OuterStep {
 
  private:
   Buffer<float> synchronised_, momentum_;  // on the CPU
-  Deviation sums_;
 };
 
 /// On the stream's device.

@@ -28,6 +28,17 @@ AveragedWeights::AveragedWeights(Transport& transport, Network& network)
   }
 }
 
+Deviation AveragedWeights::deviation_from(std::span<const float> start) const {
+  Deviation out;
+  for (std::size_t i = 0; i < start.size(); ++i) {
+    const double mean = static_cast<double>(mean_[i]), apart = static_cast<double>(own_[i]) - mean;
+    const double change = mean - static_cast<double>(start[i]);
+    out.deviation += apart * apart;
+    out.change += change * change;
+  }
+  return out;
+}
+
 AveragedWeights::Installed::Installed(const AveragedWeights& averaged, Network& network)
     : averaged_(averaged), network_(network) {
   copy_values(network.parameters(), averaged.mean_.view(), network.stream());

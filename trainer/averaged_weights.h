@@ -10,11 +10,19 @@
 
 namespace lpsgd {
 
+/// Sums of squares over the values of one rank: how far its weights are from the mean, and the mean from
+/// where all ranks started.
+struct Deviation {
+  double deviation = 0, change = 0;
+};
+
 class AveragedWeights {
  public:
   /// Takes the mean in rank order, in host memory. Collective.
   AveragedWeights(Transport& transport, Network& network);
   std::span<const float> values() const { return mean_.view(); }  // laid out like the parameters
+  /// `start`: the weights that the ranks last agreed on, in host memory.
+  Deviation deviation_from(std::span<const float> start) const;
   /// What this rank sent for it.
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 

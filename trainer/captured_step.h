@@ -53,8 +53,7 @@ class CapturedSteps {
  public:
   /// Whether the next step should be run(). A collective call, before every step. The ranks decide once,
   /// after the first steps: yes if `can()` is true on all of them, because all ranks or none must launch
-  /// graphs.
-  /// `parts`: what a graph holds, for the log.
+  /// graphs. `parts` names them in the log.
   bool wanted(Transport& transport, std::int64_t step, const std::function<bool()>& can, StreamView stream,
               const char* parts = "backward, exchange and update");
   void run(std::size_t step, const CapturedStep::Parts& parts) { steps_[step % 2].run(parts); }

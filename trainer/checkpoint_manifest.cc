@@ -155,7 +155,7 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
   if (manifest.so_far.bad_samples > 0) m["epoch_so_far"]["bad_samples"] = manifest.so_far.bad_samples;
   if (const SequenceCounts& counts = manifest.so_far.sequences; counts.room > 0)
     m["epoch_so_far"]["sequences"] = {{"count", counts.sequences}, {"room", counts.room}};
-  if (const EpochSoFar& sums = manifest.so_far; sums.bytes_average > 0 || sums.exchanges > 0)
+  if (const EpochSoFar& sums = manifest.so_far; sums.exchanges > 0 || sums.bytes_average > 0)
     m["epoch_so_far"]["sync"] = {{"synchronisations", sums.exchanges},
                                  {"deviation", sums.distance.deviation},
                                  {"change", sums.distance.change},

@@ -77,6 +77,7 @@ void EpochSums::add(const StepMetrics& metrics) {
   exchanges_ += metrics.exchanges;
   distance_.deviation += metrics.distance.deviation;
   distance_.change += metrics.distance.change;
+  bytes_average_ += metrics.bytes_average;
   bad_ += metrics.bad_samples;
 }
 

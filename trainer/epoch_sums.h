@@ -9,7 +9,7 @@
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "nn/network.h"
-#include "nn/outer_step.h"
+#include "trainer/averaged_weights.h"
 #include "trainer/bad_samples.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/seconds.h"
@@ -30,8 +30,9 @@ struct StepMetrics {
   Seconds seconds;                               // total and eval stay 0: they are an epoch's
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // by this rank; what all ranks would send as float32
   std::int64_t steps = 0;
-  std::int64_t exchanges = 0;  // of gradients, or of what local steps changed
-  Deviation distance = {};     // of the replicas before those of the second kind
+  std::int64_t exchanges = 0;       // of gradients, or of what local steps changed
+  Deviation distance = {};          // of the replicas, if it was measured
+  std::uint64_t bytes_average = 0;  // by this rank, for that
   BadSamples bad_samples;
 };
 
@@ -72,6 +73,8 @@ class EpochSums {
   void resume(EpochSoFar so_far, int rank, bool other_ranks);
 
   void add(const StepMetrics& metrics);
+  /// Whether the epoch has a distance between replicas.
+  bool has_distance() const { return distance_.change > 0 || carried_.distance.change > 0; }
   /// What this rank sent for a copy with averaged weights.
   void add_average(std::uint64_t bytes) { bytes_average_ += bytes; }
   void add_evaluation(double seconds, const BadSamples& bad) {

@@ -1,8 +1,11 @@
 #include "trainer/local_step.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "core/buffer.h"
 #include "core/log.h"
+#include "trainer/averaged_weights.h"
 #include "trainer/step_part.h"
 
 namespace lpsgd {
@@ -50,7 +53,7 @@ void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
   const bool differences = options_.force_differences || options_.kind == SyncKind::block_momentum || block_;
   if (!at_.started && interval_ == 1 && !differences) return SynchronousStep::run(loader, number, lr);
   if (!at_.started) start(lr);
-  std::array<double, 6> at{};
+  StepTimes at{};
   optimizer_.set_rate(lr, number);
   local(loader, number, at);
   ++at_.steps;
@@ -71,8 +74,9 @@ void LocalStep::start(double lr) {
   exchange_.set_state(residuals);
 }
 
-void LocalStep::local(Loader& loader, std::int64_t number, std::array<double, 6>& at) {
+void LocalStep::local(Loader& loader, std::int64_t number, StepTimes& at) {
   forward(loader, number, at);
+  check_last_exchange();
   const auto can = [this] { return run_.train.cuda_graphs && network_.is_backward_captured(); };
   if (on_gpu_ &&
       local_steps_.wanted(transport_, number, can, network_.stream(), "backward and update of local steps")) {
@@ -86,9 +90,10 @@ void LocalStep::local(Loader& loader, std::int64_t number, std::array<double, 6>
   at[5] = part("update", times_.update, [&] { update(); });
 }
 
-void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
+void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   // Within the block, unless it is time for all ranks.
   const bool within = block_ && ++at_.rounds < options_.block_steps;
+  if (!within && std::exchange(measure_, false)) take_distance();
   Exchange& exchange = exchange_of(within);
   Synchronisations& captured = within ? block_->captured : captured_synchronisations_;
   const auto can = [&] { return run_.train.cuda_graphs && exchange.can_capture(); };
@@ -100,17 +105,22 @@ void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
   ++exchanges_;
   has_run_ |= !within;
   if (is_captured) {
-    captured.graphs.run(
-        captured.count,
-        {[this, within] { submit_changes(within); }, [this, within] { exchange_of(within).finish(); },
-         [this, within] { apply_mean(within); }, [this, within] { exchange_of(within).launched(); }});
-    if (!within) check(true, "change");
+    at[6] = now_seconds();
+    captured.graphs.run(captured.count, {[this, within] {
+                                           difference(within);
+                                           submit_changes(within);
+                                         },
+                                         [this, within] { exchange_of(within).finish(); },
+                                         [this, within] { apply_mean(within); },
+                                         [this, within] { exchange_of(within).launched(); }});
+    if (!within) check_exchange_before();
     at[4] = at[5] = now_seconds();
   } else {
+    at[6] = part("update", times_.update, [&] { difference(within); });
     at[4] = part("exposed communication", times_.exposed, [&] {
       submit_changes(within);
       exchange.finish();
-      if (!within) check(on_gpu_, "change");
+      if (!within) check_exchange_before();
     });
     at[5] = part("update", times_.update, [&] { apply_mean(within); });
   }
@@ -119,8 +129,11 @@ void LocalStep::synchronise(std::int64_t number, std::array<double, 6>& at) {
   if (!within) at_.rounds = 0;
 }
 
-void LocalStep::submit_changes(bool within) {
+void LocalStep::difference(bool within) {
   (within ? *block_->outer : *outer_).difference(network_.parameters(), network_.gradients());
+}
+
+void LocalStep::submit_changes(bool within) {
   for (const std::size_t tensor : network_.announce_order()) exchange_of(within).submit(tensor);
 }
 
@@ -133,13 +146,39 @@ void LocalStep::apply_mean(bool within) {
       zero_bytes(arena.data(), arena.size_bytes(), network_.stream());
 }
 
+/// The exchange of this step on the CPU; on a GPU the one before, unless its flags were read already.
+void LocalStep::check_exchange_before() {
+  if (!on_gpu_ || behind_ > 0) check(on_gpu_, "change");
+  behind_ = on_gpu_ ? 1 : 0;
+}
+
+/// On a GPU, in the third step after an exchange: its forward pass has just waited for the upload of labels
+/// to the first one, which the device did after the exchange. So the host does not wait here.
+void LocalStep::check_last_exchange() {
+  constexpr int finished = 3;
+  if (behind_ == 0 || behind_++ < finished) return;
+  behind_ = 0;
+  check(false, "change");
+}
+
+/// From the exact mean, because the one that ranks apply has the codec's error in it. Waits for a GPU.
+void LocalStep::take_distance() {
+  const AveragedWeights average(transport_, network_);
+  Buffer<float> start(network_.parameters().size());
+  copy_values(start.view(), outer_->synchronised(), network_.stream());
+  network_.stream().synchronize();
+  distance_ = average.deviation_from(start.view());
+  bytes_average_ += average.bytes_sent();
+}
+
 StepMetrics LocalStep::take(std::span<CodingError> errors) {
   StepMetrics out = SynchronousStep::take(errors);
   const PartSeconds captured = local_steps_.take();
   out.seconds.backward += captured.backward;
   out.seconds.update += captured.update;
   add(captured_synchronisations_.graphs.take(), out.seconds);
-  out.distance = outer_->take();
+  out.distance = std::exchange(distance_, {});
+  out.bytes_average = std::exchange(bytes_average_, 0);
   if (!block_) return out;
   add(block_->captured.graphs.take(), out.seconds);
   const ExchangeStats stats = block_->exchange.take_stats();
@@ -149,9 +188,6 @@ StepMetrics LocalStep::take(std::span<CodingError> errors) {
   out.seconds.exposed_codec =
       std::min(out.seconds.exposed_codec + stats.exposed_codec, out.seconds.exposed_comm);
   out.bytes_sent += stats.bytes_sent;
-  const Deviation within = block_->outer->take();
-  out.distance.deviation += within.deviation;
-  out.distance.change += within.change;
   if (!errors.empty()) block_->exchange.take_errors(errors);
   return out;
 }

@@ -20,6 +20,7 @@ class LocalStep final : public SynchronousStep {
             Optimizer& optimizer, Transport& transport, Trace* trace);
 
   void set_interval(std::int64_t steps) override { interval_ = steps; }
+  void measure_distance() override { measure_ = true; }
   void run(Loader& loader, std::int64_t number, double lr) override;
   StepMetrics take(std::span<CodingError> errors) override;
   void check_finite() override;
@@ -35,9 +36,13 @@ class LocalStep final : public SynchronousStep {
 
  private:
   void start(double lr);
-  void local(Loader& loader, std::int64_t number, std::array<double, 6>& at);
-  void synchronise(std::int64_t number, std::array<double, 6>& at);
+  void local(Loader& loader, std::int64_t number, StepTimes& at);
+  void synchronise(std::int64_t number, StepTimes& at);
+  void take_distance();
+  void check_last_exchange();
+  void check_exchange_before();
 
+  void difference(bool within_block);
   void submit_changes(bool within_block);
   void apply_mean(bool within_block);
   Exchange& exchange_of(bool within_block) { return within_block ? block_->exchange : exchange_; }
@@ -65,6 +70,10 @@ class LocalStep final : public SynchronousStep {
   CapturedSteps local_steps_;
   Synchronisations captured_synchronisations_;
   std::int64_t interval_ = 1;
+  int behind_ = 0;  // on a GPU, steps since an exchange of all ranks whose flags were not read; 0: they were
+  bool measure_ = false;
+  Deviation distance_;
+  std::uint64_t bytes_average_ = 0;
   SyncPosition at_;
 };
 

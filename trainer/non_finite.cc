@@ -16,7 +16,12 @@ std::string first_non_finite(const std::vector<NamedBuffer>& buffers, const char
   return "";
 }
 
+constexpr const char* average = "the average of the ranks' weights of ";
+
 std::string first_non_finite(const TrainingState& state) {
+  // Where each rank has weights of its own, the parameters are their average, and on rank 0 only.
+  const bool own_weights = std::any_of(state.arenas.begin(), state.arenas.end(),
+                                       [](const NamedArena& arena) { return arena.name == "weights"; });
   for (std::size_t t = 0; t < state.tensors->size(); ++t) {
     const TensorInfo& tensor = (*state.tensors)[t];
     const auto finite = [&](std::span<const float> arena) {
@@ -26,12 +31,15 @@ std::string first_non_finite(const TrainingState& state) {
     const auto finite_residual = [&](const std::vector<std::span<float>>& round) {
       return round.empty() || all_finite(round[t]);
     };
-    if (!finite(state.parameters)) return fmt::format("the weights of '{}'", tensor.name);
+    if (!own_weights && !finite(state.parameters)) return fmt::format("the weights of '{}'", tensor.name);
     for (const NamedArena& arena : state.arenas)
-      if (!finite(arena.values)) return fmt::format("the {} values of '{}'", arena.name, tensor.name);
+      if (!finite(arena.values))
+        return fmt::format("the {}{} of '{}'", arena.name, arena.name == "weights" ? "" : " values",
+                           tensor.name);
     if (!finite_residual(state.residuals.round1) || !finite_residual(state.residuals.round2) ||
         !finite_residual(state.block_residuals.round1) || !finite_residual(state.block_residuals.round2))
       return fmt::format("the residuals of '{}'", tensor.name);
+    if (!finite(state.parameters)) return fmt::format("{}'{}'", average, tensor.name);
   }
   const std::string found = first_non_finite(state.buffers, "running statistics");
   return found.empty() ? first_non_finite(state.carried, "carried values") : found;
@@ -55,10 +63,12 @@ void check_finite_everywhere(Transport& transport, const std::string& found, std
 }
 
 void throw_if_non_finite(const std::vector<std::string>& of_ranks, std::int64_t steps) {
-  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank)
-    if (!of_ranks[rank].empty())
-      throw NonFiniteError(fmt::format("step {}: {} on rank {} hold a NaN or an infinity",
-                                       std::max<std::int64_t>(0, steps - 1), of_ranks[rank], rank));
+  // An average is to blame only if all that it is of is finite.
+  for (const bool of_average : {false, true})
+    for (std::size_t rank = 0; rank < of_ranks.size(); ++rank)
+      if (!of_ranks[rank].empty() && of_ranks[rank].starts_with(average) == of_average)
+        throw NonFiniteError(fmt::format("step {}: {} on rank {} hold a NaN or an infinity",
+                                         std::max<std::int64_t>(0, steps - 1), of_ranks[rank], rank));
 }
 
 }  // namespace lpsgd

@@ -50,12 +50,14 @@ StepTrace::StepTrace(Trace& to)
       exposed_(to.label("exposed communication", "cpu_op")),
       update_(to.label("update", "kernel")) {}
 
-void StepTrace::add(std::int64_t number, const std::array<double, 6>& at) const {
+void StepTrace::add(std::int64_t number, const StepTimes& at) const {
   trace_.span(steps_, step_, at[0], at[5], number);
   trace_.span(compute_, data_, at[0], at[1]);
   trace_.span(compute_, forward_, at[1], at[2]);
   trace_.span(compute_, backward_, at[2], at[3]);
-  trace_.span(compute_, exposed_, at[3], at[4]);
+  const bool updated_before = at[6] > 0;
+  if (updated_before) trace_.span(compute_, update_, at[3], at[6]);
+  trace_.span(compute_, exposed_, updated_before ? at[6] : at[3], at[4]);
   trace_.span(compute_, update_, at[4], at[5]);
 }
 

@@ -29,14 +29,18 @@ class RankTrace {
   std::unique_ptr<Trace> trace_;
 };
 
+/// When a step began, and when each part ended: data, forward, backward, exposed communication, update. The
+/// last: when the communication began, if an update lies between backward and it, else 0. In seconds of
+/// now_seconds().
+using StepTimes = std::array<double, 7>;
+
 /// The spans of the main thread: the step and its parts.
 class StepTrace {
  public:
   explicit StepTrace(Trace& to);
 
-  /// When the step `number` began, and when each part ended: data, forward, backward, exposed communication,
-  /// update. In seconds of now_seconds().
-  void add(std::int64_t number, const std::array<double, 6>& at) const;
+  /// The step `number`.
+  void add(std::int64_t number, const StepTimes& at) const;
 
  private:
   Trace& trace_;

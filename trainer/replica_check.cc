@@ -112,7 +112,8 @@ ReplicaCheck::ReplicaCheck(std::int64_t every, const BitFlip& flip, Transport& t
 
 void ReplicaCheck::after_step(std::int64_t steps, Comparable comparable) {
   if (flip_.planned() && steps == flip_.step && transport_.rank() == flip_.rank) flip();
-  if (every_ > 0 && steps % every_ == 0) compare(steps, comparable);
+  due_ = due_ || (every_ > 0 && steps % every_ == 0);
+  if (due_) compare(steps, comparable);
 }
 
 void ReplicaCheck::before_checkpoint(std::int64_t steps, Comparable comparable) {
@@ -133,6 +134,7 @@ void ReplicaCheck::compare(std::int64_t steps, Comparable comparable) {
   if (comparable == Comparable::nothing) return;
   host_->download();
   compared_ = steps;
+  due_ = false;
   std::vector<std::pair<std::string, std::span<const float>>> arenas{{"weights", host_->parameters()}};
   if (comparable == Comparable::all)
     for (const NamedArena& arena : host_->arenas()) arenas.emplace_back(arena.name + " values", arena.values);

@@ -28,7 +28,8 @@ class ReplicaCheck {
 
   /// What can be equal now: between two synchronisations nothing, after one the weights.
   enum class Comparable : std::uint8_t { nothing, weights, all };
-  /// Puts the planned fault in, and compares if that is due. Collective.
+  /// Puts the planned fault in, and compares if that is due. What is due between two synchronisations is done
+  /// after the next one. Collective.
   void after_step(std::int64_t steps, Comparable comparable = Comparable::all);
 
   /// Compares now, unless `every` is 0 or this step was compared already. ReplicaError names the first
@@ -46,6 +47,7 @@ class ReplicaCheck {
   std::optional<HostState> host_;  // if there is anything to do
   std::size_t flipped_value_ = 0;  // its place in the parameters
   std::int64_t compared_ = 0;      // steps at the last comparison
+  bool due_ = false;
 };
 
 }  // namespace lpsgd

@@ -60,7 +60,7 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
   network_.announce_behind(exchange_.milestones());
 }
 
-void SynchronousStep::forward(Loader& loader, std::int64_t number, std::array<double, 6>& at) {
+void SynchronousStep::forward(Loader& loader, std::int64_t number, StepTimes& at) {
   at[0] = now_seconds();
   Batch batch;
   at[1] = part("data", times_.data, [&] { batch = loader.next(); });
@@ -70,13 +70,13 @@ void SynchronousStep::forward(Loader& loader, std::int64_t number, std::array<do
                [&] { network_.forward_train(samples_of(batch, transport_.size()), number); });
 }
 
-void SynchronousStep::end_step(std::int64_t number, const std::array<double, 6>& at) {
+void SynchronousStep::end_step(std::int64_t number, const StepTimes& at) {
   if (trace_) trace_->add(number, at);
   ++steps_;
 }
 
 void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
-  std::array<double, 6> at{};
+  StepTimes at{};
   forward(loader, number, at);
   const bool captured = is_captured(number);
   exchange_.begin(static_cast<std::uint32_t>(number));

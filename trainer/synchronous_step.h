@@ -43,6 +43,8 @@ class SynchronousStep {
 
   /// How many steps the next ones have from synchronisation to synchronisation.
   virtual void set_interval(std::int64_t) {}
+  /// The next synchronisation of what local steps changed begins by measuring how far replicas are apart.
+  virtual void measure_distance() {}
   /// Runs step `number`, counted from the run's start, on the loader's next batch with learning rate `lr`.
   /// Throws NonFiniteError before the update on the CPU. On a GPU the check is one step behind, so the next
   /// run() or check_finite() throws. Collective.
@@ -84,8 +86,8 @@ class SynchronousStep {
   };
 
   /// The step up to its forward pass. `at`: its begin, and the end of each part.
-  void forward(Loader& loader, std::int64_t number, std::array<double, 6>& at);
-  void end_step(std::int64_t number, const std::array<double, 6>& at);
+  void forward(Loader& loader, std::int64_t number, StepTimes& at);
+  void end_step(std::int64_t number, const StepTimes& at);
   void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
   /// `step_before`: checks the step before the last one, without waiting for the last one.
   void check(bool step_before, const char* what = "gradient");

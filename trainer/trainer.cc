@@ -159,6 +159,7 @@ class RankTrainer {
     if (const int signal = ask().signal) return stop(signal);
     while (position_.epoch < run_.train.epochs) {
       train_loader_.start(position_.epoch, position_.batch);
+      if (!sums_.has_distance()) step_->measure_distance();
       while (position_.batch < per_epoch_ && position_.step < last_) {
         train_step();
         check_replicas();
@@ -266,9 +267,8 @@ class RankTrainer {
     const double start = now_seconds();
     finish_checkpoint();
     replicas_.before_checkpoint(position_.step, comparable());
-    const std::optional<AveragedWeights> weights = average_if_apart();
-    checkpoints_->begin(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch),
-                        weights ? &*weights : nullptr);
+    const AveragedWeights* const weights = average_if_apart();
+    checkpoints_->begin(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch), weights);
     agreement_.ask_soon();
     saved_ = position_;
     saved_at_ = now_seconds();
@@ -283,6 +283,7 @@ class RankTrainer {
 
   void train_step() {
     const double start = now_seconds();
+    average_.reset();
     lr_ = rate_at(position_.batch);
     optimizer_.set_momentum(momentum_at(run_.schedule, position_.epoch, run_.optimizer.momentum));
     step_->set_interval(local_steps(run_.sync, run_.schedule, position_.epoch, position_.batch, per_epoch_));
@@ -308,13 +309,14 @@ class RankTrainer {
     return step_->has_equal_momentum() ? ReplicaCheck::Comparable::all : ReplicaCheck::Comparable::weights;
   }
 
-  /// The average of the ranks' weights, if they differ now. Collective.
-  std::optional<AveragedWeights> average_if_apart() {
-    std::optional<AveragedWeights> out;
-    if (step_->is_synchronised()) return out;
-    out.emplace(transport_, network_);
-    sums_.add_average(out->bytes_sent());
-    return out;
+  /// The average of the ranks' weights, if they differ now, or null. Collective.
+  const AveragedWeights* average_if_apart() {
+    if (step_->is_synchronised()) return nullptr;
+    if (!average_) {
+      average_.emplace(transport_, network_);
+      sums_.add_average(average_->bytes_sent());
+    }
+    return &*average_;
   }
 
   /// Adds up what the steps since the last call measured; returns their seconds of communication.
@@ -380,7 +382,7 @@ class RankTrainer {
     const std::vector<std::int64_t> batches = transport_.all_gather(test_loader_.batches());
     const std::int64_t most = *std::max_element(batches.begin(), batches.end());  // of all ranks
     const AveragedBuffers averaged(transport_, network_);
-    const std::optional<AveragedWeights> weights = average_if_apart();
+    const AveragedWeights* const weights = average_if_apart();
     std::optional<AveragedWeights::Installed> installed;
     if (weights) installed.emplace(*weights, network_);
     int signal = 0;
@@ -417,8 +419,9 @@ class RankTrainer {
   double saved_at_ = 0;            // or when the run started
   std::int64_t last_ = 0;          // step of this command
   EpochSums sums_;
-  BatchMetrics since_line_;  // since the last progress line
-  double lr_ = 0;            // of the last step
+  std::optional<AveragedWeights> average_;  // since the last step
+  BatchMetrics since_line_;                 // since the last progress line
+  double lr_ = 0;                           // of the last step
   const double compression_;
 };
 

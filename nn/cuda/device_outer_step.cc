@@ -11,11 +11,7 @@ namespace {
 class DeviceOuterStep final : public OuterStep {
  public:
   DeviceOuterStep(const OuterOptions& options, std::size_t arena, StreamView stream)
-      : OuterStep(options, arena, stream),
-        synchronised_(stream.device(), arena),
-        partials_(stream.device(), 2 * outer_parts),
-        finished_(stream.device(), 1),
-        sums_(stream.device(), 2) {
+      : OuterStep(options, arena, stream), synchronised_(stream.device(), arena) {
     if (options.momentum > 0) momentum_ = DeviceBuffer<float>(stream.device(), arena);
   }
 
@@ -27,20 +23,10 @@ class DeviceOuterStep final : public OuterStep {
     const ScopedDevice scope(stream_.device());
     const maths::OuterRates rates{static_cast<float>(options_.momentum), static_cast<float>(options_.rate),
                                   options_.nesterov};
-    check(
-        launch_outer({weights.data(), synchronised_.data(), momentum_.size() > 0 ? momentum_.data() : nullptr,
-                      mean.data(), size(), rates, partials_.data(), finished_.data(), sums_.data()},
-                     stream_.handle()));
+    check(launch_outer({weights.data(), synchronised_.data(),
+                        momentum_.size() > 0 ? momentum_.data() : nullptr, mean.data(), size(), rates},
+                       stream_.handle()));
   }
-  Deviation take() override {
-    const ScopedDevice scope(stream_.device());
-    double sums[2] = {};
-    copy_bytes(sums, sums_.data(), sizeof sums, stream_);
-    zero_bytes(sums_.data(), sizeof sums, stream_);
-    stream_.synchronize();
-    return {sums[0], sums[1]};
-  }
-
   std::span<float> synchronised() override { return synchronised_.view(); }
   std::span<float> momentum() override { return momentum_.view(); }
 
@@ -48,9 +34,6 @@ class DeviceOuterStep final : public OuterStep {
   std::int64_t size() const { return static_cast<std::int64_t>(synchronised_.size()); }
 
   DeviceBuffer<float> synchronised_, momentum_;
-  DeviceBuffer<double> partials_;
-  DeviceBuffer<unsigned> finished_;
-  DeviceBuffer<double> sums_;
 };
 
 }  // namespace

@@ -277,11 +277,7 @@ struct OuterUpdate {
   const float* mean = nullptr;
   std::int64_t n = 0;
   maths::OuterRates rates;
-  double* partials = nullptr;    // 2 * outer_parts
-  unsigned* finished = nullptr;  // 0 between launches
-  double* sums = nullptr;        // the squares of deviation and change are added to these two
 };
-inline constexpr int outer_parts = 512;
 /// d = s - w.
 cudaError_t launch_difference(const float* s, const float* w, float* d, std::int64_t n, cudaStream_t stream);
 cudaError_t launch_outer(const OuterUpdate& update, cudaStream_t stream);

@@ -16,21 +16,7 @@ __global__ void difference_kernel(const float* s, const float* w, float* d, std:
   });
 }
 
-__device__ double block_sum(double v) {
-  __shared__ double shared[block_threads];
-  __syncthreads();
-  shared[threadIdx.x] = v;
-  for (int half = block_threads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
-  }
-  __syncthreads();
-  return shared[0];
-}
-
-__global__ void __launch_bounds__(block_threads) outer_kernel(OuterUpdate o) {
-  __shared__ bool last;
-  double deviation = 0, change = 0;
+__global__ void outer_kernel(OuterUpdate o) {
   over_values(o.n, [&]<int V>(std::int64_t i) {
     float w[V], s[V], mean[V], u[V] = {};
     load<V>(o.weights + i, w);
@@ -38,37 +24,11 @@ __global__ void __launch_bounds__(block_threads) outer_kernel(OuterUpdate o) {
     load<V>(o.mean + i, mean);
     if (o.momentum != nullptr) load<V>(o.momentum + i, u);
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      const double off = maths::outer(w[k], s[k], u[k], mean[k], o.rates);
-      deviation += off * off;
-      change += static_cast<double>(mean[k]) * static_cast<double>(mean[k]);
-    }
+    for (int k = 0; k < V; ++k) maths::outer(w[k], s[k], u[k], mean[k], o.rates);
     store<V>(o.weights + i, w);
     store<V>(o.synchronised + i, s);
     if (o.momentum != nullptr) store<V>(o.momentum + i, u);
   });
-  deviation = block_sum(deviation);
-  change = block_sum(change);
-  if (threadIdx.x == 0) {
-    o.partials[2 * blockIdx.x] = deviation;
-    o.partials[2 * blockIdx.x + 1] = change;
-    __threadfence();
-    last = atomicAdd(o.finished, 1u) == gridDim.x - 1;
-    if (last) *o.finished = 0;
-  }
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  deviation = change = 0;
-  for (unsigned p = threadIdx.x; p < gridDim.x; p += block_threads) {
-    deviation += o.partials[2 * p];
-    change += o.partials[2 * p + 1];
-  }
-  deviation = block_sum(deviation);
-  change = block_sum(change);
-  if (threadIdx.x != 0) return;
-  o.sums[0] += deviation;
-  o.sums[1] += change;
 }
 
 }  // namespace
@@ -79,7 +39,7 @@ cudaError_t launch_difference(const float* s, const float* w, float* d, std::int
 }
 
 cudaError_t launch_outer(const OuterUpdate& update, cudaStream_t stream) {
-  LPSGD_LAUNCH(outer_kernel, blocks_for(update.n / 4, outer_parts), block_threads, stream)(update);
+  LPSGD_LAUNCH(outer_kernel, blocks_for(update.n / 4), block_threads, stream)(update);
   return cudaGetLastError();
 }
 

@@ -117,6 +117,23 @@ TEST(CheckpointManifest, KeepsWhereLocalStepsAre) {
   EXPECT_EQ(back.so_far.bytes_average, 99u);
 }
 
+/// While H is 1, gradients are exchanged: nothing is averaged, and no distance measured.
+TEST(CheckpointManifest, KeepsTheNumberOfSynchronisations) {
+  const TestFolder folder;
+  CheckpointManifest m;
+  m.batch_size = 1;
+  m.so_far.exchanges = 7;
+  write_manifest(folder.path(), m);
+  EXPECT_EQ(read_manifest(folder.path()).so_far.exchanges, 7);
+  m.so_far.distance = {0.25, 0.5};
+  m.so_far.bytes_average = 12;
+  write_manifest(folder.path(), m);
+  const EpochSoFar back = read_manifest(folder.path()).so_far;
+  EXPECT_EQ(back.distance.deviation, 0.25);
+  EXPECT_EQ(back.distance.change, 0.5);
+  EXPECT_EQ(back.bytes_average, 12u);
+}
+
 TEST(CheckpointManifest, ALossThatIsNotFiniteReadsAs0) {
   const TestFolder folder;
   CheckpointManifest m;

@@ -254,28 +254,50 @@ TEST(LocalStep, SendsOnlyWhenItSynchronises) {
   EXPECT_EQ(third.bytes_fp32, every.bytes_fp32);
   EXPECT_EQ(third.exchanges, 4);
   EXPECT_EQ(every.exchanges, 12);
-  EXPECT_GT(third.distance.deviation, 0);
-  EXPECT_GT(third.distance.change, 0);
-  EXPECT_EQ(every.distance.change, 0);
+  EXPECT_EQ(third.bytes_average, 0u) << "no distance was asked for";
+  EXPECT_EQ(third.distance.change, 0);
 }
 
+/// With any codec, from the ranks' exact mean. Just before they synchronise, ranks have the weights of a run
+/// that does not.
 TEST(LocalStep, MeasuresHowFarReplicasAreApart) {
-  const RunConfig run = small_run(with(local, {"exchange.codec=none"}));
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, transport);
-    const std::vector<float> start = rank.weights();
-    rank.train(0, 2);
-    rank.step->take({});
-    rank.train(2, 3);
-    const Deviation got = rank.step->take({}).distance;
-    double change = 0;
-    const std::vector<float> end = rank.weights();
-    for (std::size_t i = 0; i < end.size(); ++i)
-      change += std::pow(static_cast<double>(start[i]) - static_cast<double>(end[i]), 2);
-    EXPECT_NEAR(got.change / change, 1, 1e-4);
-    EXPECT_GT(got.deviation, 0.01 * change);
-    EXPECT_LT(got.deviation, 100 * change);
-  });
+  const auto squares = [](const std::vector<float>& a, const std::vector<float>& b, double of_b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      sum += std::pow(static_cast<double>(a[i]) - of_b * static_cast<double>(b[i]), 2);
+    return sum;
+  };
+  for (const int ranks : {1, 2}) {
+    std::vector<std::vector<float>> before(static_cast<std::size_t>(ranks));
+    std::vector<float> start;
+    run_thread_ranks(ranks, [&](Transport& transport) {
+      Rank rank(small_run(with(local, {"sync.steps=1000"})), transport);
+      if (transport.rank() == 0) start = rank.weights();
+      rank.train(0, 3);
+      before[static_cast<std::size_t>(transport.rank())] = rank.weights();
+    });
+    std::vector<float> moved(start.size());  // the mean, less the start
+    for (std::size_t i = 0; i < start.size(); ++i)
+      moved[i] = (before[0][i] - start[i] + before.back()[i] - start[i]) / 2;
+    const double apart = squares(before[0], before.back(), 1) / 4, change = squares(moved, start, 0);
+    EXPECT_EQ(apart > 0, ranks == 2);
+    for (const char* codec : {"none", "sign", "{kind: qsgd, bits: 2, bucket: 64}"}) {
+      const RunConfig run = small_run(with(local, {std::string("exchange.codec=") + codec}));
+      run_thread_ranks(ranks, [&](Transport& transport) {
+        Rank rank(run, transport);
+        rank.step->measure_distance();
+        rank.train(0, 2);
+        EXPECT_EQ(rank.step->take({}).distance.change, 0) << "nothing was synchronised";
+        rank.train(2, 3);
+        const StepMetrics m = rank.step->take({});
+        EXPECT_NEAR(m.distance.deviation, apart, 1e-4 * apart) << codec;
+        EXPECT_NEAR(m.distance.change, change, 1e-4 * change) << codec;
+        EXPECT_EQ(m.bytes_average, ranks == 2 ? 4 * start.size() : 0);
+        rank.train(3, 6);
+        EXPECT_EQ(rank.step->take({}).distance.change, 0) << "it was not asked for";
+      });
+    }
+  }
 }
 
 TEST(LocalStep, PostLocalIsSynchronousUntilThen) {
@@ -417,6 +439,41 @@ void save(Rank& rank, Transport& transport, std::int64_t step) {
   rank.checkpoints.begin("step-000007", {.step = step, .epoch = step / per_epoch, .batch = step % per_epoch},
                          {}, 0.1, average ? &*average : nullptr);
   rank.checkpoints.finish();
+}
+
+TEST(LocalStep, ANonFiniteWeightIsSavedByNoneAndBlamedOnItsRank) {
+  const RunConfig run = small_run(local);
+  const TestFolder folder;
+  run_thread_ranks(3, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 1);
+    if (transport.rank() == 1)
+      rank.model.network.parameters()[static_cast<std::size_t>(rank.model.network.tensors()[2].offset)] =
+          std::numeric_limits<float>::quiet_NaN();
+    try {
+      save(rank, transport, 1);
+      ADD_FAILURE() << "no error";
+    } catch (const NonFiniteError& e) {
+      EXPECT_EQ(std::string(e.what()), "step 0: the weights of '" + rank.model.network.tensors()[2].name +
+                                           "' on rank 1 hold a NaN or an infinity");
+    }
+  });
+}
+
+TEST(LocalStep, AnAverageThatOverflowsIsNotSaved) {
+  const RunConfig run = small_run(local);
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 1);
+    rank.model.network.parameters()[0] = std::numeric_limits<float>::max();
+    try {
+      save(rank, transport, 1);
+      ADD_FAILURE() << "no error";
+    } catch (const NonFiniteError& e) {
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("step 0: the average of the ranks' weights of "));
+    }
+  });
 }
 
 /// Resumes in the middle of a phase.

@@ -38,6 +38,22 @@ TEST(RankTrace, WritesOneFilePerRank) {
   }
 }
 
+TEST(RankTrace, AnUpdateBeforeTheExchangeIsNoCommunication) {
+  const TestFolder folder;
+  run_thread_ranks(1, [&](Transport& transport) {
+    const RankTrace trace(folder.path());
+    const StepTrace steps(*trace.get());
+    steps.add(7, {1, 2, 4, 7, 11, 16, 9});
+    trace.write(transport);
+  });
+  const auto json = nlohmann::json::parse(read_file(folder.path() + "/rank0000.json"));
+  std::map<std::string, double> seconds;
+  for (const auto& event : json["traceEvents"])
+    if (event["ph"] == "X") seconds[event["name"]] += event["dur"].get<double>() * 1e-6;
+  EXPECT_EQ(seconds["exposed communication"], 2);
+  EXPECT_EQ(seconds["update"], 2 + 5);
+}
+
 TEST(RankTrace, WithoutAFolderThereIsNone) {
   run_thread_ranks(1, [](Transport& transport) {
     const RankTrace trace("");

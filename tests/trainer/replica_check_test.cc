@@ -98,6 +98,21 @@ TEST(ReplicaCheck, ComparesWhenItIsDue) {
   EXPECT_EQ(verdict(2, flip, 9, 0), "");
 }
 
+TEST(ReplicaCheck, WhatIsDueBetweenSynchronisationsIsComparedAtTheNextOne) {
+  using Comparable = ReplicaCheck::Comparable;
+  run_thread_ranks(2, [](Transport& transport) {
+    SmallModel model(small_run(), 0, 1);
+    ReplicaCheck check(4, {}, transport, model.network, model.optimizer);
+    check.after_step(4, Comparable::nothing);
+    check.after_step(5, Comparable::nothing);
+    check.after_step(6, Comparable::weights);
+    model.network.parameters()[0] += static_cast<float>(transport.rank());
+    check.after_step(7, Comparable::weights);  // nothing is due
+    check.after_step(8, Comparable::nothing);
+    EXPECT_THROW(check.after_step(9, Comparable::weights), ReplicaError);
+  });
+}
+
 TEST(ReplicaCheck, ACheckpointIsPrecededByAComparison) {
   run_thread_ranks(2, [](Transport& transport) {
     SmallModel model(small_run(), 0, 1);

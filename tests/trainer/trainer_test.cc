@@ -60,6 +60,23 @@ TEST(Trainer, ResumesBitForBit) {
       EXPECT_EQ(nlohmann::json::parse(a[e])[key], nlohmann::json::parse(b[e])[key]) << key;
 }
 
+/// The average of an epoch's end serves the evaluation and the checkpoint.
+TEST(Trainer, WeightsAreAveragedOncePerEpochsEnd) {
+  const RunConfig run = small_run({"sync.kind=local_sgd", "sync.steps=3"});  // both epochs end inside a phase
+  const TestFolder folder;
+  EXPECT_EQ(train(run, folder.path()), "");
+  const std::vector<std::string> lines = metrics_lines(folder.path());
+  ASSERT_EQ(lines.size(), 2u);
+  const std::uint64_t parameters = SmallModel(run, 0, 2).network.parameters().size();
+  for (const std::string& line : lines) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    EXPECT_EQ(record["synchronisations"], 1);
+    // Of two ranks: for the distance and for the evaluation.
+    EXPECT_EQ(record["bytes_average"], 2 * 2 * 4 * parameters);
+    EXPECT_GT(record["replica_distance"], 0);
+  }
+}
+
 /// Sends this process SIGTERM when its first image is read.
 class SignallingDataset final : public ImageDataset {
  public:
