@@ -20,6 +20,16 @@ LPSGD_INLINE Q low_product(Q a, std::uint32_t b) {
 #endif
 }
 
+/// The high halves of the lanes; what is above them is not used.
+LPSGD_INLINE Q high_halves(Q x) {
+#if defined(__AVX512F__)
+  // A shuffle, because shifts and products share a port of some processors.
+  return reinterpret_cast<Q>(_mm512_shuffle_epi32(reinterpret_cast<Native>(x), _MM_PERM_DDBB));
+#else
+  return x >> 32;
+#endif
+}
+
 template <int... lane>
 LPSGD_INLINE Q drawn_order(std::integer_sequence<int, lane...>) {
   return Q{(lane % 2 * kCounters / 2 + lane / 2)...};
@@ -70,6 +80,7 @@ class DitherStream {
   [[gnu::noinline]] void refill() {
     for (int set = 0; set < kSets; set += kParallel) {
       Q c0[kParallel], c1[kParallel], c2[kParallel], c3[kParallel];
+#pragma GCC unroll 4
       for (int s = 0; s < kParallel; ++s) {
         c0[s] = drawn_order() + std::uint64_t{drawn_ + static_cast<std::uint32_t>((set + s) * kCounters)};
         c1[s] = Q{} + std::uint64_t{tensor_};
@@ -83,14 +94,15 @@ class DitherStream {
         for (int s = 0; s < kParallel; ++s) {
           const Q p0 = low_product(c0[s], 0xD2511F53u);
           const Q p1 = low_product(c2[s], 0xCD9E8D57u);
-          c0[s] = (p1 >> 32) ^ c1[s] ^ std::uint64_t{k0};
-          c2[s] = (p0 >> 32) ^ c3[s] ^ std::uint64_t{k1};
+          c0[s] = high_halves(p1) ^ c1[s] ^ std::uint64_t{k0};
+          c2[s] = high_halves(p0) ^ c3[s] ^ std::uint64_t{k1};
           c1[s] = p1;
           c3[s] = p0;
         }
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
       }
+#pragma GCC unroll 4
       for (int s = 0; s < kParallel; ++s) {
         const Q low = (c0[s] & 0xffffffffu) | (c1[s] << 32);
         const Q high = (c2[s] & 0xffffffffu) | (c3[s] << 32);

@@ -14,16 +14,24 @@ namespace {
 
 constexpr double fp32_bound = 1e-5, tf32_bound = 2e-3, bf16_bound = 2e-2;
 
+/// Whether cuDNN or cuBLASLt compute a part of it.
+bool calls_libraries(const OperationCase& c) {
+  for (const char* kind : {"conv", "dense", "lstm"})
+    if (c.name.find(kind) != std::string::npos) return true;
+  return false;
+}
+
 class OperationsGpu : public GpuTest {
  protected:
   std::unique_ptr<Backend> gpu(Compute compute, bool deterministic = false) {
     const ScopedDevice scope(device);
     return make_cuda_backend(device, compute, deterministic);
   }
-  void compare(Compute compute, double bound) {
+  void compare(Compute compute, double bound, bool own_kernels = false) {
     if (const auto why = unsupported(compute, device)) GTEST_SKIP() << *why;
     const DataType type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
     for (const OperationCase& c : operation_cases()) {
+      if (own_kernels && calls_libraries(c)) continue;
       SCOPED_TRACE(c.name);
       const auto cpu = make_cpu_backend(1, Compute::fp32);
       const auto cuda = gpu(compute);
@@ -41,6 +49,14 @@ TEST_F(OperationsGpu, Tf32) {
 }
 TEST_F(OperationsGpu, Bf16) {
   compare(Compute::bf16, bf16_bound);
+}
+
+// For tools that cannot look into the libraries' kernels.
+TEST_F(OperationsGpu, OwnKernelsInFp32) {
+  compare(Compute::fp32, fp32_bound, true);
+}
+TEST_F(OperationsGpu, OwnKernelsInBf16) {
+  compare(Compute::bf16, bf16_bound, true);
 }
 
 TEST_F(OperationsGpu, DeterministicOnesGiveTheSameBits) {
