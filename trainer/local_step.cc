@@ -113,8 +113,8 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   if (!within) at_.rounds = 0;
 }
 
-/// On a GPU, in the third step after an exchange: its forward pass has just waited for the upload of labels to
-/// the first one, which the device did after the exchange. So the host does not wait here.
+/// On a GPU, in the third step after an exchange: its forward pass has just waited for the upload of labels
+/// to the first one, which the device did after the exchange. So the host does not wait here.
 void LocalStep::check_last_exchange() {
   constexpr int finished = 3;
   if (behind_ == 0 || behind_++ < finished) return;
