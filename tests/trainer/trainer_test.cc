@@ -77,6 +77,21 @@ TEST(Trainer, WeightsAreAveragedOncePerEpochsEnd) {
   }
 }
 
+/// While H is 1, too, and after a stop inside the epoch.
+TEST(Trainer, CountsSynchronisations) {
+  const RunConfig run =
+      small_run({"sync.kind=local_sgd", "sync.steps=2", "sync.warmup=constant", "sync.warmup_epochs=1"});
+  const TestFolder folder;
+  EXPECT_EQ(train(run, folder.path(), 3), "");
+  EXPECT_EQ(train(run, folder.path()), "");
+  const std::vector<std::string> lines = metrics_lines(folder.path());
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(nlohmann::json::parse(lines[0])["synchronisations"], 4);
+  EXPECT_TRUE(nlohmann::json::parse(lines[0])["replica_distance"].is_null());
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["synchronisations"], 2);
+  EXPECT_GT(nlohmann::json::parse(lines[1])["replica_distance"], 0);
+}
+
 /// Sends this process SIGTERM when its first image is read.
 class SignallingDataset final : public ImageDataset {
  public:
