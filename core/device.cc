@@ -1,6 +1,8 @@
 #include "core/device.h"
 
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "core/clock.h"
 #include "core/cuda/runtime.h"
@@ -27,6 +29,19 @@ std::string Device::text() const {
 const CudaDevices& cuda_devices() {
   static const CudaDevices found = cuda::discover();
   return found;
+}
+
+// From "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..."
+std::string cuda_driver_text() {
+  std::ifstream in("/proc/driver/nvidia/version");
+  std::string line;
+  while (std::getline(in, line) && !line.starts_with("NVRM version")) {
+  }
+  std::istringstream words(line);
+  for (std::string word; words >> word;)
+    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos)
+      return word;
+  return "unknown";
 }
 
 CudaDeviceInfo cuda_device_info(int index) {

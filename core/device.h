@@ -45,6 +45,9 @@ struct CudaDevices {
 /// The devices as the first call found them. Never throws, also on a machine without a GPU or a driver.
 const CudaDevices& cuda_devices();
 
+/// The version of the installed driver, "580.65.06"; "unknown" if there is no such file to read.
+std::string cuda_driver_text();
+
 struct CudaDeviceInfo {
   std::string name;
   int major = 0, minor = 0;  // compute capability

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <random>
 #include <span>
 #include <string_view>
 
@@ -24,7 +25,7 @@ constexpr double loading = 0.1;  // seconds that a first run may wait for its ke
 constexpr double enough = 0.01;  // seconds of runs that are timed together
 constexpr int max_rounds = 3, max_runs = 4;
 constexpr int few_candidates = 3;
-constexpr double most_budgets = 4;
+constexpr double share = 32;  // of what is left for all searches, one takes the 32nd part at most
 constexpr std::uint64_t max_file = std::uint64_t{16} << 20;
 constexpr std::string_view format = "lpsgd plans 1";
 
@@ -34,39 +35,54 @@ unsigned long long sum_of(std::string_view text) {
 
 }  // namespace
 
-PlanSearch::PlanSearch(double budget_seconds, Clock clock)
-    : clock_(std::move(clock)),
-      end_(clock_() + budget_seconds),
-      latest_end_(end_ + (most_budgets - 1) * budget_seconds) {}
+PlanSearch::PlanSearch(double budget_seconds, double latest_seconds, Clock clock)
+    : clock_(std::move(clock)), budget_(budget_seconds), latest_(std::max(latest_seconds, budget_seconds)) {}
 
-bool PlanSearch::over() const {
+bool PlanSearch::over() {
   if (!fastest_) return false;
-  const double now = clock_();
-  return now >= latest_end_ || (now >= end_ && measured_ >= few_candidates);
+  const double taken = clock_() - *begin_;
+  if (measured_ >= few_candidates) return taken >= budget_;
+  if (taken >= latest_) cut_off_ = true;
+  return cut_off_;
 }
 
 PlanSearch::Result PlanSearch::measure(const std::function<double(int)>& run) {
   Result out;
-  ++measured_;
+  if (!begin_) begin_ = clock_();
   const auto drop = [&](double allowance) {
     out.dropped = fastest_ && out.seconds > 2 * *fastest_ + allowance;
     return out.dropped;
   };
   out.seconds = run(1);
   out.runs = 1;
+  ++measured_;
   if (drop(loading)) return out;
-  out.seconds = run(1);
-  out.runs = 2;
-  if (drop(0)) return out;
-  const int together =
-      static_cast<int>(std::clamp(enough / std::max(out.seconds, 1e-9), 1.0, double{max_runs}));
-  for (int r = 0; r < max_rounds && clock_() < end_; ++r) {
-    out.seconds = std::min(out.seconds, run(together));
-    out.runs += together;
+  if (out.seconds <= std::max(budget_, loading)) {
+    out.seconds = run(1);
+    out.runs = 2;
+    if (drop(0)) return out;
+    const int together =
+        static_cast<int>(std::clamp(enough / std::max(out.seconds, 1e-9), 1.0, double{max_runs}));
+    for (int r = 0; r < max_rounds && clock_() - *begin_ < budget_; ++r) {
+      out.seconds = std::min(out.seconds, run(together));
+      out.runs += together;
+    }
   }
   out.fastest = !fastest_ || out.seconds < *fastest_;
   if (out.fastest) fastest_ = out.seconds;
   return out;
+}
+
+PlanBudget::PlanBudget(double total_seconds, double seconds_of_one, PlanSearch::Clock clock)
+    : clock_(std::move(clock)), total_(total_seconds), one_(seconds_of_one) {}
+
+void PlanBudget::begin() {
+  if (!end_) end_ = clock_() + total_;
+}
+
+PlanSearch PlanBudget::search() const {
+  const double left = end_ ? std::max(*end_ - clock_(), 0.0) : total_;
+  return {std::min(one_, left / share), left, clock_};
 }
 
 PlanCache::PlanCache(std::string folder, std::string device)
@@ -118,8 +134,10 @@ void PlanCache::add(const std::string& operation, const std::string& choice) {
 
 void PlanCache::save() {
   if (path_.empty() || added_.empty()) return;
-  static std::atomic<int> number = 0;  // threads of a process write beside each other, too
-  const std::string beside = fmt::format("{}.{}-{}.new", path_, getpid(), number++);
+  // Threads, processes and machines that share the folder write beside each other.
+  static std::atomic<int> number = 0;
+  const std::string beside =
+      fmt::format("{}.{}-{}-{:08x}.new", path_, getpid(), number++, std::random_device()());
   try {
     std::filesystem::create_directories(folder_);
     for (auto& [operation, choice] : read()) added_.try_emplace(operation, choice);

@@ -11,16 +11,20 @@
 
 namespace lpsgd {
 
-/// The search for one operation. Building and measuring candidates count towards the budget.
+/// The search for one operation. Its clock starts when the first candidate is measured: to load libraries and
+/// to find candidates takes longest for the first operations, and must not leave them without a choice.
 class PlanSearch {
  public:
   /// Seconds of a clock that never goes back.
   using Clock = std::function<double()>;
-  explicit PlanSearch(double budget_seconds, Clock clock);
+  /// `latest_seconds`: after them the search ends even if it measured fewer than three candidates.
+  PlanSearch(double budget_seconds, double latest_seconds, Clock clock);
 
-  /// Whether to try no more candidates: the budget is used up and three were measured, or four times the
-  /// budget is used up and one was.
-  bool over() const;
+  /// Whether to try no more candidates, asked when there is one more: the budget is used up and three were
+  /// measured, or the latest end has passed and one was.
+  bool over();
+  /// Whether over() ended it before three were measured. Such a choice is not worth keeping.
+  bool cut_off() const { return cut_off_; }
 
   struct Result {
     double seconds = 0;  // of one run; the fastest of those that were timed
@@ -28,15 +32,32 @@ class PlanSearch {
     bool dropped = false;  // a run took more than twice the fastest candidate's time
     bool fastest = false;  // of the candidates so far
   };
-  /// Measures the next candidate. run(n) runs it n times and returns the seconds of one. What it throws is
-  /// passed on.
+  /// Measures the next candidate. run(n) runs it n times and returns the seconds of one. A candidate slower
+  /// than the budget runs once. What it throws is passed on.
   Result measure(const std::function<double(int)>& run);
 
  private:
   Clock clock_;
-  double end_, latest_end_;
+  double budget_, latest_;
+  std::optional<double> begin_;
   int measured_ = 0;
+  bool cut_off_ = false;
   std::optional<double> fastest_;
+};
+
+/// The time that all searches of a network share. Each takes a part of what is left, so that a network with
+/// many operations starts soon, too: the last ones search less.
+class PlanBudget {
+ public:
+  PlanBudget(double total_seconds, double seconds_of_one, PlanSearch::Clock clock);
+  /// The time runs from now on, if it does not yet: libraries are loaded.
+  void begin();
+  PlanSearch search() const;
+
+ private:
+  PlanSearch::Clock clock_;
+  double total_, one_;
+  std::optional<double> end_;
 };
 
 /// The choices of earlier runs, in a file for each device and version of its libraries. Lines that are

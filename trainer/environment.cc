@@ -39,19 +39,6 @@ std::string value_in_file(const char* path, const std::string& key, char separat
   return "unknown";
 }
 
-/// "580.65.06", from "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..."
-std::string driver_version() {
-  const std::string line = value_in_file("/proc/driver/nvidia/version", "NVRM version", ':');
-  for (std::size_t at = 0; at < line.size();) {
-    const std::size_t end = std::min(line.find(' ', at), line.size());
-    const std::string word = line.substr(at, end - at);
-    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos)
-      return word;
-    at = end + 1;
-  }
-  return "unknown";
-}
-
 std::string onednn_version() {
   const dnnl_version_t* v = dnnl_version();
   return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
@@ -68,7 +55,7 @@ void add_cuda(ordered_json& o) {
   o["is_cuda_available"] = found.count > 0;
   if (found.count == 0) o["cuda_unavailable_because"] = found.reason;
   if (found.driver_version == 0) return;
-  o["nvidia_driver_version"] = driver_version();
+  o["nvidia_driver_version"] = cuda_driver_text();
   o["nvidia_driver_cuda_version"] =
       fmt::format("{}.{}", found.driver_version / 1000, found.driver_version % 1000 / 10);
   ordered_json& models = o["nvidia_gpu_models"] = ordered_json::array();

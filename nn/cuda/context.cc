@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/printable.h"
 
 namespace lpsgd {
 
@@ -22,16 +25,20 @@ namespace {
 
 constexpr std::int64_t mib = std::int64_t{1} << 20;
 constexpr std::int64_t memory_alignment = 256, chunk_bytes = 4 * mib;
-// For one operation's algorithm. VGG19 has 48 to choose, and its first step begins within 15 seconds.
-constexpr double search_seconds = 0.25;
+// For one operation's algorithm, and for all of a network's: BN-Inception has 131 to choose, and the first
+// step of any network begins within 15 seconds.
+constexpr double search_seconds = 0.25, all_searches_seconds = 8;
 constexpr std::int64_t shared_partials = mib, shared_counters = 1 << 14;
 
 /// All that a choice of algorithms depends on except the operation.
 std::string device_text(Device device, std::int64_t workspace) {
   const CudaDeviceInfo info = cuda_device_info(device.index);
-  return fmt::format("{}, {} multiprocessors, driver {}, cuDNN {}, cuBLASLt {}, workspace {}", info.name,
-                     info.multiprocessors, cuda_devices().driver_version, cudnnGetVersion(),
-                     cublasLtGetVersion(), workspace);
+  const char* tf32 = std::getenv("NVIDIA_TF32_OVERRIDE");  // 0: libraries do not take TF32
+  return fmt::format(
+      "{}, {} multiprocessors, driver {} for CUDA {}, cuDNN {}, cuBLASLt {}, workspace {}, TF32 override {}, "
+      "engine policy {}",
+      info.name, info.multiprocessors, cuda_driver_text(), cuda_devices().driver_version, cudnnGetVersion(),
+      cublasLtGetVersion(), workspace, tf32 != nullptr ? printable(tf32) : "none", engine_policy);
 }
 
 /// The size of the libraries' workspace: enough for fast algorithms, but a small part of the device's memory.
@@ -47,7 +54,8 @@ Context::Context(Device on, Compute arithmetic, bool is_deterministic)
       compute(arithmetic),
       deterministic(is_deterministic),
       type(arithmetic == Compute::bf16 ? DataType::bf16 : DataType::f32),
-      stream(on) {
+      stream(on),
+      plan_budget_(all_searches_seconds, search_seconds, now_seconds) {
   check(cudnnCreate(&cudnn));
   check(cudnnSetStream(cudnn, handle()));
   check(cublasLtCreate(&blas));
@@ -107,13 +115,14 @@ const void* Context::operand(const float* parameter) const {
   return static_cast<const std::byte*>(bf16_parameters_) + (parameter - parameters_.data()) * size_of(type);
 }
 
-PlanSearch Context::search() const {
-  return PlanSearch(search_seconds, now_seconds);
-}
-
-bool Context::measure(PlanSearch& search, const std::string& name, const std::function<void()>& run) const {
+bool Context::measure(PlanSearch& search, const std::string& name, const std::function<void()>& run) {
   Event begin(device, Event::Timing::on), end(device, Event::Timing::on, Event::Wait::sleep);
   try {
+    if (!std::exchange(loaded_, true)) {  // the first run of all waits until libraries are loaded
+      run();
+      stream.synchronize();
+    }
+    plan_budget_.begin();
     const PlanSearch::Result result = search.measure([&](int runs) {
       begin.record(stream);
       for (int i = 0; i < runs; ++i) run();

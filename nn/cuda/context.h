@@ -76,13 +76,15 @@ struct Context {
 
   cudaStream_t handle() const { return stream.view().handle(); }
   /// A search for one operation's algorithm, and the seconds that a run of a candidate takes on the stream.
-  PlanSearch search() const;
+  PlanSearch search() const { return plan_budget_.search(); }
   /// Measures a candidate, named for the log. Whether it is the fastest so far; false also if it throws
   /// DeviceError.
-  bool measure(PlanSearch& search, const std::string& name, const std::function<void()>& run) const;
+  bool measure(PlanSearch& search, const std::string& name, const std::function<void()>& run);
   PlanCache plan_cache;  // not used if `deterministic`
 
  private:
+  PlanBudget plan_budget_;
+  bool loaded_ = false;  // libraries have run something
   std::vector<DeviceMemory> memory_;
   std::byte* chunk_ = nullptr;
   std::int64_t chunk_left_ = 0;

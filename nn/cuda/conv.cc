@@ -46,6 +46,7 @@ class ConvSearch {
     PlanSearch search = context_.search();
     for (const bool fused : {true, false}) {
       if (fused && !problem_.bias && !problem_.relu) continue;
+      if (search.over()) break;
       try {
         measure_engines(search, fused);
       } catch (const DeviceError& e) {
@@ -57,7 +58,7 @@ class ConvSearch {
       throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
                                     text_of(problem_), context_.workspace_bytes, trouble_.empty() ? "" : ": ",
                                     trouble_));
-    if (!context_.deterministic) context_.plan_cache.add(name(), choice_);
+    if (!context_.deterministic && !search.cut_off()) context_.plan_cache.add(name(), choice_);
     return best_;
   }
 

@@ -118,6 +118,22 @@ std::vector<Descriptor> held(const Descriptor& from, cudnnBackendAttributeName_t
   return out;
 }
 
+/// ", 2=1 5=0": the numbers and values of a configuration's knobs.
+std::string knobs_of(const Descriptor& configuration) {
+  std::string out;
+  for (const Descriptor& choice : held(configuration, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                       CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS)) {
+    cudnnBackendKnobType_t type{};
+    std::int64_t value = 0, count = 0;
+    if (cudnnBackendGetAttribute(choice.get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1,
+                                 &count, &type) == CUDNN_STATUS_SUCCESS &&
+        cudnnBackendGetAttribute(choice.get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &count,
+                                 &value) == CUDNN_STATUS_SUCCESS)
+      out += fmt::format("{}{}={}", out.empty() ? ", " : " ", static_cast<int>(type), value);
+  }
+  return out;
+}
+
 }  // namespace
 
 Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
@@ -245,7 +261,8 @@ std::optional<ConvPlan> ConvGraph::plan(Descriptor configuration) const {
        held(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1))
     cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
                              &index);
-  return ConvPlan(std::move(configuration), std::move(plan), workspace, fmt::format("engine {}", index));
+  const std::string text = fmt::format("engine {}{}", index, knobs_of(configuration));
+  return ConvPlan(std::move(configuration), std::move(plan), workspace, text);
 }
 
 Descriptor bind_plan(const std::vector<std::pair<ConvTensor, const void*>>& tensors, void* workspace) {

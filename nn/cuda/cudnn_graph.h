@@ -89,6 +89,9 @@ struct ConvProblem {
   }
 };
 
+/// Goes up when ConvGraph::engines() allows other engines than before, so that stored choices are not taken.
+constexpr int engine_policy = 2;
+
 /// The identifiers of a plan's tensors.
 enum ConvTensor : std::int64_t { conv_input = 1, conv_weights, conv_output, conv_bias };
 
@@ -99,7 +102,7 @@ class ConvPlan {
       : engine_(std::move(engine)), plan_(std::move(plan)), workspace_(workspace), text_(std::move(text)) {}
   const Descriptor& plan() const { return plan_; }
   std::int64_t workspace() const { return workspace_; }
-  const std::string& text() const { return text_; }  // the engine: "engine 34"
+  const std::string& text() const { return text_; }  // the engine and its knobs: "engine 34, 2=1 5=0"
 
  private:
   Descriptor engine_;  // the configuration of the plan; cuDNN does not promise that the plan keeps it

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace lpsgd::cuda {
 namespace {
@@ -129,21 +130,37 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   const auto name_of = [&](int i) {
     return fmt::format("{} {}", i, text_of(found[static_cast<std::size_t>(i)].algo));
   };
-  const auto attempt = [&](PlanSearch& search, int i) {
-    const cublasLtMatmulHeuristicResult_t& result = found[static_cast<std::size_t>(i)];
-    if (result.state != CUBLAS_STATUS_SUCCESS) return;
-    const std::string name = fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, name_of(i));
-    if (!context_.measure(search, name, [&] { run_with(result.algo, a, b, c); })) return;
-    chosen = true;
-    algorithm_ = result.algo;
-    if (!context_.deterministic) context_.plan_cache.add(operation, name_of(i));
-  };
   if (status != CUBLAS_STATUS_SUCCESS) count = 0;
-  PlanSearch search = context_.search();
-  for (int i = 0; earlier && i < count; ++i)
-    if (name_of(i) == *earlier) attempt(search, i);
-  for (int i = 0; i < count && !search.over() && !(chosen && (earlier || context_.deterministic)); ++i)
-    attempt(search, i);
+  const auto takes_earlier = [&](int i) {
+    const cublasLtMatmulHeuristicResult_t& result = found[static_cast<std::size_t>(i)];
+    if (!earlier || name_of(i) != *earlier || result.state != CUBLAS_STATUS_SUCCESS) return false;
+    try {
+      run_with(result.algo, a, b, c);
+      context_.stream.synchronize();
+    } catch (const DeviceError& e) {
+      log::debug("{}: {}: {}", operation, *earlier, e.what());
+      return false;
+    }
+    algorithm_ = result.algo;
+    return true;
+  };
+  for (int i = 0; i < count && !chosen; ++i) chosen = takes_earlier(i);
+  if (!chosen) {
+    PlanSearch search = context_.search();
+    int best = -1;
+    for (int i = 0; i < count && !(best >= 0 && context_.deterministic); ++i) {
+      const cublasLtMatmulHeuristicResult_t& result = found[static_cast<std::size_t>(i)];
+      if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+      if (search.over()) break;
+      const std::string name = fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, name_of(i));
+      if (!context_.measure(search, name, [&] { run_with(result.algo, a, b, c); })) continue;
+      best = i;
+      algorithm_ = result.algo;
+    }
+    chosen = best >= 0;
+    if (chosen && !context_.deterministic && !search.cut_off())
+      context_.plan_cache.add(operation, name_of(best));
+  }
   if (!chosen)
     throw DeviceError(fmt::format("cuBLASLt cannot run a product ({} x {} x {}){}", d.m, d.n, d.k,
                                   status == CUBLAS_STATUS_SUCCESS

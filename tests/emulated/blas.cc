@@ -262,5 +262,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
           }
       },
       key);
+  queue_delay(stream, delay_of("LPSGD_EMULATED_SLOW_ALGORITHMS", algorithm.id));
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -2,7 +2,6 @@
 // cuDNN's do: the first needs tensor cores, some cannot finish a plan or ask for more workspace than there
 // is.
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -60,20 +59,6 @@ bool uses_tensor_cores(int engine) {
 bool supports(const Node& graph, int engine) {
   const ConvolutionKind kind = convolution_kind(graph);
   return !kind.is_fused || (!kind.is_grouped && (engine < 2 || engine > 3));
-}
-
-/// The seconds that each run of an engine takes besides: LPSGD_EMULATED_SLOW_ENGINES="5=0.3,6=0.01".
-double delay_of(int engine) {
-  const char* list = std::getenv("LPSGD_EMULATED_SLOW_ENGINES");
-  while (list != nullptr && *list != '\0') {
-    char* rest = nullptr;
-    const long number = std::strtol(list, &rest, 10);
-    if (*rest != '=') return 0;
-    const double seconds = std::strtod(rest + 1, &rest);
-    if (number == engine) return seconds;
-    list = *rest == ',' ? rest + 1 : nullptr;
-  }
-  return 0;
 }
 
 }  // namespace
@@ -136,6 +121,10 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   if (node.finalized) return CUDNN_STATUS_BAD_PARAM;
   cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
   switch (node.type) {
+    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
+      std::this_thread::sleep_for(std::chrono::duration<double>(delay_of(
+          "LPSGD_EMULATED_SLOW_HEURISTICS", node.one<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE))));
+      break;
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
       if (!node.has(CUDNN_ATTR_OPERATIONGRAPH_HANDLE)) return CUDNN_STATUS_BAD_PARAM;
       if (!convolution_kind(node).is_consistent) status = CUDNN_STATUS_BAD_PARAM;
@@ -193,6 +182,16 @@ cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor
     case CUDNN_ATTR_ENGINECFG_ENGINE:
       give(node.engine, node);
       return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:  // one of each
+      give(node.engine, node);
+      return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE:
+      if (type != CUDNN_TYPE_KNOB_TYPE) return CUDNN_STATUS_BAD_PARAM;
+      *count = 1;
+      *static_cast<cudnnBackendKnobType_t*>(values) = CUDNN_KNOB_TYPE_TILE_SIZE;
+      return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE:
+      return number(10 * node.engine);
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
       for (const cudnnBackendNumericalNote_t note : engines[node.engine].notes)
         if (*count < max) static_cast<cudnnBackendNumericalNote_t*>(values)[(*count)++] = note;
@@ -229,7 +228,6 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
       [graph = heuristics.nodes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)[0],
        tf32 = uses_tensor_cores(p.engine), at] { run_convolution(*graph, tf32, at); },
       key);
-  if (const double seconds = delay_of(p.engine); seconds > 0)
-    queue(handle->stream, [seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+  queue_delay(handle->stream, delay_of("LPSGD_EMULATED_SLOW_ENGINES", p.engine));
   return CUDNN_STATUS_SUCCESS;
 }

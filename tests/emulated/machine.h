@@ -42,6 +42,11 @@ cudaError_t synchronize(cudaStream_t stream);
 bool is_captured(cudaStream_t stream);
 int device_of(cudaStream_t stream);
 
+/// The seconds that a test asks for: of `number` in a variable of the environment such as "5=0.3,6=0.01".
+double delay_of(const char* variable, int number);
+/// Work that takes so long, and does nothing.
+void queue_delay(cudaStream_t stream, double seconds);
+
 /// Whether all `bytes` are device memory, for checks of arguments.
 bool is_device_memory(const void* at, std::size_t bytes);
 /// Whether two ranges overlap, for results that must not be written over operands.

@@ -187,6 +187,24 @@ cudaError_t last() {
   return std::exchange(last_error, cudaSuccess);
 }
 
+double delay_of(const char* variable, int number) {
+  const char* list = std::getenv(variable);
+  while (list != nullptr && *list != '\0') {
+    char* rest = nullptr;
+    const long found = std::strtol(list, &rest, 10);
+    if (*rest != '=') return 0;
+    const double seconds = std::strtod(rest + 1, &rest);
+    if (found == number) return seconds;
+    list = *rest == ',' ? rest + 1 : nullptr;
+  }
+  return 0;
+}
+
+void queue_delay(cudaStream_t stream, double seconds) {
+  if (seconds > 0)
+    queue(stream, [seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+}
+
 cudaError_t queue(cudaStream_t stream, std::function<void()> work, std::vector<std::int64_t> key) {
   const std::lock_guard lock(machine().mutex);
   return push(stream_of(stream), {.work = std::move(work), .key = std::move(key)});

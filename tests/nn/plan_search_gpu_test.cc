@@ -4,10 +4,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <sstream>
 
 #include "core/clock.h"
 #include "core/file.h"
 #include "nn/network.h"
+#include "nn/plan_search.h"
 #include "tests/core/gpu_test.h"
 
 namespace lpsgd {
@@ -24,16 +27,19 @@ class PlanSearchGpu : public GpuTest {
     setenv("XDG_CACHE_HOME", name, 1);
   }
   void TearDown() override {
-    unsetenv("LPSGD_EMULATED_SLOW_ENGINES");
+    for (const char* name : {"LPSGD_EMULATED_SLOW_ENGINES", "LPSGD_EMULATED_SLOW_ALGORITHMS",
+                             "LPSGD_EMULATED_SLOW_HEURISTICS", "NVIDIA_TF32_OVERRIDE"})
+      unsetenv(name);
     old_.empty() ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", old_.c_str(), 1);
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
-  std::vector<std::string> choices(bool deterministic = false) {
-    const NetworkSpec spec(config::parse_text(
-        "input: [8, 8, 3]\nclasses: 4\nlayers:\n  - {conv: c1, filters: 8, kernel: 3, pad: 1}\n  - relu\n"
-        "  - {conv: c2, filters: 8, kernel: 3, bias: false}\n  - flatten\n  - {dense: f, units: 4}\n",
-        "net.yaml"));
+  static constexpr const char* two_convolutions =
+      "  - {conv: c1, filters: 8, kernel: 3, pad: 1}\n  - relu\n"
+      "  - {conv: c2, filters: 8, kernel: 3, bias: false}\n  - flatten\n  - {dense: f, units: 4}\n";
+  std::vector<std::string> choices(bool deterministic = false, const char* layers = two_convolutions) {
+    const NetworkSpec spec(
+        config::parse_text(std::string("input: [8, 8, 3]\nclasses: 4\nlayers:\n") + layers, "net.yaml"));
     const double begin = now_seconds();
     Network network(spec, {.batch = 4, .device = device, .deterministic = deterministic});
     seconds_ = now_seconds() - begin;
@@ -50,6 +56,31 @@ class PlanSearchGpu : public GpuTest {
     int out = 0;
     for (const std::string& c : choices) out += c.find(text) != std::string::npos ? 1 : 0;
     return out;
+  }
+
+  static bool is_emulated() { return cuda_device_info(0).name.find("emulates") != std::string::npos; }
+  /// Changes every stored choice with `change`, and the checksums with them.
+  void rewrite(const std::function<std::string(std::string)>& change) {
+    ASSERT_EQ(files().size(), 1u);
+    std::istringstream text(read_file(files()[0]));
+    std::string line, device_line;
+    std::getline(text, line);
+    std::getline(text, device_line);
+    PlanCache cache(folder_ + "/lpsgd", device_line);
+    ASSERT_EQ(cache.path(), files()[0]);
+    int changed = 0;
+    while (std::getline(text, line)) {
+      const std::size_t colon = line.find(": ");
+      const std::string before = line.substr(colon + 2), after = change(before);
+      changed += after != before;
+      cache.add(line.substr(17, colon - 17), after);
+    }
+    EXPECT_GT(changed, 0);
+    cache.save();
+  }
+  static std::string replaced(std::string text, const std::string& from, const std::string& to) {
+    if (const std::size_t at = text.find(from); at != std::string::npos) text.replace(at, from.size(), to);
+    return text;
   }
 
   std::string folder_, old_;
@@ -82,9 +113,77 @@ TEST_F(PlanSearchGpu, DeterministicNetworksNeitherReadNorWriteIt) {
   EXPECT_TRUE(files().empty());
 }
 
+TEST_F(PlanSearchGpu, TimeToFindEnginesDoesNotEndTheSearch) {
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  setenv("LPSGD_EMULATED_SLOW_HEURISTICS", "0=1.1", 1);
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", "5=0.05", 1);
+  const std::vector<std::string> found = choices(
+      false, "  - {conv: c1, filters: 8, kernel: 3, bias: false}\n  - flatten\n  - {dense: f, units: 4}\n");
+  EXPECT_EQ(count(found, "engine 5"), 0);
+  EXPECT_EQ(count(found, "engine 6"), 2);
+}
+
+TEST_F(PlanSearchGpu, AStoredEngineIsTakenThoughItIsSlow) {
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", "6=0.05", 1);
+  const int convolutions = count(choices(), "convolution");
+  EXPECT_GT(convolutions, 2);
+  // cuDNN names engines 5 and 6 one after the other.
+  rewrite([](std::string choice) {
+    if (choice.find("engine 5, 2=50") == std::string::npos) return choice;
+    const std::size_t position = choice.find(' ') + 1;
+    choice[position] = static_cast<char>(choice[position] + 1);
+    return replaced(std::move(choice), "engine 5, 2=50", "engine 6, 2=60");
+  });
+  const std::string text = read_file(files()[0]);
+  EXPECT_EQ(count(choices(), "engine 6"), convolutions);
+  EXPECT_EQ(read_file(files()[0]), text);
+}
+
+TEST_F(PlanSearchGpu, AnEngineWithOtherKnobsIsSearchedAnew) {
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", "6=0.05", 1);
+  choices();
+  const std::string right = read_file(files()[0]);
+  rewrite([](std::string choice) { return replaced(std::move(choice), "engine 5, 2=50", "engine 5, 2=51"); });
+  ASSERT_NE(read_file(files()[0]), right);
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", "5=0.05", 1);
+  EXPECT_EQ(count(choices(), "engine 5"), 0);
+}
+
+TEST_F(PlanSearchGpu, AStoredAlgorithmIsTakenAndTheFileStays) {
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  setenv("LPSGD_EMULATED_SLOW_ALGORITHMS", "2=0.05,3=0.05,4=0.05,5=0.05", 1);
+  const int products = count(choices(), "algorithm 1");
+  EXPECT_GT(products, 1);
+  rewrite([](std::string choice) { return replaced(std::move(choice), "1 algorithm 1", "2 algorithm 2"); });
+  const std::filesystem::path path = files()[0];
+  const std::string text = read_file(path);
+  const auto written = std::filesystem::last_write_time(path);
+  EXPECT_EQ(count(choices(), "algorithm 2"), products);
+  EXPECT_EQ(read_file(path), text);
+  EXPECT_EQ(std::filesystem::last_write_time(path), written);
+}
+
+TEST_F(PlanSearchGpu, AStoredAlgorithmThatIsNotThereIsSearchedAnew) {
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  const auto slow = [](const char* which) { setenv("LPSGD_EMULATED_SLOW_ALGORITHMS", which, 1); };
+  slow("2=0.05,3=0.05,4=0.05,5=0.05");
+  const int products = count(choices(), "algorithm 1");
+  rewrite([](std::string choice) { return replaced(std::move(choice), "1 algorithm 1", "9 algorithm 9"); });
+  slow("1=0.05,3=0.05,4=0.05,5=0.05");
+  EXPECT_EQ(count(choices(), "algorithm 2"), products);
+}
+
+TEST_F(PlanSearchGpu, ChoicesWithoutTF32HaveAFileOfTheirOwn) {
+  choices();
+  setenv("NVIDIA_TF32_OVERRIDE", "0", 1);
+  choices();
+  EXPECT_EQ(files().size(), 2u);
+}
+
 TEST_F(PlanSearchGpu, SlowEnginesAreDropped) {
-  if (cuda_device_info(0).name.find("emulates") == std::string::npos)
-    GTEST_SKIP() << "needs the emulated GPU";
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
   // Engines 5 and 6 are those that fp32 may take. Thirteen runs of each would take 20 seconds and more.
   setenv("LPSGD_EMULATED_SLOW_ENGINES", "6=0.2", 1);
   const std::vector<std::string> late = choices();
@@ -99,8 +198,7 @@ TEST_F(PlanSearchGpu, SlowEnginesAreDropped) {
 }
 
 TEST_F(PlanSearchGpu, ASecondStartRunsNoOtherEngine) {
-  if (cuda_device_info(0).name.find("emulates") == std::string::npos)
-    GTEST_SKIP() << "needs the emulated GPU";
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
   setenv("LPSGD_EMULATED_SLOW_ENGINES", "6=0.02", 1);
   const std::vector<std::string> first = choices();
   setenv("LPSGD_EMULATED_SLOW_ENGINES", "6=1", 1);

@@ -32,7 +32,7 @@ struct Machine {
 
 TEST(PlanSearch, TakesTheFastest) {
   Machine m;
-  PlanSearch search(10, m.clock());
+  PlanSearch search(10, 10, m.clock());
   EXPECT_TRUE(m.measure(search, 3e-3).fastest);
   EXPECT_TRUE(m.measure(search, 1e-3).fastest);
   EXPECT_FALSE(m.measure(search, 1.5e-3).fastest);
@@ -41,7 +41,7 @@ TEST(PlanSearch, TakesTheFastest) {
 
 TEST(PlanSearch, DropsAtOnceWhatIsSlowerThanTwiceTheBest) {
   Machine m;
-  PlanSearch search(10, m.clock());
+  PlanSearch search(10, 10, m.clock());
   m.measure(search, 1e-3);
   const PlanSearch::Result slow = m.measure(search, 1.0);
   EXPECT_TRUE(slow.dropped);
@@ -54,36 +54,100 @@ TEST(PlanSearch, DropsAtOnceWhatIsSlowerThanTwiceTheBest) {
 
 TEST(PlanSearch, AFirstRunMayLoadKernels) {
   Machine m;
-  PlanSearch search(10, m.clock());
+  PlanSearch search(10, 10, m.clock());
   m.measure(search, 1e-3);
   EXPECT_TRUE(m.measure(search, 0.5e-3, 0.05).fastest);
 }
 
-TEST(PlanSearch, EndsWithTheBudgetButNeverWithoutAPlan) {
+TEST(PlanSearch, ItsClockStartsWithTheFirstCandidate) {
   Machine m;
-  PlanSearch search(0.25, m.clock());
-  m.now += 1;  // a plan that took long to build, and then failed
+  PlanSearch search(0.25, 8, m.clock());
+  m.now += 100;  // libraries are loaded, a plan is built and fails
   EXPECT_FALSE(search.over());
-  const PlanSearch::Result only = m.measure(search, 1.0);
-  EXPECT_TRUE(only.fastest);
-  EXPECT_LE(only.runs, 2);
+  EXPECT_EQ(m.measure(search, 1e-3).runs, 14);
+  m.measure(search, 1e-3);
+  m.measure(search, 1e-3);
+  EXPECT_FALSE(search.over());
+  m.now += 0.3;
   EXPECT_TRUE(search.over());
+  EXPECT_FALSE(search.cut_off());
 }
 
-TEST(PlanSearch, ASlowFirstCandidateDoesNotEndIt) {
+TEST(PlanSearch, ACandidateSlowerThanTheBudgetRunsOnce) {
   Machine m;
-  PlanSearch search(0.25, m.clock());
-  m.measure(search, 0.2);
+  PlanSearch search(0.25, 8, m.clock());
+  const PlanSearch::Result only = m.measure(search, 1.0);
+  EXPECT_TRUE(only.fastest);
+  EXPECT_EQ(only.runs, 1);
+}
+
+TEST(PlanSearch, MeasuresThreeBeforeItEnds) {
+  Machine m;
+  PlanSearch search(0.25, 8, m.clock());
+  m.measure(search, 2);
+  EXPECT_FALSE(search.over());
+  EXPECT_TRUE(m.measure(search, 1).fastest);
   EXPECT_FALSE(search.over());
   EXPECT_TRUE(m.measure(search, 1e-3).fastest);
-  EXPECT_FALSE(search.over());
-  m.measure(search, 2e-3);
   EXPECT_TRUE(search.over());
+  EXPECT_FALSE(search.cut_off());
+}
+
+TEST(PlanSearch, TheLatestEndCutsItOff) {
+  Machine m;
+  PlanSearch search(0.25, 1, m.clock());
+  EXPECT_FALSE(search.over());  // never without a plan
+  m.measure(search, 0.6);
+  EXPECT_FALSE(search.over());
+  m.measure(search, 0.5);
+  EXPECT_TRUE(search.over());
+  EXPECT_TRUE(search.cut_off());
+}
+
+/// The seconds that a network's searches take: `engines` candidates each, whose plans take `build` seconds.
+/// `kept` counts the choices worth keeping.
+double seconds_of_network(int operations, double build, double run, int& kept) {
+  Machine m;
+  PlanBudget budget(8, 0.25, m.clock());
+  for (int op = 0; op < operations; ++op) {
+    PlanSearch search = budget.search();
+    for (int engine = 0; engine < 16 && !search.over(); ++engine) {
+      m.now += build;
+      budget.begin();
+      m.measure(search, run);
+    }
+    kept += search.cut_off() ? 0 : 1;
+  }
+  return m.now;
+}
+
+TEST(PlanBudget, EveryNetworkStartsWithin15Seconds) {
+  for (const int operations : {10, 48, 131, 250})
+    for (const double build : {1e-3, 0.01, 0.02})
+      for (const double run : {1e-5, 1e-3, 5e-3}) {
+        int kept = 0;
+        EXPECT_LT(seconds_of_network(operations, build, run, kept), 15)
+            << operations << " operations, " << build << " s to build a plan, " << run << " s to run it";
+        EXPECT_GT(kept, 8);
+      }
+}
+
+TEST(PlanBudget, FewOperationsSearchInFull) {
+  Machine m;
+  PlanBudget budget(8, 0.25, m.clock());
+  m.now = 1000;
+  budget.begin();
+  PlanSearch search = budget.search();
+  m.measure(search, 1e-3);
+  m.now += 0.15;
+  m.measure(search, 1e-3);
+  m.measure(search, 1e-3);
+  EXPECT_FALSE(search.over());
 }
 
 TEST(PlanSearch, SlowCandidatesRunFewTimes) {
   Machine m;
-  PlanSearch search(1, m.clock());
+  PlanSearch search(1, 1, m.clock());
   for (const double seconds : {1e-4, 0.3, 0.4, 0.2}) m.measure(search, seconds);
   EXPECT_LT(m.now, 1.0);
 }
