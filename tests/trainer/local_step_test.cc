@@ -1,4 +1,4 @@
-// Local SGD and its relatives, against the formulas written out, and through checkpoints.
+// Local SGD and its relatives, against the formulas written out.
 #include "trainer/local_step.h"
 
 #include <gmock/gmock.h>
@@ -9,67 +9,14 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "tests/comm/captured_log.h"
-#include "tests/trainer/small_run.h"
+#include "tests/trainer/local_run.h"
 #include "trainer/averaged_weights.h"
 #include "trainer/batch_inputs.h"
-#include "trainer/run_checkpoints.h"
 
 namespace lpsgd {
 namespace {
 
-constexpr std::int64_t samples = 72, per_epoch = 6;  // six batches of 12
-constexpr std::int64_t steps = 12;
-
-using Overrides = std::vector<std::string>;
-
-Overrides with(Overrides first, const Overrides& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
-double rate_at(std::int64_t step) {
-  return 0.1 / static_cast<double>(step + 1);
-}
-
-std::int64_t interval_at(const RunConfig& run, std::int64_t step) {
-  return local_steps(run.sync, run.schedule, step / per_epoch, step % per_epoch, per_epoch);
-}
-
-/// A rank that trains and saves.
-struct Rank {
-  Rank(const RunConfig& config, Transport& transport, const std::string& folder = "unused")
-      : run(config),
-        model(run, transport.rank(), transport.size()),
-        loader(small_loader(run, samples, transport.rank(), transport.size())),
-        step(make_step(run, model.codecs, model.network, model.optimizer, transport, nullptr)),
-        checkpoints(folder, run, {per_epoch, samples, {}}, model.codecs, transport, model.network, *step) {}
-
-  void train(std::int64_t from, std::int64_t to) {
-    for (std::int64_t s = from; s < to; ++s) {
-      if (s % per_epoch == 0 || s == from) loader->start(s / per_epoch, s % per_epoch);
-      step->set_interval(interval_at(run, s));
-      step->run(*loader, s, rate_at(s));
-    }
-  }
-  std::vector<float> weights() { return values(model.network.parameters()); }
-  std::vector<std::vector<float>> state() {
-    std::vector<std::vector<float>> out{weights()};
-    for (const NamedArena& arena : step->arenas()) out.push_back(values(arena.values));
-    for (const NamedBuffer& b : model.network.buffers()) out.push_back(values(b.values));
-    const ExchangeState residuals = step->state();
-    out.insert(out.end(), residuals.round1.begin(), residuals.round1.end());
-    out.insert(out.end(), residuals.round2.begin(), residuals.round2.end());
-    return out;
-  }
-
-  const RunConfig run;
-  SmallModel model;
-  std::unique_ptr<Loader> loader;
-  std::unique_ptr<SynchronousStep> step;
-  RunCheckpoints checkpoints;
-};
+using namespace local_run;
 
 template <class Part>
 void average(const std::vector<std::unique_ptr<SmallModel>>& models, const Part& part) {
@@ -150,8 +97,6 @@ double worst_difference(const std::vector<float>& a, const std::vector<float>& b
   }
   return worst / largest;
 }
-
-const Overrides local{"sync.kind=local_sgd", "sync.steps=3"};
 
 TEST(LocalStep, FollowsTheFormulas) {
   const std::vector<Overrides> variants{
@@ -319,9 +264,6 @@ TEST(LocalStep, PostLocalIsSynchronousUntilThen) {
   });
 }
 
-const Overrides hierarchical{"sync.kind=hierarchical_local_sgd", "sync.steps=2", "sync.block_steps=3",
-                             "sync.ranks_per_block=2"};
-
 TEST(LocalStep, BlocksOfWhichEachSynchronisationIsOfAllAreFlat) {
   const auto flat = trained(small_run({"sync.kind=local_sgd", "sync.steps=2"}), 4);
   EXPECT_EQ(trained(small_run(with(hierarchical, {"sync.block_steps=1"})), 4), flat);
@@ -431,254 +373,6 @@ TEST(LocalStep, NonFiniteChangesStopAllRanks) {
                                              ::testing::HasSubstr("on rank 1 holds a NaN or an infinity")));
     }
   });
-}
-
-void save(Rank& rank, Transport& transport, std::int64_t step) {
-  std::optional<AveragedWeights> average;
-  if (!rank.step->is_synchronised()) average.emplace(transport, rank.model.network);
-  rank.checkpoints.begin("step-000007", {.step = step, .epoch = step / per_epoch, .batch = step % per_epoch},
-                         {}, 0.1, average ? &*average : nullptr);
-  rank.checkpoints.finish();
-}
-
-TEST(LocalStep, ANonFiniteWeightIsSavedByNoneAndBlamedOnItsRank) {
-  const RunConfig run = small_run(local);
-  const TestFolder folder;
-  run_thread_ranks(3, [&](Transport& transport) {
-    Rank rank(run, transport, folder.path());
-    rank.train(0, 1);
-    if (transport.rank() == 1)
-      rank.model.network.parameters()[static_cast<std::size_t>(rank.model.network.tensors()[2].offset)] =
-          std::numeric_limits<float>::quiet_NaN();
-    try {
-      save(rank, transport, 1);
-      ADD_FAILURE() << "no error";
-    } catch (const NonFiniteError& e) {
-      EXPECT_EQ(std::string(e.what()), "step 0: the weights of '" + rank.model.network.tensors()[2].name +
-                                           "' on rank 1 hold a NaN or an infinity");
-    }
-  });
-}
-
-TEST(LocalStep, AnAverageThatOverflowsIsNotSaved) {
-  const RunConfig run = small_run(local);
-  const TestFolder folder;
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, transport, folder.path());
-    rank.train(0, 1);
-    rank.model.network.parameters()[0] = std::numeric_limits<float>::max();
-    try {
-      save(rank, transport, 1);
-      ADD_FAILURE() << "no error";
-    } catch (const NonFiniteError& e) {
-      EXPECT_THAT(e.what(), ::testing::HasSubstr("step 0: the average of the ranks' weights of "));
-    }
-  });
-}
-
-/// Resumes in the middle of a phase.
-TEST(LocalStep, GoesOnBitForBit) {
-  for (const Overrides& variant :
-       {with(local, {}), with(local, {"optimizer={kind: adam}", "exchange.codec=sign"}),
-        Overrides{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"},
-        Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}, hierarchical})
-    for (const int ranks : {2, 4}) {
-      const RunConfig run = small_run(variant);
-      const TestFolder folder;
-      run_thread_ranks(ranks, [&](Transport& transport) {
-        Rank rank(run, transport, folder.path());
-        rank.train(0, 7);
-        EXPECT_FALSE(rank.step->is_synchronised());
-        save(rank, transport, 7);
-      });
-      run_thread_ranks(ranks, [&](Transport& transport) {
-        Rank whole(run, transport), resumed(run, transport);
-        whole.train(0, steps);
-        const Resumed at = resumed.checkpoints.restore(find_resume_point(folder.path()).value());
-        EXPECT_FALSE(at.other_ranks);
-        EXPECT_FALSE(resumed.step->is_synchronised());
-        resumed.train(7, steps);
-        EXPECT_EQ(resumed.state(), whole.state()) << variant.back();
-      });
-    }
-}
-
-/// Residuals of gradients then become residuals of changes, also if the run before had no `sync`.
-TEST(LocalStep, GoesOnBitForBitWhereLocalStepsBegin) {
-  const RunConfig run = small_run({"sync.kind=post_local_sgd", "sync.steps=3", "sync.from=1"});
-  for (const RunConfig& before : {run, small_run()}) {
-    const TestFolder folder;
-    run_thread_ranks(2, [&](Transport& transport) {
-      Rank rank(before, transport, folder.path());
-      rank.train(0, per_epoch);
-      save(rank, transport, per_epoch);
-    });
-    CapturedLog log;
-    run_thread_ranks(2, [&](Transport& transport) {
-      Rank whole(run, transport), resumed(run, transport);
-      whole.train(0, steps);
-      resumed.checkpoints.restore(find_resume_point(folder.path()).value());
-      resumed.train(per_epoch, steps);
-      EXPECT_EQ(resumed.state(), whole.state());
-    });
-    EXPECT_THAT(log.text(), ::testing::Not(::testing::HasSubstr("average"))) << "weights were equal";
-  }
-}
-
-TEST(LocalStep, OtherRanksGoOnFromTheAverage) {
-  const RunConfig run = small_run(local);
-  const TestFolder folder;
-  std::vector<std::vector<float>> weights(2), momentum(2);
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, transport, folder.path());
-    rank.train(0, 7);
-    weights[static_cast<std::size_t>(transport.rank())] = rank.weights();
-    momentum[static_cast<std::size_t>(transport.rank())] = values(rank.model.optimizer.momentum());
-    save(rank, transport, 7);
-  });
-  ASSERT_NE(weights[0], weights[1]);
-  const auto mean = [](const std::vector<std::vector<float>>& of) {
-    std::vector<float> out(of[0].size());
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = (of[0][i] + of[1][i]) * 0.5f;
-    return out;
-  };
-  struct Next {
-    Overrides overrides;
-    int ranks;
-  };
-  // Also as synchronous SGD.
-  for (const auto& [overrides, ranks] :
-       {Next{local, 3}, Next{with(hierarchical, {"sync.ranks_per_block=1"}), 3}, Next{{}, 2}, Next{{}, 3}}) {
-    const RunConfig next = small_run(overrides);
-    const bool gradients = overrides.empty();
-    CapturedLog log;
-    run_thread_ranks(ranks, [&](Transport& transport) {
-      Rank rank(next, transport);
-      const Resumed at = rank.checkpoints.restore(find_resume_point(folder.path()).value());
-      EXPECT_EQ(at.other_ranks, transport.size() == 3);
-      EXPECT_EQ(rank.weights(), mean(weights));
-      EXPECT_TRUE(rank.step->is_synchronised());
-      for (const NamedArena& arena : rank.step->arenas())
-        if (arena.otherwise == NamedArena::Otherwise::average) {
-          EXPECT_EQ(values(arena.values), mean(weights)) << arena.name;
-        }
-      EXPECT_EQ(values(rank.model.optimizer.momentum()), mean(momentum));
-      double residuals = 0;
-      for (const std::vector<float>& tensor : rank.step->state().round1)
-        for (const float r : tensor) residuals += std::abs(static_cast<double>(r));
-      EXPECT_EQ(residuals > 0, !gradients) << "they hold changes of weights";
-      rank.train(7, 10);
-      EXPECT_EQ(rank.step->is_synchronised(), overrides.size() <= 2) << "a phase began";
-    });
-    EXPECT_THAT(log.text(), ::testing::HasSubstr("from the average of its 2 ranks' weights and momentum"));
-    EXPECT_EQ(log.text().find("residuals are zero") != std::string::npos, gradients);
-    EXPECT_EQ(log.text().find("round-1 residuals") != std::string::npos, !gradients);
-  }
-}
-
-std::string error_of(const Overrides& overrides) {
-  try {
-    const RunConfig run = small_run(overrides);
-    check_ranks(run, 4, false);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-TEST(LocalStep, ConfigurationIsChecked) {
-  using ::testing::HasSubstr;
-  EXPECT_EQ(error_of({}), "no error");
-  EXPECT_THAT(error_of({"sync.steps=2"}),
-              HasSubstr("sync.steps: is no key of every_step; allowed with it: kind"));
-  EXPECT_THAT(error_of({"sync.kind=local_sgd"}), HasSubstr("sync.kind: local_sgd needs sync.steps"));
-  EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=0"}),
-              HasSubstr("sync.steps: expected an integer"));
-  EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "sync.rate=2"}),
-              HasSubstr("sync.rate: is no key"));
-  EXPECT_THAT(error_of({"sync.kind=post_local_sgd", "sync.steps=2"}),
-              HasSubstr("sync.from: first_decay needs"));
-  EXPECT_EQ(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "schedule.decay={2: 0.1}"}), "no error");
-  EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "sync.warmup=linear"}),
-              HasSubstr("sync.warmup: needs both"));
-  EXPECT_EQ(error_of(hierarchical), "no error");
-  EXPECT_THAT(error_of(with(hierarchical, {"sync.ranks_per_block=3"})),
-              HasSubstr("sync.ranks_per_block: 4 ranks cannot be divided into blocks of 3"));
-  EXPECT_THAT(error_of(with(hierarchical, {"exchange.collective=allreduce", "exchange.codec=none"})),
-              HasSubstr("sync.kind: hierarchical_local_sgd averages within blocks"));
-  EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "exchange.collective=simulated"}),
-              HasSubstr("sync.kind: local steps need an exchange that averages"));
-  for (const char* votes : {"exchange.codec={kind: sign, majority: true}",
-                            "exchange.rules=[{kind: conv, codec: {kind: sign, majority: true}}]"}) {
-    EXPECT_EQ(error_of({votes}), "no error");
-    EXPECT_THAT(error_of(with(local, {votes})), HasSubstr("majority: true sends signs without a scale"));
-  }
-  EXPECT_EQ(error_of(with(local, {"sync.reset_momentum=true"})), "no error");
-  for (const char* adam : {"optimizer={kind: adam}", "optimizer={kind: adamw}"})
-    EXPECT_THAT(error_of(with(local, {adam, "sync.reset_momentum=true"})),
-                HasSubstr("sync.reset_momentum: adam and adamw correct their moments"));
-}
-
-TEST(LocalStep, KeysWithoutAnEffectAreRefused) {
-  using ::testing::HasSubstr;
-  const auto expect = [](const Overrides& overrides, const char* error) {
-    EXPECT_THAT(error_of(overrides), HasSubstr(error)) << overrides.back();
-  };
-  for (const char* key : {"momentum=0.9", "nesterov=false", "momentum_unit_gain=false"})
-    expect({"optimizer={kind: adam}", std::string("optimizer.") + key},
-           "adam and adamw have moments of their own");
-  expect({"optimizer={kind: adam}", "schedule.momentum={1: 0.5}"},
-         "schedule.momentum: adam and adamw have moments");
-  for (const char* key : {"trust=0.1", "lars_exclude=[]"}) {
-    expect({std::string("optimizer.") + key}, "is a key of kind lars");
-    EXPECT_EQ(error_of({"optimizer.kind=lars", std::string("optimizer.") + key}), "no error");
-  }
-  for (const char* key : {"beta1=0.5", "beta2=0.5", "eps=0.1"}) {
-    expect({std::string("optimizer.") + key}, "is a key of the kinds adam and adamw");
-    EXPECT_EQ(error_of({"optimizer={kind: adamw}", std::string("optimizer.") + key}), "no error");
-  }
-  expect({"schedule.lr_batch_size=64"},
-         "schedule.lr_batch_size: has a meaning with schedule.lr_scaling only");
-  EXPECT_EQ(error_of({"schedule.lr_batch_size=64", "schedule.lr_scaling=sqrt"}), "no error");
-  expect({"schedule.lr_scaling=linear", "schedule.warmup_from=0"}, "a warm-up starts from schedule.lr");
-  EXPECT_EQ(error_of({"schedule.warmup_from=0"}), "no error");
-}
-
-/// config.yaml of a run can be given to another one.
-TEST(LocalStep, ResolvedConfigurationsAreAccepted) {
-  for (const Overrides& variant :
-       {Overrides{}, with(local, {"optimizer={kind: adam}"}),
-        with(hierarchical, {"optimizer.kind=lars", "schedule.lr_scaling=linear"})}) {
-    const TestFolder folder;
-    const std::string path = folder.path() + "/config.yaml", text = resolved_text(small_run(variant));
-    write_file(path, text);
-    EXPECT_EQ(resolved_text(load_run_config(path, {}, config::Environment::expand)), text);
-  }
-}
-
-TEST(LocalStep, WarmUpsGrow) {
-  ScheduleOptions schedule;
-  schedule.decay = {{3, 0.1}};
-  SyncOptions sync{.kind = SyncKind::local_sgd, .steps = 16, .warmup_epochs = 4};
-  const auto at = [&](SyncWarmup warmup) {
-    sync.warmup = warmup;
-    std::vector<std::int64_t> out;
-    for (std::int64_t half = 0; half < 10; ++half)
-      out.push_back(local_steps(sync, schedule, half / 2, half % 2 * 5, 10));
-    return out;
-  };
-  using Steps = std::vector<std::int64_t>;
-  EXPECT_EQ(at(SyncWarmup::none), Steps(10, 16));
-  EXPECT_EQ(at(SyncWarmup::constant), (Steps{1, 1, 1, 1, 1, 1, 1, 1, 16, 16}));
-  EXPECT_EQ(at(SyncWarmup::linear), (Steps{1, 2, 4, 6, 8, 10, 12, 14, 16, 16}));
-  EXPECT_EQ(at(SyncWarmup::exponential), (Steps{1, 1, 2, 2, 4, 5, 8, 11, 16, 16}));
-  const SyncOptions cube{
-      .kind = SyncKind::local_sgd, .steps = 64, .warmup = SyncWarmup::exponential, .warmup_epochs = 3};
-  EXPECT_EQ(local_steps(cube, schedule, 1, 0, 10), 4);
-  EXPECT_EQ(local_steps(cube, schedule, 2, 0, 10), 16);
-  const SyncOptions post{.kind = SyncKind::post_local_sgd, .steps = 8};
-  EXPECT_EQ(local_steps(post, schedule, 2, 9, 10), 1);
-  EXPECT_EQ(local_steps(post, schedule, 3, 0, 10), 8);
 }
 
 }  // namespace

@@ -1,0 +1,163 @@
+// Checkpoints of runs with local steps.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "core/error.h"
+#include "tests/comm/captured_log.h"
+#include "tests/trainer/local_run.h"
+#include "trainer/averaged_weights.h"
+
+namespace lpsgd {
+namespace {
+
+using namespace local_run;
+
+void save(Rank& rank, Transport& transport, std::int64_t step) {
+  std::optional<AveragedWeights> average;
+  if (!rank.step->is_synchronised()) average.emplace(transport, rank.model.network);
+  rank.checkpoints.begin("step-000007", {.step = step, .epoch = step / per_epoch, .batch = step % per_epoch},
+                         {}, 0.1, average ? &*average : nullptr);
+  rank.checkpoints.finish();
+}
+
+TEST(LocalResume, ANonFiniteWeightIsSavedByNoneAndBlamedOnItsRank) {
+  const RunConfig run = small_run(local);
+  const TestFolder folder;
+  run_thread_ranks(3, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 1);
+    if (transport.rank() == 1)
+      rank.model.network.parameters()[static_cast<std::size_t>(rank.model.network.tensors()[2].offset)] =
+          std::numeric_limits<float>::quiet_NaN();
+    try {
+      save(rank, transport, 1);
+      ADD_FAILURE() << "no error";
+    } catch (const NonFiniteError& e) {
+      EXPECT_EQ(std::string(e.what()), "step 0: the weights of '" + rank.model.network.tensors()[2].name +
+                                           "' on rank 1 hold a NaN or an infinity");
+    }
+  });
+}
+
+TEST(LocalResume, AnAverageThatOverflowsIsNotSaved) {
+  const RunConfig run = small_run(local);
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 1);
+    rank.model.network.parameters()[0] = std::numeric_limits<float>::max();
+    try {
+      save(rank, transport, 1);
+      ADD_FAILURE() << "no error";
+    } catch (const NonFiniteError& e) {
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("step 0: the average of the ranks' weights of "));
+    }
+  });
+}
+
+/// Resumes in the middle of a phase.
+TEST(LocalResume, GoesOnBitForBit) {
+  for (const Overrides& variant :
+       {with(local, {}), with(local, {"optimizer={kind: adam}", "exchange.codec=sign"}),
+        Overrides{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"},
+        Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}, hierarchical})
+    for (const int ranks : {2, 4}) {
+      const RunConfig run = small_run(variant);
+      const TestFolder folder;
+      run_thread_ranks(ranks, [&](Transport& transport) {
+        Rank rank(run, transport, folder.path());
+        rank.train(0, 7);
+        EXPECT_FALSE(rank.step->is_synchronised());
+        save(rank, transport, 7);
+      });
+      run_thread_ranks(ranks, [&](Transport& transport) {
+        Rank whole(run, transport), resumed(run, transport);
+        whole.train(0, steps);
+        const Resumed at = resumed.checkpoints.restore(find_resume_point(folder.path()).value());
+        EXPECT_FALSE(at.other_ranks);
+        EXPECT_FALSE(resumed.step->is_synchronised());
+        resumed.train(7, steps);
+        EXPECT_EQ(resumed.state(), whole.state()) << variant.back();
+      });
+    }
+}
+
+/// Residuals of gradients then become residuals of changes, also if the run before had no `sync`.
+TEST(LocalResume, GoesOnBitForBitWhereLocalStepsBegin) {
+  const RunConfig run = small_run({"sync.kind=post_local_sgd", "sync.steps=3", "sync.from=1"});
+  for (const RunConfig& before : {run, small_run()}) {
+    const TestFolder folder;
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank rank(before, transport, folder.path());
+      rank.train(0, per_epoch);
+      save(rank, transport, per_epoch);
+    });
+    CapturedLog log;
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank whole(run, transport), resumed(run, transport);
+      whole.train(0, steps);
+      resumed.checkpoints.restore(find_resume_point(folder.path()).value());
+      resumed.train(per_epoch, steps);
+      EXPECT_EQ(resumed.state(), whole.state());
+    });
+    EXPECT_THAT(log.text(), ::testing::Not(::testing::HasSubstr("average"))) << "weights were equal";
+  }
+}
+
+TEST(LocalResume, OtherRanksGoOnFromTheAverage) {
+  const RunConfig run = small_run(local);
+  const TestFolder folder;
+  std::vector<std::vector<float>> weights(2), momentum(2);
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 7);
+    weights[static_cast<std::size_t>(transport.rank())] = rank.weights();
+    momentum[static_cast<std::size_t>(transport.rank())] = values(rank.model.optimizer.momentum());
+    save(rank, transport, 7);
+  });
+  ASSERT_NE(weights[0], weights[1]);
+  const auto mean = [](const std::vector<std::vector<float>>& of) {
+    std::vector<float> out(of[0].size());
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = (of[0][i] + of[1][i]) * 0.5f;
+    return out;
+  };
+  struct Next {
+    Overrides overrides;
+    int ranks;
+  };
+  // Also as synchronous SGD.
+  for (const auto& [overrides, ranks] :
+       {Next{local, 3}, Next{with(hierarchical, {"sync.ranks_per_block=1"}), 3}, Next{{}, 2}, Next{{}, 3}}) {
+    const RunConfig next = small_run(overrides);
+    const bool gradients = overrides.empty();
+    CapturedLog log;
+    run_thread_ranks(ranks, [&](Transport& transport) {
+      Rank rank(next, transport);
+      const Resumed at = rank.checkpoints.restore(find_resume_point(folder.path()).value());
+      EXPECT_EQ(at.other_ranks, transport.size() == 3);
+      EXPECT_EQ(rank.weights(), mean(weights));
+      EXPECT_TRUE(rank.step->is_synchronised());
+      for (const NamedArena& arena : rank.step->arenas())
+        if (arena.otherwise == NamedArena::Otherwise::average) {
+          EXPECT_EQ(values(arena.values), mean(weights)) << arena.name;
+        }
+      EXPECT_EQ(values(rank.model.optimizer.momentum()), mean(momentum));
+      double residuals = 0;
+      for (const std::vector<float>& tensor : rank.step->state().round1)
+        for (const float r : tensor) residuals += std::abs(static_cast<double>(r));
+      EXPECT_EQ(residuals > 0, !gradients) << "they hold changes of weights";
+      rank.train(7, 10);
+      EXPECT_EQ(rank.step->is_synchronised(), overrides.size() <= 2) << "a phase began";
+    });
+    EXPECT_THAT(log.text(), ::testing::HasSubstr("from the average of its 2 ranks' weights and momentum"));
+    EXPECT_EQ(log.text().find("residuals are zero") != std::string::npos, gradients);
+    EXPECT_EQ(log.text().find("round-1 residuals") != std::string::npos, !gradients);
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd

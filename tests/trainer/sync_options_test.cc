@@ -1,0 +1,122 @@
+// What `sync`, `optimizer` and `schedule` take together, and the number of local steps.
+#include "trainer/sync_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "tests/trainer/local_run.h"
+
+namespace lpsgd {
+namespace {
+
+using namespace local_run;
+
+std::string error_of(const Overrides& overrides) {
+  try {
+    const RunConfig run = small_run(overrides);
+    check_ranks(run, 4, false);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(SyncOptions, ConfigurationIsChecked) {
+  using ::testing::HasSubstr;
+  EXPECT_EQ(error_of({}), "no error");
+  EXPECT_THAT(error_of({"sync.steps=2"}),
+              HasSubstr("sync.steps: is no key of every_step; allowed with it: kind"));
+  EXPECT_THAT(error_of({"sync.kind=local_sgd"}), HasSubstr("sync.kind: local_sgd needs sync.steps"));
+  EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=0"}),
+              HasSubstr("sync.steps: expected an integer"));
+  EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "sync.rate=2"}),
+              HasSubstr("sync.rate: is no key"));
+  EXPECT_THAT(error_of({"sync.kind=post_local_sgd", "sync.steps=2"}),
+              HasSubstr("sync.from: first_decay needs"));
+  EXPECT_EQ(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "schedule.decay={2: 0.1}"}), "no error");
+  EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "sync.warmup=linear"}),
+              HasSubstr("sync.warmup: needs both"));
+  EXPECT_EQ(error_of(hierarchical), "no error");
+  EXPECT_THAT(error_of(with(hierarchical, {"sync.ranks_per_block=3"})),
+              HasSubstr("sync.ranks_per_block: 4 ranks cannot be divided into blocks of 3"));
+  EXPECT_THAT(error_of(with(hierarchical, {"exchange.collective=allreduce", "exchange.codec=none"})),
+              HasSubstr("sync.kind: hierarchical_local_sgd averages within blocks"));
+  EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "exchange.collective=simulated"}),
+              HasSubstr("sync.kind: local steps need an exchange that averages"));
+  for (const char* votes : {"exchange.codec={kind: sign, majority: true}",
+                            "exchange.rules=[{kind: conv, codec: {kind: sign, majority: true}}]"}) {
+    EXPECT_EQ(error_of({votes}), "no error");
+    EXPECT_THAT(error_of(with(local, {votes})), HasSubstr("majority: true sends signs without a scale"));
+  }
+  EXPECT_EQ(error_of(with(local, {"sync.reset_momentum=true"})), "no error");
+  for (const char* adam : {"optimizer={kind: adam}", "optimizer={kind: adamw}"})
+    EXPECT_THAT(error_of(with(local, {adam, "sync.reset_momentum=true"})),
+                HasSubstr("sync.reset_momentum: adam and adamw correct their moments"));
+}
+
+TEST(SyncOptions, KeysWithoutAnEffectAreRefused) {
+  using ::testing::HasSubstr;
+  const auto expect = [](const Overrides& overrides, const char* error) {
+    EXPECT_THAT(error_of(overrides), HasSubstr(error)) << overrides.back();
+  };
+  for (const char* key : {"momentum=0.9", "nesterov=false", "momentum_unit_gain=false"})
+    expect({"optimizer={kind: adam}", std::string("optimizer.") + key},
+           "adam and adamw have moments of their own");
+  expect({"optimizer={kind: adam}", "schedule.momentum={1: 0.5}"},
+         "schedule.momentum: adam and adamw have moments");
+  for (const char* key : {"trust=0.1", "lars_exclude=[]"}) {
+    expect({std::string("optimizer.") + key}, "is a key of kind lars");
+    EXPECT_EQ(error_of({"optimizer.kind=lars", std::string("optimizer.") + key}), "no error");
+  }
+  for (const char* key : {"beta1=0.5", "beta2=0.5", "eps=0.1"}) {
+    expect({std::string("optimizer.") + key}, "is a key of the kinds adam and adamw");
+    EXPECT_EQ(error_of({"optimizer={kind: adamw}", std::string("optimizer.") + key}), "no error");
+  }
+  expect({"schedule.lr_batch_size=64"},
+         "schedule.lr_batch_size: has a meaning with schedule.lr_scaling only");
+  EXPECT_EQ(error_of({"schedule.lr_batch_size=64", "schedule.lr_scaling=sqrt"}), "no error");
+  expect({"schedule.lr_scaling=linear", "schedule.warmup_from=0"}, "a warm-up starts from schedule.lr");
+  EXPECT_EQ(error_of({"schedule.warmup_from=0"}), "no error");
+}
+
+/// config.yaml of a run can be given to another one.
+TEST(SyncOptions, ResolvedConfigurationsAreAccepted) {
+  for (const Overrides& variant :
+       {Overrides{}, with(local, {"optimizer={kind: adam}"}),
+        with(hierarchical, {"optimizer.kind=lars", "schedule.lr_scaling=linear"})}) {
+    const TestFolder folder;
+    const std::string path = folder.path() + "/config.yaml", text = resolved_text(small_run(variant));
+    write_file(path, text);
+    EXPECT_EQ(resolved_text(load_run_config(path, {}, config::Environment::expand)), text);
+  }
+}
+
+TEST(SyncOptions, WarmUpsGrow) {
+  ScheduleOptions schedule;
+  schedule.decay = {{3, 0.1}};
+  SyncOptions sync{.kind = SyncKind::local_sgd, .steps = 16, .warmup_epochs = 4};
+  const auto at = [&](SyncWarmup warmup) {
+    sync.warmup = warmup;
+    std::vector<std::int64_t> out;
+    for (std::int64_t half = 0; half < 10; ++half)
+      out.push_back(local_steps(sync, schedule, half / 2, half % 2 * 5, 10));
+    return out;
+  };
+  using Steps = std::vector<std::int64_t>;
+  EXPECT_EQ(at(SyncWarmup::none), Steps(10, 16));
+  EXPECT_EQ(at(SyncWarmup::constant), (Steps{1, 1, 1, 1, 1, 1, 1, 1, 16, 16}));
+  EXPECT_EQ(at(SyncWarmup::linear), (Steps{1, 2, 4, 6, 8, 10, 12, 14, 16, 16}));
+  EXPECT_EQ(at(SyncWarmup::exponential), (Steps{1, 1, 2, 2, 4, 5, 8, 11, 16, 16}));
+  const SyncOptions cube{
+      .kind = SyncKind::local_sgd, .steps = 64, .warmup = SyncWarmup::exponential, .warmup_epochs = 3};
+  EXPECT_EQ(local_steps(cube, schedule, 1, 0, 10), 4);
+  EXPECT_EQ(local_steps(cube, schedule, 2, 0, 10), 16);
+  const SyncOptions post{.kind = SyncKind::post_local_sgd, .steps = 8};
+  EXPECT_EQ(local_steps(post, schedule, 2, 9, 10), 1);
+  EXPECT_EQ(local_steps(post, schedule, 3, 0, 10), 8);
+}
+
+}  // namespace
+}  // namespace lpsgd
