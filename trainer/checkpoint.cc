@@ -166,7 +166,9 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   const bool own_weights = has_arena(from, 0, "weights", tensors);
   const bool local = std::any_of(state.arenas.begin(), state.arenas.end(),
                                  [](const NamedArena& arena) { return arena.own; });
-  const bool exact = same && own_weights == local;
+  // Ranks of new blocks would come with what different old blocks agreed on.
+  const bool same_blocks = !own_weights || manifest.sync.ranks_per_block == state.ranks_per_block;
+  const bool exact = same && own_weights == local && same_blocks;
   read_arenas(from, rank, exact, state);
   CheckpointRead out{.other_ranks = !same, .averaged = !exact && own_weights};
   std::vector<OldState> old;

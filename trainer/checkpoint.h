@@ -23,6 +23,7 @@ struct TrainingState {
   std::vector<NamedArena> arenas;    // momentum and the like
   std::vector<NamedBuffer> buffers;  // this rank's own running statistics
   ResidualViews residuals;
+  std::int64_t ranks_per_block = 0;    // of hierarchical_local_sgd
   ResidualViews block_residuals = {};  // of the exchange within a block; empty: there is none
   /// Inside an epoch, what this rank's recurrent layers carry to the next batch: a row for each of its
   /// positions of the global batch.

@@ -92,6 +92,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
       out.sync = {true, count(sync->at("local_steps")), 0};
       if (const auto rounds = sync->find("block_rounds"); rounds != sync->end())
         out.sync.rounds = count(*rounds);
+      if (const auto ranks = sync->find("ranks_per_block"); ranks != sync->end())
+        out.sync.ranks_per_block = count(*ranks);
     }
     for (const auto& [name, codec] : m.at("codecs").items())
       out.codecs.emplace_back(name, codec.get<std::string>());
@@ -162,6 +164,8 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
                                  {"bytes_average", sums.bytes_average}};
   if (manifest.sync.started) m["sync"] = {{"local_steps", manifest.sync.steps}};
   if (manifest.sync.rounds > 0) m["sync"]["block_rounds"] = manifest.sync.rounds;
+  if (manifest.sync.started && manifest.sync.ranks_per_block > 0)
+    m["sync"]["ranks_per_block"] = manifest.sync.ranks_per_block;
   ordered_json& codecs = m["codecs"] = ordered_json::object();
   for (const auto& [name, codec] : manifest.codecs) codecs[name] = codec;
   ordered_json& files = m["files"] = ordered_json::object();

@@ -210,6 +210,12 @@ bool LocalStep::replicas_equal() {
   return true;
 }
 
+SyncPosition LocalStep::sync_position() const {
+  SyncPosition at = at_;
+  if (block_) at.ranks_per_block = block_->ranks.size;
+  return at;
+}
+
 std::vector<NamedArena> LocalStep::arenas() {
   using Otherwise = NamedArena::Otherwise;
   std::vector<NamedArena> out = optimizer_.arenas();

@@ -31,7 +31,7 @@ class LocalStep final : public SynchronousStep {
 
   std::vector<NamedArena> arenas() override;
   Exchange* block_exchange() override { return block_ ? &block_->exchange : nullptr; }
-  SyncPosition sync_position() const override { return at_; }
+  SyncPosition sync_position() const override;
   void set_sync_position(const SyncPosition& at) override { at_ = at; }
 
  private:

@@ -123,6 +123,7 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
     HostState host(network_, step_.arenas());
     TrainingState state{&network_.tensors(), host.parameters(), host.arenas(), host.buffers(), {}};
     if (manifest.position.batch != 0) state.carried = host.carried();
+    state.ranks_per_block = step_.sync_position().ranks_per_block;
     ExchangeState residuals, block_residuals;
     read = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state, residuals,
                            step_.block_exchange() ? &block_residuals : nullptr);

@@ -104,7 +104,7 @@ TEST(CheckpointManifest, KeepsWhereLocalStepsAre) {
   m.batch_size = 1;
   write_manifest(folder.path(), m);
   EXPECT_EQ(read_manifest(folder.path()).sync, SyncPosition{});
-  m.sync = {.started = true, .steps = 3, .rounds = 2};
+  m.sync = {.started = true, .steps = 3, .rounds = 2, .ranks_per_block = 4};
   m.so_far.exchanges = 5;
   m.so_far.distance = {.deviation = 0.5, .change = 0.25};
   m.so_far.bytes_average = 99;

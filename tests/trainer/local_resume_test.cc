@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "tests/comm/captured_log.h"
 #include "tests/trainer/local_run.h"
@@ -105,6 +106,34 @@ TEST(LocalResume, GoesOnBitForBitWhereLocalStepsBegin) {
       EXPECT_EQ(resumed.state(), whole.state());
     });
     EXPECT_THAT(log.text(), ::testing::Not(::testing::HasSubstr("average"))) << "weights were equal";
+  }
+}
+
+/// Between two synchronisations of all, old blocks have agreed on different weights.
+TEST(LocalResume, BlocksOfAnotherSizeGoOnFromTheAverage) {
+  const RunConfig run = small_run(hierarchical);
+  const TestFolder folder;
+  std::vector<std::vector<float>> weights(4);
+  run_thread_ranks(4, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 3);
+    EXPECT_EQ(rank.step->sync_position().rounds, 1);
+    weights[static_cast<std::size_t>(transport.rank())] = rank.weights();
+    save(rank, transport, 3);
+  });
+  ASSERT_NE(weights[0], weights[2]);
+  for (const char* size : {"sync.ranks_per_block=1", "sync.ranks_per_block=4"}) {
+    const RunConfig next = small_run(with(hierarchical, {size}));
+    CapturedLog log;
+    run_thread_ranks(4, [&](Transport& transport) {
+      Rank rank(next, transport);
+      rank.checkpoints.restore(find_resume_point(folder.path()).value());
+      EXPECT_TRUE(rank.step->is_synchronised());
+      const std::vector<float> average = rank.weights();
+      EXPECT_TRUE(transport.all_equal(checksum64(std::as_bytes(std::span(average)))));
+      rank.train(3, steps);
+    });
+    EXPECT_THAT(log.text(), ::testing::HasSubstr("from the average of its 4 ranks' weights and momentum"));
   }
 }
 
