@@ -90,6 +90,10 @@ class Layer {
   /// values count as 0.
   virtual std::int64_t flops() const { return 0; }
 
+  /// What forward keeps for backward beside the output, for one sample: where each maximum
+  /// was, or which values were dropped.
+  virtual std::int64_t kept_bytes() const { return 0; }
+
   // What the planner asks, to share memory and to fuse passes. The defaults are right for every layer.
   virtual bool is_view() const { return false; }  // the output is the input with another shape
   virtual bool is_relu() const { return false; }

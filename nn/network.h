@@ -65,7 +65,7 @@ struct OperationCost {
 };
 
 /// The time of one operation, summed since the last take_times(). If the backward of a convolution runs as
-/// part of the batch normalisation behind it (docs/add-a-layer.md), its time is counted there.
+/// part of the batch normalisation behind it (docs/add-a-layer.md), its time and cost are counted there.
 struct OperationTime {
   std::string name;                  // of its layer and the last one fused into it: "bn1+act1"
   double forward = 0, backward = 0;  // seconds

@@ -110,8 +110,7 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   return b;
 }
 
-void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanStep& planned,
-                             Step& step) const {
+void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanStep& planned, Step& step) {
   const Node& node = graph.nodes[planned.node];
   const auto value = [&](std::size_t v) { return plan.values[v].bytes() * options.batch; };
   const auto gradient = [&](std::size_t g) { return plan.gradients[g].bytes() * options.batch; };
@@ -120,11 +119,18 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   for (const std::size_t t : node.tensors) weights += tensors[t].elements;
   const std::int64_t operand = size_of(plan.values[planned.output].type), output = value(planned.output);
   const std::int64_t flops = node.layer->flops() * options.batch;
+  // An embedding reads a row of float32 for each of its output's.
+  const std::int64_t weights_read = node.layer->reads_tokens() ? std::min(weights, output / operand) *
+                                                                     static_cast<std::int64_t>(sizeof(float))
+                                                               : operand * weights;
+  const std::int64_t kept = planned.has_backward ? node.layer->kept_bytes() * options.batch : 0;
   step.kind = node.kind;
   step.forward_cost = {
-      inputs + output + operand * weights + (planned.residual ? value(*planned.residual) : 0), flops};
+      inputs + output + weights_read + kept + (planned.residual ? value(*planned.residual) : 0), flops};
   if (!planned.has_backward) return;
   OperationCost& cost = step.backward_cost;
+  cost.bytes = kept;
+  if (planned.sum_into) cost.bytes += 2 * gradient(*planned.sum_into);  // written and read again
   for (const std::size_t g : planned.output_gradients) cost.bytes += gradient(g);
   if (planned.masked) cost.bytes += gradient(*planned.masked);
   if (node.layer->backward_reads_input()) cost.bytes += inputs;
@@ -142,6 +148,12 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
     ++gradients_computed;
   }
   cost.flops = gradients_computed * flops;
+  if (!step.op->runs_rowwise_source()) return;
+  // The time of both steps is this one's. The gradient between them does not go through memory.
+  OperationCost& source = steps.back().backward_cost;
+  cost.bytes += source.bytes - 2 * gradient(*planned.input_gradients[0]);
+  cost.flops += source.flops;
+  source = {};
 }
 
 Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& plan, const PlanStep& planned,

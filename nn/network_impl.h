@@ -76,7 +76,7 @@ struct Network::Impl {
   void make_parameters(const Graph& graph);
   void make_carried(const Graph& graph);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
-  void add_cost(const Graph& graph, const Plan& plan, const PlanStep& planned, Step& step) const;
+  void add_cost(const Graph& graph, const Plan& plan, const PlanStep& planned, Step& step);
   Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);
   void upload(const Samples& samples, const Pass& pass);
   void check(const Samples& samples, const Pass& pass) const;

@@ -46,6 +46,8 @@ class Op {
   virtual void forward(const Pass& pass) = 0;
   /// Reads the gradients of the output. Overwrites those of the inputs and of the parameters.
   virtual void backward() = 0;
+  /// Whether backward also runs that of Binding::rowwise_source.
+  virtual bool runs_rowwise_source() const { return false; }
 };
 
 /// A trainable tensor in the arenas. `gradient` is null for inference.

@@ -52,6 +52,8 @@ class BatchNormOp final : public Op {
     }
   }
 
+  bool runs_rowwise_source() const override { return rowwise_source_ != nullptr; }
+
   void forward(const Pass& pass) override {
     const bool training = pass.training;
     const float* weight = b_.parameters[0].value;

@@ -10,7 +10,11 @@ class DropoutLayer final : public Layer {
   void fields(config::Visitor& v) override {
     v.field("probability", probability_, "the probability that a value becomes 0", {.min = 0, .max = 0.999});
   }
-  Shape infer(std::span<const Shape> inputs) override { return single(inputs); }
+  Shape infer(std::span<const Shape> inputs) override {
+    elements_ = elements_of(single(inputs)).value_or(0);
+    return single(inputs);
+  }
+  std::int64_t kept_bytes() const override { return elements_; }
   bool can_run_in_place() const override { return true; }
   bool backward_reads_input() const override { return false; }
   bool sums_gradients() const override { return true; }
@@ -20,6 +24,7 @@ class DropoutLayer final : public Layer {
 
  private:
   double probability_ = 0.5;
+  std::int64_t elements_ = 0;
 };
 
 }  // namespace

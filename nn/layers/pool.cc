@@ -43,9 +43,12 @@ class PoolLayer final : public Layer {
       if (ceil_mode_ && (out - 1) * stride >= size + pad) --out;
       return out;
     };
-    return {extent(in[0], desc_.kernel.h, desc_.stride.h, desc_.pad.h),
-            extent(in[1], desc_.kernel.w, desc_.stride.w, desc_.pad.w), in[2]};
+    Shape out{extent(in[0], desc_.kernel.h, desc_.stride.h, desc_.pad.h),
+              extent(in[1], desc_.kernel.w, desc_.stride.w, desc_.pad.w), in[2]};
+    elements_ = elements_of(out).value_or(0);
+    return out;
   }
+  std::int64_t kept_bytes() const override { return desc_.kind == PoolDesc::Kind::max ? 2 * elements_ : 0; }
 
   bool backward_reads_input() const override { return false; }
 
@@ -56,6 +59,7 @@ class PoolLayer final : public Layer {
  private:
   PoolDesc desc_{.kernel = {0, 0}, .stride = {0, 0}, .pad = {0, 0}};
   bool ceil_mode_ = false;
+  std::int64_t elements_ = 0;
 };
 
 }  // namespace

@@ -126,12 +126,13 @@ layers:
   - {dense: f1, units: 10}
 """
 
-    def bench(self, *arguments):
+    def bench(self, *arguments, network=NETWORK):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "net.yaml")
             with open(path, "w", encoding="utf-8") as file:
-                file.write(self.NETWORK)
-            return run("bench", "layers", path, "--batch", "16", "--repeats", "3", "--copied", "1000000", "--side", "64", *arguments)
+                file.write(network)
+            return run("bench", "layers", path, "--batch", "16", *(arguments if "--repeats" in arguments else
+                       ["--repeats", "3", "--copied", "1000000", "--side", "64", *arguments]))
 
     def check(self, *arguments, operand=4):
         result = self.bench("--json", *arguments)
@@ -152,6 +153,9 @@ layers:
         back = by_name["c1 backward"]
         self.assertEqual(back["flops"], conv["flops"])
         self.assertEqual(back["bytes_moved"], operand * (inputs + outputs) + 4 * weights)
+        pooled = outputs // 4  # and two bytes each for the place of the maximum
+        self.assertEqual(by_name["p1 forward"]["bytes_moved"], operand * (outputs + pooled) + 2 * pooled)
+        self.assertEqual(by_name["p1 backward"]["bytes_moved"], operand * (outputs + pooled) + 2 * pooled)
         dense = by_name["f1 backward"]
         self.assertEqual(dense["flops"], 2 * by_name["f1 forward"]["flops"])
         return rows
@@ -159,6 +163,41 @@ layers:
     def test_its_rows(self):
         self.check()
         self.check("--compute", "bf16", operand=2)
+
+    def rows_of(self, network, *arguments):
+        result = self.bench("--json", *arguments, network=network)
+        self.assertEqual(result.status, 0, result)
+        return {r["name"]: r for r in json.loads(result.out)}
+
+    def test_a_batch_norm_that_runs_its_convolution_has_its_cost(self):
+        network = ("input: [32, 32, 64]\nclasses: 10\nlayers:\n  - {conv: c0, filters: 64, kernel: 1, bias: false}\n  - {batch_norm: b0}\n"
+                   "  - {conv: c1, filters: 128, kernel: 1, bias: false}\n  - {batch_norm: b1}\n  - relu\n"
+                   "  - {average_pool: p1}\n  - flatten\n  - {dense: f1, units: 10}\n")
+        rows = self.rows_of(network)
+        self.assertNotIn("c1 backward", rows)
+        pixels, small, large, weights = 16 * 32 * 32, 64, 128, 64 * 128
+        norm = rows["b1+relu backward"]
+        self.assertEqual(norm["flops"], 2 * rows["c1 forward"]["flops"] + 2 * rows["b1+relu forward"]["flops"])
+        # Gradient, input and output of the norm, its parameters twice; input and its gradient of the convolution, weights twice.
+        self.assertEqual(norm["bytes_moved"], 4 * (3 * pixels * large + 2 * 2 * large + 2 * pixels * small + 2 * weights))
+
+    def test_no_fraction_is_beyond_reason(self):
+        rows = self.rows_of(self.NETWORK.replace("[8, 8, 4]", "[64, 64, 4]"), "--copied", "30000000", "--side", "256", "--repeats", "9")
+        for r in rows.values():
+            self.assertLess(r["fraction_of_roofline"], 3, r)
+
+    def test_an_embedding_reads_the_rows_it_looks_up(self):
+        network = ("input: [5]\nclasses: 1000\nlayers:\n  - {embedding: e, vocabulary: 1000, dimension: 8}\n"
+                   "  - {lstm: l, cell: 8}\n  - {dense: f, units: 1000}\n")
+        self.assertEqual(self.rows_of(network)["e forward"]["bytes_moved"], 4 * 16 * 5 * (1 + 2 * 8))
+
+    def test_a_sum_of_gradients_is_counted(self):
+        network = ("input: [4, 4, 4]\nclasses: 10\nlayers:\n  - {conv: c0, filters: 4, kernel: 1}\n  - {relu: r}\n"
+                   "  - {conv: c1, filters: 4, kernel: 1}\n  - {conv: c2, filters: 4, kernel: 1, input: r}\n  - {add: a, input: [c1, c2]}\n"
+                   "  - flatten\n  - {dense: f1, units: 10}\n")
+        row = self.rows_of(network)["c0+r backward"]
+        value = 16 * 4 * 4 * 4  # two terms, their sum twice, the output's mask and the input
+        self.assertEqual(row["bytes_moved"], 4 * (6 * value + 4 * 4 + 4))
 
     def test_the_table(self):
         result = self.bench()

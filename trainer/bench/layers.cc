@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <barrier>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "core/buffer.h"
 #include "core/config.h"
@@ -79,14 +81,33 @@ struct Roofline {
   double flops_per_s = 0;  // of a matrix product
 };
 
-double measure_copy(Device device, StreamView stream, std::int64_t bytes, std::int64_t repeats) {
+/// Of a copy by as many threads as the operations run on.
+double measure_copy(const NetworkOptions& options, StreamView stream, std::int64_t bytes,
+                    std::int64_t repeats) {
   const auto size = static_cast<std::size_t>(bytes);
-  DeviceBuffer<std::byte> from(device, size), to(device, size);
+  const auto threads = static_cast<std::size_t>(options.device.is_cuda() ? 1 : options.threads);
+  DeviceBuffer<std::byte> from(options.device, size), to(options.device, size);
   std::vector<double> seconds;
   Stopwatch watch(stream);
+  const auto part = [&](std::size_t t) {
+    const std::size_t begin = size * t / threads, end = size * (t + 1) / threads;
+    copy_bytes(to.data() + begin, from.data() + begin, end - begin, stream);
+  };
+  std::barrier together(static_cast<std::ptrdiff_t>(threads));
+  std::vector<std::jthread> others;
+  for (std::size_t t = 1; t < threads; ++t)
+    others.emplace_back([&, t] {
+      for (std::int64_t i = -1; i < repeats; ++i) {
+        together.arrive_and_wait();
+        part(t);
+        together.arrive_and_wait();
+      }
+    });
   for (std::int64_t i = -1; i < repeats; ++i) {  // the first warms up
+    together.arrive_and_wait();
     watch.start();
-    copy_bytes(to.data(), from.data(), size, stream);
+    part(0);
+    together.arrive_and_wait();
     watch.stop();
     const double one = watch.take();
     if (i >= 0) seconds.push_back(one);
@@ -166,8 +187,8 @@ std::string bench_layers_command(const BenchLayersArguments& a) {
   Steps steps(spec, options);
   const std::vector<OperationTime> times = steps.run(a.repeats);
   Roofline roofline;
-  roofline.bytes_per_s = measure_copy(options.device, steps.stream(),
-                                      a.copied > 0 ? a.copied : std::int64_t{1} << 28, a.repeats);
+  roofline.bytes_per_s =
+      measure_copy(options, steps.stream(), a.copied > 0 ? a.copied : std::int64_t{1} << 28, a.repeats);
   // Which size is fastest depends on caches and on how busy they are.
   const std::vector<std::int64_t> sides = a.side > 0 ? std::vector{a.side}
                                           : cuda     ? std::vector<std::int64_t>{4096, 8192}
