@@ -17,6 +17,7 @@ class Launcher:
     def __init__(self, study, executable):
         self.study = study
         self.executable = executable
+        self.mpirun = study.mpirun
         self.is_open_mpi = False
         self.hosts = list(study.hosts)
 
@@ -34,10 +35,12 @@ class Launcher:
 
     def _check_mpirun(self):
         where = self.study.where.get("launcher.mpirun", self.study.path)
-        path = shutil.which(self.study.mpirun)
+        if not self.mpirun:
+            self.mpirun = program.ask("version", "--json", executable=self.executable)["mpirun"]
+        path = shutil.which(self.mpirun)
         if not path:
             raise StudyError(
-                f"{where}: launcher.mpirun: no program '{self.study.mpirun}'; "
+                f"{where}: launcher.mpirun: no program '{self.mpirun}'; "
                 "give the mpirun of the MPI library that lpsgd is linked with"
             )
         try:
@@ -87,7 +90,7 @@ class Launcher:
         hosts = []
         if self.hosts:
             hosts = ["--host" if self.is_open_mpi else "-hosts", ",".join(self.hosts)]
-        return [self.study.mpirun, "-n", str(run.ranks), *hosts, *self.study.options, *words]
+        return [self.mpirun, "-n", str(run.ranks), *hosts, *self.study.options, *words]
 
     def show(self, study, runs):
         """({digest: what `lpsgd show` says}, {digest: why it refuses}). The runs of several seeds are asked

@@ -182,6 +182,16 @@ exclude:
         self.assertEqual(done, there)
         self.assertGreaterEqual(len(done), 3)
 
+    def test_the_mpirun_is_by_default_the_programs(self):
+        mpirun = self.write("its_mpirun", "#!/bin/sh\necho 'HYDRA build details:'\n")
+        lpsgd = self.write("its_lpsgd", f"#!/bin/sh\necho '{{\"mpirun\": \"{mpirun}\"}}'\n")
+        for path in (mpirun, lpsgd):
+            path.chmod(0o755)
+        study, runs = self.expand("config: tiny.yaml\naxes: {transport: mpi, ranks: 2}\n")
+        start = launcher.Launcher(study, str(lpsgd))
+        self.assertEqual(start.check(runs), {})
+        self.assertEqual(start.command(runs[0], "out")[:3], [str(mpirun), "-n", "2"])
+
     def test_the_words_of_mpirun(self):
         for version, option in (("mpirun (Open MPI) 4.1.4", "--host"), ("HYDRA build details:", "-hosts")):
             mpirun = self.write("mpirun", f"#!/bin/sh\necho '{version}'\n")
