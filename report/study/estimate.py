@@ -75,7 +75,7 @@ class CostModel:
         if not known or not batch:
             return None
         try:
-            from costmodel import config_report, pipeline, run_folder, scaling
+            from costmodel import links, pipeline, run_folder, scaling
         except ImportError:
             return None
         known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
@@ -87,11 +87,8 @@ class CostModel:
             codec = scaling.codec_of(shown)
             done = [self.read[folder] for _, folder in known]
             host, _ = scaling.host_for(codec, done, shown["parameters"], pipeline.Host(0.0, 0.0))
-            link = run.exchange("link", None)
-            if isinstance(link, dict) and "bandwidth" in link:
-                wire = config_report.link_of(f"{link['bandwidth']},{link.get('latency', '0us')}")
-            else:  # messages inside one machine: their cost is the host's
-                wire = pipeline.Link(1e15, 0.0)
+            # Without a link messages stay inside one machine: their cost is the host's.
+            wire = links.emulated(section(run.settings, "exchange"), run.config) or scaling.NO_LINK
             return scaling.predict(
                 shown,
                 codec,

@@ -6,11 +6,15 @@ import os
 import shlex
 import subprocess
 import unittest
+from unittest import mock
 
-from harness import rows_of
+from harness import require, rows_of
 from study_harness import HEAD, LPSGD, StudyTest
 
-from study import estimate, labels, launcher, progress, timing
+from study import estimate, labels, launcher, progress, runner, timing
+
+require("numpy", "scipy")
+from costmodel import pipeline, scaling  # noqa: E402
 
 NET = "name: {name}\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {{dense: fc, units: 10}}]\n"
 
@@ -93,6 +97,26 @@ class Estimate(StudyTest):
         self.assertTrue(lines[-1].endswith("s without evaluation for 1 of 3 runs, 1 at once"), lines[-1])
         self.study(text)
         self.assertEqual(self.study(text, "--dry-run")[1].splitlines()[-1], "4 runs, all done")
+
+    def test_estimates_know_the_link(self):
+        """Each with its latency, and with the bytes that leave at once."""
+        self.study(HEAD + "axes: {link: none, ranks: 2}\n")
+        links = ["none", "{latency: 1ms}", "'1Gbit,1ms'", "{bandwidth: 1Gbit, latency: 1ms, burst: 2MB}"]
+        text = HEAD + f"axes: {{link: [{', '.join(links)}], ranks: 2}}\n"
+        study, runs = self.expand(text)
+        folders = runner.find_folders(str(self.root / "out"), runs)
+        start = launcher.Launcher(study, LPSGD)
+        shown, _ = start.show(study, runs)
+        found = []
+        with mock.patch.object(pipeline, "simulate", wraps=pipeline.simulate) as simulate:
+            for run in runs:
+                estimate.CostModel(runs, folders, 1).seconds_per_step(run, shown[run.digest])
+                found.append(simulate.call_args.args[3])
+        fast = scaling.NO_LINK.bandwidth
+        self.assertEqual(
+            [(link.bandwidth, link.latency, link.burst) for link in found],
+            [(fast, 0, 0), (fast, 1e-3, 0), (1e9, 1e-3, 262500), (1e9, 1e-3, 2e6)],
+        )
 
     def show(self, network):
         command = [
