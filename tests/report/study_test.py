@@ -144,8 +144,10 @@ exclude:
             "config: tiny.yaml\naxes: {ranks: [1, 4], exchange.collective: [reduce_broadcast, allreduce]}\n"
         )
         self.assertEqual(
-            [estimate.bytes_per_step(r, {"wire_bytes": 100, "parameters": 1000}) for r in runs],
-            [0, 0, 600, 24000],
+            [
+                estimate.bytes_of(r, {"wire_bytes": 100, "parameters": 1000}, estimate.exchanges(r)) for r in runs
+            ],
+            [0, 0, 16 * 600, 16 * 24000],
         )
         self.assertEqual(estimate.steps(runs[0]), 2 * 8)
         runs[0].settings["data"] = {"dataset": "cifar10"}
