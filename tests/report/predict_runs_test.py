@@ -1,47 +1,16 @@
-"""lpsgd predict CONFIG from runs that the program has trained: the config.yaml that it writes. 77 is a skip."""
+"""lpsgd predict CONFIG from runs whose config.yaml the program has written. 77 is a skip."""
 
 import json
-import subprocess
+import os
+import sys
 import unittest
+from unittest import mock
 
-from harness import FolderTest
-from predict_harness import LPSGD, predict
+from harness import SOURCE
+from predict_harness import TrainedTest
 
 from costmodel import links, pipeline, run_folder, scaling
 from costmodel.errors import CostModelError
-
-CONFIG = """network:
-  name: tiny
-  input: [32, 32, 3]
-  classes: 10
-  layers:
-    - {conv: conv1, filters: 4, kernel: 3, stride: 4}
-    - {relu: relu1}
-    - flatten
-    - {dense: fc, units: 10}
-data: {dataset: shapes, train_samples: 256, test_samples: 8}
-train: {epochs: 2, batch_size: 32, device: cpu, threads: 1}
-exchange: {transport: threads, ranks: 2, codec: {kind: qsgd, bits: 4}}
-checkpoint: {every_epochs: 0}
-"""
-
-
-class TrainedTest(FolderTest):
-    def setUp(self):
-        super().setUp()
-        self.config = self.write("tiny.yaml", CONFIG)
-
-    def train(self, name, *sets):
-        folder = self.root / name
-        words = [word for item in sets for word in ("--set", item)]
-        command = [LPSGD, "train", str(self.config), "--out", str(folder), *words]
-        subprocess.run(command, check=True, capture_output=True, timeout=100)
-        return folder
-
-    def predicted(self, *words):
-        status, out, err = predict(str(self.config), *words, "--ranks", "2", "--link", "1Gbit,50us", "--json")
-        self.assertEqual((status, err), (0, ""))
-        return json.loads(out)
 
 
 class Links(TrainedTest):
@@ -66,6 +35,27 @@ class Links(TrainedTest):
                 links.emulated({"link": link}, "there")
         for exchange in ({}, {"link": {}}, {"link": None}, {"link": {"burst": "1kB"}}):
             self.assertIsNone(links.emulated(exchange, "there"))
+
+
+class Measurements(unittest.TestCase):
+    """docs/results/predicted-links: the file holds what the page's command reads, and no more."""
+
+    def test_each_file_of_the_command_has_a_line(self):
+        sys.path.insert(0, str(SOURCE / "bench" / "link"))
+        import predict_check
+
+        words = ["predict_check", "--out", "FOLDER"]
+        with mock.patch.object(sys, "argv", words), mock.patch.object(predict_check, "measure") as measure:
+            with mock.patch.object(predict_check, "report"), mock.patch.dict(os.environ):
+                measure.return_value = ({}, {})
+                self.assertEqual(predict_check.main(), 0)
+        options = measure.call_args.args[0]
+        linked, local = predict_check.rows_of(options)
+        keys = [row.key for row in (*linked, *local.values())]
+        expected = {f"{key}-{number}.json" for key in keys for number in range(options.rounds)}
+        page = SOURCE / "docs" / "results" / "predicted-links"
+        lines = (page / "measurements.jsonl").read_text().splitlines()
+        self.assertEqual(sorted(json.loads(line)["file"] for line in lines), sorted(expected))
 
 
 if __name__ == "__main__":
