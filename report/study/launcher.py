@@ -1,6 +1,7 @@
 """The command of a run, and what it needs: the program, an mpirun, and a configuration that the program
 accepts."""
 
+import itertools
 import json
 import os
 import re
@@ -111,6 +112,15 @@ class Launcher:
             return program.ask("show", run.config, *run.set_options(), "--json", executable=self.executable)
         except program.Refused as message:
             return f"{place_of(study, run, str(message))}: {message}"
+
+
+def host_of_each_rank(hosts, ranks):
+    """MPI fills the slots of one host after the other: A:2 has two, A has one."""
+    slots = []
+    for host in hosts:
+        name, _, count = host.partition(":")
+        slots += [name] * (int(count) if count.isdigit() and int(count) else 1)
+    return list(itertools.islice(itertools.cycle(slots), ranks))
 
 
 def variables(settings, prefix=""):
