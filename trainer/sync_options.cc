@@ -46,9 +46,11 @@ const Kind& kind_of(const SyncOptions& o) {
   return kinds()[static_cast<std::size_t>(o.kind)];
 }
 
+/// A linear decay has no first one: it begins with the run, or with the end of the warm-up.
 std::optional<std::int64_t> first_decay_of(const ScheduleOptions& schedule) {
-  if (schedule.every > 0) return schedule.every;
-  if (!schedule.decay.empty()) return schedule.decay.begin()->first;
+  if (schedule.every > 0 && schedule.factor < 1) return schedule.every;
+  for (const auto& [epoch, factor] : schedule.decay)
+    if (factor < 1) return epoch;
   return std::nullopt;
 }
 
@@ -140,7 +142,7 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
   if ((o.warmup == SyncWarmup::none) != (o.warmup_epochs == 0))
     throw ConfigError(fmt::format("sync.warmup: needs both, a kind of warm-up and sync.warmup_epochs"));
   if (o.kind == SyncKind::post_local_sgd && !o.from && !first_decay_of(schedule))
-    throw ConfigError("sync.from: first_decay needs epochs in schedule.decay; or give an epoch");
+    throw ConfigError("sync.from: first_decay needs a factor below 1 in schedule.decay; or give an epoch");
 }
 
 void check_blocks(const SyncOptions& o, int ranks) {

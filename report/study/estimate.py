@@ -44,7 +44,7 @@ def copies_per_step(run):
     copies, h = 2 * (run.ranks - 1), max(1, measures.number(sync, "steps") or 1)
     if sync.get("kind") == "post_local_sgd":
         decay = section(section(run.settings, "schedule"), "decay")
-        first = sync.get("from") if isinstance(sync.get("from"), int) else decay.get("every") or min(map(int, decay or [0]))
+        first = sync.get("from") if isinstance(sync.get("from"), int) else first_decay(decay)
         total = max(1, epochs_of(run))
         before = min(first, total) / total
         return copies * (before + (1 - before) / h)
@@ -54,6 +54,13 @@ def copies_per_step(run):
         within = run.ranks // size * 2 * (size - 1)
         return (copies + within * (rounds - 1)) / rounds / h
     return copies / h if sync.get("kind") in ("local_sgd", "block_momentum") else copies
+
+
+def first_decay(decay):
+    """The epochs before the rate falls for the first time; 0 if it does not, which the program refuses."""
+    if "every" in decay:
+        return decay["every"]
+    return min((int(epoch) for epoch, factor in decay.items() if epoch != "linear" and factor < 1), default=0)
 
 
 class CostModel:

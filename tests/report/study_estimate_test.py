@@ -198,10 +198,10 @@ class About(StudyTest):
         self.assertEqual(shlex.split(first), ["$", *command])
 
     def test_local_steps_send_less(self):
-        def copies(sync, ranks=4):
+        def copies(sync, ranks=4, decay=None):
             _, runs = self.expand(HEAD + f"axes: {{sync: [{sync}], ranks: {ranks}}}\n")
             runs[0].settings["train"] = {"epochs": 10}
-            runs[0].settings["schedule"] = {"decay": {"5": 0.1, "8": 0.1}}
+            runs[0].settings["schedule"] = {"decay": decay or {"5": 0.1, "8": 0.1}}
             return estimate.copies_per_step(runs[0])
 
         self.assertEqual(copies("every_step"), 6)
@@ -209,6 +209,9 @@ class About(StudyTest):
         self.assertEqual(copies("{kind: block_momentum, steps: 8}", ranks=2), 0.25)
         self.assertEqual(copies("{kind: post_local_sgd, steps: 3}"), 4)
         self.assertEqual(copies("{kind: post_local_sgd, steps: 2, from: 20}"), 6)
+        for decay in ({"1": 10, "5": 0.1, "8": 0.1}, {8: 0.1, 5: 0.5}, {"every": 5, "factor": 0.94}):
+            self.assertEqual(copies("{kind: post_local_sgd, steps: 3}", decay=decay), 4, decay)
+        self.assertEqual(copies("{kind: post_local_sgd, steps: 3}", decay={"linear": 0}), 2, "it is refused")
         # Of four rounds of two steps three are within two blocks: 3 x 2 x 2 copies, and once 6.
         blocks = "{kind: hierarchical_local_sgd, steps: 2, block_steps: 4, ranks_per_block: 2}"
         self.assertEqual(copies(blocks), (3 * 4 + 6) / 8)
