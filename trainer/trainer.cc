@@ -369,7 +369,8 @@ class RankTrainer {
     record.distance = whole.distance;
     record.bytes_average = whole.bytes_average;
     record.simulated = run_.exchange.collective == Collective::simulated;
-    record.coding = sums_.coding(transport_, network_.tensors(), codecs_);
+    record.coding =
+        sums_.coding(transport_, network_.tensors(), codecs_, step_->sync_position().ranks_per_block);
     collective_try(transport_, [&] {
       if (metrics_) metrics_->append(record);
     });

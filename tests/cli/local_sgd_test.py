@@ -50,6 +50,16 @@ class LocalSteps(Case):
         # One for the distance, and one for the evaluation where an epoch ends between two synchronisations.
         self.assertEqual([self.averages(r, 2) for r in records], [2, 2, 2, 2, 1])
 
+    def test_bytes_of_the_tensors_are_those_of_the_run(self):
+        for ranks, text in ((2, "kind: local_sgd, steps: 4"),
+                            (4, "kind: hierarchical_local_sgd, steps: 1, block_steps: 3, ranks_per_block: 2"),
+                            (3, "kind: hierarchical_local_sgd, steps: 1, block_steps: 3, ranks_per_block: 1")):
+            for codec in ("none", "{kind: qsgd, bits: 4, bucket: 64, error_feedback: true}"):
+                for record in self.records(f"{ranks}{codec[:4]}", *sync(text), "--set", f"exchange.codec={codec}",
+                                           "--set", "metrics.codec_error=true", ranks=ranks):
+                    tensors = record["codec_error"].values()
+                    self.assertEqual(sum(t["bytes"] for t in tensors), record["bytes_sent"], (text, codec))
+
     def test_evaluation_and_the_model_are_of_the_average(self):
         folder = self.train("run", *EIGHT_STEPS, *sync("kind: local_sgd, steps: 5"), "--set", "train.epochs=1", ranks=2)
         checkpoint = os.path.join(folder, "checkpoints", "epoch-0001")
