@@ -34,11 +34,11 @@ struct Kind {
 const std::array<Kind, 5>& kinds() {
   static const std::array<Kind, 5> all{
       {{"every_step", {}},
-       {"local_sgd", {"steps", "warmup", "warmup_epochs", "reset_momentum"}},
-       {"post_local_sgd", {"steps", "from", "reset_momentum"}},
-       {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum"}},
+       {"local_sgd", {"steps", "warmup", "warmup_epochs", "reset_momentum", "distance"}},
+       {"post_local_sgd", {"steps", "from", "reset_momentum", "distance"}},
+       {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum", "distance"}},
        {"block_momentum",
-        {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "reset_momentum"}}}};
+        {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "reset_momentum", "distance"}}}};
   return all;
 }
 
@@ -120,6 +120,8 @@ void fields(config::Visitor& v, SyncOptions& o) {
   v.field("nesterov", o.nesterov, "of block_momentum: weights move by rate*(mean(d) + mu*u)");
   v.field("reset_momentum", o.reset_momentum,
           "a synchronisation sets the optimizer's momentum to zero; otherwise each rank keeps its own");
+  v.field("distance", o.distance,
+          "measure how far replicas are apart, once an epoch; this sends the weights twice");
 }
 
 bool is_sync_key(SyncKind kind, std::string_view key) {

@@ -20,8 +20,9 @@ class LocalSteps(Case):
         return self.metrics(self.train(out, *EIGHT_STEPS, *arguments, ranks=ranks))
 
     def averages(self, record, ranks):
-        """How often all weights were averaged: every rank sends its own, tensors filled up to 64 bytes, to each other rank."""
-        once = ranks * (ranks - 1) * 4 * self.stored_parameters()
+        """How often all weights, tensors filled up to 64 bytes, were averaged: K - 1 ranks send each one to its owner, which
+        sends the mean to K - 1."""
+        once = 2 * (ranks - 1) * 4 * self.stored_parameters()
         self.assertEqual(record["bytes_average"] % once, 0, record)
         return record["bytes_average"] // once
 
@@ -42,6 +43,14 @@ class LocalSteps(Case):
                     self.assertGreater(one["replica_distance"], 0)
                     self.assertTrue(one["replicas_equal"])
             self.assertNotIn("synchronisations", every[0])
+
+    def test_without_a_distance_nothing_is_averaged(self):
+        options = ["--set", "train.epochs=1"]
+        measured, = self.records("measured", *sync("kind: local_sgd, steps: 4"), *options)
+        record, = self.records("plain", *sync("kind: local_sgd, steps: 4, distance: false"), *options)
+        self.assertEqual((record["bytes_average"], record["replica_distance"]), (0, None))
+        for key in ("train_loss", "val_loss", "bytes_sent", "synchronisations"):
+            self.assertEqual(record[key], measured[key], key)
 
     def test_a_phase_goes_on_in_the_next_epoch(self):
         records = self.records("five", *sync("kind: local_sgd, steps: 5"), "--set", "train.epochs=5",
