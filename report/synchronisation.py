@@ -8,7 +8,8 @@ from dataclasses import astuple, dataclass
 
 from configuration import section
 
-# Steps of an epoch where the number of samples is not known. What a warm-up adds to the mean is then nearly right.
+# Steps of an epoch where the number of samples is not known. What a warm-up adds to the mean is then nearly
+# right.
 ASSUMED_STEPS = 1000
 
 
@@ -40,10 +41,11 @@ def whole(section_, key, usual):
 
 
 def first_local_epoch(settings):
-    """Of post_local_sgd."""
+    """Of post_local_sgd: where the rate first falls, unless an epoch is given. A decay that never falls is
+    refused."""
     decay = section(section(settings, "schedule"), "decay")
     given = section(settings, "sync").get("from")
-    epochs = [int(key) for key in decay if str(key).isdigit()]
+    epochs = [int(key) for key, factor in decay.items() if str(key).isdigit() and factor < 1]
     return given if type(given) is int else decay.get("every") or min(epochs, default=0)
 
 

@@ -71,11 +71,28 @@ class OnTheGpu(Case):
             options = [*FIXED, "--set", "train.epochs=4", "--set", "exchange.codec=onebit", "--set", f"sync={{{sync}}}",
                        "--check-replicas", "1"]
             out = sync.split()[1]
-            mpi = self.train("mpi-" + out, *options, ranks=4)
-            nccl = self.train("nccl-" + out, *options, "--set", "exchange.transport=nccl", ranks=4, wrap=A_HOST_EACH)
-            for name, value in model(mpi, "epoch-0004").items():
-                self.assertTrue(np.array_equal(value, model(nccl, "epoch-0004")[name]), (sync, name))
-            self.assertTrue(all(r["replicas_equal"] for r in self.metrics(nccl)))
+            nccl = ["--set", "exchange.transport=nccl"]
+            ranks, logs, metrics = 4 if "hierarchical" in sync else 2, {}, {}
+            for name, more, wrap in (("mpi", [], ()), ("nccl", nccl, A_HOST_EACH),
+                                     ("plain", [*nccl, "--set", "train.cuda_graphs=false"], A_HOST_EACH)):
+                folder = self.path(f"{name}-{out}")
+                result = run("train", self.config, "--out", folder, *options, *more, ranks=ranks, wrap=wrap)
+                self.assertEqual(result.status, 0, result)
+                logs[name], metrics[name] = result.err, self.metrics(folder)
+                for tensor, value in model(self.path("mpi-" + out), "epoch-0004").items():
+                    self.assertTrue(np.array_equal(value, model(folder, "epoch-0004")[tensor]), (sync, name, tensor))
+                self.assertTrue(all(r["replicas_equal"] for r in metrics[name]), (sync, name))
+            for part, among in (("backward and update of local steps", ("mpi", "nccl")), ("synchronisations of all ranks", ("nccl",)),
+                                ("synchronisations within blocks", ("nccl",) if "hierarchical" in sync else ())):
+                for name, log in logs.items():
+                    self.assertEqual(log.count(f"{part} are one CUDA graph"), int(name in among), (sync, name, part, log))
+            for mine, plain in zip(metrics["nccl"], metrics["plain"], strict=True):
+                for key in ("train_loss", "val_loss", "bytes_sent", "bytes_average", "synchronisations", "replica_distance"):
+                    self.assertEqual(mine[key], plain[key], (sync, key))
+                seconds = mine["seconds"]
+                for key in ("forward", "backward", "encode", "decode", "update"):
+                    self.assertGreater(seconds[key], 0, (sync, key, mine))
+                self.assertLess(mine["communication_s"], seconds["exposed_comm"], ("coding is not communication", sync, mine))
 
     def test_nccl_trains_what_mpi_trains(self):
         for codec in ("qsgd, bits: 4, bucket: 64", "onebit", "topk", "none"):

@@ -98,6 +98,21 @@ class Runs(StudyTest):
         self.assertIn("4 of 4 runs are done already", out)
         self.assertEqual((self.root / "out" / "runs.csv").read_bytes(), before)
 
+    def test_local_steps_in_both_tables(self):
+        axes = "axes: {sync: [every_step, {kind: local_sgd, steps: 3}], ranks: 2}\n"
+        self.assertEqual(self.study(HEAD + axes)[0], 0)
+        gradients, local = rows_of(self.root / "out" / "runs.csv")
+        epochs = [e for e in rows_of(self.root / "out" / "epochs.csv") if e["run"] == local["run"]]
+        # 16 steps, the last of which is between two synchronisations.
+        self.assertEqual([e["synchronisations"] for e in epochs], ["2", "3"])
+        self.assertEqual(local["synchronisations"], "5")
+        self.assertEqual(int(local["bytes_average"]), sum(int(e["bytes_average"]) for e in epochs))
+        distances = [float(e["replica_distance"]) for e in epochs]
+        self.assertGreater(min(distances), 0)
+        self.assertAlmostEqual(float(local["replica_distance"]), sum(distances) / 2)
+        for key in ("synchronisations", "bytes_average", "replica_distance"):
+            self.assertEqual(gradients[key], "", key)
+
     def test_another_value_adds_runs_and_another_setting_runs_again(self):
         self.study(HEAD + "axes: {seed: 1}\n")
         status, out, _ = self.study(HEAD + "axes: {seed: [1, 2]}\n")

@@ -74,6 +74,10 @@ class Counts(unittest.TestCase):
         self.assertEqual([synchronisation.interval(cube, 10 * e, 10) for e in range(4)], [1, 4, 16, 64])
         post = self.settings({"kind": "post_local_sgd", "steps": 8})
         self.assertEqual([synchronisation.interval(post, step, 10) for step in (19, 20)], [1, 8])
+        for decay in ({"1": 10, "2": 0.1, "8": 0.1}, {8: 0.1, 2: 0.5}, {"every": 2, "factor": 0.94}):
+            post["schedule"] = {"decay": decay}
+            found = [synchronisation.interval(post, step, 10) for step in (10, 19, 20)]
+            self.assertEqual(found, [1, 1, 8], decay)
 
     def test_every_kind_step_by_step(self):
         for sync in KINDS:
