@@ -10,7 +10,7 @@ import files
 import program
 from configuration import section
 
-from costmodel import links, pipeline, run_folder, scaling
+from costmodel import links, pipeline, plan, run_folder, scaling
 from costmodel.errors import CostModelError
 from costmodel.networks import CODECS
 
@@ -98,7 +98,10 @@ def waiting_of(computing, runs, elements, base, run_link):
         codec = scaling.codec_of(shown)
         host, _ = scaling.host_for(codec, runs, elements, base)
         overlap = exchange.get("overlap", True)
-        step = scaling.predict(shown, codec, run.ranks, run.local_batch, computing, link, host, overlap)
+        packs = plan.pack_bytes(run.config)
+        step = scaling.predict(
+            shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs
+        )
         measured.append((run.step, step))
     return scaling.with_waiting(computing, measured)
 
@@ -149,7 +152,15 @@ def prediction(options):
         host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base)
         for k, local in batches.items():
             step = scaling.predict(
-                shown, text, k, local, computing, link, host, exchange.get("overlap", True)
+                shown,
+                text,
+                k,
+                local,
+                computing,
+                link,
+                host,
+                exchange.get("overlap", True),
+                plan.pack_bytes(config),
             )
             rows.append((name, step))
     return document(options, configured, computing, sources, link, rows, skipped)

@@ -160,7 +160,7 @@ class OnTheGpu(Case):
         if not EMULATED:
             self.skipTest("needs GPUs whose memory can be chosen")
         small = ["sh", "-c", 'test ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} = 0 || export LPSGD_EMULATED_MEMORY=$ROOM; exec "$0" "$@"']
-        for room in ("100000", "67500000"):  # less than the first array; nothing left after the libraries' workspace
+        for room in ("100000", "4200000"):  # less than the first array; not enough for the second
             result = run("train", self.config, "--out", self.path("out" + room), *CUDA, ranks=3, wrap=small, env={"ROOM": room},
                          timeout=60)
             self.assertEqual(result.status, 1, result)
@@ -182,8 +182,24 @@ class OnTheGpu(Case):
             result = run("bench", "exchange", "--json", "--device", "cuda", "--repeats", "2", "--collective", collective, *sizes, *over,
                          ranks=ranks, wrap=A_HOST_EACH if ranks else ())
             self.assertEqual(result.status, 0, result)
+            of_a_gpu = -(-(ranks or 2) // GPUS)
             for row in json.loads(result.out):
                 self.assertEqual((row["wrong"], row["device"]), (0, "cuda:0"), row)
+                self.assertEqual((row["ranks_per_gpu"], "times_mean_nothing" in row), (of_a_gpu, of_a_gpu > 1), row)
+                self.assertEqual("nccl_allreduce" in row, transport == "nccl", row)
+                if transport == "nccl":
+                    plain = row["nccl_allreduce"]
+                    self.assertEqual(plain["wrong"], 0, row)
+                    self.assertGreater(plain["bus_bandwidth"], 0, row)
+
+    def test_bench_exchange_prints_ncclallreduce_and_marks_shared_gpus(self):
+        result = run("bench", "exchange", "--transport", "nccl", "--codec", "fp16", "--codec", "none", "--min", "4096", "--max", "4096",
+                     "--repeats", "1", ranks=2, wrap=A_HOST_EACH)
+        self.assertEqual(result.status, 0, result)
+        lines = result.out.splitlines()
+        self.assertEqual(lines[0].split()[-3:], ["ncclAllReduce", "busbw", "codec"], result)
+        self.assertEqual([line.endswith(" *") for line in lines[2:4]], 2 * [GPUS == 1], result)
+        self.assertEqual("*: 2 ranks share one GPU, so times and bandwidths mean nothing" in lines, GPUS == 1, result)
 
     def test_bench_layers(self):
         path = self.path("net.yaml")

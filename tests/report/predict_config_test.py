@@ -73,6 +73,19 @@ class Plan(unittest.TestCase):
         self.assertEqual(set(firsts) | {t for unit in units for t in unit.tensors}, set(range(16)))
 
 
+    def test_packs_are_larger_where_a_gpus_messages_are_staged(self):
+        small = [plan.PlannedTensor(f"t{i}", 16384, 65536, 512, False) for i in range(16)]  # 1 MiB in all
+        config = {"train": {"device": "cuda"}, "exchange": {"transport": "mpi"}}
+        self.assertEqual(len(plan.make_plan(small, 2, plan.pack_bytes(config))), 1)
+        for other in (
+            {},
+            {"train": {"device": "cpu"}},
+            {**config, "exchange": {"transport": "nccl"}},
+            {**config, "exchange": {"device_pointers": True}},
+        ):
+            self.assertEqual(len(plan.make_plan(small, 2, plan.pack_bytes(other))), 4, other)
+
+
 class Pipeline(unittest.TestCase):
     HOST = pipeline.Host(1e-6, 1e-6, 0.0, 0.0)
 
