@@ -43,7 +43,7 @@ CommError impossible(std::size_t rank, const std::string& sent) {
       "rank {} has sent {}: it runs another program, or its memory or the network is damaged", rank, sent));
 }
 
-std::string difference(std::span<const CollectiveCall> calls) {
+std::string difference(std::span<const CollectiveCall> calls, int first_rank) {
   const auto known = [](const CollectiveCall& call) { return call.number > 0; };
   const auto first = std::find_if(calls.begin(), calls.end(), known);
   const auto other =
@@ -52,7 +52,7 @@ std::string difference(std::span<const CollectiveCall> calls) {
   const auto ranks_at = [&](const CollectiveCall& place) {
     std::vector<int> ranks;
     for (std::size_t r = 0; r < calls.size(); ++r)
-      if (calls[r] == place) ranks.push_back(static_cast<int>(r));
+      if (calls[r] == place) ranks.push_back(first_rank + static_cast<int>(r));
     return ranks;
   };
   const std::vector<int> some = ranks_at(*first), others = ranks_at(*other);
@@ -104,11 +104,12 @@ void Collectives::wait() {
     });
     if (damaged >= 0) {
       transport_.cancel();
-      throw impossible(static_cast<std::size_t>(damaged), "no record of a collective");
+      throw impossible(static_cast<std::size_t>(transport_.rank_in_run(damaged)),
+                       "no record of a collective");
     }
     if (differs) {
       transport_.cancel();
-      throw CommError(difference(calls_));
+      throw CommError(difference(calls_, transport_.rank_in_run(0)));
     }
     if (arrived > 0) {
       backoff.reset();
@@ -118,7 +119,7 @@ void Collectives::wait() {
     backoff.pause();
     if (!patience.due()) continue;
     std::vector<int> missing;
-    for (const Message& m : in_flight_) missing.push_back(m.peer);
+    for (const Message& m : in_flight_) missing.push_back(transport_.rank_in_run(m.peer));
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
     patience.report(transport_, fmt::format("{} has waited {:.0f} s for {}", text(mine), patience.waited(),

@@ -44,8 +44,9 @@ struct CollectiveCall {
 
 /// "all_gather of 24 bytes in evaluation (trainer/evaluate.cc:41, call 7)"
 std::string text(const CollectiveCall& call);
-/// Empty if the calls are the same, else who is where. One call a rank; those with number 0 are not known.
-std::string difference(std::span<const CollectiveCall> calls);
+/// Empty if the calls are the same, else who is where. One call a rank, from the run's rank `first` on; those
+/// with number 0 are not known.
+std::string difference(std::span<const CollectiveCall> calls, int first = 0);
 /// For what a rank has sent that no rank of this program can send: `sent` is a noun, "a text of 9 bytes".
 CommError impossible(std::size_t rank, const std::string& sent);
 /// "rank 3", "ranks 0, 2-4".

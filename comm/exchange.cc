@@ -240,7 +240,8 @@ NonFinite Exchange::check_finite(bool before) {
                                   std::as_writable_bytes(std::span(lowest_of_ranks_)));
     for (std::size_t r = 0; r < lowest_of_ranks_.size(); ++r) {
       if (lowest_of_ranks_[r] < 0 || lowest_of_ranks_[r] > tensors)
-        throw impossible(r, fmt::format("{} as the number of a tensor", lowest_of_ranks_[r]));
+        throw impossible(static_cast<std::size_t>(shared_->transport.rank_in_run(static_cast<int>(r))),
+                         fmt::format("{} as the number of a tensor", lowest_of_ranks_[r]));
       lowest = std::min(lowest, lowest_of_ranks_[r]);
     }
   }

@@ -30,6 +30,8 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const char* name() const = 0;
+  /// The number in the run of one of this transport's ranks, for messages.
+  virtual int rank_in_run(int rank) const { return rank; }
   /// Rank and number of ranks among those that share this rank's machine.
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
