@@ -54,6 +54,7 @@ void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
   if (!at_.started && interval_ == 1 && !differences) return SynchronousStep::run(loader, number, lr);
   if (!at_.started) start(lr);
   StepTimes at{};
+  optimizer_.set_noise_rank(transport_.rank());
   optimizer_.set_rate(lr, number);
   local(loader, number, at);
   ++at_.steps;

@@ -136,7 +136,7 @@ __global__ void noise_kernel(const TensorRange* tensors, float* g, const float* 
   const float factor = scale != nullptr ? *scale : 1.0f, sigma = rates->noise;
   for (std::int64_t i = thread_number(); 4 * i < t.elements; i += thread_count()) {
     const maths::Normals z =
-        maths::gradient_noise(static_cast<std::uint32_t>(i), blockIdx.y, rates->step, seed);
+        maths::gradient_noise(static_cast<std::uint32_t>(i), blockIdx.y, rates->step, rates->rank, seed);
     float* const at = g + t.begin + 4 * i;
     if (4 * i + 4 <= t.elements) {
       float v[4];

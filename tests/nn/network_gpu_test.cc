@@ -306,6 +306,7 @@ TEST_F(NetworkGpu, OptimizerFollowsTheCpu) {
       copy_values(gpu.gradients(), cpu.gradients(), gpu.stream());
       for (Optimizer* each : {&one, &two}) {
         if (s == 2) each->set_momentum(0.3);
+        if (s == 3) each->set_noise_rank(5);
         each->set_rate(0.1 / (1 + s), s);
       }
       one.step(cpu.parameters(), cpu.gradients());
