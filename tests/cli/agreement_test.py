@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import unittest
 
@@ -68,10 +69,10 @@ def keys(schema, prefix=""):
             yield from keys(inner, prefix + name + ".")
 
 
-def apart(first, second):
+def apart(first, second, programs=(LPSGD, LPSGD)):
     """Two ranks with arguments of their own."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    command = [MPIRUN, "-n", "1", LPSGD, *first, ":", "-n", "1", LPSGD, *second]
+    command = [MPIRUN, "-n", "1", programs[0], *first, ":", "-n", "1", programs[1], *second]
     return Result(subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment))
 
 
@@ -130,6 +131,23 @@ class Disagreement(Case):
                 os.makedirs(folder, exist_ok=True)
                 with open(os.path.join(folder, f"{number:02}.ppm"), "wb") as file:
                     file.write(b"P6\n32 32\n255\n" + bytes([shade if number == 5 else number]) * (32 * 32 * 3))
+
+    def test_builds(self):
+        """The same program, with the revision that it was built from changed in a copy."""
+        revision = re.search(r"\(([0-9a-f]{12})", run("version").out)
+        if not revision:
+            self.skipTest("the program was built outside a repository")
+        with open(LPSGD, "rb") as file:
+            program = file.read()
+        self.assertGreater(program.count(revision[1].encode()), 0)
+        other = self.path("lpsgd")
+        with open(other, "wb") as file:
+            file.write(program.replace(revision[1].encode(), b"0123456789ab"))
+        os.chmod(other, 0o755)
+        self.assertIn("(0123456789ab", subprocess.run([other, "version"], capture_output=True, text=True, timeout=30).stdout)
+        for programs in ((LPSGD, other), (other, LPSGD)):
+            result = apart(self.start, self.start, programs)
+            self.refused(result, "lpsgd: error: the ranks disagree on the revision of lpsgd: ", f"{revision[1]}", "0123456789ab")
 
     def test_data(self):
         self.write("two.yaml", NETWORK.replace("classes: 10", "classes: 2").replace("units: 10", "units: 2"))
