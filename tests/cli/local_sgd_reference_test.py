@@ -1,6 +1,8 @@
 """Every kind of `sync` against a slow reference in numpy: softmax regression, 12 steps, 2 to 4 ranks over threads, with and
 without codecs; some of them over MPI, too. tests/trainer/local_step_mpi_test.cc shows that all train the same over MPI."""
 
+import concurrent.futures
+import itertools
 import math
 import os
 import sys
@@ -218,30 +220,33 @@ class LocalSgd(Case):
 
     def compare(self, sync, counts=(2, 3, 4), codecs=tuple(CODECS), blocks=None, mpi=()):
         """`blocks`: of each number of ranks, the ranks of a block; `mpi`: the codecs whose runs are repeated over MPI."""
-        data = (np.array(self.images), np.array(self.labels))
-        for ranks in counts:
-            options = dict(sync)
-            if blocks:
-                options["ranks_per_block"] = blocks[ranks]
-            for name in codecs:
-                codec = CODECS[name]
-                expected = trained(options, self.start, ranks, codec, data)
-                settings = ["--steps", str(STEPS), "--set", f"sync={flow(options)}",
-                            "--set", f"exchange.codec={flow(codec) if codec else 'none'}"]
-                out = "-".join([sync["kind"], str(sync.get("warmup", "")), str(ranks), name])
-                result = run("train", self.config, "--out", self.path(f"{out}-threads"), *settings, "--set",
-                             "exchange.transport=threads", "--set", f"exchange.ranks={ranks}")
-                self.assertEqual(result.status, 0, result)
-                threads = model(self.path(f"{out}-threads"), f"step-{STEPS:06}")
-                runs = [threads]
-                if name in mpi:
-                    runs.append(model(self.train(f"{out}-mpi", *settings, ranks=ranks), f"step-{STEPS:06}"))
-                for got in runs:
-                    for mine, theirs in zip((got["fc.weight"].ravel(), got["fc.bias"]), expected, strict=True):
-                        worst = np.abs(mine - theirs).max() / max(np.abs(e).max() for e in expected)
-                        self.assertLess(worst, 1e-6, (options, ranks, name))
-                moved = np.abs(threads["fc.weight"].ravel() - self.start[0]).max()
-                self.assertGreater(moved, 1e-2, "it trains")
+        def check(pair):
+            ranks, name = pair
+            options = {**sync, "ranks_per_block": blocks[ranks]} if blocks else sync
+            self.check(options, ranks, name, over_mpi=name in mpi)
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            list(pool.map(check, itertools.product(counts, codecs)))
+
+    def check(self, sync, ranks, name, over_mpi):
+        codec = CODECS[name]
+        expected = trained(sync, self.start, ranks, codec, (np.array(self.images), np.array(self.labels)))
+        settings = ["--steps", str(STEPS), "--set", f"sync={flow(sync)}",
+                    "--set", f"exchange.codec={flow(codec) if codec else 'none'}"]
+        out = "-".join([sync["kind"], str(sync.get("warmup", "")), str(ranks), name])
+        result = run("train", self.config, "--out", self.path(f"{out}-threads"), *settings, "--set",
+                     "exchange.transport=threads", "--set", f"exchange.ranks={ranks}")
+        self.assertEqual(result.status, 0, result)
+        threads = model(self.path(f"{out}-threads"), f"step-{STEPS:06}")
+        runs = [threads]
+        if over_mpi:
+            runs.append(model(self.train(f"{out}-mpi", *settings, ranks=ranks), f"step-{STEPS:06}"))
+        for got in runs:
+            for mine, theirs in zip((got["fc.weight"].ravel(), got["fc.bias"]), expected, strict=True):
+                worst = np.abs(mine - theirs).max() / max(np.abs(e).max() for e in expected)
+                self.assertLess(worst, 1e-6, (sync, ranks, name))
+        moved = np.abs(threads["fc.weight"].ravel() - self.start[0]).max()
+        self.assertGreater(moved, 1e-2, "it trains")
 
     def test_every_step(self):
         self.compare({"kind": "every_step"})
