@@ -162,7 +162,7 @@ exclude:
             "ablation_resnet20": 21,
             "resnet9_codecs": 7 * 3 + 13,
             "resnet9_width64": 3,
-            "local_sgd_resnet20": 9 * 2 * 3,
+            "local_sgd_resnet20": 10 * 2 * 3,
             "edbt2018": 6 * 68 + 21,
         }
         folder = REPORT.parent / "configs" / "studies"
