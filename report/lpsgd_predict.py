@@ -2,7 +2,7 @@
 """The cost model: samples per second of what was not run.
 
     lpsgd predict --calibrate GIVEN.csv --cells ASK.csv --out OUT.csv [--report]
-    lpsgd predict CONFIG [--run RUN]... --ranks 2,4,8 --link 10Gbit,50us [--json]
+    lpsgd predict CONFIG [--run RUN]... --ranks 2,4,8 --link 10Gbit,50us [--sync SYNC]... [--json]
     lpsgd predict --outlook DIR --calibrate GIVEN.csv
 
 The first form fits the model to the measured cells of GIVEN.csv (machine, network, transport, codec, ranks,
@@ -77,6 +77,18 @@ def parse(words):
         "--run-link",
         metavar="BANDWIDTH,LATENCY",
         help="that the runs of several ranks had (default: their exchange.link, else none, as on one host)",
+    )
+    group.add_argument(
+        "--sync",
+        metavar="SYNC",
+        action="append",
+        default=[],
+        help="'{kind: local_sgd, steps: 8}': to compare with every_step (default: the configured); several",
+    )
+    group.add_argument(
+        "--block-link",
+        metavar="BANDWIDTH,LATENCY",
+        help="between the ranks of a block of hierarchical_local_sgd (default: none, as on one host)",
     )
     group.add_argument("--weak", action="store_true", help="each rank keeps the measured local batch")
     group.add_argument("--json", action="store_true", help="print JSON")

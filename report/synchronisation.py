@@ -8,8 +8,7 @@ from dataclasses import astuple, dataclass
 
 from configuration import section
 
-# Steps of an epoch where the number of samples is not known. What a warm-up adds to the mean is then nearly
-# right.
+# Steps of an epoch where the number of samples is not known; what a warm-up adds is then nearly right.
 ASSUMED_STEPS = 1000
 
 
@@ -28,6 +27,9 @@ class Exchanges:
     @property
     def total(self):
         return self.gradients + self.within + self.everywhere
+
+
+EVERY_STEP = Exchanges(1, 1)
 
 
 def kind_of(settings):

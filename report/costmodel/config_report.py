@@ -10,7 +10,7 @@ import files
 import program
 from configuration import section
 
-from costmodel import links, pipeline, plan, run_folder, scaling
+from costmodel import links, local_steps, pipeline, plan, run_folder, scaling, ways
 from costmodel.errors import CostModelError
 from costmodel.networks import CODECS
 
@@ -93,15 +93,17 @@ def waiting_of(computing, runs, elements, base, run_link):
         if run.ranks == 1:
             continue
         exchange = section(run.config, "exchange")
-        link = links.emulated(exchange, f"{run.where}/config.yaml") or run_link or scaling.NO_LINK
+        emulated = links.emulated(exchange, f"{run.where}/config.yaml")
+        link = emulated or run_link or scaling.NO_LINK
         shown = program.show(f"{run.where}/config.yaml")
         codec = scaling.codec_of(shown)
         host, _ = scaling.host_for(codec, runs, elements, base)
         overlap = exchange.get("overlap", True)
+        # An emulated link is one of ranks, whichever machine they are on.
+        blocks = local_steps.Blocks(run.block, emulated or scaling.NO_LINK) if run.block else None
         packs = plan.pack_bytes(run.config)
-        step = scaling.predict(
-            shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs
-        )
+        given = (shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs)
+        step = local_steps.mean_step(*given, run.exchanges, blocks)
         measured.append((run.step, step))
     return scaling.with_waiting(computing, measured)
 
@@ -118,7 +120,7 @@ def same_network(runs, shown):
 
 
 def prediction(options):
-    """A dictionary: what was assumed, and a row for each number of ranks and codec."""
+    """A dictionary: what was assumed, and a row for each number of ranks, codec and way to synchronise."""
     config = files.read_yaml(options.config)
     configured = program.show(options.config)
     runs = [run_folder.read(folder) for folder in options.run]
@@ -141,6 +143,8 @@ def prediction(options):
         base = replace(base, share=options.coding_share)
     run_link = links.link_of(options.run_link, "--run-link") if options.run_link else None
     computing = waiting_of(computing, runs, configured["parameters"], base, run_link)
+    compared, within = ways.ways_of(options, config), ways.block_link(options)
+    overlap, packs = exchange.get("overlap", True), plan.pack_bytes(config)
     rows, sources = [], {}
     if options.weak:
         batches, skipped = dict.fromkeys(ranks, computing.points[-1][0]), {}
@@ -151,19 +155,19 @@ def prediction(options):
         text = scaling.codec_of(shown)
         host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base)
         for k, local in batches.items():
-            step = scaling.predict(
-                shown,
-                text,
-                k,
-                local,
-                computing,
-                link,
-                host,
-                exchange.get("overlap", True),
-                plan.pack_bytes(config),
-            )
-            rows.append((name, step))
-    return document(options, configured, computing, sources, link, rows, skipped)
+            given = (shown, text, k, local, computing, link, host, overlap, packs)
+            for way in compared:
+                if not way.problem(k):
+                    step = local_steps.mean_step(*given, way.exchanges(k, local), way.blocks(k, within))
+                    rows.append((name, way.label, step))
+    left_out = [{"ranks": k, "reason": reason} for k, reason in skipped.items()]
+    left_out += [
+        {"ranks": k, "sync": way.label, "reason": way.problem(k)}
+        for k in batches
+        for way in compared
+        if way.problem(k)
+    ]
+    return document(options, configured, computing, sources, link, rows, left_out)
 
 
 def local_batches(path, config, ranks):
@@ -185,14 +189,16 @@ def local_batches(path, config, ranks):
 
 
 def document(options, shown, computing, sources, link, rows, skipped):
-    plain = {step.ranks: step for name, step in rows if name == "none"}
+    plain = {step.ranks: step for name, sync, step in rows if name == "none" and not sync}
     found = []
-    for name, step in sorted(rows, key=lambda row: row[1].ranks):
+    for name, sync, step in sorted(rows, key=lambda row: row[-1].ranks):
         gain = plain[step.ranks].seconds / step.seconds
         found.append(
             {
                 "ranks": step.ranks,
                 "codec": name,
+                "sync": sync or "every_step",
+                "exchanges_per_step": step.exchanges,
                 "local_batch": step.local_batch,
                 "step_s": step.seconds,
                 "samples_per_s": step.samples_per_s,
@@ -215,54 +221,70 @@ def document(options, shown, computing, sources, link, rows, skipped):
         "link": {"bits_per_s": link.bandwidth, "latency_s": link.latency, "burst_bytes": link.burst},
         "scaling": "weak" if options.weak else "strong",
         "rows": found,
-        "skipped": [{"ranks": k, "reason": reason} for k, reason in skipped.items()],
+        "skipped": skipped,
         "verdicts": verdicts(found),
     }
+
+
+def label_of(row):
+    """Codec and way to synchronise."""
+    return row["codec"] if row["sync"] == "every_step" else f"{row['codec']}, {row['sync']}"
 
 
 def verdicts(rows):
     lines = []
     for k in dict.fromkeys(row["ranks"] for row in rows):
         for row in rows:
-            if row["ranks"] != k or row["codec"] == "none":
+            if row["ranks"] != k or label_of(row) == "none":
                 continue
             gain = row["speedup_over_none"]
             if gain >= 1.005:
-                lines.append(f"{k} ranks: {row['codec']} pays: {gain:.2f} times none's samples per second")
+                lines.append(f"{k} ranks: {label_of(row)} pays: {gain:.2f} times none's samples per second")
             else:
                 loss = f"{100 * (1 / gain - 1):.1f} % slower than none" if gain < 0.995 else "as fast as none"
-                lines.append(f"{k} ranks: {row['codec']} does not pay: {loss}")
+                lines.append(f"{k} ranks: {label_of(row)} does not pay: {loss}")
     return lines
 
 
+# Heading, width, and the text of a row.
+COLUMNS = (
+    ("batch", 6, lambda row: f"{row['local_batch']:g}"),
+    ("samples/s", 10, lambda row: f"{row['samples_per_s']:.1f}"),
+    ("step s", 9, lambda row: f"{row['step_s']:.4f}"),
+    ("compute", 9, lambda row: f"{row['computation_s']:.4f}"),
+    ("coding", 8, lambda row: f"{row['coding_s']:.4f}"),
+    ("link", 8, lambda row: f"{row['link_busy_s']:.4f}"),
+    ("exposed", 8, lambda row: f"{row['exposed_s']:.4f}"),
+    ("waiting", 8, lambda row: f"{row['waiting_s']:.4f}"),
+    ("MB/rank", 8, lambda row: f"{row['bytes_per_rank'] / 1e6:.2f}"),
+    ("gain", 6, lambda row: f"{row['speedup_over_none']:.2f}"),
+)
+
+
 def text(found):
-    link = found["link"]
-    lines = [
+    link, rows = found["link"], found["rows"]
+    first = (
         f"{found['network']}, {found['parameters']} parameters; computing from "
         f"{found['computing']['source']}; link "
-        f"{link['bits_per_s'] / 1e9:g} Gbit/s, {link['latency_s'] * 1e6:g} us; {found['scaling']} scaling",
-        "",
-    ]
-    if len(found["computing"]["batches"]) == 1 and found["scaling"] == "strong":
-        lines[0] += (
-            f"; one local batch measured, so {100 * scaling.FIXED_SHARE:.0f} % of forward and backward are "
-            f"taken "
-            "not to shrink with the batch"
-        )
-    lines.append(
-        f"{'ranks':>5}  {'codec':<34} {'batch':>6} {'samples/s':>10} {'step s':>9} {'compute':>9} "
-        f"{'coding':>8} "
-        f"{'link':>8} {'exposed':>8} {'waiting':>8} {'MB/rank':>8} {'gain':>6}"
+        f"{link['bits_per_s'] / 1e9:g} Gbit/s, {link['latency_s'] * 1e6:g} us; {found['scaling']} scaling"
     )
-    for row in found["rows"]:
-        lines.append(
-            f"{row['ranks']:>5}  {row['codec']:<34} {row['local_batch']:>6g} {row['samples_per_s']:>10.1f} "
-            f"{row['step_s']:>9.4f} {row['computation_s']:>9.4f} {row['coding_s']:>8.4f} "
-            f"{row['link_busy_s']:>8.4f} "
-            f"{row['exposed_s']:>8.4f} {row['waiting_s']:>8.4f} {row['bytes_per_rank'] / 1e6:>8.2f} "
-            f"{row['speedup_over_none']:>6.2f}"
+    if len(found["computing"]["batches"]) == 1 and found["scaling"] == "strong":
+        first += (
+            f"; one local batch measured, so {100 * scaling.FIXED_SHARE:.0f} % of forward and backward are "
+            f"taken not to shrink with the batch"
         )
-    lines += [f"{row['ranks']:>5}  left out: {row['reason']}; {WEAK}" for row in found["skipped"]]
+    columns = COLUMNS
+    if any(row["sync"] != "every_step" for row in rows):
+        first += "; with local steps a step is the mean of the run's, and exch. the exchanges in it"
+        columns = (("exch.", 6, lambda row: f"{row['exchanges_per_step']:.3f}"), *COLUMNS)
+    width = max(34, *(len(label_of(row)) for row in rows))
+    lines = [first, ""]
+    lines.append(" ".join([f"ranks  {'codec':<{width}}", *(f"{name:>{size}}" for name, size, _ in columns)]))
+    for row in rows:
+        cells = [f"{value(row):>{size}}" for _, size, value in columns]
+        lines.append(" ".join([f"{row['ranks']:>5}  {label_of(row):<{width}}", *cells]))
+    for row in found["skipped"]:
+        lines.append(f"{row['ranks']:>5}  left out: {row['reason']}" + ("" if "sync" in row else f"; {WEAK}"))
     return "\n".join([*lines, "", *found["verdicts"]])
 
 

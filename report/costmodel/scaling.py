@@ -82,10 +82,9 @@ def bench(codec):
 
 
 def measured_host(run, elements):
-    """Rates of a run's own codec: K ranks encode n(1 + 1/K) values each, and decode 2n."""
-    encode = run.seconds["encode"] / (elements * (1 + 1 / run.ranks))
-    decode = run.seconds["decode"] / (2 * elements)
-    return encode, decode
+    """Rates of a run's own codec."""
+    encoded, decoded = run.values_coded(elements)
+    return run.seconds["encode"] / encoded, run.seconds["decode"] / decoded
 
 
 def host_for(codec, runs, elements, base):
@@ -94,7 +93,7 @@ def host_for(codec, runs, elements, base):
     """
     rates = {}
     for run in runs:
-        if run.ranks > 1:
+        if run.ranks > 1 and run.exchanges.total:
             rates.setdefault(codec_of(program.show(f"{run.where}/config.yaml")), []).append(
                 measured_host(run, elements)
             )
@@ -149,6 +148,7 @@ class Step:
     waiting: float  # for other ranks, and for cores that code
     messages: int
     bytes_per_rank: float
+    exchanges: float = 1.0
 
     @property
     def seconds(self):
@@ -180,10 +180,12 @@ def predict(
 
 
 def with_waiting(computing, measured):
-    """`measured`: (seconds of a measured step, the Step that is predicted for it);
-    what is missing is waiting.
+    """`measured`: (seconds of a measured step, the Step that is predicted for it); what is missing is
+    waiting, once in an exchange.
     """
     shares = {}
     for seconds, step in measured:
-        shares.setdefault(step.ranks, []).append(max(0.0, seconds - step.seconds) / step.computation)
+        if step.exchanges:
+            missing = max(0.0, seconds - step.seconds) / step.exchanges
+            shares.setdefault(step.ranks, []).append(missing / step.computation)
     return replace(computing, waiting=tuple((ranks, sum(s) / len(s)) for ranks, s in sorted(shares.items())))

@@ -54,22 +54,23 @@ class CostModel:
     """Seconds of a step by report/costmodel, whose seconds of computing come from runs of the study that are
     done."""
 
-    def __init__(self, runs, folders, jobs):
-        self.jobs = jobs
+    def __init__(self, runs, folders, jobs, hosts=()):
+        self.jobs, self.hosts = jobs, hosts
         self.measured = {}  # task -> [(run, folder)]
         self.read = {}  # folder -> the cost model's measurement
         for run in runs:
             if tables.is_done(folders[run.digest], run.digest):
                 self.measured.setdefault(run.task, []).append((run, folders[run.digest]))
 
-    def seconds_per_step(self, run, shown):
-        """None without the cost model, and where no run of the same task is done."""
+    def seconds_per_step(self, run, shown, found):
+        """The mean over steps with the exchanges of `found`. None without the cost model, and where no run of
+        the same task is done."""
         known = self.measured.get(run.task)
         batch = run.batch_size
-        if not known or not batch:
+        if not known or not batch or (found.within and not block_size(run, self.hosts)):
             return None
         try:
-            from costmodel import links, pipeline, run_folder, scaling
+            from costmodel import links, local_steps, pipeline, plan, run_folder, scaling
         except ImportError:
             return None
         known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
@@ -83,7 +84,7 @@ class CostModel:
             host, _ = scaling.host_for(codec, done, shown["parameters"], pipeline.Host(0.0, 0.0))
             # Without a link messages stay inside one machine: their cost is the host's.
             wire = links.emulated(section(run.settings, "exchange"), run.config) or scaling.NO_LINK
-            return scaling.predict(
+            return local_steps.mean_step(
                 shown,
                 codec,
                 run.ranks,
@@ -92,6 +93,9 @@ class CostModel:
                 wire,
                 host,
                 bool(run.exchange("overlap", True)),
+                plan.pack_bytes(run.settings),
+                found,
+                local_steps.Blocks(block_size(run, self.hosts), wire) if found.within else None,
             ).seconds
         except UserError:
             return None
@@ -109,10 +113,15 @@ def epochs_done(run, folder):
     return min(epochs_of(run), len(measures.read_epochs(folder)))
 
 
+def rest(run, folder):
+    """The exchanges of its epochs that are not done."""
+    return exchanges(run, epochs_done(run, folder))
+
+
 def lines(runs, shown, jobs, folders, timed=None, hosts=()):
     """A table of the runs, then sums over what is left of those that are not done. A run that `shown` does
     not have is refused. `timed`: digest -> measured seconds of a step. `hosts`: the launcher's."""
-    model = CostModel(runs, folders, jobs)
+    model = CostModel(runs, folders, jobs, hosts)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
     total_bytes, times, left, unsized = 0, [], [], []
     for run in runs:
@@ -124,15 +133,16 @@ def lines(runs, shown, jobs, folders, timed=None, hosts=()):
         text = "done"
         if not tables.is_done(folders[run.digest], run.digest):
             left.append(run)
-            rest = exchanges(run, epochs_done(run, folders[run.digest]))
+            to_do = rest(run, folders[run.digest])
             if count and sent is not None:
-                total_bytes += bytes_of(run, shown[run.digest], rest, hosts)
+                total_bytes += bytes_of(run, shown[run.digest], to_do, hosts)
             else:
                 unsized.append("steps" if not count else "blocks of ranks")
-            seconds = (timed or {}).get(run.digest) or model.seconds_per_step(run, shown[run.digest])
+            about = shown[run.digest]
+            seconds = (timed or {}).get(run.digest) or model.seconds_per_step(run, about, to_do)
             text = "?"
             if seconds is not None and count:
-                times.append(seconds * rest.steps)
+                times.append(seconds * to_do.steps)
                 text = duration(times[-1])
         rows.append(
             (

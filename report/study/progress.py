@@ -34,12 +34,11 @@ class Clock:
         self.measured[run.digest] = len(records), sum(measures.total_seconds(record) for record in records)
 
     def seconds_per_epoch(self, run):
-        """Its own, else the mean over runs of the same task, ranks, batch and exchange, else without regard
-        to the exchange, else over runs of the task."""
+        """Its own, else the mean over runs of the same task, ranks, batch, exchange and way to synchronise,
+        else without regard to these two, else over runs of the task."""
         same = [r for r in self.runs if r.task == run.task]
         shaped = [r for r in same if (r.ranks, r.batch_size) == (run.ranks, run.batch_size)]
-        exchange = run.settings.get("exchange")
-        alike = [r for r in shaped if r.settings.get("exchange") == exchange]
+        alike = [r for r in shaped if exchange_of(r) == exchange_of(run)]
         for others in ([run], alike, shaped, same):
             known = [self.measured[r.digest] for r in others if self.measured.get(r.digest, (0, 0))[0]]
             if known:
@@ -55,6 +54,12 @@ class Clock:
                 return None
             total += each * max(0, epochs_of(run) - self.measured.get(run.digest, (0, 0))[0])
         return total / max(1, min(self.jobs, len(unfinished)))
+
+
+def exchange_of(run):
+    """What decides the seconds of its communication."""
+    sync = run.settings.get("sync") or {"kind": "every_step"}
+    return run.settings.get("exchange"), sync
 
 
 def epochs_of(run):

@@ -1,46 +1,119 @@
 """Seconds of a step, measured: a few steps of each run that is not done, in a folder that is removed
 again."""
 
+import contextlib
+import dataclasses
 import json
+import os
 import re
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import program
+import synchronisation
+from configuration import section
 
-from . import tables
+from . import estimate, tables
+from .yaml_file import StudyError
 
 LINE = re.compile(r"step (\d+)/\d+ \|.*\| ([0-9.]+) ms \|")
 
 
-def measure(launcher, runs, folders, count, tell, jobs=1):
+def measure(launcher, runs, folders, count, tell, out, jobs=1):
     """{digest: seconds}. Runs that differ in seed and epochs only are timed once: as many copies at once as
-    there will be jobs, since these share the machine. A failure is told, and is no estimate."""
-    groups = {}
-    for run in runs:
-        if not tables.is_done(folders[run.digest], run.digest):
-            groups.setdefault(alike(run), []).append(run)
-    at_once = max(1, min(jobs, sum(map(len, groups.values()))))
-    seconds = {}
-    for group in groups.values():
-        with ThreadPoolExecutor(at_once) as pool:
-            results = list(
-                pool.map(lambda slot, run=group[0]: steps(launcher, run, count, slot), range(at_once))
-            )
-        times = [mean_step(result.stdout) for result in results]
-        failed = [result for result, each in zip(results, times) if result.returncode or each is None]
-        if failed:
-            reason = program.last_error(failed[0].stderr) or f"status {failed[0].returncode}"
-            tell(f"{group[0].name}: not timed: {reason[:300]}")
-        else:
-            seconds.update({run.digest: sum(times) / len(times) for run in group})
-    return seconds
+    there will be jobs, since these share the machine. A failure is told, and is no estimate. The folders go
+    into `out`, which all hosts have."""
+    left = [run for run in runs if not tables.is_done(folders[run.digest], run.digest)]
+    if not left:
+        return {}
+    at_once = min(jobs, len(left))
+    parts = {run.digest: parts_of(run, estimate.rest(run, folders[run.digest]), count) for run in left}
+    seconds = {}  # of what has been timed
+    with made(out):
+        for form, steps in dict.fromkeys(part[1:] for each in parts.values() for part in each):
+            seconds[form.key, steps] = one(launcher, form.run, steps, at_once, tell, out)
+    found = {}
+    for digest, each in parts.items():
+        known = [(share, seconds[form.key, steps]) for share, form, steps in each]
+        if all(value is not None for _, value in known):
+            found[digest] = sum(share * value for share, value in known)
+    return found
 
 
-def steps(launcher, run, count, slot):
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Of a run: with one way to synchronise."""
+
+    key: str
+    run: object = dataclasses.field(compare=False)
+
+
+def form(run, sync=None):
+    """`sync`: in place of the run's."""
+    if sync is not None:
+        sets = {key: value for key, value in run.sets.items() if key.split(".")[0] != "sync"}
+        run = dataclasses.replace(
+            run, sets={**sets, "sync": sync}, settings={**run.settings, "sync": sync}
+        )
+    return Form(alike(run), run)
+
+
+def parts_of(run, rest, count):
+    """[(share of the steps that are left, form, steps to time)]. Local steps are timed over whole phases,
+    with the H that they end with. More exchanges than these have, as in a warm-up, count as steps of
+    every_step."""
+    kind, sync = synchronisation.kind_of(run.settings), section(run.settings, "sync")
+    h = synchronisation.whole(sync, "steps", 1)
+    phase = h * synchronisation.whole(sync, "block_steps", 1)
+    if kind == "every_step" or phase == 1:
+        return [(1.0, form(run), count)]
+    settled = {key: value for key, value in sync.items() if key not in ("warmup", "warmup_epochs", "from")}
+    settled["distance"] = False  # is measured once an epoch, which in a few steps would be too often
+    if kind == "post_local_sgd":
+        settled["kind"] = "local_sgd"
+    every = rest.total / rest.steps if rest.steps else 0.0
+    share = min(1.0, max(0.0, (every - 1 / h) / (1 - 1 / h))) if h > 1 else 0.0
+    whole_phases = 1 + phase * -(-(count - 1) // phase)
+    parts = [(share, form(run, {"kind": "every_step"}), count), (1 - share, form(run, settled), whole_phases)]
+    return [part for part in parts if part[0] > 0]
+
+
+@contextlib.contextmanager
+def made(out):
+    """The folder; what had to be made for it is removed again, if nothing was put there meanwhile."""
+    missing, path = [], os.path.abspath(out)
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    try:
+        os.makedirs(out, exist_ok=True)
+    except OSError as error:
+        raise StudyError(f"--out {out}: cannot be made: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for path in missing:
+                os.rmdir(path)
+
+
+def one(launcher, run, count, at_once, tell, out):
+    """Seconds of a step, or None."""
+    with ThreadPoolExecutor(at_once) as pool:
+        results = list(pool.map(lambda slot: steps(launcher, run, count, slot, out), range(at_once)))
+    times = [mean_step(result.stdout) for result in results]
+    failed = [result for result, each in zip(results, times) if result.returncode or each is None]
+    if not failed:
+        return sum(times) / len(times)
+    reason = program.last_error(failed[0].stderr) or f"status {failed[0].returncode}"
+    tell(f"{run.name}: not timed: {reason[:300]}")
+    return None
+
+
+def steps(launcher, run, count, slot, out):
     """Trains so many steps as one of the jobs."""
-    with tempfile.TemporaryDirectory(prefix="lpsgd-study-") as folder:
+    with tempfile.TemporaryDirectory(prefix="time-steps-", dir=out) as folder:
         return subprocess.run(
             [*launcher.command(run, folder), "--steps", str(count)],
             stdin=subprocess.DEVNULL,

@@ -110,7 +110,8 @@ class Estimate(StudyTest):
         found = []
         with mock.patch.object(pipeline, "simulate", wraps=pipeline.simulate) as simulate:
             for run in runs:
-                estimate.CostModel(runs, folders, 1).seconds_per_step(run, shown[run.digest])
+                rest = estimate.exchanges(run)
+                estimate.CostModel(runs, folders, 1).seconds_per_step(run, shown[run.digest], rest)
                 found.append(simulate.call_args.args[3])
         fast = scaling.NO_LINK.bandwidth
         self.assertEqual(

@@ -2,11 +2,12 @@
 
 import unittest
 
+from harness import require
 from study_harness import HEAD, LPSGD, StudyTest
 
 import synchronisation
 import table
-from study import estimate, launcher, measures, runner
+from study import estimate, launcher, measures, progress, runner, timing
 
 
 def by_steps(settings, epochs, per_epoch):
@@ -94,7 +95,8 @@ class Counts(unittest.TestCase):
         sync = {"kind": "local_sgd", "steps": 16, "warmup": "linear", "warmup_epochs": 10**8}
         found = synchronisation.exchanges(self.settings(sync), 10**9, 10**6)
         self.assertEqual(found.steps, 10**15)
-        self.assertAlmostEqual(found.total / found.steps, 0.1 * sum(1 / h for h in range(1, 16)) / 15 + 0.9 / 16)
+        mean = 0.1 * sum(1 / h for h in range(1, 16)) / 15 + 0.9 / 16
+        self.assertAlmostEqual(found.total / found.steps, mean)
 
     def test_blocks(self):
         settings = self.settings(BLOCKS)
@@ -173,6 +175,98 @@ class Estimates(StudyTest):
             self.assertIsNone(estimate.steps(run))
             found = estimate.exchanges(run)
             self.assertAlmostEqual(found.total / found.steps, mean, places=3)
+
+    def test_seconds_are_of_one_way_to_synchronise(self):
+        sync = "[every_step, {kind: local_sgd, steps: 4}, {kind: local_sgd, steps: 8}]"
+        _, runs = self.expand(HEAD + f"axes: {{sync: {sync}, seed: [1, 2], ranks: 2}}\n")
+        clock = progress.Clock(runs, 1)
+        clock.measured = {runs[0].digest: (1, 90.0), runs[2].digest: (2, 40.0)}
+        self.assertEqual(
+            [clock.seconds_per_epoch(run) for run in runs], [90, 90, 20, 20, 130 / 3, 130 / 3]
+        )
+
+    def test_the_time_is_of_local_steps(self):
+        """Over a slow link an exchange is nearly all of a step, so that every fourth one takes a quarter."""
+        require("numpy", "scipy")
+        self.study(HEAD + "axes: {seed: 1, ranks: 2}\n")
+        (folder,) = (self.root / "out" / "runs").iterdir()
+        kinds = (
+            "every_step",
+            "{kind: local_sgd, steps: 4}",
+            "{kind: local_sgd, steps: 4, warmup: constant, warmup_epochs: 2}",
+            "{kind: post_local_sgd, steps: 4, from: 1}",
+            "{kind: hierarchical_local_sgd, steps: 1, block_steps: 8, ranks_per_block: 1}",
+        )
+        text = HEAD + (
+            "set: {exchange.link: {bandwidth: 100kbit, burst: 1B}}\n"
+            f"axes: {{sync: [{', '.join(kinds)}], seed: 1, ranks: 2}}\n"
+        )
+        study, runs = self.expand(text)
+        shown = self.shown(study, runs)
+        folders = {run.digest: str(self.root / "none") for run in runs}
+        _, (done,) = self.expand(HEAD + "axes: {seed: 1, ranks: 2}\n")
+        model = estimate.CostModel([done], {done.digest: str(folder)}, 1)
+        seconds = [
+            model.seconds_per_step(run, shown[run.digest], estimate.rest(run, folders[run.digest]))
+            for run in runs
+        ]
+        each = shown[runs[0].digest]["wire_bytes"] * 8 * 1514 / 1448 / 1e5
+        self.assertGreater(seconds[0], 0.9 * each)
+        for found, share in zip(seconds, (1, 1 / 4, 1, 5 / 8, 1 / 8)):
+            self.assertAlmostEqual(found / seconds[0], share, delta=0.05)
+
+    def test_local_steps_are_timed_over_whole_phases(self):
+        text = HEAD + (
+            "axes: {sync: [every_step, {kind: local_sgd, steps: 4}, "
+            "{kind: post_local_sgd, steps: 4, from: 1}, "
+            "{kind: block_momentum, steps: 5, momentum: 0.5, warmup: constant, warmup_epochs: 1}, "
+            "{kind: hierarchical_local_sgd, steps: 2, block_steps: 3, ranks_per_block: 1}], ranks: 2}\n"
+        )
+        _, runs = self.expand(text)
+        parts = [
+            [
+                (round(share, 3), form.run.settings["sync"], count)
+                for share, form, count in timing.parts_of(run, estimate.exchanges(run), 10)
+            ]
+            for run in runs
+        ]
+        every, local = {"kind": "every_step"}, {"kind": "local_sgd", "steps": 4, "distance": False}
+        self.assertEqual(parts[0], [(1, every, 10)])
+        self.assertEqual(parts[1], [(1, local, 13)])
+        self.assertEqual(parts[2], [(0.5, every, 10), (0.5, local, 13)])
+        # Of 16 steps the first 8 exchange, of the others one.
+        share = round((9 / 16 - 1 / 5) / (1 - 1 / 5), 3)
+        momentum = {"kind": "block_momentum", "steps": 5, "momentum": 0.5, "distance": False}
+        self.assertEqual(parts[3], [(share, every, 10), (round(1 - share, 3), momentum, 11)])
+        self.assertEqual(parts[4], [(1, {**runs[4].settings["sync"], "distance": False}, 13)])
+
+    def test_time_steps_of_local_steps(self):
+        """What differs only before or after the phases is timed once, in the study's folder."""
+        program = self.write(
+            "program",
+            f'#!/bin/sh\n[ "$1" = train ] && echo "$@" >> {self.root}/seen\nexec {LPSGD} "$@"\n',
+        )
+        program.chmod(0o755)
+        text = HEAD + (
+            "axes: {sync: [every_step, {kind: local_sgd, steps: 4}, "
+            "{kind: post_local_sgd, steps: 4, from: 1}], ranks: 2}\n"
+        )
+        status, out, err = self.study(
+            text, "--dry-run", "--time-steps", "3", out="a/deep/out", program=str(program)
+        )
+        self.assertEqual((status, err), (0, ""))
+        self.assertIn("s without evaluation for 3 of 3 runs", out)
+        seen = (self.root / "seen").read_text().splitlines()
+        self.assertEqual([line.split("--steps ")[1] for line in seen], ["3", "5"])
+        for line in seen:
+            self.assertIn(f"--out {self.root}/a/deep/out/time-steps-", line)
+        self.assertFalse((self.root / "a").exists())
+
+    def test_a_folder_that_cannot_be_made(self):
+        (self.root / "file").write_text("")
+        status, out, err = self.study(HEAD, "--dry-run", "--time-steps", "3", out="file/out")
+        self.assertEqual((status, out, err.count("\n")), (2, "", 1))
+        self.assertIn("/file/out: cannot be made: Not a directory", err)
 
 
 if __name__ == "__main__":
