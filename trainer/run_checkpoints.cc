@@ -112,7 +112,8 @@ RunCheckpoints::RunCheckpoints(std::string run_folder, const RunConfig& run, Epo
       writer_(transport, std::move(run_folder), run.checkpoint.keep) {}
 
 Resumed RunCheckpoints::restore(const ResumePoint& from) {
-  const auto& [folder, manifest] = from;
+  const std::string& folder = from.folder;
+  const CheckpointManifest& manifest = from.manifest;
   Resumed out{manifest.position, manifest.so_far};
   CheckpointRead read;
   collective_try(transport_, [&] {
