@@ -1,6 +1,7 @@
 #include "trainer/trainer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -440,8 +441,13 @@ int train_rank(const RunConfig& run, const TrainCommand& command, const TrainDat
     const ScopedPhase end(transport, Phase::end);
     transport.barrier();
     throw;
+  } catch (const StalledError& e) {  // nothing is destroyed: that would wait for the thread that hangs
+    print_error(fmt::format("rank {}: {}", transport.rank(), e.what()));
+    transport.abort(1);
+    std::fflush(stdout);
+    ::_exit(1);
   } catch (const std::exception& e) {
-    // A thread that hangs, in a disk that does not answer, must not keep the message back.
+    // A thread that hangs must not keep the message back.
     end_process_in(8, fmt::format("rank {}: {}", transport.rank(), e.what()));
     trainer.reset();
     let_process_live();
