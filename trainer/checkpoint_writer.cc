@@ -172,7 +172,6 @@ void CheckpointWriter::begin(const std::string& name, CheckpointManifest manifes
       check(error, building, "cannot be removed");
       fs::create_directories(building, error);
       check(error, building, "cannot be made");
-      sync_folder(run_folder_);
     });
     files_ = start([this] { return write_files(); });
   } catch (...) {
@@ -247,6 +246,8 @@ double CheckpointWriter::publish() const {
   write_manifest(building.string(), manifest_);
   sync_folder(building.string());
   verify_all(read_manifest(building.string()), building.string());
+  // A crash may undo the making of checkpoints/ until here: nothing in it has a checkpoint's name before.
+  sync_folder(run_folder_);
   rename_folder(building, fs::path(checkpoints_folder(run_folder_)) / name_);
   const double now = now_seconds();
   remove_old_checkpoints(run_folder_, name_, keep_);

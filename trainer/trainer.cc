@@ -263,13 +263,18 @@ class RankTrainer {
   /// Begins a checkpoint, once the one before is written. The ranks soon ask whether this one is.
   void save(const std::string& name) {
     const ScopedPhase checkpoint(transport_, Phase::checkpoint);
+    network_.stream().synchronize();  // until then it is the steps that take their time
+    const double start = now_seconds();
     step_->check_finite();
     collect();
-    const double start = now_seconds();
+    const double finishing = now_seconds();
     finish_checkpoint();
+    const double for_the_one_before = now_seconds() - finishing;
     replicas_.before_checkpoint(position_.step, comparable());
     const AveragedWeights* const weights = average_if_apart();
-    checkpoints_->begin(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch), weights);
+    EpochSoFar so_far = sums_.so_far(transport_, start);
+    checkpoints_->begin(name, position_, std::move(so_far), rate_at(position_.batch),
+                        now_seconds() - start - for_the_one_before, weights);
     agreement_.ask_soon();
     saved_ = position_;
     saved_at_ = now_seconds();
