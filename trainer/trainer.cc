@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "comm/agree.h"
@@ -296,6 +297,7 @@ class RankTrainer {
     step_->run(train_loader_, position_.step, lr_);
     ++position_.step;
     ++position_.batch;
+    log::trace("step {} is done", position_.step);
     // Measurements of a GPU are taken only where a line needs them, because the host waits for them.
     const bool due = progress_->due(position_.step);
     const double communication = due || !on_gpu() ? collect() : 0;
