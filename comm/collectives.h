@@ -1,6 +1,6 @@
-// The collectives outside the exchange: barrier, broadcast and all-gather. Before each of them every rank
-// tells every other what it is about to do. So ranks that are at different places end with one error, which
-// names both places, instead of waiting for ever or taking bytes that were meant for something else.
+// The collectives outside the exchange: barrier, broadcast, all-gather and average. Before each of them every
+// rank tells every other what it is about to do. So ranks that are at different places end with one error,
+// which names both places, instead of waiting for ever or taking bytes that were meant for something else.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ struct Place {
 
 /// What a rank is about to do with all others. Sent as it lies in memory.
 struct CollectiveCall {
-  enum class Kind : std::uint8_t { barrier, broadcast, all_gather };
+  enum class Kind : std::uint8_t { barrier, broadcast, all_gather, average };
   std::uint64_t number = 0;  // counted from 1
   std::uint64_t bytes = 0;   // a rank's part
   std::int32_t root = 0;     // of a broadcast
@@ -67,6 +67,7 @@ class Collectives {
   void barrier(Place at);
   void broadcast(std::span<std::byte> bytes, int root, Place at);
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Place at);
+  std::uint64_t average(std::span<float> values, Place at);
 
   Phase phase = Phase::start;
   Limits limits;
@@ -84,6 +85,7 @@ class Collectives {
   void send(std::span<const std::byte> bytes, int to);
   void receive(std::span<std::byte> bytes, int from);
   void wait();
+  std::uint64_t average_part(std::span<float> values, std::vector<float>& theirs);
 
   Transport& transport_;
   std::vector<CollectiveCall> calls_;  // by rank

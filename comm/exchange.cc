@@ -13,6 +13,19 @@
 
 namespace lpsgd {
 
+namespace {
+
+/// The size of packs, the same on all ranks. A collective call.
+std::int64_t agreed_pack_bytes(const ExchangeOptions& options, Transport& transport) {
+  if (options.pack_bytes) return *options.pack_bytes;
+  const bool staged = options.device.is_cuda() && !transport.ordered() &&
+                      !options.device_pointers.value_or(transport.takes_device_memory());
+  const std::vector<std::int64_t> all = transport.all_gather<std::int64_t>(staged ? 1 << 21 : 1 << 18);
+  return *std::min_element(all.begin(), all.end());
+}
+
+}  // namespace
+
 Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
                    const std::vector<CodecSpec>& codecs, std::span<float> gradients,
                    std::vector<std::size_t> announce_order, const ExchangeOptions& options)
@@ -21,7 +34,7 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
       shared_(new ExchangeShared{
           transport, {}, options.seed, 0, options.first_rank, options.measure_error, {}, 0, 0, {}}) {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
-  require(options.chunk_bytes > 0 && options.pack_bytes >= 0 && options.units_in_flight > 0,
+  require(options.chunk_bytes > 0 && options.pack_bytes.value_or(0) >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");
   std::vector<std::size_t> announced = order_;
   std::sort(announced.begin(), announced.end());
@@ -30,7 +43,7 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
   require(announced.size() == infos.size(), "the announce order leaves a tensor out");
   make_tensors(infos, codecs, gradients);
 
-  PlanOptions plan{transport.size(), options.chunk_bytes, options.pack_bytes};
+  PlanOptions plan{transport.size(), options.chunk_bytes, agreed_pack_bytes(options, transport)};
   if (options.collective != Collective::reduce_broadcast) {
     plan.chunk_bytes *= plan.owners;  // no owners: units are contiguous and of the same size
     plan.owners = 1;

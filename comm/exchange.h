@@ -43,11 +43,13 @@ struct ExchangeOptions {
   std::uint32_t seed = 1;
   bool overlap = true;                 // false: everything starts in finish()
   std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per chunk and owner, rounded to buckets
-  std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
-  int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
-  bool measure_error = false;          // for take_errors()
-  int first_rank = 0;                  // this transport's rank 0 among all, for the dither
-  Trace* trace = nullptr;              // receives spans unless nullptr; outlives the exchange
+  /// Small tensors are packed until they hold this many float32 bytes. Unset: 256 KiB, and 2 MiB where all
+  /// ranks stage their messages through page-locked memory, because each unit then costs waits for copies.
+  std::optional<std::int64_t> pack_bytes;
+  int units_in_flight = 4;     // chunks whose encode, transfer and decode overlap
+  bool measure_error = false;  // for take_errors()
+  int first_rank = 0;          // this transport's rank 0 among all, for the dither
+  Trace* trace = nullptr;      // receives spans unless nullptr; outlives the exchange
 
   Device device;       // holds the gradients and codes them
   StreamView compute;  // of a CUDA device: the stream that writes and reads the gradients

@@ -71,6 +71,11 @@ class Transport {
                   Place at = std::source_location::current()) {
     collectives().all_gather(mine, all, at);
   }
+  /// Each value becomes the mean of the ranks' values, which are added in rank order: the same bits on every
+  /// rank. Returns the bytes that this rank sent, 2(K-1)/K of the values' bytes in the mean over ranks.
+  std::uint64_t average(std::span<float> values, Place at = std::source_location::current()) {
+    return collectives().average(values, at);
+  }
   /// Of a transport over another one: that one's.
   virtual Collectives& collectives() = 0;
   /// The transport that carries messages with control_tag: this one, or one that it is over.

@@ -172,17 +172,17 @@ LPSGD_HD Normals normals(Philox4x32 draw) {
   return out;
 }
 /// The noise of elements 4i..4i+3 of a tensor's gradient.
-LPSGD_HD Normals gradient_noise(std::uint32_t i, std::uint32_t tensor, std::uint32_t step,
+LPSGD_HD Normals gradient_noise(std::uint32_t i, std::uint32_t tensor, std::uint32_t step, std::uint32_t rank,
                                 std::uint32_t seed) {
-  return normals(philox4x32(i, tensor, step, 0, seed, static_cast<std::uint32_t>(RandomUse::noise)));
+  return normals(philox4x32(i, tensor, step, rank, seed, static_cast<std::uint32_t>(RandomUse::noise)));
 }
 
 /// What an optimizer's step reads beside its arenas.
 struct StepRates {
   SgdRates sgd;
   AdamRates adam;
-  float noise = 0;  // standard deviation
-  std::uint32_t step = 0;
+  float noise = 0;                   // standard deviation
+  std::uint32_t step = 0, rank = 0;  // the noise's
 };
 
 }  // namespace lpsgd::maths

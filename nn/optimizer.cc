@@ -99,7 +99,8 @@ void fields(config::Visitor& v, OptimizerOptions& o) {
   v.field("clip_norm", o.clip_norm,
           "gradients are scaled so that their 2-norm over all tensors is at most this; 0: off", {.min = 0});
   v.field("noise", o.noise,
-          "the standard deviation of normal noise that is added to the gradients in the first step; 0: none",
+          "the standard deviation of normal noise that is added to the gradients in the first step: to their "
+          "mean, and in a local step to each rank's own, which differ; 0: none",
           {.min = 0});
   v.field("noise_decay", o.noise_decay,
           "the noise's variance falls as 1/(1+t)^noise_decay over the steps t; 0: it stays", {.min = 0});
@@ -173,6 +174,7 @@ void Optimizer::set_rate(double lr, std::int64_t step) {
   }
   rates.noise = static_cast<float>(options_.noise * std::pow(t, -options_.noise_decay / 2));
   rates.step = static_cast<std::uint32_t>(step);
+  rates.rank = noise_rank_;
   rates_ = rates;
   if (device_) device_->set_rates(rates);
 }
@@ -218,8 +220,9 @@ void Optimizer::add_noise(std::span<float> gradients, float scale) const {
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     float* const g = gradients.data() + tensors_[t].offset;
     for (std::int64_t i = 0; i < tensors_[t].elements; i += 4) {
-      const maths::Normals z = maths::gradient_noise(static_cast<std::uint32_t>(i / 4),
-                                                     static_cast<std::uint32_t>(t), rates_->step, seed_);
+      const maths::Normals z =
+          maths::gradient_noise(static_cast<std::uint32_t>(i / 4), static_cast<std::uint32_t>(t),
+                                rates_->step, rates_->rank, seed_);
       for (std::int64_t k = 0; k < 4 && i + k < tensors_[t].elements; ++k)
         g[i + k] = g[i + k] * scale + z.x[k] * rates_->noise;
     }

@@ -76,6 +76,9 @@ class Optimizer {
   /// sgd needs it only where the rate changes.) A GPU reads the rates from its memory, so that a step can be
   /// captured (core/capture.h).
   void set_rate(double lr, std::int64_t step = 0);
+  /// From the next set_rate() on the noise is that of this rank. Ranks that average their gradients in every
+  /// step leave it at 0, so that all add the same.
+  void set_noise_rank(int rank) { noise_rank_ = static_cast<std::uint32_t>(rank); }
   /// Replaces the options' momentum from the next set_rate() on.
   void set_momentum(double mu) { mu_ = mu; }
   /// Updates `parameters` and the momentum. As in PyTorch, v = g in the first step. Noise changes the
@@ -98,7 +101,7 @@ class Optimizer {
     bool decayed = true, adapted = false;
   };
   std::vector<Run> runs_;
-  std::uint32_t seed_ = 1;
+  std::uint32_t seed_ = 1, noise_rank_ = 0;
   double mu_ = 0;
   std::optional<maths::StepRates> rates_;
   Buffer<float> momentum_, second_;    // on the CPU

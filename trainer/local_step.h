@@ -22,7 +22,6 @@ class LocalStep final : public SynchronousStep {
   void set_interval(std::int64_t steps) override { interval_ = steps; }
   void measure_distance() override { measure_ = true; }
   void run(Loader& loader, std::int64_t number, double lr) override;
-  StepMetrics take(std::span<CodingError> errors) override;
   void check_finite() override;
 
   bool is_synchronised() const override { return !at_.started || (at_.steps == 0 && at_.rounds == 0); }
@@ -33,6 +32,9 @@ class LocalStep final : public SynchronousStep {
   Exchange* block_exchange() override { return block_ ? &block_->exchange : nullptr; }
   SyncPosition sync_position() const override;
   void set_sync_position(const SyncPosition& at) override { at_ = at; }
+
+ protected:
+  StepMetrics measured(std::span<CodingError> errors) override;
 
  private:
   void start(double lr);
@@ -61,6 +63,7 @@ class LocalStep final : public SynchronousStep {
     Exchange exchange;
     const std::unique_ptr<OuterStep> outer;
     Synchronisations captured;
+    std::int64_t exchanges = 0;  // since the last take()
   };
 
   const SyncOptions& options_;

@@ -34,11 +34,11 @@ struct Kind {
 const std::array<Kind, 5>& kinds() {
   static const std::array<Kind, 5> all{
       {{"every_step", {}},
-       {"local_sgd", {"steps", "warmup", "warmup_epochs", "reset_momentum"}},
-       {"post_local_sgd", {"steps", "from", "reset_momentum"}},
-       {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum"}},
+       {"local_sgd", {"steps", "warmup", "warmup_epochs", "reset_momentum", "distance"}},
+       {"post_local_sgd", {"steps", "from", "reset_momentum", "distance"}},
+       {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum", "distance"}},
        {"block_momentum",
-        {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "reset_momentum"}}}};
+        {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "reset_momentum", "distance"}}}};
   return all;
 }
 
@@ -46,9 +46,11 @@ const Kind& kind_of(const SyncOptions& o) {
   return kinds()[static_cast<std::size_t>(o.kind)];
 }
 
+/// A linear decay has no first one: it begins with the run, or with the end of the warm-up.
 std::optional<std::int64_t> first_decay_of(const ScheduleOptions& schedule) {
-  if (schedule.every > 0) return schedule.every;
-  if (!schedule.decay.empty()) return schedule.decay.begin()->first;
+  if (schedule.every > 0 && schedule.factor < 1) return schedule.every;
+  for (const auto& [epoch, factor] : schedule.decay)
+    if (factor < 1) return epoch;
   return std::nullopt;
 }
 
@@ -118,6 +120,8 @@ void fields(config::Visitor& v, SyncOptions& o) {
   v.field("nesterov", o.nesterov, "of block_momentum: weights move by rate*(mean(d) + mu*u)");
   v.field("reset_momentum", o.reset_momentum,
           "a synchronisation sets the optimizer's momentum to zero; otherwise each rank keeps its own");
+  v.field("distance", o.distance,
+          "measure how far replicas are apart, once an epoch; this sends the weights twice");
 }
 
 bool is_sync_key(SyncKind kind, std::string_view key) {
@@ -140,7 +144,7 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
   if ((o.warmup == SyncWarmup::none) != (o.warmup_epochs == 0))
     throw ConfigError(fmt::format("sync.warmup: needs both, a kind of warm-up and sync.warmup_epochs"));
   if (o.kind == SyncKind::post_local_sgd && !o.from && !first_decay_of(schedule))
-    throw ConfigError("sync.from: first_decay needs epochs in schedule.decay; or give an epoch");
+    throw ConfigError("sync.from: first_decay needs a factor below 1 in schedule.decay; or give an epoch");
 }
 
 void check_blocks(const SyncOptions& o, int ranks) {

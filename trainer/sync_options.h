@@ -30,6 +30,7 @@ struct SyncOptions {
   double momentum = 0.9, rate = 1;        // of block_momentum
   bool nesterov = false;
   bool reset_momentum = false;     // the optimizer's, after each synchronisation
+  bool distance = true;            // measure it, once an epoch
   bool force_differences = false;  // no key: steps of 1 also go through differences
 
   /// Whether ranks may take a step that they do not exchange, or not as gradients.

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch's training step on a GPU: the usual loop (eager), and the whole step as one CUDA graph (graph).
+"""PyTorch's training step on a GPU: the usual loop (eager), and the whole step as one CUDA graph (graph), also of the
+model under torch.compile (compile).
 
-    bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph] [--steps 40]
+    bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph,compile] [--steps 40]
 
 Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three
 means) and the peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018,
 table 3). The input is on the GPU. `graph` captures forward, backward and the fused optimizer: PyTorch's
-fastest form. bench/peers/networks_torch.py measures the eager loop in turns with lpsgd.
+fastest form without a compiler. `compile` captures the same with the model compiled for the largest speed
+(max-autotune-no-cudagraphs), which takes minutes. bench/peers/networks_torch.py measures the eager loop in turns with lpsgd.
 """
 
 import argparse
@@ -30,20 +32,22 @@ FORMATS = ("nchw", "nhwc")
 WARM_UP = 5
 
 
-def training_step(torch, torch_networks, name, memory_format, compute, captured):
-    """One step as a function; with `captured` it can be captured as a CUDA graph."""
+def training_step(torch, torch_networks, name, memory_format, compute, way):
+    """One step as a function; unless `way` is eager it can be captured as a CUDA graph."""
+    captured = way != "eager"
     torch.manual_seed(1)
     layout = torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
     side = SIDE.get(name, 224)
     model = torch_networks.make(name).cuda().to(memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=captured)
     x = torch.randn(BATCH[name], 3, side, side, device="cuda").contiguous(memory_format=layout)
+    run = torch.compile(model, mode="max-autotune-no-cudagraphs") if way == "compile" else model
     y = torch.randint(0, 10 if side == 32 else 1000, (BATCH[name],), device="cuda")
 
     def step():
         optimizer.zero_grad(set_to_none=not captured)  # a graph needs gradients at fixed addresses
         with torch.autocast("cuda", torch.bfloat16, enabled=compute == "bf16", cache_enabled=False):
-            loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss = torch.nn.functional.cross_entropy(run(x), y)
         loss.backward()
         optimizer.step()
 
@@ -85,7 +89,7 @@ def main():
         "names", nargs="+", choices=sorted(BATCH), metavar="NAME", help=", ".join(sorted(BATCH))
     )
     parser.add_argument("--compute", choices=["fp32", "tf32", "bf16"], default="fp32")
-    parser.add_argument("--ways", default="eager,graph", help="which of eager and graph")
+    parser.add_argument("--ways", default="eager,graph", help="which of eager, graph and compile")
     parser.add_argument("--steps", type=int, default=40)
     a = parser.parse_args()
     try:
@@ -114,13 +118,15 @@ def main():
                 torch.cuda.reset_peak_memory_stats()
                 try:
                     step = training_step(
-                        torch, torch_networks, name, memory_format, a.compute, way == "graph"
+                        torch, torch_networks, name, memory_format, a.compute, way
                     )
-                    row["ms"] = round(1e3 * seconds_of(torch, step, a.steps, way == "graph"), 3)
+                    row["ms"] = round(1e3 * seconds_of(torch, step, a.steps, way != "eager"), 3)
                     row["mem_gb"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
                 except RuntimeError as error:  # a network that is too large must not end the others
                     row["error"] = str(error)[:200]
                 step = None
+                if way == "compile":
+                    torch.compiler.reset()
                 torch.cuda.empty_cache()
                 print(json.dumps(row), flush=True)
     return 0

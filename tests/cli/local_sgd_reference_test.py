@@ -1,6 +1,7 @@
-"""Every kind of `sync` against a slow reference in numpy: softmax regression, 12 steps, 2 to 4 ranks, over threads and MPI,
-with and without codecs."""
+"""Every kind of `sync` against a slow reference in numpy: softmax regression, 12 steps, 2 to 4 ranks over threads, with and
+without codecs; some of them over MPI, too. tests/trainer/local_step_mpi_test.cc shows that all train the same over MPI."""
 
+import math
 import os
 import sys
 import unittest
@@ -32,6 +33,7 @@ train: {{epochs: 2, batch_size: {BATCH}, seed: {SEED}, threads: 1, device: cpu}}
 optimizer: {{momentum: {MU}, weight_decay: {DECAY}}}
 schedule: {{lr: {LR}, decay: {{1: 0.5}}}}
 exchange: {{min_elements: 0}}
+checkpoint: {{every_epochs: 0}}
 """
 
 CODECS = {
@@ -133,10 +135,21 @@ class Ranks:
         return [[s - w for s, w in zip(agreed[r], self.weights[r], strict=True)] for r in of]
 
 
+def interval(sync, step):
+    """H of a step."""
+    epoch, h = step // PER_EPOCH, sync.get("steps", 1)
+    if sync["kind"] == "post_local_sgd":
+        return h if epoch >= sync["from"] else 1
+    if epoch >= sync.get("warmup_epochs", 0):
+        return h
+    share = step / (PER_EPOCH * sync["warmup_epochs"])
+    return {"constant": 1, "linear": math.floor(1 + (h - 1) * share), "exponential": math.floor(h**share + 1e-9)}[sync["warmup"]]
+
+
 def trained(sync, start, ranks, codec, data):
     """The average of the ranks' weights after 12 steps."""
     k = Ranks(start, ranks, codec)
-    kind, h = sync["kind"], sync.get("steps", 1)
+    kind = sync["kind"]
     size = sync.get("ranks_per_block", ranks)
     blocks = [range(first, first + size) for first in range(0, ranks, size)]
     within = [Exchange(codec, k.sizes, block[0], size) for block in blocks]
@@ -146,7 +159,7 @@ def trained(sync, start, ranks, codec, data):
     since = rounds = 0
     for step in range(STEPS):
         lr = LR * (0.5 if step >= PER_EPOCH else 1)
-        now = 1 if kind == "post_local_sgd" and step < PER_EPOCH * sync["from"] else h
+        now = interval(sync, step)
         if agreed is None:
             local = now > 1 or kind in ("block_momentum", "hierarchical_local_sgd")
             if not local:
@@ -203,24 +216,25 @@ class LocalSgd(Case):
         first = model(self.train("start", "--steps", "0", ranks=1), "step-000000")
         self.start = [first["fc.weight"].ravel(), first["fc.bias"]]
 
-    def compare(self, sync, counts=(2, 3, 4), codecs=tuple(CODECS)):
+    def compare(self, sync, counts=(2, 3, 4), codecs=tuple(CODECS), blocks=None, mpi=()):
+        """`blocks`: of each number of ranks, the ranks of a block; `mpi`: the codecs whose runs are repeated over MPI."""
         data = (np.array(self.images), np.array(self.labels))
         for ranks in counts:
             options = dict(sync)
-            if "ranks_per_block" in sync:
-                options["ranks_per_block"] = {2: 1, 3: 3, 4: 2}[ranks]
+            if blocks:
+                options["ranks_per_block"] = blocks[ranks]
             for name in codecs:
                 codec = CODECS[name]
                 expected = trained(options, self.start, ranks, codec, data)
                 settings = ["--steps", str(STEPS), "--set", f"sync={flow(options)}",
                             "--set", f"exchange.codec={flow(codec) if codec else 'none'}"]
-                out = f"{ranks}{name}"
+                out = "-".join([sync["kind"], str(sync.get("warmup", "")), str(ranks), name])
                 result = run("train", self.config, "--out", self.path(f"{out}-threads"), *settings, "--set",
                              "exchange.transport=threads", "--set", f"exchange.ranks={ranks}")
                 self.assertEqual(result.status, 0, result)
                 threads = model(self.path(f"{out}-threads"), f"step-{STEPS:06}")
                 runs = [threads]
-                if ranks == max(counts):
+                if name in mpi:
                     runs.append(model(self.train(f"{out}-mpi", *settings, ranks=ranks), f"step-{STEPS:06}"))
                 for got in runs:
                     for mine, theirs in zip((got["fc.weight"].ravel(), got["fc.bias"]), expected, strict=True):
@@ -233,7 +247,7 @@ class LocalSgd(Case):
         self.compare({"kind": "every_step"})
 
     def test_local_sgd(self):
-        self.compare({"kind": "local_sgd", "steps": 3})
+        self.compare({"kind": "local_sgd", "steps": 3}, mpi=("EF-sign",))
 
     def test_local_sgd_that_ends_between_two_synchronisations(self):
         self.compare({"kind": "local_sgd", "steps": 5, "reset_momentum": True}, counts=(3,))
@@ -242,12 +256,21 @@ class LocalSgd(Case):
         self.compare({"kind": "post_local_sgd", "steps": 2, "from": 1})
 
     def test_hierarchical_local_sgd(self):
-        self.compare({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 2, "ranks_per_block": 2})
+        hierarchical = {"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 2}
+        self.compare(hierarchical, blocks={2: 1, 3: 3, 4: 2}, mpi=("EF-sign",))
+
+    def test_hierarchical_local_sgd_with_blocks_of_one_rank(self):
+        self.compare({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 3}, counts=(3,), blocks={3: 1})
 
     def test_block_momentum(self):
-        self.compare({"kind": "block_momentum", "steps": 3, "momentum": 0.5, "rate": 0.75, "nesterov": False}, counts=(2, 3))
-        nesterov = {"kind": "block_momentum", "steps": 2, "momentum": 0.9, "rate": 0.7, "nesterov": True}
-        self.compare(nesterov, counts=(4,))
+        self.compare({"kind": "block_momentum", "steps": 3, "momentum": 0.5, "rate": 0.75, "nesterov": False})
+
+    def test_block_momentum_with_nesterov(self):
+        self.compare({"kind": "block_momentum", "steps": 2, "momentum": 0.9, "rate": 0.7, "nesterov": True})
+
+    def test_warm_ups(self):
+        for warmup, codecs in (("constant", ("none", "EF-sign")), ("linear", CODECS), ("exponential", CODECS)):
+            self.compare({"kind": "local_sgd", "steps": 4, "warmup": warmup, "warmup_epochs": 1}, codecs=codecs)
 
 
 if __name__ == "__main__":

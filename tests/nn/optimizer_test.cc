@@ -173,10 +173,11 @@ TEST(Optimizer, LarsMovesWeightsThatAreZero) {
 }
 
 /// What noise adds to gradients of zero, in one step.
-std::vector<float> noise_of(std::int64_t step, std::uint32_t seed, double decay) {
+std::vector<float> noise_of(std::int64_t step, std::uint32_t seed, double decay, int rank = 0) {
   const TensorInfo tensor{"a", TensorKind::dense, {40001}, 40001, 0};
   Optimizer optimizer({.momentum = 0, .noise = 0.25, .noise_decay = decay}, {tensor}, 40016, {}, seed);
   std::vector<float> w(40016), g(40016);
+  if (rank > 0) optimizer.set_noise_rank(rank);
   optimizer.set_rate(-1, step);
   optimizer.step(w, g);
   EXPECT_EQ(w[40001], 0.0f) << "padding";
@@ -203,6 +204,8 @@ TEST(Optimizer, NoiseIsNormalAndFalls) {
   EXPECT_EQ(noise_of(3, 5, 0.5), noise_of(3, 5, 0.5));
   EXPECT_NE(noise_of(3, 5, 0), noise_of(4, 5, 0));
   EXPECT_NE(noise_of(3, 5, 0), noise_of(3, 6, 0));
+  EXPECT_NE(noise_of(3, 5, 0), noise_of(3, 5, 0, 1));
+  EXPECT_NE(noise_of(3, 5, 0, 2), noise_of(3, 5, 0, 1));
 }
 
 TEST(Optimizer, UnitGainFollowsCntksRules) {

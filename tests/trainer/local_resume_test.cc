@@ -60,28 +60,40 @@ TEST(LocalResume, AnAverageThatOverflowsIsNotSaved) {
   });
 }
 
-/// Resumes in the middle of a phase.
+/// Resumes in the middle of a phase, and of hierarchical local SGD also between two rounds within blocks.
 TEST(LocalResume, GoesOnBitForBit) {
-  for (const Overrides& variant :
-       {with(local, {}), with(local, {"optimizer={kind: adam}", "exchange.codec=sign"}),
-        Overrides{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"},
-        Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}, hierarchical})
+  struct Saved {
+    Overrides variant;
+    std::int64_t at = 7, rounds = 0;
+  };
+  for (const auto& [variant, at, rounds] :
+       {Saved{with(local, {"optimizer.noise=0.01"})},
+        Saved{with(local, {"optimizer={kind: adam}", "exchange.codec=sign"})},
+        Saved{{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"}},
+        Saved{{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}}, Saved{hierarchical},
+        Saved{hierarchical, 9, 1}, Saved{with(hierarchical, {"exchange.codec=sign"}), 10, 2}})
     for (const int ranks : {2, 4}) {
       const RunConfig run = small_run(variant);
       const TestFolder folder;
       run_thread_ranks(ranks, [&](Transport& transport) {
         Rank rank(run, transport, folder.path());
-        rank.train(0, 7);
+        rank.train(0, at);
         EXPECT_FALSE(rank.step->is_synchronised());
-        save(rank, transport, 7);
+        EXPECT_EQ(rank.step->sync_position().rounds, rounds);
+        if (rounds > 0) {
+          double residuals = 0;
+          for (const std::vector<float>& tensor : rank.step->block_exchange()->state().round1)
+            for (const float r : tensor) residuals += std::abs(static_cast<double>(r));
+          EXPECT_GT(residuals, 0);
+        }
+        save(rank, transport, at);
       });
       run_thread_ranks(ranks, [&](Transport& transport) {
         Rank whole(run, transport), resumed(run, transport);
         whole.train(0, steps);
-        const Resumed at = resumed.checkpoints.restore(find_resume_point(folder.path()).value());
-        EXPECT_FALSE(at.other_ranks);
+        EXPECT_FALSE(resumed.checkpoints.restore(find_resume_point(folder.path()).value()).other_ranks);
         EXPECT_FALSE(resumed.step->is_synchronised());
-        resumed.train(7, steps);
+        resumed.train(at, steps);
         EXPECT_EQ(resumed.state(), whole.state()) << variant.back();
       });
     }

@@ -51,9 +51,12 @@ struct Rank {
     std::vector<std::vector<float>> out{weights()};
     for (const NamedArena& arena : step->arenas()) out.push_back(values(arena.values));
     for (const NamedBuffer& b : model.network.buffers()) out.push_back(values(b.values));
-    const ExchangeState residuals = step->state();
-    out.insert(out.end(), residuals.round1.begin(), residuals.round1.end());
-    out.insert(out.end(), residuals.round2.begin(), residuals.round2.end());
+    const auto add = [&](const ExchangeState& residuals) {
+      out.insert(out.end(), residuals.round1.begin(), residuals.round1.end());
+      out.insert(out.end(), residuals.round2.begin(), residuals.round2.end());
+    };
+    add(step->state());
+    if (const Exchange* block = step->block_exchange()) add(block->state());
     return out;
   }
 

@@ -119,7 +119,7 @@ TEST(LocalStep, FollowsTheFormulas) {
 }
 
 TEST(LocalStep, OneLocalStepIsSynchronousSgd) {
-  for (const int ranks : {1, 2, 3}) {
+  for (const int ranks : {1, 2, 3, 4}) {
     const RunConfig every_step = small_run({"exchange.codec=none"});
     RunConfig forced = small_run({"exchange.codec=none", "sync.kind=local_sgd", "sync.steps=1"});
     EXPECT_EQ(trained(forced, ranks), trained(every_step, ranks)) << "the same bytes";
@@ -142,7 +142,9 @@ TEST(LocalStep, BeyondTheRunEachRankTrainsAlone) {
     const AveragedWeights average(transport, rank.model.network);
     for (std::size_t i = 0; i < alone[0].size(); ++i)
       EXPECT_EQ(average.values()[i], (alone[0][i] + alone[1][i] + alone[2][i]) * (1.0f / 3));
-    EXPECT_EQ(average.bytes_sent(), 2 * 4 * alone[0].size());
+    // The stripes of the others, and its own one to each of them.
+    const std::size_t n = alone[0].size(), r = static_cast<std::size_t>(transport.rank());
+    EXPECT_EQ(average.bytes_sent(), 4 * (n + (n * (r + 1) / 3 - n * r / 3)));
     const AveragedWeights::Installed installed(average, rank.model.network);
     EXPECT_EQ(rank.weights(), values(average.values()));
   });
@@ -341,6 +343,24 @@ TEST(LocalStep, BlocksDrawTheirDitherByTheRunsRanks) {
     rank.train(0, 1);
     after[static_cast<std::size_t>(transport.rank())] = rank.weights();
   });
+  EXPECT_NE(after[0], after[1]);
+}
+
+/// Ranks that train on the same data differ by their noise alone, once they take local steps.
+TEST(LocalStep, RanksDrawTheirOwnNoise) {
+  const RunConfig run = small_run({"sync.kind=post_local_sgd", "sync.steps=3", "sync.from=1",
+                                   "optimizer.noise=0.1", "exchange.codec=none"});
+  std::vector<std::vector<float>> before(2), after(2);
+  run_thread_ranks(2, [&](Transport& transport) {
+    const auto r = static_cast<std::size_t>(transport.rank());
+    Rank rank(run, transport);
+    rank.loader = small_loader(run, samples, 0, 2);
+    rank.train(0, per_epoch);
+    before[r] = rank.weights();
+    rank.train(per_epoch, per_epoch + 1);
+    after[r] = rank.weights();
+  });
+  EXPECT_EQ(before[0], before[1]) << "of the mean gradient";
   EXPECT_NE(after[0], after[1]);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -62,7 +63,8 @@ class SmallDataset final : public ImageDataset {
 TestFolder::TestFolder() {
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   static int made = 0;
-  path_ = fmt::format("{}lpsgd-{}-{}-{}", testing::TempDir(), test.test_suite_name(), test.name(), ++made);
+  path_ = fmt::format("{}lpsgd-{}-{}-{}-{}", testing::TempDir(), test.test_suite_name(), test.name(), ++made,
+                      ::getpid());
   std::filesystem::remove_all(path_);
   std::filesystem::create_directories(path_);
 }

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""scripts/gpu-check on the emulated GPU: killed, ended after some rows, and gone on with, it measures every row once."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BUILD = os.environ["LPSGD_BUILD"]
+NETWORKS = ["resnet20 fp32", "resnet20 tf32", "resnet20 bf16"]
+
+
+class GpuCheck(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lpsgd-test-")
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name)
+
+    def command(self, *more):
+        return [sys.executable, ROOT / "scripts/gpu-check", "--emulated", "--build", BUILD, "--out", self.out, "--only",
+                "build,networks,tests", "--tests", "^(DeviceGpu|PhiloxGpu|CudaCheck)[.]", "--steps", "1", *more]
+
+    def run_part(self, *more):
+        return subprocess.run(self.command(*more), capture_output=True, text=True, check=False)
+
+    def results(self):
+        file = self.out / "results.json"
+        return json.loads(file.read_text()) if file.exists() else {"rows": {}, "stages": []}
+
+    def test_goes_on_after_a_kill_and_after_a_part(self):
+        part = self.run_part("--rows", "1")  # ctest's first eight tests
+        self.assertEqual(part.returncode, 3, part)
+        self.assertIn("go on with --resume", part.stdout)
+        self.assertEqual([s["status"] for s in self.results()["stages"]], ["pass", "pass", "part"], part)
+        tests = self.results()["rows"]["tests"]
+        self.assertGreater(len(tests), 3)
+        self.assertEqual(set(tests.values()), {"run"})
+
+        process = subprocess.Popen(self.command("--resume"), stdout=subprocess.DEVNULL, start_new_session=True)
+        end = time.monotonic() + 60
+        while not self.results()["rows"].get("networks") and time.monotonic() < end:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        before = self.results()["rows"]["networks"]
+        self.assertIn(list(before), [NETWORKS[:1], NETWORKS[:2]])
+
+        whole = self.run_part("--resume")
+        self.assertEqual(whole.returncode, 0, whole)
+        results = self.results()
+        self.assertEqual([s["status"] for s in results["stages"]], ["pass"] * 3)
+        rows = results["rows"]["networks"]
+        self.assertEqual(list(rows), NETWORKS)
+        self.assertEqual({k: rows[k] for k in before}, before)  # speeds: they were not measured again
+        self.assertEqual(results["rows"]["tests"], tests)
+        measured = next(s for s in results["stages"] if s["name"] == "networks")["measured"]
+        self.assertEqual([m["samples_per_s"] for m in measured], [rows[k]["samples_per_s"] for k in NETWORKS])
+
+        again = self.run_part("--resume")
+        self.assertEqual((again.returncode, self.results()["rows"]), (0, results["rows"]))
+
+    def test_results_of_another_revision_are_not_gone_on_with(self):
+        (self.out / "results.json").write_text(json.dumps({"machine": {"commit": "other"}, "stages": [], "rows": {}}))
+        part = self.run_part("--resume")
+        self.assertEqual(part.returncode, 1)
+        self.assertIn("is of revision other", part.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
