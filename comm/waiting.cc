@@ -43,6 +43,14 @@ std::atomic<int> newest_end{0};
 
 }  // namespace
 
+void print_error(const std::string& message) noexcept {
+  try {
+    const std::string line = "lpsgd: error: " + printable_lines(message) + "\n";
+    if (::write(STDERR_FILENO, line.data(), line.size()) < 0) return;
+  } catch (const std::exception&) {  // no memory
+  }
+}
+
 void end_process_in(double seconds, const std::string& message, const std::string& meanwhile) noexcept {
   try {
     std::thread([=, mine = ++newest_end] {
@@ -50,9 +58,7 @@ void end_process_in(double seconds, const std::string& message, const std::strin
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         if (!patience.due() || newest_end != mine) continue;
         if (patience.is_over()) {
-          // Not through stdio, of which another thread may hold the lock.
-          const std::string line = "lpsgd: error: " + printable_lines(message) + "\n";
-          if (!message.empty() && ::write(STDERR_FILENO, line.data(), line.size()) < 0) ::_exit(1);
+          if (!message.empty()) print_error(message);
           ::_exit(1);
         }
         if (!meanwhile.empty()) log::warn("{}: {:.0f} s so far", meanwhile, patience.waited());
@@ -67,7 +73,7 @@ void let_process_live() noexcept {
 }
 
 double seconds_until_turn(int rank) {
-  return rank == 0 ? 0 : 0.5 * (1 + std::min(rank, 8));
+  return rank == 0 ? 1.5 : 1.5 + 0.5 * (1 + std::min(rank, 6));
 }
 
 }  // namespace lpsgd

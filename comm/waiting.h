@@ -34,6 +34,9 @@ class Patience {
   double waited_ = 0, last_ = 0;
 };
 
+/// Prints an error, not through stdio, of which another thread may hold the lock.
+void print_error(const std::string& message) noexcept;
+
 /// Ends this process with status 1 in so many seconds, for when ending in order may hang. Then prints
 /// `message` if it is not empty; until then logs `meanwhile` as Patience does. A later call replaces it.
 void end_process_in(double seconds, const std::string& message, const std::string& meanwhile = {}) noexcept;
@@ -41,7 +44,8 @@ void end_process_in(double seconds, const std::string& message, const std::strin
 void let_process_live() noexcept;
 
 /// Ranks that end together report one after the other, so that the first one's message is the only one: the
-/// launcher ends the others before their turn.
+/// launcher ends the others before their turn. They leave a while to a rank with an error of its own, such as
+/// a StalledError.
 double seconds_until_turn(int rank);
 
 }  // namespace lpsgd

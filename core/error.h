@@ -49,6 +49,14 @@ class CommError : public Error {
       : Error(message, 1, where) {}
 };
 
+/// A wait of this rank alone, such as for its disk, that has reached its limit. The thread that it waits for
+/// may never end, so nobody waits for that either. The other ranks, which wait for this one, leave the
+/// message to it.
+class StalledError : public CommError {
+ public:
+  using CommError::CommError;
+};
+
 /// A call of a device library (CUDA, cuDNN, cuBLAS, oneDNN) that failed, or a device that does not exist.
 class DeviceError : public Error {
  public:

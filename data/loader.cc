@@ -283,7 +283,7 @@ struct Loader::Impl {
       if (!is_over && seconds % 30 != 0) continue;
       const std::string text = fmt::format("the samples of batch {} of epoch {} have not been read for {} s",
                                            batch + 1, epoch + 1, seconds);
-      if (is_over) throw FileError(fmt::format("{}, as long as {} allows", text, limited_by));
+      if (is_over) throw StalledError(fmt::format("{}, as long as {} allows", text, limited_by));
       log::warn("{}", text);
     }
   }

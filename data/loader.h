@@ -33,7 +33,8 @@ struct LoaderOptions {
   std::int64_t prefetch = 3;  // batches that may be ready ahead
   /// The device that copies pixels and values from the batches: their memory is page-locked for it.
   Device device = {};
-  /// How long next() waits for samples; 0: without a limit. `limited_by`: the key that says so.
+  /// How long next() waits for samples before it throws StalledError; 0: without a limit. `limited_by`: the
+  /// key that says so.
   double longest_wait = 0;
   const char* limited_by = "";
 };

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -15,16 +17,38 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// A checkpoint's files. Each is verified once: when it is first opened, unless it was before.
+class CheckpointFiles {
+ public:
+  explicit CheckpointFiles(const ResumePoint& from) : from_(from) {}
+
+  int ranks() const { return from_.manifest.ranks; }
+  const SafetensorsFile& model() { return open(model_file); }
+  const SafetensorsFile& state(int rank) { return open(state_file(rank)); }
+
+ private:
+  const SafetensorsFile& open(const std::string& name) {
+    const auto [it, is_new] = opened_.try_emplace(name);
+    if (is_new) {
+      if (!from_.verified) verify(from_.manifest, from_.folder, name);
+      it->second = std::make_unique<SafetensorsFile>(from_.folder + "/" + name);
+    }
+    return *it->second;
+  }
+
+  const ResumePoint& from_;
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> opened_;
+};
+
 /// One old rank's state file.
 struct OldState {
   ExchangeState residuals, block_residuals;
   std::vector<std::vector<float>> buffers;
 };
 
-OldState read_state(const ResumePoint& from, int rank, const std::vector<TensorInfo>& tensors,
+OldState read_state(CheckpointFiles& from, int rank, const std::vector<TensorInfo>& tensors,
                     const std::vector<NamedBuffer>& buffers) {
-  verify(from.manifest, from.folder, state_file(rank));
-  const SafetensorsFile file(from.folder + "/" + state_file(rank));
+  const SafetensorsFile& file = from.state(rank);
   OldState out;
   const auto copy = [](std::span<const float> values) {
     return std::vector<float>(values.begin(), values.end());
@@ -45,19 +69,16 @@ OldState read_state(const ResumePoint& from, int rank, const std::vector<TensorI
 }
 
 /// Whether the state file of the checkpoint's rank has the arena.
-bool has_arena(const ResumePoint& from, int rank, const std::string& arena,
+bool has_arena(CheckpointFiles& from, int rank, const std::string& arena,
                const std::vector<TensorInfo>& tensors) {
-  verify(from.manifest, from.folder, state_file(rank));
-  return SafetensorsFile(from.folder + "/" + state_file(rank)).find(arena + "." + tensors.front().name) !=
-         nullptr;
+  return from.state(rank).find(arena + "." + tensors.front().name) != nullptr;
 }
 
 /// Sets the arena to scale times the sum of the ranks' values in [first, last). False if the first has none.
-bool read_arena(const ResumePoint& from, int first, int last, const std::vector<TensorInfo>& tensors,
+bool read_arena(CheckpointFiles& from, int first, int last, const std::vector<TensorInfo>& tensors,
                 const NamedArena& arena) {
   for (int rank = first; rank < last; ++rank) {
-    verify(from.manifest, from.folder, state_file(rank));
-    const SafetensorsFile file(from.folder + "/" + state_file(rank));
+    const SafetensorsFile& file = from.state(rank);
     for (const TensorInfo& tensor : tensors) {
       const std::string name = arena.name + "." + tensor.name;
       if (rank == first && !file.find(name)) return false;
@@ -72,21 +93,21 @@ bool read_arena(const ResumePoint& from, int first, int last, const std::vector<
 }
 
 /// `exact`: each rank goes on with its own.
-void read_arenas(const ResumePoint& from, int rank, bool exact, const TrainingState& state) {
+void read_arenas(CheckpointFiles& from, int rank, bool exact, const TrainingState& state) {
   using Otherwise = NamedArena::Otherwise;
   for (const NamedArena& arena : state.arenas) {
     const bool weights = arena.otherwise == Otherwise::average;
     const int of = exact && arena.own ? rank : 0;
-    const bool of_all = !exact && has_arena(from, from.manifest.ranks - 1, arena.name, *state.tensors);
-    const int last = of_all ? from.manifest.ranks : of + 1;
+    const bool of_all = !exact && has_arena(from, from.ranks() - 1, arena.name, *state.tensors);
+    const int last = of_all ? from.ranks() : of + 1;
     if ((exact || !weights) && read_arena(from, of, last, *state.tensors, arena)) continue;
     if (weights)
       std::copy(state.parameters.begin(), state.parameters.end(), arena.values.begin());
     else if (arena.otherwise == Otherwise::zeros)
       std::fill(arena.values.begin(), arena.values.end(), 0.0f);
     else
-      throw FileError(fmt::format("{}/{}: has no '{}.{}'", from.folder, state_file(of), arena.name,
-                                  state.tensors->front().name));
+      throw FileError(
+          fmt::format("{}: has no '{}.{}'", from.state(of).path(), arena.name, state.tensors->front().name));
   }
 }
 
@@ -102,15 +123,13 @@ bool drop(ExchangeState& residuals) {
 }
 
 /// Copies this rank's rows (shape[0]) of the carried state from the files of the ranks that had them.
-void read_carried(const ResumePoint& from, int rank, int ranks, const std::vector<NamedBuffer>& carried) {
+void read_carried(CheckpointFiles& from, int rank, int ranks, const std::vector<NamedBuffer>& carried) {
   if (carried.empty()) return;
-  const std::int64_t rows = carried[0].shape[0], old_rows = rows * ranks / from.manifest.ranks;
+  const std::int64_t rows = carried[0].shape[0], old_rows = rows * ranks / from.ranks();
   for (std::int64_t row = 0, copied = 0; row < rows; row += copied) {
     const std::int64_t position = rank * rows + row, first = position % old_rows;
-    const std::string name = state_file(static_cast<int>(position / old_rows));
+    const SafetensorsFile& file = from.state(static_cast<int>(position / old_rows));
     copied = std::min(rows - row, old_rows - first);
-    verify(from.manifest, from.folder, name);
-    const SafetensorsFile file(from.folder + "/" + name);
     for (const NamedBuffer& b : carried) {
       std::vector<std::int64_t> shape = b.shape;
       shape[0] = old_rows;
@@ -121,9 +140,8 @@ void read_carried(const ResumePoint& from, int rank, int ranks, const std::vecto
   }
 }
 
-void read_model(const std::string& path, const std::vector<TensorInfo>& tensors, std::span<float> parameters,
-                const std::vector<NamedBuffer>& buffers) {
-  const SafetensorsFile file(path);
+void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tensors,
+                std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
   for (const TensorInfo& tensor : tensors)
     from_pytorch_order(tensor, file.at(tensor.name, tensor.shape).values.data(),
                        parameters.data() + tensor.offset);
@@ -135,7 +153,8 @@ void read_model(const std::string& path, const std::vector<TensorInfo>& tensors,
     const auto named = [&](const auto& x) { return x.name == stored.name; };
     if (std::none_of(tensors.begin(), tensors.end(), named) &&
         std::none_of(buffers.begin(), buffers.end(), named))
-      throw FileError(fmt::format("{}: holds '{}', which the network does not have", path, stored.name));
+      throw FileError(
+          fmt::format("{}: holds '{}', which the network does not have", file.path(), stored.name));
   }
 }
 
@@ -144,7 +163,8 @@ void read_model(const std::string& path, const std::vector<TensorInfo>& tensors,
 CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
                                const std::vector<CodecSpec>& codecs, const TrainingState& state,
                                ExchangeState& residuals, ExchangeState* block_residuals) {
-  const auto& [folder, manifest] = from;
+  const std::string& folder = from.folder;
+  const CheckpointManifest& manifest = from.manifest;
   const std::vector<TensorInfo>& tensors = *state.tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const std::string now = to_text(codecs[t]);
@@ -158,22 +178,22 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
           "{}: was written with codec {} for '{}', the configuration says {}: their residuals differ", folder,
           written->second, tensors[t].name, now));
   }
-  verify(manifest, folder, model_file);
-  read_model(folder + "/" + model_file, tensors, state.parameters, state.buffers);
+  CheckpointFiles files(from);
+  read_model(files.model(), tensors, state.parameters, state.buffers);
 
-  read_carried(from, rank, ranks, state.carried);
+  read_carried(files, rank, ranks, state.carried);
   const bool same = manifest.ranks == ranks;
-  const bool own_weights = has_arena(from, 0, "weights", tensors);
+  const bool own_weights = has_arena(files, 0, "weights", tensors);
   const bool local = std::any_of(state.arenas.begin(), state.arenas.end(),
                                  [](const NamedArena& arena) { return arena.own; });
   // Ranks of new blocks would come with what different old blocks agreed on.
   const bool same_blocks = !own_weights || manifest.sync.ranks_per_block == state.ranks_per_block;
   const bool exact = same && own_weights == local && same_blocks;
-  read_arenas(from, rank, exact, state);
+  read_arenas(files, rank, exact, state);
   CheckpointRead out{.other_ranks = !same, .averaged = !exact && own_weights};
   std::vector<OldState> old;
   for (int r = same ? rank : 0; r < (same ? rank + 1 : manifest.ranks); ++r)
-    old.push_back(read_state(from, r, tensors, state.buffers));
+    old.push_back(read_state(files, r, tensors, state.buffers));
   if (same) {
     residuals = std::move(old[0].residuals);
     out.dropped_residuals = manifest.sync.started && !local && drop(residuals);
@@ -193,6 +213,7 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
 void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
                            std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
   std::string at = folder;
+  bool verified = false;
   if (!fs::exists(at + "/" + model_file) && fs::is_directory(at + "/checkpoints")) {
     std::vector<PassedOver> passed_over;
     const std::optional<ResumePoint> newest = find_resume_point(folder, &passed_over);
@@ -201,9 +222,10 @@ void read_checkpoint_model(const std::string& folder, const std::vector<TensorIn
       throw FileError(
           fmt::format("{}: holds no checkpoint{}", folder, passed_over.empty() ? "" : " that verifies"));
     at = newest->folder;
+    verified = true;
   }
-  if (fs::exists(at + "/manifest.json")) verify(read_manifest(at), at, model_file);
-  read_model(at + "/" + model_file, tensors, parameters, buffers);
+  if (!verified && fs::exists(at + "/manifest.json")) verify(read_manifest(at), at, model_file);
+  read_model(SafetensorsFile(at + "/" + model_file), tensors, parameters, buffers);
 }
 
 }  // namespace lpsgd

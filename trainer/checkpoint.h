@@ -44,9 +44,9 @@ struct CheckpointRead {
 /// With another number of ranks than the checkpoint's, round-1 residuals become the mean of the old ones,
 /// round-2 residuals are redistributed, running statistics averaged, and carried state follows its positions
 /// of the global batch. FileError if a file is missing, damaged (checksum) or
-/// of another network or codec. Arenas that each rank has of its own become the mean of the old ones, or the
-/// average weights, also if the checkpoint's run had no such arenas; and so do those that each rank had of
-/// its own in the checkpoint's run only.
+/// of another network or codec. A file is verified when it is first read, unless `from` was. Arenas that each
+/// rank has of its own become the mean of the old ones, or the average weights, also if the checkpoint's run
+/// had no such arenas; and so do those that each rank had of its own in the checkpoint's run only.
 CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
                                const std::vector<CodecSpec>& codecs, const TrainingState& state,
                                ExchangeState& residuals, ExchangeState* block_residuals = nullptr);

@@ -135,7 +135,7 @@ std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
   std::vector<PassedOver> left_out;
   for (auto one = all.rbegin(); one != all.rend() && one->manifest && !found; ++one) try {
       verify_all(*one->manifest, one->folder);
-      found = ResumePoint{one->folder, std::move(*one->manifest)};
+      found = ResumePoint{one->folder, std::move(*one->manifest), true};
     } catch (const FileError& e) {
       left_out.push_back({one->folder, e.what()});
     }

@@ -27,6 +27,7 @@ std::string folder_while_removed(const std::string& folder);
 struct ResumePoint {
   std::string folder;  // of the checkpoint
   CheckpointManifest manifest;
+  bool verified = false;  // all of its files, by this process
 };
 
 /// A folder with a checkpoint's name.

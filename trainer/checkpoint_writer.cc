@@ -18,6 +18,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/safetensors.h"
 #include "trainer/non_finite.h"
 
@@ -130,12 +131,18 @@ auto start(const Work& work) -> std::future<decltype(work())> {
   }
 }
 
-/// Waits for a thread, no longer than Phase::checkpoint allows. `what` it does, for the message.
+/// Waits for a thread; StalledError if that takes longer than Phase::checkpoint allows. `what` it does, for
+/// the message.
 template <class Result>
 void await(const std::future<Result>& task, Transport& transport, const std::string& what) {
-  Patience patience(transport.collectives().limits.outside_step);
-  while (task.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready)
-    if (patience.due()) patience.report(transport, fmt::format("{} takes {:.0f} s", what, patience.waited()));
+  const Limit limit = transport.collectives().limits.outside_step;
+  Patience patience(limit);
+  while (task.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+    if (!patience.due()) continue;
+    const std::string text = fmt::format("{} takes {:.0f} s", what, patience.waited());
+    if (patience.is_over()) throw StalledError(fmt::format("{}, as long as {} allows", text, limit.name));
+    log::warn("{}", text);
+  }
 }
 
 template <class Result>
@@ -165,7 +172,6 @@ void CheckpointWriter::begin(const std::string& name, CheckpointManifest manifes
       check(error, building, "cannot be removed");
       fs::create_directories(building, error);
       check(error, building, "cannot be made");
-      sync_folder(run_folder_);
     });
     files_ = start([this] { return write_files(); });
   } catch (...) {
@@ -194,6 +200,8 @@ std::optional<CheckpointWriter::Written> CheckpointWriter::advance() {
       stage_ = Stage::idle;
       return out;
     }
+  } catch (const StalledError&) {  // abandon() would wait for the thread
+    throw;
   } catch (...) {
     abandon();
     throw;
@@ -238,6 +246,8 @@ double CheckpointWriter::publish() const {
   write_manifest(building.string(), manifest_);
   sync_folder(building.string());
   verify_all(read_manifest(building.string()), building.string());
+  // A crash may undo the making of checkpoints/ until here: nothing in it has a checkpoint's name before.
+  sync_folder(run_folder_);
   rename_folder(building, fs::path(checkpoints_folder(run_folder_)) / name_);
   const double now = now_seconds();
   remove_old_checkpoints(run_folder_, name_, keep_);

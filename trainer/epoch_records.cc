@@ -15,12 +15,13 @@ constexpr std::size_t max_line_bytes = 16 << 20;
 
 }  // namespace
 
-nlohmann::ordered_json parse_epoch_record(std::string_view text, const std::string& path, std::int64_t line) {
+nlohmann::json parse_epoch_record(std::string_view text, const std::string& path, std::int64_t line) {
   const std::string source = fmt::format("{}:{}", path, line);
   if (text.size() > max_line_bytes)
     throw FileError(
         fmt::format("{}: too long: {} bytes, expected {} or fewer", source, text.size(), max_line_bytes));
-  nlohmann::ordered_json record = parse_json(text, source);
+  // An ordered object would take time quadratic in its keys, for each of many lines.
+  auto record = parse_json<nlohmann::json>(text, source);
   const auto epoch = record.is_object() ? record.find("epoch") : record.end();
   if (epoch == record.end() || !epoch->is_number_integer())
     throw FileError(fmt::format("{}: not an epoch's record: an object with an integer 'epoch'", source));

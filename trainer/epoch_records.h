@@ -17,7 +17,7 @@ struct EpochLine {
 
 /// The record in one line. Throws FileError "path:line: what is wrong" unless it is a JSON object with the
 /// number of an epoch.
-nlohmann::ordered_json parse_epoch_record(std::string_view text, const std::string& path, std::int64_t line);
+nlohmann::json parse_epoch_record(std::string_view text, const std::string& path, std::int64_t line);
 
 /// The lines of the file's text. A last line without its end was cut off by a crash and is left out.
 /// Throws FileError as parse_epoch_record() does.

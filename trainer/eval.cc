@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 
+#include "comm/waiting.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "nn/network.h"
@@ -41,7 +43,13 @@ std::string eval_command(const EvalArguments& arguments) {
   read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
   state.upload();
   BadSamples bad;
-  const BatchMetrics m = evaluate(network, loader, state.buffers(), &bad);
+  BatchMetrics m;
+  try {
+    m = evaluate(network, loader, state.buffers(), &bad);
+  } catch (const StalledError& e) {  // the loader's destructor would wait for the thread that hangs
+    print_error(e.what());
+    ::_exit(1);
+  }
   if (m.samples == 0)
     throw FileError(fmt::format("{} (and no other sample of the test set can be read)", bad.first.at(0)));
   if (bad.count > 0) log::warn("{}", text(bad));

@@ -126,7 +126,7 @@ void MetricsFile::append(const EpochRecord& record) {
     errno = error;
     fail();
   }
-  ::close(fd);
+  if (::close(fd) != 0) fail();
 }
 
 }  // namespace lpsgd

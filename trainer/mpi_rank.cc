@@ -61,6 +61,8 @@ int run_rank(std::unique_ptr<Transport> transport, const std::function<int(Trans
     if (transport->rank() == 0) say(e.what());
     set_mpi_exit_status(e.exit_status());
     return e.exit_status();
+  } catch (const StalledError& e) {
+    say(fmt::format("rank {}: {}", transport->rank(), e.what()));
   } catch (const CommError& e) {  // most often of several ranks
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_until_turn(transport->rank())));
     say(fmt::format("rank {}: {}", transport->rank(), e.what()));

@@ -112,7 +112,8 @@ RunCheckpoints::RunCheckpoints(std::string run_folder, const RunConfig& run, Epo
       writer_(transport, std::move(run_folder), run.checkpoint.keep) {}
 
 Resumed RunCheckpoints::restore(const ResumePoint& from) {
-  const auto& [folder, manifest] = from;
+  const std::string& folder = from.folder;
+  const CheckpointManifest& manifest = from.manifest;
   Resumed out{manifest.position, manifest.so_far};
   CheckpointRead read;
   collective_try(transport_, [&] {
@@ -163,7 +164,7 @@ void RunCheckpoints::check_finite(std::int64_t steps) {
 }
 
 void RunCheckpoints::begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
-                           const AveragedWeights* weights) {
+                           double waited, const AveragedWeights* weights) {
   began_ = now_seconds();
   CheckpointManifest manifest;
   manifest.position = position;
@@ -186,9 +187,10 @@ void RunCheckpoints::begin(const std::string& name, const Position& position, Ep
                  averaged.buffers());
   const double copied = now_seconds();
   writer_.begin(name, std::move(manifest), snapshot_.state(), snapshot_.averaged());
-  saving_ = {name, now_seconds() - began_};
-  log::debug("checkpoint {}: {:.3f} s before the copy, {:.3f} s for it, {:.3f} s until it is written", name,
-             copying - began_, copied - copying, saving_.waited - (copied - began_));
+  const double begun = now_seconds();
+  saving_ = {name, waited + begun - began_};
+  log::debug("checkpoint {}: {:.3f} s before the copy, {:.3f} s for it, {:.3f} s until it is being written",
+             name, waited + copying - began_, copied - copying, begun - copied);
 }
 
 std::optional<SavedCheckpoint> RunCheckpoints::advance() {

@@ -62,9 +62,10 @@ class RunCheckpoints {
   Resumed restore(const ResumePoint& from);
 
   /// Copies the state and begins to write it, with no checkpoint in flight. `lr`: of the next step; `so_far`:
-  /// of the current epoch, ignored between epochs; `weights`: the model's, if the ranks' differ. Collective.
+  /// of the current epoch, ignored between epochs; `waited`: seconds for which training has waited for it
+  /// already; `weights`: the model's, if the ranks' differ. Collective.
   void begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
-             const AveragedWeights* weights = nullptr);
+             double waited = 0, const AveragedWeights* weights = nullptr);
   /// See CheckpointWriter.
   bool in_flight() const { return writer_.in_flight(); }
   bool is_busy() const { return writer_.is_busy(); }

@@ -117,7 +117,7 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
   s["ranks"] = ranks;
   s["codec"] = to_text(run.exchange.policy.codec);
   if (run.exchange.collective == Collective::simulated) s["simulated"] = true;
-  ordered_json last, best;
+  nlohmann::json last, best;
   double seconds = 0, communication = 0, computation = 0, samples = 0;
   std::uint64_t sent = 0, fp32 = 0;
   std::int64_t line = 0;
@@ -131,18 +131,18 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
       samples += last["samples"].get<double>();
       sent += last["bytes_sent"].get<std::uint64_t>();
       fp32 += last["bytes_fp32"].get<std::uint64_t>();
-    } catch (const ordered_json::exception&) {
+    } catch (const nlohmann::json::exception&) {
       throw FileError(fmt::format("{}/metrics.jsonl:{}: not an epoch's record: a value is missing or wrong",
                                   folder, line));
     }
   s["epochs"] = records.size();
-  s["step"] = last.is_null() ? ordered_json(0) : last["step"];
-  s["val_top1"] = last.is_null() ? ordered_json() : last["val_top1"];
-  s["val_top5"] = last.is_null() ? ordered_json() : last["val_top5"];
-  s["val_loss"] = last.is_null() ? ordered_json() : last["val_loss"];
+  s["step"] = last.is_null() ? nlohmann::json(0) : last["step"];
+  s["val_top1"] = last.is_null() ? nlohmann::json() : last["val_top1"];
+  s["val_top5"] = last.is_null() ? nlohmann::json() : last["val_top5"];
+  s["val_loss"] = last.is_null() ? nlohmann::json() : last["val_loss"];
   if (last.contains("val_perplexity")) s["val_perplexity"] = last["val_perplexity"];
-  s["best_val_top1"] = best.is_null() ? ordered_json() : best["val_top1"];
-  s["best_epoch"] = best.is_null() ? ordered_json() : best["epoch"];
+  s["best_val_top1"] = best.is_null() ? nlohmann::json() : best["val_top1"];
+  s["best_epoch"] = best.is_null() ? nlohmann::json() : best["epoch"];
   s["seconds"] = seconds;
   s["communication_s"] = communication;
   s["computation_s"] = computation;

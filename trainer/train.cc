@@ -29,14 +29,16 @@ namespace lpsgd {
 namespace {
 
 /// The checkpoint to resume from. If there is none, the first line of output says so, or with `is_required`
-/// it is an error. Rank 0 alone verifies checkpoints. Collective.
+/// it is an error. Rank 0 chooses; each other rank verifies what it reads. Collective.
 std::optional<ResumePoint> resume_point(Transport& transport, const std::string& folder, bool is_required) {
+  std::optional<ResumePoint> point;
   std::string chosen, lacks = "holds no checkpoint";
   collective_try(transport, [&] {
     if (transport.rank() != 0) return;
     remove_unfinished(folder);
     std::vector<PassedOver> passed_over;
-    if (const auto found = find_resume_point(folder, &passed_over)) chosen = found->folder;
+    point = find_resume_point(folder, &passed_over);
+    if (point) chosen = point->folder;
     for (const PassedOver& one : passed_over) log::warn("{}", text(one));
     if (!passed_over.empty()) lacks += " that verifies";
   });
@@ -47,10 +49,9 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
   if (chosen.empty() && transport.rank() == 0)
     fmt::print("{}: {}: starting from random weights\n", folder, lacks);
   if (chosen.empty()) return std::nullopt;
-  std::optional<ResumePoint> point;
   std::string sum;  // where each rank has a disk of its own, the folders may differ
   collective_try(transport, [&] {
-    point = ResumePoint{chosen, read_manifest(chosen)};
+    if (!point) point = ResumePoint{chosen, read_manifest(chosen)};
     sum = file_checksum(chosen + "/manifest.json");
   });
   require_agreement(transport, {{fmt::format("the manifest of {}", chosen), sum}});

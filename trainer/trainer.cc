@@ -1,9 +1,11 @@
 #include "trainer/trainer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "comm/agree.h"
@@ -262,13 +264,18 @@ class RankTrainer {
   /// Begins a checkpoint, once the one before is written. The ranks soon ask whether this one is.
   void save(const std::string& name) {
     const ScopedPhase checkpoint(transport_, Phase::checkpoint);
+    network_.stream().synchronize();  // until then it is the steps that take their time
+    const double start = now_seconds();
     step_->check_finite();
     collect();
-    const double start = now_seconds();
+    const double finishing = now_seconds();
     finish_checkpoint();
+    const double for_the_one_before = now_seconds() - finishing;
     replicas_.before_checkpoint(position_.step, comparable());
     const AveragedWeights* const weights = average_if_apart();
-    checkpoints_->begin(name, position_, sums_.so_far(transport_, start), rate_at(position_.batch), weights);
+    EpochSoFar so_far = sums_.so_far(transport_, start);
+    checkpoints_->begin(name, position_, std::move(so_far), rate_at(position_.batch),
+                        now_seconds() - start - for_the_one_before, weights);
     agreement_.ask_soon();
     saved_ = position_;
     saved_at_ = now_seconds();
@@ -290,6 +297,7 @@ class RankTrainer {
     step_->run(train_loader_, position_.step, lr_);
     ++position_.step;
     ++position_.batch;
+    log::trace("step {} is done", position_.step);
     // Measurements of a GPU are taken only where a line needs them, because the host waits for them.
     const bool due = progress_->due(position_.step);
     const double communication = due || !on_gpu() ? collect() : 0;
@@ -441,8 +449,13 @@ int train_rank(const RunConfig& run, const TrainCommand& command, const TrainDat
     const ScopedPhase end(transport, Phase::end);
     transport.barrier();
     throw;
+  } catch (const StalledError& e) {  // nothing is destroyed: that would wait for the thread that hangs
+    print_error(fmt::format("rank {}: {}", transport.rank(), e.what()));
+    transport.abort(1);
+    std::fflush(stdout);
+    ::_exit(1);
   } catch (const std::exception& e) {
-    // A thread that hangs, in a disk that does not answer, must not keep the message back.
+    // A thread that hangs must not keep the message back.
     end_process_in(8, fmt::format("rank {}: {}", transport.rank(), e.what()));
     trainer.reset();
     let_process_live();

@@ -3,6 +3,7 @@ each kind fail, one per run; the default is a few, "all" is every one."""
 
 import os
 import re
+import shutil
 import unittest
 
 from faults import EPOCHS, Disturbed, of_codec
@@ -18,7 +19,7 @@ FIRST, FIRST_STEP, SECOND = "epoch-0003", 12, "epoch-0006"
 def calls_in(log):
     """The paths in a log of faults.c, for each rank."""
     with open(log) as file:
-        lines = [line.split() for line in file]
+        lines = [line.rstrip("\n").split(" ", 2) for line in file]
     return [[path for of, _, path in lines if int(of) == rank] for rank in range(RANKS)]
 
 
@@ -30,17 +31,18 @@ class Disk(Disturbed):
                    env=self.faults("/counted-" + operation + "/", f"{operation}:0:EIO", log=log))
         return calls_in(log)
 
-    def chosen(self, paths):
-        """Which of a rank's calls fail: all, or some with the last ones of each file first."""
+    def chosen(self, paths, operation):
+        """Which of a rank's calls fail: all, or some with the last ones of each file first. Closing the lock releases it."""
         if FAULTS == "all":
-            return list(range(len(paths)))
-        ends = [i for i in range(len(paths)) if i + 1 == len(paths) or paths[i + 1] != paths[i]]
+            return [i for i, path in enumerate(paths) if not (operation == "close" and "/.lock" in path)]
+        ends = [i for i in range(len(paths)) if (i + 1 == len(paths) or paths[i + 1] != paths[i])
+                and not (operation == "close" and "/.lock" in paths[i])]
         count = min(int(FAULTS), len(ends))
         return sorted({ends[round(i * (len(ends) - 1) / max(1, count - 1))] for i in range(count)})
 
     def fails(self, operation, action, reason, persists):
         for rank, paths in enumerate(self.calls(operation)):
-            for at in self.chosen(paths):
+            for at in self.chosen(paths, operation):
                 with self.subTest(rank=rank, call=at + 1, of=len(paths), path=paths[at]):
                     folder = self.path(f"out-{operation}-{rank}-{at}")
                     log = folder + ".log"
@@ -70,6 +72,25 @@ class Disk(Disturbed):
         for name in checkpoints(plain):
             self.assertEqual(self.files(slow, name), self.files(plain, name), name)
 
+    def waited(self, result, name):
+        """For how long training waited for a checkpoint, as it says."""
+        found = re.search(rf"^checkpoint {name}: training waited ([\d.]+) s, written in ([\d.]+) s$", result.out, re.M)
+        self.assertTrue(found, result)
+        return float(found[1]), float(found[2])
+
+    def test_training_does_not_wait_for_a_disk_that_is_slow_to_sync(self):
+        for under in ("/slow", "/slow/checkpoints"):  # the run's folder as well, and only what is below
+            with self.subTest(under=under):
+                shutil.rmtree(self.path("slow"), ignore_errors=True)
+                env = {**self.faults(self.path(under[1:]), "fsync:1+:SLOW", 0), "FAULT_SECONDS": "0.4"}
+                result = run("train", self.config, "--out", self.path("slow"), *of_codec(CODEC), "--set",
+                             "checkpoint={every_epochs: 0, every_steps: 81, keep: 9}", "--set", "exchange.link.latency=20ms",
+                             "--set", "data.train_samples=960", "--set", "train.epochs=4", ranks=RANKS, env=env)
+                self.assertEqual(result.status, 0, result)
+                waited, written = self.waited(result, "step-000081")
+                self.assertLess(waited, 0.4, result)
+                self.assertGreater(written, 1.5, "it syncs four times at least")
+
     def test_a_kill_while_an_old_one_is_removed(self):
         """It loses its name first, so what has a name is whole."""
         for at in (1, 2, 4):
@@ -98,6 +119,12 @@ class Disk(Disturbed):
 
     def test_no_room_for_a_folder(self):
         self.fails("mkdir", "ENOSPC", "No space left on device", persists=True)
+
+    def test_no_room_for_a_file(self):
+        self.fails("create", "ENOSPC", "No space left on device", persists=True)
+
+    def test_a_file_that_cannot_be_closed(self):
+        self.fails("close", "EIO", "Input/output error", persists=False)
 
     def test_a_disk_that_cannot_be_synced(self):
         self.fails("fsync", "EIO", "Input/output error", persists=False)

@@ -17,12 +17,15 @@ CODECS = {
     "onebit": "{kind: onebit, bucket: 64}",
     "qsgd": "{kind: qsgd, bits: 4, bucket: 64}",
     "topk": "{kind: topk, density: 0.1}",
+    "local_sgd": "{kind: qsgd, bits: 4, bucket: 64}",  # and ranks that train three steps by themselves
 }
-TIMES = ("seconds", "seconds_min", "seconds_max", "samples_per_s", "communication_s", "computation_s")
+# And what copies with averaged weights sent: a signal makes another one.
+TIMES = ("seconds", "seconds_min", "seconds_max", "samples_per_s", "communication_s", "computation_s", "bytes_average")
 
 
 def of_codec(codec):
-    return (*SMALL, "--set", f"exchange.codec={CODECS[codec]}")
+    local = ("--set", "sync={kind: local_sgd, steps: 3}") if codec == "local_sgd" else ()
+    return (*SMALL, *local, "--set", f"exchange.codec={CODECS[codec]}")
 
 
 class Disturbed(Case):

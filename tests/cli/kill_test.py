@@ -1,8 +1,10 @@
 """Runs that are killed, anywhere, go on bit for bit. LPSGD_KILLS: how many kills; the default is ten, of every kind."""
 
+import glob
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import unittest
@@ -27,9 +29,11 @@ def cases():
 
 class Kills(Disturbed):
     def start(self, folder, codec, ranks, env):
-        command = [MPIRUN, "-n", str(ranks), LPSGD, "train", self.config, "--out", folder, *of_codec(codec)]
+        # Each rank's log is a file: what mpirun has not read of it when it is killed is not lost.
+        with_log = ["sh", "-c", f'exec "$0" "$@" 2>>{folder}.rank${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}}']
+        command = [MPIRUN, "-n", str(ranks), *with_log, LPSGD, "train", self.config, "--out", folder, *of_codec(codec)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                   env=dict(os.environ, OMP_NUM_THREADS="1", **env))
+                                   env=dict(os.environ, OMP_NUM_THREADS="1", LPSGD_LOG="trace", **env))
         self.addCleanup(lambda: (process.kill(), process.communicate()))
         return process
 
@@ -39,6 +43,18 @@ class Kills(Disturbed):
                 return file.read().count("\n")
         except OSError:
             return 0
+
+    def log(self, folder):
+        """Of all ranks."""
+        text = ""
+        for path in glob.glob(folder + ".rank*"):
+            with open(path, errors="replace") as file:
+                text += file.read()
+        return text
+
+    def steps_done(self, folder):
+        """The last step that a rank has done, by its log; also of an epoch that was never finished."""
+        return max(map(int, re.findall(r"trace: step (\d+) is done", self.log(folder))), default=0)
 
     def calls_while_writing(self, codec, ranks):
         """How many calls change files under checkpoints/ in a whole run, for each rank."""
@@ -56,7 +72,7 @@ class Kills(Disturbed):
         cls.calls = {}
 
     def kill(self, kind, codec, ranks, draw, folder):
-        """Ends a run before its time; returns how many epochs it had finished."""
+        """Ends a run before its time; returns how many steps it had done."""
         rank, env = draw.randrange(ranks), {}
         while_writing = kind.endswith("while writing")
         if while_writing:
@@ -92,8 +108,8 @@ class Kills(Disturbed):
         if process.returncode == 0:  # also MPICH's mpirun, now and then, after a SIGTERM with which all ranks ended
             self.assertRegex(out, f"epoch {EPOCHS}/{EPOCHS}|stopped by SIGTERM")
         else:
-            self.assertNotIn("lpsgd: error", err)
-        return self.lines(folder)
+            self.assertNotIn("lpsgd: error", err + self.log(folder))
+        return self.steps_done(folder)
 
     def is_stopped(self, process):
         try:
@@ -107,11 +123,12 @@ class Kills(Disturbed):
         for i, (kind, codec, ranks, seed) in enumerate(cases()):
             with self.subTest(number=i, kind=kind, codec=codec, ranks=ranks):
                 folder = self.path(f"killed-{i}")
-                epochs = self.kill(kind, codec, ranks, random.Random(seed), folder)
+                done = self.kill(kind, codec, ranks, random.Random(seed), folder)
                 step = self.goes_on(folder, codec, ranks)
-                ended_early += epochs < EPOCHS
-                twice = epochs * STEPS_PER_EPOCH - step
+                ended_early += done < EPOCHS * STEPS_PER_EPOCH
+                twice = done - step
                 most = max(most, twice)
+                self.assertGreaterEqual(twice, 0, "the log has every step")
                 # The next copy is taken only when the checkpoint before stands, and training waits for that.
                 self.assertLessEqual(twice, 2 * EVERY_STEPS)
         print(f"{ended_early} of {KILLS} runs ended early; at most {most} of {EVERY_STEPS} + {EVERY_STEPS} steps were done twice")

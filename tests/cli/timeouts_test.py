@@ -2,10 +2,13 @@
 
 import os
 import re
+import shutil
 import signal
 import time
 import unittest
+from pathlib import Path
 
+from faults import Disturbed
 from harness import LPSGD, MPIRUN, run
 from jobs import Job, Stopping, mpirun
 
@@ -162,6 +165,51 @@ class Timeouts(Stopping):
             os.kill(job.ranks()[1], number)
             self.assertNotEqual(job.wait_until_gone(time.monotonic() + SLACK), 0, job.text())
             self.assertNotIn("UCX", job.out() + job.err())
+
+
+class OwnDisk(Stopping, Disturbed):
+    """A rank's own disk is slow or does not answer."""
+
+    def train_on_files(self, *arguments, **environment):
+        return Job(self, mpirun(2, LPSGD, "train", self.images_config, "--out", self.path("out"), *arguments), **environment)
+
+    def test_samples_that_do_not_come(self):
+        """The other rank reaches its limit at the same time, but this one's message names the cause."""
+        for at, limits in (("/train/", IN_STEP), ("/val/", OUTSIDE)):
+            with self.subTest(at=at):
+                log = self.path("reads" + at.replace("/", "-"))
+                job = self.train_on_files(*limits, "--set", "data.workers=1", FAULT_AFTER=self.path("out", "metrics.jsonl"),
+                                          **self.faults(at, "read:3:HANG", 1, log))
+                job.wait_until(lambda: os.path.exists(log) and Path(log).read_text().count("\n") >= 3)
+                self.assertNotEqual(job.wait_until_gone(time.monotonic() + LIMIT + SLACK), 0, job.text())
+                self.assertRegex(job.error(), rf"^rank 1: the samples of batch 1 of epoch 1 have not been read for {LIMIT} s, as long as "
+                                              r"exchange\.timeout(?:_outside_step)? allows$")
+                shutil.rmtree(self.path("out"))
+
+    def test_a_checkpoint_that_is_not_written(self):
+        job = self.train_on_files(*OUTSIDE, "--set", "checkpoint.every_epochs=0", **self.faults("/checkpoints", "write:1:HANG", 1))
+        job.wait_until(lambda: os.path.exists(self.path("out", "checkpoints")))
+        self.assertNotEqual(job.wait_until_gone(time.monotonic() + LIMIT + SLACK), 0, job.text())
+        self.assertRegex(job.error(), rf"^rank 1: checkpoint epoch-0002: writing this rank's files takes {LIMIT} s, as long as "
+                                      "exchange.timeout_outside_step allows$")
+
+    def test_an_evaluation_alone(self):
+        trained = self.train("trained", config=self.images_config)
+        result = run("eval", self.images_config, "--checkpoint", trained, "--set", "data.workers=1", *LIMITS,
+                     env=self.faults("/val/", "read:3:HANG"), timeout=60)
+        self.assertEqual(result.status, 1, result)
+        self.assertRegex(result.err, rf"(?m)\Alpsgd: error: the samples of batch 1 of epoch 1 have not been read for {LIMIT} s, as long as "
+                                     r"exchange\.timeout\w* allows\n\Z")
+
+    def test_what_training_waits_before_a_checkpoint_is_its_time(self):
+        """Rank 0 comes to it first: ranks that train by themselves wait for each other only when they ask."""
+        result = run("train", self.images_config, "--out", self.path("out"), "--steps", "6", "--set", "train.batch_size=4",
+                     "--set", "data.workers=1", "--set", "data.prefetch=1", "--set", "sync={kind: local_sgd, steps: 100}",
+                     "--set", "checkpoint={every_steps: 5, every_epochs: 0, every_minutes: 0}", ranks=2,
+                     env={**self.faults("/train/", "read:1+:SLOW", 1), "FAULT_SECONDS": "0.15", "FAULT_AFTER": self.path("out", "metrics.jsonl")})
+        self.assertEqual(result.status, 0, result)
+        (waited,) = re.findall(r"^checkpoint step-000005: training waited ([\d.]+) s", result.out, re.M)
+        self.assertGreater(float(waited), 0.4, result)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 // libFuzzer: messages between ranks. This rank's peers send any bytes; it takes or refuses them. The inputs:
-//   byte 0    what this rank does: 0 texts and agreements, 1 steps of the exchange, 2 what training says
+//   byte 0    what this rank does: 0 texts and agreements, 1 steps of the exchange, 2 what training says, 3
+//   steps of
+//             the exchange within a block, 4 averages of weights
 //   byte 1    ranks and this rank
 //   the rest  what arrives, in the order in which it is looked at
 // Records of collectives are right unless their first byte is `lie`: else no input would come any further.
@@ -8,16 +10,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/agree.h"
+#include "comm/block_transport.h"
 #include "comm/exchange.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
+#include "trainer/averaged_weights.h"
 #include "trainer/epoch_sums.h"
+#include "trainer/evaluate.h"
 #include "trainer/non_finite.h"
 #include "trainer/replica_check.h"
 #include "trainer/step_agreement.h"
@@ -155,12 +161,35 @@ void exchange(Transport& ranks, Input& input) {
   }
 }
 
-void training(Transport& ranks) {
+Network& small_network() {
   static const NetworkSpec spec(
       config::parse_text("{name: small, input: [4, 4, 1], classes: 2, layers: [{conv: "
                          "conv, filters: 2, kernel: 3}, flatten, {dense: fc, units: 2}]}",
                          "fuzz"));
   static Network network(spec, {.batch = 1, .threads = 1});
+  return network;
+}
+
+void block(Transport& ranks, Input& input) {
+  const Block mine = block_of(ranks, input.byte() % 5);
+  expect(mine.first >= 0 && mine.size >= 1 && mine.first + mine.size <= ranks.size());
+  const std::unique_ptr<Transport> within = make_block_transport(ranks, mine.first, mine.size);
+  expect(within->rank() + mine.first == ranks.rank());
+  within->barrier();
+  exchange(*within, input);
+}
+
+void averages(Transport& ranks) {
+  Network& network = small_network();
+  const AveragedWeights average(ranks, network);
+  expect(average.values().size() == network.parameters().size());
+  average.deviation_from(network.parameters());
+  const AveragedBuffers buffers(ranks, network);
+  const AveragedWeights::Installed installed(average, network);
+}
+
+void training(Transport& ranks) {
+  Network& network = small_network();
   static Optimizer optimizer({}, network.tensors(), network.parameters().size());
   StepAgreement agreement(ranks);
   for (int step = 0; step < 3; ++step) {
@@ -170,6 +199,7 @@ void training(Transport& ranks) {
   EpochSums sums(2);
   StepMetrics metrics;
   metrics.batches.samples = metrics.steps = 1;
+  metrics.distance = {.deviation = 1, .change = 2};
   sums.add(metrics);
   const EpochSoFar so_far = sums.so_far(ranks, 1);
   expect(so_far.bad_samples >= 0 && so_far.sequences.room >= 0);
@@ -185,15 +215,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input input(data + 2, size - 2);
   LyingRanks transport(input, rank, ranks);
   try {
-    switch (data[0] % 3) {
+    switch (data[0] % 5) {
       case 0:
         texts(transport);
         break;
       case 1:
         exchange(transport, input);
         break;
-      default:
+      case 2:
         training(transport);
+        break;
+      case 3:
+        block(transport, input);
+        break;
+      default:
+        averages(transport);
     }
   } catch (const Error& error) {
     expect(*error.what() != 0);

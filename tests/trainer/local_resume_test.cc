@@ -21,7 +21,7 @@ void save(Rank& rank, Transport& transport, std::int64_t step) {
   std::optional<AveragedWeights> average;
   if (!rank.step->is_synchronised()) average.emplace(transport, rank.model.network);
   rank.checkpoints.begin("step-000007", {.step = step, .epoch = step / per_epoch, .batch = step % per_epoch},
-                         {}, 0.1, average ? &*average : nullptr);
+                         {}, 0.1, 0, average ? &*average : nullptr);
   rank.checkpoints.finish();
 }
 

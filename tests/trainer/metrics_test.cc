@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "tests/trainer/small_run.h"
+#include "trainer/epoch_records.h"
 
 namespace lpsgd {
 namespace {
@@ -161,6 +163,26 @@ TEST(MetricsFile, NamesTheLineThatIsNoRecord) {
   for (const char* line : {"[1]", "{}", R"({"epoch":"2"})", R"({"epoch":1.5})"})
     EXPECT_THAT(error_of(line), testing::StartsWith(path + ":2: not an epoch's record")) << line;
   EXPECT_EQ(error_of(std::string(300'000, '[')), path + ":2: nested too deeply: more than 16 levels");
+}
+
+/// Lines of records that have so many more keys.
+std::string lines_of_keys(int lines, int keys) {
+  std::string line = R"({"epoch":1)";
+  for (int k = 0; k < keys; ++k) line += fmt::format(R"(,"key{:05}":1)", k);
+  line += "}\n";
+  std::string out;
+  for (int l = 0; l < lines; ++l) out += line;
+  return out;
+}
+
+TEST(MetricsFile, TakesTimeForItsBytesHoweverManyKeysAnObjectHas) {
+  const auto seconds = [](const std::string& text) {
+    const std::clock_t begin = std::clock();
+    EXPECT_FALSE(parse_epoch_lines(text, "metrics.jsonl").empty());
+    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  const double few = seconds(lines_of_keys(190, 100)), many = seconds(lines_of_keys(1, 19'000));
+  EXPECT_LT(many, 8 * few) << few;  // 30 times with a search among all keys before each key
 }
 
 TEST(MetricsFile, NamesAFileThatCannotBeWritten) {

@@ -139,6 +139,42 @@ TEST(RunCheckpoints, RestoresWhatWasSaved) {
   });
 }
 
+/// Bytes that this thread has read by calls; mapped files do not count.
+std::int64_t bytes_read() {
+  std::ifstream io("/proc/thread-self/io");
+  std::string name;
+  for (std::int64_t value = 0; io >> name >> value;)
+    if (name == "rchar:") return value;
+  return -1;
+}
+
+TEST(RunCheckpoints, VerifyEachFileOnce) {
+  if (bytes_read() < 0) GTEST_SKIP() << "/proc/thread-self/io does not count what is read";
+  const RunConfig run = small_run({"optimizer={kind: adamw}"});
+  const TestFolder folder;
+  save_two_steps(run, folder.path());
+  const auto size = [&](const std::string& name) {
+    return static_cast<std::int64_t>(fs::file_size(folder.path() + "/checkpoints/step-000002/" + name));
+  };
+  constexpr std::int64_t beside = 1000;  // of the measuring itself
+  for (const bool verified : {false, true})
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank rank(run, folder.path(), transport);
+      ResumePoint from = find_resume_point(folder.path()).value();
+      EXPECT_TRUE(from.verified);
+      from.verified = verified;
+      const std::int64_t before = bytes_read();
+      rank.checkpoints.restore(from);
+      const std::int64_t read = bytes_read() - before;
+      std::int64_t expected = size("model.safetensors") + size("state-rank0000.safetensors");
+      if (transport.rank() == 1) expected += size("state-rank0001.safetensors");
+      if (verified) expected = 0;
+      EXPECT_GE(read, expected);
+      EXPECT_LT(read, expected + beside);
+      EXPECT_GT(size("state-rank0000.safetensors"), 2 * beside) << "else the test would not see it";
+    });
+}
+
 TEST(RunCheckpoints, TrainingGoesOnWhileOneIsWritten) {
   const RunConfig run = small_run();
   const TestFolder folder;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "core/file.h"
 #include "core/log.h"
@@ -14,11 +15,13 @@ namespace lpsgd {
 namespace {
 
 /// Twelve steps in three epochs. Returns what the last checkpoint holds of the model and of the last rank.
-std::string train(int ranks, const std::string& codec, bool overlap) {
+std::string train(int ranks, const std::string& codec, bool overlap,
+                  const std::string& sync = "kind: every_step") {
   const TestFolder folder;
-  const RunConfig run = small_run({"exchange.codec=" + codec, fmt::format("exchange.overlap={}", overlap),
-                                   "train.epochs=3", "data.workers=2", "metrics.codec_error=true",
-                                   "checkpoint={every_epochs: 0, every_steps: 3, keep: 2}"});
+  const RunConfig run =
+      small_run({"exchange.codec=" + codec, fmt::format("exchange.overlap={}", overlap),
+                 fmt::format("sync={{{}}}", sync), "train.epochs=3", "data.workers=2",
+                 "metrics.codec_error=true", "checkpoint={every_epochs: 0, every_steps: 3, keep: 2}"});
   TrainCommand command;
   command.out = folder.path();
   command.check_replicas = 2;
@@ -35,6 +38,16 @@ TEST(WholeRunStress, OverlapChangesNoBit) {
   for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}",
                             "{kind: topk, density: 0.1}", "{kind: sign, error_feedback: true}"})
     for (const int ranks : {2, 3}) EXPECT_EQ(train(ranks, codec, true), train(ranks, codec, false)) << codec;
+}
+
+/// Blocks and all ranks each have an exchange, with a communication thread of its own.
+TEST(WholeRunStress, OverlapChangesNoBitOfLocalSteps) {
+  init_logging(0, 1);
+  for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}"})
+    for (const auto& [ranks, sync] :
+         {std::pair(2, "kind: local_sgd, steps: 2"), std::pair(3, "kind: local_sgd, steps: 5"),
+          std::pair(4, "kind: hierarchical_local_sgd, steps: 1, block_steps: 3, ranks_per_block: 2")})
+      EXPECT_EQ(train(ranks, codec, true, sync), train(ranks, codec, false, sync)) << codec << ", " << sync;
 }
 
 }  // namespace
