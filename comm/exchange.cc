@@ -62,7 +62,8 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
   // A unit in flight has one message of each round to and from each other rank.
   transport.reserve(4 * slots);
   if (options.trace)
-    shared_->trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared_->tensors, slots);
+    shared_->trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared_->tensors, slots,
+                                                     options.device.is_cuda());
   coder_ = make_coder(*shared_, options, order_, plan_);
   for (std::size_t slot = 0; slot < slots; ++slot) {
     std::vector<NumberedUnit> units;

@@ -15,8 +15,10 @@ class ExchangeTrace {
   enum class Work : std::uint8_t { encode, reduce, decode };
 
   /// `slots`: how many units are in flight at most; each has a track of its own, because they overlap.
+  /// `on_gpu`: a GPU codes.
   ExchangeTrace(Trace& trace, std::span<const Unit> plan, std::span<const ExchangeTensor> tensors,
-                std::size_t slots);
+                std::size_t slots, bool on_gpu);
+  Trace& trace() { return trace_; }
 
   void coded(std::size_t unit, Work work, double start, double end) {
     trace_.span(thread_, labels_[unit].coding[static_cast<std::size_t>(work)], start, end);

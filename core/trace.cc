@@ -32,6 +32,16 @@ Trace::Track Trace::track(const std::string& name) {
   return static_cast<Track>(tracks_.size() - 1);
 }
 
+std::size_t Trace::add_source(std::function<void()> add) {
+  const std::lock_guard lock(mutex_);
+  sources_[next_source_] = std::move(add);
+  return next_source_++;
+}
+void Trace::remove_source(std::size_t source) {
+  const std::lock_guard lock(mutex_);
+  sources_.erase(source);
+}
+
 Trace::Label Trace::label(const std::string& name, const std::string& category) {
   const std::lock_guard lock(mutex_);
   labels_.push_back({name, category});
@@ -48,7 +58,13 @@ std::size_t Trace::dropped() const {
   return count > spans_.size() ? count - spans_.size() : 0;
 }
 
-void Trace::write(const std::string& path, int rank, int ranks) const {
+void Trace::write(const std::string& path, int rank, int ranks) {
+  std::vector<std::function<void()>> sources;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [number, add] : sources_) sources.push_back(add);
+  }
+  for (const auto& add : sources) add();
   const std::lock_guard lock(mutex_);
   OutputFile file(path);
   // Readers of Kineto's files look for `"rank": 0` with the space, which an indented dump has.
@@ -82,7 +98,7 @@ void Trace::write(const std::string& path, int rank, int ranks) const {
     if (const std::size_t at = name.find('#'); at != std::string::npos && s.number >= 0)
       name.replace(at, 1, fmt::format("#{}", s.number));
     ordered_json arguments = ordered_json::object();
-    if (label.category == "kernel") arguments["stream"] = s.track;
+    if (label.category == "kernel" || label.category == "gpu_memcpy") arguments["stream"] = s.track;
     if (s.number >= 0) arguments["number"] = s.number;
     add({{"ph", "X"},
          {"cat", label.category},

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -27,9 +29,14 @@ class Trace {
   /// `number` is the step or a number of bytes. A negative one is not written.
   void span(Track track, Label label, double start, double end, std::int64_t number = -1) noexcept;
 
+  /// `add` is called before the trace is written, to add spans that are not known before, until the source is
+  /// removed.
+  std::size_t add_source(std::function<void()> add);
+  void remove_source(std::size_t source);
+
   std::size_t dropped() const;
   /// Writes the file and keeps the spans. Throws FileError.
-  void write(const std::string& path, int rank, int ranks) const;
+  void write(const std::string& path, int rank, int ranks);
 
  private:
   struct Span {
@@ -45,6 +52,8 @@ class Trace {
   std::vector<std::string> tracks_;
   std::vector<LabelText> labels_;
   std::vector<Span> spans_;
+  std::map<std::size_t, std::function<void()>> sources_;
+  std::size_t next_source_ = 0;
   std::atomic<std::size_t> count_{0};
 };
 

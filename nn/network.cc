@@ -24,7 +24,14 @@ Network::Impl::Impl(const NetworkOptions& network_options) : options(network_opt
   backend = device.is_cuda() ? make_cuda_backend(device, options.compute, options.deterministic)
                              : make_cpu_backend(options.threads, options.compute);
   measures_steps = options.time_operations || !device.is_cuda();
-  uses_graphs = !measures_steps && options.cuda_graphs;
+  if (options.trace && device.is_cuda())
+    trace.emplace(*options.trace, backend->stream(), "GPU: compute stream");
+  uses_graphs = !measures_steps && options.cuda_graphs && !trace;
+}
+
+template <class Work>
+void Network::Impl::traced(Trace::Label label, const Work& work) {
+  trace ? trace->span(label, work) : work();
 }
 
 Network::Impl::~Impl() {
@@ -75,8 +82,11 @@ void Network::Impl::forward(const Samples& samples, Pass pass) {
   const std::int64_t width = input.elements / (options.batch * input_frames);  // of a frame
   const auto all = [&] {
     if (is_sequence) backend->clear_tails(pass, input.type, input.data, input_frames, width);
-    for (Step& step : steps) run_lap(step.forward_time, measures_steps, [&] { step.op->forward(pass); });
-    loss->forward(pass, samples.labels);
+    for (Step& step : steps)
+      traced(pass.training ? step.forward_label : step.evaluate_label,
+             [&] { run_lap(step.forward_time, measures_steps, [&] { step.op->forward(pass); }); });
+    traced(pass.training ? loss_forward_label : loss_evaluate_label,
+           [&] { loss->forward(pass, samples.labels); });
   };
   if (uses_graphs)
     backend->run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, 0, all);
@@ -125,14 +135,16 @@ void Network::forward_eval(const Samples& samples, std::int64_t valid) {
 
 void Network::Impl::backward(Step& step) {
   if (!step.has_backward) return;
-  run_lap(step.backward_time, measures_steps, [&] {
-    if (step.gradient_sum) step.gradient_sum->backward();
-    step.op->backward();
+  traced(step.backward_label, [&] {
+    run_lap(step.backward_time, measures_steps, [&] {
+      if (step.gradient_sum) step.gradient_sum->backward();
+      step.op->backward();
+    });
   });
 }
 
 void Network::Impl::backward(const std::function<void(std::size_t)>& announce) {
-  loss->backward();
+  traced(loss_backward_label, [&] { loss->backward(); });
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     backward(*step);
     if (announce)

@@ -18,6 +18,8 @@
 
 namespace lpsgd {
 
+class Trace;
+
 /// A tensor that belongs to the model but is not trained: a running statistic of batch normalisation.
 struct NamedBuffer {
   std::string name;  // "bn1.running_mean"
@@ -95,6 +97,9 @@ struct NetworkOptions {
   /// slower. On the CPU operations are always measured.
   bool time_operations = false;
   std::optional<PixelOptions> pixels = {};  // nothing: inputs are float32
+  /// On a GPU: receives a span of each operation's work, on the track "GPU: compute stream". Nothing is
+  /// captured then. It outlives the network.
+  Trace* trace = nullptr;
 };
 
 class Network {

@@ -213,6 +213,15 @@ void Network::Impl::build(const Graph& graph) {
                                         graph.classes);
   for (const PlanStep& planned : plan.steps) steps.push_back(make_step(graph, plan, planned, activations));
   backend->finish_planning();
+  if (!trace) return;
+  for (Step& step : steps) {
+    step.forward_label = trace->label("forward " + step.name);
+    step.backward_label = trace->label("backward " + step.name);
+    step.evaluate_label = trace->label("evaluate " + step.name);
+  }
+  loss_forward_label = trace->label("forward loss");
+  loss_backward_label = trace->label("backward loss");
+  loss_evaluate_label = trace->label("evaluate loss");
 }
 
 }  // namespace lpsgd

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/stopwatch.h"
+#include "core/stream_trace.h"
 #include "nn/graph.h"
 #include "nn/network.h"
 #include "nn/ops.h"
@@ -27,6 +29,7 @@ struct Network::Impl {
     std::vector<std::size_t> tensors;
     bool has_backward = false;
     Stopwatch forward_time, backward_time;
+    Trace::Label forward_label = 0, backward_label = 0, evaluate_label = 0;
     std::string kind;
     OperationCost forward_cost, backward_cost;
   };
@@ -67,10 +70,15 @@ struct Network::Impl {
   std::unique_ptr<LossOp> loss;
   std::vector<std::size_t> segments;  // the first step of each, in backward's order; empty: no segments
   bool is_trained = false;            // whether the last forward was forward_train
+  std::optional<StreamTrace> trace;   // of the compute stream
+  Trace::Label loss_forward_label = 0, loss_backward_label = 0, loss_evaluate_label = 0;
   bool measures_steps = true;
   bool uses_graphs = false;
 
  private:
+  /// Runs `work`, with a span of it if there is a trace.
+  template <class Work>
+  void traced(Trace::Label label, const Work& work);
   template <class Fill>
   void fill(std::span<float> to, const Fill& fill) const;
   void make_parameters(const Graph& graph);

@@ -88,7 +88,7 @@ void LocalStep::local(Loader& loader, std::int64_t number, StepTimes& at) {
     return;
   }
   at[4] = at[3] = part("backward", times_.backward, [&] { network_.backward({}); });
-  at[5] = part("update", times_.update, [&] { update(); });
+  at[5] = update_part([&] { update(); });
 }
 
 void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
@@ -118,13 +118,13 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
     if (!within) check_exchange_before();
     at[4] = at[5] = now_seconds();
   } else {
-    at[6] = part("update", times_.update, [&] { difference(within); });
+    at[6] = update_part([&] { difference(within); });
     at[4] = part("exposed communication", times_.exposed, [&] {
       submit_changes(within);
       exchange.finish();
       if (!within) check_exchange_before();
     });
-    at[5] = part("update", times_.update, [&] { apply_mean(within); });
+    at[5] = update_part([&] { apply_mean(within); });
   }
   ++captured.count;
   at_.steps = 0;

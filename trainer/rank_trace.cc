@@ -39,16 +39,29 @@ void RankTrace::write(Transport& transport) const {
     log::warn("the trace was full: {} spans were left out; --steps makes it shorter", trace_->dropped());
 }
 
-StepTrace::StepTrace(Trace& to)
+namespace {
+
+/// HTA takes parts of the main thread for kernels, unless a GPU has kernels of its own.
+const char* computing(StreamView compute) {
+  return compute.device().is_cuda() ? "cpu_op" : "kernel";
+}
+
+}  // namespace
+
+StepTrace::StepTrace(Trace& to, StreamView compute)
     : trace_(to),
       steps_(to.track("steps")),
       compute_(to.track("main thread")),
       step_(to.label("ProfilerStep#", "user_annotation")),
       data_(to.label("data", "cpu_op")),
-      forward_(to.label("forward", "kernel")),
-      backward_(to.label("backward", "kernel")),
+      forward_(to.label("forward", computing(compute))),
+      backward_(to.label("backward", computing(compute))),
       exposed_(to.label("exposed communication", "cpu_op")),
-      update_(to.label("update", "kernel")) {}
+      update_(to.label("update", computing(compute))) {
+  if (!compute.device().is_cuda()) return;
+  updates_ = std::make_unique<StreamTrace>(to, compute, "GPU: updates");
+  updated_ = updates_->label("update");
+}
 
 void StepTrace::add(std::int64_t number, const StepTimes& at) const {
   trace_.span(steps_, step_, at[0], at[5], number);

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "comm/transport.h"
+#include "core/device.h"
+#include "core/stream_trace.h"
 #include "core/trace.h"
 
 namespace lpsgd {
@@ -34,10 +36,17 @@ class RankTrace {
 /// now_seconds().
 using StepTimes = std::array<double, 7>;
 
-/// The spans of the main thread: the step and its parts.
+/// The spans of the main thread: the step and its parts; on a GPU also those of updates on the compute
+/// stream.
 class StepTrace {
  public:
-  explicit StepTrace(Trace& to);
+  explicit StepTrace(Trace& to, StreamView compute = {});
+
+  /// Calls `work`, which queues an update.
+  template <class Work>
+  void update(const Work& work) {
+    updates_ ? updates_->span(updated_, work) : work();
+  }
 
   /// The step `number`.
   void add(std::int64_t number, const StepTimes& at) const;
@@ -46,6 +55,8 @@ class StepTrace {
   Trace& trace_;
   Trace::Track steps_, compute_;
   Trace::Label step_, data_, forward_, backward_, exposed_, update_;
+  std::unique_ptr<StreamTrace> updates_;
+  Trace::Label updated_ = 0;
 };
 
 }  // namespace lpsgd

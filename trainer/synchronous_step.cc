@@ -52,11 +52,11 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
       transport_(transport),
       on_gpu_(network.stream().device().is_cuda()),
       times_(network.stream()),
-      trace_(trace ? std::optional<StepTrace>(*trace) : std::nullopt),
       exchange_(transport, network.tensors(), codecs, network.gradients(), network.announce_order(),
                 exchange_options(run, network.stream(), trace)),
       fp32_bytes_of_step_(2 * static_cast<std::uint64_t>(transport.size() - 1) * 4 *
                           static_cast<std::uint64_t>(parameters(network.tensors()))) {
+  if (trace) trace_.emplace(*trace, network_.stream());
   network_.announce_behind(exchange_.milestones());
 }
 
@@ -95,7 +95,7 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
       exchange_.finish();
       check(on_gpu_);  // The host does not wait for this step's flags on a GPU.
     });
-    at[5] = part("update", times_.update, [&] { update(); });
+    at[5] = update_part([&] { update(); });
   }
   end_step(number, at);
 }

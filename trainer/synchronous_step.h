@@ -20,6 +20,7 @@
 #include "trainer/non_finite.h"
 #include "trainer/rank_trace.h"
 #include "trainer/run_config.h"
+#include "trainer/step_part.h"
 #include "trainer/sync_position.h"
 
 namespace lpsgd {
@@ -92,6 +93,11 @@ class SynchronousStep {
   void forward(Loader& loader, std::int64_t number, StepTimes& at);
   void end_step(std::int64_t number, const StepTimes& at);
   void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
+  /// A part of the step that updates. Returns when it ended.
+  template <class Work>
+  double update_part(const Work& work) {
+    return part("update", times_.update, [&] { trace_ ? trace_->update(work) : work(); });
+  }
   /// `step_before`: checks the step before the last one, without waiting for the last one.
   void check(bool step_before, const char* what = "gradient");
   std::uint64_t checksum_of(std::span<const float> weights) const;

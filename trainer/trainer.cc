@@ -40,7 +40,8 @@ Device device_of_rank(const RunConfig& run, const Transport& transport) {
   return device_of(run.train, transport.local_rank());
 }
 
-NetworkOptions network_options(const RunConfig& run, const Transport& transport, const BatchShape& shape) {
+NetworkOptions network_options(const RunConfig& run, const Transport& transport, const BatchShape& shape,
+                               Trace* trace) {
   const std::int64_t batch = run.train.batch_size / transport.size();
   return {.batch = batch,
           .first = batch * transport.rank(),
@@ -50,7 +51,8 @@ NetworkOptions network_options(const RunConfig& run, const Transport& transport,
           .device = device_of_rank(run, transport),
           .deterministic = run.train.deterministic,
           .cuda_graphs = run.train.cuda_graphs,
-          .pixels = pixel_options(run, shape)};
+          .pixels = pixel_options(run, shape),
+          .trace = trace};
 }
 
 std::unique_ptr<BatchSource> batches_of(const std::shared_ptr<const Dataset>& dataset, const RunConfig& run,
@@ -88,7 +90,7 @@ class RankTrainer {
                       loader_options(run, transport, true)),
         test_loader_(batches_of(data.test, run, spec, transport, false),
                      loader_options(run, transport, false)),
-        network_(spec, network_options(run, transport, train_loader_.shape())),
+        network_(spec, network_options(run, transport, train_loader_.shape(), trace_.get())),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream(),
                    static_cast<std::uint32_t>(run.train.seed)),
         per_epoch_(train_loader_.batches()),

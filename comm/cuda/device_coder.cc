@@ -25,6 +25,15 @@ DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
     kept_[t].residual2 = {options.device, tensor.residual2};
     if (tensor.permuted) kept_[t].staging = {options.device, static_cast<std::size_t>(tensor.info.elements)};
   }
+  if (shared.trace && staged_) {
+    const auto make = [&](StreamView stream, const char* track, const char* name) {
+      Trace& trace = shared.trace->trace();
+      return std::unique_ptr<CopyTrace>(
+          new CopyTrace{{trace, stream, track}, trace.label(name, "gpu_memcpy")});
+    };
+    copies_[0] = make(streams_.download, "GPU: copies to the host", "Memcpy DtoH");
+    copies_[1] = make(streams_.upload, "GPU: copies from the host", "Memcpy HtoD");
+  }
   for (const Unit& unit : plan)
     if (std::optional<Event>& event = submitted_[unit.ready_after - 1]; !event) event.emplace(options.device);
   origin_.record(streams_.compute);

@@ -12,6 +12,7 @@
 
 #include "comm/coder.h"
 #include "core/device.h"
+#include "core/stream_trace.h"
 #include "quant/cuda/cuda_codec.h"
 
 namespace lpsgd {
@@ -79,6 +80,14 @@ class DeviceCoder final : public Coder {
   /// The step's number, in device memory.
   const std::uint32_t* step() const { return step_.data(); }
 
+  /// Calls `body`, which queues copies of staged messages, and shows them in the trace.
+  enum class Copies : std::uint8_t { to_host, from_host };
+  template <class Body>
+  void copied(Copies way, const Body& body) {
+    CopyTrace* const trace = copies_[static_cast<std::size_t>(way)].get();
+    trace ? trace->stream.span(trace->label, body) : body();
+  }
+
   /// Makes the codec stream wait for the unit's gradients and permutes them into the codec's order.
   void gradients_of(const Unit& unit);
   /// The means of these segments have been written.
@@ -100,6 +109,11 @@ class DeviceCoder final : public Coder {
 
  private:
   static constexpr Event::Timing timed = Event::Timing::on;
+
+  struct CopyTrace {
+    StreamTrace stream;
+    Trace::Label label;
+  };
 
   /// A piece of coding.
   struct Span {
@@ -132,6 +146,7 @@ class DeviceCoder final : public Coder {
   const CodingStreams streams_;
   const Collective collective_;
   const bool staged_;
+  std::unique_ptr<CopyTrace> copies_[2];  // of staged messages, if there is a trace
   std::vector<DeviceTensor> kept_;
   std::vector<std::optional<Event>>
       submitted_;  // by the number of tensors submitted, where a unit waits for it

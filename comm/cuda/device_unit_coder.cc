@@ -84,7 +84,7 @@ class DeviceUnitCoder final : public UnitCoder {
     }
     coded_.record(streams_.codec);
     streams_.download.wait(coded_);
-    copies();
+    coder_.copied(DeviceCoder::Copies::to_host, copies);
     ready_.record(streams_.download);
   }
   /// Makes the coding that is queued next wait for messages, which `copies` upload if they are staged.
@@ -92,7 +92,7 @@ class DeviceUnitCoder final : public UnitCoder {
   void wait_for_messages(Copies copies) {
     if (staged_) {
       streams_.upload.wait(last_decoded_);  // its coding reads the same memory
-      copies();
+      coder_.copied(DeviceCoder::Copies::from_host, copies);
       uploaded_.record(streams_.upload);
       streams_.codec.wait(uploaded_);
     } else if (ordered_) {

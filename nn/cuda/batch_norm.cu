@@ -266,17 +266,16 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g,
   }
 }
 
-/// Calls body<T, V>().
-template <class Body>
+/// Calls body<T, V>(). `eights`: the cut may have packs of 8.
+template <bool eights, class Body>
 cudaError_t launch(DataType type, const Cut& cut, const Body& body) {
   return with_type(type, [&]<class T>(T) {
-    if (cut.pack == 8) {
-      if constexpr (pack_of<T> == 8) body.template operator()<T, 8>();
-    } else if (cut.pack == 4) {
+    if constexpr (eights && pack_of<T> == 8)
+      if (cut.pack == 8) return body.template operator()<T, 8>();
+    if (cut.pack == 4)
       body.template operator()<T, 4>();
-    } else {
+    else
       body.template operator()<T, 1>();
-    }
   });
 }
 
@@ -307,7 +306,7 @@ Cut finer(Cut cut, DataType type) {
 
 cudaError_t launch_norm_statistics(DataType type, const void* x, const Cut& cut, const NormState& state,
                                    cudaStream_t stream) {
-  return launch(type, cut, [&]<class T, int V>() {
+  return launch<false>(type, cut, [&]<class T, int V>() {
     LPSGD_LAUNCH((statistics_kernel<T, V>), grid(cut), threads(cut), stream)
     (static_cast<const T*>(x), cut, state);
   });
@@ -321,7 +320,7 @@ cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaSt
 cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, bool relu,
                              const Cut& cut, const NormState& state, cudaStream_t stream) {
   const Cut fine = finer(cut, type);
-  return launch(type, fine, [&]<class T, int V>() {
+  return launch<true>(type, fine, [&]<class T, int V>() {
     LPSGD_LAUNCH((normalize_kernel<T, V>), grid(fine), threads(fine), stream)
     (static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), relu, fine, state);
   });
@@ -329,7 +328,7 @@ cudaError_t launch_normalize(DataType type, const void* x, const void* residual,
 
 cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, const Cut& cut,
                                       const NormState& state, cudaStream_t stream) {
-  return launch(type, cut, [&]<class T, int V>() {
+  return launch<false>(type, cut, [&]<class T, int V>() {
     LPSGD_LAUNCH((gradient_sums_kernel<T, V>), grid(cut), threads(cut), stream)(g, cut, state);
   });
 }
@@ -337,7 +336,7 @@ cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, cons
 cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut, const NormState& state,
                                  cudaStream_t stream) {
   const Cut fine = finer(cut, type);
-  return launch(type, fine, [&]<class T, int V>() {
+  return launch<true>(type, fine, [&]<class T, int V>() {
     LPSGD_LAUNCH((gradient_kernel<T, V>), grid(fine), threads(fine), stream)(g, fine, state);
   });
 }

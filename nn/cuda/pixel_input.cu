@@ -11,6 +11,15 @@ namespace {
 
 constexpr int bytes_values = 256, shared_channels = 4;
 
+// The compiler takes apart other stores of 16 bytes here.
+__device__ __forceinline__ void store_pack(float* p, const float* v) {
+  __stwb(reinterpret_cast<float4*>(p), make_float4(v[0], v[1], v[2], v[3]));
+}
+__device__ __forceinline__ void store_pack(Bf16* p, const float* v) {
+  __stwb(reinterpret_cast<uint4*>(p), make_uint4(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]),
+                                                 bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7])));
+}
+
 /// `channels` is a constant where that makes the division fast; 0: s.channels.
 template <class T, int channels>
 __global__ void __launch_bounds__(block_threads)
@@ -36,27 +45,27 @@ __global__ void __launch_bounds__(block_threads)
     constexpr int V = pack_of<T>;
     const int values = s.width * c,
               skew = static_cast<int>(row * values % V);  // the first pack begins before
-    T* const to = out + row * values;
-    for (int i = static_cast<int>(threadIdx.x) * V - skew; i < values;
-         i += static_cast<int>(blockDim.x) * V) {
-      float v[V];
+    T* const packs = out + row * values / V * V;
+    for (int p = static_cast<int>(threadIdx.x); p * V < values + skew; p += static_cast<int>(blockDim.x)) {
+      const int i = p * V - skew;  // of the row
       int x = (i < 0 ? 0 : i) / c, channel = (i < 0 ? 0 : i) % c;
-#pragma unroll
-      for (int k = 0; k < V; ++k) {
-        if (i + k < 0 || i + k >= values) continue;
+      const auto next = [&] {
         const std::int64_t column =
             static_cast<std::int64_t>(crop.mirrored ? s.width - 1 - x : x) + crop.across;
         const bool inside = row_inside && column >= 0 && column < s.stored_width;
-        v[k] = as_float(scaled[channel * bytes_values + (inside ? in[column * c + channel] : 0)]);
+        const T value = scaled[channel * bytes_values + (inside ? in[column * c + channel] : 0)];
         if (++channel == c) channel = 0, ++x;
-      }
+        return value;
+      };
       if (i >= 0 && i + V <= values) {
-        store<V>(to + i, v);
-        continue;
-      }
+        float v[V];
 #pragma unroll
-      for (int k = 0; k < V; ++k)
-        if (i + k >= 0 && i + k < values) to[i + k] = from_float<T>(v[k]);
+        for (int k = 0; k < V; ++k) v[k] = as_float(next());
+        store_pack(packs + static_cast<std::int64_t>(p) * V, v);
+      } else {
+        for (int k = 0; k < V; ++k)
+          if (i + k >= 0 && i + k < values) packs[p * V + k] = next();
+      }
     }
   }
 }

@@ -64,6 +64,43 @@ class OnTheGpu(Case):
         self.assertEqual(gpu["bytes_sent"], cpu["bytes_sent"])
         self.assertLess(abs(gpu["train_loss"] - cpu["train_loss"]), 0.05 * cpu["train_loss"])
 
+    def test_traces_have_the_gpus_streams(self):
+        steps = 5
+        plain = self.train("plain", *FIXED, "--steps", str(steps), ranks=2)
+        for transport in ("mpi", "nccl"):
+            folder = self.path("trace-" + transport)
+            out = self.train("out-" + transport, *FIXED, "--steps", str(steps), "--trace", folder, "--set", f"exchange.transport={transport}",
+                             ranks=2, wrap=A_HOST_EACH)
+            for name, value in model(plain, f"step-{steps:06}").items():
+                self.assertTrue(np.array_equal(value, model(out, f"step-{steps:06}")[name]), name)
+            for rank in range(2):
+                with open(os.path.join(folder, f"rank000{rank}.json"), encoding="utf-8") as file:
+                    events = json.load(file)["traceEvents"]
+                names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+                tracks = {name: [] for name in names.values()}
+                for event in events:
+                    if event["ph"] == "X":
+                        self.assertGreaterEqual(event["dur"], 0, event)
+                        tracks[names[event["tid"]]].append(event)
+                main = tracks["main thread"]
+                self.assertEqual({e["cat"] for e in main}, {"cpu_op"})
+                gpu = {name: spans for name, spans in tracks.items() if name.startswith("GPU: ")}
+                copies = ["GPU: copies to the host", "GPU: copies from the host"] if transport == "mpi" else []
+                self.assertEqual(sorted(gpu), sorted(["GPU: compute stream", "GPU: updates", "GPU: coding stream", *copies]))
+                for name, spans in gpu.items():  # in the order of the stream, one after the other, after the first call
+                    self.assertGreaterEqual(len(spans), steps, name)
+                    self.assertEqual({e["cat"] for e in spans}, {"gpu_memcpy" if name in copies else "kernel"})
+                    self.assertGreaterEqual(spans[0]["ts"], main[0]["ts"] - 1000)
+                    for before, after in zip(spans, spans[1:]):
+                        self.assertGreaterEqual(after["ts"], before["ts"] + before["dur"] - 2, (name, before, after))
+                kinds = [e["name"] for e in tracks["GPU: compute stream"]]
+                for kind in ("forward conv1", "forward loss", "backward loss", "backward fc"):
+                    self.assertEqual(kinds.count(kind), steps, kind)
+                self.assertEqual([e["name"] for e in gpu["GPU: updates"]], steps * ["update"])
+                self.assertIn("backward conv1", kinds)
+                coding = [e["name"].split()[0] for e in tracks["GPU: coding stream"]]
+                self.assertEqual({kind: coding.count(kind) >= steps for kind in set(coding)}, {"encode": True, "reduce": True, "decode": True})
+
     def test_local_steps_over_nccl_are_those_over_mpi(self):
         for sync in ("kind: local_sgd, steps: 2", "kind: post_local_sgd, steps: 2, from: 1, reset_momentum: true",
                      "kind: hierarchical_local_sgd, steps: 1, block_steps: 2, ranks_per_block: 2",

@@ -1,12 +1,19 @@
 // Streams, events and memory of a real GPU.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 
+#include "core/clock.h"
 #include "core/cuda/check.h"
+#include "core/file.h"
+#include "core/stream_trace.h"
 #include "tests/core/gpu_test.h"
 
 namespace lpsgd {
@@ -107,6 +114,42 @@ TEST_F(DeviceGpu, TooMuchMemoryIsRefusedAndForgotten) {
     EXPECT_THAT(e.what(), HasSubstr("cuda:0: no room for 1152921504606846976 bytes of device memory"));
   }
   EXPECT_NO_THROW(check(cudaGetLastError()));
+}
+
+TEST_F(DeviceGpu, AStreamsWorkIsTraced) {
+  Trace trace;
+  const double begin = now_seconds();
+  const Stream stream(device);
+  StreamTrace spans(trace, stream, "GPU: a stream");
+  StreamTrace more(trace, stream, "GPU: the same");
+  const Trace::Label copies = spans.label("copies"), updates = more.label("updates");
+  PinnedBuffer<int> host(device, 1 << 20);
+  DeviceBuffer<int> there(device, 1 << 20);
+  for (int i = 0; i < 40; ++i) {
+    spans.span(
+        copies, [&] { copy_values(there.view(), host.view(), stream); }, i);
+    more.span(updates, [&] { zero_bytes(there.data(), there.view().size_bytes(), stream); });
+  }
+  const std::string path = "/tmp/lpsgd-trace-" + std::to_string(::getpid());
+  trace.write(path, 0, 1);
+  const double end = now_seconds();
+  const auto events = nlohmann::json::parse(read_file(path))["traceEvents"];
+  std::filesystem::remove(path);
+  std::map<std::string, std::vector<double>> starts;
+  double sum = 0;
+  for (const auto& event : events) {
+    if (event["ph"] != "X") continue;
+    starts[event["name"]].push_back(event["ts"].get<double>() * 1e-6);
+    sum += event["dur"].get<double>() * 1e-6;
+  }
+  for (const char* name : {"copies", "updates"}) {
+    ASSERT_EQ(starts[name].size(), 40u);
+    EXPECT_TRUE(std::ranges::is_sorted(starts[name]));
+    EXPECT_GE(starts[name].front(), begin - 1e-4);
+    EXPECT_LE(starts[name].back(), end + 1e-4);
+  }
+  EXPECT_GT(sum, 0);
+  EXPECT_LE(sum, end - begin);
 }
 
 }  // namespace

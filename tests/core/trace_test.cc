@@ -18,7 +18,7 @@ std::string temporary_path() {
       .string();
 }
 
-std::string written(const Trace& trace, int rank, int ranks) {
+std::string written(Trace& trace, int rank, int ranks) {
   const std::string path = temporary_path();
   trace.write(path, rank, ranks);
   std::string text = read_file(path);
@@ -78,8 +78,19 @@ TEST(Trace, WritesLargeFiles) {
   for (std::size_t i = 0; i < spans; ++i) ASSERT_EQ(json["traceEvents"][i + 3]["args"]["number"], i);
 }
 
+TEST(Trace, AsksItsSourcesBeforeItIsWritten) {
+  Trace trace(4);
+  const Trace::Track track = trace.track("t");
+  const Trace::Label label = trace.label("l", "c");
+  const std::size_t one = trace.add_source([&] { trace.span(track, label, 1, 2); });
+  const std::size_t two = trace.add_source([&] { trace.span(track, label, 3, 4); });
+  trace.remove_source(two);
+  EXPECT_NE(one, two);
+  EXPECT_EQ(nlohmann::json::parse(written(trace, 0, 1))["traceEvents"].size(), 3u + 1);
+}
+
 TEST(Trace, FailsWhereTheFileCannotBeWritten) {
-  const Trace trace(1);
+  Trace trace(1);
   EXPECT_THROW(trace.write("/nonexistent/trace.json", 0, 1), FileError);
   if (std::filesystem::exists("/dev/full")) {
     EXPECT_THROW(trace.write("/dev/full", 0, 1), FileError);

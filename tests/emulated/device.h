@@ -122,6 +122,10 @@ T atomicAdd(T* to, std::type_identity_t<T> x) {
   *to += x;
   return before;
 }
+template <class T>
+void __stwb(T* to, T x) {
+  *to = x;
+}
 inline int __popc(unsigned x) {
   return std::popcount(x);
 }
