@@ -28,14 +28,17 @@ class OuterStep {
 
   /// The ranks agree on these weights.
   void start(std::span<const float> weights);
-  virtual void difference(std::span<const float> weights, std::span<float> d);
+  // Of the whole arenas, or of a part of each that begins at value `first`.
+  virtual void difference(std::span<const float> weights, std::span<float> d, std::size_t first = 0);
   /// Sets the weights, from the mean of d over the ranks.
-  virtual void apply(std::span<float> weights, std::span<const float> mean);
+  virtual void apply(std::span<float> weights, std::span<const float> mean, std::size_t first = 0);
 
   virtual std::span<float> synchronised() { return synchronised_.view(); }
   virtual std::span<float> momentum() { return momentum_.view(); }  // u; empty if mu is 0
 
  protected:
+  void check_parts(std::size_t weights, std::size_t others, std::size_t first);
+
   const OuterOptions options_;
   const StreamView stream_;
 

@@ -146,7 +146,14 @@ SYNC_KINDS = {
     "hierarchical_local_sgd": "hierarchical local SGD",
     "block_momentum": "block momentum",
 }
-SYNC_USUAL = {"warmup": "none", "warmup_epochs": 0, "reset_momentum": False, "nesterov": False, "rate": 1}
+SYNC_USUAL = {
+    "warmup": "none",
+    "warmup_epochs": 0,
+    "reset_momentum": False,
+    "nesterov": False,
+    "rate": 1,
+    "fragments": 1,
+}
 
 
 def sync_text(sync):

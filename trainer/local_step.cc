@@ -29,12 +29,20 @@ ExchangeOptions block_options(const RunConfig& run, StreamView compute, const Bl
   return options;
 }
 
+std::vector<std::size_t> ends(const std::vector<Fragment>& fragments) {
+  std::vector<std::size_t> out;
+  for (const Fragment& fragment : fragments) out.push_back(fragment.last);
+  return out;
+}
+
 }  // namespace
 
 LocalStep::LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
-                     Optimizer& optimizer, Transport& transport, Trace* trace)
-    : SynchronousStep(run, codecs, network, optimizer, transport, trace),
+                     Optimizer& optimizer, Transport& transport, Trace* trace,
+                     std::vector<Fragment> fragments)
+    : SynchronousStep(run, codecs, network, optimizer, transport, trace, ends(fragments)),
       options_(run.sync),
+      fragments_(std::move(fragments)),
       outer_(make_outer_step(outer_options(run.sync), network.parameters().size(), network.stream())),
       interval_(run.sync.steps) {
   if (run.sync.kind == SyncKind::hierarchical_local_sgd)
@@ -57,7 +65,10 @@ void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
   optimizer_.set_rate(lr, number);
   local(loader, number, at);
   ++at_.steps;
-  if (at_.steps >= interval_) synchronise(number, at);
+  if (has_fragments())
+    synchronise_fragment(number, at);
+  else if (at_.steps >= interval_)
+    synchronise(number, at);
   end_step(number, at);
 }
 
@@ -129,6 +140,33 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   if (!within) at_.rounds = 0;
 }
 
+/// If it is a fragment's turn.
+void LocalStep::synchronise_fragment(std::int64_t number, StepTimes& at) {
+  const std::int64_t steps = options_.steps_per_fragment();
+  if (at_.steps % steps != 0 && at_.steps < options_.steps) return;
+  const auto turn = static_cast<std::size_t>(at_.steps / steps);
+  const std::size_t index = std::min(turn, fragments_.size()) - 1;
+  const Fragment& fragment = fragments_[index];
+  const auto part_of = [&](std::span<float> arena) { return arena.subspan(fragment.at, fragment.values); };
+  const std::span<float> weights = part_of(network_.parameters()), d = part_of(network_.gradients());
+  if (std::exchange(measure_, false)) take_distance();
+  exchange_.begin(static_cast<std::uint32_t>(number), index);
+  ++exchanges_;
+  has_run_ = true;
+  at[6] = part("update", times_.update, [&] { outer_->difference(weights, d, fragment.at); });
+  at[4] = part("exposed communication", times_.exposed, [&] {
+    for (const std::size_t tensor : network_.announce_order())
+      if (fragment.first <= tensor && tensor < fragment.last) exchange_.submit(tensor);
+    exchange_.finish();
+    check_exchange_before();
+  });
+  at[5] = part("update", times_.update, [&] {
+    outer_->apply(weights, d, fragment.at);
+    if (options_.reset_momentum) reset_momentum(fragment.at, fragment.values);
+  });
+  if (at_.steps >= options_.steps) at_.steps = 0;
+}
+
 void LocalStep::difference(bool within) {
   (within ? *block_->outer : *outer_).difference(network_.parameters(), network_.gradients());
 }
@@ -141,9 +179,12 @@ void LocalStep::submit_changes(bool within) {
 void LocalStep::apply_mean(bool within) {
   (within ? *block_->outer : *outer_).apply(network_.parameters(), network_.gradients());
   if (block_ && !within) block_->outer->start(network_.parameters());
-  if (options_.reset_momentum)
-    for (const std::span<float> arena : {optimizer_.momentum(), optimizer_.second_moment()})
-      zero_bytes(arena.data(), arena.size_bytes(), network_.stream());
+  if (options_.reset_momentum) reset_momentum(0, network_.parameters().size());
+}
+
+void LocalStep::reset_momentum(std::size_t at, std::size_t values) {
+  for (const std::span<float> arena : {optimizer_.momentum(), optimizer_.second_moment()})
+    if (!arena.empty()) zero_bytes(arena.data() + at, values * sizeof(float), network_.stream());
 }
 
 /// The exchange of this step on the CPU; on a GPU the one before, unless its flags were read already.

@@ -9,6 +9,7 @@
 
 #include "comm/block_transport.h"
 #include "nn/outer_step.h"
+#include "trainer/fragments.h"
 #include "trainer/synchronous_step.h"
 
 namespace lpsgd {
@@ -17,7 +18,9 @@ class LocalStep final : public SynchronousStep {
  public:
   /// As SynchronousStep's.
   LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
-            Optimizer& optimizer, Transport& transport, Trace* trace);
+            Optimizer& optimizer, Transport& transport, Trace* trace)
+      : LocalStep(run, codecs, network, optimizer, transport, trace,
+                  fragments_of(network.tensors(), run.sync.fragments, network.parameters().size())) {}
 
   void set_interval(std::int64_t steps) override { interval_ = steps; }
   void measure_distance() override { measure_ = true; }
@@ -25,7 +28,10 @@ class LocalStep final : public SynchronousStep {
   StepMetrics take(std::span<CodingError> errors) override;
   void check_finite() override;
 
-  bool is_synchronised() const override { return !at_.started || (at_.steps == 0 && at_.rounds == 0); }
+  /// Fragments are synchronised at different times.
+  bool is_synchronised() const override {
+    return !at_.started || (!has_fragments() && at_.steps == 0 && at_.rounds == 0);
+  }
   bool has_equal_momentum() const override { return !at_.started; }
   bool replicas_equal() override;
 
@@ -35,9 +41,14 @@ class LocalStep final : public SynchronousStep {
   void set_sync_position(const SyncPosition& at) override { at_ = at; }
 
  private:
+  LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
+            Optimizer& optimizer, Transport& transport, Trace* trace, std::vector<Fragment> fragments);
+
   void start(double lr);
   void local(Loader& loader, std::int64_t number, StepTimes& at);
   void synchronise(std::int64_t number, StepTimes& at);
+  bool has_fragments() const { return fragments_.size() > 1; }
+  void synchronise_fragment(std::int64_t number, StepTimes& at);
   void take_distance();
   void check_last_exchange();
   void check_exchange_before();
@@ -45,6 +56,7 @@ class LocalStep final : public SynchronousStep {
   void difference(bool within_block);
   void submit_changes(bool within_block);
   void apply_mean(bool within_block);
+  void reset_momentum(std::size_t at, std::size_t values);
   Exchange& exchange_of(bool within_block) { return within_block ? block_->exchange : exchange_; }
 
   /// With an ordered transport each is one graph, after the first few.
@@ -64,6 +76,7 @@ class LocalStep final : public SynchronousStep {
   };
 
   const SyncOptions& options_;
+  const std::vector<Fragment> fragments_;  // the exchange's parts
   const std::unique_ptr<OuterStep> outer_;
   std::optional<BlockLevel> block_;
   // Destroyed before the objects whose work they launch.

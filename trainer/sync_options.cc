@@ -34,11 +34,12 @@ struct Kind {
 const std::array<Kind, 5>& kinds() {
   static const std::array<Kind, 5> all{
       {{"every_step", {}},
-       {"local_sgd", {"steps", "warmup", "warmup_epochs", "reset_momentum"}},
+       {"local_sgd", {"steps", "warmup", "warmup_epochs", "fragments", "reset_momentum"}},
        {"post_local_sgd", {"steps", "from", "reset_momentum"}},
        {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum"}},
        {"block_momentum",
-        {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "reset_momentum"}}}};
+        {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "fragments",
+         "reset_momentum"}}}};
   return all;
 }
 
@@ -116,6 +117,10 @@ void fields(config::Visitor& v, SyncOptions& o) {
           Range{.min = 0, .max = 1});
   v.field("rate", o.rate, "of block_momentum: weights move by rate*u", Range{.min = 0, .min_open = true});
   v.field("nesterov", o.nesterov, "of block_momentum: weights move by rate*(mean(d) + mu*u)");
+  v.field("fragments", o.fragments,
+          "of local_sgd and block_momentum: so many groups of tensors are synchronised in turn, one every "
+          "steps/fragments steps",
+          Range{.min = 1, .max = 1e6});
   v.field("reset_momentum", o.reset_momentum,
           "a synchronisation sets the optimizer's momentum to zero; otherwise each rank keeps its own");
 }
@@ -139,6 +144,12 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
         fmt::format("sync.kind: {} needs sync.steps, the steps between two synchronisations", kind.name));
   if ((o.warmup == SyncWarmup::none) != (o.warmup_epochs == 0))
     throw ConfigError(fmt::format("sync.warmup: needs both, a kind of warm-up and sync.warmup_epochs"));
+  if (o.steps % o.fragments != 0)
+    throw ConfigError(fmt::format(
+        "sync.fragments: {} steps cannot be divided by {} fragments, of which each has its turn once in them",
+        o.steps, o.fragments));
+  if (o.fragments > 1 && o.warmup != SyncWarmup::none)
+    throw ConfigError("sync.warmup: fragments take turns within a fixed number of steps");
   if (o.kind == SyncKind::post_local_sgd && !o.from && !first_decay_of(schedule))
     throw ConfigError("sync.from: first_decay needs epochs in schedule.decay; or give an epoch");
 }

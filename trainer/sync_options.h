@@ -29,11 +29,14 @@ struct SyncOptions {
   std::int64_t ranks_per_block = 0;       // 0: those of a machine
   double momentum = 0.9, rate = 1;        // of block_momentum
   bool nesterov = false;
+  std::int64_t fragments = 1;      // F: groups of tensors that are synchronised in turn
   bool reset_momentum = false;     // the optimizer's, after each synchronisation
   bool force_differences = false;  // no key: steps of 1 also go through differences
 
   /// Whether ranks may take a step that they do not exchange, or not as gradients.
   bool is_local() const;
+  /// From one synchronisation of a fragment to the next one of another.
+  std::int64_t steps_per_fragment() const { return steps / fragments; }
 };
 void fields(config::Visitor& visitor, SyncOptions& options);  // section `sync`
 

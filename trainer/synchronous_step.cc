@@ -23,7 +23,8 @@ std::int64_t parameters(const std::vector<TensorInfo>& tensors) {
 
 }  // namespace
 
-ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace) {
+ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace,
+                                 const std::vector<std::size_t>& parts) {
   ExchangeOptions o;
   o.device = compute.device();
   o.compute = compute;
@@ -32,6 +33,7 @@ ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace
   o.overlap = run.exchange.overlap;
   o.measure_error = run.metrics.codec_error;
   o.trace = trace;
+  o.parts = parts;
   if (run.exchange.device_pointers != DevicePointers::automatic)
     o.device_pointers = run.exchange.device_pointers == DevicePointers::yes;
   return o;
@@ -45,7 +47,8 @@ std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors,
 }
 
 SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
-                                 Optimizer& optimizer, Transport& transport, Trace* trace)
+                                 Optimizer& optimizer, Transport& transport, Trace* trace,
+                                 const std::vector<std::size_t>& parts)
     : run_(run),
       network_(network),
       optimizer_(optimizer),
@@ -54,7 +57,7 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
       times_(network.stream()),
       trace_(trace ? std::optional<StepTrace>(*trace) : std::nullopt),
       exchange_(transport, network.tensors(), codecs, network.gradients(), network.announce_order(),
-                exchange_options(run, network.stream(), trace)),
+                exchange_options(run, network.stream(), trace, parts)),
       fp32_bytes_of_step_(2 * static_cast<std::uint64_t>(transport.size() - 1) * 4 *
                           static_cast<std::uint64_t>(parameters(network.tensors()))) {
   network_.announce_behind(exchange_.milestones());

@@ -103,6 +103,7 @@ const AllocationCase cases[] = {
     {"codec_error", {"exchange.codec={kind: qsgd, bits: 2}", "metrics.codec_error=true"}},
     {"allreduce", {"exchange.codec=none", "exchange.collective=allreduce"}},
     {"simulated", {"exchange.codec=onebit", "exchange.collective=simulated"}},
+    {"fragments", {"exchange.codec=onebit", "sync={kind: local_sgd, steps: 4, fragments: 2}"}},
     {"local_sgd", {"exchange.codec=onebit", "sync={kind: local_sgd, steps: 3, reset_momentum: true}"}},
     {"blocks",
      {"exchange.codec=sign", "optimizer.kind=adam",

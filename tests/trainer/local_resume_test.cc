@@ -65,7 +65,9 @@ TEST(LocalResume, GoesOnBitForBit) {
   for (const Overrides& variant :
        {with(local, {}), with(local, {"optimizer={kind: adam}", "exchange.codec=sign"}),
         Overrides{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"},
-        Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}, hierarchical})
+        Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}, hierarchical,
+        Overrides{"sync.kind=local_sgd", "sync.steps=6", "sync.fragments=3"},
+        Overrides{"sync.kind=block_momentum", "sync.steps=4", "sync.nesterov=true", "sync.fragments=2"}})
     for (const int ranks : {2, 4}) {
       const RunConfig run = small_run(variant);
       const TestFolder folder;

@@ -37,6 +37,8 @@ std::vector<std::vector<float>> reference(const RunConfig& run, int ranks) {
     loaders.push_back(small_loader(run, samples, r, ranks));
   }
   std::vector<float> agreed = values(models[0]->network.parameters()), u(agreed.size());
+  const std::vector<Fragment> fragments =
+      fragments_of(models[0]->network.tensors(), run.sync.fragments, agreed.size());
   std::int64_t since = 0;
   bool started = false;
   for (std::int64_t s = 0; s < steps; ++s) {
@@ -54,12 +56,14 @@ std::vector<std::vector<float>> reference(const RunConfig& run, int ranks) {
     }
     if (!started) agreed = values(models[0]->network.parameters());
     if (!started) continue;
-    if (++since < interval_at(run, s)) continue;
-    since = 0;
+    const std::int64_t turns = interval_at(run, s) / run.sync.fragments;
+    if (++since < turns || since % turns != 0) continue;
+    const Fragment fragment = fragments[static_cast<std::size_t>(since / turns) - 1];
+    since %= interval_at(run, s);
     const bool block = run.sync.kind == SyncKind::block_momentum;
     const auto mu = static_cast<float>(block ? run.sync.momentum : 0);
     const auto rate = static_cast<float>(block ? run.sync.rate : 1);
-    for (std::size_t i = 0; i < agreed.size(); ++i) {
+    for (std::size_t i = fragment.at; i < fragment.at + fragment.values; ++i) {
       float mean = 0;
       for (const auto& model : models) {
         const float d = agreed[i] - model->network.parameters()[i];
@@ -70,8 +74,10 @@ std::vector<std::vector<float>> reference(const RunConfig& run, int ranks) {
       agreed[i] -= rate * (run.sync.nesterov ? mean + mu * u[i] : u[i]);
     }
     for (const auto& model : models) {
-      std::ranges::copy(agreed, model->network.parameters().begin());
-      if (run.sync.reset_momentum) std::ranges::fill(model->optimizer.momentum(), 0.0f);
+      for (std::size_t i = fragment.at; i < fragment.at + fragment.values; ++i) {
+        model->network.parameters()[i] = agreed[i];
+        if (run.sync.reset_momentum) model->optimizer.momentum()[i] = 0;
+      }
     }
   }
   std::vector<std::vector<float>> out;
@@ -108,7 +114,11 @@ TEST(LocalStep, FollowsTheFormulas) {
       {"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1"},
       {"sync.kind=block_momentum", "sync.steps=3", "sync.momentum=0.5", "sync.rate=0.7"},
       {"sync.kind=block_momentum", "sync.steps=3", "sync.momentum=0.9", "sync.rate=0.7", "sync.nesterov=true",
-       "optimizer={kind: adamw}"}};
+       "optimizer={kind: adamw}"},
+      {"sync.kind=local_sgd", "sync.steps=4", "sync.fragments=2", "sync.reset_momentum=true"},
+      {"sync.kind=local_sgd", "sync.steps=3", "sync.fragments=3", "optimizer={kind: adamw}"},
+      {"sync.kind=block_momentum", "sync.steps=5", "sync.rate=0.7", "sync.nesterov=true",
+       "sync.fragments=5"}};
   for (const Overrides& variant : variants)
     for (const int ranks : {2, 3, 4}) {
       const RunConfig run = small_run(with({"exchange.codec=none", "optimizer.momentum=0.5"}, variant));
@@ -178,6 +188,70 @@ TEST(LocalStep, ReplicasAreEqualAfterEachSynchronisation) {
       for (std::size_t s = 0; s < steps; ++s)
         for (std::size_t r = 1; r < after.size(); ++r)
           EXPECT_EQ(after[r][s] == after[0][s], s % 3 == 2) << codec << ", step " << s;
+    }
+}
+
+TEST(LocalStep, FragmentsAreBalancedAndLeaveNoTensorOut) {
+  const RunConfig run = small_run();
+  const SmallModel model(run, 0, 1);
+  const std::vector<TensorInfo>& tensors = model.network.tensors();
+  ASSERT_EQ(tensors.size(), 5u) << "a convolution of 108, a norm, a dense layer of 192";
+  const std::size_t arena = 1000;
+  const auto ends = [&](std::int64_t count) {
+    std::vector<std::size_t> out;
+    std::size_t first = 0, at = 0;
+    for (const Fragment& fragment : fragments_of(tensors, count, arena)) {
+      EXPECT_EQ(fragment.first, first);
+      EXPECT_EQ(fragment.at, at);
+      EXPECT_EQ(static_cast<std::size_t>(tensors[first].offset), at);
+      first = fragment.last;
+      at += fragment.values;
+      out.push_back(fragment.last);
+    }
+    EXPECT_EQ(at, arena);
+    return out;
+  };
+  using Ends = std::vector<std::size_t>;
+  EXPECT_EQ(ends(1), Ends{5});
+  EXPECT_EQ(ends(2), (Ends{3, 5}));
+  EXPECT_EQ(ends(3), (Ends{1, 3, 5}));
+  EXPECT_EQ(ends(5), (Ends{1, 2, 3, 4, 5}));
+  EXPECT_THROW(ends(6), ConfigError);
+}
+
+/// A codec's bytes of a tensor depend on its number and the step, not on the fragments.
+TEST(LocalStep, FragmentsTakeTurns) {
+  for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}"})
+    for (const int ranks : {2, 3}) {
+      const Overrides common{"sync.kind=local_sgd", "sync.steps=2", std::string("exchange.codec=") + codec};
+      const RunConfig run = small_run(with(common, {"sync.fragments=2"})), whole = small_run(common);
+      std::vector<std::vector<std::vector<float>>> after(static_cast<std::size_t>(ranks));
+      Fragment first, second;
+      run_thread_ranks(ranks, [&](Transport& transport) {
+        Rank rank(run, transport), flat(whole, transport);
+        const std::vector<Fragment> fragments =
+            fragments_of(rank.model.network.tensors(), 2, rank.weights().size());
+        if (transport.rank() == 0) first = fragments[0], second = fragments[1];
+        for (std::int64_t s = 0; s < steps; ++s) {
+          rank.train(s, s + 1);
+          EXPECT_FALSE(rank.step->is_synchronised());
+          EXPECT_TRUE(rank.step->replicas_equal());
+          after[static_cast<std::size_t>(transport.rank())].push_back(rank.weights());
+        }
+        const StepMetrics m = rank.step->take({});
+        EXPECT_EQ(m.exchanges, steps);
+        flat.train(0, steps);
+        EXPECT_EQ(m.bytes_sent, flat.step->take({}).bytes_sent) << "of each tensor one in two steps";
+      });
+      const auto part = [](const std::vector<float>& of, const Fragment& fragment) {
+        const auto at = of.begin() + static_cast<std::ptrdiff_t>(fragment.at);
+        return std::vector<float>(at, at + static_cast<std::ptrdiff_t>(fragment.values));
+      };
+      for (std::size_t s = 0; s < steps; ++s)
+        for (std::size_t r = 1; r < after.size(); ++r) {
+          EXPECT_EQ(part(after[r][s], first) == part(after[0][s], first), s % 2 == 0) << codec << ", " << s;
+          EXPECT_EQ(part(after[r][s], second) == part(after[0][s], second), s % 2 == 1) << codec << ", " << s;
+        }
     }
 }
 
@@ -358,21 +432,28 @@ TEST(LocalStep, ReplicasThatDifferAreFound) {
 }
 
 TEST(LocalStep, NonFiniteChangesStopAllRanks) {
-  const RunConfig run = small_run(local);
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, transport);
-    rank.train(0, 1);
-    if (transport.rank() == 1)
-      rank.model.network.parameters()[static_cast<std::size_t>(rank.model.network.tensors()[0].offset)] =
-          std::numeric_limits<float>::infinity();
-    try {
-      rank.train(1, 3);
-      ADD_FAILURE() << "no error";
-    } catch (const NonFiniteError& e) {
-      EXPECT_THAT(e.what(), ::testing::AllOf(::testing::StartsWith("step 2: the change of '"),
-                                             ::testing::HasSubstr("on rank 1 holds a NaN or an infinity")));
-    }
-  });
+  struct Case {
+    Overrides overrides;
+    const char* step;  // whose change it is: the first one in which a tensor with such a value has its turn
+  };
+  for (const auto& [variant, step] :
+       {Case{local, "step 2"}, Case{with(local, {"sync.fragments=3"}), "step 1"}}) {
+    const RunConfig run = small_run(variant);
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank rank(run, transport);
+      rank.train(0, 1);
+      if (transport.rank() == 1)
+        rank.model.network.parameters()[static_cast<std::size_t>(rank.model.network.tensors()[0].offset)] =
+            std::numeric_limits<float>::infinity();
+      try {
+        rank.train(1, 3);
+        ADD_FAILURE() << "no error";
+      } catch (const NonFiniteError& e) {
+        EXPECT_THAT(e.what(), ::testing::AllOf(::testing::StartsWith(std::string(step) + ": the change of '"),
+                                               ::testing::HasSubstr("on rank 1 holds a NaN or an infinity")));
+      }
+    });
+  }
 }
 
 }  // namespace

@@ -38,6 +38,15 @@ TEST(SyncOptions, ConfigurationIsChecked) {
   EXPECT_EQ(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "schedule.decay={2: 0.1}"}), "no error");
   EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "sync.warmup=linear"}),
               HasSubstr("sync.warmup: needs both"));
+  EXPECT_EQ(error_of(with(local, {"sync.fragments=3"})), "no error");
+  EXPECT_THAT(error_of(with(local, {"sync.fragments=2"})),
+              HasSubstr("sync.fragments: 3 steps cannot be divided by 2 fragments"));
+  EXPECT_THAT(error_of(with(local, {"sync.fragments=3", "sync.warmup=linear", "sync.warmup_epochs=1"})),
+              HasSubstr("sync.warmup: fragments take turns within a fixed number of steps"));
+  EXPECT_THAT(error_of(with(hierarchical, {"sync.fragments=2"})),
+              HasSubstr("sync.fragments: is no key of hier"));
+  EXPECT_THAT(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1", "sync.fragments=2"}),
+              HasSubstr("sync.fragments: is no key of post_local_sgd"));
   EXPECT_EQ(error_of(hierarchical), "no error");
   EXPECT_THAT(error_of(with(hierarchical, {"sync.ranks_per_block=3"})),
               HasSubstr("sync.ranks_per_block: 4 ranks cannot be divided into blocks of 3"));
