@@ -133,6 +133,8 @@ class Exchange {
   /// is queued, and the compute stream waits for it. Rethrows an error of the communication thread. Calls
   /// release() if the caller has not.
   void finish();
+  /// Between begin() and finish().
+  bool is_open() const { return open_; }
 
   /// Whether the calls from a step's first submit() to finish() may be captured (CapturedGraph::capture on
   /// the compute stream), with what computes the gradients. This requires an ordered transport and no trace.

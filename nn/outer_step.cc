@@ -27,10 +27,10 @@ void OuterStep::difference(std::span<const float> weights, std::span<float> d, s
   for (std::size_t i = 0; i < d.size(); ++i) d[i] = s[i] - weights[i];
 }
 
-void OuterStep::apply(std::span<float> weights, std::span<const float> mean, std::size_t first) {
+void OuterStep::apply(std::span<float> weights, std::span<const float> mean, std::size_t first, double mix) {
   check_parts(weights.size(), mean.size(), first);
   const maths::OuterRates rates{static_cast<float>(options_.momentum), static_cast<float>(options_.rate),
-                                options_.nesterov};
+                                options_.nesterov, static_cast<float>(mix)};
   for (std::size_t i = 0; i < weights.size(); ++i) {
     float none = 0, &u = momentum_.size() > 0 ? momentum_[first + i] : none;
     maths::outer(weights[i], synchronised_[first + i], u, mean[i], rates);

@@ -2,7 +2,9 @@
 // that the ranks last agreed on, and w a rank's own:
 //   d = s - w;  u = mu * u + mean(d);  s = w = s - rate * (nesterov ? mean(d) + mu * u : u)
 // With mu = 0 and rate = 1 that is w = s - mean(d): the ranks' average. Otherwise it is block momentum (Chen
-// and Huo 2016), with `nesterov` DiLoCo's outer step (Douillard et al. 2023).
+// and Huo 2016), with `nesterov` DiLoCo's outer step (Douillard et al. 2023). If a rank has gone on before
+// the mean arrives, it may keep a share of where it is: w = s + mix * (w - s) (Streaming DiLoCo, Douillard et
+// al. 2025).
 #pragma once
 
 #include <cstddef>
@@ -30,8 +32,9 @@ class OuterStep {
   void start(std::span<const float> weights);
   // Of the whole arenas, or of a part of each that begins at value `first`.
   virtual void difference(std::span<const float> weights, std::span<float> d, std::size_t first = 0);
-  /// Sets the weights, from the mean of d over the ranks.
-  virtual void apply(std::span<float> weights, std::span<const float> mean, std::size_t first = 0);
+  /// Sets the weights, from the mean of d over the ranks, to s + mix * (w - s).
+  virtual void apply(std::span<float> weights, std::span<const float> mean, std::size_t first = 0,
+                     double mix = 0);
 
   virtual std::span<float> synchronised() { return synchronised_.view(); }
   virtual std::span<float> momentum() { return momentum_.view(); }  // u; empty if mu is 0

@@ -153,6 +153,8 @@ SYNC_USUAL = {
     "nesterov": False,
     "rate": 1,
     "fragments": 1,
+    "delay": 0,
+    "mix": 0.5,
 }
 
 

@@ -16,14 +16,21 @@ void check_fragments(std::int64_t count, std::size_t tensors) {
                                   count, tensors));
 }
 
+Fragment fragment_of(const std::vector<TensorInfo>& tensors, std::size_t first, std::size_t last,
+                     std::size_t arena) {
+  const auto offset = [&](std::size_t tensor) {
+    return tensor == tensors.size() ? arena : static_cast<std::size_t>(tensors[tensor].offset);
+  };
+  require(first < last && last <= tensors.size() && offset(first) <= offset(last),
+          "a fragment's tensors lie in an arena in their order");
+  return {first, last, offset(first), offset(last) - offset(first)};
+}
+
 std::vector<Fragment> fragments_of(const std::vector<TensorInfo>& tensors, std::int64_t count,
                                    std::size_t arena) {
   check_fragments(count, tensors.size());
   std::vector<std::int64_t> before{0};  // elements before each tensor
   for (const TensorInfo& tensor : tensors) before.push_back(before.back() + tensor.elements);
-  const auto offset = [&](std::size_t tensor) {
-    return tensor == tensors.size() ? arena : static_cast<std::size_t>(tensors[tensor].offset);
-  };
   std::vector<Fragment> out;
   std::size_t first = 0;
   for (std::int64_t f = 1; f <= count; ++f) {
@@ -34,9 +41,7 @@ std::vector<Fragment> fragments_of(const std::vector<TensorInfo>& tensors, std::
     std::size_t last = f == count ? most : first + 1;
     const auto distance = [&](std::size_t end) { return std::abs(static_cast<double>(before[end]) - share); };
     while (last < most && distance(last + 1) < distance(last)) ++last;
-    require(offset(first) <= offset(last), "tensors lie in an arena in their order");
-    out.push_back({first, last, offset(first), offset(last) - offset(first)});
-    first = last;
+    out.push_back(fragment_of(tensors, std::exchange(first, last), last, arena));
   }
   return out;
 }

@@ -19,8 +19,12 @@ struct Fragment {
 /// ConfigError if a network of so many tensors cannot have `count` fragments.
 void check_fragments(std::int64_t count, std::size_t tensors);
 
-/// `count` fragments with as equal numbers of elements as whole tensors allow, none of them empty. `arena` is
-/// the size of the arenas in which the tensors lie. ConfigError as check_fragments().
+/// The fragment of tensors [first, last). `arena`: the size of the arenas in which the tensors lie.
+Fragment fragment_of(const std::vector<TensorInfo>& tensors, std::size_t first, std::size_t last,
+                     std::size_t arena);
+
+/// `count` fragments with as equal numbers of elements as whole tensors allow, none of them empty.
+/// ConfigError as check_fragments().
 std::vector<Fragment> fragments_of(const std::vector<TensorInfo>& tensors, std::int64_t count,
                                    std::size_t arena);
 

@@ -48,7 +48,7 @@ std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors,
 
 SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
                                  Optimizer& optimizer, Transport& transport, Trace* trace,
-                                 const std::vector<std::size_t>& parts)
+                                 const std::vector<std::size_t>& parts, bool own_arena)
     : run_(run),
       network_(network),
       optimizer_(optimizer),
@@ -56,8 +56,9 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
       on_gpu_(network.stream().device().is_cuda()),
       times_(network.stream()),
       trace_(trace ? std::optional<StepTrace>(*trace) : std::nullopt),
-      exchange_(transport, network.tensors(), codecs, network.gradients(), network.announce_order(),
-                exchange_options(run, network.stream(), trace, parts)),
+      changes_(network.stream().device(), own_arena ? network.gradients().size() : 0),
+      exchange_(transport, network.tensors(), codecs, own_arena ? changes_.view() : network.gradients(),
+                network.announce_order(), exchange_options(run, network.stream(), trace, parts)),
       fp32_bytes_of_step_(2 * static_cast<std::uint64_t>(transport.size() - 1) * 4 *
                           static_cast<std::uint64_t>(parameters(network.tensors()))) {
   network_.announce_behind(exchange_.milestones());
@@ -148,7 +149,9 @@ StepMetrics SynchronousStep::take(std::span<CodingError> errors) {
   out.sequences = std::exchange(sequences_, {});
   const PartSeconds captured = captured_.take();
   const double exposed = times_.exposed.take() + captured.exposed;
-  const ExchangeStats stats = exchange_.take_stats();
+  // What is on its way is counted when it has arrived.
+  const bool measured = !exchange_.is_open();
+  const ExchangeStats stats = measured ? exchange_.take_stats() : ExchangeStats{};
   out.seconds.data = times_.data.take();
   out.seconds.forward = times_.forward.take();
   out.seconds.backward = times_.backward.take() + captured.backward;
@@ -163,7 +166,7 @@ StepMetrics SynchronousStep::take(std::span<CodingError> errors) {
   out.exchanges = std::exchange(exchanges_, 0);
   out.bad_samples = std::exchange(bad_samples_, {});
   out.bytes_fp32 = fp32_bytes_of_step_ * static_cast<std::uint64_t>(out.steps);
-  if (!errors.empty()) exchange_.take_errors(errors);
+  if (!errors.empty() && measured) exchange_.take_errors(errors);
   return out;
 }
 

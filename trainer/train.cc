@@ -116,10 +116,10 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
   resolve_ranks(out.run, ranks);
   check_ranks(out.run, ranks, under_mpirun);
   with_locations(out.run, [&] { check_fragments(out.run.sync.fragments, out.spec->tensors().size()); });
-  if (arguments.check_replicas > 0 && out.run.sync.fragments > 1)
+  if (arguments.check_replicas > 0 && out.run.sync.streams())
     throw ConfigError(
-        "--check-replicas: with sync.fragments the replicas are never equal as a whole; replicas_equal in "
-        "metrics.jsonl says whether all ranks have agreed on the same weights");
+        "--check-replicas: with sync.fragments or sync.delay the replicas are never equal as a whole; "
+        "replicas_equal in metrics.jsonl says whether all ranks have agreed on the same weights");
   if (arguments.check_replicas > 0 && out.run.exchange.collective == Collective::simulated)
     throw ConfigError("--check-replicas: with exchange.collective: simulated the replicas are not equal");
 }

@@ -21,11 +21,11 @@ class DeviceOuterStep final : public OuterStep {
     check(
         launch_difference(synchronised_.data() + first, weights.data(), d.data(), size(d), stream_.handle()));
   }
-  void apply(std::span<float> weights, std::span<const float> mean, std::size_t first) override {
+  void apply(std::span<float> weights, std::span<const float> mean, std::size_t first, double mix) override {
     check_parts(weights.size(), mean.size(), first);
     const ScopedDevice scope(stream_.device());
     const maths::OuterRates rates{static_cast<float>(options_.momentum), static_cast<float>(options_.rate),
-                                  options_.nesterov};
+                                  options_.nesterov, static_cast<float>(mix)};
     check(launch_outer(
         {weights.data(), synchronised_.data() + first,
          momentum_.size() > 0 ? momentum_.data() + first : nullptr, mean.data(), size(mean), rates},

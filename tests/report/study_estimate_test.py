@@ -206,7 +206,7 @@ class About(StudyTest):
 
         self.assertEqual(copies("every_step"), 6)
         self.assertEqual(copies("{kind: local_sgd, steps: 4}"), 1.5)
-        self.assertEqual(copies("{kind: local_sgd, steps: 4, fragments: 2}"), 1.5)
+        self.assertEqual(copies("{kind: local_sgd, steps: 4, fragments: 2, delay: 1}"), 1.5)
         self.assertEqual(copies("{kind: block_momentum, steps: 8}", ranks=2), 0.25)
         self.assertEqual(copies("{kind: post_local_sgd, steps: 3}"), 4)
         self.assertEqual(copies("{kind: post_local_sgd, steps: 2, from: 20}"), 6)

@@ -67,7 +67,10 @@ TEST(LocalResume, GoesOnBitForBit) {
         Overrides{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"},
         Overrides{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}, hierarchical,
         Overrides{"sync.kind=local_sgd", "sync.steps=6", "sync.fragments=3"},
-        Overrides{"sync.kind=block_momentum", "sync.steps=4", "sync.nesterov=true", "sync.fragments=2"}})
+        Overrides{"sync.kind=block_momentum", "sync.steps=4", "sync.nesterov=true", "sync.fragments=2"},
+        with(streamed, {"exchange.codec=onebit"}),
+        with(streamed, {"exchange.codec={kind: qsgd, bits: 4, bucket: 64}", "optimizer={kind: adamw}"}),
+        Overrides{"sync.kind=local_sgd", "sync.steps=5", "sync.delay=4", "exchange.codec=sign"}})
     for (const int ranks : {2, 4}) {
       const RunConfig run = small_run(variant);
       const TestFolder folder;
@@ -76,14 +79,18 @@ TEST(LocalResume, GoesOnBitForBit) {
         rank.train(0, 7);
         EXPECT_FALSE(rank.step->is_synchronised());
         save(rank, transport, 7);
+        EXPECT_EQ(rank.step->sync_position().has_pending(), run.sync.delay > 0);
       });
       run_thread_ranks(ranks, [&](Transport& transport) {
         Rank whole(run, transport), resumed(run, transport);
         whole.train(0, steps);
+        whole.step->check_finite();
         const Resumed at = resumed.checkpoints.restore(find_resume_point(folder.path()).value());
         EXPECT_FALSE(at.other_ranks);
         EXPECT_FALSE(resumed.step->is_synchronised());
         resumed.train(7, steps);
+        resumed.step->check_finite();
+        EXPECT_EQ(resumed.step->sync_position(), whole.step->sync_position());
         EXPECT_EQ(resumed.state(), whole.state()) << variant.back();
       });
     }
@@ -136,6 +143,50 @@ TEST(LocalResume, BlocksOfAnotherSizeGoOnFromTheAverage) {
       rank.train(3, steps);
     });
     EXPECT_THAT(log.text(), ::testing::HasSubstr("from the average of its 4 ranks' weights and momentum"));
+  }
+}
+
+/// What local steps changed is in the ranks' weights, too.
+TEST(LocalResume, AMeanOnItsWayIsDroppedWhereItCannotGoOn) {
+  const RunConfig run = small_run(streamed);
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 7);
+    EXPECT_EQ(rank.step->sync_position().pending, (SyncPosition::Pending{3, 5, 7}));
+    save(rank, transport, 7);
+  });
+  struct Next {
+    Overrides overrides;
+    int ranks;
+    bool dropped, averaged;
+  };
+  for (const auto& [overrides, ranks, dropped, averaged] :
+       {Next{streamed, 3, true, true}, Next{{}, 2, true, true}, Next{local, 2, true, false},
+        Next{with(local, {"sync.fragments=3"}), 2, true, false},
+        Next{with(local, {"sync.delay=1"}), 2, false, false},
+        Next{with(streamed, {"sync.fragments=3", "sync.delay=1"}), 2, false, false}}) {
+    const RunConfig next = small_run(overrides);
+    CapturedLog log;
+    run_thread_ranks(ranks, [&](Transport& transport) {
+      Rank rank(next, transport);
+      rank.checkpoints.restore(find_resume_point(folder.path()).value());
+      EXPECT_EQ(rank.step->sync_position().has_pending(), !dropped);
+      const std::vector<float> before = rank.weights();
+      rank.train(7, 8);
+      if (!dropped) {
+        EXPECT_NE(rank.step->sync_position().pending.due, 7) << "it was applied";
+      }
+      rank.train(8, steps);
+      rank.step->check_finite();
+      EXPECT_TRUE(rank.step->replicas_equal());
+      EXPECT_NE(rank.weights(), before);
+    });
+    const std::string text = log.text();
+    EXPECT_EQ(
+        text.find("a mean of changes that was to be applied after step 7 is dropped") != std::string::npos,
+        dropped);
+    EXPECT_EQ(text.find("from the average of its 2 ranks'") != std::string::npos, averaged);
   }
 }
 
