@@ -1,11 +1,15 @@
 // Times training steps of a network file: forward, backward and update, on random data.
 //   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
-//              [--set a.b=value]... [--frames N] [--length N] [--profile]
+//              [--bytes] [--set a.b=value]... [--frames N] [--length N] [--profile]
 // --frames is the number of frames of a network that leaves it open; with --length the sequences of the batch
-// have so many of them. Prints one JSON object. `seconds` is of the median step; on a GPU it is the mean, and
-// the times of the passes are the device's. `cpu_seconds_min` is the smallest processor time of a step,
-// summed over threads; other load affects it less. `peak_bytes` is the peak memory of the process less what
-// it held before the network was made. With --profile, `operations` has the times of each operation.
+// have so many of them. With --bytes images are fed as the trainer does: pixels as bytes and crops, some of
+// them mirrored, which the network scales; otherwise as float32. Prints one JSON object. `seconds` is of the
+// median step; on a GPU it is the mean, and the times of the passes are the device's. `cpu_seconds_min` is
+// the smallest processor time of a step, summed over threads; other load affects it less. `peak_bytes` is the
+// peak memory of the process less what it held before the network was made. On a GPU `device_bytes` is the
+// memory of network and optimizer there while it trains, and `device_peak_bytes` the most so far, which
+// includes the search for algorithms; neither includes what libraries take for themselves. With --profile,
+// `operations` has the times of each operation.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -30,7 +34,7 @@ struct Arguments {
   std::string network;
   long frames = 0, length = 0;
   long batch = 128, steps = 10, warm_up = 4, threads = 1;  // a GPU captures its passes in the third step
-  bool profile = false;
+  bool profile = false, bytes = false;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
   lpsgd::Device device;
   std::vector<std::string> overrides;
@@ -46,6 +50,7 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--length", a.length)->check(CLI::Range(0, 1 << 30));
   app.add_option("--set", a.overrides, "a.b=value")->allow_extra_args(false);
   app.add_flag("--profile", a.profile);
+  app.add_flag("--bytes", a.bytes);
   auto* bf16 = app.add_flag_callback("--bf16", [&] { a.compute = lpsgd::Compute::bf16; });
   app.add_flag_callback("--tf32", [&] { a.compute = lpsgd::Compute::tf32; })->excludes(bf16);
   app.add_option_function<std::string>("--device",
@@ -74,16 +79,26 @@ void run(const Arguments& a) {
   lpsgd::config::Value tree = lpsgd::config::parse_file(a.network);
   for (const std::string& o : a.overrides) lpsgd::config::apply_override(tree, o);
   const lpsgd::NetworkSpec spec(tree, a.frames > 0 ? std::optional<std::int64_t>(a.frames) : std::nullopt);
-  lpsgd::Network network(spec, {.batch = a.batch,
+  lpsgd::NetworkOptions options{.batch = a.batch,
                                 .threads = static_cast<int>(a.threads),
                                 .compute = a.compute,
                                 .device = a.device,
-                                .time_operations = a.profile});
+                                .time_operations = a.profile};
+  if (a.bytes) {
+    const auto& shape = spec.input_shape();
+    if (shape.size() != 3) throw lpsgd::ConfigError("--bytes: the network does not take images");
+    const std::vector<double> halves(static_cast<std::size_t>(shape[2]), 0.5);
+    options.pixels = {{shape[0], shape[1], shape[2]}, {halves, halves}};
+  }
+  lpsgd::Network network(spec, options);
   lpsgd::Optimizer optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network.tensors(),
                              network.parameters().size(), network.stream());
   std::size_t sample = 1;
   for (const std::int64_t d : spec.input_shape()) sample *= static_cast<std::size_t>(d);
-  lpsgd::PinnedBuffer<float> inputs(a.device, sample * static_cast<std::size_t>(a.batch));
+  const std::size_t values = sample * static_cast<std::size_t>(a.batch);
+  lpsgd::PinnedBuffer<float> inputs(a.device, a.bytes ? 0 : values);
+  lpsgd::PinnedBuffer<std::uint8_t> pixels(a.device, a.bytes ? values : 0);
+  std::vector<lpsgd::PixelCrop> crops(a.bytes ? static_cast<std::size_t>(a.batch) : 0);
   const std::vector<std::int64_t>& scores = spec.layers().back().shape;
   std::vector<std::int32_t> labels(static_cast<std::size_t>(a.batch * (scores.size() == 2 ? scores[0] : 1)));
   lpsgd::PhiloxSequence draw(1, lpsgd::RandomUse::dataset, 0);
@@ -91,6 +106,8 @@ void run(const Arguments& a) {
   const bool tokens = spec.layers().front().kind == "embedding";  // as many words as classes
   for (float& x : inputs.view())
     x = tokens ? static_cast<float>(draw.below(classes)) : 2 * draw.uniform() - 1;
+  for (std::uint8_t& x : pixels.view()) x = static_cast<std::uint8_t>(draw.below(256));
+  for (lpsgd::PixelCrop& crop : crops) crop.mirrored = static_cast<std::int32_t>(draw.below(2));
   for (std::int32_t& l : labels) l = static_cast<std::int32_t>(draw.below(classes));
 
   const auto cpu_seconds = [] { return lpsgd::cpu_seconds(lpsgd::CpuTime::process); };
@@ -111,7 +128,12 @@ void run(const Arguments& a) {
     const double cpu_before = cpu_seconds();
     const double t0 = lpsgd::now_seconds();
     forward_watch.start();
-    network.forward_train({.inputs = inputs.view(), .labels = labels, .lengths = lengths}, s + a.warm_up);
+    network.forward_train({.inputs = inputs.view(),
+                           .labels = labels,
+                           .lengths = lengths,
+                           .pixels = pixels.view(),
+                           .crops = crops},
+                          s + a.warm_up);
     forward_watch.stop();
     const double t1 = lpsgd::now_seconds();
     backward_watch.start();
@@ -156,6 +178,11 @@ void run(const Arguments& a) {
                              {"samples_per_s", static_cast<double>(a.batch) / seconds},
                              {"peak_bytes", memory_bytes("VmHWM") - before},
                              {"flops", 3 * spec.flops() * a.batch}};
+  if (a.device.is_cuda()) {
+    const lpsgd::DeviceMemoryUse use = lpsgd::device_memory_use(a.device);
+    out["device_bytes"] = use.current;
+    out["device_peak_bytes"] = use.peak;
+  }
   if (a.profile)
     for (const lpsgd::OperationTime& t : network.take_times())
       out["operations"].push_back({{"name", t.name},

@@ -21,6 +21,7 @@ class BlockTransport final : public TransportOver {
 
   int rank() const override { return inner_.rank() - first_; }
   int size() const override { return size_; }
+  int rank_in_run(int rank) const override { return inner_.rank_in_run(first_ + rank); }
   bool ordered() const override { return inner_.ordered(); }
   StreamView stream() const override { return inner_.stream(); }
   void begin_group() override { inner_.begin_group(); }

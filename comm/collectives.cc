@@ -15,7 +15,7 @@ namespace lpsgd {
 static_assert(std::has_unique_object_representations_v<CollectiveCall>, "all of its bytes are sent");
 
 std::string text(const CollectiveCall& call) {
-  constexpr const char* kinds[] = {"barrier", "broadcast", "all_gather"};
+  constexpr const char* kinds[] = {"barrier", "broadcast", "all_gather", "average"};
   constexpr const char* phases[] = {"start", "data", "training", "evaluation", "checkpoint", "end"};
   const auto name = [](std::span<const char* const> names, auto value) {
     const auto index = static_cast<std::size_t>(value);
@@ -43,7 +43,7 @@ CommError impossible(std::size_t rank, const std::string& sent) {
       "rank {} has sent {}: it runs another program, or its memory or the network is damaged", rank, sent));
 }
 
-std::string difference(std::span<const CollectiveCall> calls) {
+std::string difference(std::span<const CollectiveCall> calls, int first_rank) {
   const auto known = [](const CollectiveCall& call) { return call.number > 0; };
   const auto first = std::find_if(calls.begin(), calls.end(), known);
   const auto other =
@@ -52,7 +52,7 @@ std::string difference(std::span<const CollectiveCall> calls) {
   const auto ranks_at = [&](const CollectiveCall& place) {
     std::vector<int> ranks;
     for (std::size_t r = 0; r < calls.size(); ++r)
-      if (calls[r] == place) ranks.push_back(static_cast<int>(r));
+      if (calls[r] == place) ranks.push_back(first_rank + static_cast<int>(r));
     return ranks;
   };
   const std::vector<int> some = ranks_at(*first), others = ranks_at(*other);
@@ -105,11 +105,12 @@ void Collectives::wait() {
     });
     if (damaged >= 0) {
       transport_.cancel();
-      throw impossible(static_cast<std::size_t>(damaged), "no record of a collective");
+      throw impossible(static_cast<std::size_t>(transport_.rank_in_run(damaged)),
+                       "no record of a collective");
     }
     if (differs) {
       transport_.cancel();
-      throw CommError(difference(calls_));
+      throw CommError(difference(calls_, transport_.rank_in_run(0)));
     }
     if (arrived > 0) {
       backoff.reset();
@@ -119,7 +120,7 @@ void Collectives::wait() {
     backoff.pause();
     if (!patience.due()) continue;
     std::vector<int> missing;
-    for (const Message& m : in_flight_) missing.push_back(m.peer);
+    for (const Message& m : in_flight_) missing.push_back(transport_.rank_in_run(m.peer));
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
     patience.report(transport_, fmt::format("{} has waited {:.0f} s for {}", text(mine), patience.waited(),
@@ -154,6 +155,51 @@ void Collectives::all_gather(std::span<const std::byte> mine, std::span<std::byt
   }
   if (n > 0) std::memcpy(all.data() + n * me, mine.data(), n);
   wait();
+}
+
+/// Each rank takes the mean of its stripe, in rank order, and sends it to the others.
+std::uint64_t Collectives::average(std::span<float> values, Place at) {
+  meet(CollectiveCall::Kind::average, 0, values.size_bytes(), at);
+  const std::size_t part = (std::size_t{1} << 18) * static_cast<std::size_t>(transport_.size());
+  std::uint64_t sent = 0;
+  std::vector<float> theirs;
+  for (std::size_t begin = 0; begin < values.size(); begin += part)
+    sent += average_part(values.subspan(begin, std::min(part, values.size() - begin)), theirs);
+  return sent;
+}
+
+std::uint64_t Collectives::average_part(std::span<float> values, std::vector<float>& theirs) {
+  const auto ranks = static_cast<std::size_t>(transport_.size());
+  const auto me = static_cast<std::size_t>(transport_.rank());
+  const auto stripe = [&](std::size_t r) {
+    const std::size_t first = values.size() * r / ranks;
+    return values.subspan(first, values.size() * (r + 1) / ranks - first);
+  };
+  const std::span<float> own = stripe(me);
+  theirs.resize(own.size() * ranks);
+  const auto contribution = [&](std::size_t r) {
+    return r == me ? own : std::span(theirs).subspan(own.size() * r, own.size());
+  };
+  std::uint64_t sent = 0;
+  const auto exchange = [&](const auto& to_send, const auto& to_receive) {
+    for (std::size_t shift = 1; shift < ranks; ++shift) {
+      const std::size_t peer = (me + shift) % ranks;
+      const std::span<float> in = to_receive(peer), out = to_send(peer);
+      if (!in.empty()) receive(std::as_writable_bytes(in), static_cast<int>(peer));
+      if (!out.empty()) send(std::as_bytes(out), static_cast<int>(peer));
+      sent += out.size_bytes();
+    }
+    wait();
+  };
+  exchange(stripe, contribution);
+  const float scale = 1.0f / static_cast<float>(ranks);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    float sum = contribution(0)[i];
+    for (std::size_t r = 1; r < ranks; ++r) sum += contribution(r)[i];
+    own[i] = sum * scale;
+  }
+  exchange([&](std::size_t) { return own; }, stripe);
+  return sent;
 }
 
 }  // namespace lpsgd

@@ -1,6 +1,6 @@
-// The collectives outside the exchange: barrier, broadcast and all-gather. Before each of them every rank
-// tells every other what it is about to do. So ranks that are at different places end with one error, which
-// names both places, instead of waiting for ever or taking bytes that were meant for something else.
+// The collectives outside the exchange: barrier, broadcast, all-gather and average. Before each of them every
+// rank tells every other what it is about to do. So ranks that are at different places end with one error,
+// which names both places, instead of waiting for ever or taking bytes that were meant for something else.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct Place {
 
 /// What a rank is about to do with all others. Sent as it lies in memory.
 struct CollectiveCall {
-  enum class Kind : std::uint8_t { barrier, broadcast, all_gather };
+  enum class Kind : std::uint8_t { barrier, broadcast, all_gather, average };
   std::uint64_t number = 0;  // counted from 1
   std::uint64_t bytes = 0;   // a rank's part
   std::int32_t root = 0;     // of a broadcast
@@ -45,8 +45,9 @@ struct CollectiveCall {
 
 /// "all_gather of 24 bytes in evaluation (trainer/evaluate.cc:41, call 7)"
 std::string text(const CollectiveCall& call);
-/// Empty if the calls are the same, else who is where. One call a rank; those with number 0 are not known.
-std::string difference(std::span<const CollectiveCall> calls);
+/// Empty if the calls are the same, else who is where. One call a rank, from the run's rank `first` on; those
+/// with number 0 are not known.
+std::string difference(std::span<const CollectiveCall> calls, int first = 0);
 /// For what a rank has sent that no rank of this program can send: `sent` is a noun, "a text of 9 bytes".
 CommError impossible(std::size_t rank, const std::string& sent);
 /// "rank 3", "ranks 0, 2-4".
@@ -67,6 +68,7 @@ class Collectives {
   void barrier(Place at);
   void broadcast(std::span<std::byte> bytes, int root, Place at);
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Place at);
+  std::uint64_t average(std::span<float> values, Place at);
 
   Phase phase = Phase::start;
   Limits limits;
@@ -87,6 +89,7 @@ class Collectives {
   void send(std::span<const std::byte> bytes, int to);
   void receive(std::span<std::byte> bytes, int from);
   void wait();
+  std::uint64_t average_part(std::span<float> values, std::vector<float>& theirs);
 
   Transport& transport_;
   std::vector<CollectiveCall> calls_;  // by rank

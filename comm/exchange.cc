@@ -26,6 +26,15 @@ std::vector<std::size_t> by_part(std::vector<std::size_t> order, std::span<const
   return order;
 }
 
+/// The size of packs, the same on all ranks. A collective call.
+std::int64_t agreed_pack_bytes(const ExchangeOptions& options, Transport& transport) {
+  if (options.pack_bytes) return *options.pack_bytes;
+  const bool staged = options.device.is_cuda() && !transport.ordered() &&
+                      !options.device_pointers.value_or(transport.takes_device_memory());
+  const std::vector<std::int64_t> all = transport.all_gather<std::int64_t>(staged ? 1 << 21 : 1 << 18);
+  return *std::min_element(all.begin(), all.end());
+}
+
 }  // namespace
 
 Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
@@ -36,7 +45,7 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
       shared_(new ExchangeShared{
           transport, {}, options.seed, 0, options.first_rank, options.measure_error, {}, 0, 0, {}}) {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
-  require(options.chunk_bytes > 0 && options.pack_bytes >= 0 && options.units_in_flight > 0,
+  require(options.chunk_bytes > 0 && options.pack_bytes.value_or(0) >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");
   std::vector<std::size_t> announced = order_;
   std::sort(announced.begin(), announced.end());
@@ -45,7 +54,8 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
   require(announced.size() == infos.size(), "the announce order leaves a tensor out");
   make_tensors(infos, codecs, gradients);
 
-  PlanOptions plan{transport.size(), options.chunk_bytes, options.pack_bytes, options.parts};
+  PlanOptions plan{transport.size(), options.chunk_bytes, agreed_pack_bytes(options, transport),
+                   options.parts};
   if (options.collective != Collective::reduce_broadcast) {
     plan.chunk_bytes *= plan.owners;  // no owners: units are contiguous and of the same size
     plan.owners = 1;
@@ -269,7 +279,8 @@ NonFinite Exchange::check_finite(bool before) {
                                   std::as_writable_bytes(std::span(lowest_of_ranks_)));
     for (std::size_t r = 0; r < lowest_of_ranks_.size(); ++r) {
       if (lowest_of_ranks_[r] < 0 || lowest_of_ranks_[r] > tensors)
-        throw impossible(r, fmt::format("{} as the number of a tensor", lowest_of_ranks_[r]));
+        throw impossible(static_cast<std::size_t>(shared_->transport.rank_in_run(static_cast<int>(r))),
+                         fmt::format("{} as the number of a tensor", lowest_of_ranks_[r]));
       lowest = std::min(lowest, lowest_of_ranks_[r]);
     }
   }

@@ -43,10 +43,12 @@ struct ExchangeOptions {
   std::uint32_t seed = 1;
   bool overlap = true;                 // false: everything starts in finish()
   std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per chunk and owner, rounded to buckets
-  std::int64_t pack_bytes = 1 << 18;   // small tensors are packed until they hold this many float32 bytes
-  int units_in_flight = 4;             // chunks whose encode, transfer and decode overlap
-  bool measure_error = false;          // for take_errors()
-  int first_rank = 0;                  // this transport's rank 0 among all, for the dither
+  /// Small tensors are packed until they hold this many float32 bytes. Unset: 256 KiB, and 2 MiB where all
+  /// ranks stage their messages through page-locked memory, because each unit then costs waits for copies.
+  std::optional<std::int64_t> pack_bytes;
+  int units_in_flight = 4;     // chunks whose encode, transfer and decode overlap
+  bool measure_error = false;  // for take_errors()
+  int first_rank = 0;          // this transport's rank 0 among all, for the dither
   /// Cuts the tensors into parts, of which a step exchanges one: the number after each part's last tensor.
   /// Empty: one part. No byte of a tensor depends on it.
   std::vector<std::size_t> parts = {};

@@ -74,7 +74,8 @@ class ReduceBroadcast final : public UnitInFlight {
     for (const auto* requests : {&arriving_, &returning_}) {
       std::vector<int> ranks;
       for (int r = 0; r < ranks_; ++r)
-        if ((*requests)[static_cast<std::size_t>(r)] != no_request) ranks.push_back(r);
+        if ((*requests)[static_cast<std::size_t>(r)] != no_request)
+          ranks.push_back(shared_.transport.rank_in_run(r));
       if (!ranks.empty()) return ranks_text(ranks);
     }
     return "ranks that take its messages";

@@ -27,7 +27,7 @@ class UnitInFlight {
   virtual bool done() const = 0;
   /// Call it once, when the unit is done.
   void finish();
-  /// The ranks whose messages have not arrived, for messages about a step that waits for them.
+  /// The ranks of the run whose messages have not arrived, for messages about a step that waits for them.
   virtual std::string waiting_for() const = 0;
 
  protected:

@@ -5,13 +5,13 @@
 #include <mpi-ext.h>
 #endif
 #include <pthread.h>
+#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -157,9 +157,11 @@ MpiTransport::MpiTransport(std::size_t largest_message)
   if (initialized == 0) {
     send_at_once_over_tcp();
     int provided = 0;
+    struct sigaction before {};
+    ::sigaction(SIGUSR1, nullptr, &before);
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     // Without mpirun MPICH handles it: the process would wait for ever for a launcher.
-    std::signal(SIGUSR1, SIG_DFL);
+    ::sigaction(SIGUSR1, &before, nullptr);
     owns_mpi_ = true;
     if (provided < MPI_THREAD_SERIALIZED)
       throw CommError("the MPI library offers less than MPI_THREAD_SERIALIZED");

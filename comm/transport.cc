@@ -20,7 +20,7 @@ void Transport::wait(std::span<const Request> requests) {
 
 void Transport::timed_out(const std::string& message) noexcept {
   try {
-    end_process_in(8, fmt::format("rank {}: {}", rank(), message));
+    end_process_in(8, fmt::format("rank {}: {}", rank_in_run(rank()), message));
   } catch (const std::exception&) {
     end_process_in(8, "");
   }
@@ -44,7 +44,9 @@ std::vector<std::string> Transport::all_gather_text(const std::string& mine, Pla
   const std::vector<std::uint64_t> lengths = all_gather(std::uint64_t{mine.size()}, at);
   std::size_t longest = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
-    if (lengths[r] > longest_text) throw impossible(r, fmt::format("the length {} of a text", lengths[r]));
+    if (lengths[r] > longest_text)
+      throw impossible(static_cast<std::size_t>(rank_in_run(static_cast<int>(r))),
+                       fmt::format("the length {} of a text", lengths[r]));
     longest = std::max<std::size_t>(longest, lengths[r]);
   }
   std::vector<char> padded(longest), all(longest * ranks);

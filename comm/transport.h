@@ -30,6 +30,8 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const char* name() const = 0;
+  /// The number in the run of one of this transport's ranks, for messages.
+  virtual int rank_in_run(int rank) const { return rank; }
   /// Rank and number of ranks among those that share this rank's machine.
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
@@ -68,6 +70,11 @@ class Transport {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                   Place at = std::source_location::current()) {
     collectives().all_gather(mine, all, at);
+  }
+  /// Each value becomes the mean of the ranks' values, which are added in rank order: the same bits on every
+  /// rank. Returns the bytes that this rank sent, 2(K-1)/K of the values' bytes in the mean over ranks.
+  std::uint64_t average(std::span<float> values, Place at = std::source_location::current()) {
+    return collectives().average(values, at);
   }
   /// Of a transport over another one: that one's.
   virtual Collectives& collectives() = 0;

@@ -1,6 +1,8 @@
 // Base of transports that wrap another one: calls that they do not override are forwarded to it.
 #pragma once
 
+#include <string>
+
 #include "comm/transport.h"
 
 namespace lpsgd {
@@ -11,6 +13,7 @@ class TransportOver : public Transport {
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   const char* name() const override { return inner_.name(); }
+  int rank_in_run(int rank) const override { return inner_.rank_in_run(rank); }
   int local_rank() const override { return inner_.local_rank(); }
   int local_size() const override { return inner_.local_size(); }
   bool takes_device_memory() const override { return inner_.takes_device_memory(); }
@@ -19,6 +22,7 @@ class TransportOver : public Transport {
   void throw_if_failed() override { inner_.throw_if_failed(); }
   void abort(int status) noexcept override { inner_.abort(status); }
   void cancel() noexcept override { inner_.cancel(); }
+  void timed_out(const std::string& message) noexcept override { inner_.timed_out(message); }
 
  protected:
   explicit TransportOver(Transport& inner) : inner_(inner) {}

@@ -1,5 +1,8 @@
 #include "core/device.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -11,6 +14,23 @@ namespace lpsgd {
 namespace {
 
 thread_local int scopes_of_this_thread = 0;
+
+/// DeviceMemory of the CPU, then of each GPU; those from the 64th on count together.
+struct MemoryCounter {
+  std::atomic<std::size_t> current{0}, peak{0};
+
+  void add(std::size_t bytes) {
+    const std::size_t now = current.fetch_add(bytes) + bytes;
+    for (std::size_t most = peak; most < now && !peak.compare_exchange_weak(most, now);) {
+    }
+  }
+};
+std::array<MemoryCounter, 65> memory_counters;
+
+MemoryCounter& memory_counter(Device device) {
+  const std::size_t slot = device.is_cuda() ? 1 + static_cast<std::size_t>(device.index) : 0;
+  return memory_counters[std::min(slot, memory_counters.size() - 1)];
+}
 
 void require_cuda(Device device) {
   const CudaDevices& found = cuda_devices();
@@ -145,6 +165,7 @@ DeviceMemory::DeviceMemory(Device device, std::size_t bytes, Where where)
                                   e.what()));
   }
   if (device.is_cuda() && where == Where::pinned_host) std::memset(data_, 0, bytes);
+  if (where == Where::device) memory_counter(device).add(bytes);
 }
 DeviceMemory::~DeviceMemory() {
   release();
@@ -167,12 +188,23 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   return *this;
 }
 void DeviceMemory::release() noexcept {
-  if (data_ == nullptr || !device_.is_cuda()) return;
+  if (data_ == nullptr) return;
+  if (where_ == Where::device) memory_counter(device_).current -= bytes_;
+  if (!device_.is_cuda()) return;
   if (where_ == Where::device)
     cuda::free_device(data_);
   else
     cuda::free_pinned(data_);
   data_ = nullptr;
+}
+
+DeviceMemoryUse device_memory_use(Device device) {
+  const MemoryCounter& counter = memory_counter(device);
+  return {counter.current, counter.peak};
+}
+void reset_device_memory_peak(Device device) {
+  MemoryCounter& counter = memory_counter(device);
+  counter.peak = counter.current.load();
 }
 
 void copy_bytes(void* to, const void* from, std::size_t bytes, StreamView stream) {

@@ -53,6 +53,7 @@ struct CudaDeviceInfo {
   int major = 0, minor = 0;  // compute capability
   std::size_t memory = 0;    // bytes
   int multiprocessors = 0;
+  std::string bus;  // its address on the machine's PCI bus: "0000:41:00.0"
 };
 /// DeviceError when there is no such device.
 CudaDeviceInfo cuda_device_info(int index);
@@ -162,6 +163,15 @@ class DeviceMemory {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
+
+/// Bytes that this process's DeviceMemory has on a device (page-locked memory of the host does not count),
+/// now and at most since the program started or since reset_device_memory_peak(). What libraries take for
+/// themselves is not in it.
+struct DeviceMemoryUse {
+  std::size_t current = 0, peak = 0;
+};
+DeviceMemoryUse device_memory_use(Device device);
+void reset_device_memory_peak(Device device);
 
 /// Owns `size` values of T in a device's memory. A span of it is device memory: the host must not read it
 /// unless the device is the CPU.

@@ -58,7 +58,7 @@ def dry_run(start, runs, shown, out, jobs, steps, refused):
     folders = runner.find_folders(out, runs)
     able = [run for run in runs if run.digest not in refused]
     timed = timing.measure(start, able, folders, steps, tell, jobs) if steps else None
-    print("\n".join(estimate.lines(runs, shown, jobs, folders, timed)))
+    print("\n".join(estimate.lines(runs, shown, jobs, folders, timed, start.hosts)))
     for run in runs:
         if run.digest in refused:
             tell(f"{run.name}: {refused[run.digest]}")

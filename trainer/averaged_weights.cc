@@ -11,21 +11,8 @@ AveragedWeights::AveragedWeights(Transport& transport, Network& network)
     : own_(network.parameters().size()), mean_(own_.size()) {
   copy_values(own_.view(), network.parameters(), network.stream());
   network.stream().synchronize();
-  constexpr std::size_t piece = std::size_t{1} << 18;  // values at a time
-  const auto ranks = static_cast<std::size_t>(transport.size());
-  const float scale = 1.0f / static_cast<float>(ranks);
-  Buffer<float> all(std::min(piece, own_.size()) * ranks);
-  for (std::size_t at = 0; at < own_.size(); at += piece) {
-    const std::size_t n = std::min(piece, own_.size() - at);
-    transport.all_gather(std::as_bytes(own_.view().subspan(at, n)),
-                         std::as_writable_bytes(all.view().first(n * ranks)));
-    for (std::size_t i = 0; i < n; ++i) {
-      float sum = all[i];
-      for (std::size_t r = 1; r < ranks; ++r) sum += all[r * n + i];
-      mean_[at + i] = sum * scale;
-    }
-    bytes_sent_ += (ranks - 1) * n * sizeof(float);
-  }
+  std::ranges::copy(own_.view(), mean_.data());
+  bytes_sent_ = transport.average(mean_.view());
 }
 
 Deviation AveragedWeights::deviation_from(std::span<const float> start) const {

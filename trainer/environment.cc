@@ -78,6 +78,7 @@ ordered_json build_and_libraries() {
   o["nccl_version"] = nccl_missing().empty() ? ordered_json(nccl_version()) : ordered_json(nullptr);
   o["onednn_version"] = onednn_version();
   o["mpi_version"] = mpi_version();
+  o["mpirun"] = LPSGD_MPIRUN;
   o["libc_version"] = fmt::format("glibc-{}", gnu_get_libc_version());
   return o;
 }

@@ -75,6 +75,7 @@ void EpochSums::add(const StepMetrics& metrics) {
   bytes_sent_ += metrics.bytes_sent;
   bytes_fp32_ += metrics.bytes_fp32;
   exchanges_ += metrics.exchanges;
+  block_exchanges_ += metrics.block_exchanges;
   distance_.deviation += metrics.distance.deviation;
   distance_.change += metrics.distance.change;
   bytes_average_ += metrics.bytes_average;
@@ -102,17 +103,24 @@ EpochSoFar EpochSums::so_far(Transport& transport, double now) const {
 }
 
 std::vector<TensorCoding> EpochSums::coding(Transport& transport, const std::vector<TensorInfo>& tensors,
-                                            const std::vector<CodecSpec>& codecs) const {
+                                            const std::vector<CodecSpec>& codecs,
+                                            std::int64_t ranks_per_block) const {
   if (errors_.empty()) return {};
   const std::vector<CodingError> sums = sum_over_ranks(transport, errors_);
-  const double draws = static_cast<double>(exchanges_) * transport.size();
-  const std::uint64_t copies =
-      2 * static_cast<std::uint64_t>(transport.size() - 1) * static_cast<std::uint64_t>(exchanges_);
+  const int ranks = transport.size(), block = static_cast<int>(ranks_per_block);
+  const double draws = static_cast<double>(exchanges_) * ranks;
+  const auto bytes = [&](std::size_t t) {
+    const auto of_groups = [&](std::int64_t exchanges, int groups, int size) {
+      return static_cast<std::uint64_t>(exchanges * groups * 2 * (size - 1)) *
+             wire_bytes(tensors[t], codecs[t], size);
+    };
+    return of_groups(exchanges_ - block_exchanges_, 1, ranks) +
+           (block_exchanges_ > 0 ? of_groups(block_exchanges_, ranks / block, block) : 0);
+  };
   std::vector<TensorCoding> out;
   for (std::size_t t = 0; t < sums.size(); ++t)
     out.push_back({tensors[t].name, std::sqrt(sums[t].error / sums[t].gradient),
-                   std::sqrt(sums[t].residual / draws),
-                   copies * wire_bytes(tensors[t], codecs[t], transport.size())});
+                   std::sqrt(sums[t].residual / draws), bytes(t)});
   return out;
 }
 
@@ -122,7 +130,7 @@ void EpochSums::clear() {
   sequences_ = {};
   seconds_ = {};
   bytes_sent_ = bytes_fp32_ = bytes_average_ = 0;
-  exchanges_ = 0;
+  exchanges_ = block_exchanges_ = 0;
   distance_ = {};
   bad_ = {};
   errors_.assign(errors_.size(), {});

@@ -30,9 +30,10 @@ struct StepMetrics {
   Seconds seconds;                               // total and eval stay 0: they are an epoch's
   std::uint64_t bytes_sent = 0, bytes_fp32 = 0;  // by this rank; what all ranks would send as float32
   std::int64_t steps = 0;
-  std::int64_t exchanges = 0;       // of gradients, or of what local steps changed
-  Deviation distance = {};          // of the replicas, if it was measured
-  std::uint64_t bytes_average = 0;  // by this rank, for that
+  std::int64_t exchanges = 0;        // of gradients, or of what local steps changed
+  std::int64_t block_exchanges = 0;  // those of them that were within blocks of ranks
+  Deviation distance = {};           // of the replicas, if it was measured
+  std::uint64_t bytes_average = 0;   // by this rank, for that
   BadSamples bad_samples;
 };
 
@@ -88,9 +89,10 @@ class EpochSums {
 
   /// The epoch over all ranks up to `now`, including the part before a resume. Collective.
   EpochSoFar so_far(Transport& transport, double now) const;
-  /// Coding errors since the epoch's start or the last resume, one entry per measured tensor. Collective.
+  /// Coding errors since the epoch's start or the last resume, one entry per measured tensor. Of
+  /// `ranks_per_block`, if any exchange was within blocks. Collective.
   std::vector<TensorCoding> coding(Transport& transport, const std::vector<TensorInfo>& tensors,
-                                   const std::vector<CodecSpec>& codecs) const;
+                                   const std::vector<CodecSpec>& codecs, std::int64_t ranks_per_block) const;
   /// Begins the next epoch's sums.
   void clear();
 
@@ -101,7 +103,7 @@ class EpochSums {
   Seconds seconds_;
   std::uint64_t bytes_sent_ = 0, bytes_fp32_ = 0;  // by this rank; by all
   std::uint64_t bytes_average_ = 0;                // by this rank
-  std::int64_t exchanges_ = 0;
+  std::int64_t exchanges_ = 0, block_exchanges_ = 0;
   Deviation distance_;
   BadSamples bad_;
   std::vector<CodingError> errors_;

@@ -122,6 +122,7 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   exchange.begin(static_cast<std::uint32_t>(number));
   ++exchanges_;
   has_run_ |= !within;
+  if (within) ++block_->exchanges;
   if (is_captured) {
     at[6] = now_seconds();
     captured.graphs.run(captured.count, {[this, within] {
@@ -250,8 +251,8 @@ void LocalStep::take_distance() {
   bytes_average_ += average.bytes_sent();
 }
 
-StepMetrics LocalStep::take(std::span<CodingError> errors) {
-  StepMetrics out = SynchronousStep::take(errors);
+StepMetrics LocalStep::measured(std::span<CodingError> errors) {
+  StepMetrics out = SynchronousStep::measured(errors);
   const PartSeconds captured = local_steps_.take();
   out.seconds.backward += captured.backward;
   out.seconds.update += captured.update;
@@ -264,9 +265,9 @@ StepMetrics LocalStep::take(std::span<CodingError> errors) {
   out.seconds.encode += stats.encode;
   out.seconds.transfer += stats.transfer;
   out.seconds.decode += stats.decode;
-  out.seconds.exposed_codec =
-      std::min(out.seconds.exposed_codec + stats.exposed_codec, out.seconds.exposed_comm);
+  out.seconds.exposed_codec += stats.exposed_codec;
   out.bytes_sent += stats.bytes_sent;
+  out.block_exchanges = std::exchange(block_->exchanges, 0);
   if (!errors.empty()) block_->exchange.take_errors(errors);
   return out;
 }

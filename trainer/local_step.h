@@ -34,7 +34,6 @@ class LocalStep final : public SynchronousStep {
   void set_interval(std::int64_t steps) override { interval_ = steps; }
   void measure_distance() override { measure_ = true; }
   void run(Loader& loader, std::int64_t number, double lr) override;
-  StepMetrics take(std::span<CodingError> errors) override;
   void check_finite() override;
 
   /// Fragments are synchronised at different times, and after a delay ranks keep some of their own.
@@ -49,6 +48,9 @@ class LocalStep final : public SynchronousStep {
   SyncPosition sync_position() const override;
   /// A mean that is pending is dropped if this run has no delay. The next one then holds its changes, too.
   void set_sync_position(const SyncPosition& at) override;
+
+ protected:
+  StepMetrics measured(std::span<CodingError> errors) override;
 
  private:
   LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
@@ -88,6 +90,7 @@ class LocalStep final : public SynchronousStep {
     Exchange exchange;
     const std::unique_ptr<OuterStep> outer;
     Synchronisations captured;
+    std::int64_t exchanges = 0;  // since the last take()
   };
 
   const SyncOptions& options_;

@@ -34,12 +34,13 @@ struct Kind {
 const std::array<Kind, 5>& kinds() {
   static const std::array<Kind, 5> all{
       {{"every_step", {}},
-       {"local_sgd", {"steps", "warmup", "warmup_epochs", "fragments", "delay", "mix", "reset_momentum"}},
-       {"post_local_sgd", {"steps", "from", "reset_momentum"}},
-       {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum"}},
+       {"local_sgd",
+        {"steps", "warmup", "warmup_epochs", "fragments", "delay", "mix", "reset_momentum", "distance"}},
+       {"post_local_sgd", {"steps", "from", "reset_momentum", "distance"}},
+       {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum", "distance"}},
        {"block_momentum",
         {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "fragments", "delay", "mix",
-         "reset_momentum"}}}};
+         "reset_momentum", "distance"}}}};
   return all;
 }
 
@@ -47,9 +48,11 @@ const Kind& kind_of(const SyncOptions& o) {
   return kinds()[static_cast<std::size_t>(o.kind)];
 }
 
+/// A linear decay has no first one: it begins with the run, or with the end of the warm-up.
 std::optional<std::int64_t> first_decay_of(const ScheduleOptions& schedule) {
-  if (schedule.every > 0) return schedule.every;
-  if (!schedule.decay.empty()) return schedule.decay.begin()->first;
+  if (schedule.every > 0 && schedule.factor < 1) return schedule.every;
+  for (const auto& [epoch, factor] : schedule.decay)
+    if (factor < 1) return epoch;
   return std::nullopt;
 }
 
@@ -131,6 +134,8 @@ void fields(config::Visitor& v, SyncOptions& o) {
           Range{.min = 0, .max = 1});
   v.field("reset_momentum", o.reset_momentum,
           "a synchronisation sets the optimizer's momentum to zero; otherwise each rank keeps its own");
+  v.field("distance", o.distance,
+          "measure how far replicas are apart, once an epoch; this sends the weights twice");
 }
 
 bool is_sync_key(SyncKind kind, std::string_view key) {
@@ -167,7 +172,7 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
   if (o.streams() && o.warmup != SyncWarmup::none)
     throw ConfigError("sync.warmup: with fragments or a delay the number of steps is fixed");
   if (o.kind == SyncKind::post_local_sgd && !o.from && !first_decay_of(schedule))
-    throw ConfigError("sync.from: first_decay needs epochs in schedule.decay; or give an epoch");
+    throw ConfigError("sync.from: first_decay needs a factor below 1 in schedule.decay; or give an epoch");
 }
 
 void check_blocks(const SyncOptions& o, int ranks) {

@@ -33,6 +33,7 @@ struct SyncOptions {
   std::int64_t delay = 0;          // steps that ranks take while the mean is on its way
   double mix = 0.5;                // with a delay: the share of its own weights that a rank keeps
   bool reset_momentum = false;     // the optimizer's, after each synchronisation
+  bool distance = true;            // measure it, once an epoch
   bool force_differences = false;  // no key: steps of 1 also go through differences
 
   /// Whether ranks may take a step that they do not exchange, or not as gradients.

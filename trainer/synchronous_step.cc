@@ -143,30 +143,36 @@ void SynchronousStep::check_finite() {
   if (on_gpu_ && has_run_) check(false);  // The CPU has checked every step already.
 }
 
+/// The exchange and the step measure by clocks of their own.
 StepMetrics SynchronousStep::take(std::span<CodingError> errors) {
+  StepMetrics out = measured(errors);
+  out.seconds.exposed_codec = std::min(out.seconds.exposed_codec, out.seconds.exposed_comm);
+  return out;
+}
+
+StepMetrics SynchronousStep::measured(std::span<CodingError> errors) {
   StepMetrics out;
   out.batches = network_.take_metrics();
   out.sequences = std::exchange(sequences_, {});
   const PartSeconds captured = captured_.take();
-  const double exposed = times_.exposed.take() + captured.exposed;
   // What is on its way is counted when it has arrived.
-  const bool measured = !exchange_.is_open();
-  const ExchangeStats stats = measured ? exchange_.take_stats() : ExchangeStats{};
+  const bool arrived = !exchange_.is_open();
+  const ExchangeStats stats = arrived ? exchange_.take_stats() : ExchangeStats{};
   out.seconds.data = times_.data.take();
   out.seconds.forward = times_.forward.take();
   out.seconds.backward = times_.backward.take() + captured.backward;
   out.seconds.encode = stats.encode;
   out.seconds.transfer = stats.transfer;
   out.seconds.decode = stats.decode;
-  out.seconds.exposed_comm = exposed;
-  out.seconds.exposed_codec = std::min(stats.exposed_codec, exposed);
+  out.seconds.exposed_comm = times_.exposed.take() + captured.exposed;
+  out.seconds.exposed_codec = stats.exposed_codec;
   out.seconds.update = times_.update.take() + captured.update;
   out.bytes_sent = stats.bytes_sent;
   out.steps = std::exchange(steps_, 0);
   out.exchanges = std::exchange(exchanges_, 0);
   out.bad_samples = std::exchange(bad_samples_, {});
   out.bytes_fp32 = fp32_bytes_of_step_ * static_cast<std::uint64_t>(out.steps);
-  if (!errors.empty() && measured) exchange_.take_errors(errors);
+  if (!errors.empty() && arrived) exchange_.take_errors(errors);
   return out;
 }
 

@@ -56,7 +56,7 @@ class SynchronousStep {
   virtual void check_finite();
   /// What the steps since the last call measured. With metrics.codec_error the coding errors are added to
   /// `errors`, one entry per tensor. Waits for a GPU.
-  virtual StepMetrics take(std::span<CodingError> errors);
+  StepMetrics take(std::span<CodingError> errors);
 
   /// Whether the ranks' weights are the same now.
   virtual bool is_synchronised() const { return true; }
@@ -80,6 +80,9 @@ class SynchronousStep {
   void set_state(const ExchangeState& state) { exchange_.set_state(state); }
 
  protected:
+  /// What take() returns, but for the limit on exposed_codec.
+  virtual StepMetrics measured(std::span<CodingError> errors);
+
   /// The parts of a step's time: the host's on the CPU, the compute stream's on a GPU, where `data` is the
   /// time in which the stream is idle.
   struct Times {

@@ -159,7 +159,7 @@ class RankTrainer {
     if (const int signal = ask().signal) return stop(signal);
     while (position_.epoch < run_.train.epochs) {
       train_loader_.start(position_.epoch, position_.batch);
-      if (!sums_.has_distance()) step_->measure_distance();
+      if (run_.sync.distance && !sums_.has_distance()) step_->measure_distance();
       while (position_.batch < per_epoch_ && position_.step < last_) {
         train_step();
         check_replicas();
@@ -369,7 +369,8 @@ class RankTrainer {
     record.distance = whole.distance;
     record.bytes_average = whole.bytes_average;
     record.simulated = run_.exchange.collective == Collective::simulated;
-    record.coding = sums_.coding(transport_, network_.tensors(), codecs_);
+    record.coding =
+        sums_.coding(transport_, network_.tensors(), codecs_, step_->sync_position().ranks_per_block);
     collective_try(transport_, [&] {
       if (metrics_) metrics_->append(record);
     });

@@ -10,7 +10,9 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "nn"), os.path.join(ROOT, "bench", "peers")]
@@ -33,13 +35,16 @@ def sgd(network):
     return torch.optim.SGD(network.parameters(), lr=0.001, momentum=0.9, weight_decay=1e-4)
 
 
-def faster_format(make, x, y, steps=3):
-    """The memory format with the faster best step, without exchange; rank 0 decides for all."""
+def faster_format(make, x, y, averages, steps=3):
+    """The memory format with the faster best step, without exchange; rank 0 decides for all. An average of
+    weights leaves them as NCHW, whatever they were."""
     best = {}
     for i, layout in enumerate(FORMATS.values()):
         network = make().to(memory_format=layout)
         optimizer, images = sgd(network), x.contiguous(memory_format=layout)
         training_step(network, optimizer, images, y)
+        if averages:
+            PeriodicModelAverager(period=2).average_parameters(network.parameters())
         seconds = []
         for _ in range(steps):
             start = time.perf_counter()
@@ -57,6 +62,8 @@ def main():
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--hook", choices=["full", "fp16", "powersgd"], default="full")
+    parser.add_argument("--local-steps", type=int, default=0,
+                        help="post-local SGD from the start: weights are averaged every so many steps")
     parser.add_argument("--one-bucket", action="store_true", help="all gradients in one message")
     options = parser.parse_args()
     refuse_reference_blas()
@@ -73,7 +80,7 @@ def main():
     def make():
         return torch_networks.make(options.network)
 
-    layout = faster_format(make, x, y)
+    layout = faster_format(make, x, y, options.local_steps > 0)
     network = make().to(memory_format=FORMATS[layout])
     x = x.contiguous(memory_format=FORMATS[layout])
     if options.one_bucket:
@@ -89,8 +96,14 @@ def main():
             powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3),
             powerSGD_hook.powerSGD_hook,
         )
-    optimizer = sgd(model)
-    for _ in range(max(5, options.steps // 2)):
+    optimizer, warm_up = sgd(model), max(5, options.steps // 2)
+    if options.local_steps:
+        state = post_localSGD_hook.PostLocalSGDState(None, None, 0, post_local_gradient_allreduce=False)
+        model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        averager = PeriodicModelAverager(period=options.local_steps, warmup_steps=0)
+        optimizer = PostLocalSGDOptimizer(optimizer, averager)
+        warm_up = -(-warm_up // options.local_steps) * options.local_steps  # whole periods, as the timed steps
+    for _ in range(warm_up):
         training_step(model, optimizer, x, y)
     dist.barrier()
     start = time.perf_counter()

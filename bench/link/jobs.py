@@ -20,6 +20,7 @@ CODECS = {
     "qsgd2": "{kind: qsgd, bits: 2, bucket: 128}",
     "onebit": "{kind: onebit, bucket: 64}",
     "topk": "{kind: topk, density: 0.01}",
+    "sign": "{kind: sign}",  # with error feedback: EF-sign
 }
 LIMIT = 1800  # seconds of one command
 
@@ -44,12 +45,14 @@ class Row:
     python: str = ""  # DDP's, with PyTorch
     label: str = ""  # of that python
     trace: bool = False
+    local_steps: int = 0  # from one average of the ranks' weights to the next; 0: gradients in every step
 
     @property
     def name(self):
+        local = f", H = {self.local_steps}" if self.local_steps else ""
         if self.hook:
-            return f"DDP {self.hook}, {self.label}"
-        return f"lpsgd {self.codec}" + ("" if self.compute == "fp32" else f", {self.compute}")
+            return f"{'post-local SGD' if local else 'DDP ' + self.hook}{local}, {self.label}"
+        return f"lpsgd {self.codec}{local}" + ("" if self.compute == "fp32" else f", {self.compute}")
 
     @property
     def key(self):
@@ -104,6 +107,8 @@ def train(row, hosts, lpsgd, trace_folder=None):
                 "optimizer: {momentum: 0.9, weight_decay: 1.0e-4}\n"  # ddp.py's, too
                 "schedule: {lr: 0.001}\ncheckpoint: {every_epochs: 0}\n"
             )
+            if row.local_steps:  # PyTorch measures no distance either
+                file.write(f"sync: {{kind: local_sgd, steps: {row.local_steps}, distance: false}}\n")
         two = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
         prefix = (
             hosts.mpirun() if row.over == "cable" else ["taskset", "-c", two, MPIRUN, "-n", str(row.ranks)]
@@ -183,6 +188,8 @@ def ddp_ranks(row, hosts, *more):
             str(row.steps),
             "--hook",
             row.hook,
+            "--local-steps",
+            str(row.local_steps),
             *more,
         ]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))

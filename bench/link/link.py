@@ -10,6 +10,8 @@ iproute2 and MPICH.
     link.py emulated --out FOLDER   the emulated link beside the real one, step time
     link.py bytes --out FOLDER      bytes on the cable beside bytes_sent, and whether the seconds add up
     link.py ranks --out FOLDER      more ranks than cores: ResNet-20, 8 ranks beside 2 on one host
+    link.py local --out FOLDER      local SGD, 8 steps, none and EF-sign, beside PyTorch's post-local SGD:
+                                    AlexNet at 32 and ResNet-20 at 64 a rank, 1 Gbit/s
     link.py own --out FOLDER --networks resnet20 --batch 64 --rates 100mbit --codecs none,topk --hooks full
 
 Every rank has one thread. Each round runs all rows in turn, so that other load on the machine affects all
@@ -36,22 +38,26 @@ from jobs import CODECS, ROOT, JobError, Row, ddp, train
 HOOKS = ["full", "fp16", "powersgd"]
 STEPS = {"alexnet": 8, "resnet50": 4, "resnet20": 40}
 BATCH = {"alexnet": 32, "resnet50": 8, "resnet20": 64}
+LOCAL_STEPS = 8  # of the point local, whose steps are these
+LOCAL_RUN = 64
 
 
 def rows_of(options):
     """The rows of a point, in the order in which a round runs them."""
     def steps(network):
-        return options.steps or STEPS.get(network, 8)
+        return options.steps or (LOCAL_RUN if options.local_steps else STEPS.get(network, 8))
 
     def batch(network):
         return options.batch or BATCH.get(network, 32)
 
     def ours(network, codecs, rates, computes=("fp32",), **more):
-        return [Row(network, batch(network), steps(network), rate=rate, codec=codec, compute=compute, **more)
+        return [Row(network, batch(network), steps(network), rate=rate, codec=codec, compute=compute,
+                    local_steps=options.local_steps, **more)
                 for rate in rates for codec in codecs for compute in computes]
 
     def theirs(network, hooks, rates):
-        return [Row(network, batch(network), steps(network), rate=rate, hook=hook, python=python, label=label)
+        return [Row(network, batch(network), steps(network), rate=rate, hook=hook, python=python, label=label,
+                    local_steps=options.local_steps)
                 for rate in rates for label, python in options.torch for hook in hooks]
 
     def and_emulated(rows):
@@ -62,6 +68,9 @@ def rows_of(options):
         return [row for network in ("alexnet", "resnet50")
                 for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"], ["fp32", "bf16"])
                 + theirs(network, HOOKS, ["1gbit"])]
+    if options.point == "local":
+        return [row for network in ("alexnet", "resnet20")
+                for row in ours(network, ["none", "sign"], ["1gbit"]) + theirs(network, ["full"], ["1gbit"])]
     if options.point == "overlap":
         return ours("alexnet", ["qsgd4"], ["1gbit", "unshaped"], ["fp32", "bf16"], trace=True)
     if options.point == "emulated":
@@ -197,14 +206,15 @@ def measure(options, rows, results):
 
 # The columns: a title, and a row's text for it from (result, all results).
 def of_ddp(label, hooks):
-    """Our samples/s over those of the best of these hooks of that PyTorch; none if one of them failed."""
+    """Our samples/s over those of the best of these hooks of that PyTorch with the same local steps; none if
+    one of them failed."""
     def text(r, everything):
         rivals = [
             o
             for o in everything
             if o["hook"] in hooks
             and o["label"] == label
-            and (o["network"], o["rate"]) == (r["network"], r["rate"])
+            and all(o[k] == r[k] for k in ("network", "rate", "local_steps"))
         ]
         if not rivals or any("failed" in o for o in rivals):
             return ""
@@ -269,8 +279,9 @@ CABLE = {
     ),
     "other / total": lambda r, _: f"{100 * r['other']:.2f} %" if "other" in r else "",
 }
-COLUMNS = {  # ddp and own: also columns_of_ddp
+COLUMNS = {  # ddp, local and own: also of_ddp
     "ddp": COMMON | EXPOSED | WIRE,
+    "local": COMMON | EXPOSED | WIRE,
     "overlap": COMMON | EXPOSED,
     "emulated": COMMON | EXPOSED | {"emulated / real": against_real},
     "bytes": COMMON | CABLE,
@@ -281,9 +292,12 @@ COLUMNS = {  # ddp and own: also columns_of_ddp
 
 def columns_of(options):
     columns = dict(COLUMNS[options.point])
-    if options.point not in ("ddp", "own"):
+    if options.point not in ("ddp", "local", "own"):
         return columns
     for label, _ in options.torch:
+        if options.local_steps:
+            columns[f"of post-local SGD, {label}"] = of_ddp(label, ["full"])
+            continue
         columns[f"of best DDP, {label}"] = of_ddp(label, HOOKS)
         columns[f"of full DDP, {label}"] = of_ddp(label, ["full"])
     return columns
@@ -367,11 +381,20 @@ def main():
         "--codecs", type=words, default=["none", "qsgd4"], help=f"own: of {', '.join(CODECS)}"
     )
     parser.add_argument("--computes", type=words, default=["fp32"], help="own: fp32, bf16")
+    parser.add_argument("--local-steps", type=int, metavar="H",
+                        help=f"local and own: weights are averaged every H steps, ours and DDP's (local: {LOCAL_STEPS})")
     parser.add_argument("--hooks", type=words, default=[], help=f"own: DDP's, of {', '.join(HOOKS)}")
     parser.add_argument(
         "--emulate", action="store_true", help="own: also over the emulated link, on one host"
     )
     options = parser.parse_args()
+    if options.local_steps and options.point not in ("local", "own"):
+        parser.error("--local-steps: of the points local and own")
+    options.local_steps = options.local_steps or (LOCAL_STEPS if options.point == "local" else 0)
+    if options.local_steps and (options.steps or LOCAL_RUN) % options.local_steps:
+        parser.error(f"--steps: with local steps a multiple of {options.local_steps}")
+    if options.local_steps and options.hooks not in ([], ["full"]):
+        parser.error("--hooks: with local steps full")
     options.torch = options.torch or [("Debian's PyTorch", "/usr/bin/python3")]
     if len({label for label, _ in options.torch}) < len(options.torch):
         parser.error("--torch: two interpreters of one label")

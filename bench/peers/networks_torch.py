@@ -18,7 +18,9 @@ PyTorch's is the smaller of its two formats'; the last column is ours over it (b
 
 With --device cuda both train on the first GPU, with the paper's batch for one GPU; PyTorch uses
 cudnn.benchmark. A step's time is then the mean over all steps, with one wait for the device at the end. There
-is no floor, and memory is not compared.
+is no floor. lpsgd gets images as bytes from page-locked memory, as its trainer feeds them; PyTorch's input is
+on the GPU before. Memory is the GPU's: what lpsgd's network and optimizer hold while they train, and PyTorch's
+max_memory_allocated of the steps that count.
 """
 
 import argparse
@@ -97,6 +99,8 @@ def peer(name, memory_format, batch, steps, threads, compute, device):
     for step in range(-WARM_UP, steps):
         if step == 0:
             wait()
+            if device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
             begin = time.perf_counter()
         start, cpu_start = time.perf_counter(), time.process_time()
         optimizer.zero_grad(set_to_none=True)
@@ -116,6 +120,7 @@ def peer(name, memory_format, batch, steps, threads, compute, device):
                 "seconds_min": min(wall),
                 "cpu_seconds_min": min(cpu),
                 "peak_bytes": memory_bytes("VmHWM") - before,
+                "device_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else 0,
                 "version": torch.__version__,
                 "blas": blas(),
             }
@@ -177,6 +182,7 @@ def main():
             ]
             + low
             + (["--device", "cuda"] if on_gpu else [])
+            + (["--bytes"] if on_gpu and len(NETWORKS[name][1]) == 3 else [])
         }
         if not on_gpu:
             commands["floor"] = [
@@ -217,7 +223,8 @@ def main():
                 result = json.loads(out)
                 seconds = result.get(clock + "_min", result.get(clock))
                 best[system] = min(best.get(system, seconds), seconds)
-                peak[system] = max(peak.get(system, 0), result.get("peak_bytes", 0))
+                memory = result.get("device_bytes" if on_gpu else "peak_bytes", 0)
+                peak[system] = max(peak.get(system, 0), memory)
                 version[system] = result.get("version")
                 if system == "floor":
                     direct = min(direct, result["direct_" + clock])
@@ -239,10 +246,17 @@ def main():
                 "all_seconds": {s: best[s] for s in ["lpsgd", *systems]},
             }
             rows.append(row)
+            row |= {
+                "peak_bytes": peak["lpsgd"],
+                "peer_peak_bytes": lowest,
+                "fastest_peer_peak_bytes": peak[rival],
+                "memory_ratio": peak["lpsgd"] / lowest,
+            }
             if on_gpu:
                 print(
                     f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.2f}ms "
-                    f"{1e3 * row['peer_seconds']:7.2f}ms {row['ratio']:5.2f}x",
+                    f"{1e3 * row['peer_seconds']:7.2f}ms {row['ratio']:5.2f}x {'':13}   "
+                    f"{row['peak_bytes'] / 2**20:9.0f} MiB {lowest / 2**20:5.0f} MiB {row['memory_ratio']:6.2f}",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -250,9 +264,6 @@ def main():
             row |= {
                 "floor": best["floor"] / best["lpsgd"],
                 "direct_floor": direct / best["lpsgd"],
-                "peak_bytes": peak["lpsgd"],
-                "peer_peak_bytes": lowest,
-                "memory_ratio": peak["lpsgd"] / lowest,
             }
             print(
                 f"{name:16} {batch:5} {version[rival]:>12} {1e3 * row['seconds']:7.0f}ms "

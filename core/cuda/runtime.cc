@@ -62,8 +62,14 @@ CudaDevices discover() noexcept {
 CudaDeviceInfo device_info(int index) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, index));
-  return {properties.name, properties.major, properties.minor, properties.totalGlobalMem,
-          properties.multiProcessorCount};
+  char bus[64] = "";
+  check(cudaDeviceGetPCIBusId(bus, sizeof bus, index));
+  return {properties.name,
+          properties.major,
+          properties.minor,
+          properties.totalGlobalMem,
+          properties.multiProcessorCount,
+          bus};
 }
 
 int current_device() {

@@ -1,4 +1,4 @@
-// How kernels read and write activations of float32 or bfloat16: four values at a time, if they are aligned.
+// How kernels read and write activations of float32 or bfloat16: 16 bytes at a time, if they are aligned.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -130,13 +130,18 @@ __device__ __forceinline__ std::int64_t thread_count() {
   return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
 }
 
-/// Calls body<V>(i) for 0..n, with V = 4 and for the rest with V = 1, distributed over the threads of the
-/// grid.
-template <class Body>
+/// Values of T in 16 bytes.
+template <class T>
+inline constexpr int pack_of = 16 / static_cast<int>(sizeof(T));
+
+/// Calls body<V>(i) for 0..n, with V = `pack` and for the rest with V = 1, distributed over the threads of
+/// the grid.
+template <int pack, class Body>
 __device__ __forceinline__ void over_values(std::int64_t n, const Body& body) {
-  const std::int64_t packs = n / 4;
-  for (std::int64_t i = thread_number(); i < packs; i += thread_count()) body.template operator()<4>(4 * i);
-  const std::int64_t rest = 4 * packs + thread_number();
+  const std::int64_t packs = n / pack;
+  for (std::int64_t i = thread_number(); i < packs; i += thread_count())
+    body.template operator()<pack>(pack * i);
+  const std::int64_t rest = pack * packs + thread_number();
   if (rest < n) body.template operator()<1>(rest);
 }
 

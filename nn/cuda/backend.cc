@@ -38,10 +38,7 @@ class CudaBackend final : public Backend {
   StreamView stream() const override { return context_.stream; }
   void* allocate(std::int64_t bytes) override { return context_.allocate(bytes); }
   void parameters(std::span<const float> arena) override { context_.parameters(arena); }
-  void finish_planning() override {
-    context_.stream.synchronize();
-    context_.plan_cache.save();
-  }
+  void finish_planning() override { context_.finish_planning(); }
   void prepare_thread() override { set_device(context_.device.index); }
 
   std::unique_ptr<PixelInput> pixel_input(const PixelDesc& desc) override {

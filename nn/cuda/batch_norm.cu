@@ -4,6 +4,13 @@
 // Statistics and gradient sums are sums over rows for each channel. A thread takes eight rows at a time.
 // Moments are taken around the mean of the eight, and then combined (Chan, Golub and LeVeque 1979), so that a
 // mean far from zero costs no precision.
+//
+// Memory moved per value of b bytes; normalize and gradient in loads and stores of 16 bytes where channels
+// allow, statistics and gradient_sums of four values, of several rows at a time:
+//   statistics      b
+//   normalize       2 b (x, y), with a residual b more
+//   gradient_sums   (gradients + 1) b; where several uses need the gradient behind the ReLU, 2 b more (y,
+//   masked) gradient        3 b (dy, x, dx)
 #include "nn/cuda/access_device.h"
 #include "nn/cuda/row_sums_device.h"
 #include "nn/maths_device.h"
@@ -83,12 +90,14 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, C
   };
   double all_mean[V] = {}, all_m2[V] = {};
   if (range.active)
+#pragma unroll 1
     for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty)
       for (int k = 0; k < V; ++k)
         all_mean[k] +=
             rows_of(p) * s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + k].x / rows;
   sum_over_rows<V>(all_mean, cut, shared, range.thread);
   if (range.active) {
+#pragma unroll 1
     for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
       for (int k = 0; k < V; ++k) {
         const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + k];
@@ -153,7 +162,8 @@ __global__ void __launch_bounds__(block_threads)
 // ---- backward
 
 template <class T, int V>
-__global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradient g, Cut cut, NormState s) {
+__global__ void __launch_bounds__(block_threads, 2)
+    gradient_sums_kernel(NormGradient g, Cut cut, NormState s) {
   __shared__ double shared[block_threads * V];
   const RowRange range(cut, V);
   const T* x = static_cast<const T*>(g.x);
@@ -162,7 +172,7 @@ __global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradie
     const Constants<V> k(s, range.channel);
     for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += unrolled * cut.ty) {
       float few_g[V] = {}, few_gx[V] = {};
-#pragma unroll
+#pragma unroll(V == 4 && sizeof(T) == 4 ? 2 : 4)
       for (int u = 0; u < unrolled; ++u) {
         if (r + u * cut.ty >= range.end) break;
         const std::int64_t at = (r + u * cut.ty) * cut.channels + range.channel;
@@ -206,6 +216,7 @@ __global__ void __launch_bounds__(block_threads) gradient_sums_kernel(NormGradie
 
   for (int i = 0; i < V; ++i) sum_g[i] = sum_gx[i] = 0;
   if (range.active) {
+#pragma unroll 1
     for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
       for (int i = 0; i < V; ++i) {
         const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + i];
@@ -259,10 +270,13 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g,
 template <class Body>
 cudaError_t launch(DataType type, const Cut& cut, const Body& body) {
   return with_type(type, [&]<class T>(T) {
-    if (cut.pack == 4)
+    if (cut.pack == 8) {
+      if constexpr (pack_of<T> == 8) body.template operator()<T, 8>();
+    } else if (cut.pack == 4) {
       body.template operator()<T, 4>();
-    else
+    } else {
       body.template operator()<T, 1>();
+    }
   });
 }
 
@@ -273,8 +287,14 @@ dim3 threads(const Cut& cut) {
   return {static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty), 1};
 }
 
-/// More parts with fewer rows each, for passes without sums.
-Cut finer(Cut cut) {
+/// More parts with fewer rows each, and 16 bytes of channels a thread, for passes without sums.
+Cut finer(Cut cut, DataType type) {
+  if (type == DataType::bf16 && cut.channels % 8 == 0) {
+    cut.pack = 8;
+    while (cut.tx > 1 && cut.tx / 2 >= cut.channels / 8) cut.tx /= 2;
+    cut.ty = block_threads / cut.tx;
+    cut.tiles = (cut.channels / 8 + cut.tx - 1) / cut.tx;
+  }
   const std::int64_t max_parts = 2048 / cut.tiles, min_rows = 4 * cut.ty;
   std::int64_t parts = (cut.rows + min_rows - 1) / min_rows;
   parts = parts < 1 ? 1 : (parts < max_parts ? parts : (max_parts < 1 ? 1 : max_parts));
@@ -300,8 +320,8 @@ cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaSt
 
 cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, bool relu,
                              const Cut& cut, const NormState& state, cudaStream_t stream) {
-  const Cut fine = finer(cut);
-  return launch(type, cut, [&]<class T, int V>() {
+  const Cut fine = finer(cut, type);
+  return launch(type, fine, [&]<class T, int V>() {
     LPSGD_LAUNCH((normalize_kernel<T, V>), grid(fine), threads(fine), stream)
     (static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), relu, fine, state);
   });
@@ -316,8 +336,8 @@ cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, cons
 
 cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut, const NormState& state,
                                  cudaStream_t stream) {
-  const Cut fine = finer(cut);
-  return launch(type, cut, [&]<class T, int V>() {
+  const Cut fine = finer(cut, type);
+  return launch(type, fine, [&]<class T, int V>() {
     LPSGD_LAUNCH((gradient_kernel<T, V>), grid(fine), threads(fine), stream)(g, fine, state);
   });
 }

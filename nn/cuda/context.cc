@@ -41,8 +41,9 @@ std::string device_text(Device device, std::int64_t workspace) {
       cublasLtGetVersion(), workspace, tf32 != nullptr ? printable(tf32) : "none", engine_policy);
 }
 
-/// The size of the libraries' workspace: enough for fast algorithms, but a small part of the device's memory.
-std::int64_t workspace_size(Device device) {
+/// The most that a plan may take of the libraries' workspace: enough for fast algorithms, but a small part of
+/// the device's memory.
+std::int64_t largest_workspace(Device device) {
   const auto memory = static_cast<std::int64_t>(cuda_device_info(device.index).memory);
   return std::clamp(memory / 64, 64 * mib, 1024 * mib);
 }
@@ -59,9 +60,11 @@ Context::Context(Device on, Compute arithmetic, bool is_deterministic)
   check(cudnnCreate(&cudnn));
   check(cudnnSetStream(cudnn, handle()));
   check(cublasLtCreate(&blas));
-  workspace_bytes = workspace_size(device);
-  workspace = allocate(workspace_bytes);
-  if (!deterministic) plan_cache = PlanCache(cache_folder(), device_text(device, workspace_bytes));
+  workspace_limit = largest_workspace(device);
+  if (deterministic)
+    workspace(workspace_limit);  // at once: choices must not depend on how much memory is free
+  else
+    plan_cache = PlanCache(cache_folder(), device_text(device, workspace_limit));
   partials_ = allocate(shared_partials);
   counters_ = array<unsigned>(shared_counters);
   bad_token = array<float>(1);
@@ -88,6 +91,34 @@ void* Context::allocate(std::int64_t bytes) {
   chunk_ += bytes;
   chunk_left_ -= bytes;
   return out;
+}
+
+void* Context::workspace(std::int64_t bytes) {
+  if (static_cast<std::size_t>(bytes) > workspace_.bytes()) {
+    require(!planned_, "a plan takes more workspace than it said");
+    stream.synchronize();
+    workspace_ = {};  // first, so that both need not fit
+    workspace_ = DeviceMemory(device, static_cast<std::size_t>(bytes));
+  }
+  return workspace_.data();
+}
+
+bool Context::has_workspace(std::int64_t bytes) {
+  try {
+    workspace(bytes);
+    return true;
+  } catch (const DeviceError& e) {
+    log::debug("workspace: {}", e.what());
+    return false;
+  }
+}
+
+void Context::finish_planning() {
+  stream.synchronize();
+  plan_cache.save();
+  workspace_ = {};
+  workspace_ = DeviceMemory(device, static_cast<std::size_t>(kept_workspace_));
+  planned_ = true;
 }
 
 void* Context::partials(std::int64_t bytes) {

@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cudnn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -51,8 +52,13 @@ struct Context {
   }
 
   // Memory that operations share. Its contents are valid during the launches of one operation.
-  void* workspace = nullptr;  // of libraries
-  std::int64_t workspace_bytes = 0;
+  /// The libraries' workspace, of at least so many bytes. It moves when it grows, and when planning is
+  /// finished: then it has the size that the chosen plans need (keep_workspace). DeviceError: no room.
+  void* workspace(std::int64_t bytes);
+  bool has_workspace(std::int64_t bytes);  // false: no room, which is logged
+  std::size_t workspace_bytes() const { return workspace_.bytes(); }
+  std::int64_t workspace_limit = 0;  // of one plan
+  void keep_workspace(std::int64_t bytes) { kept_workspace_ = std::max(kept_workspace_, bytes); }
   void* partials(std::int64_t bytes);
   unsigned* counters(std::int64_t n);  // zero between launches
 
@@ -81,10 +87,15 @@ struct Context {
   /// DeviceError.
   bool measure(PlanSearch& search, const std::string& name, const std::function<void()>& run);
   PlanCache plan_cache;  // not used if `deterministic`
+  /// All operations have been made.
+  void finish_planning();
 
  private:
   PlanBudget plan_budget_;
   bool loaded_ = false;  // libraries have run something
+  DeviceMemory workspace_;
+  std::int64_t kept_workspace_ = 0;
+  bool planned_ = false;
   std::vector<DeviceMemory> memory_;
   std::byte* chunk_ = nullptr;
   std::int64_t chunk_left_ = 0;

@@ -56,7 +56,7 @@ class ConvSearch {
     }
     if (!best_.plan)
       throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
-                                    text_of(problem_), context_.workspace_bytes, trouble_.empty() ? "" : ": ",
+                                    text_of(problem_), context_.workspace_limit, trouble_.empty() ? "" : ": ",
                                     trouble_));
     if (!context_.deterministic && !search.cut_off()) context_.plan_cache.add(name(), choice_);
     return best_;
@@ -74,7 +74,10 @@ class ConvSearch {
     return fmt::format("{} {} {}", fused ? "fused" : "plain", position, plan.text());
   }
   bool usable(const std::optional<ConvPlan>& plan) const {
-    return plan && plan->workspace() <= context_.workspace_bytes;
+    return plan && plan->workspace() <= context_.workspace_limit;
+  }
+  Descriptor pack_of(const ConvPlan& plan, bool fused) const {
+    return bind(tensors_, fused && problem_.bias, context_.workspace(plan.workspace()));
   }
   std::function<void()> runner(const ConvPlan& plan, const Descriptor& pack, bool fused) const {
     return [this, &plan, &pack, fused] {
@@ -96,7 +99,7 @@ class ConvSearch {
         return;
       std::optional<ConvPlan> plan = problem.plan(std::move(engines[position]));
       if (!usable(plan) || text_of_choice(fused, position, *plan) != choice) return;
-      const Descriptor pack = bind(tensors_, fused && problem_.bias, context_.workspace);
+      const Descriptor pack = pack_of(*plan, fused);
       runner(*plan, pack, fused)();
       context_.stream.synchronize();
       best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), fused};
@@ -114,8 +117,13 @@ class ConvSearch {
       std::optional<ConvPlan> plan = problem.plan(std::move(engines[i]));
       if (!usable(plan)) continue;
       const double built = now_seconds() - begin;
-      const Descriptor pack = bind(tensors_, fused && problem_.bias, context_.workspace);
       const std::string engine = fmt::format("{}{}", plan->text(), fused ? ", fused" : "");
+      if (!context_.has_workspace(plan->workspace())) {
+        trouble_ =
+            fmt::format("{} needs {} bytes of workspace, and there is no room", engine, plan->workspace());
+        continue;
+      }
+      const Descriptor pack = pack_of(*plan, fused);
       const bool fastest = context_.measure(
           search, fmt::format("convolution ({}): {}", text_of(problem_), engine), runner(*plan, pack, fused));
       ++measured;
@@ -141,6 +149,7 @@ ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& t
   if (known != context.conv_choices.end()) return known->second;
   const ConvChoice best = ConvSearch(context, problem, tensors, separate).run();
   context.conv_choices[problem.key()] = best;
+  context.keep_workspace(best.plan->workspace());
   context.choices.push_back(fmt::format("convolution ({}): {}{}", text_of(problem), best.plan->text(),
                                         best.fused ? ", fused" : ""));
   return best;
@@ -211,15 +220,21 @@ class ConvOp final : public Op {
  private:
   struct Planned {
     ConvChoice choice;
-    std::optional<Descriptor> pack;
+    Tensors tensors;
+    bool bias = false;
+    std::optional<Descriptor> pack;  // since the first run: only then the workspace stays where it is
   };
 
   Planned plan(const ConvProblem& problem, const Tensors& tensors, const std::function<void()>& separate) {
-    Planned out{choose(context_, problem, tensors, separate), std::nullopt};
-    out.pack = bind(tensors, problem.bias && out.choice.fused, context_.workspace);
-    return out;
+    ConvChoice choice = choose(context_, problem, tensors, separate);
+    const bool bias = problem.bias && choice.fused;
+    return {std::move(choice), tensors, bias, std::nullopt};
   }
-  void run(const Planned& planned) const {
+  Descriptor bind_planned(const Planned& planned) const {
+    return bind(planned.tensors, planned.bias, context_.workspace(planned.choice.plan->workspace()));
+  }
+  void run(Planned& planned) const {
+    if (!planned.pack) planned.pack = bind_planned(planned);
     check(cudnnBackendExecute(context_.cudnn, planned.choice.plan->plan().get(), planned.pack->get()));
   }
   void bias_and_relu() const {

@@ -62,9 +62,11 @@ class CudnnLstmOp final : public Op {
     check(cudnnGetRNNWeightSpaceSize(context_.cudnn, rnn_.get(), &weights));
 
     work_bytes_ = work;
-    work_ = static_cast<std::int64_t>(work) <= context_.workspace_bytes
-                ? context_.workspace
-                : context_.allocate(static_cast<std::int64_t>(work));
+    const auto work_size = static_cast<std::int64_t>(work);
+    if (work_size <= context_.workspace_limit)
+      context_.keep_workspace(work_size);
+    else
+      own_work_ = context_.allocate(work_size);
     weight_bytes_ = weights;
     weights_ = context_.allocate(static_cast<std::int64_t>(weights));
     inputs_ = context_.array<float>(rows() * features_);
@@ -93,7 +95,7 @@ class CudnnLstmOp final : public Op {
         launch_by_time(DataType::f32, b_.inputs[0].value, inputs_, shape(), features_, context_.lengths, s));
     check(cudnnRNNForward(context_.cudnn, rnn_.get(), mode(), nullptr, x_.get(), inputs_, y_.get(), outputs_,
                           h_.get(), first_hidden_, carried[0], c_.get(), first_cells_, carried[1],
-                          weight_bytes_, weights_, work_bytes_, work_, reserve_bytes_, reserve_));
+                          weight_bytes_, weights_, work_bytes_, work(), reserve_bytes_, reserve_));
     mark(carried[0], carried[0], width_, context_.lengths, frames_);
     mark(carried[1], carried[1], cell_, context_.lengths, frames_);
     check(launch_by_sample(DataType::f32, outputs_, b_.output, shape(), width_, context_.lengths, s));
@@ -106,11 +108,11 @@ class CudnnLstmOp final : public Op {
     check(cudnnRNNBackwardData_v8(context_.cudnn, rnn_.get(), nullptr, y_.get(), outputs_, output_gradients_,
                                   x_.get(), input_gradients_, h_.get(), first_hidden_, nullptr, nullptr,
                                   c_.get(), first_cells_, nullptr, nullptr, weight_bytes_, weights_,
-                                  work_bytes_, work_, reserve_bytes_, reserve_));
+                                  work_bytes_, work(), reserve_bytes_, reserve_));
     zero_bytes(weight_gradients_, weight_bytes_, context_.stream);
     check(cudnnRNNBackwardWeights_v8(context_.cudnn, rnn_.get(), CUDNN_WGRAD_MODE_ADD, nullptr, x_.get(),
                                      inputs_, h_.get(), first_hidden_, y_.get(), outputs_, weight_bytes_,
-                                     weight_gradients_, work_bytes_, work_, reserve_bytes_, reserve_));
+                                     weight_gradients_, work_bytes_, work(), reserve_bytes_, reserve_));
     for (const Piece& p : gradients_)
       check(cudaMemcpyAsync(p.arena, p.space, p.bytes, cudaMemcpyDeviceToDevice, s));
     if (b_.inputs[0].gradient)
@@ -124,6 +126,10 @@ class CudnnLstmOp final : public Op {
     float *arena, *space;
     std::size_t bytes;
   };
+
+  void* work() const {
+    return own_work_ ? own_work_ : context_.workspace(static_cast<std::int64_t>(work_bytes_));
+  }
 
   /// Both have the gates in the same order: i, f, g, o.
   template <class Member>
@@ -201,7 +207,7 @@ class CudnnLstmOp final : public Op {
   Tensor h_, c_;
   std::vector<Piece> values_, gradients_;
   std::size_t work_bytes_ = 0, weight_bytes_ = 0, reserve_bytes_ = 0;
-  void *work_ = nullptr, *weights_ = nullptr, *weight_gradients_ = nullptr, *reserve_ = nullptr;
+  void *own_work_ = nullptr, *weights_ = nullptr, *weight_gradients_ = nullptr, *reserve_ = nullptr;
   float *first_hidden_ = nullptr, *first_cells_ = nullptr;  // the state that the sequences start from
   // By time.
   float *inputs_ = nullptr, *outputs_ = nullptr, *input_gradients_ = nullptr, *output_gradients_ = nullptr;

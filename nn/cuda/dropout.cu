@@ -1,4 +1,7 @@
 // Dropout with the same draws as nn/cpu/dropout.cc: one Philox block for four values of a sample.
+//
+// Memory moved per value of b bytes: forward 2 b (x, y) and the mask's 1, in loads and stores of four values;
+// backward (gradients + 1) b and 1, in 16 bytes and the mask's in 16 / b.
 #include "core/philox.h"
 #include "nn/cuda/access_device.h"
 
@@ -15,6 +18,20 @@ __global__ void dropout_kernel(DropoutShape s, const PassState* pass, const T* x
         philox4x32(static_cast<std::uint32_t>(e / 4), s.first + static_cast<std::uint32_t>(n), step, s.layer,
                    s.seed, static_cast<std::uint32_t>(RandomUse::dropout));
     const std::int64_t at = n * s.per_sample + e;
+    if (s.per_sample % 4 == 0) {
+      float v[4];
+      std::uint32_t mask = 0;
+      load<4>(x + at, v);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const bool keep = draw.x[k] >= s.limit;
+        mask |= static_cast<std::uint32_t>(keep) << 8 * k;
+        v[k] = keep ? v[k] * s.scale : 0.0f;
+      }
+      *reinterpret_cast<std::uint32_t*>(kept + at) = mask;
+      store<4>(y + at, v);
+      continue;
+    }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if (e + k >= s.per_sample) break;
@@ -28,11 +45,20 @@ __global__ void dropout_kernel(DropoutShape s, const PassState* pass, const T* x
 template <class T>
 __global__ void dropout_gradient_kernel(Terms gradients, const std::uint8_t* kept, float scale, T* dx,
                                         std::int64_t n) {
-  over_values(n, [&]<int V>(std::int64_t i) {
+  over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float g[V];
     load_sum<V, T>(gradients, i, g);
+    std::uint32_t mask[(V + 3) / 4] = {};
+    if constexpr (V == 8) {
+      const uint2 words = *reinterpret_cast<const uint2*>(kept + i);
+      mask[0] = words.x, mask[1] = words.y;
+    } else if constexpr (V == 4) {
+      mask[0] = *reinterpret_cast<const std::uint32_t*>(kept + i);
+    } else {
+      mask[0] = kept[i];
+    }
 #pragma unroll
-    for (int k = 0; k < V; ++k) g[k] = kept[i + k] ? g[k] * scale : 0.0f;
+    for (int k = 0; k < V; ++k) g[k] = mask[k / 4] >> k % 4 * 8 & 0xffu ? g[k] * scale : 0.0f;
     store<V>(dx + i, g);
   });
 }
@@ -51,7 +77,7 @@ cudaError_t launch_dropout(DataType type, const DropoutShape& s, const PassState
 cudaError_t launch_dropout_gradient(DataType type, const Terms& gradients, const std::uint8_t* kept,
                                     float scale, void* dx, std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(dropout_gradient_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    LPSGD_LAUNCH(dropout_gradient_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
     (gradients, kept, scale, static_cast<T*>(dx), n);
   });
 }

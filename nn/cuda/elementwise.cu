@@ -1,5 +1,13 @@
 // Operations that read and write every value once: sums, activations, conversions and copies. They are bound
 // by memory.
+//
+// Memory moved per value of b bytes, in loads and stores of 16 bytes where addresses allow:
+//   sum, scaled_sum   (terms + 1) b, with a mask b more
+//   smooth            2 b (x, y); its gradient (gradients + 2) b (y, dx)
+//   convert           the bytes of both types
+//   copy_rows         2 b
+//   bias_relu         2 b; the bias comes from cache
+//   transpose         2 b, in single values of 32 neighbours: rows are as long as the matrix has columns
 #include "nn/cuda/access_device.h"
 #include "nn/maths_device.h"
 
@@ -10,7 +18,7 @@ using maths::One;
 
 template <class T>
 __global__ void sum_kernel(T* into, Terms terms, const T* mask, bool relu, std::int64_t n) {
-  over_values(n, [&]<int V>(std::int64_t i) {
+  over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float v[V], y[V];
     load_sum<V, T>(terms, i, v);
     if (mask != nullptr) load<V>(mask + i, y);
@@ -25,7 +33,7 @@ __global__ void sum_kernel(T* into, Terms terms, const T* mask, bool relu, std::
 
 template <class T>
 __global__ void scaled_sum_kernel(T* into, Terms terms, float factor, std::int64_t n) {
-  over_values(n, [&]<int V>(std::int64_t i) {
+  over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float v[V];
     load_sum<V, T>(terms, i, v);
 #pragma unroll
@@ -36,7 +44,7 @@ __global__ void scaled_sum_kernel(T* into, Terms terms, float factor, std::int64
 
 template <class T>
 __global__ void smooth_kernel(Smooth kind, const T* x, T* y, std::int64_t n) {
-  over_values(n, [&]<int V>(std::int64_t i) {
+  over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float v[V];
     load<V>(x + i, v);
 #pragma unroll
@@ -48,7 +56,7 @@ __global__ void smooth_kernel(Smooth kind, const T* x, T* y, std::int64_t n) {
 
 template <class T>
 __global__ void smooth_gradient_kernel(Smooth kind, Terms gradients, const T* y, T* dx, std::int64_t n) {
-  over_values(n, [&]<int V>(std::int64_t i) {
+  over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float g[V], v[V];
     load_sum<V, T>(gradients, i, g);
     load<V>(y + i, v);
@@ -60,7 +68,7 @@ __global__ void smooth_gradient_kernel(Smooth kind, Terms gradients, const T* y,
 
 template <class From, class To>
 __global__ void convert_kernel(const From* from, To* to, std::int64_t n) {
-  over_values(n, [&]<int V>(std::int64_t i) {
+  over_values<8>(n, [&]<int V>(std::int64_t i) {
     float v[V];
     load<V>(from + i, v);
     store<V>(to + i, v);
@@ -127,11 +135,11 @@ __global__ void bias_relu_kernel(T* y, const float* bias, bool relu, std::int64_
   }
 }
 
-/// Calls body<V>() with V = 4 if all rows start at multiples of 4 values, else with V = 1.
-template <class Body>
-void with_pack(bool fours, const Body& body) {
-  if (fours)
-    body.template operator()<4>();
+/// Calls body<V>() with V = pack_of<T> if `packed`: all rows start at multiples of 16 bytes; else with V = 1.
+template <class T, class Body>
+void with_pack(bool packed, const Body& body) {
+  if (packed)
+    body.template operator()<pack_of<T>>();
   else
     body.template operator()<1>();
 }
@@ -141,7 +149,7 @@ void with_pack(bool fours, const Body& body) {
 cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void* mask, bool relu,
                        std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(sum_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    LPSGD_LAUNCH(sum_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
     (static_cast<T*>(into), terms, static_cast<const T*>(mask), relu, n);
   });
 }
@@ -149,7 +157,7 @@ cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void
 cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, float factor, std::int64_t n,
                               cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(scaled_sum_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    LPSGD_LAUNCH(scaled_sum_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
     (static_cast<T*>(into), terms, factor, n);
   });
 }
@@ -157,7 +165,7 @@ cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, flo
 cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, std::int64_t n,
                           cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(smooth_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    LPSGD_LAUNCH(smooth_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
     (kind, static_cast<const T*>(x), static_cast<T*>(y), n);
   });
 }
@@ -165,21 +173,21 @@ cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, st
 cudaError_t launch_smooth_gradient(DataType type, Smooth kind, const Terms& gradients, const void* y,
                                    void* dx, std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(smooth_gradient_kernel<T>, blocks_for(n / 4), block_threads, stream)
+    LPSGD_LAUNCH(smooth_gradient_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
     (kind, gradients, static_cast<const T*>(y), static_cast<T*>(dx), n);
   });
 }
 
 cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataType to_type, std::int64_t n,
                            cudaStream_t stream) {
-  const bool fours = is_aligned(from, 4 * size_of(from_type)) && is_aligned(to, 4 * size_of(to_type));
+  const bool packed = is_aligned(from, 16) && is_aligned(to, 16);
   cudaError_t status = cudaSuccess;
   const cudaError_t outer = with_type(from_type, [&]<class From>(From) {
     status = with_type(to_type, [&]<class To>(To) {
       const auto* in = static_cast<const From*>(from);
       auto* const out = static_cast<To*>(to);
-      if (fours)
-        LPSGD_LAUNCH((convert_kernel<From, To>), blocks_for(n / 4), block_threads, stream)(in, out, n);
+      if (packed)
+        LPSGD_LAUNCH((convert_kernel<From, To>), blocks_for(n / 8), block_threads, stream)(in, out, n);
       else
         LPSGD_LAUNCH((convert_singly_kernel<From, To>), blocks_for(n), block_threads, stream)(in, out, n);
     });
@@ -190,11 +198,11 @@ cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataT
 cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_stride, void* to,
                              std::int64_t to_stride, std::int64_t rows, std::int64_t width,
                              cudaStream_t stream) {
-  const std::int64_t bytes = 4 * size_of(type);
-  const bool fours = width % 4 == 0 && from_stride % 4 == 0 && to_stride % 4 == 0 &&
-                     is_aligned(from, bytes) && is_aligned(to, bytes);
+  const std::int64_t pack = 16 / size_of(type);
+  const bool packed = width % pack == 0 && from_stride % pack == 0 && to_stride % pack == 0 &&
+                      is_aligned(from, 16) && is_aligned(to, 16);
   return with_type(type, [&]<class T>(T) {
-    with_pack(fours, [&]<int V>() {
+    with_pack<T>(packed, [&]<int V>() {
       LPSGD_LAUNCH((copy_rows_kernel<T, V>), blocks_for(rows * width / V), block_threads, stream)
       (static_cast<const T*>(from), from_stride, static_cast<T*>(to), to_stride, rows, width);
     });
@@ -214,7 +222,7 @@ cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int
 cudaError_t launch_bias_relu(DataType type, void* y, const float* bias, bool relu, std::int64_t rows,
                              std::int64_t width, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    with_pack(width % 4 == 0, [&]<int V>() {
+    with_pack<T>(width % pack_of<T> == 0 && is_aligned(y, 16), [&]<int V>() {
       LPSGD_LAUNCH((bias_relu_kernel<T, V>), blocks_for(rows * width / V), block_threads, stream)
       (static_cast<T*>(y), bias, relu, rows, width);
     });

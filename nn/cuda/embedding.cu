@@ -1,5 +1,8 @@
 // Embedding. In backward, one block for each token adds the gradients of all its positions, in order, so that
 // the sum has the same bits in every run. It is the block of the token's first position.
+//
+// Memory moved per value of b bytes, in single values of neighbouring threads: forward 4 (table) + b;
+// backward b, and 8 (read and written) for each value of a token that occurs. Token numbers come from cache.
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {

@@ -1,5 +1,12 @@
 // The parts of an LSTM that are not matrix products: the cells of one frame, and the change between rows
 // ordered by time and by sample.
+//
+// Memory moved per value of b bytes, in single values of neighbouring threads:
+//   by_time, by_sample, marked_rows   the bytes of both types
+//   clear_tails                       b behind the ends of samples
+//   cell            per cell and frame: 32 bytes of gates (read and written), 8 of the cell's state, b
+//   cell_gradient   16 bytes of gates, 8 of states, 4 of dy, 8 of dc, 4 b
+//   add             12
 #include "nn/cuda/access_device.h"
 #include "nn/maths_device.h"
 

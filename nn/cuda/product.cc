@@ -107,7 +107,7 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   }
   const Preference preference;
   set(preference.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-      static_cast<std::uint64_t>(context_.workspace_bytes));
+      static_cast<std::uint64_t>(context_.workspace_limit));
   for (const auto name :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES})
     set(preference.handle, name, static_cast<std::uint32_t>(d.alignment));
@@ -126,6 +126,11 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
       fmt::format("product {} {}", static_cast<int>(context_.compute), key_text(key));
   const std::optional<std::string> earlier = context_.plan_cache.find(operation);
   bool chosen = false;
+  std::int64_t workspace = 0;
+  const auto take = [&](const cublasLtMatmulHeuristicResult_t& result) {
+    algorithm_ = result.algo;
+    workspace = static_cast<std::int64_t>(result.workspaceSize);
+  };
   // cuBLASLt names algorithms in the same order each time.
   const auto name_of = [&](int i) {
     return fmt::format("{} {}", i, text_of(found[static_cast<std::size_t>(i)].algo));
@@ -135,13 +140,14 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
     const cublasLtMatmulHeuristicResult_t& result = found[static_cast<std::size_t>(i)];
     if (!earlier || name_of(i) != *earlier || result.state != CUBLAS_STATUS_SUCCESS) return false;
     try {
+      context_.workspace(static_cast<std::int64_t>(result.workspaceSize));
       run_with(result.algo, a, b, c);
       context_.stream.synchronize();
     } catch (const DeviceError& e) {
       log::debug("{}: {}: {}", operation, *earlier, e.what());
       return false;
     }
-    algorithm_ = result.algo;
+    take(result);
     return true;
   };
   for (int i = 0; i < count && !chosen; ++i) chosen = takes_earlier(i);
@@ -153,9 +159,10 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
       if (result.state != CUBLAS_STATUS_SUCCESS) continue;
       if (search.over()) break;
       const std::string name = fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, name_of(i));
+      if (!context_.has_workspace(static_cast<std::int64_t>(result.workspaceSize))) continue;
       if (!context_.measure(search, name, [&] { run_with(result.algo, a, b, c); })) continue;
       best = i;
-      algorithm_ = result.algo;
+      take(result);
     }
     chosen = best >= 0;
     if (chosen && !context_.deterministic && !search.cut_off())
@@ -167,14 +174,14 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
                                       ? std::string()
                                       : fmt::format(": {}", cublasLtGetStatusName(status))));
   context_.product_choices[key] = algorithm_;
+  context_.keep_workspace(workspace);
   context_.choices.push_back(fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, text_of(algorithm_)));
 }
 
 void Product::run_with(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c) const {
   const float one = 1.0f;
   check(cublasLtMatmul(context_.blas, operation_, &one, b, b_, a, a_, &beta_, c, c_, c, c_, &algorithm,
-                       context_.workspace, static_cast<std::size_t>(context_.workspace_bytes),
-                       context_.handle()));
+                       context_.workspace(0), context_.workspace_bytes(), context_.handle()));
 }
 
 void Product::run(const void* a, const void* b, void* c) const {

@@ -1,4 +1,14 @@
 // none, fp16 and bf16 (quant/codecs/floats.cc) on the device: no scales, so a piece is a run of 256 values.
+//
+// Memory moved per value with codes of b bytes (4, or 2), all in 16 bytes where addresses allow:
+//   encode   4 + b, 8 more with a residual
+//   reduce   (ranks + 1) b, 8 more with a residual
+//   decode   4 + b, adding to the old values 8 + b
+//   check    4
+// A measured error reads 8 (values and residual) again.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include "quant/cuda/warp_device.h"
 
 namespace lpsgd::cuda {
@@ -15,12 +25,18 @@ struct None {
 };
 struct Fp16 {
   using Code = std::uint16_t;
-  __device__ static Code encode(float v) { return to_fp16(v); }
-  __device__ static float decode(Code c) { return from_fp16(c); }
+  __device__ static Code encode(float v) {
+    const unsigned short rounded = __half_as_ushort(__float2half_rn(v));
+    return v == v ? rounded : 0x7e00;
+  }
+  __device__ static float decode(Code c) { return canonical<ScalarLanes>(__half2float(__ushort_as_half(c))); }
 };
 struct Bf16 {
   using Code = std::uint16_t;
-  __device__ static Code encode(float v) { return to_bf16(v); }
+  __device__ static Code encode(float v) {
+    const unsigned short rounded = __bfloat16_as_ushort(__float2bfloat16_rn(v));
+    return v == v ? rounded : 0x7fc0;
+  }
   __device__ static float decode(Code c) { return from_bf16(c); }
 };
 
@@ -42,7 +58,9 @@ struct Codes {
 #pragma unroll
       for (int k = 0; k < kEach; ++k) v[k] = T::decode(code[k]);
     } else {
-      for (int k = 0; k < kEach && k < left; ++k) {
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        if (k >= left) continue;
         if constexpr (sizeof(Code) == 4)
           v[k] = T::decode(load_word(p + 4 * k));
         else
@@ -56,7 +74,9 @@ struct Codes {
 #pragma unroll
       for (int w = 0; w < words; ++w) reinterpret_cast<uint4*>(p)[w] = word[w];
     } else {
-      for (int k = 0; k < kEach && k < left; ++k) {
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        if (k >= left) continue;
         if constexpr (sizeof(Code) == 4)
           store_word(p + 4 * k, code[k]);
         else
@@ -76,46 +96,75 @@ __device__ __forceinline__ void each_eight(const Launch& launch, Body body) {
   });
 }
 
+/// What a job codes, without its residual: its own values, or the mean of its contributions.
+template <class T>
+__device__ __forceinline__ void load_source(const Launch& launch, const Job& job, std::int64_t at,
+                                            std::int64_t left, float* v) {
+  if (job.contributions == nullptr) return load_values(job.values + at, left, v);
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) v[k] = 0;
+  for (std::int32_t r = 0; r < job.ranks; ++r) {
+    float q[kEach] = {};
+    Codes<T>().load(job.contributions[r], at, left, q);
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) v[k] = r == 0 ? q[k] : v[k] + q[k];
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) v[k] *= launch.weight;
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) encode_floats_kernel(Launch launch) {
   each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
-    float v[kEach] = {};
+    if (left <= 0) return;
+    float v[kEach];
+    load_source<T>(launch, job, at, left, v);
+    if (job.residual != nullptr) {
+      float residual[kEach];
+      load_values(job.residual + at, left, residual);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) v[k] += residual[k];
+    }
+    Codes<T> codes;
+    bool finite = true;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      finite &= k >= left || is_finite(v[k]);
+      codes.code[k] = T::encode(v[k]);
+      v[k] = canonical<ScalarLanes>(v[k] - T::decode(codes.code[k]));
+    }
+    if (!finite) *job.non_finite = 1;
+    codes.store(job.bytes, at, left);
+    if (job.residual != nullptr) store_values(job.residual + at, left, v);
+  });
+}
+
+/// What the encoded jobs lost, for those that ask: their error is the new residual, or else the source less
+/// its decoded codes. A run measures this rarely, so the source is read again.
+template <class T>
+__global__ void __launch_bounds__(kThreads) error_floats_kernel(Launch launch) {
+  each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
+    if (job.error == nullptr) return;
     double own = 0, lost = 0;
     if (left > 0) {
-      if (job.contributions == nullptr) {
-        load_values(job.values + at, left, v);
-        if (job.error != nullptr)
-          for (int k = 0; k < kEach; ++k) own += static_cast<double>(v[k]) * static_cast<double>(v[k]);
-      } else {
-        for (std::int32_t r = 0; r < job.ranks; ++r) {
-          float q[kEach] = {};
-          Codes<T>().load(job.contributions[r], at, left, q);
-#pragma unroll
-          for (int k = 0; k < kEach; ++k) v[k] = r == 0 ? q[k] : v[k] + q[k];
-        }
-#pragma unroll
-        for (int k = 0; k < kEach; ++k) v[k] *= launch.weight;
-      }
+      float values[kEach], v[kEach];
+      load_source<T>(launch, job, at, left, values);
       if (job.residual != nullptr) {
-        float residual[kEach];
-        load_values(job.residual + at, left, residual);
+        load_values(job.residual + at, left, v);
+      } else {
 #pragma unroll
-        for (int k = 0; k < kEach; ++k) v[k] += residual[k];
+        for (int k = 0; k < kEach; ++k)
+          v[k] = canonical<ScalarLanes>(values[k] - T::decode(T::encode(values[k])));
       }
-      Codes<T> codes;
-      bool finite = true;
+      const bool counts = job.contributions == nullptr;
 #pragma unroll
       for (int k = 0; k < kEach; ++k) {
-        finite &= k >= left || is_finite(v[k]);
-        codes.code[k] = T::encode(v[k]);
-        v[k] = canonical<ScalarLanes>(v[k] - T::decode(codes.code[k]));
-        if (job.error != nullptr && k < left) lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+        if (k >= left) continue;
+        if (counts) own += static_cast<double>(values[k]) * static_cast<double>(values[k]);
+        lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
       }
-      if (!finite) *job.non_finite = 1;
-      codes.store(job.bytes, at, left);
-      if (job.residual != nullptr) store_values(job.residual + at, left, v);
     }
-    if (job.error != nullptr) add_error(job.error, own, lost);
+    add_error(job.error, own, lost);
   });
 }
 
@@ -161,6 +210,8 @@ CodecKernels float_kernels() {
                 if (launch.pieces == 0) return;
                 const auto kernel = encode_floats_kernel<T>;
                 LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
+                const auto measure = error_floats_kernel<T>;
+                if (launch.errors) LPSGD_LAUNCH(measure, blocks_for(launch.pieces), kThreads, stream)(launch);
               },
           .decode =
               [](const Launch& launch, const CodecOptions&, bool adds, cudaStream_t stream) {

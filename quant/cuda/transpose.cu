@@ -1,5 +1,8 @@
 // Transposing batches of matrices, 32 x 32 values at a time: memory order to the order of `bucket: column`
 // and back.
+//
+// Memory moved per value: 8 bytes, one read and one write, in single values of 32 neighbours: rows may begin
+// anywhere.
 #include "quant/cuda/warp_device.h"
 
 namespace lpsgd::cuda {
@@ -7,7 +10,7 @@ namespace {
 
 constexpr int kRows = 8;  // of a block's threads
 
-__global__ void __launch_bounds__(kWarp* kRows) transpose_kernel(Transpositions all) {
+__global__ void __launch_bounds__(kWarp* kRows, 4) transpose_kernel(Transpositions all) {
   __shared__ float tile[transposed_tile][transposed_tile + 1];
   const int x = lane_number(), y0 = static_cast<int>(threadIdx.x) / kWarp;
   for (std::int64_t t = blockIdx.x; t < all.tiles; t += gridDim.x) {

@@ -10,32 +10,11 @@ import files
 import program
 from configuration import section
 
-from costmodel import pipeline, run_folder, scaling
+from costmodel import links, pipeline, plan, run_folder, scaling
 from costmodel.errors import CostModelError
 from costmodel.networks import CODECS
 
-UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 WEAK = "--weak keeps the measured local batch"
-NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-
-
-def link_of(text, option="--link"):
-    """10Gbit,50us or 10Gbit,50us,64KB (the third: bytes that leave at once after a pause)."""
-    match = re.fullmatch(
-        NUMBER + r" *([kmgt]?)bit *, *" + NUMBER + r" *(ns|us|ms|s)(?: *, *" + NUMBER + r" *([km]?)b)?",
-        text.lower(),
-    )
-    if not match:
-        raise CostModelError(f"{option}: '{text}' is not a bandwidth and a latency, such as 10Gbit,50us")
-    bandwidth = float(match[1]) * UNITS[match[2]]
-    latency = float(match[3]) * SECONDS[match[4]]
-    burst = float(match[5] or 0) * {"k": 1024, "m": 1 << 20}.get(match[6], 1)
-    if not (1e3 <= bandwidth <= 1e15 and latency <= 100):
-        raise CostModelError(
-            f"{option}: '{text}' is out of range: 1 kbit to 1000 Tbit a second, at most 100 s"
-        )
-    return pipeline.Link(bandwidth, latency, burst)
 
 
 def ranks_of(text):
@@ -114,16 +93,15 @@ def waiting_of(computing, runs, elements, base, run_link):
         if run.ranks == 1:
             continue
         exchange = section(run.config, "exchange")
-        link = run_link or scaling.NO_LINK
-        if isinstance(exchange.get("link"), dict):
-            link = link_of(
-                "{bandwidth},{latency}".format_map({"latency": "0us", **exchange["link"]}), run.where
-            )
+        link = links.emulated(exchange, f"{run.where}/config.yaml") or run_link or scaling.NO_LINK
         shown = program.show(f"{run.where}/config.yaml")
         codec = scaling.codec_of(shown)
         host, _ = scaling.host_for(codec, runs, elements, base)
         overlap = exchange.get("overlap", True)
-        step = scaling.predict(shown, codec, run.ranks, run.local_batch, computing, link, host, overlap)
+        packs = plan.pack_bytes(run.config)
+        step = scaling.predict(
+            shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs
+        )
         measured.append((run.step, step))
     return scaling.with_waiting(computing, measured)
 
@@ -155,13 +133,13 @@ def prediction(options):
     codecs = list(dict(codecs).items())
     if options.link is None:
         raise CostModelError("--link BANDWIDTH,LATENCY is missing, such as --link 10Gbit,50us")
-    link, ranks = link_of(options.link), ranks_of(options.ranks or "2,4,8")
+    link, ranks = links.link_of(options.link), ranks_of(options.ranks or "2,4,8")
     base = pipeline.Host(0.0, 0.0, share=scaling.CODING_SHARE)
     if options.message is not None:
         base = replace(base, message=options.message)
     if options.coding_share is not None:
         base = replace(base, share=options.coding_share)
-    run_link = link_of(options.run_link, "--run-link") if options.run_link else None
+    run_link = links.link_of(options.run_link, "--run-link") if options.run_link else None
     computing = waiting_of(computing, runs, configured["parameters"], base, run_link)
     rows, sources = [], {}
     if options.weak:
@@ -174,7 +152,15 @@ def prediction(options):
         host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base)
         for k, local in batches.items():
             step = scaling.predict(
-                shown, text, k, local, computing, link, host, exchange.get("overlap", True)
+                shown,
+                text,
+                k,
+                local,
+                computing,
+                link,
+                host,
+                exchange.get("overlap", True),
+                plan.pack_bytes(config),
             )
             rows.append((name, step))
     return document(options, configured, computing, sources, link, rows, skipped)

@@ -6,6 +6,7 @@ import buckets
 import yaml
 
 PACK_BYTES = 256 << 10  # of float32
+STAGED_PACK_BYTES = 2 << 20  # on a GPU, where messages travel through the host's memory
 CHUNK_BYTES = 1 << 20
 
 
@@ -47,7 +48,14 @@ def owners(tensor, number, ranks):
     return {(r + number) % ranks for r, n in enumerate(stripe_buckets(tensor, ranks)) if n}
 
 
-def make_plan(tensors, ranks):
+def pack_bytes(config):
+    """Of a run's configuration."""
+    exchange, train = config.get("exchange") or {}, config.get("train") or {}
+    staged = exchange.get("transport", "mpi") != "nccl" and exchange.get("device_pointers") not in (True, "true")
+    return STAGED_PACK_BYTES if train.get("device") == "cuda" and staged else PACK_BYTES
+
+
+def make_plan(tensors, ranks, pack_bytes=PACK_BYTES):
     """Units in the order in which backward announces tensors: the last one first."""
     units, pack, packed_owners = [], Unit(), set()
 
@@ -62,12 +70,12 @@ def make_plan(tensors, ranks):
         tensor = tensors[number]
         if not tensor.elements:
             continue
-        if 4 * tensor.elements < PACK_BYTES:
+        if 4 * tensor.elements < pack_bytes:
             pack.elements += tensor.elements
             pack.wire_bytes += tensor.wire_bytes
             pack.tensors += (number,)
             packed_owners |= owners(tensor, number, ranks)
-            if 4 * pack.elements >= PACK_BYTES:
+            if 4 * pack.elements >= pack_bytes:
                 close()
             continue
         stripes = stripe_buckets(tensor, ranks)

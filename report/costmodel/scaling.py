@@ -159,12 +159,14 @@ class Step:
         return self.ranks * self.local_batch / self.seconds
 
 
-def predict(shown, codec, ranks, local_batch, computing, link, host, overlap=True):
+def predict(
+    shown, codec, ranks, local_batch, computing, link, host, overlap=True, pack_bytes=plan.PACK_BYTES
+):
     """A Step. `shown`: `lpsgd show --json` with this codec."""
     forward, backward, rest = computing.at(local_batch)
     computation = forward + backward + rest + computing.update
     tensors = plan.planned(shown)
-    units = plan.make_plan(tensors, ranks)
+    units = plan.make_plan(tensors, ranks, pack_bytes)
     wire = sum(t.wire_bytes for t in tensors)
     if ranks == 1 and codec == "{kind: none}":
         return Step(1, codec, local_batch, computation, 0.0, 0.0, 0.0, 0.0, 0, 0.0)

@@ -51,7 +51,7 @@ class Study:
     excludes: list  # of {axis: [labels]}
     sets: dict
     target: tuple | None  # (metric, value)
-    mpirun: str
+    mpirun: str | None  # None: the one of the MPI library that the program is linked with
     hosts: list
     options: list
     env: dict  # name -> values, one for each of the jobs; a single value is for all
@@ -90,7 +90,7 @@ def load(path):
         excludes=[_exclude(item, axes) for item in _list(top.get("exclude"), "exclude")],
         sets=_sets(top.get("set"), "set"),
         target=_target(top.get("target")),
-        mpirun=_word(launcher["mpirun"], "launcher.mpirun") if "mpirun" in launcher else "mpirun",
+        mpirun=_word(launcher["mpirun"], "launcher.mpirun") if "mpirun" in launcher else None,
         hosts=_words(launcher.get("hosts"), "launcher.hosts"),
         options=_words(launcher.get("options"), "launcher.options"),
         env=_env(launcher.get("env")),

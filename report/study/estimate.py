@@ -3,57 +3,51 @@
 import os
 
 import files
-import published
+import run_length
+import synchronisation
 import table
 from configuration import section
 from errors import UserError
 from words import counted
 
-from . import measures, tables
+from . import launcher, measures, tables
 from .progress import duration, epochs_of
-
-# Training samples of data sets whose size is fixed: docs/data.md.
-SAMPLES = {"cifar100": 50_000, "mnist": 60_000, "fashion_mnist": 60_000, **published.train_samples()}
 
 
 def steps(run):
     """Of the whole run, or None where the number of samples is not known before the data is read."""
-    data = section(run.settings, "data")
-    batch = run.batch_size
-    known = SAMPLES.get(data.get("dataset"))
-    asked = data.get("train_samples") if isinstance(data.get("train_samples"), int) else 0
-    samples = min(asked, known) if asked and known else asked or known
-    if not samples or not batch:
-        return None
-    return samples // batch * epochs_of(run)
+    each = run_length.steps_per_epoch(run.settings, run.ranks)
+    return each and each * epochs_of(run)
 
 
-def bytes_per_step(run, shown):
-    """All ranks together, mean over the run's steps: each tensor's bytes go to its owner and from there to the
-    others."""
+def exchanges(run, first_epoch=0):
+    """From an epoch on."""
+    each = run_length.steps_per_epoch(run.settings, run.ranks)
+    return synchronisation.exchanges(run.settings, epochs_of(run), each) - synchronisation.exchanges(
+        run.settings, min(first_epoch, epochs_of(run)), each
+    )
+
+
+def block_size(run, hosts):
+    """Ranks of a block of hierarchical_local_sgd, or None where blocks are not of one size. `hosts`: the
+    launcher's."""
+    machines = [run.ranks]
+    if hosts and run.transport != "threads":
+        machines = synchronisation.machines_of(launcher.host_of_each_rank(hosts, run.ranks))
+    return synchronisation.block_size(run.settings, run.ranks, machines)
+
+
+def bytes_of(run, shown, found, hosts=()):
+    """All ranks together, in the steps of `found`: each tensor's bytes go to its owner and from there to the
+    others. None where blocks are not of one size."""
     if run.ranks < 2:
         return 0
+    block = block_size(run, hosts)
+    if found.within and not block:
+        return None
     is_allreduce = run.exchange("collective", "reduce_broadcast") == "allreduce"
-    return copies_per_step(run) * (4 * shown["parameters"] if is_allreduce else shown["wire_bytes"])
-
-
-def copies_per_step(run):
-    """Encoded copies of the network on the wire. With local steps only some steps have any; warm-ups are left
-    out."""
-    sync = section(run.settings, "sync")
-    copies, h = 2 * (run.ranks - 1), max(1, measures.number(sync, "steps") or 1)
-    if sync.get("kind") == "post_local_sgd":
-        decay = section(section(run.settings, "schedule"), "decay")
-        first = sync.get("from") if isinstance(sync.get("from"), int) else decay.get("every") or min(map(int, decay or [0]))
-        total = max(1, epochs_of(run))
-        before = min(first, total) / total
-        return copies * (before + (1 - before) / h)
-    if sync.get("kind") == "hierarchical_local_sgd" and isinstance(sync.get("ranks_per_block"), int):
-        rounds = max(1, measures.number(sync, "block_steps") or 1)
-        size = sync["ranks_per_block"]
-        within = run.ranks // size * 2 * (size - 1)
-        return (copies + within * (rounds - 1)) / rounds / h
-    return copies / h if sync.get("kind") in ("local_sgd", "block_momentum") else copies
+    copy = 4 * shown["parameters"] if is_allreduce else shown["wire_bytes"]
+    return synchronisation.copies(run.ranks, found, block) * copy
 
 
 class CostModel:
@@ -75,7 +69,7 @@ class CostModel:
         if not known or not batch:
             return None
         try:
-            from costmodel import config_report, pipeline, run_folder, scaling
+            from costmodel import links, pipeline, run_folder, scaling
         except ImportError:
             return None
         known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
@@ -87,11 +81,8 @@ class CostModel:
             codec = scaling.codec_of(shown)
             done = [self.read[folder] for _, folder in known]
             host, _ = scaling.host_for(codec, done, shown["parameters"], pipeline.Host(0.0, 0.0))
-            link = run.exchange("link", None)
-            if isinstance(link, dict) and "bandwidth" in link:
-                wire = config_report.link_of(f"{link['bandwidth']},{link.get('latency', '0us')}")
-            else:  # messages inside one machine: their cost is the host's
-                wire = pipeline.Link(1e15, 0.0)
+            # Without a link messages stay inside one machine: their cost is the host's.
+            wire = links.emulated(section(run.settings, "exchange"), run.config) or scaling.NO_LINK
             return scaling.predict(
                 shown,
                 codec,
@@ -111,34 +102,37 @@ def jobs_of(folder):
     return measures.number(files.read_json(os.path.join(folder, "study.json")), "jobs") or 1
 
 
-def share_left(run, folder):
-    """Of the run's epochs, those that its metrics do not have yet."""
+def epochs_done(run, folder):
+    """Those that its metrics have."""
     if files.read_json(os.path.join(folder, "study.json")).get("digest") != run.digest:
-        return 1.0
-    total = max(1, epochs_of(run))
-    return max(0, total - len(measures.read_epochs(folder))) / total
+        return 0
+    return min(epochs_of(run), len(measures.read_epochs(folder)))
 
 
-def lines(runs, shown, jobs, folders, timed=None):
+def lines(runs, shown, jobs, folders, timed=None, hosts=()):
     """A table of the runs, then sums over what is left of those that are not done. A run that `shown` does
-    not have is refused. `timed`: digest -> measured seconds of a step."""
+    not have is refused. `timed`: digest -> measured seconds of a step. `hosts`: the launcher's."""
     model = CostModel(runs, folders, jobs)
     rows = [("run", "ranks", "epochs", "steps", "bytes a step", "bytes", "time")]
-    total_bytes, times, left = 0, [], []
+    total_bytes, times, left, unsized = 0, [], [], []
     for run in runs:
         if run.digest not in shown:
             rows.append((run.name, str(run.ranks), *["?"] * 4, "refused"))
             continue
-        each, count = bytes_per_step(run, shown[run.digest]), steps(run)
+        found, count = exchanges(run), steps(run)
+        sent = bytes_of(run, shown[run.digest], found, hosts)
         text = "done"
         if not tables.is_done(folders[run.digest], run.digest):
             left.append(run)
-            count_left = (count or 0) * share_left(run, folders[run.digest])
-            total_bytes += each * count_left
+            rest = exchanges(run, epochs_done(run, folders[run.digest]))
+            if count and sent is not None:
+                total_bytes += bytes_of(run, shown[run.digest], rest, hosts)
+            else:
+                unsized.append("steps" if not count else "blocks of ranks")
             seconds = (timed or {}).get(run.digest) or model.seconds_per_step(run, shown[run.digest])
             text = "?"
             if seconds is not None and count:
-                times.append(seconds * count_left)
+                times.append(seconds * rest.steps)
                 text = duration(times[-1])
         rows.append(
             (
@@ -146,26 +140,27 @@ def lines(runs, shown, jobs, folders, timed=None):
                 str(run.ranks),
                 str(epochs_of(run)),
                 str(count or "?"),
-                table.bytes_text(each),
-                table.bytes_text(each * count) if count else "?",
+                "?" if sent is None else table.bytes_text(sent / max(1, found.steps)),
+                "?" if sent is None or not count else table.bytes_text(sent),
                 text,
             )
         )
     refused = sum(run.digest not in shown for run in runs)
-    return [*table.aligned(rows, left=1), total(runs, left, refused, total_bytes, times, jobs)]
+    return [*table.aligned(rows, left=1), total(runs, left, refused, total_bytes, unsized, times, jobs)]
 
 
-def total(runs, left, refused, sent, times, jobs):
-    """Of the runs that are left, and how many of them each figure covers."""
+def total(runs, left, refused, sent, unsized, times, jobs):
+    """Of the runs that are left, and how many of them each figure covers. `unsized`: what is not known of
+    those whose bytes are not in `sent`."""
     all_runs, left_runs = counted(len(runs), "run"), counted(len(left), "run")
     if refused:
         all_runs += f", {refused} refused"
     if not left and not refused:
         return f"{all_runs}, all done"
-    known = [run for run in left if steps(run)]
     text = f"{all_runs}, {len(runs) - len(left) - refused} done; left: {table.bytes_text(sent)} on the wire"
-    if len(known) < len(left):
-        text += f" in {len(known)} of {left_runs} (the steps of the others are not known)"
+    if unsized:
+        what = " or ".join(dict.fromkeys(unsized))
+        text += f" in {len(left) - len(unsized)} of {left_runs} (the {what} of the others are not known)"
     if not times:
         return text + "; the time is not known until a run of the same network is done: see --time-steps"
     at_once = max(1, min(jobs, len(left)))

@@ -1,6 +1,7 @@
 """The command of a run, and what it needs: the program, an mpirun, and a configuration that the program
 accepts."""
 
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ class Launcher:
     def __init__(self, study, executable):
         self.study = study
         self.executable = executable
+        self.mpirun = study.mpirun
         self.is_open_mpi = False
         self.hosts = list(study.hosts)
 
@@ -34,10 +36,12 @@ class Launcher:
 
     def _check_mpirun(self):
         where = self.study.where.get("launcher.mpirun", self.study.path)
-        path = shutil.which(self.study.mpirun)
+        if not self.mpirun:
+            self.mpirun = program.ask("version", "--json", executable=self.executable)["mpirun"]
+        path = shutil.which(self.mpirun)
         if not path:
             raise StudyError(
-                f"{where}: launcher.mpirun: no program '{self.study.mpirun}'; "
+                f"{where}: launcher.mpirun: no program '{self.mpirun}'; "
                 "give the mpirun of the MPI library that lpsgd is linked with"
             )
         try:
@@ -87,7 +91,7 @@ class Launcher:
         hosts = []
         if self.hosts:
             hosts = ["--host" if self.is_open_mpi else "-hosts", ",".join(self.hosts)]
-        return [self.study.mpirun, "-n", str(run.ranks), *hosts, *self.study.options, *words]
+        return [self.mpirun, "-n", str(run.ranks), *hosts, *self.study.options, *words]
 
     def show(self, study, runs):
         """({digest: what `lpsgd show` says}, {digest: why it refuses}). The runs of several seeds are asked
@@ -108,6 +112,15 @@ class Launcher:
             return program.ask("show", run.config, *run.set_options(), "--json", executable=self.executable)
         except program.Refused as message:
             return f"{place_of(study, run, str(message))}: {message}"
+
+
+def host_of_each_rank(hosts, ranks):
+    """MPI fills the slots of one host after the other: A:2 has two, A has one."""
+    slots = []
+    for host in hosts:
+        name, _, count = host.partition(":")
+        slots += [name] * (int(count) if count.isdigit() and int(count) else 1)
+    return list(itertools.islice(itertools.cycle(slots), ranks))
 
 
 def variables(settings, prefix=""):

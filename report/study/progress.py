@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 
-from configuration import section
+import run_length
 
 from . import measures
 
@@ -58,8 +58,7 @@ class Clock:
 
 
 def epochs_of(run):
-    epochs = section(run.settings, "train").get("epochs", 1)
-    return epochs if isinstance(epochs, int) else 1
+    return run_length.epochs(run.settings)
 
 
 class Progress:

@@ -43,6 +43,9 @@ RESULTS = (
     "train_perplexity",
     "val_perplexity",
 )
+# Of local steps; empty where every step exchanges gradients.
+LOCAL_COUNTS = ("synchronisations", "bytes_average")
+LOCAL = (*LOCAL_COUNTS, "replica_distance")
 ABOUT = (
     "label",
     "status",
@@ -103,6 +106,7 @@ class Tables:
                 "best_epoch",
                 "bytes_sent",
                 "bytes_fp32",
+                *LOCAL,
                 "replicas_equal",
                 *target,
                 *times,
@@ -123,6 +127,7 @@ class Tables:
                 *RESULTS,
                 "bytes_sent",
                 "bytes_fp32",
+                *LOCAL,
                 "bad_samples",
                 "replicas_equal",
                 "samples_per_s",
@@ -196,6 +201,10 @@ class Tables:
         row["jobs"] = measures.number(about, "jobs")
         row["timed"] = self.study.is_timed and about.get("timed") is not False and (row["jobs"] or 1) <= 1
         row["training_s"] = sum(measures.training_seconds(record) or 0.0 for record in records)
+        for key in LOCAL:
+            known = [v for record in records if (v := measures.number(record, key)) is not None]
+            if known:
+                row[key] = sum(known) if key in LOCAL_COUNTS else sum(known) / len(known)
         checks = [record.get("replicas_equal") for record in records]
         row["replicas_equal"] = None if None in checks or not checks else all(checks)
         if self.study.target:
@@ -214,6 +223,7 @@ class Tables:
             *RESULTS,
             "bytes_sent",
             "bytes_fp32",
+            *LOCAL,
             "bad_samples",
             "samples_per_s",
             "communication_s",

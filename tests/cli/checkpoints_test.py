@@ -172,12 +172,13 @@ class When(Checkpoints):
 class Signals(Checkpoints):
     LONG = ("--set", "train.epochs=1000000", "--set", "checkpoint.every_epochs=0")
 
-    def start(self, out, *arguments, ranks=None):
+    def start(self, out, *arguments, ranks=None, ignored=()):
         command = [MPIRUN, "-n", str(ranks)] if ranks else []
         process = subprocess.Popen(
             [*command, LPSGD, "train", self.config, "--out", out, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, env=dict(os.environ, OMP_NUM_THREADS="1"),
-            preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)])
+            preexec_fn=lambda: [signal.signal(s, signal.SIG_IGN if s in ignored else signal.SIG_DFL)
+                                for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)])
         self.addCleanup(lambda: (process.kill(), process.communicate()))
         return process
 
@@ -233,6 +234,19 @@ class Signals(Checkpoints):
                 else:
                     process.send_signal(number)
                 self.ended(process, number, out, target == "mpirun")
+
+    def test_signals_that_are_ignored_stay_ignored(self):
+        """MPI, which handles some signals itself, is started with them ignored. (mpirun would handle them anew.)"""
+        out = self.path("out")
+        process = self.start(out, *self.LONG, ignored=(signal.SIGUSR1, signal.SIGINT))
+        self.wait_for(lambda: self.lines(out) > 1, process)
+        for number in (signal.SIGUSR1, signal.SIGINT):
+            process.send_signal(number)
+            before = self.lines(out)
+            time.sleep(1.5)
+            self.wait_for(lambda: self.lines(out) > before + 1, process)
+        process.send_signal(signal.SIGTERM)
+        self.ended(process, signal.SIGTERM, out)
 
     def test_the_command_that_it_prints_goes_on_bit_for_bit(self):
         slow = ("--set", "data.train_samples=2400", "--set", "exchange.link.latency=4ms")

@@ -54,6 +54,21 @@ class Configs(Case):
                 result = run("show", os.path.join(CONFIGS, "study", "resnet110.yaml"), *options)
                 self.assertEqual(result.status, 0, result)
 
+    def test_the_local_sgd_studys_runs(self):
+        folder = os.path.join(CONFIGS, "local-sgd")
+        with open(os.path.join(folder, "README.md")) as file:
+            rows = [row for row in file if row.startswith("| ") and ".yaml`" in row]
+        self.assertEqual(len(rows), 26)
+        files = set()
+        for row in rows:
+            with self.subTest(row):
+                file = re.search("`([^`]*\\.yaml)`", row).group(1)
+                files.add(file)
+                options = [word for text in re.findall("`(--set [^`]*)`", row) for word in shlex.split(text)]
+                result = run("show", os.path.join(folder, file), *options, "--json")
+                self.assertEqual(result.status, 0, result)
+        self.assertLessEqual({os.path.basename(f) for f in glob.glob(os.path.join(folder, "*.yaml"))} - files, {"short.yaml"})
+
     def test_show_takes_every_network(self):
         for path in sorted(glob.glob(os.path.join(CONFIGS, "networks", "*.yaml"))):
             with self.subTest(os.path.basename(path)):

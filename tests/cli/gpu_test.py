@@ -71,11 +71,28 @@ class OnTheGpu(Case):
             options = [*FIXED, "--set", "train.epochs=4", "--set", "exchange.codec=onebit", "--set", f"sync={{{sync}}}",
                        "--check-replicas", "1"]
             out = sync.split()[1]
-            mpi = self.train("mpi-" + out, *options, ranks=4)
-            nccl = self.train("nccl-" + out, *options, "--set", "exchange.transport=nccl", ranks=4, wrap=A_HOST_EACH)
-            for name, value in model(mpi, "epoch-0004").items():
-                self.assertTrue(np.array_equal(value, model(nccl, "epoch-0004")[name]), (sync, name))
-            self.assertTrue(all(r["replicas_equal"] for r in self.metrics(nccl)))
+            nccl = ["--set", "exchange.transport=nccl"]
+            ranks, logs, metrics = 4 if "hierarchical" in sync else 2, {}, {}
+            for name, more, wrap in (("mpi", [], ()), ("nccl", nccl, A_HOST_EACH),
+                                     ("plain", [*nccl, "--set", "train.cuda_graphs=false"], A_HOST_EACH)):
+                folder = self.path(f"{name}-{out}")
+                result = run("train", self.config, "--out", folder, *options, *more, ranks=ranks, wrap=wrap)
+                self.assertEqual(result.status, 0, result)
+                logs[name], metrics[name] = result.err, self.metrics(folder)
+                for tensor, value in model(self.path("mpi-" + out), "epoch-0004").items():
+                    self.assertTrue(np.array_equal(value, model(folder, "epoch-0004")[tensor]), (sync, name, tensor))
+                self.assertTrue(all(r["replicas_equal"] for r in metrics[name]), (sync, name))
+            for part, among in (("backward and update of local steps", ("mpi", "nccl")), ("synchronisations of all ranks", ("nccl",)),
+                                ("synchronisations within blocks", ("nccl",) if "hierarchical" in sync else ())):
+                for name, log in logs.items():
+                    self.assertEqual(log.count(f"{part} are one CUDA graph"), int(name in among), (sync, name, part, log))
+            for mine, plain in zip(metrics["nccl"], metrics["plain"], strict=True):
+                for key in ("train_loss", "val_loss", "bytes_sent", "bytes_average", "synchronisations", "replica_distance"):
+                    self.assertEqual(mine[key], plain[key], (sync, key))
+                seconds = mine["seconds"]
+                for key in ("forward", "backward", "encode", "decode", "update"):
+                    self.assertGreater(seconds[key], 0, (sync, key, mine))
+                self.assertLess(mine["communication_s"], seconds["exposed_comm"], ("coding is not communication", sync, mine))
 
     def test_nccl_trains_what_mpi_trains(self):
         for codec in ("qsgd, bits: 4, bucket: 64", "onebit", "topk", "none"):
@@ -143,7 +160,7 @@ class OnTheGpu(Case):
         if not EMULATED:
             self.skipTest("needs GPUs whose memory can be chosen")
         small = ["sh", "-c", 'test ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} = 0 || export LPSGD_EMULATED_MEMORY=$ROOM; exec "$0" "$@"']
-        for room in ("100000", "67500000"):  # less than the first array; nothing left after the libraries' workspace
+        for room in ("100000", "4200000"):  # less than the first array; not enough for the second
             result = run("train", self.config, "--out", self.path("out" + room), *CUDA, ranks=3, wrap=small, env={"ROOM": room},
                          timeout=60)
             self.assertEqual(result.status, 1, result)
@@ -165,8 +182,24 @@ class OnTheGpu(Case):
             result = run("bench", "exchange", "--json", "--device", "cuda", "--repeats", "2", "--collective", collective, *sizes, *over,
                          ranks=ranks, wrap=A_HOST_EACH if ranks else ())
             self.assertEqual(result.status, 0, result)
+            of_a_gpu = -(-(ranks or 2) // GPUS)
             for row in json.loads(result.out):
                 self.assertEqual((row["wrong"], row["device"]), (0, "cuda:0"), row)
+                self.assertEqual((row["ranks_per_gpu"], "times_mean_nothing" in row), (of_a_gpu, of_a_gpu > 1), row)
+                self.assertEqual("nccl_allreduce" in row, transport == "nccl", row)
+                if transport == "nccl":
+                    plain = row["nccl_allreduce"]
+                    self.assertEqual(plain["wrong"], 0, row)
+                    self.assertGreater(plain["bus_bandwidth"], 0, row)
+
+    def test_bench_exchange_prints_ncclallreduce_and_marks_shared_gpus(self):
+        result = run("bench", "exchange", "--transport", "nccl", "--codec", "fp16", "--codec", "none", "--min", "4096", "--max", "4096",
+                     "--repeats", "1", ranks=2, wrap=A_HOST_EACH)
+        self.assertEqual(result.status, 0, result)
+        lines = result.out.splitlines()
+        self.assertEqual(lines[0].split()[-3:], ["ncclAllReduce", "busbw", "codec"], result)
+        self.assertEqual([line.endswith(" *") for line in lines[2:4]], 2 * [GPUS == 1], result)
+        self.assertEqual("*: 2 ranks share one GPU, so times and bandwidths mean nothing" in lines, GPUS == 1, result)
 
     def test_bench_layers(self):
         path = self.path("net.yaml")

@@ -20,8 +20,9 @@ class LocalSteps(Case):
         return self.metrics(self.train(out, *EIGHT_STEPS, *arguments, ranks=ranks))
 
     def averages(self, record, ranks):
-        """How often all weights were averaged: every rank sends its own, tensors filled up to 64 bytes, to each other rank."""
-        once = ranks * (ranks - 1) * 4 * self.stored_parameters()
+        """How often all weights, tensors filled up to 64 bytes, were averaged: K - 1 ranks send each one to its owner, which
+        sends the mean to K - 1."""
+        once = 2 * (ranks - 1) * 4 * self.stored_parameters()
         self.assertEqual(record["bytes_average"] % once, 0, record)
         return record["bytes_average"] // once
 
@@ -62,12 +63,30 @@ class LocalSteps(Case):
         for name, values in model(fast, "epoch-0001").items():
             self.assertTrue(np.array_equal(values, model(slow, "epoch-0001")[name]), name)
 
+    def test_without_a_distance_nothing_is_averaged(self):
+        options = ["--set", "train.epochs=1"]
+        measured, = self.records("measured", *sync("kind: local_sgd, steps: 4"), *options)
+        record, = self.records("plain", *sync("kind: local_sgd, steps: 4, distance: false"), *options)
+        self.assertEqual((record["bytes_average"], record["replica_distance"]), (0, None))
+        for key in ("train_loss", "val_loss", "bytes_sent", "synchronisations"):
+            self.assertEqual(record[key], measured[key], key)
+
     def test_a_phase_goes_on_in_the_next_epoch(self):
         records = self.records("five", *sync("kind: local_sgd, steps: 5"), "--set", "train.epochs=5",
                                "--set", "checkpoint.every_epochs=0")
         self.assertEqual([r["synchronisations"] for r in records], [1, 2, 1, 2, 2])
         # One for the distance, and one for the evaluation where an epoch ends between two synchronisations.
         self.assertEqual([self.averages(r, 2) for r in records], [2, 2, 2, 2, 1])
+
+    def test_bytes_of_the_tensors_are_those_of_the_run(self):
+        for ranks, text in ((2, "kind: local_sgd, steps: 4"),
+                            (4, "kind: hierarchical_local_sgd, steps: 1, block_steps: 3, ranks_per_block: 2"),
+                            (3, "kind: hierarchical_local_sgd, steps: 1, block_steps: 3, ranks_per_block: 1")):
+            for codec in ("none", "{kind: qsgd, bits: 4, bucket: 64, error_feedback: true}"):
+                for record in self.records(f"{ranks}{codec[:4]}", *sync(text), "--set", f"exchange.codec={codec}",
+                                           "--set", "metrics.codec_error=true", ranks=ranks):
+                    tensors = record["codec_error"].values()
+                    self.assertEqual(sum(t["bytes"] for t in tensors), record["bytes_sent"], (text, codec))
 
     def test_evaluation_and_the_model_are_of_the_average(self):
         folder = self.train("run", *EIGHT_STEPS, *sync("kind: local_sgd, steps: 5"), "--set", "train.epochs=1", ranks=2)

@@ -72,7 +72,7 @@ class Runs(Case):
         with open(os.path.join(folder, "environment.json")) as file:
             environment = json.load(file)
         self.assertEqual(environment["ranks"], 2)
-        for key in ("os", "cpu_info", "gcc_version", "is_debug_build", "mpi_version", "onednn_version", "git_hash"):
+        for key in ("os", "cpu_info", "gcc_version", "is_debug_build", "mpi_version", "mpirun", "onednn_version", "git_hash"):
             self.assertIn(key, environment)
 
     def test_codec_error_on_request(self):

@@ -80,6 +80,19 @@ class Timeouts(Stopping):
         os.kill(pid, signal.SIGSTOP)
         self.ends(job, job.wait_for_stop(1), self.STEP, by="exchange.timeout")
 
+    def test_in_a_step_of_a_block(self):
+        """Ranks 2 and 3 are a block; rank 2 waits for what is rank 1 of its block."""
+        job = self.train(*IN_STEP, *LONG, "--set", "sync={kind: hierarchical_local_sgd, steps: 1, block_steps: 100000, ranks_per_block: 2}",
+                         ranks=4)
+        job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
+        os.kill(job.ranks()[3], signal.SIGSTOP)
+        stopped = job.wait_for_stop(3)
+        status = job.wait_until_gone(stopped + LIMIT + SLACK)
+        self.assertNotEqual(status, 0, job.text())
+        self.assertRegex(job.error(), rf"^rank [0-2]: .* has waited {LIMIT} s for rank(?: 3|s 2-3), as long as exchange.timeout allows$")
+        self.assertRegex(job.err(), rf"\[rank 2\] warning: (?:{self.STEP}|all_gather of .*) has waited [0-9] s for rank 3\n")
+        self.assertNotRegex(job.err(), r"for ranks? 1\b")
+
     def test_in_an_evaluation(self):
         job = self.stopping("/val/", *OUTSIDE, once=os.path.join(self.out, "metrics.jsonl"))
         self.ends(job, job.wait_for_stop(1), self.call("all_gather of [0-9]+ bytes", "evaluation", r"trainer/[a-z_]+\.cc"))

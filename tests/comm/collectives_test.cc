@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "comm/agree.h"
+#include "comm/block_transport.h"
+#include "comm/transport_over.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "tests/comm/captured_log.h"
@@ -307,6 +309,70 @@ TEST(Limits, ARankThatDoesNotComeToAStep) {
                     first, collective == Collective::reduce_broadcast ? "rank 1" : "other ranks"));
     EXPECT_GE(log.count("step 2: the exchange of " + first + " has waited 0 s"), 2) << log.text();
   }
+}
+
+/// Counts the limits that were reached.
+class NotesLimits final : public TransportOver {
+ public:
+  explicit NotesLimits(Transport& inner) : TransportOver(inner) {}
+  Request isend(std::span<const std::byte> bytes, int to, int tag) override {
+    return inner_.isend(bytes, to, tag);
+  }
+  Request irecv(std::span<std::byte> bytes, int from, int tag) override {
+    return inner_.irecv(bytes, from, tag);
+  }
+  Request iallreduce(std::span<float> values) override { return inner_.iallreduce(values); }
+  bool test(Request request) override { return inner_.test(request); }
+  Transport& control() override { return inner_.control(); }
+  void timed_out(const std::string&) noexcept override { ++reached; }
+
+  std::atomic<int> reached{0};
+};
+
+TEST(Limits, ABlockNamesRanksOfTheRun) {
+  const CapturedLog log;
+  const ExchangeSetup setup = make_setup("qsgd4");
+  std::atomic<int> reached{0};
+  const std::string error = error_of(4, [&](Transport& all) {
+    NotesLimits noted(all);
+    noted.collectives().limits = limits_of(0.8, 0.8);
+    const std::unique_ptr<Transport> block = make_block_transport(noted, all.rank() / 2 * 2, 2);
+    std::vector<float> arena(setup.arena);
+    ExchangeOptions options;
+    options.first_rank = all.rank() / 2 * 2;
+    Exchange exchange(*block, setup.tensors, setup.codecs, arena, setup.order, options);
+    if (all.rank() == 3) return sleep(2);
+    exchange.begin(0);
+    for (const std::size_t tensor : setup.order) exchange.submit(tensor);
+    try {
+      exchange.finish();
+    } catch (const CommError&) {
+      reached = noted.reached.load();
+      throw;
+    }
+  });
+  EXPECT_THAT(error, HasSubstr("has waited 1 s for rank 3, as long as exchange.timeout allows"));
+  EXPECT_GE(log.count("has waited 0 s for rank 3"), 2) << log.text();
+  EXPECT_EQ(reached, 1) << "the transport below, which may have to end queued work, knows of it";
+}
+
+TEST(Limits, CollectivesOfABlockNameRanksOfTheRun) {
+  const std::string missing = error_of(4, [&](Transport& all) {
+    all.collectives().limits = limits_of(0.8, 0.8);
+    const std::unique_ptr<Transport> block = make_block_transport(all, all.rank() / 2 * 2, 2);
+    if (all.rank() == 3) return sleep(1.5);
+    block->barrier();
+  });
+  EXPECT_THAT(missing, HasSubstr("for rank 3, as long as"));
+  const std::string apart = error_of(4, [&](Transport& all) {
+    const std::unique_ptr<Transport> block = make_block_transport(all, all.rank() / 2 * 2, 2);
+    if (all.rank() == 3)
+      gather(*block, 24);
+    else
+      block->barrier();
+  });
+  EXPECT_THAT(apart, HasSubstr("rank 3 is at all_gather of 24 bytes"));
+  EXPECT_THAT(apart, HasSubstr("rank 2 at barrier"));
 }
 
 TEST(Patience, CountsRoundsUpToSomeSeconds) {

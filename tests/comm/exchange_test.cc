@@ -268,7 +268,7 @@ TEST(ExchangePlan, CoversEveryElementOnceAndPacksSmallTensors) {
   }
   for (const int owners : {1, 2, 3, 5, 40})
     for (const ExchangeOptions& options : exchange_cases::all_options(setup)) {
-      const auto units = make_plan(tensors, setup.order, {owners, options.chunk_bytes, options.pack_bytes});
+      const auto units = make_plan(tensors, setup.order, {owners, options.chunk_bytes, *options.pack_bytes});
       std::vector<std::vector<int>> covered;
       for (const TensorInfo& tensor : setup.tensors)
         covered.emplace_back(static_cast<std::size_t>(tensor.elements));

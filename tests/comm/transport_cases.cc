@@ -119,6 +119,22 @@ void collectives(Transport& t) {
       EXPECT_EQ(texts[static_cast<std::size_t>(r)], std::string(static_cast<std::size_t>(r), 'x') + "end");
     EXPECT_EQ(t.all_gather_text("").size(), static_cast<std::size_t>(t.size()));
   }
+  for (const std::size_t n : {0u, 1u, 2u, 7u, 1000u, 1'500'003u}) {  // the last one in several parts
+    const auto value = [](std::size_t i, int rank) {
+      return 1.0f / static_cast<float>(i % 1009 + 3 * static_cast<std::size_t>(rank) + 1);
+    };
+    std::vector<float> values(n), means(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      values[i] = value(i, t.rank());
+      means[i] = value(i, 0);
+      for (int r = 1; r < t.size(); ++r) means[i] += value(i, r);
+      means[i] *= 1.0f / static_cast<float>(t.size());
+    }
+    std::uint64_t sent = 0;
+    for (const std::uint64_t one : t.all_gather(t.average(values))) sent += one;
+    EXPECT_TRUE(values == means) << n << " values";
+    EXPECT_EQ(sent, 2 * static_cast<std::uint64_t>(t.size() - 1) * 4 * n);
+  }
   std::vector<std::byte> wrong(1);
   EXPECT_THROW(t.all_gather(pattern(3, 0, 0), wrong), Error);
 }

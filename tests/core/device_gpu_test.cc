@@ -36,6 +36,28 @@ TEST_F(DeviceGpu, Info) {
   EXPECT_GE(info.major, 5);
   EXPECT_GT(info.memory, 0u);
   EXPECT_GT(info.multiprocessors, 0);
+  EXPECT_NE(info.bus.find(':'), std::string::npos) << info.bus;
+  if (cuda_devices().count > 1) {
+    EXPECT_NE(info.bus, cuda_device_info(1).bus);
+  }
+}
+
+TEST_F(DeviceGpu, MemoryIsCounted) {
+  const std::size_t before = device_memory_use(device).current;
+  reset_device_memory_peak(device);
+  {
+    DeviceBuffer<float> a(device, 1000), b(device, 2000);
+    const PinnedBuffer<float> host(device, 5000);
+    EXPECT_EQ(device_memory_use(device).current, before + 12000);
+    a = DeviceBuffer<float>(device, 10);  // beside the old one, which goes then
+    EXPECT_EQ(device_memory_use(device).current, before + 8040);
+    const DeviceBuffer<float> moved = std::move(b);
+    EXPECT_EQ(device_memory_use(device).current, before + 8040);
+  }
+  EXPECT_EQ(device_memory_use(device).current, before);
+  EXPECT_EQ(device_memory_use(device).peak, before + 12040);
+  reset_device_memory_peak(device);
+  EXPECT_EQ(device_memory_use(device).peak, before);
 }
 
 TEST_F(DeviceGpu, CopiesThereAndBack) {

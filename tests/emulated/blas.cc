@@ -218,7 +218,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   const Algorithm algorithm = as<const Algorithm>(chosen);
   for (const void* operand : {a, b, c, static_cast<const void*>(d)})
     if (!is_aligned(operand, algorithm.alignment)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (algorithm.id == 0 || !is_device_memory(workspace, workspace_bytes)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (algorithm.id == 0 || (workspace_bytes > 0 && !is_device_memory(workspace, workspace_bytes)))
+    return CUBLAS_STATUS_INVALID_VALUE;
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   const bool adds_bias = o.epilogue == CUBLASLT_EPILOGUE_BIAS || o.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
   const bool relu = o.epilogue == CUBLASLT_EPILOGUE_RELU || o.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;

@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "nn/network.h"
+#include "nn/optimizer.h"
 #include "nn/plan_search.h"
 #include "tests/core/gpu_test.h"
 
@@ -93,6 +94,50 @@ TEST_F(PlanSearchGpu, TheNextNetworkTakesTheChoicesOver) {
   const std::string text = read_file(files()[0]);
   EXPECT_EQ(choices(), first);
   EXPECT_EQ(read_file(files()[0]), text);
+}
+
+TEST_F(PlanSearchGpu, TheWorkspaceIsWhatTheChosenPlansNeed) {
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  // Of its engines 1 takes 64 KiB of workspace, 6 takes 4 KiB, and the others that fp32 may use take none.
+  struct Case {
+    Compute compute;
+    bool deterministic;
+    const char* slow;
+    std::size_t bytes;
+  };
+  const auto memory = [&](const Case& c) {
+    setenv("LPSGD_EMULATED_SLOW_ENGINES", c.slow, 1);
+    std::filesystem::remove_all(folder_ + "/lpsgd");
+    const std::size_t before = device_memory_use(device).current;
+    reset_device_memory_peak(device);
+    DeviceMemoryUse use;
+    {
+      const NetworkSpec spec(config::parse_text(
+          std::string("input: [8, 8, 3]\nclasses: 4\nlayers:\n") + two_convolutions, "net.yaml"));
+      Network network(spec,
+                      {.batch = 4, .compute = c.compute, .device = device, .deterministic = c.deterministic});
+      use = device_memory_use(device);
+      const std::size_t values = network.parameters().size();
+      const Optimizer optimizer({.momentum = 0.9}, network.tensors(), values, network.stream());
+      EXPECT_GE(device_memory_use(device).current, use.current + 4 * values);
+    }
+    EXPECT_EQ(device_memory_use(device).current, before);
+    return DeviceMemoryUse{use.current - before, use.peak - before};
+  };
+  const Case none{Compute::fp32, false, "6=0.05", 0};
+  const std::size_t without = memory(none).current;
+  for (const Case& c : {Case{Compute::fp32, false, "4=0.05,5=0.05", 4096},
+                        {Compute::fp32, true, "", 4096},
+                        {Compute::tf32, true, "", 65536}}) {
+    const DeviceMemoryUse use = memory(c);
+    EXPECT_EQ(use.current, without + c.bytes) << static_cast<int>(c.compute) << c.deterministic;
+    // A deterministic network has the largest workspace while it plans.
+    if (c.deterministic) {
+      EXPECT_GE(use.peak, use.current + (std::size_t{64} << 20) - c.bytes);
+    } else {
+      EXPECT_LE(use.peak, use.current + 65536);
+    }
+  }
 }
 
 TEST_F(PlanSearchGpu, ADamagedFileIsSearchedAnew) {

@@ -10,7 +10,7 @@ from harness import SOURCE, FolderTest
 from predict_harness import predict
 
 import program
-from costmodel import config_report, pipeline, plan, run_folder, scaling
+from costmodel import config_report, links, pipeline, plan, run_folder, scaling
 from costmodel.errors import CostModelError
 
 CONFIG = SOURCE / "configs" / "alexnet_noise.yaml"
@@ -71,6 +71,19 @@ class Plan(unittest.TestCase):
         self.assertEqual(sum(len(unit.tensors) for unit in units if len(unit.tensors) > 1) > 1, True)
         self.assertEqual(len(tensors) - 1 in units[-1].tensors, True)
         self.assertEqual(set(firsts) | {t for unit in units for t in unit.tensors}, set(range(16)))
+
+
+    def test_packs_are_larger_where_a_gpus_messages_are_staged(self):
+        small = [plan.PlannedTensor(f"t{i}", 16384, 65536, 512, False) for i in range(16)]  # 1 MiB in all
+        config = {"train": {"device": "cuda"}, "exchange": {"transport": "mpi"}}
+        self.assertEqual(len(plan.make_plan(small, 2, plan.pack_bytes(config))), 1)
+        for other in (
+            {},
+            {"train": {"device": "cpu"}},
+            {**config, "exchange": {"transport": "nccl"}},
+            {**config, "exchange": {"device_pointers": True}},
+        ):
+            self.assertEqual(len(plan.make_plan(small, 2, plan.pack_bytes(other))), 4, other)
 
 
 class Pipeline(unittest.TestCase):
@@ -175,13 +188,13 @@ class Waiting(unittest.TestCase):
 
 class Options(unittest.TestCase):
     def test_links(self):
-        link = config_report.link_of("10Gbit,50us")
+        link = links.link_of("10Gbit,50us")
         self.assertEqual((link.bandwidth, link.burst), (1e10, 0))
         self.assertAlmostEqual(link.latency, 50e-6)
-        self.assertEqual(config_report.link_of("100 Mbit, 1.5ms, 64KB"), pipeline.Link(1e8, 1.5e-3, 65536))
+        self.assertEqual(links.link_of("100 Mbit, 1.5ms, 64KB"), pipeline.Link(1e8, 1.5e-3, 65536))
         for text in ("", "10Gbit", "50us", "ten,50us", "0Gbit,1us", "10Gbit,50", "1e400Gbit,1us"):
             with self.assertRaises(CostModelError):
-                config_report.link_of(text)
+                links.link_of(text)
 
     def test_ranks(self):
         self.assertEqual(config_report.ranks_of("2,4,..,64"), [2, 4, 8, 16, 32, 64])

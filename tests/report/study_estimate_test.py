@@ -6,11 +6,15 @@ import os
 import shlex
 import subprocess
 import unittest
+from unittest import mock
 
-from harness import rows_of
+from harness import require, rows_of
 from study_harness import HEAD, LPSGD, StudyTest
 
-from study import estimate, labels, launcher, progress, timing
+from study import estimate, labels, launcher, progress, runner, timing
+
+require("numpy", "scipy")
+from costmodel import pipeline, scaling  # noqa: E402
 
 NET = "name: {name}\ninput: [32, 32, 3]\nclasses: 10\nlayers: [flatten, {{dense: fc, units: 10}}]\n"
 
@@ -94,6 +98,26 @@ class Estimate(StudyTest):
         self.study(text)
         self.assertEqual(self.study(text, "--dry-run")[1].splitlines()[-1], "4 runs, all done")
 
+    def test_estimates_know_the_link(self):
+        """Each with its latency, and with the bytes that leave at once."""
+        self.study(HEAD + "axes: {link: none, ranks: 2}\n")
+        links = ["none", "{latency: 1ms}", "'1Gbit,1ms'", "{bandwidth: 1Gbit, latency: 1ms, burst: 2MB}"]
+        text = HEAD + f"axes: {{link: [{', '.join(links)}], ranks: 2}}\n"
+        study, runs = self.expand(text)
+        folders = runner.find_folders(str(self.root / "out"), runs)
+        start = launcher.Launcher(study, LPSGD)
+        shown, _ = start.show(study, runs)
+        found = []
+        with mock.patch.object(pipeline, "simulate", wraps=pipeline.simulate) as simulate:
+            for run in runs:
+                estimate.CostModel(runs, folders, 1).seconds_per_step(run, shown[run.digest])
+                found.append(simulate.call_args.args[3])
+        fast = scaling.NO_LINK.bandwidth
+        self.assertEqual(
+            [(link.bandwidth, link.latency, link.burst) for link in found],
+            [(fast, 0, 0), (fast, 1e-3, 0), (1e9, 1e-3, 262500), (1e9, 1e-3, 2e6)],
+        )
+
     def show(self, network):
         command = [
             LPSGD,
@@ -144,13 +168,13 @@ class Estimate(StudyTest):
             lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
             (path / "metrics.jsonl").write_text("".join(lines[:epochs]))
             (path / "study.json").write_text(json.dumps({"digest": run.digest}))
-            self.assertEqual(estimate.share_left(run, str(path)), share)
+            self.assertEqual(estimate.epochs_done(run, str(path)), 4 - 4 * share)
             shown = {run.digest: {"wire_bytes": 1000}}
             found = estimate.lines([run], shown, 1, {run.digest: str(path)}, {run.digest: 10.0})
             self.assertIn(f"left: {64 * share:.1f} kB".replace("0.0 kB", "0 B"), found[-1])  # 32 steps
             self.assertIn(f" on the wire, {progress.duration(320 * share)} without", found[-1])
         (path / "study.json").write_text("{}")
-        self.assertEqual(estimate.share_left(run, str(path)), 1)
+        self.assertEqual(estimate.epochs_done(run, str(path)), 0)
 
     def test_the_mean_step(self):
         line = (
@@ -196,23 +220,6 @@ class About(StudyTest):
         self.assertIn("exchange.codec={kind: qsgd, bits: 2}", command)
         first = (folder / "log.txt").read_text().splitlines()[0]
         self.assertEqual(shlex.split(first), ["$", *command])
-
-    def test_local_steps_send_less(self):
-        def copies(sync, ranks=4):
-            _, runs = self.expand(HEAD + f"axes: {{sync: [{sync}], ranks: {ranks}}}\n")
-            runs[0].settings["train"] = {"epochs": 10}
-            runs[0].settings["schedule"] = {"decay": {"5": 0.1, "8": 0.1}}
-            return estimate.copies_per_step(runs[0])
-
-        self.assertEqual(copies("every_step"), 6)
-        self.assertEqual(copies("{kind: local_sgd, steps: 4}"), 1.5)
-        self.assertEqual(copies("{kind: local_sgd, steps: 4, fragments: 2, delay: 1}"), 1.5)
-        self.assertEqual(copies("{kind: block_momentum, steps: 8}", ranks=2), 0.25)
-        self.assertEqual(copies("{kind: post_local_sgd, steps: 3}"), 4)
-        self.assertEqual(copies("{kind: post_local_sgd, steps: 2, from: 20}"), 6)
-        # Of four rounds of two steps three are within two blocks: 3 x 2 x 2 copies, and once 6.
-        blocks = "{kind: hierarchical_local_sgd, steps: 2, block_steps: 4, ranks_per_block: 2}"
-        self.assertEqual(copies(blocks), (3 * 4 + 6) / 8)
 
     def test_a_word_for_sync(self):
         text = HEAD + "axes: {sync: [every_step, {kind: local_sgd, period: 4}]}\n"

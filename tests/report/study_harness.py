@@ -10,7 +10,6 @@ require("thrift", "yaml")
 from study import definition, grid  # noqa: E402
 
 LPSGD = find_program()
-MPIRUN = os.environ.get("MPIRUN", "mpirun")
 
 HEAD = "config: tiny.yaml\n"
 CONFIG = """network:

@@ -14,7 +14,7 @@ import unittest
 
 from harness import rows_of
 from parquet_reader import read_parquet
-from study_harness import HEAD, LPSGD, MPIRUN, StudyTest
+from study_harness import HEAD, LPSGD, StudyTest
 
 import program
 from study import tables
@@ -97,6 +97,21 @@ class Runs(StudyTest):
         self.assertNotIn("started", out)
         self.assertIn("4 of 4 runs are done already", out)
         self.assertEqual((self.root / "out" / "runs.csv").read_bytes(), before)
+
+    def test_local_steps_in_both_tables(self):
+        axes = "axes: {sync: [every_step, {kind: local_sgd, steps: 3}], ranks: 2}\n"
+        self.assertEqual(self.study(HEAD + axes)[0], 0)
+        gradients, local = rows_of(self.root / "out" / "runs.csv")
+        epochs = [e for e in rows_of(self.root / "out" / "epochs.csv") if e["run"] == local["run"]]
+        # 16 steps, the last of which is between two synchronisations.
+        self.assertEqual([e["synchronisations"] for e in epochs], ["2", "3"])
+        self.assertEqual(local["synchronisations"], "5")
+        self.assertEqual(int(local["bytes_average"]), sum(int(e["bytes_average"]) for e in epochs))
+        distances = [float(e["replica_distance"]) for e in epochs]
+        self.assertGreater(min(distances), 0)
+        self.assertAlmostEqual(float(local["replica_distance"]), sum(distances) / 2)
+        for key in ("synchronisations", "bytes_average", "replica_distance"):
+            self.assertEqual(gradients[key], "", key)
 
     def test_another_value_adds_runs_and_another_setting_runs_again(self):
         self.study(HEAD + "axes: {seed: 1}\n")
@@ -320,11 +335,10 @@ class Runs(StudyTest):
     def test_killed_ten_times_it_gives_the_same_tables(self):
         text = (
             HEAD
-            + f"""
-set: {{train.epochs: 24, data.train_samples: 4096, checkpoint.every_epochs: 3}}
-target: {{val_top1: 50}}
-launcher: {{mpirun: {MPIRUN}}}
-axes: {{transport: [threads, mpi], codec: [none, onebit, {{kind: qsgd, bits: 2}}], ranks: 2}}
+            + """
+set: {train.epochs: 24, data.train_samples: 4096, checkpoint.every_epochs: 3}
+target: {val_top1: 50}
+axes: {transport: [threads, mpi], codec: [none, onebit, {kind: qsgd, bits: 2}], ranks: 2}
 """
         )
         status, out, _ = self.study(text, "--jobs", "2", out="reference")

@@ -109,7 +109,7 @@ const AllocationCase cases[] = {
       "sync={kind: block_momentum, steps: 6, fragments: 2, delay: 2}"}},
     {"local_sgd", {"exchange.codec=onebit", "sync={kind: local_sgd, steps: 3, reset_momentum: true}"}},
     {"blocks",
-     {"exchange.codec=sign", "optimizer.kind=adam",
+     {"exchange.codec=sign", "optimizer={kind: adam}",
       "sync={kind: hierarchical_local_sgd, steps: 2, block_steps: 2, ranks_per_block: 3}"}},
     {"block_momentum",
      {"exchange.codec=none", "optimizer.kind=lars", "sync={kind: block_momentum, steps: 2}"}},

@@ -137,7 +137,7 @@ TEST(EpochSums, CodingErrorsAreNorms) {
     // Sums of squares: over both ranks 100 of gradients, 25 of errors, 16 of residuals.
     sums.coding_errors()[0] = {.gradient = 50, .error = transport.rank() == 0 ? 5.0 : 20.0, .residual = 8};
     sums.coding_errors()[1] = {.gradient = 1, .error = 0, .residual = 0};
-    const std::vector<TensorCoding> coding = sums.coding(transport, tensors, codecs);
+    const std::vector<TensorCoding> coding = sums.coding(transport, tensors, codecs, 0);
     ASSERT_EQ(coding.size(), 2u);
     EXPECT_EQ(coding[0].name, "a");
     EXPECT_EQ(coding[0].error, 0.5);
@@ -148,11 +148,34 @@ TEST(EpochSums, CodingErrorsAreNorms) {
   });
 }
 
+/// Exchanges within blocks send less, and blocks of one rank nothing.
+TEST(EpochSums, BytesOfATensorAreCountedByLevel) {
+  const std::vector<TensorInfo> tensors{{"a", TensorKind::bias, {64}, 64, 0}};
+  const std::vector<CodecSpec> codecs{parse_codec(config::parse_text("none", "test"), "codec")};
+  run_thread_ranks(4, [&](Transport& transport) {
+    for (const int size : {1, 2, 4}) {
+      EpochSums sums(1);
+      StepMetrics m = two_steps(transport.rank());
+      m.exchanges = 5;
+      m.block_exchanges = 3;
+      sums.add(m);
+      sums.coding_errors()[0] = {.gradient = 1, .error = 0, .residual = 5};
+      const std::vector<TensorCoding> coding = sums.coding(transport, tensors, codecs, size);
+      const auto within = static_cast<std::uint64_t>(2 * (size - 1) * (4 / size));
+      EXPECT_EQ(coding[0].bytes, (2 * 6 + 3 * within) * 4 * 64u) << size;
+      EXPECT_EQ(coding[0].residual, 1) << "of 5 exchanges of each of 4 ranks";
+      sums.clear();
+      sums.coding_errors()[0] = {.gradient = 1, .error = 0, .residual = 0};
+      EXPECT_EQ(sums.coding(transport, tensors, codecs, size)[0].bytes, 0u);
+    }
+  });
+}
+
 TEST(EpochSums, NothingIsMeasuredUnlessAsked) {
   run_thread_ranks(1, [](Transport& transport) {
     EpochSums sums(0);
     EXPECT_TRUE(sums.coding_errors().empty());
-    EXPECT_TRUE(sums.coding(transport, {}, {}).empty());
+    EXPECT_TRUE(sums.coding(transport, {}, {}, 0).empty());
   });
 }
 

@@ -35,7 +35,13 @@ TEST(SyncOptions, ConfigurationIsChecked) {
               HasSubstr("sync.rate: is no key"));
   EXPECT_THAT(error_of({"sync.kind=post_local_sgd", "sync.steps=2"}),
               HasSubstr("sync.from: first_decay needs"));
-  EXPECT_EQ(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "schedule.decay={2: 0.1}"}), "no error");
+  const Overrides post{"sync.kind=post_local_sgd", "sync.steps=2"};
+  for (const char* decay : {"{2: 0.1}", "{1: 10, 2: 0.1}", "{every: 2, factor: 0.94}"})
+    EXPECT_EQ(error_of(with(post, {std::string("schedule.decay=") + decay})), "no error");
+  for (const char* decay : {"{1: 10}", "{every: 2, factor: 1}", "{linear: 0}"})
+    EXPECT_THAT(error_of(with(post, {std::string("schedule.decay=") + decay})),
+                HasSubstr("sync.from: first_decay needs a factor below 1 in schedule.decay"));
+  EXPECT_EQ(error_of(with(post, {"schedule.decay={linear: 0}", "sync.from=1"})), "no error");
   EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "sync.warmup=linear"}),
               HasSubstr("sync.warmup: needs both"));
   EXPECT_EQ(error_of(with(local, {"sync.fragments=3"})), "no error");
@@ -138,6 +144,9 @@ TEST(SyncOptions, WarmUpsGrow) {
   EXPECT_EQ(local_steps(cube, schedule, 2, 0, 10), 16);
   const SyncOptions post{.kind = SyncKind::post_local_sgd, .steps = 8};
   EXPECT_EQ(local_steps(post, schedule, 2, 9, 10), 1);
+  EXPECT_EQ(local_steps(post, schedule, 3, 0, 10), 8);
+  schedule.decay = {{1, 10}, {3, 0.1}, {5, 0.1}};
+  EXPECT_EQ(local_steps(post, schedule, 2, 9, 10), 1) << "the rate has only risen";
   EXPECT_EQ(local_steps(post, schedule, 3, 0, 10), 8);
 }
 

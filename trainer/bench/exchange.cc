@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -188,6 +189,68 @@ class TensorExchange {
   Exchange exchange_;
 };
 
+/// NCCL's own sum of the same float32 array over ranks, for comparison; calls are collective.
+class PlainSum {
+ public:
+  PlainSum(Transport& ranks, Transport& nccl, StreamView stream, std::int64_t n)
+      : ranks_(ranks),
+        nccl_(nccl),
+        stream_(stream),
+        values_(stream.device(), static_cast<std::size_t>(n)),
+        sum_(stream.device(), static_cast<std::size_t>(n)) {
+    Buffer<float> host(static_cast<std::size_t>(n));
+    fill_like_gradients(host, static_cast<std::uint32_t>(ranks.rank()));
+    copy_values(values_.view(), host, stream_);
+    stream_.synchronize();
+  }
+
+  /// Seconds of the slowest rank.
+  double step() {
+    ranks_.barrier();
+    copy_values(sum_.view(), values_.view(), stream_);
+    stream_.synchronize();
+    const double begin = now_seconds();
+    nccl_.iallreduce(sum_.view());
+    nccl_.stream().synchronize();
+    return slowest(ranks_, now_seconds() - begin);
+  }
+
+  /// How many values of this rank's last sum are wrong. It may have been added in any order.
+  std::uint64_t wrong() {
+    Buffer<float> sum(sum_.size()), one(sum_.size());
+    std::vector<double> expected(sum_.size());
+    for (int r = 0; r < ranks_.size(); ++r) {
+      fill_like_gradients(one, static_cast<std::uint32_t>(r));
+      for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += static_cast<double>(one[i]);
+    }
+    copy_values(sum.view(), sum_.view(), stream_);
+    stream_.synchronize();
+    const double ranks = ranks_.size(),
+                 bound = ranks * ranks * 0x1p-23 * static_cast<double>(max_like_gradients);
+    std::uint64_t wrong = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      wrong += !(std::abs(static_cast<double>(sum[i]) - expected[i]) <= bound);
+    return wrong;
+  }
+
+ private:
+  Transport& ranks_;
+  Transport& nccl_;
+  const StreamView stream_;
+  DeviceBuffer<float> values_, sum_;
+};
+
+/// The most ranks that share one GPU. A collective call.
+int ranks_per_gpu(Transport& transport, Device device) {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const std::vector<std::string> all =
+      transport.all_gather_text(fmt::format("{} {}", host, cuda_device_info(device.index).bus));
+  std::ptrdiff_t most = 0;
+  for (const std::string& gpu : all) most = std::max(most, std::count(all.begin(), all.end(), gpu));
+  return static_cast<int>(most);
+}
+
 /// One rank's part in all measurements; calls are collective.
 class ExchangeBench {
  public:
@@ -201,6 +264,7 @@ class ExchangeBench {
       if (sweep.nccl) over_ = make_nccl_transport(transport, device_);
       if (sweep.link.emulated()) over_ = make_linked_transport(transport, sweep.link);
     });
+    if (device_.is_cuda()) ranks_per_gpu_ = ranks_per_gpu(transport, device_);
   }
 
   void run() {
@@ -223,6 +287,14 @@ class ExchangeBench {
     const double bytes = all(static_cast<double>(on.bytes_sent() - bytes_before)) / steps;
     const double messages = all(static_cast<double>(on.messages_sent() - messages_before)) / steps;
     const double all_wrong = all(static_cast<double>(wrong));
+    std::vector<double> sums;
+    double wrong_sums = 0;
+    if (sweep_.nccl) {
+      PlainSum plain(transport_, on, *stream_, n);
+      plain.step();
+      wrong_sums = all(static_cast<double>(plain.wrong()));
+      for (std::int64_t i = 0; i < sweep_.repeats; ++i) sums.push_back(plain.step());
+    }
     const double cpu = over_processes(transport_, median(times.cpu)),
                  copy_cpu = over_processes(transport_, median(times.copy_cpu));
     if (transport_.rank() != 0) return;
@@ -257,6 +329,14 @@ class ExchangeBench {
         {"decode_seconds", decode}};
     if (sweep_.collective == Collective::reduce_broadcast)
       row["bytes_moved"] = static_cast<std::uint64_t>(memory_traffic(spec, n, transport_.size(), encoded));
+    if (sweep_.nccl)
+      row["nccl_allreduce"] = {{"seconds", median(sums)},
+                               {"seconds_min", *std::min_element(sums.begin(), sums.end())},
+                               {"algorithm_bandwidth", array / median(sums)},
+                               {"bus_bandwidth", array / median(sums) * 2 * (ranks - 1) / ranks},
+                               {"wrong", static_cast<std::uint64_t>(wrong_sums)}};
+    if (ranks_per_gpu_ > 0) row["ranks_per_gpu"] = ranks_per_gpu_;
+    if (ranks_per_gpu_ > 1) row["times_mean_nothing"] = true;
     if (sweep_.link.emulated()) row["link"] = to_text(sweep_.link);
     results_.push_back(std::move(row));
   }
@@ -267,28 +347,44 @@ class ExchangeBench {
   ordered_json& results_;  // rank 0's
   const Device device_;
   std::optional<Stream> stream_;
+  int ranks_per_gpu_ = 0;  // 0: gradients are on the CPU
 };
 
 std::string table(const ordered_json& results) {
-  std::string out =
-      fmt::format("{:>12} {:>12} {:>6} {:>8} {:>5} {:>11} {:>9} {:>9} {:>7} {:>9} {:>12} {:>7} {:>11}  {}\n",
-                  "size", "count", "type", "over", "ranks", "time", "algbw", "busbw", "#wrong", "messages",
-                  "wire", "ratio", "memcpy", "codec");
-  out += fmt::format("{:>12} {:>12} {:>6} {:>8} {:>5} {:>11} {:>9} {:>9} {:>7} {:>9} {:>12} {:>7} {:>11}\n",
-                     "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "", "(B)", "", "(us)");
-  for (const ordered_json& r : results)
+  const bool sums = !results.empty() && results.front().contains("nccl_allreduce");
+  const bool shared = std::any_of(results.begin(), results.end(),
+                                  [](const ordered_json& r) { return r.contains("times_mean_nothing"); });
+  std::string out = fmt::format(
+      "{:>12} {:>12} {:>6} {:>8} {:>5} {:>11} {:>9} {:>9} {:>7} {:>9} {:>12} {:>7} {:>11}{}  {}\n", "size",
+      "count", "type", "over", "ranks", "time", "algbw", "busbw", "#wrong", "messages", "wire", "ratio",
+      "memcpy", sums ? fmt::format(" {:>13} {:>9}", "ncclAllReduce", "busbw") : "", "codec");
+  out += fmt::format("{:>12} {:>12} {:>6} {:>8} {:>5} {:>11} {:>9} {:>9} {:>7} {:>9} {:>12} {:>7} {:>11}{}\n",
+                     "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "", "(B)", "", "(us)",
+                     sums ? fmt::format(" {:>13} {:>9}", "(us)", "(GB/s)") : "");
+  for (const ordered_json& r : results) {
+    std::string plain;
+    if (sums)
+      plain = fmt::format(" {:>13.2f} {:>9.3f}", 1e6 * r["nccl_allreduce"]["seconds"].get<double>(),
+                          1e-9 * r["nccl_allreduce"]["bus_bandwidth"].get<double>());
     out += fmt::format(
-        "{:>12} {:>12} {:>6} {:>8} {:>5} {:>11.2f} {:>9.3f} {:>9.3f} {:>7} {:>9} {:>12} {:>7.2f} {:>11.2f}  "
-        "{}\n",
+        "{:>12} {:>12} {:>6} {:>8} {:>5} {:>11.2f} {:>9.3f} {:>9.3f} {:>7} {:>9} {:>12} {:>7.2f} "
+        "{:>11.2f}{}  {}{}\n",
         r["size"].get<std::int64_t>(), r["elements"].get<std::int64_t>(), r["type"].get<std::string>(),
         r["transport"].get<std::string>(), r["ranks"].get<int>(), 1e6 * r["seconds"].get<double>(),
         1e-9 * r["algorithm_bandwidth"].get<double>(), 1e-9 * r["bus_bandwidth"].get<double>(),
         r["wrong"].get<std::uint64_t>(), r["messages"].get<std::uint64_t>(),
         r["wire_bytes"].get<std::uint64_t>(), r["ratio"].get<double>(),
-        1e6 * r["memcpy_seconds"].get<double>(), r["codec"].get<std::string>());
-  return out +
-         "time: median of the slowest rank's; memcpy: all ranks copying an array of this size at once; wire "
-         "and messages: of all ranks, a step\n";
+        1e6 * r["memcpy_seconds"].get<double>(), plain, r["codec"].get<std::string>(),
+        r.contains("times_mean_nothing") ? " *" : "");
+  }
+  out +=
+      "time: median of the slowest rank's; memcpy: all ranks copying an array of this size at once; wire "
+      "and messages: of all ranks, a step\n";
+  if (sums) out += "ncclAllReduce: NCCL's own sum of the same float32 array, in place\n";
+  if (shared)
+    out += fmt::format("*: {} ranks share one GPU, so times and bandwidths mean nothing\n",
+                       results.front()["ranks_per_gpu"].get<int>());
+  return out;
 }
 
 Sweep read_sweep(const BenchExchangeArguments& arguments, bool over_mpi) {
@@ -338,7 +434,10 @@ int bench_exchange_command(const BenchExchangeArguments& arguments,
     if (launched.rank != 0) return 0;
     print(arguments.json ? json_text(results, 2) + "\n" : table(results));
     std::uint64_t wrong = 0;
-    for (const ordered_json& r : results) wrong += r["wrong"].get<std::uint64_t>();
+    for (const ordered_json& r : results) {
+      wrong += r["wrong"].get<std::uint64_t>();
+      if (r.contains("nccl_allreduce")) wrong += r["nccl_allreduce"]["wrong"].get<std::uint64_t>();
+    }
     if (wrong == 0) return 0;
     std::fprintf(stderr, "lpsgd: error: %llu values are wrong\n", static_cast<unsigned long long>(wrong));
     return 1;

@@ -1,0 +1,115 @@
+"""How often ranks exchange, by section `sync` of a configuration: docs/local-sgd.md, trainer/local_step.cc.
+Epochs and steps count from 0.
+"""
+
+import bisect
+import itertools
+from dataclasses import astuple, dataclass
+
+from configuration import section
+
+# Steps of an epoch where the number of samples is not known. What a warm-up adds to the mean is then nearly
+# right.
+ASSUMED_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """In so many steps."""
+
+    steps: int
+    gradients: int  # steps that exchange gradients, during backward
+    within: int = 0  # synchronisations within blocks of ranks
+    everywhere: int = 0  # synchronisations of all ranks
+
+    def __sub__(self, earlier):
+        return Exchanges(*(a - b for a, b in zip(astuple(self), astuple(earlier))))
+
+    @property
+    def total(self):
+        return self.gradients + self.within + self.everywhere
+
+
+def kind_of(settings):
+    return str(section(settings, "sync").get("kind", "every_step"))
+
+
+def whole(section_, key, usual):
+    """A value that counts something; a mistaken one is as if it were not given."""
+    value = section_.get(key)
+    return value if type(value) is int and value >= 1 else usual
+
+
+def first_local_epoch(settings):
+    """Of post_local_sgd: where the rate first falls, unless an epoch is given. A decay that never falls is
+    refused."""
+    decay = section(section(settings, "schedule"), "decay")
+    given = section(settings, "sync").get("from")
+    epochs = [int(key) for key, factor in decay.items() if str(key).isdigit() and factor < 1]
+    return given if type(given) is int else decay.get("every") or min(epochs, default=0)
+
+
+def interval(settings, step, per_epoch):
+    """H at a step: it never falls during a run."""
+    sync = section(settings, "sync")
+    kind, h = kind_of(settings), whole(sync, "steps", 1)
+    if kind == "every_step":
+        return 1
+    if kind == "post_local_sgd":
+        return h if step // per_epoch >= first_local_epoch(settings) else 1
+    warmup, epochs = sync.get("warmup", "none"), whole(sync, "warmup_epochs", 0)
+    if warmup == "none" or step // per_epoch >= epochs:
+        return h
+    share = (step // per_epoch + step % per_epoch / per_epoch) / epochs
+    if warmup == "linear":
+        return 1 + int((h - 1) * share)
+    # As the trainer: a power that should be an integer may come out just below it.
+    return int(h**share * (1 + 1e-9)) if warmup == "exponential" else 1
+
+
+def exchanges(settings, epochs, per_epoch=None):
+    """Of the first `epochs` epochs of a run."""
+    per_epoch = per_epoch or ASSUMED_STEPS
+    sync, kind = section(settings, "sync"), kind_of(settings)
+    always_local = kind in ("hierarchical_local_sgd", "block_momentum")
+
+    def h_of(step):
+        return interval(settings, step, per_epoch)
+
+    step, total, gradients, rounds, since = 0, per_epoch * epochs, 0, 0, 0
+    while step < total:  # through the parts of the run that have one H
+        h = h_of(step)
+        end = bisect.bisect_right(range(total), h, lo=step, key=h_of)
+        if h == 1 and not always_local:
+            gradients += end - step
+        else:
+            rounds += (since + end - step) // h
+            since = (since + end - step) % h
+        step = end
+    everywhere = rounds
+    if kind == "hierarchical_local_sgd":
+        everywhere = rounds // whole(sync, "block_steps", 1)
+    return Exchanges(total, gradients, rounds - everywhere, everywhere)
+
+
+def machines_of(hosts):
+    """How many ranks each machine has, from each rank's host; nothing where a machine's ranks are not
+    consecutive."""
+    groups = [(host, len(list(ranks))) for host, ranks in itertools.groupby(hosts)]
+    return [size for _, size in groups] if len(dict(groups)) == len(groups) else []
+
+
+def block_size(settings, ranks, machines):
+    """Ranks of a block of hierarchical_local_sgd; None where the program will refuse. `machines`: how many
+    ranks each machine has."""
+    size = whole(section(settings, "sync"), "ranks_per_block", None)
+    if size is None:
+        size = machines[0] if len(set(machines)) == 1 else None
+    return size if size and ranks % size == 0 else None
+
+
+def copies(ranks, found, block=None):
+    """Encoded copies of the network that all ranks send together in the steps of `found`. `block`: ranks of a
+    block."""
+    within = found.within * 2 * (ranks - ranks // block) if found.within else 0
+    return (found.gradients + found.everywhere) * 2 * (ranks - 1) + within

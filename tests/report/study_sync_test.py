@@ -1,0 +1,179 @@
+"""What a study says of local steps before it runs: how often ranks exchange, bytes, time. 77 is a skip."""
+
+import unittest
+
+from study_harness import HEAD, LPSGD, StudyTest
+
+import synchronisation
+import table
+from study import estimate, launcher, measures, runner
+
+
+def by_steps(settings, epochs, per_epoch):
+    """Exchanges of gradients, within blocks and of all ranks: one step after the other, as the trainer takes
+    them."""
+    sync = settings["sync"]
+    blocks = sync["kind"] == "hierarchical_local_sgd"
+    started = blocks or sync["kind"] == "block_momentum"
+    gradients = within = everywhere = since = rounds = 0
+    for step in range(epochs * per_epoch):
+        h = synchronisation.interval(settings, step, per_epoch)
+        if not started and h == 1:
+            gradients += 1
+            continue
+        started = True
+        since += 1
+        if since < h:
+            continue
+        since, rounds = 0, rounds + 1
+        if blocks and rounds < sync.get("block_steps", 1):
+            within += 1
+        else:
+            rounds, everywhere = 0, everywhere + 1
+    return synchronisation.Exchanges(epochs * per_epoch, gradients, within, everywhere)
+
+
+def flow(sync):
+    return "{" + ", ".join(f"{key}: {value}" for key, value in sync.items()) + "}"
+
+
+LOCAL = {"kind": "local_sgd", "steps": 5}
+BLOCKS = {"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 3}
+KINDS = (
+    {"kind": "every_step"},
+    LOCAL,
+    {**LOCAL, "warmup": "constant", "warmup_epochs": 1},
+    {**LOCAL, "warmup": "linear", "warmup_epochs": 2},
+    {"kind": "local_sgd", "steps": 16, "warmup": "exponential", "warmup_epochs": 3},
+    {"kind": "post_local_sgd", "steps": 3},
+    {"kind": "post_local_sgd", "steps": 3, "from": 1},
+    {"kind": "post_local_sgd", "steps": 3, "from": 99},
+    {"kind": "block_momentum", "steps": 4, "warmup": "linear", "warmup_epochs": 1},
+    {**BLOCKS, "ranks_per_block": 2},
+    BLOCKS,
+    {**BLOCKS, "block_steps": 1},
+)
+
+
+class Counts(unittest.TestCase):
+    def settings(self, sync):
+        return {"sync": sync, "schedule": {"decay": {"2": 0.1, "3": 0.1}}}
+
+    def test_the_interval_during_a_warm_up(self):
+        """As tests/trainer/sync_options_test.cc has it: each half of five epochs of ten steps."""
+        for warmup, expected in (
+            ("none", [16] * 10),
+            ("constant", [1] * 8 + [16, 16]),
+            ("linear", [1, 2, 4, 6, 8, 10, 12, 14, 16, 16]),
+            ("exponential", [1, 1, 2, 2, 4, 5, 8, 11, 16, 16]),
+        ):
+            sync = {"kind": "local_sgd", "steps": 16, "warmup": warmup, "warmup_epochs": 4}
+            found = [synchronisation.interval(self.settings(sync), 5 * half, 10) for half in range(10)]
+            self.assertEqual(found, expected, warmup)
+        cube = self.settings({"kind": "local_sgd", "steps": 64, "warmup": "exponential", "warmup_epochs": 3})
+        self.assertEqual([synchronisation.interval(cube, 10 * e, 10) for e in range(4)], [1, 4, 16, 64])
+        post = self.settings({"kind": "post_local_sgd", "steps": 8})
+        self.assertEqual([synchronisation.interval(post, step, 10) for step in (19, 20)], [1, 8])
+        for decay in ({"1": 10, "2": 0.1, "8": 0.1}, {8: 0.1, 2: 0.5}, {"every": 2, "factor": 0.94}):
+            post["schedule"] = {"decay": decay}
+            found = [synchronisation.interval(post, step, 10) for step in (10, 19, 20)]
+            self.assertEqual(found, [1, 1, 8], decay)
+
+    def test_every_kind_step_by_step(self):
+        for sync in KINDS:
+            for per_epoch in (1, 7, 32):
+                for epochs in (0, 1, 2, 5):
+                    with self.subTest(sync=sync, per_epoch=per_epoch, epochs=epochs):
+                        settings = self.settings(sync)
+                        self.assertEqual(
+                            synchronisation.exchanges(settings, epochs, per_epoch),
+                            by_steps(settings, epochs, per_epoch),
+                        )
+
+    def test_a_long_run_takes_no_time(self):
+        sync = {"kind": "local_sgd", "steps": 16, "warmup": "linear", "warmup_epochs": 10**8}
+        found = synchronisation.exchanges(self.settings(sync), 10**9, 10**6)
+        self.assertEqual(found.steps, 10**15)
+        self.assertAlmostEqual(found.total / found.steps, 0.1 * sum(1 / h for h in range(1, 16)) / 15 + 0.9 / 16)
+
+    def test_blocks(self):
+        settings = self.settings(BLOCKS)
+        self.assertEqual(synchronisation.block_size(settings, 4, [4]), 4)
+        self.assertEqual(synchronisation.block_size(settings, 4, [2, 2]), 2)
+        for machines in ([3, 1], [], [1, 2, 1]):
+            self.assertIsNone(synchronisation.block_size(settings, 4, machines))
+        given = self.settings({**BLOCKS, "ranks_per_block": 2})
+        self.assertEqual(synchronisation.block_size(given, 4, []), 2)
+        self.assertIsNone(synchronisation.block_size(given, 3, [3]))
+        for hosts, expected in (
+            (["a:2", "b:2"], [2, 2]),
+            (["a:4", "b:4"], [4]),
+            (["a:1", "b:3"], [1, 3]),
+            (["a", "b"], []),  # a, b, a, b: a block's ranks are consecutive
+            (["a", "a", "b", "b"], [2, 2]),
+        ):
+            self.assertEqual(
+                synchronisation.machines_of(launcher.host_of_each_rank(hosts, 4)), expected, hosts
+            )
+
+
+class Estimates(StudyTest):
+    def shown(self, study, runs):
+        return launcher.Launcher(study, LPSGD).show(study, runs)[0]
+
+    def test_bytes_and_synchronisations_are_those_of_the_runs(self):
+        """Of four ranks with seven steps in each of four epochs; the blocks are of two ranks, and of all."""
+        text = (
+            HEAD + "set: {train.epochs: 4, data.train_samples: 224, data.test_samples: 4, "
+            "checkpoint.every_epochs: 0, schedule.decay: {2: 0.1, 3: 0.1}}\n"
+            f"axes: {{sync: [{', '.join(map(flow, KINDS))}], ranks: 4}}\n"
+        )
+        self.assertEqual(self.study(text)[0], 0)
+        study, runs = self.expand(text)
+        shown = self.shown(study, runs)
+        folders = runner.find_folders(str(self.root / "out"), runs)
+        for run in runs:
+            with self.subTest(run.label):
+                records = measures.read_epochs(folders[run.digest])
+                self.assertEqual(len(records), 4)
+                for done in range(5):
+                    found = estimate.exchanges(run, done)
+                    self.assertEqual(
+                        estimate.bytes_of(run, shown[run.digest], found),
+                        sum(record["bytes_sent"] for record in records[done:]),
+                    )
+                    if run.settings["sync"]["kind"] != "every_step":
+                        self.assertEqual(found.total, sum(r["synchronisations"] for r in records[done:]))
+
+    def test_blocks_on_hosts(self):
+        sync = flow({**BLOCKS, "ranks_per_block": "node"})
+        text = HEAD + f"set: {{exchange.transport: mpi}}\naxes: {{sync: [{sync}], ranks: 4}}\n"
+        study, (run,) = self.expand(text)
+        shown = self.shown(study, [run])
+        each = shown[run.digest]["wire_bytes"]
+        # Of 16 steps 8 end with a synchronisation: 6 within blocks and 2 of all ranks, which send 6 copies.
+        for hosts, copies in (([], 6 * 6), (["a:2", "b:2"], 6 * 4), (["a:4"], 6 * 6)):
+            folders = {run.digest: str(self.root / "none")}
+            row = estimate.lines([run], shown, 1, folders, None, hosts)[1]
+            found = estimate.bytes_of(run, shown[run.digest], estimate.exchanges(run), hosts)
+            self.assertEqual(found, (copies + 2 * 6) * each)
+            self.assertEqual(row.split()[-3:-1], table.bytes_text(found).split())
+        row, last = estimate.lines([run], shown, 1, folders, None, ["a", "b"])[1:]
+        self.assertEqual(row.split()[-3:], ["?", "?", "?"])
+        self.assertIn("0 B on the wire in 0 of 1 run (the blocks of ranks of the others are not known)", last)
+
+    def test_where_the_samples_are_not_known(self):
+        """The mean of a step is still known, but for a warm-up's rounding."""
+        text = HEAD + (
+            "set: {data: {dataset: images, root: /none}, train.epochs: 10, schedule.decay: {5: 0.1}}\n"
+            "axes: {sync: [{kind: local_sgd, steps: 4}, {kind: post_local_sgd, steps: 3}], ranks: 2}\n"
+        )
+        _, runs = self.expand(text)
+        for run, mean in zip(runs, (1 / 4, 1 / 2 + 1 / 6)):
+            self.assertIsNone(estimate.steps(run))
+            found = estimate.exchanges(run)
+            self.assertAlmostEqual(found.total / found.steps, mean, places=3)
+
+
+if __name__ == "__main__":
+    unittest.main()
