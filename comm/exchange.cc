@@ -157,6 +157,7 @@ void Exchange::begin(std::uint32_t step, std::size_t part) {
   shared_->transport.throw_if_failed();
   open_ = true;
   released_ = false;
+  turn_ = part;
   part_ = parts_[part];
   available_ = submitted_ = part_.begin;
   next_ = part_.first_unit;
@@ -211,6 +212,7 @@ void Exchange::finish() {
   open_ = false;
   rethrow_failure();
   stats_.bytes_sent += shared_->bytes_sent;
+  ++parts_[turn_].exchanges;
   coder_->joined();
 }
 
@@ -222,6 +224,7 @@ void Exchange::launched() {
   if (open_) {  // the graph was captured in an earlier step, whose finish() counted only that step's bytes
     require(submitted_ == part_.begin, "a step that has begun otherwise is launched");
     stats_.bytes_sent += shared_->bytes_sent;
+    ++parts_[turn_].exchanges;
     shared_->transport.launched(step_bytes_, step_messages_);
     open_ = false;
   }
@@ -257,6 +260,10 @@ void Exchange::take_errors(std::span<CodingError> sums) {
   require(!open_ && shared_->measure_error && sums.size() == shared_->tensors.size(),
           "take_errors() needs measure_error, one sum per tensor and no open step");
   coder_->take_errors(sums);
+  for (Part& part : parts_) {
+    const std::int64_t exchanges = std::exchange(part.exchanges, 0);
+    for (std::size_t i = part.begin; i < part.end; ++i) sums[order_[i]].exchanges += exchanges;
+  }
 }
 
 NonFinite Exchange::check_finite(bool before) {

@@ -65,12 +65,14 @@ struct ExchangeOptions {
 /// residual, which was coded, less its decoding.
 struct CodingError {
   double gradient = 0, error = 0;
-  double residual = 0;  // after the step; the error itself with error feedback, else 0
+  double residual = 0;         // after the step; the error itself with error feedback, else 0
+  std::int64_t exchanges = 0;  // the steps
 
   void add(const CodingError& more) {
     gradient += more.gradient;
     error += more.error;
     residual += more.residual;
+    exchanges += more.exchanges;
   }
 };
 
@@ -173,6 +175,7 @@ class Exchange {
   struct Part {
     std::size_t begin = 0, end = 0;
     std::size_t first_unit = 0, last_unit = 0;
+    std::int64_t exchanges = 0;  // since the last take_errors()
   };
   void make_parts();
   UnitInFlight& slot(std::size_t unit) const { return *in_flight_[unit % in_flight_.size()]; }
@@ -200,7 +203,8 @@ class Exchange {
 
   bool open_ = false;                                 // between begin() and finish()
   bool released_ = false;                             // release() was called in this step
-  Part part_;                                         // of this step
+  std::size_t turn_ = 0;                              // the part of this step
+  Part part_;                                         // the same
   std::size_t submitted_ = 0;                         // tensors, as a position in order_
   std::size_t next_ = 0;                              // the unit to queue next
   ExchangeStats stats_;                               // of the steps that have been collected

@@ -155,6 +155,7 @@ SYNC_USUAL = {
     "fragments": 1,
     "delay": 0,
     "mix": 0.5,
+    "distance": True,
 }
 
 

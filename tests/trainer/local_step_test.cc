@@ -250,7 +250,8 @@ TEST(LocalStep, FragmentsTakeTurns) {
   for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}"})
     for (const int ranks : {2, 3}) {
       const Overrides common{"sync.kind=local_sgd", "sync.steps=2", std::string("exchange.codec=") + codec};
-      const RunConfig run = small_run(with(common, {"sync.fragments=2"})), whole = small_run(common);
+      const RunConfig run = small_run(with(common, {"sync.fragments=2", "metrics.codec_error=true"})),
+                      whole = small_run(common);
       std::vector<std::vector<std::vector<float>>> after(static_cast<std::size_t>(ranks));
       Fragment first, second;
       run_thread_ranks(ranks, [&](Transport& transport) {
@@ -264,8 +265,10 @@ TEST(LocalStep, FragmentsTakeTurns) {
           EXPECT_TRUE(rank.step->replicas_equal());
           after[static_cast<std::size_t>(transport.rank())].push_back(rank.weights());
         }
-        const StepMetrics m = rank.step->take({});
+        std::vector<CodingError> errors(rank.model.codecs.size());
+        const StepMetrics m = rank.step->take(errors);
         EXPECT_EQ(m.exchanges, steps);
+        for (const CodingError& error : errors) EXPECT_EQ(error.exchanges, steps / 2) << "its own";
         flat.train(0, steps);
         EXPECT_EQ(m.bytes_sent, flat.step->take({}).bytes_sent) << "of each tensor one in two steps";
       });
