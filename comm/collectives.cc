@@ -64,6 +64,7 @@ std::string difference(std::span<const CollectiveCall> calls, int first_rank) {
 }
 
 void Collectives::meet(CollectiveCall::Kind kind, int root, std::size_t bytes, Place at) {
+  if (before) before();
   const auto ranks = static_cast<std::size_t>(transport_.size());
   const auto me = static_cast<std::size_t>(transport_.rank());
   calls_.resize(ranks);

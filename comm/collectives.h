@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <source_location>
 #include <span>
 #include <string>
@@ -71,6 +72,9 @@ class Collectives {
 
   Phase phase = Phase::start;
   Limits limits;
+  /// Called before each collective, on its thread; may be empty. It waits for what another thread does with
+  /// the transport.
+  std::function<void()> before;
   /// The limit in this phase.
   Limit limit() const { return phase == Phase::training ? limits.step : limits.outside_step; }
 

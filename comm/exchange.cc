@@ -15,6 +15,17 @@ namespace lpsgd {
 
 namespace {
 
+/// The announce order of each part's tensors, one part after another.
+std::vector<std::size_t> by_part(std::vector<std::size_t> order, std::span<const std::size_t> parts) {
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const auto part_of = [&](std::size_t t) {
+      return std::upper_bound(parts.begin(), parts.end(), t) - parts.begin();
+    };
+    return part_of(a) < part_of(b);
+  });
+  return order;
+}
+
 /// The size of packs, the same on all ranks. A collective call.
 std::int64_t agreed_pack_bytes(const ExchangeOptions& options, Transport& transport) {
   if (options.pack_bytes) return *options.pack_bytes;
@@ -30,7 +41,7 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
                    const std::vector<CodecSpec>& codecs, std::span<float> gradients,
                    std::vector<std::size_t> announce_order, const ExchangeOptions& options)
     : options_(options),
-      order_(std::move(announce_order)),
+      order_(by_part(std::move(announce_order), options.parts)),
       shared_(new ExchangeShared{
           transport, {}, options.seed, 0, options.first_rank, options.measure_error, {}, 0, 0, {}}) {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
@@ -43,12 +54,14 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
   require(announced.size() == infos.size(), "the announce order leaves a tensor out");
   make_tensors(infos, codecs, gradients);
 
-  PlanOptions plan{transport.size(), options.chunk_bytes, agreed_pack_bytes(options, transport)};
+  PlanOptions plan{transport.size(), options.chunk_bytes, agreed_pack_bytes(options, transport),
+                   options.parts};
   if (options.collective != Collective::reduce_broadcast) {
     plan.chunk_bytes *= plan.owners;  // no owners: units are contiguous and of the same size
     plan.owners = 1;
   }
   plan_ = make_plan(shared_->tensors, order_, plan);
+  make_parts();
   lowest_of_ranks_.resize(static_cast<std::size_t>(transport.size()));
   if (transport.ordered()) {  // NCCL does not check that both sides' sizes agree
     std::vector<std::size_t> sizes;
@@ -71,6 +84,20 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
     in_flight_.push_back(make_unit_in_flight(options.collective, *shared_, coder_->make_unit_coder(units)));
   }
   thread_ = std::thread([this, ordered = transport.ordered()] { ordered ? watch() : serve(); });
+}
+
+void Exchange::make_parts() {
+  std::vector<std::size_t> ends = options_.parts;
+  if (ends.empty()) ends.push_back(order_.size());
+  require(ends.back() == order_.size() && std::is_sorted(ends.begin(), ends.end()),
+          "the exchange's parts hold every tensor once");
+  Part part;
+  for (const std::size_t end : ends) {
+    part.begin = std::exchange(part.end, end);
+    part.first_unit = part.last_unit;
+    while (part.last_unit < plan_.size() && plan_[part.last_unit].ready_after <= end) ++part.last_unit;
+    parts_.push_back(part);
+  }
 }
 
 void Exchange::make_tensors(const std::vector<TensorInfo>& infos, const std::vector<CodecSpec>& codecs,
@@ -111,7 +138,7 @@ Exchange::~Exchange() {
   }
   thread_.join();
   // Within a step some of the queued messages will never be matched.
-  if (shared_->transport.ordered() && open_ && next_ > 0) shared_->transport.cancel();
+  if (shared_->transport.ordered() && open_ && next_ > part_.first_unit) shared_->transport.cancel();
   coder_->drain();
 }
 
@@ -124,66 +151,81 @@ std::vector<std::size_t> Exchange::milestones() const {
   return out;
 }
 
-void Exchange::begin(std::uint32_t step) {
+void Exchange::begin(std::uint32_t step, std::size_t part) {
   rethrow_failure();
-  require(!open_, "begin() while a step is open");
+  require(!open_ && part < parts_.size(), "begin() while a step is open, or of a part that is not there");
   collect();
   shared_->transport.throw_if_failed();
   open_ = true;
-  submitted_ = next_ = 0;
-  available_ = 0;
+  released_ = false;
+  turn_ = part;
+  part_ = parts_[part];
+  available_ = submitted_ = part_.begin;
+  next_ = part_.first_unit;
   shared_->step = step;
-  shared_->next_sum = 0;
+  shared_->next_sum = part_.first_unit;
   coder_->begin_step();
 }
 
 void Exchange::submit(std::size_t tensor) {
   require(open_, "submit() without begin()");
-  require(submitted_ < order_.size() && order_[submitted_] == tensor, "a tensor was submitted out of order");
+  require(submitted_ < part_.end && order_[submitted_] == tensor, "a tensor was submitted out of order");
   coder_->submitted(++submitted_);
   if (!options_.overlap) return;
   if (shared_->transport.ordered()) {
     std::size_t ready = next_;
-    while (ready < plan_.size() && plan_[ready].ready_after <= submitted_) ++ready;
+    while (ready < part_.last_unit && plan_[ready].ready_after <= submitted_) ++ready;
     return queue_units(ready);
   }
   rethrow_failure();
   const std::lock_guard lock(mutex_);
-  if (submitted_ == 1) working_ = true;  // once a step: the thread may be done with it before finish()
+  // Once a step: the thread may be done with it before finish().
+  if (submitted_ == part_.begin + 1) working_ = true;
+  available_.store(submitted_, std::memory_order_release);
+  wake_.notify_all();
+}
+
+void Exchange::release() {
+  require(open_ && !released_, "release() without begin()");
+  require(submitted_ == part_.end, "release() before every tensor was submitted");
+  released_ = true;
+  if (shared_->transport.ordered()) {
+    queue_units(part_.last_unit + 2);
+    coder_->end_step(0);
+    step_bytes_ = shared_->transport.bytes_sent() - step_bytes_;
+    step_messages_ = shared_->transport.messages_sent() - step_messages_;
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (!options_.overlap || part_.begin == part_.end) working_ = true;  // no submit() has started the step
   available_.store(submitted_, std::memory_order_release);
   wake_.notify_all();
 }
 
 void Exchange::finish() {
   require(open_, "finish() without begin()");
-  require(submitted_ == order_.size(), "finish() before every tensor was submitted");
   coder_->waiting();
-  if (shared_->transport.ordered()) {
-    queue_units(plan_.size() + 2);
-    coder_->end_step(0);
-    step_bytes_ = shared_->transport.bytes_sent() - step_bytes_;
-    step_messages_ = shared_->transport.messages_sent() - step_messages_;
-  } else {
+  if (!released_) release();
+  if (!shared_->transport.ordered()) {
     std::unique_lock lock(mutex_);
-    if (!options_.overlap || order_.empty()) working_ = true;  // no submit() has started the step
-    available_.store(submitted_, std::memory_order_release);
-    wake_.notify_all();
     finished_.wait(lock, [&] { return !working_; });
   }
   open_ = false;
   rethrow_failure();
   stats_.bytes_sent += shared_->bytes_sent;
+  ++parts_[turn_].exchanges;
   coder_->joined();
 }
 
 bool Exchange::can_capture() const {
-  return shared_->transport.ordered() && !shared_->trace && !plan_.empty();
+  return shared_->transport.ordered() && !shared_->trace && !plan_.empty() && parts_.size() == 1;
 }
 
 void Exchange::launched() {
   if (open_) {  // the graph was captured in an earlier step, whose finish() counted only that step's bytes
-    require(submitted_ == 0, "a step that has begun otherwise is launched");
+    require(submitted_ == part_.begin, "a step that has begun otherwise is launched");
     stats_.bytes_sent += shared_->bytes_sent;
+    ++parts_[turn_].exchanges;
     shared_->transport.launched(step_bytes_, step_messages_);
     open_ = false;
   }
@@ -219,6 +261,10 @@ void Exchange::take_errors(std::span<CodingError> sums) {
   require(!open_ && shared_->measure_error && sums.size() == shared_->tensors.size(),
           "take_errors() needs measure_error, one sum per tensor and no open step");
   coder_->take_errors(sums);
+  for (Part& part : parts_) {
+    const std::int64_t exchanges = std::exchange(part.exchanges, 0);
+    for (std::size_t i = part.begin; i < part.end; ++i) sums[order_[i]].exchanges += exchanges;
+  }
 }
 
 NonFinite Exchange::check_finite(bool before) {

@@ -49,7 +49,10 @@ struct ExchangeOptions {
   int units_in_flight = 4;     // chunks whose encode, transfer and decode overlap
   bool measure_error = false;  // for take_errors()
   int first_rank = 0;          // this transport's rank 0 among all, for the dither
-  Trace* trace = nullptr;      // receives spans unless nullptr; outlives the exchange
+  /// Cuts the tensors into parts, of which a step exchanges one: the number after each part's last tensor.
+  /// Empty: one part. No byte of a tensor depends on it.
+  std::vector<std::size_t> parts = {};
+  Trace* trace = nullptr;  // receives spans unless nullptr; outlives the exchange
 
   Device device;       // holds the gradients and codes them
   StreamView compute;  // of a CUDA device: the stream that writes and reads the gradients
@@ -62,12 +65,14 @@ struct ExchangeOptions {
 /// residual, which was coded, less its decoding.
 struct CodingError {
   double gradient = 0, error = 0;
-  double residual = 0;  // after the step; the error itself with error feedback, else 0
+  double residual = 0;         // after the step; the error itself with error feedback, else 0
+  std::int64_t exchanges = 0;  // the steps
 
   void add(const CodingError& more) {
     gradient += more.gradient;
     error += more.error;
     residual += more.residual;
+    exchanges += more.exchanges;
   }
 };
 
@@ -115,18 +120,25 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Opens step `step` (counted from 0; the dither depends on it). begin(), check_finite() and take_stats()
-  /// throw CommError if messages that were queued earlier have failed.
-  void begin(std::uint32_t step);
+  /// Opens step `step` (counted from 0; the dither depends on it), of the tensors of one part. begin(),
+  /// check_finite() and take_stats() throw CommError if messages that were queued earlier have failed.
+  void begin(std::uint32_t step, std::size_t part = 0);
   /// The gradient of `tensor` is final; on a device, once the work queued so far on the compute stream is
-  /// done. Does not wait for the exchange. Tensors are submitted in `order`.
+  /// done. Does not wait for the exchange. The part's tensors are submitted in `order`.
   void submit(std::size_t tensor);
   /// The tensors whose submission lets a unit of the exchange begin, in order. A caller may hold back the
   /// tensors between two of them and submit them with the second.
   std::vector<std::size_t> milestones() const;
+  /// Every tensor has been submitted: the exchange goes on while the caller does something else, until
+  /// finish(). In between no other call of this object is allowed, nor one of the transport unless it is
+  /// ordered.
+  void release();
   /// Waits until every gradient holds the mean over ranks. On a device it returns when all of the step's work
-  /// is queued, and the compute stream waits for it. Rethrows an error of the communication thread.
+  /// is queued, and the compute stream waits for it. Rethrows an error of the communication thread. Calls
+  /// release() if the caller has not.
   void finish();
+  /// Between begin() and finish().
+  bool is_open() const { return open_; }
 
   /// Whether the calls from a step's first submit() to finish() may be captured (CapturedGraph::capture on
   /// the compute stream), with what computes the gradients. This requires an ordered transport and no trace.
@@ -159,6 +171,13 @@ class Exchange {
  private:
   void make_tensors(const std::vector<TensorInfo>& infos, const std::vector<CodecSpec>& codecs,
                     std::span<float> gradients);
+  /// A part of the tensors: positions in order_, and units of the plan.
+  struct Part {
+    std::size_t begin = 0, end = 0;
+    std::size_t first_unit = 0, last_unit = 0;
+    std::int64_t exchanges = 0;  // since the last take_errors()
+  };
+  void make_parts();
   UnitInFlight& slot(std::size_t unit) const { return *in_flight_[unit % in_flight_.size()]; }
   void collect();  // the coder's times
   void rethrow_failure();
@@ -175,14 +194,18 @@ class Exchange {
   std::string waiting_text(UnitOfStep at, double seconds, const std::string& ranks) const;
 
   const ExchangeOptions options_;
-  const std::vector<std::size_t> order_;
+  const std::vector<std::size_t> order_;  // the parts one after another
   const std::unique_ptr<ExchangeShared> shared_;
   std::vector<Unit> plan_;
+  std::vector<Part> parts_;
   std::unique_ptr<Coder> coder_;
   std::vector<std::unique_ptr<UnitInFlight>> in_flight_;  // unit u is in slot u mod their number
 
   bool open_ = false;                                 // between begin() and finish()
-  std::size_t submitted_ = 0;                         // tensors
+  bool released_ = false;                             // release() was called in this step
+  std::size_t turn_ = 0;                              // the part of this step
+  Part part_;                                         // the same
+  std::size_t submitted_ = 0;                         // tensors, as a position in order_
   std::size_t next_ = 0;                              // the unit to queue next
   ExchangeStats stats_;                               // of the steps that have been collected
   std::vector<std::int64_t> lowest_of_ranks_;         // check_finite()'s

@@ -1,6 +1,7 @@
 #include "comm/exchange_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/exchange_tensor.h"
 
@@ -38,15 +39,13 @@ class UnitBuilder {
   std::vector<std::vector<Segment>> segments_;  // by owner
 };
 
-}  // namespace
-
-std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order,
-                            const PlanOptions& options) {
+/// Adds the units of the tensors at positions [begin, end) of the order.
+void add_units(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order, std::size_t begin,
+               std::size_t end, const PlanOptions& options, std::vector<Unit>& units) {
   constexpr auto value_bytes = static_cast<std::int64_t>(sizeof(float));
-  std::vector<Unit> units;
   UnitBuilder pack(options.owners);
   std::int64_t packed = 0;
-  for (std::size_t position = 0; position < order.size(); ++position) {
+  for (std::size_t position = begin; position < end; ++position) {
     const std::size_t t = order[position];
     const Codec& codec = *tensors[t].codec;
     const std::int64_t elements = tensors[t].info.elements, bucket = codec.bucket();
@@ -76,7 +75,18 @@ std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<c
       chunk.close(tensors, position + 1, units);
     }
   }
-  pack.close(tensors, order.size(), units);
+  pack.close(tensors, end, units);
+}
+
+}  // namespace
+
+std::vector<Unit> make_plan(std::span<const ExchangeTensor> tensors, std::span<const std::size_t> order,
+                            const PlanOptions& options) {
+  std::vector<Unit> units;
+  std::size_t begin = 0;
+  for (const std::size_t end : options.ends)
+    add_units(tensors, order, std::exchange(begin, end), end, options, units);
+  add_units(tensors, order, begin, order.size(), options, units);
   return units;
 }
 

@@ -52,6 +52,8 @@ struct PlanOptions {
   int owners = 1;
   std::int64_t chunk_bytes = 1 << 20;  // float32 bytes of a tensor per unit and owner, rounded to buckets
   std::int64_t pack_bytes = 1 << 18;   // tensors below this are packed until they hold as much
+  /// Positions in the order: no pack goes on beyond one of them.
+  std::vector<std::size_t> ends = {};
 };
 
 /// Units in the order in which they become ready when tensors are submitted in `order`.

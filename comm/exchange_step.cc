@@ -20,7 +20,7 @@ void Exchange::queue_units(std::size_t end) {
     const std::lock_guard lock(mutex_);
     queueing_ = unit;
   };
-  if (next_ == 0) {
+  if (next_ == part_.first_unit) {
     shared_->bytes_sent = 0;
     step_bytes_ = shared_->transport.bytes_sent();
     step_messages_ = shared_->transport.messages_sent();
@@ -45,12 +45,13 @@ void Exchange::queue_units(std::size_t end) {
 // previous unit is reduced and the one before that is decoded. Two calls after the last unit finish the last
 // two.
 void Exchange::queue_unit(std::size_t unit) {
-  if (unit < plan_.size()) {
+  const std::size_t first = part_.first_unit, last = part_.last_unit;
+  if (unit < last) {
     slot(unit).start({&plan_[unit], unit});
     while (!slot(unit).under_way()) slot(unit).advance();
   }
-  if (unit >= 1 && unit - 1 < plan_.size()) slot(unit - 1).advance();
-  if (unit >= 2 && unit - 2 < plan_.size()) {
+  if (unit >= first + 1 && unit - 1 < last) slot(unit - 1).advance();
+  if (unit >= first + 2 && unit - 2 < last) {
     while (!slot(unit - 2).done()) slot(unit - 2).advance();
     slot(unit - 2).finish();
   }
@@ -113,12 +114,13 @@ void Exchange::serve() {
 
 double Exchange::poll_units() {
   const std::size_t slots = in_flight_.size();
-  std::size_t oldest = 0, next = 0;  // units [oldest, next) are in flight
+  const std::size_t last = part_.last_unit;
+  std::size_t oldest = part_.first_unit, next = oldest;  // units [oldest, next) are in flight
   double busy = 0, busy_since = 0;
   Patience patience(shared_->transport.collectives().limits.step);
   Backoff backoff;
   shared_->bytes_sent = 0;
-  while (oldest < plan_.size()) {
+  while (oldest < last) {
     if (stop_) {
       if (oldest < next) shared_->transport.cancel();
       return 0;
@@ -133,7 +135,7 @@ double Exchange::poll_units() {
       busy_since = now_seconds();
     }
     bool moved = false;
-    for (; next < plan_.size() && next < oldest + slots &&
+    for (; next < last && next < oldest + slots &&
            available_.load(std::memory_order_acquire) >= plan_[next].ready_after && slot(next).free();
          ++next, moved = true)
       slot(next).start({&plan_[next], next});

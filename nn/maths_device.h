@@ -122,13 +122,15 @@ LPSGD_HD void sgd(V& weight, V g, V& v, SgdRates rates, float decay, float scale
 struct OuterRates {
   float momentum = 0, rate = 1;
   bool nesterov = false;
+  float mix = 0;
 };
 
-/// A step of OuterStep (nn/outer_step.h) for one value.
+/// A step of OuterStep (nn/outer_step.h) for one value. `mix` is the share of its own weight that a rank
+/// keeps.
 LPSGD_HD void outer(float& weight, float& synchronised, float& u, float mean, OuterRates rates) {
   u = u * rates.momentum + mean;
   synchronised = synchronised - (rates.nesterov ? mean + u * rates.momentum : u) * rates.rate;
-  weight = synchronised;
+  weight = rates.mix > 0 ? synchronised + (weight - synchronised) * rates.mix : synchronised;
 }
 
 /// LARS: by what a tensor's decayed gradient is multiplied, from the norms of its weights and of its gradient

@@ -70,7 +70,7 @@ def interval(settings, step, per_epoch):
 
 
 def exchanges(settings, epochs, per_epoch=None):
-    """Of the first `epochs` epochs of a run."""
+    """Of the first `epochs` epochs of a run. The turns of all fragments are one exchange."""
     per_epoch = per_epoch or ASSUMED_STEPS
     sync, kind = section(settings, "sync"), kind_of(settings)
     always_local = kind in ("hierarchical_local_sgd", "block_momentum")

@@ -152,6 +152,9 @@ SYNC_USUAL = {
     "reset_momentum": False,
     "nesterov": False,
     "rate": 1,
+    "fragments": 1,
+    "delay": 0,
+    "mix": 0.5,
     "distance": True,
 }
 

@@ -94,6 +94,9 @@ CheckpointManifest read_manifest(const std::string& folder) {
         out.sync.rounds = count(*rounds);
       if (const auto ranks = sync->find("ranks_per_block"); ranks != sync->end())
         out.sync.ranks_per_block = count(*ranks);
+      if (const auto pending = sync->find("pending"); pending != sync->end())
+        out.sync.pending = {count(pending->at("first_tensor")), count(pending->at("end_tensor")),
+                            count(pending->at("due"))};
     }
     for (const auto& [name, codec] : m.at("codecs").items())
       out.codecs.emplace_back(name, codec.get<std::string>());
@@ -109,6 +112,10 @@ CheckpointManifest read_manifest(const std::string& folder) {
   if (out.ranks < 1) impossible("names no ranks");
   if (out.batch_size < out.ranks)
     impossible(fmt::format("a batch of {} samples for {} ranks", out.batch_size, out.ranks));
+  if (const SyncPosition::Pending& p = out.sync.pending;
+      p != SyncPosition::Pending{} &&
+      (p.first >= p.last || p.last > static_cast<std::int64_t>(out.codecs.size())))
+    impossible(fmt::format("the changes of tensors {} to {} are pending", p.first, p.last));
   if (out.position.batch > out.batches)
     impossible(fmt::format("batch {} of an epoch of {}", out.position.batch, out.batches));
   return out;
@@ -166,6 +173,10 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
   if (manifest.sync.rounds > 0) m["sync"]["block_rounds"] = manifest.sync.rounds;
   if (manifest.sync.started && manifest.sync.ranks_per_block > 0)
     m["sync"]["ranks_per_block"] = manifest.sync.ranks_per_block;
+  if (manifest.sync.has_pending())
+    m["sync"]["pending"] = {{"first_tensor", manifest.sync.pending.first},
+                            {"end_tensor", manifest.sync.pending.last},
+                            {"due", manifest.sync.pending.due}};
   ordered_json& codecs = m["codecs"] = ordered_json::object();
   for (const auto& [name, codec] : manifest.codecs) codecs[name] = codec;
   ordered_json& files = m["files"] = ordered_json::object();

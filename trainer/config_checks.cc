@@ -65,7 +65,8 @@ void check_local_steps(const RunConfig& run) {
 }  // namespace
 
 bool is_read(const RunConfig& run, std::string_view section, std::string_view key) {
-  return section == "sync" ? is_sync_key(run.sync.kind, key) : why_unread(run, section, key).empty();
+  if (section != "sync") return why_unread(run, section, key).empty();
+  return is_sync_key(run.sync.kind, key) && (key != "mix" || run.sync.delay > 0);
 }
 
 void check_combinations(const RunConfig& run) {

@@ -108,19 +108,18 @@ std::vector<TensorCoding> EpochSums::coding(Transport& transport, const std::vec
   if (errors_.empty()) return {};
   const std::vector<CodingError> sums = sum_over_ranks(transport, errors_);
   const int ranks = transport.size(), block = static_cast<int>(ranks_per_block);
-  const double draws = static_cast<double>(exchanges_) * ranks;
   const auto bytes = [&](std::size_t t) {
     const auto of_groups = [&](std::int64_t exchanges, int groups, int size) {
       return static_cast<std::uint64_t>(exchanges * groups * 2 * (size - 1)) *
              wire_bytes(tensors[t], codecs[t], size);
     };
-    return of_groups(exchanges_ - block_exchanges_, 1, ranks) +
+    return of_groups(errors_[t].exchanges - block_exchanges_, 1, ranks) +
            (block_exchanges_ > 0 ? of_groups(block_exchanges_, ranks / block, block) : 0);
   };
   std::vector<TensorCoding> out;
   for (std::size_t t = 0; t < sums.size(); ++t)
     out.push_back({tensors[t].name, std::sqrt(sums[t].error / sums[t].gradient),
-                   std::sqrt(sums[t].residual / draws), bytes(t)});
+                   std::sqrt(sums[t].residual / static_cast<double>(sums[t].exchanges)), bytes(t)});
   return out;
 }
 

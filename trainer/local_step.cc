@@ -29,16 +29,31 @@ ExchangeOptions block_options(const RunConfig& run, StreamView compute, const Bl
   return options;
 }
 
+std::vector<std::size_t> ends(const std::vector<Fragment>& fragments) {
+  std::vector<std::size_t> out;
+  for (const Fragment& fragment : fragments) out.push_back(fragment.last);
+  return out;
+}
+
 }  // namespace
 
 LocalStep::LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
-                     Optimizer& optimizer, Transport& transport, Trace* trace)
-    : SynchronousStep(run, codecs, network, optimizer, transport, trace),
+                     Optimizer& optimizer, Transport& transport, Trace* trace,
+                     std::vector<Fragment> fragments)
+    : SynchronousStep(run, codecs, network, optimizer, transport, trace, ends(fragments), run.sync.delay > 0),
       options_(run.sync),
+      fragments_(std::move(fragments)),
       outer_(make_outer_step(outer_options(run.sync), network.parameters().size(), network.stream())),
       interval_(run.sync.steps) {
   if (run.sync.kind == SyncKind::hierarchical_local_sgd)
     block_.emplace(run, codecs, network, transport, trace);
+  if (run.sync.delay == 0) return;
+  zero_bytes(changes_.data(), changes_.view().size_bytes(), network.stream());
+  if (!transport.ordered()) transport.collectives().before = [this] { join(); };
+}
+
+LocalStep::~LocalStep() {
+  if (options_.delay > 0 && !transport_.ordered()) transport_.collectives().before = nullptr;
 }
 
 LocalStep::BlockLevel::BlockLevel(const RunConfig& run, const std::vector<CodecSpec>& codecs,
@@ -58,7 +73,10 @@ void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
   optimizer_.set_rate(lr, number);
   local(loader, number, at);
   ++at_.steps;
-  if (at_.steps >= interval_) synchronise(number, at);
+  if (options_.streams())
+    stream(number, at);
+  else if (at_.steps >= interval_)
+    synchronise(number, at);
   end_step(number, at);
 }
 
@@ -131,6 +149,64 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   if (!within) at_.rounds = 0;
 }
 
+void LocalStep::stream(std::int64_t number, StepTimes& at) {
+  if (at_.has_pending() && number >= at_.pending.due) arrive(at);
+  const std::int64_t steps = options_.steps_per_fragment();
+  if (at_.steps % steps != 0 && at_.steps < options_.steps) return;
+  if (at_.has_pending()) arrive(at);  // of a run that had other fragments or another delay
+  const auto turn = static_cast<std::size_t>(at_.steps / steps);
+  const std::size_t index = std::min(turn, fragments_.size()) - 1;
+  if (std::exchange(measure_, false)) take_distance();
+  send(fragments_[index], index, number, at);
+  if (at_.steps >= options_.steps) at_.steps = 0;
+  if (options_.delay == 0) arrive(at);
+}
+
+void LocalStep::send(const Fragment& fragment, std::size_t index, std::int64_t number, StepTimes& at) {
+  exchange_.begin(static_cast<std::uint32_t>(number), index);
+  ++exchanges_;
+  has_run_ = unchecked_ = true;
+  at_.pending = {static_cast<std::int64_t>(fragment.first), static_cast<std::int64_t>(fragment.last),
+                 number + options_.delay};
+  at[6] = part("update", times_.update, [&] {
+    outer_->difference(network_.parameters().subspan(fragment.at, fragment.values),
+                       changes().subspan(fragment.at, fragment.values), fragment.at);
+  });
+  at[4] = at[5] = part("exposed communication", times_.exposed, [&] {
+    for (const std::size_t tensor : network_.announce_order())
+      if (fragment.first <= tensor && tensor < fragment.last) exchange_.submit(tensor);
+    exchange_.release();
+  });
+}
+
+/// The pending mean is due.
+void LocalStep::arrive(StepTimes& at) {
+  if (options_.delay > 0) at[6] = at[5];
+  join();
+  check_arrived();
+  at[4] = now_seconds();
+  const Fragment fragment =
+      fragment_of(network_.tensors(), static_cast<std::size_t>(at_.pending.first),
+                  static_cast<std::size_t>(at_.pending.last), network_.parameters().size());
+  at[5] = part("update", times_.update, [&] {
+    outer_->apply(network_.parameters().subspan(fragment.at, fragment.values),
+                  changes().subspan(fragment.at, fragment.values), fragment.at,
+                  options_.delay > 0 ? options_.mix : 0);
+    if (options_.reset_momentum) reset_momentum(fragment.at, fragment.values);
+  });
+  at_.pending = {};
+}
+
+/// Waits for the exchange that is on its way.
+void LocalStep::join() {
+  if (!exchange_.is_open()) return;
+  part("exposed communication", times_.exposed, [&] { exchange_.finish(); });
+}
+
+void LocalStep::check_arrived() {
+  if (std::exchange(unchecked_, false)) check_exchange_before();
+}
+
 void LocalStep::difference(bool within) {
   (within ? *block_->outer : *outer_).difference(network_.parameters(), network_.gradients());
 }
@@ -143,9 +219,12 @@ void LocalStep::submit_changes(bool within) {
 void LocalStep::apply_mean(bool within) {
   (within ? *block_->outer : *outer_).apply(network_.parameters(), network_.gradients());
   if (block_ && !within) block_->outer->start(network_.parameters());
-  if (options_.reset_momentum)
-    for (const std::span<float> arena : {optimizer_.momentum(), optimizer_.second_moment()})
-      zero_bytes(arena.data(), arena.size_bytes(), network_.stream());
+  if (options_.reset_momentum) reset_momentum(0, network_.parameters().size());
+}
+
+void LocalStep::reset_momentum(std::size_t at, std::size_t values) {
+  for (const std::span<float> arena : {optimizer_.momentum(), optimizer_.second_moment()})
+    if (!arena.empty()) zero_bytes(arena.data() + at, values * sizeof(float), network_.stream());
 }
 
 /// The exchange of this step on the CPU; on a GPU the one before, unless its flags were read already.
@@ -158,7 +237,7 @@ void LocalStep::check_exchange_before() {
 /// to the first one, which the device did after the exchange. So the host does not wait here.
 void LocalStep::check_last_exchange() {
   constexpr int finished = 3;
-  if (behind_ == 0 || behind_++ < finished) return;
+  if (behind_ == 0 || exchange_.is_open() || behind_++ < finished) return;
   behind_ = 0;
   check(false, "change");
 }
@@ -195,20 +274,26 @@ StepMetrics LocalStep::measured(std::span<CodingError> errors) {
 }
 
 void LocalStep::check_finite() {
+  join();
+  check_arrived();
   if (on_gpu_ && has_run_) check(false, at_.started ? "change" : "gradient");
 }
 
 bool LocalStep::replicas_equal() {
+  join();
   struct Sums {
-    std::uint64_t all, block;
+    std::uint64_t all, block, pending;
   };
   const bool block_agreed = block_ && at_.started && at_.steps == 0;
-  Sums mine{checksum_of(is_synchronised() ? network_.parameters() : outer_->synchronised()), 0};
+  Sums mine{checksum_of(is_synchronised() ? network_.parameters() : outer_->synchronised()), 0,
+            checksum_of(changes_.view())};
   if (block_) mine.block = checksum_of(block_agreed ? network_.parameters() : block_->outer->synchronised());
   const std::vector<Sums> sums = transport_.all_gather(mine);
   const auto size = static_cast<std::size_t>(block_ ? block_->ranks.size : 1);
   for (std::size_t r = 0; r < sums.size(); ++r)
-    if (sums[r].all != sums[0].all || sums[r].block != sums[r / size * size].block) return false;
+    if (sums[r].all != sums[0].all || sums[r].block != sums[r / size * size].block ||
+        sums[r].pending != sums[0].pending)
+      return false;
   return true;
 }
 
@@ -216,6 +301,12 @@ SyncPosition LocalStep::sync_position() const {
   SyncPosition at = at_;
   if (block_) at.ranks_per_block = block_->ranks.size;
   return at;
+}
+
+void LocalStep::set_sync_position(const SyncPosition& at) {
+  at_ = at;
+  if (options_.delay == 0 || at.pending.last > static_cast<std::int64_t>(network_.tensors().size()))
+    at_.pending = {};
 }
 
 std::vector<NamedArena> LocalStep::arenas() {
@@ -227,6 +318,7 @@ std::vector<NamedArena> LocalStep::arenas() {
   if (block_) out.push_back({"block_synchronised", block_->outer->synchronised(), true, Otherwise::average});
   if (!outer_->momentum().empty())
     out.push_back({"outer_momentum", outer_->momentum(), false, Otherwise::zeros});
+  if (options_.delay > 0) out.push_back({"pending", changes_.view(), false, Otherwise::zeros});
   return out;
 }
 

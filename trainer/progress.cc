@@ -4,6 +4,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iterator>
 
@@ -70,8 +71,9 @@ void Progress::step(std::int64_t step, double loss, double lr, double seconds, d
   const double n = static_cast<double>(steps_);
   fmt::memory_buffer out;  // on the stack: a step allocates nothing
   if (terminal_) out.append(std::string_view("\r\x1b[K"));
+  // With sync.delay a rank may wait for an exchange between two steps.
   append(out, {step, total_steps_, loss, lr, seconds_ / n, static_cast<double>(samples_) / seconds_,
-               communication_ / seconds_, compression});
+               std::min(1.0, communication_ / seconds_), compression});
   const double per_step = (now - started_) / static_cast<double>(step - first_step_);
   if (step != total_steps_)
     fmt::format_to(std::back_inserter(out), " | {} left",

@@ -142,6 +142,9 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
   if (read.averaged)
     log::warn("{}: the ranks go on from the average of its {} ranks' weights and momentum", folder,
               manifest.ranks);
+  if (manifest.sync.has_pending() && !step_.sync_position().has_pending())
+    log::warn("{}: a mean of changes that was to be applied after step {} is dropped", folder,
+              manifest.sync.pending.due);
   if (read.dropped_residuals)
     log::warn("{}: its residuals hold changes of weights, this run exchanges gradients: residuals are zero",
               folder);

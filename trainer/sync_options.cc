@@ -34,11 +34,13 @@ struct Kind {
 const std::array<Kind, 5>& kinds() {
   static const std::array<Kind, 5> all{
       {{"every_step", {}},
-       {"local_sgd", {"steps", "warmup", "warmup_epochs", "reset_momentum", "distance"}},
+       {"local_sgd",
+        {"steps", "warmup", "warmup_epochs", "fragments", "delay", "mix", "reset_momentum", "distance"}},
        {"post_local_sgd", {"steps", "from", "reset_momentum", "distance"}},
        {"hierarchical_local_sgd", {"steps", "block_steps", "ranks_per_block", "reset_momentum", "distance"}},
        {"block_momentum",
-        {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "reset_momentum", "distance"}}}};
+        {"steps", "warmup", "warmup_epochs", "momentum", "rate", "nesterov", "fragments", "delay", "mix",
+         "reset_momentum", "distance"}}}};
   return all;
 }
 
@@ -118,6 +120,18 @@ void fields(config::Visitor& v, SyncOptions& o) {
           Range{.min = 0, .max = 1});
   v.field("rate", o.rate, "of block_momentum: weights move by rate*u", Range{.min = 0, .min_open = true});
   v.field("nesterov", o.nesterov, "of block_momentum: weights move by rate*(mean(d) + mu*u)");
+  v.field("fragments", o.fragments,
+          "of local_sgd and block_momentum: so many groups of tensors are synchronised in turn, one every "
+          "steps/fragments steps",
+          Range{.min = 1, .max = 1e6});
+  v.field("delay", o.delay,
+          "of local_sgd and block_momentum: ranks take so many steps more while the mean is on its way; less "
+          "than steps/fragments",
+          Range{.min = 0, .max = max_steps});
+  v.field("mix", o.mix,
+          "with a delay: when the mean arrives, a rank keeps this share of how far its own weights are from "
+          "the new ones",
+          Range{.min = 0, .max = 1});
   v.field("reset_momentum", o.reset_momentum,
           "a synchronisation sets the optimizer's momentum to zero; otherwise each rank keeps its own");
   v.field("distance", o.distance,
@@ -143,6 +157,20 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
         fmt::format("sync.kind: {} needs sync.steps, the steps between two synchronisations", kind.name));
   if ((o.warmup == SyncWarmup::none) != (o.warmup_epochs == 0))
     throw ConfigError(fmt::format("sync.warmup: needs both, a kind of warm-up and sync.warmup_epochs"));
+  if (o.steps % o.fragments != 0)
+    throw ConfigError(fmt::format(
+        "sync.fragments: {} steps cannot be divided by {} fragments, of which each has its turn once in them",
+        o.steps, o.fragments));
+  if (o.delay >= o.steps_per_fragment() && o.delay > 0)
+    throw ConfigError(fmt::format(
+        "sync.delay: a mean must arrive before the next exchange begins, {} step{} later; allowed: at most "
+        "{}",
+        o.steps_per_fragment(), o.steps_per_fragment() == 1 ? "" : "s", o.steps_per_fragment() - 1));
+  if (o.delay == 0 && is_map && given->find("mix"))
+    throw ConfigError("sync.mix: has a meaning with sync.delay only");
+  if (o.mix == 1) throw ConfigError("sync.mix: with 1 ranks would keep their own weights and never agree");
+  if (o.streams() && o.warmup != SyncWarmup::none)
+    throw ConfigError("sync.warmup: with fragments or a delay the number of steps is fixed");
   if (o.kind == SyncKind::post_local_sgd && !o.from && !first_decay_of(schedule))
     throw ConfigError("sync.from: first_decay needs a factor below 1 in schedule.decay; or give an epoch");
 }

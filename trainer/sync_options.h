@@ -29,12 +29,19 @@ struct SyncOptions {
   std::int64_t ranks_per_block = 0;       // 0: those of a machine
   double momentum = 0.9, rate = 1;        // of block_momentum
   bool nesterov = false;
+  std::int64_t fragments = 1;      // F: groups of tensors that are synchronised in turn
+  std::int64_t delay = 0;          // steps that ranks take while the mean is on its way
+  double mix = 0.5;                // with a delay: the share of its own weights that a rank keeps
   bool reset_momentum = false;     // the optimizer's, after each synchronisation
   bool distance = true;            // measure it, once an epoch
   bool force_differences = false;  // no key: steps of 1 also go through differences
 
   /// Whether ranks may take a step that they do not exchange, or not as gradients.
   bool is_local() const;
+  /// Whether fragments, of which there may be one, are synchronised in turn or later than they leave.
+  bool streams() const { return fragments > 1 || delay > 0; }
+  /// From one synchronisation of a fragment to the next one of another.
+  std::int64_t steps_per_fragment() const { return steps / fragments; }
 };
 void fields(config::Visitor& visitor, SyncOptions& options);  // section `sync`
 

@@ -23,7 +23,8 @@ std::int64_t parameters(const std::vector<TensorInfo>& tensors) {
 
 }  // namespace
 
-ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace) {
+ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace,
+                                 const std::vector<std::size_t>& parts) {
   ExchangeOptions o;
   o.device = compute.device();
   o.compute = compute;
@@ -32,6 +33,7 @@ ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace
   o.overlap = run.exchange.overlap;
   o.measure_error = run.metrics.codec_error;
   o.trace = trace;
+  o.parts = parts;
   if (run.exchange.device_pointers != DevicePointers::automatic)
     o.device_pointers = run.exchange.device_pointers == DevicePointers::yes;
   return o;
@@ -45,15 +47,17 @@ std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors,
 }
 
 SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
-                                 Optimizer& optimizer, Transport& transport, Trace* trace)
+                                 Optimizer& optimizer, Transport& transport, Trace* trace,
+                                 const std::vector<std::size_t>& parts, bool own_arena)
     : run_(run),
       network_(network),
       optimizer_(optimizer),
       transport_(transport),
       on_gpu_(network.stream().device().is_cuda()),
       times_(network.stream()),
-      exchange_(transport, network.tensors(), codecs, network.gradients(), network.announce_order(),
-                exchange_options(run, network.stream(), trace)),
+      changes_(network.stream().device(), own_arena ? network.gradients().size() : 0),
+      exchange_(transport, network.tensors(), codecs, own_arena ? changes_.view() : network.gradients(),
+                network.announce_order(), exchange_options(run, network.stream(), trace, parts)),
       fp32_bytes_of_step_(2 * static_cast<std::uint64_t>(transport.size() - 1) * 4 *
                           static_cast<std::uint64_t>(parameters(network.tensors()))) {
   if (trace) trace_.emplace(*trace, network_.stream());
@@ -151,7 +155,9 @@ StepMetrics SynchronousStep::measured(std::span<CodingError> errors) {
   out.batches = network_.take_metrics();
   out.sequences = std::exchange(sequences_, {});
   const PartSeconds captured = captured_.take();
-  const ExchangeStats stats = exchange_.take_stats();
+  // What is on its way is counted when it has arrived.
+  const bool arrived = !exchange_.is_open();
+  const ExchangeStats stats = arrived ? exchange_.take_stats() : ExchangeStats{};
   out.seconds.data = times_.data.take();
   out.seconds.forward = times_.forward.take();
   out.seconds.backward = times_.backward.take() + captured.backward;
@@ -166,7 +172,7 @@ StepMetrics SynchronousStep::measured(std::span<CodingError> errors) {
   out.exchanges = std::exchange(exchanges_, 0);
   out.bad_samples = std::exchange(bad_samples_, {});
   out.bytes_fp32 = fp32_bytes_of_step_ * static_cast<std::uint64_t>(out.steps);
-  if (!errors.empty()) exchange_.take_errors(errors);
+  if (!errors.empty() && arrived) exchange_.take_errors(errors);
   return out;
 }
 

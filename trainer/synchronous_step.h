@@ -30,14 +30,17 @@ std::string text(const NonFinite& found, const std::vector<TensorInfo>& tensors,
                  const char* what = "gradient");
 
 /// The exchange's options in this run.
-ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace);
+ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace* trace,
+                                 const std::vector<std::size_t>& parts = {});
 
 /// One rank's steps: forward, backward while gradients are exchanged, update.
 class SynchronousStep {
  public:
-  /// The arguments outlive the object; `trace` may be null. Collective over some transports.
+  /// The arguments outlive the object; `trace` may be null. `parts`: see ExchangeOptions. `own_arena`: what
+  /// is exchanged lies in changes_ instead of the gradients' arena. Collective over some transports.
   SynchronousStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
-                  Optimizer& optimizer, Transport& transport, Trace* trace);
+                  Optimizer& optimizer, Transport& transport, Trace* trace,
+                  const std::vector<std::size_t>& parts = {}, bool own_arena = false);
   virtual ~SynchronousStep() = default;
   SynchronousStep(const SynchronousStep&) = delete;
   SynchronousStep& operator=(const SynchronousStep&) = delete;
@@ -109,6 +112,7 @@ class SynchronousStep {
   const bool on_gpu_;
   Times times_;
   std::optional<StepTrace> trace_;
+  DeviceBuffer<float> changes_;  // laid out like the gradients
   Exchange exchange_;
   CapturedSteps captured_;  // destroyed before the objects whose work it launches
   std::uint64_t fp32_bytes_of_step_;

@@ -16,6 +16,7 @@
 #include "trainer/agreement.h"
 #include "trainer/checkpoint_list.h"
 #include "trainer/commands.h"
+#include "trainer/fragments.h"
 #include "trainer/mpi_rank.h"
 #include "trainer/resume_command.h"
 #include "trainer/run_config.h"
@@ -115,6 +116,11 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
   if (out.run.exchange.transport == TransportKind::threads) ranks = static_cast<int>(out.run.exchange.ranks);
   resolve_ranks(out.run, ranks);
   check_ranks(out.run, ranks, under_mpirun);
+  with_locations(out.run, [&] { check_fragments(out.run.sync.fragments, out.spec->tensors().size()); });
+  if (arguments.check_replicas > 0 && out.run.sync.streams())
+    throw ConfigError(
+        "--check-replicas: with sync.fragments or sync.delay the replicas are never equal as a whole; "
+        "replicas_equal in metrics.jsonl says whether all ranks have agreed on the same weights");
   if (arguments.check_replicas > 0 && out.run.exchange.collective == Collective::simulated)
     throw ConfigError("--check-replicas: with exchange.collective: simulated the replicas are not equal");
 }

@@ -15,23 +15,27 @@ class DeviceOuterStep final : public OuterStep {
     if (options.momentum > 0) momentum_ = DeviceBuffer<float>(stream.device(), arena);
   }
 
-  void difference(std::span<const float> weights, std::span<float> d) override {
+  void difference(std::span<const float> weights, std::span<float> d, std::size_t first) override {
+    check_parts(weights.size(), d.size(), first);
     const ScopedDevice scope(stream_.device());
-    check(launch_difference(synchronised_.data(), weights.data(), d.data(), size(), stream_.handle()));
+    check(
+        launch_difference(synchronised_.data() + first, weights.data(), d.data(), size(d), stream_.handle()));
   }
-  void apply(std::span<float> weights, std::span<const float> mean) override {
+  void apply(std::span<float> weights, std::span<const float> mean, std::size_t first, double mix) override {
+    check_parts(weights.size(), mean.size(), first);
     const ScopedDevice scope(stream_.device());
     const maths::OuterRates rates{static_cast<float>(options_.momentum), static_cast<float>(options_.rate),
-                                  options_.nesterov};
-    check(launch_outer({weights.data(), synchronised_.data(),
-                        momentum_.size() > 0 ? momentum_.data() : nullptr, mean.data(), size(), rates},
-                       stream_.handle()));
+                                  options_.nesterov, static_cast<float>(mix)};
+    check(launch_outer(
+        {weights.data(), synchronised_.data() + first,
+         momentum_.size() > 0 ? momentum_.data() + first : nullptr, mean.data(), size(mean), rates},
+        stream_.handle()));
   }
   std::span<float> synchronised() override { return synchronised_.view(); }
   std::span<float> momentum() override { return momentum_.view(); }
 
  private:
-  std::int64_t size() const { return static_cast<std::int64_t>(synchronised_.size()); }
+  static std::int64_t size(std::span<const float> part) { return static_cast<std::int64_t>(part.size()); }
 
   DeviceBuffer<float> synchronised_, momentum_;
 };

@@ -131,6 +131,27 @@ class OnTheGpu(Case):
                     self.assertGreater(seconds[key], 0, (sync, key, mine))
                 self.assertLess(mine["communication_s"], seconds["exposed_comm"], ("coding is not communication", sync, mine))
 
+    def test_fragments_on_their_way_over_nccl_are_those_over_mpi(self):
+        """And local steps are graphs all the same."""
+        nccl = ["--set", "exchange.transport=nccl"]
+        for codec in ("onebit", "{kind: qsgd, bits: 4}"):
+            options = [*FIXED, "--set", "train.epochs=4", "--set", f"exchange.codec={codec}", "--set", "metrics.codec_error=true",
+                       "--set", "sync={kind: block_momentum, steps: 4, fragments: 2, delay: 1, nesterov: true}"]
+            records = {}
+            for name, more, wrap in (("mpi", [], ()), ("nccl", nccl, A_HOST_EACH),
+                                     ("plain", [*nccl, "--set", "train.cuda_graphs=false"], A_HOST_EACH)):
+                folder = self.path(f"{name}-{codec[:6]}")
+                result = run("train", self.config, "--out", folder, *options, *more, ranks=2, wrap=wrap)
+                self.assertEqual(result.status, 0, result)
+                self.assertEqual(result.err.count("backward and update of local steps are one CUDA graph"), int(name != "plain"))
+                records[name] = self.metrics(folder)
+                self.assertTrue(all(r["replicas_equal"] for r in records[name]))
+                for tensor, value in model(self.path("mpi-" + codec[:6]), "epoch-0004").items():
+                    self.assertTrue(np.array_equal(value, model(folder, "epoch-0004")[tensor]), (codec, name, tensor))
+                for mine, mpi in zip(records[name], records["mpi"], strict=True):
+                    for key in ("train_loss", "val_loss", "bytes_sent", "synchronisations", "replica_distance"):
+                        self.assertEqual(mine[key], mpi[key], (codec, name, key))
+
     def test_nccl_trains_what_mpi_trains(self):
         for codec in ("qsgd, bits: 4, bucket: 64", "onebit", "topk", "none"):
             options = [*FIXED, "--steps", "8", "--set", f"exchange.codec={{kind: {codec}}}"]

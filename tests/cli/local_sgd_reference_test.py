@@ -196,6 +196,41 @@ def trained(sync, start, ranks, codec, data):
     return [sum(k.weights[r][t].astype("f8") for r in range(ranks)) / ranks for t in range(len(start))]
 
 
+def streamed(sync, start, ranks, codec, data):
+    """The same with fragments, of which there are one or two, and a delay."""
+    k = Ranks(start, ranks, codec)
+    h, delay, mix = sync["steps"], sync.get("delay", 0), sync.get("mix", 0)
+    groups = [[0], [1]] if sync.get("fragments", 1) == 2 else [[0, 1]]
+    turn = h // len(groups)
+    mu, rate = (sync["momentum"], sync["rate"]) if sync["kind"] == "block_momentum" else (0, 1)
+    u, agreed = [np.zeros_like(w) for w in start], [w.copy() for w in start]
+    since, due, means = 0, None, {}
+
+    def arrive():
+        for t, d in means.items():
+            u[t] = u[t] * f32(mu) + d
+            agreed[t] = agreed[t] - (d + u[t] * f32(mu) if sync.get("nesterov") else u[t]) * f32(rate)
+            for w, v in zip(k.weights, k.momentum, strict=True):
+                w[t] = agreed[t] + (w[t] - agreed[t]) * f32(mix)
+                if sync.get("reset_momentum"):
+                    v[t] = np.zeros_like(v[t])
+
+    for step in range(STEPS):
+        k.update(k.grads(data, step), LR * (0.5 if step >= PER_EPOCH else 1))
+        if due == step:
+            arrive()
+        since += 1
+        if since % turn > 0:
+            continue
+        group = groups[since // turn - 1]
+        since %= h
+        changes = k.changes([agreed] * ranks, range(ranks))
+        due, means = step + delay, {t: k.all.one(step, t, [c[t] for c in changes]) for t in group}
+        if delay == 0:
+            arrive()
+    return [sum(k.weights[r][t].astype("f8") for r in range(ranks)) / ranks for t in range(len(start))]
+
+
 class LocalSgd(Case):
     def setUp(self):
         super().setUp()
@@ -230,7 +265,8 @@ class LocalSgd(Case):
 
     def check(self, sync, ranks, name, over_mpi):
         codec = CODECS[name]
-        expected = trained(sync, self.start, ranks, codec, (np.array(self.images), np.array(self.labels)))
+        train = streamed if "fragments" in sync or "delay" in sync else trained
+        expected = train(sync, self.start, ranks, codec, (np.array(self.images), np.array(self.labels)))
         settings = ["--steps", str(STEPS), "--set", f"sync={flow(sync)}",
                     "--set", f"exchange.codec={flow(codec) if codec else 'none'}"]
         out = "-".join([sync["kind"], str(sync.get("warmup", "")), str(ranks), name])
@@ -266,6 +302,16 @@ class LocalSgd(Case):
 
     def test_hierarchical_local_sgd_with_blocks_of_one_rank(self):
         self.compare({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 3}, counts=(3,), blocks={3: 1})
+
+    def test_fragments(self):
+        self.compare({"kind": "local_sgd", "steps": 4, "fragments": 2, "reset_momentum": True}, counts=(2, 3))
+
+    def test_delay(self):
+        self.compare({"kind": "local_sgd", "steps": 3, "delay": 2, "mix": 0.5}, counts=(2, 4))
+
+    def test_streaming_diloco(self):
+        self.compare({"kind": "block_momentum", "steps": 4, "momentum": 0.9, "rate": 0.7, "nesterov": True,
+                      "fragments": 2, "delay": 1, "mix": 0.25}, counts=(3, 4))
 
     def test_block_momentum(self):
         self.compare({"kind": "block_momentum", "steps": 3, "momentum": 0.5, "rate": 0.75, "nesterov": False})

@@ -44,6 +44,25 @@ class LocalSteps(Case):
                     self.assertTrue(one["replicas_equal"])
             self.assertNotIn("synchronisations", every[0])
 
+    def test_fragments_and_a_delay_send_as_many_bytes(self):
+        every = self.records("every", ranks=2)
+        for text, exchanges in (("kind: local_sgd, steps: 4, fragments: 2", 4), ("kind: local_sgd, steps: 4, delay: 3", 2),
+                                ("kind: block_momentum, steps: 8, fragments: 4, delay: 1", 4)):
+            h = int(text.split("steps: ")[1].split(",")[0])
+            for one, all_steps in zip(self.records(f"streamed-{h}-{exchanges}", *sync(text), ranks=2), every, strict=True):
+                self.assertEqual(one["bytes_sent"] * h, all_steps["bytes_sent"], text)
+                self.assertEqual(one["synchronisations"], exchanges)
+                self.assertGreater(one["replica_distance"], 0)
+                self.assertTrue(one["replicas_equal"])
+
+    def test_a_delay_hides_a_slow_link(self):
+        """On which an exchange takes longer than a step."""
+        options = [*EIGHT_STEPS, *sync("kind: local_sgd, steps: 4, fragments: 2, delay: 1"), "--set", "train.epochs=1"]
+        fast = self.train("fast", *options, ranks=2)
+        slow = self.train("slow", *options, "--set", "exchange.link={bandwidth: 2Mbit, latency: 2ms}", ranks=2)
+        for name, values in model(fast, "epoch-0001").items():
+            self.assertTrue(np.array_equal(values, model(slow, "epoch-0001")[name]), name)
+
     def test_without_a_distance_nothing_is_averaged(self):
         options = ["--set", "train.epochs=1"]
         measured, = self.records("measured", *sync("kind: local_sgd, steps: 4"), *options)
@@ -82,10 +101,12 @@ class LocalSteps(Case):
 
     def test_resuming_within_a_phase_changes_no_bit(self):
         for ranks, text in ((2, "kind: local_sgd, steps: 5"), (4, "kind: post_local_sgd, steps: 3, from: 1"),
-                            (4, "kind: hierarchical_local_sgd, steps: 2, block_steps: 3, ranks_per_block: 2")):
+                            (4, "kind: hierarchical_local_sgd, steps: 2, block_steps: 3, ranks_per_block: 2"),
+                            (2, "kind: block_momentum, steps: 10, fragments: 2, delay: 3, nesterov: true"),
+                            (4, "kind: local_sgd, steps: 5, delay: 3, mix: 0.25")):
             with self.subTest(text=text):
                 options = [*EIGHT_STEPS, *sync(text)]
-                name = text.split()[1][:5]
+                name = f"{text.split()[1][:5]}-{ranks}"
                 whole = self.train(f"whole-{name}", *options, ranks=ranks)
                 self.train(f"parts-{name}", *options, "--steps", "11", ranks=ranks)
                 parts = self.train(f"parts-{name}", *options, "--resume", ranks=ranks)
@@ -113,10 +134,16 @@ class LocalSteps(Case):
             ("kind: hierarchical_local_sgd, steps: 2, block_steps: 2, ranks_per_block: 3", "2 ranks cannot be divided into blocks of 3"),
             ("kind: local_sgd, steps: 2, nesterov: true", "sync.nesterov: is no key of local_sgd"),
             ("kind: post_local_sgd, steps: 2, from: soon", "sync.from"),
+            ("kind: local_sgd, steps: 100, fragments: 100", "sync.fragments: 100 fragments need as many tensors, and the network has"),
+            ("kind: local_sgd, steps: 4, fragments: 2, delay: 2", "sync.delay: a mean must arrive before the next exchange begins"),
         ):
             result = run("train", self.config, "--out", self.path("refused"), *sync(text), ranks=2)
             self.assertEqual(result.status, 2, result)
             self.assertIn(why, result.err)
+        result = run("train", self.config, "--out", self.path("refused"), *sync("kind: local_sgd, steps: 2, delay: 1"),
+                     "--check-replicas", "2", ranks=2)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("--check-replicas: with sync.fragments or sync.delay the replicas are never equal", result.err)
 
 
 if __name__ == "__main__":

@@ -444,5 +444,24 @@ TEST(Agreement, LongValuesAreLeftOutAndManyNamesAreCounted) {
             "and 2 more");
 }
 
+TEST(Collectives, EachFirstWaitsForWhatIsOnItsWay) {
+  run_thread_ranks(2, [](Transport& t) {
+    int calls = 0;
+    t.collectives().before = [&] { ++calls; };
+    t.barrier();
+    EXPECT_EQ(calls, 1);
+    std::vector<float> values(3, static_cast<float>(t.rank()));
+    t.average(values);
+    EXPECT_EQ(calls, 2);
+    t.all_gather(1.0);
+    EXPECT_EQ(calls, 3);
+    t.broadcast(std::as_writable_bytes(std::span(values)), 1);
+    EXPECT_EQ(calls, 4);
+    t.collectives().before = nullptr;
+    t.barrier();
+    EXPECT_EQ(calls, 4);
+  });
+}
+
 }  // namespace
 }  // namespace lpsgd

@@ -115,6 +115,13 @@ TEST_P(CudaExchange, ResidualsContinue) {
   run([&](Transport& t, const MakeArena& a) { exchange_cases::residuals_continue(t, "mixed", a); });
 }
 
+TEST_P(CudaExchange, PartsAreTheWhole) {
+  run([&](Transport& t, const MakeArena& a) {
+    exchange_cases::parts_are_the_whole(t, "mixed", Collective::reduce_broadcast, a);
+    exchange_cases::parts_are_the_whole(t, "none", Collective::allreduce, a);
+  });
+}
+
 TEST_P(CudaExchange, NonFiniteIsNamed) {
   run([&](Transport& t, const MakeArena& a) {
     exchange_cases::non_finite_is_named(t, "mixed", Collective::reduce_broadcast, a);

@@ -162,6 +162,7 @@ TEST_F(Nccl, LaunchedStepsAreTheSame) {
 
 TEST_F(Nccl, ResidualsNanAndBytes) {
   exchange_cases::residuals_continue(*nccl, "mixed", arenas());
+  exchange_cases::parts_are_the_whole(*nccl, "mixed", Collective::reduce_broadcast, arenas());
   exchange_cases::non_finite_is_named(*nccl, "mixed", Collective::reduce_broadcast, arenas());
   exchange_cases::non_finite_is_named(*nccl, "majority", Collective::reduce_broadcast, arenas());
   exchange_cases::non_finite_is_named(*nccl, "none", Collective::allreduce, arenas());

@@ -171,6 +171,41 @@ void residuals_continue(Transport& transport, const std::string& codec, const Ma
   }
 }
 
+void parts_are_the_whole(Transport& transport, const std::string& codec, Collective collective,
+                         const MakeArena& make_arena) {
+  const ExchangeSetup setup = make_setup(codec);
+  const std::size_t count = setup.tensors.size();
+  const std::vector<std::size_t> ends{1, count / 2, count};
+  for (ExchangeOptions options : all_options(setup)) {
+    options.collective = collective;
+    const Means whole = run(transport, setup, options, 3, make_arena);
+    const auto arena = make_arena(setup.arena);
+    options.parts = ends;
+    Exchange exchange(transport, setup.tensors, setup.codecs, arena->values(), setup.order,
+                      arena->adapt(options));
+    for (std::uint32_t step = 0; step < whole.size(); ++step) {
+      const std::vector<float> own = setup.gradients(transport.rank(), step);
+      arena->write(own.data(), 0, static_cast<std::int64_t>(own.size()));
+      std::vector<float> expected = own;
+      for (const std::size_t part : {2, 0, 1}) {
+        const std::size_t first = part == 0 ? 0 : ends[part - 1];
+        exchange.begin(step, part);
+        for (const std::size_t t : setup.order)
+          if (first <= t && t < ends[part]) exchange.submit(t);
+        if (part != 0) exchange.release();
+        exchange.finish();
+        EXPECT_EQ(exchange.check_finite().tensor, -1);
+        for (std::size_t t = first; t < ends[part]; ++t) {
+          const TensorInfo& tensor = setup.tensors[t];
+          std::copy_n(whole[step].begin() + tensor.offset, tensor.elements, expected.begin() + tensor.offset);
+        }
+        EXPECT_TRUE(same_bytes(tensor_values(setup, arena->read()), tensor_values(setup, expected)))
+            << codec << ", step " << step << ", part " << part << ", chunks of " << options.chunk_bytes;
+      }
+    }
+  }
+}
+
 void non_finite_is_named(Transport& transport, const std::string& codec, Collective collective,
                          const MakeArena& make_arena) {
   const ExchangeSetup setup = make_setup(codec);

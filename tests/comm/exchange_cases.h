@@ -46,6 +46,9 @@ void equals_reference(Transport& transport, const ExchangeSetup& setup, const Me
 void replicas_stay_equal(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
 void none_is_the_mean(Transport& transport, Collective collective, const MakeArena& arena = host_arena);
 void residuals_continue(Transport& transport, const std::string& codec, const MakeArena& arena = host_arena);
+/// A step that goes through the parts one after another, some of them while the caller does something else.
+void parts_are_the_whole(Transport& transport, const std::string& codec, Collective collective,
+                         const MakeArena& arena = host_arena);
 void non_finite_is_named(Transport& transport, const std::string& codec, Collective collective,
                          const MakeArena& arena = host_arena);
 void bytes_are_those_announced(Transport& transport, const std::string& codec, Collective collective,

@@ -49,6 +49,12 @@ TEST_P(ExchangeOfRanks, ResidualsContinue) {
     run([&](Transport& t) { exchange_cases::residuals_continue(t, codec); });
 }
 
+TEST_P(ExchangeOfRanks, PartsAreTheWhole) {
+  for (const char* codec : {"mixed", "onebit_column", "qsgd4_l2_feedback"})
+    run([&](Transport& t) { exchange_cases::parts_are_the_whole(t, codec, Collective::reduce_broadcast); });
+  run([&](Transport& t) { exchange_cases::parts_are_the_whole(t, "none", Collective::allreduce); });
+}
+
 TEST_P(ExchangeOfRanks, NonFiniteIsNamed) {
   for (const std::string& codec : codec_names())
     run([&](Transport& t) { exchange_cases::non_finite_is_named(t, codec, Collective::reduce_broadcast); });
@@ -148,6 +154,16 @@ TEST(Exchange, MisuseIsRefused) {
     EXPECT_THROW(Exchange(t, setup.tensors, setup.codecs, arena, order, {}), Error);
     EXPECT_THROW(Exchange(t, setup.tensors, setup.codecs, std::span(arena).first(100), setup.order, {}),
                  Error);
+    ExchangeOptions options;
+    options.parts = {2, setup.tensors.size() - 1};
+    EXPECT_THROW(Exchange(t, setup.tensors, setup.codecs, arena, setup.order, options), Error)
+        << "one is left out";
+    options.parts.push_back(setup.tensors.size());
+    Exchange parts(t, setup.tensors, setup.codecs, arena, setup.order, options);
+    EXPECT_THROW(parts.begin(0, 3), Error);
+    parts.begin(0, 0);
+    EXPECT_THROW(parts.submit(2), Error) << "of another part";
+    EXPECT_THROW(parts.release(), Error);
   });
 }
 

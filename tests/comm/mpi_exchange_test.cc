@@ -43,6 +43,11 @@ TEST(MpiExchange, ResidualsContinue) {
   exchange_cases::residuals_continue(world(), "mixed");
 }
 
+TEST(MpiExchange, PartsAreTheWhole) {
+  exchange_cases::parts_are_the_whole(world(), "mixed", Collective::reduce_broadcast);
+  exchange_cases::parts_are_the_whole(world(), "none", Collective::allreduce);
+}
+
 TEST(MpiExchange, NonFiniteIsNamed) {
   exchange_cases::non_finite_is_named(world(), "mixed", Collective::reduce_broadcast);
   exchange_cases::non_finite_is_named(world(), "none", Collective::allreduce);

@@ -202,6 +202,10 @@ class Pages(ReportTest):
         for sync, text in [
             ({"kind": "every_step"}, "every_step"),
             ({"kind": "local_sgd", "steps": 4, "warmup": "none", "reset_momentum": False}, "local SGD, H = 4"),
+            ({"kind": "local_sgd", "steps": 4, "fragments": 1}, "local SGD, H = 4"),
+            ({"kind": "local_sgd", "steps": 4, "fragments": 2, "delay": 0}, "local SGD, H = 4, fragments 2"),
+            ({"kind": "local_sgd", "steps": 4, "fragments": 1, "delay": 3, "mix": 0.5}, "local SGD, H = 4, delay 3"),
+            ({"kind": "local_sgd", "steps": 4, "distance": True}, "local SGD, H = 4"),
             ({"kind": "post_local_sgd", "steps": 16, "from": "first_decay"}, "post-local SGD, H = 16, from first decay"),
             ({"kind": "hierarchical_local_sgd", "steps": 4, "block_steps": 2, "ranks_per_block": "node"},
              "hierarchical local SGD, H = 4 x 2, ranks per block node"),

@@ -104,7 +104,8 @@ TEST(CheckpointManifest, KeepsWhereLocalStepsAre) {
   m.batch_size = 1;
   write_manifest(folder.path(), m);
   EXPECT_EQ(read_manifest(folder.path()).sync, SyncPosition{});
-  m.sync = {.started = true, .steps = 3, .rounds = 2, .ranks_per_block = 4};
+  m.sync = {.started = true, .steps = 3, .rounds = 2, .ranks_per_block = 4, .pending = {1, 3, 70}};
+  m.codecs = {{"a", "none"}, {"b", "none"}, {"c", "none"}};
   m.so_far.exchanges = 5;
   m.so_far.distance = {.deviation = 0.5, .change = 0.25};
   m.so_far.bytes_average = 99;
@@ -115,6 +116,18 @@ TEST(CheckpointManifest, KeepsWhereLocalStepsAre) {
   EXPECT_EQ(back.so_far.distance.deviation, 0.5);
   EXPECT_EQ(back.so_far.distance.change, 0.25);
   EXPECT_EQ(back.so_far.bytes_average, 99u);
+}
+
+TEST(CheckpointManifest, RefusesPendingChangesOfNoTensor) {
+  for (const SyncPosition::Pending& pending : {SyncPosition::Pending{2, 2, 9}, {0, 4, 9}}) {
+    const TestFolder folder;
+    CheckpointManifest m;
+    m.batch_size = 1;
+    m.codecs = {{"a", "none"}, {"b", "none"}, {"c", "none"}};
+    m.sync = {.started = true, .pending = pending};
+    write_manifest(folder.path(), m);
+    EXPECT_THROW(read_manifest(folder.path()), FileError);
+  }
 }
 
 /// While H is 1, gradients are exchanged: nothing is averaged, and no distance measured.

@@ -135,8 +135,9 @@ TEST(EpochSums, CodingErrorsAreNorms) {
     EpochSums sums(2);
     sums.add(two_steps(transport.rank()));
     // Sums of squares: over both ranks 100 of gradients, 25 of errors, 16 of residuals.
-    sums.coding_errors()[0] = {.gradient = 50, .error = transport.rank() == 0 ? 5.0 : 20.0, .residual = 8};
-    sums.coding_errors()[1] = {.gradient = 1, .error = 0, .residual = 0};
+    sums.coding_errors()[0] = {
+        .gradient = 50, .error = transport.rank() == 0 ? 5.0 : 20.0, .residual = 8, .exchanges = 2};
+    sums.coding_errors()[1] = {.gradient = 1, .error = 0, .residual = 0, .exchanges = 1};
     const std::vector<TensorCoding> coding = sums.coding(transport, tensors, codecs, 0);
     ASSERT_EQ(coding.size(), 2u);
     EXPECT_EQ(coding[0].name, "a");
@@ -144,7 +145,7 @@ TEST(EpochSums, CodingErrorsAreNorms) {
     EXPECT_EQ(coding[0].residual, 2);          // sqrt(16 / (2 steps * 2 ranks))
     EXPECT_EQ(coding[0].bytes, 4 * 2u * 64u);  // 2 (K - 1) copies in each of 2 steps
     EXPECT_EQ(coding[1].error, 0);
-    EXPECT_EQ(coding[1].bytes, 4 * 4u * 8u);
+    EXPECT_EQ(coding[1].bytes, 2 * 4u * 8u) << "it was exchanged once";
   });
 }
 
@@ -159,7 +160,7 @@ TEST(EpochSums, BytesOfATensorAreCountedByLevel) {
       m.exchanges = 5;
       m.block_exchanges = 3;
       sums.add(m);
-      sums.coding_errors()[0] = {.gradient = 1, .error = 0, .residual = 5};
+      sums.coding_errors()[0] = {.gradient = 1, .error = 0, .residual = 5, .exchanges = 5};
       const std::vector<TensorCoding> coding = sums.coding(transport, tensors, codecs, size);
       const auto within = static_cast<std::uint64_t>(2 * (size - 1) * (4 / size));
       EXPECT_EQ(coding[0].bytes, (2 * 6 + 3 * within) * 4 * 64u) << size;

@@ -71,7 +71,13 @@ TEST(LocalResume, GoesOnBitForBit) {
         Saved{with(local, {"optimizer={kind: adam}", "exchange.codec=sign"})},
         Saved{{"sync.kind=block_momentum", "sync.steps=5", "sync.nesterov=true"}},
         Saved{{"sync.kind=post_local_sgd", "sync.steps=4", "sync.from=1"}}, Saved{hierarchical},
-        Saved{hierarchical, 9, 1}, Saved{with(hierarchical, {"exchange.codec=sign"}), 10, 2}})
+        Saved{hierarchical, 9, 1}, Saved{with(hierarchical, {"exchange.codec=sign"}), 10, 2},
+        Saved{{"sync.kind=local_sgd", "sync.steps=6", "sync.fragments=3"}},
+        Saved{{"sync.kind=block_momentum", "sync.steps=4", "sync.nesterov=true", "sync.fragments=2"}},
+        Saved{with(streamed, {"exchange.codec=onebit"})},
+        Saved{
+            with(streamed, {"exchange.codec={kind: qsgd, bits: 4, bucket: 64}", "optimizer={kind: adamw}"})},
+        Saved{{"sync.kind=local_sgd", "sync.steps=5", "sync.delay=4", "exchange.codec=sign"}}})
     for (const int ranks : {2, 4}) {
       const RunConfig run = small_run(variant);
       const TestFolder folder;
@@ -87,13 +93,17 @@ TEST(LocalResume, GoesOnBitForBit) {
           EXPECT_GT(residuals, 0);
         }
         save(rank, transport, at);
+        EXPECT_EQ(rank.step->sync_position().has_pending(), run.sync.delay > 0);
       });
       run_thread_ranks(ranks, [&](Transport& transport) {
         Rank whole(run, transport), resumed(run, transport);
         whole.train(0, steps);
+        whole.step->check_finite();
         EXPECT_FALSE(resumed.checkpoints.restore(find_resume_point(folder.path()).value()).other_ranks);
         EXPECT_FALSE(resumed.step->is_synchronised());
         resumed.train(at, steps);
+        resumed.step->check_finite();
+        EXPECT_EQ(resumed.step->sync_position(), whole.step->sync_position());
         EXPECT_EQ(resumed.state(), whole.state()) << variant.back();
       });
     }
@@ -146,6 +156,50 @@ TEST(LocalResume, BlocksOfAnotherSizeGoOnFromTheAverage) {
       rank.train(3, steps);
     });
     EXPECT_THAT(log.text(), ::testing::HasSubstr("from the average of its 4 ranks' weights and momentum"));
+  }
+}
+
+/// What local steps changed is in the ranks' weights, too.
+TEST(LocalResume, AMeanOnItsWayIsDroppedWhereItCannotGoOn) {
+  const RunConfig run = small_run(streamed);
+  const TestFolder folder;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 7);
+    EXPECT_EQ(rank.step->sync_position().pending, (SyncPosition::Pending{3, 5, 7}));
+    save(rank, transport, 7);
+  });
+  struct Next {
+    Overrides overrides;
+    int ranks;
+    bool dropped, averaged;
+  };
+  for (const auto& [overrides, ranks, dropped, averaged] :
+       {Next{streamed, 3, true, true}, Next{{}, 2, true, true}, Next{local, 2, true, false},
+        Next{with(local, {"sync.fragments=3"}), 2, true, false},
+        Next{with(local, {"sync.delay=1"}), 2, false, false},
+        Next{with(streamed, {"sync.fragments=3", "sync.delay=1"}), 2, false, false}}) {
+    const RunConfig next = small_run(overrides);
+    CapturedLog log;
+    run_thread_ranks(ranks, [&](Transport& transport) {
+      Rank rank(next, transport);
+      rank.checkpoints.restore(find_resume_point(folder.path()).value());
+      EXPECT_EQ(rank.step->sync_position().has_pending(), !dropped);
+      const std::vector<float> before = rank.weights();
+      rank.train(7, 8);
+      if (!dropped) {
+        EXPECT_NE(rank.step->sync_position().pending.due, 7) << "it was applied";
+      }
+      rank.train(8, steps);
+      rank.step->check_finite();
+      EXPECT_TRUE(rank.step->replicas_equal());
+      EXPECT_NE(rank.weights(), before);
+    });
+    const std::string text = log.text();
+    EXPECT_EQ(
+        text.find("a mean of changes that was to be applied after step 7 is dropped") != std::string::npos,
+        dropped);
+    EXPECT_EQ(text.find("from the average of its 2 ranks'") != std::string::npos, averaged);
   }
 }
 

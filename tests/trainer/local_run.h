@@ -68,6 +68,8 @@ struct Rank {
 };
 
 inline const Overrides local{"sync.kind=local_sgd", "sync.steps=3"};
+inline const Overrides streamed{"sync.kind=block_momentum", "sync.steps=6", "sync.fragments=2",
+                                "sync.delay=2", "sync.nesterov=true"};
 inline const Overrides hierarchical{"sync.kind=hierarchical_local_sgd", "sync.steps=2", "sync.block_steps=3",
                                     "sync.ranks_per_block=2"};
 

@@ -1,13 +1,16 @@
 // Local SGD and its relatives, against the formulas written out.
 #include "trainer/local_step.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
+#include "comm/link.h"
 #include "core/error.h"
 #include "tests/trainer/local_run.h"
 #include "trainer/averaged_weights.h"
@@ -37,6 +40,32 @@ std::vector<std::vector<float>> reference(const RunConfig& run, int ranks) {
     loaders.push_back(small_loader(run, samples, r, ranks));
   }
   std::vector<float> agreed = values(models[0]->network.parameters()), u(agreed.size());
+  const std::vector<Fragment> fragments =
+      fragments_of(models[0]->network.tensors(), run.sync.fragments, agreed.size());
+  struct Pending {
+    Fragment fragment;
+    std::vector<float> mean;
+    std::int64_t due;
+  };
+  std::optional<Pending> pending;
+  const bool block = run.sync.kind == SyncKind::block_momentum;
+  const auto mu = static_cast<float>(block ? run.sync.momentum : 0);
+  const auto rate = static_cast<float>(block ? run.sync.rate : 1);
+  const auto mix = static_cast<float>(run.sync.delay > 0 ? run.sync.mix : 0);
+  const auto arrive = [&] {
+    for (std::size_t k = 0; k < pending->mean.size(); ++k) {
+      const std::size_t i = pending->fragment.at + k;
+      const float mean = pending->mean[k];
+      u[i] = mu * u[i] + mean;
+      agreed[i] -= rate * (run.sync.nesterov ? mean + mu * u[i] : u[i]);
+      for (const auto& model : models) {
+        float& w = model->network.parameters()[i];
+        w = mix * w + (1 - mix) * agreed[i];
+        if (run.sync.reset_momentum) model->optimizer.momentum()[i] = 0;
+      }
+    }
+    pending.reset();
+  };
   std::int64_t since = 0;
   bool started = false;
   for (std::int64_t s = 0; s < steps; ++s) {
@@ -54,25 +83,21 @@ std::vector<std::vector<float>> reference(const RunConfig& run, int ranks) {
     }
     if (!started) agreed = values(models[0]->network.parameters());
     if (!started) continue;
-    if (++since < interval_at(run, s)) continue;
-    since = 0;
-    const bool block = run.sync.kind == SyncKind::block_momentum;
-    const auto mu = static_cast<float>(block ? run.sync.momentum : 0);
-    const auto rate = static_cast<float>(block ? run.sync.rate : 1);
-    for (std::size_t i = 0; i < agreed.size(); ++i) {
+    if (pending && pending->due == s) arrive();
+    const std::int64_t turns = interval_at(run, s) / run.sync.fragments;
+    if (++since < turns || since % turns != 0) continue;
+    const Fragment fragment = fragments[static_cast<std::size_t>(since / turns) - 1];
+    since %= interval_at(run, s);
+    pending = {fragment, {}, s + run.sync.delay};
+    for (std::size_t i = fragment.at; i < fragment.at + fragment.values; ++i) {
       float mean = 0;
       for (const auto& model : models) {
         const float d = agreed[i] - model->network.parameters()[i];
         mean = model == models[0] ? d : mean + d;
       }
-      mean *= 1.0f / static_cast<float>(ranks);
-      u[i] = mu * u[i] + mean;
-      agreed[i] -= rate * (run.sync.nesterov ? mean + mu * u[i] : u[i]);
+      pending->mean.push_back(mean * (1.0f / static_cast<float>(ranks)));
     }
-    for (const auto& model : models) {
-      std::ranges::copy(agreed, model->network.parameters().begin());
-      if (run.sync.reset_momentum) std::ranges::fill(model->optimizer.momentum(), 0.0f);
-    }
+    if (run.sync.delay == 0) arrive();
   }
   std::vector<std::vector<float>> out;
   for (const auto& model : models) out.push_back(values(model->network.parameters()));
@@ -84,6 +109,7 @@ std::vector<std::vector<float>> trained(const RunConfig& run, int ranks) {
   run_thread_ranks(ranks, [&](Transport& transport) {
     Rank rank(run, transport);
     rank.train(0, steps);
+    rank.step->check_finite();
     out[static_cast<std::size_t>(transport.rank())] = rank.weights();
   });
   return out;
@@ -108,7 +134,15 @@ TEST(LocalStep, FollowsTheFormulas) {
       {"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1"},
       {"sync.kind=block_momentum", "sync.steps=3", "sync.momentum=0.5", "sync.rate=0.7"},
       {"sync.kind=block_momentum", "sync.steps=3", "sync.momentum=0.9", "sync.rate=0.7", "sync.nesterov=true",
-       "optimizer={kind: adamw}"}};
+       "optimizer={kind: adamw}"},
+      {"sync.kind=local_sgd", "sync.steps=4", "sync.fragments=2", "sync.reset_momentum=true"},
+      {"sync.kind=local_sgd", "sync.steps=3", "sync.fragments=3", "optimizer={kind: adamw}"},
+      {"sync.kind=block_momentum", "sync.steps=5", "sync.rate=0.7", "sync.nesterov=true", "sync.fragments=5"},
+      with(local, {"sync.delay=1", "sync.reset_momentum=true"}),
+      with(local, {"sync.delay=2", "sync.mix=0"}),
+      {"sync.kind=local_sgd", "sync.steps=4", "sync.fragments=2", "sync.delay=1", "sync.mix=0.25"},
+      {"sync.kind=block_momentum", "sync.steps=6", "sync.rate=0.7", "sync.nesterov=true", "sync.fragments=2",
+       "sync.delay=2", "optimizer={kind: adamw}"}};
   for (const Overrides& variant : variants)
     for (const int ranks : {2, 3, 4}) {
       const RunConfig run = small_run(with({"exchange.codec=none", "optimizer.momentum=0.5"}, variant));
@@ -181,6 +215,135 @@ TEST(LocalStep, ReplicasAreEqualAfterEachSynchronisation) {
         for (std::size_t r = 1; r < after.size(); ++r)
           EXPECT_EQ(after[r][s] == after[0][s], s % 3 == 2) << codec << ", step " << s;
     }
+}
+
+TEST(LocalStep, FragmentsAreBalancedAndLeaveNoTensorOut) {
+  const RunConfig run = small_run();
+  const SmallModel model(run, 0, 1);
+  const std::vector<TensorInfo>& tensors = model.network.tensors();
+  ASSERT_EQ(tensors.size(), 5u) << "a convolution of 108, a norm, a dense layer of 192";
+  const std::size_t arena = 1000;
+  const auto ends = [&](std::int64_t count) {
+    std::vector<std::size_t> out;
+    std::size_t first = 0, at = 0;
+    for (const Fragment& fragment : fragments_of(tensors, count, arena)) {
+      EXPECT_EQ(fragment.first, first);
+      EXPECT_EQ(fragment.at, at);
+      EXPECT_EQ(static_cast<std::size_t>(tensors[first].offset), at);
+      first = fragment.last;
+      at += fragment.values;
+      out.push_back(fragment.last);
+    }
+    EXPECT_EQ(at, arena);
+    return out;
+  };
+  using Ends = std::vector<std::size_t>;
+  EXPECT_EQ(ends(1), Ends{5});
+  EXPECT_EQ(ends(2), (Ends{3, 5}));
+  EXPECT_EQ(ends(3), (Ends{1, 3, 5}));
+  EXPECT_EQ(ends(5), (Ends{1, 2, 3, 4, 5}));
+  EXPECT_THROW(ends(6), ConfigError);
+}
+
+/// A codec's bytes of a tensor depend on its number and the step, not on the fragments.
+TEST(LocalStep, FragmentsTakeTurns) {
+  for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}"})
+    for (const int ranks : {2, 3}) {
+      const Overrides common{"sync.kind=local_sgd", "sync.steps=2", std::string("exchange.codec=") + codec};
+      const RunConfig run = small_run(with(common, {"sync.fragments=2", "metrics.codec_error=true"})),
+                      whole = small_run(common);
+      std::vector<std::vector<std::vector<float>>> after(static_cast<std::size_t>(ranks));
+      Fragment first, second;
+      run_thread_ranks(ranks, [&](Transport& transport) {
+        Rank rank(run, transport), flat(whole, transport);
+        const std::vector<Fragment> fragments =
+            fragments_of(rank.model.network.tensors(), 2, rank.weights().size());
+        if (transport.rank() == 0) first = fragments[0], second = fragments[1];
+        for (std::int64_t s = 0; s < steps; ++s) {
+          rank.train(s, s + 1);
+          EXPECT_FALSE(rank.step->is_synchronised());
+          EXPECT_TRUE(rank.step->replicas_equal());
+          after[static_cast<std::size_t>(transport.rank())].push_back(rank.weights());
+        }
+        std::vector<CodingError> errors(rank.model.codecs.size());
+        const StepMetrics m = rank.step->take(errors);
+        EXPECT_EQ(m.exchanges, steps);
+        for (const CodingError& error : errors) EXPECT_EQ(error.exchanges, steps / 2) << "its own";
+        flat.train(0, steps);
+        EXPECT_EQ(m.bytes_sent, flat.step->take({}).bytes_sent) << "of each tensor one in two steps";
+      });
+      const auto part = [](const std::vector<float>& of, const Fragment& fragment) {
+        const auto at = of.begin() + static_cast<std::ptrdiff_t>(fragment.at);
+        return std::vector<float>(at, at + static_cast<std::ptrdiff_t>(fragment.values));
+      };
+      for (std::size_t s = 0; s < steps; ++s)
+        for (std::size_t r = 1; r < after.size(); ++r) {
+          EXPECT_EQ(part(after[r][s], first) == part(after[0][s], first), s % 2 == 0) << codec << ", " << s;
+          EXPECT_EQ(part(after[r][s], second) == part(after[0][s], second), s % 2 == 1) << codec << ", " << s;
+        }
+    }
+}
+
+/// Whoever makes a collective waits for what is on its way; the mean is applied when it is due all the same.
+TEST(LocalStep, CollectivesOnTheWayChangeNothing) {
+  for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}"})
+    for (const bool linked : {false, true})
+      for (const Overrides& variant : {streamed, with(local, {"sync.delay=2"})}) {
+        const RunConfig run = small_run(with(variant, {std::string("exchange.codec=") + codec}));
+        const RunConfig whole =
+            small_run({"sync.kind=local_sgd", fmt::format("sync.steps={}", run.sync.steps),
+                       std::string("exchange.codec=") + codec});
+        run_thread_ranks(3, [&](Transport& threads) {
+          LinkSpec slow;
+          slow.latency = 2e-3;
+          const std::unique_ptr<Transport> link = make_linked_transport(threads, slow);
+          Transport& transport = linked ? *link : threads;
+          std::vector<std::vector<std::vector<float>>> states;
+          std::uint64_t sent[2] = {};
+          for (const bool collectives : {false, true}) {
+            Rank rank(run, transport);
+            for (std::int64_t s = 0; s < steps; ++s) {
+              rank.train(s, s + 1);
+              sent[collectives] += rank.step->take({}).bytes_sent;
+              if (!collectives) continue;
+              if (s % 4 == 0) transport.barrier();
+              if (s % 4 == 1) {
+                EXPECT_TRUE(rank.step->replicas_equal()) << s;
+              }
+              if (s % 4 == 2) {
+                EXPECT_GT(AveragedWeights(transport, rank.model.network).bytes_sent(), 0u);
+              }
+              EXPECT_FALSE(rank.step->is_synchronised());
+            }
+            rank.step->check_finite();
+            sent[collectives] += rank.step->take({}).bytes_sent;
+            EXPECT_TRUE(rank.step->sync_position().has_pending());
+            states.push_back(rank.state());
+          }
+          EXPECT_EQ(states[0], states[1]) << codec;
+          EXPECT_EQ(sent[0], sent[1]);
+          Rank flat(whole, transport);
+          flat.train(0, steps);
+          EXPECT_EQ(sent[0], flat.step->take({}).bytes_sent) << "1/H of each tensor's bytes";
+        });
+      }
+}
+
+TEST(LocalStep, ADelayUsesNoGradientsMemory) {
+  const RunConfig run = small_run(streamed);
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport);
+    rank.train(0, 3);
+    const std::vector<float> gradients = values(rank.model.network.gradients());
+    transport.barrier();
+    EXPECT_TRUE(rank.step->sync_position().has_pending());
+    EXPECT_EQ(values(rank.model.network.gradients()), gradients);
+    EXPECT_EQ(rank.step->sync_position().pending, (SyncPosition::Pending{0, 3, 4}));
+    rank.train(3, 4);
+    EXPECT_TRUE(rank.step->sync_position().has_pending());
+    rank.train(4, 5);
+    EXPECT_FALSE(rank.step->sync_position().has_pending());
+  });
 }
 
 TEST(LocalStep, SendsOnlyWhenItSynchronises) {
@@ -378,21 +541,32 @@ TEST(LocalStep, ReplicasThatDifferAreFound) {
 }
 
 TEST(LocalStep, NonFiniteChangesStopAllRanks) {
-  const RunConfig run = small_run(local);
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, transport);
-    rank.train(0, 1);
-    if (transport.rank() == 1)
-      rank.model.network.parameters()[static_cast<std::size_t>(rank.model.network.tensors()[0].offset)] =
-          std::numeric_limits<float>::infinity();
-    try {
-      rank.train(1, 3);
-      ADD_FAILURE() << "no error";
-    } catch (const NonFiniteError& e) {
-      EXPECT_THAT(e.what(), ::testing::AllOf(::testing::StartsWith("step 2: the change of '"),
-                                             ::testing::HasSubstr("on rank 1 holds a NaN or an infinity")));
-    }
-  });
+  struct Case {
+    Overrides overrides;
+    const char* step;  // whose change it is: the first one in which a tensor with such a value has its turn
+    std::int64_t found = 3;
+  };
+  for (const auto& [variant, step, found] :
+       {Case{local, "step 2"}, Case{with(local, {"sync.fragments=3"}), "step 1"},
+        Case{with(local, {"sync.delay=2"}), "step 2", 5}}) {
+    const RunConfig run = small_run(variant);
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank rank(run, transport);
+      rank.train(0, 1);
+      if (transport.rank() == 1)
+        rank.model.network.parameters()[static_cast<std::size_t>(rank.model.network.tensors()[0].offset)] =
+            std::numeric_limits<float>::infinity();
+      try {
+        rank.train(1, found - 1);
+        rank.step->take({});
+        rank.train(found - 1, found);
+        ADD_FAILURE() << "no error";
+      } catch (const NonFiniteError& e) {
+        EXPECT_THAT(e.what(), ::testing::AllOf(::testing::StartsWith(std::string(step) + ": the change of '"),
+                                               ::testing::HasSubstr("on rank 1 holds a NaN or an infinity")));
+      }
+    });
+  }
 }
 
 }  // namespace

@@ -44,6 +44,29 @@ TEST(SyncOptions, ConfigurationIsChecked) {
   EXPECT_EQ(error_of(with(post, {"schedule.decay={linear: 0}", "sync.from=1"})), "no error");
   EXPECT_THAT(error_of({"sync.kind=local_sgd", "sync.steps=2", "sync.warmup=linear"}),
               HasSubstr("sync.warmup: needs both"));
+  EXPECT_EQ(error_of(with(local, {"sync.fragments=3"})), "no error");
+  EXPECT_THAT(error_of(with(local, {"sync.fragments=2"})),
+              HasSubstr("sync.fragments: 3 steps cannot be divided by 2 fragments"));
+  EXPECT_THAT(error_of(with(local, {"sync.fragments=3", "sync.warmup=linear", "sync.warmup_epochs=1"})),
+              HasSubstr("sync.warmup: with fragments or a delay the number of steps is fixed"));
+  EXPECT_EQ(error_of(with(local, {"sync.delay=2", "sync.mix=0"})), "no error");
+  EXPECT_THAT(
+      error_of(with(local, {"sync.delay=3"})),
+      HasSubstr("sync.delay: a mean must arrive before the next exchange begins, 3 steps later; allowed: "
+                "at most 2"));
+  EXPECT_THAT(error_of(with(local, {"sync.fragments=3", "sync.delay=1"})),
+              HasSubstr("1 step later; allowed: at most 0"));
+  EXPECT_THAT(error_of(with(local, {"sync.delay=1", "sync.warmup=constant", "sync.warmup_epochs=1"})),
+              HasSubstr("sync.warmup: with fragments or a delay"));
+  EXPECT_THAT(error_of(with(local, {"sync.mix=0.5"})),
+              HasSubstr("sync.mix: has a meaning with sync.delay only"));
+  EXPECT_THAT(error_of(with(local, {"sync.delay=1", "sync.mix=1"})),
+              HasSubstr("sync.mix: with 1 ranks would"));
+  EXPECT_THAT(error_of(with(hierarchical, {"sync.delay=1"})), HasSubstr("sync.delay: is no key of hier"));
+  EXPECT_THAT(error_of(with(hierarchical, {"sync.fragments=2"})),
+              HasSubstr("sync.fragments: is no key of hier"));
+  EXPECT_THAT(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1", "sync.fragments=2"}),
+              HasSubstr("sync.fragments: is no key of post_local_sgd"));
   EXPECT_EQ(error_of(hierarchical), "no error");
   EXPECT_THAT(error_of(with(hierarchical, {"sync.ranks_per_block=3"})),
               HasSubstr("sync.ranks_per_block: 4 ranks cannot be divided into blocks of 3"));
@@ -90,7 +113,7 @@ TEST(SyncOptions, KeysWithoutAnEffectAreRefused) {
 /// config.yaml of a run can be given to another one.
 TEST(SyncOptions, ResolvedConfigurationsAreAccepted) {
   for (const Overrides& variant :
-       {Overrides{}, with(local, {"optimizer={kind: adam}"}),
+       {Overrides{}, with(local, {"optimizer={kind: adam}"}), with(local, {"sync.delay=2"}),
         with(hierarchical, {"optimizer.kind=lars", "schedule.lr_scaling=linear"})}) {
     const TestFolder folder;
     const std::string path = folder.path() + "/config.yaml", text = resolved_text(small_run(variant));
