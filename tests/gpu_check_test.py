@@ -49,7 +49,8 @@ class GpuCheck(unittest.TestCase):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         before = self.results()["rows"]["networks"]
-        self.assertIn(list(before), [NETWORKS[:1], NETWORKS[:2]])
+        self.assertGreater(len(before), 0)
+        self.assertEqual(list(before), NETWORKS[: len(before)])  # usually one
 
         whole = self.run_part("--resume")
         self.assertEqual(whole.returncode, 0, whole)

@@ -145,8 +145,8 @@ TEST_F(DeviceGpu, AStreamsWorkIsTraced) {
   for (const char* name : {"copies", "updates"}) {
     ASSERT_EQ(starts[name].size(), 40u);
     EXPECT_TRUE(std::ranges::is_sorted(starts[name]));
-    EXPECT_GE(starts[name].front(), begin - 1e-4);
-    EXPECT_LE(starts[name].back(), end + 1e-4);
+    EXPECT_GE(starts[name].front(), begin - 0.1);  // the clocks agree as well as the host is not interrupted
+    EXPECT_LE(starts[name].back(), end + 0.1);
   }
   EXPECT_GT(sum, 0);
   EXPECT_LE(sum, end - begin);
