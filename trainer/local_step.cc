@@ -168,7 +168,7 @@ void LocalStep::send(const Fragment& fragment, std::size_t index, std::int64_t n
   has_run_ = unchecked_ = true;
   at_.pending = {static_cast<std::int64_t>(fragment.first), static_cast<std::int64_t>(fragment.last),
                  number + options_.delay};
-  at[6] = part("update", times_.update, [&] {
+  at[6] = update_part([&] {
     outer_->difference(network_.parameters().subspan(fragment.at, fragment.values),
                        changes().subspan(fragment.at, fragment.values), fragment.at);
   });
@@ -188,7 +188,7 @@ void LocalStep::arrive(StepTimes& at) {
   const Fragment fragment =
       fragment_of(network_.tensors(), static_cast<std::size_t>(at_.pending.first),
                   static_cast<std::size_t>(at_.pending.last), network_.parameters().size());
-  at[5] = part("update", times_.update, [&] {
+  at[5] = update_part([&] {
     outer_->apply(network_.parameters().subspan(fragment.at, fragment.values),
                   changes().subspan(fragment.at, fragment.values), fragment.at,
                   options_.delay > 0 ? options_.mix : 0);
