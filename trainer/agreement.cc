@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "lpsgd_build.h"
 #include "quant/codec.h"
+#include "trainer/environment.h"
 
 namespace lpsgd {
 
@@ -136,7 +137,7 @@ std::string yes_or_no(bool value) {
 
 std::vector<Fact> start_facts(const std::string& command) {
   return {{"the version of lpsgd", build::version},
-          {"the revision of lpsgd", build::git_hash},
+          {"the revision of lpsgd", revision()},
           {"the version of the wire format", fmt::format("{}", wire_format_version)},
           {"the command", command}};
 }

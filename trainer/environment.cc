@@ -65,7 +65,7 @@ void add_cuda(ordered_json& o) {
 ordered_json build_and_libraries() {
   ordered_json o;
   o["lpsgd_version"] = build::version;
-  o["git_hash"] = build::git_hash;
+  o["git_hash"] = revision();
   o["build_type"] = build::type;
   o["is_debug_build"] = std::string(build::type) == "Debug";
   o["gcc_version"] = build::compiler;
@@ -90,6 +90,10 @@ std::string hostname() {
 }
 
 }  // namespace
+
+std::string revision() {
+  return fmt::format("{}", build::git_hash);
+}
 
 std::string mpi_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
@@ -134,7 +138,7 @@ std::string version_json() {
 
 std::string version_text() {
   const ordered_json o = build_and_libraries();
-  std::string out = fmt::format("lpsgd {} ({}, {})\n", build::version, build::git_hash, build::type);
+  std::string out = fmt::format("lpsgd {} ({}, {})\n", build::version, revision(), build::type);
   for (const auto& [key, value] : o.items()) {
     if (key == "lpsgd_version" || key == "git_hash" || key == "build_type") continue;
     out += fmt::format("  {:<22} {}\n", key, value.is_string() ? value.get<std::string>() : json_text(value));

@@ -18,6 +18,9 @@ std::string environment_json(Transport& transport, Device device, const std::vec
 /// MPI is initialised.
 std::string mpi_version();
 
+/// Of the sources that the program was built from, as `git describe` names it.
+std::string revision();
+
 /// `lpsgd version`, without and with --json: build, backends, library versions.
 std::string version_json();
 std::string version_text();

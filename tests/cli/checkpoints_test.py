@@ -175,11 +175,14 @@ class Signals(Checkpoints):
 
     def start(self, out, *arguments, ranks=None, ignored=()):
         command = [MPIRUN, "-n", str(ranks)] if ranks else []
+        printed = open(out + ".printed", "w+")  # a pipe that nobody reads would fill, and hold the run
+        self.addCleanup(printed.close)
         process = subprocess.Popen(
-            [*command, LPSGD, "train", self.config, "--out", out, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*command, LPSGD, "train", self.config, "--out", out, *arguments], stdout=printed, stderr=subprocess.PIPE,
             text=True, env=dict(os.environ, OMP_NUM_THREADS="1"),
             preexec_fn=lambda: [signal.signal(s, signal.SIG_IGN if s in ignored else signal.SIG_DFL)
                                 for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)])
+        process.printed = printed
         self.addCleanup(lambda: (process.kill(), process.communicate()))
         return process
 
@@ -213,7 +216,9 @@ class Signals(Checkpoints):
 
     def ended(self, process, number, out, to_mpirun=False):
         """What the run printed, after it has saved once and ended as it must."""
-        text, err = process.communicate(timeout=90)
+        _, err = process.communicate(timeout=90)
+        process.printed.seek(0)
+        text = process.printed.read()
         # MPICH's mpirun now and then returns 0 after a signal to itself with which all ranks ended.
         self.assertIn(process.returncode, (128 + number, 0) if to_mpirun else (128 + number,), (text, err))
         (name,) = checkpoints(out)
