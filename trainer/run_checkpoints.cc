@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ranges>
 #include <string_view>
 #include <utility>
@@ -64,6 +65,14 @@ void check_order(const std::string& folder, const CheckpointManifest& manifest, 
 }
 
 /// Not if blocks were others, or there were none; their residuals then start from zero.
+/// Of changes that are sent once more, because their mean is dropped: the residuals hold a part of them.
+void clear(ExchangeState& residuals, const SyncPosition::Pending& tensors) {
+  for (auto* round : {&residuals.round1, &residuals.round2})
+    for (auto t = static_cast<std::size_t>(tensors.first);
+         t < std::min(static_cast<std::size_t>(tensors.last), round->size()); ++t)
+      std::fill((*round)[t].begin(), (*round)[t].end(), 0.0f);
+}
+
 bool fits(const ExchangeState& residuals, const Exchange* exchange) {
   if (residuals.round1.empty()) return false;
   const std::vector<ResidualSizes> sizes = exchange->residual_sizes();
@@ -111,6 +120,10 @@ RunCheckpoints::RunCheckpoints(std::string run_folder, const RunConfig& run, Epo
       snapshot_(network, step, transport.rank() == 0),
       writer_(transport, std::move(run_folder), run.checkpoint.keep) {}
 
+bool RunCheckpoints::drops_pending(const CheckpointManifest& manifest) const {
+  return manifest.sync.has_pending() && !step_.sync_position().has_pending();
+}
+
 Resumed RunCheckpoints::restore(const ResumePoint& from) {
   const std::string& folder = from.folder;
   const CheckpointManifest& manifest = from.manifest;
@@ -129,11 +142,12 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
     read = read_checkpoint(from, transport_.rank(), transport_.size(), codecs_, state, residuals,
                            step_.block_exchange() ? &block_residuals : nullptr);
     host.upload();
-    step_.set_state(residuals);
     if (read.averaged)
       step_.set_sync_position({.started = manifest.sync.started});
     else
       step_.set_sync_position(manifest.sync);
+    if (drops_pending(manifest)) clear(residuals, manifest.sync.pending);
+    step_.set_state(residuals);
     if (fits(block_residuals, step_.block_exchange())) step_.block_exchange()->set_state(block_residuals);
   });
   newest_ = folder;
@@ -142,7 +156,7 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
   if (read.averaged)
     log::warn("{}: the ranks go on from the average of its {} ranks' weights and momentum", folder,
               manifest.ranks);
-  if (manifest.sync.has_pending() && !step_.sync_position().has_pending())
+  if (drops_pending(manifest))
     log::warn("{}: a mean of changes that was to be applied after step {} is dropped", folder,
               manifest.sync.pending.due);
   if (read.dropped_residuals)

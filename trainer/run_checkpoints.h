@@ -82,6 +82,9 @@ class RunCheckpoints {
   const std::optional<std::string>& newest() const { return newest_; }
 
  private:
+  /// Whether a mean that was on its way is of no use to this run.
+  bool drops_pending(const CheckpointManifest& manifest) const;
+
   std::string run_folder_;
   const RunConfig& run_;
   EpochContents epoch_;

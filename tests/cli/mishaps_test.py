@@ -135,7 +135,7 @@ def signals(at):
 def stopped_rank(at):
     """A rank that stands still. Others may wait for five seconds."""
     try:
-        job = at.training("--set", "exchange.timeout=5s")
+        job = at.training("--set", "exchange.timeout=5s", "--set", "exchange.timeout_outside_step=5s")
     except Wrong as e:
         raise Wrong(f"there is no limit: {e}") from None
     os.kill(job.ranks()[1], signal.SIGSTOP)

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -185,6 +186,15 @@ TEST(LocalResume, AMeanOnItsWayIsDroppedWhereItCannotGoOn) {
       Rank rank(next, transport);
       rank.checkpoints.restore(find_resume_point(folder.path()).value());
       EXPECT_EQ(rank.step->sync_position().has_pending(), !dropped);
+      const ExchangeState residuals = rank.step->state();
+      const auto is_zero = [&](std::size_t tensor) {
+        const std::vector<float>& r = residuals.round1[tensor];
+        return std::all_of(r.begin(), r.end(), [](float x) { return x == 0; });
+      };
+      EXPECT_EQ(is_zero(3) && is_zero(4), dropped) << "a part of what is sent once more";
+      if (next.sync.is_local()) {
+        EXPECT_FALSE(is_zero(0));
+      }
       const std::vector<float> before = rank.weights();
       rank.train(7, 8);
       if (!dropped) {
