@@ -337,8 +337,9 @@ void Exchange::set_state(const ExchangeState& state) {
     for (const auto& [given, kept, round] : {std::tuple{&state.round1[t], tensor.residual1, 1},
                                              std::tuple{&state.round2[t], tensor.residual2, 2}})
       if (given->size() != kept)
-        throw Error(fmt::format("residual of tensor {}, round {}, rank {}: {} values, expected {}",
-                                tensor.info.name, round, shared_->transport.rank(), given->size(), kept));
+        throw Error(fmt::format(
+            "residual of tensor {}, round {}, rank {}: {} values, expected {}", tensor.info.name, round,
+            shared_->transport.rank_in_run(shared_->transport.rank()), given->size(), kept));
   }
   for (std::size_t t = 0; t < tensors; ++t) {
     coder_->set_residual(t, 1, state.round1[t]);

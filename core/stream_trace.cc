@@ -14,7 +14,8 @@ StreamTrace::StreamTrace(Trace& trace, StreamView stream, const std::string& tra
       track_(trace.track(track)),
       open_{Event(stream.device(), Event::Timing::on), Event(stream.device(), Event::Timing::on)},
       origin_(stream.device(), Event::Timing::on) {
-  // The event's time lies between two of the host's: of some tries the one that tells best.
+  // The event happened between two readings of the host's clock; the shortest interval of four tries is
+  // taken.
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 4; ++i) {
     Event point(stream.device(), Event::Timing::on);

@@ -128,10 +128,11 @@ void fields(config::Visitor& v, SyncOptions& o) {
           "of local_sgd and block_momentum: ranks take so many steps more while the mean is on its way; less "
           "than steps/fragments",
           Range{.min = 0, .max = max_steps});
-  v.field("mix", o.mix,
-          "with a delay: when the mean arrives, a rank keeps this share of how far its own weights are from "
-          "the new ones",
-          Range{.min = 0, .max = 1});
+  v.field(
+      "mix", o.mix,
+      "with a delay: when the mean arrives, a rank keeps this share (less than 1) of how far its own weights "
+      "are from the new ones",
+      Range{.min = 0, .max = 1});
   v.field("reset_momentum", o.reset_momentum,
           "a synchronisation sets the optimizer's momentum to zero; otherwise each rank keeps its own");
   v.field("distance", o.distance,

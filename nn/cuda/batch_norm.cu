@@ -9,8 +9,10 @@
 // allow, statistics and gradient_sums of four values, of several rows at a time:
 //   statistics      b
 //   normalize       2 b (x, y), with a residual b more
-//   gradient_sums   (gradients + 1) b; where several uses need the gradient behind the ReLU, 2 b more (y,
-//   masked) gradient        3 b (dy, x, dx)
+//   gradient_sums   (gradients + 1) b; 2 b more (y, masked) where several uses need the gradient behind the
+//                   ReLU
+//
+//   gradient        3 b (dy, x, dx)
 #include "nn/cuda/access_device.h"
 #include "nn/cuda/row_sums_device.h"
 #include "nn/maths_device.h"

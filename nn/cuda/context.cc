@@ -95,7 +95,7 @@ void* Context::allocate(std::int64_t bytes) {
 
 void* Context::workspace(std::int64_t bytes) {
   if (static_cast<std::size_t>(bytes) > workspace_.bytes()) {
-    require(!planned_, "a plan takes more workspace than it said");
+    require(!planned_, "a plan takes more workspace than was reserved");
     stream.synchronize();
     workspace_ = {};  // first, so that both need not fit
     workspace_ = DeviceMemory(device, static_cast<std::size_t>(bytes));

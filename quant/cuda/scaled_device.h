@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(LaunchFor<Rule> launch
   }
 }
 
-/// What the encoded jobs lost, for those that ask: their error is the new residual, or else the source less
+/// What encode lost, for jobs with an error sum: the error is the new residual, or else the source less
 /// its decoded codes. A run measures this rarely, so the source is read again.
 template <class Rule, Source source>
 __global__ void __launch_bounds__(kThreads) error_kernel(LaunchFor<Rule> launch) {

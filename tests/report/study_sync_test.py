@@ -91,6 +91,16 @@ class Counts(unittest.TestCase):
                             by_steps(settings, epochs, per_epoch),
                         )
 
+    def test_the_turns_of_fragments_are_one_exchange(self):
+        whole = {"kind": "local_sgd", "steps": 4}
+        turns = self.settings({**whole, "fragments": 2, "delay": 1})
+        for epochs, per_epoch in ((0, 7), (1, 7), (5, 7), (2, 32), (3, None)):
+            with self.subTest(epochs=epochs, per_epoch=per_epoch):
+                self.assertEqual(
+                    synchronisation.exchanges(turns, epochs, per_epoch),
+                    synchronisation.exchanges(self.settings(whole), epochs, per_epoch),
+                )
+
     def test_a_long_run_takes_no_time(self):
         sync = {"kind": "local_sgd", "steps": 16, "warmup": "linear", "warmup_epochs": 10**8}
         found = synchronisation.exchanges(self.settings(sync), 10**9, 10**6)
