@@ -13,6 +13,17 @@ from unittest import mock
 sys.dont_write_bytecode = True
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 REPORT = SOURCE / "report"
+# A network whose steps take milliseconds.
+TINY = """network:
+  name: tiny
+  input: [32, 32, 3]
+  classes: 10
+  layers:
+    - {conv: conv1, filters: 4, kernel: 3, stride: 4}
+    - {relu: relu1}
+    - flatten
+    - {dense: fc, units: 10}
+"""
 sys.path.insert(0, str(REPORT))
 import modules  # noqa: E402
 import program  # noqa: E402

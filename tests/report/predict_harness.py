@@ -11,16 +11,7 @@ LPSGD = harness.find_program()
 os.environ["LPSGD_PROGRAM"] = LPSGD
 import lpsgd_predict  # noqa: E402
 
-TRAINED = """network:
-  name: tiny
-  input: [32, 32, 3]
-  classes: 10
-  layers:
-    - {conv: conv1, filters: 4, kernel: 3, stride: 4}
-    - {relu: relu1}
-    - flatten
-    - {dense: fc, units: 10}
-data: {dataset: shapes, train_samples: 256, test_samples: 8}
+TRAINED = harness.TINY + """data: {dataset: shapes, train_samples: 256, test_samples: 8}
 train: {epochs: 2, batch_size: 32, device: cpu, threads: 1}
 exchange: {transport: threads, ranks: 2, codec: {kind: qsgd, bits: 4}}
 checkpoint: {every_epochs: 0}

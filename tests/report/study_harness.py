@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from harness import REPORT, FolderTest, find_program, require
+from harness import REPORT, TINY, FolderTest, find_program, require
 
 require("thrift", "yaml")
 from study import definition, grid  # noqa: E402
@@ -12,16 +12,7 @@ from study import definition, grid  # noqa: E402
 LPSGD = find_program()
 
 HEAD = "config: tiny.yaml\n"
-CONFIG = """network:
-  name: tiny
-  input: [32, 32, 3]
-  classes: 10
-  layers:
-    - {conv: conv1, filters: 4, kernel: 3, stride: 4}
-    - {relu: relu1}
-    - flatten
-    - {dense: fc, units: 10}
-data: {dataset: shapes, train_samples: 256, test_samples: 64}
+CONFIG = TINY + """data: {dataset: shapes, train_samples: 256, test_samples: 64}
 train: {epochs: 2, batch_size: 32, device: cpu, threads: 1}
 exchange: {transport: threads, codec: {kind: qsgd, bits: 4}}
 checkpoint: {every_epochs: 1, keep: 1}

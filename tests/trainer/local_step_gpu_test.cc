@@ -19,11 +19,13 @@ namespace {
 
 using LocalStepGpu = GpuTest;
 
-/// Long before the next exchange, and without waiting for the one that found it.
-TEST_F(LocalStepGpu, ANonFiniteChangeIsFoundInTheThirdStepAfterIt) {
-  const RunConfig run =
-      small_run({"sync.kind=local_sgd", "sync.steps=6", "optimizer={kind: sgd}", "exchange.codec=none"});
-  run_thread_ranks(1, [&](Transport& transport) {
+/// An infinity that step 5 exchanges is named by step `found`, and by none before.
+void expect_found_in(const std::vector<std::string>& more, int ranks, std::int64_t found, Device device) {
+  std::vector<std::string> options{"sync.kind=local_sgd", "sync.steps=6", "optimizer={kind: sgd}",
+                                   "exchange.codec=none"};
+  options.insert(options.end(), more.begin(), more.end());
+  const RunConfig run = small_run(options);
+  run_thread_ranks(ranks, [&](Transport& transport) {
     GpuModel model(run, device, 1, 3);
     const std::vector<CodecSpec> codecs(model.network.tensors().size());
     const auto step = make_step(run, codecs, model.network, model.optimizer, transport, nullptr);
@@ -33,7 +35,7 @@ TEST_F(LocalStepGpu, ANonFiniteChangeIsFoundInTheThirdStepAfterIt) {
     for (; s < 5; ++s) step->run(model.loader, s, 0.05);
     const std::vector<float> infinite(1, std::numeric_limits<float>::infinity());
     copy_values(model.network.parameters().first(1), std::span(infinite), model.network.stream());
-    for (; s < 8; ++s) step->run(model.loader, s, 0.05);
+    for (; s < found; ++s) step->run(model.loader, s, 0.05);
     try {
       step->run(model.loader, s, 0.05);
       ADD_FAILURE() << "no error";
@@ -41,6 +43,11 @@ TEST_F(LocalStepGpu, ANonFiniteChangeIsFoundInTheThirdStepAfterIt) {
       EXPECT_THAT(e.what(), ::testing::StartsWith("step 5: the change of "));
     }
   });
+}
+
+/// Long before the next exchange, and without waiting for the one that found it.
+TEST_F(LocalStepGpu, ANonFiniteChangeIsFoundInTheThirdStepAfterIt) {
+  expect_found_in({}, 1, 8, device);
 }
 
 /// Of a part of the arenas, with momentum and with a share of the own weights.
@@ -124,26 +131,7 @@ TEST_F(LocalStepGpu, CollectivesOnTheWayChangeNothing) {
 }
 
 TEST_F(LocalStepGpu, ANonFiniteChangeIsFoundAfterADelay) {
-  const RunConfig run = small_run({"sync.kind=local_sgd", "sync.steps=6", "sync.delay=2",
-                                   "optimizer={kind: sgd}", "exchange.codec=none"});
-  run_thread_ranks(2, [&](Transport& transport) {
-    GpuModel model(run, device, 1, 3);
-    const std::vector<CodecSpec> codecs(model.network.tensors().size());
-    const auto step = make_step(run, codecs, model.network, model.optimizer, transport, nullptr);
-    step->set_interval(6);
-    model.loader.start(0);
-    std::int64_t s = 0;
-    for (; s < 5; ++s) step->run(model.loader, s, 0.05);
-    const std::vector<float> infinite(1, std::numeric_limits<float>::infinity());
-    copy_values(model.network.parameters().first(1), std::span(infinite), model.network.stream());
-    for (; s < 10; ++s) step->run(model.loader, s, 0.05);
-    try {
-      step->run(model.loader, s, 0.05);
-      ADD_FAILURE() << "no error";
-    } catch (const NonFiniteError& e) {
-      EXPECT_THAT(e.what(), ::testing::StartsWith("step 5: the change of "));
-    }
-  });
+  expect_found_in({"sync.delay=2"}, 2, 10, device);
 }
 
 }  // namespace
