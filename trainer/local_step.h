@@ -34,6 +34,7 @@ class LocalStep final : public SynchronousStep {
   void set_interval(std::int64_t steps) override { interval_ = steps; }
   void measure_distance() override { measure_ = true; }
   void run(Loader& loader, std::int64_t number, double lr) override;
+  void settle() override { join(); }
   void check_finite() override;
 
   /// Fragments are synchronised at different times, and after a delay ranks keep some of their own.

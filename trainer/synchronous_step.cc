@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/agree.h"
 #include "core/buffer.h"
 #include "core/checksum.h"
 #include "core/clock.h"
@@ -19,6 +20,13 @@ std::int64_t parameters(const std::vector<TensorInfo>& tensors) {
   std::int64_t sum = 0;
   for (const TensorInfo& tensor : tensors) sum += tensor.elements;
   return sum;
+}
+
+/// A rank without room for it ends all ranks with its error.
+DeviceBuffer<float> own_arena_of(Network& network, Transport& transport) {
+  DeviceBuffer<float> out;
+  collective_try(transport, [&] { out = {network.stream().device(), network.gradients().size()}; });
+  return out;
 }
 
 }  // namespace
@@ -55,7 +63,7 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
       transport_(transport),
       on_gpu_(network.stream().device().is_cuda()),
       times_(network.stream()),
-      changes_(network.stream().device(), own_arena ? network.gradients().size() : 0),
+      changes_(own_arena ? own_arena_of(network, transport) : DeviceBuffer<float>()),
       exchange_(transport, network.tensors(), codecs, own_arena ? changes_.view() : network.gradients(),
                 network.announce_order(), exchange_options(run, network.stream(), trace, parts)),
       fp32_bytes_of_step_(2 * static_cast<std::uint64_t>(transport.size() - 1) * 4 *

@@ -37,7 +37,7 @@ ExchangeOptions exchange_options(const RunConfig& run, StreamView compute, Trace
 class SynchronousStep {
  public:
   /// The arguments outlive the object; `trace` may be null. `parts`: see ExchangeOptions. `own_arena`: what
-  /// is exchanged lies in changes_ instead of the gradients' arena. Collective over some transports.
+  /// is exchanged lies in changes_ instead of the gradients' arena. Collective.
   SynchronousStep(const RunConfig& run, const std::vector<CodecSpec>& codecs, Network& network,
                   Optimizer& optimizer, Transport& transport, Trace* trace,
                   const std::vector<std::size_t>& parts = {}, bool own_arena = false);
@@ -53,6 +53,8 @@ class SynchronousStep {
   /// Throws NonFiniteError before the update on the CPU. On a GPU the check is one step behind, so the next
   /// run() or check_finite() throws. Collective.
   virtual void run(Loader& loader, std::int64_t number, double lr);
+  /// Waits for an exchange that is still on its way. The time counts as the steps'.
+  virtual void settle() {}
   /// Throws NonFiniteError if the last step's gradients were non-finite. Waits for a GPU. Collective.
   virtual void check_finite();
   /// What the steps since the last call measured. With metrics.codec_error the coding errors are added to

@@ -267,6 +267,7 @@ class RankTrainer {
   void save(const std::string& name) {
     const ScopedPhase checkpoint(transport_, Phase::checkpoint);
     network_.stream().synchronize();  // until then it is the steps that take their time
+    step_->settle();
     const double start = now_seconds();
     step_->check_finite();
     collect();

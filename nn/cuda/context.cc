@@ -117,7 +117,8 @@ void Context::finish_planning() {
   stream.synchronize();
   plan_cache.save();
   workspace_ = {};
-  workspace_ = DeviceMemory(device, static_cast<std::size_t>(kept_workspace_));
+  // At least one byte: the libraries want a pointer also where no plan needs any.
+  workspace_ = DeviceMemory(device, static_cast<std::size_t>(std::max<std::int64_t>(kept_workspace_, 1)));
   planned_ = true;
 }
 
