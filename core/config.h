@@ -65,6 +65,12 @@ struct Value::Entry {
 /// Throws ConfigError "<origin>: <path>: <message>".
 [[noreturn]] void fail(const Origin& origin, std::string_view path, std::string_view message);
 
+/// The first byte that a configuration may not hold, or the text's size: control characters but for tabs and
+/// line ends, and what is not UTF-8.
+std::size_t plain_text_prefix(std::string_view text);
+/// "byte 0x90 is not UTF-8 text". `byte`: one that plain_text_prefix() has found.
+std::string not_plain(char byte);
+
 /// Parses YAML text. `source` names it in errors. Throws ConfigError on syntax errors and duplicate keys.
 Value parse_text(const std::string& text, const std::string& source);
 /// Parses the value of a command-line option. Errors name `option` without a line or column.
@@ -78,7 +84,8 @@ void apply_override(Value& root, const std::string& assignment);
 std::string emit(const Value& value);
 /// The tree in flow style, on one line.
 std::string emit_line(const Value& value);
-/// Replaces every ${NAME} in a quoted scalar. Throws ConfigError if a variable is not set.
+/// Replaces every ${NAME} in a quoted scalar. Throws ConfigError if a variable is not set, or if no
+/// configuration could hold its text.
 std::string expand_environment(const Value& scalar, std::string_view path);
 /// The candidate nearest to `word` by edit distance, or nothing if all differ too much to be a misspelling.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);

@@ -141,19 +141,13 @@ std::optional<YAML::Mark> second_document(const std::string& text) {
 
 Value parse(const std::string& text, const std::string& source, bool is_option) {
   // yaml-cpp takes a text that begins with zeros for UTF-16 or UTF-32.
-  const auto is_control = [](char c) {
-    return (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f;
-  };
-  const auto control =
-      static_cast<std::size_t>(std::find_if(text.begin(), text.end(), is_control) - text.begin());
-  if (const std::size_t bad = std::min(valid_utf8_prefix(text), control); bad < text.size()) {
+  if (const std::size_t bad = plain_text_prefix(text); bad < text.size()) {
     const std::size_t line_start = text.rfind('\n', bad) + 1;  // 0 on the first line
     const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n') + 1;
     fail(is_option ? Origin{source, 0, 0}
                    : Origin{source, static_cast<int>(line), static_cast<int>(bad - line_start) + 1},
          "",
-         fmt::format("byte 0x{:02x} is {}", static_cast<unsigned char>(text[bad]),
-                     bad == control ? "a control character" : "not UTF-8 text"));
+         not_plain(text[bad]));
   }
   try {
     Converter converter{source, is_option};
@@ -173,6 +167,19 @@ Value parse(const std::string& text, const std::string& source, bool is_option) 
 }
 
 }  // namespace
+
+std::size_t plain_text_prefix(std::string_view text) {
+  const auto is_control = [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f;
+  };
+  const auto control = std::find_if(text.begin(), text.end(), is_control) - text.begin();
+  return std::min(valid_utf8_prefix(text), static_cast<std::size_t>(control));
+}
+
+std::string not_plain(char byte) {
+  const auto code = static_cast<unsigned char>(byte);
+  return fmt::format("byte 0x{:02x} is {}", code, code < 0x80 ? "a control character" : "not UTF-8 text");
+}
 
 Value parse_text(const std::string& text, const std::string& source) {
   return parse(text, source, false);

@@ -74,6 +74,7 @@ void apply_override(Value& root, const std::string& assignment) {
   if (equals == std::string::npos || equals == 0)
     fail(at, "", "expected key=value, with a dotted key such as train.seed=2");
   const std::string path = assignment.substr(0, equals);
+  if (const std::size_t bad = plain_text_prefix(path); bad < path.size()) fail(at, "", not_plain(path[bad]));
   Value value = parse_option(assignment.substr(equals + 1), source);
   value.origin = at;
 
@@ -124,7 +125,10 @@ std::string expand_environment(const Value& v, std::string_view path) {
     const std::string name = v.scalar.substr(i + 2, end - i - 2);
     const char* text = std::getenv(name.c_str());
     if (!text) fail(v.origin, path, fmt::format("environment variable {} is not set", name));
-    out += text;
+    const std::string_view held = text;
+    if (const std::size_t bad = plain_text_prefix(held); bad < held.size())
+      fail(v.origin, path, fmt::format("environment variable {}: {}", name, not_plain(held[bad])));
+    out += held;
     i = end + 1;
   }
   return out;

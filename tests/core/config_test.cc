@@ -124,6 +124,9 @@ TEST(Config, OverridesReplaceAndNameTheOption) {
   EXPECT_THROW(apply_override(root, "novalue"), ConfigError);
   EXPECT_THROW(apply_override(root, "size.deeper=1"), ConfigError);
   EXPECT_THROW(apply_override(root, "words.9=1"), ConfigError);
+  // The tree could be written, but not be read again.
+  EXPECT_THROW(apply_override(root, "inner.\x90=1"), ConfigError);
+  EXPECT_THROW(apply_override(root, "inner.\x1b=1"), ConfigError);
 }
 
 TEST(Config, EnvironmentOnlyInQuotedStrings) {
@@ -136,6 +139,9 @@ TEST(Config, EnvironmentOnlyInQuotedStrings) {
   EXPECT_EQ(o.name, "${LPSGD_TEST_VARIABLE}/x");
   EXPECT_EQ(error_of("name: \"${LPSGD_TEST_UNSET}\""),
             "a.yaml:1:7: name: environment variable LPSGD_TEST_UNSET is not set");
+  ::setenv("LPSGD_TEST_VARIABLE", "/d\x90", 1);
+  EXPECT_EQ(error_of("name: \"${LPSGD_TEST_VARIABLE}\""),
+            "a.yaml:1:7: name: environment variable LPSGD_TEST_VARIABLE: byte 0x90 is not UTF-8 text");
   read(parse_text("name: \"${LPSGD_TEST_UNSET}\"", "a"), "", o, Environment::keep);
   EXPECT_EQ(o.name, "${LPSGD_TEST_UNSET}");
 }
