@@ -146,8 +146,7 @@ Value parse(const std::string& text, const std::string& source, bool is_option) 
     const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bad), '\n') + 1;
     fail(is_option ? Origin{source, 0, 0}
                    : Origin{source, static_cast<int>(line), static_cast<int>(bad - line_start) + 1},
-         "",
-         not_plain(text[bad]));
+         "", not_plain(text[bad]));
   }
   try {
     Converter converter{source, is_option};

@@ -58,7 +58,8 @@ class ConvSearch {
       throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
                                     text_of(problem_), context_.workspace_limit, trouble_.empty() ? "" : ": ",
                                     trouble_));
-    if (!context_.deterministic && !search.cut_off() && !without_room_) context_.plan_cache.add(name(), choice_);
+    if (!context_.deterministic && !search.cut_off() && !without_room_)
+      context_.plan_cache.add(name(), choice_);
     return best_;
   }
 
