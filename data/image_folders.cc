@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/paths.h"
 #include "data/datasets.h"
 #include "data/file_errors.h"
 #include "data/image_files.h"
-#include "data/paths.h"
 #include "data/sample_limit.h"
 
 namespace lpsgd {

@@ -6,11 +6,11 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/paths.h"
 #include "data/datasets.h"
 #include "data/file_errors.h"
 #include "data/image_files.h"
 #include "data/imagenet_labels.h"
-#include "data/paths.h"
 #include "data/sample_limit.h"
 #include "data/tar.h"
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/paths.h"
 #include "data/input_file.h"
 #include "data/mat_file.h"
-#include "data/paths.h"
 
 namespace lpsgd {
 

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/paths.h"
 #include "data/datasets.h"
 #include "data/file_errors.h"
 #include "data/idx.h"
-#include "data/paths.h"
 #include "data/sample_limit.h"
 
 namespace lpsgd {

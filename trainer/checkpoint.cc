@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/paths.h"
 #include "core/safetensors.h"
 
 namespace lpsgd {
@@ -214,7 +215,7 @@ void read_checkpoint_model(const std::string& folder, const std::vector<TensorIn
                            std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
   std::string at = folder;
   bool verified = false;
-  if (!fs::exists(at + "/" + model_file) && fs::is_directory(at + "/checkpoints")) {
+  if (!path_exists(at + "/" + model_file) && is_folder(at + "/checkpoints")) {
     std::vector<PassedOver> passed_over;
     const std::optional<ResumePoint> newest = find_resume_point(folder, &passed_over);
     for (const PassedOver& one : passed_over) log::warn("{}", text(one));
@@ -224,7 +225,7 @@ void read_checkpoint_model(const std::string& folder, const std::vector<TensorIn
     at = newest->folder;
     verified = true;
   }
-  if (!verified && fs::exists(at + "/manifest.json")) verify(read_manifest(at), at, model_file);
+  if (!verified && path_exists(at + "/manifest.json")) verify(read_manifest(at), at, model_file);
   read_model(SafetensorsFile(at + "/" + model_file), tensors, parameters, buffers);
 }
 

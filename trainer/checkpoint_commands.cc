@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/paths.h"
 #include "core/printable.h"
 #include "core/safetensors.h"
 #include "trainer/checkpoint_list.h"
@@ -38,13 +39,13 @@ std::uintmax_t bytes_in(const std::string& folder) {
 }
 
 std::vector<ListedCheckpoint> checkpoints_of(const std::string& run) {
-  if (!fs::is_directory(run)) throw FileError(fmt::format("{}: is no folder", run));
+  if (!is_folder(run)) throw FileError(fmt::format("{}: is no folder", run));
   return list_checkpoints(run);
 }
 
 /// The checkpoint in `folder`, or all those of the run in it.
 std::vector<ListedCheckpoint> checkpoints_in(const std::string& folder) {
-  if (!fs::exists(folder + "/manifest.json")) return checkpoints_of(folder);
+  if (!is_folder(folder) || !path_exists(folder + "/manifest.json")) return checkpoints_of(folder);
   try {
     return {{folder, read_manifest(folder), ""}};
   } catch (const FileError& e) {
@@ -118,7 +119,7 @@ std::optional<TensorDifference> difference(const std::string& file, const Stored
 
 void compare_files(const std::string& a, const std::string& b, const std::string& file,
                    std::vector<TensorDifference>& out) {
-  const bool in_a = fs::exists(a + "/" + file), in_b = fs::exists(b + "/" + file);
+  const bool in_a = path_exists(a + "/" + file), in_b = path_exists(b + "/" + file);
   if (!in_a && !in_b) return;
   if (in_a != in_b) {
     out.push_back({file, "", in_a ? "only in A" : "only in B"});

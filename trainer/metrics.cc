@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/paths.h"
 #include "trainer/epoch_records.h"
 #include "trainer/json_text.h"
 
@@ -104,7 +105,7 @@ std::string text(const EpochRecord& record, std::int64_t epochs) {
 
 MetricsFile::MetricsFile(std::string path, std::int64_t finished_epochs) : path_(std::move(path)) {
   std::string kept;
-  if (finished_epochs > 0 && std::filesystem::exists(path_)) {
+  if (finished_epochs > 0 && path_exists(path_)) {
     for (const EpochLine& line : read_epoch_lines(path_))
       if (line.epoch <= finished_epochs) kept += line.text + '\n';
   }

@@ -154,11 +154,13 @@ Value read_network(const Value& path, const std::string& config_path) {
   const std::filesystem::path given = config::to_string(path, "network");
   std::filesystem::path file =
       given.is_absolute() ? given : std::filesystem::path(config_path).parent_path() / given;
+  const auto is_file = [](const std::filesystem::path& at) {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(at, ignored);
+  };
   // A path given on the command line may also mean the current folder.
-  if (path.origin.line == 0 && !std::filesystem::exists(file) && std::filesystem::exists(given)) file = given;
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(file, ignored))
-    config::fail(path.origin, "network", fmt::format("no file {}", file.string()));
+  if (path.origin.line == 0 && !is_file(file) && is_file(given)) file = given;
+  if (!is_file(file)) config::fail(path.origin, "network", fmt::format("no file {}", file.string()));
   Value tree = config::parse_file(file.string());
   if (!tree.is_map()) config::fail(tree.origin, "network", "expected a map that describes a network");
   return tree;

@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/paths.h"
 #include "trainer/environment.h"
 #include "trainer/epoch_records.h"
 #include "trainer/json_text.h"
@@ -32,8 +33,8 @@ int usable_cores() {
 namespace {
 
 bool holds_a_run(const std::string& folder) {
-  return fs::exists(folder + "/config.yaml") || fs::exists(folder + "/checkpoints") ||
-         fs::exists(folder + "/metrics.jsonl");
+  return path_exists(folder + "/config.yaml") || path_exists(folder + "/checkpoints") ||
+         path_exists(folder + "/metrics.jsonl");
 }
 
 /// runs/<name>-<time>, with a number if another job made that folder in the same second.
@@ -42,7 +43,7 @@ std::unique_ptr<FolderClaim> claim_default_folder(const RunConfig& run) {
       fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", run.name, fmt::localtime(std::time(nullptr)));
   for (int i = 1;; ++i) {
     const std::string folder = i == 1 ? stem : fmt::format("{}-{}", stem, i);
-    if (fs::exists(folder)) continue;
+    if (path_exists(folder)) continue;
     try {
       auto claim = std::make_unique<FolderClaim>(folder);
       if (!holds_a_run(folder)) return claim;
@@ -84,7 +85,7 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
   const std::string environment = environment_json(transport, device, algorithms, command_line);
   collective_try(transport, [&] {
     if (transport.rank() != 0) return;
-    if (run.train.deterministic && fs::exists(folder + "/environment.json")) {
+    if (run.train.deterministic && path_exists(folder + "/environment.json")) {
       constexpr std::uint64_t max_bytes = 16 << 20;  // of environment.json
       const std::string path = folder + "/environment.json";
       try {

@@ -13,9 +13,9 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/paths.h"
 #include "data/file_errors.h"
 #include "data/input_file.h"
-#include "data/paths.h"
 #include "data/sample_limit.h"
 #include "data/speech/alignment.h"
 #include "data/speech/an4_lists.h"

@@ -1,4 +1,4 @@
-#include "data/paths.h"
+#include "core/paths.h"
 
 #include <fmt/core.h>
 
