@@ -65,6 +65,13 @@ struct Value::Entry {
 /// Throws ConfigError "<origin>: <path>: <message>".
 [[noreturn]] void fail(const Origin& origin, std::string_view path, std::string_view message);
 
+constexpr int max_depth = 64;               // of a tree; its root has depth 0
+constexpr std::size_t max_nodes = 100'000;  // limits what aliases can expand a small file to
+constexpr std::size_t max_key_bytes = 200;  // YAML takes 1,024, which escapes reach with a quarter of that
+
+/// Throws ConfigError if it is too long.
+void check_key_size(std::string_view key, const Origin& at);
+
 /// The first byte that a configuration may not hold, or the text's size: control characters but for tabs and
 /// line ends, and what is not UTF-8.
 std::size_t plain_text_prefix(std::string_view text);

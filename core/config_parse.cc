@@ -18,9 +18,6 @@ namespace lpsgd::config {
 namespace {
 
 constexpr std::uint64_t max_bytes = 1 << 20;  // of a file; the largest in configs/ has 4 KB
-constexpr int max_depth = 64;
-constexpr std::size_t max_nodes = 100'000;  // limits what aliases can expand a small file to
-constexpr std::size_t max_key_bytes = 200;  // YAML takes 1,024, which escapes reach with a quarter of that
 
 struct Converter {
   const std::string& source;
@@ -93,7 +90,7 @@ struct Converter {
       const std::string& key = entry.first.Scalar();
       check_tag(entry.first, at);
       check_text(key, at);
-      if (key.size() > max_key_bytes) fail(at, "", fmt::format("a key of more than {} bytes", max_key_bytes));
+      check_key_size(key, at);
       if (!keys.insert(key).second) fail(at, "", fmt::format("duplicate key '{}'", printable(key)));
       map.entries.push_back({key, at, convert(entry.second, depth + 1)});
     }

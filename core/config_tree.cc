@@ -67,6 +67,46 @@ void fail(const Origin& origin, std::string_view path, std::string_view message)
   throw ConfigError(printable(fmt::format("{}: {}", text, message)));
 }
 
+void check_key_size(std::string_view key, const Origin& at) {
+  if (key.size() > max_key_bytes) fail(at, "", fmt::format("a key of more than {} bytes", max_key_bytes));
+}
+
+namespace {
+
+struct Extent {
+  int depth = 0;  // below the root
+  std::size_t nodes = 1;
+};
+
+Extent extent_of(const Value& v) {
+  Extent out;
+  const auto add = [&](const Value& child) {
+    const Extent of_child = extent_of(child);
+    out.depth = std::max(out.depth, of_child.depth + 1);
+    out.nodes += of_child.nodes;
+  };
+  for (const Value& item : v.items) add(item);
+  for (const Value::Entry& entry : v.entries) add(entry.value);
+  return out;
+}
+
+/// A tree with `value` at `path` keeps to the limits of a file.
+void check_fits(const Value& root, const std::string& path, const Value& value, const Origin& at) {
+  std::size_t words = 0;
+  for (std::size_t begin = 0; begin <= path.size(); ++words) {
+    const std::size_t dot = std::min(path.find('.', begin), path.size());
+    check_key_size(std::string_view(path).substr(begin, dot - begin), at);
+    begin = dot + 1;
+  }
+  const Extent added = extent_of(value);
+  if (words + static_cast<std::size_t>(added.depth) > max_depth)
+    fail(at, "", fmt::format("nested deeper than {} levels", max_depth));
+  if (extent_of(root).nodes + words + added.nodes > max_nodes)
+    fail(at, "", fmt::format("more than {} values", max_nodes));
+}
+
+}  // namespace
+
 void apply_override(Value& root, const std::string& assignment) {
   const std::string source = "--set " + assignment;
   const Origin at{source, 0, 0};
@@ -77,6 +117,7 @@ void apply_override(Value& root, const std::string& assignment) {
   if (const std::size_t bad = plain_text_prefix(path); bad < path.size()) fail(at, "", not_plain(path[bad]));
   Value value = parse_option(assignment.substr(equals + 1), source);
   value.origin = at;
+  check_fits(root, path, value, at);
 
   Value* node = &root;
   std::size_t begin = 0;

@@ -127,6 +127,17 @@ TEST(Config, OverridesReplaceAndNameTheOption) {
   // The tree could be written, but not be read again.
   EXPECT_THROW(apply_override(root, "inner.\x90=1"), ConfigError);
   EXPECT_THROW(apply_override(root, "inner.\x1b=1"), ConfigError);
+  EXPECT_THROW(apply_override(root, "inner." + std::string(201, 'k') + "=1"), ConfigError);
+  const auto nested = [](int words, int brackets) {
+    std::string path = "k";
+    for (int i = 1; i < words; ++i) path += ".k";
+    return path + "=" + std::string(static_cast<std::size_t>(brackets), '[') +
+           std::string(static_cast<std::size_t>(brackets), ']');
+  };
+  Value deep = Value::map();
+  EXPECT_THROW(apply_override(deep, nested(40, 26)), ConfigError);
+  apply_override(deep, nested(40, 25));  // the innermost list is empty: 64 levels
+  parse_text(emit(deep), "deep.yaml");
 }
 
 TEST(Config, EnvironmentOnlyInQuotedStrings) {
