@@ -86,6 +86,18 @@ Json parse_json(std::string_view text, const std::string& source, const JsonBoun
   return Json::parse(text);
 }
 
+template <class Json>
+std::int64_t whole_number(const Json& number, const std::string& source, std::uint64_t max) {
+  if (!number.is_number_unsigned() || number.template get<std::uint64_t>() > max) {
+    constexpr std::size_t shown = 40;
+    throw FileError(fmt::format("{}: {:.{}} is an impossible number", source, number.dump(), shown));
+  }
+  return number.template get<std::int64_t>();
+}
+
+template std::int64_t whole_number(const nlohmann::json&, const std::string&, std::uint64_t);
+template std::int64_t whole_number(const nlohmann::ordered_json&, const std::string&, std::uint64_t);
+
 template nlohmann::json parse_json(std::string_view, const std::string&, const JsonBounds&);
 template nlohmann::ordered_json parse_json(std::string_view, const std::string&, const JsonBounds&);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -19,6 +20,13 @@ struct JsonBounds {
 template <class Json = nlohmann::ordered_json>
 Json parse_json(std::string_view text, const std::string& source, const JsonBounds& bounds = {});
 
+/// A number of things. Throws FileError "<source>: <number> is an impossible number" if it is none, or more
+/// than `max`. (The library's own conversion takes any number, and its result is then undefined.)
+template <class Json>
+std::int64_t whole_number(const Json& number, const std::string& source, std::uint64_t max);
+
+extern template std::int64_t whole_number(const nlohmann::json&, const std::string&, std::uint64_t);
+extern template std::int64_t whole_number(const nlohmann::ordered_json&, const std::string&, std::uint64_t);
 extern template nlohmann::json parse_json(std::string_view, const std::string&, const JsonBounds&);
 extern template nlohmann::ordered_json parse_json(std::string_view, const std::string&, const JsonBounds&);
 

@@ -35,11 +35,8 @@ ordered_json to_json(const BatchMetrics& m) {
   return {{"loss", m.loss}, {"top1", m.top1}, {"top5", m.top5}, {"samples", m.samples}};
 }
 
-/// A loss that is not finite is null in JSON.
-BatchMetrics batch_metrics(const ordered_json& j) {
-  return {j.at("loss").is_null() ? 0 : j.at("loss").get<double>(), j.at("top1"), j.at("top5"),
-          j.at("samples")};
-}
+constexpr std::uint64_t max_count = std::uint64_t{1} << 48;
+constexpr std::uint64_t max_bytes_sent = std::uint64_t{1} << 62;
 
 ordered_json parse_manifest(const std::string& folder) {
   const std::string path = folder + "/manifest.json";
@@ -58,10 +55,11 @@ CheckpointManifest read_manifest(const std::string& folder) {
   const ordered_json m = parse_manifest(folder);
   CheckpointManifest out;
   try {
-    const auto count = [&](const ordered_json& number, std::uint64_t max = std::uint64_t{1} << 48) {
-      if (!number.is_number_unsigned() || number.get<std::uint64_t>() > max)
-        throw FileError(fmt::format("{}/manifest.json: {} is an impossible number", folder, number.dump()));
-      return number.get<std::int64_t>();
+    const auto count = [&](const ordered_json& number, std::uint64_t max = max_count) {
+      return whole_number(number, folder + "/manifest.json", max);
+    };
+    const auto bytes = [&](const ordered_json& number) {
+      return static_cast<std::uint64_t>(count(number, max_bytes_sent));
     };
     const ordered_json& data = m.at("data");
     out.position = {count(m.at("step")), count(m.at("epoch")), count(data.at("batch"))};
@@ -75,18 +73,22 @@ CheckpointManifest read_manifest(const std::string& folder) {
     if (const auto order = data.find("order"); order != data.end())  // older ones have none
       for (const auto& [key, value] : order->items()) out.order.emplace_back(key, value.get<std::string>());
     const ordered_json& so_far = m.at("epoch_so_far");
-    for (const ordered_json& rank : so_far.at("train")) out.so_far.train.push_back(batch_metrics(rank));
+    for (const ordered_json& rank : so_far.at("train")) {
+      const ordered_json& loss = rank.at("loss");  // null, if it was not finite
+      out.so_far.train.push_back({loss.is_null() ? 0 : loss.get<double>(), count(rank.at("top1")),
+                                  count(rank.at("top5")), count(rank.at("samples"))});
+    }
     so_far.at("seconds").get_to(out.so_far.seconds);
     if (const auto counts = so_far.find("sequences"); counts != so_far.end())
       out.so_far.sequences = {count(counts->at("count")), count(counts->at("room"))};
-    out.so_far.bytes_sent = so_far.at("bytes_sent");
-    out.so_far.bytes_fp32 = so_far.at("bytes_fp32");
+    out.so_far.bytes_sent = bytes(so_far.at("bytes_sent"));
+    out.so_far.bytes_fp32 = bytes(so_far.at("bytes_fp32"));
     if (const auto bad = so_far.find("bad_samples"); bad != so_far.end())
       out.so_far.bad_samples = count(*bad);
     if (const auto sums = so_far.find("sync"); sums != so_far.end()) {
       out.so_far.exchanges = count(sums->at("synchronisations"));
       out.so_far.distance = {sums->at("deviation"), sums->at("change")};
-      out.so_far.bytes_average = sums->at("bytes_average");
+      out.so_far.bytes_average = bytes(sums->at("bytes_average"));
     }
     if (const auto sync = m.find("sync"); sync != m.end()) {
       out.sync = {true, count(sync->at("local_steps")), 0};

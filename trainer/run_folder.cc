@@ -130,8 +130,10 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
       communication += last["communication_s"].get<double>();
       computation += last["computation_s"].get<double>();
       samples += last["samples"].get<double>();
-      sent += last["bytes_sent"].get<std::uint64_t>();
-      fp32 += last["bytes_fp32"].get<std::uint64_t>();
+      const std::string source = fmt::format("{}/metrics.jsonl:{}", folder, line);
+      constexpr std::uint64_t max = std::uint64_t{1} << 62;
+      sent += static_cast<std::uint64_t>(whole_number(last["bytes_sent"], source, max));
+      fp32 += static_cast<std::uint64_t>(whole_number(last["bytes_fp32"], source, max));
     } catch (const nlohmann::json::exception&) {
       throw FileError(fmt::format("{}/metrics.jsonl:{}: not an epoch's record: a value is missing or wrong",
                                   folder, line));

@@ -116,12 +116,15 @@ def other_settings(at):
 
 
 def one_folder(at):
-    """A second job in the folder of one that runs."""
-    first = at.training()
-    status, text = at.train(seconds=20)
-    said = f"the second: {happened(status, text)}"
-    check(first.process.poll() is None, said + "; the first has ended")
-    return check(status == 2, said)
+    """A second job in the folder of one that runs: a new one, and one that resumes."""
+    first = at.training("--set", "checkpoint.every_epochs=1")
+    said = []
+    for how in ((), ("--resume",)):
+        status, text = at.train(*how, "--steps", "1", seconds=20)
+        said.append(f"the second{' with --resume' if how else ''}: {happened(status, text)}")
+        check(first.process.poll() is None, said[-1] + "; the first has ended")
+        check(status == 2, "; ".join(said))
+    return "; ".join(said)
 
 
 def signals(at):
@@ -149,8 +152,10 @@ def nested_brackets(at):
     """A manifest of 300,000 brackets, read by two ranks under UCX's signal handlers."""
     at.train("--set", "train.epochs=1")
     for path in glob.glob(at.path("out", "checkpoints", "*", "manifest.json")):
+        with open(path) as file:
+            manifest = json.load(file)
         with open(path, "w") as file:
-            file.write("[" * 300_000)
+            file.write(json.dumps(dict(manifest, step="@")).replace('"@"', "[" * 300_000 + "]" * 300_000))
     status, text = at.train("--resume", "--set", "train.epochs=1")
     return check(status in (0, 1, 2) and "Segmentation" not in text and "BAD TERMINATION" not in text, happened(status, text))
 
