@@ -42,6 +42,24 @@ TEST(Json, DepthIsBounded) {
   EXPECT_EQ(error_of(objects), "a.json: nested too deeply: more than 16 levels");
 }
 
+TEST(Json, WholeNumbers) {
+  const auto read = [](const std::string& text) {
+    return whole_number(parse_json(text, "a.json"), "a.json", std::uint64_t{1} << 62);
+  };
+  EXPECT_EQ(read("0"), 0);
+  EXPECT_EQ(read("4611686018427387904"), std::int64_t{1} << 62);
+  const std::string digits(107, '1');
+  for (const char* text : {"4611686018427387905", "-1", "1.0", "1e3", "true", "null", "\"7\"", "[]",
+                           "18446744073709551616", digits.c_str()})
+    EXPECT_THROW(read(text), FileError) << text;
+  try {
+    read('"' + digits + '"');
+    FAIL();
+  } catch (const FileError& e) {
+    EXPECT_EQ(std::string(e.what()), "a.json: \"" + std::string(39, '1') + " is an impossible number");
+  }
+}
+
 TEST(Json, ValuesAreBounded) {
   EXPECT_EQ(error_of("[1, 2]", {.values = 3}), "no error");
   EXPECT_EQ(error_of("[1, 2, 3]", {.values = 3}), "a.json: more than 3 values");
