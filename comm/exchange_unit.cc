@@ -59,11 +59,9 @@ class ReduceBroadcast final : public UnitInFlight {
       moved |= return_mean();
     }
     if (decode_arrived()) return true;
-    if (poll(sends_)) {
-      std::erase(sends_, no_request);
-      moved = true;
-    }
-    return moved;
+    const std::size_t sent = sends_.size();
+    std::erase_if(sends_, [this](Sent& s) { return complete(s.request); });
+    return moved || sends_.size() < sent;
   }
 
   bool under_way() const override { return sent_ == ranks_; }
@@ -78,7 +76,11 @@ class ReduceBroadcast final : public UnitInFlight {
           ranks.push_back(shared_.transport.rank_in_run(r));
       if (!ranks.empty()) return ranks_text(ranks);
     }
-    return "ranks that take its messages";
+    std::vector<int> ranks;  // that have not taken what was sent to them
+    for (const Sent& sent : sends_) ranks.push_back(shared_.transport.rank_in_run(sent.to));
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    return ranks.empty() ? "its codec" : ranks_text(ranks);
   }
 
  private:
@@ -95,7 +97,7 @@ class ReduceBroadcast final : public UnitInFlight {
   int tag(int round) const { return static_cast<int>(unit_.number % 8192) * 2 + round - 1; }
   void send(std::span<const std::byte> bytes, int to, int round) {
     if (bytes.empty()) return;
-    sends_.push_back(shared_.transport.isend(bytes, to, tag(round)));
+    sends_.push_back({shared_.transport.isend(bytes, to, tag(round)), to});
     shared_.bytes_sent += bytes.size();
   }
   void receive(int round) {
@@ -158,7 +160,12 @@ class ReduceBroadcast final : public UnitInFlight {
 
   const bool ordered_;
   const int rank_, ranks_;
-  std::vector<Transport::Request> arriving_, returning_, sends_;
+  struct Sent {
+    Transport::Request request;
+    int to;
+  };
+  std::vector<Transport::Request> arriving_, returning_;
+  std::vector<Sent> sends_;
   std::vector<bool> decoded_;
   std::vector<int> owners_;     // of the current encode() or decode()
   int encoded_ = 0, sent_ = 0;  // owners whose part is encoded, and sent

@@ -21,9 +21,9 @@
 #include "comm/backoff.h"
 #include "comm/slots.h"
 #include "comm/transport.h"
+#include "comm/waiting.h"
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/log.h"
 
 namespace lpsgd {
 namespace {
@@ -233,8 +233,8 @@ MpiTransport::~MpiTransport() {
     const ScopedPhase end(*this, Phase::end);
     barrier();
   } catch (const std::exception& e) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_until_turn(rank_)));
-    log::error("{}", e.what());
+    await_turn(rank_);
+    print_error(fmt::format("rank {}: {}", rank_, e.what()));
     abort(1);
     return;
   }

@@ -47,5 +47,8 @@ void let_process_live() noexcept;
 /// launcher ends the others before their turn. They leave a while to a rank with an error of its own, such as
 /// a StalledError.
 double seconds_until_turn(int rank);
+/// Waits for this rank's turn. SIGTERM, with which Open MPI's launcher ends a job, ends the process at once
+/// then.
+void await_turn(int rank) noexcept;
 
 }  // namespace lpsgd

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
 #include <unordered_set>
 
 #include "core/checksum.h"
@@ -76,16 +77,10 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
       malformed(path,
                 fmt::format("its header of {} bytes goes past the end ({} bytes in all)", length, bytes_));
     const std::uint64_t data_bytes = bytes_ - 8 - length;
-    const std::byte* data = base + 8 + length;
-    if (reinterpret_cast<std::uintptr_t>(data) % alignof(float) !=
-        0) {  // a writer that does not pad its header
-      aligned_ = Buffer<std::byte>(data_bytes);
-      std::copy_n(data, data_bytes, aligned_.data());
-      data = aligned_.data();
-    }
+    const std::byte* const data = base + 8 + length;
     const json header = parse_header(path, {reinterpret_cast<const char*>(base + 8), length});
 
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+    std::vector<std::tuple<std::uint64_t, std::uint64_t, std::size_t>> ranges;  // begin, end, tensor
     for (const auto& [name, entry] : header.items()) {
       if (name == "__metadata__") {
         if (!entry.is_object()) malformed(path, "__metadata__ is not an object");
@@ -122,19 +117,28 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
         malformed(path, fmt::format("tensor '{}' of shape {} does not fit its {} bytes", name,
                                     shape_text(tensor.shape), end - begin));
       if (begin % 4 != 0) malformed(path, fmt::format("tensor '{}' is not aligned to 4 bytes", name));
-      tensor.values = {reinterpret_cast<const float*>(data + begin), static_cast<std::size_t>(elements)};
       tensors_.push_back(std::move(tensor));
-      ranges.emplace_back(begin, end);
+      ranges.push_back({begin, end, tensors_.size() - 1});
     }
     std::sort(ranges.begin(), ranges.end());
     std::uint64_t covered = 0;
-    for (const auto& [begin, end] : ranges) {
+    for (const auto& [begin, end, tensor] : ranges) {
       if (begin != covered)
         malformed(path, begin < covered ? "tensors overlap" : "there is a hole between tensors");
       covered = end;
     }
     if (covered != data_bytes)
       malformed(path, fmt::format("its tensors cover {} of {} bytes", covered, data_bytes));
+    // Now that the file is known to be whole: a copy for a writer that does not pad its header.
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(data) % alignof(float) == 0;
+    if (!is_aligned) {
+      aligned_ = Buffer<std::byte>(data_bytes);
+      std::copy_n(data, data_bytes, aligned_.data());
+    }
+    for (const auto& [begin, end, tensor] : ranges)
+      tensors_[tensor].values = {
+          reinterpret_cast<const float*>((is_aligned ? data : aligned_.data()) + begin),
+          static_cast<std::size_t>(end - begin) / sizeof(float)};
     std::stable_sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
       return a.values.data() < b.values.data();
     });

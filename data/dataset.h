@@ -43,6 +43,8 @@ class ImageDataset : public Dataset {
   virtual std::optional<ImageShape> fixed_shape() const { return std::nullopt; }
   /// The bytes lie in the data set, or in `file` until the next call with it. FileError.
   virtual StoredImage image(std::int64_t i, std::vector<std::uint8_t>& file) const = 0;
+  /// XXH3-64 of an image's bytes, where it is stored beside them; image() checks it.
+  virtual std::optional<std::uint64_t> stored_checksum(std::int64_t) const { return std::nullopt; }
 };
 
 /// Sequences of feature vectors with one label a frame.
@@ -52,6 +54,8 @@ class SequenceDataset : public Dataset {
   /// How features were normalised: one mean and one deviation for each that a frame has by itself. Empty: not
   /// at all.
   virtual Normalization normalization() const { return {}; }
+  /// Of the files' bytes that features were made of. (Features may be rounded otherwise on other processors.)
+  virtual std::uint64_t content_checksum() const { return 0; }
   virtual std::int64_t frames(std::int64_t i) const = 0;
   /// Writes `count` frames of sequence i from frame `first` on: (count, features) and (count) labels.
   virtual void read(std::int64_t i, std::int64_t first, std::int64_t count, float* features,

@@ -145,6 +145,10 @@ class Shards final : public ImageDataset {
     const auto [shard, at] = find(i);
     return shard->image(at);
   }
+  std::optional<std::uint64_t> stored_checksum(std::int64_t i) const override {
+    const auto [shard, at] = find(i);
+    return shard->entry(at).checksum;
+  }
 
  private:
   /// A grayscale image among colour ones has one channel.

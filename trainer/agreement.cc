@@ -69,13 +69,18 @@ std::uint64_t content_checksum(const ImageDataset& images, std::int64_t i, std::
   }
 }
 
-/// Of images in memory all pixels, up to a limit; of others some samples that are evenly spaced.
+/// Of images in memory all pixels, up to a limit; of shards the checksum of every sample; of files some
+/// samples that are evenly spaced.
 std::string content_digest(const ImageDataset& images, bool in_memory) {
-  constexpr std::int64_t most_bytes = std::int64_t{1} << 28, few = 32;
+  constexpr std::int64_t most_bytes = std::int64_t{1} << 28, few = 256;
   const std::optional<ImageShape> shape = images.fixed_shape();
   const bool all = in_memory && shape && images.size() <= most_bytes / shape->bytes();
   const std::int64_t count = all ? images.size() : std::min(few, images.size());
   Digest digest;
+  if (images.stored_checksum(0)) {
+    for (std::int64_t i = 0; i < images.size(); ++i) digest.add(*images.stored_checksum(i));
+    return digest.text();
+  }
   std::vector<std::uint8_t> file;
   for (std::int64_t i = 0; i < count; ++i)
     digest.add(content_checksum(images, i * images.size() / count, file));
@@ -90,7 +95,7 @@ std::string label_digest(const ImageDataset& images) {
   return digest.text();
 }
 
-/// Lengths and labels. The features are results of arithmetic, which may round otherwise on other processors.
+/// Lengths and labels.
 std::string label_digest(const SequenceDataset& sequences) {
   Digest digest;
   std::vector<float> features;
@@ -126,6 +131,7 @@ void add_split(const RunConfig& run, const Dataset& dataset, const std::string& 
   if (const auto* sequences = dynamic_cast<const SequenceDataset*>(&dataset)) {
     add("number of features", fmt::format("{}", sequences->features()));
     add("checksum of the labels", label_digest(*sequences));
+    add("checksum of the content", fmt::format("{:016x}", sequences->content_checksum()));
   }
 }
 

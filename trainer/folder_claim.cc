@@ -111,7 +111,7 @@ std::string text_of(int file) {
 bool is_same_file(int file, const std::string& path) {
   struct stat open {
   }, named{};
-  return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino &&
+  return ::fstat(file, &open) == 0 && ::lstat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino &&
          open.st_dev == named.st_dev;
 }
 
@@ -134,8 +134,9 @@ FolderClaim::FolderClaim(std::string folder)
 }
 
 FolderClaim::~FolderClaim() {
-  ::unlink(lock_file_.c_str());  // before releasing the lock: a waiting process then finds no file
-  ::close(file_);                // NFS keeps a file that is open, under another name in the folder
+  // Before releasing the lock: a waiting process then finds no file.
+  if (is_same_file(file_, lock_file_)) ::unlink(lock_file_.c_str());
+  ::close(file_);  // NFS keeps a file that is open, under another name in the folder
   remove_empty_folders();
 }
 
@@ -154,11 +155,12 @@ void FolderClaim::make_folders() {
 
 bool FolderClaim::lock() {
   if (file_ >= 0) ::close(file_);
-  file_ = ::open(lock_file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  file_ = ::open(lock_file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);  // follows no link
   const bool is_new = file_ >= 0;
-  if (!is_new && errno == EEXIST) file_ = ::open(lock_file_.c_str(), O_RDWR | O_CLOEXEC);
+  if (!is_new && errno == EEXIST) file_ = ::open(lock_file_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (file_ < 0) {
     if (errno == ENOENT) return false;
+    if (errno == ELOOP) throw FileError(fmt::format("{}: is a link; remove it", lock_file_));
     throw FileError(fmt::format("{}: cannot be written: {}", lock_file_, error_text(errno)));
   }
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {

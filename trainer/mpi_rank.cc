@@ -64,7 +64,7 @@ int run_rank(std::unique_ptr<Transport> transport, const std::function<int(Trans
   } catch (const StalledError& e) {
     say(fmt::format("rank {}: {}", transport->rank(), e.what()));
   } catch (const CommError& e) {  // most often of several ranks
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_until_turn(transport->rank())));
+    await_turn(transport->rank());
     say(fmt::format("rank {}: {}", transport->rank(), e.what()));
   } catch (const std::bad_alloc&) {
     say(fmt::format("rank {}: out of memory", transport->rank()));

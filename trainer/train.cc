@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <new>
 #include <optional>
 
 #include "comm/agree.h"
@@ -13,6 +14,7 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/printable.h"
 #include "trainer/agreement.h"
 #include "trainer/checkpoint_list.h"
 #include "trainer/commands.h"
@@ -83,7 +85,7 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
   if (arguments.resume) command.resume = resume_point(transport, command.out, arguments.resume_required);
   if (transport.rank() == 0) {
     fmt::print(
-        "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", spec.name(), spec.parameters(),
+        "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", printable(spec.name()), spec.parameters(),
         transport.size(), transport.size() > 1 ? "s" : "",
         run.exchange.transport == TransportKind::nccl ? "nccl" : transport.name(),
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
@@ -160,6 +162,8 @@ int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
       throw;
     } catch (const CommError&) {
       throw;
+    } catch (const std::bad_alloc&) {
+      throw Error(fmt::format("rank {}: out of memory", transport.rank()));
     } catch (const std::exception& e) {
       throw Error(fmt::format("rank {}: {}", transport.rank(), e.what()));
     }

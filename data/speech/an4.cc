@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/paths.h"
@@ -179,15 +182,18 @@ ByteOrder byte_order(ByteOrder wanted, const Corpus& corpus) {
 
 using Features = std::vector<std::vector<float>>;  // of each recording: (frames, width)
 
-Features features_of(const std::vector<Recording>& recordings, const SpeechOptions& options,
-                     ByteOrder order) {
+/// `content` becomes a checksum of the recordings' bytes.
+Features features_of(const std::vector<Recording>& recordings, const SpeechOptions& options, ByteOrder order,
+                     std::uint64_t& content) {
   FeatureExtractor extractor(options.features);
   Features all;
   FileErrors errors;
   for (const Recording& r : recordings)
     errors.attempt([&] {
-      const std::vector<std::int16_t> samples =
-          decode_samples(read_file(r.path, max_recording_bytes), r.path, order);
+      const std::string bytes = read_file(r.path, max_recording_bytes);
+      const std::array<std::uint64_t, 2> sums{content, checksum64(std::as_bytes(std::span(bytes)))};
+      content = checksum64(std::as_bytes(std::span(sums)));
+      const std::vector<std::int16_t> samples = decode_samples(bytes, r.path, order);
       const std::int64_t frames = FeatureExtractor::frames(static_cast<std::int64_t>(samples.size()));
       if (frames != r.frames) throw FileError(fmt::format("{}: changed while it was read", r.path));
       all.emplace_back(static_cast<std::size_t>(frames * width));
@@ -254,18 +260,19 @@ std::shared_ptr<const Dataset> open_an4(const DataOptions& options, Split split)
   const std::int64_t size =
       sample_limit(options, split, static_cast<std::int64_t>(recordings.size()), options.root);
   Normalization by{options.mean, options.std};
-  Features features = features_of(recordings, options.speech, order);
+  std::uint64_t content = 0, of_training = 0;
+  Features features = features_of(recordings, options.speech, order, content);
   if (by.mean.empty() || by.std.empty()) {
     const Normalization own =
         split == Split::train
             ? statistics(features)
-            : statistics(features_of(corpus.recordings(Split::train), options.speech, order));
+            : statistics(features_of(corpus.recordings(Split::train), options.speech, order, of_training));
     if (by.mean.empty()) by.mean = own.mean;
     if (by.std.empty()) by.std = own.std;
   }
   check(by);
 
-  auto out = std::make_shared<Utterances>(width, options.speech.context, corpus.states(), by);
+  auto out = std::make_shared<Utterances>(width, options.speech.context, corpus.states(), by, content);
   for (std::int64_t i = 0; i < size; ++i) {
     const auto at = static_cast<std::size_t>(i);
     normalize(features[at], by);

@@ -336,6 +336,17 @@ class RunErrors(Case):
         with open(victim) as file:
             self.assertEqual(file.read(), "mine")
 
+    def test_a_planted_link_is_no_lock(self):
+        for name, target in (("out", self.write("victim", "mine")), ("dangling", self.path("nothing"))):
+            os.mkdir(self.path(name))
+            os.symlink(target, self.path(name, ".lock"))
+            result = run("train", self.config, "--out", self.path(name))
+            self.assertEqual(result.status, 1, result)
+            self.assertIn(f"{self.path(name, '.lock')}: is a link; remove it", result.err)
+        with open(self.path("victim")) as file:
+            self.assertEqual(file.read(), "mine")
+        self.assertFalse(os.path.exists(self.path("nothing")))
+
     def test_damaged_checkpoint(self):
         for name in ("state-rank0001.safetensors", "model.safetensors", "manifest.json"):
             folder = self.train("out-" + name)

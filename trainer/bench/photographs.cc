@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -71,8 +72,13 @@ class Repeated final : public ImageDataset {
 
 }  // namespace
 
-ScratchFolder::ScratchFolder() : path_((fs::temp_directory_path() / "lpsgd-bench-XXXXXX").string()) {
-  if (!::mkdtemp(path_.data())) throw FileError(fmt::format("{}: cannot be made", path_));
+ScratchFolder::ScratchFolder() {
+  std::error_code error;
+  const fs::path parent = fs::temp_directory_path(error);
+  if (error) throw FileError(fmt::format("the folder for temporary files (TMPDIR): {}", error.message()));
+  path_ = (parent / "lpsgd-bench-XXXXXX").string();
+  if (!::mkdtemp(path_.data()))
+    throw FileError(fmt::format("{}: cannot be made: {}", path_, std::generic_category().message(errno)));
 }
 
 ScratchFolder::~ScratchFolder() {
@@ -81,7 +87,9 @@ ScratchFolder::~ScratchFolder() {
 }
 
 void write_photographs(const std::string& folder, int count) {
-  fs::create_directory(folder);
+  std::error_code error;
+  if (!fs::create_directory(folder, error) && error)
+    throw FileError(fmt::format("{}: cannot be made: {}", folder, error.message()));
   std::vector<std::uint8_t> file;
   for (int i = 0; i < count; ++i) {
     const std::vector<std::uint8_t> pixels = picture(static_cast<std::uint32_t>(i));
