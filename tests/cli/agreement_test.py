@@ -1,5 +1,6 @@
 """Ranks that were started differently: another configuration, command or option, or other data. All end with 2."""
 
+import concurrent.futures
 import json
 import os
 import re
@@ -8,65 +9,112 @@ import unittest
 
 from harness import CONFIG, LPSGD, MPIRUN, NETWORK, Case, Result, run
 
-# A value other than that of the test's configuration, for keys whose schema does not name one.
-OTHER = {
-    "network": "other_network.yaml",
-    "checkpoint.keep": "5",
-    "data.augment": "none",
-    "data.dataset": "noise",
-    "data.evaluate": "{resize: 40}",
-    "data.image": "[8, 8, 3]",
-    "data.mean": "[0.1, 0.1, 0.1]",
-    "data.std": "[0.5, 0.5, 0.5]",
-    "data.speech.held_out": "[x]",
-    "exchange.codec": "onebit",
-    "exchange.collective": "simulated",
-    "exchange.inject": "{step: 3}",
-    "exchange.link.bandwidth": "1Gbit",
-    "exchange.link.burst": "1MB",
-    "exchange.link.latency": "5us",
-    "exchange.min_elements": "7",
-    "exchange.timeout": "5min",
-    "exchange.timeout_outside_step": "1h",
-    "exchange.rules": "[{kind: conv, codec: none}]",
-    "optimizer.lars_exclude": "[bias]",
-    "optimizer.no_decay": "[bias]",
-    "schedule.decay": "{1: 0.2}",
-    "schedule.momentum": "{1: 0.5}",
-    "sync.from": "3",
-    "sync.ranks_per_block": "2",
-    "train.batch_size": "48",
-    "train.device": "auto",
-    "train.epochs": "3",
-    "train.threads": "2",
+# What the schema does not tell: settings of both ranks with which the other rank's value is legal, too, and that value.
+# Without a value (no "=") the schema gives one. A pair is a key and a setting that changes it. Keys that are not here
+# are set by themselves, to a value of the schema's.
+GIVEN = [
+    ([], ["network=other_network.yaml", "checkpoint.keep=5", "data.augment=none", "data.augment.mirror=false", "data.augment.pad=3",
+          "data.dataset=noise", "data.evaluate={resize: 40}", "data.image=[8, 8, 3]", "data.mean=[0.1, 0.1, 0.1]",
+          "data.std=[0.5, 0.5, 0.5]", "data.speech.held_out=[x]", "exchange.codec=onebit", "exchange.collective=simulated",
+          "exchange.min_elements=7", "exchange.timeout=5min", "exchange.timeout_outside_step=1h",
+          "exchange.rules=[{kind: conv, codec: none}]", "optimizer.no_decay=[bias]", "schedule.decay={1: 0.2}",
+          "schedule.momentum={1: 0.5}", ("sync.kind", "sync={kind: local_sgd, steps: 2}"), "train.batch_size=48",
+          "train.device=auto", "train.epochs=3", "train.seed=4", "train.threads=2"]),
+    (["data.augment={mirror: true}"], ["data.augment.crop={kind: random_resized}"]),
+    (["data.augment={crop: {kind: random_resized}}"],
+     [("data.augment.crop.kind", "data.augment.crop={kind: side_ratio, ratio: 0.5}"), "data.augment.crop.area=[0.5, 1]",
+      "data.augment.crop.aspect=[0.5, 1]"]),
+    (["data.augment={crop: {kind: side_ratio, ratio: [0.5, 1]}}"], ["data.augment.crop.ratio=[0.25, 1]"]),
+    (["data.evaluate={resize: 40}"], ["data.evaluate.resize=48"]),
+    (["data.evaluate={side_ratio: 0.5}"], ["data.evaluate.side_ratio=0.75"]),
+    (["exchange.codec={kind: qsgd}"], [("exchange.codec.kind", "exchange.codec={kind: sign}")]),
+    (["exchange.link={bandwidth: 1Gbit}"], ["exchange.link.bandwidth=2Gbit", "exchange.link.latency=5us", "exchange.link.burst=1MB"]),
+    (["exchange.inject={step: 3}"], ["exchange.inject.step=4", "exchange.inject.rank", "exchange.inject.tensor=fc.weight",
+                                     "exchange.inject.element", "exchange.inject.bit"]),
+    (["exchange.rules=[{name: conv1.weight, kind: conv, codec: {kind: none}}]"],
+     [("exchange.rules[0].name", "exchange.rules=[{name: conv2.weight, kind: conv, codec: {kind: none}}]"),
+      ("exchange.rules[0].kind", "exchange.rules=[{name: conv1.weight, kind: dense, codec: {kind: none}}]"),
+      ("exchange.rules[0].codec", "exchange.rules=[{name: conv1.weight, kind: conv, codec: onebit}]"),
+      ("exchange.rules[0].codec.kind", "exchange.rules=[{name: conv1.weight, kind: conv, codec: {kind: onebit}}]")]),
+    (["optimizer={kind: lars}"], ["optimizer.trust", "optimizer.lars_exclude=[bias]"]),
+    (["optimizer={kind: adam}"], ["optimizer.kind=adamw", "optimizer.beta1", "optimizer.beta2", "optimizer.eps"]),
+    (["schedule.lr_scaling=linear"], ["schedule.lr_batch_size"]),
+    (["schedule.decay={every: 1, factor: 0.5}"], ["schedule.decay.every=2", "schedule.decay.factor=0.25"]),
+    (["schedule.decay={linear: 0.01}"], ["schedule.decay.linear=0.02"]),
+    (["sync={kind: block_momentum, steps: 4}"], ["sync.steps=8", "sync.momentum", "sync.rate", "sync.nesterov", "sync.fragments",
+                                                 "sync.delay", "sync.reset_momentum", "sync.distance"]),
+    (["sync={kind: block_momentum, steps: 4, delay: 1}"], ["sync.mix"]),
+    (["sync={kind: local_sgd, steps: 4, warmup: linear, warmup_epochs: 1}"], ["sync.warmup=exponential", "sync.warmup_epochs=2"]),
+    (["sync={kind: post_local_sgd, steps: 4}"], ["sync.from=3"]),
+    (["sync={kind: hierarchical_local_sgd, steps: 4}"], ["sync.block_steps", "sync.ranks_per_block=2"]),
+]
+# Keys with one legal value here: the other rank's is refused before anything is compared.
+ONE_VALUE = {
+    "exchange.ranks": "2",  # is for the transport threads, which mpirun cannot start
+    "exchange.transport": "threads",  # as above; and nccl needs a GPU for each rank
+    "train.compute": "tf32",  # tf32 and bf16 are arithmetic of GPUs
 }
-# Keys below those of the schema.
-INNER = {"data.augment.pad": "3", "exchange.codec.bits": "8", "exchange.codec.norm": "l2",
-         "exchange.inject.step": "3", "network.parameters.activation": "tanh"}
 
 
 def other_value(key, schema):
-    """None if there is only one value."""
-    if key in OTHER:
-        return OTHER[key]
-    if "enum" in schema:
-        return next((str(value).lower() for value in schema["enum"] if value not in (schema.get("default"), "auto")), None)
-    if schema["type"] == "boolean":
-        return str(not schema["default"]).lower()
-    if schema["type"] == "string":
+    """One that is not the default."""
+    default = schema.get("default")
+    words = [str(value).lower() for value in schema.get("enum", []) if value not in (default, "auto")]
+    if words and len(schema["enum"]) > 1:
+        return words[0]
+    if schema.get("type") == "boolean":
+        return str(not default).lower()
+    if schema.get("type") == "string" and "pattern" not in schema:
         return "elsewhere"
-    if schema["type"] == "integer":
-        return str(schema["default"] + 1)
-    if schema["type"] == "number":
+    if schema.get("type") == "number":
         return "0.125"
-    raise AssertionError(f"{key}: give a value in OTHER")
+    for number in schema.get("anyOf", [schema]):  # or a word and a number
+        if number.get("type") == "integer" and "default" in schema:
+            return str(default + number.get("multipleOf", 1) if isinstance(default, int) else number["minimum"])
+    raise AssertionError(f"{key}: give a value in GIVEN")
 
 
-def keys(schema, prefix=""):
-    for name, inner in schema.get("properties", {}).items():
-        yield prefix + name, inner
-        if prefix + name not in OTHER:
-            yield from keys(inner, prefix + name + ".")
+def leaves(schema, definitions, key="", kind=None):
+    """Each key with its schema and, if kinds have keys of their own, the kind that it belongs to."""
+    for part in schema.get("allOf", []):
+        schema = {**schema, **definitions[part["$ref"].rsplit("/", 1)[1]]}
+    if "properties" not in schema:
+        yield key, schema, kind
+    if "properties" in schema.get("items", {}):
+        yield from leaves(schema["items"], definitions, key + "[0]")
+    for alternative in [schema, *schema.get("anyOf", [])]:
+        inner = alternative.get("properties", {})
+        kinds = inner.get("kind", {}).get("enum", []) if alternative is not schema else []
+        for name in inner:
+            yield from leaves(inner[name], definitions, f"{key}.{name}" if key else name, kinds[0] if kinds else None)
+
+
+def cases(schema):
+    """(key, settings of both ranks, what is set on rank 1)"""
+    given = {}
+    for both, keys in GIVEN:
+        for entry in keys:
+            key, setting = entry if isinstance(entry, tuple) else (entry.split("=")[0], entry)
+            assert key not in given, key
+            given[key] = both, setting
+    found = set()
+    for key, inner, kind in leaves(schema, schema["definitions"]):
+        section, _, name = key.rpartition(".")
+        if key in found and (section != "exchange.codec" or key in given):
+            continue  # a key of several kinds: the codec's options differ, of others one is enough
+        found.add(key)
+        if key in given:
+            both, setting = given[key]
+            yield key, both, setting if "=" in setting else f"{key}={other_value(key, inner)}"
+        elif key in ONE_VALUE:
+            yield key, [], f"{key}={ONE_VALUE[key]}"
+        elif section == "exchange.rules[0].codec":
+            yield (key, [f"exchange.rules=[{{codec: {{kind: {kind}}}}}]"],
+                   f"exchange.rules=[{{codec: {{kind: {kind}, {name}: {other_value(key, inner)}}}}}]")
+        else:
+            yield key, [f"{section}={{kind: {kind}}}"] if kind else [], f"{key}={other_value(key, inner)}"
+    unknown = {*given, *ONE_VALUE} - found
+    assert not unknown, f"no keys of the schema: {unknown}"
 
 
 def apart(first, second, programs=(LPSGD, LPSGD)):
@@ -82,23 +130,36 @@ class Disagreement(Case):
         self.write("other_network.yaml", NETWORK.replace("filters: 16", "filters: 12"))
         self.start = ["train", self.config, "--out", self.path("out")]
 
-    def refused(self, result, *expected):
+    def refused(self, result, *expected, out="out"):
         self.assertEqual(result.status, 2, result)
         self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
         for text in expected:
             self.assertIn(text, result.err)
-        self.assertFalse(os.path.exists(self.path("out")), "nothing may start")
+        self.assertFalse(os.path.exists(self.path(out)), "nothing may start")
 
     def test_every_key_of_the_configuration(self):
-        schema = json.loads(run("help", "--schema").out)
-        changes = {key: other_value(key, inner) for key, inner in keys(schema)
-                   if key in OTHER or "properties" not in inner}
-        self.assertGreater(len(changes), 60)
-        for key, value in {**changes, **INNER}.items():
-            if value is None:
-                continue
-            with self.subTest(key=key, value=value):
-                self.refused(apart(self.start, [*self.start, "--set", f"{key}={value}"]), key)
+        def sets(settings):
+            return [word for setting in settings for word in ("--set", setting)]
+
+        def both(out, shared, own):
+            start = ["train", self.config, "--out", self.path(out), *sets(shared)]
+            return apart(start, [*start, *sets([own])])
+
+        all_cases = list(cases(json.loads(run("help", "--schema").out)))
+        all_cases += [("network.parameters.activation", [], "network.parameters.activation=tanh"),
+                      ("exchange.inject", [], "exchange.inject={step: 3}"), ("exchange.link", [], "exchange.link={latency: 5us}")]
+        self.assertGreater(len(all_cases), 140)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            results = [pool.submit(both, f"out{i}", shared, own) for i, (_, shared, own) in enumerate(all_cases)]
+            for i, (key, shared, own) in enumerate(all_cases):
+                with self.subTest(key=key, shared=shared, own=own):
+                    result = results[i].result()
+                    self.refused(result, key, out=f"out{i}")
+                    self.assertEqual("the ranks disagree on" in result.err, key not in ONE_VALUE, result)
+                    if key not in ONE_VALUE:
+                        # A key that holds others shows itself in them.
+                        self.assertRegex(result.err, rf"\Alpsgd: error: the ranks disagree on {re.escape(key)}(?:[.\[]\S*)?: "
+                                                     r".+ on rank 0, .+ on rank 1(?:; also on .+)?\n\Z")
 
     def test_the_message_has_both_values(self):
         result = apart(self.start, [*self.start, "--set", "schedule.lr=0.1", "--set", "train.seed=4"])

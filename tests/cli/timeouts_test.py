@@ -1,5 +1,6 @@
 """A rank that stands still, in each phase of a run: the others say so, and the job ends within the limit, once and for all."""
 
+import functools
 import os
 import re
 import shutil
@@ -21,6 +22,18 @@ LONG = ("--set", "data.train_samples=24000", "--set", "train.epochs=1000", "--se
         "--set", "exchange.link.latency=2ms")
 # As little as the launcher's own cleaning up may add.
 SLACK = 10
+
+
+def of_either_rank(test):
+    """Each of two ranks in turn, with a folder of its own."""
+    @functools.wraps(test)
+    def both(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                self.out = self.path(f"out{rank}")
+                test(self, rank)
+    return both
+
 
 class Timeouts(Stopping):
     def setUp(self):
@@ -52,10 +65,11 @@ class Timeouts(Stopping):
     def call(kind, phase, file):
         return rf"{kind} in {phase} \({file}:\d+, call \d+\)"
 
-    def test_at_the_start(self):
-        job = self.stopping("images.yaml", *LIMITS, LPSGD_START_TIMEOUT=str(LIMIT))
-        stopped = job.wait_for_stop(1)
-        self.ends(job, stopped, self.call("all_gather of 8 bytes", "start", "trainer/train.cc"), by="LPSGD_START_TIMEOUT")
+    @of_either_rank
+    def test_at_the_start(self, rank):
+        job = self.stopping("images.yaml", *LIMITS, rank=rank, LPSGD_START_TIMEOUT=str(LIMIT))
+        self.ends(job, job.wait_for_stop(rank), self.call("all_gather of 8 bytes", "start", "trainer/train.cc"),
+                  waits_for=f"rank {rank}", by="LPSGD_START_TIMEOUT")
         self.assertFalse(os.path.exists(self.out), "nothing may start")
 
     def test_when_a_run_is_resumed(self):
@@ -63,25 +77,29 @@ class Timeouts(Stopping):
         job = self.stopping("manifest.json", *OUTSIDE, "--resume", LPSGD_START_TIMEOUT="600")
         self.ends(job, job.wait_for_stop(1), self.call("all_gather of 8 bytes", "start", "trainer/train.cc"))
 
-    def test_while_data_are_read(self):
-        job = self.stopping("/val/", *OUTSIDE, LPSGD_START_TIMEOUT="600")
-        self.ends(job, job.wait_for_stop(1), self.call("all_gather of 8 bytes", "data", "trainer/train.cc"))
+    @of_either_rank
+    def test_while_data_are_read(self, rank):
+        job = self.stopping("/val/", *OUTSIDE, rank=rank, LPSGD_START_TIMEOUT="600")
+        self.ends(job, job.wait_for_stop(rank), self.call("all_gather of 8 bytes", "data", "trainer/train.cc"),
+                  waits_for=f"rank {rank}")
 
-    def test_in_a_step(self):
-        job = self.stopping("/train/", *IN_STEP, "--set", "train.epochs=1000", once=os.path.join(self.out, "metrics.jsonl"))
-        error = self.ends(job, job.wait_for_stop(1),
+    @of_either_rank
+    def test_in_a_step(self, rank):
+        job = self.stopping("/train/", *IN_STEP, "--set", "train.epochs=1000", rank=rank,
+                            once=os.path.join(self.out, "metrics.jsonl"))
+        error = self.ends(job, job.wait_for_stop(rank),
                           f"(?:{self.STEP}|{self.call('all_gather of 32 bytes', 'training', 'trainer/step_agreement.cc')})",
-                          by="exchange.timeout")
+                          waits_for=f"rank {rank}", by="exchange.timeout")
         self.assertRegex(error, "exchange of|in training")
 
-    def test_in_a_step_late(self):
+    @of_either_rank
+    def test_in_a_step_late(self, rank):
         """Stopped by somebody, among thousands of steps."""
         job = self.train(*IN_STEP, *LONG)
         job.wait_until(lambda: os.path.exists(os.path.join(self.out, "metrics.jsonl")))
         time.sleep(2.5)  # by then the ranks ask each other once a second only
-        pid = job.ranks()[1]
-        os.kill(pid, signal.SIGSTOP)
-        self.ends(job, job.wait_for_stop(1), self.STEP, by="exchange.timeout")
+        os.kill(job.ranks()[rank], signal.SIGSTOP)
+        self.ends(job, job.wait_for_stop(rank), self.STEP, waits_for=f"rank {rank}", by="exchange.timeout")
 
     def test_in_a_step_of_a_block(self):
         """Ranks 2 and 3 are a block; rank 2 waits for what is rank 1 of its block."""
@@ -96,9 +114,11 @@ class Timeouts(Stopping):
         self.assertRegex(job.err(), rf"\[rank 2\] warning: (?:{self.STEP}|all_gather of .*) has waited [0-9] s for rank 3\n")
         self.assertNotRegex(job.err(), r"for ranks? 1\b")
 
-    def test_in_an_evaluation(self):
-        job = self.stopping("/val/", *OUTSIDE, once=os.path.join(self.out, "metrics.jsonl"))
-        self.ends(job, job.wait_for_stop(1), self.call("all_gather of [0-9]+ bytes", "evaluation", r"trainer/[a-z_]+\.cc"))
+    @of_either_rank
+    def test_in_an_evaluation(self, rank):
+        job = self.stopping("/val/", *OUTSIDE, rank=rank, once=os.path.join(self.out, "metrics.jsonl"))
+        self.ends(job, job.wait_for_stop(rank), self.call("all_gather of [0-9]+ bytes", "evaluation", r"trainer/[a-z_]+\.cc"),
+                  waits_for=f"rank {rank}")
 
     # A checkpoint is written beside training; of the last one the ranks wait for each other at its end.
     LAST_CHECKPOINT = (*LIMITS, "--set", "checkpoint.every_epochs=0")
@@ -110,9 +130,11 @@ class Timeouts(Stopping):
         job = self.stopping("state-rank0001", *self.LAST_CHECKPOINT)
         self.ends(job, job.wait_for_stop(1), self.WHILE_WRITING, by=self.EITHER_LIMIT)
 
-    def test_at_the_end(self):
-        job = self.stopping("rank0001.json", *OUTSIDE, "--trace", self.path("trace"))
-        self.ends(job, job.wait_for_stop(1), self.call("all_gather of 8 bytes", "end", "trainer/rank_trace.cc"))
+    @of_either_rank
+    def test_at_the_end(self, rank):
+        job = self.stopping(f"rank000{rank}.json", *OUTSIDE, "--trace", self.path(f"trace{rank}"), rank=rank)
+        self.ends(job, job.wait_for_stop(rank), self.call("all_gather of 8 bytes", "end", "trainer/rank_trace.cc"),
+                  waits_for=f"rank {rank}")
 
     def test_rank_0_of_three(self):
         """Two ranks reach their limit together; one speaks."""
