@@ -192,6 +192,21 @@ TEST_F(SmallAn4, ByteOrderIsDetectedOrGiven) {
   EXPECT_NE(big, little);
 }
 
+TEST_F(SmallAn4, ItsChecksumIsOfAllRecordingsOfTheSplit) {
+  const std::uint64_t train = open(Split::train)->content_checksum(),
+                      test = open(Split::test)->content_checksum();
+  EXPECT_EQ(open(Split::train)->content_checksum(), train);
+  const std::string held = open(Split::test)->name(0);  // a path
+  for (auto& [id, samples] : samples_) {
+    samples[7] ^= 1;
+    write();
+    const bool is_held = held.find(id) != std::string::npos;
+    EXPECT_EQ(open(Split::train)->content_checksum() != train, !is_held) << id;
+    EXPECT_EQ(open(Split::test)->content_checksum() != test, is_held) << id;
+    samples[7] ^= 1;
+  }
+}
+
 TEST_F(SmallAn4, HoldsOutRecordingsToo) {
   options_.speech.held_out = {"a-one-b", "two"};
   EXPECT_EQ(open(Split::test)->size(), 2);

@@ -85,6 +85,7 @@ TEST_F(Shards, GiveBackFiles) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(image.bytes.data()) % shard::alignment, 0u);
     EXPECT_EQ(set->label(i), i % 7);
     EXPECT_EQ(set->name(i), fmt::format("sample {} of {} (cat/{}.jpg)", i, path("a.shard"), i));
+    EXPECT_EQ(set->stored_checksum(i), checksum64(std::as_bytes(image.bytes)));
   }
   EXPECT_FALSE(std::filesystem::exists(path("a.shard.new")));
 }
