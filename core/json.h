@@ -23,7 +23,8 @@ Json parse_json(std::string_view text, const std::string& source, const JsonBoun
 /// A number of things. Throws FileError "<source>: <number> is an impossible number" if it is none, or more
 /// than `max`. (The library's own conversion takes any number, and its result is then undefined.)
 template <class Json>
-std::int64_t whole_number(const Json& number, const std::string& source, std::uint64_t max);
+std::int64_t whole_number(const Json& number, const std::string& source,
+                          std::uint64_t max = std::uint64_t{1} << 62);
 
 extern template std::int64_t whole_number(const nlohmann::json&, const std::string&, std::uint64_t);
 extern template std::int64_t whole_number(const nlohmann::ordered_json&, const std::string&, std::uint64_t);

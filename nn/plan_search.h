@@ -23,8 +23,11 @@ class PlanSearch {
   /// Whether to try no more candidates, asked when there is one more: the budget is used up and three were
   /// measured, or the latest end has passed and one was.
   bool over();
-  /// Whether over() ended it before three were measured. Such a choice is not worth keeping.
-  bool cut_off() const { return cut_off_; }
+  /// A candidate cannot be measured now, but may be another time: there is no room for it.
+  void leave_out() { left_out_ = true; }
+  /// Whether over() ended it before three were measured, or one was left out. Such a choice is not worth
+  /// keeping.
+  bool cut_off() const { return cut_off_ || left_out_; }
 
   struct Result {
     double seconds = 0;  // of one run; the fastest of those that were timed
@@ -41,7 +44,7 @@ class PlanSearch {
   double budget_, latest_;
   std::optional<double> begin_;
   int measured_ = 0;
-  bool cut_off_ = false;
+  bool cut_off_ = false, left_out_ = false;
   std::optional<double> fastest_;
 };
 

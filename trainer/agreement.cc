@@ -71,16 +71,16 @@ std::uint64_t content_checksum(const ImageDataset& images, std::int64_t i, std::
 
 /// Of images in memory all pixels, up to a limit; of shards the checksum of every sample; of files some
 /// samples that are evenly spaced.
-std::string content_digest(const ImageDataset& images, bool in_memory) {
+std::string content_digest(const ImageDataset& images) {
   constexpr std::int64_t most_bytes = std::int64_t{1} << 28, few = 256;
-  const std::optional<ImageShape> shape = images.fixed_shape();
-  const bool all = in_memory && shape && images.size() <= most_bytes / shape->bytes();
-  const std::int64_t count = all ? images.size() : std::min(few, images.size());
   Digest digest;
   if (images.stored_checksum(0)) {
     for (std::int64_t i = 0; i < images.size(); ++i) digest.add(*images.stored_checksum(i));
     return digest.text();
   }
+  const std::optional<ImageShape> shape = images.fixed_shape();
+  const bool all = shape && images.size() <= most_bytes / shape->bytes();
+  const std::int64_t count = all ? images.size() : std::min(few, images.size());
   std::vector<std::uint8_t> file;
   for (std::int64_t i = 0; i < count; ++i)
     digest.add(content_checksum(images, i * images.size() / count, file));
@@ -126,7 +126,7 @@ void add_split(const RunConfig& run, const Dataset& dataset, const std::string& 
       names_digest(dataset, run.data.shards.empty() ? run.data.root : run.data.shards));
   if (const auto* images = dynamic_cast<const ImageDataset*>(&dataset)) {
     add("checksum of the labels", label_digest(*images));
-    add("checksum of the content", content_digest(*images, run.data.shards.empty()));
+    add("checksum of the content", content_digest(*images));
   }
   if (const auto* sequences = dynamic_cast<const SequenceDataset*>(&dataset)) {
     add("number of features", fmt::format("{}", sequences->features()));

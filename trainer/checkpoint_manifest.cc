@@ -36,7 +36,6 @@ ordered_json to_json(const BatchMetrics& m) {
 }
 
 constexpr std::uint64_t max_count = std::uint64_t{1} << 48;
-constexpr std::uint64_t max_bytes_sent = std::uint64_t{1} << 62;
 
 ordered_json parse_manifest(const std::string& folder) {
   const std::string path = folder + "/manifest.json";
@@ -55,11 +54,12 @@ CheckpointManifest read_manifest(const std::string& folder) {
   const ordered_json m = parse_manifest(folder);
   CheckpointManifest out;
   try {
+    const std::string source = folder + "/manifest.json";
     const auto count = [&](const ordered_json& number, std::uint64_t max = max_count) {
-      return whole_number(number, folder + "/manifest.json", max);
+      return whole_number(number, source, max);
     };
     const auto bytes = [&](const ordered_json& number) {
-      return static_cast<std::uint64_t>(count(number, max_bytes_sent));
+      return static_cast<std::uint64_t>(whole_number(number, source));
     };
     const ordered_json& data = m.at("data");
     out.position = {count(m.at("step")), count(m.at("epoch")), count(data.at("batch"))};

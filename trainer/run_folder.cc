@@ -131,9 +131,8 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
       computation += last["computation_s"].get<double>();
       samples += last["samples"].get<double>();
       const std::string source = fmt::format("{}/metrics.jsonl:{}", folder, line);
-      constexpr std::uint64_t max = std::uint64_t{1} << 62;
-      sent += static_cast<std::uint64_t>(whole_number(last["bytes_sent"], source, max));
-      fp32 += static_cast<std::uint64_t>(whole_number(last["bytes_fp32"], source, max));
+      sent += static_cast<std::uint64_t>(whole_number(last["bytes_sent"], source));
+      fp32 += static_cast<std::uint64_t>(whole_number(last["bytes_fp32"], source));
     } catch (const nlohmann::json::exception&) {
       throw FileError(fmt::format("{}/metrics.jsonl:{}: not an epoch's record: a value is missing or wrong",
                                   folder, line));

@@ -103,12 +103,13 @@ void* Context::workspace(std::int64_t bytes) {
   return workspace_.data();
 }
 
-bool Context::has_workspace(std::int64_t bytes) {
+bool Context::has_workspace(PlanSearch& search, std::int64_t bytes) {
   try {
     workspace(bytes);
     return true;
   } catch (const DeviceError& e) {
     log::debug("workspace: {}", e.what());
+    search.leave_out();
     return false;
   }
 }

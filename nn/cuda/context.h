@@ -55,7 +55,8 @@ struct Context {
   /// The libraries' workspace, of at least so many bytes. It moves when it grows, and when planning is
   /// finished: then it has the size that the chosen plans need (keep_workspace). DeviceError: no room.
   void* workspace(std::int64_t bytes);
-  bool has_workspace(std::int64_t bytes);  // false: no room, which is logged
+  /// Whether there is room for a candidate's workspace. If not, that is logged, and `search` leaves it out.
+  bool has_workspace(PlanSearch& search, std::int64_t bytes);
   std::size_t workspace_bytes() const { return workspace_.bytes(); }
   std::int64_t workspace_limit = 0;  // of one plan
   void keep_workspace(std::int64_t bytes) { kept_workspace_ = std::max(kept_workspace_, bytes); }

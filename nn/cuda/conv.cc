@@ -58,8 +58,7 @@ class ConvSearch {
       throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
                                     text_of(problem_), context_.workspace_limit, trouble_.empty() ? "" : ": ",
                                     trouble_));
-    if (!context_.deterministic && !search.cut_off() && !without_room_)
-      context_.plan_cache.add(name(), choice_);
+    if (!context_.deterministic && !search.cut_off()) context_.plan_cache.add(name(), choice_);
     return best_;
   }
 
@@ -119,8 +118,7 @@ class ConvSearch {
       if (!usable(plan)) continue;
       const double built = now_seconds() - begin;
       const std::string engine = fmt::format("{}{}", plan->text(), fused ? ", fused" : "");
-      if (!context_.has_workspace(plan->workspace())) {
-        without_room_ = true;
+      if (!context_.has_workspace(search, plan->workspace())) {
         trouble_ =
             fmt::format("{} needs {} bytes of workspace, and there is no room", engine, plan->workspace());
         continue;
@@ -143,7 +141,6 @@ class ConvSearch {
   const std::function<void()>& separate_;
   ConvChoice best_;
   std::string choice_, trouble_;
-  bool without_room_ = false;  // for some engines: where memory is free another may be the fastest
 };
 
 ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& tensors,

@@ -154,22 +154,18 @@ void Product::choose(const ProductDesc& d, const void* a, const void* b, void* c
   if (!chosen) {
     PlanSearch search = context_.search();
     int best = -1;
-    bool without_room = false;  // for some of them: where memory is free another may be the fastest
     for (int i = 0; i < count && !(best >= 0 && context_.deterministic); ++i) {
       const cublasLtMatmulHeuristicResult_t& result = found[static_cast<std::size_t>(i)];
       if (result.state != CUBLAS_STATUS_SUCCESS) continue;
       if (search.over()) break;
       const std::string name = fmt::format("product ({} x {} x {}): {}", d.m, d.n, d.k, name_of(i));
-      if (!context_.has_workspace(static_cast<std::int64_t>(result.workspaceSize))) {
-        without_room = true;
-        continue;
-      }
+      if (!context_.has_workspace(search, static_cast<std::int64_t>(result.workspaceSize))) continue;
       if (!context_.measure(search, name, [&] { run_with(result.algo, a, b, c); })) continue;
       best = i;
       take(result);
     }
     chosen = best >= 0;
-    if (chosen && !context_.deterministic && !search.cut_off() && !without_room)
+    if (chosen && !context_.deterministic && !search.cut_off())
       context_.plan_cache.add(operation, name_of(best));
   }
   if (!chosen)

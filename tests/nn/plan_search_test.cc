@@ -59,6 +59,17 @@ TEST(PlanSearch, AFirstRunMayLoadKernels) {
   EXPECT_TRUE(m.measure(search, 0.5e-3, 0.05).fastest);
 }
 
+TEST(PlanSearch, GoesOnWithoutACandidateThatIsLeftOut) {
+  Machine m;
+  PlanSearch search(10, 10, m.clock());
+  for (int i = 0; i < 3; ++i) m.measure(search, 1e-3);
+  EXPECT_FALSE(search.cut_off());
+  search.leave_out();
+  EXPECT_FALSE(search.over());
+  EXPECT_TRUE(m.measure(search, 0.5e-3).fastest);
+  EXPECT_TRUE(search.cut_off());
+}
+
 TEST(PlanSearch, ItsClockStartsWithTheFirstCandidate) {
   Machine m;
   PlanSearch search(0.25, 8, m.clock());
