@@ -53,6 +53,8 @@ UNTOLD = (
     "metrics",
     "exchange.ranks",
     "exchange.device_pointers",
+    "exchange.timeout",
+    "exchange.timeout_outside_step",
     "exchange.codec",
     "network",
 )
@@ -66,6 +68,9 @@ USUAL = {
     "sync": {"kind": "every_step"},
     "train.compute": "fp32",
     "train.batch_size": 128,
+    "optimizer.noise": 0,
+    "optimizer.noise_decay": 0.55,
+    "schedule.lr_scaling": "none",
 }
 
 

@@ -166,9 +166,11 @@ void remove_old_checkpoints(const std::string& run_folder, const std::string& ne
   const auto last = std::find_if(all.begin(), all.end(),
                                  [&](const ListedCheckpoint& one) { return name_of(one) == newest; });
   if (last == all.end()) return;
-  for (auto one = last; one != all.begin();) {
+  for (auto one = std::next(last); one != all.begin();) {
     --one;
-    if (one->manifest && --keep < 1) remove_checkpoint(one->folder);
+    if (!one->manifest) continue;
+    const bool is_kept = one->manifest->halfway ? one == last : keep-- > 0;
+    if (!is_kept) remove_checkpoint(one->folder);
   }
 }
 

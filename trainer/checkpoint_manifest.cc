@@ -66,6 +66,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
     out.ranks = static_cast<int>(count(m.at("ranks"), 1'000'000));
     out.seed = static_cast<std::uint32_t>(count(m.at("seeds").at("run"), 0xffffffffu));
     out.lr = m.at("schedule").at("lr");
+    if (const auto halfway = m.find("halfway"); halfway != m.end()) out.halfway = halfway->get<bool>();
     out.batch_size = count(data.at("batch_size"));
     out.batches = count(data.at("batches"));
     if (const auto samples = data.find("samples"); samples != data.end()) out.samples = count(*samples);
@@ -150,6 +151,7 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
   m["ranks"] = manifest.ranks;
   m["seeds"] = {{"run", manifest.seed}};
   m["schedule"] = {{"lr", manifest.lr}};
+  if (manifest.halfway) m["halfway"] = true;
   m["data"] = {{"epoch", manifest.position.epoch},
                {"batch", manifest.position.batch},
                {"batches", manifest.batches},

@@ -33,6 +33,7 @@ struct CheckpointManifest {
   std::string lengths;                                      // checksum of its sequences' frames; empty: none
   std::vector<std::pair<std::string, std::string>> order;   // keys that decide the order of samples, values
   double lr = 0;                                            // of the next step
+  bool halfway = false;                                     // not kept once a newer one stands
   SyncPosition sync;                                        // where local steps are
   std::vector<std::pair<std::string, std::string>> codecs;  // tensor, codec
   std::vector<std::pair<std::string, std::string>> files;   // name, checksum

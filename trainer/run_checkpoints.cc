@@ -64,7 +64,6 @@ void check_order(const std::string& folder, const CheckpointManifest& manifest, 
         fmt::format("{}: was written inside an epoch of sequences that had other numbers of frames", folder));
 }
 
-/// Not if blocks were others, or there were none; their residuals then start from zero.
 /// Of changes that are sent once more, because their mean is dropped: the residuals hold a part of them.
 void clear(ExchangeState& residuals, const SyncPosition::Pending& tensors) {
   for (auto* round : {&residuals.round1, &residuals.round2})
@@ -73,6 +72,7 @@ void clear(ExchangeState& residuals, const SyncPosition::Pending& tensors) {
       std::fill((*round)[t].begin(), (*round)[t].end(), 0.0f);
 }
 
+/// Not if blocks were others, or there were none; their residuals then start from zero.
 bool fits(const ExchangeState& residuals, const Exchange* exchange) {
   if (residuals.round1.empty()) return false;
   const std::vector<ResidualSizes> sizes = exchange->residual_sizes();
@@ -90,6 +90,10 @@ bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std
 
 bool is_step_due(const CheckpointOptions& options, std::int64_t step) {
   return options.every_steps > 0 && step % options.every_steps == 0;
+}
+
+bool is_halfway_due(const CheckpointOptions& options, std::int64_t step) {
+  return options.every_steps > 1 && step % options.every_steps == options.every_steps / 2;
 }
 
 std::string text(const SavedCheckpoint& saved) {
@@ -181,7 +185,7 @@ void RunCheckpoints::check_finite(std::int64_t steps) {
 }
 
 void RunCheckpoints::begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
-                           double waited, const AveragedWeights* weights) {
+                           double waited, const AveragedWeights* weights, bool halfway) {
   began_ = now_seconds();
   CheckpointManifest manifest;
   manifest.position = position;
@@ -195,6 +199,7 @@ void RunCheckpoints::begin(const std::string& name, const Position& position, Ep
   manifest.lengths = epoch_.lengths;
   manifest.order = sample_order(run_);
   manifest.lr = lr;
+  manifest.halfway = halfway;
   manifest.sync = step_.sync_position();
   for (std::size_t t = 0; t < codecs_.size(); ++t)
     manifest.codecs.emplace_back(network_.tensors()[t].name, to_text(codecs_[t]));

@@ -24,6 +24,9 @@ bool is_checkpoint_due(const CheckpointOptions& options, std::int64_t epoch, std
 
 /// Whether one is due after `step` steps.
 bool is_step_due(const CheckpointOptions& options, std::int64_t step);
+/// Whether a halfway checkpoint is: each is written before the next copy is taken, so that two are never more
+/// than `every_steps` behind. It is removed once the next one stands.
+bool is_halfway_due(const CheckpointOptions& options, std::int64_t step);
 
 /// What an epoch is made of. Another data set puts other samples into its places.
 struct EpochContents {
@@ -63,9 +66,9 @@ class RunCheckpoints {
 
   /// Copies the state and begins to write it, with no checkpoint in flight. `lr`: of the next step; `so_far`:
   /// of the current epoch, ignored between epochs; `waited`: seconds for which training has waited for it
-  /// already; `weights`: the model's, if the ranks' differ. Collective.
+  /// already; `weights`: the model's, if the ranks' differ; `halfway`: see is_halfway_due(). Collective.
   void begin(const std::string& name, const Position& position, EpochSoFar so_far, double lr,
-             double waited = 0, const AveragedWeights* weights = nullptr);
+             double waited = 0, const AveragedWeights* weights = nullptr, bool halfway = false);
   /// See CheckpointWriter.
   bool in_flight() const { return writer_.in_flight(); }
   bool is_busy() const { return writer_.is_busy(); }

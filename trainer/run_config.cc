@@ -124,7 +124,8 @@ void fields(Visitor& v, ExchangeConfig& o) {
 void fields(Visitor& v, CheckpointOptions& o) {
   v.field("every_epochs", o.every_epochs, "write a checkpoint after every so many epochs; 0: only at the end",
           Range{.min = 0, .max = 1e9});
-  v.field("every_steps", o.every_steps, "also after every so many steps since the start; 0: not by steps",
+  v.field("every_steps", o.every_steps,
+          "also after every so many steps since the start, so that a crash repeats no more; 0: not by steps",
           Range{.min = 0, .max = 1e9});
   v.field("every_minutes", o.every_minutes,
           "also when the last checkpoint, or the start, is so many minutes old; 0: not by time",

@@ -221,18 +221,21 @@ class RankTrainer {
     const Agreed agreed = go_on(agreement_.after_step(now_seconds(), mine()));
     if (agreed.signal != 0) return agreed.signal;
     const bool due = agreed.save || is_step_due(run_.checkpoint, position_.step);
+    const bool halfway = !due && is_halfway_due(run_.checkpoint, position_.step);
     // After the last step of an epoch, or of the run, another checkpoint follows.
-    if (!due || position_.batch == per_epoch_ || position_.step == last_) return 0;
-    save(step_checkpoint_name(position_.step));
+    if (!(due || halfway) || position_.batch == per_epoch_ || position_.step == last_) return 0;
+    save(step_checkpoint_name(position_.step), halfway);
     return ask().signal;
   }
 
   /// As between_steps(), after an epoch. At the run's end a signal comes too late.
   int between_epochs() {
     Agreed agreed = ask();
-    if (agreed.signal != 0 || agreed.save || is_step_due(run_.checkpoint, position_.step) ||
-        is_checkpoint_due(run_.checkpoint, position_.epoch, run_.train.epochs)) {
-      save(epoch_checkpoint_name(position_.epoch));
+    const bool due = agreed.signal != 0 || agreed.save || is_step_due(run_.checkpoint, position_.step) ||
+                     is_checkpoint_due(run_.checkpoint, position_.epoch, run_.train.epochs);
+    const bool halfway = !due && is_halfway_due(run_.checkpoint, position_.step);
+    if (due || halfway) {
+      save(epoch_checkpoint_name(position_.epoch), halfway);
       if (agreed.signal == 0) agreed = ask();
     }
     return position_.epoch < run_.train.epochs ? agreed.signal : 0;
@@ -264,7 +267,7 @@ class RankTrainer {
   }
 
   /// Begins a checkpoint, once the one before is written. The ranks soon ask whether this one is.
-  void save(const std::string& name) {
+  void save(const std::string& name, bool halfway = false) {
     const ScopedPhase checkpoint(transport_, Phase::checkpoint);
     network_.stream().synchronize();  // until then it is the steps that take their time
     step_->settle();
@@ -278,7 +281,8 @@ class RankTrainer {
     const AveragedWeights* const weights = average_if_apart();
     EpochSoFar so_far = sums_.so_far(transport_, start);
     checkpoints_->begin(name, position_, std::move(so_far), rate_at(position_.batch),
-                        now_seconds() - start - for_the_one_before, weights);
+                        now_seconds() - start - for_the_one_before, weights, halfway);
+    if (run_.checkpoint.every_steps == 1) finish_checkpoint();  // no step may be trained beside it
     agreement_.ask_soon();
     saved_ = position_;
     saved_at_ = now_seconds();

@@ -114,11 +114,15 @@ def draw(groups, metric, by, target):
     parts = split(groups)
     is_single = len(parts) == 1
     names = [g.name for g in groups] if is_single else []
+    width = 6.6 if is_single else 5.2
+    # Where there are several panels each has a legend of its own.
+    own_columns = min(2, style.columns_for([g.name for g in groups], width))
+    own_rows = -(-max(len(part) for _, part in parts) // own_columns)
     figure, axes, legend, count = style.panels(
         len(parts),
         names,
-        width=6.6 if is_single else 5.2,
-        height=4.6 if is_single else 5.0,
+        width=width,
+        height=4.6 if is_single else 4.3 + 0.24 * own_rows,
         columns=2,
         sharex=True,
         sharey=True,
@@ -137,7 +141,7 @@ def draw(groups, metric, by, target):
         if is_single:
             style.below(legend, handles, count)
         else:
-            style.under(panel, handles, columns=2)
+            style.under(panel, handles, columns=own_columns)
     _scales(axes, groups, metric, by)
     return figure
 

@@ -6,7 +6,16 @@ import words
 from study import labels as axis_labels
 
 # Keys whose values change no result and no time.
-IGNORED = ("data.root", "data.shards", "train.seed", "exchange.ranks", "checkpoint", "metrics")
+IGNORED = (
+    "data.root",
+    "data.shards",
+    "train.seed",
+    "exchange.ranks",
+    "exchange.timeout",
+    "exchange.timeout_outside_step",
+    "checkpoint",
+    "metrics",
+)
 
 
 def network_of(run):
@@ -20,7 +29,9 @@ def is_ignored(key):
 def identity(run):
     """Equal for runs that differ in their seed only."""
     settings = words.flat(run.config)
-    kept = ((key, str(value)) for key, value in settings.items() if not is_ignored(key))
+    # A record of a version that did not have a key yet stands for the key's usual value.
+    unusual = ((key, value) for key, value in settings.items() if value != words.USUAL.get(key))
+    kept = ((key, str(value)) for key, value in unusual if not is_ignored(key))
     return run.ranks, tuple(str(value) for _, value in told_axes(run, ())), tuple(sorted(kept))
 
 
@@ -110,7 +121,7 @@ def _unique(runs, texts, omit):
         keys = [
             key
             for key in dict.fromkeys(key for one in flats.values() for key in one)
-            if key not in ("network", "train.seed")
+            if key != "network" and not is_ignored(key)
         ]
         differ = [key for key in keys if len({str(words.value_of(one, key)) for one in flats.values()}) > 1]
         for i in members:

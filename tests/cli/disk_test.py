@@ -63,7 +63,7 @@ class Disk(Disturbed):
         self.assertIn(name, errors[0], failed)
 
     def test_training_goes_on_while_a_slow_disk_writes(self):
-        every = (*of_codec(CODEC), "--set", "checkpoint={every_epochs: 0, every_steps: 5, keep: 9}")
+        every = (*of_codec(CODEC), "--set", "checkpoint={every_epochs: 0, every_steps: 10, keep: 9}")
         plain, slow = self.train("plain", *every), self.path("slow")
         result = run("train", self.config, "--out", slow, *every, ranks=RANKS, env=self.faults("/checkpoints", "any:1+:SLOW"))
         self.assertEqual(result.status, 0, result)
@@ -84,7 +84,7 @@ class Disk(Disturbed):
                 shutil.rmtree(self.path("slow"), ignore_errors=True)
                 env = {**self.faults(self.path(under[1:]), "fsync:1+:SLOW", 0), "FAULT_SECONDS": "0.4"}
                 result = run("train", self.config, "--out", self.path("slow"), *of_codec(CODEC), "--set",
-                             "checkpoint={every_epochs: 0, every_steps: 81, keep: 9}", "--set", "exchange.link.latency=20ms",
+                             "checkpoint={every_epochs: 0, every_steps: 162, keep: 9}", "--set", "exchange.link.latency=20ms",
                              "--set", "data.train_samples=960", "--set", "train.epochs=4", ranks=RANKS, env=env)
                 self.assertEqual(result.status, 0, result)
                 waited, written = self.waited(result, "step-000081")

@@ -227,7 +227,7 @@ class OwnDisk(Stopping, Disturbed):
         """Rank 0 comes to it first: ranks that train by themselves wait for each other only when they ask."""
         result = run("train", self.images_config, "--out", self.path("out"), "--steps", "6", "--set", "train.batch_size=4",
                      "--set", "data.workers=1", "--set", "data.prefetch=1", "--set", "sync={kind: local_sgd, steps: 100}",
-                     "--set", "checkpoint={every_steps: 5, every_epochs: 0, every_minutes: 0}", ranks=2,
+                     "--set", "checkpoint={every_steps: 10, every_epochs: 0, every_minutes: 0}", ranks=2,
                      env={**self.faults("/train/", "read:1+:SLOW", 1), "FAULT_SECONDS": "0.15", "FAULT_AFTER": self.path("out", "metrics.jsonl")})
         self.assertEqual(result.status, 0, result)
         (waited,) = re.findall(r"^checkpoint step-000005: training waited ([\d.]+) s", result.out, re.M)

@@ -3,6 +3,7 @@
 import json
 import unittest
 
+import yaml
 from harness import run_main
 from report_harness import FOUR, NONE, ReportTest
 
@@ -96,6 +97,23 @@ class Groups(ReportTest):
             (self.root / "in" / name).mkdir(parents=True)
             paths.append(str((self.root / name).rename(self.root / "in" / name / "run")))
         self.assertEqual([g.label for g in self.groups(paths)], [f"none, {path}" for path in paths])
+
+    def test_where_data_lie_and_how_long_is_waited_make_no_other_group(self):
+        """Nor does a key that an older version's record does not have, where it has its usual value."""
+        axes = {"codec": "4 bit"}
+        folders = [self.variant("a", FOUR, axes), self.variant("b", FOUR, axes, timeout="20min")]
+        config = self.root / "b" / "config.yaml"
+        settings = yaml.safe_load(config.read_text())
+        settings["data"] = {"root": "/elsewhere"}
+        settings["schedule"] = {"lr_scaling": "none"}
+        config.write_text(yaml.safe_dump(settings))
+        self.assertEqual([(g.label, len(g.runs)) for g in self.groups(folders)], [("qsgd 4 bit, bucket 512", 2)])
+        settings["schedule"] = {"lr_scaling": "sqrt"}
+        config.write_text(yaml.safe_dump(settings))
+        self.assertEqual(
+            [g.label for g in self.groups(folders)],
+            [f"qsgd 4 bit, bucket 512, lr_scaling {scaling}" for scaling in ("none", "sqrt")],
+        )
 
     def test_rules_and_error_feedback_make_another_codec(self):
         rule = [{"kind": "conv", "codec": FOUR}]

@@ -98,6 +98,17 @@ TEST(CheckpointManifest, KeepsTheOrderOfSamples) {
   EXPECT_EQ(read_manifest(folder.path()).order, m.order);
 }
 
+TEST(CheckpointManifest, KeepsThatItIsHalfway) {
+  const TestFolder folder;
+  CheckpointManifest m;
+  m.batch_size = 1;
+  for (const bool halfway : {true, false}) {
+    m.halfway = halfway;
+    write_manifest(folder.path(), m);
+    EXPECT_EQ(read_manifest(folder.path()).halfway, halfway);
+  }
+}
+
 TEST(CheckpointManifest, KeepsWhereLocalStepsAre) {
   const TestFolder folder;
   CheckpointManifest m;

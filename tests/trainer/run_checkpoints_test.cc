@@ -35,6 +35,24 @@ TEST(CheckpointIsDue, EveryFewEpochsAndAtTheEnd) {
   EXPECT_EQ(due(0), (std::set<std::int64_t>{7})) << "0: only at the end";
 }
 
+TEST(CheckpointIsDue, TwoInARowAreNeverMoreThanEveryStepsBehind) {
+  for (const std::int64_t every : {1, 2, 3, 4, 5, 10, 81}) {
+    const CheckpointOptions options{.every_steps = every};
+    std::vector<std::int64_t> copies{0, 0};
+    for (std::int64_t step = 1; step <= 4 * every; ++step) {
+      const bool due = is_step_due(options, step), halfway = is_halfway_due(options, step);
+      EXPECT_EQ(due, step % every == 0) << step;
+      EXPECT_FALSE(due && halfway) << step;
+      if (!due && !halfway) continue;
+      copies.push_back(step);
+      // Until this one is written the one before counts, and that is written at the next copy at the latest.
+      // With 1 no step is trained meanwhile.
+      EXPECT_LE(step - copies[copies.size() - (every == 1 ? 2 : 3)], every);
+    }
+  }
+  EXPECT_FALSE(is_halfway_due({.every_steps = 0}, 5));
+}
+
 /// A rank that trains and saves.
 struct Rank {
   Rank(const RunConfig& run, const std::string& folder, Transport& transport,
@@ -401,6 +419,36 @@ TEST(RunCheckpoints, KeepsTheNewest) {
   for (const auto& entry : fs::directory_iterator(folder.path() + "/checkpoints"))
     names.insert(entry.path().filename());
   EXPECT_EQ(names, (std::set<std::string>{"step-000008", "step-000012"}));
+}
+
+TEST(RunCheckpoints, AHalfwayOneStaysUntilTheNextStands) {
+  const RunConfig run = small_run({"checkpoint.keep=2"});
+  const TestFolder folder;
+  const auto names = [&] {
+    std::set<std::string> out;
+    for (const auto& entry : fs::directory_iterator(folder.path() + "/checkpoints"))
+      out.insert(entry.path().filename());
+    return out;
+  };
+  run_thread_ranks(1, [&](Transport& transport) {
+    Rank rank(run, folder.path(), transport);
+    const auto save = [&](std::int64_t step, bool halfway) {
+      rank.checkpoints.begin(step_checkpoint_name(step), {.step = step}, {}, 0.1, 0, nullptr, halfway);
+      rank.checkpoints.finish();
+    };
+    for (const std::int64_t step : {2, 4, 6, 8}) save(step, step % 4 != 0);
+    EXPECT_EQ(names(), (std::set<std::string>{"step-000004", "step-000008"}));
+    save(10, true);
+    EXPECT_EQ(names(), (std::set<std::string>{"step-000004", "step-000008", "step-000010"}))
+        << "it does not count for keep";
+    EXPECT_EQ(find_resume_point(folder.path())->manifest.position.step, 10);
+  });
+  run_thread_ranks(1, [&](Transport& transport) {  // a run that goes on from it
+    Rank rank(run, folder.path(), transport);
+    rank.restore(folder.path());
+    rank.save(step_checkpoint_name(12), {.step = 12});
+  });
+  EXPECT_EQ(names(), (std::set<std::string>{"step-000008", "step-000012"}));
 }
 
 TEST(RunCheckpoints, ASaveThatFailsLeavesTheLastOne) {
