@@ -55,10 +55,9 @@ std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
 
 /// Removes what an interrupted save or removal left behind.
 void remove_unfinished(const std::string& run_folder);
-/// Removes all but the newest `keep` checkpoints up to and with the one named `newest`; of halfway ones, which
-/// are not counted, all but `newest`. Leaves what has no
-/// readable manifest, and what is newer than `newest`: a run that resumed from an older one has passed it
-/// over. What cannot be removed gives a warning.
+/// Removes all but the newest `keep` checkpoints up to and with the one named `newest`; of halfway ones,
+/// which are not counted, all but `newest`. Leaves what has no readable manifest, and what is newer than
+/// `newest`: a run that resumed from an older one has passed it over. What cannot be removed gives a warning.
 void remove_old_checkpoints(const std::string& run_folder, const std::string& newest, std::int64_t keep);
 
 }  // namespace lpsgd
