@@ -1,8 +1,11 @@
 """A run's folder, checkpoints, resuming, and what must be equal."""
 
+import ctypes
 import json
 import os
+import re
 import shutil
+import struct
 import subprocess
 import unittest
 
@@ -14,6 +17,14 @@ from jobs import Job
 
 def equal(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[k].view("<u4"), b[k].view("<u4")) for k in a)
+
+
+def slice_of(process):
+    """The scheduler's slice in nanoseconds, of Linux from 6.12 on."""
+    attributes = ctypes.create_string_buffer(48)
+    sched_getattr = {"x86_64": 315, "aarch64": 275}[os.uname().machine]
+    assert ctypes.CDLL(None).syscall(sched_getattr, process, attributes, 48, 0) == 0
+    return struct.unpack_from("IIQiIQ", attributes)[5]
 
 
 class Threads(Case):
@@ -28,6 +39,8 @@ class Threads(Case):
         ((pid, words),) = [(p, w) for p, w in job.processes().items() if w and os.path.basename(w[0]) == name]
         with open(f"/proc/{pid}/comm") as file:
             self.assertEqual(file.read(), name + "\n", "as it is called everywhere else")
+        if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 12):
+            self.assertEqual(slice_of(pid), 100_000)
         with open(f"/proc/{pid}/environ") as file:
             return dict(v.split("=", 1) for v in file.read().split("\0") if "=" in v).get("GOMP_SPINCOUNT")
 
