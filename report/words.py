@@ -38,23 +38,27 @@ def exchange_text(exchange):
     return "; ".join([codec_text(exchange.get("codec")), *texts])
 
 
-# Keys that change no result, or that a label need not tell.
-UNTOLD = (
+# Keys whose values change no result and no time.
+WITHOUT_EFFECT = (
     "data.root",
     "data.shards",
+    "train.seed",
+    "exchange.ranks",
+    "exchange.timeout",
+    "exchange.timeout_outside_step",
+    "checkpoint",
+    "metrics",
+)
+# And those that a label need not tell.
+UNTOLD = (
+    *WITHOUT_EFFECT,
     "data.workers",
     "data.prefetch",
     "data.mean",
     "data.std",
     "train.threads",
     "train.device",
-    "train.seed",
-    "checkpoint",
-    "metrics",
-    "exchange.ranks",
     "exchange.device_pointers",
-    "exchange.timeout",
-    "exchange.timeout_outside_step",
     "exchange.codec",
     "network",
 )
@@ -80,7 +84,7 @@ def labels(configs, ranks, omit=()):
     for one, count in zip(flats, ranks):
         one["ranks"] = count
     keys = list(dict.fromkeys(key for one in flats for key in one))
-    told = [key for key in keys if not any(key == name or key.startswith(name + ".") for name in UNTOLD)]
+    told = [key for key in keys if not is_of(key, UNTOLD)]
     told.sort(key=lambda key: key == "ranks")  # last
     differ = [key for key in told if key not in omit and len({str(value_of(one, key)) for one in flats}) > 1]
     names = [str(section(config, "network").get("name", "")) for config in configs]
@@ -94,6 +98,11 @@ def labels(configs, ranks, omit=()):
         parts += [codec, *(part for key in differ if (part := setting_text(key, value_of(one, key))))]
         texts.append(", ".join(parts))
     return texts
+
+
+def is_of(key, names):
+    """Whether a key is one of these, or below one."""
+    return any(key == name or key.startswith(name + ".") for name in names)
 
 
 def value_of(one, key):

@@ -49,7 +49,6 @@ void ask_for_short_slices() {
   } attributes{};  // the kernel's struct sched_attr, which glibc does not declare
   if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;
-  attributes.size = sizeof attributes;
   attributes.runtime = 100'000;  // ns
   (void)::syscall(SYS_sched_setattr, 0, &attributes, 0);
 }

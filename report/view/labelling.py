@@ -5,34 +5,25 @@ import configuration
 import words
 from study import labels as axis_labels
 
-# Keys whose values change no result and no time.
-IGNORED = (
-    "data.root",
-    "data.shards",
-    "train.seed",
-    "exchange.ranks",
-    "exchange.timeout",
-    "exchange.timeout_outside_step",
-    "checkpoint",
-    "metrics",
-)
-
 
 def network_of(run):
     return str(configuration.section(run.config, "network").get("name") or "network")
 
 
-def is_ignored(key):
-    return any(key == name or key.startswith(name + ".") for name in IGNORED)
+def settings(config):
+    """{"a.b": "value"} of what may change a result or a time. A usual value is left out: the record of a
+    version that did not have the key yet stands for it."""
+    return {
+        key: str(value)
+        for key, value in words.flat(config).items()
+        if value != words.USUAL.get(key) and not words.is_of(key, words.WITHOUT_EFFECT)
+    }
 
 
 def identity(run):
     """Equal for runs that differ in their seed only."""
-    settings = words.flat(run.config)
-    # A record of a version that did not have a key yet stands for the key's usual value.
-    unusual = ((key, value) for key, value in settings.items() if value != words.USUAL.get(key))
-    kept = ((key, str(value)) for key, value in unusual if not is_ignored(key))
-    return run.ranks, tuple(str(value) for _, value in told_axes(run, ())), tuple(sorted(kept))
+    axes = tuple(str(value) for _, value in told_axes(run, ()))
+    return run.ranks, axes, tuple(sorted(settings(run.config).items()))
 
 
 def labels(runs, omit):
@@ -121,7 +112,7 @@ def _unique(runs, texts, omit):
         keys = [
             key
             for key in dict.fromkeys(key for one in flats.values() for key in one)
-            if key != "network" and not is_ignored(key)
+            if not words.is_of(key, (*words.WITHOUT_EFFECT, "network"))
         ]
         differ = [key for key in keys if len({str(words.value_of(one, key)) for one in flats.values()}) > 1]
         for i in members:

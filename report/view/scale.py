@@ -81,9 +81,7 @@ def _settings(group):
     run = group.runs[0]
     config = {key: value for key, value in run.config.items() if key != "exchange"}
     axes = labelling.told_axes(run, SHOWN)
-    flat = {key: str(value) for key, value in words.flat(config).items()}
-    kept = {key: value for key, value in flat.items() if not labelling.is_ignored(key)}
-    return {**kept, **{f"axis {name}": value for name, value in axes if not name.startswith("exchange.")}}
+    return {**labelling.settings(config), **{f"axis {name}": value for name, value in axes if not name.startswith("exchange.")}}
 
 
 def scalability(groups, every_group, transport):

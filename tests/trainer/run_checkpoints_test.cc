@@ -408,6 +408,13 @@ TEST(RunCheckpoints, RefusesAnotherCodec) {
       "configuration says {kind: onebit, bucket: 64, error_feedback: true}: their residuals differ");
 }
 
+std::set<std::string> checkpoint_names(const TestFolder& run_folder) {
+  std::set<std::string> out;
+  for (const auto& entry : fs::directory_iterator(run_folder.path() + "/checkpoints"))
+    out.insert(entry.path().filename());
+  return out;
+}
+
 TEST(RunCheckpoints, KeepsTheNewest) {
   const RunConfig run = small_run({"checkpoint.keep=2"});
   const TestFolder folder;
@@ -415,21 +422,12 @@ TEST(RunCheckpoints, KeepsTheNewest) {
     Rank rank(run, folder.path(), transport);
     for (std::int64_t step : {4, 8, 12}) rank.save(step_checkpoint_name(step), {.step = step}, {}, 0.1);
   });
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder.path() + "/checkpoints"))
-    names.insert(entry.path().filename());
-  EXPECT_EQ(names, (std::set<std::string>{"step-000008", "step-000012"}));
+  EXPECT_EQ(checkpoint_names(folder), (std::set<std::string>{"step-000008", "step-000012"}));
 }
 
 TEST(RunCheckpoints, AHalfwayOneStaysUntilTheNextStands) {
   const RunConfig run = small_run({"checkpoint.keep=2"});
   const TestFolder folder;
-  const auto names = [&] {
-    std::set<std::string> out;
-    for (const auto& entry : fs::directory_iterator(folder.path() + "/checkpoints"))
-      out.insert(entry.path().filename());
-    return out;
-  };
   run_thread_ranks(1, [&](Transport& transport) {
     Rank rank(run, folder.path(), transport);
     const auto save = [&](std::int64_t step, bool halfway) {
@@ -437,9 +435,9 @@ TEST(RunCheckpoints, AHalfwayOneStaysUntilTheNextStands) {
       rank.checkpoints.finish();
     };
     for (const std::int64_t step : {2, 4, 6, 8}) save(step, step % 4 != 0);
-    EXPECT_EQ(names(), (std::set<std::string>{"step-000004", "step-000008"}));
+    EXPECT_EQ(checkpoint_names(folder), (std::set<std::string>{"step-000004", "step-000008"}));
     save(10, true);
-    EXPECT_EQ(names(), (std::set<std::string>{"step-000004", "step-000008", "step-000010"}))
+    EXPECT_EQ(checkpoint_names(folder), (std::set<std::string>{"step-000004", "step-000008", "step-000010"}))
         << "it does not count for keep";
     EXPECT_EQ(find_resume_point(folder.path())->manifest.position.step, 10);
   });
@@ -448,7 +446,7 @@ TEST(RunCheckpoints, AHalfwayOneStaysUntilTheNextStands) {
     rank.restore(folder.path());
     rank.save(step_checkpoint_name(12), {.step = 12});
   });
-  EXPECT_EQ(names(), (std::set<std::string>{"step-000008", "step-000012"}));
+  EXPECT_EQ(checkpoint_names(folder), (std::set<std::string>{"step-000008", "step-000012"}));
 }
 
 TEST(RunCheckpoints, ASaveThatFailsLeavesTheLastOne) {
