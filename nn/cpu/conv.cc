@@ -5,6 +5,7 @@
 
 #include "nn/cpu/context.h"
 #include "nn/cpu/im2col_products.h"
+#include "nn/cpu/winograd_conv.h"
 
 namespace lpsgd::cpu {
 namespace {
@@ -248,6 +249,7 @@ std::unique_ptr<Op> make_conv(Context& context, const Binding& binding, const Co
   if (product_is_profitable(binding, desc))
     return rowwise_is_profitable(binding, desc) ? make_pixel_conv(context, binding)
                                                 : make_dense(context, binding);
+  if (own_winograd_is_profitable(binding, desc)) return make_winograd_conv(context, binding, desc);
   return std::make_unique<ConvOp>(context, binding, desc);
 }
 

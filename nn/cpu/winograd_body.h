@@ -1,0 +1,311 @@
+// The loops of winograd.h. Included by winograd_avx2.cc and winograd_avx512.cc alone, with the vectors' width.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nn/cpu/winograd.h"
+#include "nn/maths_device.h"
+
+namespace lpsgd::cpu::winograd {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr std::int64_t lanes = 16;
+typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+inline Vector fma(Vector a, Vector b, Vector c) {
+  return reinterpret_cast<Vector>(
+      _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+}
+inline Vector all(float x) {
+  return reinterpret_cast<Vector>(_mm512_set1_ps(x));
+}
+#else
+constexpr std::int64_t lanes = 8;
+typedef float Vector __attribute__((vector_size(32), aligned(4), may_alias));
+inline Vector fma(Vector a, Vector b, Vector c) {
+  return reinterpret_cast<Vector>(
+      _mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+}
+inline Vector all(float x) {
+  return reinterpret_cast<Vector>(_mm256_set1_ps(x));
+}
+#endif
+
+inline Vector load(const float* p) {
+  return *reinterpret_cast<const Vector*>(p);
+}
+inline void store(float* p, Vector v) {
+  *reinterpret_cast<Vector*>(p) = v;
+}
+
+// The points at which polynomials are evaluated: 0, +-pa, +-pb and infinity. With 5/8 and 3/2, which
+// oneDNN uses, too, rounding errors are half of those with the paper's 1 and 2 (Barabasz, Anderson, Soodhalter
+// and Gregg, ACM TOMS 46(4), 2020, on the choice of points).
+constexpr float pa = 0.625f, pb = 1.5f, pa2 = pa * pa, pb2 = pb * pb;
+constexpr float at_zero = 1 / (pa2 * pb2), at_a = 1 / (2 * pa2 * (pa2 - pb2)), at_b = 1 / (2 * pb2 * (pb2 - pa2));
+
+/// t = B^T d.
+inline void inputs(const Vector (&d)[6], Vector (&t)[6]) {
+  const Vector even_a = fma(all(-pb2), d[2], d[4]), odd_a = fma(all(-pb2), d[1], d[3]);
+  const Vector even_b = fma(all(-pa2), d[2], d[4]), odd_b = fma(all(-pa2), d[1], d[3]);
+  t[0] = fma(all(pa2 * pb2), d[0], fma(all(-pa2 - pb2), d[2], d[4]));
+  t[1] = fma(all(pa), odd_a, even_a);
+  t[2] = fma(all(-pa), odd_a, even_a);
+  t[3] = fma(all(pb), odd_b, even_b);
+  t[4] = fma(all(-pb), odd_b, even_b);
+  t[5] = fma(all(pa2 * pb2), d[1], fma(all(-pa2 - pb2), d[3], d[5]));
+}
+
+/// y = A^T m.
+inline void outputs(const Vector (&m)[6], Vector (&y)[4]) {
+  const Vector even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
+  y[0] = m[0] + even_a + even_b;
+  y[1] = fma(all(pa), odd_a, all(pb) * odd_b);
+  y[2] = fma(all(pa2), even_a, all(pb2) * even_b);
+  y[3] = fma(all(pa * pa2), odd_a, fma(all(pb * pb2), odd_b, m[5]));
+}
+
+/// z = A y.
+inline void gradients(const Vector (&y)[4], Vector (&z)[6]) {
+  const Vector even_a = fma(all(pa2), y[2], y[0]), odd_a = fma(all(pa2), y[3], y[1]);
+  const Vector even_b = fma(all(pb2), y[2], y[0]), odd_b = fma(all(pb2), y[3], y[1]);
+  z[0] = y[0];
+  z[1] = fma(all(pa), odd_a, even_a);
+  z[2] = fma(all(-pa), odd_a, even_a);
+  z[3] = fma(all(pb), odd_b, even_b);
+  z[4] = fma(all(-pb), odd_b, even_b);
+  z[5] = y[3];
+}
+
+/// u = G g.
+inline void weights(const Vector (&g)[3], Vector (&u)[6]) {
+  const Vector even_a = fma(all(pa2), g[2], g[0]), even_b = fma(all(pb2), g[2], g[0]);
+  u[0] = all(at_zero) * g[0];
+  u[1] = all(at_a) * fma(all(pa), g[1], even_a);
+  u[2] = all(at_a) * fma(all(-pa), g[1], even_a);
+  u[3] = all(at_b) * fma(all(pb), g[1], even_b);
+  u[4] = all(at_b) * fma(all(-pb), g[1], even_b);
+  u[5] = g[2];
+}
+
+/// g = G^T u.
+inline void weight_gradients(const Vector (&u)[6], Vector (&g)[3]) {
+  const Vector even_a = all(at_a) * (u[1] + u[2]), odd_a = all(at_a) * (u[1] - u[2]);
+  const Vector even_b = all(at_b) * (u[3] + u[4]), odd_b = all(at_b) * (u[3] - u[4]);
+  g[0] = fma(all(at_zero), u[0], even_a + even_b);
+  g[1] = fma(all(pa), odd_a, all(pb) * odd_b);
+  g[2] = fma(all(pa2), even_a, fma(all(pb2), even_b, u[5]));
+}
+
+/// out = T in T^T for the one-dimensional T that `step` computes: first along the rows of `get(i, j)`, then
+/// along the columns; put(i, j, value) takes the results.
+template <int N, int M, class Step, class Get, class Put>
+inline void both_directions(const Step& step, const Get& get, const Put& put) {
+  Vector half[N][M];
+  for (int i = 0; i < N; ++i) {
+    Vector row[N];
+    for (int j = 0; j < N; ++j) row[j] = get(i, j);
+    step(row, half[i]);
+  }
+  for (int j = 0; j < M; ++j) {
+    Vector column[N], out[M];
+    for (int i = 0; i < N; ++i) column[i] = half[i][j];
+    step(column, out);
+    for (int i = 0; i < M; ++i) put(i, j, out[i]);
+  }
+}
+
+/// Where a tile lies: `at` is the offset of its first pixel, which may be outside of the image.
+struct Place {
+  std::int64_t row, column, at;
+  bool inside;  // all of its pixels are in the image
+};
+inline Place place(const Tiles& t, std::int64_t number, std::int64_t pixels) {
+  const std::int64_t of_image = number % (t.down * t.across), image = number / (t.down * t.across);
+  const std::int64_t row = of_image / t.across * tile - t.above, column = of_image % t.across * tile - t.left;
+  return {row, column, ((image * t.height + row) * t.width + column) * t.channels,
+          row >= 0 && column >= 0 && row + pixels <= t.height && column + pixels <= t.width};
+}
+
+/// Calls body(get) for each tile and vector of channels; get(i, j) is a pixel, zero outside of the image.
+template <int N, class Body>
+inline void over_pixels(const float* x, const Tiles& t, std::int64_t number, const Body& body) {
+  const Place p = place(t, number, N);
+  const std::int64_t line = t.width * t.channels;
+  if (p.inside) {
+    for (std::int64_t c = 0; c < t.channels; c += lanes)
+      body(c, [&](int i, int j) { return load(x + p.at + i * line + j * t.channels + c); });
+    return;
+  }
+  for (std::int64_t c = 0; c < t.channels; c += lanes)
+    body(c, [&](int i, int j) {
+      const bool in = p.row + i >= 0 && p.row + i < t.height && p.column + j >= 0 && p.column + j < t.width;
+      return in ? load(x + p.at + i * line + j * t.channels + c) : Vector{};
+    });
+}
+
+void transform_input(const float* x, const Tiles& tiles, std::int64_t first, std::int64_t count, float* v,
+                     std::int64_t stride) {
+  for (std::int64_t k = 0; k < count; ++k) {
+    float* to = v + k * tiles.channels;
+    over_pixels<6>(x, tiles, first + k, [&](std::int64_t c, const auto& get) {
+      both_directions<6, 6>(inputs, get,
+                            [&](int i, int j, Vector value) { store(to + (i * 6 + j) * stride + c, value); });
+    });
+  }
+}
+
+void transform_gradient(const float* dy, const Tiles& tiles, std::int64_t first, std::int64_t count, float* z,
+                        std::int64_t stride) {
+  for (std::int64_t k = 0; k < count; ++k) {
+    float* to = z + k * tiles.channels;
+    over_pixels<4>(dy, tiles, first + k, [&](std::int64_t c, const auto& get) {
+      both_directions<4, 6>(gradients, get,
+                            [&](int i, int j, Vector value) { store(to + (i * 6 + j) * stride + c, value); });
+    });
+  }
+}
+
+void transform_output(const float* m, std::int64_t stride, const Tiles& t, std::int64_t first,
+                      std::int64_t count, const float* bias, bool relu, float* y) {
+  const std::int64_t line = t.width * t.channels;
+  for (std::int64_t k = 0; k < count; ++k) {
+    const Place p = place(t, first + k, tile);
+    for (std::int64_t c = 0; c < t.channels; c += lanes) {
+      const Vector added = bias ? load(bias + c) : Vector{};
+      const float* from = m + k * t.channels + c;
+      both_directions<6, 4>(
+          outputs, [&](int i, int j) { return load(from + (i * 6 + j) * stride); },
+          [&](int i, int j, Vector value) {
+            if (!p.inside && (p.row + i >= t.height || p.column + j >= t.width)) return;
+            value += added;
+            if (relu) value = maths::relu(value);
+            store(y + p.at + i * line + j * t.channels + c, value);
+          });
+    }
+  }
+}
+
+/// m (R, N * lanes) = v (R, in) u (in, N * lanes).
+template <int R, int N>
+inline void product_block(const float* v, const float* u, float* m, std::int64_t in, std::int64_t out) {
+  Vector sum[R][N] = {};
+  for (std::int64_t c = 0; c < in; ++c) {
+    Vector w[N];
+    for (int n = 0; n < N; ++n) w[n] = load(u + c * out + n * lanes);
+    for (int r = 0; r < R; ++r) {
+      const Vector value = all(v[r * in + c]);
+      for (int n = 0; n < N; ++n) sum[r][n] = fma(value, w[n], sum[r][n]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < N; ++n) store(m + r * out + n * lanes, sum[r][n]);
+}
+
+// Sums fill the registers: 12 of 16 with AVX2, 24 of 32 with AVX-512.
+void product(const float* v, const float* u, float* m, std::int64_t in, std::int64_t out) {
+  constexpr int rows = lanes == 16 ? 12 : 6;
+  static_assert(block_tiles % rows == 0);
+  std::int64_t k = 0;
+  for (; k + 2 * lanes <= out; k += 2 * lanes)
+    for (std::int64_t r = 0; r < block_tiles; r += rows)
+      product_block<rows, 2>(v + r * in, u + k, m + r * out + k, in, out);
+  for (; k < out; k += lanes)
+    for (std::int64_t r = 0; r < block_tiles; r += rows)
+      product_block<rows, 1>(v + r * in, u + k, m + r * out + k, in, out);
+}
+
+/// s (R, N * lanes) += the sum over `count` rows of v^T z.
+template <int R, int N>
+inline void add_product_block(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
+                              std::int64_t out) {
+  Vector sum[R][N] = {};
+  for (std::int64_t t = 0; t < count; ++t) {
+    Vector w[N];
+    for (int n = 0; n < N; ++n) w[n] = load(z + t * out + n * lanes);
+    for (int r = 0; r < R; ++r) {
+      const Vector value = all(v[t * in + r]);
+      for (int n = 0; n < N; ++n) sum[r][n] = fma(value, w[n], sum[r][n]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < N; ++n)
+      store(s + r * out + n * lanes, load(s + r * out + n * lanes) + sum[r][n]);
+}
+
+template <int N>
+inline void add_product_columns(const float* v, const float* z, std::int64_t count, float* s,
+                                std::int64_t in, std::int64_t out) {
+  // Rows in blocks of six, and of four until their number can be divided by six.
+  std::int64_t c = 0;
+  for (; (in - c) % 6 != 0; c += 4) add_product_block<4, N>(v + c, z, count, s + c * out, in, out);
+  for (; c < in; c += 6) add_product_block<6, N>(v + c, z, count, s + c * out, in, out);
+}
+
+void add_product(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
+                 std::int64_t out) {
+  std::int64_t k = 0;
+  for (; k + 2 * lanes <= out; k += 2 * lanes) add_product_columns<2>(v, z + k, count, s + k, in, out);
+  for (; k < out; k += lanes) add_product_columns<1>(v, z + k, count, s + k, in, out);
+}
+
+void transform_weights(const float* w, std::int64_t filters, std::int64_t channels, std::int64_t first,
+                       std::int64_t last, float* u) {
+  alignas(64) float block[points][channel_block][lanes];
+  for (std::int64_t k = first; k < last; k += channel_block) {
+    for (std::int64_t c = 0; c < channels; c += lanes) {
+      for (std::int64_t f = 0; f < channel_block; ++f) {
+        const float* from = w + (k + f) * 9 * channels + c;
+        both_directions<3, 6>(
+            weights, [&](int i, int j) { return load(from + (i * 3 + j) * channels); },
+            [&](int i, int j, Vector value) { store(block[i * 6 + j][f], value); });
+      }
+      for (std::int64_t point = 0; point < points; ++point)
+        for (std::int64_t i = 0; i < lanes; ++i)
+          for (std::int64_t f = 0; f < channel_block; ++f)
+            u[(point * channels + c + i) * filters + k + f] = block[point][f][i];
+    }
+  }
+}
+
+void transform_turned_weights(const float* w, std::int64_t filters, std::int64_t channels, std::int64_t first,
+                              std::int64_t last, float* u) {
+  for (std::int64_t k = first; k < last; ++k)
+    for (std::int64_t c = 0; c < channels; c += lanes) {
+      const float* from = w + k * 9 * channels + c;
+      both_directions<3, 6>(
+          weights, [&](int i, int j) { return load(from + (8 - i * 3 - j) * channels); },
+          [&](int i, int j, Vector value) {
+            store(u + ((i * 6 + j) * filters + k) * channels + c, value);
+          });
+    }
+}
+
+void transform_weight_gradient(const float* s, std::int64_t filters, std::int64_t channels,
+                               std::int64_t first, std::int64_t last, float* dw) {
+  alignas(64) float block[9][channel_block][lanes];
+  for (std::int64_t k = first; k < last; k += lanes) {
+    for (std::int64_t c = 0; c < channels; c += channel_block) {
+      for (std::int64_t i = 0; i < channel_block; ++i) {
+        const float* from = s + (c + i) * filters + k;
+        both_directions<6, 3>(
+            weight_gradients, [&](int row, int column) { return load(from + (row * 6 + column) * channels * filters); },
+            [&](int row, int column, Vector value) { store(block[row * 3 + column][i], value); });
+      }
+      for (std::int64_t f = 0; f < lanes; ++f)
+        for (std::int64_t at = 0; at < 9; ++at)
+          for (std::int64_t i = 0; i < channel_block; ++i)
+            dw[((k + f) * 9 + at) * channels + c + i] = block[at][i][f];
+    }
+  }
+}
+
+}  // namespace
+
+extern const Kernels LPSGD_KERNELS;
+const Kernels LPSGD_KERNELS{LPSGD_KERNELS_NAME, transform_input,         transform_gradient,
+                            transform_output,   product,                 add_product,
+                            transform_weights,  transform_turned_weights, transform_weight_gradient};
+
+}  // namespace lpsgd::cpu::winograd

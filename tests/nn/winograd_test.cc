@@ -1,0 +1,57 @@
+// Winograd's loops: every instruction set gives the same bits. That they compute convolutions is tested in
+// operations_test.cc, against the definition in double.
+#include "nn/cpu/winograd.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/philox.h"
+
+namespace lpsgd::cpu::winograd {
+namespace {
+
+constexpr std::int64_t channels = 32, filters = 48, images = 2;
+constexpr Tiles read{9, 7, channels, 3, 2, 1, 1}, write{9, 7, filters, 3, 2, 0, 0};
+constexpr std::int64_t tiles = images * 3 * 2, stride = block_tiles * filters + 16;
+static_assert(tiles == block_tiles);
+
+std::vector<float> values(std::int64_t n, std::uint32_t seed) {
+  PhiloxSequence draws(seed, RandomUse::dataset, 0);
+  std::vector<float> out(static_cast<std::size_t>(n));
+  for (float& v : out) v = draws.uniform() - 0.5f;
+  return out;
+}
+
+/// What every loop writes: a convolution step by step, and the gradient of its weights.
+std::vector<std::vector<float>> results(const Kernels& k) {
+  const auto zeros = [](std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); };
+  const std::vector<float> x = values(images * 9 * 7 * channels, 1), dy = values(images * 9 * 7 * filters, 2),
+                           w = values(filters * 9 * channels, 3), bias = values(filters, 4);
+  std::vector<float> u = zeros(points * channels * filters), turned = u, sums = u, v = zeros(points * stride),
+                     z = v, m = v, y = zeros(images * 9 * 7 * filters), rectified = y, dw = zeros(filters * 9 * channels);
+  k.transform_weights(w.data(), filters, channels, 0, filters, u.data());
+  k.transform_turned_weights(w.data(), filters, channels, 0, filters, turned.data());
+  k.transform_input(x.data(), read, 0, tiles, v.data(), stride);
+  k.transform_gradient(dy.data(), write, 0, tiles, z.data(), stride);
+  for (std::int64_t p = 0; p < points; ++p) {
+    const std::int64_t at = p * channels * filters;
+    k.product(v.data() + p * stride, u.data() + at, m.data() + p * stride, channels, filters);
+    k.add_product(v.data() + p * stride, z.data() + p * stride, tiles - 1, sums.data() + at, channels, filters);
+    k.add_product(v.data() + p * stride, z.data() + p * stride, 1, sums.data() + at, channels, filters);
+  }
+  k.transform_output(m.data(), stride, write, 0, tiles, nullptr, false, y.data());
+  k.transform_output(m.data(), stride, write, 0, tiles, bias.data(), true, rectified.data());
+  k.transform_weight_gradient(sums.data(), filters, channels, 0, filters, dw.data());
+  return {u, turned, v, z, m, sums, y, rectified, dw};
+}
+
+TEST(Winograd, EveryInstructionSetGivesTheSameBits) {
+  const std::span<const Kernels* const> usable = usable_kernels();
+  if (usable.size() < 2) GTEST_SKIP() << "this machine can run " << usable.size() << " of the variants";
+  const auto expected = results(*usable[0]);
+  for (const Kernels* k : usable.subspan(1)) EXPECT_EQ(results(*k), expected) << k->name;
+}
+
+}  // namespace
+}  // namespace lpsgd::cpu::winograd
