@@ -19,15 +19,27 @@ struct One {
   LPSGD_HD static V sqrt(V v) { return ::sqrtf(v); }
 };
 
+/// x < y ? yes : no in each lane. Specialised for vectors that are wider than the machine's registers: the
+/// compiler would take them apart lane by lane.
+template <class V>
+LPSGD_HD V choose_less(V x, V y, V yes, V no) {
+  return x < y ? yes : no;
+}
+/// x <= y ? yes : no, likewise.
+template <class V>
+LPSGD_HD V choose_less_or_equal(V x, V y, V yes, V no) {
+  return x <= y ? yes : no;
+}
+
 /// A NaN stays a NaN.
 template <class V>
 LPSGD_HD V relu(V v) {
-  return v < 0.0f ? V{} : v;
+  return choose_less(v, V{}, V{}, v);
 }
 /// The gradient before a ReLU whose output is y, from the gradient g behind it. g stays where y is a NaN.
 template <class V>
 LPSGD_HD V where_positive(V y, V g) {
-  return y <= 0.0f ? V{} : g;
+  return choose_less_or_equal(y, V{}, V{}, g);
 }
 
 /// exp(x) to about one unit in the last place. It is 0 below -87, and above 88 what it is at 88. A NaN stays
@@ -38,7 +50,7 @@ LPSGD_HD typename L::V exp(typename L::V x) {
   constexpr float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
   constexpr float to_even = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const V low = x - x - 87.0f, high = x - x + 88.0f;
-  const V bounded = x < low ? low : (x > high ? high : x);
+  const V bounded = choose_less(x, low, low, choose_less(high, x, high, x));
   const V n = (bounded * log2_e + to_even) - to_even;
   const V r =
       (bounded - n * ln2_high) - n * ln2_low;  // within +-ln(2)/2, where few terms of the series suffice
@@ -49,7 +61,7 @@ LPSGD_HD typename L::V exp(typename L::V x) {
   p = p * r + 0.5f;
   p = (p * r) * r + r + 1.0f;
   const V scaled = p * L::from_bits((L::to_integers(n) + 127) << 23);
-  return x < low ? x - x : scaled;
+  return choose_less(x, low, x - x, scaled);
 }
 
 template <class L>
@@ -62,12 +74,12 @@ LPSGD_HD typename L::V sigmoid(typename L::V x) {
 template <class L>
 LPSGD_HD typename L::V tanh(typename L::V x) {
   using V = typename L::V;
-  const V size = x < 0.0f ? -x : x;
+  const V size = choose_less(x, V{}, -x, x);
   const V far = 1.0f - 2.0f / (exp<L>(size + size) + 1.0f);
   const V s = x * x;
   const V near = size / (1.0f + s / (3.0f + s / (5.0f + s / (7.0f + s / (9.0f + s / 11.0f)))));
-  const V y = size < 0.75f + (x - x) ? near : far;
-  return x < 0.0f ? -y : y;
+  const V y = choose_less(size, 0.75f + (x - x), near, far);
+  return choose_less(x, V{}, -y, y);
 }
 
 /// One cell of an LSTM. i, f, g and o are first the sums of the gates; forward() turns them into the gates.

@@ -81,12 +81,6 @@ void scaled_sum(const T* const* terms, int count, float factor, T* out, std::int
   each_sum(terms, count, n, [&]<class L>(std::int64_t i, typename L::V v) { L::put(out + i, v * factor); });
 }
 
-inline Integers splat(Vector, std::int32_t i) {
-  return Integers{} + i;
-}
-inline std::int32_t splat(float, std::int32_t i) {
-  return i;
-}
 inline void put_halves(std::uint16_t* p, Integers v) {
   *reinterpret_cast<Halves*>(p) = low_halves(reinterpret_cast<Words>(v));
 }
@@ -99,15 +93,16 @@ void window_max(const T* x, const std::int64_t* offsets, std::int64_t count, std
                 std::uint16_t* argmax) {
   over_values(channels, [&]<class L>(std::int64_t c) {
     typename L::V best = L::get(x + offsets[0] + c);
-    auto where = splat(best, 0);
+    typename L::V where{};  // the bits of integers
     for (std::int32_t i = 1; i < count; ++i) {
-      const typename L::V v = L::get(x + offsets[i] + c);
-      const auto keep = (v <= best) | (best != best);  // false where v is greater or the first NaN
-      where = keep ? where : splat(best, i);
-      best = keep ? best : v;
+      const typename L::V v = L::get(x + offsets[i] + c), number = L::Maths::from_bits(L::all(i));
+      // The old one stays where v is not greater, and where it is a NaN.
+      where =
+          maths::choose_less_or_equal(v, best, where, maths::choose_less_or_equal(best, best, number, where));
+      best = maths::choose_less_or_equal(v, best, best, maths::choose_less_or_equal(best, best, v, best));
     }
     L::put(out + c, best);
-    if (argmax) put_halves(argmax + c, where);
+    if (argmax) put_halves(argmax + c, L::bits(where));
   });
 }
 
@@ -130,12 +125,12 @@ typedef double Doubles __attribute__((vector_size(64)));
 struct SoftmaxSums {
   Doubles sum{};
   Integers count{};
-  void add(Vector v, Integers counts) {  // -1 in a lane that counts
+  void add(Vector v, Integers counts) {  // 1 in a lane that counts
     sum += __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), Doubles);
     sum += __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), Doubles);
-    count -= counts;
+    count += counts;
   }
-  void add(float v, bool counts) {
+  void add(float v, std::int32_t counts) {
     sum[0] += static_cast<double>(v);
     count[0] += counts;
   }
@@ -146,7 +141,7 @@ SoftmaxRow softmax_row(const T* scores, std::int64_t classes, std::int64_t label
   const float at_label = lpsgd::widen(scores[label]);
   float max = at_label;
   Vector maxima = Vector{} + max;
-  const auto greater = [](auto a, auto b) { return a > b ? a : b; };
+  const auto greater = [](auto a, auto b) { return maths::choose_less(b, a, a, b); };
   over_values(classes, [&]<class L>(std::int64_t i) {
     if constexpr (L::n == 1)
       max = greater(L::get(scores + i), max);
@@ -158,8 +153,10 @@ SoftmaxRow softmax_row(const T* scores, std::int64_t classes, std::int64_t label
   SoftmaxSums sums;
   over_values(classes, [&]<class L>(std::int64_t i) {
     const typename L::V z = L::get(scores + i);
-    const auto ranks_before = i + L::n <= label ? z >= at_label : z > at_label;
-    sums.add(maths::exp<typename L::Maths>(z - max), ranks_before);
+    const typename L::V one = L::Maths::from_bits(L::all(1)), none{}, score = none + at_label;
+    const typename L::V ranks_before = i + L::n <= label ? maths::choose_less_or_equal(score, z, one, none)
+                                                         : maths::choose_less(score, z, one, none);
+    sums.add(maths::exp<typename L::Maths>(z - max), L::bits(ranks_before));
   });
   SoftmaxRow row{max, 0, 0};
   for (std::int64_t i = 0; i < 8; ++i) row.sum += sums.sum[i];

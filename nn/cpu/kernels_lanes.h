@@ -7,7 +7,9 @@
 #include <immintrin.h>
 #endif
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "core/data_type.h"
 #include "nn/maths_device.h"
@@ -17,6 +19,46 @@ namespace {
 
 constexpr std::int64_t lanes = 16;
 typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+
+}  // namespace
+}  // namespace lpsgd::cpu
+
+#if !defined(__AVX512F__)
+namespace lpsgd::maths {
+
+// GCC 12 compares and chooses lane by lane where a vector is wider than a register, so here it is by parts.
+typedef float Whole __attribute__((vector_size(64)));
+#if defined(__AVX2__)
+typedef float Part __attribute__((vector_size(32)));
+#else
+typedef float Part __attribute__((vector_size(16)));
+#endif
+
+template <class Choice>
+[[gnu::always_inline]] inline Whole by_parts(Whole x, Whole y, Whole yes, Whole no, const Choice& choice) {
+  struct Parts {
+    Part at[sizeof(Whole) / sizeof(Part)];
+  };
+  const Parts a = __builtin_bit_cast(Parts, x), b = __builtin_bit_cast(Parts, y);
+  const Parts c = __builtin_bit_cast(Parts, yes), d = __builtin_bit_cast(Parts, no);
+  Parts out;
+  for (std::size_t i = 0; i < std::size(out.at); ++i) out.at[i] = choice(a.at[i], b.at[i], c.at[i], d.at[i]);
+  return __builtin_bit_cast(Whole, out);
+}
+template <>
+[[gnu::always_inline]] inline Whole choose_less(Whole x, Whole y, Whole yes, Whole no) {
+  return by_parts(x, y, yes, no, [](Part a, Part b, Part c, Part d) { return a < b ? c : d; });
+}
+template <>
+[[gnu::always_inline]] inline Whole choose_less_or_equal(Whole x, Whole y, Whole yes, Whole no) {
+  return by_parts(x, y, yes, no, [](Part a, Part b, Part c, Part d) { return a <= b ? c : d; });
+}
+
+}  // namespace lpsgd::maths
+#endif
+
+namespace lpsgd::cpu {
+namespace {
 
 inline Vector load(const float* p) {
   return *reinterpret_cast<const Vector*>(p);
@@ -51,7 +93,9 @@ inline Vector load(const Bf16* p) {
 inline void store(Bf16* p, Vector v) {
   const Words bits = reinterpret_cast<Words>(v);
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Words out = v != v ? Words{} + 0x7fc0u : rounded;
+  const Words nan = Words{} + 0x7fc0u;
+  const auto numbers = reinterpret_cast<Vector>(rounded), others = reinterpret_cast<Vector>(nan);
+  const Words out = reinterpret_cast<Words>(maths::choose_less_or_equal(v, v, numbers, others));
   *reinterpret_cast<Halves*>(p) = low_halves(out);
 }
 
@@ -98,6 +142,8 @@ struct Wide {
   static void put(T* p, V v) {
     store(p, v);
   }
+  static Integers all(std::int32_t i) { return Integers{} + i; }
+  static Integers bits(V v) { return reinterpret_cast<Integers>(v); }
   static constexpr std::int64_t n = lanes;
 };
 struct Narrow {
@@ -111,6 +157,8 @@ struct Narrow {
   static void put(T* p, V v) {
     *p = lpsgd::narrow<T>(v);
   }
+  static std::int32_t all(std::int32_t i) { return i; }
+  static std::int32_t bits(V v) { return __builtin_bit_cast(std::int32_t, v); }
   static constexpr std::int64_t n = 1;
 };
 

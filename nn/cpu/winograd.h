@@ -17,25 +17,25 @@
 
 namespace lpsgd::cpu::winograd {
 
-constexpr std::int64_t tile = 4;         // outputs, in each direction
-constexpr std::int64_t points = 36;      // of a tile
-constexpr std::int64_t block_tiles = 12; // that product() takes at once
+constexpr std::int64_t tile = 4;          // outputs, in each direction
+constexpr std::int64_t points = 36;       // of a tile
+constexpr std::int64_t block_tiles = 12;  // that product() takes at once
 constexpr std::int64_t channel_block = 16;
 
 /// The tiles of a batch of images, in row-major order, one image after the other.
 struct Tiles {
-  std::int64_t height = 0, width = 0;    // of the image that is read or written, in pixels
+  std::int64_t height = 0, width = 0;  // of the image that is read or written, in pixels
   std::int64_t channels = 0;
-  std::int64_t down = 0, across = 0;     // tiles of an image
-  std::int64_t above = 0, left = 0;      // pixels by which the first tile begins outside of the image
+  std::int64_t down = 0, across = 0;  // tiles of an image
+  std::int64_t above = 0, left = 0;   // pixels by which the first tile begins outside of the image
 };
 
 /// The loops, compiled once for each instruction set that has multiply-add, with the same results.
 struct Kernels {
   const char* name;
   /// v[point * stride + t * channels + c] = B^T d B of the tiles first .. first + count.
-  void (*transform_input)(const float* x, const Tiles& tiles, std::int64_t first, std::int64_t count, float* v,
-                          std::int64_t stride);
+  void (*transform_input)(const float* x, const Tiles& tiles, std::int64_t first, std::int64_t count,
+                          float* v, std::int64_t stride);
   /// As transform_input(), of A dY A^T.
   void (*transform_gradient)(const float* dy, const Tiles& tiles, std::int64_t first, std::int64_t count,
                              float* z, std::int64_t stride);

@@ -1,4 +1,5 @@
-// The loops of winograd.h. Included by winograd_avx2.cc and winograd_avx512.cc alone, with the vectors' width.
+// The loops of winograd.h. Included by winograd_avx2.cc and winograd_avx512.cc alone, with the vectors'
+// width.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -40,10 +41,11 @@ inline void store(float* p, Vector v) {
 }
 
 // The points at which polynomials are evaluated: 0, +-pa, +-pb and infinity. With 5/8 and 3/2, which
-// oneDNN uses, too, rounding errors are half of those with the paper's 1 and 2 (Barabasz, Anderson, Soodhalter
-// and Gregg, ACM TOMS 46(4), 2020, on the choice of points).
+// oneDNN uses, too, rounding errors are half of those with the paper's 1 and 2 (Barabasz, Anderson,
+// Soodhalter and Gregg, ACM TOMS 46(4), 2020, on the choice of points).
 constexpr float pa = 0.625f, pb = 1.5f, pa2 = pa * pa, pb2 = pb * pb;
-constexpr float at_zero = 1 / (pa2 * pb2), at_a = 1 / (2 * pa2 * (pa2 - pb2)), at_b = 1 / (2 * pb2 * (pb2 - pa2));
+constexpr float at_zero = 1 / (pa2 * pb2), at_a = 1 / (2 * pa2 * (pa2 - pb2)),
+                at_b = 1 / (2 * pb2 * (pb2 - pa2));
 
 /// t = B^T d.
 inline void inputs(const Vector (&d)[6], Vector (&t)[6]) {
@@ -230,13 +232,12 @@ inline void add_product_block(const float* v, const float* z, std::int64_t count
     }
   }
   for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n)
-      store(s + r * out + n * lanes, load(s + r * out + n * lanes) + sum[r][n]);
+    for (int n = 0; n < N; ++n) store(s + r * out + n * lanes, load(s + r * out + n * lanes) + sum[r][n]);
 }
 
 template <int N>
-inline void add_product_columns(const float* v, const float* z, std::int64_t count, float* s,
-                                std::int64_t in, std::int64_t out) {
+inline void add_product_columns(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
+                                std::int64_t out) {
   // Rows in blocks of six, and of four until their number can be divided by six.
   std::int64_t c = 0;
   for (; (in - c) % 6 != 0; c += 4) add_product_block<4, N>(v + c, z, count, s + c * out, in, out);
@@ -276,9 +277,7 @@ void transform_turned_weights(const float* w, std::int64_t filters, std::int64_t
       const float* from = w + k * 9 * channels + c;
       both_directions<3, 6>(
           weights, [&](int i, int j) { return load(from + (8 - i * 3 - j) * channels); },
-          [&](int i, int j, Vector value) {
-            store(u + ((i * 6 + j) * filters + k) * channels + c, value);
-          });
+          [&](int i, int j, Vector value) { store(u + ((i * 6 + j) * filters + k) * channels + c, value); });
     }
 }
 
@@ -290,7 +289,8 @@ void transform_weight_gradient(const float* s, std::int64_t filters, std::int64_
       for (std::int64_t i = 0; i < channel_block; ++i) {
         const float* from = s + (c + i) * filters + k;
         both_directions<6, 3>(
-            weight_gradients, [&](int row, int column) { return load(from + (row * 6 + column) * channels * filters); },
+            weight_gradients,
+            [&](int row, int column) { return load(from + (row * 6 + column) * channels * filters); },
             [&](int row, int column, Vector value) { store(block[row * 3 + column][i], value); });
       }
       for (std::int64_t f = 0; f < lanes; ++f)
@@ -304,8 +304,8 @@ void transform_weight_gradient(const float* s, std::int64_t filters, std::int64_
 }  // namespace
 
 extern const Kernels LPSGD_KERNELS;
-const Kernels LPSGD_KERNELS{LPSGD_KERNELS_NAME, transform_input,         transform_gradient,
-                            transform_output,   product,                 add_product,
-                            transform_weights,  transform_turned_weights, transform_weight_gradient};
+const Kernels LPSGD_KERNELS{
+    LPSGD_KERNELS_NAME, transform_input,   transform_gradient,       transform_output,         product,
+    add_product,        transform_weights, transform_turned_weights, transform_weight_gradient};
 
 }  // namespace lpsgd::cpu::winograd

@@ -33,14 +33,17 @@ class WinogradConvOp final : public Op {
     channels_ = in[2];
     filters_ = b.shape[2];
     blocked_ = channels_ * filters_ <= max_blocked_products;
-    const std::int64_t down = ceil_div(b.shape[0], winograd::tile), across = ceil_div(b.shape[1], winograd::tile);
+    const std::int64_t down = ceil_div(b.shape[0], winograd::tile),
+                       across = ceil_div(b.shape[1], winograd::tile);
     read_ = {in[0], in[1], channels_, down, across, desc.pad.h, desc.pad.w};
     write_ = {b.shape[0], b.shape[1], filters_, down, across, 0, 0};
     tiles_ = b.batch * down * across;
     // The gradient of the input is a convolution of the gradient of the output, which is padded by what is
     // missing to two pixels.
-    const std::int64_t back_down = ceil_div(in[0], winograd::tile), back_across = ceil_div(in[1], winograd::tile);
-    read_gradient_ = {b.shape[0], b.shape[1], filters_, back_down, back_across, 2 - desc.pad.h, 2 - desc.pad.w};
+    const std::int64_t back_down = ceil_div(in[0], winograd::tile),
+                       back_across = ceil_div(in[1], winograd::tile);
+    read_gradient_ = {b.shape[0],  b.shape[1],     filters_,      back_down,
+                      back_across, 2 - desc.pad.h, 2 - desc.pad.w};
     write_gradient_ = {in[0], in[1], channels_, back_down, back_across, 0, 0};
     back_tiles_ = b.batch * back_down * back_across;
 
@@ -56,7 +59,7 @@ class WinogradConvOp final : public Op {
     first_ = floats(ReorderUse::input, copies * buffer_floats_);
     second_ = floats(ReorderUse::output, copies * buffer_floats_);
     if (!b.training) return;
-    sums_ = floats(ReorderUse::weight_gradients, copies * points * channels_ * filters_);
+    sums_ = floats(ReorderUse::weight_gradients, (blocked_ ? 2 * copies : 1) * points * channels_ * filters_);
     if (bias_) bias_sums_ = Buffer<float>(static_cast<std::size_t>(2 * context.threads * filters_));
   }
 
@@ -142,18 +145,28 @@ class WinogradConvOp final : public Op {
     float* s = pointer(sums_);
     const std::int64_t copies = blocked_ ? context_.threads : 1;
     if (blocked_) {
-      std::memset(s, 0, static_cast<std::size_t>(copies * n) * sizeof(float));
+      // A thread's sums, then those of its last blocks: so rounding errors grow less with the number of
+      // tiles.
+      constexpr std::int64_t blocks_at_once = 32;
+      std::memset(s, 0, static_cast<std::size_t>(2 * copies * n) * sizeof(float));
+      const auto add = [](float* to, const float* from, std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i) to[i] += from[i];
+      };
       over_blocks(tiles_, [&](std::int64_t first, std::int64_t count, int thread) {
         float* v = pointer(first_) + thread * buffer_floats_;
         float* z = pointer(second_) + thread * buffer_floats_;
+        float* sums = s + 2 * thread * n;
+        float* part = sums + n;
         k_.transform_input(x, read_, first, count, v, v_stride);
         k_.transform_gradient(dy, write_, first, count, z, z_stride);
         for (std::int64_t p = 0; p < points; ++p)
-          k_.add_product(v + p * v_stride, z + p * z_stride, count, s + thread * n + p * in * out, in, out);
+          k_.add_product(v + p * v_stride, z + p * z_stride, count, part + p * in * out, in, out);
+        if (first / block_tiles % blocks_at_once != blocks_at_once - 1) return;
+        add(sums, part, 0, n);
+        std::memset(part, 0, static_cast<std::size_t>(n) * sizeof(float));
       });
       context_.parallel(n, [&](int, std::int64_t first, std::int64_t last) {
-        for (std::int64_t copy = 1; copy < copies; ++copy)
-          for (std::int64_t i = first; i < last; ++i) s[i] += s[copy * n + i];
+        for (std::int64_t copy = 1; copy < 2 * copies; ++copy) add(s, s + copy * n, first, last);
       });
     } else {
       float* v = pointer(first_);
@@ -229,7 +242,8 @@ bool own_winograd_is_profitable(const Binding& b, const ConvDesc& desc) {
   const std::int64_t channels = b.inputs[0].shape[2];
   if (channels % block != 0 || desc.filters % block != 0 || desc.pad.h > 2 || desc.pad.w > 2) return false;
   if (onednn_has_winograd() && std::min(channels, desc.filters) >= onednn_min_channels) return false;
-  const std::int64_t down = ceil_div(b.shape[0], winograd::tile), across = ceil_div(b.shape[1], winograd::tile);
+  const std::int64_t down = ceil_div(b.shape[0], winograd::tile),
+                     across = ceil_div(b.shape[1], winograd::tile);
   const bool full = 10 * b.shape[0] * b.shape[1] >= 6 * down * across * winograd::tile * winograd::tile;
   return full && b.batch * down * across >= min_tiles;
 }

@@ -29,7 +29,8 @@ std::vector<std::vector<float>> results(const Kernels& k) {
   const std::vector<float> x = values(images * 9 * 7 * channels, 1), dy = values(images * 9 * 7 * filters, 2),
                            w = values(filters * 9 * channels, 3), bias = values(filters, 4);
   std::vector<float> u = zeros(points * channels * filters), turned = u, sums = u, v = zeros(points * stride),
-                     z = v, m = v, y = zeros(images * 9 * 7 * filters), rectified = y, dw = zeros(filters * 9 * channels);
+                     z = v, m = v, y = zeros(images * 9 * 7 * filters), rectified = y,
+                     dw = zeros(filters * 9 * channels);
   k.transform_weights(w.data(), filters, channels, 0, filters, u.data());
   k.transform_turned_weights(w.data(), filters, channels, 0, filters, turned.data());
   k.transform_input(x.data(), read, 0, tiles, v.data(), stride);
@@ -37,7 +38,8 @@ std::vector<std::vector<float>> results(const Kernels& k) {
   for (std::int64_t p = 0; p < points; ++p) {
     const std::int64_t at = p * channels * filters;
     k.product(v.data() + p * stride, u.data() + at, m.data() + p * stride, channels, filters);
-    k.add_product(v.data() + p * stride, z.data() + p * stride, tiles - 1, sums.data() + at, channels, filters);
+    k.add_product(v.data() + p * stride, z.data() + p * stride, tiles - 1, sums.data() + at, channels,
+                  filters);
     k.add_product(v.data() + p * stride, z.data() + p * stride, 1, sums.data() + at, channels, filters);
   }
   k.transform_output(m.data(), stride, write, 0, tiles, nullptr, false, y.data());
