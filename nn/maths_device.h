@@ -19,8 +19,7 @@ struct One {
   LPSGD_HD static V sqrt(V v) { return ::sqrtf(v); }
 };
 
-/// x < y ? yes : no in each lane. Specialised for vectors that are wider than the machine's registers: the
-/// compiler would take them apart lane by lane.
+/// x < y ? yes : no in each lane. Specialised for vectors.
 template <class V>
 LPSGD_HD V choose_less(V x, V y, V yes, V no) {
   return x < y ? yes : no;

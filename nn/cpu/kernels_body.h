@@ -82,7 +82,8 @@ void scaled_sum(const T* const* terms, int count, float factor, T* out, std::int
 }
 
 inline void put_halves(std::uint16_t* p, Integers v) {
-  *reinterpret_cast<Halves*>(p) = low_halves(reinterpret_cast<Words>(v));
+  for (std::size_t i = 0; i < part_count; ++i)
+    *reinterpret_cast<Halves*>(p + i * per_part) = low_halves(reinterpret_cast<Words>(v.at[i]));
 }
 inline void put_halves(std::uint16_t* p, std::int32_t v) {
   *p = static_cast<std::uint16_t>(v);
@@ -118,21 +119,24 @@ void tanh(const T* x, T* y, std::int64_t n) {
               [&]<class L>(std::int64_t i) { L::put(y + i, maths::tanh<typename L::Maths>(L::get(x + i))); });
 }
 
-typedef float Eight __attribute__((vector_size(32)));
+typedef float Eight __attribute__((vector_size(32), may_alias));
 typedef double Doubles __attribute__((vector_size(64)));
 
 /// Sums in double and counts, in lanes.
 struct SoftmaxSums {
   Doubles sum{};
   Integers count{};
+  std::int64_t narrow_count = 0;
   void add(Vector v, Integers counts) {  // 1 in a lane that counts
-    sum += __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), Doubles);
-    sum += __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), Doubles);
+    alignas(sizeof(Eight)) float values[lanes];
+    store(values, v);
+    for (int half = 0; half < 2; ++half)
+      sum += __builtin_convertvector(*reinterpret_cast<const Eight*>(values + 8 * half), Doubles);
     count += counts;
   }
   void add(float v, std::int32_t counts) {
     sum[0] += static_cast<double>(v);
-    count[0] += counts;
+    narrow_count += counts;
   }
 };
 
@@ -140,7 +144,7 @@ template <class T>
 SoftmaxRow softmax_row(const T* scores, std::int64_t classes, std::int64_t label) {
   const float at_label = lpsgd::widen(scores[label]);
   float max = at_label;
-  Vector maxima = Vector{} + max;
+  Vector maxima = max;
   const auto greater = [](auto a, auto b) { return maths::choose_less(b, a, a, b); };
   over_values(classes, [&]<class L>(std::int64_t i) {
     if constexpr (L::n == 1)
@@ -153,12 +157,12 @@ SoftmaxRow softmax_row(const T* scores, std::int64_t classes, std::int64_t label
   SoftmaxSums sums;
   over_values(classes, [&]<class L>(std::int64_t i) {
     const typename L::V z = L::get(scores + i);
-    const typename L::V one = L::Maths::from_bits(L::all(1)), none{}, score = none + at_label;
+    const typename L::V one = L::Maths::from_bits(L::all(1)), none = 0, score = at_label;
     const typename L::V ranks_before = i + L::n <= label ? maths::choose_less_or_equal(score, z, one, none)
                                                          : maths::choose_less(score, z, one, none);
     sums.add(maths::exp<typename L::Maths>(z - max), L::bits(ranks_before));
   });
-  SoftmaxRow row{max, 0, 0};
+  SoftmaxRow row{max, 0, sums.narrow_count};
   for (std::int64_t i = 0; i < 8; ++i) row.sum += sums.sum[i];
   for (std::int64_t i = 0; i < lanes; ++i) row.rank += sums.count[i];
   // In the vector that holds the label, an equal score at a lower index has not been counted.

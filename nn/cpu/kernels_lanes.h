@@ -9,66 +9,23 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 
 #include "core/data_type.h"
+#include "nn/cpu/vector.h"
 #include "nn/maths_device.h"
 
 namespace lpsgd::cpu {
 namespace {
 
-constexpr std::int64_t lanes = 16;
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
-
-}  // namespace
-}  // namespace lpsgd::cpu
-
-#if !defined(__AVX512F__)
-namespace lpsgd::maths {
-
-// GCC 12 compares and chooses lane by lane where a vector is wider than a register, so here it is by parts.
-typedef float Whole __attribute__((vector_size(64)));
-#if defined(__AVX2__)
-typedef float Part __attribute__((vector_size(32)));
-#else
-typedef float Part __attribute__((vector_size(16)));
-#endif
-
-template <class Choice>
-[[gnu::always_inline]] inline Whole by_parts(Whole x, Whole y, Whole yes, Whole no, const Choice& choice) {
-  struct Parts {
-    Part at[sizeof(Whole) / sizeof(Part)];
-  };
-  const Parts a = __builtin_bit_cast(Parts, x), b = __builtin_bit_cast(Parts, y);
-  const Parts c = __builtin_bit_cast(Parts, yes), d = __builtin_bit_cast(Parts, no);
-  Parts out;
-  for (std::size_t i = 0; i < std::size(out.at); ++i) out.at[i] = choice(a.at[i], b.at[i], c.at[i], d.at[i]);
-  return __builtin_bit_cast(Whole, out);
-}
-template <>
-[[gnu::always_inline]] inline Whole choose_less(Whole x, Whole y, Whole yes, Whole no) {
-  return by_parts(x, y, yes, no, [](Part a, Part b, Part c, Part d) { return a < b ? c : d; });
-}
-template <>
-[[gnu::always_inline]] inline Whole choose_less_or_equal(Whole x, Whole y, Whole yes, Whole no) {
-  return by_parts(x, y, yes, no, [](Part a, Part b, Part c, Part d) { return a <= b ? c : d; });
-}
-
-}  // namespace lpsgd::maths
-#endif
-
-namespace lpsgd::cpu {
-namespace {
-
 inline Vector load(const float* p) {
-  return *reinterpret_cast<const Vector*>(p);
+  return load_lanes(p);
 }
 inline void store(float* p, Vector v) {
-  *reinterpret_cast<Vector*>(p) = v;
+  store_lanes(p, v);
 }
 
-typedef std::uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
-typedef std::uint32_t Words __attribute__((vector_size(64)));
+typedef std::uint16_t Halves __attribute__((vector_size(register_bytes / 2), aligned(2), may_alias));
+typedef std::uint32_t Words __attribute__((vector_size(register_bytes)));
 
 // GCC makes three instructions of a conversion that AVX-512 has as one, and warns of the unmasked intrinsics.
 inline Words words_of(Halves v) {
@@ -87,23 +44,27 @@ inline Halves low_halves(Words v) {
 }
 
 inline Vector load(const Bf16* p) {
-  return reinterpret_cast<Vector>(words_of(*reinterpret_cast<const Halves*>(p)) << 16);
+  Vector out;
+  for (std::size_t i = 0; i < part_count; ++i)
+    out.at[i] =
+        reinterpret_cast<Vector::Part>(words_of(*reinterpret_cast<const Halves*>(p + i * per_part)) << 16);
+  return out;
 }
 /// Rounds as narrow<Bf16>() of core/data_type.h does.
 inline void store(Bf16* p, Vector v) {
-  const Words bits = reinterpret_cast<Words>(v);
-  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Words nan = Words{} + 0x7fc0u;
-  const auto numbers = reinterpret_cast<Vector>(rounded), others = reinterpret_cast<Vector>(nan);
-  const Words out = reinterpret_cast<Words>(maths::choose_less_or_equal(v, v, numbers, others));
-  *reinterpret_cast<Halves*>(p) = low_halves(out);
+  for (std::size_t i = 0; i < part_count; ++i) {
+    const Words bits = reinterpret_cast<Words>(v.at[i]);
+    const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const Words out = v.at[i] != v.at[i] ? Words{} + 0x7fc0u : rounded;
+    *reinterpret_cast<Halves*>(p + i * per_part) = low_halves(out);
+  }
 }
 
 // Non-temporal stores bypass the caches. Later stores may overtake them until fence_stores().
 #if defined(__AVX512F__)
 constexpr bool has_non_temporal_stores = true;
 inline void store_non_temporal(float* p, Vector v) {  // aligned to 64 bytes
-  _mm512_stream_ps(p, reinterpret_cast<__m512>(v));
+  _mm512_stream_ps(p, reinterpret_cast<__m512>(v.at[0]));
 }
 inline void fence_stores() {
   _mm_sfence();
@@ -116,17 +77,19 @@ inline void store_non_temporal(float* p, Vector v) {
 inline void fence_stores() {}
 #endif
 
-typedef std::int32_t Integers __attribute__((vector_size(64)));
-
 /// The lanes that nn/maths_device.h's functions run on.
 struct Sixteen {
   using V = Vector;
-  static V from_bits(Integers bits) { return reinterpret_cast<Vector>(bits); }
-  static Integers to_integers(V v) { return __builtin_convertvector(v, Integers); }
-  static V sqrt(V v) {
-    V out;
-    for (int i = 0; i < lanes; ++i) out[i] = __builtin_sqrtf(v[i]);
+  static V from_bits(Integers bits) { return bits_as<float>(bits); }
+  static Integers to_integers(V v) {
+    Integers out;
+    for (std::size_t i = 0; i < part_count; ++i) out.at[i] = __builtin_convertvector(v.at[i], Integers::Part);
     return out;
+  }
+  static V sqrt(V v) {
+    for (Vector::Part& p : v.at)
+      for (std::size_t i = 0; i < per_part; ++i) p[i] = __builtin_sqrtf(p[i]);
+    return v;
   }
 };
 
@@ -142,8 +105,8 @@ struct Wide {
   static void put(T* p, V v) {
     store(p, v);
   }
-  static Integers all(std::int32_t i) { return Integers{} + i; }
-  static Integers bits(V v) { return reinterpret_cast<Integers>(v); }
+  static Integers all(std::int32_t i) { return i; }
+  static Integers bits(V v) { return bits_as<std::int32_t>(v); }
   static constexpr std::int64_t n = lanes;
 };
 struct Narrow {
