@@ -189,18 +189,28 @@ void transform_output(const float* m, std::int64_t stride, const Tiles& t, std::
   }
 }
 
+/// sum (R, N * lanes) = the product of v (n, R), with values `step` and rows `next` apart, transposed, and w
+/// (n, N * lanes). The first product starts the sums: with zeros the compiler would clear them in memory.
+template <int R, int N>
+inline void sum_products(const float* v, std::int64_t step, std::int64_t next, const float* w,
+                         std::int64_t width, std::int64_t n, Vector (&sum)[R][N]) {
+  for (int r = 0; r < R; ++r)
+    for (int i = 0; i < N; ++i) sum[r][i] = all(v[r * step]) * load(w + i * lanes);
+  for (std::int64_t k = 1; k < n; ++k) {
+    Vector row[N];
+    for (int i = 0; i < N; ++i) row[i] = load(w + k * width + i * lanes);
+    for (int r = 0; r < R; ++r) {
+      const Vector value = all(v[k * next + r * step]);
+      for (int i = 0; i < N; ++i) sum[r][i] = fma(value, row[i], sum[r][i]);
+    }
+  }
+}
+
 /// m (R, N * lanes) = v (R, in) u (in, N * lanes).
 template <int R, int N>
 inline void product_block(const float* v, const float* u, float* m, std::int64_t in, std::int64_t out) {
-  Vector sum[R][N] = {};
-  for (std::int64_t c = 0; c < in; ++c) {
-    Vector w[N];
-    for (int n = 0; n < N; ++n) w[n] = load(u + c * out + n * lanes);
-    for (int r = 0; r < R; ++r) {
-      const Vector value = all(v[r * in + c]);
-      for (int n = 0; n < N; ++n) sum[r][n] = fma(value, w[n], sum[r][n]);
-    }
-  }
+  Vector sum[R][N];
+  sum_products<R, N>(v, in, 1, u, out, in, sum);
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) store(m + r * out + n * lanes, sum[r][n]);
 }
@@ -218,19 +228,12 @@ void product(const float* v, const float* u, float* m, std::int64_t in, std::int
       product_block<rows, 1>(v + r * in, u + k, m + r * out + k, in, out);
 }
 
-/// s (R, N * lanes) += the sum over `count` rows of v^T z.
+/// s (R, N * lanes) += v^T z, of `count` rows.
 template <int R, int N>
 inline void add_product_block(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
                               std::int64_t out) {
-  Vector sum[R][N] = {};
-  for (std::int64_t t = 0; t < count; ++t) {
-    Vector w[N];
-    for (int n = 0; n < N; ++n) w[n] = load(z + t * out + n * lanes);
-    for (int r = 0; r < R; ++r) {
-      const Vector value = all(v[t * in + r]);
-      for (int n = 0; n < N; ++n) sum[r][n] = fma(value, w[n], sum[r][n]);
-    }
-  }
+  Vector sum[R][N];
+  sum_products<R, N>(v, 1, in, z, out, count, sum);
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) store(s + r * out + n * lanes, load(s + r * out + n * lanes) + sum[r][n]);
 }
