@@ -73,6 +73,7 @@ PlanSearch::Result PlanSearch::measure(const std::function<double(int)>& run,
   if (out.fastest && accept && !accept()) {
     out.fastest = false;
     out.refused = true;
+    --measured_;  // it does not end the search
   }
   if (out.fastest) fastest_ = out.seconds;
   return out;

@@ -50,28 +50,26 @@ std::string stored_text(const ConvChoice& choice, std::size_t position) {
 /// The engines of one form, in cuDNN's order.
 struct EngineList {
   Form form;
-  std::optional<ConvGraph> graph;  // since the first engine was asked for
+  std::optional<ConvGraph> graph;
   std::vector<ConvEngine> engines;
+  bool opened = false;  // cuDNN has been asked for them
   std::size_t next = 0;
   int measured = 0;
 };
 
-/// The engines of all forms: one form after the other, or, where layouts compete, in turns, so that a search
-/// that ends early has seen what cuDNN expects to be the best of each.
+/// The engines of all forms. Each layout has its own order of forms; where layouts compete they take turns, so
+/// that a search that ends early has seen what cuDNN expects to be the best of each.
 class EngineQueue {
  public:
   EngineQueue(Context& context, const ConvProblem& problem) : context_(context), problem_(problem) {
-    std::vector<Form> forms;
     const bool fuses = problem.bias || problem.relu;
-    if (fuses) forms.push_back({true, Layout::nhwc});
-    in_turns_ = problem.type == DataType::f32 && !context.deterministic;
-    if (!fuses || !in_turns_) forms.push_back({false, Layout::nhwc});
-    if (in_turns_) {
-      forms.push_back({false, Layout::nchw});
-      if (fuses) forms.push_back({false, Layout::nhwc});
-      if (fuses) forms.push_back({true, Layout::nchw});
-    }
-    for (const Form& form : forms) lists_.push_back({form, std::nullopt, {}});
+    std::vector<EngineList>& nhwc = lanes_.emplace_back();
+    if (fuses) nhwc.push_back({{true, Layout::nhwc}, std::nullopt, {}});
+    nhwc.push_back({{false, Layout::nhwc}, std::nullopt, {}});
+    if (problem.type != DataType::f32 || context.deterministic) return;
+    std::vector<EngineList>& nchw = lanes_.emplace_back();
+    nchw.push_back({{false, Layout::nchw}, std::nullopt, {}});
+    if (fuses) nchw.push_back({{true, Layout::nchw}, std::nullopt, {}});
   }
 
   struct Next {
@@ -79,37 +77,34 @@ class EngineQueue {
     std::size_t position;
   };
   std::optional<Next> next() {
-    for (std::size_t tried = 0; tried < lists_.size(); ++tried) {
-      EngineList& list = lists_[turn_];
-      open(list);
-      if (list.next < list.engines.size() && list.measured < engines_measured) {
-        if (in_turns_) advance();
-        return Next{&list, list.next++};
+    for (std::size_t tried = 0; tried < lanes_.size(); ++tried) {
+      std::vector<EngineList>& lane = lanes_[turn_];
+      turn_ = (turn_ + 1) % lanes_.size();
+      for (EngineList& list : lane) {
+        if (list.measured >= engines_measured) continue;
+        open(list);
+        if (list.next < list.engines.size()) return Next{&list, list.next++};
       }
-      advance();
     }
     return std::nullopt;
   }
   const std::string& trouble() const { return trouble_; }
 
  private:
-  void advance() { turn_ = (turn_ + 1) % lists_.size(); }
   void open(EngineList& list) {
-    if (list.graph || !list.engines.empty() || list.next > 0) return;
-    list.next = 0;
+    if (list.opened) return;
+    list.opened = true;
     try {
       list.graph.emplace(graph_of(problem_, list.form, context_.cudnn));
       list.engines = list.graph->engines();
     } catch (const DeviceError& e) {
       trouble_ = e.what();
-      list.next = 1;  // no engine: not to be opened again
     }
   }
 
   Context& context_;
   const ConvProblem& problem_;
-  std::vector<EngineList> lists_;
-  bool in_turns_ = false;
+  std::vector<std::vector<EngineList>> lanes_;
   std::size_t turn_ = 0;
   std::string trouble_;
 };
