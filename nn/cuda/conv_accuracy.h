@@ -1,5 +1,5 @@
-// Whether a convolution's engine that transforms its operands (FFT, Winograd) is as accurate as one whose errors
-// are those of float32 sums. It is measured, on the operation's own shape and memory.
+// Whether a convolution's engine that transforms its operands (FFT, Winograd) is as accurate as one whose
+// errors are those of float32 sums. It is measured, on the operation's own shape and memory.
 #pragma once
 
 #include <optional>

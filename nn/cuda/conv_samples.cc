@@ -172,8 +172,8 @@ ConvSamples sample_convolution(const ConvProblem& problem) {
 
 bool has_gradient(const ConvProblem& problem, std::int64_t sample) {
   if (problem.pass != ConvPass::weight_gradient) return true;
-  const std::int64_t wanted = std::clamp<std::int64_t>(
-      max_terms_of_weight / (problem.out[0] * problem.out[1]), 1, problem.batch);
+  const std::int64_t wanted =
+      std::clamp<std::int64_t>(max_terms_of_weight / (problem.out[0] * problem.out[1]), 1, problem.batch);
   // Every (batch / wanted)-th, the last sample among them.
   return (sample + 1) * wanted / problem.batch > sample * wanted / problem.batch;
 }

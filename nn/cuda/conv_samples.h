@@ -5,15 +5,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/cuda/conv_run.h"
+#include "nn/cuda/cudnn_graph.h"
 
 namespace lpsgd::cuda {
 
 /// Results of a pass of a convolution whose operands are random operands (nn/cuda/random_operand.h), the
 /// tensors' numbers being their identifiers.
 struct ConvSamples {
-  std::vector<std::int64_t> at;  // indices in the tensor that the pass writes, NHWC or OHWI
-  std::vector<double> values;    // without bias
+  std::vector<std::int64_t> at;       // indices in the tensor that the pass writes, NHWC or OHWI
+  std::vector<double> values;         // without bias
   std::vector<std::int64_t> filters;  // of forward: the filter of each, for its bias
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <deque>
 
@@ -49,48 +50,68 @@ std::string stored_text(const ConvChoice& choice, std::size_t position) {
 
 /// The engines of one form, in cuDNN's order.
 struct EngineList {
+  explicit EngineList(const Form& of) : form(of) {}
   Form form;
   std::optional<ConvGraph> graph;
   std::vector<ConvEngine> engines;
   bool opened = false;  // cuDNN has been asked for them
   std::size_t next = 0;
+  std::deque<std::size_t> waiting;  // before `next`, with a transform
   int measured = 0;
 };
 
-/// The engines of all forms. Each layout has its own order of forms; where layouts compete they take turns, so
-/// that a search that ends early has seen what cuDNN expects to be the best of each.
+/// The engines of all forms. Each layout has its own order of forms; where layouts compete they take turns,
+/// so that a search that ends early has seen what cuDNN expects to be the best of each.
 class EngineQueue {
  public:
   EngineQueue(Context& context, const ConvProblem& problem) : context_(context), problem_(problem) {
     const bool fuses = problem.bias || problem.relu;
-    std::vector<EngineList>& nhwc = lanes_.emplace_back();
-    if (fuses) nhwc.push_back({{true, Layout::nhwc}, std::nullopt, {}});
-    nhwc.push_back({{false, Layout::nhwc}, std::nullopt, {}});
+    Lane& nhwc = lanes_.emplace_back();
+    if (fuses) nhwc.emplace_back(Form{true, Layout::nhwc});
+    nhwc.emplace_back(Form{false, Layout::nhwc});
     if (problem.type != DataType::f32 || context.deterministic) return;
-    std::vector<EngineList>& nchw = lanes_.emplace_back();
-    nchw.push_back({{false, Layout::nchw}, std::nullopt, {}});
-    if (fuses) nchw.push_back({{true, Layout::nchw}, std::nullopt, {}});
+    Lane& nchw = lanes_.emplace_back();
+    nchw.emplace_back(Form{false, Layout::nchw});
+    if (fuses) nchw.emplace_back(Form{true, Layout::nchw});
   }
 
   struct Next {
     EngineList* list;
     std::size_t position;
   };
-  std::optional<Next> next() {
-    for (std::size_t tried = 0; tried < lanes_.size(); ++tried) {
-      std::vector<EngineList>& lane = lanes_[turn_];
-      turn_ = (turn_ + 1) % lanes_.size();
-      for (EngineList& list : lane) {
-        if (list.measured >= engines_measured) continue;
-        open(list);
-        if (list.next < list.engines.size()) return Next{&list, list.next++};
-      }
-    }
+  /// Those with a transform wait until `with_transforms`.
+  std::optional<Next> next(bool with_transforms) {
+    std::vector<Lane*> turns;
+    for (Lane& lane : lanes_) turns.push_back(&lane);
+    std::ranges::stable_sort(turns, {}, [](const Lane* lane) {
+      int measured = 0;
+      for (const EngineList& list : *lane) measured += list.measured;
+      return measured;
+    });
+    for (Lane* lane : turns)
+      for (EngineList& list : *lane)
+        if (const auto position = next_of(list, with_transforms)) return Next{&list, *position};
     return std::nullopt;
   }
   const std::string& trouble() const { return trouble_; }
 
  private:
+  using Lane = std::vector<EngineList>;
+
+  std::optional<std::size_t> next_of(EngineList& list, bool with_transforms) {
+    if (list.measured >= engines_measured) return std::nullopt;
+    open(list);
+    if (with_transforms && !list.waiting.empty()) {
+      const std::size_t first = list.waiting.front();
+      list.waiting.pop_front();
+      return first;
+    }
+    for (; list.next < list.engines.size(); ++list.next) {
+      if (with_transforms || list.engines[list.next].transform.empty()) return list.next++;
+      list.waiting.push_back(list.next);
+    }
+    return std::nullopt;
+  }
   void open(EngineList& list) {
     if (list.opened) return;
     list.opened = true;
@@ -104,8 +125,7 @@ class EngineQueue {
 
   Context& context_;
   const ConvProblem& problem_;
-  std::vector<std::vector<EngineList>> lanes_;
-  std::size_t turn_ = 0;
+  std::vector<Lane> lanes_;
   std::string trouble_;
 };
 
@@ -124,20 +144,10 @@ class ConvSearch {
     if (best_.plan) return best_;
     PlanSearch search = context_.search();
     EngineQueue queue(context_, problem_);
-    std::deque<EngineQueue::Next> waiting;  // have a transform, until an engine without one has run
     while (!search.over() && !(context_.deterministic && best_.plan)) {
-      std::optional<EngineQueue::Next> next;
-      if (strict_.plan && !waiting.empty()) {
-        next = waiting.front();
-        waiting.pop_front();
-      } else {
-        next = queue.next();
-      }
+      const auto next = queue.next(strict_.plan != nullptr);
       if (!next) break;
-      if (!next->list->engines[next->position].transform.empty() && !strict_.plan)
-        waiting.push_back(*next);
-      else
-        measure(search, *next->list, next->position);
+      measure(search, *next->list, next->position);
     }
     if (trouble_.empty()) trouble_ = queue.trouble();
     if (!best_.plan)
@@ -166,8 +176,7 @@ class ConvSearch {
 
   /// Takes the engine of an earlier run, if it is still there and runs. It was checked then.
   void take(const std::string& text) {
-    const Form form{text.starts_with("fused "),
-                    text.ends_with(nchw_suffix) ? Layout::nchw : Layout::nhwc};
+    const Form form{text.starts_with("fused "), text.ends_with(nchw_suffix) ? Layout::nchw : Layout::nhwc};
     try {
       const ConvGraph graph = graph_of(problem_, form, context_.cudnn);
       std::vector<ConvEngine> engines = graph.engines();

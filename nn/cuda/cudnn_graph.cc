@@ -211,7 +211,9 @@ std::vector<ConvEngine> ConvGraph::engines() const {
 }
 
 void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, std::vector<ConvEngine>& out) const {
-  constexpr std::int64_t max_engines = 24;
+  // All of them: for compute capability 9.0 cuDNN names up to 36 that use tensor cores before any that fp32
+  // may take.
+  constexpr std::int64_t max_engines = 256;
   Descriptor finder(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   finder.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   finder.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);

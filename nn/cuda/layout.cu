@@ -2,8 +2,8 @@
 //
 // Memory moved per value of b bytes: 2 b. Each side is read or written 16 bytes at a time where the length of
 // its rows is a multiple of that, in runs of 256 bytes and more; else in single values of neighbours. A block
-// moves a tile of up to 4096 values through shared memory. A tile of a matrix with short rows holds whole rows,
-// so that its threads do not idle: an image's 3 channels, a filter's 9 pixels.
+// moves a tile of up to 4096 values through shared memory. A tile of a matrix with short rows holds whole
+// rows, so that its threads do not idle: an image's 3 channels, a filter's 9 pixels.
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {
@@ -75,8 +75,7 @@ __global__ void transpose_kernel(const T* from, T* to, std::int64_t batch, std::
 cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int64_t batch, std::int64_t a,
                              std::int64_t b, cudaStream_t stream) {
   const Tile tile = tile_of(a, b);
-  const std::int64_t tiles =
-      batch * (((a - 1) >> tile.a) + 1) * (((b - 1) >> tile.b) + 1), most = 65536;
+  const std::int64_t tiles = batch * (((a - 1) >> tile.a) + 1) * (((b - 1) >> tile.b) + 1), most = 65536;
   const auto blocks = static_cast<unsigned>(tiles < most ? tiles : most);
   const auto is_aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   return with_type(type, [&]<class T>(T) {

@@ -108,7 +108,7 @@ void store(const std::vector<double>& values, const Tensor& t, int lost_bits, co
   if (!is_device_memory(to, bytes_of(t))) undefined("a tensor beyond its memory");
   for (std::size_t i = 0; i < values.size(); ++i)
     write(to, t.bf16(), t.place(static_cast<std::int64_t>(i)),
-          lose_bits(static_cast<float>(values[i]), lost_bits));
+          static_cast<float>(lose_bits(values[i], lost_bits)));
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ bool uses_tensor_cores(int engine) {
 
 /// Whether an engine can run a graph: none fuses a grouped convolution.
 bool supports(const Node& graph, int engine) {
+  if (delay_of("LPSGD_EMULATED_MISSING_ENGINES", engine) > 0) return false;
   const ConvolutionKind kind = convolution_kind(graph);
   return !kind.is_fused || (!kind.is_grouped && (engine < 2 || engine > 3));
 }
@@ -230,7 +231,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   for (void* pointer : pointers) key.push_back(reinterpret_cast<std::intptr_t>(pointer));
   const auto& graph = heuristics.nodes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)[0];
   const Rounding rounding{uses_tensor_cores(p.engine), engines[p.engine].lost_bits};
-  queue(handle->stream, [graph, rounding, at] { run_convolution(*graph, rounding, at); }, key);
+  queue(
+      handle->stream, [graph, rounding, at] { run_convolution(*graph, rounding, at); }, key);
   queue_delay(handle->stream, delay_of("LPSGD_EMULATED_SLOW_ENGINES", p.engine));
   queue_delay(handle->stream,
               delay_of("LPSGD_EMULATED_SLOW_LAYOUTS", convolution_kind(*graph).is_nchw ? 1 : 0));

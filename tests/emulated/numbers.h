@@ -15,10 +15,10 @@ inline float to_tf32(float x) {
 }
 
 /// Rounds to nearest with so many bits fewer than float32's 24.
-inline float lose_bits(float x, int bits) {
+inline double lose_bits(double x, int bits) {
   if (bits == 0 || !std::isfinite(x)) return x;
-  const std::uint32_t unit = 1u << bits;
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + unit / 2) & ~(unit - 1));
+  const std::uint64_t unit = std::uint64_t{1} << (29 + bits);
+  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(x) + unit / 2) & ~(unit - 1));
 }
 
 inline float read(const void* array, bool bf16, std::int64_t i) {
