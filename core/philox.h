@@ -19,6 +19,7 @@ enum class RandomUse : std::uint32_t {
   dropout = 5,       // counter (element/4, position in the global batch, step, layer)
   dataset = 6,       // generated data sets: counter (draw/4, sample, split, 0)
   noise = 7,         // of gradients: counter (element/4, tensor, step, 0)
+  accuracy = 8,  // operands that algorithms are checked with: counter (element/4, its high word, tensor, 0)
 };
 
 struct Philox4x32 {

@@ -46,7 +46,8 @@ bool PlanSearch::over() {
   return cut_off_;
 }
 
-PlanSearch::Result PlanSearch::measure(const std::function<double(int)>& run) {
+PlanSearch::Result PlanSearch::measure(const std::function<double(int)>& run,
+                                       const std::function<bool()>& accept) {
   Result out;
   if (!begin_) begin_ = clock_();
   const auto drop = [&](double allowance) {
@@ -69,6 +70,11 @@ PlanSearch::Result PlanSearch::measure(const std::function<double(int)>& run) {
     }
   }
   out.fastest = !fastest_ || out.seconds < *fastest_;
+  if (out.fastest && accept && !accept()) {
+    out.fastest = false;
+    out.refused = true;
+    --measured_;  // it does not end the search
+  }
   if (out.fastest) fastest_ = out.seconds;
   return out;
 }

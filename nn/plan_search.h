@@ -34,10 +34,12 @@ class PlanSearch {
     int runs = 0;
     bool dropped = false;  // a run took more than twice the fastest candidate's time
     bool fastest = false;  // of the candidates so far
+    bool refused = false;  // it would be the fastest; it does not count as measured
   };
   /// Measures the next candidate. run(n) runs it n times and returns the seconds of one. A candidate slower
-  /// than the budget runs once. What it throws is passed on.
-  Result measure(const std::function<double(int)>& run);
+  /// than the budget runs once. accept(), if there is one, is asked whether a candidate that would be the
+  /// fastest may be taken. What they throw is passed on.
+  Result measure(const std::function<double(int)>& run, const std::function<bool()>& accept = {});
 
  private:
   Clock clock_;

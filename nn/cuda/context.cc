@@ -148,7 +148,8 @@ const void* Context::operand(const float* parameter) const {
   return static_cast<const std::byte*>(bf16_parameters_) + (parameter - parameters_.data()) * size_of(type);
 }
 
-bool Context::measure(PlanSearch& search, const std::string& name, const std::function<void()>& run) {
+bool Context::measure(PlanSearch& search, const std::string& name, const std::function<void()>& run,
+                      const std::function<bool()>& accept) {
   Event begin(device, Event::Timing::on), end(device, Event::Timing::on, Event::Wait::sleep);
   try {
     if (!std::exchange(loaded_, true)) {  // the first run of all waits until libraries are loaded
@@ -156,15 +157,17 @@ bool Context::measure(PlanSearch& search, const std::string& name, const std::fu
       stream.synchronize();
     }
     plan_budget_.begin();
-    const PlanSearch::Result result = search.measure([&](int runs) {
+    const auto timed = [&](int runs) {
       begin.record(stream);
       for (int i = 0; i < runs; ++i) run();
       end.record(stream);
       end.synchronize();
       return seconds_between(begin, end) / runs;
-    });
+    };
+    const PlanSearch::Result result = search.measure(timed, accept);
     log::debug("{}: {:.3f} ms{}, {} runs", name, 1e3 * result.seconds,
                result.dropped   ? ", dropped"
+               : result.refused ? ", refused"
                : result.fastest ? ", fastest so far"
                                 : "",
                result.runs);

@@ -24,10 +24,11 @@
 
 namespace lpsgd::cuda {
 
-/// The plan of a convolution, and whether it includes bias and ReLU.
+/// The plan of a convolution, whether it includes bias and ReLU, and the layout of its tensors.
 struct ConvChoice {
   std::shared_ptr<const ConvPlan> plan;
   bool fused = false;
+  Layout layout = Layout::nhwc;
 };
 
 struct Context {
@@ -84,9 +85,10 @@ struct Context {
   cudaStream_t handle() const { return stream.view().handle(); }
   /// A search for one operation's algorithm, and the seconds that a run of a candidate takes on the stream.
   PlanSearch search() const { return plan_budget_.search(); }
-  /// Measures a candidate, named for the log. Whether it is the fastest so far; false also if it throws
-  /// DeviceError.
-  bool measure(PlanSearch& search, const std::string& name, const std::function<void()>& run);
+  /// Measures a candidate, named for the log. Whether it is the fastest so far, and accept(), if there is
+  /// one, agrees (PlanSearch::measure); false also if one of them throws DeviceError.
+  bool measure(PlanSearch& search, const std::string& name, const std::function<void()>& run,
+               const std::function<bool()>& accept = {});
   PlanCache plan_cache;  // not used if `deterministic`
   /// All operations have been made.
   void finish_planning();

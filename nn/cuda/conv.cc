@@ -1,159 +1,10 @@
-// Convolution by cuDNN's graph API. Of the engines that cuDNN offers for a shape, the fastest on this device
-// is used. It is measured once, on the memory of the operation, within a budget of time (nn/plan_search.h);
-// later runs take the same. With `deterministic`, the first engine that cuDNN names is used instead. A plan
+// Convolution by cuDNN's graph API, with the engine and the layout that nn/cuda/conv_search.h chooses. A plan
 // includes bias and ReLU if that is faster than a separate pass.
-#include <fmt/format.h>
-
-#include <charconv>
-
-#include "core/clock.h"
-#include "core/error.h"
-#include "core/log.h"
-#include "nn/cuda/context.h"
+#include "nn/cuda/conv_run.h"
+#include "nn/cuda/conv_search.h"
 
 namespace lpsgd::cuda {
 namespace {
-
-constexpr int engines_measured = 8;
-
-using Tensors = std::vector<std::pair<ConvTensor, const void*>>;
-
-Descriptor bind(const Tensors& tensors, bool bias, void* workspace) {
-  Tensors used;
-  for (const auto& t : tensors)
-    if (bias || t.first != conv_bias) used.push_back(t);
-  return bind_plan(used, workspace);
-}
-
-std::string text_of(const ConvProblem& p) {
-  static constexpr const char* passes[] = {"", ", gradient of the input", ", gradient of the weights"};
-  return fmt::format("{} images {}, window {}x{}, stride {}x{}, pad {}x{}, {} filters in {} groups{}",
-                     p.batch, shape_text(p.in), p.kernel.h, p.kernel.w, p.stride.h, p.stride.w, p.pad.h,
-                     p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
-}
-
-/// One problem's engines: with bias and ReLU included, then without.
-class ConvSearch {
- public:
-  /// `separate` queues bias and ReLU, for plans that do not include them.
-  ConvSearch(Context& context, const ConvProblem& problem, const Tensors& tensors,
-             const std::function<void()>& separate)
-      : context_(context), problem_(problem), tensors_(tensors), separate_(separate) {}
-
-  ConvChoice run() {
-    if (const auto known = context_.plan_cache.find(name())) take(*known);
-    if (best_.plan) return best_;
-    PlanSearch search = context_.search();
-    for (const bool fused : {true, false}) {
-      if (fused && !problem_.bias && !problem_.relu) continue;
-      if (search.over()) break;
-      try {
-        measure_engines(search, fused);
-      } catch (const DeviceError& e) {
-        trouble_ = e.what();
-      }
-      if (context_.deterministic && best_.plan) break;
-    }
-    if (!best_.plan)
-      throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
-                                    text_of(problem_), context_.workspace_limit, trouble_.empty() ? "" : ": ",
-                                    trouble_));
-    if (!context_.deterministic && !search.cut_off()) context_.plan_cache.add(name(), choice_);
-    return best_;
-  }
-
- private:
-  std::string name() const { return "convolution " + key_text(problem_.key()); }
-  ConvGraph graph(bool fused) const {
-    ConvProblem p = problem_;
-    if (!fused) p.bias = p.relu = false;
-    return ConvGraph(p, {context_.cudnn, nullptr});
-  }
-  /// How the cache names it: cuDNN names engines in the same order each time.
-  static std::string text_of_choice(bool fused, std::size_t position, const ConvPlan& plan) {
-    return fmt::format("{} {} {}", fused ? "fused" : "plain", position, plan.text());
-  }
-  bool usable(const std::optional<ConvPlan>& plan) const {
-    return plan && plan->workspace() <= context_.workspace_limit;
-  }
-  Descriptor pack_of(const ConvPlan& plan, bool fused) const {
-    return bind(tensors_, fused && problem_.bias, context_.workspace(plan.workspace()));
-  }
-  std::function<void()> runner(const ConvPlan& plan, const Descriptor& pack, bool fused) const {
-    return [this, &plan, &pack, fused] {
-      check(cudnnBackendExecute(context_.cudnn, plan.plan().get(), pack.get()));
-      if (!fused) separate_();
-    };
-  }
-
-  /// Takes the engine of an earlier run, if it is still there and runs.
-  void take(const std::string& choice) {
-    const bool fused = choice.starts_with("fused ");
-    try {
-      const ConvGraph problem = graph(fused);
-      std::vector<Descriptor> engines = problem.engines();
-      std::size_t position = 0;
-      const std::string number = choice.substr(std::min<std::size_t>(6, choice.size()));
-      if (std::from_chars(number.data(), number.data() + number.size(), position).ec != std::errc() ||
-          position >= engines.size())
-        return;
-      std::optional<ConvPlan> plan = problem.plan(std::move(engines[position]));
-      if (!usable(plan) || text_of_choice(fused, position, *plan) != choice) return;
-      const Descriptor pack = pack_of(*plan, fused);
-      runner(*plan, pack, fused)();
-      context_.stream.synchronize();
-      best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), fused};
-    } catch (const DeviceError& e) {
-      log::debug("{}: {}: {}", text_of(problem_), choice, e.what());
-    }
-  }
-
-  void measure_engines(PlanSearch& search, bool fused) {
-    const ConvGraph problem = graph(fused);
-    std::vector<Descriptor> engines = problem.engines();
-    int measured = 0;
-    for (std::size_t i = 0; i < engines.size() && measured < engines_measured && !search.over(); ++i) {
-      const double begin = now_seconds();
-      std::optional<ConvPlan> plan = problem.plan(std::move(engines[i]));
-      if (!usable(plan)) continue;
-      const double built = now_seconds() - begin;
-      const std::string engine = fmt::format("{}{}", plan->text(), fused ? ", fused" : "");
-      if (!context_.has_workspace(search, plan->workspace())) {
-        trouble_ =
-            fmt::format("{} needs {} bytes of workspace, and there is no room", engine, plan->workspace());
-        continue;
-      }
-      const Descriptor pack = pack_of(*plan, fused);
-      const bool fastest = context_.measure(
-          search, fmt::format("convolution ({}): {}", text_of(problem_), engine), runner(*plan, pack, fused));
-      ++measured;
-      log::debug("{}: {:.3f} s, {:.3f} s of them to build its plan", engine, now_seconds() - begin, built);
-      if (!fastest) continue;
-      choice_ = text_of_choice(fused, i, *plan);
-      best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), fused};
-      if (context_.deterministic) return;
-    }
-  }
-
-  Context& context_;
-  const ConvProblem& problem_;
-  const Tensors& tensors_;
-  const std::function<void()>& separate_;
-  ConvChoice best_;
-  std::string choice_, trouble_;
-};
-
-ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& tensors,
-                  const std::function<void()>& separate) {
-  const auto known = context.conv_choices.find(problem.key());
-  if (known != context.conv_choices.end()) return known->second;
-  const ConvChoice best = ConvSearch(context, problem, tensors, separate).run();
-  context.conv_choices[problem.key()] = best;
-  context.keep_workspace(best.plan->workspace());
-  context.choices.push_back(fmt::format("convolution ({}): {}{}", text_of(problem), best.plan->text(),
-                                        best.fused ? ", fused" : ""));
-  return best;
-}
 
 class ConvOp final : public Op {
  public:
@@ -174,7 +25,7 @@ class ConvOp final : public Op {
 
     const ParameterView& w = b.parameters[0];
     const void* weights = context.operand(w.value);
-    Tensors tensors{{conv_input, b.inputs[0].value}, {conv_weights, weights}, {conv_output, b.output}};
+    ConvTensors tensors{{conv_input, b.inputs[0].value}, {conv_weights, weights}, {conv_output, b.output}};
     if (bias_) tensors.emplace_back(conv_bias, context.operand(b.parameters[1].value));
     p.bias = bias_;
     p.relu = b.relu;
@@ -219,23 +70,19 @@ class ConvOp final : public Op {
 
  private:
   struct Planned {
+    ConvProblem problem;
     ConvChoice choice;
-    Tensors tensors;
-    bool bias = false;
-    std::optional<Descriptor> pack;  // since the first run: only then the workspace stays where it is
+    ConvTensors tensors;
+    std::optional<ConvRun> run;  // since the first run: only then the workspace stays where it is
   };
 
-  Planned plan(const ConvProblem& problem, const Tensors& tensors, const std::function<void()>& separate) {
-    ConvChoice choice = choose(context_, problem, tensors, separate);
-    const bool bias = problem.bias && choice.fused;
-    return {std::move(choice), tensors, bias, std::nullopt};
-  }
-  Descriptor bind_planned(const Planned& planned) const {
-    return bind(planned.tensors, planned.bias, context_.workspace(planned.choice.plan->workspace()));
+  Planned plan(const ConvProblem& problem, const ConvTensors& tensors,
+               const std::function<void()>& separate) {
+    return {problem, choose_conv(context_, problem, tensors, separate), tensors, std::nullopt};
   }
   void run(Planned& planned) const {
-    if (!planned.pack) planned.pack = bind_planned(planned);
-    check(cudnnBackendExecute(context_.cudnn, planned.choice.plan->plan().get(), planned.pack->get()));
+    if (!planned.run) planned.run.emplace(context_, planned.problem, planned.choice, planned.tensors);
+    (*planned.run)();
   }
   void bias_and_relu() const {
     if (bias_ || b_.relu)

@@ -25,14 +25,17 @@ cudnnDataType_t cudnn_type(DataType type) {
   return type == DataType::f32 ? CUDNN_DATA_FLOAT : CUDNN_DATA_BFLOAT16;
 }
 
-/// Dimensions in cuDNN's order (N, C, H, W), channels last in memory.
-Descriptor tensor(std::int64_t id, DataType type, std::int64_t n, const Shape& hwc, bool is_virtual = false) {
+/// Dimensions in cuDNN's order (N, C, H, W), in memory in the order of `layout`.
+Descriptor tensor(std::int64_t id, DataType type, Layout layout, std::int64_t n, const Shape& hwc,
+                  bool is_virtual = false) {
   const std::int64_t h = hwc[0], w = hwc[1], c = hwc[2];
   Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
   d.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(type));
   d.set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::vector{n, c, h, w});
-  d.set(CUDNN_ATTR_TENSOR_STRIDES, std::vector{h * w * c, std::int64_t{1}, w * c, c});
+  d.set(CUDNN_ATTR_TENSOR_STRIDES, layout == Layout::nhwc
+                                       ? std::vector{h * w * c, std::int64_t{1}, w * c, c}
+                                       : std::vector{h * w * c, h * w, w, std::int64_t{1}});
   d.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
   if (is_virtual) d.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
   d.finalize();
@@ -155,11 +158,13 @@ ConvGraph::ConvGraph(const ConvProblem& p, const Target& target)
   const bool fused = p.bias || p.relu;
   const Shape filter{p.kernel.h, p.kernel.w, p.in[2] / p.groups};
   Descriptor conv = convolution(p);
-  Descriptor x = tensor(conv_input, p.type, p.batch, p.in);
+  const auto make = [&](std::int64_t id, DataType type, std::int64_t n, const Shape& hwc,
+                        bool is_virtual = false) { return tensor(id, type, p.layout, n, hwc, is_virtual); };
+  Descriptor x = make(conv_input, p.type, p.batch, p.in);
   Descriptor w =
-      tensor(conv_weights, p.pass == ConvPass::weight_gradient ? p.gradient_type : p.type, p.out[2], filter);
-  Descriptor y = fused ? tensor(virtual_id, DataType::f32, p.batch, p.out, true)
-                       : tensor(conv_output, p.type, p.batch, p.out);
+      make(conv_weights, p.pass == ConvPass::weight_gradient ? p.gradient_type : p.type, p.out[2], filter);
+  Descriptor y = fused ? make(virtual_id, DataType::f32, p.batch, p.out, true)
+                       : make(conv_output, p.type, p.batch, p.out);
   const ConvNames names = names_of(p.pass);
   Descriptor operation(names.operation);
   operation.set(names.description, conv);
@@ -175,9 +180,9 @@ ConvGraph::ConvGraph(const ConvProblem& p, const Target& target)
   parts_.push_back(std::move(w));
   parts_.push_back(std::move(operation));
   if (p.bias) {
-    Descriptor bias = tensor(conv_bias, p.type, 1, {1, 1, p.out[2]});
-    Descriptor sum = p.relu ? tensor(virtual_id + 1, DataType::f32, p.batch, p.out, true)
-                            : tensor(conv_output, p.type, p.batch, p.out);
+    Descriptor bias = make(conv_bias, p.type, 1, {1, 1, p.out[2]});
+    Descriptor sum = p.relu ? make(virtual_id + 1, DataType::f32, p.batch, p.out, true)
+                            : make(conv_output, p.type, p.batch, p.out);
     Descriptor add = pointwise(CUDNN_POINTWISE_ADD, y, &bias, sum, parts_);
     operations.push_back(add.get());
     parts_.push_back(std::move(bias));
@@ -185,7 +190,7 @@ ConvGraph::ConvGraph(const ConvProblem& p, const Target& target)
     parts_.push_back(std::exchange(y, std::move(sum)));
   }
   if (p.relu) {
-    Descriptor out = tensor(conv_output, p.type, p.batch, p.out);
+    Descriptor out = make(conv_output, p.type, p.batch, p.out);
     Descriptor relu = pointwise(CUDNN_POINTWISE_RELU_FWD, y, nullptr, out, parts_);
     operations.push_back(relu.get());
     parts_.push_back(std::move(relu));
@@ -198,15 +203,17 @@ ConvGraph::ConvGraph(const ConvProblem& p, const Target& target)
   graph_.finalize();
 }
 
-std::vector<Descriptor> ConvGraph::engines() const {
-  std::vector<Descriptor> out;
+std::vector<ConvEngine> ConvGraph::engines() const {
+  std::vector<ConvEngine> out;
   heuristics(CUDNN_HEUR_MODE_A, out);
   heuristics(CUDNN_HEUR_MODE_FALLBACK, out);
   return out;
 }
 
-void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>& out) const {
-  constexpr std::int64_t max_engines = 24;
+void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, std::vector<ConvEngine>& out) const {
+  // All of them: for compute capability 9.0 cuDNN names up to 36 that use tensor cores before any that fp32
+  // may take.
+  constexpr std::int64_t max_engines = 256;
   Descriptor finder(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   finder.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   finder.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -214,41 +221,53 @@ void ConvGraph::heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>&
   if (finder.try_finalize() != CUDNN_STATUS_SUCCESS) return;  // nothing to offer
   for (Descriptor& d :
        held(finder, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, max_engines))
-    if (allows(d)) out.push_back(std::move(d));
+    if (std::optional<std::string> transform = allowed_transform(d))
+      out.push_back({std::move(d), std::move(*transform)});
 }
 
-bool ConvGraph::allows(const Descriptor& configuration) const {
+std::optional<std::string> ConvGraph::allowed_transform(const Descriptor& configuration) const {
   const std::vector<Descriptor> engine =
       held(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
-  if (engine.empty()) return false;
+  if (engine.empty()) return std::nullopt;
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT] = {};
   std::int64_t count = 0;
   if (cudnnBackendGetAttribute(engine[0].get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes) != CUDNN_STATUS_SUCCESS)
-    return false;
+    return std::nullopt;
+  std::string transform;
   for (std::int64_t i = 0; i < count; ++i) {
     switch (notes[i]) {
       case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
-        if (problem_.compute == Compute::fp32) return false;  // they take no float32: TF32
+        if (problem_.compute == Compute::fp32) return std::nullopt;  // they take no float32: TF32
         break;
       case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
       case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
+        return std::nullopt;
       case CUDNN_NUMERICAL_NOTE_FFT:
+        transform = "FFT";
+        break;
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
+        transform = "Winograd 4x4";
+        break;
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
+        transform = "Winograd 6x6";
+        break;
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
-        return false;
+        transform = "Winograd 13x13";
+        break;
       case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
-        if (problem_.deterministic) return false;
+        if (problem_.deterministic) return std::nullopt;
         break;
       default:
         break;
     }
   }
-  return true;
+  if (!transform.empty() && (problem_.deterministic || problem_.type != DataType::f32)) return std::nullopt;
+  return transform;
 }
 
-std::optional<ConvPlan> ConvGraph::plan(Descriptor configuration) const {
+std::optional<ConvPlan> ConvGraph::plan(ConvEngine from) const {
+  Descriptor& configuration = from.configuration;
   Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
   if (target_.handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target_.handle);
@@ -261,7 +280,8 @@ std::optional<ConvPlan> ConvGraph::plan(Descriptor configuration) const {
        held(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1))
     cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
                              &index);
-  const std::string text = fmt::format("engine {}{}", index, knobs_of(configuration));
+  const std::string text = fmt::format("engine {}{}{}{}", index, knobs_of(configuration),
+                                       from.transform.empty() ? "" : ", ", from.transform);
   return ConvPlan(std::move(configuration), std::move(plan), workspace, text);
 }
 

@@ -49,6 +49,9 @@ class Descriptor {
   cudnnBackendDescriptor_t handle_ = nullptr;
 };
 
+/// The order of a tensor's dimensions in cuDNN's memory. Filters are OHWI or OIHW.
+enum class Layout : std::uint8_t { nhwc, nchw };
+
 enum class ConvPass : std::uint8_t { forward, input_gradient, weight_gradient };
 
 /// A pass of a convolution: what a plan is made for. Plans are stored by its key().
@@ -63,6 +66,7 @@ struct ConvProblem {
   std::int64_t groups = 1;
   bool bias = false, relu = false;  // of forward, included in the plan
   bool deterministic = false;
+  Layout layout = Layout::nhwc;  // of the plan's tensors; a part of the choice, so not of key()
 
   auto key() const {
     return std::vector<std::int64_t>{static_cast<std::int64_t>(pass),
@@ -89,11 +93,19 @@ struct ConvProblem {
   }
 };
 
-/// Goes up when ConvGraph::engines() allows other engines than before, so that stored choices are not taken.
-constexpr int engine_policy = 2;
+/// Goes up when other engines are allowed than before, so that stored choices are not taken.
+constexpr int engine_policy = 3;
 
 /// The identifiers of a plan's tensors.
 enum ConvTensor : std::int64_t { conv_input = 1, conv_weights, conv_output, conv_bias };
+
+/// A configuration of an engine that cuDNN offers.
+struct ConvEngine {
+  Descriptor configuration;
+  /// "FFT", "Winograd 4x4" and the like if it transforms its operands in a way that may add rounding errors,
+  /// so that its results must be checked (nn/cuda/conv_accuracy.h). Empty: its errors are those of sums.
+  std::string transform;
+};
 
 /// A convolution that is ready to run. The gradient of a tensor has the tensor's identifier.
 class ConvPlan {
@@ -102,7 +114,8 @@ class ConvPlan {
       : engine_(std::move(engine)), plan_(std::move(plan)), workspace_(workspace), text_(std::move(text)) {}
   const Descriptor& plan() const { return plan_; }
   std::int64_t workspace() const { return workspace_; }
-  const std::string& text() const { return text_; }  // the engine and its knobs: "engine 34, 2=1 5=0"
+  /// The engine, its knobs and its transform: "engine 34, 2=1 5=0, FFT".
+  const std::string& text() const { return text_; }
 
  private:
   Descriptor engine_;  // the configuration of the plan; cuDNN does not promise that the plan keeps it
@@ -122,14 +135,16 @@ class ConvGraph {
   /// DeviceError if cuDNN does not support the graph.
   ConvGraph(const ConvProblem& problem, const Target& target);
   /// The engines with the arithmetic of the problem, those that cuDNN expects to be fastest first. With fp32,
-  /// no engine rounds its float32 operands. With `deterministic`, all add in a fixed order.
-  std::vector<Descriptor> engines() const;
+  /// no engine rounds its float32 operands. With `deterministic`, all add in a fixed order. With bf16 or
+  /// `deterministic`, none has a transform.
+  std::vector<ConvEngine> engines() const;
   /// Nothing if cuDNN finds that the engine does not support the graph.
-  std::optional<ConvPlan> plan(Descriptor engine) const;
+  std::optional<ConvPlan> plan(ConvEngine engine) const;
 
  private:
-  void heuristics(cudnnBackendHeurMode_t mode, std::vector<Descriptor>& out) const;
-  bool allows(const Descriptor& engine_configuration) const;
+  void heuristics(cudnnBackendHeurMode_t mode, std::vector<ConvEngine>& out) const;
+  /// An engine's transform, or nothing if the engine is not allowed.
+  std::optional<std::string> allowed_transform(const Descriptor& configuration) const;
 
   ConvProblem problem_;
   Target target_;

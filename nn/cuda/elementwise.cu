@@ -7,7 +7,6 @@
 //   convert           the bytes of both types
 //   copy_rows         2 b
 //   bias_relu         2 b; the bias comes from cache
-//   transpose         2 b, in single values of 32 neighbours: rows are as long as the matrix has columns
 #include "nn/cuda/access_device.h"
 #include "nn/maths_device.h"
 
@@ -94,27 +93,6 @@ __global__ void copy_rows_kernel(const T* from, std::int64_t from_stride, T* to,
     float v[V];
     load<V>(from + row * from_stride + c, v);
     store<V>(to + row * to_stride + c, v);
-  }
-}
-
-constexpr int tile = 32, tile_rows = 8;
-
-/// Blocks of 32 x 8 threads move tiles of 32 x 32 through shared memory.
-template <class T>
-__global__ void transpose_kernel(const T* from, T* to, std::int64_t batch, std::int64_t a, std::int64_t b) {
-  __shared__ T moved[tile][tile + 1];
-  const std::int64_t tiles_a = (a + tile - 1) / tile, tiles_b = (b + tile - 1) / tile;
-  for (std::int64_t t = blockIdx.x; t < batch * tiles_a * tiles_b; t += gridDim.x) {
-    const std::int64_t n = t / (tiles_a * tiles_b);
-    const std::int64_t a0 = t / tiles_b % tiles_a * tile, b0 = t % tiles_b * tile;
-    const T* source = from + n * a * b;
-    T* target = to + n * a * b;
-    for (int r = static_cast<int>(threadIdx.y); r < tile; r += tile_rows)
-      if (a0 + r < a && b0 + threadIdx.x < b) moved[r][threadIdx.x] = source[(a0 + r) * b + b0 + threadIdx.x];
-    __syncthreads();
-    for (int r = static_cast<int>(threadIdx.y); r < tile; r += tile_rows)
-      if (b0 + r < b && a0 + threadIdx.x < a) target[(b0 + r) * a + a0 + threadIdx.x] = moved[threadIdx.x][r];
-    __syncthreads();
   }
 }
 
@@ -206,16 +184,6 @@ cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_
       LPSGD_LAUNCH((copy_rows_kernel<T, V>), blocks_for(rows * width / V), block_threads, stream)
       (static_cast<const T*>(from), from_stride, static_cast<T*>(to), to_stride, rows, width);
     });
-  });
-}
-
-cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int64_t batch, std::int64_t a,
-                             std::int64_t b, cudaStream_t stream) {
-  const std::int64_t tiles = batch * ((a + tile - 1) / tile) * ((b + tile - 1) / tile);
-  const auto blocks = static_cast<unsigned>(tiles < 65536 ? tiles : 65536);
-  return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(transpose_kernel<T>, blocks, dim3(tile, tile_rows), stream)
-    (static_cast<const T*>(from), static_cast<T*>(to), batch, a, b);
   });
 }
 

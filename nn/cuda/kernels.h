@@ -61,12 +61,20 @@ cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataT
 cudaError_t launch_copy_rows(DataType type, const void* from, std::int64_t from_stride, void* to,
                              std::int64_t to_stride, std::int64_t rows, std::int64_t width,
                              cudaStream_t stream);
-/// (batch, a, b) to (batch, b, a).
-cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int64_t batch, std::int64_t a,
-                             std::int64_t b, cudaStream_t stream);
 /// y = relu(y + bias) on rows of `width` values. `bias` may be null, and the ReLU may be left out.
 cudaError_t launch_bias_relu(DataType type, void* y, const float* bias, bool relu, std::int64_t rows,
                              std::int64_t width, cudaStream_t stream);
+
+// ---- layout.cu
+
+/// (batch, a, b) to (batch, b, a).
+cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int64_t batch, std::int64_t a,
+                             std::int64_t b, cudaStream_t stream);
+
+// ---- random_operand.cu
+
+/// to[i] = element i of the random operand `tensor` (nn/cuda/random_operand.h), for 0 <= i < n.
+cudaError_t launch_random_operand(std::uint32_t tensor, float* to, std::int64_t n, cudaStream_t stream);
 
 // ---- column_sums.cu
 

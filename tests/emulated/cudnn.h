@@ -54,9 +54,15 @@ struct ConvolutionKind {
   bool is_consistent = false;  // sizes of input, weights and output fit each other
   bool is_grouped = false;
   bool is_fused = false;  // with pointwise operations after it
+  bool is_nchw = false;   // else NHWC
+};
+/// How an engine rounds: its operands to TF32, and its results to so many bits fewer than float32's.
+struct Rounding {
+  bool tf32 = false;
+  int lost_bits = 0;
 };
 ConvolutionKind convolution_kind(const Node& graph);
-/// Runs the graph on the host, which must have access to device memory. `tf32` rounds the operands.
-void run_convolution(const Node& graph, bool tf32, const Pointers& at);
+/// Runs the graph on the host, which must have access to device memory.
+void run_convolution(const Node& graph, const Rounding& rounding, const Pointers& at);
 
 }  // namespace lpsgd::emulated

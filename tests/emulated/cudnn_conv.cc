@@ -1,5 +1,5 @@
-// cuDNN's convolutions as lpsgd uses them, of NHWC arrays: forward with bias and ReLU, or one of its
-// gradients. Sums are taken in double.
+// cuDNN's convolutions as lpsgd uses them, of NHWC or NCHW arrays: forward with bias and ReLU, or one of its
+// gradients. Sums are taken in double, and inside arrays are NHWC.
 #include <algorithm>
 
 #include "tests/emulated/cudnn.h"
@@ -13,13 +13,22 @@ struct Tensor {
   std::int64_t id = 0;
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   std::int64_t n = 0, c = 0, h = 0, w = 0;
+  bool nchw = false;
   explicit Tensor(const Node& node)
       : id(node.one(CUDNN_ATTR_TENSOR_UNIQUE_ID)),
         type(node.one<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)) {
     const std::vector<std::int64_t> size = node.all(CUDNN_ATTR_TENSOR_DIMENSIONS);
     n = size[0], c = size[1], h = size[2], w = size[3];
-    if (node.all(CUDNN_ATTR_TENSOR_STRIDES) != std::vector<std::int64_t>{h * w * c, 1, w * c, c})
-      undefined("a tensor that is not NHWC");
+    const std::vector<std::int64_t> strides = node.all(CUDNN_ATTR_TENSOR_STRIDES);
+    nchw = strides == std::vector<std::int64_t>{h * w * c, h * w, w, 1};
+    if (!nchw && strides != std::vector<std::int64_t>{h * w * c, 1, w * c, c})
+      undefined("a tensor that is neither NHWC nor NCHW");
+  }
+  /// Where an element of the NHWC order lies.
+  std::int64_t place(std::int64_t i) const {
+    if (!nchw) return i;
+    const std::int64_t pixel = i / c % (h * w), channel = i % c;
+    return (i / (h * w * c) * c + channel) * h * w + pixel;
   }
   std::int64_t elements() const { return n * c * h * w; }
   bool bf16() const { return type == CUDNN_DATA_BFLOAT16; }
@@ -87,18 +96,24 @@ std::size_t bytes_of(const Tensor& t) {
 }
 std::vector<float> values_of(const Tensor& t, const Pointers& at, bool tf32) {
   if (!is_device_memory(at.at(t.id), bytes_of(t))) undefined("a tensor beyond its memory");
-  return all_of(at.at(t.id), t.bf16(), t.elements(), tf32);
+  const std::vector<float> stored = all_of(at.at(t.id), t.bf16(), t.elements(), tf32);
+  if (!t.nchw) return stored;
+  std::vector<float> out(stored.size());
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = stored[static_cast<std::size_t>(t.place(static_cast<std::int64_t>(i)))];
+  return out;
 }
-void store(const std::vector<double>& values, const Tensor& t, const Pointers& at) {
+void store(const std::vector<double>& values, const Tensor& t, int lost_bits, const Pointers& at) {
   void* const to = at.at(t.id);
   if (!is_device_memory(to, bytes_of(t))) undefined("a tensor beyond its memory");
   for (std::size_t i = 0; i < values.size(); ++i)
-    write(to, t.bf16(), static_cast<std::int64_t>(i), static_cast<float>(values[i]));
+    write(to, t.bf16(), t.place(static_cast<std::int64_t>(i)),
+          static_cast<float>(lose_bits(values[i], lost_bits)));
 }
 
 }  // namespace
 
-void run_convolution(const Node& graph, bool tf32, const Pointers& at) {
+void run_convolution(const Node& graph, const Rounding& rounding, const Pointers& at) {
   const auto& operations = graph.nodes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS);
   const Convolution p = convolution_of(*operations[0]);
   const std::int64_t c = p.w.c, size = p.w.h * p.w.w * c;  // of a filter
@@ -111,7 +126,7 @@ void run_convolution(const Node& graph, bool tf32, const Pointers& at) {
   const bool to_input = p.pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
   const bool to_weights = p.pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
   const auto operand = [&](const Tensor& t, bool reads) {
-    return reads ? values_of(t, at, tf32) : std::vector<float>();
+    return reads ? values_of(t, at, rounding.tf32) : std::vector<float>();
   };
   const auto result = [&](const Tensor& t, bool writes) {
     return std::vector<double>(writes ? static_cast<std::size_t>(t.elements()) : 0);
@@ -148,8 +163,8 @@ void run_convolution(const Node& graph, bool tf32, const Pointers& at) {
           dx[static_cast<std::size_t>(window[k] + i)] +=
               sum[k * static_cast<std::size_t>(c) + static_cast<std::size_t>(i)];
   });
-  if (to_input) return store(dx, p.x, at);
-  if (to_weights) return store(dw, p.w, at);
+  if (to_input) return store(dx, p.x, rounding.lost_bits, at);
+  if (to_weights) return store(dw, p.w, rounding.lost_bits, at);
   Tensor out = p.y;
   for (std::size_t o = 1; o < operations.size(); ++o) {
     const Node& operation = *operations[o];
@@ -168,7 +183,7 @@ void run_convolution(const Node& graph, bool tf32, const Pointers& at) {
       undefined("a pointwise operation");
     }
   }
-  store(y, out, at);
+  store(y, out, rounding.lost_bits, at);
 }
 
 ConvolutionKind convolution_kind(const Node& graph) {
@@ -176,7 +191,7 @@ ConvolutionKind convolution_kind(const Node& graph) {
   return {p.x.c % p.w.c == 0 && p.y.c == p.w.n && p.x.n == p.y.n &&
               (p.x.h + 2 * p.pad[0] - p.w.h) / p.stride[0] + 1 == p.y.h &&
               (p.x.w + 2 * p.pad[1] - p.w.w) / p.stride[1] + 1 == p.y.w,
-          p.x.c != p.w.c, graph.nodes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).size() > 1};
+          p.x.c != p.w.c, graph.nodes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).size() > 1, p.x.nchw || p.y.nchw};
 }
 
 }  // namespace lpsgd::emulated

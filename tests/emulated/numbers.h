@@ -14,6 +14,13 @@ inline float to_tf32(float x) {
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x1000u) & 0xffffe000u);
 }
 
+/// Rounds to nearest with so many bits fewer than float32's 24.
+inline double lose_bits(double x, int bits) {
+  if (bits == 0 || !std::isfinite(x)) return x;
+  const std::uint64_t unit = std::uint64_t{1} << (29 + bits);
+  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(x) + unit / 2) & ~(unit - 1));
+}
+
 inline float read(const void* array, bool bf16, std::int64_t i) {
   if (!bf16) return static_cast<const float*>(array)[i];
   return std::bit_cast<float>(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(array)[i]) << 16);

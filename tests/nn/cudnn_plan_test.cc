@@ -1,8 +1,10 @@
 // Planning without a GPU: from the description of one, cuDNN finds engines and makes plans for every
 // convolution of every network file, in every pass and arithmetic. So what we tell cuDNN of a convolution is
 // tested on any machine; only running the plans needs a GPU.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <set>
 
@@ -14,32 +16,47 @@
 namespace lpsgd::cuda {
 namespace {
 
-/// An H200, as cuDNN serialises it.
-constexpr std::string_view h200 =
-    R"({"cudaDeviceId": 0, "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 13000, "isTccDriver": 0,
-"l2CacheSize": 62914560, "maxBlockSize": [1024, 1024, 64], "maxGridSize": [2147483647, 65535, 65535],
+/// A GPU as cuDNN serialises it.
+std::string device_text(std::string_view name, int version, int multiprocessors, int shared_memory,
+                        std::int64_t memory) {
+  return fmt::format(
+      R"({{"cudaDeviceId": 0, "deviceName": "{}", "deviceVer": {}, "driverVer": 13000, "isTccDriver": 0,
+"l2CacheSize": 41943040, "maxBlockSize": [1024, 1024, 64], "maxGridSize": [2147483647, 65535, 65535],
 "maxCtasPerSM": 32, "maxRegistersPerSM": 65536, "maxSharedMemoryPerBlock": 49152,
-"maxSharedMemoryPerBlockOptin": 232448, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048,
-"memClockRateKHz": 3201000, "multiProcessorCount": 132, "pciDeviceId": 0, "regsPerBlock": 65536,
+"maxSharedMemoryPerBlockOptin": {}, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048,
+"memClockRateKHz": 3201000, "multiProcessorCount": {}, "pciDeviceId": 0, "regsPerBlock": 65536,
 "reservedSharedMemoryPerBlock": 1024, "smClockRateKHz": 1980000, "supportCoopLaunch": 1,
-"totalGlobalMem": 150754820096, "warpSize": 32})";
+"totalGlobalMem": {}, "warpSize": 32}})",
+      name, version, shared_memory, multiprocessors, memory);
+}
+std::string h200() {
+  return device_text("NVIDIA H200", 900, 132, 232448, 150754820096);
+}
+std::string a100() {
+  return device_text("NVIDIA A100-SXM4-40GB", 800, 108, 166912, 42505273344);
+}
 
 class CudnnPlan : public ::testing::Test {
  protected:
   void SetUp() override {
     try {
-      device_.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                  static_cast<std::int64_t>(h200.size()), h200.data());
-      device_.finalize();
+      describe(h200());
     } catch (const DeviceError& e) {
       GTEST_SKIP() << "this cuDNN does not take the description of a device: " << e.what();
     }
+  }
+  /// Plans are made for this GPU from now on.
+  void describe(const std::string& device) {
+    device_ = Descriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    device_.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                static_cast<std::int64_t>(device.size()), device.data());
+    device_.finalize();
   }
   /// Whether an engine takes it with at most `workspace` bytes.
   bool has_plan(const ConvProblem& problem, std::int64_t workspace = std::int64_t{1} << 30) {
     const ConvGraph::Target target{nullptr, &device_};
     const ConvGraph graph(problem, target);
-    for (Descriptor& engine : graph.engines()) {
+    for (ConvEngine& engine : graph.engines()) {
       const std::optional<ConvPlan> plan = graph.plan(std::move(engine));
       if (plan && plan->workspace() <= workspace) return true;
     }
@@ -47,6 +64,25 @@ class CudnnPlan : public ::testing::Test {
   }
   std::size_t count_engines(const ConvProblem& problem) {
     return ConvGraph(problem, {nullptr, &device_}).engines().size();
+  }
+  /// Engines that plan: those without a transform, and those with one.
+  struct Count {
+    int strict = 0, transforms = 0;
+    Count& operator+=(const Count& o) {
+      strict += o.strict;
+      transforms += o.transforms;
+      return *this;
+    }
+  };
+  Count count_plans(ConvProblem problem, Layout layout) {
+    problem.layout = layout;
+    const ConvGraph graph(problem, {nullptr, &device_});
+    Count out;
+    for (ConvEngine& engine : graph.engines()) {
+      const bool transforms = !engine.transform.empty();
+      if (graph.plan(std::move(engine))) ++(transforms ? out.transforms : out.strict);
+    }
+    return out;
   }
 
  private:
@@ -131,6 +167,9 @@ int check_all(const ConvProblem& shape, const std::function<bool(const ConvProbl
                                << " pass " << static_cast<int>(pass) << " compute "
                                << static_cast<int>(compute);
       ++checked;
+      if (compute != Compute::fp32) continue;
+      p.layout = Layout::nchw;
+      EXPECT_TRUE(has_plan(p)) << "NCHW, filters " << p.out[2] << " pass " << static_cast<int>(pass);
     }
   }
   return checked;
@@ -162,6 +201,56 @@ TEST_F(CudnnPlan, Tf32HasItsEngines) {
     EXPECT_GT(fp32, 0u);
     EXPECT_GT(count_engines(p), fp32);
   }
+}
+
+// What the search in fp32 may choose from beside strict engines in NHWC. cuDNN 9 has no engine with a
+// transform for compute capability 9.0. A test's properties are in its report.
+TEST_F(CudnnPlan, Fp32HasTransformsAndNchw) {
+  for (const auto& [device, name, has_transforms] :
+       {std::tuple{h200(), "H200", false}, {a100(), "A100", true}}) {
+    describe(device);
+    for (const auto& [network, batch] : {std::pair{"alexnet", 256}, {"vgg19", 32}, {"resnet50", 32}}) {
+      Count nhwc, nchw;
+      for (ConvProblem p :
+           convolutions_of(fmt::format("{}/configs/networks/{}.yaml", LPSGD_SOURCE_DIR, network), batch))
+        for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient}) {
+          p.pass = pass;
+          p.bias = false;
+          nhwc += count_plans(p, Layout::nhwc);
+          nchw += count_plans(p, Layout::nchw);
+        }
+      EXPECT_GT(nhwc.strict, 0);
+      EXPECT_GT(nchw.strict, 0);
+      if (has_transforms) {
+        EXPECT_GT(nhwc.transforms, 0);
+        EXPECT_GT(nchw.transforms, 0);
+      }
+      const std::string text = fmt::format("NHWC: {} without a transform, {} with one; NCHW: {} and {}",
+                                           nhwc.strict, nhwc.transforms, nchw.strict, nchw.transforms);
+      RecordProperty(fmt::format("{}_{}", name, network), text);
+      std::printf("%s, %s: %s\n", name, network, text.c_str());
+    }
+  }
+}
+
+TEST_F(CudnnPlan, DeterministicAndBf16HaveNoTransform) {
+  describe(a100());
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient})
+    for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+      ConvProblem p;
+      p.pass = pass;
+      p.batch = 32;
+      p.in = p.out = {28, 28, 128};
+      p.kernel = {3, 3};
+      p.stride = p.pad = {1, 1};
+      p.deterministic = true;
+      EXPECT_EQ(count_plans(p, layout).transforms, 0);
+      p.deterministic = false;
+      EXPECT_GT(count_plans(p, layout).transforms, pass == ConvPass::weight_gradient ? -1 : 0);
+      p.compute = Compute::bf16;
+      p.type = p.gradient_type = DataType::bf16;
+      EXPECT_EQ(count_plans(p, layout).transforms, 0);
+    }
 }
 
 TEST_F(CudnnPlan, OddShapesGroupsAndFusedBiasAndRelu) {

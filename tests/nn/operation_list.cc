@@ -168,7 +168,8 @@ void add_elementwise(Cases& out) {
   add("scale", 8, {64}, 1, 3, scale);
   add("scale in place", 8, {33}, 1, 2, scale).in_place = true;
   const auto first = [](Backend& backend, const Binding& b) { return backend.channels_first(b); };
-  for (const Shape& shape : {Shape{5, 7, 3}, Shape{32, 33, 34}, Shape{1, 2, 70}}) {
+  for (const Shape& shape : {Shape{5, 7, 3}, Shape{32, 33, 34}, Shape{1, 2, 70}, Shape{40, 41, 4},
+                             Shape{3, 3, 130}, Shape{1, 8, 1032}, Shape{12, 12, 72}, Shape{65, 33, 1}}) {
     OperationCase& c = add("channels_first", 2, shape, 1, 1, first);
     c.output = {elements_of(shape).value_or(0)};
   }

@@ -4,89 +4,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <sstream>
 
-#include "core/clock.h"
-#include "core/file.h"
-#include "nn/network.h"
 #include "nn/optimizer.h"
-#include "nn/plan_search.h"
-#include "tests/core/gpu_test.h"
+#include "tests/nn/plan_search_fixture.h"
 
 namespace lpsgd {
 namespace {
-
-class PlanSearchGpu : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    char name[] = "/tmp/lpsgd-plans-XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-    if (const char* old = std::getenv("XDG_CACHE_HOME")) old_ = old;
-    setenv("XDG_CACHE_HOME", name, 1);
-  }
-  void TearDown() override {
-    for (const char* name : {"LPSGD_EMULATED_SLOW_ENGINES", "LPSGD_EMULATED_SLOW_ALGORITHMS",
-                             "LPSGD_EMULATED_SLOW_HEURISTICS", "NVIDIA_TF32_OVERRIDE"})
-      unsetenv(name);
-    old_.empty() ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", old_.c_str(), 1);
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
-
-  static constexpr const char* two_convolutions =
-      "  - {conv: c1, filters: 8, kernel: 3, pad: 1}\n  - relu\n"
-      "  - {conv: c2, filters: 8, kernel: 3, bias: false}\n  - flatten\n  - {dense: f, units: 4}\n";
-  std::vector<std::string> choices(bool deterministic = false, const char* layers = two_convolutions) {
-    const NetworkSpec spec(
-        config::parse_text(std::string("input: [8, 8, 3]\nclasses: 4\nlayers:\n") + layers, "net.yaml"));
-    const double begin = now_seconds();
-    Network network(spec, {.batch = 4, .device = device, .deterministic = deterministic});
-    seconds_ = now_seconds() - begin;
-    return network.choices();
-  }
-  std::vector<std::filesystem::path> files() {
-    std::vector<std::filesystem::path> out;
-    if (std::filesystem::exists(folder_ + "/lpsgd"))
-      for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/lpsgd"))
-        out.push_back(entry.path());
-    return out;
-  }
-  static int count(const std::vector<std::string>& choices, const std::string& text) {
-    int out = 0;
-    for (const std::string& c : choices) out += c.find(text) != std::string::npos ? 1 : 0;
-    return out;
-  }
-
-  static bool is_emulated() { return cuda_device_info(0).name.find("emulates") != std::string::npos; }
-  /// Changes every stored choice with `change`, and the checksums with them.
-  void rewrite(const std::function<std::string(std::string)>& change) {
-    ASSERT_EQ(files().size(), 1u);
-    std::istringstream text(read_file(files()[0]));
-    std::string line, device_line;
-    std::getline(text, line);
-    std::getline(text, device_line);
-    PlanCache cache(folder_ + "/lpsgd", device_line);
-    ASSERT_EQ(cache.path(), files()[0]);
-    int changed = 0;
-    while (std::getline(text, line)) {
-      const std::size_t colon = line.find(": ");
-      const std::string before = line.substr(colon + 2), after = change(before);
-      changed += after != before;
-      cache.add(line.substr(17, colon - 17), after);
-    }
-    EXPECT_GT(changed, 0);
-    cache.save();
-  }
-  static std::string replaced(std::string text, const std::string& from, const std::string& to) {
-    if (const std::size_t at = text.find(from); at != std::string::npos) text.replace(at, from.size(), to);
-    return text;
-  }
-
-  std::string folder_, old_;
-  double seconds_ = 0;
-};
 
 TEST_F(PlanSearchGpu, TheNextNetworkTakesTheChoicesOver) {
   const std::vector<std::string> first = choices();
@@ -99,14 +22,16 @@ TEST_F(PlanSearchGpu, TheNextNetworkTakesTheChoicesOver) {
 TEST_F(PlanSearchGpu, TheWorkspaceIsWhatTheChosenPlansNeed) {
   if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
   // Of its engines 1 takes 64 KiB of workspace, 6 takes 4 KiB, and the others that fp32 may use take none.
+  // Those that transform their operands are left out where 6 is to be taken. Plans in NCHW take more, for their tensors, and are slow here.
+  setenv("LPSGD_EMULATED_SLOW_LAYOUTS", "1=0.05", 1);
   struct Case {
     Compute compute;
     bool deterministic;
-    const char* slow;
+    const char* missing;
     std::size_t bytes;
   };
   const auto memory = [&](const Case& c) {
-    setenv("LPSGD_EMULATED_SLOW_ENGINES", c.slow, 1);
+    setenv("LPSGD_EMULATED_MISSING_ENGINES", c.missing, 1);
     std::filesystem::remove_all(folder_ + "/lpsgd");
     const std::size_t before = device_memory_use(device).current;
     reset_device_memory_peak(device);
@@ -124,9 +49,9 @@ TEST_F(PlanSearchGpu, TheWorkspaceIsWhatTheChosenPlansNeed) {
     EXPECT_EQ(device_memory_use(device).current, before);
     return DeviceMemoryUse{use.current - before, use.peak - before};
   };
-  const Case none{Compute::fp32, false, "6=0.05", 1};  // one byte, so that there is a pointer
+  const Case none{Compute::fp32, false, "6=1", 1};  // one byte, so that there is a pointer
   const std::size_t without = memory(none).current - none.bytes;
-  for (const Case& c : {Case{Compute::fp32, false, "4=0.05,5=0.05", 4096},
+  for (const Case& c : {Case{Compute::fp32, false, "4=1,5=1,7=1", 4096},
                         {Compute::fp32, true, "", 4096},
                         {Compute::tf32, true, "", 65536}}) {
     const DeviceMemoryUse use = memory(c);

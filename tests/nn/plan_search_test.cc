@@ -70,6 +70,40 @@ TEST(PlanSearch, GoesOnWithoutACandidateThatIsLeftOut) {
   EXPECT_TRUE(search.cut_off());
 }
 
+TEST(PlanSearch, WhatIsRefusedIsNotTheFastest) {
+  Machine m;
+  PlanSearch search(0.25, 8, m.clock());
+  const auto measure = [&](double seconds, bool accepted, int& asked) {
+    const auto run = [&](int runs) {
+      m.now += runs * seconds;
+      return seconds;
+    };
+    return search.measure(run, [&] {
+      ++asked;
+      return accepted;
+    });
+  };
+  int asked = 0;
+  EXPECT_TRUE(measure(3e-3, true, asked).fastest);
+  EXPECT_EQ(asked, 1);
+  const PlanSearch::Result refused = measure(1e-3, false, asked);
+  EXPECT_TRUE(refused.refused);
+  EXPECT_FALSE(refused.fastest);
+  EXPECT_EQ(asked, 2);
+  EXPECT_FALSE(measure(4e-3, true, asked).fastest);  // no need to ask
+  EXPECT_EQ(asked, 2);
+  EXPECT_TRUE(m.measure(search, 2e-3).fastest);  // faster than what was accepted
+  // Nor does it count as one of three that are measured before time is up.
+  PlanSearch other(0.25, 8, m.clock());
+  m.measure(other, 0.2);
+  m.measure(other, 0.2);
+  other.measure([](int) { return 1e-3; }, [] { return false; });
+  m.now += 1;
+  EXPECT_FALSE(other.over());
+  m.measure(other, 0.2);
+  EXPECT_TRUE(other.over());
+}
+
 TEST(PlanSearch, ItsClockStartsWithTheFirstCandidate) {
   Machine m;
   PlanSearch search(0.25, 8, m.clock());

@@ -1,0 +1,48 @@
+// A convolution's plan, bound to the memory it runs on. Where the plan's tensors are channels first, they lie
+// in the workspace, and a run transposes what the plan reads and what it writes: one pass over memory each.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "nn/cuda/context.h"
+
+namespace lpsgd::cuda {
+
+/// A convolution's tensors in memory, NHWC and OHWI: input, weights, output and maybe the bias.
+using ConvTensors = std::vector<std::pair<ConvTensor, const void*>>;
+
+/// The tensor that a pass writes.
+ConvTensor written_by(ConvPass pass);
+
+/// The bytes of workspace that a run takes: the plan's, and its tensors where they are transposed.
+std::int64_t workspace_of(const ConvProblem& problem, const ConvChoice& choice);
+
+class ConvRun {
+ public:
+  /// Binds the context's workspace, which must not move as long as the run is used. The bias is bound if the
+  /// choice includes it.
+  ConvRun(Context& context, const ConvProblem& problem, const ConvChoice& choice, const ConvTensors& tensors);
+  /// Queues it on the context's stream.
+  void operator()() const;
+
+ private:
+  /// (batch, a, b) to (batch, b, a).
+  struct Transpose {
+    DataType type;
+    const void* from;
+    void* to;
+    std::int64_t batch, a, b;
+  };
+  void queue(const Transpose& t) const;
+
+  Context* context_;
+  std::shared_ptr<const ConvPlan> plan_;
+  std::vector<Transpose> before_;
+  std::optional<Transpose> after_;
+  std::optional<Descriptor> pack_;
+};
+
+}  // namespace lpsgd::cuda

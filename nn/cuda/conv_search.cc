@@ -1,0 +1,252 @@
+#include "nn/cuda/conv_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <deque>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "nn/cuda/conv_accuracy.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+constexpr int engines_measured = 8;  // of each graph
+
+std::string text_of(const ConvProblem& p) {
+  static constexpr const char* passes[] = {"", ", gradient of the input", ", gradient of the weights"};
+  return fmt::format("{} images {}, window {}x{}, stride {}x{}, pad {}x{}, {} filters in {} groups{}",
+                     p.batch, shape_text(p.in), p.kernel.h, p.kernel.w, p.stride.h, p.stride.w, p.pad.h,
+                     p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
+}
+
+/// Which graph of a problem: with bias and ReLU included or without, in which layout.
+struct Form {
+  bool fused = false;
+  Layout layout = Layout::nhwc;
+};
+
+ConvGraph graph_of(ConvProblem problem, const Form& form, cudnnHandle_t handle) {
+  if (!form.fused) problem.bias = problem.relu = false;
+  problem.layout = form.layout;
+  return {problem, {handle, nullptr}};
+}
+
+constexpr const char* nchw_suffix = ", nchw";
+
+/// "engine 34, 2=1 5=0, fused, nchw"
+std::string description_of(const ConvChoice& choice) {
+  return fmt::format("{}{}{}", choice.plan->text(), choice.fused ? ", fused" : "",
+                     choice.layout == Layout::nchw ? nchw_suffix : "");
+}
+/// How the cache names it: cuDNN names engines in the same order each time.
+std::string stored_text(const ConvChoice& choice, std::size_t position) {
+  return fmt::format("{} {} {}{}", choice.fused ? "fused" : "plain", position, choice.plan->text(),
+                     choice.layout == Layout::nchw ? nchw_suffix : "");
+}
+
+/// The engines of one form, in cuDNN's order.
+struct EngineList {
+  explicit EngineList(const Form& of) : form(of) {}
+  Form form;
+  std::optional<ConvGraph> graph;
+  std::vector<ConvEngine> engines;
+  bool opened = false;  // cuDNN has been asked for them
+  std::size_t next = 0;
+  std::deque<std::size_t> waiting;  // before `next`, with a transform
+  int measured = 0;
+};
+
+/// The engines of all forms. Each layout has its own order of forms; where layouts compete they take turns,
+/// so that a search that ends early has seen what cuDNN expects to be the best of each.
+class EngineQueue {
+ public:
+  EngineQueue(Context& context, const ConvProblem& problem) : context_(context), problem_(problem) {
+    const bool fuses = problem.bias || problem.relu;
+    Lane& nhwc = lanes_.emplace_back();
+    if (fuses) nhwc.emplace_back(Form{true, Layout::nhwc});
+    nhwc.emplace_back(Form{false, Layout::nhwc});
+    if (problem.type != DataType::f32 || context.deterministic) return;
+    Lane& nchw = lanes_.emplace_back();
+    nchw.emplace_back(Form{false, Layout::nchw});
+    if (fuses) nchw.emplace_back(Form{true, Layout::nchw});
+  }
+
+  struct Next {
+    EngineList* list;
+    std::size_t position;
+  };
+  /// Those with a transform wait until `with_transforms`.
+  std::optional<Next> next(bool with_transforms) {
+    std::vector<Lane*> turns;
+    for (Lane& lane : lanes_) turns.push_back(&lane);
+    std::ranges::stable_sort(turns, {}, [](const Lane* lane) {
+      int measured = 0;
+      for (const EngineList& list : *lane) measured += list.measured;
+      return measured;
+    });
+    for (Lane* lane : turns)
+      for (EngineList& list : *lane)
+        if (const auto position = next_of(list, with_transforms)) return Next{&list, *position};
+    return std::nullopt;
+  }
+  const std::string& trouble() const { return trouble_; }
+
+ private:
+  using Lane = std::vector<EngineList>;
+
+  std::optional<std::size_t> next_of(EngineList& list, bool with_transforms) {
+    if (list.measured >= engines_measured) return std::nullopt;
+    open(list);
+    if (with_transforms && !list.waiting.empty()) {
+      const std::size_t first = list.waiting.front();
+      list.waiting.pop_front();
+      return first;
+    }
+    for (; list.next < list.engines.size(); ++list.next) {
+      if (with_transforms || list.engines[list.next].transform.empty()) return list.next++;
+      list.waiting.push_back(list.next);
+    }
+    return std::nullopt;
+  }
+  void open(EngineList& list) {
+    if (list.opened) return;
+    list.opened = true;
+    try {
+      list.graph.emplace(graph_of(problem_, list.form, context_.cudnn));
+      list.engines = list.graph->engines();
+    } catch (const DeviceError& e) {
+      trouble_ = e.what();
+    }
+  }
+
+  Context& context_;
+  const ConvProblem& problem_;
+  std::vector<Lane> lanes_;
+  std::string trouble_;
+};
+
+class ConvSearch {
+ public:
+  ConvSearch(Context& context, const ConvProblem& problem, const ConvTensors& tensors,
+             const std::function<void()>& separate)
+      : context_(context),
+        problem_(problem),
+        tensors_(tensors),
+        separate_(separate),
+        accuracy_(context, problem, tensors) {}
+
+  ConvChoice run() {
+    if (const auto known = context_.plan_cache.find(name())) take(*known);
+    if (best_.plan) return best_;
+    PlanSearch search = context_.search();
+    EngineQueue queue(context_, problem_);
+    while (!search.over() && !(context_.deterministic && best_.plan)) {
+      const auto next = queue.next(strict_.plan != nullptr);
+      if (!next) break;
+      measure(search, *next->list, next->position);
+    }
+    if (trouble_.empty()) trouble_ = queue.trouble();
+    if (!best_.plan)
+      throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
+                                    text_of(problem_), context_.workspace_limit, trouble_.empty() ? "" : ": ",
+                                    trouble_));
+    if (!context_.deterministic && !search.cut_off()) context_.plan_cache.add(name(), stored_);
+    return best_;
+  }
+
+ private:
+  std::string name() const { return "convolution " + key_text(problem_.key()); }
+  std::optional<ConvChoice> choice_of(const ConvGraph& graph, ConvEngine engine, const Form& form) const {
+    std::optional<ConvPlan> plan = graph.plan(std::move(engine));
+    if (!plan) return std::nullopt;
+    const ConvChoice out{std::make_shared<const ConvPlan>(std::move(*plan)), form.fused, form.layout};
+    if (workspace_of(problem_, out) > context_.workspace_limit) return std::nullopt;
+    return out;
+  }
+  std::function<void()> runner(const ConvRun& run, bool fused) const {
+    return [this, &run, fused] {
+      run();
+      if (!fused) separate_();
+    };
+  }
+
+  /// Takes the engine of an earlier run, if it is still there and runs. It was checked then.
+  void take(const std::string& text) {
+    const Form form{text.starts_with("fused "), text.ends_with(nchw_suffix) ? Layout::nchw : Layout::nhwc};
+    try {
+      const ConvGraph graph = graph_of(problem_, form, context_.cudnn);
+      std::vector<ConvEngine> engines = graph.engines();
+      std::size_t position = 0;
+      const std::string number = text.substr(std::min<std::size_t>(6, text.size()));
+      if (std::from_chars(number.data(), number.data() + number.size(), position).ec != std::errc() ||
+          position >= engines.size())
+        return;
+      const std::optional<ConvChoice> choice = choice_of(graph, std::move(engines[position]), form);
+      if (!choice || stored_text(*choice, position) != text) return;
+      const ConvRun run(context_, problem_, *choice, tensors_);
+      runner(run, form.fused)();
+      context_.stream.synchronize();
+      best_ = *choice;
+    } catch (const DeviceError& e) {
+      log::debug("{}: {}: {}", text_of(problem_), text, e.what());
+    }
+  }
+
+  void measure(PlanSearch& search, EngineList& list, std::size_t position) {
+    const double begin = now_seconds();
+    const bool transforms = !list.engines[position].transform.empty();
+    const std::optional<ConvChoice> choice =
+        choice_of(*list.graph, std::move(list.engines[position]), list.form);
+    if (!choice) return;
+    const double built = now_seconds() - begin;
+    const std::string engine = description_of(*choice);
+    const std::int64_t workspace = workspace_of(problem_, *choice);
+    if (!context_.has_workspace(search, workspace)) {
+      trouble_ = fmt::format("{} needs {} bytes of workspace, and there is no room", engine, workspace);
+      return;
+    }
+    const ConvRun run(context_, problem_, *choice, tensors_);
+    bool ran = false;
+    const std::function<bool()> is_accurate = [&] { return accuracy_.accepts(*choice, strict_); };
+    const bool fastest = context_.measure(
+        search, fmt::format("convolution ({}): {}", text_of(problem_), engine),
+        [&, queue = runner(run, list.form.fused)] {
+          queue();
+          ran = true;
+        },
+        transforms ? is_accurate : nullptr);
+    ++list.measured;
+    if (!transforms && ran && !strict_.plan) strict_ = *choice;
+    log::debug("{}: {:.3f} s, {:.3f} s of them to build its plan", engine, now_seconds() - begin, built);
+    if (!fastest) return;
+    stored_ = stored_text(*choice, position);
+    best_ = *choice;
+  }
+
+  Context& context_;
+  const ConvProblem& problem_;
+  const ConvTensors& tensors_;
+  const std::function<void()>& separate_;
+  ConvAccuracy accuracy_;
+  ConvChoice best_, strict_;  // the fastest; the first without a transform that ran
+  std::string stored_, trouble_;
+};
+
+}  // namespace
+
+ConvChoice choose_conv(Context& context, const ConvProblem& problem, const ConvTensors& tensors,
+                       const std::function<void()>& separate) {
+  const auto known = context.conv_choices.find(problem.key());
+  if (known != context.conv_choices.end()) return known->second;
+  const ConvChoice best = ConvSearch(context, problem, tensors, separate).run();
+  context.conv_choices[problem.key()] = best;
+  context.keep_workspace(workspace_of(problem, best));
+  context.choices.push_back(fmt::format("convolution ({}): {}", text_of(problem), description_of(best)));
+  return best;
+}
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,129 @@
+// Which engines and layouts convolutions may take: engines that transform their operands, if they are
+// accurate, and NCHW. Of the emulated engines 5 and 6 sum in float32, 7 has twice float32's error, and 4 a
+// thousand times.
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "nn/cuda/backend.h"
+#include "tests/nn/operation_cases.h"
+#include "tests/nn/plan_search_fixture.h"
+
+namespace lpsgd {
+namespace {
+
+class ConvEnginesGpu : public PlanSearchGpu {
+ protected:
+  void SetUp() override {
+    PlanSearchGpu::SetUp();
+    if (!IsSkipped() && !is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  }
+  static void missing_engines(const char* which) { setenv("LPSGD_EMULATED_MISSING_ENGINES", which, 1); }
+  static void slow_engines(const char* which) { setenv("LPSGD_EMULATED_SLOW_ENGINES", which, 1); }
+  static void slow_layouts(const char* which) { setenv("LPSGD_EMULATED_SLOW_LAYOUTS", which, 1); }
+};
+
+TEST_F(ConvEnginesGpu, AnAccurateTransformIsTakenWhereItIsTheFastest) {
+  missing_engines("6=1");
+  slow_engines("5=0.02");
+  const std::vector<std::string> found = choices();
+  EXPECT_EQ(count(found, "convolution"), 5);
+  EXPECT_EQ(count(found, "engine 7, 2=70, Winograd 4x4"), 5);
+  EXPECT_EQ(count(found, "Winograd 6x6"), 0);
+}
+
+TEST_F(ConvEnginesGpu, AnInaccurateOneNever) {
+  slow_engines("5=0.02,6=0.02,7=0.02");
+  EXPECT_EQ(count(choices(), "engine 4"), 0);
+  EXPECT_LT(seconds_, 10);
+}
+
+TEST_F(ConvEnginesGpu, ADeterministicNetworkTakesNeitherTransformsNorNchw) {
+  slow_engines("6=0.02");
+  const std::vector<std::string> found = choices(true);
+  EXPECT_EQ(count(found, "engine 6"), 5);
+  EXPECT_EQ(count(found, "Winograd"), 0);
+  EXPECT_EQ(count(found, "nchw"), 0);
+}
+
+TEST_F(ConvEnginesGpu, AStoredTransformIsNotCheckedAgain) {
+  missing_engines("6=1");
+  slow_engines("5=0.02");
+  const std::vector<std::string> first = choices();
+  EXPECT_EQ(count(first, "engine 7, 2=70, Winograd 4x4"), 5);
+  slow_engines("5=1");  // a check would run it
+  EXPECT_EQ(choices(), first);
+  EXPECT_LT(seconds_, 1);
+}
+
+TEST_F(ConvEnginesGpu, AStoredLayoutIsTaken) {
+  missing_engines("6=1,7=1");
+  slow_layouts("0=0.02");
+  const std::vector<std::string> first = choices();
+  EXPECT_EQ(count(first, ", nchw"), 5);
+  EXPECT_NE(read_file(files()[0]).find("engine 5, 2=50, nchw\n"), std::string::npos);
+  slow_layouts("1=0.05");
+  EXPECT_EQ(choices(), first);
+}
+
+// Without a strict engine there is nothing to compare with.
+TEST_F(ConvEnginesGpu, NoTransformWithoutAStrictEngine) {
+  missing_engines("5=1,6=1");
+  EXPECT_THROW(choices(), DeviceError);
+}
+
+// The search runs candidates on random operands, but not on the network's weights.
+TEST_F(ConvEnginesGpu, TheCheckLeavesNothing) {
+  const auto state = [&](bool deterministic) {
+    const NetworkSpec spec(config::parse_text(
+        fmt::format("input: [8, 8, 3]\nclasses: 4\nlayers:\n{}", two_convolutions), "net.yaml"));
+    Network network(spec, {.batch = 4, .device = device, .deterministic = deterministic});
+    std::vector<float> out(network.parameters().size());
+    copy_values<float>(out, network.parameters(), network.stream());
+    network.stream().synchronize();
+    return out;
+  };
+  missing_engines("6=1");
+  slow_engines("5=0.02");
+  const std::size_t before = device_memory_use(device).current;
+  const std::vector<float> checked = state(false);
+  EXPECT_EQ(device_memory_use(device).current, before);
+  missing_engines("");
+  EXPECT_EQ(checked, state(true));
+}
+
+// Every convolution in NCHW, with groups, strides and paddings, forward and backward, by the accurate
+// transform and by sums.
+TEST_F(ConvEnginesGpu, NchwGivesTheSameResults) {
+  slow_layouts("0=0.02");
+  for (const Compute compute : {Compute::fp32, Compute::tf32}) {
+    int transposed = 0;
+    for (const OperationCase& c : operation_cases()) {
+      // Small ones, whose time is that of the layout.
+      if (!c.convolution || c.batch * elements_of(c.inputs[0]).value_or(0) > 8000) continue;
+      SCOPED_TRACE(c.name);
+      const ScopedDevice scope(device);
+      const auto cpu = make_cpu_backend(1, Compute::fp32);
+      const auto cuda = make_cuda_backend(device, compute, false);
+      const Distance d = worst_distance(run_case(*cuda, DataType::f32, c), run_case(*cpu, DataType::f32, c));
+      EXPECT_LE(d.value, compute == Compute::fp32 ? 1e-5 : 2e-3) << d.tensor;
+      EXPECT_EQ(count(cuda->choices(), "nchw"), count(cuda->choices(), "convolution"));
+      transposed += count(cuda->choices(), "nchw");
+    }
+    EXPECT_GT(transposed, 20);
+  }
+}
+
+TEST_F(ConvEnginesGpu, Bfloat16StaysInNhwc) {
+  slow_layouts("0=0.01");
+  for (const OperationCase& c : operation_cases()) {
+    if (!c.convolution) continue;
+    const ScopedDevice scope(device);
+    const auto cuda = make_cuda_backend(device, Compute::bf16, false);
+    run_case(*cuda, DataType::bf16, c);
+    EXPECT_EQ(count(cuda->choices(), "nchw"), 0);
+    return;
+  }
+}
+
+}  // namespace
+}  // namespace lpsgd
