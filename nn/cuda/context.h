@@ -19,15 +19,24 @@
 #include "nn/cuda/check.h"
 #include "nn/cuda/cudnn_graph.h"
 #include "nn/cuda/kernels.h"
+#include "nn/cuda/small_conv_plan.h"
 #include "nn/ops.h"
 #include "nn/plan_search.h"
 
 namespace lpsgd::cuda {
 
-/// The plan of a convolution, and whether it includes bias and ReLU.
+/// A convolution's algorithm: a plan of cuDNN's or our own kernel.
 struct ConvChoice {
   std::shared_ptr<const ConvPlan> plan;
+  std::optional<SmallConv> own;
+  /// Whether it includes bias and ReLU. Our own always does, and writes the weights' gradient in float32.
   bool fused = false;
+
+  explicit operator bool() const { return plan != nullptr || own; }
+  std::int64_t workspace(ConvPass pass) const {
+    return own ? small_conv_workspace(*own, pass) : plan->workspace();
+  }
+  std::string text() const { return own ? small_conv_name : plan->text() + (fused ? ", fused" : ""); }
 };
 
 struct Context {
@@ -39,7 +48,8 @@ struct Context {
   Device device;
   Compute compute;
   bool deterministic;
-  DataType type;  // of activations and of the operands of matrix products
+  int capability_major;  // of the device
+  DataType type;         // of activations and of the operands of matrix products
   Stream stream;
   cudnnHandle_t cudnn = nullptr;
   cublasLtHandle_t blas = nullptr;

@@ -1,7 +1,8 @@
-// Convolution by cuDNN's graph API. Of the engines that cuDNN offers for a shape, the fastest on this device
-// is used. It is measured once, on the memory of the operation, within a budget of time (nn/plan_search.h);
-// later runs take the same. With `deterministic`, the first engine that cuDNN names is used instead. A plan
-// includes bias and ReLU if that is faster than a separate pass.
+// Convolution by cuDNN's graph API, or by our own kernels where they cover the shape (nn/cuda/small_conv.h).
+// Of these and the engines that cuDNN offers for a shape, the fastest on this device is used. It is measured
+// once, on the memory of the operation, within a budget of time (nn/plan_search.h); later runs take the same.
+// With `deterministic`, nothing is measured: our own kernel is used, or else the first engine that cuDNN
+// names. A plan includes bias and ReLU if that is faster than a separate pass.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -32,18 +33,30 @@ std::string text_of(const ConvProblem& p) {
                      p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
 }
 
-/// One problem's engines: with bias and ReLU included, then without.
+void run_own(Context& context, const SmallConv& conv, ConvPass pass, const SmallConvTensors& tensors) {
+  check(run_small_conv(conv, pass, tensors, context.workspace(small_conv_workspace(conv, pass)),
+                       context.handle()));
+}
+
+/// One problem's candidates: our own kernel, then engines with bias and ReLU included, then without.
 class ConvSearch {
  public:
-  /// `separate` queues bias and ReLU, for plans that do not include them.
+  /// `separate` queues what comes behind plans that are not fused: bias and ReLU, or the conversion of the
+  /// weights' gradient.
   ConvSearch(Context& context, const ConvProblem& problem, const Tensors& tensors,
-             const std::function<void()>& separate)
-      : context_(context), problem_(problem), tensors_(tensors), separate_(separate) {}
+             const SmallConvTensors& own_tensors, const std::function<void()>& separate)
+      : context_(context),
+        problem_(problem),
+        tensors_(tensors),
+        own_tensors_(own_tensors),
+        separate_(separate) {}
 
   ConvChoice run() {
     if (const auto known = context_.plan_cache.find(name())) take(*known);
-    if (best_.plan) return best_;
+    if (best_) return best_;
     PlanSearch search = context_.search();
+    measure_own(search);
+    if (context_.deterministic && best_) return best_;
     for (const bool fused : {true, false}) {
       if (fused && !problem_.bias && !problem_.relu) continue;
       if (search.over()) break;
@@ -52,9 +65,9 @@ class ConvSearch {
       } catch (const DeviceError& e) {
         trouble_ = e.what();
       }
-      if (context_.deterministic && best_.plan) break;
+      if (context_.deterministic && best_) break;
     }
-    if (!best_.plan)
+    if (!best_)
       throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
                                     text_of(problem_), context_.workspace_limit, trouble_.empty() ? "" : ": ",
                                     trouble_));
@@ -86,8 +99,28 @@ class ConvSearch {
     };
   }
 
+  /// With `deterministic` the kernel is taken without a run.
+  void measure_own(PlanSearch& search) {
+    const std::optional<SmallConv> own = plan_small_conv(problem_, context_.capability_major);
+    if (!own) return;
+    const std::int64_t workspace = small_conv_workspace(*own, problem_.pass);
+    if (workspace > context_.workspace_limit || !context_.has_workspace(search, workspace)) return;
+    const bool fastest =
+        context_.deterministic ||
+        context_.measure(search, fmt::format("convolution ({}): {}", text_of(problem_), small_conv_name),
+                         [&] { run_own(context_, *own, problem_.pass, own_tensors_); });
+    if (!fastest) return;
+    choice_ = small_conv_name;
+    best_ = {nullptr, own, true};
+  }
+
   /// Takes the engine of an earlier run, if it is still there and runs.
   void take(const std::string& choice) {
+    if (choice == small_conv_name) {
+      const std::optional<SmallConv> own = plan_small_conv(problem_, context_.capability_major);
+      if (own) best_ = {nullptr, own, true};
+      return;
+    }
     const bool fused = choice.starts_with("fused ");
     try {
       const ConvGraph problem = graph(fused);
@@ -102,7 +135,7 @@ class ConvSearch {
       const Descriptor pack = pack_of(*plan, fused);
       runner(*plan, pack, fused)();
       context_.stream.synchronize();
-      best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), fused};
+      best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), std::nullopt, fused};
     } catch (const DeviceError& e) {
       log::debug("{}: {}: {}", text_of(problem_), choice, e.what());
     }
@@ -130,7 +163,7 @@ class ConvSearch {
       log::debug("{}: {:.3f} s, {:.3f} s of them to build its plan", engine, now_seconds() - begin, built);
       if (!fastest) continue;
       choice_ = text_of_choice(fused, i, *plan);
-      best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), fused};
+      best_ = {std::make_shared<const ConvPlan>(std::move(*plan)), std::nullopt, fused};
       if (context_.deterministic) return;
     }
   }
@@ -138,20 +171,20 @@ class ConvSearch {
   Context& context_;
   const ConvProblem& problem_;
   const Tensors& tensors_;
+  const SmallConvTensors& own_tensors_;
   const std::function<void()>& separate_;
   ConvChoice best_;
   std::string choice_, trouble_;
 };
 
 ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& tensors,
-                  const std::function<void()>& separate) {
+                  const SmallConvTensors& own, const std::function<void()>& separate) {
   const auto known = context.conv_choices.find(problem.key());
   if (known != context.conv_choices.end()) return known->second;
-  const ConvChoice best = ConvSearch(context, problem, tensors, separate).run();
+  const ConvChoice best = ConvSearch(context, problem, tensors, own, separate).run();
   context.conv_choices[problem.key()] = best;
-  context.keep_workspace(best.plan->workspace());
-  context.choices.push_back(fmt::format("convolution ({}): {}{}", text_of(problem), best.plan->text(),
-                                        best.fused ? ", fused" : ""));
+  context.keep_workspace(best.workspace(problem.pass));
+  context.choices.push_back(fmt::format("convolution ({}): {}", text_of(problem), best.text()));
   return best;
 }
 
@@ -178,23 +211,33 @@ class ConvOp final : public Op {
     if (bias_) tensors.emplace_back(conv_bias, context.operand(b.parameters[1].value));
     p.bias = bias_;
     p.relu = b.relu;
-    forward_ = plan(p, tensors, [this] { bias_and_relu(); });
+    SmallConvTensors own;
+    own.input = const_cast<void*>(b.inputs[0].value);
+    own.weights = weights;
+    own.output = b.output;
+    own.bias = bias_ ? b.parameters[1].value : nullptr;
+    own.relu = b.relu;
+    forward_ = plan(p, tensors, own, [this] { bias_and_relu(); });
     if (!b.training) return;
     p.bias = p.relu = false;
     const void* dy = b.output_gradients[0];
+    own.output = const_cast<void*>(dy);
     if (b.inputs[0].gradient) {
       p.pass = ConvPass::input_gradient;
-      input_gradient_ =
-          plan(p, {{conv_input, b.inputs[0].gradient}, {conv_weights, weights}, {conv_output, dy}}, [] {});
+      own.input = b.inputs[0].gradient;
+      input_gradient_ = plan(
+          p, {{conv_input, b.inputs[0].gradient}, {conv_weights, weights}, {conv_output, dy}}, own, [] {});
     }
     // cuDNN writes the gradient of the weights in the type of its operands.
     low_gradient_ = b.type == DataType::f32 ? nullptr : context.allocate(w.info->elements * size_of(b.type));
     p.pass = ConvPass::weight_gradient;
+    own.input = const_cast<void*>(b.inputs[0].value);
+    own.weight_gradient = w.gradient;
     weight_gradient_ = plan(p,
                             {{conv_input, b.inputs[0].value},
                              {conv_weights, low_gradient_ ? low_gradient_ : w.gradient},
                              {conv_output, dy}},
-                            [] {});
+                            own, [this] { widen_gradient(); });
     if (!bias_) return;
     cut_ = cut_rows(rows_, b.shape[2]);
     partials_ = context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
@@ -206,11 +249,8 @@ class ConvOp final : public Op {
   }
 
   void backward() override {
-    const ParameterView& w = b_.parameters[0];
     run(weight_gradient_);
-    if (low_gradient_)
-      check(launch_convert(low_gradient_, b_.type, w.gradient, DataType::f32, w.info->elements,
-                           context_.handle()));
+    if (!weight_gradient_.choice.fused) widen_gradient();
     if (bias_)
       check(launch_column_sums(b_.type, b_.output_gradients[0], cut_, static_cast<double*>(partials_),
                                b_.parameters[1].gradient, nullptr, context_.handle()));
@@ -220,22 +260,32 @@ class ConvOp final : public Op {
  private:
   struct Planned {
     ConvChoice choice;
+    ConvPass pass = ConvPass::forward;
     Tensors tensors;
+    SmallConvTensors own;
     bool bias = false;
     std::optional<Descriptor> pack;  // since the first run: only then the workspace stays where it is
   };
 
-  Planned plan(const ConvProblem& problem, const Tensors& tensors, const std::function<void()>& separate) {
-    ConvChoice choice = choose(context_, problem, tensors, separate);
+  Planned plan(const ConvProblem& problem, const Tensors& tensors, const SmallConvTensors& own,
+               const std::function<void()>& separate) {
+    ConvChoice choice = choose(context_, problem, tensors, own, separate);
     const bool bias = problem.bias && choice.fused;
-    return {std::move(choice), tensors, bias, std::nullopt};
+    return {std::move(choice), problem.pass, tensors, own, bias, std::nullopt};
   }
   Descriptor bind_planned(const Planned& planned) const {
     return bind(planned.tensors, planned.bias, context_.workspace(planned.choice.plan->workspace()));
   }
   void run(Planned& planned) const {
+    if (planned.choice.own) return run_own(context_, *planned.choice.own, planned.pass, planned.own);
     if (!planned.pack) planned.pack = bind_planned(planned);
     check(cudnnBackendExecute(context_.cudnn, planned.choice.plan->plan().get(), planned.pack->get()));
+  }
+  void widen_gradient() const {
+    const ParameterView& w = b_.parameters[0];
+    if (low_gradient_)
+      check(launch_convert(low_gradient_, b_.type, w.gradient, DataType::f32, w.info->elements,
+                           context_.handle()));
   }
   void bias_and_relu() const {
     if (bias_ || b_.relu)

@@ -89,8 +89,9 @@ struct ConvProblem {
   }
 };
 
-/// Goes up when ConvGraph::engines() allows other engines than before, so that stored choices are not taken.
-constexpr int engine_policy = 2;
+/// Goes up when there are other candidates than before (ConvGraph::engines(), plan_small_conv()) or our own
+/// kernels change, so that stored choices are not taken.
+constexpr int engine_policy = 3;
 
 /// The identifiers of a plan's tensors.
 enum ConvTensor : std::int64_t { conv_input = 1, conv_weights, conv_output, conv_bias };

@@ -1,0 +1,207 @@
+// Our own kernels of small convolutions, in every pass, against the definition in double. With
+// `deterministic` they are taken wherever they cover a pass, so nothing hangs on how fast they are.
+//
+// Bounds. Operands are exact in bfloat16, so products are, too. What is stored in bfloat16 is rounded by half
+// a unit of its last place, 2^-9 of its value. A float32 sum takes at most 36 products of matrices, or for
+// the weights' gradient 64 and 30 partial sums, each of which rounds it by 2^-23 at most (the instructions
+// may cut off). Sums are below 16, and a gradient's norm is compared with itself: 100 * 2^-23 = 1.2e-5.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "nn/cuda/backend.h"
+#include "nn/cuda/small_conv_plan.h"
+#include "tests/core/gpu_test.h"
+#include "tests/nn/operation_cases.h"
+
+namespace lpsgd {
+namespace {
+
+constexpr double rounding = 0x1p-9, sum_rounding = 16 * 36 * 0x1p-23, gradient_bound = 100 * 0x1p-23;
+
+OperationCase small_case(std::int64_t batch, const Shape& in, std::int64_t filters, std::int64_t stride = 1,
+                         bool bias = false, bool relu = false) {
+  return convolution_case(batch, in, {{3, 3}, {stride, stride}, {1, 1}, filters, 1, bias}, relu);
+}
+
+std::vector<OperationCase> small_cases() {
+  std::vector<OperationCase> out{
+      // Every pair of channels, images smaller and larger than a tile, sides that no tile divides.
+      small_case(1, {1, 1, 16}, 16), small_case(3, {5, 7, 16}, 32, 1, true, true),
+      small_case(1, {13, 9, 16}, 48, 1, false, true), small_case(3, {8, 8, 16}, 64, 1, true),
+      small_case(2, {33, 37, 32}, 16), small_case(2, {9, 13, 32}, 32, 1, true, true),
+      small_case(1, {6, 5, 32}, 48), small_case(3, {8, 11, 32}, 64), small_case(2, {7, 7, 48}, 16, 1, true),
+      small_case(1, {14, 13, 48}, 32, 1, true, true), small_case(3, {4, 4, 48}, 48),
+      small_case(1, {19, 21, 48}, 64), small_case(3, {11, 6, 64}, 16, 1, true, true),
+      small_case(1, {29, 24, 64}, 32), small_case(1, {1, 40, 64}, 48, 1, true),
+      small_case(3, {8, 8, 64}, 64, 1, true, true), small_case(1, {45, 1, 64}, 64),
+      // Stride 2, even and odd sides.
+      small_case(2, {8, 8, 16}, 32, 2), small_case(3, {9, 7, 32}, 64, 2, true, true),
+      small_case(1, {1, 1, 16}, 16, 2), small_case(2, {2, 35, 64}, 48, 2), small_case(3, {16, 15, 48}, 16, 2),
+      // More tiles than blocks: two buffers in turn.
+      small_case(130, {400, 1, 16}, 16), small_case(20, {16, 16, 64}, 64)};
+  OperationCase& first = out.emplace_back(small_case(2, {10, 10, 32}, 16));
+  first.input_gradients = false;
+  OperationCase& evaluated = out.emplace_back(small_case(2, {10, 9, 16}, 16, 1, true, true));
+  evaluated.training = false;
+  return out;
+}
+
+class SmallConvGpu : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    if (const auto why = unsupported(Compute::bf16, device)) GTEST_SKIP() << *why;
+  }
+  std::unique_ptr<Backend> backend() { return make_cuda_backend(device, Compute::bf16, true); }
+  static int own(const Backend& backend) {
+    const std::vector<std::string> choices = backend.choices();
+    return static_cast<int>(std::ranges::count_if(
+        choices, [](const std::string& c) { return c.find(cuda::small_conv_name) != std::string::npos; }));
+  }
+  static std::string name(const OperationCase& c) { return fmt::format("batch {} {}", c.batch, c.name); }
+};
+
+/// The largest difference in units of its bound, of values that are rounded when they are stored.
+double worst_rounding(const std::vector<float>& values, const std::vector<float>& truth) {
+  double worst = values.size() == truth.size() ? 0 : 1e9;
+  for (std::size_t i = 0; i < truth.size() && i < values.size(); ++i) {
+    const double expected = static_cast<double>(truth[i]);
+    const double off = std::abs(static_cast<double>(values[i]) - expected) /
+                       (rounding * std::abs(expected) + (1 + rounding) * sum_rounding);
+    if (!(off <= worst)) worst = off;  // a NaN is the worst
+  }
+  return worst;
+}
+
+TEST_F(SmallConvGpu, EqualsItsDefinition) {
+  for (const OperationCase& c : small_cases()) {
+    SCOPED_TRACE(name(c));
+    const auto gpu = backend();
+    const Results results = run_case(*gpu, DataType::bf16, c);
+    EXPECT_EQ(own(*gpu), !c.training ? 1 : c.input_gradients ? 3 : 2);
+    const Results truth = convolution_by_definition(c, results);
+    EXPECT_LE(worst_rounding(results.at("output"), truth.at("output")), 1);
+    if (!c.training) continue;
+    if (c.input_gradients) {
+      EXPECT_LE(worst_rounding(results.at("input 0"), truth.at("input 0")), 1);
+    }
+    for (const char* gradient : {"parameter 0", "parameter 1"}) {
+      if (!truth.contains(gradient)) continue;
+      EXPECT_LE(worst_distance({{gradient, results.at(gradient)}}, {{gradient, truth.at(gradient)}}).value,
+                gradient_bound)
+          << gradient;
+    }
+  }
+}
+
+TEST_F(SmallConvGpu, GivesTheSameBitsAgain) {
+  for (const OperationCase& c : {small_case(5, {9, 13, 32}, 64, 1, true), small_case(3, {9, 7, 64}, 32, 2)}) {
+    const auto once = backend(), again = backend();
+    EXPECT_EQ(run_case(*once, DataType::bf16, c), run_case(*again, DataType::bf16, c));
+    EXPECT_EQ(own(*once), 3);
+  }
+}
+
+TEST_F(SmallConvGpu, OtherConvolutionsAreCudnns) {
+  for (const ConvDesc& d :
+       {ConvDesc{{5, 5}, {1, 1}, {2, 2}, 16, 1, false}, ConvDesc{{3, 3}, {1, 1}, {1, 1}, 20, 1, false}}) {
+    const auto gpu = backend();
+    run_case(*gpu, DataType::bf16, convolution_case(2, {8, 8, 16}, d, false));
+    EXPECT_EQ(own(*gpu), 0);
+    EXPECT_EQ(gpu->choices().size(), 3u);
+  }
+}
+
+cuda::ConvProblem problem(cuda::ConvPass pass, Shape in, std::int64_t filters, std::int64_t stride = 1,
+                          std::int64_t batch = 128) {
+  cuda::ConvProblem p;
+  p.pass = pass;
+  p.compute = Compute::bf16;
+  p.type = p.gradient_type = DataType::bf16;
+  p.batch = batch;
+  p.out = {(in[0] - 1) / stride + 1, (in[1] - 1) / stride + 1, filters};
+  p.in = std::move(in);
+  p.kernel = {3, 3};
+  p.stride = {stride, stride};
+  p.pad = {1, 1};
+  return p;
+}
+
+constexpr cuda::ConvPass passes[] = {cuda::ConvPass::forward, cuda::ConvPass::input_gradient,
+                                     cuda::ConvPass::weight_gradient};
+
+TEST(SmallConvPlan, CoversSmallConvolutionsAlone) {
+  for (const cuda::ConvPass pass : passes) {
+    const cuda::ConvProblem covered = problem(pass, {32, 32, 16}, 16);
+    EXPECT_TRUE(cuda::plan_small_conv(covered, 8));
+    EXPECT_TRUE(cuda::plan_small_conv(covered, 12));
+    EXPECT_FALSE(cuda::plan_small_conv(covered, 7));
+    const auto offered = [&](const auto& change) {
+      cuda::ConvProblem p = covered;
+      change(p);
+      return cuda::plan_small_conv(p, 9).has_value();
+    };
+    EXPECT_FALSE(offered([](auto& p) { p.compute = Compute::tf32, p.type = DataType::f32; }));
+    EXPECT_FALSE(offered([](auto& p) { p.compute = Compute::fp32, p.type = DataType::f32; }));
+    EXPECT_FALSE(offered([](auto& p) { p.kernel = {5, 5}; }));
+    EXPECT_FALSE(offered([](auto& p) { p.kernel = {3, 1}; }));
+    EXPECT_FALSE(offered([](auto& p) { p.kernel = {1, 1}; }));
+    EXPECT_FALSE(offered([](auto& p) { p.pad = {0, 1}; }));
+    EXPECT_FALSE(offered([](auto& p) { p.stride = {2, 1}; }));
+    EXPECT_FALSE(offered([](auto& p) { p.stride = {3, 3}; }));
+    EXPECT_FALSE(offered([](auto& p) { p.groups = 2; }));
+    for (const std::int64_t channels : {3, 8, 20, 24, 80, 128}) {
+      EXPECT_FALSE(offered([&](auto& p) { p.in[2] = channels; })) << channels;
+      EXPECT_FALSE(offered([&](auto& p) { p.out[2] = channels; })) << channels;
+    }
+  }
+}
+
+// What the kernels rely on.
+TEST(SmallConvPlan, TilesCoverTheImagesAndFit) {
+  for (const auto& [h, w] :
+       {std::pair{1, 1}, {8, 8}, {16, 16}, {32, 32}, {56, 56}, {7, 300}, {1, 5000}, {5000, 1}, {227, 131}})
+    for (const std::int64_t channels : {16, 32, 48, 64})
+      for (const std::int64_t filters : {16, 32, 48, 64})
+        for (const std::int64_t stride : {1, 2})
+          for (const std::int64_t batch : {1, 3, 128})
+            for (const cuda::ConvPass pass : passes) {
+              SCOPED_TRACE(fmt::format("{} x {} x {} x {} to {} stride {} pass {}", batch, h, w, channels,
+                                       filters, stride, static_cast<int>(pass)));
+              const auto plan =
+                  cuda::plan_small_conv(problem(pass, {h, w, channels}, filters, stride, batch), 8);
+              ASSERT_TRUE(plan);
+              const cuda::SmallConvShape& s = plan->shape;
+              EXPECT_GE(s.tiles_y * s.tile_h, s.out_h);
+              EXPECT_GE(s.tiles_x * s.tile_w, s.out_w);
+              EXPECT_LT((s.tiles_y - 1) * s.tile_h, s.out_h);
+              EXPECT_LT((s.tiles_x - 1) * s.tile_w, s.out_w);
+              EXPECT_EQ(s.tiles, (batch + s.images - 1) / s.images * s.tiles_y * s.tiles_x);
+              if (s.images > 1) {
+                EXPECT_EQ(s.tiles_y * s.tiles_x, 1);
+              }
+              EXPECT_LE(s.pixels(), 512);
+              EXPECT_LT(s.halo_pixels(), 1024);
+              EXPECT_LE(plan->shared, 96 << 10);
+              EXPECT_LE(plan->threads, 256);
+              EXPECT_GE(plan->threads, 32);
+              EXPECT_LE(plan->blocks, s.tiles);
+              EXPECT_EQ(plan->buffers, s.tiles > plan->blocks ? 2 : 1);
+              for (int n = 0; n < 1024; n += 7) {
+                for (const auto& [by, d] : {std::pair{s.by_tile_w, s.tile_w},
+                                            {s.by_tile_h, s.tile_h},
+                                            {s.by_halo_w, s.halo_w},
+                                            {s.by_halo_h, s.halo_h}})
+                  ASSERT_EQ(static_cast<std::uint32_t>(n) * by.reciprocal >> 20,
+                            static_cast<std::uint32_t>(n / d));
+              }
+            }
+}
+
+}  // namespace
+}  // namespace lpsgd
