@@ -42,7 +42,8 @@ lpsgd_switch_stack:
 namespace lpsgd::emulated {
 namespace {
 
-constexpr std::size_t stack_bytes = 64 << 10;
+// Not a power of two, or the tops of all stacks would share a few lines of the processor's cache.
+constexpr std::size_t stack_bytes = (64 << 10) + 17 * 64;
 
 struct Fiber {
   Thread thread;
@@ -147,6 +148,13 @@ const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value) {
   block.yield();
   for (std::size_t i = 0; i < 32; ++i) block.values[i] = block.fibers[first + i].value[set];
   return block.values;
+}
+
+void wait_for_lanes(Barrier operation) {
+  Fiber& fiber = block.fibers[block.running];
+  fiber.barrier = operation;
+  fiber.waiting = true;
+  block.yield();
 }
 
 bool wait_for_block(bool predicate) {

@@ -39,13 +39,16 @@ struct Thread {
   uint3 thread{}, block{};
   dim3 threads, blocks;
   std::vector<AsyncCopy> copies = {};
-  int groups = 0;  // of copies, that are complete
+  int groups = 0;         // of copies, that are complete
+  unsigned products = 0;  // of matrices
 };
 extern thread_local Thread* current;
 
 enum class Barrier : std::uint8_t { sync_warp, shuffle, ballot, matrices, product, sync_block };
 /// Waits until all lanes of the warp have arrived at the same operation; result[i] is then lane i's value.
 const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value);
+/// The same without values.
+void wait_for_lanes(Barrier operation);
 /// Waits until all threads of the block have arrived. Whether the predicate of any of them is true.
 bool wait_for_block(bool predicate);
 
@@ -136,7 +139,7 @@ inline unsigned __ballot_sync(unsigned, bool yes) {
   return bits;
 }
 inline void __syncwarp() {
-  lpsgd::emulated::wait_for_warp(lpsgd::emulated::Barrier::sync_warp, 0);
+  lpsgd::emulated::wait_for_lanes(lpsgd::emulated::Barrier::sync_warp);
 }
 inline void __syncthreads() {
   lpsgd::emulated::wait_for_block(false);

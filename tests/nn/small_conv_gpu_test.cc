@@ -2,9 +2,10 @@
 // `deterministic` they are taken wherever they cover a pass, so nothing hangs on how fast they are.
 //
 // Bounds. Operands are exact in bfloat16, so products are, too. What is stored in bfloat16 is rounded by half
-// a unit of its last place, 2^-9 of its value. A float32 sum takes at most 36 products of matrices, or for
-// the weights' gradient 64 and 30 partial sums, each of which rounds it by 2^-23 at most (the instructions
-// may cut off). Sums are below 16, and a gradient's norm is compared with itself: 100 * 2^-23 = 1.2e-5.
+// a unit of its last place, at most 2^-8 of its value. A float32 sum takes at most 36 products of matrices,
+// or for the weights' gradient 64 and 30 partial sums, each of which rounds it by 2^-23 at most (the
+// instructions may cut off). Sums are below 16, and a gradient's norm is compared with itself: 100 * 2^-23
+// = 1.2e-5.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@
 namespace lpsgd {
 namespace {
 
-constexpr double rounding = 0x1p-9, sum_rounding = 16 * 36 * 0x1p-23, gradient_bound = 100 * 0x1p-23;
+constexpr double rounding = 0x1p-8, sum_rounding = 16 * 36 * 0x1p-23, gradient_bound = 100 * 0x1p-23;
 
 OperationCase small_case(std::int64_t batch, const Shape& in, std::int64_t filters, std::int64_t stride = 1,
                          bool bias = false, bool relu = false) {
@@ -42,7 +43,7 @@ std::vector<OperationCase> small_cases() {
       small_case(2, {8, 8, 16}, 32, 2), small_case(3, {9, 7, 32}, 64, 2, true, true),
       small_case(1, {1, 1, 16}, 16, 2), small_case(2, {2, 35, 64}, 48, 2), small_case(3, {16, 15, 48}, 16, 2),
       // More tiles than blocks: two buffers in turn.
-      small_case(130, {400, 1, 16}, 16), small_case(20, {16, 16, 64}, 64)};
+      small_case(260, {9, 9, 16}, 16), small_case(17, {21, 21, 32}, 64)};
   OperationCase& first = out.emplace_back(small_case(2, {10, 10, 32}, 16));
   first.input_gradients = false;
   OperationCase& evaluated = out.emplace_back(small_case(2, {10, 9, 16}, 16, 1, true, true));
@@ -100,7 +101,7 @@ TEST_F(SmallConvGpu, EqualsItsDefinition) {
 }
 
 TEST_F(SmallConvGpu, GivesTheSameBitsAgain) {
-  for (const OperationCase& c : {small_case(5, {9, 13, 32}, 64, 1, true), small_case(3, {9, 7, 64}, 32, 2)}) {
+  for (const OperationCase& c : {small_case(3, {9, 13, 32}, 64, 1, true), small_case(2, {9, 7, 64}, 32, 2)}) {
     const auto once = backend(), again = backend();
     EXPECT_EQ(run_case(*once, DataType::bf16, c), run_case(*again, DataType::bf16, c));
     EXPECT_EQ(own(*once), 3);
