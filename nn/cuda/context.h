@@ -116,6 +116,16 @@ struct Context {
   void* bf16_parameters_ = nullptr;  // their copy
 };
 
+/// An operation that may take the statistics of what it writes, for a batch norm that reads it.
+class StatisticsSource {
+ public:
+  virtual ~StatisticsSource() = default;
+  /// Whether forward, in training, does from now on what launch_norm_statistics() would: for values of this
+  /// many rows and channels. If so, another batch norm cannot have the same. state.partials and
+  /// state.finished are not used.
+  virtual bool take_statistics(const NormState& state, std::int64_t rows, std::int64_t channels) = 0;
+};
+
 /// The pointers as a launch takes them. Error if there are more than it can take.
 Terms terms_of(const std::vector<const void*>& pointers);
 

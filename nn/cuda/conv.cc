@@ -188,7 +188,7 @@ ConvChoice choose(Context& context, const ConvProblem& problem, const Tensors& t
   return best;
 }
 
-class ConvOp final : public Op {
+class ConvOp final : public Op, public StatisticsSource {
  public:
   ConvOp(Context& context, const Binding& b, const ConvDesc& desc)
       : context_(context), b_(b), bias_(desc.bias) {
@@ -243,7 +243,9 @@ class ConvOp final : public Op {
     partials_ = context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
   }
 
-  void forward(const Pass&) override {
+  void forward(const Pass& pass) override {
+    if (norm_ && pass.training)
+      return check(run_small_conv(*forward_.choice.own, forward_.own, *norm_, context_.handle()));
     run(forward_);
     if (!forward_.choice.fused) bias_and_relu();
   }
@@ -255,6 +257,16 @@ class ConvOp final : public Op {
       check(launch_column_sums(b_.type, b_.output_gradients[0], cut_, static_cast<double*>(partials_),
                                b_.parameters[1].gradient, nullptr, context_.handle()));
     if (b_.inputs[0].gradient) run(input_gradient_);
+  }
+
+  bool take_statistics(const NormState& state, std::int64_t rows, std::int64_t channels) override {
+    if (norm_ || !forward_.choice.own || rows != rows_ || channels != b_.shape[2]) return false;
+    const SmallConv& conv = *forward_.choice.own;
+    norm_ = state;
+    norm_->partials = static_cast<double2*>(
+        context_.partials(static_cast<std::int64_t>(sizeof(double2)) * small_conv_norm_partials(conv)));
+    norm_->finished = context_.counters(1);
+    return true;
   }
 
  private:
@@ -298,6 +310,7 @@ class ConvOp final : public Op {
   bool bias_;
   std::int64_t rows_ = 0;
   Planned forward_, input_gradient_, weight_gradient_;
+  std::optional<NormState> norm_;  // of the batch norm whose statistics forward takes
   void* low_gradient_ = nullptr;
   Cut cut_;
   void* partials_ = nullptr;

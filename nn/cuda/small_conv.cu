@@ -10,8 +10,10 @@
 //
 // Memory moved per value in bytes: 2 for each of `in`, and again for those on the border of a tile (of 8 x 32
 // pixels 1.33 times in all); 2 for each of `out`; the weights once for each block. The gradient of the input
-// of stride 2 computes four products for each that counts.
+// of stride 2 computes four products for each that counts. For the statistics of a batch norm 16 for each
+// channel and block, written and read.
 #include "nn/cuda/small_conv_device.h"
+#include "nn/cuda/small_conv_moments_device.h"
 #include "nn/maths_device.h"
 
 namespace lpsgd::cuda {
@@ -19,10 +21,13 @@ namespace {
 
 constexpr int pixel_rows = 2;  // of 16 pixels, that a warp computes at once
 
+enum class Kind { forward, with_statistics, transposed };
+
 /// C: channels of `in`. NT: groups of 8 output channels of a warp.
-template <int C, int NT, bool transposed>
+template <int C, int NT, Kind kind>
 class SmallConvWarp {
  public:
+  static constexpr bool transposed = kind == Kind::transposed;
   static constexpr int pairs = NT / 2, steps = C / 16;
   static constexpr bool keeps_weights = C * NT <= 32;  // 36 registers
 
@@ -53,15 +58,47 @@ class SmallConvWarp {
     }
   }
 
-  __device__ void compute(int tile, SharedAddress halo) const {
+  __device__ void compute(int tile, SharedAddress halo) {
     const TileOrigin origin(s_, tile);
-    const int pixels = s_.images * s_.tile_h * s_.tile_w;
-    for (int first = 16 * pixel_rows * row_; first < pixels; first += 16 * pixel_rows * rows_) {
+    const int pixels = s_.images * s_.tile_h * s_.tile_w, begin = 16 * pixel_rows * row_;
+    if constexpr (kind == Kind::with_statistics) moments_.begin_tile();
+    for (int first = begin; first < pixels; first += 16 * pixel_rows * rows_) {
       float sum[pixel_rows][NT][4] = {};
-      multiply(first, pixels, halo, sum);
+      multiply(origin, first, pixels, halo, sum);
 #pragma unroll
       for (int i = 0; i < pixel_rows; ++i) store(origin, first + 16 * i, pixels, sum[i]);
     }
+    if constexpr (kind == Kind::with_statistics)
+      if (begin < pixels) moments_.end_tile();
+  }
+
+  /// Writes the statistics of all blocks. `memory` is the block's shared memory.
+  __device__ void finish_statistics(const NormState& state, unsigned char* memory) const {
+    const int channels = s_.out_channels, c = static_cast<int>(threadIdx.x) % channels;
+    const int thread = static_cast<int>(threadIdx.x);
+    // Of the warps that took the same channels of other pixels. Then sums of threads.
+    double2* const moments = reinterpret_cast<double2*>(memory);
+    double* const counts = reinterpret_cast<double*>(moments + rows_ * channels);
+    __shared__ double sums[block_threads];
+    moments[row_ * channels + first_ + moments_.channel()] = moments_.moments();
+    if (lane_ == 0) counts[row_] = moments_.count();
+    __syncthreads();
+    double rows = 0;
+    for (int r = 0; r < rows_; ++r) rows += counts[r];
+    const double2 here = combine_moments(
+        rows_, channels, rows, sums, [&](int r, int k) { return moments[r * channels + k]; },
+        [&](int r) { return counts[r]; });
+    const int part = static_cast<int>(blockIdx.y), parts = static_cast<int>(gridDim.y);
+    double* const all_counts = reinterpret_cast<double*>(state.partials + parts * channels);
+    if (thread < channels) state.partials[part * channels + c] = here;
+    if (thread == 0) all_counts[part] = rows;
+    if (!is_last(state.finished)) return;
+    const double all_rows =
+        static_cast<double>(s_.batch) * static_cast<double>(s_.out_h) * static_cast<double>(s_.out_w);
+    const double2 all = combine_moments(
+        parts, channels, all_rows, sums, [&](int p, int k) { return state.partials[p * channels + k]; },
+        [&](int p) { return all_counts[p]; });
+    if (thread < channels) set_statistics(state, c, all_rows, all.x, all.y);
   }
 
  private:
@@ -73,13 +110,16 @@ class SmallConvWarp {
       load_matrices<false>(weights_ + tap * 2 * C + 32 * step + 16 * pair * pitch_, b);
   }
 
-  __device__ void multiply(int first, int pixels, SharedAddress halo, float (&sum)[pixel_rows][NT][4]) const {
+  /// In place of pixels that do not exist the tile's first is computed.
+  __device__ void multiply(const TileOrigin& origin, int first, int pixels, SharedAddress halo,
+                           float (&sum)[pixel_rows][NT][4]) const {
     SharedAddress window[pixel_rows];
 #pragma unroll
     for (int i = 0; i < pixel_rows; ++i) {
       const int number = first + 16 * i + lane_ % 16;
-      const TilePixel pixel(s_, number < pixels ? number : pixels - 1);
-      window[i] = halo + pixel.window(s_) * pixel_pitch(C) + 16 * (lane_ / 16);
+      const TilePixel pixel(s_, number);
+      const int at = number < pixels && pixel.exists(s_, origin) ? pixel.window(s_) : 0;
+      window[i] = halo + at * pixel_pitch(C) + 16 * (lane_ / 16);
     }
 #pragma unroll
     for (int tap = 0; tap < small_conv_taps; ++tap) {
@@ -112,7 +152,7 @@ class SmallConvWarp {
   }
 
   /// Bias, ReLU and rounding. Then the four lanes of a pixel exchange words, so that each stores 8 channels.
-  __device__ void store(const TileOrigin& origin, int first, int pixels, const float (&sum)[NT][4]) const {
+  __device__ void store(const TileOrigin& origin, int first, int pixels, const float (&sum)[NT][4]) {
     const int group = lane_ / 4, quarter = lane_ % 4;
     std::uint32_t words[NT][2];  // of the pixels `group` and `group` + 8
 #pragma unroll
@@ -128,6 +168,12 @@ class SmallConvWarp {
         if (!transposed && m_.relu) v[0] = maths::relu(v[0]), v[1] = maths::relu(v[1]);
         words[n][half] = bf16_pair(v[0], v[1]);
       }
+    }
+    if constexpr (kind == Kind::with_statistics) {
+      const auto exists = [&](int number) {
+        return number < pixels && TilePixel(s_, number).exists(s_, origin);
+      };
+      moments_.add(words, exists(first + group), exists(first + group + 8));
     }
     // Two pixels of 16 channels, or one of 32 at a time.
 #pragma unroll
@@ -167,12 +213,16 @@ class SmallConvWarp {
   int lane_, first_, row_, rows_, pitch_;
   SharedAddress weights_;
   std::uint32_t kept_[keeps_weights ? small_conv_taps : 1][steps][pairs][4];
+  WarpMoments<NT> moments_;
 };
 
-template <int C, int NT, bool transposed>
-__global__ void __launch_bounds__(block_threads, 2) small_conv_kernel(SmallConvShape s, SmallConvMemory m) {
+/// Of a grid (1, blocks).
+template <int C, int NT, Kind kind>
+__global__ void __launch_bounds__(block_threads, 2)
+    small_conv_kernel(SmallConvShape s, SmallConvMemory m, NormState state) {
   if constexpr (has_matrices) {
-    using Warp = SmallConvWarp<C, NT, transposed>;
+    using Warp = SmallConvWarp<C, NT, kind>;
+    constexpr bool transposed = kind == Kind::transposed;
     LPSGD_LAUNCHED_SHARED(memory);
     const int filters = transposed ? C : s.out_channels, channels = transposed ? s.out_channels : C;
     const int pitch = Warp::weight_pitch(channels), packs = small_conv_taps * channels / 8;
@@ -183,8 +233,8 @@ __global__ void __launch_bounds__(block_threads, 2) small_conv_kernel(SmallConvS
 
     unsigned char* const tiles = memory + filters * pitch;
     const int buffer_bytes = s.images * s.halo_h * s.halo_w * pixel_pitch(C);
-    const int blocks = static_cast<int>(gridDim.x);
-    int tile = static_cast<int>(blockIdx.x), buffer = 0;
+    const int blocks = static_cast<int>(gridDim.y);
+    int tile = static_cast<int>(blockIdx.y), buffer = 0;
     fetch_halo<C>(s, tile, m.in, 0, tiles);
     commit_copies();
     wait_for_copies<1>();
@@ -201,41 +251,55 @@ __global__ void __launch_bounds__(block_threads, 2) small_conv_kernel(SmallConvS
       __syncthreads();  // before the buffer is filled again
       buffer = 1 - buffer;
     }
+    if constexpr (kind == Kind::with_statistics) warp.finish_statistics(state, memory);
   }
 }
 
 template <int C, int NT>
-cudaError_t launch(const SmallConv& conv, const SmallConvMemory& memory, cudaStream_t stream) {
+cudaError_t launch(const SmallConv& conv, const SmallConvMemory& memory, const NormState* state,
+                   cudaStream_t stream) {
   const auto run = [&](auto* kernel) {
     const cudaError_t status = allow_shared(kernel, conv.shared);
     if (status != cudaSuccess) return status;
-    LPSGD_LAUNCH_SHARED(kernel, static_cast<unsigned>(conv.blocks), static_cast<unsigned>(conv.threads),
-                        static_cast<unsigned>(conv.shared), stream)
-    (conv.shape, memory);
+    LPSGD_LAUNCH_SHARED(kernel, dim3(1, static_cast<unsigned>(conv.blocks)),
+                        static_cast<unsigned>(conv.threads), static_cast<unsigned>(conv.shared), stream)
+    (conv.shape, memory, state != nullptr ? *state : NormState{});
     return cudaGetLastError();
   };
-  return conv.transposed ? run(small_conv_kernel<C, NT, true>) : run(small_conv_kernel<C, NT, false>);
+  if (conv.transposed) return run(small_conv_kernel<C, NT, Kind::transposed>);
+  return state != nullptr ? run(small_conv_kernel<C, NT, Kind::with_statistics>)
+                          : run(small_conv_kernel<C, NT, Kind::forward>);
 }
 
 template <int C>
-cudaError_t launch(const SmallConv& conv, const SmallConvMemory& memory, cudaStream_t stream) {
-  return conv.shape.out_channels % 32 == 0 ? launch<C, 4>(conv, memory, stream)
-                                           : launch<C, 2>(conv, memory, stream);
+cudaError_t launch(const SmallConv& conv, const SmallConvMemory& memory, const NormState* state,
+                   cudaStream_t stream) {
+  return conv.shape.out_channels % 32 == 0 ? launch<C, 4>(conv, memory, state, stream)
+                                           : launch<C, 2>(conv, memory, state, stream);
+}
+
+cudaError_t launch(const SmallConv& conv, const SmallConvMemory& memory, const NormState* state,
+                   cudaStream_t stream) {
+  switch (conv.shape.in_channels) {
+    case 16:
+      return launch<16>(conv, memory, state, stream);
+    case 32:
+      return launch<32>(conv, memory, state, stream);
+    case 48:
+      return launch<48>(conv, memory, state, stream);
+    default:
+      return launch<64>(conv, memory, state, stream);
+  }
 }
 
 }  // namespace
 
 cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, cudaStream_t stream) {
-  switch (conv.shape.in_channels) {
-    case 16:
-      return launch<16>(conv, memory, stream);
-    case 32:
-      return launch<32>(conv, memory, stream);
-    case 48:
-      return launch<48>(conv, memory, stream);
-    default:
-      return launch<64>(conv, memory, stream);
-  }
+  return launch(conv, memory, nullptr, stream);
+}
+cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, const NormState& state,
+                              cudaStream_t stream) {
+  return launch(conv, memory, &state, stream);
 }
 
 }  // namespace lpsgd::cuda

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/data_type.h"
+#include "nn/cuda/kernels.h"
 
 namespace lpsgd::cuda {
 
@@ -46,8 +47,8 @@ struct SmallConv {
   int shared = 0;   // bytes
 };
 
-/// out = the convolution of `in`. `weights` (filters, 3, 3, channels). `bias` may be null; it and the ReLU
-/// are applied in float32. Not for `transposed`.
+/// out = the convolution of `in`. `weights` (filters, 3, 3, channels). `bias` may be null; it and the ReLU are
+/// applied in float32. Neither is for `transposed`.
 struct SmallConvMemory {
   const Bf16 *in = nullptr, *weights = nullptr;
   const float* bias = nullptr;
@@ -55,6 +56,14 @@ struct SmallConvMemory {
   Bf16* out = nullptr;
 };
 cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, cudaStream_t stream);
+/// The same, not `transposed`, and what launch_norm_statistics() does with `out`. state.partials holds
+/// small_conv_norm_partials(), and state.finished one counter.
+cudaError_t launch_small_conv(const SmallConv& conv, const SmallConvMemory& memory, const NormState& state,
+                              cudaStream_t stream);
+/// Moments of each channel, and a count, of each block.
+constexpr std::int64_t small_conv_norm_partials(const SmallConv& conv) {
+  return std::int64_t{conv.blocks} * (conv.shape.out_channels + 1);
+}
 
 /// The gradient of the weights, (filters, 3, 3, channels) in float32. `conv.blocks` is the number of parts.
 struct SmallConvGradient {

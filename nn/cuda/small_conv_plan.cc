@@ -105,6 +105,11 @@ class Planner {
   double least_ = std::numeric_limits<double>::infinity();
 };
 
+SmallConvMemory forward_memory(const SmallConvTensors& t) {
+  return {static_cast<const Bf16*>(t.input), static_cast<const Bf16*>(t.weights), t.bias, t.relu,
+          static_cast<Bf16*>(t.output)};
+}
+
 }  // namespace
 
 std::optional<SmallConv> plan_small_conv(const ConvProblem& p, int capability_major) {
@@ -136,13 +141,21 @@ std::int64_t small_conv_workspace(const SmallConv& conv, ConvPass pass) {
 cudaError_t run_small_conv(const SmallConv& conv, ConvPass pass, const SmallConvTensors& t, void* workspace,
                            cudaStream_t stream) {
   auto *input = static_cast<Bf16*>(t.input), *output = static_cast<Bf16*>(t.output);
-  if (pass == ConvPass::weight_gradient)
-    return launch_small_conv_gradient(
-        conv, {input, output, static_cast<float*>(workspace), t.weight_gradient}, stream);
-  const auto* weights = static_cast<const Bf16*>(t.weights);
-  if (pass == ConvPass::input_gradient)
-    return launch_small_conv(conv, {output, weights, nullptr, false, input}, stream);
-  return launch_small_conv(conv, {input, weights, t.bias, t.relu, output}, stream);
+  switch (pass) {
+    case ConvPass::input_gradient:
+      return launch_small_conv(conv, {output, static_cast<const Bf16*>(t.weights), nullptr, false, input},
+                               stream);
+    case ConvPass::weight_gradient:
+      return launch_small_conv_gradient(
+          conv, {input, output, static_cast<float*>(workspace), t.weight_gradient}, stream);
+    default:
+      return launch_small_conv(conv, forward_memory(t), stream);
+  }
+}
+
+cudaError_t run_small_conv(const SmallConv& conv, const SmallConvTensors& t, const NormState& state,
+                           cudaStream_t stream) {
+  return launch_small_conv(conv, forward_memory(t), state, stream);
 }
 
 }  // namespace lpsgd::cuda

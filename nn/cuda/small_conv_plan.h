@@ -31,5 +31,8 @@ struct SmallConvTensors {
 };
 cudaError_t run_small_conv(const SmallConv& conv, ConvPass pass, const SmallConvTensors& tensors,
                            void* workspace, cudaStream_t stream);
+/// Forward with the statistics of a batch norm (launch_small_conv()).
+cudaError_t run_small_conv(const SmallConv& conv, const SmallConvTensors& tensors, const NormState& state,
+                           cudaStream_t stream);
 
 }  // namespace lpsgd::cuda

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "core/philox.h"
 #include "nn/cuda/backend.h"
 #include "nn/cuda/small_conv_plan.h"
 #include "tests/core/gpu_test.h"
@@ -79,7 +80,7 @@ double worst_rounding(const std::vector<float>& values, const std::vector<float>
   return worst;
 }
 
-TEST_F(SmallConvGpu, EqualsItsDefinition) {
+TEST_F(SmallConvGpu, OwnKernelsEqualTheDefinition) {
   for (const OperationCase& c : small_cases()) {
     SCOPED_TRACE(name(c));
     const auto gpu = backend();
@@ -100,11 +101,139 @@ TEST_F(SmallConvGpu, EqualsItsDefinition) {
   }
 }
 
-TEST_F(SmallConvGpu, GivesTheSameBitsAgain) {
+TEST_F(SmallConvGpu, OwnKernelsGiveTheSameBitsAgain) {
   for (const OperationCase& c : {small_case(3, {9, 13, 32}, 64, 1, true), small_case(2, {9, 7, 64}, 32, 2)}) {
     const auto once = backend(), again = backend();
     EXPECT_EQ(run_case(*once, DataType::bf16, c), run_case(*again, DataType::bf16, c));
     EXPECT_EQ(own(*once), 3);
+  }
+}
+
+/// The statistics of a convolution's output by a batch norm behind it: running mean and variance after one
+/// pass in training, where both were 0 and the momentum is 1.
+struct Norms {
+  std::vector<float> values;                       // what the convolution wrote
+  std::vector<std::vector<float>> mean, variance;  // of each batch norm
+};
+Norms run_norms(Backend& backend, const OperationCase& c, float bias, int norms) {
+  backend.prepare_thread();
+  const auto upload = [&](DataType type, const std::vector<float>& values) {
+    void* data = backend.allocate(static_cast<std::int64_t>(values.size()) * size_of(type));
+    backend.upload(data, type, values, nullptr);
+    return data;
+  };
+  const auto random = [](std::int64_t n, std::uint32_t which) {
+    PhiloxSequence sequence(5, RandomUse::dataset, which);
+    std::vector<float> out(static_cast<std::size_t>(n));
+    for (float& x : out) x = sequence.uniform() - 0.5f;
+    return out;
+  };
+  const std::int64_t filters = c.output[2], values = c.batch * elements_of(c.output).value_or(0);
+  const std::vector<std::int32_t> labels(static_cast<std::size_t>(c.batch), 0);
+  const auto loss =
+      backend.softmax_cross_entropy(DataType::bf16, backend.allocate(4 * c.batch), nullptr, c.batch, 1, 2);
+  const TensorInfo weights{"w", TensorKind::dense, c.parameters[0], elements_of(c.parameters[0]).value_or(0),
+                           0};
+  const TensorInfo biases{"b", TensorKind::dense, {filters}, filters, weights.elements};
+  const TensorInfo ones{"n", TensorKind::dense, {filters}, filters, weights.elements + filters};
+  std::vector<float> arena = random(weights.elements, 1);
+  arena.insert(arena.end(), static_cast<std::size_t>(filters), bias);
+  arena.insert(arena.end(), static_cast<std::size_t>(filters), 1);
+  auto* parameters = static_cast<float*>(upload(DataType::f32, arena));
+  auto* gradients = static_cast<float*>(upload(DataType::f32, arena));
+  backend.parameters({parameters, arena.size()});
+  const auto view = [&](const TensorInfo& t) {
+    return ParameterView{&t, parameters + t.offset, gradients + t.offset};
+  };
+  const auto memory = [&] {
+    return upload(DataType::bf16, std::vector<float>(static_cast<std::size_t>(values)));
+  };
+
+  Binding conv;
+  conv.batch = c.batch;
+  conv.type = DataType::bf16;
+  conv.shape = c.output;
+  conv.relu = c.relu;
+  conv.inputs = {{c.inputs[0], DataType::bf16,
+                  upload(DataType::bf16, random(c.batch * elements_of(c.inputs[0]).value_or(0), 2)),
+                  nullptr}};
+  conv.output = memory();
+  conv.output_gradients = {memory()};
+  conv.parameters = {view(weights)};
+  if (c.convolution->bias) conv.parameters.push_back(view(biases));
+  std::vector<std::unique_ptr<Op>> ops;
+  ops.push_back(c.make(backend, conv));
+  std::vector<float*> buffers;
+  for (int i = 0; i < norms; ++i) {
+    Binding norm;
+    norm.batch = c.batch;
+    norm.type = DataType::bf16;
+    norm.shape = c.output;
+    norm.inputs = {{c.output, DataType::bf16, conv.output, memory()}};
+    norm.output = memory();
+    norm.output_gradients = {memory()};
+    norm.parameters = {view(ones), view(ones)};
+    norm.input_source = ops[0].get();
+    for (int b = 0; b < 2; ++b) {
+      buffers.push_back(
+          static_cast<float*>(upload(DataType::f32, std::vector<float>(static_cast<std::size_t>(filters)))));
+      norm.buffers.push_back(buffers.back());
+    }
+    ops.push_back(backend.batch_norm(norm, {1e-5, 1.0}));
+  }
+  backend.finish_planning();
+  const Pass pass{.training = true, .valid = c.batch};
+  for (int round = 0; round < 2; ++round) {
+    backend.begin(pass, labels);
+    for (const auto& op : ops) op->forward(pass);
+  }
+  const auto download = [&](DataType type, const void* from, std::int64_t n) {
+    std::vector<float> out(static_cast<std::size_t>(n));
+    backend.download(out, type, from);
+    return out;
+  };
+  Norms out{download(DataType::bf16, conv.output, values), {}, {}};
+  for (std::size_t i = 0; i < buffers.size(); i += 2) {
+    out.mean.push_back(download(DataType::f32, buffers[i], filters));
+    out.variance.push_back(download(DataType::f32, buffers[i + 1], filters));
+  }
+  return out;
+}
+
+// The variance's bound: within a tile a lane adds at most 64 float32 differences from one of the values,
+// which may be a few deviations from the mean; so its sums of squares are a few times what they amount to.
+TEST_F(SmallConvGpu, TakesTheStatisticsOfItsOutput) {
+  struct Case {
+    OperationCase conv;
+    float bias;
+  };
+  for (const Case& c : {Case{small_case(3, {9, 13, 16}, 16), 0},
+                        {small_case(2, {33, 18, 32}, 32, 1, true, true), 1},
+                        {small_case(3, {7, 6, 64}, 64), 0},
+                        {small_case(2, {12, 11, 48}, 48, 1, true), 300},
+                        {small_case(5, {9, 8, 16}, 32, 2, true), -20},
+                        {small_case(1, {1, 1, 16}, 64, 1, true), 2},
+                        {small_case(260, {9, 7, 16}, 16, 1, true), 3}}) {
+    SCOPED_TRACE(name(c.conv));
+    const auto gpu = backend();
+    const Norms norms = run_norms(*gpu, c.conv, c.bias, 2);
+    EXPECT_EQ(own(*gpu), 2);
+    const auto channels = static_cast<std::size_t>(c.conv.output[2]);
+    const auto rows = static_cast<double>(norms.values.size() / channels);
+    for (std::size_t k = 0; k < channels; ++k) {
+      double mean = 0, m2 = 0;
+      for (std::size_t i = k; i < norms.values.size(); i += channels)
+        mean += static_cast<double>(norms.values[i]) / rows;
+      for (std::size_t i = k; i < norms.values.size(); i += channels)
+        m2 += std::pow(static_cast<double>(norms.values[i]) - mean, 2);
+      const double variance = m2 / std::max(rows - 1, 1.0);
+      // The first norm's are the convolution's, the second's its own.
+      for (std::size_t n = 0; n < 2; ++n) {
+        ASSERT_NEAR(norms.mean[n][k], mean, 1e-6 * std::abs(mean) + 1e-5 * std::sqrt(variance))
+            << n << " " << k;
+        ASSERT_NEAR(norms.variance[n][k], variance, 1e-4 * variance + 1e-12) << n << " " << k;
+      }
+    }
   }
 }
 
