@@ -266,6 +266,10 @@ class ConvOp final : public Op, public StatisticsSource {
     norm_->partials = static_cast<double2*>(
         context_.partials(static_cast<std::int64_t>(sizeof(double2)) * small_conv_norm_partials(conv)));
     norm_->finished = context_.counters(1);
+    const std::string choice =
+        fmt::format("batch norm ({} rows of {} channels): statistics by the convolution", rows, channels);
+    if (std::ranges::find(context_.choices, choice) == context_.choices.end())
+      context_.choices.push_back(choice);
     return true;
   }
 

@@ -47,8 +47,8 @@ struct SmallConv {
   int shared = 0;   // bytes
 };
 
-/// out = the convolution of `in`. `weights` (filters, 3, 3, channels). `bias` may be null; it and the ReLU are
-/// applied in float32. Neither is for `transposed`.
+/// out = the convolution of `in`. `weights` (filters, 3, 3, channels). `bias` may be null; it and the ReLU
+/// are applied in float32. Neither is for `transposed`.
 struct SmallConvMemory {
   const Bf16 *in = nullptr, *weights = nullptr;
   const float* bias = nullptr;
