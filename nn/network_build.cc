@@ -107,6 +107,8 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   b.relu = step.relu;
   if (step.masked) b.masked = gradient(*step.masked);
   if (step.rowwise_backward) b.rowwise_source = steps.back().op.get();
+  for (std::size_t s = 0; s < steps.size(); ++s)
+    if (plan.steps[s].output == step.inputs[0]) b.input_source = steps[s].op.get();
   return b;
 }
 

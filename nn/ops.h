@@ -98,6 +98,8 @@ struct Binding {
   /// Null, or the operation that wrote the only input and ran right before this one. Backward may then hand
   /// it the input's gradient in parts, before that operation's own backward is called.
   Op* rowwise_source = nullptr;
+  /// Null, or the operation that writes the first input, in every pass and before this one.
+  Op* input_source = nullptr;
 
   std::int64_t elements() const { return batch * elements_of(shape).value_or(0); }  // of the output
 };

@@ -24,6 +24,8 @@ class BatchNormOp final : public Op {
     state_.eps = desc.eps;
     state_.momentum = desc.momentum;
     if (!b.training) return;
+    auto* const source = dynamic_cast<StatisticsSource*>(b.input_source);
+    has_statistics_ = source != nullptr && source->take_statistics(state_, cut_.rows, channels);
     gradient_.gradients = terms_of(b.output_gradients);
     gradient_.x = b.inputs[0].value;
     gradient_.y = b.output;
@@ -34,10 +36,10 @@ class BatchNormOp final : public Op {
 
   void forward(const Pass& pass) override {
     const void* x = b_.inputs[0].value;
-    if (pass.training)
-      check(launch_norm_statistics(b_.type, x, cut_, state_, context_.handle()));
-    else
+    if (!pass.training)
       check(launch_norm_constants(cut_, state_, context_.handle()));
+    else if (!has_statistics_)
+      check(launch_norm_statistics(b_.type, x, cut_, state_, context_.handle()));
     check(launch_normalize(b_.type, x, b_.residual, b_.output, b_.relu, cut_, state_, context_.handle()));
   }
 
@@ -52,6 +54,7 @@ class BatchNormOp final : public Op {
   Cut cut_;
   NormState state_;
   NormGradient gradient_;
+  bool has_statistics_ = false;  // by the operation that wrote the input
 };
 
 }  // namespace

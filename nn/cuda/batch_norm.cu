@@ -14,6 +14,7 @@
 //
 //   gradient        3 b (dy, x, dx)
 #include "nn/cuda/access_device.h"
+#include "nn/cuda/norm_device.h"
 #include "nn/cuda/row_sums_device.h"
 #include "nn/maths_device.h"
 
@@ -23,13 +24,6 @@ namespace {
 constexpr int unrolled = 8;
 
 // ---- forward
-
-__device__ void set_constants(const NormState& s, int c, double mean, double variance) {
-  const double inverse = 1 / sqrt(variance + s.eps);
-  s.inverse[c] = inverse;
-  s.mean[c] = static_cast<float>(mean);
-  s.scale[c] = static_cast<float>(static_cast<double>(s.weight[c]) * inverse);
-}
 
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, Cut cut, NormState s) {
@@ -109,16 +103,7 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, C
   }
   sum_over_rows<V>(all_m2, cut, shared, range.thread);
   if (threadIdx.y != 0 || !range.active) return;
-  const double unbiased = cut.rows > 1 ? rows / (rows - 1) : 1.0, m = s.momentum;
-  for (int k = 0; k < V; ++k) {
-    const int c = range.channel + k;
-    const double variance = all_m2[k] / rows;
-    s.running_mean[c] =
-        static_cast<float>((1 - m) * static_cast<double>(s.running_mean[c]) + m * all_mean[k]);
-    s.running_variance[c] =
-        static_cast<float>((1 - m) * static_cast<double>(s.running_variance[c]) + m * variance * unbiased);
-    set_constants(s, c, all_mean[k], variance);
-  }
+  for (int k = 0; k < V; ++k) set_statistics(s, range.channel + k, rows, all_mean[k], all_m2[k]);
 }
 
 __global__ void constants_kernel(int channels, NormState s) {

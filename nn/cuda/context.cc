@@ -54,6 +54,7 @@ Context::Context(Device on, Compute arithmetic, bool is_deterministic)
     : device(on),
       compute(arithmetic),
       deterministic(is_deterministic),
+      capability_major(cuda_device_info(on.index).major),
       type(arithmetic == Compute::bf16 ? DataType::bf16 : DataType::f32),
       stream(on),
       plan_budget_(all_searches_seconds, search_seconds, now_seconds) {

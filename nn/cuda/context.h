@@ -19,16 +19,21 @@
 #include "nn/cuda/check.h"
 #include "nn/cuda/cudnn_graph.h"
 #include "nn/cuda/kernels.h"
+#include "nn/cuda/small_conv_plan.h"
 #include "nn/ops.h"
 #include "nn/plan_search.h"
 
 namespace lpsgd::cuda {
 
-/// The plan of a convolution, whether it includes bias and ReLU, and the layout of its tensors.
+/// A convolution's algorithm: a plan of cuDNN's, and the layout of its tensors, or our own kernel.
 struct ConvChoice {
   std::shared_ptr<const ConvPlan> plan;
+  std::optional<SmallConv> own;
+  /// Whether it includes bias and ReLU. Our own always does, and writes the weights' gradient in float32.
   bool fused = false;
   Layout layout = Layout::nhwc;
+
+  explicit operator bool() const { return plan != nullptr || own; }
 };
 
 struct Context {
@@ -40,7 +45,8 @@ struct Context {
   Device device;
   Compute compute;
   bool deterministic;
-  DataType type;  // of activations and of the operands of matrix products
+  int capability_major;  // of the device
+  DataType type;         // of activations and of the operands of matrix products
   Stream stream;
   cudnnHandle_t cudnn = nullptr;
   cublasLtHandle_t blas = nullptr;
@@ -106,6 +112,16 @@ struct Context {
   unsigned* counters_ = nullptr;
   std::span<const float> parameters_;
   void* bf16_parameters_ = nullptr;  // their copy
+};
+
+/// An operation that may take the statistics of what it writes, for a batch norm that reads it.
+class StatisticsSource {
+ public:
+  virtual ~StatisticsSource() = default;
+  /// Whether forward, in training, does from now on what launch_norm_statistics() would: for values of this
+  /// many rows and channels. If so, another batch norm cannot have the same. state.partials and
+  /// state.finished are not used.
+  virtual bool take_statistics(const NormState& state, std::int64_t rows, std::int64_t channels) = 0;
 };
 
 /// The pointers as a launch takes them. Error if there are more than it can take.

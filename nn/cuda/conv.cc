@@ -1,12 +1,16 @@
-// Convolution by cuDNN's graph API, with the engine and the layout that nn/cuda/conv_search.h chooses. A plan
-// includes bias and ReLU if that is faster than a separate pass.
+// Convolution by cuDNN's graph API, with the engine and the layout that nn/cuda/conv_search.h chooses, or by
+// our own kernels where that takes them. A plan includes bias and ReLU if that is faster than a separate pass.
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "nn/cuda/conv_run.h"
 #include "nn/cuda/conv_search.h"
 
 namespace lpsgd::cuda {
 namespace {
 
-class ConvOp final : public Op {
+class ConvOp final : public Op, public StatisticsSource {
  public:
   ConvOp(Context& context, const Binding& b, const ConvDesc& desc)
       : context_(context), b_(b), bias_(desc.bias) {
@@ -29,43 +33,66 @@ class ConvOp final : public Op {
     if (bias_) tensors.emplace_back(conv_bias, context.operand(b.parameters[1].value));
     p.bias = bias_;
     p.relu = b.relu;
-    forward_ = plan(p, tensors, [this] { bias_and_relu(); });
+    SmallConvTensors own;
+    own.input = const_cast<void*>(b.inputs[0].value);
+    own.weights = weights;
+    own.output = b.output;
+    own.bias = bias_ ? b.parameters[1].value : nullptr;
+    own.relu = b.relu;
+    forward_ = plan(p, tensors, own, [this] { bias_and_relu(); });
     if (!b.training) return;
     p.bias = p.relu = false;
     const void* dy = b.output_gradients[0];
+    own.output = const_cast<void*>(dy);
     if (b.inputs[0].gradient) {
       p.pass = ConvPass::input_gradient;
-      input_gradient_ =
-          plan(p, {{conv_input, b.inputs[0].gradient}, {conv_weights, weights}, {conv_output, dy}}, [] {});
+      own.input = b.inputs[0].gradient;
+      input_gradient_ = plan(
+          p, {{conv_input, b.inputs[0].gradient}, {conv_weights, weights}, {conv_output, dy}}, own, [] {});
     }
     // cuDNN writes the gradient of the weights in the type of its operands.
     low_gradient_ = b.type == DataType::f32 ? nullptr : context.allocate(w.info->elements * size_of(b.type));
     p.pass = ConvPass::weight_gradient;
+    own.input = const_cast<void*>(b.inputs[0].value);
+    own.weight_gradient = w.gradient;
     weight_gradient_ = plan(p,
                             {{conv_input, b.inputs[0].value},
                              {conv_weights, low_gradient_ ? low_gradient_ : w.gradient},
                              {conv_output, dy}},
-                            [] {});
+                            own, [this] { widen_gradient(); });
     if (!bias_) return;
     cut_ = cut_rows(rows_, b.shape[2]);
     partials_ = context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
   }
 
-  void forward(const Pass&) override {
+  void forward(const Pass& pass) override {
+    if (norm_ && pass.training)
+      return check(run_small_conv(*forward_.choice.own, forward_.own, *norm_, context_.handle()));
     run(forward_);
     if (!forward_.choice.fused) bias_and_relu();
   }
 
   void backward() override {
-    const ParameterView& w = b_.parameters[0];
     run(weight_gradient_);
-    if (low_gradient_)
-      check(launch_convert(low_gradient_, b_.type, w.gradient, DataType::f32, w.info->elements,
-                           context_.handle()));
+    if (!weight_gradient_.choice.fused) widen_gradient();
     if (bias_)
       check(launch_column_sums(b_.type, b_.output_gradients[0], cut_, static_cast<double*>(partials_),
                                b_.parameters[1].gradient, nullptr, context_.handle()));
     if (b_.inputs[0].gradient) run(input_gradient_);
+  }
+
+  bool take_statistics(const NormState& state, std::int64_t rows, std::int64_t channels) override {
+    if (norm_ || !forward_.choice.own || rows != rows_ || channels != b_.shape[2]) return false;
+    const SmallConv& conv = *forward_.choice.own;
+    norm_ = state;
+    norm_->partials = static_cast<double2*>(
+        context_.partials(static_cast<std::int64_t>(sizeof(double2)) * small_conv_norm_partials(conv)));
+    norm_->finished = context_.counters(1);
+    const std::string choice =
+        fmt::format("batch norm ({} rows of {} channels): statistics by the convolution", rows, channels);
+    if (std::ranges::find(context_.choices, choice) == context_.choices.end())
+      context_.choices.push_back(choice);
+    return true;
   }
 
  private:
@@ -73,16 +100,25 @@ class ConvOp final : public Op {
     ConvProblem problem;
     ConvChoice choice;
     ConvTensors tensors;
+    SmallConvTensors own;
     std::optional<ConvRun> run;  // since the first run: only then the workspace stays where it is
   };
 
-  Planned plan(const ConvProblem& problem, const ConvTensors& tensors,
+  Planned plan(const ConvProblem& problem, const ConvTensors& tensors, const SmallConvTensors& own,
                const std::function<void()>& separate) {
-    return {problem, choose_conv(context_, problem, tensors, separate), tensors, std::nullopt};
+    return {problem, choose_conv(context_, problem, tensors, own, separate), tensors, own, std::nullopt};
   }
   void run(Planned& planned) const {
+    if (planned.choice.own)
+      return run_own_conv(context_, *planned.choice.own, planned.problem.pass, planned.own);
     if (!planned.run) planned.run.emplace(context_, planned.problem, planned.choice, planned.tensors);
     (*planned.run)();
+  }
+  void widen_gradient() const {
+    const ParameterView& w = b_.parameters[0];
+    if (low_gradient_)
+      check(launch_convert(low_gradient_, b_.type, w.gradient, DataType::f32, w.info->elements,
+                           context_.handle()));
   }
   void bias_and_relu() const {
     if (bias_ || b_.relu)
@@ -95,6 +131,7 @@ class ConvOp final : public Op {
   bool bias_;
   std::int64_t rows_ = 0;
   Planned forward_, input_gradient_, weight_gradient_;
+  std::optional<NormState> norm_;  // of the batch norm whose statistics forward takes
   void* low_gradient_ = nullptr;
   Cut cut_;
   void* partials_ = nullptr;

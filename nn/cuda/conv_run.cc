@@ -46,6 +46,7 @@ ConvTensor written_by(ConvPass pass) {
 }
 
 std::int64_t workspace_of(const ConvProblem& problem, const ConvChoice& choice) {
+  if (choice.own) return small_conv_workspace(*choice.own, problem.pass);
   std::int64_t bytes = choice.plan->workspace();
   if (choice.layout == Layout::nhwc) return bytes;
   for (const ConvTensor tensor : {conv_input, conv_weights, conv_output}) {
@@ -53,6 +54,11 @@ std::int64_t workspace_of(const ConvProblem& problem, const ConvChoice& choice) 
     if (!m.is_symmetric()) bytes += m.bytes();
   }
   return bytes;
+}
+
+void run_own_conv(Context& context, const SmallConv& conv, ConvPass pass, const SmallConvTensors& tensors) {
+  check(run_small_conv(conv, pass, tensors, context.workspace(small_conv_workspace(conv, pass)),
+                       context.handle()));
 }
 
 ConvRun::ConvRun(Context& context, const ConvProblem& problem, const ConvChoice& choice,

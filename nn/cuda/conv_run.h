@@ -17,9 +17,14 @@ using ConvTensors = std::vector<std::pair<ConvTensor, const void*>>;
 /// The tensor that a pass writes.
 ConvTensor written_by(ConvPass pass);
 
-/// The bytes of workspace that a run takes: the plan's, and its tensors where they are transposed.
+/// The bytes of workspace that a run takes: the plan's, and its tensors where they are transposed; or our own
+/// kernel's.
 std::int64_t workspace_of(const ConvProblem& problem, const ConvChoice& choice);
 
+/// Queues our own kernel.
+void run_own_conv(Context& context, const SmallConv& conv, ConvPass pass, const SmallConvTensors& tensors);
+
+/// Of a plan of cuDNN's.
 class ConvRun {
  public:
   /// Binds the context's workspace, which must not move as long as the run is used. The bias is bound if the

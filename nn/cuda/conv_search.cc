@@ -39,6 +39,7 @@ constexpr const char* nchw_suffix = ", nchw";
 
 /// "engine 34, 2=1 5=0, fused, nchw"
 std::string description_of(const ConvChoice& choice) {
+  if (choice.own) return small_conv_name;
   return fmt::format("{}{}{}", choice.plan->text(), choice.fused ? ", fused" : "",
                      choice.layout == Layout::nchw ? nchw_suffix : "");
 }
@@ -132,25 +133,27 @@ class EngineQueue {
 class ConvSearch {
  public:
   ConvSearch(Context& context, const ConvProblem& problem, const ConvTensors& tensors,
-             const std::function<void()>& separate)
+             const SmallConvTensors& own, const std::function<void()>& separate)
       : context_(context),
         problem_(problem),
         tensors_(tensors),
+        own_(own),
         separate_(separate),
         accuracy_(context, problem, tensors) {}
 
   ConvChoice run() {
     if (const auto known = context_.plan_cache.find(name())) take(*known);
-    if (best_.plan) return best_;
+    if (best_) return best_;
     PlanSearch search = context_.search();
+    measure_own(search);
     EngineQueue queue(context_, problem_);
-    while (!search.over() && !(context_.deterministic && best_.plan)) {
+    while (!search.over() && !(context_.deterministic && best_)) {
       const auto next = queue.next(strict_.plan != nullptr);
       if (!next) break;
       measure(search, *next->list, next->position);
     }
     if (trouble_.empty()) trouble_ = queue.trouble();
-    if (!best_.plan)
+    if (!best_)
       throw DeviceError(fmt::format("cuDNN cannot run a convolution ({}) in {} bytes of workspace{}{}",
                                     text_of(problem_), context_.workspace_limit, trouble_.empty() ? "" : ": ",
                                     trouble_));
@@ -163,7 +166,8 @@ class ConvSearch {
   std::optional<ConvChoice> choice_of(const ConvGraph& graph, ConvEngine engine, const Form& form) const {
     std::optional<ConvPlan> plan = graph.plan(std::move(engine));
     if (!plan) return std::nullopt;
-    const ConvChoice out{std::make_shared<const ConvPlan>(std::move(*plan)), form.fused, form.layout};
+    const ConvChoice out{std::make_shared<const ConvPlan>(std::move(*plan)), std::nullopt, form.fused,
+                         form.layout};
     if (workspace_of(problem_, out) > context_.workspace_limit) return std::nullopt;
     return out;
   }
@@ -174,8 +178,28 @@ class ConvSearch {
     };
   }
 
+  /// With `deterministic` the kernel is taken without a run.
+  void measure_own(PlanSearch& search) {
+    const std::optional<SmallConv> own = plan_small_conv(problem_, context_.capability_major);
+    if (!own) return;
+    const std::int64_t workspace = small_conv_workspace(*own, problem_.pass);
+    if (workspace > context_.workspace_limit || !context_.has_workspace(search, workspace)) return;
+    const bool fastest =
+        context_.deterministic ||
+        context_.measure(search, fmt::format("convolution ({}): {}", text_of(problem_), small_conv_name),
+                         [&] { run_own_conv(context_, *own, problem_.pass, own_); });
+    if (!fastest) return;
+    stored_ = small_conv_name;
+    best_ = {nullptr, own, true, Layout::nhwc};
+  }
+
   /// Takes the engine of an earlier run, if it is still there and runs. It was checked then.
   void take(const std::string& text) {
+    if (text == small_conv_name) {
+      const std::optional<SmallConv> own = plan_small_conv(problem_, context_.capability_major);
+      if (own) best_ = {nullptr, own, true, Layout::nhwc};
+      return;
+    }
     const Form form{text.starts_with("fused "), text.ends_with(nchw_suffix) ? Layout::nchw : Layout::nhwc};
     try {
       const ConvGraph graph = graph_of(problem_, form, context_.cudnn);
@@ -230,6 +254,7 @@ class ConvSearch {
   Context& context_;
   const ConvProblem& problem_;
   const ConvTensors& tensors_;
+  const SmallConvTensors& own_;
   const std::function<void()>& separate_;
   ConvAccuracy accuracy_;
   ConvChoice best_, strict_;  // the fastest; the first without a transform that ran
@@ -239,10 +264,10 @@ class ConvSearch {
 }  // namespace
 
 ConvChoice choose_conv(Context& context, const ConvProblem& problem, const ConvTensors& tensors,
-                       const std::function<void()>& separate) {
+                       const SmallConvTensors& own, const std::function<void()>& separate) {
   const auto known = context.conv_choices.find(problem.key());
   if (known != context.conv_choices.end()) return known->second;
-  const ConvChoice best = ConvSearch(context, problem, tensors, separate).run();
+  const ConvChoice best = ConvSearch(context, problem, tensors, own, separate).run();
   context.conv_choices[problem.key()] = best;
   context.keep_workspace(workspace_of(problem, best));
   context.choices.push_back(fmt::format("convolution ({}): {}", text_of(problem), description_of(best)));

@@ -93,7 +93,8 @@ struct ConvProblem {
   }
 };
 
-/// Goes up when other engines are allowed than before, so that stored choices are not taken.
+/// Goes up when there are other candidates than before (ConvGraph::engines(), plan_small_conv()) or our own
+/// kernels change, so that stored choices are not taken.
 constexpr int engine_policy = 3;
 
 /// The identifiers of a plan's tensors.

@@ -1,7 +1,11 @@
 // The blocks of a launch. A block's threads are fibers of one thread of the host.
 #include <cstdlib>
+#include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -38,7 +42,8 @@ lpsgd_switch_stack:
 namespace lpsgd::emulated {
 namespace {
 
-constexpr std::size_t stack_bytes = 64 << 10;
+// Not a power of two, or the tops of all stacks would share a few lines of the processor's cache.
+constexpr std::size_t stack_bytes = (64 << 10) + 17 * 64;
 
 struct Fiber {
   Thread thread;
@@ -145,6 +150,13 @@ const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value) {
   return block.values;
 }
 
+void wait_for_lanes(Barrier operation) {
+  Fiber& fiber = block.fibers[block.running];
+  fiber.barrier = operation;
+  fiber.waiting = true;
+  block.yield();
+}
+
 bool wait_for_block(bool predicate) {
   Fiber& fiber = block.fibers[block.running];
   fiber.barrier = Barrier::sync_block;
@@ -156,29 +168,63 @@ bool wait_for_block(bool predicate) {
 
 namespace {
 
-void run_blocks(dim3 blocks, dim3 threads, const std::function<void()>& kernel) {
+thread_local unsigned char* shared_memory = nullptr;
+
+void run_blocks(dim3 blocks, dim3 threads, std::size_t shared, const std::function<void()>& kernel) {
   const unsigned count = threads.x * threads.y;
+  constexpr std::align_val_t alignment{128};
+  // Of the exact size, so that AddressSanitizer finds accesses behind it.
+  shared_memory = static_cast<unsigned char*>(operator new(shared, alignment));
   while (block.fibers.size() < count) block.fibers.emplace_back();
   block.kernel = &kernel;
   for (unsigned y = 0; y < blocks.y; ++y)
     for (unsigned x = 0; x < blocks.x; ++x) {
       for (unsigned t = 0; t < count; ++t)
         block.fibers[t].thread = {{t % threads.x, t / threads.x, 0}, {x, y, 0}, threads, blocks};
+      std::memset(shared_memory, 0xff, shared);
       run_block(count);
     }
+  operator delete(std::exchange(shared_memory, nullptr), alignment);
+}
+
+std::mutex allowed_mutex;
+std::map<const void*, std::size_t> allowed_shared;  // bytes, where a kernel may take more than others
+constexpr std::size_t default_shared = 48 << 10, most_shared = 227 << 10;
+
+bool may_take(const void* function, std::size_t shared) {
+  const std::lock_guard lock(allowed_mutex);
+  const auto at = allowed_shared.find(function);
+  return shared <= (at == allowed_shared.end() ? default_shared : at->second);
 }
 
 }  // namespace
 
-void launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()> kernel) {
+unsigned char* launched_shared() {
+  return shared_memory;
+}
+
+void launch(dim3 blocks, dim3 threads, std::size_t shared, cudaStream_t stream, const void* function,
+            std::function<void()> kernel) {
   const unsigned count = threads.x * threads.y;
   if (blocks.x == 0 || blocks.y == 0 || blocks.y > 65535 || blocks.x > 0x7fffffff || blocks.z != 1 ||
       count == 0 || count > 1024 || threads.z != 1) {
     fail(cudaErrorInvalidConfiguration);
     return;
   }
+  if (!may_take(function, shared)) {
+    fail(cudaErrorInvalidValue);
+    return;
+  }
   if (count % 32 != 0) undefined("a block that is not made of whole warps");
-  queue_kernel(stream, [=, kernel = std::move(kernel)] { run_blocks(blocks, threads, kernel); });
+  queue_kernel(stream, [=, kernel = std::move(kernel)] { run_blocks(blocks, threads, shared, kernel); });
 }
 
 }  // namespace lpsgd::emulated
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute, int value) {
+  using namespace lpsgd::emulated;
+  if (value < 0 || static_cast<std::size_t>(value) > most_shared) return fail(cudaErrorInvalidValue);
+  const std::lock_guard lock(allowed_mutex);
+  allowed_shared[function] = static_cast<std::size_t>(value);
+  return cudaSuccess;
+}

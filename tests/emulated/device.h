@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <type_traits>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -28,29 +29,46 @@
 
 namespace lpsgd::emulated {
 
+/// A copy into shared memory that has been started, and the group that it is in.
+struct AsyncCopy {
+  void* to = nullptr;
+  const void* from = nullptr;  // null: zeros
+  int group = 0;
+};
 struct Thread {
   uint3 thread{}, block{};
   dim3 threads, blocks;
+  std::vector<AsyncCopy> copies = {};
+  int groups = 0;         // of copies, that are complete
+  unsigned products = 0;  // of matrices
 };
 extern thread_local Thread* current;
 
-enum class Barrier : std::uint8_t { sync_warp, shuffle, ballot, sync_block };
+enum class Barrier : std::uint8_t { sync_warp, shuffle, ballot, matrices, product, sync_block };
 /// Waits until all lanes of the warp have arrived at the same operation; result[i] is then lane i's value.
 const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value);
+/// The same without values.
+void wait_for_lanes(Barrier operation);
 /// Waits until all threads of the block have arrived. Whether the predicate of any of them is true.
 bool wait_for_block(bool predicate);
 
-/// Queues a launch; `kernel` holds the arguments. A launch that is not possible sets the last error.
-void launch(dim3 blocks, dim3 threads, cudaStream_t stream, std::function<void()> kernel);
+/// Queues a launch; `kernel` holds the arguments, and `function` is what cudaFuncSetAttribute() knows it by.
+/// A launch that is not possible sets the last error.
+void launch(dim3 blocks, dim3 threads, std::size_t shared, cudaStream_t stream, const void* function,
+            std::function<void()> kernel);
+/// The shared memory that the launch gave to the block: at its start all bits are ones, a NaN in any type.
+unsigned char* launched_shared();
 
 struct Launcher {
   dim3 blocks, threads;
+  std::size_t shared;
   cudaStream_t stream;
   template <class... P>
   auto with(void (*kernel)(P...)) const {
     static_assert((0 + ... + sizeof(P)) <= 4096, "a launch takes 4 KiB of arguments");
     return [kernel, l = *this](std::type_identity_t<P>... arguments) {
-      launch(l.blocks, l.threads, l.stream, [=] { kernel(arguments...); });
+      launch(l.blocks, l.threads, l.shared, l.stream, reinterpret_cast<const void*>(kernel),
+             [=] { kernel(arguments...); });
     };
   }
 };
@@ -74,10 +92,24 @@ inline int lane() {
   return static_cast<int>((t.thread.x + t.threads.x * t.thread.y) % 32);
 }
 
+// Instructions that nn/cuda/matrix_device.h uses. matrices.cc defines them.
+
+/// ldmatrix.x4: of matrix i lane 8 i + r names row r.
+void load_matrices(const void* row, bool transposed, std::uint32_t (&out)[4]);
+/// mma.m16n8k16 of bfloat16: sum += a b, with sums in float32.
+void multiply_add(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+/// cp.async of 16 bytes, commit_group and wait_group. Nothing is written before the wait.
+void copy_async(void* to, const void* from, bool zeros);
+void commit_copies();
+void wait_for_copies(int groups_left);
+
 }  // namespace lpsgd::emulated
 
-#define LPSGD_LAUNCH(kernel, blocks, threads, stream) \
-  ::lpsgd::emulated::Launcher{dim3(blocks), dim3(threads), (stream)}.with(kernel)
+#define LPSGD_LAUNCH_SHARED(kernel, blocks, threads, bytes, stream)                                         \
+  ::lpsgd::emulated::Launcher{dim3(blocks), dim3(threads), static_cast<std::size_t>(bytes), (stream)}.with( \
+      kernel)
+#define LPSGD_LAUNCH(kernel, blocks, threads, stream) LPSGD_LAUNCH_SHARED(kernel, blocks, threads, 0, stream)
+#define LPSGD_LAUNCHED_SHARED(name) unsigned char* const name = ::lpsgd::emulated::launched_shared()
 #define threadIdx (::lpsgd::emulated::current->thread)
 #define blockIdx (::lpsgd::emulated::current->block)
 #define blockDim (::lpsgd::emulated::current->threads)
@@ -107,7 +139,7 @@ inline unsigned __ballot_sync(unsigned, bool yes) {
   return bits;
 }
 inline void __syncwarp() {
-  lpsgd::emulated::wait_for_warp(lpsgd::emulated::Barrier::sync_warp, 0);
+  lpsgd::emulated::wait_for_lanes(lpsgd::emulated::Barrier::sync_warp);
 }
 inline void __syncthreads() {
   lpsgd::emulated::wait_for_block(false);

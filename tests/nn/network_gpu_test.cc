@@ -122,18 +122,36 @@ TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
 TEST_F(NetworkGpu, FirstStepOfAnArithmeticIsNearTheCpus) {
   for (const auto& [compute, bound] : {std::pair{Compute::tf32, 1e-2}, {Compute::bf16, 5e-2}}) {
     if (unsupported(compute, device)) continue;
-    Trained cpu(smooth, {.batch = 8}), gpu(smooth, {.batch = 8, .compute = compute, .device = device});
-    cpu.step(0);
-    gpu.step(0);
-    EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), bound);
-    EXPECT_GT(distance(gpu.gradients(), cpu.gradients()), 1e-6) << "that is fp32";
+    for (const bool deterministic : {false, true}) {
+      Trained cpu(smooth, {.batch = 8});
+      Trained gpu(smooth, {.batch = 8, .compute = compute, .device = device, .deterministic = deterministic});
+      cpu.step(0);
+      gpu.step(0);
+      EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), bound);
+      EXPECT_GT(distance(gpu.gradients(), cpu.gradients()), 1e-6) << "that is fp32";
+      for (std::size_t b = 0; b < cpu.network.buffers().size(); ++b) {
+        const std::vector<float> running = on_host(gpu.network.buffers()[b].values, gpu.network.stream());
+        EXPECT_LE(distance(running, cpu.network.buffers()[b].values), bound) << b;
+      }
+      if (!deterministic) continue;
+      const std::vector<std::string> choices = gpu.network.choices();
+      EXPECT_EQ(std::ranges::count_if(choices,
+                                      [](const std::string& c) {
+                                        return c.find("statistics by the convolution") != std::string::npos;
+                                      }),
+                compute == Compute::bf16 ? 1 : 0);  // of b2, behind c2
+    }
   }
 }
 
 // Gradients of a step are the same whether its passes run as they are, are launched whole, or in groups
 // between announcements.
-TEST_F(NetworkGpu, CapturedPassesAreTheSame) {
-  const NetworkOptions fixed{.batch = 8, .device = device, .deterministic = true};
+class CapturedGpu : public NetworkGpu, public ::testing::WithParamInterface<Compute> {};
+INSTANTIATE_TEST_SUITE_P(, CapturedGpu, ::testing::Values(Compute::fp32, Compute::bf16));
+
+TEST_P(CapturedGpu, PassesAreTheSame) {
+  if (const auto why = unsupported(GetParam(), device)) GTEST_SKIP() << *why;
+  const NetworkOptions fixed{.batch = 8, .compute = GetParam(), .device = device, .deterministic = true};
   NetworkOptions timed = fixed;
   timed.time_operations = true;
   Trained launched(kinked, fixed), plain(kinked, timed), every(kinked, fixed), grouped(kinked, fixed),

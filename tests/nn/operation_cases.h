@@ -43,6 +43,10 @@ using Results = std::map<std::string, std::vector<float>>;
 Results run_case(Backend& backend, DataType type, const OperationCase& c);
 
 std::vector<OperationCase> operation_cases();
+OperationCase convolution_case(std::int64_t batch, const Shape& in, const ConvDesc& desc, bool relu);
+
+/// A convolution and its gradients by the definition, in double: of what run_case() says was given.
+Results convolution_by_definition(const OperationCase& c, const Results& given);
 
 /// A loss alone: "loss", "top1", "top5", "scored" of three batches together, and the last one's
 /// "gradient".

@@ -9,23 +9,9 @@ namespace {
 using Cases = std::vector<OperationCase>;
 
 void add_convolutions(Cases& out) {
-  const auto add = [&](std::int64_t batch, Shape in, Size2 kernel, Size2 stride, Size2 pad,
+  const auto add = [&](std::int64_t batch, const Shape& in, Size2 kernel, Size2 stride, Size2 pad,
                        std::int64_t filters, std::int64_t groups, bool bias, bool relu) {
-    OperationCase c;
-    c.name = fmt::format("conv {} kernel {}x{} stride {}x{} pad {}x{} filters {} groups {}{}{}",
-                         shape_text(in), kernel.h, kernel.w, stride.h, stride.w, pad.h, pad.w, filters,
-                         groups, bias ? " bias" : "", relu ? " relu" : "");
-    c.batch = batch;
-    c.output = {(in[0] + 2 * pad.h - kernel.h) / stride.h + 1, (in[1] + 2 * pad.w - kernel.w) / stride.w + 1,
-                filters};
-    c.parameters = {{filters, kernel.h, kernel.w, in[2] / groups}};
-    if (bias) c.parameters.push_back({filters});
-    c.inputs = {std::move(in)};
-    c.relu = relu;
-    const ConvDesc desc{kernel, stride, pad, filters, groups, bias};
-    c.convolution = desc;
-    c.make = [desc](Backend& backend, const Binding& b) { return backend.conv(b, desc); };
-    out.push_back(std::move(c));
+    out.push_back(convolution_case(batch, in, {kernel, stride, pad, filters, groups, bias}, relu));
   };
   add(4, {8, 8, 16}, {3, 3}, {1, 1}, {1, 1}, 16, 1, false, false);
   add(4, {8, 8, 16}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);

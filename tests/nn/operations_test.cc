@@ -19,54 +19,12 @@ TEST(Operations, ThreadsDoNotMatter) {
   }
 }
 
-/// A convolution and its gradients by the definition, in double.
-Results convolve(const OperationCase& c, const Results& given) {
-  const ConvDesc& d = *c.convolution;
-  const Shape &in = c.inputs[0], &out = c.output;
-  const std::vector<float>&x = given.at("given input 0"), &w = given.at("given parameter 0");
-  const std::vector<float> none(static_cast<std::size_t>(c.batch * out[0] * out[1] * out[2]));
-  const std::vector<float>& dy = c.training ? given.at("given gradient 0") : none;
-  const std::int64_t inner = in[2] / d.groups, outer = d.filters / d.groups;
-  std::vector<double> y(dy.size()), dx(x.size()), dw(w.size()), db(static_cast<std::size_t>(d.filters));
-  for (std::int64_t n = 0; n < c.batch; ++n)
-    for (std::int64_t h = 0; h < out[0]; ++h)
-      for (std::int64_t v = 0; v < out[1]; ++v)
-        for (std::int64_t o = 0; o < d.filters; ++o) {
-          const auto to = static_cast<std::size_t>(((n * out[0] + h) * out[1] + v) * d.filters + o);
-          const double slope = static_cast<double>(dy[to]);
-          double sum =
-              d.bias ? static_cast<double>(given.at("given parameter 1")[static_cast<std::size_t>(o)]) : 0;
-          db[static_cast<std::size_t>(o)] += slope;
-          for (std::int64_t i = 0; i < d.kernel.h; ++i)
-            for (std::int64_t j = 0; j < d.kernel.w; ++j) {
-              const std::int64_t row = h * d.stride.h + i - d.pad.h, column = v * d.stride.w + j - d.pad.w;
-              if (row < 0 || row >= in[0] || column < 0 || column >= in[1]) continue;
-              for (std::int64_t k = 0; k < inner; ++k) {
-                const auto at = static_cast<std::size_t>(((n * in[0] + row) * in[1] + column) * in[2] +
-                                                         o / outer * inner + k);
-                const auto weight =
-                    static_cast<std::size_t>(((o * d.kernel.h + i) * d.kernel.w + j) * inner + k);
-                sum += static_cast<double>(w[weight]) * static_cast<double>(x[at]);
-                dx[at] += slope * static_cast<double>(w[weight]);
-                dw[weight] += slope * static_cast<double>(x[at]);
-              }
-            }
-          y[to] = c.relu ? std::max(sum, 0.0) : sum;
-        }
-  Results truth{{"output", {y.begin(), y.end()}}};
-  if (!c.training) return truth;
-  if (c.input_gradients) truth["input 0"] = {dx.begin(), dx.end()};
-  truth["parameter 0"] = {dw.begin(), dw.end()};
-  if (d.bias) truth["parameter 1"] = {db.begin(), db.end()};
-  return truth;
-}
-
 TEST(Operations, ConvolutionsEqualTheirDefinition) {
   for (const OperationCase& c : operation_cases()) {
     if (!c.convolution) continue;
     const auto backend = make_cpu_backend(1, Compute::fp32);
     const Results results = run_case(*backend, DataType::f32, c);
-    for (const auto& [tensor, truth] : convolve(c, results))
+    for (const auto& [tensor, truth] : convolution_by_definition(c, results))
       EXPECT_LE(worst_distance({{tensor, results.at(tensor)}}, {{tensor, truth}}).value, 2e-6)
           << c.name << ": " << tensor;
   }

@@ -176,5 +176,53 @@ TEST_F(PlanSearchGpu, ASecondStartRunsNoOtherEngine) {
   EXPECT_LT(seconds_, 1);
 }
 
+class OwnConvolutionsGpu : public PlanSearchGpu {
+ protected:
+  void SetUp() override {
+    PlanSearchGpu::SetUp();
+    if (IsSkipped()) return;
+    if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  }
+  /// The choices of a network in bfloat16, of which our kernels cover the second convolution alone.
+  std::vector<std::string> low_choices(bool deterministic = false) {
+    const NetworkSpec spec(config::parse_text(
+        "input: [4, 4, 3]\nclasses: 4\nlayers:\n  - {conv: c1, filters: 16, kernel: 3, pad: 1, bias: false}\n"
+        "  - {conv: c2, filters: 32, kernel: 3, pad: 1}\n  - relu\n  - flatten\n  - {dense: f, units: 4}\n",
+        "net.yaml"));
+    const Network network(
+        spec, {.batch = 2, .compute = Compute::bf16, .device = device, .deterministic = deterministic});
+    return network.choices();
+  }
+  static constexpr const char* own = "own 3x3 kernel";
+  static constexpr const char* all_slow = "0=0.3,1=0.3,2=0.3,3=0.3,4=0.3,5=0.3,6=0.3,7=0.3,8=0.3";
+};
+
+TEST_F(OwnConvolutionsGpu, AreTakenWhereTheyAreFaster) {
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", all_slow, 1);
+  const std::vector<std::string> found = low_choices();
+  EXPECT_EQ(count(found, own), 3);
+  EXPECT_EQ(count(found, "engine"), 2);  // the first convolution's input needs no gradient
+  // Stored, and taken without a search.
+  ASSERT_EQ(files().size(), 1u);
+  const std::string text = read_file(files()[0]);
+  EXPECT_NE(text.find(own), std::string::npos);
+  unsetenv("LPSGD_EMULATED_SLOW_ENGINES");
+  EXPECT_EQ(low_choices(), found);
+  EXPECT_EQ(read_file(files()[0]), text);
+}
+
+TEST_F(OwnConvolutionsGpu, ANameThatIsNotKnownIsSearchedAnew) {
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", all_slow, 1);
+  EXPECT_EQ(count(low_choices(), own), 3);
+  rewrite([](std::string choice) { return replaced(std::move(choice), own, "own kernel of old"); });
+  EXPECT_EQ(count(low_choices(), own), 3);
+}
+
+TEST_F(OwnConvolutionsGpu, AreTakenByAFixedRuleIfDeterministic) {
+  const std::vector<std::string> found = low_choices(true);
+  EXPECT_EQ(count(found, own), 3);
+  EXPECT_TRUE(files().empty());
+}
+
 }  // namespace
 }  // namespace lpsgd

@@ -1,0 +1,86 @@
+// How the kernels of small convolutions find their pixels: tiles of what they compute, and the tiles with
+// their borders (halos) in shared memory.
+#pragma once
+
+#include "nn/cuda/access_device.h"
+#include "nn/cuda/matrix_device.h"
+#include "nn/cuda/small_conv.h"
+
+namespace lpsgd::cuda {
+
+constexpr int small_conv_taps = 9;
+/// Bytes between pixels of `channels` in shared memory: eight pixels side by side begin in different banks.
+__host__ __device__ constexpr int pixel_pitch(int channels) {
+  return 2 * channels + 16;
+}
+
+__device__ __forceinline__ int quotient(int n, SmallDivisor by) {
+  return static_cast<int>((static_cast<std::uint32_t>(n) * by.reciprocal) >> 20);
+}
+
+/// The first pixel of a tile.
+struct TileOrigin {
+  std::int64_t image;
+  int y, x;
+  __device__ TileOrigin(const SmallConvShape& s, int tile)
+      : image(static_cast<std::int64_t>(tile / s.tiles_x / s.tiles_y) * s.images),
+        y(tile / s.tiles_x % s.tiles_y * s.tile_h),
+        x(tile % s.tiles_x * s.tile_w) {}
+};
+
+/// A pixel of a tile.
+struct TilePixel {
+  int image, y, x;
+  __device__ TilePixel(const SmallConvShape& s, int number) {
+    const int row = quotient(number, s.by_tile_w);
+    x = number - row * s.tile_w;
+    image = quotient(row, s.by_tile_h);
+    y = row - image * s.tile_h;
+  }
+  /// The top left pixel of its window, in the halo.
+  __device__ int window(const SmallConvShape& s) const {
+    return (image * s.halo_h + y * s.step) * s.halo_w + x * s.step;
+  }
+  __device__ bool exists(const SmallConvShape& s, const TileOrigin& o) const {
+    return o.image + image < s.batch && o.y + y < s.out_h && o.x + x < s.out_w;
+  }
+  __device__ std::int64_t position(const SmallConvShape& s, const TileOrigin& o) const {
+    return ((o.image + image) * s.out_h + o.y + y) * s.out_w + o.x + x;
+  }
+};
+
+/// Starts to copy the halo of a tile: of each pixel `channels` values from `first` on. Where there is no
+/// pixel, zeros.
+template <int channels>
+__device__ __forceinline__ void fetch_halo(const SmallConvShape& s, int tile, const Bf16* in, int first,
+                                           unsigned char* to) {
+  constexpr int packs = channels / 8;
+  const TileOrigin o(s, tile);
+  const int count = s.images * s.halo_h * s.halo_w * packs;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    const int pixel = i / packs, pack = i % packs;
+    const int row = quotient(pixel, s.by_halo_w), image = quotient(row, s.by_halo_h);
+    int y = o.y * s.step - 1 + row - image * s.halo_h;
+    int x = o.x * s.step - 1 + pixel - row * s.halo_w;
+    bool inside = y >= 0 && x >= 0 && o.image + image < s.batch;
+    if (s.spread == 2) {
+      inside = inside && y % 2 == 0 && x % 2 == 0;
+      y /= 2;
+      x /= 2;
+    }
+    inside = inside && y < s.in_h && x < s.in_w;
+    const std::int64_t at = ((o.image + image) * s.in_h + y) * s.in_w + x;
+    copy_async(to + pixel * pixel_pitch(channels) + 16 * pack,
+               inside ? in + at * s.in_channels + first + 8 * pack : in, !inside);
+  }
+}
+
+/// Allows a kernel `bytes` of shared memory.
+template <class Kernel>
+cudaError_t allow_shared(Kernel* kernel, int bytes) {
+  if (bytes <= 48 << 10) return cudaSuccess;
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+}  // namespace lpsgd::cuda

@@ -1,0 +1,135 @@
+// The statistics of what a convolution writes, for the batch norm that reads it: of each channel the mean,
+// and the sum of the squares of differences from it (M2). Moments of two sets are combined as by Chan, Golub
+// and LeVeque (1979), in a fixed order: of a lane's values, of a warp's and then a block's tiles, of all
+// blocks.
+#pragma once
+
+#include "nn/cuda/norm_device.h"
+#include "nn/cuda/row_sums_device.h"
+#include "nn/cuda/small_conv.h"
+
+namespace lpsgd::cuda {
+
+/// Of the 8 NT channels of a warp. Within a tile sums are float32, of differences from one of the values, so
+/// that a mean far from zero costs no precision. A lane then has the moments of one channel in double.
+template <int NT>
+class WarpMoments {
+ public:
+  __device__ void begin_tile() { started_ = false; }
+  /// The values that are stored, as pairs in words: of this lane's two pixels, if they exist.
+  __device__ void add(const std::uint32_t (&words)[NT][2], bool first_exists, bool second_exists) {
+    if (!started_) begin(words);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!(half == 0 ? first_exists : second_exists)) continue;
+      ++count_;
+#pragma unroll
+      for (int i = 0; i < columns; ++i) {
+        const float d = value(words[i / 2][half], i) - pivot_[i];
+        sum_[i] += d;
+        square_[i] += d * d;
+      }
+    }
+  }
+  /// Called by warps that added something.
+  __device__ void end_tile() {
+    const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+    float sum[columns], square[columns], pivot[columns];
+#pragma unroll
+    for (int i = 0; i < columns; ++i) sum[i] = sum_[i], square[i] = square_[i], pivot[i] = pivot_[i];
+    int count = count_;
+    // At each distance a lane hands over half of its channels, and keeps the other half.
+    int left = columns;
+#pragma unroll
+    for (int distance = 16; distance >= 4; distance /= 2) {
+      const bool upper = (group * 4 & distance) != 0;
+      count += __shfl_xor_sync(all, count, distance);
+      if (left == 1) {
+        sum[0] += __shfl_xor_sync(all, sum[0], distance);
+        square[0] += __shfl_xor_sync(all, square[0], distance);
+        continue;
+      }
+      left /= 2;
+#pragma unroll
+      for (int i = 0; i < columns / 2; ++i) {
+        if (i >= left) break;
+        sum[i] = keep(sum[i], sum[i + left], upper, distance);
+        square[i] = keep(square[i], square[i + left], upper, distance);
+        pivot[i] = upper ? pivot[i + left] : pivot[i];
+      }
+    }
+    if (count == 0) return;
+    const double n = count, s = static_cast<double>(sum[0]);
+    const double mean = static_cast<double>(pivot[0]) + s / n;
+    const double m2 = static_cast<double>(square[0]) - s * s / n;
+    const double both = total_ + n, delta = mean - mean_;
+    m2_ += (m2 > 0 ? m2 : 0) + delta * delta * total_ * n / both;
+    mean_ += delta * n / both;
+    total_ = both;
+  }
+  /// The channel, counted from the warp's first, whose moments this lane has. Two lanes may have the same.
+  __device__ static int channel() {
+    const int lane = static_cast<int>(threadIdx.x) % 32, column = lane / 4 * columns / 8;
+    return column / 2 * 8 + lane % 4 * 2 + column % 2;
+  }
+  __device__ double count() const { return total_; }
+  __device__ double2 moments() const { return make_double2(mean_, m2_); }
+
+ private:
+  static constexpr int columns = 2 * NT;  // of a lane, before lanes exchange them
+  static constexpr unsigned all = 0xffffffffu;
+
+  __device__ static float value(std::uint32_t word, int i) {
+    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+  }
+  __device__ static float keep(float low, float high, bool upper, int distance) {
+    const float got = __shfl_xor_sync(all, upper ? low : high, distance);
+    return (upper ? high : low) + got;
+  }
+  __device__ void begin(const std::uint32_t (&words)[NT][2]) {
+    started_ = true;
+    count_ = 0;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const std::uint32_t word = __shfl_sync(all, words[n][0], static_cast<int>(threadIdx.x) % 4);
+      pivot_[2 * n] = value(word, 0), pivot_[2 * n + 1] = value(word, 1);
+    }
+#pragma unroll
+    for (int i = 0; i < columns; ++i) sum_[i] = square_[i] = 0;
+  }
+
+  bool started_ = false;
+  int count_ = 0;
+  float pivot_[columns], sum_[columns], square_[columns];
+  double total_ = 0, mean_ = 0, m2_ = 0;
+};
+
+/// For channel c the combination of `parts` moments, of which the threads with the same c take every
+/// `heights`-th each: from(p) and its count of(p). `shared` holds a double for each thread. All threads of
+/// the block call it; the result is that of all threads with y < heights.
+template <class From, class Of>
+__device__ double2 combine_moments(int parts, int channels, double rows, double* shared, const From& from,
+                                   const Of& of) {
+  const int thread = static_cast<int>(threadIdx.x), heights = static_cast<int>(blockDim.x) / channels;
+  const int c = thread % channels, y = thread / channels;
+  double2 out = make_double2(0, 0);
+  for (int moment = 0; moment < 2; ++moment) {
+    double sum = 0;
+    if (y < heights)
+#pragma unroll 4
+      for (int p = y; p < parts; p += heights) {
+        const double2 part = from(p, c);
+        const double n = of(p), d = part.x - out.x;
+        sum += moment == 0 ? n / rows * part.x : part.y + n * d * d;
+      }
+    __syncthreads();
+    shared[thread] = sum;
+    __syncthreads();
+    double total = 0;
+    for (int i = 0; i < heights; ++i) total += shared[i * channels + c];
+    (moment == 0 ? out.x : out.y) = total;
+  }
+  return out;
+}
+
+}  // namespace lpsgd::cuda
