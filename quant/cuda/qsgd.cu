@@ -4,6 +4,8 @@
 // Memory moved per value by optimal levels, beside encode's (scaled_device.h): count reads the source, 4
 // bytes, 4 more with a residual, of means ranks (b/8 + 4/m); twice in buckets over 512 values, the second
 // time from cache up to 4096. choose reads 2 KiB of counts and writes a table for each tensor.
+#include <limits>
+
 #include "quant/cuda/scaled_device.h"
 #include "quant/level_table.h"
 
@@ -78,11 +80,54 @@ __global__ void __launch_bounds__(kThreads, 6) count_kernel(LaunchOf<QsgdOptions
 }
 
 constexpr int kPoints = IntervalCost::points;
-constexpr int kChoosers = 288;  // threads: at least one a point
+constexpr int kChoosers = 512;  // threads: at least one a point
+constexpr int kAnchors = kChoosers / kWarp;
 constexpr int kMaxIntervals = 127;
 
-/// Chooses the levels as quant/level_table.cc does, one block a table, from launch.counts. The dynamic
-/// program tries every candidate; of equal costs it takes the smallest previous level, as there.
+/// Of the levels `first`, first + step, ... up to `last`, the best before b: of equal costs the first.
+struct Choice {
+  std::int64_t cost = std::numeric_limits<std::int64_t>::max();
+  std::int32_t from = kPoints;
+  __device__ __forceinline__ void consider(std::int64_t other_cost, std::int32_t other) {
+    if (other_cost > cost || (other_cost == cost && other >= from)) return;
+    cost = other_cost;
+    from = other;
+  }
+};
+__device__ __forceinline__ Choice best_before(int b, int first, int last, int step, const IntervalCost& cost,
+                                              const std::int64_t* above) {
+  Choice choice;
+  for (int a = first; a <= last; a += step) choice.consider(above[a] + cost(a, b), a);
+  return choice;
+}
+
+/// IntervalCost::sum_up by the whole block, a cell a thread.
+__device__ __forceinline__ void sum_up(const unsigned long long* counts, IntervalCost& cost) {
+  __shared__ std::int64_t warps[kAnchors][3];
+  const int c = static_cast<int>(threadIdx.x), lane = lane_number();
+  const std::int64_t n = c < LevelTable::cells ? static_cast<std::int64_t>(counts[c]) : 0, x = 2 * c + 1;
+  std::int64_t sums[3] = {n, n * x, n * x * x};
+  for (int h = 1; h < kWarp; h *= 2)
+    for (std::int64_t& sum : sums) {
+      const std::int64_t before = __shfl_sync(kAll, sum, lane >= h ? lane - h : lane);
+      if (lane >= h) sum += before;
+    }
+  if (lane == kWarp - 1)
+    for (int i = 0; i < 3; ++i) warps[c / kWarp][i] = sums[i];
+  __syncthreads();
+  for (int w = 0; w < c / kWarp; ++w)
+    for (int i = 0; i < 3; ++i) sums[i] += warps[w][i];
+  if (c == 0) cost.count[0] = cost.first[0] = cost.second[0] = 0;
+  if (c >= LevelTable::cells) return;
+  cost.count[c + 1] = sums[0];
+  cost.first[c + 1] = sums[1];
+  cost.second[c + 1] = sums[2];
+}
+
+/// Chooses the levels as quant/level_table.cc does, one block a table, from launch.counts: of equal costs the
+/// smallest previous level. The best previous level grows with b (there), so the points between two anchors
+/// need only the levels between the anchors' choices. A warp finds an anchor's choice, then a thread that of
+/// each other point: about 25 costs one after the other, not 256.
 __global__ void __launch_bounds__(kChoosers) choose_kernel(LaunchOf<QsgdOptions> launch) {
   __shared__ IntervalCost cost;
   __shared__ std::int64_t min_cost[2][kPoints];
@@ -90,10 +135,10 @@ __global__ void __launch_bounds__(kChoosers) choose_kernel(LaunchOf<QsgdOptions>
   __shared__ std::int32_t chosen[kMaxIntervals + 1];
   DeviceTable& table = launch.tables[blockIdx.x];
   const unsigned long long* counts = launch.counts + LevelTable::cells * static_cast<std::size_t>(blockIdx.x);
-  const int b = static_cast<int>(threadIdx.x);
+  const int b = static_cast<int>(threadIdx.x), warp = b / kWarp, lane = lane_number();
   const int intervals = qsgd_levels(launch.options.bits);
 
-  if (b == 0) cost.sum_up(counts);
+  sum_up(counts, cost);
   __syncthreads();
   if (b >= 1 && b < kPoints) {
     min_cost[1][b] = cost(0, b);
@@ -102,18 +147,26 @@ __global__ void __launch_bounds__(kChoosers) choose_kernel(LaunchOf<QsgdOptions>
   __syncthreads();
   for (int k = 2; k <= intervals; ++k) {
     const std::int64_t* above = min_cost[(k - 1) % 2];
-    if (b >= k && b <= kPoints - 1 - (intervals - k)) {
-      std::int64_t min = above[k - 1] + cost(k - 1, b);
-      int at = k - 1;
-      for (int a = k; a < b; ++a) {
-        const std::int64_t total = above[a] + cost(a, b);
-        if (total < min) {
-          min = total;
-          at = a;
-        }
+    const int last_point = kPoints - 1 - (intervals - k);
+    const int apart = (last_point - k) / kAnchors + 1;  // anchors: k, k + apart, ...
+    const auto put = [&](int point, Choice choice) {
+      min_cost[k % 2][point] = choice.cost;
+      from[k][point] = static_cast<std::uint8_t>(choice.from);
+    };
+    const int anchor = k + warp * apart;
+    if (anchor <= last_point) {
+      Choice choice = best_before(anchor, k - 1 + lane, anchor - 1, kWarp, cost, above);
+      for (int h = kWarp / 2; h > 0; h /= 2) {
+        const std::int64_t other = __shfl_xor_sync(kAll, choice.cost, h);
+        choice.consider(other, __shfl_xor_sync(kAll, choice.from, h));
       }
-      min_cost[k % 2][b] = min;
-      from[k][b] = static_cast<std::uint8_t>(at);
+      if (lane == 0) put(anchor, choice);
+    }
+    __syncthreads();
+    if (b >= k && b <= last_point && (b - k) % apart != 0) {
+      const int before = b - (b - k) % apart, after = before + apart;
+      const int last = after <= last_point && from[k][after] < b ? from[k][after] : b - 1;
+      put(b, best_before(b, from[k][before], last, 1, cost, above));
     }
     __syncthreads();
   }
@@ -129,8 +182,9 @@ __global__ void __launch_bounds__(kChoosers) choose_kernel(LaunchOf<QsgdOptions>
     table.levels.level[b] = level(b);
   }
   if (b < LevelTable::cells) {
-    int j = 0;
-    while (j + 1 < intervals && chosen[j + 1] <= b) ++j;
+    int j = 0;  // the last level but one's, or the last that is not above b
+    for (int step = (kMaxIntervals + 1) / 2; step > 0; step /= 2)
+      if (j + step < intervals && chosen[j + step] <= b) j += step;
     table.levels.low[b] = static_cast<float>(j);
     table.levels.lower[b] = level(j);
     table.levels.width[b] = level(j + 1) - level(j);
