@@ -93,7 +93,7 @@ inline constexpr std::int64_t tile_values = 256;
 /// Unit::piece: a warp's registers keep buckets of up to small_values, a block's shared memory those of up to
 /// kept_values. A team of 1, 2, 4 or 8 warps of the block has team_values a warp.
 inline constexpr std::int64_t small_values = 512, team_values = 1024, kept_values = 8 * team_values;
-/// Unit::bucket: buckets that a block keeps.
+/// Unit::bucket: buckets of up to so many values are in Launch::kept_buckets; a block's registers keep them.
 inline constexpr std::int64_t shared_values = 4096;
 /// Buckets of 32, 64 or 128 share a tile.
 LPSGD_HD bool shares_tile(std::int64_t bucket) {

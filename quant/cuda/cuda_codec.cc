@@ -84,6 +84,8 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs) {
       while (all_.team_warps * cuda::team_values < job.bucket) all_.team_warps *= 2;
     } else if (kernels_.unit == Unit::piece) {
       all_.large = true;
+    } else if (kernels_.unit == Unit::bucket && job.bucket <= cuda::shared_values) {
+      all_.kept_buckets += buckets;
     }
     if (kernels_.unit == Unit::bucket && job.ranks > 0 && job.bucket > cuda::shared_values)
       mean_values += static_cast<std::size_t>(job.n);

@@ -19,17 +19,20 @@ class Encoder {
   __device__ Encoder(const LaunchFor<Rule>& launch, const Extent& extent, Scales scales, bool first,
                      float* tile)
       : launch_(launch),
-        extent_(extent),
         finite_(are_finite(scales)),
         rule_(make_rule<Rule>(launch, extent.job, nullptr)),
-        tile_(reinterpret_cast<std::uint32_t*>(tile)) {
+        tile_(reinterpret_cast<std::uint32_t*>(tile)),
+        width_(extent.width),
+        tensor_(extent.job.tensor),
+        counter_(static_cast<std::uint32_t>((extent.job.first + extent.begin) / kEach)),
+        residual_(extent.job.residual != nullptr ? extent.job.residual + extent.begin : nullptr) {
     const Job& job = extent.job;
     if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.context.step;
     const int scale_count = count_scales<Rule>(launch);
     std::byte* record = job.bytes + Rule::table_bytes + extent.record;
     words_ = record + 4 * scale_count;
     word_count_ = extent.m > 0 ? code_words(extent.m, Rule::bits) : 0;
-    if (first) write_table();
+    if (first) write_table(extent);
     if (first && extent.m > 0 && extent.lane() == 0) {
       if (scale_count > 0) store_float(record, finite_ ? scales.a : canonical_nan());
       if (scale_count > 1) store_float(record + 4, finite_ ? scales.b : canonical_nan());
@@ -41,16 +44,15 @@ class Encoder {
   /// Codes the lane's eight values, from value `in_bucket` of the bucket, of which `left` exist. All lanes
   /// call it.
   __device__ __forceinline__ void code(float* v, std::int64_t in_bucket, std::int64_t left) {
-    const Job& job = extent_.job;
     if (!finite_) {  // any codes, which are cleared
 #pragma unroll
       for (int k = 0; k < kEach; ++k) v[k] = 0.0f;
     }
     Philox4x32 draws{};
     if constexpr (Rule::dithered)
-      draws = philox4x32(static_cast<std::uint32_t>((job.first + extent_.begin + in_bucket) / kEach),
-                         job.tensor, step_, 2 * launch_.context.rank + launch_.context.round - 1,
-                         launch_.context.seed, static_cast<std::uint32_t>(RandomUse::codec));
+      draws = philox4x32(counter_ + static_cast<std::uint32_t>(in_bucket / kEach), tensor_, step_,
+                         2 * launch_.context.rank + launch_.context.round - 1, launch_.context.seed,
+                         static_cast<std::uint32_t>(RandomUse::codec));
     std::int32_t codes[kEach];
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
@@ -60,28 +62,30 @@ class Encoder {
     CodeWords<Rule::bits> words;
     words.pack(codes);
     if (!finite_ || left < kEach) words.clear_from(finite_ ? left : 0);
-    store_codes<Rule::bits>(words_, word_count_, in_bucket, extent_.width, words, tile_);
-    if (job.residual == nullptr || left <= 0) return;
+    store_codes<Rule::bits>(words_, word_count_, in_bucket, width_, words, tile_);
+    if (residual_ == nullptr || left <= 0) return;
 #pragma unroll
     for (int k = 0; k < kEach; ++k) v[k] = finite_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
-    store_values(job.residual + extent_.begin + in_bucket, left, v);
+    store_values(residual_ + in_bucket, left, v);
   }
 
  private:
   /// A table before the job's records, by the warp that has its first bucket.
-  __device__ void write_table() const {
-    if (Rule::table_bytes == 0 || extent_.job.n == 0) return;
-    if (__ballot_sync(kAll, extent_.begin == 0 && lane_number() < extent_.width) == 0) return;
+  __device__ void write_table(const Extent& extent) const {
+    if (Rule::table_bytes == 0 || extent.job.n == 0) return;
+    if (__ballot_sync(kAll, extent.begin == 0 && lane_number() < extent.width) == 0) return;
     for (int i = lane_number(); i < Rule::table_bytes; i += kWarp)
-      extent_.job.bytes[i] = static_cast<std::byte>(launch_.tables[extent_.job.table_number].bytes[i]);
+      extent.job.bytes[i] = static_cast<std::byte>(launch_.tables[extent.job.table_number].bytes[i]);
   }
 
   const LaunchFor<Rule>& launch_;
-  const Extent& extent_;
   const bool finite_;
   Rule rule_;
-  std::uint32_t step_ = 0;
   std::uint32_t* tile_;
+  const int width_;
+  const std::uint32_t tensor_, counter_;  // of the dither
+  std::uint32_t step_ = 0;
+  float* residual_;  // of the bucket; nullptr: none
   std::byte* words_ = nullptr;
   std::int64_t word_count_ = 0;
 };
@@ -148,7 +152,8 @@ __global__ void __launch_bounds__(kThreads) small_kernel(LaunchFor<Rule> launch)
 
 /// Buckets of up to kept_values, each in the shared memory of a team of launch.team_warps warps.
 template <class Rule, Source source, class Use>
-__global__ void __launch_bounds__(kTeamThreads, 3) kept_kernel(LaunchFor<Rule> launch) {
+__global__ void __launch_bounds__(kTeamThreads, source == Source::own ? 3 : 2)
+    kept_kernel(LaunchFor<Rule> launch) {
   constexpr int block_tiles = FixedOrderSum::block / kTile;
   __shared__ __align__(16) float tiles[kept_values / kTile][kTile];
   __shared__ std::uint32_t words[shared_words<Use, kTeamThreads / kWarp>];
@@ -162,23 +167,31 @@ __global__ void __launch_bounds__(kTeamThreads, 3) kept_kernel(LaunchFor<Rule> l
        at += static_cast<std::int64_t>(gridDim.x) * teams) {
     const bool exists = at + team < launch.kept_buckets;
     const std::int64_t number = exists ? at + team : at;
-    const std::int32_t j = find_job(launch, number, [](const Job& job) { return job.kept_before; });
-    Extent extent = find_bucket<Rule>(launch, j, number - launch.jobs[j].kept_before, 0);
-    const int m = exists ? static_cast<int>(extent.m) : 0, count = (m + kTile - 1) / kTile;
+    const auto find = [&] {  // twice, as registers are scarce
+      const std::int32_t j = find_job(launch, number, [](const Job& job) { return job.kept_before; });
+      return find_bucket<Rule>(launch, j, number - launch.jobs[j].kept_before, 0);
+    };
+    int m = 0, count = 0;
     Scanner<Rule> scanner(scale_by<Rule>(launch.options), kWarp, nullptr);
-    for (int t = in_team; t < count; t += 2 * warps) {  // two tiles' loads overlap
-      float v[2][kEach];
+    if (exists) {
+      const Extent extent = find();
+      m = static_cast<int>(extent.m);
+      count = (m + kTile - 1) / kTile;
+      constexpr int at_once = source == Source::own ? 2 : 1;  // tiles whose loads overlap
+      for (int t = in_team; t < count; t += at_once * warps) {
+        float v[at_once][kEach];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int value = (t + i * warps) * kTile + lane_number() * kEach;
-        if (t + i * warps < count) load_source<Rule, source>(launch, extent, value, m - value, v[i]);
-      }
+        for (int i = 0; i < at_once; ++i) {
+          const int value = (t + i * warps) * kTile + lane_number() * kEach;
+          if (t + i * warps < count) load_source<Rule, source>(launch, extent, value, m - value, v[i]);
+        }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int value = (t + i * warps) * kTile + lane_number() * kEach;
-        if (t + i * warps >= count) continue;
-        store_values(mine[t + i * warps] + lane_number() * kEach, kEach, v[i]);
-        scanner.add_unordered(v[i], m - value);
+        for (int i = 0; i < at_once; ++i) {
+          const int value = (t + i * warps) * kTile + lane_number() * kEach;
+          if (t + i * warps >= count) continue;
+          store_values(mine[t + i * warps] + lane_number() * kEach, kEach, v[i]);
+          scanner.add_unordered(v[i], m - value);
+        }
       }
     }
     __syncthreads();
@@ -200,6 +213,7 @@ __global__ void __launch_bounds__(kTeamThreads, 3) kept_kernel(LaunchFor<Rule> l
       for (int side = 0; side < 2; ++side) scan.sum[side] += other.sum[side];
     }
     if (!exists) continue;
+    const Extent extent = find();
     auto coder =
         use.with(extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), in_team == 0, mine[in_team]);
     for (int t = in_team; t < count; t += warps) {
@@ -288,7 +302,7 @@ void use_buckets(const LaunchFor<Rule>& launch, cudaStream_t stream) {
   if (launch.kept_buckets > 0)
     LPSGD_LAUNCH(kept, blocks(launch.kept_buckets, kTeamThreads / kWarp / launch.team_warps), kTeamThreads,
                  stream)
-    (launch);
+  (launch);
   if (launch.large) LPSGD_LAUNCH(large, blocks(launch.pieces, kWarps), kThreads, stream)(launch);
 }
 

@@ -188,25 +188,26 @@ __device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch,
     Scales s[at_once];
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      if (first + i >= launch.ranks) continue;
-      const std::byte* record = job.contributions[first + i] + Rule::table_bytes + extent.record;
-      loaded[i].load(record + 4 * scales, words, at);
-      s[i] = words > 0 ? read_scales<Rule>(launch, record) : Scales{};
+      if (first + i < launch.ranks) {
+        const std::byte* record = job.contributions[first + i] + Rule::table_bytes + extent.record;
+        loaded[i].load(record + 4 * scales, words, at);
+        s[i] = words > 0 ? read_scales<Rule>(launch, record) : Scales{};
+      }
     }
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      if (first + i >= launch.ranks) continue;
-      Rule rule = make_rule<Rule>(launch, job, job.contributions[first + i]);
-      start(rule, are_finite(s[i]) ? s[i] : Scales{canonical_nan(), canonical_nan()});
-      const auto put = [&](int k, float q) { v[k] = first + i == 0 ? q : v[k] + q; };
-      if (looks_up) {
-        const float mine = rule.value(lane_number() & (codes - 1));
+      if (first + i < launch.ranks) {
+        Rule rule = make_rule<Rule>(launch, job, job.contributions[first + i]);
+        const bool finite = are_finite(s[i]);
+        start(rule, {finite ? s[i].a : canonical_nan(), finite ? s[i].b : canonical_nan()});
+        const float mine = looks_up ? rule.value(lane_number() & (codes - 1)) : 0.0f;
         const int base = lane_number() & -codes;
 #pragma unroll
-        for (int k = 0; k < kEach; ++k) put(k, __shfl_sync(kAll, mine, base | loaded[i].code(k)));
-      } else {
-#pragma unroll
-        for (int k = 0; k < kEach; ++k) put(k, rule.value(loaded[i].code(k)));
+        for (int k = 0; k < kEach; ++k) {
+          const std::int32_t code = loaded[i].code(k);
+          const float q = looks_up ? __shfl_sync(kAll, mine, base | code) : rule.value(code);
+          v[k] = first + i == 0 ? q : v[k] + q;
+        }
       }
     }
   }
