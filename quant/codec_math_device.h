@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/data_type.h"
 #include "core/philox.h"
@@ -41,7 +42,15 @@ struct ScalarLanes {
 #endif
   }
   /// (2d+1)/131072, by its bits: a GPU converts integers slowly.
-  LPSGD_HD static F dither(I half) { return value((half << 7) | 0x3f800040) - 1.0f; }
+  LPSGD_HD static F dither(I half) {
+#ifdef __CUDA_ARCH__
+    // From 2^23 + d, exactly.
+    return __fmaf_rn(value(static_cast<I>(__byte_perm(static_cast<unsigned>(half), 0x4b00u, 0x5410u))),
+                     0x1p-16f, -0x1.fffffep6f);
+#else
+    return value((half << 7) | 0x3f800040) - 1.0f;
+#endif
+  }
   LPSGD_HD static I round_by(F a, F of_half) {
 #ifdef __CUDA_ARCH__
     // ceil(a - dither): rounding up twice never changes it. The sum's unit is 1.
@@ -76,7 +85,10 @@ LPSGD_HD typename L::F canonical(typename L::F x) {
 
 template <class L>
 LPSGD_HD typename L::F magnitude(typename L::F x) {
-  return L::value(L::bits(x) & magnitude_mask);
+  if constexpr (std::is_same_v<L, ScalarLanes>)
+    return __builtin_fabsf(x);  // free on a GPU
+  else
+    return L::value(L::bits(x) & magnitude_mask);
 }
 
 /// a + b rounded once; a NaN result is the canonical one.

@@ -18,17 +18,22 @@ struct Job : CodingJob {
   float* means =
       nullptr;  // scratch memory, as long as the job, where a bucket's mean does not fit shared memory
   std::int64_t pieces_before = 0, buckets_before = 0;  // in the batch
-  std::int32_t table_number = 0;                       // its number among the batch's
+  std::int64_t kept_before = 0;   // buckets of kept_values or less, but more than small_values, likewise
+  std::int32_t table_number = 0;  // its number among the batch's
 };
 
-/// A table of qsgd's optimal levels: unpacked, and its bytes.
+/// A table of qsgd's optimal levels: unpacked, and its bytes. Of up to 4 bits also what each lane of a warp
+/// keeps: the level below each of eight cells, four bits each; and of interval `lane` the lower level, the
+/// width and its reciprocal.
 struct DeviceTable {
   LevelTable levels;
   std::uint8_t bytes[128];
+  std::uint32_t cells[32];
+  float lower[32], width[32], inverse[32];
 };
 
 /// The result of scanning a piece.
-struct PieceScan {
+struct alignas(16) PieceScan {
   std::int32_t max = 0;       // bits of the largest magnitude
   std::int32_t positive = 0;  // how many values are >= 0
   float sum[2] = {0, 0};
@@ -49,11 +54,17 @@ struct Launch {
   std::int32_t job_first = 0, job_last = 0;
   std::int64_t piece_first = 0, pieces = 0;
   std::int64_t bucket_first = 0, buckets = 0;
-  bool large = false;   // some bucket is more than one piece
+  // When encoding, of Unit::piece: whether some bucket has at most small_values, how many have more but at
+  // most kept_values, the warps that share one of these, and whether some have more.
+  bool small = false;
+  std::int64_t kept_buckets = 0;
+  std::int32_t team_warps = 1;
+  bool large = false;
   bool errors = false;  // some job has CodingJob::error
   // Scratch memory of the batch: for its pieces and buckets where `large`, and for its tables.
   PieceScan* scans = nullptr;
   Scales* scales = nullptr;
+  std::uint32_t* scanned = nullptr;      // how many of a bucket's pieces; 0 between launches
   DeviceTable* tables = nullptr;         // of what is encoded; nullptr when decoding
   std::int32_t table_count = 0;          // how many
   unsigned long long* counts = nullptr;  // 256 a table
@@ -79,7 +90,10 @@ struct CodecKernels {
 /// A piece is a bucket of up to `piece_values`, a part of a larger one, or several small ones.
 inline constexpr std::int64_t piece_values = 4096;  // a block of the fixed-order sum
 inline constexpr std::int64_t tile_values = 256;
-/// Unit::bucket: buckets that fit shared memory.
+/// Unit::piece: a warp's registers keep buckets of up to small_values, a block's shared memory those of up to
+/// kept_values. A team of 1, 2, 4 or 8 warps of the block has team_values a warp.
+inline constexpr std::int64_t small_values = 512, team_values = 1024, kept_values = 8 * team_values;
+/// Unit::bucket: buckets of up to so many values are in Launch::kept_buckets; a block's registers keep them.
 inline constexpr std::int64_t shared_values = 4096;
 /// Buckets of 32, 64 or 128 share a tile.
 LPSGD_HD bool shares_tile(std::int64_t bucket) {

@@ -39,6 +39,9 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
     scales_ = DeviceBuffer<cuda::Scales>(device, static_cast<std::size_t>(all_.buckets));
     all_.scans = scans_.data();
     all_.scales = scales_.data();
+    scanned_ = DeviceBuffer<std::uint32_t>(device, static_cast<std::size_t>(all_.buckets));
+    zero_bytes(scanned_.data(), scanned_.size() * sizeof(std::uint32_t), stream);
+    all_.scanned = scanned_.data();
   }
   const bool encodes = !jobs.empty() && (ranks > 0 || jobs[0].values != nullptr);
   if (encodes && Codec(spec, jobs[0].bucket).table_bytes() > 0) {
@@ -70,9 +73,20 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs) {
     buckets_before_.push_back(numbered.buckets_before = all_.buckets);
     all_.pieces += kernels_.unit == Unit::tile ? (job.n + cuda::tile_values - 1) / cuda::tile_values
                                                : cuda::piece_count(job.n, job.bucket);
-    all_.buckets += (job.n + job.bucket - 1) / job.bucket;
+    const std::int64_t buckets = (job.n + job.bucket - 1) / job.bucket;
+    all_.buckets += buckets;
     all_.errors |= job.error != nullptr;
-    all_.large |= kernels_.unit == Unit::piece && job.bucket > cuda::piece_values;
+    numbered.kept_before = all_.kept_buckets;
+    if (kernels_.unit == Unit::piece && job.bucket <= cuda::small_values) {
+      all_.small = true;
+    } else if (kernels_.unit == Unit::piece && job.bucket <= cuda::kept_values) {
+      all_.kept_buckets += buckets;
+      while (all_.team_warps * cuda::team_values < job.bucket) all_.team_warps *= 2;
+    } else if (kernels_.unit == Unit::piece) {
+      all_.large = true;
+    } else if (kernels_.unit == Unit::bucket && job.bucket <= cuda::shared_values) {
+      all_.kept_buckets += buckets;
+    }
     if (kernels_.unit == Unit::bucket && job.ranks > 0 && job.bucket > cuda::shared_values)
       mean_values += static_cast<std::size_t>(job.n);
   }

@@ -52,6 +52,7 @@ class CudaBatch {
   DeviceBuffer<std::byte> constants_;
   DeviceBuffer<cuda::PieceScan> scans_;
   DeviceBuffer<cuda::Scales> scales_;
+  DeviceBuffer<std::uint32_t> scanned_;
   DeviceBuffer<cuda::DeviceTable> tables_;
   DeviceBuffer<unsigned long long> counts_;
   DeviceBuffer<float> means_;

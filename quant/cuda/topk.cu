@@ -1,119 +1,130 @@
-// topk (quant/codecs/topk.cc) on the device: one block per bucket. A bucket that fits is read once and stays
-// in shared memory, also the owner's mean. A larger one, and its mean, are read from device memory in all
-// five passes.
+// topk (quant/codecs/topk.cc) on the device: one block per bucket. A bucket of up to 4096 values, or the
+// owner's mean of one, is read once and stays in the block's shared memory. A larger one, and its mean, are
+// read from device memory in all five passes.
 //
-// Memory moved per value of a bucket that fits, k of m values kept: encode 4 bytes, 8 more with a residual,
-// and 8 k/m; reduce 8 (ranks + 1) k/m, 8 more with a residual; decode 4 and 8 k/m, adding 16 k/m.
-#include "quant/cuda/warp_device.h"
+// Memory moved per value of a bucket that is kept, k of m values sent: encode 4 bytes, 8 more with a
+// residual, and 8 k/m; reduce 8 (ranks + 1) k/m, 8 more with a residual; decode 4 and 8 k/m, adding 16 k/m.
+// One launch; another one if larger buckets are there.
+#include "quant/cuda/topk_device.h"
 
 namespace lpsgd::cuda {
 namespace {
 
-constexpr int kBlock = 256, kBlockWarps = kBlock / kWarp;
-constexpr int kDigits = 256;
-
-using TopkLaunch = LaunchOf<TopkOptions>;
-
-struct TopkBucket {
-  const Job* job;
-  std::int64_t begin, m, kept, record;
-};
-
-__device__ TopkBucket find_topk(const TopkLaunch& launch, std::int64_t b) {
-  TopkBucket p;
-  p.job = &launch.jobs[find_job(launch, b, [](const Job& one) { return one.buckets_before; })];
-  const std::int64_t bucket = b - p.job->buckets_before;
-  p.begin = bucket * p.job->bucket;
-  p.m = min_of(p.job->bucket, p.job->n - p.begin);
-  p.kept = topk_kept(launch.options.density, p.m);
-  p.record = bucket * 8 * topk_kept(launch.options.density, p.job->bucket);
-  return p;
-}
-
-/// The magnitudes' order: every NaN alike, above infinity.
-__device__ __forceinline__ std::int32_t topk_key(float v) {
-  return ScalarLanes::bits(canonical<ScalarLanes>(v)) & magnitude_mask;
-}
-
-/// Adds the values of a record to `sum`, which holds the bucket's. encode writes each position
-/// once.
-__device__ __forceinline__ void add_record(const std::byte* record, const TopkBucket& p, float* sum,
-                                           bool* finite) {
-  for (std::int64_t i = threadIdx.x; i < p.kept; i += blockDim.x) {
-    const std::int64_t position = load_word(record + 4 * i);
-    if (position >= p.m) continue;
-    const float value = load_float(record + 4 * (p.kept + i));
-    sum[position] = add<ScalarLanes>(sum[position], value);
-    *finite &= is_finite(value);
-  }
-}
-
-/// The kept-th largest key and how many of the values with it are kept, from histograms of eight bits at a
-/// time: bits 31-24 (the sign's is 0), ..., 7-0.
-struct Threshold {
-  std::int32_t key = 0;
-  std::int64_t ties = 0;
-};
-
-/// The digit of the `wanted`-th largest key, and its rank among the keys with that digit. Warp 0, eight
-/// digits a lane.
-__device__ void choose_digit(const std::uint32_t* histogram, std::int64_t wanted, int* digit,
-                             std::int64_t* left) {
-  const int lane = lane_number();
-  std::int64_t mine = 0;
-  for (int d = 0; d < kDigits / kWarp; ++d) mine += histogram[lane * (kDigits / kWarp) + d];
-  std::int64_t above = mine;  // of this lane's digits and the higher lanes'
-  for (int h = 1; h < kWarp; h *= 2) {
-    const std::int64_t other = __shfl_down_sync(kAll, above, h);
-    if (lane + h < kWarp) above += other;
-  }
-  above -= mine;
-  if (above < wanted && wanted <= above + mine) {
-    std::int64_t rest = wanted - above;
-    int d = (lane + 1) * (kDigits / kWarp) - 1;
-    for (; histogram[d] < rest; --d) rest -= histogram[d];
-    *digit = d;
-    *left = rest;
-  }
-}
-
-template <class Value>
-__device__ Threshold find_threshold(std::int64_t m, std::int64_t kept, Value value) {
-  __shared__ std::uint32_t histogram[kDigits];
-  __shared__ int digit;
-  __shared__ std::int64_t left;
-  Threshold found{0, kept};
-  for (int shift = 24; shift >= 0; shift -= 8) {
+__global__ void __launch_bounds__(kBlock, 4) encode_topk_kernel(TopkLaunch launch) {
+  __shared__ __align__(16) float kept[shared_values];
+  __shared__ std::uint32_t histogram[kKeptDigits];
+  __shared__ std::uint32_t
+      totals[kHeld * kBlockWarps];  // of a tile: above the threshold, and 2^16 times tied
+  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
+  for (int i = static_cast<int>(threadIdx.x); i < kKeptDigits; i += kBlock) histogram[i] = 0;
+  for (std::int64_t b = blockIdx.x; b < launch.kept_buckets; b += gridDim.x) {
+    const TopkBucket p = find_topk(launch, b, true);
+    const Job& job = *p.job;
+    const int m = static_cast<int>(p.m);
+    float* residual = job.residual != nullptr ? job.residual + p.begin : nullptr;
+    double own = 0, lost = 0;
+    bool finite = true;
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < kDigits; i += kBlock) histogram[i] = 0;
-    __syncthreads();
-    for (std::int64_t i = threadIdx.x; i < m; i += kBlock) {
-      const std::int32_t k = topk_key(value(i));
-      if (shift == 24 || (k >> (shift + 8)) == (found.key >> (shift + 8)))
-        atomicAdd(&histogram[k >> shift & (kDigits - 1)], 1u);
+    if (job.contributions != nullptr) {
+      for (int i = static_cast<int>(threadIdx.x) * 4; i < shared_values; i += kBlock * 4)
+        *reinterpret_cast<float4*>(kept + i) = make_float4(0, 0, 0, 0);
+      for (std::int32_t r = 0; r < job.ranks; ++r) {
+        __syncthreads();
+        bool ignored = true;
+        add_record(job.contributions[r] + p.record, p, kept, &ignored);
+      }
+      __syncthreads();
+    }
+    float v[kHeld][kEach];
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      if (job.contributions == nullptr) {
+        load_values(job.values + p.begin + held_at(h), m - held_at(h), v[h]);
+      } else {
+        load_values(kept + held_at(h), kEach, v[h]);
+#pragma unroll
+        for (int k = 0; k < kEach; ++k) v[h][k] *= launch.weight;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      if (job.error != nullptr)  // without the residual
+        for (int k = 0; k < kEach; ++k) own += static_cast<double>(v[h][k]) * static_cast<double>(v[h][k]);
+      if (residual != nullptr) {
+        float r[kEach];
+        load_values(residual + held_at(h), m - held_at(h), r);
+#pragma unroll
+        for (int k = 0; k < kEach; ++k) v[h][k] += r[k];
+      }
+      store_values(kept + held_at(h), kEach, v[h]);
+    }
+    const Threshold threshold = find_kept_threshold(kept, m, p.kept, histogram);
+
+    std::uint32_t before[kHeld];  // of the lanes before, as totals
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      std::int32_t keys[kEach];
+      load_keys(kept, h, m, v[0], keys);
+      std::uint32_t count = 0;
+#pragma unroll
+      for (int k = 0; k < kEach; ++k)
+        count += keys[k] > threshold.key ? 1u : keys[k] == threshold.key ? 1u << 16 : 0u;
+      std::uint32_t upto = count;
+      for (int other = 1; other < kWarp; other *= 2) {
+        const std::uint32_t x = __shfl_sync(kAll, upto, lane >= other ? lane - other : lane);
+        if (lane >= other) upto += x;
+      }
+      if (lane == kWarp - 1) totals[warp + h * kBlockWarps] = upto;
+      before[h] = upto - count;
     }
     __syncthreads();
-    if (threadIdx.x < kWarp) choose_digit(histogram, found.ties, &digit, &left);
-    __syncthreads();
-    found.key |= digit << shift;
-    found.ties = left;
+    std::byte* record = job.bytes + p.record;
+    const auto ties = static_cast<std::uint32_t>(threshold.ties);
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      for (int t = 0; t < warp + h * kBlockWarps; ++t) before[h] += totals[t];
+      std::uint32_t above = before[h] & 0xffffu, tied = before[h] >> 16;
+      std::int32_t keys[kEach];
+      load_keys(kept, h, m, v[0], keys);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        const bool is_above = keys[k] > threshold.key, is_tied = keys[k] == threshold.key;
+        const bool keep = is_above || (is_tied && tied < ties);
+        const float x = v[0][k];
+        if (keep) {
+          const std::uint32_t position = above + (tied < ties ? tied : ties);
+          store_word(record + 4 * position, static_cast<std::uint32_t>(held_at(h) + k));
+          store_float(record + 4 * (p.kept + position), canonical<ScalarLanes>(x));
+          finite &= is_finite(x);
+        }
+        above += is_above;
+        tied += is_tied;
+        v[0][k] = canonical<ScalarLanes>(keep ? x - (x + 0.0f) : x);
+      }
+      if (residual != nullptr) store_values(residual + held_at(h), m - held_at(h), v[0]);
+      if (job.error != nullptr)
+        for (int k = 0; k < kEach && held_at(h) + k < m; ++k)
+          lost += static_cast<double>(v[0][k]) * static_cast<double>(v[0][k]);
+    }
+    if (!finite) *job.non_finite = 1;
+    if (job.error != nullptr) add_error(job.error, own, lost);
   }
-  return found;
 }
 
+// ---- Larger buckets
+
 /// Records of at most 2^32 - 1 values a bucket; the counts of a histogram likewise.
-__global__ void __launch_bounds__(kBlock) encode_topk_kernel(TopkLaunch launch) {
-  __shared__ float kept[shared_values];  // the bucket's values
+__global__ void __launch_bounds__(kBlock) encode_large_topk_kernel(TopkLaunch launch) {
   __shared__ std::uint32_t aboves[kBlockWarps], ties[kBlockWarps];
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
   for (std::int64_t b = blockIdx.x; b < launch.buckets; b += gridDim.x) {
     const TopkBucket p = find_topk(launch, launch.bucket_first + b);
     const Job& job = *p.job;
-    const bool fits = p.m <= shared_values;
+    if (job.bucket <= shared_values) continue;
     float* residual = job.residual != nullptr ? job.residual + p.begin : nullptr;
     const float* source = job.values != nullptr ? job.values + p.begin : nullptr;
     if (job.contributions != nullptr) {
-      float* sum = fits ? kept : job.means + p.begin;
+      float* sum = job.means + p.begin;
       __syncthreads();
       for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock) sum[i] = 0.0f;
       bool finite = true;
@@ -126,16 +137,7 @@ __global__ void __launch_bounds__(kBlock) encode_topk_kernel(TopkLaunch launch) 
       source = sum;
       __syncthreads();
     }
-    // (The sum of squares of a mean is wanted without the residual.)
-    const bool stays = fits && (source != kept || job.error == nullptr);
-    if (stays) {
-      __syncthreads();
-      for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock)
-        kept[i] = residual != nullptr ? source[i] + residual[i] : source[i];
-      __syncthreads();
-    }
     const auto value = [&](std::int64_t i) {
-      if (stays) return kept[i];
       return residual != nullptr ? source[i] + residual[i] : source[i];
     };
     Threshold threshold = find_threshold(p.m, p.kept, value);
@@ -203,20 +205,23 @@ __global__ void __launch_bounds__(kBlock) decode_topk_kernel(TopkLaunch launch) 
   }
 }
 
-unsigned blocks(const Launch& launch) {
-  return static_cast<unsigned>(launch.buckets < (1 << 20) ? launch.buckets : 1 << 20);
+unsigned blocks(std::int64_t buckets) {
+  return static_cast<unsigned>(min_of(buckets, 1 << 20));
 }
 
 void encode(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
   if (launch.buckets == 0) return;
   const TopkLaunch own{launch, options_of<TopkOptions>(options)};
-  LPSGD_LAUNCH(encode_topk_kernel, blocks(launch), kBlock, stream)(own);
+  if (launch.kept_buckets > 0)
+    LPSGD_LAUNCH(encode_topk_kernel, blocks(launch.kept_buckets), kBlock, stream)(own);
+  if (launch.kept_buckets < launch.buckets)
+    LPSGD_LAUNCH(encode_large_topk_kernel, blocks(launch.buckets), kBlock, stream)(own);
 }
 void decode(const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
   if (launch.buckets == 0) return;
   const TopkLaunch own{launch, options_of<TopkOptions>(options)};
   const auto kernel = adds ? decode_topk_kernel<true> : decode_topk_kernel<false>;
-  LPSGD_LAUNCH(kernel, blocks(launch), kBlock, stream)(own);
+  LPSGD_LAUNCH(kernel, blocks(launch.buckets), kBlock, stream)(own);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ constexpr unsigned kThreads = kWarp * kWarps;
 constexpr int kEach = 8;  // values of a lane
 constexpr int kTile = kWarp * kEach;
 constexpr unsigned kAll = 0xffffffffu;
+constexpr int kTeamThreads = kWarp * (kept_values / team_values);
 static_assert(kTile == tile_values);
 
 __device__ __forceinline__ int lane_number() {

@@ -1,0 +1,310 @@
+// Encoding codecs that are a rule (quant/scaled_rule_device.h). Internal to quant.
+//
+// A bucket's values are read once where it has at most 8192: a warp keeps up to 512 in registers, a team of
+// warps up to 8192 in shared memory. Larger buckets are read twice. One kernel scans their pieces, and the
+// warp that scans a bucket's last piece joins the pieces' scans; the next kernel codes the pieces, the last
+// one first, since the L2 cache still holds what was read last.
+#pragma once
+
+#include "quant/cuda/scan_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+/// One lane's part of a bucket: its rule and its code words.
+template <class Rule>
+class Encoder {
+ public:
+  /// `first`: the warp has the bucket's first values. All lanes call it.
+  __device__ Encoder(const LaunchFor<Rule>& launch, const Extent& extent, Scales scales, bool first,
+                     float* tile)
+      : launch_(launch),
+        finite_(are_finite(scales)),
+        rule_(make_rule<Rule>(launch, extent.job, nullptr)),
+        tile_(reinterpret_cast<std::uint32_t*>(tile)),
+        width_(extent.width),
+        tensor_(extent.job.tensor),
+        counter_(static_cast<std::uint32_t>((extent.job.first + extent.begin) / kEach)),
+        residual_(extent.job.residual != nullptr ? extent.job.residual + extent.begin : nullptr) {
+    const Job& job = extent.job;
+    if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.context.step;
+    const int scale_count = count_scales<Rule>(launch);
+    std::byte* record = job.bytes + Rule::table_bytes + extent.record;
+    words_ = record + 4 * scale_count;
+    word_count_ = extent.m > 0 ? code_words(extent.m, Rule::bits) : 0;
+    if (first) write_table(extent);
+    if (first && extent.m > 0 && extent.lane() == 0) {
+      if (scale_count > 0) store_float(record, finite_ ? scales.a : canonical_nan());
+      if (scale_count > 1) store_float(record + 4, finite_ ? scales.b : canonical_nan());
+      if (!finite_) *job.non_finite = 1;
+    }
+    start(rule_, finite_ ? scales : Scales{1, 1});
+  }
+
+  /// Codes the lane's eight values, from value `in_bucket` of the bucket, of which `left` exist. All lanes
+  /// call it.
+  __device__ __forceinline__ void code(float* v, std::int64_t in_bucket, std::int64_t left) {
+    if (!finite_) {  // any codes, which are cleared
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) v[k] = 0.0f;
+    }
+    Philox4x32 draws{};
+    if constexpr (Rule::dithered)
+      draws = philox4x32(counter_ + static_cast<std::uint32_t>(in_bucket / kEach), tensor_, step_,
+                         2 * launch_.context.rank + launch_.context.round - 1, launch_.context.seed,
+                         static_cast<std::uint32_t>(RandomUse::codec));
+    std::int32_t codes[kEach];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const auto half = static_cast<std::int32_t>(k % 2 ? draws.x[k / 2] >> 16 : draws.x[k / 2] & 0xffffu);
+      codes[k] = rule_.code(v[k], half);
+    }
+    CodeWords<Rule::bits> words;
+    words.pack(codes);
+    if (!finite_ || left < kEach) words.clear_from(finite_ ? left : 0);
+    store_codes<Rule::bits>(words_, word_count_, in_bucket, width_, words, tile_);
+    if (residual_ == nullptr || left <= 0) return;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) v[k] = finite_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
+    store_values(residual_ + in_bucket, left, v);
+  }
+
+ private:
+  /// A table before the job's records, by the warp that has its first bucket.
+  __device__ void write_table(const Extent& extent) const {
+    if (Rule::table_bytes == 0 || extent.job.n == 0) return;
+    if (__ballot_sync(kAll, extent.begin == 0 && lane_number() < extent.width) == 0) return;
+    for (int i = lane_number(); i < Rule::table_bytes; i += kWarp)
+      extent.job.bytes[i] = static_cast<std::byte>(launch_.tables[extent.job.table_number].bytes[i]);
+  }
+
+  const LaunchFor<Rule>& launch_;
+  const bool finite_;
+  Rule rule_;
+  std::uint32_t* tile_;
+  const int width_;
+  const std::uint32_t tensor_, counter_;  // of the dither
+  std::uint32_t step_ = 0;
+  float* residual_;  // of the bucket; nullptr: none
+  std::byte* words_ = nullptr;
+  std::int64_t word_count_ = 0;
+};
+
+// ---- Kernels. A kernel's use of values whose scale is known: Use(launch, words), with `words` of shared
+// memory for each warp, made once a warp; with(extent, scales, first, tile) for each bucket or piece returns
+// what has code(), as Encoder does; finish() is called by all threads of the block. A grid has at most
+// max_blocks blocks.
+
+template <class Rule>
+struct Encodes {
+  static constexpr int words = 0;
+  static constexpr std::int64_t max_blocks = 1 << 16;
+  __device__ Encodes(const LaunchFor<Rule>& launch, std::uint32_t*) : launch_(launch) {}
+  __device__ Encoder<Rule> with(const Extent& extent, Scales scales, bool first, float* tile) const {
+    return Encoder<Rule>(launch_, extent, scales, first, tile);
+  }
+  __device__ void finish() {}
+
+ private:
+  const LaunchFor<Rule>& launch_;
+};
+
+/// Calls body(offset in the piece) for every tile of the piece; all lanes the same number of times.
+template <class Body>
+__device__ __forceinline__ void each_tile(const Extent& extent, Body body) {
+  const std::int64_t step = extent.width * kEach;
+  for (std::int64_t at = 0; at < extent.trip; at += step) body(at + extent.lane() * kEach);
+}
+
+/// Words of shared memory, at least one.
+template <class Use, int warps>
+constexpr int shared_words = Use::words > 0 ? warps* Use::words : 1;
+
+/// Buckets of up to small_values, each in one warp's registers.
+template <class Rule, Source source, class Use>
+__global__ void __launch_bounds__(kThreads) small_kernel(LaunchFor<Rule> launch) {
+  __shared__ __align__(16) float tiles[kWarps][kTile];
+  __shared__ std::uint32_t words[shared_words<Use, kWarps>];
+  float* tile = tiles[threadIdx.x / kWarp];
+  Use use(launch, words);
+  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+    const Extent extent = find_piece<Rule>(launch, piece);
+    if (extent.job.bucket > small_values) return;
+    constexpr int kept = small_values / kTile;
+    float v[kept][kEach];
+    const std::int64_t mine = extent.lane() * kEach;
+#pragma unroll
+    for (int t = 0; t < kept; ++t)
+      if (t * kTile < extent.trip)
+        load_source<Rule, source>(launch, extent, t * kTile + mine, extent.count - t * kTile - mine, v[t]);
+    Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
+#pragma unroll
+    for (int t = 0; t < kept; ++t)
+      if (t * kTile < extent.trip) scanner.add(v[t], extent.count - t * kTile - mine);
+    const PieceScan scan = scanner.finish();
+    auto coder = use.with(extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), true, tile);
+#pragma unroll
+    for (int t = 0; t < kept; ++t)
+      if (t * kTile < extent.trip) coder.code(v[t], t * kTile + mine, extent.count - t * kTile - mine);
+  });
+  use.finish();
+}
+
+/// Buckets of up to kept_values, each in the shared memory of a team of launch.team_warps warps.
+template <class Rule, Source source, class Use>
+__global__ void __launch_bounds__(kTeamThreads, source == Source::own ? 3 : 2)
+    kept_kernel(LaunchFor<Rule> launch) {
+  constexpr int block_tiles = FixedOrderSum::block / kTile;
+  __shared__ __align__(16) float tiles[kept_values / kTile][kTile];
+  __shared__ std::uint32_t words[shared_words<Use, kTeamThreads / kWarp>];
+  __shared__ PieceScan scans[kTeamThreads / kWarp];
+  const int warps = launch.team_warps, teams = kTeamThreads / kWarp / warps;
+  const int warp = static_cast<int>(threadIdx.x / kWarp), team = warp / warps, in_team = warp % warps;
+  float(*mine)[kTile] = tiles + team * warps * (team_values / kTile);
+  Use use(launch, words);
+  // All teams of a block do as many rounds, since barriers are the block's.
+  for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * teams; at < launch.kept_buckets;
+       at += static_cast<std::int64_t>(gridDim.x) * teams) {
+    const bool exists = at + team < launch.kept_buckets;
+    const std::int64_t number = exists ? at + team : at;
+    const auto find = [&] {  // twice, as registers are scarce
+      const std::int32_t j = find_job(launch, number, [](const Job& job) { return job.kept_before; });
+      return find_bucket<Rule>(launch, j, number - launch.jobs[j].kept_before, 0);
+    };
+    int m = 0, count = 0;
+    Scanner<Rule> scanner(scale_by<Rule>(launch.options), kWarp, nullptr);
+    if (exists) {
+      const Extent extent = find();
+      m = static_cast<int>(extent.m);
+      count = (m + kTile - 1) / kTile;
+      constexpr int at_once = source == Source::own ? 2 : 1;  // tiles whose loads overlap
+      for (int t = in_team; t < count; t += at_once * warps) {
+        float v[at_once][kEach];
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+          const int value = (t + i * warps) * kTile + lane_number() * kEach;
+          if (t + i * warps < count) load_source<Rule, source>(launch, extent, value, m - value, v[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+          const int value = (t + i * warps) * kTile + lane_number() * kEach;
+          if (t + i * warps >= count) continue;
+          store_values(mine[t + i * warps] + lane_number() * kEach, kEach, v[i]);
+          scanner.add_unordered(v[i], m - value);
+        }
+      }
+    }
+    __syncthreads();
+    // A warp adds each block of the fixed-order sum.
+    const int rest = m - in_team * static_cast<int>(FixedOrderSum::block);
+    if (rest > 0)
+      scanner.add_rows(mine[in_team * block_tiles], rest < FixedOrderSum::block
+                                                        ? (rest + kWarp - 1) / kWarp
+                                                        : static_cast<int>(FixedOrderSum::block) / kWarp);
+    const PieceScan own = scanner.finish();
+    if (lane_number() == 0) scans[warp] = own;
+    __syncthreads();
+    PieceScan scan = scans[team * warps];
+    for (int w = 1; w < warps; ++w) {
+      const PieceScan other = scans[team * warps + w];
+      scan.max = other.max > scan.max ? other.max : scan.max;
+      scan.positive += other.positive;
+      if (w * FixedOrderSum::block >= m) continue;
+      for (int side = 0; side < 2; ++side) scan.sum[side] += other.sum[side];
+    }
+    if (!exists) continue;
+    const Extent extent = find();
+    auto coder =
+        use.with(extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), in_team == 0, mine[in_team]);
+    for (int t = in_team; t < count; t += warps) {
+      const int value = t * kTile + lane_number() * kEach;
+      float v[kEach];
+      load_values(mine[t] + lane_number() * kEach, kEach, v);
+      __syncwarp();  // the coder uses mine[in_team], which its warp alone has read by now
+      coder.code(v, value, m - value);
+    }
+  }
+  use.finish();
+}
+
+/// Scans the pieces of larger buckets. The warp that scans a bucket's last one joins the scans.
+template <class Rule, Source source>
+__global__ void __launch_bounds__(kThreads) scan_kernel(LaunchFor<Rule> launch) {
+  __shared__ __align__(16) float tiles[kWarps][kTile];
+  float* tile = tiles[threadIdx.x / kWarp];
+  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
+    const Extent extent = find_piece<Rule>(launch, piece);
+    if (extent.job.bucket <= kept_values) return;
+    Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
+    each_tile(extent, [&](std::int64_t at) {
+      float v[kEach];
+      load_source<Rule, source>(launch, extent, extent.from + at, extent.count - at, v);
+      scanner.add(v, extent.count - at);
+    });
+    const PieceScan scan = scanner.finish();
+    const std::int64_t pieces = (extent.m + piece_values - 1) / piece_values;
+    int last = 0;
+    if (lane_number() == 0) {
+      launch.scans[piece] = scan;
+      __threadfence();
+      std::uint32_t& scanned = launch.scanned[extent.bucket_number];
+      last = atomicAdd(&scanned, 1u) + 1 == pieces;
+      if (last != 0) scanned = 0;  // for the next launch
+      __threadfence();
+    }
+    if (__shfl_sync(kAll, last, 0) == 0) return;
+    __syncwarp();
+    std::int64_t positive = 0;
+    const PieceScan whole = combine(launch.scans + piece - extent.from / piece_values, pieces, &positive);
+    const Scales s = scales_of<Rule>(launch, whole, positive, extent.m);
+    if (lane_number() == 0) launch.scales[extent.bucket_number] = s;
+  });
+}
+
+/// Uses the pieces of larger buckets, the last ones first.
+template <class Rule, Source source, class Use>
+__global__ void __launch_bounds__(kThreads) piece_kernel(LaunchFor<Rule> launch) {
+  __shared__ __align__(16) float tiles[kWarps][kTile];
+  __shared__ std::uint32_t words[shared_words<Use, kWarps>];
+  float* tile = tiles[threadIdx.x / kWarp];
+  Use use(launch, words);
+  each_warp(0, launch.pieces, [&](std::int64_t after) {
+    const Extent extent = find_piece<Rule>(launch, launch.piece_first + launch.pieces - 1 - after);
+    if (extent.job.bucket <= kept_values) return;
+    auto coder = use.with(extent, launch.scales[extent.bucket_number], extent.from == 0, tile);
+    each_tile(extent, [&](std::int64_t at) {
+      float v[kEach];
+      load_source<Rule, source>(launch, extent, extent.from + at, extent.count - at, v);
+      coder.code(v, extent.from + at, extent.count - at);
+    });
+  });
+  use.finish();
+}
+
+// ---- Launches
+
+template <class Rule, Source source>
+void scan_large(const LaunchFor<Rule>& launch, cudaStream_t stream) {
+  const auto kernel = scan_kernel<Rule, source>;
+  if (launch.large) LPSGD_LAUNCH(kernel, blocks_for(launch.pieces), kThreads, stream)(launch);
+}
+
+/// After scan_large().
+template <class Rule, Source source, class Use>
+void use_buckets(const LaunchFor<Rule>& launch, cudaStream_t stream) {
+  const auto blocks = [](std::int64_t warps, int each) {
+    return static_cast<unsigned>(min_of((warps + each - 1) / each, Use::max_blocks));
+  };
+  const auto small = small_kernel<Rule, source, Use>;
+  const auto kept = kept_kernel<Rule, source, Use>;
+  const auto large = piece_kernel<Rule, source, Use>;
+  if (launch.small) LPSGD_LAUNCH(small, blocks(launch.pieces, kWarps), kThreads, stream)(launch);
+  if (launch.kept_buckets > 0)
+    LPSGD_LAUNCH(kept, blocks(launch.kept_buckets, kTeamThreads / kWarp / launch.team_warps), kTeamThreads,
+                 stream)
+  (launch);
+  if (launch.large) LPSGD_LAUNCH(large, blocks(launch.pieces, kWarps), kThreads, stream)(launch);
+}
+
+}  // namespace
+}  // namespace lpsgd::cuda
