@@ -253,6 +253,18 @@ TEST_F(CudnnPlan, DeterministicAndBf16HaveNoTransform) {
     }
 }
 
+// For this shape and GPU cuDNN names 30 engines that use tensor cores before those that do not. Four more are
+// its fallbacks.
+TEST_F(CudnnPlan, Fp32HasMoreThanFallbacks) {
+  const ConvProblem p{.batch = 32,
+                      .in = {56, 56, 128},
+                      .out = {56, 56, 128},
+                      .kernel = {3, 3},
+                      .stride = {1, 1},
+                      .pad = {1, 1}};
+  for (const Layout layout : {Layout::nhwc, Layout::nchw}) EXPECT_GT(count_plans(p, layout).strict, 4);
+}
+
 TEST_F(CudnnPlan, OddShapesGroupsAndFusedBiasAndRelu) {
   const auto problem = [](Shape in, Size2 kernel, Size2 stride, Size2 pad, std::int64_t filters,
                           std::int64_t groups) {

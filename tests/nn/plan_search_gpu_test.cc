@@ -22,7 +22,8 @@ TEST_F(PlanSearchGpu, TheNextNetworkTakesTheChoicesOver) {
 TEST_F(PlanSearchGpu, TheWorkspaceIsWhatTheChosenPlansNeed) {
   if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
   // Of its engines 1 takes 64 KiB of workspace, 6 takes 4 KiB, and the others that fp32 may use take none.
-  // Those that transform their operands are left out where 6 is to be taken. Plans in NCHW take more, for their tensors, and are slow here.
+  // Those that transform their operands are left out where 6 is to be taken. Plans in NCHW take more, for
+  // their tensors, and are slow here.
   setenv("LPSGD_EMULATED_SLOW_LAYOUTS", "1=0.05", 1);
   struct Case {
     Compute compute;
