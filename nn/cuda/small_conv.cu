@@ -60,16 +60,15 @@ class SmallConvWarp {
 
   __device__ void compute(int tile, SharedAddress halo) {
     const TileOrigin origin(s_, tile);
-    const int pixels = s_.images * s_.tile_h * s_.tile_w, begin = 16 * pixel_rows * row_;
+    const int pixels = s_.images * s_.tile_h * s_.tile_w;
     if constexpr (kind == Kind::with_statistics) moments_.begin_tile();
-    for (int first = begin; first < pixels; first += 16 * pixel_rows * rows_) {
+    for (int first = 16 * pixel_rows * row_; first < pixels; first += 16 * pixel_rows * rows_) {
       float sum[pixel_rows][NT][4] = {};
-      multiply(origin, first, pixels, halo, sum);
+      multiply(first, pixels, halo, sum);
 #pragma unroll
       for (int i = 0; i < pixel_rows; ++i) store(origin, first + 16 * i, pixels, sum[i]);
     }
-    if constexpr (kind == Kind::with_statistics)
-      if (begin < pixels) moments_.end_tile();
+    if constexpr (kind == Kind::with_statistics) moments_.end_tile();
   }
 
   /// Writes the statistics of all blocks. `memory` is the block's shared memory.
@@ -110,16 +109,13 @@ class SmallConvWarp {
       load_matrices<false>(weights_ + tap * 2 * C + 32 * step + 16 * pair * pitch_, b);
   }
 
-  /// In place of pixels that do not exist the tile's first is computed.
-  __device__ void multiply(const TileOrigin& origin, int first, int pixels, SharedAddress halo,
-                           float (&sum)[pixel_rows][NT][4]) const {
+  __device__ void multiply(int first, int pixels, SharedAddress halo, float (&sum)[pixel_rows][NT][4]) const {
     SharedAddress window[pixel_rows];
 #pragma unroll
     for (int i = 0; i < pixel_rows; ++i) {
       const int number = first + 16 * i + lane_ % 16;
-      const TilePixel pixel(s_, number);
-      const int at = number < pixels && pixel.exists(s_, origin) ? pixel.window(s_) : 0;
-      window[i] = halo + at * pixel_pitch(C) + 16 * (lane_ / 16);
+      const TilePixel pixel(s_, number < pixels ? number : pixels - 1);
+      window[i] = halo + pixel.window(s_) * pixel_pitch(C) + 16 * (lane_ / 16);
     }
 #pragma unroll
     for (int tap = 0; tap < small_conv_taps; ++tap) {

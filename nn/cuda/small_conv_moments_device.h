@@ -10,39 +10,44 @@
 
 namespace lpsgd::cuda {
 
-/// Of the 8 NT channels of a warp. Within a tile sums are float32, of differences from one of the values, so
-/// that a mean far from zero costs no precision. A lane then has the moments of one channel in double.
+/// Of the 8 NT channels of a warp. Values have eight significant bits and squares 16, and a lane adds at most
+/// 32 of a tile. So where values are far from zero and near each other its sums in float32 are exact. Then it
+/// goes on in double: a lane gets the sums of one channel, and has its moments.
 template <int NT>
 class WarpMoments {
  public:
-  __device__ void begin_tile() { started_ = false; }
+  __device__ void begin_tile() {
+    count_ = 0;
+#pragma unroll
+    for (int i = 0; i < columns; ++i) sum_[i] = square_[i] = 0;
+  }
   /// The values that are stored, as pairs in words: of this lane's two pixels, if they exist.
   __device__ void add(const std::uint32_t (&words)[NT][2], bool first_exists, bool second_exists) {
-    if (!started_) begin(words);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (!(half == 0 ? first_exists : second_exists)) continue;
       ++count_;
 #pragma unroll
       for (int i = 0; i < columns; ++i) {
-        const float d = value(words[i / 2][half], i) - pivot_[i];
-        sum_[i] += d;
-        square_[i] += d * d;
+        const std::uint32_t word = words[i / 2][half];
+        const float v = __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+        sum_[i] += v;
+        square_[i] += v * v;
       }
     }
   }
-  /// Called by warps that added something.
   __device__ void end_tile() {
-    const int group = static_cast<int>(threadIdx.x) % 32 / 4;
-    float sum[columns], square[columns], pivot[columns];
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    double sum[columns], square[columns];
 #pragma unroll
-    for (int i = 0; i < columns; ++i) sum[i] = sum_[i], square[i] = square_[i], pivot[i] = pivot_[i];
+    for (int i = 0; i < columns; ++i)
+      sum[i] = static_cast<double>(sum_[i]), square[i] = static_cast<double>(square_[i]);
     int count = count_;
     // At each distance a lane hands over half of its channels, and keeps the other half.
     int left = columns;
 #pragma unroll
     for (int distance = 16; distance >= 4; distance /= 2) {
-      const bool upper = (group * 4 & distance) != 0;
+      const bool upper = (lane & distance) != 0;
       count += __shfl_xor_sync(all, count, distance);
       if (left == 1) {
         sum[0] += __shfl_xor_sync(all, sum[0], distance);
@@ -55,15 +60,11 @@ class WarpMoments {
         if (i >= left) break;
         sum[i] = keep(sum[i], sum[i + left], upper, distance);
         square[i] = keep(square[i], square[i + left], upper, distance);
-        pivot[i] = upper ? pivot[i + left] : pivot[i];
       }
     }
     if (count == 0) return;
-    const double n = count, s = static_cast<double>(sum[0]);
-    const double mean = static_cast<double>(pivot[0]) + s / n;
-    const double m2 = static_cast<double>(square[0]) - s * s / n;
-    const double both = total_ + n, delta = mean - mean_;
-    m2_ += (m2 > 0 ? m2 : 0) + delta * delta * total_ * n / both;
+    const double n = count, mean = sum[0] / n, both = total_ + n, delta = mean - mean_;
+    m2_ += square[0] - sum[0] * mean + delta * delta * total_ * n / both;
     mean_ += delta * n / both;
     total_ = both;
   }
@@ -79,28 +80,13 @@ class WarpMoments {
   static constexpr int columns = 2 * NT;  // of a lane, before lanes exchange them
   static constexpr unsigned all = 0xffffffffu;
 
-  __device__ static float value(std::uint32_t word, int i) {
-    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
-  }
-  __device__ static float keep(float low, float high, bool upper, int distance) {
-    const float got = __shfl_xor_sync(all, upper ? low : high, distance);
+  __device__ static double keep(double low, double high, bool upper, int distance) {
+    const double got = __shfl_xor_sync(all, upper ? low : high, distance);
     return (upper ? high : low) + got;
   }
-  __device__ void begin(const std::uint32_t (&words)[NT][2]) {
-    started_ = true;
-    count_ = 0;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      const std::uint32_t word = __shfl_sync(all, words[n][0], static_cast<int>(threadIdx.x) % 4);
-      pivot_[2 * n] = value(word, 0), pivot_[2 * n + 1] = value(word, 1);
-    }
-#pragma unroll
-    for (int i = 0; i < columns; ++i) sum_[i] = square_[i] = 0;
-  }
 
-  bool started_ = false;
   int count_ = 0;
-  float pivot_[columns], sum_[columns], square_[columns];
+  float sum_[columns], square_[columns];
   double total_ = 0, mean_ = 0, m2_ = 0;
 };
 
