@@ -1,5 +1,6 @@
 // Convolution by cuDNN's graph API, with the engine and the layout that nn/cuda/conv_search.h chooses, or by
-// our own kernels where that takes them. A plan includes bias and ReLU if that is faster than a separate pass.
+// our own kernels where that takes them. A plan includes bias and ReLU if that is faster than a separate
+// pass.
 #include <fmt/format.h>
 
 #include <algorithm>
