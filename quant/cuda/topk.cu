@@ -5,6 +5,8 @@
 // Memory moved per value of a bucket that is kept, k of m values sent: encode 4 bytes, 8 more with a
 // residual, and 8 k/m; reduce 8 (ranks + 1) k/m, 8 more with a residual; decode 4 and 8 k/m, adding 16 k/m.
 // One launch; another one if larger buckets are there.
+#include <algorithm>
+
 #include "quant/cuda/topk_device.h"
 
 namespace lpsgd::cuda {
@@ -206,7 +208,7 @@ __global__ void __launch_bounds__(kBlock) decode_topk_kernel(TopkLaunch launch) 
 }
 
 unsigned blocks(std::int64_t buckets) {
-  return static_cast<unsigned>(min_of(buckets, 1 << 20));
+  return static_cast<unsigned>(std::min<std::int64_t>(buckets, 1 << 20));
 }
 
 void encode(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
