@@ -59,10 +59,12 @@ bool uses_tensor_cores(int engine) {
   return !engines[engine].notes.empty() && engines[engine].notes[0] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
 }
 
-/// Whether an engine can run a graph: none fuses a grouped convolution.
+/// Whether an engine is offered for a graph: none fuses a grouped convolution.
 bool supports(const Node& graph, int engine) {
-  if (delay_of("LPSGD_EMULATED_MISSING_ENGINES", engine) > 0) return false;
   const ConvolutionKind kind = convolution_kind(graph);
+  if (delay_of("LPSGD_EMULATED_MISSING_ENGINES", engine) > 0 ||
+      delay_of("LPSGD_EMULATED_MISSING_LAYOUTS", kind.is_nchw ? 1 : 0) > 0)
+    return false;
   return !kind.is_fused || (!kind.is_grouped && (engine < 2 || engine > 3));
 }
 
