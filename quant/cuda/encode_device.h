@@ -150,9 +150,13 @@ __global__ void __launch_bounds__(kThreads) small_kernel(LaunchFor<Rule> launch)
   use.finish();
 }
 
+/// Blocks of a multiprocessor that registers allow without spilling.
+template <class Rule, Source source>
+constexpr int kept_blocks = source == Source::own && Rule::table_bytes == 0 ? 3 : 2;
+
 /// Buckets of up to kept_values, each in the shared memory of a team of launch.team_warps warps.
 template <class Rule, Source source, class Use>
-__global__ void __launch_bounds__(kTeamThreads, source == Source::own ? 3 : 2)
+__global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
     kept_kernel(LaunchFor<Rule> launch) {
   constexpr int block_tiles = FixedOrderSum::block / kTile;
   __shared__ __align__(16) float tiles[kept_values / kTile][kTile];
@@ -209,7 +213,6 @@ __global__ void __launch_bounds__(kTeamThreads, source == Source::own ? 3 : 2)
       const PieceScan other = scans[team * warps + w];
       scan.max = other.max > scan.max ? other.max : scan.max;
       scan.positive += other.positive;
-      if (w * FixedOrderSum::block >= m) continue;
       for (int side = 0; side < 2; ++side) scan.sum[side] += other.sum[side];
     }
     if (!exists) continue;
@@ -229,7 +232,7 @@ __global__ void __launch_bounds__(kTeamThreads, source == Source::own ? 3 : 2)
 
 /// Scans the pieces of larger buckets. The warp that scans a bucket's last one joins the scans.
 template <class Rule, Source source>
-__global__ void __launch_bounds__(kThreads) scan_kernel(LaunchFor<Rule> launch) {
+__global__ void __launch_bounds__(kThreads, 5) scan_kernel(LaunchFor<Rule> launch) {
   __shared__ __align__(16) float tiles[kWarps][kTile];
   float* tile = tiles[threadIdx.x / kWarp];
   each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {

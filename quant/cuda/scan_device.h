@@ -124,9 +124,9 @@ __device__ Scales scales_of(const LaunchFor<Rule>& launch, const PieceScan& scan
 }
 
 /// Combines the scans of a bucket's pieces; block sums are added as the fixed-order sum adds values. One warp
-/// adds them all, so it loads 16 rows at once.
+/// adds them all, so it loads eight rows at once.
 __device__ inline PieceScan combine(const PieceScan* scans, std::int64_t pieces, std::int64_t* positive) {
-  constexpr int rows = 16;
+  constexpr int rows = 8;
   const int lane = lane_number();
   PieceScan out;
   std::int64_t count = 0;

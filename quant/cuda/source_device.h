@@ -185,21 +185,23 @@ __device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch,
   const int scales = count_scales<Rule>(launch);
   for (std::int32_t first = 0; first < launch.ranks; first += at_once) {
     Words loaded[at_once];
-    Scales s[at_once];
+    float a[at_once], b[at_once];  // their scales
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       if (first + i < launch.ranks) {
         const std::byte* record = job.contributions[first + i] + Rule::table_bytes + extent.record;
         loaded[i].load(record + 4 * scales, words, at);
-        s[i] = words > 0 ? read_scales<Rule>(launch, record) : Scales{};
+        const Scales s = words > 0 ? read_scales<Rule>(launch, record) : Scales{};
+        a[i] = s.a;
+        b[i] = s.b;
       }
     }
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       if (first + i < launch.ranks) {
         Rule rule = make_rule<Rule>(launch, job, job.contributions[first + i]);
-        const bool finite = are_finite(s[i]);
-        start(rule, {finite ? s[i].a : canonical_nan(), finite ? s[i].b : canonical_nan()});
+        const bool finite = is_finite(a[i]) && is_finite(b[i]);
+        start(rule, {finite ? a[i] : canonical_nan(), finite ? b[i] : canonical_nan()});
         const float mine = looks_up ? rule.value(lane_number() & (codes - 1)) : 0.0f;
         const int base = lane_number() & -codes;
 #pragma unroll
