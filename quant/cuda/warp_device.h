@@ -19,7 +19,7 @@ static_assert(kTile == tile_values);
 __device__ __forceinline__ int lane_number() {
   return static_cast<int>(threadIdx.x % kWarp);
 }
-__device__ __forceinline__ std::int64_t min_of(std::int64_t a, std::int64_t b) {
+LPSGD_HD std::int64_t min_of(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 template <class T>
