@@ -162,6 +162,12 @@ layers:
 
     def test_its_rows(self):
         self.check()
+
+    def test_its_rows_in_bfloat16(self):
+        result = self.bench("--json", "--compute", "bf16")
+        if "bf16 needs a processor with" in result.err:
+            self.assertEqual(result.status, 2, result)
+            self.skipTest("this processor has no bfloat16")
         self.check("--compute", "bf16", operand=2)
 
     def rows_of(self, network, *arguments):
