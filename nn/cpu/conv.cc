@@ -19,24 +19,11 @@ memory::desc activations(std::int64_t batch, const Shape& shape, DataType type, 
   return {{batch, shape[2], shape[0], shape[1]}, dnnl_type(type), layout};
 }
 
-constexpr std::int64_t tile = 4, min_tiles = 32;
-
-std::int64_t tiles_of(const Shape& image) {
-  return (image[0] + tile - 1) / tile * ((image[1] + tile - 1) / tile);
-}
-
-/// Whether Winograd's F(4x4, 3x3) (Lavin and Gray, CVPR 2016) is faster than direct convolution. It has a
-/// quarter of the multiplications, but transforms whole tiles and reorders the activations into blocks of
-/// channels. The limits are measured by `floor_bench --layers`.
+/// Whether oneDNN's Winograd is faster than its direct convolution. It has a quarter of the multiplications,
+/// but transforms whole tiles and reorders the activations into blocks of channels.
 bool winograd_is_profitable(const Binding& b, const ConvDesc& desc) {
-  constexpr std::int64_t min_channels = 32, block = 16;
-  const std::int64_t channels = b.inputs[0].shape[2];
-  const std::int64_t tiles = tiles_of(b.shape);
-  const bool blocks = channels % block == 0 && desc.filters % block == 0;
-  const bool full = 10 * b.shape[0] * b.shape[1] >= 6 * tiles * tile * tile;
-  return b.type == DataType::f32 && desc.kernel == Size2{3, 3} && desc.stride == Size2{1, 1} &&
-         desc.groups == 1 && blocks && std::min(channels, desc.filters) >= min_channels && full &&
-         b.batch * tiles >= min_tiles;
+  return suits_winograd(b, desc) &&
+         std::min(b.inputs[0].shape[2], desc.filters) >= onednn_winograd_min_channels;
 }
 
 /// oneDNN 2.6's matrix products are up to a quarter faster than its 1x1 convolutions over NHWC, mostly for
@@ -171,7 +158,7 @@ class ConvOp final : public Op {
         4 * std::max(elements_of(b.inputs[0].shape).value_or(0), elements_of(b.shape).value_or(0));
     std::int64_t parts = 1;
     while (parts < b.batch && (b.batch % parts != 0 || b.batch / parts * sample > max_copy_bytes)) ++parts;
-    return b.batch / parts * tiles_of(b.shape) < min_tiles ? 1 : parts;
+    return b.batch / parts * winograd_tiles(b.shape) < winograd_min_tiles ? 1 : parts;
   }
 
   static const std::byte* at(const void* values, std::int64_t offset) {

@@ -18,10 +18,12 @@ namespace lpsgd::cpu {
 namespace {
 
 inline Vector load(const float* p) {
-  return load_lanes(p);
+  Vector out;
+  for (std::size_t i = 0; i < part_count; ++i) out.at[i] = load_part(p + i * per_part);
+  return out;
 }
 inline void store(float* p, Vector v) {
-  store_lanes(p, v);
+  for (std::size_t i = 0; i < part_count; ++i) store_part(p + i * per_part, v.at[i]);
 }
 
 typedef std::uint16_t Halves __attribute__((vector_size(register_bytes / 2), aligned(2), may_alias));

@@ -1,6 +1,6 @@
 // Sixteen numbers on every machine, held in as many registers as they need. GCC 12 splits a vector that is
 // wider than a register, too, but compares, chooses and stores it number by number.
-// Included by kernels_lanes.h alone, once per instruction set.
+// Included by kernels_lanes.h and winograd_body.h alone, once per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct Lanes {
 
   Lanes() = default;
   Lanes(E all) {  // NOLINT(google-explicit-constructor): a number is a vector of its copies
-    for (Part& p : at) p = Part{} + all;
+    for (Part& p : at) p = all - Part{};  // also of -0
   }
   E operator[](std::int64_t i) const {
     return at[static_cast<std::size_t>(i) / per_part][static_cast<std::size_t>(i) % per_part];
@@ -74,17 +74,11 @@ template <class To, class From>
   return out;
 }
 
-template <class E>
-[[gnu::always_inline]] inline Lanes<E> load_lanes(const E* p) {
-  Lanes<E> out;
-  for (std::size_t i = 0; i < part_count; ++i)
-    out.at[i] = *reinterpret_cast<const typename Lanes<E>::UnalignedPart*>(p + i * per_part);
-  return out;
+[[gnu::always_inline]] inline Vector::Part load_part(const float* p) {
+  return *reinterpret_cast<const Vector::UnalignedPart*>(p);
 }
-template <class E>
-[[gnu::always_inline]] inline void store_lanes(E* p, Lanes<E> v) {
-  for (std::size_t i = 0; i < part_count; ++i)
-    *reinterpret_cast<typename Lanes<E>::UnalignedPart*>(p + i * per_part) = v.at[i];
+[[gnu::always_inline]] inline void store_part(float* p, Vector::Part v) {
+  *reinterpret_cast<Vector::UnalignedPart*>(p) = v;
 }
 
 template <class Choice>

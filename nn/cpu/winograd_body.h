@@ -1,43 +1,31 @@
-// The loops of winograd.h. Included by winograd_avx2.cc and winograd_avx512.cc alone, with the vectors'
-// width.
+// The loops of winograd.h. Included by winograd_avx2.cc and winograd_avx512.cc alone.
 #include <immintrin.h>
 
 #include <algorithm>
 #include <cstdint>
 
+#include "nn/cpu/vector.h"
 #include "nn/cpu/winograd.h"
 #include "nn/maths_device.h"
 
 namespace lpsgd::cpu::winograd {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr std::int64_t lanes = 16;
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
-inline Vector fma(Vector a, Vector b, Vector c) {
-  return reinterpret_cast<Vector>(
-      _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
-}
-inline Vector all(float x) {
-  return reinterpret_cast<Vector>(_mm512_set1_ps(x));
-}
-#else
-constexpr std::int64_t lanes = 8;
-typedef float Vector __attribute__((vector_size(32), aligned(4), may_alias));
-inline Vector fma(Vector a, Vector b, Vector c) {
-  return reinterpret_cast<Vector>(
-      _mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
-}
-inline Vector all(float x) {
-  return reinterpret_cast<Vector>(_mm256_set1_ps(x));
-}
-#endif
+// One register, not sixteen numbers: how many registers the sums of a product take must be known.
+using Register = cpu::Vector::Part;
+constexpr std::int64_t width = static_cast<std::int64_t>(per_part);
 
-inline Vector load(const float* p) {
-  return *reinterpret_cast<const Vector*>(p);
+inline Register all(float x) {
+  return x - Register{};
 }
-inline void store(float* p, Vector v) {
-  *reinterpret_cast<Vector*>(p) = v;
+inline Register fma(Register a, Register b, Register c) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Register>(
+      _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#else
+  return reinterpret_cast<Register>(
+      _mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#endif
 }
 
 // The points at which polynomials are evaluated: 0, +-pa, +-pb and infinity. With 5/8 and 3/2, which
@@ -48,9 +36,9 @@ constexpr float at_zero = 1 / (pa2 * pb2), at_a = 1 / (2 * pa2 * (pa2 - pb2)),
                 at_b = 1 / (2 * pb2 * (pb2 - pa2));
 
 /// t = B^T d.
-inline void inputs(const Vector (&d)[6], Vector (&t)[6]) {
-  const Vector even_a = fma(all(-pb2), d[2], d[4]), odd_a = fma(all(-pb2), d[1], d[3]);
-  const Vector even_b = fma(all(-pa2), d[2], d[4]), odd_b = fma(all(-pa2), d[1], d[3]);
+inline void inputs(const Register (&d)[6], Register (&t)[6]) {
+  const Register even_a = fma(all(-pb2), d[2], d[4]), odd_a = fma(all(-pb2), d[1], d[3]);
+  const Register even_b = fma(all(-pa2), d[2], d[4]), odd_b = fma(all(-pa2), d[1], d[3]);
   t[0] = fma(all(pa2 * pb2), d[0], fma(all(-pa2 - pb2), d[2], d[4]));
   t[1] = fma(all(pa), odd_a, even_a);
   t[2] = fma(all(-pa), odd_a, even_a);
@@ -60,8 +48,8 @@ inline void inputs(const Vector (&d)[6], Vector (&t)[6]) {
 }
 
 /// y = A^T m.
-inline void outputs(const Vector (&m)[6], Vector (&y)[4]) {
-  const Vector even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
+inline void outputs(const Register (&m)[6], Register (&y)[4]) {
+  const Register even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
   y[0] = m[0] + even_a + even_b;
   y[1] = fma(all(pa), odd_a, all(pb) * odd_b);
   y[2] = fma(all(pa2), even_a, all(pb2) * even_b);
@@ -69,9 +57,9 @@ inline void outputs(const Vector (&m)[6], Vector (&y)[4]) {
 }
 
 /// z = A y.
-inline void gradients(const Vector (&y)[4], Vector (&z)[6]) {
-  const Vector even_a = fma(all(pa2), y[2], y[0]), odd_a = fma(all(pa2), y[3], y[1]);
-  const Vector even_b = fma(all(pb2), y[2], y[0]), odd_b = fma(all(pb2), y[3], y[1]);
+inline void gradients(const Register (&y)[4], Register (&z)[6]) {
+  const Register even_a = fma(all(pa2), y[2], y[0]), odd_a = fma(all(pa2), y[3], y[1]);
+  const Register even_b = fma(all(pb2), y[2], y[0]), odd_b = fma(all(pb2), y[3], y[1]);
   z[0] = y[0];
   z[1] = fma(all(pa), odd_a, even_a);
   z[2] = fma(all(-pa), odd_a, even_a);
@@ -81,8 +69,8 @@ inline void gradients(const Vector (&y)[4], Vector (&z)[6]) {
 }
 
 /// u = G g.
-inline void weights(const Vector (&g)[3], Vector (&u)[6]) {
-  const Vector even_a = fma(all(pa2), g[2], g[0]), even_b = fma(all(pb2), g[2], g[0]);
+inline void weights(const Register (&g)[3], Register (&u)[6]) {
+  const Register even_a = fma(all(pa2), g[2], g[0]), even_b = fma(all(pb2), g[2], g[0]);
   u[0] = all(at_zero) * g[0];
   u[1] = all(at_a) * fma(all(pa), g[1], even_a);
   u[2] = all(at_a) * fma(all(-pa), g[1], even_a);
@@ -92,9 +80,9 @@ inline void weights(const Vector (&g)[3], Vector (&u)[6]) {
 }
 
 /// g = G^T u.
-inline void weight_gradients(const Vector (&u)[6], Vector (&g)[3]) {
-  const Vector even_a = all(at_a) * (u[1] + u[2]), odd_a = all(at_a) * (u[1] - u[2]);
-  const Vector even_b = all(at_b) * (u[3] + u[4]), odd_b = all(at_b) * (u[3] - u[4]);
+inline void weight_gradients(const Register (&u)[6], Register (&g)[3]) {
+  const Register even_a = all(at_a) * (u[1] + u[2]), odd_a = all(at_a) * (u[1] - u[2]);
+  const Register even_b = all(at_b) * (u[3] + u[4]), odd_b = all(at_b) * (u[3] - u[4]);
   g[0] = fma(all(at_zero), u[0], even_a + even_b);
   g[1] = fma(all(pa), odd_a, all(pb) * odd_b);
   g[2] = fma(all(pa2), even_a, fma(all(pb2), even_b, u[5]));
@@ -104,14 +92,14 @@ inline void weight_gradients(const Vector (&u)[6], Vector (&g)[3]) {
 /// along the columns; put(i, j, value) takes the results.
 template <int N, int M, class Step, class Get, class Put>
 inline void both_directions(const Step& step, const Get& get, const Put& put) {
-  Vector half[N][M];
+  Register half[N][M];
   for (int i = 0; i < N; ++i) {
-    Vector row[N];
+    Register row[N];
     for (int j = 0; j < N; ++j) row[j] = get(i, j);
     step(row, half[i]);
   }
   for (int j = 0; j < M; ++j) {
-    Vector column[N], out[M];
+    Register column[N], out[M];
     for (int i = 0; i < N; ++i) column[i] = half[i][j];
     step(column, out);
     for (int i = 0; i < M; ++i) put(i, j, out[i]);
@@ -136,14 +124,14 @@ inline void over_pixels(const float* x, const Tiles& t, std::int64_t number, con
   const Place p = place(t, number, N);
   const std::int64_t line = t.width * t.channels;
   if (p.inside) {
-    for (std::int64_t c = 0; c < t.channels; c += lanes)
-      body(c, [&](int i, int j) { return load(x + p.at + i * line + j * t.channels + c); });
+    for (std::int64_t c = 0; c < t.channels; c += width)
+      body(c, [&](int i, int j) { return load_part(x + p.at + i * line + j * t.channels + c); });
     return;
   }
-  for (std::int64_t c = 0; c < t.channels; c += lanes)
+  for (std::int64_t c = 0; c < t.channels; c += width)
     body(c, [&](int i, int j) {
       const bool in = p.row + i >= 0 && p.row + i < t.height && p.column + j >= 0 && p.column + j < t.width;
-      return in ? load(x + p.at + i * line + j * t.channels + c) : Vector{};
+      return in ? load_part(x + p.at + i * line + j * t.channels + c) : Register{};
     });
 }
 
@@ -152,8 +140,9 @@ void transform_input(const float* x, const Tiles& tiles, std::int64_t first, std
   for (std::int64_t k = 0; k < count; ++k) {
     float* to = v + k * tiles.channels;
     over_pixels<6>(x, tiles, first + k, [&](std::int64_t c, const auto& get) {
-      both_directions<6, 6>(inputs, get,
-                            [&](int i, int j, Vector value) { store(to + (i * 6 + j) * stride + c, value); });
+      both_directions<6, 6>(inputs, get, [&](int i, int j, Register value) {
+        store_part(to + (i * 6 + j) * stride + c, value);
+      });
     });
   }
 }
@@ -163,8 +152,9 @@ void transform_gradient(const float* dy, const Tiles& tiles, std::int64_t first,
   for (std::int64_t k = 0; k < count; ++k) {
     float* to = z + k * tiles.channels;
     over_pixels<4>(dy, tiles, first + k, [&](std::int64_t c, const auto& get) {
-      both_directions<4, 6>(gradients, get,
-                            [&](int i, int j, Vector value) { store(to + (i * 6 + j) * stride + c, value); });
+      both_directions<4, 6>(gradients, get, [&](int i, int j, Register value) {
+        store_part(to + (i * 6 + j) * stride + c, value);
+      });
     });
   }
 }
@@ -174,68 +164,69 @@ void transform_output(const float* m, std::int64_t stride, const Tiles& t, std::
   const std::int64_t line = t.width * t.channels;
   for (std::int64_t k = 0; k < count; ++k) {
     const Place p = place(t, first + k, tile);
-    for (std::int64_t c = 0; c < t.channels; c += lanes) {
-      const Vector added = bias ? load(bias + c) : Vector{};
+    for (std::int64_t c = 0; c < t.channels; c += width) {
+      const Register added = bias ? load_part(bias + c) : Register{};
       const float* from = m + k * t.channels + c;
       both_directions<6, 4>(
-          outputs, [&](int i, int j) { return load(from + (i * 6 + j) * stride); },
-          [&](int i, int j, Vector value) {
+          outputs, [&](int i, int j) { return load_part(from + (i * 6 + j) * stride); },
+          [&](int i, int j, Register value) {
             if (!p.inside && (p.row + i >= t.height || p.column + j >= t.width)) return;
             value += added;
             if (relu) value = maths::relu(value);
-            store(y + p.at + i * line + j * t.channels + c, value);
+            store_part(y + p.at + i * line + j * t.channels + c, value);
           });
     }
   }
 }
 
-/// sum (R, N * lanes) = the product of v (n, R), with values `step` and rows `next` apart, transposed, and w
-/// (n, N * lanes). The first product starts the sums: with zeros the compiler would clear them in memory.
+/// sum (R, N * width) = the product of v (n, R), with values `step` and rows `next` apart, transposed, and w
+/// (n, N * width). The first product starts the sums: with zeros the compiler would clear them in memory.
 template <int R, int N>
 inline void sum_products(const float* v, std::int64_t step, std::int64_t next, const float* w,
-                         std::int64_t width, std::int64_t n, Vector (&sum)[R][N]) {
+                         std::int64_t columns, std::int64_t n, Register (&sum)[R][N]) {
   for (int r = 0; r < R; ++r)
-    for (int i = 0; i < N; ++i) sum[r][i] = all(v[r * step]) * load(w + i * lanes);
+    for (int i = 0; i < N; ++i) sum[r][i] = all(v[r * step]) * load_part(w + i * width);
   for (std::int64_t k = 1; k < n; ++k) {
-    Vector row[N];
-    for (int i = 0; i < N; ++i) row[i] = load(w + k * width + i * lanes);
+    Register row[N];
+    for (int i = 0; i < N; ++i) row[i] = load_part(w + k * columns + i * width);
     for (int r = 0; r < R; ++r) {
-      const Vector value = all(v[k * next + r * step]);
+      const Register value = all(v[k * next + r * step]);
       for (int i = 0; i < N; ++i) sum[r][i] = fma(value, row[i], sum[r][i]);
     }
   }
 }
 
-/// m (R, N * lanes) = v (R, in) u (in, N * lanes).
+/// m (R, N * width) = v (R, in) u (in, N * width).
 template <int R, int N>
 inline void product_block(const float* v, const float* u, float* m, std::int64_t in, std::int64_t out) {
-  Vector sum[R][N];
+  Register sum[R][N];
   sum_products<R, N>(v, in, 1, u, out, in, sum);
   for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) store(m + r * out + n * lanes, sum[r][n]);
+    for (int n = 0; n < N; ++n) store_part(m + r * out + n * width, sum[r][n]);
 }
 
 // Sums fill the registers: 12 of 16 with AVX2, 24 of 32 with AVX-512.
 void product(const float* v, const float* u, float* m, std::int64_t in, std::int64_t out) {
-  constexpr int rows = lanes == 16 ? 12 : 6;
+  constexpr int rows = width == 16 ? 12 : 6;
   static_assert(block_tiles % rows == 0);
   std::int64_t k = 0;
-  for (; k + 2 * lanes <= out; k += 2 * lanes)
+  for (; k + 2 * width <= out; k += 2 * width)
     for (std::int64_t r = 0; r < block_tiles; r += rows)
       product_block<rows, 2>(v + r * in, u + k, m + r * out + k, in, out);
-  for (; k < out; k += lanes)
+  for (; k < out; k += width)
     for (std::int64_t r = 0; r < block_tiles; r += rows)
       product_block<rows, 1>(v + r * in, u + k, m + r * out + k, in, out);
 }
 
-/// s (R, N * lanes) += v^T z, of `count` rows.
+/// s (R, N * width) += v^T z, of `count` rows.
 template <int R, int N>
 inline void add_product_block(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
                               std::int64_t out) {
-  Vector sum[R][N];
+  Register sum[R][N];
   sum_products<R, N>(v, 1, in, z, out, count, sum);
   for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) store(s + r * out + n * lanes, load(s + r * out + n * lanes) + sum[r][n]);
+    for (int n = 0; n < N; ++n)
+      store_part(s + r * out + n * width, load_part(s + r * out + n * width) + sum[r][n]);
 }
 
 template <int N>
@@ -250,23 +241,23 @@ inline void add_product_columns(const float* v, const float* z, std::int64_t cou
 void add_product(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
                  std::int64_t out) {
   std::int64_t k = 0;
-  for (; k + 2 * lanes <= out; k += 2 * lanes) add_product_columns<2>(v, z + k, count, s + k, in, out);
-  for (; k < out; k += lanes) add_product_columns<1>(v, z + k, count, s + k, in, out);
+  for (; k + 2 * width <= out; k += 2 * width) add_product_columns<2>(v, z + k, count, s + k, in, out);
+  for (; k < out; k += width) add_product_columns<1>(v, z + k, count, s + k, in, out);
 }
 
 void transform_weights(const float* w, std::int64_t filters, std::int64_t channels, std::int64_t first,
                        std::int64_t last, float* u) {
-  alignas(64) float block[points][channel_block][lanes];
+  alignas(64) float block[points][channel_block][width];
   for (std::int64_t k = first; k < last; k += channel_block) {
-    for (std::int64_t c = 0; c < channels; c += lanes) {
+    for (std::int64_t c = 0; c < channels; c += width) {
       for (std::int64_t f = 0; f < channel_block; ++f) {
         const float* from = w + (k + f) * 9 * channels + c;
         both_directions<3, 6>(
-            weights, [&](int i, int j) { return load(from + (i * 3 + j) * channels); },
-            [&](int i, int j, Vector value) { store(block[i * 6 + j][f], value); });
+            weights, [&](int i, int j) { return load_part(from + (i * 3 + j) * channels); },
+            [&](int i, int j, Register value) { store_part(block[i * 6 + j][f], value); });
       }
       for (std::int64_t point = 0; point < points; ++point)
-        for (std::int64_t i = 0; i < lanes; ++i)
+        for (std::int64_t i = 0; i < width; ++i)
           for (std::int64_t f = 0; f < channel_block; ++f)
             u[(point * channels + c + i) * filters + k + f] = block[point][f][i];
     }
@@ -276,27 +267,29 @@ void transform_weights(const float* w, std::int64_t filters, std::int64_t channe
 void transform_turned_weights(const float* w, std::int64_t filters, std::int64_t channels, std::int64_t first,
                               std::int64_t last, float* u) {
   for (std::int64_t k = first; k < last; ++k)
-    for (std::int64_t c = 0; c < channels; c += lanes) {
+    for (std::int64_t c = 0; c < channels; c += width) {
       const float* from = w + k * 9 * channels + c;
       both_directions<3, 6>(
-          weights, [&](int i, int j) { return load(from + (8 - i * 3 - j) * channels); },
-          [&](int i, int j, Vector value) { store(u + ((i * 6 + j) * filters + k) * channels + c, value); });
+          weights, [&](int i, int j) { return load_part(from + (8 - i * 3 - j) * channels); },
+          [&](int i, int j, Register value) {
+            store_part(u + ((i * 6 + j) * filters + k) * channels + c, value);
+          });
     }
 }
 
 void transform_weight_gradient(const float* s, std::int64_t filters, std::int64_t channels,
                                std::int64_t first, std::int64_t last, float* dw) {
-  alignas(64) float block[9][channel_block][lanes];
-  for (std::int64_t k = first; k < last; k += lanes) {
+  alignas(64) float block[9][channel_block][width];
+  for (std::int64_t k = first; k < last; k += width) {
     for (std::int64_t c = 0; c < channels; c += channel_block) {
       for (std::int64_t i = 0; i < channel_block; ++i) {
         const float* from = s + (c + i) * filters + k;
         both_directions<6, 3>(
             weight_gradients,
-            [&](int row, int column) { return load(from + (row * 6 + column) * channels * filters); },
-            [&](int row, int column, Vector value) { store(block[row * 3 + column][i], value); });
+            [&](int row, int column) { return load_part(from + (row * 6 + column) * channels * filters); },
+            [&](int row, int column, Register value) { store_part(block[row * 3 + column][i], value); });
       }
-      for (std::int64_t f = 0; f < lanes; ++f)
+      for (std::int64_t f = 0; f < width; ++f)
         for (std::int64_t at = 0; at < 9; ++at)
           for (std::int64_t i = 0; i < channel_block; ++i)
             dw[((k + f) * 9 + at) * channels + c + i] = block[at][i][f];

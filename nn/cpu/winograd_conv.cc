@@ -233,19 +233,24 @@ bool onednn_has_winograd() {
 
 }  // namespace
 
+std::int64_t winograd_tiles(const Shape& image) {
+  return ceil_div(image[0], winograd::tile) * ceil_div(image[1], winograd::tile);
+}
+
+bool suits_winograd(const Binding& b, const ConvDesc& desc) {
+  const std::int64_t tiles = winograd_tiles(b.shape);
+  const bool blocks =
+      b.inputs[0].shape[2] % winograd::channel_block == 0 && desc.filters % winograd::channel_block == 0;
+  const bool full = 10 * b.shape[0] * b.shape[1] >= 6 * tiles * winograd::tile * winograd::tile;
+  return b.type == DataType::f32 && desc.kernel == Size2{3, 3} && desc.stride == Size2{1, 1} &&
+         desc.groups == 1 && blocks && full && b.batch * tiles >= winograd_min_tiles;
+}
+
 bool own_winograd_is_profitable(const Binding& b, const ConvDesc& desc) {
-  const std::span<const winograd::Kernels* const> usable = winograd::usable_kernels();
-  if (usable.empty() || b.type != DataType::f32 || desc.kernel != Size2{3, 3} || desc.stride != Size2{1, 1} ||
-      desc.groups != 1)
+  if (winograd::usable_kernels().empty() || !suits_winograd(b, desc) || std::max(desc.pad.h, desc.pad.w) > 2)
     return false;
-  constexpr std::int64_t block = winograd::channel_block, min_tiles = 32, onednn_min_channels = 32;
-  const std::int64_t channels = b.inputs[0].shape[2];
-  if (channels % block != 0 || desc.filters % block != 0 || desc.pad.h > 2 || desc.pad.w > 2) return false;
-  if (onednn_has_winograd() && std::min(channels, desc.filters) >= onednn_min_channels) return false;
-  const std::int64_t down = ceil_div(b.shape[0], winograd::tile),
-                     across = ceil_div(b.shape[1], winograd::tile);
-  const bool full = 10 * b.shape[0] * b.shape[1] >= 6 * down * across * winograd::tile * winograd::tile;
-  return full && b.batch * down * across >= min_tiles;
+  return !onednn_has_winograd() ||
+         std::min(b.inputs[0].shape[2], desc.filters) < onednn_winograd_min_channels;
 }
 
 std::unique_ptr<Op> make_winograd_conv(Context& context, const Binding& binding, const ConvDesc& desc) {

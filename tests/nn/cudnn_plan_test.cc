@@ -187,15 +187,20 @@ TEST_F(CudnnPlan, EveryConvolutionOfEveryNetwork) {
   EXPECT_GT(checked, 6 * 50);
 }
 
+ConvProblem wide_3x3(ConvPass pass) {
+  return {.pass = pass,
+          .batch = 32,
+          .in = {28, 28, 128},
+          .out = {28, 28, 128},
+          .kernel = {3, 3},
+          .stride = {1, 1},
+          .pad = {1, 1}};
+}
+
 // Engines that round float32 operands are offered, too, where that is asked for, and only there.
 TEST_F(CudnnPlan, Tf32HasItsEngines) {
   for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient}) {
-    ConvProblem p;
-    p.pass = pass;
-    p.batch = 32;
-    p.in = p.out = {28, 28, 128};
-    p.kernel = {3, 3};
-    p.stride = p.pad = {1, 1};
+    ConvProblem p = wide_3x3(pass);
     const std::size_t fp32 = count_engines(p);
     p.compute = Compute::tf32;
     EXPECT_GT(fp32, 0u);
@@ -237,12 +242,7 @@ TEST_F(CudnnPlan, DeterministicAndBf16HaveNoTransform) {
   describe(a100());
   for (const ConvPass pass : {ConvPass::forward, ConvPass::input_gradient, ConvPass::weight_gradient})
     for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
-      ConvProblem p;
-      p.pass = pass;
-      p.batch = 32;
-      p.in = p.out = {28, 28, 128};
-      p.kernel = {3, 3};
-      p.stride = p.pad = {1, 1};
+      ConvProblem p = wide_3x3(pass);
       p.deterministic = true;
       EXPECT_EQ(count_plans(p, layout).transforms, 0);
       p.deterministic = false;
