@@ -1,4 +1,5 @@
 // The blocks of a launch. A block's threads are fibers of one thread of the host.
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -52,16 +53,17 @@ struct Fiber {
   bool finished = true;
   bool waiting = false;
   Barrier barrier = Barrier::sync_warp;
-  unsigned exchanges = 0;       // with its warp
-  std::uint64_t value[2] = {};  // of even and odd exchanges
+  unsigned exchanges = 0;  // with its warp
 };
+
+using WarpValues = std::array<std::uint64_t, 32>;  // a lane's at its number
 
 struct Block {
   std::vector<Fiber> fibers;
   std::size_t running = 0, count = 0;
   void* scheduler = nullptr;
   const std::function<void()>* kernel = nullptr;
-  std::uint64_t values[32] = {};
+  std::array<std::array<WarpValues, 2>, 32> values{};  // by warp: of even and odd exchanges
   bool any = false, any_before = false;  // predicates: of the barrier being waited for, and of the one before
 
   void yield() { lpsgd_switch_stack(&fibers[running].stack_pointer, scheduler); }
@@ -140,14 +142,12 @@ thread_local Thread* current = nullptr;
 
 const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value) {
   Fiber& fiber = block.fibers[block.running];
-  const unsigned set = fiber.exchanges++ % 2;
-  fiber.value[set] = value;
+  WarpValues& values = block.values[block.running / 32][fiber.exchanges++ % 2];
+  values[block.running % 32] = value;
   fiber.barrier = operation;
   fiber.waiting = true;
-  const std::size_t first = block.running / 32 * 32;
   block.yield();
-  for (std::size_t i = 0; i < 32; ++i) block.values[i] = block.fibers[first + i].value[set];
-  return block.values;
+  return values.data();
 }
 
 void wait_for_lanes(Barrier operation) {
