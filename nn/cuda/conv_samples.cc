@@ -13,16 +13,16 @@ constexpr std::int64_t max_terms_of_weight = std::int64_t{1} << 18;
 constexpr std::int64_t panels = 8, panel_side = 4;  // of a weight gradient: filters and channels side by side
 
 /// Elements of a random operand from index `first` on.
-void read_operand(std::uint32_t tensor, std::int64_t first, std::span<float> out) {
+void read_operand(DataType type, std::uint32_t tensor, std::int64_t first, std::span<float> out) {
   RandomFour four{};
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::int64_t at = first + static_cast<std::int64_t>(i);
-    if (i == 0 || at % 4 == 0) four = random_four(tensor, at / 4);
+    if (i == 0 || at % 4 == 0) four = random_four(tensor, at / 4, random_bits(type));
     out[i] = four.x[at % 4];
   }
 }
-double operand_at(std::uint32_t tensor, std::int64_t i) {
-  return static_cast<double>(random_four(tensor, i / 4).x[i % 4]);
+double operand_at(DataType type, std::uint32_t tensor, std::int64_t i) {
+  return static_cast<double>(random_four(tensor, i / 4, random_bits(type)).x[i % 4]);
 }
 double dot(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
@@ -77,8 +77,8 @@ class Sampler {
       for (std::int64_t s = 0; s < p_.kernel.w; ++s) {
         const std::int64_t h = oh * p_.stride.h - p_.pad.h + r, v = ow * p_.stride.w - p_.pad.w + s;
         if (h < 0 || h >= p_.in[0] || v < 0 || v >= p_.in[1]) continue;
-        read_operand(conv_input, ((n * p_.in[0] + h) * p_.in[1] + v) * p_.in[2] + first, x);
-        read_operand(conv_weights, weight_index(filter, r, s, 0), w);
+        read_operand(p_.type, conv_input, ((n * p_.in[0] + h) * p_.in[1] + v) * p_.in[2] + first, x);
+        read_operand(p_.type, conv_weights, weight_index(filter, r, s, 0), w);
         sum += dot(x, w);
       }
     return sum;
@@ -94,10 +94,10 @@ class Sampler {
         if (dh < 0 || dv < 0 || dh % p_.stride.h != 0 || dv % p_.stride.w != 0) continue;
         const std::int64_t oh = dh / p_.stride.h, ow = dv / p_.stride.w;
         if (oh >= p_.out[0] || ow >= p_.out[1]) continue;
-        read_operand(conv_output, ((n * p_.out[0] + oh) * p_.out[1] + ow) * p_.out[2] + first, dy);
+        read_operand(p_.type, conv_output, ((n * p_.out[0] + oh) * p_.out[1] + ow) * p_.out[2] + first, dy);
         for (std::int64_t k = 0; k < group_filters_; ++k)
           sum += static_cast<double>(dy[static_cast<std::size_t>(k)]) *
-                 operand_at(conv_weights, weight_index(first + k, r, s, channel % group_channels_));
+                 operand_at(p_.type, conv_weights, weight_index(first + k, r, s, channel % group_channels_));
       }
     return sum;
   }
@@ -131,7 +131,7 @@ class Sampler {
     const std::int64_t pixels = shape[0] * shape[1];
     for (std::int64_t n = 0; n < p_.batch; ++n)
       for (std::int64_t i = 0; has_gradient(p_, n) && i < pixels; ++i) {
-        read_operand(tensor, (n * pixels + i) * shape[2] + first, values);
+        read_operand(p_.type, tensor, (n * pixels + i) * shape[2] + first, values);
         for (std::size_t c = 0; c < values.size(); ++c) out[c].push_back(values[c]);
       }
     return out;

@@ -139,7 +139,7 @@ class ConvSearch {
         tensors_(tensors),
         own_(own),
         separate_(separate),
-        accuracy_(context, problem, tensors) {}
+        accuracy_(context, problem, tensors, own) {}
 
   ConvChoice run() {
     if (const auto known = context_.plan_cache.find(name())) take(*known);
@@ -178,17 +178,29 @@ class ConvSearch {
     };
   }
 
-  /// With `deterministic` the kernel is taken without a run.
+  /// With `deterministic` the kernel is taken if it is right, and no time is measured.
   void measure_own(PlanSearch& search) {
     const std::optional<SmallConv> own = plan_small_conv(problem_, context_.capability_major);
     if (!own) return;
     const std::int64_t workspace = small_conv_workspace(*own, problem_.pass);
     if (workspace > context_.workspace_limit || !context_.has_workspace(search, workspace)) return;
-    const bool fastest =
-        context_.deterministic ||
-        context_.measure(search, fmt::format("convolution ({}): {}", text_of(problem_), small_conv_name),
-                         [&] { run_own_conv(context_, *own, problem_.pass, own_); });
-    if (!fastest) return;
+    const std::string text = fmt::format("convolution ({}): {}", text_of(problem_), small_conv_name);
+    const auto is_right = [&] {
+      if (accuracy_.accepts(*own)) return true;
+      log::warn("{} gives wrong results on this device, so cuDNN's engines are used; please report it", text);
+      return false;
+    };
+    if (context_.deterministic) {
+      try {
+        if (!is_right()) return;
+      } catch (const DeviceError& e) {
+        log::debug("{}: {}", text, e.what());
+        return;
+      }
+    } else if (!context_.measure(
+                   search, text, [&] { run_own_conv(context_, *own, problem_.pass, own_); }, is_right)) {
+      return;
+    }
     stored_ = small_conv_name;
     best_ = {nullptr, own, true, Layout::nhwc};
   }

@@ -74,7 +74,8 @@ cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int
 // ---- random_operand.cu
 
 /// to[i] = element i of the random operand `tensor` (nn/cuda/random_operand.h), for 0 <= i < n.
-cudaError_t launch_random_operand(std::uint32_t tensor, float* to, std::int64_t n, cudaStream_t stream);
+cudaError_t launch_random_operand(DataType type, std::uint32_t tensor, void* to, std::int64_t n,
+                                  cudaStream_t stream);
 
 // ---- column_sums.cu
 

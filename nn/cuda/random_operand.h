@@ -1,22 +1,28 @@
-// Random operands that the host can compute, too: tensors of float32 in [-1, 1), of 24 bits each, whose
-// elements depend on the tensor's number and on their own index alone. For host and device.
+// Random operands that the host can compute, too: tensors in [-1, 1), whose elements depend on the tensor's
+// number and on their own index alone. Each is a multiple of 2^-23 in float32 and of 2^-7 in bfloat16, so
+// none is rounded. For host and device.
 #pragma once
 
 #include <cstdint>
 
+#include "core/data_type.h"
 #include "core/philox.h"
 
 namespace lpsgd::cuda {
 
-/// Elements 4 i to 4 i + 3 of a tensor.
+/// Elements 4 i to 4 i + 3 of a tensor, of `bits` random bits each: 24 in float32, 8 in bfloat16.
 struct RandomFour {
   float x[4];
 };
-LPSGD_HD RandomFour random_four(std::uint32_t tensor, std::int64_t i) {
+LPSGD_HD constexpr int random_bits(DataType type) {
+  return type == DataType::f32 ? 24 : 8;
+}
+LPSGD_HD RandomFour random_four(std::uint32_t tensor, std::int64_t i, int bits) {
   const Philox4x32 draw = philox4x32(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32),
                                      tensor, 0, 0, static_cast<std::uint32_t>(RandomUse::accuracy));
   RandomFour out{};
-  for (int k = 0; k < 4; ++k) out.x[k] = static_cast<float>(draw.x[k] >> 8) * 0x1p-23f - 1.0f;
+  const float unit = 2.0f / static_cast<float>(1u << bits);
+  for (int k = 0; k < 4; ++k) out.x[k] = static_cast<float>(draw.x[k] >> (32 - bits)) * unit - 1.0f;
   return out;
 }
 

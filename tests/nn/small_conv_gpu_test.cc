@@ -15,6 +15,7 @@
 
 #include "core/philox.h"
 #include "nn/cuda/backend.h"
+#include "nn/cuda/conv_accuracy.h"
 #include "nn/cuda/small_conv_plan.h"
 #include "tests/core/gpu_test.h"
 #include "tests/nn/operation_cases.h"
@@ -268,6 +269,53 @@ cuda::ConvProblem problem(cuda::ConvPass pass, Shape in, std::int64_t filters, s
 
 constexpr cuda::ConvPass passes[] = {cuda::ConvPass::forward, cuda::ConvPass::input_gradient,
                                      cuda::ConvPass::weight_gradient};
+
+/// The operation's memory, and what the check of a kernel says of a plan.
+class CheckedKernel {
+ public:
+  CheckedKernel(cuda::Context& context, const cuda::ConvProblem& p) : context_(context), problem_(p) {
+    const auto take = [&](std::int64_t n) { return context.array<float>(n); };
+    own_.input = take(p.batch * p.in[0] * p.in[1] * p.in[2]);
+    own_.output = take(p.batch * p.out[0] * p.out[1] * p.out[2]);
+    const std::int64_t weights = p.out[2] * 9 * p.in[2];
+    own_.weights = take(weights);
+    own_.weight_gradient = p.pass == cuda::ConvPass::weight_gradient ? take(weights) : nullptr;
+    own_.bias = p.bias ? take(p.out[2]) : nullptr;
+    own_.relu = p.relu;
+    tensors_ = {
+        {cuda::conv_input, own_.input}, {cuda::conv_weights, own_.weights}, {cuda::conv_output, own_.output}};
+    if (own_.bias) tensors_.emplace_back(cuda::conv_bias, own_.bias);
+  }
+  bool accepts(const cuda::SmallConv& plan) {
+    return cuda::ConvAccuracy(context_, problem_, tensors_, own_).accepts(plan);
+  }
+
+ private:
+  cuda::Context& context_;
+  cuda::ConvProblem problem_;
+  cuda::ConvTensors tensors_;
+  cuda::SmallConvTensors own_;
+};
+
+TEST_F(SmallConvGpu, AKernelThatIsWrongOnThisDeviceIsRefused) {
+  cuda::Context context(device, Compute::bf16, true);
+  for (const cuda::ConvPass pass : passes)
+    for (const int stride : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << "pass " << static_cast<int>(pass) << ", stride " << stride);
+      cuda::ConvProblem p = problem(pass, {13, 18, 32}, 48, stride, 6);
+      p.bias = p.relu = pass == cuda::ConvPass::forward;
+      CheckedKernel kernel(context, p);
+      const cuda::SmallConv plan = cuda::plan_small_conv(p, 8).value();
+      EXPECT_TRUE(kernel.accepts(plan));
+      cuda::SmallConv part = plan;  // without its last tile
+      --part.shape.tiles;
+      EXPECT_FALSE(kernel.accepts(part));
+      cuda::SmallConv shifted = plan;  // rows of the halo one pixel too long
+      shifted.shape.by_halo_w.reciprocal = (1u << 20) / static_cast<unsigned>(plan.shape.halo_w + 1) + 1;
+      EXPECT_FALSE(kernel.accepts(shifted));
+      EXPECT_TRUE(kernel.accepts(plan));
+    }
+}
 
 TEST(SmallConvPlan, CoversSmallConvolutionsAlone) {
   for (const cuda::ConvPass pass : passes) {
