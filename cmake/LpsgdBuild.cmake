@@ -129,6 +129,16 @@ function(lpsgd_library name)
   endif()
 endfunction()
 
+# The headers of all tests, compiled once. Its options must be those of tests, which are position independent executables.
+function(lpsgd_test_headers)
+  file(CONFIGURE OUTPUT test_headers.cc CONTENT "")
+  add_library(lpsgd_test_headers OBJECT ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cc)
+  set_target_properties(lpsgd_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_link_libraries(lpsgd_test_headers PRIVATE GTest::gtest GTest::gmock lpsgd_core)
+  target_compile_options(lpsgd_test_headers PRIVATE -fPIE -O1)
+  target_precompile_headers(lpsgd_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h>)
+endfunction()
+
 # lpsgd_test(NAME SOURCES ... DEPENDS ... [LABELS ...] [TIMEOUT seconds]): a GoogleTest program whose cases ctest discovers.
 function(lpsgd_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
@@ -143,9 +153,7 @@ function(lpsgd_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main lpsgd_options)
   # Tests are compiled for the compiler's speed, not for theirs.
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
-  target_precompile_headers(${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:<gmock/gmock.h$<ANGLE-R>> $<$<COMPILE_LANGUAGE:CXX>:<gtest/gtest.h$<ANGLE-R>>
-    $<$<COMPILE_LANGUAGE:CXX>:<fmt/format.h$<ANGLE-R>>)
+  target_precompile_headers(${name} REUSE_FROM lpsgd_test_headers)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 

@@ -3,7 +3,19 @@
 // default is info on rank 0 and warning on other ranks.
 #pragma once
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
+
+#if FMT_VERSION < 100000
+// spdlog calls it in its headers. Without this declaration, which later versions have, each file that logs
+// would compile all of fmt's formatting.
+FMT_BEGIN_NAMESPACE
+namespace detail {
+extern template void vformat_to<char>(buffer<char>&, basic_string_view<char>,
+                                      basic_format_args<FMT_BUFFER_CONTEXT(char)>, locale_ref);
+}
+FMT_END_NAMESPACE
+#endif
 
 namespace lpsgd {
 

@@ -185,9 +185,10 @@ double ConvAccuracy::statistics_error(const SmallConv& own) {
   for (std::size_t c = 0; c < n; ++c) {
     const double distance = static_cast<double>(means[0][c]) - static_cast<double>(means[1][c]);
     const double ratio = inverses[0][c] / inverses[1][c];
-    // (So written that NaN is an error.)
-    for (const double e : {std::abs(distance) * inverses[1][c], std::abs(ratio - 1)})
-      if (!(e <= error)) error = e;
+    for (const double e : {std::abs(distance) * inverses[1][c], std::abs(ratio - 1)}) {
+      if (std::isnan(e)) return e;
+      error = std::max(error, e);
+    }
   }
   return error;
 }
