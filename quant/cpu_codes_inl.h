@@ -46,6 +46,40 @@ LPSGD_INLINE void pack_block(const I* codes, std::byte* out) {
       store(out, _mm512_cvtepi32_epi8(_mm512_madd_epi16(pairs, _mm512_set1_epi32(0x00100001))));
     }
   }
+#elif defined(__AVX2__)
+  if constexpr (bits == 16) {
+    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k)
+        store(out + k * kLanes * 2, __builtin_convertvector(codes[k], H));
+  } else {
+    // As above, in two halves of 32 codes; packs work in each 128 bits, so 64-bit parts 1 and 2 change
+    // places.
+    const auto bytes_of = [&](int first) {
+      const auto c = [&](int k) { return reinterpret_cast<Native>(codes[first + k]); };
+      const Native words_a = _mm256_packus_epi32(c(0), c(1));
+      const Native words_b = _mm256_packus_epi32(c(2), c(3));
+      return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(words_a, words_b),
+                                         _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    };
+    const Native low = bytes_of(0), high = bytes_of(4);
+    constexpr int ordered = 0b11011000;
+    if constexpr (bits == 8) {
+      store(out, low);
+      store(out + 32, high);
+    } else if constexpr (bits == 4) {
+      const Native pair = _mm256_set1_epi16(0x1001);
+      const Native packed =
+          _mm256_packus_epi16(_mm256_maddubs_epi16(low, pair), _mm256_maddubs_epi16(high, pair));
+      store(out, _mm256_permute4x64_epi64(packed, ordered));
+    } else {
+      const auto fours = [](Native x) {
+        return _mm256_madd_epi16(_mm256_maddubs_epi16(x, _mm256_set1_epi16(0x0401)),
+                                 _mm256_set1_epi32(0x00100001));
+      };
+      const Native words = _mm256_permute4x64_epi64(_mm256_packus_epi32(fours(low), fours(high)), ordered);
+      const Native packed = _mm256_permute4x64_epi64(_mm256_packus_epi16(words, words), ordered);
+      store(out, _mm256_castsi256_si128(packed));
+    }
+  }
 #else
   if constexpr (bits == 16) {
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k)
