@@ -173,17 +173,23 @@ exclude:
 
     def test_runs_of_this_repository_count_as_done(self):
         """Whoever copies them into a study's folder trains them no more."""
-        for name in ("resnet9_codecs", "resnet9_width64"):
+        for name, folder, complete in (
+            ("resnet9_codecs", "resnet9-codecs", True),
+            ("resnet9_width64", "resnet9-width64", True),
+            ("local_sgd_resnet20", "local-sgd", False),
+        ):
             with self.subTest(study=name):
                 study = definition.load(str(REPORT.parent / "configs" / "studies" / f"{name}.yaml"))
                 self.assertFalse(study.is_timed)
                 runs = grid.expand(study)
-                out = REPORT.parent / "docs" / "results" / name.replace("_", "-")
+                out = REPORT.parent / "docs" / "results" / folder
                 there = {str(path) for path in (out / "runs").glob("*")}
                 folders = runner.find_folders(str(out), runs)
                 done = [run.digest for run in runs if tables.is_done(folders[run.digest], run.digest)]
                 self.assertEqual({folders[digest] for digest in done}, there)
-                self.assertEqual(len(done), len(runs))
+                self.assertGreater(len(done), 0)
+                if complete:
+                    self.assertEqual(len(done), len(runs))
 
     def test_the_wide_network_trains_three_epochs(self):
         study = definition.load(str(REPORT.parent / "configs" / "studies" / "resnet9_width64.yaml"))
