@@ -9,7 +9,10 @@ namespace lpsgd::cuda {
 namespace {
 
 constexpr std::int64_t sample_count = 256;
-constexpr std::int64_t max_terms_of_weight = std::int64_t{1} << 18;
+// Of a weight's gradient. In float32 the rounding of long sums is what counts; else the host's time is.
+std::int64_t max_terms_of_weight(DataType type) {
+  return std::int64_t{1} << (type == DataType::f32 ? 18 : 16);
+}
 constexpr std::int64_t panels = 8, panel_side = 4;  // of a weight gradient: filters and channels side by side
 
 /// Elements of a random operand from index `first` on.
@@ -172,8 +175,8 @@ ConvSamples sample_convolution(const ConvProblem& problem) {
 
 bool has_gradient(const ConvProblem& problem, std::int64_t sample) {
   if (problem.pass != ConvPass::weight_gradient) return true;
-  const std::int64_t wanted =
-      std::clamp<std::int64_t>(max_terms_of_weight / (problem.out[0] * problem.out[1]), 1, problem.batch);
+  const std::int64_t wanted = std::clamp<std::int64_t>(
+      max_terms_of_weight(problem.type) / (problem.out[0] * problem.out[1]), 1, problem.batch);
   // Every (batch / wanted)-th, the last sample among them.
   return (sample + 1) * wanted / problem.batch > sample * wanted / problem.batch;
 }

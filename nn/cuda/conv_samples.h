@@ -22,7 +22,7 @@ struct ConvSamples {
 ConvSamples sample_convolution(const ConvProblem& problem);
 
 /// Whether a sample of the batch has a gradient in the reference. In a weight gradient only so many have one
-/// that each sum has about 2^18 terms: the rest of the output's gradient must be 0.
+/// that each sum has about 2^18 terms, in bfloat16 2^16: the rest of the output's gradient must be 0.
 bool has_gradient(const ConvProblem& problem, std::int64_t sample);
 
 }  // namespace lpsgd::cuda
