@@ -88,17 +88,19 @@ else()
   message(STATUS "lpsgd: CUDA backend ${LPSGD_HAVE_CUDA}")
 endif()
 
-# Lets the host's compiler take CUDA sources among these files, where the GPU is emulated. Under sanitizers -O2 takes
-# nearly twice as long to compile.
-set(emulated_optimisation -O2)
+# Of codecs on the host and of kernels on the emulated GPU, which are optimised also in debug builds. Under sanitizers -O2
+# takes about twice as long to compile.
+set(LPSGD_KERNEL_OPTIMISATION -O2)
 if(LPSGD_SANITIZE)
-  set(emulated_optimisation -O1)
+  set(LPSGD_KERNEL_OPTIMISATION -O1)
 endif()
+
+# Lets the host's compiler take CUDA sources among these files, where the GPU is emulated.
 function(lpsgd_emulate)
   list(FILTER ARGN INCLUDE REGEX "\\.cu$")
   if(LPSGD_EMULATED AND ARGN)
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-      "-x;c++;${emulated_optimisation};-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-old-style-cast;-Wno-shadow;-include;${CMAKE_SOURCE_DIR}/tests/emulated/device.h")
+      "-x;c++;${LPSGD_KERNEL_OPTIMISATION};-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-old-style-cast;-Wno-shadow;-include;${CMAKE_SOURCE_DIR}/tests/emulated/device.h")
   endif()
 endfunction()
 

@@ -7,8 +7,8 @@
 #include <spdlog/spdlog.h>
 
 #if FMT_VERSION < 100000
-// spdlog calls it in its headers. Without this declaration, which later versions have, each file that logs
-// would compile all of fmt's formatting.
+// spdlog calls it in its headers. Without this declaration, of fmt 9's signature, each file that logs would
+// compile all of fmt's formatting.
 FMT_BEGIN_NAMESPACE
 namespace detail {
 extern template void vformat_to<char>(buffer<char>&, basic_string_view<char>,

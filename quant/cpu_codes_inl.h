@@ -17,6 +17,56 @@ LPSGD_INLINE std::uint32_t lowest_bits(I x) {
 #endif
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+/// pack_block() for 2, 4 and 8 bits, in two halves of 32 codes. Packs work in each 128 bits, so what they
+/// join has its 64-bit parts 1 and 2 in turn.
+template <int bits>
+LPSGD_INLINE void pack_bytes(const I* codes, std::byte* out) {
+  const auto bytes_of = [&](int first) {
+    const auto c = [&](int k) { return reinterpret_cast<Native>(codes[first + k]); };
+    const Native words_a = _mm256_packus_epi32(c(0), c(1));
+    const Native words_b = _mm256_packus_epi32(c(2), c(3));
+    return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(words_a, words_b),
+                                       _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  };
+  const auto ordered = [](Native x) { return _mm256_permute4x64_epi64(x, 0b11011000); };
+  const Native low = bytes_of(0), high = bytes_of(4);
+  if constexpr (bits == 8) {
+    store(out, low);
+    store(out + 32, high);
+  } else if constexpr (bits == 4) {
+    const auto pairs = [](Native x) { return _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x1001)); };
+    store(out, ordered(_mm256_packus_epi16(pairs(low), pairs(high))));
+  } else {
+    const auto fours = [](Native x) {
+      const Native pairs = _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x0401));
+      return _mm256_madd_epi16(pairs, _mm256_set1_epi32(0x00100001));
+    };
+    const Native words = ordered(_mm256_packus_epi32(fours(low), fours(high)));
+    store(out, _mm256_castsi256_si128(ordered(_mm256_packus_epi16(words, words))));
+  }
+}
+#elif !defined(__AVX2__)
+/// pack_block() for 2, 4 and 8 bits.
+template <int bits>
+LPSGD_INLINE void pack_bytes(const I* codes, std::byte* out) {
+  std::uint8_t bytes[kBlock];
+  for (int k = 0; k < kVectors; ++k) store(bytes + k * kLanes, __builtin_convertvector(codes[k], B));
+  if constexpr (bits == 8) {
+    std::memcpy(out, bytes, sizeof bytes);
+  } else {
+    constexpr int per_byte = 8 / bits;
+    std::uint8_t packed[kBlock / per_byte];
+    for (int i = 0; i < kBlock / per_byte; ++i) {
+      unsigned x = 0;
+      for (int j = 0; j < per_byte; ++j) x |= unsigned{bytes[i * per_byte + j]} << (j * bits);
+      packed[i] = static_cast<std::uint8_t>(x);
+    }
+    std::memcpy(out, packed, sizeof packed);
+  }
+}
+#endif
+
 /// Packs a block of 64 codes into 8*bits bytes.
 template <int bits>
 LPSGD_INLINE void pack_block(const I* codes, std::byte* out) {
@@ -46,59 +96,12 @@ LPSGD_INLINE void pack_block(const I* codes, std::byte* out) {
       store(out, _mm512_cvtepi32_epi8(_mm512_madd_epi16(pairs, _mm512_set1_epi32(0x00100001))));
     }
   }
-#elif defined(__AVX2__)
-  if constexpr (bits == 16) {
-    LPSGD_UNROLL for (int k = 0; k < kVectors; ++k)
-        store(out + k * kLanes * 2, __builtin_convertvector(codes[k], H));
-  } else {
-    // As above, in two halves of 32 codes; packs work in each 128 bits, so 64-bit parts 1 and 2 change
-    // places.
-    const auto bytes_of = [&](int first) {
-      const auto c = [&](int k) { return reinterpret_cast<Native>(codes[first + k]); };
-      const Native words_a = _mm256_packus_epi32(c(0), c(1));
-      const Native words_b = _mm256_packus_epi32(c(2), c(3));
-      return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(words_a, words_b),
-                                         _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    };
-    const Native low = bytes_of(0), high = bytes_of(4);
-    constexpr int ordered = 0b11011000;
-    if constexpr (bits == 8) {
-      store(out, low);
-      store(out + 32, high);
-    } else if constexpr (bits == 4) {
-      const Native pair = _mm256_set1_epi16(0x1001);
-      const Native packed =
-          _mm256_packus_epi16(_mm256_maddubs_epi16(low, pair), _mm256_maddubs_epi16(high, pair));
-      store(out, _mm256_permute4x64_epi64(packed, ordered));
-    } else {
-      const auto fours = [](Native x) {
-        return _mm256_madd_epi16(_mm256_maddubs_epi16(x, _mm256_set1_epi16(0x0401)),
-                                 _mm256_set1_epi32(0x00100001));
-      };
-      const Native words = _mm256_permute4x64_epi64(_mm256_packus_epi32(fours(low), fours(high)), ordered);
-      const Native packed = _mm256_permute4x64_epi64(_mm256_packus_epi16(words, words), ordered);
-      store(out, _mm256_castsi256_si128(packed));
-    }
-  }
 #else
   if constexpr (bits == 16) {
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k)
         store(out + k * kLanes * 2, __builtin_convertvector(codes[k], H));
   } else {
-    std::uint8_t bytes[kBlock];
-    for (int k = 0; k < kVectors; ++k) store(bytes + k * kLanes, __builtin_convertvector(codes[k], B));
-    if constexpr (bits == 8) {
-      std::memcpy(out, bytes, sizeof bytes);
-    } else {
-      constexpr int per_byte = 8 / bits;
-      std::uint8_t packed[kBlock / per_byte];
-      for (int i = 0; i < kBlock / per_byte; ++i) {
-        unsigned x = 0;
-        for (int j = 0; j < per_byte; ++j) x |= unsigned{bytes[i * per_byte + j]} << (j * bits);
-        packed[i] = static_cast<std::uint8_t>(x);
-      }
-      std::memcpy(out, packed, sizeof packed);
-    }
+    pack_bytes<bits>(codes, out);
   }
 #endif
 }

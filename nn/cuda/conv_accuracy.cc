@@ -91,36 +91,40 @@ double ConvAccuracy::error_of(const ConvChoice& choice) {
   return error_of(result, [&] { run(); });
 }
 
-double ConvAccuracy::error_of(const Result& result, const std::function<void()>& run) {
-  const auto size = static_cast<std::size_t>(size_of(result.type));
-  std::vector<float> found(samples_->at.size());
+void ConvAccuracy::on_random_operands(const std::function<void()>& run) {
   try {
     fill();
     run();
-    std::vector<std::uint32_t> bits(found.size());
-    for (std::size_t i = 0; i < found.size(); ++i)
-      copy_bytes(&bits[i],
-                 static_cast<const std::byte*>(result.memory) + samples_->at[i] * size_of(result.type), size,
-                 context_.stream);
     context_.stream.synchronize();
-    // (A bfloat16 is the upper half of a float.)
-    for (std::size_t i = 0; i < found.size(); ++i)
-      found[i] = std::bit_cast<float>(result.type == DataType::f32 ? bits[i] : bits[i] << 16);
   } catch (...) {
     clear();
     throw;
   }
   clear();
+}
+
+double ConvAccuracy::error_of(const Result& result, const std::function<void()>& run) {
+  const std::int64_t size = size_of(result.type);
+  std::vector<std::uint32_t> bits(samples_->at.size());
+  on_random_operands([&] {
+    run();
+    for (std::size_t i = 0; i < bits.size(); ++i)
+      copy_bytes(&bits[i], static_cast<const std::byte*>(result.memory) + samples_->at[i] * size,
+                 static_cast<std::size_t>(size), context_.stream);
+  });
   double squares = 0, errors = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
+  for (std::size_t i = 0; i < bits.size(); ++i) {
     const double bias =
         bias_.empty() ? 0 : static_cast<double>(bias_[static_cast<std::size_t>(samples_->filters[i])]);
     const double sum = samples_->values[i] + bias;
     // What ReLU sets to 0 says nothing, and must not count for one engine alone.
     if (problem_.relu && sum <= 0) continue;
     const double expected = result.fused ? sum : samples_->values[i];
+    const float found = result.type == DataType::f32 ? std::bit_cast<float>(bits[i])
+                                                     : widen(Bf16{static_cast<std::uint16_t>(bits[i])});
+    const double error = static_cast<double>(found) - expected;
     squares += sum * sum;
-    errors += (static_cast<double>(found[i]) - expected) * (static_cast<double>(found[i]) - expected);
+    errors += error * error;
   }
   return std::sqrt(errors / squares);
 }
@@ -144,53 +148,47 @@ double ConvAccuracy::statistics_error(const SmallConv& own) {
   const Cut cut = cut_rows(problem_.batch * problem_.out[0] * problem_.out[1], channels);
   const std::int64_t partials =
       std::max<std::int64_t>(small_conv_norm_partials(own), cut.parts * cut.channels);
-  const std::size_t floats = 8 * n * sizeof(float), doubles = n * sizeof(double);
-  const std::size_t counters = static_cast<std::size_t>(std::max(cut.tiles, 1)) * sizeof(unsigned);
-  DeviceMemory memory(context_.device, floats + doubles + counters),
-      sums(context_.device, static_cast<std::size_t>(partials) * sizeof(double2));
-  zero_bytes(memory.data(), memory.bytes(), context_.stream);
-  auto* const arrays = reinterpret_cast<float*>(memory.data());
+  DeviceBuffer<float> arrays(context_.device, 6 * n);
+  DeviceBuffer<double> inverse(context_.device, n);
+  DeviceBuffer<double2> sums(context_.device, static_cast<std::size_t>(partials));
+  DeviceBuffer<unsigned> finished(context_.device, static_cast<std::size_t>(cut.tiles));
+  zero_bytes(arrays.data(), arrays.view().size_bytes(), context_.stream);
+  zero_bytes(finished.data(), finished.view().size_bytes(), context_.stream);
   NormState state;
-  state.weight = arrays;
-  state.bias = arrays + channels;
-  state.running_mean = arrays + 2 * channels;
-  state.running_variance = arrays + 3 * channels;
-  state.mean = arrays + 4 * channels;
-  state.scale = arrays + 5 * channels;
-  state.inverse = reinterpret_cast<double*>(arrays + 8 * channels);
-  state.finished = reinterpret_cast<unsigned*>(state.inverse + channels);
-  state.partials = reinterpret_cast<double2*>(sums.data());
+  state.weight = arrays.data();
+  state.bias = state.weight + channels;
+  state.running_mean = arrays.data() + 2 * channels;
+  state.running_variance = state.running_mean + channels;
+  state.mean = state.running_variance + channels;
+  state.scale = state.mean + channels;
+  state.inverse = inverse.data();
+  state.partials = sums.data();
+  state.finished = finished.data();
 
-  std::vector<float> means[2];
-  std::vector<double> inverses[2];
-  try {
-    fill();
-    for (const int i : {0, 1}) {
-      if (i == 0)
-        check(run_small_conv(own, own_, state, context_.handle()));
-      else
-        check(launch_norm_statistics(problem_.type, own_.output, cut, state, context_.handle()));
-      means[i].resize(n);
-      inverses[i].resize(n);
-      copy_bytes(means[i].data(), state.mean, n * sizeof(float), context_.stream);
-      copy_bytes(inverses[i].data(), state.inverse, doubles, context_.stream);
-    }
-    context_.stream.synchronize();
-  } catch (...) {
-    clear();
-    throw;
-  }
-  clear();
-  double error = 0;
+  struct Statistics {
+    std::vector<float> mean;
+    std::vector<double> inverse;
+  } found{std::vector<float>(n), std::vector<double>(n)}, expected = found;
+  const auto read = [&](Statistics& to) {
+    copy_bytes(to.mean.data(), state.mean, n * sizeof(float), context_.stream);
+    copy_bytes(to.inverse.data(), state.inverse, n * sizeof(double), context_.stream);
+  };
+  on_random_operands([&] {
+    check(run_small_conv(own, own_, state, context_.handle()));
+    read(found);
+    check(launch_norm_statistics(problem_.type, own_.output, cut, state, context_.handle()));
+    read(expected);
+  });
+  double worst = 0;
   for (std::size_t c = 0; c < n; ++c) {
-    const double distance = static_cast<double>(means[0][c]) - static_cast<double>(means[1][c]);
-    const double ratio = inverses[0][c] / inverses[1][c];
-    for (const double e : {std::abs(distance) * inverses[1][c], std::abs(ratio - 1)}) {
-      if (std::isnan(e)) return e;
-      error = std::max(error, e);
+    const double distance = static_cast<double>(found.mean[c]) - static_cast<double>(expected.mean[c]);
+    const double ratio = found.inverse[c] / expected.inverse[c];
+    for (const double error : {std::abs(distance) * expected.inverse[c], std::abs(ratio - 1)}) {
+      if (std::isnan(error)) return error;
+      worst = std::max(worst, error);
     }
   }
-  return error;
+  return worst;
 }
 
 bool ConvAccuracy::accepts(const SmallConv& own) {

@@ -38,6 +38,8 @@ class ConvAccuracy {
   };
 
   void prepare();
+  /// run() queues launches and copies to the host; they have ended when it returns.
+  void on_random_operands(const std::function<void()>& run);
   double error_of(const ConvChoice& choice);
   double error_of(const Result& result, const std::function<void()>& run);
   double statistics_error(const SmallConv& own);

@@ -20,12 +20,12 @@ void read_operand(DataType type, std::uint32_t tensor, std::int64_t first, std::
   RandomFour four{};
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::int64_t at = first + static_cast<std::int64_t>(i);
-    if (i == 0 || at % 4 == 0) four = random_four(tensor, at / 4, random_bits(type));
+    if (i == 0 || at % 4 == 0) four = random_four(type, tensor, at / 4);
     out[i] = four.x[at % 4];
   }
 }
 double operand_at(DataType type, std::uint32_t tensor, std::int64_t i) {
-  return static_cast<double>(random_four(tensor, i / 4, random_bits(type)).x[i % 4]);
+  return static_cast<double>(random_four(type, tensor, i / 4).x[i % 4]);
 }
 double dot(std::span<const float> a, std::span<const float> b) {
   double sum = 0;

@@ -178,6 +178,16 @@ class ConvSearch {
     };
   }
 
+  bool is_right(const SmallConv& own, const std::string& text) {
+    try {
+      if (accuracy_.accepts(own)) return true;
+      log::warn("{} gives wrong results on this device, so cuDNN's engines are used; please report it", text);
+    } catch (const DeviceError& e) {
+      log::debug("{}: {}", text, e.what());
+    }
+    return false;
+  }
+
   /// With `deterministic` the kernel is taken if it is right, and no time is measured.
   void measure_own(PlanSearch& search) {
     const std::optional<SmallConv> own = plan_small_conv(problem_, context_.capability_major);
@@ -185,22 +195,9 @@ class ConvSearch {
     const std::int64_t workspace = small_conv_workspace(*own, problem_.pass);
     if (workspace > context_.workspace_limit || !context_.has_workspace(search, workspace)) return;
     const std::string text = fmt::format("convolution ({}): {}", text_of(problem_), small_conv_name);
-    const auto is_right = [&] {
-      if (accuracy_.accepts(*own)) return true;
-      log::warn("{} gives wrong results on this device, so cuDNN's engines are used; please report it", text);
-      return false;
-    };
-    if (context_.deterministic) {
-      try {
-        if (!is_right()) return;
-      } catch (const DeviceError& e) {
-        log::debug("{}: {}", text, e.what());
-        return;
-      }
-    } else if (!context_.measure(
-                   search, text, [&] { run_own_conv(context_, *own, problem_.pass, own_); }, is_right)) {
-      return;
-    }
+    const std::function<bool()> right = [&] { return is_right(*own, text); };
+    const auto run = [&] { run_own_conv(context_, *own, problem_.pass, own_); };
+    if (!(context_.deterministic ? right() : context_.measure(search, text, run, right))) return;
     stored_ = small_conv_name;
     best_ = {nullptr, own, true, Layout::nhwc};
   }

@@ -8,10 +8,9 @@ namespace lpsgd::cuda {
 namespace {
 
 template <class T>
-__global__ void random_operand_kernel(std::uint32_t tensor, T* to, std::int64_t n) {
-  constexpr int bits = random_bits(sizeof(T) == sizeof(float) ? DataType::f32 : DataType::bf16);
+__global__ void random_operand_kernel(DataType type, std::uint32_t tensor, T* to, std::int64_t n) {
   for (std::int64_t i = thread_number(); 4 * i < n; i += thread_count()) {
-    const RandomFour four = random_four(tensor, i, bits);
+    const RandomFour four = random_four(type, tensor, i);
     if (4 * i + 4 <= n) {
       store<4>(to + 4 * i, four.x);
       continue;
@@ -24,12 +23,10 @@ __global__ void random_operand_kernel(std::uint32_t tensor, T* to, std::int64_t 
 
 cudaError_t launch_random_operand(DataType type, std::uint32_t tensor, void* to, std::int64_t n,
                                   cudaStream_t stream) {
-  const auto blocks = blocks_for((n + 3) / 4);
-  if (type == DataType::f32) LPSGD_LAUNCH(random_operand_kernel<float>, blocks, block_threads, stream)
-  (tensor, static_cast<float*>(to), n);
-  else LPSGD_LAUNCH(random_operand_kernel<Bf16>, blocks, block_threads, stream)(tensor,
-                                                                                static_cast<Bf16*>(to), n);
-  return cudaGetLastError();
+  return with_type(type, [&]<class T>(T) {
+    LPSGD_LAUNCH(random_operand_kernel<T>, blocks_for((n + 3) / 4), block_threads, stream)
+    (type, tensor, static_cast<T*>(to), n);
+  });
 }
 
 }  // namespace lpsgd::cuda

@@ -10,14 +10,12 @@
 
 namespace lpsgd::cuda {
 
-/// Elements 4 i to 4 i + 3 of a tensor, of `bits` random bits each: 24 in float32, 8 in bfloat16.
+/// Elements 4 i to 4 i + 3 of a tensor that is stored in `type`.
 struct RandomFour {
   float x[4];
 };
-LPSGD_HD constexpr int random_bits(DataType type) {
-  return type == DataType::f32 ? 24 : 8;
-}
-LPSGD_HD RandomFour random_four(std::uint32_t tensor, std::int64_t i, int bits) {
+LPSGD_HD RandomFour random_four(DataType type, std::uint32_t tensor, std::int64_t i) {
+  const int bits = type == DataType::f32 ? 24 : 8;
   const Philox4x32 draw = philox4x32(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32),
                                      tensor, 0, 0, static_cast<std::uint32_t>(RandomUse::accuracy));
   RandomFour out{};

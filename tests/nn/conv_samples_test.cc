@@ -14,7 +14,7 @@ namespace {
 /// All results of a pass, summed in double over every pair of an output pixel and a place in its window.
 std::vector<double> convolve(const ConvProblem& p) {
   const auto value = [&](std::uint32_t tensor, std::int64_t i) {
-    return static_cast<double>(random_four(tensor, i / 4, random_bits(p.type)).x[i % 4]);
+    return static_cast<double>(random_four(p.type, tensor, i / 4).x[i % 4]);
   };
   const std::int64_t channels = p.in[2] / p.groups, filters = p.out[2] / p.groups;
   const std::int64_t sizes[] = {p.batch * p.out[0] * p.out[1] * p.out[2],
