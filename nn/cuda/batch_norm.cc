@@ -8,7 +8,7 @@ class BatchNormOp final : public Op {
  public:
   BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc) : context_(context), b_(b) {
     const std::int64_t channels = b.shape.back();
-    cut_ = cut_rows(b.elements() / channels, channels);
+    cut_ = cut_rows(b.type, b.elements() / channels, channels);
     state_.weight = b.parameters[0].value;
     state_.bias = b.parameters[1].value;
     state_.weight_gradient = b.parameters[0].gradient;

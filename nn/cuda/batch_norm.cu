@@ -1,12 +1,12 @@
 // Batch normalisation over NHWC with the sum and the ReLU behind it. nn/cpu/batch_norm.cc does the same on
 // the CPU.
 //
-// Statistics and gradient sums are sums over rows for each channel. A thread takes eight rows at a time.
-// Moments are taken around the mean of the eight, and then combined (Chan, Golub and LeVeque 1979), so that a
-// mean far from zero costs no precision.
+// Statistics and gradient sums are sums over rows for each channel. A block's moments are taken around the
+// first value that it reads of the channel, and then combined around the first block's mean, so that a mean
+// far from zero costs no precision.
 //
-// Memory moved per value of b bytes; normalize and gradient in loads and stores of 16 bytes where channels
-// allow, statistics and gradient_sums of four values, of several rows at a time:
+// Memory moved per value of b bytes, in loads and stores of 16 bytes where channels allow. Each thread has
+// those of several rows on their way at once:
 //   statistics      b
 //   normalize       2 b (x, y), with a residual b more
 //   gradient_sums   (gradients + 1) b; 2 b more (y, masked) where several uses need the gradient behind the
@@ -21,89 +21,83 @@
 namespace lpsgd::cuda {
 namespace {
 
-constexpr int unrolled = 8;
+/// Rows that a thread loads before it uses the first, and groups of them that are added in float32 before
+/// their sum is added in double.
+template <int V>
+constexpr int rows_at_once = V == 8 ? 4 : 8;
+constexpr int groups_in_float = 4;
+
+/// Sums in double of what a thread adds in float32.
+template <int V>
+class LongSum {
+ public:
+  __device__ void add(int k, float v) { few_[k] += v; }
+  __device__ void flush() {
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum_[k] += static_cast<double>(few_[k]), few_[k] = 0;
+  }
+  __device__ const double* sum() const { return sum_; }
+
+ private:
+  float few_[V] = {};
+  double sum_[V] = {};
+};
 
 // ---- forward
 
 template <class T, int V>
-__global__ void __launch_bounds__(block_threads) statistics_kernel(const T* x, Cut cut, NormState s) {
+__global__ void __launch_bounds__(block_threads, 2) statistics_kernel(const T* x, Cut cut, NormState s) {
   __shared__ double shared[block_threads * V];
   const RowRange range(cut, V);
-  double mean[V] = {}, m2[V] = {}, count = 0;
+  LongSum<V> sum, squares;
   if (range.active) {
-    for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += unrolled * cut.ty) {
-      float v[unrolled][V], few_mean[V] = {}, few_m2[V] = {};
-      int n = 0;
+    float pivot[V];
+    load<V>(x + range.begin * cut.channels + range.channel, pivot);
+    int groups = 0;
+    over_rows<rows_at_once<V>>(range, cut, [&]<int rows>(std::int64_t r) {
+      float v[rows][V];
 #pragma unroll
-      for (int u = 0; u < unrolled; ++u) {
-        if (r + u * cut.ty < range.end) {
-          load<V>(x + (r + u * cut.ty) * cut.channels + range.channel, v[u]);
-          ++n;
+      for (int u = 0; u < rows; ++u) load<V>(x + (r + u * cut.ty) * cut.channels + range.channel, v[u]);
 #pragma unroll
-          for (int k = 0; k < V; ++k) few_mean[k] += v[u][k];
+      for (int u = 0; u < rows; ++u) {
+#pragma unroll
+        for (int k = 0; k < V; ++k) {
+          const float d = v[u][k] - pivot[k];
+          sum.add(k, d);
+          squares.add(k, d * d);
         }
       }
-#pragma unroll
-      for (int k = 0; k < V; ++k) few_mean[k] /= static_cast<float>(n);
-#pragma unroll
-      for (int u = 0; u < unrolled; ++u) {
-        if (u < n) {
-#pragma unroll
-          for (int k = 0; k < V; ++k) {
-            const float d = v[u][k] - few_mean[k];
-            few_m2[k] += d * d;
-          }
-        }
-      }
-      const double share = n / (count + n);
-#pragma unroll
-      for (int k = 0; k < V; ++k) {
-        const double delta = static_cast<double>(few_mean[k]) - mean[k];
-        mean[k] += delta * share;
-        m2[k] += static_cast<double>(few_m2[k]) + delta * delta * count * share;
-      }
-      count += n;
-    }
+      if (++groups % groups_in_float == 0) sum.flush(), squares.flush();
+    });
+    sum.flush(), squares.flush();
   }
-  // First the mean of the block, then the squares of differences from it.
   const double here = static_cast<double>(range.end - range.begin);
-  double block_mean[V];
-  for (int k = 0; k < V; ++k) block_mean[k] = count * mean[k] / here;
-  sum_over_rows<V>(block_mean, cut, shared, range.thread);
-  for (int k = 0; k < V; ++k) m2[k] += count * (mean[k] - block_mean[k]) * (mean[k] - block_mean[k]);
-  sum_over_rows<V>(m2, cut, shared, range.thread);
-  if (threadIdx.y == 0 && range.active)
-    for (int k = 0; k < V; ++k)
-      s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + range.channel + k] =
-          make_double2(block_mean[k], m2[k]);
-  if (!is_last(s.finished)) return;
-
-  // Threads with the same threadIdx.y take every ty-th part.
-  const double rows = static_cast<double>(cut.rows);
-  const auto rows_of = [&](int p) {
-    const std::int64_t first = static_cast<std::int64_t>(p) * cut.rows_each;
-    return static_cast<double>(min_of(cut.rows_each, cut.rows - first));
-  };
-  double all_mean[V] = {}, all_m2[V] = {};
-  if (range.active)
-#pragma unroll 1
-    for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty)
-      for (int k = 0; k < V; ++k)
-        all_mean[k] +=
-            rows_of(p) * s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + k].x / rows;
-  sum_over_rows<V>(all_mean, cut, shared, range.thread);
-  if (range.active) {
-#pragma unroll 1
-    for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
-      for (int k = 0; k < V; ++k) {
-        const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + k];
-        all_m2[k] += part.y + rows_of(p) * (part.x - all_mean[k]) * (part.x - all_mean[k]);
-      }
-    }
+  const double total = sum_over_block<V>(sum.sum(), cut, shared, range.thread);
+  const double total_squares = sum_over_block<V>(squares.sum(), cut, shared, range.thread);
+  const TileChannel channel(cut, V, range.thread);
+  if (channel.writes) {
+    const double pivot = static_cast<double>(as_float(x[range.begin * cut.channels + channel.number]));
+    s.partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] =
+        moments_of(here, pivot, total, total_squares);
   }
-  sum_over_rows<V>(all_m2, cut, shared, range.thread);
-  if (threadIdx.y != 0 || !range.active) return;
-  for (int k = 0; k < V; ++k) set_statistics(s, range.channel + k, rows, all_mean[k], all_m2[k]);
+  if (!is_last(s.finished)) return;
+  const auto partial = [&](int p) { return s.partials[place_of(p, cut.channels, channel.number)]; };
+
+  const double rows = static_cast<double>(cut.rows);
+  double all = 0, all_squares = 0, pivot = 0;
+  if (channel.exists) {
+    pivot = s.partials[channel.number].x;
+    over_parts(cut.parts, channel.height, channel.heights, partial, [&](int p, const double2& part) {
+      const std::int64_t first = static_cast<std::int64_t>(p) * cut.rows_each;
+      add_moments(static_cast<double>(min_of(cut.rows_each, cut.rows - first)), pivot, part, all,
+                  all_squares);
+    });
+  }
+  all = sum_over_heights(all, channel.columns, channel.heights, shared, range.thread);
+  all_squares = sum_over_heights(all_squares, channel.columns, channel.heights, shared, range.thread);
+  if (!channel.writes) return;
+  const double2 moments = moments_of(rows, pivot, all, all_squares);
+  set_statistics(s, channel.number, rows, moments.x, moments.y);
 }
 
 __global__ void constants_kernel(int channels, NormState s) {
@@ -130,100 +124,123 @@ __global__ void __launch_bounds__(block_threads)
   const RowRange range(cut, V);
   if (!range.active) return;
   const Constants<V> k(s, range.channel);
-#pragma unroll 4
-  for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += cut.ty) {
-    const std::int64_t at = r * cut.channels + range.channel;
-    float v[V], more[V];
-    load<V>(x + at, v);
-    if (residual != nullptr) load<V>(residual + at, more);
+  over_rows<4>(range, cut, [&]<int rows>(std::int64_t r) {
+    float v[rows][V], more[rows][V];
+    const std::int64_t first = r * cut.channels + range.channel, next = std::int64_t{cut.ty} * cut.channels;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      v[i] = (v[i] - k.mean[i]) * k.scale[i] + k.bias[i];
-      if (residual != nullptr) v[i] += more[i];
-      if (relu) v[i] = maths::relu(v[i]);
+    for (int u = 0; u < rows; ++u) load<V>(x + first + u * next, v[u]);
+    if (residual != nullptr) {
+#pragma unroll
+      for (int u = 0; u < rows; ++u) load<V>(residual + first + u * next, more[u]);
     }
-    store<V>(y + at, v);
-  }
+#pragma unroll
+    for (int u = 0; u < rows; ++u) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        v[u][i] = (v[u][i] - k.mean[i]) * k.scale[i] + k.bias[i];
+        if (residual != nullptr) v[u][i] += more[u][i];
+        if (relu) v[u][i] = maths::relu(v[u][i]);
+      }
+      store<V>(y + first + u * next, v[u]);
+    }
+  });
 }
 
 // ---- backward
+
+/// The gradients behind the ReLU, and what they are multiplied with, of `rows` rows from `first` on.
+template <int rows, class T, int V>
+__device__ __forceinline__ void load_gradients(const NormGradient& g, const Constants<V>& k,
+                                               std::int64_t first, std::int64_t next, float (&v)[rows][V],
+                                               float (&d)[rows][V]) {
+#pragma unroll
+  for (int u = 0; u < rows; ++u) load<V>(static_cast<const T*>(g.gradients.at[0]) + first + u * next, v[u]);
+#pragma unroll
+  for (int u = 0; u < rows; ++u) load<V>(static_cast<const T*>(g.x) + first + u * next, d[u]);
+  for (int t = 1; t < g.gradients.count; ++t) {
+#pragma unroll
+    for (int u = 0; u < rows; ++u) {
+      float more[V];
+      load<V>(static_cast<const T*>(g.gradients.at[t]) + first + u * next, more);
+#pragma unroll
+      for (int i = 0; i < V; ++i) v[u][i] += more[i];
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < rows; ++u) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) d[u][i] -= k.mean[i];
+  }
+  if (g.masked != nullptr) {
+    if (g.relu) {
+#pragma unroll
+      for (int u = 0; u < rows; ++u) {
+        float y[V];
+        load<V>(static_cast<const T*>(g.y) + first + u * next, y);
+#pragma unroll
+        for (int i = 0; i < V; ++i) v[u][i] = maths::where_positive(y[i], v[u][i]);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < rows; ++u) {
+      store<V>(static_cast<T*>(g.masked) + first + u * next, v[u]);
+#pragma unroll
+      for (int i = 0; i < V; ++i) v[u][i] = rounded<T>(v[u][i]);
+    }
+  } else if (g.relu) {
+#pragma unroll
+    for (int u = 0; u < rows; ++u) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) v[u][i] = maths::where_positive(d[u][i] * k.scale[i] + k.bias[i], v[u][i]);
+    }
+  }
+}
 
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads, 2)
     gradient_sums_kernel(NormGradient g, Cut cut, NormState s) {
   __shared__ double shared[block_threads * V];
   const RowRange range(cut, V);
-  const T* x = static_cast<const T*>(g.x);
-  double sum_g[V] = {}, sum_gx[V] = {};
+  LongSum<V> sum, products;
   if (range.active) {
     const Constants<V> k(s, range.channel);
-    for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += unrolled * cut.ty) {
-      float few_g[V] = {}, few_gx[V] = {};
-#pragma unroll(V == 4 && sizeof(T) == 4 ? 2 : 4)
-      for (int u = 0; u < unrolled; ++u) {
-        if (r + u * cut.ty >= range.end) break;
-        const std::int64_t at = (r + u * cut.ty) * cut.channels + range.channel;
-        float v[V], d[V];
-        load_sum<V, T>(g.gradients, at, v);
-        load<V>(x + at, d);
-        if (g.masked != nullptr) {
-          if (g.relu) {
-            float y[V];
-            load<V>(static_cast<const T*>(g.y) + at, y);
+    int groups = 0;
+    over_rows<rows_at_once<V> / 2>(range, cut, [&]<int rows>(std::int64_t r) {
+      float v[rows][V], d[rows][V];
+      load_gradients<rows, T, V>(g, k, r * cut.channels + range.channel, std::int64_t{cut.ty} * cut.channels,
+                                 v, d);
 #pragma unroll
-            for (int i = 0; i < V; ++i) v[i] = maths::where_positive(y[i], v[i]);
-          }
-          store<V>(static_cast<T*>(g.masked) + at, v);
+      for (int u = 0; u < rows; ++u) {
 #pragma unroll
-          for (int i = 0; i < V; ++i) v[i] = rounded<T>(v[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          d[i] -= k.mean[i];
-          if (g.relu && g.masked == nullptr)
-            v[i] = maths::where_positive(d[i] * k.scale[i] + k.bias[i], v[i]);
-          few_g[i] += v[i];
-          few_gx[i] += v[i] * d[i];
-        }
+        for (int i = 0; i < V; ++i) sum.add(i, v[u][i]), products.add(i, v[u][i] * d[u][i]);
       }
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        sum_g[i] += static_cast<double>(few_g[i]);
-        sum_gx[i] += static_cast<double>(few_gx[i]);
-      }
-    }
+      if (++groups % groups_in_float == 0) sum.flush(), products.flush();
+    });
+    sum.flush(), products.flush();
   }
-  sum_over_rows<V>(sum_g, cut, shared, range.thread);
-  sum_over_rows<V>(sum_gx, cut, shared, range.thread);
-  if (threadIdx.y == 0 && range.active)
-    for (int i = 0; i < V; ++i)
-      s.partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + range.channel + i] =
-          make_double2(sum_g[i], sum_gx[i]);
+  const double here = sum_over_block<V>(sum.sum(), cut, shared, range.thread);
+  const double here_products = sum_over_block<V>(products.sum(), cut, shared, range.thread);
+  const TileChannel channel(cut, V, range.thread);
+  if (channel.writes)
+    s.partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] =
+        make_double2(here, here_products);
   if (!is_last(s.finished)) return;
+  const auto partial = [&](int p) { return s.partials[place_of(p, cut.channels, channel.number)]; };
 
-  for (int i = 0; i < V; ++i) sum_g[i] = sum_gx[i] = 0;
-  if (range.active) {
-#pragma unroll 1
-    for (int p = static_cast<int>(threadIdx.y); p < cut.parts; p += cut.ty) {
-      for (int i = 0; i < V; ++i) {
-        const double2 part = s.partials[static_cast<std::int64_t>(p) * cut.channels + range.channel + i];
-        sum_g[i] += part.x;
-        sum_gx[i] += part.y;
-      }
-    }
-  }
-  sum_over_rows<V>(sum_g, cut, shared, range.thread);
-  sum_over_rows<V>(sum_gx, cut, shared, range.thread);
-  if (threadIdx.y != 0 || !range.active) return;
+  double all = 0, all_products = 0;
+  if (channel.exists)
+    over_parts(cut.parts, channel.height, channel.heights, partial,
+               [&](int, const double2& part) { all += part.x, all_products += part.y; });
+  all = sum_over_heights(all, channel.columns, channel.heights, shared, range.thread);
+  all_products = sum_over_heights(all_products, channel.columns, channel.heights, shared, range.thread);
+  if (!channel.writes) return;
+  const int c = channel.number;
   const double count = static_cast<double>(cut.rows);
-  for (int i = 0; i < V; ++i) {
-    const int c = range.channel + i;
-    const double inverse = s.inverse[c], scale = static_cast<double>(s.weight[c]) * inverse;
-    s.weight_gradient[c] = static_cast<float>(sum_gx[i] * inverse);
-    s.bias_gradient[c] = static_cast<float>(sum_g[i]);
-    s.gradient_mean[c] = static_cast<float>(sum_g[i] / count);
-    s.slope[c] = static_cast<float>(scale * inverse * inverse * sum_gx[i] / count);
-  }
+  const double inverse = s.inverse[c], scale = static_cast<double>(s.weight[c]) * inverse;
+  s.weight_gradient[c] = static_cast<float>(all_products * inverse);
+  s.bias_gradient[c] = static_cast<float>(all);
+  s.gradient_mean[c] = static_cast<float>(all / count);
+  s.slope[c] = static_cast<float>(scale * inverse * inverse * all_products / count);
 }
 
 template <class T, int V>
@@ -237,27 +254,31 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g,
   float mean[V], slope[V];
   load<V>(s.gradient_mean + range.channel, mean);
   load<V>(s.slope + range.channel, slope);
-#pragma unroll 4
-  for (std::int64_t r = range.begin + threadIdx.y; r < range.end; r += cut.ty) {
-    const std::int64_t at = r * cut.channels + range.channel;
-    float v[V], d[V];
-    load<V>(gradient + at, v);
-    load<V>(x + at, d);
+  over_rows<rows_at_once<V> / 2>(range, cut, [&]<int rows>(std::int64_t r) {
+    float v[rows][V], d[rows][V];
+    const std::int64_t first = r * cut.channels + range.channel, next = std::int64_t{cut.ty} * cut.channels;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      d[i] -= k.mean[i];
-      if (relu) v[i] = maths::where_positive(d[i] * k.scale[i] + k.bias[i], v[i]);
-      v[i] = (v[i] - mean[i]) * k.scale[i] - d[i] * slope[i];
+    for (int u = 0; u < rows; ++u) load<V>(gradient + first + u * next, v[u]);
+#pragma unroll
+    for (int u = 0; u < rows; ++u) load<V>(x + first + u * next, d[u]);
+#pragma unroll
+    for (int u = 0; u < rows; ++u) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        d[u][i] -= k.mean[i];
+        if (relu) v[u][i] = maths::where_positive(d[u][i] * k.scale[i] + k.bias[i], v[u][i]);
+        v[u][i] = (v[u][i] - mean[i]) * k.scale[i] - d[u][i] * slope[i];
+      }
+      store<V>(static_cast<T*>(g.dx) + first + u * next, v[u]);
     }
-    store<V>(static_cast<T*>(g.dx) + at, v);
-  }
+  });
 }
 
-/// Calls body<T, V>(). `eights`: the cut may have packs of 8.
-template <bool eights, class Body>
+/// Calls body<T, V>().
+template <class Body>
 cudaError_t launch(DataType type, const Cut& cut, const Body& body) {
   return with_type(type, [&]<class T>(T) {
-    if constexpr (eights && pack_of<T> == 8)
+    if constexpr (pack_of<T> == 8)
       if (cut.pack == 8) return body.template operator()<T, 8>();
     if (cut.pack == 4)
       body.template operator()<T, 4>();
@@ -273,14 +294,8 @@ dim3 threads(const Cut& cut) {
   return {static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty), 1};
 }
 
-/// More parts with fewer rows each, and 16 bytes of channels a thread, for passes without sums.
-Cut finer(Cut cut, DataType type) {
-  if (type == DataType::bf16 && cut.channels % 8 == 0) {
-    cut.pack = 8;
-    while (cut.tx > 1 && cut.tx / 2 >= cut.channels / 8) cut.tx /= 2;
-    cut.ty = block_threads / cut.tx;
-    cut.tiles = (cut.channels / 8 + cut.tx - 1) / cut.tx;
-  }
+/// More parts with fewer rows each, for passes without sums.
+Cut finer(Cut cut) {
   const std::int64_t max_parts = 2048 / cut.tiles, min_rows = 4 * cut.ty;
   std::int64_t parts = (cut.rows + min_rows - 1) / min_rows;
   parts = parts < 1 ? 1 : (parts < max_parts ? parts : (max_parts < 1 ? 1 : max_parts));
@@ -293,7 +308,7 @@ Cut finer(Cut cut, DataType type) {
 
 cudaError_t launch_norm_statistics(DataType type, const void* x, const Cut& cut, const NormState& state,
                                    cudaStream_t stream) {
-  return launch<false>(type, cut, [&]<class T, int V>() {
+  return launch(type, cut, [&]<class T, int V>() {
     LPSGD_LAUNCH((statistics_kernel<T, V>), grid(cut), threads(cut), stream)
     (static_cast<const T*>(x), cut, state);
   });
@@ -306,8 +321,8 @@ cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaSt
 
 cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, bool relu,
                              const Cut& cut, const NormState& state, cudaStream_t stream) {
-  const Cut fine = finer(cut, type);
-  return launch<true>(type, fine, [&]<class T, int V>() {
+  const Cut fine = finer(cut);
+  return launch(type, fine, [&]<class T, int V>() {
     LPSGD_LAUNCH((normalize_kernel<T, V>), grid(fine), threads(fine), stream)
     (static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), relu, fine, state);
   });
@@ -315,15 +330,15 @@ cudaError_t launch_normalize(DataType type, const void* x, const void* residual,
 
 cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, const Cut& cut,
                                       const NormState& state, cudaStream_t stream) {
-  return launch<false>(type, cut, [&]<class T, int V>() {
+  return launch(type, cut, [&]<class T, int V>() {
     LPSGD_LAUNCH((gradient_sums_kernel<T, V>), grid(cut), threads(cut), stream)(g, cut, state);
   });
 }
 
 cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut, const NormState& state,
                                  cudaStream_t stream) {
-  const Cut fine = finer(cut, type);
-  return launch<true>(type, fine, [&]<class T, int V>() {
+  const Cut fine = finer(cut);
+  return launch(type, fine, [&]<class T, int V>() {
     LPSGD_LAUNCH((gradient_kernel<T, V>), grid(fine), threads(fine), stream)(g, fine, state);
   });
 }

@@ -1,72 +1,74 @@
 // Sums of columns. The threads of a block sum their rows, and combine the sums in shared memory. A second
-// launch combines the sums of the blocks. Eight rows are added in float32, and those sums in double.
+// launch combines the sums of the blocks. Several rows are added in float32, and those sums in double.
 //
-// Memory moved per value of b bytes: b, in loads of four values, of eight rows at a time. Partial sums are 8
-// bytes for each channel and part.
+// Memory moved per value of b bytes: b, in loads of 16 bytes where channels allow, of several rows at a time.
+// Partial sums are 8 bytes for each channel and part.
 #include <algorithm>
 
-#include "nn/cuda/access_device.h"
+#include "nn/cuda/row_sums_device.h"
 
 namespace lpsgd::cuda {
 namespace {
 
-constexpr int unrolled = 8;
+constexpr int rows_at_once = 8;
 
 template <class T, int V>
-__global__ void partial_sums(const T* x, Cut cut, double* partials) {
+__global__ void __launch_bounds__(block_threads, 2) partial_sums(const T* x, Cut cut, double* partials) {
   __shared__ double shared[block_threads * V];
-  const int c = (static_cast<int>(blockIdx.x) * cut.tx + static_cast<int>(threadIdx.x)) * V;
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * cut.rows_each;
-  const std::int64_t end = begin + cut.rows_each < cut.rows ? begin + cut.rows_each : cut.rows;
+  const RowRange range(cut, V);
   double sum[V] = {};
-  if (c < cut.channels) {
-    for (std::int64_t r = begin + threadIdx.y; r < end; r += unrolled * cut.ty) {
-      float few[V] = {};
+  if (range.active)
+    over_rows<rows_at_once>(range, cut, [&]<int rows>(std::int64_t r) {
+      float v[rows][V], few[V] = {};
 #pragma unroll
-      for (int u = 0; u < unrolled; ++u) {
-        if (r + u * cut.ty >= end) break;
-        float v[V];
-        load<V>(x + (r + u * cut.ty) * cut.channels + c, v);
-        for (int k = 0; k < V; ++k) few[k] += v[k];
+      for (int u = 0; u < rows; ++u) load<V>(x + (r + u * cut.ty) * cut.channels + range.channel, v[u]);
+#pragma unroll
+      for (int u = 0; u < rows; ++u) {
+#pragma unroll
+        for (int k = 0; k < V; ++k) few[k] += v[u][k];
       }
+#pragma unroll
       for (int k = 0; k < V; ++k) sum[k] += static_cast<double>(few[k]);
-    }
-  }
-  const int thread = static_cast<int>(threadIdx.y) * cut.tx + static_cast<int>(threadIdx.x);
-  for (int k = 0; k < V; ++k) shared[thread * V + k] = sum[k];
-  __syncthreads();
-  if (threadIdx.y != 0 || c >= cut.channels) return;
-  for (int k = 0; k < V; ++k) {
-    double total = 0;
-    for (int y = 0; y < cut.ty; ++y) total += shared[(y * cut.tx + thread) * V + k];
-    partials[static_cast<std::int64_t>(blockIdx.y) * cut.channels + c + k] = total;
-  }
+    });
+  const double total = sum_over_block<V>(sum, cut, shared, range.thread);
+  const TileChannel channel(cut, V, range.thread);
+  if (channel.writes) partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] = total;
 }
 
+constexpr int join_columns = 32;
+
 __global__ void join_sums(const double* partials, int parts, int channels, float* sums, float* second) {
-  for (std::int64_t c = thread_number(); c < channels; c += thread_count()) {
-    double total = 0;
-    for (int p = 0; p < parts; ++p) total += partials[static_cast<std::int64_t>(p) * channels + c];
-    sums[c] = static_cast<float>(total);
-    if (second != nullptr) second[c] = static_cast<float>(total);
-  }
+  __shared__ double shared[block_threads];
+  const int thread = static_cast<int>(threadIdx.x), heights = block_threads / join_columns;
+  const int c = static_cast<int>(blockIdx.x) * join_columns + thread % join_columns;
+  double total = 0;
+  if (c < channels)
+    over_parts(
+        parts, thread / join_columns, heights, [&](int p) { return partials[place_of(p, channels, c)]; },
+        [&](int, double part) { total += part; });
+  total = sum_over_heights(total, join_columns, heights, shared, thread);
+  if (thread >= join_columns || c >= channels) return;
+  sums[c] = static_cast<float>(total);
+  if (second != nullptr) second[c] = static_cast<float>(total);
 }
 
 }  // namespace
 
-Cut cut_rows(std::int64_t rows, std::int64_t channels) {
-  constexpr std::int64_t max_threads = 16, blocks_wanted = 256;  // enough blocks for any GPU's memory
+Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels) {
+  // Enough blocks for any GPU's memory; few enough parts for the block that combines them; tiles whose rows
+  // are whole sectors of memory.
+  constexpr std::int64_t max_columns = 32, blocks_wanted = 512, max_parts = 256;
   Cut cut;
   cut.rows = rows;
   cut.channels = static_cast<int>(channels);
-  cut.pack = channels % 4 == 0 ? 4 : 1;
+  cut.pack = type == DataType::bf16 && channels % 8 == 0 ? 8 : channels % 4 == 0 ? 4 : 1;
   const std::int64_t packs = channels / cut.pack;
-  while (cut.tx < packs && cut.tx < max_threads) cut.tx *= 2;
+  while (cut.tx < packs && cut.tx * cut.pack < max_columns) cut.tx *= 2;
   cut.ty = block_threads / cut.tx;
   cut.tiles = static_cast<int>((packs + cut.tx - 1) / cut.tx);
-  const std::int64_t max_parts = std::max<std::int64_t>(1, blocks_wanted / cut.tiles);
-  const std::int64_t useful = (rows + unrolled * cut.ty - 1) / (unrolled * cut.ty);
-  const std::int64_t parts = std::clamp<std::int64_t>(useful, 1, max_parts);
+  const std::int64_t most = std::clamp<std::int64_t>(blocks_wanted / cut.tiles, 1, max_parts);
+  const std::int64_t rows_of_block = std::int64_t{rows_at_once} * cut.ty;
+  const std::int64_t parts = std::clamp<std::int64_t>((rows + rows_of_block - 1) / rows_of_block, 1, most);
   cut.rows_each = (rows + parts - 1) / parts;
   cut.parts = static_cast<int>((rows + cut.rows_each - 1) / cut.rows_each);
   return cut;
@@ -77,11 +79,13 @@ cudaError_t launch_column_sums(DataType type, const void* x, const Cut& cut, dou
   const dim3 blocks(static_cast<unsigned>(cut.tiles), static_cast<unsigned>(cut.parts));
   const dim3 threads(static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty));
   return with_type(type, [&]<class T>(T) {
-    if (cut.pack == 4)
-      LPSGD_LAUNCH((partial_sums<T, 4>), blocks, threads, stream)(static_cast<const T*>(x), cut, partials);
-    else
-      LPSGD_LAUNCH((partial_sums<T, 1>), blocks, threads, stream)(static_cast<const T*>(x), cut, partials);
-    LPSGD_LAUNCH(join_sums, blocks_for(cut.channels), block_threads, stream)
+    const T* const values = static_cast<const T*>(x);
+    if constexpr (pack_of<T> == 8)
+      if (cut.pack == 8) LPSGD_LAUNCH((partial_sums<T, 8>), blocks, threads, stream)(values, cut, partials);
+    if (cut.pack == 4) LPSGD_LAUNCH((partial_sums<T, 4>), blocks, threads, stream)(values, cut, partials);
+    if (cut.pack == 1) LPSGD_LAUNCH((partial_sums<T, 1>), blocks, threads, stream)(values, cut, partials);
+    LPSGD_LAUNCH(join_sums, static_cast<unsigned>((cut.channels + join_columns - 1) / join_columns),
+                 block_threads, stream)
     (partials, cut.parts, cut.channels, sums, second);
   });
 }

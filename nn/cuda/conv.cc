@@ -62,7 +62,7 @@ class ConvOp final : public Op, public StatisticsSource {
                              {conv_output, dy}},
                             own, [this] { widen_gradient(); });
     if (!bias_) return;
-    cut_ = cut_rows(rows_, b.shape[2]);
+    cut_ = cut_rows(b.type, rows_, b.shape[2]);
     partials_ = context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
   }
 

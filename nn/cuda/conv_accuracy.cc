@@ -145,7 +145,7 @@ bool ConvAccuracy::accepts(const ConvChoice& candidate, const ConvChoice& strict
 double ConvAccuracy::statistics_error(const SmallConv& own) {
   const std::int64_t channels = problem_.out[2];
   const auto n = static_cast<std::size_t>(channels);
-  const Cut cut = cut_rows(problem_.batch * problem_.out[0] * problem_.out[1], channels);
+  const Cut cut = cut_rows(problem_.type, problem_.batch * problem_.out[0] * problem_.out[1], channels);
   const std::int64_t partials =
       std::max<std::int64_t>(small_conv_norm_partials(own), cut.parts * cut.channels);
   DeviceBuffer<float> arrays(context_.device, 6 * n);

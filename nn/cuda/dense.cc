@@ -27,7 +27,7 @@ class DenseOp final : public Op {
       input_gradient_.emplace(context, d, dy, weights_, b.inputs[0].gradient);
     }
     if (!has_bias()) return;
-    cut_ = cut_rows(rows, out);
+    cut_ = cut_rows(b.type, rows, out);
     partials_ = context.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
   }
 

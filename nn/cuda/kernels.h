@@ -89,7 +89,7 @@ struct Cut {
   int tx = 1, ty = 1;  // threads of a block over channels and over rows
   int tiles = 1, parts = 1;
 };
-Cut cut_rows(std::int64_t rows, std::int64_t channels);
+Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels);
 
 /// sums[c] = the sum of column c. If `second` is not null, it receives the sums, too. `partials` holds
 /// parts * channels values.

@@ -132,7 +132,7 @@ class LstmOp final : public Op {
       to_input_.emplace(context_, d, gate_gradients_, input_weights_, inputs_);
     }
     if (!bias_) return;
-    cut_ = cut_rows(rows(), gates());
+    cut_ = cut_rows(type, rows(), gates());
     partials_ = context_.partials(static_cast<std::int64_t>(sizeof(double)) * cut_.parts * cut_.channels);
   }
 

@@ -23,4 +23,18 @@ __device__ __forceinline__ void set_statistics(const NormState& s, int c, double
   set_constants(s, c, mean, variance);
 }
 
+/// Mean and M2, the sum of squares of differences from the mean, of n values, whose differences from `pivot`
+/// have these sums.
+__device__ __forceinline__ double2 moments_of(double n, double pivot, double sum, double squares) {
+  const double shift = sum / n, m2 = squares - sum * shift;
+  return make_double2(pivot + shift, m2 > 0 ? m2 : 0);
+}
+/// Adds n values, whose moments are `part`, to sums of differences from `pivot`.
+__device__ __forceinline__ void add_moments(double n, double pivot, const double2& part, double& sum,
+                                            double& squares) {
+  const double d = part.x - pivot;
+  sum += n * d;
+  squares += part.y + n * d * d;
+}
+
 }  // namespace lpsgd::cuda

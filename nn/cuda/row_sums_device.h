@@ -1,6 +1,7 @@
 // How kernels sum over the rows of an array that a Cut divides (nn/cuda/kernels.h). The threads of a block
 // sum their rows and combine them in shared memory. Blocks write partial sums to memory, and the last block
-// of a tile combines these in a fixed order.
+// of a tile combines these in a fixed order: a thread for each channel and every so many parts, so that the
+// time is that of a few loads.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +28,78 @@ struct RowRange {
         active(channel < cut.channels) {}
 };
 
-/// Replaces each v[k] by its sum over the threads of the block that have the same channels. All threads of
-/// the block must call it.
+/// The channel of the tile that a thread has where threads take one channel each.
+struct TileChannel {
+  int columns, heights;  // channels of the tile; threads that have the same
+  int number, height;    // among all channels; which of those threads
+  bool exists, writes;   // `writes`: the first of them
+  __device__ TileChannel(const Cut& cut, int pack, int thread)
+      : columns(cut.tx * pack),
+        heights(block_threads / columns),
+        number(static_cast<int>(blockIdx.x) * columns + thread % columns),
+        height(thread / columns),
+        exists(number < cut.channels),
+        writes(exists && height == 0) {}
+};
+
+/// Calls body<U>(r) for rows r, r + ty, ... of this thread, U at a time, and body<1>(r) for the rest. A body
+/// that loads all its rows before it uses them has as many loads on their way.
+template <int U, class Body>
+__device__ __forceinline__ void over_rows(const RowRange& range, const Cut& cut, const Body& body) {
+  std::int64_t r = range.begin + threadIdx.y;
+  for (; r + (U - 1) * cut.ty < range.end; r += U * cut.ty) body.template operator()<U>(r);
+  for (; r < range.end; r += cut.ty) body.template operator()<1>(r);
+}
+
+/// The sum of value[c] over the `heights` threads c, c + columns, ... of a block, for thread c < columns.
+/// `shared` holds a double for each thread. All threads of the block call it.
+__device__ __forceinline__ double sum_over_heights(double value, int columns, int heights, double* shared,
+                                                   int thread) {
+  __syncthreads();
+  shared[thread] = value;
+  __syncthreads();
+  double total = 0;
+  if (thread < columns)
+    for (int h = 0; h < heights; ++h) total += shared[h * columns + thread];
+  return total;
+}
+
+/// The sum over a block's rows of threads, which each have V channels' values: thread t < tx * V returns that
+/// of the tile's channel t. `shared` holds V doubles for each thread. All threads of the block call it.
 template <int V>
-__device__ void sum_over_rows(double* v, const Cut& cut, double* shared, int thread) {
+__device__ __forceinline__ double sum_over_block(const double* values, const Cut& cut, double* shared,
+                                                 int thread) {
+  const int columns = cut.tx * V, heights = block_threads / columns;
   __syncthreads();
-  for (int k = 0; k < V; ++k) shared[thread * V + k] = v[k];
-  for (int half = cut.ty / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.y) < half)
-      for (int k = 0; k < V; ++k) shared[thread * V + k] += shared[(thread + half * cut.tx) * V + k];
+#pragma unroll
+  for (int k = 0; k < V; ++k) shared[thread * V + k] = values[k];
+  __syncthreads();
+  double sum = 0;
+#pragma unroll 4
+  for (int y = thread / columns; y < cut.ty; y += heights) sum += shared[y * columns + thread % columns];
+  return sum_over_heights(sum, columns, heights, shared, thread);
+}
+
+/// Calls body(p, load(p)) for the parts `first`, `first` + `heights`, ... Many loads are on their way at
+/// once.
+template <class Load, class Body>
+__device__ __forceinline__ void over_parts(int parts, int first, int heights, const Load& load,
+                                           const Body& body) {
+  constexpr int loads = 8;
+  int p = first;
+  for (; p + (loads - 1) * heights < parts; p += loads * heights) {
+    decltype(load(0)) v[loads];
+#pragma unroll
+    for (int i = 0; i < loads; ++i) v[i] = load(p + i * heights);
+#pragma unroll
+    for (int i = 0; i < loads; ++i) body(p + i * heights, v[i]);
   }
-  __syncthreads();
-  for (int k = 0; k < V; ++k) v[k] = shared[static_cast<int>(threadIdx.x) * V + k];
+  for (; p < parts; p += heights) body(p, load(p));
+}
+
+/// A channel's place among the partial results of part p.
+__device__ __forceinline__ std::int64_t place_of(int p, int channels, int channel) {
+  return static_cast<std::int64_t>(p) * channels + channel;
 }
 
 /// Whether this block is the last one of its tile to call this. If so, the writes of the others are visible.

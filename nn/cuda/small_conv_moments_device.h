@@ -91,31 +91,29 @@ class WarpMoments {
 };
 
 /// For channel c the combination of `parts` moments, of which the threads with the same c take every
-/// `heights`-th each: from(p) and its count of(p). `shared` holds a double for each thread. All threads of
-/// the block call it; the result is that of all threads with y < heights.
+/// `heights`-th each: from(p, c) and its count of(p). `shared` holds a double for each thread. All threads of
+/// the block call it; the result is that of the first thread of each channel.
 template <class From, class Of>
 __device__ double2 combine_moments(int parts, int channels, double rows, double* shared, const From& from,
                                    const Of& of) {
+  struct Part {
+    double2 moments;
+    double n;
+  };
   const int thread = static_cast<int>(threadIdx.x), heights = static_cast<int>(blockDim.x) / channels;
   const int c = thread % channels, y = thread / channels;
-  double2 out = make_double2(0, 0);
-  for (int moment = 0; moment < 2; ++moment) {
-    double sum = 0;
-    if (y < heights)
-#pragma unroll 4
-      for (int p = y; p < parts; p += heights) {
-        const double2 part = from(p, c);
-        const double n = of(p), d = part.x - out.x;
-        sum += moment == 0 ? n / rows * part.x : part.y + n * d * d;
-      }
-    __syncthreads();
-    shared[thread] = sum;
-    __syncthreads();
-    double total = 0;
-    for (int i = 0; i < heights; ++i) total += shared[i * channels + c];
-    (moment == 0 ? out.x : out.y) = total;
-  }
-  return out;
+  const double pivot = from(0, c).x;
+  double sum = 0, squares = 0;
+  if (y < heights)
+    over_parts(
+        parts, y, heights,
+        [&](int p) {
+          return Part{from(p, c), of(p)};
+        },
+        [&](int, const Part& part) { add_moments(part.n, pivot, part.moments, sum, squares); });
+  sum = sum_over_heights(sum, channels, heights, shared, thread);
+  squares = sum_over_heights(squares, channels, heights, shared, thread);
+  return moments_of(rows, pivot, sum, squares);
 }
 
 }  // namespace lpsgd::cuda
