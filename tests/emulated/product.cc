@@ -1,4 +1,5 @@
-// A warp's product of two matrices. It reads and writes registers only, so a sanitizer has nothing to find here.
+// A warp's product of two matrices. It reads and writes registers only, so a sanitizer has nothing to find
+// here.
 #include <bit>
 #include <cstdint>
 
