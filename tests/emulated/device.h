@@ -86,13 +86,16 @@ T unpack(std::uint64_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
-/// The thread's index in its warp.
-inline int lane() {
+/// The thread's index in its block, and in its warp.
+inline unsigned thread_number() {
   const Thread& t = *current;
-  return static_cast<int>((t.thread.x + t.threads.x * t.thread.y) % 32);
+  return t.thread.x + t.threads.x * t.thread.y;
+}
+inline int lane() {
+  return static_cast<int>(thread_number() % 32);
 }
 
-// Instructions that nn/cuda/matrix_device.h uses. matrices.cc defines them.
+// Instructions that nn/cuda/matrix_device.h uses. matrices.cc and product.cc define them.
 
 /// ldmatrix.x4: of matrix i lane 8 i + r names row r.
 void load_matrices(const void* row, bool transposed, std::uint32_t (&out)[4]);
