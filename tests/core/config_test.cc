@@ -5,10 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd::config {
 namespace {
@@ -262,9 +261,10 @@ TEST(Config, MapsOfManyKeys) {
   EXPECT_THAT(error_of(text + "k7: 2\n"), testing::HasSubstr("a.yaml:40001:1: duplicate key 'k7'"));
 }
 
-TEST(Config, FilesAreBounded) {
-  const std::string path = testing::TempDir() + "/lpsgd_config_test.yaml";
-  write_file(path, "a: " + std::string(1 << 20, 'x'));
+using ConfigFile = TemporaryFolder;
+
+TEST_F(ConfigFile, IsBounded) {
+  const std::string path = write("large.yaml", "a: " + std::string(1 << 20, 'x'));
   for (const std::string& bad : {path, std::string("/dev/zero")}) try {
       parse_file(bad);
       ADD_FAILURE() << bad << " was read";
@@ -273,7 +273,6 @@ TEST(Config, FilesAreBounded) {
                   testing::AnyOf(path + ": too large: 1048579 bytes, expected 1048576 or fewer",
                                  std::string("/dev/zero: cannot be read: not a regular file")));
     }
-  std::filesystem::remove(path);
 }
 
 TEST(Config, ErrorsEscapeControlCharacters) {

@@ -9,20 +9,15 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {
 
 namespace fs = std::filesystem;
 
-class File : public testing::Test {
+class File : public TemporaryFolder {
  protected:
-  File() : folder_(fs::path(testing::TempDir()) / "lpsgd_file_test") {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~File() override { fs::remove_all(folder_); }
-  std::string path(const char* name) const { return (folder_ / name).string(); }
   static std::string error_of(const std::string& path, std::uint64_t limit = no_limit) {
     try {
       read_file(path, limit);
@@ -31,8 +26,6 @@ class File : public testing::Test {
     }
     return "no error";
   }
-
-  fs::path folder_;
 };
 
 TEST_F(File, ReadsUpToTheLimit) {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/images.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

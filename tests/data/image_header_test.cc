@@ -9,7 +9,7 @@
 
 #include "data/image_decoder.h"
 #include "data/image_reader.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

@@ -12,7 +12,7 @@
 #include "data/jpeg_encoder.h"
 #include "data/libjpeg.h"
 #include "tests/data/jpeg_maker.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

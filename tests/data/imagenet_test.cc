@@ -6,7 +6,7 @@
 
 #include "data/imagenet_labels.h"
 #include "tests/data/images.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

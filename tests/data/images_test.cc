@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "data/batch_source.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

@@ -18,7 +18,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/jpeg_encoder.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

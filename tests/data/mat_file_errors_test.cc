@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "data/mat_file.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

@@ -11,7 +11,7 @@
 #include <zlib.h>
 
 #include "core/error.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

@@ -4,7 +4,7 @@
 #include <zlib.h>
 
 #include "tests/data/images.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

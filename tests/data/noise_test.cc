@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "tests/data/images.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/checksum.h"
 #include "data/shard_format.h"
 #include "tests/data/images.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "tests/data/temporary_folder.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {

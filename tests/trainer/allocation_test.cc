@@ -1,6 +1,8 @@
 // A training step allocates nothing: forward, backward, exchange, update, the loader and the progress line.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -124,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(, Allocation, testing::ValuesIn(cases),
 void expect_no_allocation(const std::string& name, const char* yaml,
                           const std::vector<std::string>& overrides,
                           const std::shared_ptr<const Dataset>& dataset) {
-  const std::string folder = testing::TempDir() + "/lpsgd-allocation-" + name;
+  const std::string folder = fmt::format("{}lpsgd-allocation-{}-{}", testing::TempDir(), name, ::getpid());
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/small.yaml") << yaml;
