@@ -135,7 +135,7 @@ std::string cudnn_version() {
 }
 
 std::string cublas_version() {
-  const std::size_t v = cublasLtGetVersion();
+  const std::size_t v = cuda_devices().count > 0 ? cublasLtGetVersion() : CUBLAS_VERSION;
   return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
 }
 

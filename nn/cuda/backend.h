@@ -14,7 +14,8 @@ class Backend;
 /// DeviceError if there is no such device, or if its memory is too small.
 std::unique_ptr<Backend> make_cuda_backend(Device device, Compute compute, bool deterministic);
 
-/// Versions of the libraries that the backend uses, as "9.19.0". Empty in a build without the backend.
+/// Versions of the libraries that the backend uses, as "9.19.0". Empty in a build without the backend. Where
+/// there is no GPU, cuBLAS is not loaded, and its version is that of the build.
 std::string cudnn_version();
 std::string cublas_version();
 

@@ -1,10 +1,10 @@
 // Turns the status of a cuDNN or cuBLASLt call into a DeviceError that names the call site.
 #pragma once
 
-#include <cublasLt.h>
 #include <cudnn.h>
 
 #include "core/cuda/check.h"
+#include "nn/cuda/cublas_lt.h"
 
 namespace lpsgd {
 

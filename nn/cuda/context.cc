@@ -58,9 +58,9 @@ Context::Context(Device on, Compute arithmetic, bool is_deterministic)
       type(arithmetic == Compute::bf16 ? DataType::bf16 : DataType::f32),
       stream(on),
       plan_budget_(all_searches_seconds, search_seconds, now_seconds) {
+  check(cublasLtCreate(&blas));  // first, so that cuDNN finds the library loaded when it looks for it
   check(cudnnCreate(&cudnn));
   check(cudnnSetStream(cudnn, handle()));
-  check(cublasLtCreate(&blas));
   workspace_limit = largest_workspace(device);
   if (deterministic)
     workspace(workspace_limit);  // at once: choices must not depend on how much memory is free

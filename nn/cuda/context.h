@@ -2,7 +2,6 @@
 // reads, and the algorithms that have been chosen.
 #pragma once
 
-#include <cublasLt.h>
 #include <cudnn.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 
 #include "core/device.h"
 #include "nn/cuda/check.h"
+#include "nn/cuda/cublas_lt.h"
 #include "nn/cuda/cudnn_graph.h"
 #include "nn/cuda/kernels.h"
 #include "nn/cuda/small_conv_plan.h"

@@ -2,11 +2,10 @@
 // on any memory. Matrices are row-major.
 #pragma once
 
-#include <cublasLt.h>
-
 #include <cstdint>
 
 #include "nn/cuda/context.h"
+#include "nn/cuda/cublas_lt.h"
 
 namespace lpsgd::cuda {
 

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/data/images.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {

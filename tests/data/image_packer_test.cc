@@ -11,8 +11,8 @@
 #include "data/jpeg.h"
 #include "data/jpeg_encoder.h"
 #include "data/libjpeg.h"
-#include "tests/data/jpeg_maker.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/data/jpeg_maker.h"
 
 namespace lpsgd {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "data/imagenet_labels.h"
-#include "tests/data/images.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include "tests/data/images.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/error.h"
-#include "tests/data/images.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "core/checksum.h"
 #include "data/shard_format.h"
-#include "tests/data/images.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/data/images.h"
 
 namespace lpsgd {
 namespace {
