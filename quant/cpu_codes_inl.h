@@ -154,6 +154,7 @@ LPSGD_INLINE void store_codes(const I* codes, std::byte* out, std::int64_t left)
 template <int bits>
 LPSGD_INLINE void load_codes(const std::byte* in, std::int64_t left, I* codes) {
   std::byte padded[8 * bits];
+  prefetch_after<8 * bits>(in);
   if (left < kBlock) [[unlikely]] {
     pad(in, 4 * code_words(left, bits), padded, sizeof padded);
     in = padded;

@@ -231,6 +231,16 @@ LPSGD_INLINE T* advanced(T* p, std::int64_t by) {
   return p ? p + by : nullptr;
 }
 
+/// Asks memory for what lies 1 KiB after a block of `bytes` bytes, behind the array's end, too. Arrays are
+/// read in order, but a processor by itself looks ahead too little, and never beyond a page of 4 KiB.
+template <std::size_t bytes = sizeof(float) * kBlock>
+LPSGD_INLINE void prefetch_after(const void* block) {
+  constexpr std::size_t line = 64, distance = 1024;
+  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(block) + distance;
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(reinterpret_cast<const void*>(at + i));
+}
+
 // Partial blocks are handled as full ones, in a padded copy.
 
 [[gnu::noinline]] void pad(const void* from, std::int64_t bytes, void* to, std::size_t size) {
@@ -280,7 +290,10 @@ template <bool adds>
 LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
   Padded padded;
   float* p = padded.write(out, left);
-  if constexpr (adds) padded.read(out, left);
+  if constexpr (adds) {
+    prefetch_after(out);
+    padded.read(out, left);
+  }
   LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {
     if constexpr (adds)
       store(p + k * kLanes, lpsgd::add<Lanes>(load<F>(p + k * kLanes), v[k]));

@@ -50,6 +50,8 @@ LPSGD_INLINE OnebitSides onebit_sum_block(const float* values, const float* resi
   F positive[kRow] = {};
   F negative[kRow] = {};
   for (std::int64_t at = 0; at < m; at += kBlock) {
+    prefetch_after(values + at);
+    if constexpr (residuals) prefetch_after(residual + at);
     F v[kVectors];
     load_block<residuals>(values + at, advanced(residual, at), m - at, v);
     const std::uint64_t bits = onebit_block(v, positive, negative) & valid_bits(m - at);
@@ -110,6 +112,8 @@ LPSGD_INLINE bool onebit_block_of(F* v, float* residual, std::int64_t m, std::by
 
 template <bool residuals>
 LPSGD_INLINE bool onebit_small_bucket(const float* values, float* residual, std::int64_t m, std::byte* out) {
+  prefetch_after(values);
+  if constexpr (residuals) prefetch_after(residual);
   F v[kVectors];
   load_block<residuals>(values, residual, m, v);
   return onebit_block_of<residuals>(v, residual, m, out);
@@ -196,12 +200,16 @@ bool reduce_buckets(const CodingJob& job) {
       const std::byte* record = job.contributions[r] + at;
       F means[2], q[kVectors];
       finite &= load_means(record, means);
+      prefetch_after<64>(record);
       decode_block(record + 8, m, means, q);
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = r == 0 ? q[k] : v[k] + q[k];
     }
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
     float* to = advanced(job.residual, begin);
-    if constexpr (residuals) add_block(to, m, v);
+    if constexpr (residuals) {
+      prefetch_after(to);
+      add_block(to, m, v);
+    }
     clear_after(m, v);
     if (!finite) [[unlikely]]
       return write_non_finite(job.bytes + at, kOnebitScales, 1, to, m);
