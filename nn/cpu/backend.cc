@@ -54,9 +54,8 @@ dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const vo
 
 namespace {
 
-Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory& to,
-                  bool accumulate = false) {
-  const dnnl::reorder::primitive_desc pd(from, to, user_scratchpad(false, accumulate));
+Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory& to) {
+  const dnnl::reorder::primitive_desc pd(from, to, user_scratchpad());
   return {dnnl::reorder(pd),
           {{DNNL_ARG_FROM, from},
            {DNNL_ARG_TO, to},
@@ -65,10 +64,9 @@ Call reorder_call(Context& context, const dnnl::memory& from, const dnnl::memory
 
 }  // namespace
 
-Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                       ReorderUse use) {
+Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred) {
   if (plain.get_desc() == preferred) return {plain, {}};
-  dnnl::memory m = context.reorder_buffer(use, preferred);
+  dnnl::memory m = context.reorder_buffer(ReorderUse::weights, preferred);
   return {m, reorder_call(context, plain, m)};
 }
 
@@ -78,15 +76,10 @@ Reordered to_persistent(Context& context, const dnnl::memory& plain, const dnnl:
   return {m, reorder_call(context, plain, m)};
 }
 
-Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                         ReorderUse use) {
+Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred) {
   if (plain.get_desc() == preferred) return {plain, {}};
-  dnnl::memory m = context.reorder_buffer(use, preferred);
+  dnnl::memory m = context.reorder_buffer(ReorderUse::weights, preferred);
   return {m, reorder_call(context, m, plain)};
-}
-
-Call accumulating(Context& context, const Reordered& from_preferred, const dnnl::memory& plain) {
-  return reorder_call(context, from_preferred.preferred, plain, true);
 }
 
 namespace {

@@ -51,8 +51,8 @@ class RowwiseOp : public Op {
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
-/// Copies in another layout share a buffer for each use. The uses `input` and `output` are also for the
-/// gradients of input and output.
+/// Copies in another layout, and transformed tiles, share a buffer for each use. The uses `input` and
+/// `output` are also for the gradients of input and output.
 enum class ReorderUse : std::uint8_t { weights, weight_gradients, input, output };
 
 struct Context {
@@ -141,16 +141,12 @@ struct Reordered {
   dnnl::memory preferred;
   Call reorder;
 };
-/// For values that a primitive reads. The copy lies in the shared buffer of `use`.
-Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                       ReorderUse use = ReorderUse::weights);
+/// For weights that a primitive reads. The copy lies in the shared buffer of weights.
+Reordered to_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
 /// As to_preferred(), but the copy has memory of its own.
 Reordered to_persistent(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
-/// For values that a primitive writes. The copy lies in the shared buffer of `use`.
-Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred,
-                         ReorderUse use = ReorderUse::weight_gradients);
-/// As the reorder of from_preferred(), but it adds to the values in `plain`.
-Call accumulating(Context& context, const Reordered& from_preferred, const dnnl::memory& plain);
+/// For a gradient of weights that a primitive writes, in that same buffer.
+Reordered from_preferred(Context& context, const dnnl::memory& plain, const dnnl::memory::desc& preferred);
 
 /// Our values as a oneDNN memory. It drops const because dnnl::memory has no const version.
 dnnl::memory view(const Context& context, const dnnl::memory::desc& md, const void* data);

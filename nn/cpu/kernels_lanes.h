@@ -101,6 +101,7 @@ struct Wide {
   using Maths = Sixteen;
   template <class T>
   static V get(const T* p) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + 1024);
     return load(p);
   }
   template <class T>

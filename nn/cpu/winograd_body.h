@@ -93,15 +93,20 @@ inline void weight_gradients(const Register (&u)[6], Register (&g)[3]) {
 template <int N, int M, class Step, class Get, class Put>
 inline void both_directions(const Step& step, const Get& get, const Put& put) {
   Register half[N][M];
+#pragma GCC unroll 6
   for (int i = 0; i < N; ++i) {
     Register row[N];
+#pragma GCC unroll 6
     for (int j = 0; j < N; ++j) row[j] = get(i, j);
     step(row, half[i]);
   }
+#pragma GCC unroll 6
   for (int j = 0; j < M; ++j) {
     Register column[N], out[M];
+#pragma GCC unroll 6
     for (int i = 0; i < N; ++i) column[i] = half[i][j];
     step(column, out);
+#pragma GCC unroll 6
     for (int i = 0; i < M; ++i) put(i, j, out[i]);
   }
 }
@@ -182,8 +187,9 @@ void transform_output(const float* m, std::int64_t stride, const Tiles& t, std::
 /// sum (R, N * width) = the product of v (n, R), with values `step` and rows `next` apart, transposed, and w
 /// (n, N * width). The first product starts the sums: with zeros the compiler would clear them in memory.
 template <int R, int N>
-inline void sum_products(const float* v, std::int64_t step, std::int64_t next, const float* w,
-                         std::int64_t columns, std::int64_t n, Register (&sum)[R][N]) {
+[[gnu::always_inline]] inline void sum_products(const float* v, std::int64_t step, std::int64_t next,
+                                                const float* w, std::int64_t columns, std::int64_t n,
+                                                Register (&sum)[R][N]) {
   for (int r = 0; r < R; ++r)
     for (int i = 0; i < N; ++i) sum[r][i] = all(v[r * step]) * load_part(w + i * width);
   for (std::int64_t k = 1; k < n; ++k) {
@@ -198,7 +204,8 @@ inline void sum_products(const float* v, std::int64_t step, std::int64_t next, c
 
 /// m (R, N * width) = v (R, in) u (in, N * width).
 template <int R, int N>
-inline void product_block(const float* v, const float* u, float* m, std::int64_t in, std::int64_t out) {
+[[gnu::always_inline]] inline void product_block(const float* v, const float* u, float* m, std::int64_t in,
+                                                 std::int64_t out) {
   Register sum[R][N];
   sum_products<R, N>(v, in, 1, u, out, in, sum);
   for (int r = 0; r < R; ++r)
@@ -206,7 +213,8 @@ inline void product_block(const float* v, const float* u, float* m, std::int64_t
 }
 
 // Sums fill the registers: 12 of 16 with AVX2, 24 of 32 with AVX-512.
-void product(const float* v, const float* u, float* m, std::int64_t in, std::int64_t out) {
+[[gnu::always_inline]] inline void product_of(const float* v, const float* u, float* m, std::int64_t in,
+                                              std::int64_t out) {
   constexpr int rows = width == 16 ? 12 : 6;
   static_assert(block_tiles % rows == 0);
   std::int64_t k = 0;
@@ -218,10 +226,25 @@ void product(const float* v, const float* u, float* m, std::int64_t in, std::int
       product_block<rows, 1>(v + r * in, u + k, m + r * out + k, in, out);
 }
 
+// Where the compiler knows the distance of the rows, they need one address and not one each, for which there
+// are not enough registers.
+void product(const float* v, const float* u, float* m, std::int64_t in, std::int64_t out) {
+  switch (in) {
+    case 16:
+      return product_of(v, u, m, 16, out);
+    case 32:
+      return product_of(v, u, m, 32, out);
+    case 64:
+      return product_of(v, u, m, 64, out);
+    default:
+      return product_of(v, u, m, in, out);
+  }
+}
+
 /// s (R, N * width) += v^T z, of `count` rows.
 template <int R, int N>
-inline void add_product_block(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
-                              std::int64_t out) {
+[[gnu::always_inline]] inline void add_product_block(const float* v, const float* z, std::int64_t count,
+                                                     float* s, std::int64_t in, std::int64_t out) {
   Register sum[R][N];
   sum_products<R, N>(v, 1, in, z, out, count, sum);
   for (int r = 0; r < R; ++r)
@@ -229,20 +252,30 @@ inline void add_product_block(const float* v, const float* z, std::int64_t count
       store_part(s + r * out + n * width, load_part(s + r * out + n * width) + sum[r][n]);
 }
 
-template <int N>
-inline void add_product_columns(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
-                                std::int64_t out) {
-  // Rows in blocks of six, and of four until their number can be divided by six.
-  std::int64_t c = 0;
-  for (; (in - c) % 6 != 0; c += 4) add_product_block<4, N>(v + c, z, count, s + c * out, in, out);
-  for (; c < in; c += 6) add_product_block<6, N>(v + c, z, count, s + c * out, in, out);
+/// R rows at a time; `in` is a multiple of 16.
+template <int R, int N>
+[[gnu::always_inline]] inline void add_product_columns(const float* v, const float* z, std::int64_t count,
+                                                       float* s, std::int64_t in, std::int64_t out) {
+  for (std::int64_t c = 0; c < in; c += R) add_product_block<R, N>(v + c, z, count, s + c * out, in, out);
+}
+
+// Sums take 16 of 32 registers with AVX-512, and 8 of 16 with AVX2.
+[[gnu::always_inline]] inline void add_product_of(const float* v, const float* z, std::int64_t count,
+                                                  float* s, std::int64_t in, std::int64_t out) {
+  constexpr int rows = width == 16 ? 16 : 8;
+  static_assert(channel_block % rows == 0);
+  std::int64_t k = 0;
+  for (; k + 2 * width <= out; k += 2 * width)
+    add_product_columns<rows / 2, 2>(v, z + k, count, s + k, in, out);
+  for (; k < out; k += width) add_product_columns<rows, 1>(v, z + k, count, s + k, in, out);
 }
 
 void add_product(const float* v, const float* z, std::int64_t count, float* s, std::int64_t in,
                  std::int64_t out) {
-  std::int64_t k = 0;
-  for (; k + 2 * width <= out; k += 2 * width) add_product_columns<2>(v, z + k, count, s + k, in, out);
-  for (; k < out; k += width) add_product_columns<1>(v, z + k, count, s + k, in, out);
+  if (in == 16 && out == 16) return add_product_of(v, z, count, s, 16, 16);
+  if (in == 32 && out == 32) return add_product_of(v, z, count, s, 32, 32);
+  if (in == 64 && out == 64) return add_product_of(v, z, count, s, 64, 64);
+  add_product_of(v, z, count, s, in, out);
 }
 
 void transform_weights(const float* w, std::int64_t filters, std::int64_t channels, std::int64_t first,

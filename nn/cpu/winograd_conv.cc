@@ -17,7 +17,9 @@ using winograd::points;
 using winograd::Tiles;
 
 constexpr std::int64_t max_blocked_products = std::int64_t{64} * 64;  // pairs of channels
-constexpr std::int64_t part_bytes = std::int64_t{8} << 20;            // of a part's transformed tiles
+// Tiles that the sums of a weight gradient are read and written for once.
+constexpr std::int64_t gradient_tiles = 3 * block_tiles;
+constexpr std::int64_t part_bytes = std::int64_t{8} << 20;  // of a part's transformed tiles
 // The 36 rows of a block begin in different sets of the cache.
 constexpr std::int64_t row_padding = 16;
 
@@ -54,7 +56,7 @@ class WinogradConvOp final : public Op {
                                     block_tiles;
     const std::int64_t copies = blocked_ ? context.threads : 1;
     const std::int64_t most = std::max(channels_, filters_);
-    buffer_floats_ = points * (tiles_at_once_ * most + row_padding);
+    buffer_floats_ = points * row_stride(blocked_ && b.training ? gradient_tiles : tiles_at_once_, most);
     weights_ = floats(ReorderUse::weights, points * channels_ * filters_);
     first_ = floats(ReorderUse::input, copies * buffer_floats_);
     second_ = floats(ReorderUse::output, copies * buffer_floats_);
@@ -89,14 +91,17 @@ class WinogradConvOp final : public Op {
     return context_.reorder_buffer(use, dnnl::memory::desc({n}, f32, dnnl::memory::format_tag::a));
   }
   static float* pointer(const dnnl::memory& m) { return static_cast<float*>(m.get_data_handle()); }
-  std::int64_t stride(std::int64_t width) const { return tiles_at_once_ * width + row_padding; }
+  /// Values from one point's rows to the next one's, of `tiles` tiles.
+  static std::int64_t row_stride(std::int64_t tiles, std::int64_t width) {
+    return tiles * width + row_padding;
+  }
 
-  /// Calls body(first, count, thread) for blocks of tiles, each on one thread.
+  /// Calls body(first, count, thread) for blocks of `size` tiles, each on one thread.
   template <class Body>
-  void over_blocks(std::int64_t tiles, const Body& body) const {
-    context_.parallel(ceil_div(tiles, block_tiles), [&](int thread, std::int64_t first, std::int64_t last) {
+  void over_blocks(std::int64_t tiles, std::int64_t size, const Body& body) const {
+    context_.parallel(ceil_div(tiles, size), [&](int thread, std::int64_t first, std::int64_t last) {
       for (std::int64_t block = first; block < last; ++block)
-        body(block * block_tiles, std::min(block_tiles, tiles - block * block_tiles), thread);
+        body(block * size, std::min(size, tiles - block * size), thread);
     });
   }
 
@@ -111,9 +116,9 @@ class WinogradConvOp final : public Op {
   void convolve(const float* x, const Tiles& from, const float* u, const float* bias, bool relu, float* y,
                 const Tiles& to, std::int64_t tiles) const {
     const std::int64_t in = from.channels, out = to.channels;
-    const std::int64_t v_stride = stride(in), m_stride = stride(out);
+    const std::int64_t v_stride = row_stride(tiles_at_once_, in), m_stride = row_stride(tiles_at_once_, out);
     if (blocked_) {
-      over_blocks(tiles, [&](std::int64_t first, std::int64_t count, int thread) {
+      over_blocks(tiles, block_tiles, [&](std::int64_t first, std::int64_t count, int thread) {
         float* v = pointer(first_) + thread * buffer_floats_;
         float* m = pointer(second_) + thread * buffer_floats_;
         k_.transform_input(x, from, first, count, v, v_stride);
@@ -126,12 +131,12 @@ class WinogradConvOp final : public Op {
     float* v = pointer(first_);
     float* m = pointer(second_);
     over_parts(tiles, [&](std::int64_t begin, std::int64_t size) {
-      over_blocks(size, [&](std::int64_t first, std::int64_t count, int) {
+      over_blocks(size, block_tiles, [&](std::int64_t first, std::int64_t count, int) {
         k_.transform_input(x, from, begin + first, count, v + first * in, v_stride);
       });
       for (std::int64_t p = 0; p < points; ++p)
         sgemm(size, out, in, {v + p * v_stride, in}, {u + p * in * out, out}, m + p * m_stride, out);
-      over_blocks(size, [&](std::int64_t first, std::int64_t count, int) {
+      over_blocks(size, block_tiles, [&](std::int64_t first, std::int64_t count, int) {
         k_.transform_output(m + first * out, m_stride, to, begin + first, count, bias, relu, y);
       });
     });
@@ -140,19 +145,20 @@ class WinogradConvOp final : public Op {
   void weight_gradient() {
     const auto* x = as<float>(b_.inputs[0].value);
     const auto* dy = as<float>(b_.output_gradients[0]);
-    const std::int64_t in = channels_, out = filters_, v_stride = stride(in), z_stride = stride(out);
+    const std::int64_t in = channels_, out = filters_, at_once = blocked_ ? gradient_tiles : tiles_at_once_;
+    const std::int64_t v_stride = row_stride(at_once, in), z_stride = row_stride(at_once, out);
     const std::int64_t n = points * in * out;
     float* s = pointer(sums_);
     const std::int64_t copies = blocked_ ? context_.threads : 1;
     if (blocked_) {
       // A thread's sums, then those of its last blocks: so rounding errors grow less with the number of
       // tiles.
-      constexpr std::int64_t blocks_at_once = 32;
+      constexpr std::int64_t blocks_at_once = 10;
       std::memset(s, 0, static_cast<std::size_t>(2 * copies * n) * sizeof(float));
       const auto add = [](float* to, const float* from, std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i) to[i] += from[i];
       };
-      over_blocks(tiles_, [&](std::int64_t first, std::int64_t count, int thread) {
+      over_blocks(tiles_, gradient_tiles, [&](std::int64_t first, std::int64_t count, int thread) {
         float* v = pointer(first_) + thread * buffer_floats_;
         float* z = pointer(second_) + thread * buffer_floats_;
         float* sums = s + 2 * thread * n;
@@ -161,7 +167,7 @@ class WinogradConvOp final : public Op {
         k_.transform_gradient(dy, write_, first, count, z, z_stride);
         for (std::int64_t p = 0; p < points; ++p)
           k_.add_product(v + p * v_stride, z + p * z_stride, count, part + p * in * out, in, out);
-        if (first / block_tiles % blocks_at_once != blocks_at_once - 1) return;
+        if (first / gradient_tiles % blocks_at_once != blocks_at_once - 1) return;
         add(sums, part, 0, n);
         std::memset(part, 0, static_cast<std::size_t>(n) * sizeof(float));
       });
@@ -172,7 +178,7 @@ class WinogradConvOp final : public Op {
       float* v = pointer(first_);
       float* z = pointer(second_);
       over_parts(tiles_, [&](std::int64_t begin, std::int64_t size) {
-        over_blocks(size, [&](std::int64_t first, std::int64_t count, int) {
+        over_blocks(size, block_tiles, [&](std::int64_t first, std::int64_t count, int) {
           k_.transform_input(x, read_, begin + first, count, v + first * in, v_stride);
           k_.transform_gradient(dy, write_, begin + first, count, z + first * out, z_stride);
         });
@@ -224,33 +230,18 @@ class WinogradConvOp final : public Op {
   Buffer<float> bias_sums_;
 };
 
-/// oneDNN 2.6 has Winograd's algorithm from AVX-512 on.
-bool onednn_has_winograd() {
-  const auto bits = [](dnnl::cpu_isa isa) { return static_cast<unsigned>(isa); };
-  const unsigned needed = bits(dnnl::cpu_isa::avx512_core);
-  return (bits(dnnl::get_effective_cpu_isa()) & needed) == needed;
-}
-
 }  // namespace
 
-std::int64_t winograd_tiles(const Shape& image) {
-  return ceil_div(image[0], winograd::tile) * ceil_div(image[1], winograd::tile);
-}
-
-bool suits_winograd(const Binding& b, const ConvDesc& desc) {
-  const std::int64_t tiles = winograd_tiles(b.shape);
+bool winograd_is_profitable(const Binding& b, const ConvDesc& desc) {
+  constexpr std::int64_t min_tiles = 32;  // of a batch, below which direct convolution is faster
+  const Shape& out = b.shape;
+  const std::int64_t tiles = ceil_div(out[0], winograd::tile) * ceil_div(out[1], winograd::tile);
   const bool blocks =
       b.inputs[0].shape[2] % winograd::channel_block == 0 && desc.filters % winograd::channel_block == 0;
-  const bool full = 10 * b.shape[0] * b.shape[1] >= 6 * tiles * winograd::tile * winograd::tile;
-  return b.type == DataType::f32 && desc.kernel == Size2{3, 3} && desc.stride == Size2{1, 1} &&
-         desc.groups == 1 && blocks && full && b.batch * tiles >= winograd_min_tiles;
-}
-
-bool own_winograd_is_profitable(const Binding& b, const ConvDesc& desc) {
-  if (winograd::usable_kernels().empty() || !suits_winograd(b, desc) || std::max(desc.pad.h, desc.pad.w) > 2)
-    return false;
-  return !onednn_has_winograd() ||
-         std::min(b.inputs[0].shape[2], desc.filters) < onednn_winograd_min_channels;
+  const bool full = 10 * out[0] * out[1] >= 6 * tiles * winograd::tile * winograd::tile;
+  return !winograd::usable_kernels().empty() && b.type == DataType::f32 && desc.kernel == Size2{3, 3} &&
+         desc.stride == Size2{1, 1} && std::max(desc.pad.h, desc.pad.w) <= 2 && desc.groups == 1 && blocks &&
+         full && b.batch * tiles >= min_tiles;
 }
 
 std::unique_ptr<Op> make_winograd_conv(Context& context, const Binding& binding, const ConvDesc& desc) {
