@@ -267,7 +267,7 @@ class Runs(StudyTest):
         rest = first.communicate(timeout=60)[0]
         self.assertEqual(first.returncode, 128 + signal.SIGTERM)
         self.assertIn("interrupted: 0 of 1 runs are done; the same command goes on from here", rest)
-        self.assertEqual(self.processes(), [])
+        self.assertEqual(self.processes_left(), [])
 
     def test_a_full_disk(self):
         text = HEAD + "axes: {seed: [1, 2, 3]}\n"
@@ -304,6 +304,13 @@ class Runs(StudyTest):
             if any(str(self.root) in word for word in words) and state != "Z":
                 found.append(("lpsgd_study.py" not in " ".join(words), int(folder.name)))
         return [pid for _, pid in sorted(found)]
+
+    def processes_left(self):
+        """processes(), once those that a signal is ending have had time to end."""
+        deadline = time.monotonic() + 20
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.processes()
 
     def epochs_written(self):
         return sum(
@@ -372,7 +379,7 @@ axes: {transport: [threads, mpi], codec: [none, onebit, {kind: qsgd, bits: 2}], 
             rows = rows_of(self.root / "out" / f"{name}.csv")
             for key, column in found.items():
                 self.assertEqual([tables.cell(value) for value in column], [row[key] for row in rows], key)
-        self.assertEqual(self.processes(), [])
+        self.assertEqual(self.processes_left(), [])
 
     def test_one_line_on_a_terminal(self):
         import pty
