@@ -38,10 +38,10 @@ void add_convolutions(Cases& out) {
   add(1, {29, 24, 32}, {3, 3}, {1, 1}, {0, 0}, 64, 1, true, false);
   add(5, {13, 14, 32}, {3, 3}, {1, 1}, {1, 1}, 48, 1, true, true);
   out.back().input_gradients = false;
-  add(4, {182, 182, 32}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, false);  // in two parts
+  add(4, {182, 182, 32}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, false);  // many
   add(2, {18, 15, 64}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);
   out.back().training = false;
-  // The same with as few channels as our own tiles take, and with borders of zero and two pixels.
+  // The same with 16 channels, and with borders of zero and two pixels.
   add(2, {16, 16, 16}, {3, 3}, {1, 1}, {1, 1}, 16, 1, false, false);
   add(3, {14, 13, 16}, {3, 3}, {1, 1}, {1, 1}, 32, 1, true, true);
   add(2, {19, 18, 48}, {3, 3}, {1, 1}, {0, 0}, 16, 1, true, false);
@@ -49,7 +49,7 @@ void add_convolutions(Cases& out) {
   add(2, {16, 14, 32}, {3, 3}, {1, 1}, {2, 0}, 16, 1, false, false);
   add(5, {13, 14, 48}, {3, 3}, {1, 1}, {1, 1}, 16, 1, true, true);
   out.back().input_gradients = false;
-  // Many channels: in one part and in several.
+  // So many channels that oneDNN multiplies: in one part and in several.
   add(3, {14, 14, 96}, {3, 3}, {1, 1}, {1, 1}, 80, 1, true, true);
   add(4, {55, 48, 128}, {3, 3}, {1, 1}, {1, 1}, 48, 1, false, false);
 }

@@ -1,9 +1,11 @@
-// Winograd's loops: every instruction set gives the same bits. That they compute convolutions is tested in
-// operations_test.cc, against the definition in double.
+// Winograd's loops: every instruction set gives the same bits, and products are those of their definition.
+// That the loops compute convolutions is tested in operations_test.cc, against the definition in double.
 #include "nn/cpu/winograd.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "core/philox.h"
@@ -53,6 +55,46 @@ TEST(Winograd, EveryInstructionSetGivesTheSameBits) {
   if (usable.size() < 2) GTEST_SKIP() << "this machine can run " << usable.size() << " of the variants";
   const auto expected = results(*usable[0]);
   for (const Kernels* k : usable.subspan(1)) EXPECT_EQ(results(*k), expected) << k->name;
+}
+
+/// Numbers of channels for which loops are compiled by themselves, and others.
+constexpr std::int64_t shapes[][2] = {{16, 16}, {32, 32}, {64, 64}, {32, 48}, {64, 16}, {48, 80}};
+
+void expect_near(const std::vector<float>& found, const std::vector<double>& expected,
+                 const std::string& of) {
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    ASSERT_NEAR(static_cast<double>(found[i]), expected[i], 2e-5) << of << ", value " << i;
+}
+
+TEST(Winograd, ProductsAreTheirDefinition) {
+  for (const Kernels* k : usable_kernels())
+    for (const auto& [in, out] : shapes) {
+      const std::string of = fmt::format("{}, {} to {}", k->name, in, out);
+      const std::vector<float> v = values(block_tiles * in, 1), u = values(in * out, 2);
+      std::vector<float> m(static_cast<std::size_t>(block_tiles * out));
+      std::vector<double> expected(m.size());
+      for (std::int64_t r = 0; r < block_tiles; ++r)
+        for (std::int64_t i = 0; i < in; ++i)
+          for (std::int64_t o = 0; o < out; ++o)
+            expected[static_cast<std::size_t>(r * out + o)] +=
+                static_cast<double>(v[static_cast<std::size_t>(r * in + i)]) *
+                static_cast<double>(u[static_cast<std::size_t>(i * out + o)]);
+      k->product(v.data(), u.data(), m.data(), in, out);
+      expect_near(m, expected, of);
+      for (const std::int64_t count : {std::int64_t{1}, std::int64_t{12}, std::int64_t{36}}) {
+        const std::vector<float> rows = values(count * in, 3), z = values(count * out, 4);
+        std::vector<float> sums = values(in * out, 5);
+        std::vector<double> all(sums.begin(), sums.end());
+        for (std::int64_t r = 0; r < count; ++r)
+          for (std::int64_t i = 0; i < in; ++i)
+            for (std::int64_t o = 0; o < out; ++o)
+              all[static_cast<std::size_t>(i * out + o)] +=
+                  static_cast<double>(rows[static_cast<std::size_t>(r * in + i)]) *
+                  static_cast<double>(z[static_cast<std::size_t>(r * out + o)]);
+        k->add_product(rows.data(), z.data(), count, sums.data(), in, out);
+        expect_near(sums, all, fmt::format("{}, {} rows", of, count));
+      }
+    }
 }
 
 }  // namespace
