@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/prefetch.h"
 #include "quant/codec_math_device.h"
 #include "quant/codec_table.h"
 
@@ -231,14 +232,9 @@ LPSGD_INLINE T* advanced(T* p, std::int64_t by) {
   return p ? p + by : nullptr;
 }
 
-/// Asks memory for what lies 1 KiB after a block of `bytes` bytes, behind the array's end, too. Arrays are
-/// read in order, but a processor by itself looks ahead too little, and never beyond a page of 4 KiB.
-template <std::size_t bytes = sizeof(float) * kBlock>
-LPSGD_INLINE void prefetch_after(const void* block) {
-  constexpr std::size_t line = 64, distance = 1024;
-  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(block) + distance;
-#pragma GCC unroll 4
-  for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(reinterpret_cast<const void*>(at + i));
+/// prefetch_after() of a block of values.
+LPSGD_INLINE void prefetch_block_after(const float* block) {
+  prefetch_after<sizeof(float) * kBlock>(block);
 }
 
 // Partial blocks are handled as full ones, in a padded copy.
@@ -291,7 +287,7 @@ LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {
   Padded padded;
   float* p = padded.write(out, left);
   if constexpr (adds) {
-    prefetch_after(out);
+    prefetch_block_after(out);
     padded.read(out, left);
   }
   LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) {

@@ -51,8 +51,9 @@ class RowwiseOp : public Op {
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
-/// Copies in another layout, and transformed tiles, share a buffer for each use. The uses `input` and
-/// `output` are also for the gradients of input and output.
+/// What operations need while they run shares a buffer for each use: `weights` is for weights, and oneDNN's
+/// gradients of them, in another layout or transformed; `weight_gradients` for sums of transformed ones;
+/// `input` and `output` for parts of activations or their gradients, copied or transformed.
 enum class ReorderUse : std::uint8_t { weights, weight_gradients, input, output };
 
 struct Context {

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "core/data_type.h"
+#include "core/prefetch.h"
 #include "nn/cpu/vector.h"
 #include "nn/maths_device.h"
 
@@ -101,7 +102,7 @@ struct Wide {
   using Maths = Sixteen;
   template <class T>
   static V get(const T* p) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + 1024);
+    prefetch_after(p);
     return load(p);
   }
   template <class T>

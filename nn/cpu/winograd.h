@@ -33,6 +33,8 @@ struct Tiles {
 /// The loops, compiled once for each instruction set that has multiply-add, with the same results.
 struct Kernels {
   const char* name;
+  /// Tiles that add_product() had best take at once: more need fewer passes over the sums, and more cache.
+  std::int64_t gradient_tiles;
   /// v[point * stride + t * channels + c] = B^T d B of the tiles first .. first + count.
   void (*transform_input)(const float* x, const Tiles& tiles, std::int64_t first, std::int64_t count,
                           float* v, std::int64_t stride);

@@ -333,8 +333,15 @@ void transform_weight_gradient(const float* s, std::int64_t filters, std::int64_
 }  // namespace
 
 extern const Kernels LPSGD_KERNELS;
-const Kernels LPSGD_KERNELS{
-    LPSGD_KERNELS_NAME, transform_input,   transform_gradient,       transform_output,         product,
-    add_product,        transform_weights, transform_turned_weights, transform_weight_gradient};
+const Kernels LPSGD_KERNELS{LPSGD_KERNELS_NAME,
+                            (width == 16 ? 3 : 1) * block_tiles,
+                            transform_input,
+                            transform_gradient,
+                            transform_output,
+                            product,
+                            add_product,
+                            transform_weights,
+                            transform_turned_weights,
+                            transform_weight_gradient};
 
 }  // namespace lpsgd::cpu::winograd

@@ -17,9 +17,7 @@ using winograd::points;
 using winograd::Tiles;
 
 constexpr std::int64_t max_blocked_products = std::int64_t{64} * 64;  // pairs of channels
-// Tiles that the sums of a weight gradient are read and written for once.
-constexpr std::int64_t gradient_tiles = 3 * block_tiles;
-constexpr std::int64_t part_bytes = std::int64_t{8} << 20;  // of a part's transformed tiles
+constexpr std::int64_t part_bytes = std::int64_t{8} << 20;            // of a part's transformed tiles
 // The 36 rows of a block begin in different sets of the cache.
 constexpr std::int64_t row_padding = 16;
 
@@ -56,7 +54,7 @@ class WinogradConvOp final : public Op {
                                     block_tiles;
     const std::int64_t copies = blocked_ ? context.threads : 1;
     const std::int64_t most = std::max(channels_, filters_);
-    buffer_floats_ = points * row_stride(blocked_ && b.training ? gradient_tiles : tiles_at_once_, most);
+    buffer_floats_ = points * row_stride(blocked_ && b.training ? k_.gradient_tiles : tiles_at_once_, most);
     weights_ = floats(ReorderUse::weights, points * channels_ * filters_);
     first_ = floats(ReorderUse::input, copies * buffer_floats_);
     second_ = floats(ReorderUse::output, copies * buffer_floats_);
@@ -145,7 +143,8 @@ class WinogradConvOp final : public Op {
   void weight_gradient() {
     const auto* x = as<float>(b_.inputs[0].value);
     const auto* dy = as<float>(b_.output_gradients[0]);
-    const std::int64_t in = channels_, out = filters_, at_once = blocked_ ? gradient_tiles : tiles_at_once_;
+    const std::int64_t in = channels_, out = filters_,
+                       at_once = blocked_ ? k_.gradient_tiles : tiles_at_once_;
     const std::int64_t v_stride = row_stride(at_once, in), z_stride = row_stride(at_once, out);
     const std::int64_t n = points * in * out;
     float* s = pointer(sums_);
@@ -153,12 +152,12 @@ class WinogradConvOp final : public Op {
     if (blocked_) {
       // A thread's sums, then those of its last blocks: so rounding errors grow less with the number of
       // tiles.
-      constexpr std::int64_t blocks_at_once = 10;
+      const std::int64_t blocks_at_once = 384 / at_once;
       std::memset(s, 0, static_cast<std::size_t>(2 * copies * n) * sizeof(float));
       const auto add = [](float* to, const float* from, std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i) to[i] += from[i];
       };
-      over_blocks(tiles_, gradient_tiles, [&](std::int64_t first, std::int64_t count, int thread) {
+      over_blocks(tiles_, at_once, [&](std::int64_t first, std::int64_t count, int thread) {
         float* v = pointer(first_) + thread * buffer_floats_;
         float* z = pointer(second_) + thread * buffer_floats_;
         float* sums = s + 2 * thread * n;
@@ -167,7 +166,7 @@ class WinogradConvOp final : public Op {
         k_.transform_gradient(dy, write_, first, count, z, z_stride);
         for (std::int64_t p = 0; p < points; ++p)
           k_.add_product(v + p * v_stride, z + p * z_stride, count, part + p * in * out, in, out);
-        if (first / gradient_tiles % blocks_at_once != blocks_at_once - 1) return;
+        if (first / at_once % blocks_at_once != blocks_at_once - 1) return;
         add(sums, part, 0, n);
         std::memset(part, 0, static_cast<std::size_t>(n) * sizeof(float));
       });

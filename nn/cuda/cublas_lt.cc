@@ -16,8 +16,11 @@ namespace {
 void* open_library() {
   const std::string file = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const char* error = library == nullptr ? dlerror() : nullptr;
+  const std::string first = error != nullptr ? error : "";
   if (library == nullptr) library = dlopen((LPSGD_CUBLASLT_FOLDER "/" + file).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw DeviceError(fmt::format("cuBLASLt: cannot be loaded: {}", dlerror()));
+  if (library == nullptr)
+    throw DeviceError(fmt::format("cuBLASLt: cannot be loaded: {}; {}", first, dlerror()));
   return library;
 }
 

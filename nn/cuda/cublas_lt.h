@@ -1,6 +1,6 @@
 // The functions of cuBLASLt that the backend calls. The library has half a gigabyte and some hundred thousand
-// addresses to relocate, so it is loaded at the first of these calls: a program that computes on the CPU
-// starts without it.
+// addresses to relocate, so it is loaded at the first of these calls: on a machine without a GPU a
+// program runs without it.
 #pragma once
 
 #include <cublasLt.h>
@@ -24,10 +24,10 @@ class CublasLtFunction<R(A...)> {
  public:
   constexpr explicit CublasLtFunction(const char* name) : name_(name) {}
   R operator()(A... arguments) const {
-    R (*function)(A...) = function_.load(std::memory_order_relaxed);
+    R (*function)(A...) = function_.load(std::memory_order_acquire);
     if (function == nullptr) {
       function = reinterpret_cast<R (*)(A...)>(cublas_lt_symbol(name_));
-      function_.store(function, std::memory_order_relaxed);
+      function_.store(function, std::memory_order_release);
     }
     return function(arguments...);
   }

@@ -106,8 +106,8 @@ bool encode_values(const CodingJob& job) {
   const std::int64_t n = job.n;
   FiniteCheck check;
   for (std::int64_t at = 0; at < n; at += kBlock) {
-    prefetch_after(job.values + at);
-    if constexpr (residuals) prefetch_after(job.residual + at);
+    prefetch_block_after(job.values + at);
+    if constexpr (residuals) prefetch_block_after(job.residual + at);
     F v[kVectors];
     load_block<residuals>(job.values + at, advanced(job.residual, at), n - at, v);
     encode_block<T, residuals>(v, advanced(job.residual, at), n - at, check, job.bytes + at * code_bytes<T>);
@@ -143,7 +143,7 @@ bool reduce_values(const CodingJob& job) {
     }
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
     if constexpr (residuals) {
-      prefetch_after(job.residual + at);
+      prefetch_block_after(job.residual + at);
       add_block(job.residual + at, n - at, v);
     }
     encode_block<T, residuals>(v, advanced(job.residual, at), n - at, check, job.bytes + at * code_bytes<T>);

@@ -50,8 +50,8 @@ LPSGD_INLINE OnebitSides onebit_sum_block(const float* values, const float* resi
   F positive[kRow] = {};
   F negative[kRow] = {};
   for (std::int64_t at = 0; at < m; at += kBlock) {
-    prefetch_after(values + at);
-    if constexpr (residuals) prefetch_after(residual + at);
+    prefetch_block_after(values + at);
+    if constexpr (residuals) prefetch_block_after(residual + at);
     F v[kVectors];
     load_block<residuals>(values + at, advanced(residual, at), m - at, v);
     const std::uint64_t bits = onebit_block(v, positive, negative) & valid_bits(m - at);
@@ -112,8 +112,8 @@ LPSGD_INLINE bool onebit_block_of(F* v, float* residual, std::int64_t m, std::by
 
 template <bool residuals>
 LPSGD_INLINE bool onebit_small_bucket(const float* values, float* residual, std::int64_t m, std::byte* out) {
-  prefetch_after(values);
-  if constexpr (residuals) prefetch_after(residual);
+  prefetch_block_after(values);
+  if constexpr (residuals) prefetch_block_after(residual);
   F v[kVectors];
   load_block<residuals>(values, residual, m, v);
   return onebit_block_of<residuals>(v, residual, m, out);
@@ -207,7 +207,7 @@ bool reduce_buckets(const CodingJob& job) {
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
     float* to = advanced(job.residual, begin);
     if constexpr (residuals) {
-      prefetch_after(to);
+      prefetch_block_after(to);
       add_block(to, m, v);
     }
     clear_after(m, v);

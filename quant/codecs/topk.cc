@@ -69,8 +69,8 @@ bool guess_threshold(const float* values, const float* residual, std::int64_t m,
   alignas(64) std::int32_t keys[capacity + kBlock];
   std::int64_t count = 0;
   for (std::int64_t at = 0; at < m; at += kBlock) {
-    prefetch_after(values + at);
-    if constexpr (residuals) prefetch_after(residual + at);
+    prefetch_block_after(values + at);
+    if constexpr (residuals) prefetch_block_after(residual + at);
     F v[kVectors];
     I block[kVectors];
     load_keys<residuals>(values + at, advanced(residual, at), m - at, v, block);

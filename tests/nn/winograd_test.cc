@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/philox.h"
@@ -67,6 +69,7 @@ void expect_near(const std::vector<float>& found, const std::vector<double>& exp
 }
 
 TEST(Winograd, ProductsAreTheirDefinition) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<float>> first;  // results by shape
   for (const Kernels* k : usable_kernels())
     for (const auto& [in, out] : shapes) {
       const std::string of = fmt::format("{}, {} to {}", k->name, in, out);
@@ -81,6 +84,7 @@ TEST(Winograd, ProductsAreTheirDefinition) {
                 static_cast<double>(u[static_cast<std::size_t>(i * out + o)]);
       k->product(v.data(), u.data(), m.data(), in, out);
       expect_near(m, expected, of);
+      std::vector<float> of_all = m;
       for (const std::int64_t count : {std::int64_t{1}, std::int64_t{12}, std::int64_t{36}}) {
         const std::vector<float> rows = values(count * in, 3), z = values(count * out, 4);
         std::vector<float> sums = values(in * out, 5);
@@ -93,7 +97,10 @@ TEST(Winograd, ProductsAreTheirDefinition) {
                   static_cast<double>(z[static_cast<std::size_t>(r * out + o)]);
         k->add_product(rows.data(), z.data(), count, sums.data(), in, out);
         expect_near(sums, all, fmt::format("{}, {} rows", of, count));
+        of_all.insert(of_all.end(), sums.begin(), sums.end());
       }
+      EXPECT_EQ(first.try_emplace({in, out}, of_all).first->second, of_all)
+          << of << ", beside the first one's";
     }
 }
 
