@@ -48,10 +48,8 @@ template <bool residuals, Scale scale>
     const float* block = values + from;
     const float* r = advanced(residual, from);
     for (std::int64_t at = 0; at < count; at += kBlock) {
-      prefetch_block_after(block + at);
-      if constexpr (residuals) prefetch_block_after(r + at);
       F v[kVectors];
-      load_block<residuals>(block + at, advanced(r, at), count - at, v);
+      load_new_block<residuals>(block + at, advanced(r, at), count - at, v);
       scan.add(v);
     }
     return scan.result();
@@ -256,10 +254,7 @@ template <class Rule, Scale scale, bool adds, bool last>
       }
       if constexpr (last) {
         LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) sum[k] *= weight;
-        if (residual) {
-          prefetch_block_after(residual + at);
-          add_block(residual + at, left, sum);
-        }
+        if (residual) add_new_block(residual + at, left, sum);
         clear_after(left, sum);
         scan.add(sum);
       }

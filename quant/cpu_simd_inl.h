@@ -281,6 +281,18 @@ LPSGD_INLINE void load_block(const float* values, const float* residual, std::in
   if constexpr (residuals) add_block(residual, left, v);
 }
 
+/// add_block() and load_block() for a loop that is the first to read an array, in order.
+LPSGD_INLINE void add_new_block(const float* p, std::int64_t left, F* v) {
+  prefetch_block_after(p);
+  add_block(p, left, v);
+}
+template <bool residuals>
+LPSGD_INLINE void load_new_block(const float* values, const float* residual, std::int64_t left, F* v) {
+  prefetch_block_after(values);
+  if constexpr (residuals) prefetch_block_after(residual);
+  load_block<residuals>(values, residual, left, v);
+}
+
 /// Stores the existing values of a block; with `adds` they are added to the old ones.
 template <bool adds>
 LPSGD_INLINE void store_block(float* out, std::int64_t left, const F* v) {

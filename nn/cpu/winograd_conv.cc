@@ -152,7 +152,8 @@ class WinogradConvOp final : public Op {
     if (blocked_) {
       // A thread's sums, then those of its last blocks: so rounding errors grow less with the number of
       // tiles.
-      const std::int64_t blocks_at_once = 384 / at_once;
+      constexpr std::int64_t tiles_of_part = 384;
+      const std::int64_t blocks_at_once = tiles_of_part / at_once;
       std::memset(s, 0, static_cast<std::size_t>(2 * copies * n) * sizeof(float));
       const auto add = [](float* to, const float* from, std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i) to[i] += from[i];

@@ -15,13 +15,12 @@ namespace {
 /// Where the dynamic linker looks for it, or else where it was when the program was built.
 void* open_library() {
   const std::string file = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
-  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  const char* error = library == nullptr ? dlerror() : nullptr;
-  const std::string first = error != nullptr ? error : "";
-  if (library == nullptr) library = dlopen((LPSGD_CUBLASLT_FOLDER "/" + file).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr)
-    throw DeviceError(fmt::format("cuBLASLt: cannot be loaded: {}; {}", first, dlerror()));
-  return library;
+  std::string errors;
+  for (const std::string& path : {file, LPSGD_CUBLASLT_FOLDER "/" + file}) {
+    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    errors += fmt::format("{}{}", errors.empty() ? "" : "; ", dlerror());
+  }
+  throw DeviceError("cuBLASLt: cannot be loaded: " + errors);
 }
 
 }  // namespace

@@ -106,10 +106,8 @@ bool encode_values(const CodingJob& job) {
   const std::int64_t n = job.n;
   FiniteCheck check;
   for (std::int64_t at = 0; at < n; at += kBlock) {
-    prefetch_block_after(job.values + at);
-    if constexpr (residuals) prefetch_block_after(job.residual + at);
     F v[kVectors];
-    load_block<residuals>(job.values + at, advanced(job.residual, at), n - at, v);
+    load_new_block<residuals>(job.values + at, advanced(job.residual, at), n - at, v);
     encode_block<T, residuals>(v, advanced(job.residual, at), n - at, check, job.bytes + at * code_bytes<T>);
   }
   return check.finite();
@@ -142,10 +140,7 @@ bool reduce_values(const CodingJob& job) {
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = r == 0 ? q[k] : add<Lanes>(v[k], q[k]);
     }
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
-    if constexpr (residuals) {
-      prefetch_block_after(job.residual + at);
-      add_block(job.residual + at, n - at, v);
-    }
+    if constexpr (residuals) add_new_block(job.residual + at, n - at, v);
     encode_block<T, residuals>(v, advanced(job.residual, at), n - at, check, job.bytes + at * code_bytes<T>);
   }
   return check.finite();

@@ -50,10 +50,8 @@ LPSGD_INLINE OnebitSides onebit_sum_block(const float* values, const float* resi
   F positive[kRow] = {};
   F negative[kRow] = {};
   for (std::int64_t at = 0; at < m; at += kBlock) {
-    prefetch_block_after(values + at);
-    if constexpr (residuals) prefetch_block_after(residual + at);
     F v[kVectors];
-    load_block<residuals>(values + at, advanced(residual, at), m - at, v);
+    load_new_block<residuals>(values + at, advanced(residual, at), m - at, v);
     const std::uint64_t bits = onebit_block(v, positive, negative) & valid_bits(m - at);
     sides.positive += __builtin_popcountll(bits);
     store_words(bits, m - at, words + at / 8);
@@ -112,10 +110,8 @@ LPSGD_INLINE bool onebit_block_of(F* v, float* residual, std::int64_t m, std::by
 
 template <bool residuals>
 LPSGD_INLINE bool onebit_small_bucket(const float* values, float* residual, std::int64_t m, std::byte* out) {
-  prefetch_block_after(values);
-  if constexpr (residuals) prefetch_block_after(residual);
   F v[kVectors];
-  load_block<residuals>(values, residual, m, v);
+  load_new_block<residuals>(values, residual, m, v);
   return onebit_block_of<residuals>(v, residual, m, out);
 }
 
@@ -200,16 +196,13 @@ bool reduce_buckets(const CodingJob& job) {
       const std::byte* record = job.contributions[r] + at;
       F means[2], q[kVectors];
       finite &= load_means(record, means);
-      prefetch_after<64>(record);
+      prefetch_after(record);
       decode_block(record + 8, m, means, q);
       LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] = r == 0 ? q[k] : v[k] + q[k];
     }
     LPSGD_UNROLL for (int k = 0; k < kVectors; ++k) v[k] *= weight;
     float* to = advanced(job.residual, begin);
-    if constexpr (residuals) {
-      prefetch_block_after(to);
-      add_block(to, m, v);
-    }
+    if constexpr (residuals) add_new_block(to, m, v);
     clear_after(m, v);
     if (!finite) [[unlikely]]
       return write_non_finite(job.bytes + at, kOnebitScales, 1, to, m);

@@ -62,6 +62,18 @@ TEST(Winograd, EveryInstructionSetGivesTheSameBits) {
 /// Numbers of channels for which loops are compiled by themselves, and others.
 constexpr std::int64_t shapes[][2] = {{16, 16}, {32, 32}, {64, 64}, {32, 48}, {64, 16}, {48, 80}};
 
+/// c (m, n) += a (m, k) b (k, n); a's value (i, j) is at i * row + j * step.
+void add_by_definition(std::int64_t m, std::int64_t n, std::int64_t k, const std::vector<float>& a,
+                       std::int64_t row, std::int64_t step, const std::vector<float>& b,
+                       std::vector<double>& c) {
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = 0; j < k; ++j)
+      for (std::int64_t o = 0; o < n; ++o)
+        c[static_cast<std::size_t>(i * n + o)] +=
+            static_cast<double>(a[static_cast<std::size_t>(i * row + j * step)]) *
+            static_cast<double>(b[static_cast<std::size_t>(j * n + o)]);
+}
+
 void expect_near(const std::vector<float>& found, const std::vector<double>& expected,
                  const std::string& of) {
   for (std::size_t i = 0; i < expected.size(); ++i)
@@ -76,12 +88,7 @@ TEST(Winograd, ProductsAreTheirDefinition) {
       const std::vector<float> v = values(block_tiles * in, 1), u = values(in * out, 2);
       std::vector<float> m(static_cast<std::size_t>(block_tiles * out));
       std::vector<double> expected(m.size());
-      for (std::int64_t r = 0; r < block_tiles; ++r)
-        for (std::int64_t i = 0; i < in; ++i)
-          for (std::int64_t o = 0; o < out; ++o)
-            expected[static_cast<std::size_t>(r * out + o)] +=
-                static_cast<double>(v[static_cast<std::size_t>(r * in + i)]) *
-                static_cast<double>(u[static_cast<std::size_t>(i * out + o)]);
+      add_by_definition(block_tiles, out, in, v, in, 1, u, expected);
       k->product(v.data(), u.data(), m.data(), in, out);
       expect_near(m, expected, of);
       std::vector<float> of_all = m;
@@ -89,12 +96,7 @@ TEST(Winograd, ProductsAreTheirDefinition) {
         const std::vector<float> rows = values(count * in, 3), z = values(count * out, 4);
         std::vector<float> sums = values(in * out, 5);
         std::vector<double> all(sums.begin(), sums.end());
-        for (std::int64_t r = 0; r < count; ++r)
-          for (std::int64_t i = 0; i < in; ++i)
-            for (std::int64_t o = 0; o < out; ++o)
-              all[static_cast<std::size_t>(i * out + o)] +=
-                  static_cast<double>(rows[static_cast<std::size_t>(r * in + i)]) *
-                  static_cast<double>(z[static_cast<std::size_t>(r * out + o)]);
+        add_by_definition(in, out, count, rows, 1, in, z, all);
         k->add_product(rows.data(), z.data(), count, sums.data(), in, out);
         expect_near(sums, all, fmt::format("{}, {} rows", of, count));
         of_all.insert(of_all.end(), sums.begin(), sums.end());
