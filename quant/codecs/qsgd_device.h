@@ -34,9 +34,9 @@ LPSGD_HD typename L::F qsgd_scaled(typename L::F fraction, typename L::I code, f
 // ---- sign_magnitude: levels 0, 1/s, ..., 1 and a sign
 
 template <class L>
-LPSGD_HD typename L::I qsgd_code(typename L::F v, const Divider<L>& by_norm, typename L::I half, int bits) {
+LPSGD_HD typename L::I qsgd_level(typename L::F v, const Divider<L>& by_norm, typename L::I half, int bits) {
   const typename L::F a = by_norm(magnitude<L>(v)) * static_cast<float>(qsgd_levels(bits));
-  return qsgd_signed<L>(v, L::round_by(a, L::dither(half)), bits);
+  return L::round_by(a, L::dither(half));
 }
 
 template <class L, int bits>
@@ -173,7 +173,7 @@ struct QsgdRule : ScaledRule<QsgdOptions> {
     else if constexpr (levels == Levels::optimal)
       return optimal_code<L>(*table, v, by_norm, half, width);
     else
-      return qsgd_code<L>(v, by_norm, half, width);
+      return qsgd_signed<L>(v, qsgd_level<L>(v, by_norm, half, width), width);
   }
   LPSGD_HD F value(I code) const {
     if constexpr (levels == Levels::interval)

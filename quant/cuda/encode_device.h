@@ -24,14 +24,14 @@ class Encoder {
         tile_(reinterpret_cast<std::uint32_t*>(tile)),
         width_(extent.width),
         tensor_(extent.job.tensor),
-        counter_(static_cast<std::uint32_t>((extent.job.first + extent.begin) / kEach)),
-        residual_(extent.job.residual != nullptr ? extent.job.residual + extent.begin : nullptr) {
+        counter_(static_cast<std::uint32_t>((extent.job.first + extent.first()) / kEach)),
+        residual_(extent.job.residual != nullptr ? extent.job.residual + extent.first() : nullptr) {
     const Job& job = extent.job;
     if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.context.step;
     const int scale_count = count_scales<Rule>(launch);
     std::byte* record = job.bytes + Rule::table_bytes + extent.record;
-    words_ = record + 4 * scale_count;
-    word_count_ = extent.m > 0 ? code_words(extent.m, Rule::bits) : 0;
+    words_ = record + 4 * codes_at<Rule>(launch, extent);
+    word_count_ = word_count<Rule>(extent);
     if (first) write_table(extent);
     if (first && extent.m > 0 && extent.lane() == 0) {
       if (scale_count > 0) store_float(record, finite_ ? scales.a : canonical_nan());
@@ -41,35 +41,46 @@ class Encoder {
     start(rule_, finite_ ? scales : Scales{1, 1});
   }
 
-  /// Codes the lane's eight values, from value `in_bucket` of the bucket, of which `left` exist. All lanes
-  /// call it.
-  __device__ __forceinline__ void code(float* v, std::int64_t in_bucket, std::int64_t left) {
-    if (!finite_) {  // any codes, which are cleared
-#pragma unroll
-      for (int k = 0; k < kEach; ++k) v[k] = 0.0f;
+  /// Codes the lane's eight values, from value `at` of the piece, of which `left` exist. All lanes call it.
+  __device__ __forceinline__ void code(float* v, int at, int left) {
+    CodeWords<Rule::bits> words{};
+    if constexpr (requires { rule_.level(0.0f, 0); }) {
+      if (finite_) {
+        const Halves draws = draw(at);
+        words.pack_signed(v, [&](int k) { return rule_.level(v[k], draws.half(k)); });
+      }
+    } else {  // code() may need all lanes
+      const Halves draws = Rule::dithered ? draw(at) : Halves{};
+      words.pack([&](int k) { return rule_.code(finite_ ? v[k] : 0.0f, draws.half(k)); });
+      if (!finite_) words.clear_from(0);
     }
-    Philox4x32 draws{};
-    if constexpr (Rule::dithered)
-      draws = philox4x32(counter_ + static_cast<std::uint32_t>(in_bucket / kEach), tensor_, step_,
-                         2 * launch_.context.rank + launch_.context.round - 1, launch_.context.seed,
-                         static_cast<std::uint32_t>(RandomUse::codec));
-    std::int32_t codes[kEach];
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      const auto half = static_cast<std::int32_t>(k % 2 ? draws.x[k / 2] >> 16 : draws.x[k / 2] & 0xffffu);
-      codes[k] = rule_.code(v[k], half);
-    }
-    CodeWords<Rule::bits> words;
-    words.pack(codes);
-    if (!finite_ || left < kEach) words.clear_from(finite_ ? left : 0);
-    store_codes<Rule::bits>(words_, word_count_, in_bucket, width_, words, tile_);
+    if (left < kEach) words.clear_from(left);
+    store_codes<Rule::bits>(words_, word_count_, at, width_, words, tile_);
     if (residual_ == nullptr || left <= 0) return;
+    if (finite_) {
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) v[k] = finite_ ? v[k] - rule_.value(codes[k]) : canonical_nan();
-    store_values(residual_ + in_bucket, left, v);
+      for (int k = 0; k < kEach; ++k) v[k] -= rule_.value(words.code(k));
+    } else {
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) v[k] = canonical_nan();
+    }
+    store_values(residual_ + at, left, v);
   }
 
  private:
+  struct Halves {
+    Philox4x32 block{};
+    __device__ __forceinline__ std::int32_t half(int k) const {
+      return static_cast<std::int32_t>(k % 2 ? block.x[k / 2] >> 16 : block.x[k / 2] & 0xffffu);
+    }
+  };
+  /// The dither of the lane's values.
+  __device__ __forceinline__ Halves draw(int at) const {
+    return {philox4x32(counter_ + static_cast<std::uint32_t>(at / kEach), tensor_, step_,
+                       2 * launch_.context.rank + launch_.context.round - 1, launch_.context.seed,
+                       static_cast<std::uint32_t>(RandomUse::codec))};
+  }
+
   /// A table before the job's records, by the warp that has its first bucket.
   __device__ void write_table(const Extent& extent) const {
     if (Rule::table_bytes == 0 || extent.job.n == 0) return;
@@ -85,9 +96,9 @@ class Encoder {
   const int width_;
   const std::uint32_t tensor_, counter_;  // of the dither
   std::uint32_t step_ = 0;
-  float* residual_;  // of the bucket; nullptr: none
+  float* residual_;  // of the piece; nullptr: none
   std::byte* words_ = nullptr;
-  std::int64_t word_count_ = 0;
+  int word_count_ = 0;
 };
 
 // ---- Kernels. A kernel's use of values whose scale is known: Use(launch, words), with `words` of shared
@@ -112,8 +123,8 @@ struct Encodes {
 /// Calls body(offset in the piece) for every tile of the piece; all lanes the same number of times.
 template <class Body>
 __device__ __forceinline__ void each_tile(const Extent& extent, Body body) {
-  const std::int64_t step = extent.width * kEach;
-  for (std::int64_t at = 0; at < extent.trip; at += step) body(at + extent.lane() * kEach);
+  const int step = extent.width * kEach;
+  for (int at = 0; at < extent.trip; at += step) body(at + extent.lane() * kEach);
 }
 
 /// Words of shared memory, at least one.
@@ -128,15 +139,13 @@ __global__ void __launch_bounds__(kThreads) small_kernel(LaunchFor<Rule> launch)
   float* tile = tiles[threadIdx.x / kWarp];
   Use use(launch, words);
   each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
-    const Extent extent = find_piece<Rule>(launch, piece);
-    if (extent.job.bucket > small_values) return;
+    const std::int32_t j = find_job_of_piece(launch, piece);
+    if (launch.jobs[j].bucket > small_values) return;
+    const Extent extent = find_small<Rule>(launch, j, piece);
     constexpr int kept = small_values / kTile;
     float v[kept][kEach];
-    const std::int64_t mine = extent.lane() * kEach;
-#pragma unroll
-    for (int t = 0; t < kept; ++t)
-      if (t * kTile < extent.trip)
-        load_source<Rule, source>(launch, extent, t * kTile + mine, extent.count - t * kTile - mine, v[t]);
+    const int mine = extent.lane() * kEach;
+    load_source<Rule, source, kept>(launch, extent, mine, v);
     Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
 #pragma unroll
     for (int t = 0; t < kept; ++t)
@@ -174,7 +183,7 @@ __global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
     const std::int64_t number = exists ? at + team : at;
     const auto find = [&] {  // twice, as registers are scarce
       const std::int32_t j = find_job(launch, number, [](const Job& job) { return job.kept_before; });
-      return find_bucket<Rule>(launch, j, number - launch.jobs[j].kept_before, 0);
+      return find_bucket<Rule>(launch, j, static_cast<std::uint32_t>(number - launch.jobs[j].kept_before));
     };
     int m = 0, count = 0;
     Scanner<Rule> scanner(scale_by<Rule>(launch.options), kWarp, nullptr);
@@ -188,7 +197,7 @@ __global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
 #pragma unroll
         for (int i = 0; i < at_once; ++i) {
           const int value = (t + i * warps) * kTile + lane_number() * kEach;
-          if (t + i * warps < count) load_source<Rule, source>(launch, extent, value, m - value, v[i]);
+          if (t + i * warps < count) load_source<Rule, source, 1>(launch, extent, value, v + i);
         }
 #pragma unroll
         for (int i = 0; i < at_once; ++i) {
@@ -240,10 +249,10 @@ __global__ void __launch_bounds__(kThreads, 5) scan_kernel(LaunchFor<Rule> launc
     const Extent extent = find_piece<Rule>(launch, piece);
     if (extent.job.bucket <= kept_values) return;
     Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
-    each_tile(extent, [&](std::int64_t at) {
-      float v[kEach];
-      load_source<Rule, source>(launch, extent, extent.from + at, extent.count - at, v);
-      scanner.add(v, extent.count - at);
+    each_tile(extent, [&](int at) {
+      float v[1][kEach];
+      load_source<Rule, source, 1>(launch, extent, at, v);
+      scanner.add(v[0], extent.count - at);
     });
     const PieceScan scan = scanner.finish();
     const std::int64_t pieces = (extent.m + piece_values - 1) / piece_values;
@@ -276,10 +285,10 @@ __global__ void __launch_bounds__(kThreads) piece_kernel(LaunchFor<Rule> launch)
     const Extent extent = find_piece<Rule>(launch, launch.piece_first + launch.pieces - 1 - after);
     if (extent.job.bucket <= kept_values) return;
     auto coder = use.with(extent, launch.scales[extent.bucket_number], extent.from == 0, tile);
-    each_tile(extent, [&](std::int64_t at) {
-      float v[kEach];
-      load_source<Rule, source>(launch, extent, extent.from + at, extent.count - at, v);
-      coder.code(v, extent.from + at, extent.count - at);
+    each_tile(extent, [&](int at) {
+      float v[1][kEach];
+      load_source<Rule, source, 1>(launch, extent, at, v);
+      coder.code(v[0], at, extent.count - at);
     });
   });
   use.finish();

@@ -50,7 +50,7 @@ struct Codes {
     uint4 word[words];
     Code code[kEach];
   };
-  __device__ __forceinline__ void load(const std::byte* bytes, std::int64_t at, std::int64_t left, float* v) {
+  __device__ __forceinline__ void load(const std::byte* bytes, std::int64_t at, int left, float* v) {
     const std::byte* p = bytes + at * static_cast<std::int64_t>(sizeof(Code));
     if (left >= kEach && aligned(p, 16)) {
 #pragma unroll
@@ -68,7 +68,7 @@ struct Codes {
       }
     }
   }
-  __device__ __forceinline__ void store(std::byte* bytes, std::int64_t at, std::int64_t left) const {
+  __device__ __forceinline__ void store(std::byte* bytes, std::int64_t at, int left) const {
     std::byte* p = bytes + at * static_cast<std::int64_t>(sizeof(Code));
     if (left >= kEach && aligned(p, 16)) {
 #pragma unroll
@@ -86,20 +86,21 @@ struct Codes {
   }
 };
 
-/// Calls body(job, at, left) for each lane's eight values; all lanes of a warp call it.
+/// Calls body(job, at, left) for each lane's values at .. at + 7, of which `left`, up to eight, exist. All
+/// lanes of a warp call it.
 template <class Body>
 __device__ __forceinline__ void each_eight(const Launch& launch, Body body) {
   each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
     const Job& job = launch.jobs[find_job(launch, piece, [](const Job& one) { return one.pieces_before; })];
     const std::int64_t at = (piece - job.pieces_before) * kTile + lane_number() * kEach;
-    body(job, at, job.n - at);
+    body(job, at, static_cast<int>(min_of(job.n - at, kEach)));
   });
 }
 
 /// What a job codes, without its residual: its own values, or the mean of its contributions.
 template <class T>
-__device__ __forceinline__ void load_source(const Launch& launch, const Job& job, std::int64_t at,
-                                            std::int64_t left, float* v) {
+__device__ __forceinline__ void load_source(const Launch& launch, const Job& job, std::int64_t at, int left,
+                                            float* v) {
   if (job.contributions == nullptr) return load_values(job.values + at, left, v);
 #pragma unroll
   for (int k = 0; k < kEach; ++k) v[k] = 0;
@@ -115,7 +116,7 @@ __device__ __forceinline__ void load_source(const Launch& launch, const Job& job
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) encode_floats_kernel(Launch launch) {
-  each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
+  each_eight(launch, [&](const Job& job, std::int64_t at, int left) {
     if (left <= 0) return;
     float v[kEach];
     load_source<T>(launch, job, at, left, v);
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) encode_floats_kernel(Launch launch) 
 /// its decoded codes. A run measures this rarely, so the source is read again.
 template <class T>
 __global__ void __launch_bounds__(kThreads) error_floats_kernel(Launch launch) {
-  each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
+  each_eight(launch, [&](const Job& job, std::int64_t at, int left) {
     if (job.error == nullptr) return;
     double own = 0, lost = 0;
     if (left > 0) {
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) error_floats_kernel(Launch launch) {
 
 template <class T, bool adds>
 __global__ void __launch_bounds__(kThreads) decode_floats_kernel(Launch launch) {
-  each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
+  each_eight(launch, [&](const Job& job, std::int64_t at, int left) {
     if (left <= 0) return;
     float q[kEach] = {}, v[kEach];
     Codes<T>().load(job.bytes, at, left, q);
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) decode_floats_kernel(Launch launch) 
 }
 
 __global__ void __launch_bounds__(kThreads) check_kernel(Launch launch) {
-  each_eight(launch, [&](const Job& job, std::int64_t at, std::int64_t left) {
+  each_eight(launch, [&](const Job& job, std::int64_t at, int left) {
     if (left <= 0) return;
     float v[kEach];
     load_values(job.out + at, left, v);

@@ -44,6 +44,12 @@ struct DeviceRule : QsgdRule<ScalarLanes, width, levels> {
       return qsgd_signed<ScalarLanes>(v, low + dithers_up<ScalarLanes>(half, fraction), width);
     }
   }
+  /// The code without its sign.
+  __device__ std::int32_t level(float v, std::int32_t half) const
+    requires(levels == QsgdOptions::Levels::sign_magnitude)
+  {
+    return qsgd_level<ScalarLanes>(v, this->by_norm, half, width);
+  }
   __device__ float value(std::int32_t code) const {
     if constexpr (Base::table_bytes > 0) {
       const std::int32_t level = code & qsgd_levels(width);
@@ -71,7 +77,7 @@ class Counts {
         : histogram_(counts.histogram_),
           counts_(extent.m > 0 && is_finite(s.a) && s.a != 0.0f),
           by_norm_(qsgd_divisor(s.a)) {}
-    __device__ __forceinline__ void code(const float* v, std::int64_t, std::int64_t left) {
+    __device__ __forceinline__ void code(const float* v, int, int left) {
 #pragma unroll
       for (int k = 0; k < kEach; ++k)
         if (counts_ && k < left)

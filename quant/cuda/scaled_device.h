@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads) error_kernel(LaunchFor<Rule> launch)
     const Extent extent = find_piece<Rule>(launch, piece);
     const Job& job = extent.job;
     if (job.error == nullptr) return;
-    const std::byte* record = job.bytes + Rule::table_bytes + extent.record;
+    const Words record(job.bytes + Rule::table_bytes + extent.record);
     Rule rule = make_rule<Rule>(launch, job, nullptr);
     bool finite = false;
     if (extent.count > 0) {
@@ -34,22 +34,22 @@ __global__ void __launch_bounds__(kThreads) error_kernel(LaunchFor<Rule> launch)
       start(rule, s);
     }
     double own = 0, lost = 0;
-    const std::int64_t words = extent.count > 0 ? code_words(extent.m, Rule::bits) : 0;
-    each_tile(extent, [&](std::int64_t at) {
-      const std::int64_t in_bucket = extent.from + at, left = extent.count - at;
-      float v[kEach], values[kEach] = {};
-      if constexpr (source == Source::own) load_values(job.values + extent.begin + in_bucket, left, values);
+    each_tile(extent, [&](int at) {
+      const int left = extent.count - at;
+      float v[1][kEach], values[kEach] = {};
+      if constexpr (source == Source::own) load_values(job.values + extent.first() + at, left, values);
       if (job.residual != nullptr) {
-        load_values(job.residual + extent.begin + in_bucket, left, v);
+        load_values(job.residual + extent.first() + at, left, v[0]);
       } else {
         CodeWords<Rule::bits> codes;
-        load_source<Rule, source>(launch, extent, in_bucket, left, v);
-        codes.load(record + 4 * count_scales<Rule>(launch), words, in_bucket);
-        for (int k = 0; k < kEach; ++k) v[k] = finite ? v[k] - rule.value(codes.code(k)) : canonical_nan();
+        load_source<Rule, source, 1>(launch, extent, at, v);
+        codes.load(record.from(codes_at<Rule>(launch, extent)), word_count<Rule>(extent), at);
+        for (int k = 0; k < kEach; ++k)
+          v[0][k] = finite ? v[0][k] - rule.value(codes.code(k)) : canonical_nan();
       }
       for (int k = 0; k < kEach && k < left; ++k) {
         own += static_cast<double>(values[k]) * static_cast<double>(values[k]);
-        lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+        lost += static_cast<double>(v[0][k]) * static_cast<double>(v[0][k]);
       }
     });
     add_error(job.error, own, lost);
@@ -61,19 +61,19 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(LaunchFor<Rule> launch
   each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
     const Extent extent = find_piece<Rule>(launch, piece);
     if (extent.count <= 0) return;
-    const std::byte* record = extent.job.bytes + Rule::table_bytes + extent.record;
+    const Words record(extent.job.bytes + Rule::table_bytes + extent.record);
     const Scales s = read_scales<Rule>(launch, record);
     const bool finite = are_finite(s);
     if (!finite && extent.lane() == 0) *extent.job.non_finite = 1;
     Rule rule = make_rule<Rule>(launch, extent.job, extent.job.bytes);
     start(rule, s);
-    const std::int64_t words = code_words(extent.m, Rule::bits);
-    each_tile(extent, [&](std::int64_t at) {
-      const std::int64_t in_bucket = extent.from + at, left = extent.count - at;
+    const Words words = record.from(codes_at<Rule>(launch, extent));
+    each_tile(extent, [&](int at) {
+      const int left = extent.count - at;
       if (left <= 0) return;
       CodeWords<Rule::bits> codes;
-      codes.load(record + 4 * count_scales<Rule>(launch), words, in_bucket);
-      float* to = extent.job.out + extent.begin + in_bucket;
+      codes.load(words, word_count<Rule>(extent), at);
+      float* to = extent.job.out + extent.first() + at;
       float v[kEach];
       if constexpr (adds) load_values(to, left, v);
 #pragma unroll

@@ -22,7 +22,7 @@ class Scanner {
   __device__ Scanner(Scale scale, int width, float* tile) : scale_(scale), width_(width), tile_(tile) {}
 
   /// The lane's eight values of the next tile, of which `left` exist (the others are +0).
-  __device__ __forceinline__ void add(const float* v, std::int64_t left) {
+  __device__ __forceinline__ void add(const float* v, int left) {
     add_unordered(v, left);
     if (!sums()) return;
     if (width_ < kWarp) return add_group(v);
@@ -33,7 +33,7 @@ class Scanner {
     __syncwarp();
   }
   /// What needs no order: the largest, and the count.
-  __device__ __forceinline__ void add_unordered(const float* v, std::int64_t left) {
+  __device__ __forceinline__ void add_unordered(const float* v, int left) {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       const std::int32_t magnitude_bits = ScalarLanes::bits(v[k]) & magnitude_mask;
@@ -41,7 +41,7 @@ class Scanner {
       if constexpr (sides) scan_.positive += v[k] >= 0.0f;
     }
     if constexpr (sides) {
-      if (left < kEach) scan_.positive -= static_cast<std::int32_t>(left > 0 ? kEach - left : kEach);
+      if (left < kEach) scan_.positive -= left > 0 ? kEach - left : kEach;
     }
   }
   /// What needs it: rows of 32 values in shared memory.

@@ -42,46 +42,91 @@ struct Extent {
   Job job;
   std::int64_t bucket_number;  // of the batch
   std::int64_t begin, m;       // the bucket: its first value in the job, its length; m <= 0: none
-  std::int64_t from, count;    // the piece: its first value in the bucket, its length
-  std::int64_t record;         // where the bucket's record starts, after the table
+  std::int64_t from;           // the piece: its first value in the bucket
+  std::int64_t record;         // where the bucket's record starts, after the table; 0 if there is none
+  int count;                   // the piece's values; 0: none
   int width;                   // lanes that share the bucket; the first lane has its first value
-  std::int64_t trip;           // values to loop over, the same for all lanes of the warp
+  int trip;                    // values to loop over, the same for all lanes of the warp
 
   __device__ int lane() const { return lane_number() & (width - 1); }
+  /// The piece's first value in the job.
+  __device__ std::int64_t first() const { return begin + from; }
 };
 
-/// Piece `part` of a bucket. If buckets share a tile, this lane's bucket among those from `bucket` on.
+/// A bucket of at most kept_values: one piece. If buckets share a tile, this lane's among those from `bucket`
+/// on.
 template <class Rule>
-__device__ Extent find_bucket(const LaunchFor<Rule>& launch, std::int32_t job_number, std::int64_t bucket,
-                              std::int64_t part) {
+__device__ __forceinline__ Extent find_bucket(const LaunchFor<Rule>& launch, std::int32_t job_number,
+                                              std::uint32_t bucket) {
   Extent p;
   p.job = launch.jobs[job_number];
-  const bool shares = shares_tile(p.job.bucket);
-  p.width = shares ? static_cast<int>(p.job.bucket) / kEach : kWarp;
-  if (shares) bucket += lane_number() >> (p.job.bucket == 32 ? 2 : p.job.bucket == 64 ? 3 : 4);
+  const int length = static_cast<int>(p.job.bucket);
+  const bool shares = shares_tile(length);
+  p.width = shares ? length / kEach : kWarp;
+  if (shares) bucket += static_cast<unsigned>(lane_number() >> (length == 32 ? 2 : length == 64 ? 3 : 4));
   p.bucket_number = p.job.buckets_before + bucket;
-  p.begin = bucket * p.job.bucket;
-  p.m = min_of(p.job.bucket, p.job.n - p.begin);
-  p.from = part * piece_values;
-  p.count = min_of(piece_values, p.m - p.from);
-  p.trip = shares ? p.job.bucket : p.count;
-  p.record = bucket * record_bytes(p.job.bucket, count_scales<Rule>(launch), Rule::bits);
+  p.begin = static_cast<std::int64_t>(bucket) * length;
+  p.from = 0;
+  const std::int64_t left = p.job.n - p.begin;
+  p.count = left >= length ? length : left > 0 ? static_cast<int>(left) : 0;
+  p.m = p.count;
+  p.trip = shares ? length : p.count;
+  const auto record = static_cast<unsigned>(record_bytes(length, count_scales<Rule>(launch), Rule::bits));
+  p.record = p.count > 0 ? static_cast<std::int64_t>(std::uint64_t{bucket} * record) : 0;
   return p;
 }
 
+/// The job that has this piece of the batch.
+__device__ __forceinline__ std::int32_t find_job_of_piece(const Launch& launch, std::int64_t piece) {
+  return find_job(launch, piece, [](const Job& job) { return job.pieces_before; });
+}
+
+/// Piece `piece` of the batch, of a job with buckets of at most piece_values; if they share it, this lane's.
+template <class Rule>
+__device__ __forceinline__ Extent find_small(const LaunchFor<Rule>& launch, std::int32_t job_number,
+                                             std::int64_t piece) {
+  const Job& job = launch.jobs[job_number];
+  const auto number = static_cast<std::uint32_t>(piece - job.pieces_before);
+  const int length = static_cast<int>(job.bucket);
+  return find_bucket<Rule>(launch, job_number,
+                           number << (length == 32    ? 3
+                                      : length == 64  ? 2
+                                      : length == 128 ? 1
+                                                      : 0));
+}
+
+/// Piece `piece` of the batch.
 template <class Rule>
 __device__ Extent find_piece(const LaunchFor<Rule>& launch, std::int64_t piece) {
-  const std::int32_t j = find_job(launch, piece, [](const Job& job) { return job.pieces_before; });
-  const std::int64_t bucket = launch.jobs[j].bucket;
-  const std::int64_t in_job = piece - launch.jobs[j].pieces_before;
-  if (shares_tile(bucket))
-    return find_bucket<Rule>(launch, j, in_job << (bucket == 32 ? 3 : bucket == 64 ? 2 : 1), 0);
-  if (bucket <= piece_values) return find_bucket<Rule>(launch, j, in_job, 0);
-  const std::int64_t each = (bucket + piece_values - 1) / piece_values;
-  return find_bucket<Rule>(launch, j, in_job / each, in_job % each);
+  const std::int32_t j = find_job_of_piece(launch, piece);
+  const Job& job = launch.jobs[j];
+  if (job.bucket <= piece_values) return find_small<Rule>(launch, j, piece);
+  const std::int64_t number = piece - job.pieces_before;
+  const std::int64_t each = (job.bucket + piece_values - 1) / piece_values, bucket = number / each;
+  Extent p;
+  p.job = job;
+  p.width = kWarp;
+  p.bucket_number = job.buckets_before + bucket;
+  p.begin = bucket * job.bucket;
+  p.m = min_of(job.bucket, job.n - p.begin);
+  p.from = number % each * piece_values;
+  p.count = static_cast<int>(min_of(piece_values, p.m - p.from));
+  p.trip = p.count;
+  p.record = bucket * record_bytes(job.bucket, count_scales<Rule>(launch), Rule::bits);
+  return p;
 }
 
 // ---- Codes in words
+
+/// Where the piece's words begin in its bucket's record, in words.
+template <class Rule>
+__device__ __forceinline__ std::int64_t codes_at(const LaunchFor<Rule>& launch, const Extent& extent) {
+  return count_scales<Rule>(launch) + extent.from / 32 * Rule::bits;
+}
+template <class Rule>
+__device__ __forceinline__ int word_count(const Extent& extent) {
+  return (extent.count * Rule::bits + 31) / 32;
+}
 
 template <int bits>
 struct CodeWords {
@@ -91,40 +136,60 @@ struct CodeWords {
 
   std::uint32_t word[taken];  // code k's lowest bit is bit (k % codes) * bits of word k / codes
 
-  /// Value `at` of the bucket first, from `count` 32-bit words; those after the last are 0.
-  __device__ __forceinline__ void load(const std::byte* words, std::int64_t count, std::int64_t at) {
+  /// Value `at` of the piece first, from its `count` words. Codes after the last are any. (No branch, so that
+  /// many loads are under way at once.)
+  __device__ __forceinline__ void load(const Words& words, int count, int at) {
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
-      const std::int64_t i = at / per_word + w;
-      word[w] = (i < count ? load_word(words + 4 * i) : 0u) >> (at % per_word * bits);
+      const int i = at / per_word + w, last = count > 0 ? count - 1 : 0;
+      word[w] = words[i < last ? i : last] >> (at % per_word * bits);
     }
   }
+  /// Code k, with other bits above its own.
   __device__ __forceinline__ std::int32_t code(int k) const {
-    return static_cast<std::int32_t>(word[k / codes] >> (k % codes * bits) & ((1u << bits) - 1u));
+    return static_cast<std::int32_t>(word[k / codes] >> (k % codes * bits));
   }
-  __device__ __forceinline__ void pack(const std::int32_t* from) {
+  template <class CodeOf>
+  __device__ __forceinline__ void pack(CodeOf code_of) {
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
       word[w] = 0;
 #pragma unroll
       for (int k = 0; k < codes; ++k)
-        word[w] |= static_cast<std::uint32_t>(from[w * codes + k]) << (k * bits);
+        word[w] |= static_cast<std::uint32_t>(code_of(w * codes + k)) << (k * bits);
+    }
+  }
+  /// Packs levels of bits - 1 bits, and above each the sign of its value; level 0 has none. Signs are put in
+  /// and taken out in all codes of a word at once.
+  template <class LevelOf>
+  __device__ __forceinline__ void pack_signed(const float* v, LevelOf level_of) {
+#pragma unroll
+    for (int w = 0; w < taken; ++w) {
+      std::uint32_t levels = 0, signs = 0, tops = 0;
+#pragma unroll
+      for (int k = 0; k < codes; ++k) {
+        const int sign = k * bits + bits - 1;
+        levels += static_cast<std::uint32_t>(level_of(w * codes + k)) << (k * bits);
+        signs |= static_cast<std::uint32_t>(ScalarLanes::bits(v[w * codes + k])) >> (31 - sign) & 1u << sign;
+        tops |= ((1u << (bits - 1)) - 1u) << (k * bits);
+      }
+      word[w] = levels | (signs & (levels + tops));  // levels + tops: a level above 0 carries into its sign
     }
   }
   /// Leaves the first `left` codes.
-  __device__ __forceinline__ void clear_from(std::int64_t left) {
+  __device__ __forceinline__ void clear_from(int left) {
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
-      const std::int64_t keep = left - w * codes;
-      if (keep < codes) word[w] &= keep <= 0 ? 0u : (1u << (static_cast<int>(keep) * bits)) - 1u;
+      const int keep = left - w * codes;
+      if (keep < codes) word[w] &= keep <= 0 ? 0u : (1u << (keep * bits)) - 1u;
     }
   }
 };
 
-/// Stores the lane's codes, value `at` of the bucket first. All lanes of the warp call it. `tile`: 256 words
-/// of shared memory for this warp.
+/// Stores the lane's codes, value `at` of the piece first, in the piece's `count` words. All lanes of the
+/// warp call it. `tile`: 256 words of shared memory for this warp.
 template <int bits>
-__device__ __forceinline__ void store_codes(std::byte* words, std::int64_t count, std::int64_t at, int width,
+__device__ __forceinline__ void store_codes(std::byte* words, int count, int at, int width,
                                             const CodeWords<bits>& codes, std::uint32_t* tile) {
   constexpr int per_word = CodeWords<bits>::per_word, taken = CodeWords<bits>::taken;
   constexpr int sharers = bits * kEach >= 32 ? 1 : 32 / (bits * kEach);  // lanes of one word
@@ -132,10 +197,10 @@ __device__ __forceinline__ void store_codes(std::byte* words, std::int64_t count
 #pragma unroll
     for (int w = 0; w < taken; ++w) tile[lane_number() * taken + w] = codes.word[w];
     __syncwarp();
-    const std::int64_t first = (at - lane_number() * kEach) / per_word;
+    const int first = (at - lane_number() * kEach) / per_word;
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
-      const std::int64_t word = first + w * kWarp + lane_number();
+      const int word = first + w * kWarp + lane_number();
       if (word < count) store_word(words + 4 * word, tile[w * kWarp + lane_number()]);
     }
     __syncwarp();
@@ -149,18 +214,18 @@ __device__ __forceinline__ void store_codes(std::byte* words, std::int64_t count
 #pragma unroll
       for (int other = 1; other < sharers; other *= 2) x |= __shfl_xor_sync(kAll, x, other);
     }
-    const std::int64_t word = at / per_word + w;
+    const int word = at / per_word + w;
     if (lane_number() % sharers == 0 && word < count) store_word(words + 4 * word, x);
   }
 }
 
 /// The scales of a record. If one is non-finite, the record decodes to NaNs.
 template <class Rule>
-__device__ __forceinline__ Scales read_scales(const LaunchFor<Rule>& launch, const std::byte* record) {
+__device__ __forceinline__ Scales read_scales(const LaunchFor<Rule>& launch, const Words& record) {
   const int scales = count_scales<Rule>(launch);
   Scales s{1, 1};
-  if (scales > 0) s.a = s.b = load_float(record);
-  if (scales > 1) s.b = load_float(record + 4);
+  if (scales > 0) s.a = s.b = as_float(record[0]);
+  if (scales > 1) s.b = as_float(record[1]);
   return s;
 }
 __device__ __forceinline__ bool are_finite(Scales s) {
@@ -171,71 +236,94 @@ __device__ __forceinline__ bool are_finite(Scales s) {
 
 enum class Source : std::uint8_t { own, mean };
 
-/// The sum of the contributions' values; of a bucket with a scale that is not finite some NaN. Contributions
-/// are loaded four at a time, so that their loads overlap. Codes of 2 and 4 bits are looked up: each lane
-/// computes the value of one code, and shuffles give it to the others.
-template <class Rule>
-__device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch, const Extent& extent,
-                                                  std::int64_t at, float* v) {
-  using Words = CodeWords<Rule::bits>;
-  constexpr int at_once = Rule::bits == 16 ? 2 : 4, codes = 1 << (Rule::bits <= 4 ? Rule::bits : 0);
-  const bool looks_up = Rule::bits > 1 && codes > 1 && codes <= extent.width;
-  const Job& job = extent.job;
-  const std::int64_t words = extent.m > 0 ? code_words(extent.m, Rule::bits) : 0;
-  const int scales = count_scales<Rule>(launch);
+/// The sums of the contributions' values of the piece's `tiles` tiles from value `at` of this lane on; of a
+/// bucket with a scale that is not finite some NaN. Contributions are loaded four at a time, so that their
+/// loads overlap. Codes of 2 and 4 bits are looked up: each lane computes the value of one code, and shuffles
+/// give it to the others.
+template <class Rule, int tiles>
+__device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch, const Extent& extent, int at,
+                                                  float (*v)[kEach]) {
+  constexpr int at_once = Rule::bits == 16 ? 2 : 4,
+                codes = Rule::bits == 2 || Rule::bits == 4 ? 1 << Rule::bits : 1;
+  const int words = word_count<Rule>(extent);
+#pragma unroll
+  for (int t = 0; t < tiles; ++t)
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) v[t][k] = -0.0f;  // so that the first sum is the first value, also -0
   for (std::int32_t first = 0; first < launch.ranks; first += at_once) {
-    Words loaded[at_once];
-    float a[at_once], b[at_once];  // their scales
+    CodeWords<Rule::bits> loaded[at_once][tiles];
+    const std::byte* encoding[at_once];
+    Scales scales[at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)  // after the last rank the last one again
+      encoding[i] = extent.job.contributions[first + i < launch.ranks ? first + i : launch.ranks - 1];
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      if (first + i < launch.ranks) {
-        const std::byte* record = job.contributions[first + i] + Rule::table_bytes + extent.record;
-        loaded[i].load(record + 4 * scales, words, at);
-        const Scales s = words > 0 ? read_scales<Rule>(launch, record) : Scales{};
-        a[i] = s.a;
-        b[i] = s.b;
-      }
+      const Words record(encoding[i] + Rule::table_bytes + extent.record);
+      scales[i] = read_scales<Rule>(launch, record);
+      const Words codes_of = record.from(codes_at<Rule>(launch, extent));
+#pragma unroll
+      for (int t = 0; t < tiles; ++t) loaded[i][t].load(codes_of, words, at + t * kTile);
     }
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      if (first + i < launch.ranks) {
-        Rule rule = make_rule<Rule>(launch, job, job.contributions[first + i]);
-        const bool finite = is_finite(a[i]) && is_finite(b[i]);
-        start(rule, {finite ? a[i] : canonical_nan(), finite ? b[i] : canonical_nan()});
-        const float mine = looks_up ? rule.value(lane_number() & (codes - 1)) : 0.0f;
-        const int base = lane_number() & -codes;
+      if (first + i >= launch.ranks) continue;
+      Rule rule = make_rule<Rule>(launch, extent.job, encoding[i]);
+      start(rule, are_finite(scales[i]) ? scales[i] : Scales{canonical_nan(), canonical_nan()});
+      const auto add = [&](auto value) {
 #pragma unroll
-        for (int k = 0; k < kEach; ++k) {
-          const std::int32_t code = loaded[i].code(k);
-          const float q = looks_up ? __shfl_sync(kAll, mine, base | code) : rule.value(code);
-          v[k] = first + i == 0 ? q : v[k] + q;
+        for (int t = 0; t < tiles; ++t) {
+          if (t * kTile >= extent.trip) continue;
+#pragma unroll
+          for (int k = 0; k < kEach; ++k) v[t][k] += value(loaded[i][t].code(k));
         }
+      };
+      if (codes > 1 && codes <= extent.width) {
+        const float mine = rule.value(lane_number() % codes);
+        add([&](std::int32_t code) { return __shfl_sync(kAll, mine, code, codes); });
+      } else {
+        add([&](std::int32_t code) { return rule.value(code); });
       }
     }
   }
 }
 
-/// Values at .. at + 7 of the bucket, of which `left` exist. All lanes of the warp call it.
-template <class Rule, Source source>
-__device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const Extent& extent,
-                                            std::int64_t at, std::int64_t left, float* v) {
+/// This lane's values of the piece's `tiles` tiles from value `at` on; those that do not exist are +0. All
+/// lanes of the warp call it.
+template <class Rule, Source source, int tiles>
+__device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const Extent& extent, int at,
+                                            float (*v)[kEach]) {
   const Job& job = extent.job;
+  const auto load = [&](const float* from, float(*to)[kEach]) {
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) {
+      const int value = at + t * kTile;
+      if (t * kTile < extent.trip) load_values(from + extent.first() + value, extent.count - value, to[t]);
+    }
+  };
   if constexpr (source == Source::own) {
-    load_values(job.values + extent.begin + at, left, v);
+    load(job.values, v);
   } else {
-    add_contributions<Rule>(launch, extent, at, v);
+    add_contributions<Rule, tiles>(launch, extent, at, v);
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) v[k] *= launch.weight;
-    if (left < kEach) {
+    for (int t = 0; t < tiles; ++t) {
+      const int left = extent.count - at - t * kTile;
 #pragma unroll
-      for (int k = 0; k < kEach; ++k) v[k] = k < left ? v[k] : 0.0f;
+      for (int k = 0; k < kEach; ++k) v[t][k] *= launch.weight;
+      if (left < kEach) {
+#pragma unroll
+        for (int k = 0; k < kEach; ++k) v[t][k] = k < left ? v[t][k] : 0.0f;
+      }
     }
   }
-  if (job.residual != nullptr) {
-    float residual[kEach];
-    load_values(job.residual + extent.begin + at, left, residual);
+  if (job.residual == nullptr) return;
+  float residual[tiles][kEach];
+  load(job.residual, residual);
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) v[k] += residual[k];
+  for (int t = 0; t < tiles; ++t) {
+    if (t * kTile >= extent.trip) continue;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) v[t][k] += residual[t][k];
   }
 }
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ bool aligned(const T* p, std::size_t bytes) {
 // ---- Memory: 16 bytes at a time where address and length allow
 
 /// Eight values at p, of which `left` exist; the others become +0.
-__device__ __forceinline__ void load_values(const float* p, std::int64_t left, float* v) {
+__device__ __forceinline__ void load_values(const float* p, int left, float* v) {
   if (left >= kEach && aligned(p, 16)) {
     const float4 a = reinterpret_cast<const float4*>(p)[0], b = reinterpret_cast<const float4*>(p)[1];
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void load_values(const float* p, std::int64_t left, f
     for (int k = 0; k < kEach; ++k) v[k] = k < left ? p[k] : 0.0f;
   }
 }
-__device__ __forceinline__ void store_values(float* p, std::int64_t left, const float* v) {
+__device__ __forceinline__ void store_values(float* p, int left, const float* v) {
   if (left >= kEach && aligned(p, 16)) {
     reinterpret_cast<float4*>(p)[0] = make_float4(v[0], v[1], v[2], v[3]);
     reinterpret_cast<float4*>(p)[1] = make_float4(v[4], v[5], v[6], v[7]);
@@ -50,12 +50,31 @@ __device__ __forceinline__ void store_values(float* p, std::int64_t left, const 
       if (k < left) p[k] = v[k];
   }
 }
-/// Words may have any even address: the table of 2-bit optimal levels has two bytes, and a pack can have
-/// 16-bit values before them.
+/// 32-bit words at any even address: the table of 2-bit optimal levels has two bytes, and a pack can have
+/// 16-bit values before them. Reads up to two bytes before the words and after them (allocate_device() rounds
+/// sizes up).
+class Words {
+ public:
+  __device__ __forceinline__ explicit Words(const std::byte* first)
+      : aligned_(reinterpret_cast<const std::uint32_t*>(first - reinterpret_cast<std::uintptr_t>(first) % 4)),
+        shift_(static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(first) % 4) * 8) {}
+  __device__ __forceinline__ std::uint32_t operator[](int i) const {
+    const std::uint32_t low = aligned_[i], high = shift_ != 0 ? aligned_[i + 1] : 0;
+    return __funnelshift_r(low, high, shift_);
+  }
+  /// The words from word i on.
+  __device__ __forceinline__ Words from(std::int64_t i) const {
+    Words later = *this;
+    later.aligned_ += i;
+    return later;
+  }
+
+ private:
+  const std::uint32_t* aligned_;
+  unsigned shift_;
+};
 __device__ __forceinline__ std::uint32_t load_word(const std::byte* p) {
-  if (aligned(p, 4)) return *reinterpret_cast<const std::uint32_t*>(p);
-  const auto* halves = reinterpret_cast<const std::uint16_t*>(p);
-  return halves[0] | static_cast<std::uint32_t>(halves[1]) << 16;
+  return Words(p)[0];
 }
 __device__ __forceinline__ void store_word(std::byte* p, std::uint32_t word) {
   if (aligned(p, 4)) {
@@ -66,8 +85,11 @@ __device__ __forceinline__ void store_word(std::byte* p, std::uint32_t word) {
     halves[1] = static_cast<std::uint16_t>(word >> 16);
   }
 }
+__device__ __forceinline__ float as_float(std::uint32_t word) {
+  return ScalarLanes::value(static_cast<std::int32_t>(word));
+}
 __device__ __forceinline__ float load_float(const std::byte* p) {
-  return ScalarLanes::value(static_cast<std::int32_t>(load_word(p)));
+  return as_float(load_word(p));
 }
 __device__ __forceinline__ void store_float(std::byte* p, float x) {
   store_word(p, static_cast<std::uint32_t>(ScalarLanes::bits(x)));
@@ -76,6 +98,9 @@ __device__ __forceinline__ void store_float(std::byte* p, float x) {
 // ---- Over the lanes of a group of `width`, a power of two up to the warp
 
 __device__ __forceinline__ std::int32_t max_of(std::int32_t x, int width) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if (width == kWarp) return __reduce_max_sync(kAll, x);
+#endif
   for (int h = width / 2; h > 0; h /= 2) {
     const std::int32_t other = __shfl_xor_sync(kAll, x, h);
     x = other > x ? other : x;

@@ -119,9 +119,10 @@ void wait_for_copies(int groups_left);
 #define gridDim (::lpsgd::emulated::current->blocks)
 
 template <class T>
-T __shfl_sync(unsigned, T x, int from) {
+T __shfl_sync(unsigned, T x, int from, int width = 32) {
   using namespace lpsgd::emulated;
-  return unpack<T>(wait_for_warp(Barrier::shuffle, pack(x))[from & 31]);
+  const int first = lane() & -width;
+  return unpack<T>(wait_for_warp(Barrier::shuffle, pack(x))[first | (from & (width - 1))]);
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T x, int other) {
@@ -160,6 +161,9 @@ T atomicAdd(T* to, std::type_identity_t<T> x) {
 template <class T>
 void __stwb(T* to, T x) {
   *to = x;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>((static_cast<std::uint64_t>(high) << 32 | low) >> (shift % 32));
 }
 inline int __popc(unsigned x) {
   return std::popcount(x);
