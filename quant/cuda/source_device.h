@@ -238,12 +238,12 @@ enum class Source : std::uint8_t { own, mean };
 
 /// The sums of the contributions' values of the piece's `tiles` tiles from value `at` of this lane on; of a
 /// bucket with a scale that is not finite some NaN. Contributions are loaded four at a time, so that their
-/// loads overlap. Codes of 2 and 4 bits are looked up: each lane computes the value of one code, and shuffles
-/// give it to the others.
+/// loads overlap; two where they take more registers. Codes of 2 and 4 bits are looked up: each lane computes
+/// the value of one code, and shuffles give it to the others.
 template <class Rule, int tiles>
 __device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch, const Extent& extent, int at,
                                                   float (*v)[kEach]) {
-  constexpr int at_once = Rule::bits == 16 ? 2 : 4,
+  constexpr int at_once = Rule::bits == 16 || Rule::scales[0] == Scale::sides ? 2 : 4,
                 codes = Rule::bits == 2 || Rule::bits == 4 ? 1 << Rule::bits : 1;
   const int words = word_count<Rule>(extent);
 #pragma unroll
