@@ -18,28 +18,47 @@ def ratio(group):
     return group.mean("bytes_fp32") / sent if sent > 0 else None
 
 
+def in_all(group, field):
+    return group.mean(field) * min(len(run.epochs) for run in group.runs)
+
+
+def fewer_bytes(groups):
+    """How many times fewer bytes each group sent than the first one in float32 with as many ranks would
+    have. That is ratio(), unless they have other batches or epochs. And what they are compared with."""
+    times = []
+    for group in groups:
+        base = reference([g for g in groups if g.ranks == group.ranks])
+        times.append(in_all(base, "bytes_fp32") / in_all(group, "bytes_sent") if base else ratio(group))
+    if all(math.isclose(t, ratio(g), rel_tol=0.01) for t, g in zip(times, groups)):
+        return times, "float32"
+    is_one = len({g.ranks for g in groups}) == 1
+    return times, f"“{reference(groups).name}”" if is_one else "the first in float32"
+
+
 def against_bytes(groups, network):
     """None where nothing was sent, or for text."""
     groups = [g for g in groups if ratio(g)]
     metric = metric_of(groups) if groups else None
     if metric != "val_top1" or len(groups) < 2:
         return None
+    times, compared_with = fewer_bytes(groups)
     rows = [
         {
             "label": g.label,
             "seeds": len(g.runs),
-            "ratio": ratio(g),
+            "ratio": fewer,
             "val_top1_mean": mean_and_deviation(g.finals(metric))[0],
             "val_top1_deviation": mean_and_deviation(g.finals(metric))[1],
         }
-        for g in groups
+        for g, fewer in zip(groups, times)
     ]
     low, best = visible([row["val_top1_mean"] for row in rows])
     room = max(best - low, 0.5)
     figure, (axes,), _, _ = style.panels(1, [], width=8.6, height=max(4.8, 1.6 + 0.25 * len(rows)))
     most = max(row["ratio"] for row in rows)
     axes.set_xscale("log", base=2)
-    axes.set_xlim(0.85, 1.18 * most)
+    least = min(1.0, *times)
+    axes.set_xlim(0.85 * least, 1.18 * most)
     high = max(row["val_top1_mean"] + (row["val_top1_deviation"] or 0.0) for row in rows)
     axes.set_ylim(low - 0.14 * room, max(high, best) + 0.08 * room)
     points = []
@@ -65,10 +84,11 @@ def against_bytes(groups, network):
     base = reference(groups)
     if base:
         axes.axhline(mean_and_deviation(base.finals(metric))[0], **style.REFERENCE)
-    axes.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(math.log2(1.18 * most)) + 1)]))
+    powers = range(math.ceil(math.log2(0.85 * least)), int(math.log2(1.18 * most)) + 1)
+    axes.xaxis.set_major_locator(FixedLocator([2.0**i for i in powers]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}x"))
-    axes.set_xlabel("bytes on the wire, times fewer than float32")
+    axes.set_xlabel(f"bytes on the wire, times fewer than {compared_with}")
     axes.set_ylabel(METRICS[metric] + " after the last epoch")
     axes.grid(**style.GRID)
     caption = [

@@ -1,22 +1,13 @@
 // Safetensors: round trip, and refusal of every kind of malformed file.
 #include "core/safetensors.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cstring>
-#include <filesystem>
 
-#include "core/error.h"
 #include "core/file.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {
-
-std::string temporary(const std::string& name) {
-  return (std::filesystem::path(testing::TempDir()) / fmt::format("{}_{}", ::getpid(), name)).string();
-}
 
 std::string file_with_header(const std::string& header, std::size_t data_bytes) {
   std::string text(8, '\0');
@@ -25,20 +16,18 @@ std::string file_with_header(const std::string& header, std::size_t data_bytes) 
   return text + header + std::string(data_bytes, '\0');
 }
 
-std::string error_of(const std::string& bytes) {
-  const std::string path = temporary("bad.safetensors");
-  write_file(path, bytes);
-  try {
-    const SafetensorsFile file(path);
-  } catch (const FileError& e) {
-    EXPECT_THAT(e.what(), testing::StartsWith(path + ": "));
-    return e.what();
+class Safetensors : public TemporaryFolder {
+ protected:
+  std::string error_of(const std::string& bytes) const {
+    const std::string file = write("bad.safetensors", bytes);
+    const std::string error = lpsgd::error_of([&] { SafetensorsFile{file}; });
+    EXPECT_THAT(error, testing::StartsWith(file + ": "));
+    return error;
   }
-  return "no error";
-}
+};
 
-TEST(Safetensors, RoundTrip) {
-  const std::string path = temporary("round.safetensors");
+TEST_F(Safetensors, RoundTrip) {
+  const std::string path = this->path("round.safetensors");
   const std::vector<float> a{1, 2, 3, 4, 5, 6};
   const std::vector<float> b{7};
   write_safetensors(path, {{"z", {2, 3}, a}, {"a", {}, b}, {"empty", {0, 4}, {}}}, {{"format", "pt"}});
@@ -54,7 +43,7 @@ TEST(Safetensors, RoundTrip) {
   EXPECT_THROW(file.at("z", {3, 2}), FileError);
 }
 
-TEST(Safetensors, RefusesMalformedFiles) {
+TEST_F(Safetensors, RefusesMalformedFiles) {
   using testing::HasSubstr;
   const auto one = [](const std::string& fields) { return R"({"t":{)" + fields + "}}   "; };
   EXPECT_THAT(error_of(""), HasSubstr("too few"));
@@ -87,46 +76,42 @@ TEST(Safetensors, RefusesMalformedFiles) {
               HasSubstr("nested too deeply"));
 }
 
-TEST(Safetensors, AFullDiskIsAnError) {
+TEST_F(Safetensors, AFullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   const std::vector<float> values(1000);
-  try {
-    write_safetensors("/dev/full", {{"t", {1000}, values}});
-    FAIL();
-  } catch (const FileError& e) {
-    EXPECT_THAT(e.what(), testing::StartsWith("/dev/full: cannot be"));
-  }
+  EXPECT_THAT(lpsgd::error_of([&] {
+                write_safetensors("/dev/full", {{"t", {1000}, values}});
+              }),
+              testing::StartsWith("/dev/full: cannot be"));
 }
 
-TEST(Safetensors, QuotesNamesWithoutTheirControlCharacters) {
+TEST_F(Safetensors, QuotesNamesWithoutTheirControlCharacters) {
   std::string h = R"({"a\u001b[2J\n":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})";
   EXPECT_THAT(error_of(file_with_header(h, 2)), testing::HasSubstr("tensor 'a\\x1b[2J\\x0a' is F16"));
 }
 
 // Otherwise a checkpoint of a network of many layers could be written and not resumed.
-TEST(Safetensors, WhatIsWrittenCanBeRead) {
+TEST_F(Safetensors, WhatIsWrittenCanBeRead) {
   const auto tensors = [](int count) {
     std::vector<StoredTensor> out;
     for (int i = 0; i < count; ++i) out.push_back({fmt::format("residual1.layer{}.conv.weight", i), {0}, {}});
     return out;
   };
-  const std::string path = temporary("count.safetensors");
+  const std::string path = this->path("count.safetensors");
   write_safetensors(path, tensors(49'999), {{"format", "pt"}});
   const SafetensorsFile file(path);
   EXPECT_EQ(file.tensors().size(), 49'999u);
   EXPECT_NE(file.find("residual1.layer49998.conv.weight"), nullptr);
   EXPECT_EQ(file.find("residual1.layer49999.conv.weight"), nullptr);
   EXPECT_THROW(write_safetensors(path, tensors(50'000), {{"format", "pt"}}), FileError);
-  std::remove(path.c_str());
 }
 
-TEST(Safetensors, AHeaderIsBounded) {
+TEST_F(Safetensors, AHeaderIsBounded) {
   std::string h = "{";
   for (int i = 0; i < 5'000; ++i)
     h += fmt::format("{}\"t{}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", i ? "," : "", i);
-  const std::string path = temporary("many.safetensors");
-  write_file(path, file_with_header(h + "}", 0));
-  EXPECT_EQ(SafetensorsFile(path).tensors().size(), 5'000u);
+  EXPECT_EQ(SafetensorsFile(write("many.safetensors", file_with_header(h + "}", 0))).tensors().size(),
+            5'000u);
   EXPECT_THAT(error_of(file_with_header("{\"a\":" + std::string(300'000, '['), 0)),
               testing::HasSubstr("nested too deeply"));
 }

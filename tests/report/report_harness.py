@@ -40,6 +40,7 @@ class ReportTest(FolderTest):
         communication=1.0,
         computation=3.0,
         sent=100,
+        float32=400,
         study=None,
         perplexity=None,
         speed=None,
@@ -57,7 +58,7 @@ class ReportTest(FolderTest):
                 "communication_s": communication,
                 "computation_s": computation,
                 "bytes_sent": sent,
-                "bytes_fp32": 400,
+                "bytes_fp32": float32,
                 "replicas_equal": True,
             }
             for e, v in enumerate(top1, start=1)

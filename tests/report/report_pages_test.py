@@ -86,6 +86,27 @@ class Pages(ReportTest):
         self.assertAlmostEqual(rows[0]["seconds_deviation"], (16 / 3) ** 0.5)  # of 8, 12, 8: mean 28/3
         self.assertEqual((rows[1]["reached"], rows[1]["seconds"], rows[1]["bytes"]), (1, 10.5, 150))
 
+    def test_accuracy_against_bytes(self):
+        item = tradeoff.against_bytes(self.groups(self.seeds()), "net")
+        self.assertEqual(list(item.data["ratio"]), [4, 8])  # 400 of float32 over those sent
+        self.assertEqual(
+            item.figure.axes[0].get_xlabel(), "bytes on the wire, times fewer than float32"
+        )
+
+    def test_bytes_of_other_batches_are_compared_with_the_first_runs(self):
+        """A quarter of the steps sends a quarter of the bytes, though float32's of its steps."""
+        folders = [
+            self.run_folder("small", [90], sent=1600, float32=1600, reduce_min=0),
+            self.run_folder("large", [90], sent=400, float32=400, reduce_min=1),
+            self.run_folder("coded", [89], FOUR, sent=50, float32=400),
+        ]
+        groups = self.groups(folders)
+        item = tradeoff.against_bytes(groups, "net")
+        self.assertEqual(list(item.data["ratio"]), [1, 4, 32])
+        self.assertEqual(
+            item.figure.axes[0].get_xlabel(), f"bytes on the wire, times fewer than “{groups[0].name}”"
+        )
+
     def test_curves_show_the_means(self):
         groups = self.groups(self.seeds())
         items = {item.name: item for item in curves.items(groups, "net", ("val_top1", 90.0))}
