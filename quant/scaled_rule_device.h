@@ -8,6 +8,9 @@
 //   void start(float scale);                the next codes are of a bucket of this scale; of two for `sides`
 //   I code(F v, I half) const;              `half` holds the dither's 16 bits
 //   F value(I code) const;                  of any code, whose lanes may carry other bits above their own
+// and, if code() is with_sign() of a level,
+//   static constexpr bool has_levels = true;
+//   I level(F v, I half) const;             it needs no other lane of a warp
 #pragma once
 
 #include <iterator>
@@ -47,13 +50,22 @@ LPSGD_HD float scale_of(Scale scale, BucketScan scan, std::int64_t m) {
   return root > top ? root : top;
 }
 
+/// A code of a level of bits - 1 bits and the sign of v; level 0 has none.
+template <class L>
+LPSGD_HD typename L::I with_sign(typename L::F v, typename L::I level, int bits) {
+  const typename L::I sign = (L::bits(v) >> 31) & (1 << (bits - 1));
+  const typename L::I zero = typename L::I{};
+  return level | (level == 0 ? zero : sign);
+}
+
 /// The defaults of a rule.
 template <class OptionsType>
 struct ScaledRule {
   using Options = OptionsType;
   using Constants = void;  // what all buckets read: `static const Constants& constants(Options)` gives it
   static constexpr bool dithered = false;  // code() reads `half`
-  static constexpr int table_bytes = 0;    // of the table before the records
+  static constexpr bool has_levels = false;
+  static constexpr int table_bytes = 0;  // of the table before the records
 };
 
 template <class Rule>

@@ -39,7 +39,7 @@ bool event_done(CUevent_st* event);
 void synchronize_event(CUevent_st* event);
 double event_seconds(CUevent_st* begin, CUevent_st* end);
 
-void* allocate_device(std::size_t bytes);  // zeroed
+void* allocate_device(std::size_t bytes);  // zeroed; of bytes rounded up to a multiple of 16
 std::size_t free_memory();                 // of the current device; 0 if unknown
 void free_device(void* data) noexcept;
 void* allocate_pinned(std::size_t bytes);  // not zeroed

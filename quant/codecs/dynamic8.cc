@@ -39,6 +39,7 @@ struct Dynamic8 : ScaledRule<Dynamic8Options> {
   using I = typename L::I;
   using Constants = Dynamic8Table;
   static constexpr int bits = 8;
+  static constexpr bool has_levels = true;
   static constexpr Scale scales[1] = {Scale::max};
   static const Dynamic8Table& constants(const Dynamic8Options& options) {
     return dynamic8_table(options.type);
@@ -52,13 +53,12 @@ struct Dynamic8 : ScaledRule<Dynamic8Options> {
     scale = s;
     by_scale = Divider<L>(s > 0 ? s : 1.0f);
   }
-  LPSGD_HD I code(F v, I) const {
+  LPSGD_HD I code(F v, I half) const { return with_sign<L>(v, level(v, half), bits); }
+  LPSGD_HD I level(F v, I) const {
     const I y = L::bits(by_scale(magnitude<L>(v)));
     const I cell = Dynamic8Table::cell_of(y), zero = I{};
     const I found = L::gather(table->cell, cell > 0 ? cell : zero);
-    const I code = (found + (y & ((1 << Dynamic8Table::rest_bits) - 1))) >> (Dynamic8Table::rest_bits + 1);
-    const I sign = (L::bits(v) >> 31) & 128;
-    return code | (code == 0 ? zero : sign);
+    return (found + (y & ((1 << Dynamic8Table::rest_bits) - 1))) >> (Dynamic8Table::rest_bits + 1);
   }
   LPSGD_HD F value(I code) const {
     const F x = scale * L::gather(table->magnitude, code & 127);

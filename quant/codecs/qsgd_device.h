@@ -16,14 +16,6 @@ LPSGD_HD float qsgd_divisor(float norm) {
   return norm > 0 ? norm : 1.0f;
 }
 
-/// level | sign of v << (bits-1); level 0 has sign 0.
-template <class L>
-LPSGD_HD typename L::I qsgd_signed(typename L::F v, typename L::I level, int bits) {
-  const typename L::I sign = (L::bits(v) >> 31) & (1 << (bits - 1));
-  const typename L::I zero = typename L::I{};
-  return level | (level == 0 ? zero : sign);
-}
-
 /// norm * fraction, then the sign of the code.
 template <class L>
 LPSGD_HD typename L::F qsgd_scaled(typename L::F fraction, typename L::I code, float norm, int bits) {
@@ -72,7 +64,7 @@ LPSGD_HD typename L::F interval_value(typename L::I code, float norm) {
 // 1/2, 1 and a sign
 
 template <class L>
-LPSGD_HD typename L::I exponential_code(typename L::F v, float divisor, typename L::I half, int bits) {
+LPSGD_HD typename L::I exponential_level(typename L::F v, float divisor, typename L::I half, int bits) {
   using F = typename L::F;
   using I = typename L::I;
   const std::int32_t s = qsgd_levels(bits);
@@ -82,7 +74,7 @@ LPSGD_HD typename L::I exponential_code(typename L::F v, float divisor, typename
   const I low = exponent > 0 ? exponent : zero;
   const F lowest = y * L::value(I{} + ((127 + s - 1) << 23));               // of [0, 2^-(s-1)]
   const F between = L::value((L::bits(y) & 0x7fffff) | 0x3f800000) - 1.0f;  // (y - lo)/(hi - lo), exactly
-  return qsgd_signed<L>(v, low + dithers_up<L>(half, low == 0 ? lowest : between), bits);
+  return low + dithers_up<L>(half, low == 0 ? lowest : between);
 }
 
 template <class L>
@@ -127,13 +119,13 @@ LPSGD_HD typename L::I level_cell(typename L::F y) {
 }
 
 template <class L>
-LPSGD_HD typename L::I optimal_code(const LevelTable& table, typename L::F v, const Divider<L>& by_norm,
-                                    typename L::I half, int bits) {
+LPSGD_HD typename L::I optimal_level(const LevelTable& table, typename L::F v, const Divider<L>& by_norm,
+                                     typename L::I half) {
   const typename L::F y = by_norm(magnitude<L>(v));
   const typename L::I cell = level_cell<L>(y);
   const typename L::I low = L::truncate(L::gather(table.low, cell));
   const typename L::F fraction = (y - L::gather(table.lower, cell)) / L::gather(table.width, cell);
-  return qsgd_signed<L>(v, low + dithers_up<L>(half, fraction), bits);
+  return low + dithers_up<L>(half, fraction);
 }
 
 template <class L>
@@ -150,6 +142,7 @@ struct QsgdRule : ScaledRule<QsgdOptions> {
   using I = typename L::I;
   static constexpr int bits = width;
   static constexpr bool dithered = true;
+  static constexpr bool has_levels = levels != Levels::interval;
   static constexpr int table_bytes = levels == Levels::optimal ? 1 << (width - 1) : 0;
   static constexpr Scale scales[2] = {Scale::max, Scale::norm};
   LPSGD_HD static int scale_index(const QsgdOptions& options) {
@@ -168,12 +161,16 @@ struct QsgdRule : ScaledRule<QsgdOptions> {
   LPSGD_HD I code(F v, I half) const {
     if constexpr (levels == Levels::interval)
       return interval_code<L>(v, by_norm, norm, half, width);
-    else if constexpr (levels == Levels::exponential)
-      return exponential_code<L>(v, divisor, half, width);
-    else if constexpr (levels == Levels::optimal)
-      return optimal_code<L>(*table, v, by_norm, half, width);
     else
-      return qsgd_signed<L>(v, qsgd_level<L>(v, by_norm, half, width), width);
+      return with_sign<L>(v, level(v, half), width);
+  }
+  LPSGD_HD I level(F v, I half) const {
+    if constexpr (levels == Levels::exponential)
+      return exponential_level<L>(v, divisor, half, width);
+    else if constexpr (levels == Levels::optimal)
+      return optimal_level<L>(*table, v, by_norm, half);
+    else
+      return qsgd_level<L>(v, by_norm, half, width);
   }
   LPSGD_HD F value(I code) const {
     if constexpr (levels == Levels::interval)

@@ -11,7 +11,7 @@
 namespace lpsgd::cuda {
 namespace {
 
-/// One lane's part of a bucket: its rule and its code words.
+/// One lane's part of a piece: its rule and its code words.
 template <class Rule>
 class Encoder {
  public:
@@ -44,13 +44,10 @@ class Encoder {
   /// Codes the lane's eight values, from value `at` of the piece, of which `left` exist. All lanes call it.
   __device__ __forceinline__ void code(float* v, int at, int left) {
     CodeWords<Rule::bits> words{};
-    if constexpr (requires { rule_.level(0.0f, 0); }) {
-      if (finite_) {
-        const Halves draws = draw(at);
-        words.pack_signed(v, [&](int k) { return rule_.level(v[k], draws.half(k)); });
-      }
+    const Halves draws = Rule::dithered ? draw(at) : Halves{};
+    if constexpr (Rule::has_levels) {
+      if (finite_) words.pack_levels(v, [&](int k) { return rule_.level(v[k], draws.half(k)); });
     } else {  // code() may need all lanes
-      const Halves draws = Rule::dithered ? draw(at) : Halves{};
       words.pack([&](int k) { return rule_.code(finite_ ? v[k] : 0.0f, draws.half(k)); });
       if (!finite_) words.clear_from(0);
     }

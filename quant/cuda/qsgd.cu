@@ -17,6 +17,7 @@ template <int width, QsgdOptions::Levels levels>
 struct DeviceRule : QsgdRule<ScalarLanes, width, levels> {
   using Base = QsgdRule<ScalarLanes, width, levels>;
   static constexpr bool shuffles = Base::table_bytes > 0 && width <= 4;
+  static constexpr bool has_levels = Base::has_levels && !shuffles;
   const std::byte* bytes;  // of the table before the records that are decoded; nullptr: they are encoded
   std::uint32_t cells = 0;
   float lower = 0, width_of = 1, inverse = 1;
@@ -33,7 +34,7 @@ struct DeviceRule : QsgdRule<ScalarLanes, width, levels> {
     if constexpr (!shuffles) {
       return Base::code(v, half);
     } else {
-      // optimal_code(), with the tables in the warp's lanes. The quotient as Divider's.
+      // optimal_level(), with the tables in the warp's lanes. The quotient as Divider's.
       const float y = this->by_norm(magnitude<ScalarLanes>(v));
       const std::int32_t cell = level_cell<ScalarLanes>(y);
       const auto low = static_cast<std::int32_t>(__shfl_sync(kAll, cells, cell / 8) >> (cell % 8 * 4) & 15u);
@@ -41,14 +42,8 @@ struct DeviceRule : QsgdRule<ScalarLanes, width, levels> {
       const float near = x * by;
       const float fraction =
           ScalarLanes::fma(ScalarLanes::fma(near, -__shfl_sync(kAll, width_of, low), x), by, near);
-      return qsgd_signed<ScalarLanes>(v, low + dithers_up<ScalarLanes>(half, fraction), width);
+      return with_sign<ScalarLanes>(v, low + dithers_up<ScalarLanes>(half, fraction), width);
     }
-  }
-  /// The code without its sign.
-  __device__ std::int32_t level(float v, std::int32_t half) const
-    requires(levels == QsgdOptions::Levels::sign_magnitude)
-  {
-    return qsgd_level<ScalarLanes>(v, this->by_norm, half, width);
   }
   __device__ float value(std::int32_t code) const {
     if constexpr (Base::table_bytes > 0) {

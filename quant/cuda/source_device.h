@@ -41,9 +41,10 @@ __device__ __forceinline__ void start(Rule& rule, Scales scales) {
 struct Extent {
   Job job;
   std::int64_t bucket_number;  // of the batch
-  std::int64_t begin, m;       // the bucket: its first value in the job, its length; m <= 0: none
+  std::int64_t begin, m;       // the bucket: its first value in the job, its length; 0: none
   std::int64_t from;           // the piece: its first value in the bucket
-  std::int64_t record;         // where the bucket's record starts, after the table; 0 if there is none
+  std::int64_t record;         // where the bucket's record starts, after the table. A lane without a bucket
+                               // reads the first record, and drops what it read.
   int count;                   // the piece's values; 0: none
   int width;                   // lanes that share the bucket; the first lane has its first value
   int trip;                    // values to loop over, the same for all lanes of the warp
@@ -53,6 +54,11 @@ struct Extent {
   __device__ std::int64_t first() const { return begin + from; }
 };
 
+/// Of a bucket of `length` values: log2 of the lanes that share it.
+__device__ __forceinline__ int lanes_log2(int length) {
+  return length == 32 ? 2 : length == 64 ? 3 : length == 128 ? 4 : 5;
+}
+
 /// A bucket of at most kept_values: one piece. If buckets share a tile, this lane's among those from `bucket`
 /// on.
 template <class Rule>
@@ -60,17 +66,16 @@ __device__ __forceinline__ Extent find_bucket(const LaunchFor<Rule>& launch, std
                                               std::uint32_t bucket) {
   Extent p;
   p.job = launch.jobs[job_number];
-  const int length = static_cast<int>(p.job.bucket);
-  const bool shares = shares_tile(length);
-  p.width = shares ? length / kEach : kWarp;
-  if (shares) bucket += static_cast<unsigned>(lane_number() >> (length == 32 ? 2 : length == 64 ? 3 : 4));
+  const int length = static_cast<int>(p.job.bucket), lanes = lanes_log2(length);
+  p.width = 1 << lanes;
+  bucket += static_cast<unsigned>(lane_number() >> lanes);
   p.bucket_number = p.job.buckets_before + bucket;
   p.begin = static_cast<std::int64_t>(bucket) * length;
   p.from = 0;
   const std::int64_t left = p.job.n - p.begin;
   p.count = left >= length ? length : left > 0 ? static_cast<int>(left) : 0;
   p.m = p.count;
-  p.trip = shares ? length : p.count;
+  p.trip = p.width < kWarp ? length : p.count;
   const auto record = static_cast<unsigned>(record_bytes(length, count_scales<Rule>(launch), Rule::bits));
   p.record = p.count > 0 ? static_cast<std::int64_t>(std::uint64_t{bucket} * record) : 0;
   return p;
@@ -81,18 +86,14 @@ __device__ __forceinline__ std::int32_t find_job_of_piece(const Launch& launch, 
   return find_job(launch, piece, [](const Job& job) { return job.pieces_before; });
 }
 
-/// Piece `piece` of the batch, of a job with buckets of at most piece_values; if they share it, this lane's.
+/// Piece `piece` of the batch, of a job with buckets of at most piece_values: its bucket; if several share
+/// the piece, this lane's.
 template <class Rule>
 __device__ __forceinline__ Extent find_small(const LaunchFor<Rule>& launch, std::int32_t job_number,
                                              std::int64_t piece) {
   const Job& job = launch.jobs[job_number];
   const auto number = static_cast<std::uint32_t>(piece - job.pieces_before);
-  const int length = static_cast<int>(job.bucket);
-  return find_bucket<Rule>(launch, job_number,
-                           number << (length == 32    ? 3
-                                      : length == 64  ? 2
-                                      : length == 128 ? 1
-                                                      : 0));
+  return find_bucket<Rule>(launch, job_number, number << (5 - lanes_log2(static_cast<int>(job.bucket))));
 }
 
 /// Piece `piece` of the batch.
@@ -136,8 +137,8 @@ struct CodeWords {
 
   std::uint32_t word[taken];  // code k's lowest bit is bit (k % codes) * bits of word k / codes
 
-  /// Value `at` of the piece first, from its `count` words. Codes after the last are any. (No branch, so that
-  /// many loads are under way at once.)
+  /// Value `at` of the piece first, from its `count` words. Codes after the last may have any bits. (No
+  /// branch, so that many loads are under way at once.)
   __device__ __forceinline__ void load(const Words& words, int count, int at) {
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
@@ -159,21 +160,21 @@ struct CodeWords {
         word[w] |= static_cast<std::uint32_t>(code_of(w * codes + k)) << (k * bits);
     }
   }
-  /// Packs levels of bits - 1 bits, and above each the sign of its value; level 0 has none. Signs are put in
-  /// and taken out in all codes of a word at once.
+  /// Packs with_sign() of levels. The signs of level 0 are taken out of all codes of a word at once.
   template <class LevelOf>
-  __device__ __forceinline__ void pack_signed(const float* v, LevelOf level_of) {
+  __device__ __forceinline__ void pack_levels(const float* v, LevelOf level_of) {
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
-      std::uint32_t levels = 0, signs = 0, tops = 0;
+      std::uint32_t levels = 0, signs = 0, largest = 0;
 #pragma unroll
       for (int k = 0; k < codes; ++k) {
-        const int sign = k * bits + bits - 1;
+        const int sign_bit = k * bits + bits - 1;
+        const auto sign = static_cast<std::uint32_t>(ScalarLanes::bits(v[w * codes + k])) >> 31;
         levels += static_cast<std::uint32_t>(level_of(w * codes + k)) << (k * bits);
-        signs |= static_cast<std::uint32_t>(ScalarLanes::bits(v[w * codes + k])) >> (31 - sign) & 1u << sign;
-        tops |= ((1u << (bits - 1)) - 1u) << (k * bits);
+        signs |= sign << sign_bit;
+        largest |= ((1u << (bits - 1)) - 1u) << (k * bits);
       }
-      word[w] = levels | (signs & (levels + tops));  // levels + tops: a level above 0 carries into its sign
+      word[w] = levels | (signs & (levels + largest));  // a level above 0 carries into its sign's bit
     }
   }
   /// Leaves the first `left` codes.
@@ -238,8 +239,9 @@ enum class Source : std::uint8_t { own, mean };
 
 /// The sums of the contributions' values of the piece's `tiles` tiles from value `at` of this lane on; of a
 /// bucket with a scale that is not finite some NaN. Contributions are loaded four at a time, so that their
-/// loads overlap; two where they take more registers. Codes of 2 and 4 bits are looked up: each lane computes
-/// the value of one code, and shuffles give it to the others.
+/// loads overlap; two where they take more registers. Codes of 2 and 4 bits, of buckets that as many lanes
+/// share as there are codes, are looked up: each lane computes the value of one code, and shuffles give it to
+/// the others.
 template <class Rule, int tiles>
 __device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch, const Extent& extent, int at,
                                                   float (*v)[kEach]) {
@@ -261,9 +263,9 @@ __device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch,
     for (int i = 0; i < at_once; ++i) {
       const Words record(encoding[i] + Rule::table_bytes + extent.record);
       scales[i] = read_scales<Rule>(launch, record);
-      const Words codes_of = record.from(codes_at<Rule>(launch, extent));
+      const Words code_words_of = record.from(codes_at<Rule>(launch, extent));
 #pragma unroll
-      for (int t = 0; t < tiles; ++t) loaded[i][t].load(codes_of, words, at + t * kTile);
+      for (int t = 0; t < tiles; ++t) loaded[i][t].load(code_words_of, words, at + t * kTile);
     }
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
