@@ -18,14 +18,35 @@ __device__ __forceinline__ float negative_power(float d, float beta) {
   return powf(d, -beta);
 }
 
-/// The same without the slow paths of division and square root: d^-3/4 is (d^-1/2)^2 over the square root of
-/// d^-1/2, each within two units in the last place.
-__device__ __forceinline__ float fast_negative_power(float d, float beta) {
-  if (beta == 0.75f) {
-    const float r = rsqrtf(d);
-    return r == 0.0f ? 0.0f : r * r * rsqrtf(r);  // of an infinity: 0
+/// x^-1/2 of an x that is not subnormal: within two units in the last place, without the steps for
+/// subnormals.
+__device__ __forceinline__ float inverse_root(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return rsqrtf(x);
+#endif
+}
+
+/// d^-beta, and that over d.
+struct Powers {
+  float first, second;
+};
+
+/// Without the slow paths of division and square root where beta is 3/4: d^-3/4 is (d^-1/2)^2 over the square
+/// root of d^-1/2, each within two units in the last place.
+template <bool three_quarters>
+__device__ __forceinline__ Powers powers_of(float d, float beta) {
+  if constexpr (three_quarters) {
+    const float root = rsqrtf(d), inverse = root * root;
+    const float power = root == 0.0f ? 0.0f : inverse * inverse_root(root);  // of an infinity: 0
+    return {power, power * inverse};
+  } else {
+    const float power = powf(d, -beta);
+    return {power, power / d};
   }
-  return powf(d, -beta);
 }
 
 // ---- Eight channels a thread
@@ -51,7 +72,7 @@ __device__ __forceinline__ float base_of(const float* v, int at, const LrnConsta
   return sum * k.scale + k.k;
 }
 
-template <int size, class T>
+template <int size, bool three_quarters, class T>
 __global__ void __launch_bounds__(block_threads)
     lrn_window_kernel(const T* x, T* y, unsigned packs, int channels, LrnConstants k) {
   const auto in_row = static_cast<unsigned>(channels / each);
@@ -62,12 +83,12 @@ __global__ void __launch_bounds__(block_threads)
     load_around(x + row, c, channels, v);
 #pragma unroll
     for (int j = 0; j < each; ++j)
-      out[j] = v[each + j] * fast_negative_power(base_of<size>(v, each + j, k), k.beta);
+      out[j] = v[each + j] * powers_of<three_quarters>(base_of<size>(v, each + j, k), k.beta).first;
     store<each>(y + row + c, out);
   }
 }
 
-template <int size, class T>
+template <int size, bool three_quarters, class T>
 __global__ void __launch_bounds__(block_threads)
     lrn_window_gradient_kernel(const T* g, const T* x, T* dx, unsigned packs, int channels, LrnConstants k) {
   constexpr int before = (size - 1) / 2,
@@ -84,9 +105,9 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
     for (int j = 0; j < before + each + after; ++j) {
       const int at = each - before + j;
-      const float base = base_of<size>(v, at, k), power = fast_negative_power(base, k.beta);
-      ratio[j] = gradient[at] * v[at] * power / base;
-      if (j >= before && j < before + each) own[j - before] = power;
+      const Powers power = powers_of<three_quarters>(base_of<size>(v, at, k), k.beta);
+      ratio[j] = gradient[at] * v[at] * power.second;
+      if (j >= before && j < before + each) own[j - before] = power.first;
     }
     float out[each];
 #pragma unroll
@@ -143,16 +164,22 @@ __global__ void lrn_gradient_kernel(const T* g, const T* x, T* dx, std::int64_t 
   }
 }
 
-/// Calls body.operator()<size>() with a size that slides through registers, or with 0.
+/// Calls body.operator()<size, three_quarters>() with a size that slides through registers, or with 0.
 template <class Body>
 void with_size(std::int64_t n, std::int64_t channels, const LrnConstants& k, const Body& body) {
+  const auto with_power = [&]<int size>() {
+    if (k.beta == 0.75f)
+      body.template operator()<size, true>();
+    else
+      body.template operator()<size, false>();
+  };
   const bool slides = channels % each == 0 && n / each < (std::int64_t{1} << 31);
   if (slides && k.size == 5)
-    body.template operator()<5>();
+    with_power.template operator()<5>();
   else if (slides && k.size == 3)
-    body.template operator()<3>();
+    with_power.template operator()<3>();
   else
-    body.template operator()<0>();
+    body.template operator()<0, false>();
 }
 
 }  // namespace
@@ -163,9 +190,9 @@ cudaError_t launch_lrn(DataType type, const void* from, void* to, std::int64_t p
     const T* x = static_cast<const T*>(from);
     T* y = static_cast<T*>(to);
     const std::int64_t n = pixels * channels;
-    with_size(n, channels, constants, [&]<int size>() {
+    with_size(n, channels, constants, [&]<int size, bool three_quarters>() {
       if constexpr (size > 0) {
-        const auto kernel = lrn_window_kernel<size, T>;
+        const auto kernel = lrn_window_kernel<size, three_quarters, T>;
         LPSGD_LAUNCH(kernel, blocks_for(n / each), block_threads, stream)
         (x, y, static_cast<unsigned>(n / each), static_cast<int>(channels), constants);
       } else {
@@ -182,9 +209,9 @@ cudaError_t launch_lrn_gradient(DataType type, const void* dy, const void* from,
     const T *g = static_cast<const T*>(dy), *x = static_cast<const T*>(from);
     T* dx = static_cast<T*>(to);
     const std::int64_t n = pixels * channels;
-    with_size(n, channels, constants, [&]<int size>() {
+    with_size(n, channels, constants, [&]<int size, bool three_quarters>() {
       if constexpr (size > 0) {
-        const auto kernel = lrn_window_gradient_kernel<size, T>;
+        const auto kernel = lrn_window_gradient_kernel<size, three_quarters, T>;
         LPSGD_LAUNCH(kernel, blocks_for(n / each), block_threads, stream)
         (g, x, dx, static_cast<unsigned>(n / each), static_cast<int>(channels), constants);
       } else {

@@ -6,6 +6,9 @@
 // cache:
 //   forward   b of the input; per output value b, and 2 for the maximum's place if there will be a backward
 //   backward  b of the input's gradient; per output value b, and 2 for the maximum's place
+#include <algorithm>
+#include <limits>
+
 #include "nn/cuda/access_device.h"
 
 namespace lpsgd::cuda {
@@ -22,6 +25,9 @@ struct Window {
         h1(min(top + s.kernel_h, s.h)),
         w0(max(left, 0)),
         w1(min(left + s.kernel_w, s.w)) {}
+  __device__ int place(const PoolShape& s, int h, int col) const {
+    return (h - top) * s.kernel_w + (col - left);
+  }
   /// A window counts its border, but not what hangs over the border in ceil mode.
   __device__ float divisor(const PoolShape& s) const {
     return static_cast<float>(s.count_pad ? (min(top + s.kernel_h, s.h + s.pad_h) - top) *
@@ -30,90 +36,186 @@ struct Window {
   }
 };
 
-/// Calls body(image, row, column, channel) for every pixel of `height` rows of `width` and every V channels.
-template <int V, class Body>
-__device__ __forceinline__ void each_pixel(const PoolShape& s, int height, int width, const Body& body) {
+/// Calls row(image, row) for every row of `height` in the images; what it returns is called with (column,
+/// channel) for every pixel of `width` and every V channels.
+template <int V, class Row>
+__device__ __forceinline__ void each_pixel(const PoolShape& s, int height, int width, const Row& body_of) {
   const auto packs = static_cast<unsigned>(s.channels / V);
   const unsigned in_row = static_cast<unsigned>(width) * packs;
   const auto rows = static_cast<unsigned>(s.batch) * static_cast<unsigned>(height);
   for (unsigned row = blockIdx.x; row < rows; row += gridDim.x) {
     const unsigned n = row / static_cast<unsigned>(height);
+    const auto body =
+        body_of(static_cast<std::int64_t>(n), static_cast<int>(row - n * static_cast<unsigned>(height)));
     for (unsigned i = threadIdx.x; i < in_row; i += blockDim.x)
-      body(static_cast<std::int64_t>(n), static_cast<int>(row - n * static_cast<unsigned>(height)),
-           static_cast<int>(i / packs), static_cast<int>(i % packs) * V);
+      body(static_cast<int>(i / packs), static_cast<int>(i % packs) * V);
   }
 }
 
-template <int V, bool is_max, class T>
-__global__ void __launch_bounds__(block_threads)
-    pool_kernel(PoolShape s, const T* x, T* y, PoolPlace* place) {
-  each_pixel<V>(s, s.out_h, s.out_w, [&](std::int64_t n, int oh, int ow, int c) {
-    const T* image = x + n * s.h * s.w * s.channels + c;
-    const Window w(s, oh, ow);
-    float out[V] = {};
-    PoolPlace best[V] = {};
-    bool first = true;
-    for (int h = w.h0; h < w.h1; ++h) {
-      for (int col = w.w0; col < w.w1; ++col) {
-        float v[V];
-        load<V>(image + static_cast<std::int64_t>(h * s.w + col) * s.channels, v);
-        const auto at = static_cast<PoolPlace>((h - w.top) * s.kernel_w + (col - w.left));
+/// The windows that hold a row or column: first to last.
+struct Holders {
+  int first, last;
+  /// `at`: counted from the border's first; windows o with o * stride <= at < o * stride + kernel.
+  __device__ __forceinline__ Holders(int at, int kernel, int stride, int count)
+      : first(at < kernel
+                  ? 0
+                  : static_cast<int>(static_cast<unsigned>(at - kernel) / static_cast<unsigned>(stride)) + 1),
+        last(min(static_cast<int>(static_cast<unsigned>(at) / static_cast<unsigned>(stride)), count - 1)) {}
+};
+
+/// V channels of a window so far.
+template <int V, bool is_max>
+struct Pooled {
+  float out[V];
+  int best[V];
+  __device__ explicit Pooled(const Window& w, const PoolShape& s) {
+    const bool is_empty = w.h0 >= w.h1 || w.w0 >= w.w1;
 #pragma unroll
-        for (int k = 0; k < V; ++k) {
-          if constexpr (is_max) {
-            // The first among equals; the first NaN stays.
-            if (first || !(v[k] <= out[k] || out[k] != out[k])) {
-              out[k] = v[k];
-              best[k] = at;
-            }
-          } else {
-            out[k] += v[k];
-          }
-        }
-        first = false;
+    for (int k = 0; k < V; ++k) {
+      out[k] = is_max && !is_empty ? -std::numeric_limits<float>::infinity() : 0.0f;
+      best[k] = is_empty ? 0 : w.place(s, w.h0, w.w0);
+    }
+  }
+  __device__ __forceinline__ void add(const float* v, int at, bool exists = true) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      if constexpr (is_max) {
+        // The first among equals; the first NaN stays. (Without &&, which is a branch.)
+        const bool is_larger = !(v[k] <= out[k]) & (out[k] == out[k]);
+        out[k] = is_larger ? v[k] : out[k];
+        best[k] = is_larger ? at : best[k];
+      } else {
+        out[k] += exists ? v[k] : 0.0f;
       }
     }
-    const std::int64_t to = ((n * s.out_h + oh) * s.out_w + ow) * s.channels + c;
-    if constexpr (is_max) {
-      if (place != nullptr) store_places<V>(place + to, best);
-    } else {
-      const float divisor = w.divisor(s);
+  }
+};
+
+/// `side`: of a square window, whose rows are each loaded at once; 0: the window has any shape.
+template <int V, bool is_max, int side, class T>
+__global__ void __launch_bounds__(block_threads)
+    pool_kernel(PoolShape s, const T* x, T* y, PoolPlace* place) {
+  each_pixel<V>(s, s.out_h, s.out_w, [&](std::int64_t n, int oh) {
+    const T* image = x + n * s.h * s.w * s.channels;
+    const std::int64_t row = (n * s.out_h + oh) * s.out_w * s.channels;
+    return [=, &s](int ow, int c) {
+      const Window w(s, oh, ow);
+      Pooled<V, is_max> pooled(w, s);
+      if (side > 0 && w.h0 < w.h1 && w.w0 < w.w1) {
+        // Outside of the input the nearest value of the window is loaded. It may be the maximum, as itself; a
+        // mean leaves it out.
 #pragma unroll
-      for (int k = 0; k < V; ++k) out[k] /= divisor;
-    }
-    store<V>(y + to, out);
+        for (int i = 0; i < side; ++i) {
+          const int h = min(max(w.top + i, w.h0), w.h1 - 1);
+          float v[side > 0 ? side : 1][V];
+          int col[side > 0 ? side : 1];
+#pragma unroll
+          for (int j = 0; j < side; ++j) {
+            col[j] = min(max(w.left + j, w.w0), w.w1 - 1);
+            load<V>(image + ((h * s.w + col[j]) * s.channels + c), v[j]);
+          }
+#pragma unroll
+          for (int j = 0; j < side; ++j)
+            pooled.add(v[j], w.place(s, h, col[j]), h == w.top + i && col[j] == w.left + j);
+        }
+      } else {
+        for (int h = w.h0; h < w.h1; ++h) {
+          for (int col = w.w0; col < w.w1; ++col) {
+            float v[V];
+            load<V>(image + ((h * s.w + col) * s.channels + c), v);
+            pooled.add(v, w.place(s, h, col));
+          }
+        }
+      }
+      const std::int64_t to = row + (ow * s.channels + c);
+      if constexpr (is_max) {
+        if (place != nullptr) {
+          PoolPlace best[V];
+#pragma unroll
+          for (int k = 0; k < V; ++k) best[k] = static_cast<PoolPlace>(pooled.best[k]);
+          store_places<V>(place + to, best);
+        }
+      } else {
+        const float divisor = w.divisor(s);
+#pragma unroll
+        for (int k = 0; k < V; ++k) pooled.out[k] /= divisor;
+      }
+      store<V>(y + to, pooled.out);
+    };
   });
 }
 
+/// What a window gives one of its pixels.
 template <int V, bool is_max, class T>
+struct Given {
+  float g[V];
+  PoolPlace places[V];
+  __device__ __forceinline__ void load_from(const T* dy, const PoolPlace* place) {
+    load<V>(dy, g);
+    if constexpr (is_max) load_places<V>(place, places);
+  }
+  /// `here`: the pixel's place in the window.
+  __device__ __forceinline__ void add_to(float* sum, int here, float divisor, bool exists = true) const {
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      if constexpr (is_max)
+        sum[k] += exists && places[k] == here ? g[k] : 0.0f;
+      else
+        sum[k] += exists ? g[k] / divisor : 0.0f;
+    }
+  }
+};
+
+/// `reach`: up to so many windows in each direction hold a pixel, and a row of them is loaded at once; 0: any
+/// number.
+template <int V, bool is_max, int reach, class T>
 __global__ void __launch_bounds__(block_threads, 4)
     pool_gradient_kernel(PoolShape s, const T* dy, const PoolPlace* place, T* dx) {
-  each_pixel<V>(s, s.h, s.w, [&](std::int64_t n, int row, int col, int c) {
-    // Windows oh with oh * stride - pad <= y < oh * stride - pad + kernel.
-    const int y = row + s.pad_h, x = col + s.pad_w;
-    const int oh0 = y < s.kernel_h ? 0 : (y - s.kernel_h) / s.stride_h + 1;
-    const int ow0 = x < s.kernel_w ? 0 : (x - s.kernel_w) / s.stride_w + 1;
-    const int oh1 = min(y / s.stride_h, s.out_h - 1), ow1 = min(x / s.stride_w, s.out_w - 1);
-    float sum[V] = {};
-    for (int oh = oh0; oh <= oh1; ++oh) {
-      for (int ow = ow0; ow <= ow1; ++ow) {
-        const std::int64_t at = ((n * s.out_h + oh) * s.out_w + ow) * s.channels + c;
-        float g[V];
-        load<V>(dy + at, g);
-        if constexpr (is_max) {
-          PoolPlace places[V];
-          load_places<V>(place + at, places);
-          const int here = (y - oh * s.stride_h) * s.kernel_w + (x - ow * s.stride_w);
+  each_pixel<V>(s, s.h, s.w, [&](std::int64_t n, int row) {
+    const int y = row + s.pad_h;
+    const Holders rows(y, s.kernel_h, s.stride_h, s.out_h);
+    const std::int64_t image = n * s.out_h * s.out_w * s.channels;
+    const T* image_dy = dy + image;
+    const PoolPlace* image_place = is_max ? place + image : nullptr;
+    T* to = dx + (n * s.h + row) * s.w * s.channels;
+    return [=, &s](int col, int c) {
+      const int x = col + s.pad_w;
+      const Holders columns(x, s.kernel_w, s.stride_w, s.out_w);
+      const auto load_window = [&](int oh, int ow, Given<V, is_max, T>& given) {
+        const int at = (oh * s.out_w + ow) * s.channels + c;
+        given.load_from(image_dy + at, is_max ? image_place + at : nullptr);
+      };
+      const auto here = [&](int oh, int ow) {
+        return (y - oh * s.stride_h) * s.kernel_w + (x - ow * s.stride_w);
+      };
+      const auto divisor = [&](int oh, int ow) { return is_max ? 1.0f : Window(s, oh, ow).divisor(s); };
+      float sum[V] = {};
+      if constexpr (reach > 0) {
+        // Where no window is left, the last one is loaded again, and left out.
 #pragma unroll
-          for (int k = 0; k < V; ++k) sum[k] += places[k] == here ? g[k] : 0.0f;
-        } else {
-          const float divisor = Window(s, oh, ow).divisor(s);
+        for (int i = 0; i < reach; ++i) {
+          const int oh = min(rows.first + i, rows.last);
+          Given<V, is_max, T> given[reach];
 #pragma unroll
-          for (int k = 0; k < V; ++k) sum[k] += g[k] / divisor;
+          for (int j = 0; j < reach; ++j) load_window(oh, min(columns.first + j, columns.last), given[j]);
+#pragma unroll
+          for (int j = 0; j < reach; ++j) {
+            const int ow = columns.first + j;
+            given[j].add_to(sum, here(oh, ow), divisor(oh, ow),
+                            rows.first + i <= rows.last && ow <= columns.last);
+          }
+        }
+      } else {
+        for (int oh = rows.first; oh <= rows.last; ++oh) {
+          for (int ow = columns.first; ow <= columns.last; ++ow) {
+            Given<V, is_max, T> given;
+            load_window(oh, ow, given);
+            given.add_to(sum, here(oh, ow), divisor(oh, ow));
+          }
         }
       }
-    }
-    store<V>(dx + ((n * s.h + row) * s.w + col) * s.channels + c, sum);
+      store<V>(to + (col * s.channels + c), sum);
+    };
   });
 }
 
@@ -121,13 +223,20 @@ unsigned row_blocks(std::int64_t rows) {
   return static_cast<unsigned>(rows < 1 ? 1 : rows < (1 << 16) ? rows : 1 << 16);
 }
 
-/// Calls body<V, is_max>(): V is 8 if the channels allow.
-template <class Body>
-void with_variant(const PoolShape& s, const Body& body) {
-  if (s.channels % 8 == 0)
-    s.max ? body.template operator()<8, true>() : body.template operator()<8, false>();
-  else
-    s.max ? body.template operator()<1, true>() : body.template operator()<1, false>();
+/// Calls body<V, is_max, fixed>(): V is 8 if the channels allow, and then `fixed` is `size` if that is 1 to
+/// `most`; else 0.
+template <int most, class Body>
+void with_variant(const PoolShape& s, int size, const Body& body) {
+  const auto with_kind = [&]<int V, int fixed>() {
+    s.max ? body.template operator()<V, true, fixed>() : body.template operator()<V, false, fixed>();
+  };
+  if (s.channels % 8 != 0) return with_kind.template operator()<1, 0>();
+  if (size == 1) return with_kind.template operator()<8, 1>();
+  if (size == 2) return with_kind.template operator()<8, 2>();
+  if constexpr (most >= 3) {
+    if (size == 3) return with_kind.template operator()<8, 3>();
+  }
+  with_kind.template operator()<8, 0>();
 }
 
 }  // namespace
@@ -135,8 +244,8 @@ void with_variant(const PoolShape& s, const Body& body) {
 cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* y, PoolPlace* place,
                         cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    with_variant(s, [&]<int V, bool is_max>() {
-      const auto kernel = pool_kernel<V, is_max, T>;
+    with_variant<3>(s, s.kernel_h == s.kernel_w ? s.kernel_h : 0, [&]<int V, bool is_max, int side>() {
+      const auto kernel = pool_kernel<V, is_max, side, T>;
       LPSGD_LAUNCH(kernel, row_blocks(s.batch * s.out_h), block_threads, stream)
       (s, static_cast<const T*>(x), static_cast<T*>(y), place);
     });
@@ -145,9 +254,11 @@ cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* 
 
 cudaError_t launch_pool_gradient(DataType type, const PoolShape& s, const void* dy, const PoolPlace* place,
                                  void* dx, cudaStream_t stream) {
+  const auto reach = [](int kernel, int stride) { return (kernel + stride - 1) / stride; };
+  const int most = std::max(reach(s.kernel_h, s.stride_h), reach(s.kernel_w, s.stride_w));
   return with_type(type, [&]<class T>(T) {
-    with_variant(s, [&]<int V, bool is_max>() {
-      const auto kernel = pool_gradient_kernel<V, is_max, T>;
+    with_variant<2>(s, most, [&]<int V, bool is_max, int windows>() {
+      const auto kernel = pool_gradient_kernel<V, is_max, windows, T>;
       LPSGD_LAUNCH(kernel, row_blocks(s.batch * s.h), block_threads, stream)
       (s, static_cast<const T*>(dy), place, static_cast<T*>(dx));
     });

@@ -105,6 +105,8 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
     given.push_back(draw(n, 10 + static_cast<std::uint32_t>(i)));
     if (c.tokens > 0)
       for (float& x : given.back()) x = std::floor((x + 1) / 2 * static_cast<float>(c.tokens));
+    if (c.step > 0)
+      for (float& x : given.back()) x = std::floor(x / c.step) * c.step;
     values.push_back(rig.make(n, c.tokens > 0 ? DataType::f32 : type));
     b.inputs.push_back({c.inputs[i], values.back().type, values.back().data, nullptr});
   }

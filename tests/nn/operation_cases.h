@@ -28,6 +28,7 @@ struct OperationCase {
   bool in_place = false;  // the output lies where the input does, the gradients likewise
   bool training = true;
   std::int64_t tokens = 0;  // inputs are numbers below this
+  float step = 0;           // inputs are multiples of this, so that many are equal
   std::vector<std::int32_t> lengths;
   std::vector<Shape> carried;  // of one sample
   std::vector<std::int32_t> continues;

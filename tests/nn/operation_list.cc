@@ -173,7 +173,8 @@ void add_elementwise(Cases& out) {
 
 void add_pools(Cases& out) {
   for (const PoolDesc::Kind kind : {PoolDesc::Kind::max, PoolDesc::Kind::average}) {
-    const auto add = [&](Shape in, Size2 kernel, Size2 stride, Size2 pad, bool ceil, bool count_pad) {
+    const auto add = [&](Shape in, Size2 kernel, Size2 stride, Size2 pad, bool ceil, bool count_pad,
+                         float step = 0) {
       const auto extent = [&](std::int64_t n, std::int64_t k, std::int64_t s, std::int64_t p) {
         std::int64_t e = (n + 2 * p - k + (ceil ? s - 1 : 0)) / s + 1;
         if (ceil && (e - 1) * s >= n + p) --e;
@@ -184,6 +185,8 @@ void add_pools(Cases& out) {
           fmt::format("{} pool {} kernel {}x{} stride {}x{} pad {}x{}{}{}",
                       kind == PoolDesc::Kind::max ? "max" : "average", shape_text(in), kernel.h, kernel.w,
                       stride.h, stride.w, pad.h, pad.w, ceil ? " ceil" : "", count_pad ? "" : " inside");
+      if (step > 0) c.name += " of equal values";
+      c.step = step;
       c.output = {extent(in[0], kernel.h, stride.h, pad.h), extent(in[1], kernel.w, stride.w, pad.w), in[2]};
       c.inputs = {std::move(in)};
       const PoolDesc desc{kind, kernel, stride, pad, count_pad};
@@ -198,6 +201,12 @@ void add_pools(Cases& out) {
     add({7, 8, 5}, {3, 2}, {1, 3}, {1, 0}, false, false);
     add({7, 7, 64}, {7, 7}, {7, 7}, {0, 0}, false, true);
     add({8, 8, 4}, {2, 2}, {3, 3}, {0, 0}, false, true);  // pixels in no window
+    add({8, 8, 8}, {2, 2}, {3, 3}, {0, 0}, false, true);
+    for (const std::int64_t channels : {8, 3}) {
+      add({9, 7, channels}, {3, 3}, {2, 2}, {1, 1}, true, false, 0.5f);
+      add({8, 9, channels}, {2, 2}, {2, 2}, {1, 1}, false, true, 0.5f);
+      add({7, 8, channels}, {3, 3}, {1, 1}, {1, 1}, false, true, 0.5f);
+    }
   }
 }
 
