@@ -65,7 +65,8 @@ struct ScaledRule {
   using Constants = void;  // what all buckets read: `static const Constants& constants(Options)` gives it
   static constexpr bool dithered = false;  // code() reads `half`
   static constexpr bool has_levels = false;
-  static constexpr int table_bytes = 0;  // of the table before the records
+  static constexpr bool divides = false;  // every value, which takes a GPU more registers
+  static constexpr int table_bytes = 0;   // of the table before the records
 };
 
 template <class Rule>

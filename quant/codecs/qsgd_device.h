@@ -143,6 +143,7 @@ struct QsgdRule : ScaledRule<QsgdOptions> {
   static constexpr int bits = width;
   static constexpr bool dithered = true;
   static constexpr bool has_levels = levels != Levels::interval;
+  static constexpr bool divides = levels == Levels::exponential;
   static constexpr int table_bytes = levels == Levels::optimal ? 1 << (width - 1) : 0;
   static constexpr Scale scales[2] = {Scale::max, Scale::norm};
   LPSGD_HD static int scale_index(const QsgdOptions& options) {

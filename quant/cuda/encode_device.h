@@ -159,7 +159,8 @@ __global__ void __launch_bounds__(kThreads) small_kernel(LaunchFor<Rule> launch)
 /// Blocks of a multiprocessor that the registers allow.
 template <class Rule, Source source>
 constexpr int kept_blocks =
-    source == Source::own && Rule::table_bytes == 0 && Rule::scales[0] != Scale::sides ? 3 : 2;
+    source == Source::own && Rule::table_bytes == 0 && !Rule::divides && Rule::scales[0] != Scale::sides ? 3
+                                                                                                         : 2;
 
 /// Buckets of up to kept_values, each in the shared memory of a team of launch.team_warps warps.
 template <class Rule, Source source, class Use>
