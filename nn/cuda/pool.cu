@@ -25,6 +25,7 @@ struct Window {
         h1(min(top + s.kernel_h, s.h)),
         w0(max(left, 0)),
         w1(min(left + s.kernel_w, s.w)) {}
+  __device__ bool is_empty() const { return h0 >= h1 || w0 >= w1; }
   __device__ int place(const PoolShape& s, int h, int col) const {
     return (h - top) * s.kernel_w + (col - left);
   }
@@ -36,10 +37,10 @@ struct Window {
   }
 };
 
-/// Calls row(image, row) for every row of `height` in the images; what it returns is called with (column,
+/// Calls body_of(image, row) for every row of `height` in the images; what it returns is called with (column,
 /// channel) for every pixel of `width` and every V channels.
-template <int V, class Row>
-__device__ __forceinline__ void each_pixel(const PoolShape& s, int height, int width, const Row& body_of) {
+template <int V, class BodyOf>
+__device__ __forceinline__ void each_pixel(const PoolShape& s, int height, int width, const BodyOf& body_of) {
   const auto packs = static_cast<unsigned>(s.channels / V);
   const unsigned in_row = static_cast<unsigned>(width) * packs;
   const auto rows = static_cast<unsigned>(s.batch) * static_cast<unsigned>(height);
@@ -69,11 +70,10 @@ struct Pooled {
   float out[V];
   int best[V];
   __device__ explicit Pooled(const Window& w, const PoolShape& s) {
-    const bool is_empty = w.h0 >= w.h1 || w.w0 >= w.w1;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      out[k] = is_max && !is_empty ? -std::numeric_limits<float>::infinity() : 0.0f;
-      best[k] = is_empty ? 0 : w.place(s, w.h0, w.w0);
+      out[k] = is_max && !w.is_empty() ? -std::numeric_limits<float>::infinity() : 0.0f;
+      best[k] = w.is_empty() ? 0 : w.place(s, w.h0, w.w0);
     }
   }
   __device__ __forceinline__ void add(const float* v, int at, bool exists = true) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(block_threads)
     return [=, &s](int ow, int c) {
       const Window w(s, oh, ow);
       Pooled<V, is_max> pooled(w, s);
-      if (side > 0 && w.h0 < w.h1 && w.w0 < w.w1) {
+      if (side > 0 && !w.is_empty()) {
         // Outside of the input the nearest value of the window is loaded. It may be the maximum, as itself; a
         // mean leaves it out.
 #pragma unroll

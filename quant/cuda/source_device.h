@@ -126,7 +126,7 @@ __device__ __forceinline__ std::int64_t codes_at(const LaunchFor<Rule>& launch, 
 }
 template <class Rule>
 __device__ __forceinline__ int word_count(const Extent& extent) {
-  return (extent.count * Rule::bits + 31) / 32;
+  return static_cast<int>(code_words(extent.count, Rule::bits));
 }
 
 template <int bits>
