@@ -1,6 +1,7 @@
 """Accuracy against bytes, and how soon runs reach a target."""
 
 import math
+import statistics
 
 import pandas
 from matplotlib.ticker import FuncFormatter, FixedLocator, NullLocator
@@ -19,7 +20,8 @@ def ratio(group):
 
 
 def in_all(group, field):
-    return group.mean(field) * min(len(run.epochs) for run in group.runs)
+    """Over all epochs of a run, mean over the runs."""
+    return statistics.fmean(float(run.epochs[field].sum()) for run in group.runs)
 
 
 def fewer_bytes(groups):
@@ -32,7 +34,8 @@ def fewer_bytes(groups):
     if all(math.isclose(t, ratio(g), rel_tol=0.01) for t, g in zip(times, groups)):
         return times, "float32"
     is_one = len({g.ranks for g in groups}) == 1
-    return times, f"“{reference(groups).name}”" if is_one else "the first in float32"
+    first = f"“{reference(groups).name}”" if is_one else "the first of as many ranks"
+    return times, f"float32 in every step of {first}"
 
 
 def against_bytes(groups, network):

@@ -104,8 +104,17 @@ class Pages(ReportTest):
         item = tradeoff.against_bytes(groups, "net")
         self.assertEqual(list(item.data["ratio"]), [1, 4, 32])
         self.assertEqual(
-            item.figure.axes[0].get_xlabel(), f"bytes on the wire, times fewer than “{groups[0].name}”"
+            item.figure.axes[0].get_xlabel(),
+            f"bytes on the wire, times fewer than float32 in every step of “{groups[0].name}”",
         )
+
+    def test_bytes_are_compared_with_float32_in_every_step(self):
+        """Also where the first run in float32 sends less: it has local steps."""
+        folders = [
+            self.run_folder("local", [90], sent=100, float32=400, reduce_min=0),
+            self.run_folder("small", [91], sent=1600, float32=1600, reduce_min=1),
+        ]
+        self.assertEqual(list(tradeoff.against_bytes(self.groups(folders), "net").data["ratio"]), [4, 0.25])
 
     def test_curves_show_the_means(self):
         groups = self.groups(self.seeds())
