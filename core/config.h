@@ -104,6 +104,7 @@ struct Range {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;         // min itself is refused
+  bool max_open = false;         // max itself is refused
   std::int64_t multiple_of = 0;  // 0: no restriction
   std::string text() const;      // ">= 1", "from 0 to 1"
 };

@@ -94,7 +94,7 @@ class SchemaWriter {
   static ordered_json bounded(const char* type, const Range& range) {
     ordered_json out = {{"type", type}};
     if (std::isfinite(range.min)) out[range.min_open ? "exclusiveMinimum" : "minimum"] = bound(range.min);
-    if (std::isfinite(range.max)) out["maximum"] = bound(range.max);
+    if (std::isfinite(range.max)) out[range.max_open ? "exclusiveMaximum" : "maximum"] = bound(range.max);
     if (range.multiple_of != 0) out["multipleOf"] = range.multiple_of;
     return out;
   }

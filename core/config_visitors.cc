@@ -36,7 +36,8 @@ std::string expected_number(const char* noun, const Range& range) {
 }
 
 bool in_range(double x, const Range& range) {
-  if (x < range.min || x > range.max || (range.min_open && x == range.min)) return false;
+  if (x < range.min || (range.min_open && x == range.min)) return false;
+  if (x > range.max || (range.max_open && x == range.max)) return false;
   return range.multiple_of == 0 || std::fmod(x, static_cast<double>(range.multiple_of)) == 0;
 }
 
@@ -59,11 +60,11 @@ std::string Range::text() const {
   std::string out;
   const bool low = std::isfinite(min);
   const bool high = std::isfinite(max);
-  if (low && high && !min_open) {
+  if (low && high && !min_open && !max_open) {
     out = fmt::format("from {} to {}", limit(min), limit(max));
   } else {
     if (low) out = fmt::format("{} {}", min_open ? ">" : ">=", limit(min));
-    if (high) out += fmt::format("{}<= {}", low ? " and " : "", limit(max));
+    if (high) out += fmt::format("{}{} {}", low ? " and " : "", max_open ? "<" : "<=", limit(max));
   }
   if (multiple_of) out += fmt::format("{}that is a multiple of {}", out.empty() ? "" : " ", multiple_of);
   return out;

@@ -54,9 +54,6 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
     config::Reader reader(value, path);
     linear_fields(reader, o.linear.emplace());
     reader.finish();
-    if (*o.linear > o.lr)
-      config::fail(value.find("linear")->origin, path + ".linear",
-                   fmt::format("the rate would rise from {} to {}", o.lr, *o.linear));
     return;
   }
   if (value.find("every") || value.find("factor")) {
@@ -140,14 +137,22 @@ void fields(config::Visitor& v, ScheduleOptions& o) {
       [&] { return write_momentum(o); });
 }
 
-void scale_rate(ScheduleOptions& o, std::int64_t batch_size) {
+double rate_scale(const ScheduleOptions& o, std::int64_t batch_size) {
   const double ratio = static_cast<double>(batch_size) / static_cast<double>(o.lr_batch_size);
-  o.scale = o.lr_scaling == RateScaling::none     ? 1
-            : o.lr_scaling == RateScaling::linear ? ratio
-                                                  : std::sqrt(ratio);
+  return o.lr_scaling == RateScaling::none     ? 1
+         : o.lr_scaling == RateScaling::linear ? ratio
+                                               : std::sqrt(ratio);
 }
 
-void check_schedule(const ScheduleOptions& o, std::int64_t epochs) {
+void scale_rate(ScheduleOptions& o, std::int64_t batch_size) {
+  o.scale = rate_scale(o, batch_size);
+}
+
+void check_schedule(const ScheduleOptions& o, std::int64_t epochs, std::int64_t batch_size) {
+  const double full = o.lr * rate_scale(o, batch_size);
+  if (o.linear && *o.linear > full)
+    throw ConfigError(
+        fmt::format("schedule.decay: the rate would rise from {:.6g} to linear: {}", full, *o.linear));
   if (o.linear && epochs > 0 && o.warmup_epochs >= epochs)
     throw ConfigError(
         fmt::format("schedule.decay: a warm-up of {} epochs leaves none of the run's {} for a linear decay",

@@ -29,8 +29,9 @@ void fields(config::Visitor& visitor, ScheduleOptions& options);  // section `sc
 /// Sets the rate's scale for a global batch of this size.
 void scale_rate(ScheduleOptions& options, std::int64_t batch_size);
 
-/// Checks the schedule of a run of so many epochs. Throws ConfigError "schedule.decay: ...".
-void check_schedule(const ScheduleOptions& options, std::int64_t epochs);
+/// Checks the schedule of a run of so many epochs, with global batches of this size. Throws ConfigError
+/// "schedule.decay: ...".
+void check_schedule(const ScheduleOptions& options, std::int64_t epochs, std::int64_t batch_size);
 
 /// The rate of step `step`, which counts from 0, if an epoch has `steps_per_epoch` steps and the run `epochs`
 /// epochs.

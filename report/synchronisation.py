@@ -10,6 +10,8 @@ from configuration import section
 
 # Steps of an epoch where the number of samples is not known; what a warm-up adds is then nearly right.
 ASSUMED_STEPS = 1000
+# As in the trainer: what should be an integer may come out just below it.
+UP = 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,17 @@ def interval(settings, step, per_epoch):
         return h
     share = (step // per_epoch + step % per_epoch / per_epoch) / epochs
     if warmup == "linear":
-        return 1 + int((h - 1) * share)
-    # As the trainer: a power that should be an integer may come out just below it.
-    return int(h**share * (1 + 1e-9)) if warmup == "exponential" else 1
+        return 1 + int((h - 1) * share * UP)
+    return int(h**share * UP) if warmup == "exponential" else 1
 
 
 def exchanges(settings, epochs, per_epoch=None):
     """Of the first `epochs` epochs of a run. The turns of all fragments are one exchange."""
     per_epoch = per_epoch or ASSUMED_STEPS
     sync, kind = section(settings, "sync"), kind_of(settings)
-    always_local = kind in ("hierarchical_local_sgd", "block_momentum")
+    always_local = kind in ("hierarchical_local_sgd", "block_momentum") or (
+        kind == "local_sgd" and sync.get("reset_momentum") is True
+    )
 
     def h_of(step):
         return interval(settings, step, per_epoch)

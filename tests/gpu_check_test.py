@@ -13,6 +13,20 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = os.environ["LPSGD_BUILD"]
+# Of four tests b fails and c hangs.
+HANGING_CTEST = """
+import sys, time
+if "--show-only=json-v1" in sys.argv:
+    print('{"tests": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}]}')
+elif "^(a|b|c|d)$" in sys.argv:
+    print("1/4 Test #1: a ........................   Passed    0.01 sec")
+    print("2/4 Test #2: b ........................***Failed    0.01 sec", flush=True)
+    time.sleep(600)
+else:
+    assert "^(d)$" in sys.argv
+    with open(sys.argv[sys.argv.index("--output-junit") + 1], "w") as file:
+        file.write('<testsuite><testcase name="d" status="run"/></testsuite>')
+"""
 NETWORKS = ["resnet20 fp32", "resnet20 tf32", "resnet20 bf16"]
 
 
@@ -65,6 +79,19 @@ class GpuCheck(unittest.TestCase):
 
         again = self.run_part("--resume")
         self.assertEqual((again.returncode, self.results()["rows"]), (0, results["rows"]))
+
+    def test_a_test_that_hangs_is_named_and_the_others_are_kept(self):
+        ctest = self.out / "bin/ctest"
+        ctest.parent.mkdir()
+        ctest.write_text(f"#!{sys.executable}\n{HANGING_CTEST}")
+        ctest.chmod(0o755)
+        part = subprocess.run(self.command("--only", "tests", "--limit", "2"), capture_output=True, text=True, check=False,
+                              env={**os.environ, "PATH": f"{ctest.parent}:{os.environ['PATH']}"})
+        self.assertEqual(part.returncode, 1, part)
+        tests = self.results()["rows"]["tests"]
+        self.assertEqual({name: state[:4] for name, state in tests.items()}, {"a": "run", "b": "fail", "c": "fail", "d": "run"})
+        self.assertRegex(tests["c"], "not done after 2 s")
+        self.assertIn("of 4 tests 2 passed; failed: b, c; not run: none", part.stdout)
 
     def test_results_of_another_revision_are_not_gone_on_with(self):
         (self.out / "results.json").write_text(json.dumps({"machine": {"commit": "other"}, "stages": [], "rows": {}}))

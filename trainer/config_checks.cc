@@ -70,7 +70,9 @@ bool is_read(const RunConfig& run, std::string_view section, std::string_view ke
 }
 
 void check_combinations(const RunConfig& run) {
-  check_schedule(run.schedule, run.train.epochs);
+  check_schedule(run.schedule, run.train.epochs, run.train.batch_size);
+  for (const auto& [ranks, size] : run.train.batch_sizes)
+    check_schedule(run.schedule, run.train.epochs, size);
   for (const char* const section : {"optimizer", "schedule"}) {
     const config::Value* const given = run.tree.find(section);
     if (!given || !given->is_map()) continue;

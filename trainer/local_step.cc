@@ -23,10 +23,32 @@ void add(const PartSeconds& captured, Seconds& seconds) {
   seconds.update += captured.update;
 }
 
+/// What was asked for, and will not be. `in_block`: ranks of a block of hierarchical_local_sgd.
+void warn_if_pointless(const RunConfig& run, int in_block, int ranks) {
+  const std::int64_t epochs = run.train.epochs;
+  if (run.sync.kind == SyncKind::post_local_sgd && epochs > 0 &&
+      local_steps(run.sync, run.schedule, epochs - 1, 0, 1) < run.sync.steps)
+    log::warn("sync.from: the run of {} epoch{} ends before its steps are local", epochs,
+              epochs == 1 ? "" : "s");
+  if (in_block == ranks && ranks > 1)
+    log::warn(
+        "sync.ranks_per_block: all {} ranks are one block, so each synchronisation is of all of them; those "
+        "within "
+        "the block only have residuals of their own",
+        ranks);
+}
+
 ExchangeOptions block_options(const RunConfig& run, StreamView compute, const Block& ranks, Trace* trace) {
   ExchangeOptions options = exchange_options(run, compute, trace);
   options.first_rank = ranks.first;
   return options;
+}
+
+/// What a step makes of a residual of gradients, which then holds a change of weights. Other steps than that
+/// of plain SGD are not in proportion to the gradient.
+float change_of_residual(const OptimizerOptions& optimizer, double lr) {
+  const bool proportional = optimizer.kind == OptimizerKind::sgd && optimizer.clip_norm == 0;
+  return proportional ? static_cast<float>(lr) : 0.0f;
 }
 
 std::vector<std::size_t> ends(const std::vector<Fragment>& fragments) {
@@ -47,6 +69,7 @@ LocalStep::LocalStep(const RunConfig& run, const std::vector<CodecSpec>& codecs,
       interval_(run.sync.steps) {
   if (run.sync.kind == SyncKind::hierarchical_local_sgd)
     block_.emplace(run, codecs, network, transport, trace);
+  if (transport.rank() == 0) warn_if_pointless(run, block_ ? block_->ranks.size : 0, transport.size());
   if (run.sync.delay == 0) return;
   zero_bytes(changes_.data(), changes_.view().size_bytes(), network.stream());
   if (!transport.ordered()) transport.collectives().before = [this] { join(); };
@@ -65,7 +88,7 @@ LocalStep::BlockLevel::BlockLevel(const RunConfig& run, const std::vector<CodecS
       outer(make_outer_step({}, network.parameters().size(), network.stream())) {}
 
 void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
-  const bool differences = options_.force_differences || options_.kind == SyncKind::block_momentum || block_;
+  const bool differences = options_.always_differences();
   if (!at_.started && interval_ == 1 && !differences) return SynchronousStep::run(loader, number, lr);
   if (!at_.started) start(lr);
   StepTimes at{};
@@ -80,16 +103,17 @@ void LocalStep::run(Loader& loader, std::int64_t number, double lr) {
   end_step(number, at);
 }
 
-/// From here on residuals hold changes of weights. Those of gradients become what a step makes of them.
+/// From here on residuals hold changes of weights.
 void LocalStep::start(double lr) {
   outer_->start(network_.parameters());
   if (block_) block_->outer->start(network_.parameters());
   at_ = {.started = true, .steps = 0};
   if (has_run_) SynchronousStep::check_finite();
+  const float factor = change_of_residual(run_.optimizer, lr);
   ExchangeState residuals = exchange_.state();
   for (auto* round : {&residuals.round1, &residuals.round2})
     for (std::vector<float>& tensor : *round)
-      for (float& value : tensor) value *= static_cast<float>(lr);
+      for (float& value : tensor) value *= factor;
   exchange_.set_state(residuals);
 }
 

@@ -60,8 +60,13 @@ std::optional<std::int64_t> first_decay_of(const ScheduleOptions& schedule) {
 
 bool SyncOptions::is_local() const {
   if (kind == SyncKind::every_step) return false;
-  return steps > 1 || force_differences || (kind == SyncKind::hierarchical_local_sgd && block_steps > 1) ||
-         (kind == SyncKind::block_momentum && (momentum > 0 || rate != 1));
+  return steps > 1 || always_differences();
+}
+
+bool SyncOptions::always_differences() const {
+  return force_differences || (kind == SyncKind::local_sgd && reset_momentum) ||
+         (kind == SyncKind::hierarchical_local_sgd && (steps > 1 || block_steps > 1 || reset_momentum)) ||
+         (kind == SyncKind::block_momentum && (steps > 1 || momentum > 0 || rate != 1 || reset_momentum));
 }
 
 void fields(config::Visitor& v, SyncOptions& o) {
@@ -128,11 +133,11 @@ void fields(config::Visitor& v, SyncOptions& o) {
           "of local_sgd and block_momentum: ranks take so many steps more while the mean is on its way; less "
           "than steps/fragments",
           Range{.min = 0, .max = max_steps});
-  v.field(
-      "mix", o.mix,
-      "with a delay: when the mean arrives, a rank keeps this share (less than 1) of how far its own weights "
-      "are from the new ones",
-      Range{.min = 0, .max = 1});
+  v.field("mix", o.mix,
+          "with a delay: when the mean arrives, a rank keeps this share of how far its own weights are from "
+          "the new "
+          "ones",
+          Range{.min = 0, .max = 1, .max_open = true});
   v.field("reset_momentum", o.reset_momentum,
           "a synchronisation sets the optimizer's momentum to zero; otherwise each rank keeps its own");
   v.field("distance", o.distance,
@@ -156,6 +161,11 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
   if (!is_map || !given->find("steps"))
     throw ConfigError(
         fmt::format("sync.kind: {} needs sync.steps, the steps between two synchronisations", kind.name));
+  if (o.kind == SyncKind::hierarchical_local_sgd && !given->find("block_steps"))
+    throw ConfigError(
+        "sync.kind: hierarchical_local_sgd needs sync.block_steps, the synchronisations from one of all "
+        "ranks to "
+        "the next; with 1 blocks mean nothing, and it is local_sgd");
   if ((o.warmup == SyncWarmup::none) != (o.warmup_epochs == 0))
     throw ConfigError(fmt::format("sync.warmup: needs both, a kind of warm-up and sync.warmup_epochs"));
   if (o.steps % o.fragments != 0)
@@ -169,7 +179,6 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
         o.steps_per_fragment(), o.steps_per_fragment() == 1 ? "" : "s", o.steps_per_fragment() - 1));
   if (o.delay == 0 && is_map && given->find("mix"))
     throw ConfigError("sync.mix: has a meaning with sync.delay only");
-  if (o.mix == 1) throw ConfigError("sync.mix: with 1 ranks would keep their own weights and never agree");
   if (o.streams() && o.warmup != SyncWarmup::none)
     throw ConfigError("sync.warmup: with fragments or a delay the number of steps is fixed");
   if (o.kind == SyncKind::post_local_sgd && !o.from && !first_decay_of(schedule))
@@ -193,9 +202,10 @@ std::int64_t local_steps(const SyncOptions& o, const ScheduleOptions& schedule, 
       (static_cast<double>(epoch) + static_cast<double>(batch) / static_cast<double>(batches)) /
       static_cast<double>(o.warmup_epochs);
   const auto h = static_cast<double>(o.steps);
-  if (o.warmup == SyncWarmup::linear) return 1 + static_cast<std::int64_t>((h - 1) * share);
-  // A power that should be an integer may come out just below it.
-  if (o.warmup == SyncWarmup::exponential) return static_cast<std::int64_t>(std::pow(h, share) * (1 + 1e-9));
+  // What should be an integer may come out just below it.
+  constexpr double up = 1 + 1e-9;
+  if (o.warmup == SyncWarmup::linear) return 1 + static_cast<std::int64_t>((h - 1) * share * up);
+  if (o.warmup == SyncWarmup::exponential) return static_cast<std::int64_t>(std::pow(h, share) * up);
   return 1;
 }
 

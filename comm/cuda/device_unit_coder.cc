@@ -59,7 +59,9 @@ class DeviceUnitCoder final : public UnitCoder {
     std::vector<std::size_t> begin;  // jobs of decode: owner o's are [begin[o], begin[o+1])
   };
 
-  Messages allocate(std::size_t bytes) const { return {{device_, bytes}, {device_, staged_ ? bytes : 0}}; }
+  Messages allocate(std::size_t bytes) const {
+    return {{device_, encoding_room(bytes)}, {device_, staged_ ? bytes : 0}};
+  }
   std::vector<Group> make_groups(const Unit& unit);
   std::span<std::byte> of(int owner, std::byte* buffer) const {
     return unit_.unit->message_of(owner, {buffer, unit_.unit->bytes()});

@@ -165,7 +165,6 @@ double event_seconds(CUevent_st* begin, CUevent_st* end) {
 
 void* allocate_device(std::size_t bytes) {
   void* data = nullptr;
-  bytes = (bytes + 15) / 16 * 16;  // kernels may load the whole of the last word, or of the last four
   check(cudaMalloc(&data, bytes));
   // Other streams do not wait for this one, so wait here until the memory is zeroed.
   cudaError_t status = cudaMemsetAsync(data, 0, bytes, cudaStreamPerThread);

@@ -14,6 +14,18 @@
 namespace lpsgd::cuda {
 namespace {
 
+/// How many of a window's rows (or columns) a mean counts: with `border` those in the border, too, but not
+/// what hangs over the border in ceil mode.
+__device__ __forceinline__ int counted(int first, int kernel, int size, int pad, bool border) {
+  return border ? min(first + kernel, size + pad) - first : min(first + kernel, size) - max(first, 0);
+}
+__device__ __forceinline__ int counted_rows(const PoolShape& s, int oh) {
+  return counted(oh * s.stride_h - s.pad_h, s.kernel_h, s.h, s.pad_h, s.count_pad);
+}
+__device__ __forceinline__ int counted_columns(const PoolShape& s, int ow) {
+  return counted(ow * s.stride_w - s.pad_w, s.kernel_w, s.w, s.pad_w, s.count_pad);
+}
+
 /// A window: its first row and column, which may lie in the border, and its part inside the input.
 struct Window {
   int top, left;
@@ -29,13 +41,14 @@ struct Window {
   __device__ int place(const PoolShape& s, int h, int col) const {
     return (h - top) * s.kernel_w + (col - left);
   }
-  /// A window counts its border, but not what hangs over the border in ceil mode.
-  __device__ float divisor(const PoolShape& s) const {
-    return static_cast<float>(s.count_pad ? (min(top + s.kernel_h, s.h + s.pad_h) - top) *
-                                                (min(left + s.kernel_w, s.w + s.pad_w) - left)
-                                          : (h1 - h0) * (w1 - w0));
-  }
 };
+
+/// x / divisor by its reciprocal r, with one correction: as exact as a division, in four operations.
+__device__ __forceinline__ float quotient(float x, float divisor, float r) {
+  const float q = x * r;
+  const float corrected = fmaf(fmaf(-q, divisor, x), r, q);
+  return corrected == corrected ? corrected : q;  // an infinity stays one
+}
 
 /// Calls body_of(image, row) for every row of `height` in the images; what it returns is called with (column,
 /// channel) for every pixel of `width` and every V channels.
@@ -136,9 +149,10 @@ __global__ void __launch_bounds__(block_threads)
           store_places<V>(place + to, best);
         }
       } else {
-        const float divisor = w.divisor(s);
+        const auto divisor = static_cast<float>(counted_rows(s, oh) * counted_columns(s, ow));
+        const float r = 1 / divisor;
 #pragma unroll
-        for (int k = 0; k < V; ++k) pooled.out[k] /= divisor;
+        for (int k = 0; k < V; ++k) pooled.out[k] = quotient(pooled.out[k], divisor, r);
       }
       store<V>(y + to, pooled.out);
     };
@@ -154,22 +168,22 @@ struct Given {
     load<V>(dy, g);
     if constexpr (is_max) load_places<V>(place, places);
   }
-  /// `here`: the pixel's place in the window.
-  __device__ __forceinline__ void add_to(float* sum, int here, float divisor, bool exists = true) const {
+  /// Adds a maximum's gradient if the maximum is at `here`, the pixel's place in the window.
+  __device__ __forceinline__ void add_to(float* sum, int here, bool exists = true) const {
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      if constexpr (is_max)
-        sum[k] += exists && places[k] == here ? g[k] : 0.0f;
-      else
-        sum[k] += exists ? g[k] / divisor : 0.0f;
-    }
+    for (int k = 0; k < V; ++k) sum[k] += exists && places[k] == here ? g[k] : 0.0f;
+  }
+  /// Adds a pixel's share of a mean's gradient.
+  __device__ __forceinline__ void add_share_to(float* sum, float share, bool exists = true) const {
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] = exists ? fmaf(g[k], share, sum[k]) : sum[k];
   }
 };
 
 /// `reach`: up to so many windows in each direction hold a pixel, and a row of them is loaded at once; 0: any
 /// number.
 template <int V, bool is_max, int reach, class T>
-__global__ void __launch_bounds__(block_threads, 4)
+__global__ void __launch_bounds__(block_threads, reach < 3 ? 4 : 2)
     pool_gradient_kernel(PoolShape s, const T* dy, const PoolPlace* place, T* dx) {
   each_pixel<V>(s, s.h, s.w, [&](std::int64_t n, int row) {
     const int y = row + s.pad_h;
@@ -178,6 +192,13 @@ __global__ void __launch_bounds__(block_threads, 4)
     const T* image_dy = dy + image;
     const PoolPlace* image_place = is_max ? place + image : nullptr;
     T* to = dx + (n * s.h + row) * s.w * s.channels;
+    // A pixel's share of a mean is that of its row times that of its column.
+    float row_share[reach > 0 ? reach : 1];
+    if constexpr (!is_max) {
+#pragma unroll
+      for (int i = 0; i < reach; ++i)
+        row_share[i] = 1.0f / static_cast<float>(counted_rows(s, rows.first + i));
+    }
     return [=, &s](int col, int c) {
       const int x = col + s.pad_w;
       const Holders columns(x, s.kernel_w, s.stride_w, s.out_w);
@@ -188,10 +209,18 @@ __global__ void __launch_bounds__(block_threads, 4)
       const auto here = [&](int oh, int ow) {
         return (y - oh * s.stride_h) * s.kernel_w + (x - ow * s.stride_w);
       };
-      const auto divisor = [&](int oh, int ow) { return is_max ? 1.0f : Window(s, oh, ow).divisor(s); };
       float sum[V] = {};
       if constexpr (reach > 0) {
+        float column_share[reach];
+        if constexpr (!is_max) {
+#pragma unroll
+          for (int j = 0; j < reach; ++j)
+            column_share[j] = 1.0f / static_cast<float>(counted_columns(s, columns.first + j));
+        }
         // Where no window is left, the last one is loaded again, and left out.
+        const auto exists = [&](int i, int j) {
+          return rows.first + i <= rows.last && columns.first + j <= columns.last;
+        };
 #pragma unroll
         for (int i = 0; i < reach; ++i) {
           const int oh = min(rows.first + i, rows.last);
@@ -200,9 +229,10 @@ __global__ void __launch_bounds__(block_threads, 4)
           for (int j = 0; j < reach; ++j) load_window(oh, min(columns.first + j, columns.last), given[j]);
 #pragma unroll
           for (int j = 0; j < reach; ++j) {
-            const int ow = columns.first + j;
-            given[j].add_to(sum, here(oh, ow), divisor(oh, ow),
-                            rows.first + i <= rows.last && ow <= columns.last);
+            if constexpr (is_max)
+              given[j].add_to(sum, here(oh, columns.first + j), exists(i, j));
+            else
+              given[j].add_share_to(sum, row_share[i] * column_share[j], exists(i, j));
           }
         }
       } else {
@@ -210,7 +240,11 @@ __global__ void __launch_bounds__(block_threads, 4)
           for (int ow = columns.first; ow <= columns.last; ++ow) {
             Given<V, is_max, T> given;
             load_window(oh, ow, given);
-            given.add_to(sum, here(oh, ow), divisor(oh, ow));
+            if constexpr (is_max)
+              given.add_to(sum, here(oh, ow));
+            else
+              given.add_share_to(sum,
+                                 1.0f / static_cast<float>(counted_rows(s, oh) * counted_columns(s, ow)));
           }
         }
       }
@@ -224,8 +258,8 @@ unsigned row_blocks(std::int64_t rows) {
 }
 
 /// Calls body<V, is_max, fixed>(): V is 8 if the channels allow, and then `fixed` is `size` if that is 1 to
-/// `most`; else 0.
-template <int most, class Body>
+/// 3; else 0.
+template <class Body>
 void with_variant(const PoolShape& s, int size, const Body& body) {
   const auto with_kind = [&]<int V, int fixed>() {
     s.max ? body.template operator()<V, true, fixed>() : body.template operator()<V, false, fixed>();
@@ -233,9 +267,7 @@ void with_variant(const PoolShape& s, int size, const Body& body) {
   if (s.channels % 8 != 0) return with_kind.template operator()<1, 0>();
   if (size == 1) return with_kind.template operator()<8, 1>();
   if (size == 2) return with_kind.template operator()<8, 2>();
-  if constexpr (most >= 3) {
-    if (size == 3) return with_kind.template operator()<8, 3>();
-  }
+  if (size == 3) return with_kind.template operator()<8, 3>();
   with_kind.template operator()<8, 0>();
 }
 
@@ -244,7 +276,7 @@ void with_variant(const PoolShape& s, int size, const Body& body) {
 cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* y, PoolPlace* place,
                         cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    with_variant<3>(s, s.kernel_h == s.kernel_w ? s.kernel_h : 0, [&]<int V, bool is_max, int side>() {
+    with_variant(s, s.kernel_h == s.kernel_w ? s.kernel_h : 0, [&]<int V, bool is_max, int side>() {
       const auto kernel = pool_kernel<V, is_max, side, T>;
       LPSGD_LAUNCH(kernel, row_blocks(s.batch * s.out_h), block_threads, stream)
       (s, static_cast<const T*>(x), static_cast<T*>(y), place);
@@ -257,7 +289,7 @@ cudaError_t launch_pool_gradient(DataType type, const PoolShape& s, const void* 
   const auto reach = [](int kernel, int stride) { return (kernel + stride - 1) / stride; };
   const int most = std::max(reach(s.kernel_h, s.stride_h), reach(s.kernel_w, s.stride_w));
   return with_type(type, [&]<class T>(T) {
-    with_variant<2>(s, most, [&]<int V, bool is_max, int windows>() {
+    with_variant(s, most, [&]<int V, bool is_max, int windows>() {
       const auto kernel = pool_gradient_kernel<V, is_max, windows, T>;
       LPSGD_LAUNCH(kernel, row_blocks(s.batch * s.h), block_threads, stream)
       (s, static_cast<const T*>(dy), place, static_cast<T*>(dx));

@@ -1,7 +1,7 @@
 // Codecs on a CUDA device: the same bytes as the CPU's, many jobs in one launch. Only in builds with CUDA.
 //
 // Values, residuals and outputs are read and written 16 bytes at a time where they are aligned to that, as
-// arenas are. Encodings may lie at any even address.
+// arenas are. Encodings may lie at any even address; kernels read all of the 32-bit words that they lie in.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,11 @@
 #include "quant/cuda/codec_kernels.h"
 
 namespace lpsgd {
+
+/// The device memory that so many bytes of encodings need: whole words.
+constexpr std::size_t encoding_room(std::size_t bytes) {
+  return (bytes + 3) / 4 * 4;
+}
 
 /// Jobs of one codec, copied to the device once. A call copies nothing and the host never waits: all else are
 /// launch arguments. Work is queued on the given stream; use one stream at a time.

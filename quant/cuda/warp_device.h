@@ -51,8 +51,7 @@ __device__ __forceinline__ void store_values(float* p, int left, const float* v)
   }
 }
 /// 32-bit words at any even address: the table of 2-bit optimal levels has two bytes, and a pack can have
-/// 16-bit values before them. Reads up to two bytes before the words and after them (allocate_device() rounds
-/// sizes up).
+/// 16-bit values before them. Reads up to two bytes before the words and after them (encoding_room()).
 class Words {
  public:
   __device__ __forceinline__ explicit Words(const std::byte* first)

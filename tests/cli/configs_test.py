@@ -58,7 +58,7 @@ class Configs(Case):
         folder = os.path.join(CONFIGS, "local-sgd")
         with open(os.path.join(folder, "README.md")) as file:
             rows = [row for row in file if row.startswith("| ") and ".yaml`" in row]
-        self.assertEqual(len(rows), 26)
+        self.assertEqual(len(rows), 27)
         files = set()
         for row in rows:
             with self.subTest(row):

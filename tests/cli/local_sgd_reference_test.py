@@ -183,6 +183,8 @@ def trained(sync, start, ranks, codec, data):
                 new = [s - d for s, d in zip(block_agreed[block[0]], mean, strict=True)]
                 for r in block:
                     k.weights[r], block_agreed[r] = [w.copy() for w in new], new
+            if sync.get("reset_momentum"):
+                k.momentum = [[np.zeros_like(w) for w in start] for _ in range(ranks)]
             continue
         rounds = 0
         mean = k.all.mean(step, k.changes([agreed] * ranks, range(ranks)))
@@ -303,15 +305,19 @@ class LocalSgd(Case):
     def test_hierarchical_local_sgd_with_blocks_of_one_rank(self):
         self.compare({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 3}, counts=(3,), blocks={3: 1})
 
+    def test_hierarchical_local_sgd_that_resets_momentum(self):
+        self.compare({"kind": "hierarchical_local_sgd", "steps": 2, "block_steps": 2, "reset_momentum": True},
+                     counts=(4,), codecs=("none", "EF-sign"), blocks={4: 2})
+
     def test_fragments(self):
-        self.compare({"kind": "local_sgd", "steps": 4, "fragments": 2, "reset_momentum": True}, counts=(2, 3), mpi=("onebit",))
+        self.compare({"kind": "local_sgd", "steps": 4, "fragments": 2, "reset_momentum": True}, mpi=("onebit",))
 
     def test_delay(self):
-        self.compare({"kind": "local_sgd", "steps": 3, "delay": 2, "mix": 0.5}, counts=(2, 4), mpi=("none", "EF-sign"))
+        self.compare({"kind": "local_sgd", "steps": 3, "delay": 2, "mix": 0.5}, mpi=("none", "EF-sign"))
 
     def test_streaming_diloco(self):
         self.compare({"kind": "block_momentum", "steps": 4, "momentum": 0.9, "rate": 0.7, "nesterov": True,
-                      "fragments": 2, "delay": 1, "mix": 0.25}, counts=(3, 4), mpi=("qsgd", "EF-sign"))
+                      "fragments": 2, "delay": 1, "mix": 0.25}, mpi=("qsgd", "EF-sign"))
 
     def test_block_momentum(self):
         self.compare({"kind": "block_momentum", "steps": 3, "momentum": 0.5, "rate": 0.75, "nesterov": False})
@@ -320,8 +326,8 @@ class LocalSgd(Case):
         self.compare({"kind": "block_momentum", "steps": 2, "momentum": 0.9, "rate": 0.7, "nesterov": True})
 
     def test_warm_ups(self):
-        for warmup, codecs in (("constant", ("none", "EF-sign")), ("linear", CODECS), ("exponential", CODECS)):
-            self.compare({"kind": "local_sgd", "steps": 4, "warmup": warmup, "warmup_epochs": 1}, codecs=codecs)
+        for warmup in ("constant", "linear", "exponential"):
+            self.compare({"kind": "local_sgd", "steps": 4, "warmup": warmup, "warmup_epochs": 1})
 
 
 if __name__ == "__main__":

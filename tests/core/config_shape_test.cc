@@ -12,6 +12,7 @@ namespace {
 struct Options {
   std::int64_t size = 4;
   double rate = 0.5;
+  double share = 0.25;
   bool fast = false;
   std::string name;
   std::vector<std::string> words{"a", "b"};
@@ -23,6 +24,7 @@ void fields(Visitor& v, Options& o) {
   v.required();
   v.field("size", o.size, "how many", Range{.min = 1, .max = 1e9, .multiple_of = 2});
   v.field("rate", o.rate, "how fast", Range{.min = 0, .min_open = true});
+  v.field("share", o.share, "how much", Range{.min = 0, .max = 1, .max_open = true});
   v.field("fast", o.fast, "whether");
   v.field("name", o.name, "what");
   v.field("words", o.words, "which");
@@ -48,6 +50,7 @@ TEST(ConfigShape, TableHasARowForEachField) {
             "| key | value | default | meaning |\n|---|---|---|---|\n"
             "| `a.size` | integer from 1 to 1000000000 that is a multiple of 2 | `required` | how many |\n"
             "| `a.rate` | number > 0 | `0.5` | how fast |\n"
+            "| `a.share` | number >= 0 and < 1 | `0.25` | how much |\n"
             "| `a.fast` | true or false | `false` | whether |\n"
             "| `a.name` | string | `empty` | what |\n"
             "| `a.words` | list of words | `[a, b]` | which |\n"
@@ -68,6 +71,9 @@ TEST(ConfigShape, SchemaHasTypesLimitsAndDefaults) {
                                                     "maximum": 1000000000, "multipleOf": 2})"));
   EXPECT_EQ(keys["rate"], nlohmann::json::parse(R"({"description": "how fast", "type": "number",
                                                     "exclusiveMinimum": 0, "default": 0.5})"));
+  EXPECT_EQ(keys["share"],
+            nlohmann::json::parse(R"({"description": "how much", "type": "number", "minimum": 0,
+                                      "exclusiveMaximum": 1, "default": 0.25})"));
   EXPECT_EQ(keys["words"]["items"]["type"], "string");
   EXPECT_EQ(keys["words"]["default"], nlohmann::json({"a", "b"}));
   EXPECT_EQ(keys["kind"]["enum"], nlohmann::json::parse(R"([true, 4, "four"])")) << "as YAML reads the words";

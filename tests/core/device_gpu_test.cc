@@ -1,10 +1,8 @@
 // Streams, events and memory of a real GPU.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -15,6 +13,7 @@
 #include "core/file.h"
 #include "core/stream_trace.h"
 #include "tests/core/gpu_test.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {
@@ -130,11 +129,11 @@ TEST_F(DeviceGpu, AStreamsWorkIsTraced) {
         copies, [&] { copy_values(there.view(), host.view(), stream); }, i);
     more.span(updates, [&] { zero_bytes(there.data(), there.view().size_bytes(), stream); });
   }
-  const std::string path = "/tmp/lpsgd-trace-" + std::to_string(::getpid());
+  const TestFolder folder;
+  const std::string path = folder.path() + "/trace.json";
   trace.write(path, 0, 1);
   const double end = now_seconds();
   const auto events = nlohmann::json::parse(read_file(path))["traceEvents"];
-  std::filesystem::remove(path);
   std::map<std::string, std::vector<double>> starts;
   double sum = 0;
   for (const auto& event : events) {

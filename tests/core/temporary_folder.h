@@ -11,21 +11,37 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "core/error.h"
 
 namespace lpsgd {
 
-/// Removed at the end of the test.
-class TemporaryFolder : public testing::Test {
- protected:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lpsgd_test_XXXXXX").string();
-    if (!::mkdtemp(pattern.data())) throw FileError(pattern + ": cannot be made");
-    folder_ = pattern;
+/// An empty folder with a name of its own, removed with the object.
+class TestFolder {
+ public:
+  TestFolder() : path_((std::filesystem::temp_directory_path() / "lpsgd_test_XXXXXX").string()) {
+    if (!::mkdtemp(path_.data())) throw FileError(path_ + ": cannot be made");
   }
-  ~TemporaryFolder() override { std::filesystem::remove_all(folder_); }
+  ~TestFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
 
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A test with a folder.
+class TemporaryFolder : public testing::Test {
+ private:
+  const TestFolder made_;
+
+ protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   /// Writes a file, and the folders that it lies in. Returns its path.
   std::string write(const std::string& name, std::string_view content) const {
@@ -48,7 +64,7 @@ class TemporaryFolder : public testing::Test {
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
   }
 
-  std::filesystem::path folder_;
+  const std::filesystem::path folder_ = made_.path();
 };
 
 /// The message of the FileError (or another type) that `body` throws.

@@ -2,28 +2,22 @@
 #include "core/trace.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {
 
-std::string temporary_path() {
-  return (std::filesystem::temp_directory_path() / ("lpsgd_trace_" + std::to_string(::getpid()) + ".json"))
-      .string();
-}
-
 std::string written(Trace& trace, int rank, int ranks) {
-  const std::string path = temporary_path();
+  const TestFolder folder;
+  const std::string path = folder.path() + "/trace.json";
   trace.write(path, rank, ranks);
-  std::string text = read_file(path);
-  std::filesystem::remove(path);
-  return text;
+  return read_file(path);
 }
 
 TEST(Trace, WritesTracksAndSpans) {

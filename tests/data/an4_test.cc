@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/philox.h"
 #include "data/speech/features.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {
@@ -23,8 +24,6 @@ namespace fs = std::filesystem;
 class SmallAn4 : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = fs::path(testing::TempDir()) / fmt::format("an4-{}", ::getpid());
-    fs::remove_all(root_);
     fs::create_directories(root_ / "etc");
     fs::create_directories(root_ / "cntk");
     add("corpus/one/a-one-b", 7);
@@ -40,7 +39,6 @@ class SmallAn4 : public testing::Test {
                        .states = "cntk/states",
                        .held_out = {"held"}};
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   /// The frames of a recording change state in the middle.
   void add(const std::string& id, int frames) {
@@ -103,7 +101,8 @@ class SmallAn4 : public testing::Test {
     return out;
   }
 
-  fs::path root_;
+  const TestFolder folder_;
+  const fs::path root_ = folder_.path();
   std::string list_, transcripts_, labels_;
   std::map<std::string, std::vector<std::int16_t>> samples_;
   bool big_ = true;

@@ -1,12 +1,12 @@
 // CIFAR-10 from small files in the original format: pixels, order, and the texts of errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "core/error.h"
+#include "tests/core/temporary_folder.h"
 #include "tests/data/images.h"
 
 namespace lpsgd {
@@ -21,16 +21,13 @@ std::uint8_t pixel_of(int file, int record, int channel, int y, int x) {
   return static_cast<std::uint8_t>(file * 91 + record * 57 + channel * 101 + y * 7 + x * 3);
 }
 
-class Cifar10 : public testing::Test {
+class Cifar10 : public TemporaryFolder {
  protected:
-  Cifar10()
-      : folder_(std::filesystem::temp_directory_path() / ("lpsgd_cifar10_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(folder_);
+  Cifar10() {
     for (int f = 0; f < files; ++f) write(f, 3 + f);
     options_.dataset = "cifar10";
     options_.root = folder_.string();
   }
-  ~Cifar10() override { std::filesystem::remove_all(folder_); }
 
   std::string path(int file) const {
     return (folder_ / (file < 5 ? "data_batch_" + std::to_string(file + 1) + ".bin" : "test_batch.bin"))
@@ -55,7 +52,6 @@ class Cifar10 : public testing::Test {
     return "no error of this type";
   }
 
-  std::filesystem::path folder_;
   DataOptions options_;
 };
 

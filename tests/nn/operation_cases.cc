@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <limits>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -146,13 +147,18 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
   backend.finish_planning();
   const Pass pass{
       .training = c.training, .step = 4, .valid = c.batch, .lengths = c.lengths, .continues = c.continues};
+  const auto output_gradient = [&](std::size_t g) {
+    std::vector<float> values_of = draw(b.elements(), 50 + static_cast<std::uint32_t>(g));
+    if (c.infinite) values_of.front() = values_of.back() = std::numeric_limits<float>::infinity();
+    return values_of;
+  };
   Results out;
   for (int round = 0; round < 2; ++round) {
     for (std::size_t i = 0; i < values.size(); ++i) rig.put(values[i], given[i]);
     for (std::size_t i = 0; i < carried.size(); ++i)
       rig.put(carried[i], draw(carried[i].elements, 70 + static_cast<std::uint32_t>(i)));
     for (std::size_t g = 0; g < output_gradients.size(); ++g)
-      rig.put(output_gradients[g], draw(b.elements(), 50 + static_cast<std::uint32_t>(g)));
+      rig.put(output_gradients[g], output_gradient(g));
     backend.begin(pass, labels);
     op->forward(pass);
     out["output"] = rig.get(output);
@@ -174,7 +180,7 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
     out[fmt::format("given parameter {}", i)] = {initial.begin() + infos[i].offset,
                                                  initial.begin() + infos[i].offset + infos[i].elements};
   for (std::size_t g = 0; c.training && g < output_gradients.size(); ++g)
-    out[fmt::format("given gradient {}", g)] = draw(b.elements(), 50 + static_cast<std::uint32_t>(g));
+    out[fmt::format("given gradient {}", g)] = output_gradient(g);
   return out;
 }
 

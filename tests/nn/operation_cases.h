@@ -29,6 +29,7 @@ struct OperationCase {
   bool training = true;
   std::int64_t tokens = 0;  // inputs are numbers below this
   float step = 0;           // inputs are multiples of this, so that many are equal
+  bool infinite = false;    // the output's gradients begin and end with an infinity
   std::vector<std::int32_t> lengths;
   std::vector<Shape> carried;  // of one sample
   std::vector<std::int32_t> continues;

@@ -5,6 +5,8 @@
 // rounded to seven bits of fraction, 2^-9 of each value, several times over in an LSTM.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "nn/cuda/backend.h"
 #include "tests/core/gpu_test.h"
 #include "tests/nn/operation_cases.h"
@@ -75,6 +77,26 @@ TEST_F(OperationsGpu, DropoutMasksAndMaximaAreTheCpus) {
     const auto cpu = make_cpu_backend(1, Compute::fp32);
     const auto cuda = gpu(Compute::fp32);
     EXPECT_EQ(run_case(*cuda, DataType::f32, c).at("output"), run_case(*cpu, DataType::f32, c).at("output"));
+  }
+}
+
+// It reaches the pixels of its window, which have it as it is, and no others.
+TEST_F(OperationsGpu, AnInfiniteGradientOfPooling) {
+  for (OperationCase c : operation_cases()) {
+    if (c.name.find(" pool ") == std::string::npos) continue;
+    SCOPED_TRACE(c.name);
+    c.infinite = true;
+    const auto cpu = make_cpu_backend(1, Compute::fp32);
+    const auto cuda = gpu(Compute::fp32);
+    const std::vector<float> got = run_case(*cuda, DataType::f32, c).at("input 0"),
+                             expected = run_case(*cpu, DataType::f32, c).at("input 0");
+    std::size_t infinite = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(std::isinf(got[i]), std::isinf(expected[i])) << i;
+      EXPECT_FALSE(std::isnan(got[i])) << i;
+      infinite += std::isinf(got[i]);
+    }
+    EXPECT_GE(infinite, 2u);
   }
 }
 

@@ -356,11 +356,11 @@ TEST(Schedule, MomentumChangesOnceEpochsAreDone) {
 
 TEST(Schedule, ALinearDecayNeedsEpochsAfterTheWarmUp) {
   const ScheduleOptions o = schedule("{lr: 1, warmup_epochs: 3, decay: {linear: 0}}");
-  check_schedule(o, 4);
-  check_schedule(o, 0);  // a run without a step
-  check_schedule(schedule("{warmup_epochs: 3}"), 3);
+  check_schedule(o, 4, 128);
+  check_schedule(o, 0, 128);  // a run without a step
+  check_schedule(schedule("{warmup_epochs: 3}"), 3, 128);
   try {
-    check_schedule(o, 3);
+    check_schedule(o, 3, 128);
     ADD_FAILURE();
   } catch (const ConfigError& e) {
     EXPECT_STREQ(e.what(),
@@ -384,8 +384,6 @@ TEST(Schedule, ConfigurationIsCheckedAndWritten) {
             "a.yaml:1:28: x.decay.80: unknown key; allowed here: linear");
   EXPECT_EQ(error_of<ScheduleOptions>("{lr: 1, decay: {linear: 0, every: 2}}"),
             "a.yaml:1:28: x.decay.every: unknown key; allowed here: linear");
-  EXPECT_EQ(error_of<ScheduleOptions>("{decay: {linear: 2}, lr: 1}"),
-            "a.yaml:1:18: x.decay.linear: the rate would rise from 1 to 2");
   EXPECT_EQ(error_of<ScheduleOptions>("{decay: {linear: -1}}"),
             "a.yaml:1:18: x.decay.linear: expected a number >= 0, got '-1'");
   for (const char* text : {"{lr: 0.2, decay: {3: 0.5, 7: 0.1}}", "{decay: {every: 3, factor: 0.25}}",

@@ -46,7 +46,7 @@ Coded code_on_device(const Codec& codec, const std::vector<float>& values) {
   const Stream stream(device);
   const std::size_t bytes = codec.encoded_bytes(n);
   DeviceBuffer<float> there(device, n), residual(device, n), out(device, n);
-  DeviceBuffer<std::byte> encoding(device, bytes), mean(device, bytes);
+  DeviceBuffer<std::byte> encoding(device, encoding_room(bytes)), mean(device, encoding_room(bytes));
   copy_values(there.view(), std::span(values), stream);
   CodingJob job = codec.job(0, n);
   job.bytes = encoding.data();

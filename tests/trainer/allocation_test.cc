@@ -2,14 +2,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <ostream>
 
 #include "comm/link.h"
+#include "tests/core/temporary_folder.h"
 #include "tests/trainer/allocation_counter.h"
 #include "trainer/trainer.h"
 
@@ -123,17 +122,15 @@ INSTANTIATE_TEST_SUITE_P(, Allocation, testing::ValuesIn(cases),
                          [](const auto& p) { return std::string(p.param.name); });
 
 /// Trains `steps` steps on the data set, which counts.
-void expect_no_allocation(const std::string& name, const char* yaml,
-                          const std::vector<std::string>& overrides,
+void expect_no_allocation(const char* yaml, const std::vector<std::string>& overrides,
                           const std::shared_ptr<const Dataset>& dataset) {
-  const std::string folder = fmt::format("{}lpsgd-allocation-{}-{}", testing::TempDir(), name, ::getpid());
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/small.yaml") << yaml;
-  const RunConfig run = load_run_config(folder + "/small.yaml", overrides, config::Environment::expand);
+  const TestFolder folder;
+  std::ofstream(folder.path() + "/small.yaml") << yaml;
+  const RunConfig run =
+      load_run_config(folder.path() + "/small.yaml", overrides, config::Environment::expand);
   const NetworkSpec spec = network_for(run, {dataset.get()});
   TrainCommand command;
-  command.out = folder;
+  command.out = folder.path();
   command.steps = steps;
   command.progress = ProgressMode::terminal;  // ten lines a second
   run_thread_ranks(ranks, [&](Transport& transport) {
@@ -144,12 +141,10 @@ void expect_no_allocation(const std::string& name, const char* yaml,
   EXPECT_EQ(counts.own, 0u) << "in " << counted << " steps; the first ones, innermost first:\n"
                             << allocation_counter::own_stacks();
   EXPECT_GT(counts.others, 0u) << "oneDNN makes some, so nothing was counted";
-  std::filesystem::remove_all(folder);
 }
 
 TEST_P(Allocation, AStepMakesNone) {
-  expect_no_allocation(GetParam().name, config, GetParam().overrides,
-                       std::make_shared<CountingDataset>(steps * batch));
+  expect_no_allocation(config, GetParam().overrides, std::make_shared<CountingDataset>(steps * batch));
 }
 
 TEST(SequenceAllocation, AStepMakesNone) {
@@ -166,7 +161,7 @@ train: {epochs: 1, batch_size: 12, threads: 1}
 schedule: {lr: 0.001}
 exchange: {transport: threads, ranks: 3, codec: {kind: qsgd, bits: 4}, min_elements: 100}
 )";
-  expect_no_allocation("sequences", yaml, {}, std::make_shared<CountingSequences>(steps * batch));
+  expect_no_allocation(yaml, {}, std::make_shared<CountingSequences>(steps * batch));
 }
 
 }  // namespace

@@ -213,6 +213,30 @@ TEST(LocalResume, AMeanOnItsWayIsDroppedWhereItCannotGoOn) {
   }
 }
 
+/// All ranks have the same, so other ranks can have it, too.
+TEST(LocalResume, OtherRanksKeepTheOuterMomentum) {
+  const RunConfig run = small_run({"sync.kind=block_momentum", "sync.steps=3", "sync.nesterov=true"});
+  const TestFolder folder;
+  const auto outer = [](Rank& rank) {
+    for (const NamedArena& arena : rank.step->arenas())
+      if (arena.name == "outer_momentum") return values(arena.values);
+    return std::vector<float>{};
+  };
+  std::vector<float> before;
+  run_thread_ranks(2, [&](Transport& transport) {
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 7);
+    if (transport.rank() == 0) before = outer(rank);
+    save(rank, transport, 7);
+  });
+  ASSERT_TRUE(std::ranges::any_of(before, [](float u) { return u != 0; }));
+  run_thread_ranks(3, [&](Transport& transport) {
+    Rank rank(run, transport);
+    EXPECT_TRUE(rank.checkpoints.restore(find_resume_point(folder.path()).value()).other_ranks);
+    EXPECT_EQ(outer(rank), before);
+  });
+}
+
 TEST(LocalResume, OtherRanksGoOnFromTheAverage) {
   const RunConfig run = small_run(local);
   const TestFolder folder;

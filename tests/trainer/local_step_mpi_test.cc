@@ -2,6 +2,8 @@
 // (local_step_test.cc, tests/cli/local_sgd_reference_test.py).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,10 @@ std::vector<Overrides> variants(int ranks) {
       {"sync.kind=local_sgd", "sync.steps=5", "sync.reset_momentum=true"},  // ends within a phase
       {"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1"},
       {"sync.kind=block_momentum", "sync.steps=3", "sync.momentum=0.5", "sync.rate=0.75"},
-      {"sync.kind=block_momentum", "sync.steps=2", "sync.rate=0.7", "sync.nesterov=true"}};
+      {"sync.kind=block_momentum", "sync.steps=2", "sync.rate=0.7", "sync.nesterov=true"},
+      {"sync.kind=local_sgd", "sync.steps=4", "sync.fragments=2"},
+      with(local, {"sync.delay=2"}),
+      streamed};
   for (const char* warmup : {"constant", "linear", "exponential"})
     out.push_back({"sync.kind=local_sgd", "sync.steps=4", "sync.warmup_epochs=1",
                    std::string("sync.warmup=") + warmup});
@@ -33,6 +38,7 @@ std::vector<Overrides> variants(int ranks) {
 std::vector<float> trained(const RunConfig& run, Transport& transport) {
   Rank rank(run, transport);
   rank.train(0, steps);
+  rank.step->check_finite();  // waits for what is on its way
   return rank.weights();
 }
 
@@ -54,6 +60,25 @@ TEST(LocalStepMpi, TrainsWhatThreadsTrain) {
             << variant.back() << ", " << codec << ", rank " << threads.rank();
       });
     }
+}
+
+/// The library adds in an order of its own.
+TEST(LocalStepMpi, AllreduceTrainsWhatReduceBroadcastTrains) {
+  for (const Overrides& variant : variants(1)) {
+    if (variant[0] == "sync.kind=hierarchical_local_sgd") continue;  // refused
+    const auto with_collective = [&](const char* collective) {
+      return small_run(
+          with({"exchange.codec=none", std::string("exchange.collective=") + collective}, variant));
+    };
+    const std::vector<float> got = trained(with_collective("allreduce"), world()),
+                             expected = trained(with_collective("reduce_broadcast"), world());
+    double worst = 0, largest = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      worst = std::max(worst, std::abs(static_cast<double>(got[i] - expected[i])));
+      largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+    }
+    EXPECT_LT(worst, 1e-6 * largest) << variant.back();
+  }
 }
 
 }  // namespace

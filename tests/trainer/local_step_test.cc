@@ -12,6 +12,7 @@
 
 #include "comm/link.h"
 #include "core/error.h"
+#include "tests/comm/captured_log.h"
 #include "tests/trainer/local_run.h"
 #include "trainer/averaged_weights.h"
 #include "trainer/batch_inputs.h"
@@ -31,8 +32,19 @@ void average(const std::vector<std::unique_ptr<SmallModel>>& models, const Part&
   for (const auto& model : models) std::ranges::copy(mean, part(*model).begin());
 }
 
-/// The weights of each rank after `steps` steps with codec none: a loop over the ranks' models.
-std::vector<std::vector<float>> reference(const RunConfig& run, int ranks) {
+std::vector<float> statistics_of(Network& network) {
+  std::vector<float> out;
+  for (const NamedBuffer& b : network.buffers()) {
+    const std::vector<float> some = values(b.values);
+    out.insert(out.end(), some.begin(), some.end());
+  }
+  return out;
+}
+
+/// The weights of each rank after `steps` steps with codec none: a loop over the ranks' models. `statistics`:
+/// also the running statistics of each.
+std::vector<std::vector<float>> reference(const RunConfig& run, int ranks,
+                                          std::vector<std::vector<float>>* statistics = nullptr) {
   std::vector<std::unique_ptr<SmallModel>> models;
   std::vector<std::unique_ptr<Loader>> loaders;
   for (int r = 0; r < ranks; ++r) {
@@ -75,7 +87,8 @@ std::vector<std::vector<float>> reference(const RunConfig& run, int ranks) {
       network.forward_train(samples_of(loaders[r]->next(), 1), s);
       network.backward({});
     }
-    started = started || interval_at(run, s) > 1 || run.sync.kind == SyncKind::block_momentum;
+    started = started || interval_at(run, s) > 1 || run.sync.kind == SyncKind::block_momentum ||
+              (run.sync.kind == SyncKind::local_sgd && run.sync.reset_momentum);
     if (!started) average(models, [](SmallModel& m) { return m.network.gradients(); });
     for (const auto& model : models) {
       model->optimizer.set_rate(rate_at(s), s);
@@ -100,7 +113,10 @@ std::vector<std::vector<float>> reference(const RunConfig& run, int ranks) {
     if (run.sync.delay == 0) arrive();
   }
   std::vector<std::vector<float>> out;
-  for (const auto& model : models) out.push_back(values(model->network.parameters()));
+  for (const auto& model : models) {
+    out.push_back(values(model->network.parameters()));
+    if (statistics) statistics->push_back(statistics_of(model->network));
+  }
   return out;
 }
 
@@ -129,6 +145,9 @@ TEST(LocalStep, FollowsTheFormulas) {
       local,
       {"sync.kind=local_sgd", "sync.steps=5"},  // ends within a phase
       with(local, {"sync.reset_momentum=true", "optimizer.nesterov=true"}),
+      {"sync.kind=local_sgd", "sync.steps=1", "sync.reset_momentum=true"},  // SGD without momentum
+      {"sync.kind=local_sgd", "sync.steps=3", "sync.warmup=constant", "sync.warmup_epochs=1",
+       "sync.reset_momentum=true"},
       with(local,
            {"sync.warmup=exponential", "sync.warmup_epochs=1", "sync.steps=4", "optimizer.weight_decay=0.1"}),
       {"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1"},
@@ -144,12 +163,16 @@ TEST(LocalStep, FollowsTheFormulas) {
       {"sync.kind=block_momentum", "sync.steps=6", "sync.rate=0.7", "sync.nesterov=true", "sync.fragments=2",
        "sync.delay=2", "optimizer={kind: adamw}"}};
   for (const Overrides& variant : variants)
-    for (const int ranks : {2, 3, 4}) {
-      const RunConfig run = small_run(with({"exchange.codec=none", "optimizer.momentum=0.5"}, variant));
-      const auto got = trained(run, ranks), expected = reference(run, ranks);
-      for (std::size_t r = 0; r < got.size(); ++r)
-        EXPECT_LT(worst_difference(got[r], expected[r]), 1e-6) << variant.back() << ", " << ranks << " ranks";
-    }
+    for (const char* collective : {"reduce_broadcast", "allreduce"})
+      for (const int ranks : {2, 3, 4}) {
+        const RunConfig run = small_run(with({"exchange.codec=none", "optimizer.momentum=0.5",
+                                              std::string("exchange.collective=") + collective},
+                                             variant));
+        const auto got = trained(run, ranks), expected = reference(run, ranks);
+        for (std::size_t r = 0; r < got.size(); ++r)
+          EXPECT_LT(worst_difference(got[r], expected[r]), 1e-6)
+              << variant.back() << ", " << collective << ", " << ranks << " ranks";
+      }
 }
 
 TEST(LocalStep, OneLocalStepIsSynchronousSgd) {
@@ -166,22 +189,32 @@ TEST(LocalStep, OneLocalStepIsSynchronousSgd) {
 
 TEST(LocalStep, BeyondTheRunEachRankTrainsAlone) {
   const RunConfig run = small_run(with(local, {"sync.steps=1000"}));
-  const auto alone = reference(run, 3);
-  run_thread_ranks(3, [&](Transport& transport) {
-    Rank rank(run, transport);
-    rank.train(0, steps);
-    EXPECT_EQ(rank.weights(), alone[static_cast<std::size_t>(transport.rank())]);
-    EXPECT_FALSE(rank.step->is_synchronised());
-    EXPECT_TRUE(rank.step->replicas_equal()) << "of the weights that they started with";
-    const AveragedWeights average(transport, rank.model.network);
-    for (std::size_t i = 0; i < alone[0].size(); ++i)
-      EXPECT_EQ(average.values()[i], (alone[0][i] + alone[1][i] + alone[2][i]) * (1.0f / 3));
-    // The stripes of the others, and its own one to each of them.
-    const std::size_t n = alone[0].size(), r = static_cast<std::size_t>(transport.rank());
-    EXPECT_EQ(average.bytes_sent(), 4 * (n + (n * (r + 1) / 3 - n * r / 3)));
-    const AveragedWeights::Installed installed(average, rank.model.network);
-    EXPECT_EQ(rank.weights(), values(average.values()));
-  });
+  for (const int ranks : {2, 3, 4}) {
+    std::vector<std::vector<float>> statistics;
+    const auto alone = reference(run, ranks, &statistics);
+    const auto count = static_cast<std::size_t>(ranks);
+    run_thread_ranks(ranks, [&](Transport& transport) {
+      const auto r = static_cast<std::size_t>(transport.rank());
+      Rank rank(run, transport);
+      rank.train(0, steps);
+      EXPECT_EQ(rank.weights(), alone[r]);
+      EXPECT_EQ(statistics_of(rank.model.network), statistics[r]);
+      EXPECT_NE(statistics[r], statistics[(r + 1) % count]) << "of its own share of the batches";
+      EXPECT_FALSE(rank.step->is_synchronised());
+      EXPECT_TRUE(rank.step->replicas_equal()) << "of the weights that they started with";
+      const AveragedWeights average(transport, rank.model.network);
+      for (std::size_t i = 0; i < alone[0].size(); ++i) {
+        float sum = alone[0][i];
+        for (std::size_t k = 1; k < count; ++k) sum += alone[k][i];
+        EXPECT_EQ(average.values()[i], sum * (1.0f / static_cast<float>(ranks)));
+      }
+      // The stripes of the others, and its own one to each of them.
+      const std::size_t n = alone[0].size(), mine = n * (r + 1) / count - n * r / count;
+      EXPECT_EQ(average.bytes_sent(), 4 * (n - mine + (count - 1) * mine));
+      const AveragedWeights::Installed installed(average, rank.model.network);
+      EXPECT_EQ(rank.weights(), values(average.values()));
+    });
+  }
 }
 
 TEST(LocalStep, AnAverageIsThereForAWhile) {
@@ -430,9 +463,62 @@ TEST(LocalStep, PostLocalIsSynchronousUntilThen) {
 }
 
 TEST(LocalStep, BlocksOfWhichEachSynchronisationIsOfAllAreFlat) {
-  const auto flat = trained(small_run({"sync.kind=local_sgd", "sync.steps=2"}), 4);
-  EXPECT_EQ(trained(small_run(with(hierarchical, {"sync.block_steps=1"})), 4), flat);
-  EXPECT_NE(trained(small_run(hierarchical), 4), flat);
+  for (const char* codec : {"none", "onebit", "sign", "{kind: qsgd, bits: 4, bucket: 64}"})
+    for (const int ranks : {2, 4}) {
+      const std::string with_codec = std::string("exchange.codec=") + codec;
+      const auto flat = trained(small_run({"sync.kind=local_sgd", "sync.steps=2", with_codec}), ranks);
+      for (const char* size :
+           {"sync.ranks_per_block=1", "sync.ranks_per_block=2", "sync.ranks_per_block=node"}) {
+        EXPECT_EQ(trained(small_run(with(hierarchical, {with_codec, "sync.block_steps=1", size})), ranks),
+                  flat)
+            << codec << ", " << size << ", " << ranks << " ranks";
+      }
+      EXPECT_NE(trained(small_run(with(hierarchical, {with_codec, "sync.ranks_per_block=1"})), ranks), flat);
+    }
+}
+
+/// Residuals of gradients become what a step of plain SGD makes of them. Other steps are not in proportion to
+/// the gradient.
+TEST(LocalStep, ResidualsOfGradientsBecomeThoseOfChanges) {
+  const auto scaled = [](std::vector<std::vector<float>> residuals, float factor) {
+    for (std::vector<float>& tensor : residuals)
+      for (float& value : tensor) value *= factor;
+    return residuals;
+  };
+  const auto rate = static_cast<float>(rate_at(per_epoch));
+  for (const auto& [optimizer, factor] :
+       {std::pair{"optimizer={momentum: 0.5, nesterov: true}", rate},
+        std::pair{"optimizer={kind: lars}", 0.0f}, std::pair{"optimizer={kind: adam}", 0.0f},
+        std::pair{"optimizer={clip_norm: 1}", 0.0f}}) {
+    const RunConfig run = small_run(
+        {"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1", "exchange.codec=sign", optimizer});
+    run_thread_ranks(2, [&](Transport& transport) {
+      Rank rank(run, transport);
+      rank.train(0, per_epoch);
+      const ExchangeState before = rank.step->state();
+      const auto is_zero = [](float x) { return x == 0; };
+      EXPECT_FALSE(std::ranges::all_of(before.round1[0], is_zero));
+      rank.train(per_epoch, per_epoch + 1);
+      EXPECT_EQ(rank.step->state().round1, scaled(before.round1, factor)) << optimizer;
+      EXPECT_EQ(rank.step->state().round2, scaled(before.round2, factor)) << optimizer;
+    });
+  }
+}
+
+TEST(LocalStep, WarnsOfWhatWillNotBe) {
+  const auto warnings = [](const Overrides& overrides) {
+    const RunConfig run = small_run(overrides);
+    const CapturedLog log;
+    run_thread_ranks(2, [&](Transport& transport) { const Rank rank(run, transport); });
+    return log.text();
+  };
+  const Overrides post{"sync.kind=post_local_sgd", "sync.steps=2", "train.epochs=3"};
+  EXPECT_EQ(warnings(with(post, {"sync.from=2"})), "");
+  EXPECT_THAT(warnings(with(post, {"sync.from=3"})),
+              ::testing::HasSubstr("sync.from: the run of 3 epochs ends before its steps are local"));
+  EXPECT_EQ(warnings(with(hierarchical, {"sync.ranks_per_block=1"})), "");
+  EXPECT_THAT(warnings(with(hierarchical, {"sync.ranks_per_block=node"})),
+              ::testing::HasSubstr("sync.ranks_per_block: all 2 ranks are one block"));
 }
 
 TEST(LocalStep, BlocksAverageByThemselvesInBetween) {

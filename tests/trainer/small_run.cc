@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -59,20 +57,6 @@ class SmallDataset final : public ImageDataset {
 };
 
 }  // namespace
-
-TestFolder::TestFolder() {
-  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-  static int made = 0;
-  path_ = fmt::format("{}lpsgd-{}-{}-{}-{}", testing::TempDir(), test.test_suite_name(), test.name(), ++made,
-                      ::getpid());
-  std::filesystem::remove_all(path_);
-  std::filesystem::create_directories(path_);
-}
-
-TestFolder::~TestFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 RunConfig small_run(const std::vector<std::string>& overrides) {
   const TestFolder folder;

@@ -11,22 +11,10 @@
 #include "data/loader.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
+#include "tests/core/temporary_folder.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
-
-/// An empty folder of the running test's own, removed with the object.
-class TestFolder {
- public:
-  TestFolder();
-  ~TestFolder();
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// A convolution, a batch norm and a dense layer on images of 8 x 8 x 3 in 3 classes; global batches of 12,
 /// codec onebit with error feedback on every tensor.

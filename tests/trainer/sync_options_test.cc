@@ -61,13 +61,15 @@ TEST(SyncOptions, ConfigurationIsChecked) {
   EXPECT_THAT(error_of(with(local, {"sync.mix=0.5"})),
               HasSubstr("sync.mix: has a meaning with sync.delay only"));
   EXPECT_THAT(error_of(with(local, {"sync.delay=1", "sync.mix=1"})),
-              HasSubstr("sync.mix: with 1 ranks would"));
+              HasSubstr("sync.mix: expected a number >= 0 and < 1, got '1'"));
   EXPECT_THAT(error_of(with(hierarchical, {"sync.delay=1"})), HasSubstr("sync.delay: is no key of hier"));
   EXPECT_THAT(error_of(with(hierarchical, {"sync.fragments=2"})),
               HasSubstr("sync.fragments: is no key of hier"));
   EXPECT_THAT(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1", "sync.fragments=2"}),
               HasSubstr("sync.fragments: is no key of post_local_sgd"));
   EXPECT_EQ(error_of(hierarchical), "no error");
+  EXPECT_THAT(error_of({"sync.kind=hierarchical_local_sgd", "sync.steps=2"}),
+              HasSubstr("sync.kind: hierarchical_local_sgd needs sync.block_steps"));
   EXPECT_THAT(error_of(with(hierarchical, {"sync.ranks_per_block=3"})),
               HasSubstr("sync.ranks_per_block: 4 ranks cannot be divided into blocks of 3"));
   EXPECT_THAT(error_of(with(hierarchical, {"exchange.collective=allreduce", "exchange.codec=none"})),
@@ -81,8 +83,24 @@ TEST(SyncOptions, ConfigurationIsChecked) {
   }
   EXPECT_EQ(error_of(with(local, {"sync.reset_momentum=true"})), "no error");
   for (const char* adam : {"optimizer={kind: adam}", "optimizer={kind: adamw}"})
-    EXPECT_THAT(error_of(with(local, {adam, "sync.reset_momentum=true"})),
-                HasSubstr("sync.reset_momentum: adam and adamw correct their moments"));
+    for (const char* steps : {"sync.steps=3", "sync.steps=1"})
+      EXPECT_THAT(error_of(with(local, {adam, "sync.reset_momentum=true", steps})),
+                  HasSubstr("sync.reset_momentum: adam and adamw correct their moments"));
+}
+
+/// The scaled rate is what falls.
+TEST(SyncOptions, ALinearDecayFalls) {
+  using ::testing::HasSubstr;
+  const auto error = [](const char* schedule) {
+    return error_of({"train.batch_size=64", std::string("schedule=") + schedule});
+  };
+  EXPECT_EQ(error("{lr: 0.1, lr_scaling: linear, lr_batch_size: 16, decay: {linear: 0.2}}"), "no error");
+  EXPECT_THAT(error("{lr: 0.1, lr_scaling: linear, lr_batch_size: 640, decay: {linear: 0.02}}"),
+              HasSubstr("schedule.decay: the rate would rise from 0.01 to linear: 0.02"));
+  EXPECT_THAT(error("{lr: 1, decay: {linear: 2}}"), HasSubstr("the rate would rise from 1 to linear: 2"));
+  EXPECT_THAT(error_of({"train.batch_size={4: 64, 2: 8}",
+                        "schedule={lr: 0.1, lr_scaling: linear, lr_batch_size: 16, decay: {linear: 0.2}}"}),
+              HasSubstr("the rate would rise from 0.05 to linear: 0.2"));
 }
 
 TEST(SyncOptions, KeysWithoutAnEffectAreRefused) {
@@ -138,6 +156,11 @@ TEST(SyncOptions, WarmUpsGrow) {
   EXPECT_EQ(at(SyncWarmup::constant), (Steps{1, 1, 1, 1, 1, 1, 1, 1, 16, 16}));
   EXPECT_EQ(at(SyncWarmup::linear), (Steps{1, 2, 4, 6, 8, 10, 12, 14, 16, 16}));
   EXPECT_EQ(at(SyncWarmup::exponential), (Steps{1, 1, 2, 2, 4, 5, 8, 11, 16, 16}));
+  // (8 - 1) (3 + 56/98) / 5 is 5, but not in double precision.
+  const SyncOptions slow{
+      .kind = SyncKind::local_sgd, .steps = 8, .warmup = SyncWarmup::linear, .warmup_epochs = 5};
+  EXPECT_EQ(local_steps(slow, schedule, 3, 56, 98), 6);
+  EXPECT_EQ(local_steps(slow, schedule, 3, 55, 98), 5);
   const SyncOptions cube{
       .kind = SyncKind::local_sgd, .steps = 64, .warmup = SyncWarmup::exponential, .warmup_epochs = 3};
   EXPECT_EQ(local_steps(cube, schedule, 1, 0, 10), 4);

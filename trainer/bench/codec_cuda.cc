@@ -47,7 +47,7 @@ class CudaCodecBench {
     std::vector<const std::byte*> received;
     CodingJob reduce = job;
     for (std::uint32_t r = 0; r < bench_contributions; ++r) {
-      sent.emplace_back(device_, encoded);
+      sent.emplace_back(device_, encoding_room(encoded));
       CodingJob one = job;
       one.values = values_.data();
       one.bytes = sent.back().data();
@@ -58,7 +58,7 @@ class CudaCodecBench {
     }
     reduce.contributions = received.data();
     reduce.ranks = bench_contributions;
-    DeviceBuffer<std::byte> out(device_, encoded);
+    DeviceBuffer<std::byte> out(device_, encoding_room(encoded));
     zero_bytes(residual_.data(), static_cast<std::size_t>(n_) * sizeof(float), stream_);
     zero_bytes(sum_.data(), static_cast<std::size_t>(n_) * sizeof(float), stream_);
     float* residual = codec->error_feedback() ? residual_.data() : nullptr;
