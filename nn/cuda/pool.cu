@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(block_threads, reach < 3 ? 4 : 2)
     const PoolPlace* image_place = is_max ? place + image : nullptr;
     T* to = dx + (n * s.h + row) * s.w * s.channels;
     // A pixel's share of a mean is that of its row times that of its column.
-    float row_share[reach > 0 ? reach : 1];
+    float row_share[reach > 0 ? reach : 1] = {};
     if constexpr (!is_max) {
 #pragma unroll
       for (int i = 0; i < reach; ++i)

@@ -1,5 +1,6 @@
 #include "quant/cuda/cuda_codec.h"
 
+#include <algorithm>
 #include <map>
 
 #include "core/cuda/check.h"
@@ -43,7 +44,8 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
     zero_bytes(scanned_.data(), scanned_.size() * sizeof(std::uint32_t), stream);
     all_.scanned = scanned_.data();
   }
-  const bool encodes = !jobs.empty() && (ranks > 0 || jobs[0].values != nullptr);
+  const auto has_values = [](const CodingJob& job) { return job.values != nullptr; };
+  const bool encodes = ranks > 0 || std::any_of(jobs.begin(), jobs.end(), has_values);
   if (encodes && Codec(spec, jobs[0].bucket).table_bytes() > 0) {
     for (const cuda::Job& job : numbered) all_.table_count = std::max(all_.table_count, job.table_number + 1);
     const auto count = static_cast<std::size_t>(all_.table_count);

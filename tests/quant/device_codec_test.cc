@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <limits>
@@ -181,11 +180,12 @@ void DeviceCodec::compare(const std::string& text, int kind, const std::vector<s
 /// "qsgd_optimal", "onebit": tests of their own, because sanitizers need minutes for all of them.
 std::string family(const std::string& text) {
   const CodecSpec spec = spec_of(text);
-  const auto* const qsgd = std::get_if<QsgdOptions>(&spec.options);
-  if (!qsgd) return spec.kind;
-  return spec.kind + "_" +
-         std::array{"sign_magnitude", "interval", "exponential",
-                    "optimal"}[static_cast<std::size_t>(qsgd->levels)];
+  std::string out(spec.kind);
+  if (const auto* const qsgd = std::get_if<QsgdOptions>(&spec.options)) {
+    constexpr const char* levels[] = {"sign_magnitude", "interval", "exponential", "optimal"};
+    out += std::string("_") + levels[static_cast<std::size_t>(qsgd->levels)];
+  }
+  return out;
 }
 
 std::set<std::string> families() {
