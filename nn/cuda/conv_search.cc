@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <deque>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -56,8 +55,8 @@ struct EngineList {
   std::optional<ConvGraph> graph;
   std::vector<ConvEngine> engines;
   bool opened = false;  // cuDNN has been asked for them
-  std::size_t next = 0;
-  std::deque<std::size_t> waiting;  // before `next`, with a transform
+  std::vector<bool> taken;
+  bool knows_transforms = false;  // one that is accurate was measured
   int measured = 0;
 };
 
@@ -80,7 +79,8 @@ class EngineQueue {
     EngineList* list;
     std::size_t position;
   };
-  /// Those with a transform wait until `with_transforms`.
+  /// Those with a transform wait until `with_transforms`. Then they are first until an accurate one was
+  /// measured: cuDNN names them behind many others, and they may be twice as fast.
   std::optional<Next> next(bool with_transforms) {
     std::vector<Lane*> turns;
     for (Lane& lane : lanes_) turns.push_back(&lane);
@@ -102,16 +102,18 @@ class EngineQueue {
   std::optional<std::size_t> next_of(EngineList& list, bool with_transforms) {
     if (list.measured >= engines_measured) return std::nullopt;
     open(list);
-    if (with_transforms && !list.waiting.empty()) {
-      const std::size_t first = list.waiting.front();
-      list.waiting.pop_front();
-      return first;
-    }
-    for (; list.next < list.engines.size(); ++list.next) {
-      if (with_transforms || list.engines[list.next].transform.empty()) return list.next++;
-      list.waiting.push_back(list.next);
-    }
-    return std::nullopt;
+    const auto take = [&](auto wanted) -> std::optional<std::size_t> {
+      for (std::size_t i = 0; i < list.engines.size(); ++i) {
+        if (list.taken[i] || !wanted(!list.engines[i].transform.empty())) continue;
+        list.taken[i] = true;
+        return i;
+      }
+      return std::nullopt;
+    };
+    if (!with_transforms) return take([](bool transforms) { return !transforms; });
+    if (!list.knows_transforms)
+      if (const auto first = take([](bool transforms) { return transforms; })) return first;
+    return take([](bool) { return true; });
   }
   void open(EngineList& list) {
     if (list.opened) return;
@@ -119,6 +121,7 @@ class EngineQueue {
     try {
       list.graph.emplace(graph_of(problem_, list.form, context_.cudnn));
       list.engines = list.graph->engines();
+      list.taken.resize(list.engines.size());
     } catch (const DeviceError& e) {
       trouble_ = e.what();
     }
@@ -243,8 +246,11 @@ class ConvSearch {
       return;
     }
     const ConvRun run(context_, problem_, *choice, tensors_);
-    bool ran = false;
-    const std::function<bool()> is_accurate = [&] { return accuracy_.accepts(*choice, strict_); };
+    bool ran = false, refused = false;
+    const std::function<bool()> is_accurate = [&] {
+      refused = !accuracy_.accepts(*choice, strict_);
+      return !refused;
+    };
     const bool fastest = context_.measure(
         search, fmt::format("convolution ({}): {}", text_of(problem_), engine),
         [&, queue = runner(run, list.form.fused)] {
@@ -253,6 +259,7 @@ class ConvSearch {
         },
         transforms ? is_accurate : nullptr);
     ++list.measured;
+    list.knows_transforms |= transforms && ran && !refused;
     if (!transforms && ran && !strict_.plan) strict_ = *choice;
     log::debug("{}: {:.3f} s, {:.3f} s of them to build its plan", engine, now_seconds() - begin, built);
     if (!fastest) return;

@@ -1,4 +1,4 @@
-// onebit (quant/codecs/onebit.cc) on the device.
+// onebit (quant/codecs/onebit.cc) on the device. Memory moved: scaled_device.h, with one bit a code.
 #include "quant/cuda/scaled_device.h"
 
 namespace lpsgd::cuda {

@@ -2,7 +2,9 @@
 // constructor Rule(options, table, encoding): the batch's unpacked table or nullptr, and the encoding to
 // decode or nullptr. Internal to quant.
 //
-// Memory moved per value with codes of b bits and buckets of m values, all in 16 bytes where addresses allow:
+// Memory moved per value with codes of b bits and buckets of m values. Values are loaded and stored 16 bytes
+// at a time where addresses allow, codes 4 bytes; the lanes of a warp have words beside each other. (onebit
+// has 8/m where this says 4/m: two scales.)
 //   encode   4 + b/8 + 4/m bytes; 8 more with a residual; buckets over 8192 values read again what they code,
 //            4 bytes, 8 with a residual
 //   reduce   (ranks + 1)(b/8 + 4/m), 8 more with a residual; buckets over 8192 read the contributions and the

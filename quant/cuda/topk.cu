@@ -4,6 +4,7 @@
 //
 // Memory moved per value of a bucket that is kept, k of m values sent: encode 4 bytes, 8 more with a
 // residual, and 8 k/m; reduce 8 (ranks + 1) k/m, 8 more with a residual; decode 4 and 8 k/m, adding 16 k/m.
+// Of a larger bucket, beside the records: encode 20 bytes, reduce 32, either 24 more with a residual.
 // One launch; another one if larger buckets are there.
 #include <algorithm>
 

@@ -31,6 +31,12 @@ TEST_F(ConvEnginesGpu, AnAccurateTransformIsTakenWhereItIsTheFastest) {
   EXPECT_EQ(count(found, "Winograd 6x6"), 0);
 }
 
+// Two others fill the budget, and cuDNN names it behind them.
+TEST_F(ConvEnginesGpu, ATransformIsMeasuredEarly) {
+  slow_engines("5=0.3,6=0.3");
+  EXPECT_EQ(count(choices(), "engine 7, 2=70, Winograd 4x4"), 5);
+}
+
 TEST_F(ConvEnginesGpu, AnInaccurateOneNever) {
   slow_engines("5=0.02,6=0.02,7=0.02");
   EXPECT_EQ(count(choices(), "engine 4"), 0);

@@ -86,6 +86,7 @@ TEST_F(PlanSearchGpu, DeterministicNetworksNeitherReadNorWriteIt) {
 
 TEST_F(PlanSearchGpu, TimeToFindEnginesDoesNotEndTheSearch) {
   if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  setenv("LPSGD_EMULATED_MISSING_ENGINES", "4=1,7=1", 1);  // those with a transform
   setenv("LPSGD_EMULATED_SLOW_HEURISTICS", "0=1.1", 1);
   setenv("LPSGD_EMULATED_SLOW_ENGINES", "5=0.05", 1);
   const std::vector<std::string> found = choices(
@@ -155,7 +156,9 @@ TEST_F(PlanSearchGpu, ChoicesWithoutTF32HaveAFileOfTheirOwn) {
 
 TEST_F(PlanSearchGpu, SlowEnginesAreDropped) {
   if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
-  // Engines 5 and 6 are those that fp32 may take. Thirteen runs of each would take 20 seconds and more.
+  // Engines 5 and 6 are those that fp32 may take without a transform. Thirteen runs of each would take 20
+  // seconds and more.
+  setenv("LPSGD_EMULATED_MISSING_ENGINES", "4=1,7=1", 1);
   setenv("LPSGD_EMULATED_SLOW_ENGINES", "6=0.2", 1);
   const std::vector<std::string> late = choices();
   EXPECT_LT(seconds_, 10);
