@@ -76,6 +76,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(results["rows"]["tests"], tests)
         measured = next(s for s in results["stages"] if s["name"] == "networks")["measured"]
         self.assertEqual([m["samples_per_s"] for m in measured], [rows[k]["samples_per_s"] for k in NETWORKS])
+        self.assertTrue(all(m["first_step_s"] > 0 for m in measured), measured)
 
         again = self.run_part("--resume")
         self.assertEqual((again.returncode, self.results()["rows"]), (0, results["rows"]))
@@ -92,6 +93,17 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual({name: state[:4] for name, state in tests.items()}, {"a": "run", "b": "fail", "c": "fail", "d": "run"})
         self.assertRegex(tests["c"], "not done after 2 s")
         self.assertIn("of 4 tests 2 passed; failed: b, c; not run: none", part.stdout)
+
+    def test_exchange_is_measured_over_nccl_and_mpi(self):
+        part = self.run_part("--only", "exchange")
+        self.assertEqual(part.returncode, 0, part)
+        found = self.results()["stages"][-1]["measured"]
+        codecs = {row["codec"].split(",")[0] for row in found["nccl"]["rows"]}
+        self.assertEqual(codecs, {"{kind: none}", "{kind: qsgd", "{kind: onebit"})
+        for row in found["nccl"]["rows"] + found["nccl allreduce"]["rows"]:
+            self.assertTrue(row["times_mean_nothing"], row)
+            self.assertEqual((row["wrong"], row["nccl_allreduce"]["wrong"], row["ranks_per_gpu"]), (0, 0, 2), row)
+        self.assertGreater(found["resnet20 bf16, 2 ranks over mpi"]["ms_a_step"]["transfer"], 0)
 
     def test_results_of_another_revision_are_not_gone_on_with(self):
         (self.out / "results.json").write_text(json.dumps({"machine": {"commit": "other"}, "stages": [], "rows": {}}))
