@@ -25,13 +25,15 @@
 
 namespace lpsgd::cuda {
 
-/// A convolution's algorithm: a plan of cuDNN's, and the layout of its tensors, or our own kernel.
+/// A convolution's algorithm: a plan of cuDNN's, and the layout of its tensors (with `blocks`, of those of
+/// nn/cuda/space_to_depth.h), or our own kernel.
 struct ConvChoice {
   std::shared_ptr<const ConvPlan> plan;
   std::optional<SmallConv> own;
   /// Whether it includes bias and ReLU. Our own always does, and writes the weights' gradient in float32.
   bool fused = false;
   Layout layout = Layout::nhwc;
+  bool blocks = false;
 
   explicit operator bool() const { return plan != nullptr || own; }
 };

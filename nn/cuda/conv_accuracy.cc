@@ -52,7 +52,12 @@ void ConvAccuracy::prepare() {
   if (problem_.bias) {
     bias_.resize(static_cast<std::size_t>(problem_.out[2]));
     copy_bytes(bias_.data(), own_.bias, bias_.size() * sizeof(float), context_.stream);
+    std::vector<Bf16> low(problem_.type == DataType::bf16 ? bias_.size() : 0);
+    for (const auto& [tensor, memory] : tensors_)
+      if (tensor == conv_bias) copy_bytes(low.data(), memory, low.size() * sizeof(Bf16), context_.stream);
     context_.stream.synchronize();
+    plans_bias_ = bias_;
+    std::ranges::transform(low, plans_bias_.begin(), [](Bf16 x) { return widen(x); });
   }
   samples_ = sample_convolution(problem_);
   log::debug("{} results in double: {:.3f} s", samples_->values.size(), now_seconds() - begin);
@@ -85,7 +90,7 @@ void ConvAccuracy::clear() {
 
 double ConvAccuracy::error_of(const ConvChoice& choice) {
   const ConvRun run(context_, problem_, choice, tensors_);
-  Result result{nullptr, problem_.type, choice.fused};
+  Result result{nullptr, problem_.type, choice.fused, &plans_bias_};
   for (const auto& [tensor, memory] : tensors_)
     if (tensor == written_by(problem_.pass)) result.memory = memory;
   return error_of(result, [&] { run(); });
@@ -114,8 +119,10 @@ double ConvAccuracy::error_of(const Result& result, const std::function<void()>&
   });
   double squares = 0, errors = 0;
   for (std::size_t i = 0; i < bits.size(); ++i) {
-    const double bias =
-        bias_.empty() ? 0 : static_cast<double>(bias_[static_cast<std::size_t>(samples_->filters[i])]);
+    const auto bias_of = [&](std::int64_t filter) {
+      return static_cast<double>((*result.bias)[static_cast<std::size_t>(filter)]);
+    };
+    const double bias = result.bias->empty() ? 0 : bias_of(samples_->filters[i]);
     const double sum = samples_->values[i] + bias;
     // What ReLU sets to 0 says nothing, and must not count for one engine alone.
     if (problem_.relu && sum <= 0) continue;
@@ -135,8 +142,9 @@ bool ConvAccuracy::accepts(const ConvChoice& candidate, const ConvChoice& strict
   if (!strict_error_) strict_error_ = error_of(strict);
   const double error = error_of(candidate);
   const bool accepted = *strict_error_ <= largest_strict_error && error <= largest_ratio * *strict_error_;
-  log::debug("{}: error {:.3g}, that of {} is {:.3g}: {}, {:.3f} s to check", candidate.plan->text(), error,
-             strict.plan->text(), *strict_error_, accepted ? "accepted" : "refused", now_seconds() - begin);
+  log::debug("{}{}: error {:.3g}, that of {} is {:.3g}: {}, {:.3f} s to check", candidate.plan->text(),
+             candidate.blocks ? ", space to depth" : "", error, strict.plan->text(), *strict_error_,
+             accepted ? "accepted" : "refused", now_seconds() - begin);
   return accepted;
 }
 
@@ -195,9 +203,9 @@ bool ConvAccuracy::accepts(const SmallConv& own) {
   const double begin = now_seconds();
   prepare();
   const bool gradient = problem_.pass == ConvPass::weight_gradient;
-  Result result{own_.output, problem_.type, true};
+  Result result{own_.output, problem_.type, true, &bias_};
   if (problem_.pass == ConvPass::input_gradient) result.memory = own_.input;
-  if (gradient) result = {own_.weight_gradient, DataType::f32, true};
+  if (gradient) result = {own_.weight_gradient, DataType::f32, true, &bias_};
   const double error = error_of(result, [&] { run_own_conv(context_, own, problem_.pass, own_); });
   const double statistics = problem_.pass == ConvPass::forward ? statistics_error(own) : 0;
   const bool accepted = error <= (gradient ? largest_own_gradient_error : largest_own_error) &&

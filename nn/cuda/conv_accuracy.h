@@ -23,8 +23,8 @@ class ConvAccuracy {
   /// Of `problem`, whose operation has `tensors`, or `own` for our own kernels.
   ConvAccuracy(Context& context, const ConvProblem& problem, const ConvTensors& tensors,
                const SmallConvTensors& own);
-  /// Whether the error of an engine that transforms its operands (FFT, Winograd; float32) is at most
-  /// `largest_ratio` times that of `strict`, which has no transform. DeviceError.
+  /// Whether the error of an engine that transforms its operands (FFT, Winograd; float32), or of a plan over
+  /// blocks of pixels, is at most `largest_ratio` times that of `strict`, which does neither. DeviceError.
   bool accepts(const ConvChoice& candidate, const ConvChoice& strict);
   /// Whether our own kernel's errors are at most those above, and whether forward's statistics for a batch
   /// norm are those of its output. DeviceError.
@@ -35,6 +35,7 @@ class ConvAccuracy {
     const void* memory = nullptr;
     DataType type = DataType::f32;
     bool fused = false;  // with the bias
+    const std::vector<float>* bias = nullptr;
   };
 
   void prepare();
@@ -52,7 +53,7 @@ class ConvAccuracy {
   SmallConvTensors own_;
   std::optional<ConvSamples> samples_;
   DeviceMemory weights_;
-  std::vector<float> bias_;
+  std::vector<float> bias_, plans_bias_;  // as our own kernels read it, and as plans do
   std::optional<double> strict_error_;
 };
 

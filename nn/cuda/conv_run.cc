@@ -1,5 +1,7 @@
 #include "nn/cuda/conv_run.h"
 
+#include "nn/cuda/space_to_depth.h"
+
 namespace lpsgd::cuda {
 namespace {
 
@@ -31,6 +33,17 @@ Matrices matrices_of(const ConvProblem& p, ConvTensor tensor) {
   return {p.type, 1, 1, p.out[2]};
 }
 
+/// Whether a run converts the tensor: it lies in the workspace for the plan.
+bool is_converted(const ConvProblem& problem, const ConvChoice& choice, ConvTensor tensor) {
+  if (choice.blocks) return tensor == conv_input || tensor == conv_weights;
+  return tensor != conv_bias && choice.layout == Layout::nchw && !matrices_of(problem, tensor).is_symmetric();
+}
+
+/// Of a tensor in the workspace.
+std::int64_t converted_bytes(const ConvProblem& problem, const ConvChoice& choice, ConvTensor tensor) {
+  return matrices_of(choice.blocks ? in_blocks(problem) : problem, tensor).bytes();
+}
+
 }  // namespace
 
 ConvTensor written_by(ConvPass pass) {
@@ -48,11 +61,8 @@ ConvTensor written_by(ConvPass pass) {
 std::int64_t workspace_of(const ConvProblem& problem, const ConvChoice& choice) {
   if (choice.own) return small_conv_workspace(*choice.own, problem.pass);
   std::int64_t bytes = choice.plan->workspace();
-  if (choice.layout == Layout::nhwc) return bytes;
-  for (const ConvTensor tensor : {conv_input, conv_weights, conv_output}) {
-    const Matrices m = matrices_of(problem, tensor);
-    if (!m.is_symmetric()) bytes += m.bytes();
-  }
+  for (const ConvTensor tensor : {conv_input, conv_weights, conv_output})
+    if (is_converted(problem, choice, tensor)) bytes += converted_bytes(problem, choice, tensor);
   return bytes;
 }
 
@@ -68,29 +78,42 @@ ConvRun::ConvRun(Context& context, const ConvProblem& problem, const ConvChoice&
   ConvTensors bound;
   for (const auto& [tensor, memory] : tensors) {
     if (tensor == conv_bias && !(choice.fused && problem.bias)) continue;
-    const Matrices m = matrices_of(problem, tensor);
-    if (choice.layout == Layout::nhwc || m.is_symmetric()) {
+    if (!is_converted(problem, choice, tensor)) {
       bound.emplace_back(tensor, memory);
       continue;
     }
-    if (tensor == written_by(problem.pass))
-      after_ = {m.type, free, const_cast<void*>(memory), m.batch, m.channels, m.pixels};
+    const Matrices m = matrices_of(problem, tensor);
+    const bool is_written = tensor == written_by(problem.pass);
+    const void* from = is_written ? free : memory;
+    void* to = is_written ? const_cast<void*>(memory) : free;
+    Launch convert;
+    if (choice.blocks) {
+      const auto launch = tensor == conv_input ? launch_space_to_depth
+                          : is_written         ? launch_filters_from_blocks
+                                               : launch_filters_to_blocks;
+      convert = [=, blocks = blocks_of(problem)](cudaStream_t stream) {
+        return launch(m.type, blocks, from, to, stream);
+      };
+    } else {
+      const std::int64_t a = is_written ? m.channels : m.pixels, b = is_written ? m.pixels : m.channels;
+      convert = [=](cudaStream_t stream) {
+        return launch_transpose(m.type, from, to, m.batch, a, b, stream);
+      };
+    }
+    if (is_written)
+      after_ = std::move(convert);
     else
-      before_.push_back({m.type, memory, free, m.batch, m.pixels, m.channels});
+      before_.push_back(std::move(convert));
     bound.emplace_back(tensor, free);
-    free += m.bytes();
+    free += converted_bytes(problem, choice, tensor);
   }
   pack_ = bind_plan(bound, free);
 }
 
-void ConvRun::queue(const Transpose& t) const {
-  check(launch_transpose(t.type, t.from, t.to, t.batch, t.a, t.b, context_->handle()));
-}
-
 void ConvRun::operator()() const {
-  for (const Transpose& t : before_) queue(t);
+  for (const Launch& launch : before_) check(launch(context_->handle()));
   check(cudnnBackendExecute(context_->cudnn, plan_->plan().get(), pack_->get()));
-  if (after_) queue(*after_);
+  if (after_) check(after_(context_->handle()));
 }
 
 }  // namespace lpsgd::cuda

@@ -1,8 +1,11 @@
 // A convolution's plan, bound to the memory it runs on. Where the plan's tensors are channels first, they lie
 // in the workspace, and a run transposes what the plan reads and what it writes: one pass over memory each.
+// So do input and weights of a plan over blocks of pixels.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -34,19 +37,12 @@ class ConvRun {
   void operator()() const;
 
  private:
-  /// (batch, a, b) to (batch, b, a).
-  struct Transpose {
-    DataType type;
-    const void* from;
-    void* to;
-    std::int64_t batch, a, b;
-  };
-  void queue(const Transpose& t) const;
+  using Launch = std::function<cudaError_t(cudaStream_t)>;  // of a tensor's conversion
 
   Context* context_;
   std::shared_ptr<const ConvPlan> plan_;
-  std::vector<Transpose> before_;
-  std::optional<Transpose> after_;
+  std::vector<Launch> before_;
+  Launch after_;
   std::optional<Descriptor> pack_;
 };
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "nn/cuda/conv_accuracy.h"
+#include "nn/cuda/space_to_depth.h"
 
 namespace lpsgd::cuda {
 namespace {
@@ -22,30 +23,35 @@ std::string text_of(const ConvProblem& p) {
                      p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
 }
 
-/// Which graph of a problem: with bias and ReLU included or without, in which layout.
+/// Which graph of a problem: with bias and ReLU included or without, in which layout, over blocks of pixels.
 struct Form {
   bool fused = false;
   Layout layout = Layout::nhwc;
+  bool blocks = false;
 };
 
 ConvGraph graph_of(ConvProblem problem, const Form& form, cudnnHandle_t handle) {
+  if (form.blocks) problem = in_blocks(problem);
   if (!form.fused) problem.bias = problem.relu = false;
   problem.layout = form.layout;
   return {problem, {handle, nullptr}};
 }
 
 constexpr const char* nchw_suffix = ", nchw";
+constexpr const char* blocks_suffix = ", space to depth";
+const char* suffix(const ConvChoice& choice) {
+  return choice.blocks ? blocks_suffix : choice.layout == Layout::nchw ? nchw_suffix : "";
+}
 
 /// "engine 34, 2=1 5=0, fused, nchw"
 std::string description_of(const ConvChoice& choice) {
   if (choice.own) return small_conv_name;
-  return fmt::format("{}{}{}", choice.plan->text(), choice.fused ? ", fused" : "",
-                     choice.layout == Layout::nchw ? nchw_suffix : "");
+  return fmt::format("{}{}{}", choice.plan->text(), choice.fused ? ", fused" : "", suffix(choice));
 }
 /// How the cache names it: cuDNN names engines in the same order each time.
 std::string stored_text(const ConvChoice& choice, std::size_t position) {
   return fmt::format("{} {} {}{}", choice.fused ? "fused" : "plain", position, choice.plan->text(),
-                     choice.layout == Layout::nchw ? nchw_suffix : "");
+                     suffix(choice));
 }
 
 /// The engines of one form, in cuDNN's order.
@@ -69,18 +75,25 @@ class EngineQueue {
     Lane& nhwc = lanes_.emplace_back();
     if (fuses) nhwc.emplace_back(Form{true, Layout::nhwc});
     nhwc.emplace_back(Form{false, Layout::nhwc});
-    if (problem.type != DataType::f32 || context.deterministic) return;
-    Lane& nchw = lanes_.emplace_back();
-    nchw.emplace_back(Form{false, Layout::nchw});
-    if (fuses) nchw.emplace_back(Form{true, Layout::nchw});
+    if (context.deterministic) return;
+    if (problem.type == DataType::f32) {
+      Lane& nchw = lanes_.emplace_back();
+      nchw.emplace_back(Form{false, Layout::nchw});
+      if (fuses) nchw.emplace_back(Form{true, Layout::nchw});
+    }
+    if (!has_blocks(problem)) return;
+    Lane& blocks = lanes_.emplace_back();
+    if (fuses) blocks.emplace_back(Form{true, Layout::nhwc, true});
+    blocks.emplace_back(Form{false, Layout::nhwc, true});
   }
 
   struct Next {
     EngineList* list;
     std::size_t position;
   };
-  /// Those with a transform wait until `with_transforms`. Then they are first until an accurate one was
-  /// measured: cuDNN names them behind many others, and they may be twice as fast.
+  /// Those that are checked, with a transform or over blocks, wait until `with_transforms`. Then transforms
+  /// are first until an accurate one was measured: cuDNN names them behind many others, and they may be twice
+  /// as fast. (Over blocks the others are.)
   std::optional<Next> next(bool with_transforms) {
     std::vector<Lane*> turns;
     for (Lane& lane : lanes_) turns.push_back(&lane);
@@ -100,7 +113,7 @@ class EngineQueue {
   using Lane = std::vector<EngineList>;
 
   std::optional<std::size_t> next_of(EngineList& list, bool with_transforms) {
-    if (list.measured >= engines_measured) return std::nullopt;
+    if (list.measured >= engines_measured || (list.form.blocks && !with_transforms)) return std::nullopt;
     open(list);
     const auto take = [&](auto wanted) -> std::optional<std::size_t> {
       for (std::size_t i = 0; i < list.engines.size(); ++i) {
@@ -111,8 +124,10 @@ class EngineQueue {
       return std::nullopt;
     };
     if (!with_transforms) return take([](bool transforms) { return !transforms; });
+    const bool transforms_first = !list.form.blocks;
     if (!list.knows_transforms)
-      if (const auto first = take([](bool transforms) { return transforms; })) return first;
+      if (const auto first = take([&](bool transforms) { return transforms == transforms_first; }))
+        return first;
     return take([](bool) { return true; });
   }
   void open(EngineList& list) {
@@ -170,7 +185,7 @@ class ConvSearch {
     std::optional<ConvPlan> plan = graph.plan(std::move(engine));
     if (!plan) return std::nullopt;
     const ConvChoice out{std::make_shared<const ConvPlan>(std::move(*plan)), std::nullopt, form.fused,
-                         form.layout};
+                         form.layout, form.blocks};
     if (workspace_of(problem_, out) > context_.workspace_limit) return std::nullopt;
     return out;
   }
@@ -212,7 +227,8 @@ class ConvSearch {
       if (own) best_ = {nullptr, own, true, Layout::nhwc};
       return;
     }
-    const Form form{text.starts_with("fused "), text.ends_with(nchw_suffix) ? Layout::nchw : Layout::nhwc};
+    const Form form{text.starts_with("fused "), text.ends_with(nchw_suffix) ? Layout::nchw : Layout::nhwc,
+                    text.ends_with(blocks_suffix)};
     try {
       const ConvGraph graph = graph_of(problem_, form, context_.cudnn);
       std::vector<ConvEngine> engines = graph.engines();
@@ -257,7 +273,7 @@ class ConvSearch {
           queue();
           ran = true;
         },
-        transforms ? is_accurate : nullptr);
+        transforms || list.form.blocks ? is_accurate : nullptr);
     ++list.measured;
     list.knows_transforms |= transforms && ran && !refused;
     if (!transforms && ran && !strict_.plan) strict_ = *choice;

@@ -71,6 +71,28 @@ cudaError_t launch_bias_relu(DataType type, void* y, const float* bias, bool rel
 cudaError_t launch_transpose(DataType type, const void* from, void* to, std::int64_t batch, std::int64_t a,
                              std::int64_t b, cudaStream_t stream);
 
+// ---- space_to_depth.cu
+
+/// An image's blocks of stride_h x stride_w pixels, whose values (row of the block, column, channel) are the
+/// channels of one pixel. Blocks begin at the border, and what lies outside is zero. A window covers window_h
+/// x window_w blocks. `channels` of a block is a multiple of 8; those beyond its values are zero.
+struct BlockShape {
+  std::int64_t batch = 0;
+  int h = 0, w = 0, c = 0;  // of an image
+  int stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, kernel_h = 1, kernel_w = 1;
+  int rows = 0, columns = 0, channels = 0;  // of an image in blocks
+  int window_h = 1, window_w = 1;
+  std::int64_t filters = 0;
+};
+/// Images (batch, h, w, c) to (batch, rows, columns, channels).
+cudaError_t launch_space_to_depth(DataType type, const BlockShape& shape, const void* x, void* blocks,
+                                  cudaStream_t stream);
+/// Filters (filters, kernel_h, kernel_w, c) to (filters, window_h, window_w, channels), and back.
+cudaError_t launch_filters_to_blocks(DataType type, const BlockShape& shape, const void* filters,
+                                     void* blocks, cudaStream_t stream);
+cudaError_t launch_filters_from_blocks(DataType type, const BlockShape& shape, const void* blocks,
+                                       void* filters, cudaStream_t stream);
+
 // ---- random_operand.cu
 
 /// to[i] = element i of the random operand `tensor` (nn/cuda/random_operand.h), for 0 <= i < n.

@@ -55,6 +55,7 @@ struct ConvolutionKind {
   bool is_grouped = false;
   bool is_fused = false;  // with pointwise operations after it
   bool is_nchw = false;   // else NHWC
+  std::int64_t stride = 1;
 };
 /// How an engine rounds: its operands to TF32, and its results to so many bits fewer than float32's.
 struct Rounding {

@@ -191,7 +191,8 @@ ConvolutionKind convolution_kind(const Node& graph) {
   return {p.x.c % p.w.c == 0 && p.y.c == p.w.n && p.x.n == p.y.n &&
               (p.x.h + 2 * p.pad[0] - p.w.h) / p.stride[0] + 1 == p.y.h &&
               (p.x.w + 2 * p.pad[1] - p.w.w) / p.stride[1] + 1 == p.y.w,
-          p.x.c != p.w.c, graph.nodes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).size() > 1, p.x.nchw || p.y.nchw};
+          p.x.c != p.w.c, graph.nodes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).size() > 1, p.x.nchw || p.y.nchw,
+          p.stride[0]};
 }
 
 }  // namespace lpsgd::emulated

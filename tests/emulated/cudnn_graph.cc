@@ -236,7 +236,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   queue(
       handle->stream, [graph, rounding, at] { run_convolution(*graph, rounding, at); }, key);
   queue_delay(handle->stream, delay_of("LPSGD_EMULATED_SLOW_ENGINES", p.engine));
-  queue_delay(handle->stream,
-              delay_of("LPSGD_EMULATED_SLOW_LAYOUTS", convolution_kind(*graph).is_nchw ? 1 : 0));
+  const ConvolutionKind kind = convolution_kind(*graph);
+  queue_delay(handle->stream, delay_of("LPSGD_EMULATED_SLOW_LAYOUTS", kind.is_nchw ? 1 : 0));
+  queue_delay(handle->stream, delay_of("LPSGD_EMULATED_SLOW_STRIDES", static_cast<int>(kind.stride)));
   return CUDNN_STATUS_SUCCESS;
 }

@@ -120,6 +120,44 @@ TEST_F(ConvEnginesGpu, NchwGivesTheSameResults) {
   }
 }
 
+// Strides of an image's few channels as blocks of pixels, forward and for the gradient of the weights.
+TEST_F(ConvEnginesGpu, SpaceToDepthGivesTheSameResults) {
+  setenv("LPSGD_EMULATED_SLOW_STRIDES", "2=0.02,3=0.02,4=0.02", 1);
+  missing_engines("4=1,7=1");  // to run few
+  for (const Compute compute : {Compute::fp32, Compute::tf32, Compute::bf16}) {
+    int in_blocks = 0;
+    for (const OperationCase& c : operation_cases()) {
+      if (!c.convolution || c.inputs[0][2] > 4 || c.convolution->stride.h == 1) continue;
+      SCOPED_TRACE(c.name);
+      const ScopedDevice scope(device);
+      const auto cpu = make_cpu_backend(1, Compute::fp32);
+      const auto cuda = make_cuda_backend(device, compute, false);
+      const DataType type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
+      const Distance d = worst_distance(run_case(*cuda, type, c), run_case(*cpu, DataType::f32, c));
+      EXPECT_LE(d.value, compute == Compute::fp32   ? 1e-5
+                         : compute == Compute::tf32 ? 2e-3
+                                                    : 2e-2)
+          << d.tensor;
+      const bool covers = c.convolution->kernel.h >= c.convolution->stride.h;
+      EXPECT_EQ(count(cuda->choices(), "space to depth"), covers ? 2 : 0)
+          << testing::PrintToString(cuda->choices());
+      in_blocks += covers;
+    }
+    EXPECT_GE(in_blocks, 5);
+  }
+}
+
+TEST_F(ConvEnginesGpu, AStoredSpaceToDepthIsTaken) {
+  constexpr const char* strided =
+      "  - {conv: c1, filters: 8, kernel: 3, stride: 2, pad: 1}\n  - flatten\n  - {dense: f, units: 4}\n";
+  setenv("LPSGD_EMULATED_SLOW_STRIDES", "2=0.02", 1);
+  const std::vector<std::string> first = choices(false, strided);
+  EXPECT_EQ(count(first, ", space to depth"), 2) << testing::PrintToString(first);
+  setenv("LPSGD_EMULATED_SLOW_STRIDES", "1=0.02", 1);
+  EXPECT_EQ(choices(false, strided), first);
+  EXPECT_EQ(count(choices(true, strided), "space to depth"), 0) << "deterministic";
+}
+
 TEST_F(ConvEnginesGpu, Bfloat16StaysInNhwc) {
   slow_layouts("0=0.01");
   for (const OperationCase& c : operation_cases()) {

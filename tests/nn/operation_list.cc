@@ -23,6 +23,9 @@ void add_convolutions(Cases& out) {
   add(5, {1, 1, 5}, {1, 1}, {1, 1}, {0, 0}, 7, 1, true, false);
   add(2, {10, 10, 64}, {1, 1}, {2, 2}, {0, 0}, 128, 1, false, false);
   add(2, {35, 35, 3}, {11, 11}, {4, 4}, {2, 2}, 64, 1, true, true);
+  add(3, {15, 14, 3}, {7, 7}, {2, 2}, {3, 3}, 16, 1, false, false);
+  add(2, {9, 11, 1}, {3, 5}, {3, 2}, {0, 2}, 8, 1, true, false);
+  add(2, {12, 12, 4}, {4, 4}, {4, 4}, {0, 0}, 16, 1, true, false);
   add(3, {7, 6, 24}, {1, 1}, {1, 1}, {0, 0}, 40, 1, true, true);
   add(2, {9, 9, 64}, {1, 1}, {1, 1}, {0, 0}, 32, 1, false, false);
   // Strides over many channels, which use im2col: in one part and in several, borders on all sides.
