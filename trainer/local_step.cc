@@ -30,7 +30,9 @@ void warn_if_pointless(const RunConfig& run, int in_block, int ranks) {
       local_steps(run.sync, run.schedule, epochs - 1, 0, 1) < run.sync.steps)
     log::warn("sync.from: the run of {} epoch{} ends before its steps are local", epochs,
               epochs == 1 ? "" : "s");
-  if (in_block == ranks && ranks > 1)
+  if (in_block > 0 && run.sync.block_steps == 1)
+    log::warn("sync.block_steps: with 1 each synchronisation is of all ranks, as with local_sgd");
+  else if (in_block == ranks && ranks > 1)
     log::warn(
         "sync.ranks_per_block: all {} ranks are one block, so each synchronisation is of all of them; those "
         "within "

@@ -161,11 +161,6 @@ void check_sync(const SyncOptions& o, const Value* given, const ScheduleOptions&
   if (!is_map || !given->find("steps"))
     throw ConfigError(
         fmt::format("sync.kind: {} needs sync.steps, the steps between two synchronisations", kind.name));
-  if (o.kind == SyncKind::hierarchical_local_sgd && !given->find("block_steps"))
-    throw ConfigError(
-        "sync.kind: hierarchical_local_sgd needs sync.block_steps, the synchronisations from one of all "
-        "ranks to "
-        "the next; with 1 blocks mean nothing, and it is local_sgd");
   if ((o.warmup == SyncWarmup::none) != (o.warmup_epochs == 0))
     throw ConfigError(fmt::format("sync.warmup: needs both, a kind of warm-up and sync.warmup_epochs"));
   if (o.steps % o.fragments != 0)

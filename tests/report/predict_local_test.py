@@ -182,9 +182,9 @@ class Command(TrainedTest):
             (("--sync", "{kind: local_sgd}"), "local_sgd needs sync.steps"),
             (("--sync", "{kind: local_sgd, steps: 2, period: 3}"), "sync.period: unknown key"),
             (
-                ("--sync", "{kind: hierarchical_local_sgd, steps: 2, block_steps: 4}"),
+                ("--sync", "{kind: hierarchical_local_sgd, steps: 2}"),
                 "sync.ranks_per_block: how many ranks a node has is not known here; give the number: --sync "
-                "'{kind: hierarchical_local_sgd, steps: 2, block_steps: 4, ranks_per_block: N}'",
+                "'{kind: hierarchical_local_sgd, steps: 2, ranks_per_block: N}'",
             ),
             (("--block-link", "fast"), "--block-link: 'fast'"),
         ):

@@ -517,6 +517,8 @@ TEST(LocalStep, WarnsOfWhatWillNotBe) {
   EXPECT_THAT(warnings(with(post, {"sync.from=3"})),
               ::testing::HasSubstr("sync.from: the run of 3 epochs ends before its steps are local"));
   EXPECT_EQ(warnings(with(hierarchical, {"sync.ranks_per_block=1"})), "");
+  EXPECT_THAT(warnings(with(hierarchical, {"sync.block_steps=1"})),
+              ::testing::HasSubstr("sync.block_steps: with 1 each synchronisation is of all ranks"));
   EXPECT_THAT(warnings(with(hierarchical, {"sync.ranks_per_block=node"})),
               ::testing::HasSubstr("sync.ranks_per_block: all 2 ranks are one block"));
 }

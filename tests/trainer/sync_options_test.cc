@@ -68,8 +68,6 @@ TEST(SyncOptions, ConfigurationIsChecked) {
   EXPECT_THAT(error_of({"sync.kind=post_local_sgd", "sync.steps=2", "sync.from=1", "sync.fragments=2"}),
               HasSubstr("sync.fragments: is no key of post_local_sgd"));
   EXPECT_EQ(error_of(hierarchical), "no error");
-  EXPECT_THAT(error_of({"sync.kind=hierarchical_local_sgd", "sync.steps=2"}),
-              HasSubstr("sync.kind: hierarchical_local_sgd needs sync.block_steps"));
   EXPECT_THAT(error_of(with(hierarchical, {"sync.ranks_per_block=3"})),
               HasSubstr("sync.ranks_per_block: 4 ranks cannot be divided into blocks of 3"));
   EXPECT_THAT(error_of(with(hierarchical, {"exchange.collective=allreduce", "exchange.codec=none"})),
