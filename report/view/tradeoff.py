@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import textwrap
 
 import pandas
 from matplotlib.ticker import FuncFormatter, FixedLocator, NullLocator
@@ -91,12 +92,12 @@ def against_bytes(groups, network):
     axes.xaxis.set_major_locator(FixedLocator([2.0**i for i in powers]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}x"))
-    axes.set_xlabel(f"bytes on the wire, times fewer than {compared_with}")
+    axes.set_xlabel(textwrap.fill(f"bytes on the wire, times fewer than {compared_with}", 60))
     axes.set_ylabel(METRICS[metric] + " after the last epoch")
     axes.grid(**style.GRID)
     caption = [
         "Mean over seeds; bars: one standard deviation." if any(len(g.runs) > 1 for g in groups) else "",
-        "Square and dashed line: full precision." if base else "",
+        f"Square and dashed line: {base.name}." if base else "",
         "Triangles lie below the figure, at the value that their name gives."
         if any(row["val_top1_mean"] < low for row in rows)
         else "",
