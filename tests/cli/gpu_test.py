@@ -7,7 +7,7 @@ import unittest
 
 import numpy as np
 
-from harness import A_HOST_EACH, Case, model, run
+from harness import A_HOST_EACH, Case, load, model, run
 
 CUDA = ["--set", "train.device=cuda"]
 FIXED = CUDA + ["--set", "train.deterministic=true"]
@@ -55,6 +55,24 @@ class OnTheGpu(Case):
         self.train("parts", *FIXED, "--steps", "6", "--resume", ranks=1)
         for name, value in model(whole, "step-000006").items():
             self.assertTrue(np.array_equal(value, model(parts, "step-000006")[name]), name)
+
+    def test_resuming_inside_a_local_phase_changes_no_bit(self):
+        sync = ["--set", "sync={kind: block_momentum, steps: 5, nesterov: true}", "--set", "exchange.codec=onebit"]
+        for transport in ("mpi", "nccl"):
+            options = [*FIXED, *sync, "--set", f"exchange.transport={transport}"]
+            for name, parts in (("whole", ["7"]), ("parts", ["3", "7"])):
+                for steps in parts:
+                    result = run("train", self.config, "--out", self.path(name + transport), *options, "--steps", steps, "--resume",
+                                 ranks=2, wrap=A_HOST_EACH)
+                    self.assertEqual(result.status, 0, result)
+            whole, parts = self.path("whole" + transport), self.path("parts" + transport)
+            # What ranks have apart: weights, momentum, residuals; and what they agreed on.
+            for rank in (0, 1):
+                state = f"checkpoints/step-000007/state-rank{rank:04}.safetensors"
+                one, two = load(os.path.join(whole, state)), load(os.path.join(parts, state))
+                self.assertEqual(set(one), set(two))
+                for name, value in one.items():
+                    self.assertTrue(np.array_equal(value, two[name]), (transport, rank, name))
 
     def test_two_ranks_share_a_gpu(self):
         plain = ["--set", "train.epochs=1"]
