@@ -150,7 +150,7 @@ void scale_rate(ScheduleOptions& o, std::int64_t batch_size) {
 
 void check_schedule(const ScheduleOptions& o, std::int64_t epochs, std::int64_t batch_size) {
   const double full = o.lr * rate_scale(o, batch_size);
-  if (o.linear && *o.linear > full)
+  if (o.linear && *o.linear > full * (1 + 1e-9))
     throw ConfigError(
         fmt::format("schedule.decay: the rate would rise from {:.6g} to linear: {}", full, *o.linear));
   if (o.linear && epochs > 0 && o.warmup_epochs >= epochs)

@@ -22,6 +22,8 @@ elif "^(a|b|c|d)$" in sys.argv:
     print("1/4 Test #1: a ........................   Passed    0.01 sec")
     print("2/4 Test #2: b ........................***Failed    0.01 sec", flush=True)
     time.sleep(600)
+elif "^(c|d)$" in sys.argv:
+    time.sleep(600)
 else:
     assert "^(d)$" in sys.argv
     with open(sys.argv[sys.argv.index("--output-junit") + 1], "w") as file:
@@ -76,7 +78,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(results["rows"]["tests"], tests)
         measured = next(s for s in results["stages"] if s["name"] == "networks")["measured"]
         self.assertEqual([m["samples_per_s"] for m in measured], [rows[k]["samples_per_s"] for k in NETWORKS])
-        self.assertTrue(all(m["first_step_s"] > 0 for m in measured), measured)
+        self.assertTrue(all(m["run_of_one_step_s"] > 0 for m in measured), measured)
 
         again = self.run_part("--resume")
         self.assertEqual((again.returncode, self.results()["rows"]), (0, results["rows"]))

@@ -46,8 +46,8 @@ ExchangeOptions block_options(const RunConfig& run, StreamView compute, const Bl
   return options;
 }
 
-/// What a step makes of a residual of gradients, which then holds a change of weights. Other steps than that
-/// of plain SGD are not in proportion to the gradient.
+/// What a step makes of a residual of gradients, which then holds a change of weights. Steps of LARS, of Adam
+/// and with a limit of the norm are not in proportion to the gradient.
 float change_of_residual(const OptimizerOptions& optimizer, double lr) {
   const bool proportional = optimizer.kind == OptimizerKind::sgd && optimizer.clip_norm == 0;
   return proportional ? static_cast<float>(lr) : 0.0f;

@@ -25,8 +25,8 @@
 
 namespace lpsgd::cuda {
 
-/// A convolution's algorithm: a plan of cuDNN's, and the layout of its tensors (with `blocks`, of those of
-/// nn/cuda/space_to_depth.h), or our own kernel.
+/// A convolution's algorithm: a plan of cuDNN's, and the layout of its tensors, or our own kernel. With
+/// `blocks` the plan is that of in_blocks() (nn/cuda/space_to_depth.h).
 struct ConvChoice {
   std::shared_ptr<const ConvPlan> plan;
   std::optional<SmallConv> own;

@@ -15,6 +15,7 @@ namespace lpsgd::cuda {
 namespace {
 
 constexpr int engines_measured = 8;  // of each graph
+constexpr int most_transforms = 3;   // before other engines
 
 std::string text_of(const ConvProblem& p) {
   static constexpr const char* passes[] = {"", ", gradient of the input", ", gradient of the weights"};
@@ -62,7 +63,8 @@ struct EngineList {
   std::vector<ConvEngine> engines;
   bool opened = false;  // cuDNN has been asked for them
   std::vector<bool> taken;
-  bool knows_transforms = false;  // one that is accurate was measured
+  int transforms = 0;  // that ran
+  bool wants_transforms() const { return transforms < most_transforms; }
   int measured = 0;
 };
 
@@ -91,10 +93,10 @@ class EngineQueue {
     EngineList* list;
     std::size_t position;
   };
-  /// Those that are checked, with a transform or over blocks, wait until `with_transforms`. Then transforms
-  /// are first until an accurate one was measured: cuDNN names them behind many others, and they may be twice
-  /// as fast. (Over blocks the others are.)
-  std::optional<Next> next(bool with_transforms) {
+  /// Those that are checked, with a transform or over blocks, wait until there is something to compare with
+  /// (`with_checked`). Then a few with a transform are first: cuDNN names them behind many others, and they
+  /// may be twice as fast. Over blocks those without one are first.
+  std::optional<Next> next(bool with_checked) {
     std::vector<Lane*> turns;
     for (Lane& lane : lanes_) turns.push_back(&lane);
     std::ranges::stable_sort(turns, {}, [](const Lane* lane) {
@@ -104,7 +106,7 @@ class EngineQueue {
     });
     for (Lane* lane : turns)
       for (EngineList& list : *lane)
-        if (const auto position = next_of(list, with_transforms)) return Next{&list, *position};
+        if (const auto position = next_of(list, with_checked)) return Next{&list, *position};
     return std::nullopt;
   }
   const std::string& trouble() const { return trouble_; }
@@ -112,8 +114,8 @@ class EngineQueue {
  private:
   using Lane = std::vector<EngineList>;
 
-  std::optional<std::size_t> next_of(EngineList& list, bool with_transforms) {
-    if (list.measured >= engines_measured || (list.form.blocks && !with_transforms)) return std::nullopt;
+  std::optional<std::size_t> next_of(EngineList& list, bool with_checked) {
+    if (list.measured >= engines_measured || (list.form.blocks && !with_checked)) return std::nullopt;
     open(list);
     const auto take = [&](auto wanted) -> std::optional<std::size_t> {
       for (std::size_t i = 0; i < list.engines.size(); ++i) {
@@ -123,9 +125,9 @@ class EngineQueue {
       }
       return std::nullopt;
     };
-    if (!with_transforms) return take([](bool transforms) { return !transforms; });
+    if (!with_checked) return take([](bool transforms) { return !transforms; });
     const bool transforms_first = !list.form.blocks;
-    if (!list.knows_transforms)
+    if (list.wants_transforms())
       if (const auto first = take([&](bool transforms) { return transforms == transforms_first; }))
         return first;
     return take([](bool) { return true; });
@@ -262,11 +264,8 @@ class ConvSearch {
       return;
     }
     const ConvRun run(context_, problem_, *choice, tensors_);
-    bool ran = false, refused = false;
-    const std::function<bool()> is_accurate = [&] {
-      refused = !accuracy_.accepts(*choice, strict_);
-      return !refused;
-    };
+    bool ran = false;
+    const std::function<bool()> is_accurate = [&] { return accuracy_.accepts(*choice, strict_); };
     const bool fastest = context_.measure(
         search, fmt::format("convolution ({}): {}", text_of(problem_), engine),
         [&, queue = runner(run, list.form.fused)] {
@@ -275,7 +274,7 @@ class ConvSearch {
         },
         transforms || list.form.blocks ? is_accurate : nullptr);
     ++list.measured;
-    list.knows_transforms |= transforms && ran && !refused;
+    list.transforms += transforms && ran;
     if (!transforms && ran && !strict_.plan) strict_ = *choice;
     log::debug("{}: {:.3f} s, {:.3f} s of them to build its plan", engine, now_seconds() - begin, built);
     if (!fastest) return;

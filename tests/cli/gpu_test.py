@@ -66,7 +66,7 @@ class OnTheGpu(Case):
                                  ranks=2, wrap=A_HOST_EACH)
                     self.assertEqual(result.status, 0, result)
             whole, parts = self.path("whole" + transport), self.path("parts" + transport)
-            # What ranks have apart: weights, momentum, residuals; and what they agreed on.
+            # Each rank's weights, momentum and residuals; rank 0's also holds what they agreed on.
             for rank in (0, 1):
                 state = f"checkpoints/step-000007/state-rank{rank:04}.safetensors"
                 one, two = load(os.path.join(whole, state)), load(os.path.join(parts, state))

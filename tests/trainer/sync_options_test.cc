@@ -93,6 +93,7 @@ TEST(SyncOptions, ALinearDecayFalls) {
     return error_of({"train.batch_size=64", std::string("schedule=") + schedule});
   };
   EXPECT_EQ(error("{lr: 0.1, lr_scaling: linear, lr_batch_size: 16, decay: {linear: 0.2}}"), "no error");
+  EXPECT_EQ(error("{lr: 0.7, lr_scaling: linear, lr_batch_size: 640, decay: {linear: 0.07}}"), "no error");
   EXPECT_THAT(error("{lr: 0.1, lr_scaling: linear, lr_batch_size: 640, decay: {linear: 0.02}}"),
               HasSubstr("schedule.decay: the rate would rise from 0.01 to linear: 0.02"));
   EXPECT_THAT(error("{lr: 1, decay: {linear: 2}}"), HasSubstr("the rate would rise from 1 to linear: 2"));
