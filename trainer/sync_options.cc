@@ -60,13 +60,15 @@ std::optional<std::int64_t> first_decay_of(const ScheduleOptions& schedule) {
 
 bool SyncOptions::is_local() const {
   if (kind == SyncKind::every_step) return false;
-  return steps > 1 || always_differences();
+  if (steps > 1 || force_differences) return true;
+  return (reset_momentum && kind != SyncKind::post_local_sgd) ||
+         (kind == SyncKind::hierarchical_local_sgd && block_steps > 1) ||
+         (kind == SyncKind::block_momentum && (momentum > 0 || rate != 1));
 }
 
 bool SyncOptions::always_differences() const {
-  return force_differences || (kind == SyncKind::local_sgd && reset_momentum) ||
-         (kind == SyncKind::hierarchical_local_sgd && (steps > 1 || block_steps > 1 || reset_momentum)) ||
-         (kind == SyncKind::block_momentum && (steps > 1 || momentum > 0 || rate != 1 || reset_momentum));
+  return force_differences || kind == SyncKind::hierarchical_local_sgd || kind == SyncKind::block_momentum ||
+         (kind == SyncKind::local_sgd && reset_momentum);
 }
 
 void fields(config::Visitor& v, SyncOptions& o) {

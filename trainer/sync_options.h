@@ -38,7 +38,8 @@ struct SyncOptions {
 
   /// Whether ranks may take a step that they do not exchange, or not as gradients.
   bool is_local() const;
-  /// Whether steps of 1 go through differences, too: what is done to them cannot be done to gradients.
+  /// With local steps: whether ranks exchange differences as long as H is 1, too. What is done to them cannot
+  /// be done to gradients.
   bool always_differences() const;
   /// Whether fragments, of which there may be one, are synchronised in turn or later than they leave.
   bool streams() const { return fragments > 1 || delay > 0; }

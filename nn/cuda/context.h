@@ -25,15 +25,18 @@
 
 namespace lpsgd::cuda {
 
-/// A convolution's algorithm: a plan of cuDNN's, and the layout of its tensors, or our own kernel. With
-/// `blocks` the plan is that of in_blocks() (nn/cuda/space_to_depth.h).
-struct ConvChoice {
-  std::shared_ptr<const ConvPlan> plan;
-  std::optional<SmallConv> own;
-  /// Whether it includes bias and ReLU. Our own always does, and writes the weights' gradient in float32.
-  bool fused = false;
+/// What a plan is made for.
+struct ConvForm {
+  bool fused = false;  // with bias and ReLU
   Layout layout = Layout::nhwc;
-  bool blocks = false;
+  bool blocks = false;  // of in_blocks() (nn/cuda/space_to_depth.h)
+};
+
+/// A convolution's algorithm: a plan of cuDNN's, or our own kernel, which is always fused and writes the
+/// weights' gradient in float32.
+struct ConvChoice : ConvForm {
+  std::shared_ptr<const ConvPlan> plan = {};
+  std::optional<SmallConv> own = {};
 
   explicit operator bool() const { return plan != nullptr || own; }
 };

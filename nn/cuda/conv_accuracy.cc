@@ -117,12 +117,11 @@ double ConvAccuracy::error_of(const Result& result, const std::function<void()>&
       copy_bytes(&bits[i], static_cast<const std::byte*>(result.memory) + samples_->at[i] * size,
                  static_cast<std::size_t>(size), context_.stream);
   });
+  const std::vector<float>& biases = *result.bias;
   double squares = 0, errors = 0;
   for (std::size_t i = 0; i < bits.size(); ++i) {
-    const auto bias_of = [&](std::int64_t filter) {
-      return static_cast<double>((*result.bias)[static_cast<std::size_t>(filter)]);
-    };
-    const double bias = result.bias->empty() ? 0 : bias_of(samples_->filters[i]);
+    const double bias =
+        biases.empty() ? 0 : static_cast<double>(biases[static_cast<std::size_t>(samples_->filters[i])]);
     const double sum = samples_->values[i] + bias;
     // What ReLU sets to 0 says nothing, and must not count for one engine alone.
     if (problem_.relu && sum <= 0) continue;
@@ -142,9 +141,9 @@ bool ConvAccuracy::accepts(const ConvChoice& candidate, const ConvChoice& strict
   if (!strict_error_) strict_error_ = error_of(strict);
   const double error = error_of(candidate);
   const bool accepted = *strict_error_ <= largest_strict_error && error <= largest_ratio * *strict_error_;
-  log::debug("{}{}: error {:.3g}, that of {} is {:.3g}: {}, {:.3f} s to check", candidate.plan->text(),
-             candidate.blocks ? ", space to depth" : "", error, strict.plan->text(), *strict_error_,
-             accepted ? "accepted" : "refused", now_seconds() - begin);
+  log::debug("{}: error {:.3g}, that of {} is {:.3g}: {}, {:.3f} s to check", description_of(candidate),
+             error, description_of(strict), *strict_error_, accepted ? "accepted" : "refused",
+             now_seconds() - begin);
   return accepted;
 }
 

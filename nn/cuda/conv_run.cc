@@ -1,5 +1,7 @@
 #include "nn/cuda/conv_run.h"
 
+#include <fmt/format.h>
+
 #include "nn/cuda/space_to_depth.h"
 
 namespace lpsgd::cuda {
@@ -56,6 +58,15 @@ ConvTensor written_by(ConvPass pass) {
       break;
   }
   return conv_output;
+}
+
+const char* suffix_of(const ConvForm& form) {
+  return form.blocks ? blocks_suffix : form.layout == Layout::nchw ? nchw_suffix : "";
+}
+
+std::string description_of(const ConvChoice& choice) {
+  if (choice.own) return small_conv_name;
+  return fmt::format("{}{}{}", choice.plan->text(), choice.fused ? ", fused" : "", suffix_of(choice));
 }
 
 std::int64_t workspace_of(const ConvProblem& problem, const ConvChoice& choice) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,13 @@ using ConvTensors = std::vector<std::pair<ConvTensor, const void*>>;
 
 /// The tensor that a pass writes.
 ConvTensor written_by(ConvPass pass);
+
+inline constexpr const char* nchw_suffix = ", nchw";
+inline constexpr const char* blocks_suffix = ", space to depth";
+/// One of them, or an empty text.
+const char* suffix_of(const ConvForm& form);
+/// "engine 34, 2=1 5=0, fused, nchw".
+std::string description_of(const ConvChoice& choice);
 
 /// The bytes of workspace that a run takes: the plan's, and its tensors where they are transposed; or our own
 /// kernel's.

@@ -24,47 +24,28 @@ std::string text_of(const ConvProblem& p) {
                      p.pad.w, p.out[2], p.groups, passes[static_cast<int>(p.pass)]);
 }
 
-/// Which graph of a problem: with bias and ReLU included or without, in which layout, over blocks of pixels.
-struct Form {
-  bool fused = false;
-  Layout layout = Layout::nhwc;
-  bool blocks = false;
-};
-
-ConvGraph graph_of(ConvProblem problem, const Form& form, cudnnHandle_t handle) {
+ConvGraph graph_of(ConvProblem problem, const ConvForm& form, cudnnHandle_t handle) {
   if (form.blocks) problem = in_blocks(problem);
   if (!form.fused) problem.bias = problem.relu = false;
   problem.layout = form.layout;
   return {problem, {handle, nullptr}};
 }
 
-constexpr const char* nchw_suffix = ", nchw";
-constexpr const char* blocks_suffix = ", space to depth";
-const char* suffix(const ConvChoice& choice) {
-  return choice.blocks ? blocks_suffix : choice.layout == Layout::nchw ? nchw_suffix : "";
-}
-
-/// "engine 34, 2=1 5=0, fused, nchw"
-std::string description_of(const ConvChoice& choice) {
-  if (choice.own) return small_conv_name;
-  return fmt::format("{}{}{}", choice.plan->text(), choice.fused ? ", fused" : "", suffix(choice));
-}
 /// How the cache names it: cuDNN names engines in the same order each time.
 std::string stored_text(const ConvChoice& choice, std::size_t position) {
   return fmt::format("{} {} {}{}", choice.fused ? "fused" : "plain", position, choice.plan->text(),
-                     suffix(choice));
+                     suffix_of(choice));
 }
 
 /// The engines of one form, in cuDNN's order.
 struct EngineList {
-  explicit EngineList(const Form& of) : form(of) {}
-  Form form;
+  explicit EngineList(const ConvForm& of) : form(of) {}
+  ConvForm form;
   std::optional<ConvGraph> graph;
   std::vector<ConvEngine> engines;
   bool opened = false;  // cuDNN has been asked for them
   std::vector<bool> taken;
   int transforms = 0;  // that ran
-  bool wants_transforms() const { return transforms < most_transforms; }
   int measured = 0;
 };
 
@@ -75,18 +56,18 @@ class EngineQueue {
   EngineQueue(Context& context, const ConvProblem& problem) : context_(context), problem_(problem) {
     const bool fuses = problem.bias || problem.relu;
     Lane& nhwc = lanes_.emplace_back();
-    if (fuses) nhwc.emplace_back(Form{true, Layout::nhwc});
-    nhwc.emplace_back(Form{false, Layout::nhwc});
+    if (fuses) nhwc.emplace_back(ConvForm{true, Layout::nhwc});
+    nhwc.emplace_back(ConvForm{false, Layout::nhwc});
     if (context.deterministic) return;
     if (problem.type == DataType::f32) {
       Lane& nchw = lanes_.emplace_back();
-      nchw.emplace_back(Form{false, Layout::nchw});
-      if (fuses) nchw.emplace_back(Form{true, Layout::nchw});
+      nchw.emplace_back(ConvForm{false, Layout::nchw});
+      if (fuses) nchw.emplace_back(ConvForm{true, Layout::nchw});
     }
     if (!has_blocks(problem)) return;
     Lane& blocks = lanes_.emplace_back();
-    if (fuses) blocks.emplace_back(Form{true, Layout::nhwc, true});
-    blocks.emplace_back(Form{false, Layout::nhwc, true});
+    if (fuses) blocks.emplace_back(ConvForm{true, Layout::nhwc, true});
+    blocks.emplace_back(ConvForm{false, Layout::nhwc, true});
   }
 
   struct Next {
@@ -127,7 +108,7 @@ class EngineQueue {
     };
     if (!with_checked) return take([](bool transforms) { return !transforms; });
     const bool transforms_first = !list.form.blocks;
-    if (list.wants_transforms())
+    if (list.transforms < most_transforms)
       if (const auto first = take([&](bool transforms) { return transforms == transforms_first; }))
         return first;
     return take([](bool) { return true; });
@@ -183,11 +164,10 @@ class ConvSearch {
 
  private:
   std::string name() const { return "convolution " + key_text(problem_.key()); }
-  std::optional<ConvChoice> choice_of(const ConvGraph& graph, ConvEngine engine, const Form& form) const {
+  std::optional<ConvChoice> choice_of(const ConvGraph& graph, ConvEngine engine, const ConvForm& form) const {
     std::optional<ConvPlan> plan = graph.plan(std::move(engine));
     if (!plan) return std::nullopt;
-    const ConvChoice out{std::make_shared<const ConvPlan>(std::move(*plan)), std::nullopt, form.fused,
-                         form.layout, form.blocks};
+    const ConvChoice out{form, std::make_shared<const ConvPlan>(std::move(*plan))};
     if (workspace_of(problem_, out) > context_.workspace_limit) return std::nullopt;
     return out;
   }
@@ -219,18 +199,18 @@ class ConvSearch {
     const auto run = [&] { run_own_conv(context_, *own, problem_.pass, own_); };
     if (!(context_.deterministic ? right() : context_.measure(search, text, run, right))) return;
     stored_ = small_conv_name;
-    best_ = {nullptr, own, true, Layout::nhwc};
+    best_ = {{.fused = true}, nullptr, own};
   }
 
   /// Takes the engine of an earlier run, if it is still there and runs. It was checked then.
   void take(const std::string& text) {
     if (text == small_conv_name) {
       const std::optional<SmallConv> own = plan_small_conv(problem_, context_.capability_major);
-      if (own) best_ = {nullptr, own, true, Layout::nhwc};
+      if (own) best_ = {{.fused = true}, nullptr, own};
       return;
     }
-    const Form form{text.starts_with("fused "), text.ends_with(nchw_suffix) ? Layout::nchw : Layout::nhwc,
-                    text.ends_with(blocks_suffix)};
+    const ConvForm form{text.starts_with("fused "), text.ends_with(nchw_suffix) ? Layout::nchw : Layout::nhwc,
+                        text.ends_with(blocks_suffix)};
     try {
       const ConvGraph graph = graph_of(problem_, form, context_.cudnn);
       std::vector<ConvEngine> engines = graph.engines();

@@ -21,18 +21,16 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A small corpus in AN4's layout. Speaker `held` is held out.
-class SmallAn4 : public testing::Test {
+class SmallAn4 : public TemporaryFolder {
  protected:
   void SetUp() override {
-    fs::create_directories(root_ / "etc");
-    fs::create_directories(root_ / "cntk");
     add("corpus/one/a-one-b", 7);
     add("corpus/held/b-held-b", 4);
     add("corpus/two/c-two-b", 5);
     add("corpus/one/d-one-b", 30);
-    write();
+    write_corpus();
     options_.dataset = "an4";
-    options_.root = root_.string();
+    options_.root = folder_.string();
     options_.speech = {.features = SpeechFeatures::filterbank,
                        .context = 1,
                        .alignment = "cntk/align.mlf",
@@ -58,11 +56,11 @@ class SmallAn4 : public testing::Test {
           3000 * std::sin(i * (0.2 + 0.1 * number)) * (1 + std::sin(0.004 * i)) + 100 * random.uniform()));
     return out;
   }
-  void write() const {
-    put("etc/an4_train.fileids", list_);
-    put("etc/an4_train.transcription", transcripts_);
-    put("cntk/states", "a_2\nsil\nz_4\n");
-    put("cntk/align.mlf", "#!MLF!#\n" + labels_);
+  void write_corpus() const {
+    write("etc/an4_train.fileids", list_);
+    write("etc/an4_train.transcription", transcripts_);
+    write("cntk/states", "a_2\nsil\nz_4\n");
+    write("cntk/align.mlf", "#!MLF!#\n" + labels_);
     for (const auto& [id, samples] : samples_) {
       std::string bytes;
       for (const std::int16_t x : samples) {
@@ -70,12 +68,8 @@ class SmallAn4 : public testing::Test {
         const char high = static_cast<char>(u >> 8), low = static_cast<char>(u & 255);
         bytes += big_ ? std::string{high, low} : std::string{low, high};
       }
-      put("wav/" + id + ".raw", bytes);
+      write("wav/" + id + ".raw", bytes);
     }
-  }
-  void put(const std::string& name, const std::string& text) const {
-    fs::create_directories((root_ / name).parent_path());
-    write_file((root_ / name).string(), text);
   }
 
   std::shared_ptr<const SequenceDataset> open(Split split) const {
@@ -87,8 +81,8 @@ class SmallAn4 : public testing::Test {
       open(split);
     } catch (const Error& e) {
       std::string text = e.what();
-      for (std::size_t at; (at = text.find(root_.string() + "/")) != std::string::npos;)
-        text.erase(at, root_.string().size() + 1);
+      for (std::size_t at; (at = text.find(folder_.string() + "/")) != std::string::npos;)
+        text.erase(at, folder_.string().size() + 1);
       return text;
     }
     return "no error";
@@ -101,8 +95,6 @@ class SmallAn4 : public testing::Test {
     return out;
   }
 
-  const TestFolder folder_;
-  const fs::path root_ = folder_.path();
   std::string list_, transcripts_, labels_;
   std::map<std::string, std::vector<std::int16_t>> samples_;
   bool big_ = true;
@@ -183,7 +175,7 @@ TEST_F(SmallAn4, ByteOrderIsDetectedOrGiven) {
   std::vector<std::int32_t> labels(4);
   open(Split::test)->read(0, 0, 4, big.data(), labels.data());
   big_ = false;
-  write();
+  write_corpus();
   open(Split::test)->read(0, 0, 4, little.data(), labels.data());
   EXPECT_EQ(big, little);
   options_.speech.byte_order = ByteOrder::big;
@@ -198,7 +190,7 @@ TEST_F(SmallAn4, ItsChecksumIsOfAllRecordingsOfTheSplit) {
   const std::string held = open(Split::test)->name(0);  // a path
   for (auto& [id, samples] : samples_) {
     samples[7] ^= 1;
-    write();
+    write_corpus();
     const bool is_held = held.find(id) != std::string::npos;
     EXPECT_EQ(open(Split::train)->content_checksum() != train, !is_held) << id;
     EXPECT_EQ(open(Split::test)->content_checksum() != test, is_held) << id;
@@ -220,33 +212,33 @@ TEST_F(SmallAn4, UsesTheFirstOfItsRecordings) {
   options_.train_samples = 2;
   EXPECT_EQ(open(Split::train)->size(), 2);
   options_.test_samples = 2;
-  EXPECT_EQ(error(Split::test), fmt::format("data.test_samples: 2 wanted, but {} holds 1", root_.string()));
+  EXPECT_EQ(error(Split::test), fmt::format("data.test_samples: 2 wanted, but {} holds 1", folder_.string()));
 }
 
 TEST_F(SmallAn4, RefusesFilesThatDoNotFitTogether) {
-  put("wav/corpus/two/c-two-b.raw", std::string(2 * 160 * 9, 'x'));
+  write("wav/corpus/two/c-two-b.raw", std::string(2 * 160 * 9, 'x'));
   EXPECT_EQ(error(),
             "cntk/align.mlf:10: the alignment of 'c-two-b' has 5 frames, wav/corpus/two/c-two-b.raw has 7");
-  put("wav/corpus/two/c-two-b.raw", "odd");
+  write("wav/corpus/two/c-two-b.raw", "odd");
   EXPECT_EQ(error(),
             "wav/corpus/two/c-two-b.raw: truncated: 3 bytes, which is no whole number of 16 bit samples");
-  put("wav/corpus/two/c-two-b.raw", std::string(958, 'x'));
+  write("wav/corpus/two/c-two-b.raw", std::string(958, 'x'));
   EXPECT_EQ(
       error(),
       "wav/corpus/two/c-two-b.raw: 479 samples, fewer than the 480 of the shortest recording with a frame");
-  fs::remove(root_ / "wav/corpus/two/c-two-b.raw");
+  fs::remove(folder_ / "wav/corpus/two/c-two-b.raw");
   EXPECT_EQ(error(Split::test),
             "wav/corpus/two/c-two-b.raw: cannot be read: No such file or directory (etc/an4_train.fileids:3 "
             "names it)");
-  fs::create_directory(root_ / "wav/corpus/two/c-two-b.raw");
+  fs::create_directory(folder_ / "wav/corpus/two/c-two-b.raw");
   EXPECT_THAT(error(), testing::StartsWith("wav/corpus/two/c-two-b.raw: cannot be read: "));
 }
 
 TEST_F(SmallAn4, NamesEveryBadFile) {
-  put("wav/corpus/two/c-two-b.raw", "odd");
-  fs::remove(root_ / "wav/corpus/one/a-one-b.raw");
-  put("wav/corpus/held/b-held-b.raw", std::string(2 * 160 * 9, 'x'));
-  put("etc/an4_train.transcription", "none\n(e-one-b)\n");
+  write("wav/corpus/two/c-two-b.raw", "odd");
+  fs::remove(folder_ / "wav/corpus/one/a-one-b.raw");
+  write("wav/corpus/held/b-held-b.raw", std::string(2 * 160 * 9, 'x'));
+  write("etc/an4_train.transcription", "none\n(e-one-b)\n");
   for (const Split split : {Split::train, Split::test})
     EXPECT_EQ(error(split),
               "wav/corpus/one/a-one-b.raw: cannot be read: No such file or directory "
@@ -259,8 +251,8 @@ TEST_F(SmallAn4, NamesEveryBadFile) {
               "etc/an4_train.transcription:2: a transcript of 'e-one-b', which has no audio: "
               "etc/an4_train.fileids does not name it");
   // Without alignments the recordings are looked at all the same.
-  fs::remove(root_ / "cntk/states");
-  fs::remove(root_ / "cntk/align.mlf");
+  fs::remove(folder_ / "cntk/states");
+  fs::remove(folder_ / "cntk/align.mlf");
   EXPECT_THAT(error(), testing::ContainsRegex("cntk/states: [^\n]*\ncntk/align.mlf: [^\n]*\n"
                                               "wav/corpus/one/a-one-b.raw: [^\n]*\n"
                                               "wav/corpus/two/c-two-b.raw: [^\n]*\netc/"));
@@ -275,10 +267,10 @@ TEST_F(SmallAn4, RefusesRecordingsThatChange) {
   options_.speech.byte_order = ByteOrder::big;
   for (const char* name : {"corpus/one/x-one-b", "corpus/two/y-two-b"}) {
     add(name, 10);  // as many as 4096 bytes have
-    write();
+    write_corpus();
     samples_.erase(name);
-    fs::remove(root_ / fmt::format("wav/{}.raw", name));
-    fs::create_symlink(other, root_ / fmt::format("wav/{}.raw", name));
+    fs::remove(folder_ / fmt::format("wav/{}.raw", name));
+    fs::create_symlink(other, folder_ / fmt::format("wav/{}.raw", name));
   }
   EXPECT_EQ(error(),
             "wav/corpus/one/x-one-b.raw: changed while it was read\n"
@@ -288,33 +280,33 @@ TEST_F(SmallAn4, RefusesRecordingsThatChange) {
 TEST_F(SmallAn4, RefusesListsThatDoNotFitTogether) {
   const std::string labels = labels_;
   labels_ += "\"x/e-one-b.lab\"\n0 100000 sil\n.\n";
-  write();
+  write_corpus();
   EXPECT_EQ(error(),
             "cntk/align.mlf:18: an alignment of 'e-one-b', which etc/an4_train.fileids does not name");
   labels_ = labels.substr(0, labels.find("\"An4/1/d-one-b"));
-  write();
+  write_corpus();
   EXPECT_EQ(error(), "etc/an4_train.fileids:4: 'd-one-b' has no alignment in cntk/align.mlf");
   labels_ = labels;
   transcripts_ += "<s> NO </s> (e-one-b)\n";
-  write();
+  write_corpus();
   EXPECT_EQ(error(),
             "etc/an4_train.transcription:5: a transcript of 'e-one-b', which has no audio: "
             "etc/an4_train.fileids does "
             "not name it");
   transcripts_ = "<s> NO </s> )e-one-b(\n";
-  write();
+  write_corpus();
   EXPECT_EQ(
       error(),
       "etc/an4_train.transcription:1: the transcript does not end with its recording's name in parentheses");
   transcripts_.clear();
   list_ += "corpus/two/a-one-b\n";
-  write();
+  write_corpus();
   EXPECT_EQ(error(), "etc/an4_train.fileids:5: 'a-one-b' a second time");
-  put("etc/an4_train.fileids", "corpus/two/\n" + list_);
+  write("etc/an4_train.fileids", "corpus/two/\n" + list_);
   EXPECT_EQ(error(),
             "etc/an4_train.fileids:1: expected a recording's path without suffix\n"
             "etc/an4_train.fileids:6: 'a-one-b' a second time");
-  put("etc/an4_train.fileids", "\n");
+  write("etc/an4_train.fileids", "\n");
   EXPECT_EQ(error(), "etc/an4_train.fileids: names no recording");
   options_.root.clear();
   EXPECT_EQ(error(), "data.root: missing: the folder of AN4, with etc/, wav/ and the alignments");

@@ -44,12 +44,7 @@ class Cifar10 : public TemporaryFolder {
   }
   template <class E = FileError>
   std::string error_of(Split split = Split::train) const {
-    try {
-      open_dataset(options_, split);
-    } catch (const E& e) {
-      return e.what();
-    }
-    return "no error of this type";
+    return lpsgd::error_of<E>([&] { open_dataset(options_, split); });
   }
 
   DataOptions options_;

@@ -98,16 +98,13 @@ TEST(Text, ListsAndTextsWithErrorsAreRefused) {
                 "...' is not in the vocabulary, and no token stands for unknown ones");
 }
 
-class TextFiles : public testing::Test {
+class TextFiles : public TemporaryFolder {
  protected:
   void SetUp() override {
-    put("ptb.train.txt", " a b\n b <unk> b\n");
-    put("ptb.valid.txt", " b c\n");
-    put("ptb.test.txt", " a\n");
-    options_.root = root_.string();
-  }
-  void put(const std::string& name, const std::string& text) const {
-    write_file((root_ / name).string(), text);
+    write("ptb.train.txt", " a b\n b <unk> b\n");
+    write("ptb.valid.txt", " b c\n");
+    write("ptb.test.txt", " a\n");
+    options_.root = folder_.string();
   }
   std::vector<std::int32_t> tokens(Split split) const {
     const auto set = open_ptb(options_, split);
@@ -116,12 +113,10 @@ class TextFiles : public testing::Test {
   }
   std::string error(Split split) const {
     std::string text = error_of<Error>([&] { open_ptb(options_, split); });
-    const std::size_t at = text.find(root_.string() + "/");
-    return at == std::string::npos ? text : text.erase(at, root_.string().size() + 1);
+    const std::size_t at = text.find(folder_.string() + "/");
+    return at == std::string::npos ? text : text.erase(at, folder_.string().size() + 1);
   }
 
-  const TestFolder folder_;
-  const fs::path root_ = folder_.path();
   DataOptions options_;
 };
 
@@ -139,17 +134,17 @@ TEST_F(TextFiles, SplitsAreTheTrainingAndTheValidationOrTestText) {
 
 TEST_F(TextFiles, AVocabularyMayBeAFile) {
   options_.text.vocabulary = "words";
-  put("words", "b\na\n<eos>\n<unk>\nc\n");
+  write("words", "b\na\n<eos>\n<unk>\nc\n");
   EXPECT_THAT(tokens(Split::test), testing::ElementsAre(0, 4, 2));
 }
 
 TEST_F(TextFiles, ErrorsNameTheFile) {
-  fs::remove(root_ / "ptb.valid.txt");
+  fs::remove(folder_ / "ptb.valid.txt");
   EXPECT_THAT(error(Split::test), testing::StartsWith("ptb.valid.txt: "));
-  put("ptb.valid.txt", "");
+  write("ptb.valid.txt", "");
   EXPECT_EQ(error(Split::test), "ptb.valid.txt: 0 tokens; there must be one to predict");
   options_.text.unknown.clear();
-  put("ptb.valid.txt", "a\nz\n");
+  write("ptb.valid.txt", "a\nz\n");
   EXPECT_EQ(error(Split::test),
             "ptb.valid.txt:2: 'z' is not in the vocabulary, and no token stands for unknown ones");
   EXPECT_EQ(error_of<Error>([&] { open_text(options_, Split::train); }),

@@ -1,6 +1,8 @@
 // Runs with local steps that are small enough for a unit test.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -72,5 +74,38 @@ inline const Overrides streamed{"sync.kind=block_momentum", "sync.steps=6", "syn
                                 "sync.delay=2", "sync.nesterov=true"};
 inline const Overrides hierarchical{"sync.kind=hierarchical_local_sgd", "sync.steps=2", "sync.block_steps=3",
                                     "sync.ranks_per_block=2"};
+
+/// Every model gets the mean of a part of all of them.
+template <class Part>
+void average(const std::vector<std::unique_ptr<SmallModel>>& models, const Part& part) {
+  std::vector<float> mean = values(part(*models[0]));
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    for (std::size_t r = 1; r < models.size(); ++r) mean[i] += part(*models[r])[i];
+    mean[i] *= 1.0f / static_cast<float>(models.size());
+  }
+  for (const auto& model : models) std::ranges::copy(mean, part(*model).begin());
+}
+
+/// The weights of each rank after `steps` steps, over threads.
+inline std::vector<std::vector<float>> trained(const RunConfig& run, int ranks) {
+  std::vector<std::vector<float>> out(static_cast<std::size_t>(ranks));
+  run_thread_ranks(ranks, [&](Transport& transport) {
+    Rank rank(run, transport);
+    rank.train(0, steps);
+    rank.step->check_finite();
+    out[static_cast<std::size_t>(transport.rank())] = rank.weights();
+  });
+  return out;
+}
+
+/// Of the largest magnitude of b.
+inline double worst_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
+  }
+  return worst / largest;
+}
 
 }  // namespace lpsgd::local_run

@@ -1,7 +1,6 @@
 // Local SGD and its relatives, against the formulas written out.
 #include "trainer/local_step.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +9,6 @@
 #include <limits>
 #include <optional>
 
-#include "comm/link.h"
 #include "core/error.h"
 #include "tests/comm/captured_log.h"
 #include "tests/trainer/local_run.h"
@@ -21,16 +19,6 @@ namespace lpsgd {
 namespace {
 
 using namespace local_run;
-
-template <class Part>
-void average(const std::vector<std::unique_ptr<SmallModel>>& models, const Part& part) {
-  std::vector<float> mean = values(part(*models[0]));
-  for (std::size_t i = 0; i < mean.size(); ++i) {
-    for (std::size_t r = 1; r < models.size(); ++r) mean[i] += part(*models[r])[i];
-    mean[i] *= 1.0f / static_cast<float>(models.size());
-  }
-  for (const auto& model : models) std::ranges::copy(mean, part(*model).begin());
-}
 
 std::vector<float> statistics_of(Network& network) {
   std::vector<float> out;
@@ -118,26 +106,6 @@ std::vector<std::vector<float>> reference(const RunConfig& run, int ranks,
     if (statistics) statistics->push_back(statistics_of(model->network));
   }
   return out;
-}
-
-std::vector<std::vector<float>> trained(const RunConfig& run, int ranks) {
-  std::vector<std::vector<float>> out(static_cast<std::size_t>(ranks));
-  run_thread_ranks(ranks, [&](Transport& transport) {
-    Rank rank(run, transport);
-    rank.train(0, steps);
-    rank.step->check_finite();
-    out[static_cast<std::size_t>(transport.rank())] = rank.weights();
-  });
-  return out;
-}
-
-double worst_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double worst = 0, largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
-  }
-  return worst / largest;
 }
 
 TEST(LocalStep, FollowsTheFormulas) {
@@ -250,135 +218,6 @@ TEST(LocalStep, ReplicasAreEqualAfterEachSynchronisation) {
     }
 }
 
-TEST(LocalStep, FragmentsAreBalancedAndLeaveNoTensorOut) {
-  const RunConfig run = small_run();
-  const SmallModel model(run, 0, 1);
-  const std::vector<TensorInfo>& tensors = model.network.tensors();
-  ASSERT_EQ(tensors.size(), 5u) << "a convolution of 108, a norm, a dense layer of 192";
-  const std::size_t arena = 1000;
-  const auto ends = [&](std::int64_t count) {
-    std::vector<std::size_t> out;
-    std::size_t first = 0, at = 0;
-    for (const Fragment& fragment : fragments_of(tensors, count, arena)) {
-      EXPECT_EQ(fragment.first, first);
-      EXPECT_EQ(fragment.at, at);
-      EXPECT_EQ(static_cast<std::size_t>(tensors[first].offset), at);
-      first = fragment.last;
-      at += fragment.values;
-      out.push_back(fragment.last);
-    }
-    EXPECT_EQ(at, arena);
-    return out;
-  };
-  using Ends = std::vector<std::size_t>;
-  EXPECT_EQ(ends(1), Ends{5});
-  EXPECT_EQ(ends(2), (Ends{3, 5}));
-  EXPECT_EQ(ends(3), (Ends{1, 3, 5}));
-  EXPECT_EQ(ends(5), (Ends{1, 2, 3, 4, 5}));
-  EXPECT_THROW(ends(6), ConfigError);
-}
-
-/// A codec's bytes of a tensor depend on its number and the step, not on the fragments.
-TEST(LocalStep, FragmentsTakeTurns) {
-  for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}"})
-    for (const int ranks : {2, 3}) {
-      const Overrides common{"sync.kind=local_sgd", "sync.steps=2", std::string("exchange.codec=") + codec};
-      const RunConfig run = small_run(with(common, {"sync.fragments=2", "metrics.codec_error=true"})),
-                      whole = small_run(common);
-      std::vector<std::vector<std::vector<float>>> after(static_cast<std::size_t>(ranks));
-      Fragment first, second;
-      run_thread_ranks(ranks, [&](Transport& transport) {
-        Rank rank(run, transport), flat(whole, transport);
-        const std::vector<Fragment> fragments =
-            fragments_of(rank.model.network.tensors(), 2, rank.weights().size());
-        if (transport.rank() == 0) first = fragments[0], second = fragments[1];
-        for (std::int64_t s = 0; s < steps; ++s) {
-          rank.train(s, s + 1);
-          EXPECT_FALSE(rank.step->is_synchronised());
-          EXPECT_TRUE(rank.step->replicas_equal());
-          after[static_cast<std::size_t>(transport.rank())].push_back(rank.weights());
-        }
-        std::vector<CodingError> errors(rank.model.codecs.size());
-        const StepMetrics m = rank.step->take(errors);
-        EXPECT_EQ(m.exchanges, steps);
-        for (const CodingError& error : errors) EXPECT_EQ(error.exchanges, steps / 2) << "its own";
-        flat.train(0, steps);
-        EXPECT_EQ(m.bytes_sent, flat.step->take({}).bytes_sent) << "of each tensor one in two steps";
-      });
-      const auto part = [](const std::vector<float>& of, const Fragment& fragment) {
-        const auto at = of.begin() + static_cast<std::ptrdiff_t>(fragment.at);
-        return std::vector<float>(at, at + static_cast<std::ptrdiff_t>(fragment.values));
-      };
-      for (std::size_t s = 0; s < steps; ++s)
-        for (std::size_t r = 1; r < after.size(); ++r) {
-          EXPECT_EQ(part(after[r][s], first) == part(after[0][s], first), s % 2 == 0) << codec << ", " << s;
-          EXPECT_EQ(part(after[r][s], second) == part(after[0][s], second), s % 2 == 1) << codec << ", " << s;
-        }
-    }
-}
-
-/// Whoever makes a collective waits for what is on its way; the mean is applied when it is due all the same.
-TEST(LocalStep, CollectivesOnTheWayChangeNothing) {
-  for (const char* codec : {"none", "onebit", "{kind: qsgd, bits: 4, bucket: 64}"})
-    for (const bool linked : {false, true})
-      for (const Overrides& variant : {streamed, with(local, {"sync.delay=2"})}) {
-        const RunConfig run = small_run(with(variant, {std::string("exchange.codec=") + codec}));
-        const RunConfig whole =
-            small_run({"sync.kind=local_sgd", fmt::format("sync.steps={}", run.sync.steps),
-                       std::string("exchange.codec=") + codec});
-        run_thread_ranks(3, [&](Transport& threads) {
-          LinkSpec slow;
-          slow.latency = 2e-3;
-          const std::unique_ptr<Transport> link = make_linked_transport(threads, slow);
-          Transport& transport = linked ? *link : threads;
-          std::vector<std::vector<std::vector<float>>> states;
-          std::uint64_t sent[2] = {};
-          for (const bool collectives : {false, true}) {
-            Rank rank(run, transport);
-            for (std::int64_t s = 0; s < steps; ++s) {
-              rank.train(s, s + 1);
-              sent[collectives] += rank.step->take({}).bytes_sent;
-              if (!collectives) continue;
-              if (s % 4 == 0) transport.barrier();
-              if (s % 4 == 1) {
-                EXPECT_TRUE(rank.step->replicas_equal()) << s;
-              }
-              if (s % 4 == 2) {
-                EXPECT_GT(AveragedWeights(transport, rank.model.network).bytes_sent(), 0u);
-              }
-              EXPECT_FALSE(rank.step->is_synchronised());
-            }
-            rank.step->check_finite();
-            sent[collectives] += rank.step->take({}).bytes_sent;
-            EXPECT_TRUE(rank.step->sync_position().has_pending());
-            states.push_back(rank.state());
-          }
-          EXPECT_EQ(states[0], states[1]) << codec;
-          EXPECT_EQ(sent[0], sent[1]);
-          Rank flat(whole, transport);
-          flat.train(0, steps);
-          EXPECT_EQ(sent[0], flat.step->take({}).bytes_sent) << "1/H of each tensor's bytes";
-        });
-      }
-}
-
-TEST(LocalStep, ADelayUsesNoGradientsMemory) {
-  const RunConfig run = small_run(streamed);
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, transport);
-    rank.train(0, 3);
-    const std::vector<float> gradients = values(rank.model.network.gradients());
-    transport.barrier();
-    EXPECT_TRUE(rank.step->sync_position().has_pending());
-    EXPECT_EQ(values(rank.model.network.gradients()), gradients);
-    EXPECT_EQ(rank.step->sync_position().pending, (SyncPosition::Pending{0, 3, 4}));
-    rank.train(3, 4);
-    EXPECT_TRUE(rank.step->sync_position().has_pending());
-    rank.train(4, 5);
-    EXPECT_FALSE(rank.step->sync_position().has_pending());
-  });
-}
-
 TEST(LocalStep, SendsOnlyWhenItSynchronises) {
   const auto sent = [](const Overrides& overrides) {
     const RunConfig run = small_run(overrides);
@@ -462,21 +301,6 @@ TEST(LocalStep, PostLocalIsSynchronousUntilThen) {
   });
 }
 
-TEST(LocalStep, BlocksOfWhichEachSynchronisationIsOfAllAreFlat) {
-  for (const char* codec : {"none", "onebit", "sign", "{kind: qsgd, bits: 4, bucket: 64}"})
-    for (const int ranks : {2, 4}) {
-      const std::string with_codec = std::string("exchange.codec=") + codec;
-      const auto flat = trained(small_run({"sync.kind=local_sgd", "sync.steps=2", with_codec}), ranks);
-      for (const char* size :
-           {"sync.ranks_per_block=1", "sync.ranks_per_block=2", "sync.ranks_per_block=node"}) {
-        EXPECT_EQ(trained(small_run(with(hierarchical, {with_codec, "sync.block_steps=1", size})), ranks),
-                  flat)
-            << codec << ", " << size << ", " << ranks << " ranks";
-      }
-      EXPECT_NE(trained(small_run(with(hierarchical, {with_codec, "sync.ranks_per_block=1"})), ranks), flat);
-    }
-}
-
 /// Residuals of gradients become what a step of plain SGD makes of them. Other steps are not in proportion to
 /// the gradient.
 TEST(LocalStep, ResidualsOfGradientsBecomeThoseOfChanges) {
@@ -521,80 +345,6 @@ TEST(LocalStep, WarnsOfWhatWillNotBe) {
               ::testing::HasSubstr("sync.block_steps: with 1 each synchronisation is of all ranks"));
   EXPECT_THAT(warnings(with(hierarchical, {"sync.ranks_per_block=node"})),
               ::testing::HasSubstr("sync.ranks_per_block: all 2 ranks are one block"));
-}
-
-TEST(LocalStep, BlocksAverageByThemselvesInBetween) {
-  const RunConfig run = small_run(with(hierarchical, {"exchange.codec=none"}));
-  std::vector<std::unique_ptr<SmallModel>> models;
-  std::vector<std::unique_ptr<Loader>> loaders;
-  for (int r = 0; r < 4; ++r) {
-    models.push_back(std::make_unique<SmallModel>(run, r, 4));
-    loaders.push_back(small_loader(run, samples, r, 4));
-  }
-  const auto weights = [](SmallModel& m) { return m.network.parameters(); };
-  for (std::int64_t s = 0; s < steps; ++s) {
-    for (std::size_t r = 0; r < 4; ++r) {
-      if (s % per_epoch == 0) loaders[r]->start(s / per_epoch);
-      models[r]->network.forward_train(samples_of(loaders[r]->next(), 1), s);
-      models[r]->network.backward({});
-      models[r]->optimizer.set_rate(rate_at(s), s);
-      models[r]->optimizer.step(models[r]->network.parameters(), models[r]->network.gradients());
-    }
-    if (s % 2 == 0) continue;
-    const auto averaged = [&](std::size_t first, std::size_t count) {
-      std::vector<std::unique_ptr<SmallModel>> some;
-      for (std::size_t r = first; r < first + count; ++r) some.push_back(std::move(models[r]));
-      average(some, weights);
-      for (std::size_t r = first; r < first + count; ++r) models[r] = std::move(some[r - first]);
-    };
-    if (s % 6 == 5) {
-      averaged(0, 4);
-    } else {
-      averaged(0, 2);
-      averaged(2, 2);
-    }
-  }
-  const auto got = trained(run, 4);
-  for (std::size_t r = 0; r < 4; ++r)
-    EXPECT_LT(worst_difference(got[r], values(models[r]->network.parameters())), 1e-6) << r;
-}
-
-TEST(LocalStep, BlocksAreEqualAndThenAllRanks) {
-  for (const char* codec : {"onebit", "{kind: qsgd, bits: 2, bucket: 64}", "sign"}) {
-    const RunConfig run = small_run(with(hierarchical, {std::string("exchange.codec=") + codec}));
-    std::vector<std::vector<std::vector<float>>> after(4);
-    run_thread_ranks(4, [&](Transport& transport) {
-      Rank rank(run, transport);
-      for (std::int64_t s = 0; s < steps; ++s) {
-        rank.train(s, s + 1);
-        EXPECT_EQ(rank.step->is_synchronised(), s % 6 == 5);
-        EXPECT_TRUE(rank.step->replicas_equal());
-        after[static_cast<std::size_t>(transport.rank())].push_back(rank.weights());
-      }
-      const StepMetrics m = rank.step->take({});
-      EXPECT_EQ(m.exchanges, 6);
-    });
-    for (std::size_t s = 0; s < steps; ++s) {
-      EXPECT_EQ(after[0][s] == after[1][s], s % 2 == 1) << codec << ", step " << s;
-      EXPECT_EQ(after[2][s] == after[3][s], s % 2 == 1) << codec << ", step " << s;
-      EXPECT_EQ(after[0][s] == after[2][s], s % 6 == 5) << codec << ", step " << s;
-    }
-  }
-}
-
-/// Blocks whose weights and gradients are the same draw their dither by the rank among all.
-TEST(LocalStep, BlocksDrawTheirDitherByTheRunsRanks) {
-  const RunConfig run =
-      small_run({"sync.kind=hierarchical_local_sgd", "sync.steps=1", "sync.block_steps=100",
-                 "sync.ranks_per_block=1", "exchange.codec={kind: qsgd, bits: 2, bucket: 64}"});
-  std::vector<std::vector<float>> after(2);
-  run_thread_ranks(2, [&](Transport& transport) {
-    Rank rank(run, transport);
-    rank.loader = small_loader(run, samples, 0, 2);
-    rank.train(0, 1);
-    after[static_cast<std::size_t>(transport.rank())] = rank.weights();
-  });
-  EXPECT_NE(after[0], after[1]);
 }
 
 /// Ranks that train on the same data differ by their noise alone, once they take local steps.
