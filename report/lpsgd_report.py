@@ -5,7 +5,7 @@
     lpsgd report RUN... --out figure.png         one figure: accuracy, and time per epoch
     lpsgd report DIR|RUN... --table              one line per run
 
-Needs Debian's python3-matplotlib, python3-pandas and python3-yaml. Ends with 2 and one line on standard
+Needs Debian's python3-matplotlib, python3-pandas, python3-scipy and python3-yaml. Ends with 2 and one line on standard
 error when one of them is missing or a folder cannot be read.
 """
 
@@ -16,7 +16,7 @@ import command
 import modules
 from errors import UserError
 
-modules.require(__file__, "matplotlib", "pandas", "yaml")
+modules.require(__file__, "matplotlib", "pandas", "scipy", "yaml")
 import runs  # noqa: E402
 
 
@@ -67,7 +67,6 @@ def is_figure(path):
 
 
 def outlook_items(cells):
-    modules.require(__file__, "numpy", "scipy")
     from costmodel import outlook
 
     return outlook.items(cells)[0]

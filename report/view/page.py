@@ -45,6 +45,7 @@ for (const button of document.querySelectorAll('th button')) button.addEventList
 });
 """
 
+LONG = 60  # rows of a table that the page shows at once
 NUMBER = ' class="n"'
 
 
@@ -66,7 +67,10 @@ def text(title, items, read_runs, notes):
     for item in items:
         parts.append(f'<section id="{item.name}"><h2>{html.escape(item.title)}</h2>')
         if item.figure is None:
-            parts += [f'<p class="note">{html.escape(item.caption)}</p>', table(item.data)]
+            rows = table(item.data)
+            if len(item.data) > LONG:
+                rows = f"<details><summary>{len(item.data)} rows</summary>{rows}</details>"
+            parts += [f'<p class="note">{html.escape(item.caption)}</p>', rows]
         else:
             svg = style.inline_svg(item.figure, item.name, html.escape(item.title, quote=True))
             parts.append(f"<figure>{svg}<figcaption>{html.escape(item.caption)}</figcaption></figure>")

@@ -12,7 +12,7 @@ import style
 from study import measures
 from words import counted
 
-from . import bars, curves, gather, latex, page, price as prices, scale, summary, tradeoff
+from . import bars, curves, differences, gather, latex, page, price as prices, scale, summary, tradeoff
 
 MANIFEST = "report.json"  # the files of the report, so that the next one removes what it no longer has
 
@@ -67,6 +67,7 @@ def collect(read, target, price):
             by_panel = [g for g in panels if g.network == network]
         items += curves.items(by_panel, network, target)
         items.append(curves.final(mine, network))
+        items.append(differences.item(mine, network))
         items.append(tradeoff.against_bytes(mine, network))
     if target:
         to_target = tradeoff.target_table(everything, target)

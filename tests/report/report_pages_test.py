@@ -14,7 +14,8 @@ from report_harness import FOUR, NONE, ReportTest
 import pandas
 import published
 import words
-from view import bars, curves, gather, latex, price, report, scale, tradeoff
+from scipy import stats
+from view import bars, curves, differences, gather, item, latex, page, price, report, scale, tradeoff
 
 # Void elements need no end.
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -74,6 +75,33 @@ class Pages(ReportTest):
         self.assertEqual(list(spread), [7**0.5, 1, 1])
         self.assertEqual(list(two.curve("val_top1", "seconds")[0]), [3.5, 7, 10.5])
         self.assertEqual(list(two.curve("val_top1", "bytes")[0]), [50, 100, 150])
+
+    def test_differences_of_settings(self):
+        folders = [*self.seeds(), self.run_folder("c1", [60, 70, 80], FOUR, ranks=4)]
+        groups = self.groups(folders)
+        (row,) = differences.item(groups, "net").data.to_dict("records")  # one seed has no deviation
+        self.assertEqual((row["label"], row["less"]), (groups[1].label, groups[0].label))
+        self.assertEqual((row["seeds"], row["seeds_of_less"], row["difference"]), (2, 3, -4.0))
+        # A difference that ends where the interval does has a probability of 5 % by SciPy's test.
+        edge = [value + 4 + row["plus_minus"] for value in (90, 88)]
+        self.assertAlmostEqual(stats.ttest_ind(edge, [92, 94, 93], equal_var=False).pvalue, 0.05, 4)
+        self.assertGreater(row["plus_minus"], 4)
+        self.assertFalse(row["visible"])
+        self.assertIsNone(differences.item(groups[1:], "net"))
+
+    def test_differences_of_published_runs(self):
+        """ResNet-9 with float32 and QSGD 2 bit: docs/results/resnet9-codecs."""
+        difference, half = differences.welch([84.08, 84.19, 84.05], [85.72, 85.48, 86.33])
+        self.assertEqual((round(difference, 2), round(half, 2)), (-1.74, 1.05))
+        self.assertEqual(differences.welch([3.0, 3.0], [1.0, 1.0]), (2.0, 0.0))
+
+    def test_a_long_table_is_folded(self):
+        items = [
+            item.Item(f"rows_{rows}", "Rows", "Rows.", pandas.DataFrame({"row": range(rows)}))
+            for rows in (page.LONG, page.LONG + 1)
+        ]
+        text = page.text("Tables", items, [], [])
+        self.assertEqual(re.findall(r"<details><summary>(.*?)</summary>", text), [f"{page.LONG + 1} rows"])
 
     def test_time_and_bytes_to_a_target(self):
         one, two = groups = self.groups(self.seeds())
@@ -314,7 +342,7 @@ class Pages(ReportTest):
                 self.assertTrue(content.startswith(head) and len(content) > 40, name + ending)
             xml.etree.ElementTree.parse(out / "figures" / (name + ".svg"))
         tables = {path.stem for path in (out / "tables").iterdir()}
-        self.assertEqual(tables, {"summary", "to_target", "samples_per_s_mpi"})
+        self.assertEqual(tables, {"summary", "differences_top1_net", "to_target", "samples_per_s_mpi"})
         summary = pandas.read_csv(out / "tables" / "summary.csv")
         self.assertEqual(summary["val_top1"].tolist(), [93.5, 91.5])
         self.assertEqual(summary["deviation"].tolist(), [0.71, 0.71])
@@ -324,17 +352,17 @@ class Pages(ReportTest):
     def check_page(self, content, names):
         self.assertNotRegex(content, r"https?:")
         self.assertNotRegex(content, r"@import|url\((?!#)")
-        page = Page()
-        page.feed(content)
-        self.assertEqual(page.open, [])
-        self.assertEqual(len(page.ids), len(set(page.ids)))
-        self.assertTrue(names <= set(page.ids))
+        read = Page()
+        read.feed(content)
+        self.assertEqual(read.open, [])
+        self.assertEqual(len(read.ids), len(set(read.ids)))
+        self.assertTrue(names <= set(read.ids))
         self.assertTrue(
-            all(r.startswith("#") and r[1:] in page.ids for r in page.references), page.references[:5]
+            all(r.startswith("#") and r[1:] in read.ids for r in read.references), read.references[:5]
         )
-        self.assertEqual(page.tags.count("svg"), 8)
-        self.assertNotIn("link", page.tags)
-        text = "".join(page.text)
+        self.assertEqual(read.tags.count("svg"), 8)
+        self.assertNotIn("link", read.tags)
+        text = "".join(read.text)
         self.assertIn("Study <grid>", text)
         self.assertIn("1 run not finished, so left out: missing.", text)
         self.assertEqual(text.count("mpirun -n 2 lpsgd train 'a & b.yaml'"), 4)
