@@ -15,11 +15,10 @@ namespace lpsgd::cuda {
 
 /// A job of a batch. Everything points to device memory, also the array of contributions.
 struct Job : CodingJob {
-  float* means =
-      nullptr;  // scratch memory, as long as the job, where a bucket's mean does not fit shared memory
   std::int64_t pieces_before = 0, buckets_before = 0;  // in the batch
-  std::int64_t kept_before = 0;   // buckets of kept_values or less, but more than small_values, likewise
-  std::int32_t table_number = 0;  // its number among the batch's
+  std::int64_t kept_before = 0;                        // buckets of Launch::kept_buckets, likewise
+  std::int64_t large_before = 0;                       // Unit::bucket: larger ones
+  std::int32_t table_number = 0;                       // its number among the batch's
 };
 
 /// A table of qsgd's optimal levels: unpacked, and its bytes. Of up to 4 bits also what each lane of a warp
@@ -40,6 +39,29 @@ struct alignas(16) PieceScan {
 };
 struct Scales {
   float a = 0, b = 0;  // NaN: a value of the bucket is not finite
+};
+
+/// topk: the search for the threshold of a bucket above shared_values, by digits of 11, 10 and 10 bits.
+struct TopkState {
+  static constexpr int digits = 1 << 11;
+  std::uint32_t counts[digits];  // of keys by their next digit; 0 between launches
+  std::uint32_t pieces;          // that are counted; 0 between launches
+  std::int32_t key;              // the digits found so far; the others are 0
+  std::uint32_t ties;            // how many are kept of the values that begin with them
+};
+/// A piece of such a bucket.
+struct TopkPiece {
+  std::uint32_t candidates = 0;       // values whose first digit is at least the threshold's
+  std::uint32_t above = 0, tied = 0;  // before the piece in its bucket: above the threshold, equal to it
+};
+/// Scratch memory: a state for each bucket; for each piece room for `slot` candidates, those of the pieces
+/// that do not have more.
+struct TopkScratch {
+  TopkState* states = nullptr;
+  TopkPiece* pieces = nullptr;
+  float* values = nullptr;             // with the residual
+  std::uint16_t* positions = nullptr;  // in the piece, ascending
+  std::int32_t slot = 0;
 };
 
 /// A launch's arguments: jobs [job_first, job_last) of a batch. Pieces and buckets are numbered within the
@@ -68,6 +90,7 @@ struct Launch {
   DeviceTable* tables = nullptr;         // of what is encoded; nullptr when decoding
   std::int32_t table_count = 0;          // how many
   unsigned long long* counts = nullptr;  // 256 a table
+  TopkScratch topk;                      // of what is encoded
 };
 
 /// A codec's launches: its column of the codecs' table. Errors are left to cudaGetLastError().
@@ -76,7 +99,7 @@ struct CodecKernels {
   enum class Unit : std::uint8_t {
     tile,    // 256 values, whatever the buckets: a warp's
     piece,   // of a bucket, or several small buckets (piece_length): a warp's
-    bucket,  // a block's
+    bucket,  // a block's; larger ones than shared_values in pieces
   };
 
   /// Queue the work of all the launch's jobs. With contributions, encode is the owner's step.
@@ -93,8 +116,15 @@ inline constexpr std::int64_t tile_values = 256;
 /// Unit::piece: a warp's registers keep buckets of up to small_values, a block's shared memory those of up to
 /// kept_values. A team of 1, 2, 4 or 8 warps of the block has team_values a warp.
 inline constexpr std::int64_t small_values = 512, team_values = 1024, kept_values = 8 * team_values;
-/// Unit::bucket: buckets of up to so many values are in Launch::kept_buckets; a block's registers keep them.
-inline constexpr std::int64_t shared_values = 4096;
+/// Unit::bucket: buckets of up to so many values are in Launch::kept_buckets; a block's shared memory keeps
+/// them. Only larger ones have pieces.
+inline constexpr std::int64_t shared_values = piece_values;
+/// TopkScratch::slot: values of the first digit lie within an eighth of each other, so few of a piece are
+/// candidates beside those that are kept, unless large values crowd in it.
+inline std::int32_t topk_slot(double density) {
+  const std::int64_t room = (4 * topk_kept(density, piece_values) + 95) / 32 * 32;
+  return static_cast<std::int32_t>(room < piece_values ? room : piece_values);
+}
 /// Buckets of 32, 64 or 128 share a tile.
 LPSGD_HD bool shares_tile(std::int64_t bucket) {
   return bucket == 32 || bucket == 64 || bucket == 128;
@@ -112,6 +142,10 @@ LPSGD_HD std::int64_t piece_count(std::int64_t n, std::int64_t bucket) {
 
 /// Codec none: flags non-finite values of `out`; NaNs become the canonical one.
 void check_floats(const Launch& launch, CUstream_st* stream);
+
+/// topk: the launch's pieces, those of buckets above shared_values.
+void encode_topk_pieces(const Launch& launch, const TopkOptions& options, CUstream_st* stream);
+void decode_topk_pieces(const Launch& launch, const TopkOptions& options, bool adds, CUstream_st* stream);
 
 struct Transpositions {
   static constexpr int max_count = 16;

@@ -54,14 +54,29 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
     all_.tables = tables_.data();
     all_.counts = counts_.data();
   }
+  if (encodes && large_buckets_ > 0) make_topk_scratch(stream);
   stream.synchronize();  // the copies read memory of this function
+}
+
+void CudaBatch::make_topk_scratch(StreamView stream) {
+  all_.topk.slot = cuda::topk_slot(options_of<TopkOptions>(options_).density);
+  const auto pieces = static_cast<std::size_t>(all_.pieces);
+  const std::size_t candidates = pieces * static_cast<std::size_t>(all_.topk.slot);
+  topk_states_ = DeviceBuffer<cuda::TopkState>(device_, static_cast<std::size_t>(large_buckets_));
+  topk_pieces_ = DeviceBuffer<cuda::TopkPiece>(device_, pieces);
+  topk_values_ = DeviceBuffer<float>(device_, candidates);
+  topk_positions_ = DeviceBuffer<std::uint16_t>(device_, candidates);
+  zero_bytes(topk_states_.data(), topk_states_.size() * sizeof(cuda::TopkState), stream);
+  all_.topk.states = topk_states_.data();
+  all_.topk.pieces = topk_pieces_.data();
+  all_.topk.values = topk_values_.data();
+  all_.topk.positions = topk_positions_.data();
 }
 
 /// The jobs for the kernels, with their pieces, buckets, tables and scratch memory.
 std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs) {
   std::vector<cuda::Job> out;
   std::map<std::uint32_t, std::int32_t> tables;
-  std::size_t mean_values = 0;
   for (const CodingJob& job : jobs) {
     cuda::Job& numbered = out.emplace_back();
     static_cast<CodingJob&>(numbered) = job;
@@ -73,31 +88,32 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs) {
     numbered.table_number = job.ranks > 0 ? number : tables.try_emplace(job.tensor, next).first->second;
     pieces_before_.push_back(numbered.pieces_before = all_.pieces);
     buckets_before_.push_back(numbered.buckets_before = all_.buckets);
-    all_.pieces += kernels_.unit == Unit::tile ? (job.n + cuda::tile_values - 1) / cuda::tile_values
-                                               : cuda::piece_count(job.n, job.bucket);
     const std::int64_t buckets = (job.n + job.bucket - 1) / job.bucket;
     all_.buckets += buckets;
     all_.errors |= job.error != nullptr;
     numbered.kept_before = all_.kept_buckets;
-    if (kernels_.unit == Unit::piece && job.bucket <= cuda::small_values) {
-      all_.small = true;
-    } else if (kernels_.unit == Unit::piece && job.bucket <= cuda::kept_values) {
-      all_.kept_buckets += buckets;
-      while (all_.team_warps * cuda::team_values < job.bucket) all_.team_warps *= 2;
+    numbered.large_before = large_buckets_;
+    if (kernels_.unit == Unit::tile) {
+      all_.pieces += (job.n + cuda::tile_values - 1) / cuda::tile_values;
     } else if (kernels_.unit == Unit::piece) {
-      all_.large = true;
-    } else if (kernels_.unit == Unit::bucket && job.bucket <= cuda::shared_values) {
+      all_.pieces += cuda::piece_count(job.n, job.bucket);
+      if (job.bucket <= cuda::small_values) {
+        all_.small = true;
+      } else if (job.bucket <= cuda::kept_values) {
+        all_.kept_buckets += buckets;
+        while (all_.team_warps * cuda::team_values < job.bucket) all_.team_warps *= 2;
+      } else {
+        all_.large = true;
+      }
+    } else if (job.bucket <= cuda::shared_values) {
       all_.kept_buckets += buckets;
+    } else {
+      all_.pieces += cuda::piece_count(job.n, job.bucket);
+      large_buckets_ += buckets;
     }
-    if (kernels_.unit == Unit::bucket && job.ranks > 0 && job.bucket > cuda::shared_values)
-      mean_values += static_cast<std::size_t>(job.n);
   }
   pieces_before_.push_back(all_.pieces);
   buckets_before_.push_back(all_.buckets);
-  means_ = DeviceBuffer<float>(device_, mean_values);
-  float* means = means_.data();
-  for (cuda::Job& job : out)
-    if (mean_values > 0 && job.bucket > cuda::shared_values) job.means = std::exchange(means, means + job.n);
   return out;
 }
 

@@ -45,6 +45,7 @@ class CudaBatch {
 
  private:
   std::vector<cuda::Job> number(std::span<const CodingJob> jobs);
+  void make_topk_scratch(StreamView stream);
 
   const Device device_;
   const CodecOptions options_;
@@ -60,7 +61,11 @@ class CudaBatch {
   DeviceBuffer<std::uint32_t> scanned_;
   DeviceBuffer<cuda::DeviceTable> tables_;
   DeviceBuffer<unsigned long long> counts_;
-  DeviceBuffer<float> means_;
+  std::int64_t large_buckets_ = 0;  // topk's
+  DeviceBuffer<cuda::TopkState> topk_states_;
+  DeviceBuffer<cuda::TopkPiece> topk_pieces_;
+  DeviceBuffer<float> topk_values_;
+  DeviceBuffer<std::uint16_t> topk_positions_;
 };
 
 /// One launch for every sixteen jobs. All memory is the device's.

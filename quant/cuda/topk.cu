@@ -1,11 +1,8 @@
-// topk (quant/codecs/topk.cc) on the device: one block per bucket. A bucket of up to 4096 values, or the
-// owner's mean of one, is read once and stays in the block's shared memory. A larger one, and its mean, are
-// read from device memory in all five passes.
+// topk (quant/codecs/topk.cc) on the device. A bucket of up to 4096 values, or the owner's mean of one, is
+// read once by one block and stays in its shared memory. Larger ones are coded in pieces (topk_large.cu).
 //
-// Memory moved per value of a bucket that is kept, k of m values sent: encode 4 bytes, 8 more with a
-// residual, and 8 k/m; reduce 8 (ranks + 1) k/m, 8 more with a residual; decode 4 and 8 k/m, adding 16 k/m.
-// Of a larger bucket, beside the records: encode 20 bytes, reduce 32, either 24 more with a residual.
-// One launch; another one if larger buckets are there.
+// Memory moved per value of a bucket, k of m values sent: encode 4 bytes, 8 more with a residual, and 8 k/m;
+// reduce 8 (ranks + 1) k/m, 8 more with a residual; decode 4 and 8 k/m, adding 16 k/m. One launch.
 #include <algorithm>
 
 #include "quant/cuda/topk_device.h"
@@ -13,13 +10,67 @@
 namespace lpsgd::cuda {
 namespace {
 
+/// Bucket b of the batch, or of those of its buckets that are kept.
+__device__ TopkBucket find_topk(const TopkLaunch& launch, std::int64_t b, bool of_kept = false) {
+  const auto before = [=](const Job& one) { return of_kept ? one.kept_before : one.buckets_before; };
+  const Job& job = launch.jobs[find_job(launch, b, before)];
+  return bucket_of(launch, job, b - before(job));
+}
+
+/// Adds the values of a record to `sum`, which holds the bucket's. encode writes each position once.
+__device__ __forceinline__ void add_record(const std::byte* record, const TopkBucket& p, float* sum,
+                                           bool* finite) {
+  for (std::int64_t i = threadIdx.x; i < p.kept; i += blockDim.x)
+    add_one(record, p.kept, i, 0, p.m, sum, finite);
+}
+
+/// The kept-th largest key, and how many of the values with it are kept.
+struct Threshold {
+  std::int32_t key = 0;
+  std::int64_t ties = 0;
+};
+
+/// The threshold of m values in shared memory, by digits of 11, 10 and 10 bits. `histogram`,
+/// TopkState::digits zeros, is left as it was.
+__device__ __forceinline__ Threshold find_kept_threshold(const float* kept, int m, std::int64_t wanted,
+                                                         std::uint32_t* histogram) {
+  __shared__ std::uint32_t warps[kBlockWarps];
+  __shared__ std::int32_t digit;
+  __shared__ std::uint32_t rest;
+  Threshold found{0, wanted};
+#pragma unroll 1
+  for (int shift = 20; shift >= 0; shift -= 10) {
+    // Of the keys that begin as the one wanted.
+    const std::int32_t low = found.key, high = low + (shift == 20 ? magnitude_mask : (1 << (shift + 10)) - 1);
+#pragma unroll 1
+    for (int h = 0; h < kHeld; ++h) {
+      float v[kEach];
+      std::int32_t keys[kEach];
+      load_keys(kept, h, m, v, keys);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k)
+        if (keys[k] >= low && keys[k] <= high) atomicAdd(&histogram[(keys[k] - low) >> shift], 1u);
+    }
+    __syncthreads();
+    choose_digit(histogram, static_cast<std::uint32_t>(found.ties), warps,
+                 [&](std::int32_t d, std::uint32_t rank) {
+                   digit = d;
+                   rest = rank;
+                 });
+    __syncthreads();
+    found.key |= digit << shift;
+    found.ties = rest;
+  }
+  return found;
+}
+
 __global__ void __launch_bounds__(kBlock, 4) encode_topk_kernel(TopkLaunch launch) {
   __shared__ __align__(16) float kept[shared_values];
-  __shared__ std::uint32_t histogram[kKeptDigits];
+  __shared__ std::uint32_t histogram[TopkState::digits];
   __shared__ std::uint32_t
       totals[kHeld * kBlockWarps];  // of a tile: above the threshold, and 2^16 times tied
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
-  for (int i = static_cast<int>(threadIdx.x); i < kKeptDigits; i += kBlock) histogram[i] = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < TopkState::digits; i += kBlock) histogram[i] = 0;
   for (std::int64_t b = blockIdx.x; b < launch.kept_buckets; b += gridDim.x) {
     const TopkBucket p = find_topk(launch, b, true);
     const Job& job = *p.job;
@@ -114,89 +165,11 @@ __global__ void __launch_bounds__(kBlock, 4) encode_topk_kernel(TopkLaunch launc
   }
 }
 
-// ---- Larger buckets
-
-/// Records of at most 2^32 - 1 values a bucket; the counts of a histogram likewise.
-__global__ void __launch_bounds__(kBlock) encode_large_topk_kernel(TopkLaunch launch) {
-  __shared__ std::uint32_t aboves[kBlockWarps], ties[kBlockWarps];
-  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
-  for (std::int64_t b = blockIdx.x; b < launch.buckets; b += gridDim.x) {
-    const TopkBucket p = find_topk(launch, launch.bucket_first + b);
-    const Job& job = *p.job;
-    if (job.bucket <= shared_values) continue;
-    float* residual = job.residual != nullptr ? job.residual + p.begin : nullptr;
-    const float* source = job.values != nullptr ? job.values + p.begin : nullptr;
-    if (job.contributions != nullptr) {
-      float* sum = job.means + p.begin;
-      __syncthreads();
-      for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock) sum[i] = 0.0f;
-      bool finite = true;
-      for (std::int32_t r = 0; r < job.ranks; ++r) {
-        __syncthreads();
-        add_record(job.contributions[r] + p.record, p, sum, &finite);
-      }
-      __syncthreads();
-      for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock) sum[i] *= launch.weight;
-      source = sum;
-      __syncthreads();
-    }
-    const auto value = [&](std::int64_t i) {
-      return residual != nullptr ? source[i] + residual[i] : source[i];
-    };
-    Threshold threshold = find_threshold(p.m, p.kept, value);
-
-    std::byte* record = job.bytes + p.record;
-    std::int64_t above = 0, tied = 0;  // among the values before
-    bool finite = true;
-    double own = 0, lost = 0;
-    for (std::int64_t at = 0; at < p.m; at += kBlock) {
-      const std::int64_t i = at + threadIdx.x;
-      const bool exists = i < p.m;
-      const float v = exists ? value(i) : 0.0f;
-      const std::int32_t k = exists ? topk_key(v) : -1;
-      const unsigned is_above = __ballot_sync(kAll, k > threshold.key);
-      const unsigned is_tied = __ballot_sync(kAll, k == threshold.key);
-      __syncthreads();
-      if (lane == 0) {
-        aboves[warp] = static_cast<std::uint32_t>(__popc(is_above));
-        ties[warp] = static_cast<std::uint32_t>(__popc(is_tied));
-      }
-      __syncthreads();
-      const unsigned before = (1u << lane) - 1u;
-      std::int64_t above_before = above + __popc(is_above & before),
-                   tied_before = tied + __popc(is_tied & before);
-      for (int w = 0; w < kBlockWarps; ++w) {
-        if (w < warp) {
-          above_before += aboves[w];
-          tied_before += ties[w];
-        }
-        above += aboves[w];
-        tied += ties[w];
-      }
-      const bool keep = k > threshold.key || (k == threshold.key && tied_before < threshold.ties);
-      if (keep) {
-        const std::int64_t position = above_before + min_of(tied_before, threshold.ties);
-        store_word(record + 4 * position, static_cast<std::uint32_t>(i));
-        store_float(record + 4 * (p.kept + position), canonical<ScalarLanes>(v));
-        finite &= is_finite(v);
-      }
-      if (!exists) continue;
-      const float left = canonical<ScalarLanes>(keep ? v - (v + 0.0f) : v);
-      if (residual != nullptr) residual[i] = left;
-      if (job.error != nullptr) {
-        own += static_cast<double>(source[i]) * static_cast<double>(source[i]);
-        lost += static_cast<double>(left) * static_cast<double>(left);
-      }
-    }
-    if (!finite) *job.non_finite = 1;
-    if (job.error != nullptr) add_error(job.error, own, lost);
-  }
-}
-
 template <bool adds>
 __global__ void __launch_bounds__(kBlock) decode_topk_kernel(TopkLaunch launch) {
   for (std::int64_t b = blockIdx.x; b < launch.buckets; b += gridDim.x) {
     const TopkBucket p = find_topk(launch, launch.bucket_first + b);
+    if (p.job->bucket > shared_values) continue;
     float* out = p.job->out + p.begin;
     if constexpr (!adds) {
       for (std::int64_t i = threadIdx.x; i < p.m; i += kBlock) out[i] = 0.0f;
@@ -213,18 +186,17 @@ unsigned blocks(std::int64_t buckets) {
 }
 
 void encode(const Launch& launch, const CodecOptions& options, cudaStream_t stream) {
-  if (launch.buckets == 0) return;
   const TopkLaunch own{launch, options_of<TopkOptions>(options)};
   if (launch.kept_buckets > 0)
     LPSGD_LAUNCH(encode_topk_kernel, blocks(launch.kept_buckets), kBlock, stream)(own);
-  if (launch.kept_buckets < launch.buckets)
-    LPSGD_LAUNCH(encode_large_topk_kernel, blocks(launch.buckets), kBlock, stream)(own);
+  if (launch.pieces > 0) encode_topk_pieces(launch, own.options, stream);
 }
 void decode(const Launch& launch, const CodecOptions& options, bool adds, cudaStream_t stream) {
-  if (launch.buckets == 0) return;
   const TopkLaunch own{launch, options_of<TopkOptions>(options)};
   const auto kernel = adds ? decode_topk_kernel<true> : decode_topk_kernel<false>;
-  LPSGD_LAUNCH(kernel, blocks(launch.buckets), kBlock, stream)(own);
+  if (launch.kept_buckets > 0 && launch.buckets > 0)
+    LPSGD_LAUNCH(kernel, blocks(launch.buckets), kBlock, stream)(own);
+  if (launch.pieces > 0) decode_topk_pieces(launch, own.options, adds, stream);
 }
 
 }  // namespace

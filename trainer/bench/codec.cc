@@ -36,6 +36,7 @@ const char* const default_codecs[] = {
     "{kind: onebit, bucket: 64}",
     "{kind: sign, bucket: 512}",
     "{kind: topk, density: 0.01}",
+    "{kind: topk, density: 0.01, bucket: tensor}",
     "{kind: dynamic8}",
     "none",
     "fp16",

@@ -1,0 +1,286 @@
+// topk's buckets above shared_values on the device, in pieces of piece_values, which many blocks share.
+//
+// Five kernels encode such a bucket. The first two read its values: one counts the keys by their first digit,
+// one copies the candidates, whose digit is at least the threshold's, into the piece's slot of scratch
+// memory, and writes the residual. The others read the slots alone: the third counts by the last digit, the
+// fourth the values above the threshold and equal to it, so that each piece's place in the record is known,
+// and the fifth writes the record. A piece with more candidates than a slot holds is read from memory each
+// time. Whichever block counts a bucket's last piece finds the digit, or the places, so the host never waits.
+//
+// Memory moved per value of a bucket, k of m values sent: encode 8 bytes, 12 more with a residual, 8 k/m, and
+// 22 for each candidate; reduce the same with 16 ranks k/m in place of the 8 bytes; decode 4 and 8 k/m,
+// adding 16 k/m. Scratch memory: up to 6 bytes a value, 0.4 with a density of 0.01, and 8 KiB a bucket. Five
+// launches; one for decode.
+#include <algorithm>
+
+#include "quant/cuda/topk_large_device.h"
+
+namespace lpsgd::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kBlock, 4) count_topk_kernel(TopkLaunch launch) {
+  __shared__ __align__(16) float sum[piece_values];
+  __shared__ std::uint32_t counts[TopkState::digits];
+  for (int i = static_cast<int>(threadIdx.x); i < TopkState::digits; i += kBlock) counts[i] = 0;
+  __syncthreads();
+  each_part(
+      launch,
+      [&](const TopkPart& part) {
+        each_value(launch, part, false, sum, [&](int h, const float*, const float* v) {
+#pragma unroll
+          for (int k = 0; k < kEach; ++k)
+            if (held_at(h) + k < part.count) atomicAdd(&counts[topk_key(v[k]) >> 20], 1u);
+        });
+      },
+      [&](const TopkPart& part, std::uint32_t pieces) { join_counts<20>(part, pieces, counts); });
+}
+
+/// Copies the candidates, and makes the residual what is coded.
+__global__ void __launch_bounds__(kBlock, 4) candidates_topk_kernel(TopkLaunch launch) {
+  __shared__ __align__(16) float kept[piece_values];
+  __shared__ std::uint32_t counts[TopkState::digits];
+  __shared__ std::uint32_t totals[kHeld * kBlockWarps];  // candidates of a tile
+  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
+  for (int i = static_cast<int>(threadIdx.x); i < TopkState::digits; i += kBlock) counts[i] = 0;
+  __syncthreads();
+  const auto body = [&](const TopkPart& part) {
+    const Job& job = *part.bucket.job;
+    const std::int32_t low = part.state->key, high = low | ((1 << 20) - 1);
+    float* residual = part.residual();
+    double own = 0, lost = 0;
+    std::uint32_t before[kHeld];  // of the tile's lanes before
+    each_value(launch, part, false, kept, [&](int h, const float* values, const float* coded) {
+      if (job.error != nullptr)
+        for (int k = 0; k < kEach; ++k)
+          own += static_cast<double>(values[k]) * static_cast<double>(values[k]);
+      float v[kEach];
+      std::uint32_t count = 0;
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        v[k] = canonical<ScalarLanes>(coded[k]);
+        const std::int32_t key = held_at(h) + k < part.count ? topk_key(v[k]) : -1;
+        if (key >= low && key <= high) atomicAdd(&counts[(key - low) >> 10], 1u);
+        count += key >= low;
+      }
+      store_values(kept + held_at(h), kEach, v);
+      if (residual != nullptr) store_values(residual + held_at(h), part.count - held_at(h), v);
+      std::uint32_t upto = count;
+      for (int other = 1; other < kWarp; other *= 2) {
+        const std::uint32_t x = __shfl_sync(kAll, upto, lane >= other ? lane - other : lane);
+        if (lane >= other) upto += x;
+      }
+      if (lane == kWarp - 1) totals[warp + h * kBlockWarps] = upto;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i)  // a register each
+        if (i == h) before[i] = upto - count;
+    });
+    __syncthreads();
+    std::uint32_t all = 0;
+    for (int t = 0; t < kHeld * kBlockWarps; ++t) {
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h)
+        if (t == warp + h * kBlockWarps) before[h] += all;
+      all += totals[t];
+    }
+    if (threadIdx.x == 0) launch.topk.pieces[part.piece].candidates = all;
+    const bool fits = all <= static_cast<std::uint32_t>(launch.topk.slot);
+    const std::int64_t slot = part.piece * launch.topk.slot;
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      float v[kEach];
+      std::int32_t keys[kEach];
+      load_keys(kept, h, part.count, v, keys);
+      std::int64_t to = slot + before[h];
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        if (!fits) continue;
+        if (keys[k] >= low) {
+          launch.topk.values[to] = v[k];
+          launch.topk.positions[to] = static_cast<std::uint16_t>(held_at(h) + k);
+          ++to;
+        } else if (job.error != nullptr) {  // what candidates lose is known later
+          lost += static_cast<double>(v[k]) * static_cast<double>(v[k]);
+        }
+      }
+    }
+    if (job.error != nullptr) add_error(job.error, own, lost);
+    __syncthreads();  // `totals` is used again
+  };
+  each_part(launch, body,
+            [&](const TopkPart& part, std::uint32_t pieces) { join_counts<10>(part, pieces, counts); });
+}
+
+__global__ void __launch_bounds__(kBlock, 4) last_digit_topk_kernel(TopkLaunch launch) {
+  __shared__ __align__(16) float kept[piece_values];
+  __shared__ std::uint32_t counts[TopkState::digits];
+  for (int i = static_cast<int>(threadIdx.x); i < TopkState::digits; i += kBlock) counts[i] = 0;
+  __syncthreads();
+  each_part(
+      launch,
+      [&](const TopkPart& part) {
+        const std::int32_t low = part.state->key, high = low | ((1 << 10) - 1);
+        const Candidates candidates = load_candidates(launch, part, kept);
+        for (int i = static_cast<int>(threadIdx.x); i < candidates.count; i += kBlock) {
+          const std::int32_t key = candidates.key(i);
+          if (key >= low && key <= high) atomicAdd(&counts[key - low], 1u);
+        }
+      },
+      [&](const TopkPart& part, std::uint32_t pieces) { join_counts<0>(part, pieces, counts); });
+}
+
+/// What each piece has above the threshold and equal to it; of a bucket's last piece, what all have before.
+__global__ void __launch_bounds__(kBlock, 4) places_topk_kernel(TopkLaunch launch) {
+  __shared__ __align__(16) float kept[piece_values];
+  __shared__ std::uint32_t warps[2][kBlockWarps];
+  __shared__ std::uint32_t above_before, tied_before;
+  const auto count = [&](const TopkPart& part) {
+    const Candidates candidates = load_candidates(launch, part, kept);
+    const std::int32_t threshold = part.state->key;
+    std::uint32_t mine = 0;  // above, and 2^16 times tied: a piece has at most 4096
+    for (int i = static_cast<int>(threadIdx.x); i < candidates.count; i += kBlock) {
+      const std::int32_t key = candidates.key(i);
+      mine += key > threshold ? 1u : key == threshold ? 1u << 16 : 0u;
+    }
+    const std::uint32_t after = sum_after(mine, warps[0]);
+    if (threadIdx.x == 0) {
+      TopkPiece& piece = launch.topk.pieces[part.piece];
+      piece.above = (mine + after) & 0xffffu;
+      piece.tied = (mine + after) >> 16;
+    }
+    __syncthreads();
+  };
+  each_part(launch, count, [&](const TopkPart& part, std::uint32_t pieces) {
+    if (!is_complete(part, pieces)) return;
+    TopkPiece* all = launch.topk.pieces + part.piece - part.from / piece_values;
+    if (threadIdx.x == 0) above_before = tied_before = 0;
+    for (std::int64_t first = 0; first < part.pieces(); first += kBlock) {
+      const std::int64_t i = first + kBlock - 1 - threadIdx.x;  // so that what comes after is what is before
+      const bool exists = i < part.pieces();
+      const std::uint32_t above = exists ? all[i].above : 0, tied = exists ? all[i].tied : 0;
+      const std::uint32_t above_here = sum_after(above, warps[0]), tied_here = sum_after(tied, warps[1]);
+      if (exists) {
+        all[i].above = above_before + above_here;
+        all[i].tied = tied_before + tied_here;
+      }
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        above_before += above + above_here;
+        tied_before += tied + tied_here;
+      }
+      __syncthreads();
+    }
+  });
+}
+
+__global__ void __launch_bounds__(kBlock, 4) write_topk_kernel(TopkLaunch launch) {
+  __shared__ __align__(16) float kept[piece_values];
+  __shared__ std::uint32_t aboves[kBlockWarps], ties[kBlockWarps];
+  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
+  const auto body = [&](const TopkPart& part) {
+    const Job& job = *part.bucket.job;
+    const Candidates candidates = load_candidates(launch, part, kept);
+    const std::int32_t threshold = part.state->key;
+    const std::uint32_t most = part.state->ties;  // of the tied values are sent
+    std::uint32_t above = launch.topk.pieces[part.piece].above, tied = launch.topk.pieces[part.piece].tied;
+    float* residual = part.residual();
+    std::byte* record = job.bytes + part.bucket.record;
+    bool finite = true;
+    double lost = 0;
+    for (int at = 0; at < candidates.count; at += kBlock) {
+      const int i = at + static_cast<int>(threadIdx.x);
+      const std::int32_t key = candidates.key(i);
+      const unsigned is_above = __ballot_sync(kAll, key > threshold);
+      const unsigned is_tied = __ballot_sync(kAll, key == threshold);
+      __syncthreads();
+      if (lane == 0) {
+        aboves[warp] = static_cast<std::uint32_t>(__popc(is_above));
+        ties[warp] = static_cast<std::uint32_t>(__popc(is_tied));
+      }
+      __syncthreads();
+      const unsigned before = (1u << lane) - 1u;
+      std::uint32_t above_before = above + static_cast<std::uint32_t>(__popc(is_above & before));
+      std::uint32_t tied_before = tied + static_cast<std::uint32_t>(__popc(is_tied & before));
+      for (int w = 0; w < kBlockWarps; ++w) {
+        if (w < warp) {
+          above_before += aboves[w];
+          tied_before += ties[w];
+        }
+        above += aboves[w];
+        tied += ties[w];
+      }
+      if (i >= candidates.count) continue;
+      const bool keep = key > threshold || (key == threshold && tied_before < most);
+      const float v = candidates.values[i];
+      const float left = canonical<ScalarLanes>(keep ? v - (v + 0.0f) : v);
+      const int position = candidates.position(i);
+      if (keep) {
+        const std::uint32_t place = above_before + (tied_before < most ? tied_before : most);
+        store_word(record + 4 * static_cast<std::int64_t>(place),
+                   static_cast<std::uint32_t>(part.from + position));
+        store_float(record + 4 * (part.bucket.kept + place), canonical<ScalarLanes>(v));
+        finite &= is_finite(v);
+        if (residual != nullptr) residual[position] = left;
+      }
+      lost += static_cast<double>(left) * static_cast<double>(left);
+    }
+    if (!finite) *job.non_finite = 1;
+    if (job.error != nullptr) add_error(job.error, 0, lost);
+  };
+  each_part(launch, body, [](const TopkPart&, std::uint32_t) {});
+}
+
+template <bool adds>
+__global__ void __launch_bounds__(kBlock, 4) decode_large_topk_kernel(TopkLaunch launch) {
+  __shared__ __align__(16) float sum[adds ? kEach : piece_values];
+  __shared__ std::int64_t range[2];
+  const auto body = [&](const TopkPart& part) {
+    const Job& job = *part.bucket.job;
+    float* out = job.out + part.first();
+    const std::byte* const record = job.bytes;
+    __syncthreads();
+    if constexpr (!adds) {
+      for (int h = 0; h < kHeld; ++h) {
+        const float zeros[kEach] = {};
+        store_values(sum + held_at(h), kEach, zeros);
+      }
+    }
+    find_ranges(&record, 1, part, range);
+    __syncthreads();
+    float* to = sum;
+    if constexpr (adds) to = out;
+    bool finite = true;
+    for (std::int64_t i = range[0] + threadIdx.x; i < range[1]; i += kBlock)
+      add_one(record + part.bucket.record, part.bucket.kept, i, part.from, part.count, to, &finite);
+    if (!finite) *job.non_finite = 1;
+    if constexpr (!adds) {
+      __syncthreads();
+      for (int h = 0; h < kHeld; ++h) {
+        float v[kEach];
+        load_values(sum + held_at(h), kEach, v);
+        store_values(out + held_at(h), part.count - held_at(h), v);
+      }
+    }
+  };
+  each_part(launch, body, [](const TopkPart&, std::uint32_t) {});
+}
+
+/// Each joins its counts once for all pieces of a bucket: so many blocks as a GPU runs at once.
+unsigned blocks(std::int64_t pieces) {
+  return static_cast<unsigned>(std::min<std::int64_t>(pieces, 1024));
+}
+
+}  // namespace
+
+void encode_topk_pieces(const Launch& launch, const TopkOptions& options, cudaStream_t stream) {
+  const TopkLaunch own{launch, options};
+  for (const auto kernel : {count_topk_kernel, candidates_topk_kernel, last_digit_topk_kernel,
+                            places_topk_kernel, write_topk_kernel})
+    LPSGD_LAUNCH(kernel, blocks(launch.pieces), kBlock, stream)(own);
+}
+void decode_topk_pieces(const Launch& launch, const TopkOptions& options, bool adds, cudaStream_t stream) {
+  const TopkLaunch own{launch, options};
+  const auto kernel = adds ? decode_large_topk_kernel<true> : decode_large_topk_kernel<false>;
+  LPSGD_LAUNCH(kernel, blocks(launch.pieces), kBlock, stream)(own);
+}
+
+}  // namespace lpsgd::cuda
