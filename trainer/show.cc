@@ -4,6 +4,8 @@
 #include "comm/exchange.h"
 #include "comm/transport.h"
 #include "core/printable.h"
+#include "nn/graph.h"
+#include "nn/plan.h"
 #include "trainer/commands.h"
 #include "trainer/json_text.h"
 #include "trainer/run_config.h"
@@ -14,8 +16,20 @@ namespace {
 
 using nlohmann::ordered_json;
 
+/// What a rank that trains holds: activations and their gradients for each sample, and the parameters, which
+/// their gradients take once more and momentum, too. Without the libraries' workspace.
+struct Memory {
+  std::int64_t activations = 0, parameters = 0;  // bytes
+  Compute compute = Compute::fp32;
+};
+
+Memory memory_of(const NetworkSpec& spec, Compute compute) {
+  const DataType type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
+  return {make_plan(spec.graph(), true, type).arena, 4 * spec.graph().arena, compute};
+}
+
 std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
-                      int ranks) {
+                      int ranks, const Memory& memory) {
   ordered_json o;
   std::uint64_t total = 0;
   ordered_json tensors = ordered_json::array();
@@ -45,11 +59,13 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
   o["wire_bytes"] = total;
   o["layers"] = std::move(layers);
   o["tensors"] = std::move(tensors);
+  o["activation_bytes"] = memory.activations;
+  o["parameter_bytes"] = memory.parameters;
   return json_text(o, 2) + "\n";
 }
 
 std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
-                       int ranks) {
+                       int ranks, const Memory& memory) {
   const bool one_frame = spec.has_open_frames() && spec.input_shape()[0] == 1;
   std::string out = fmt::format("{}: {} parameters, {:.2f} MFLOP a {} forward\n\n", printable(spec.name()),
                                 spec.parameters(), static_cast<double>(spec.flops()) * 1e-6,
@@ -80,6 +96,11 @@ std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const st
       "float32; K ranks together send 2(K-1) copies a step\n",
       threshold, total,
       4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)));
+  out += fmt::format(
+      "memory of a rank that trains: {} bytes for each {} (activations and their gradients, {}), {} bytes of "
+      "parameters, as many of their gradients and of momentum\n",
+      memory.activations, one_frame ? "frame" : "sample",
+      memory.compute == Compute::bf16 ? "bfloat16" : "float32", memory.parameters);
   return out;
 }
 
@@ -93,7 +114,8 @@ std::string show_command(const ShowArguments& arguments) {
   // Bytes depend on the number of ranks only where tables travel (qsgd's optimal levels).
   const int ranks = run.exchange.transport == TransportKind::threads ? static_cast<int>(run.exchange.ranks)
                                                                      : launched_as().size;
-  return (arguments.json ? show_json : show_table)(spec, threshold, codecs, ranks);
+  return (arguments.json ? show_json : show_table)(spec, threshold, codecs, ranks,
+                                                   memory_of(spec, run.train.compute));
 }
 
 }  // namespace lpsgd

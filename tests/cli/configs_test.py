@@ -33,6 +33,17 @@ class Configs(Case):
         networks = {os.path.basename(p)[: -len(".yaml")] for p in glob.glob(os.path.join(CONFIGS, "networks", "*.yaml"))}
         self.assertEqual(shown, networks, "each network has an experiment")
 
+    def test_show_says_what_training_holds(self):
+        path = self.write("small.yaml", "name: small\ninput: [8, 8, 4]\nclasses: 4\nlayers:\n"
+                          "  - {conv: c1, filters: 16, kernel: 3, pad: 1}\n  - {relu: r}\n  - average_pool\n  - flatten\n"
+                          "  - {dense: fc, units: 4}\n")
+        tree = json.loads(run("show", path, "--json").out)
+        # The input; the convolution's output, the mean and the logits, each with its gradient; in 64 bytes or multiples.
+        self.assertEqual(tree["activation_bytes"], 8 * 8 * 4 * 4 + 2 * (8 * 8 * 16 * 4 + 64 + 64))
+        # Of the tensors each begins at a multiple of 64 bytes: 576, 16, 64 and 4 values.
+        self.assertEqual(tree["parameter_bytes"], 4 * (576 + 16 + 64 + 16))
+        self.assertIn("9472 bytes for each sample", run("show", path).out)
+
     def test_noise_has_the_recipe_of_the_study(self):
         def recipe(path):
             with open(path) as file:
