@@ -173,10 +173,10 @@ exclude:
 
     def test_runs_of_this_repository_count_as_done(self):
         """Whoever copies them into a study's folder trains them no more."""
-        for name, folder, complete in (
-            ("resnet9_codecs", "resnet9-codecs", True),
-            ("resnet9_width64", "resnet9-width64", True),
-            ("local_sgd_resnet20", "local-sgd", False),
+        for name, folder in (
+            ("resnet9_codecs", "resnet9-codecs"),
+            ("resnet9_width64", "resnet9-width64"),
+            ("local_sgd_resnet20", "local-sgd"),
         ):
             with self.subTest(study=name):
                 study = definition.load(str(REPORT.parent / "configs" / "studies" / f"{name}.yaml"))
@@ -187,9 +187,7 @@ exclude:
                 folders = runner.find_folders(str(out), runs)
                 done = [run.digest for run in runs if tables.is_done(folders[run.digest], run.digest)]
                 self.assertEqual({folders[digest] for digest in done}, there)
-                self.assertGreater(len(done), 0)
-                if complete:
-                    self.assertEqual(len(done), len(runs))
+                self.assertEqual(len(done), len(runs))
 
     def test_the_wide_network_trains_three_epochs(self):
         study = definition.load(str(REPORT.parent / "configs" / "studies" / "resnet9_width64.yaml"))
