@@ -16,8 +16,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// What a rank that trains holds: activations and their gradients for each sample, and the parameters, which
-/// their gradients take once more and momentum, too. Without the libraries' workspace.
+/// What a rank that trains holds at least: the layers' outputs and their gradients for each sample, and the
+/// parameters.
 struct Memory {
   std::int64_t activations = 0, parameters = 0;  // bytes
   Compute compute = Compute::fp32;
@@ -97,8 +97,8 @@ std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const st
       threshold, total,
       4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)));
   out += fmt::format(
-      "memory of a rank that trains: {} bytes for each {} (activations and their gradients, {}), {} bytes of "
-      "parameters, as many of their gradients and of momentum\n",
+      "training holds {} bytes of layers' outputs and their gradients for each {} ({}), and {} bytes of "
+      "parameters; the gradients take as much again, and so does momentum\n",
       memory.activations, one_frame ? "frame" : "sample",
       memory.compute == Compute::bf16 ? "bfloat16" : "float32", memory.parameters);
   return out;

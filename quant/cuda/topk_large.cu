@@ -7,10 +7,10 @@
 // and the fifth writes the record. A piece with more candidates than a slot holds is read from memory each
 // time. Whichever block counts a bucket's last piece finds the digit, or the places, so the host never waits.
 //
-// Memory moved per value of a bucket, k of m values sent: encode 8 bytes, 12 more with a residual, 8 k/m, and
-// 22 for each candidate; reduce the same with 16 ranks k/m in place of the 8 bytes; decode 4 and 8 k/m,
-// adding 16 k/m. Scratch memory: up to 6 bytes a value, 0.4 with a density of 0.01, and 8 KiB a bucket. Five
-// launches; one for decode.
+// Memory moved per value of a bucket, k of m values sent: encode 8 bytes, 12 more with a residual, 8 k/m (12
+// with one), and 20 for each candidate; reduce the same with 16 ranks k/m in place of the 8 bytes; decode 4
+// and 8 k/m, adding 16 k/m. Beside that 48 KiB a bucket, for its counts. Scratch memory: up to 6 bytes a
+// value of whole pieces, 0.4 with a density of 0.01, and 8 KiB a bucket. Five launches; one for decode.
 #include <algorithm>
 
 #include "quant/cuda/topk_large_device.h"
@@ -264,7 +264,8 @@ __global__ void __launch_bounds__(kBlock, 4) decode_large_topk_kernel(TopkLaunch
   each_part(launch, body, [](const TopkPart&, std::uint32_t) {});
 }
 
-/// Each joins its counts once for all pieces of a bucket: so many blocks as a GPU runs at once.
+/// A block joins its counts once for all of its pieces of a bucket, so there are not many more blocks than a
+/// large GPU runs at once.
 unsigned blocks(std::int64_t pieces) {
   return static_cast<unsigned>(std::min<std::int64_t>(pieces, 1024));
 }

@@ -42,7 +42,7 @@ class Configs(Case):
         self.assertEqual(tree["activation_bytes"], 8 * 8 * 4 * 4 + 2 * (8 * 8 * 16 * 4 + 64 + 64))
         # Of the tensors each begins at a multiple of 64 bytes: 576, 16, 64 and 4 values.
         self.assertEqual(tree["parameter_bytes"], 4 * (576 + 16 + 64 + 16))
-        self.assertIn("9472 bytes for each sample", run("show", path).out)
+        self.assertIn("training holds 9472 bytes of layers' outputs and their gradients for each sample", run("show", path).out)
 
     def test_noise_has_the_recipe_of_the_study(self):
         def recipe(path):

@@ -86,14 +86,31 @@ class Pages(ReportTest):
         edge = [value + 4 + row["plus_minus"] for value in (90, 88)]
         self.assertAlmostEqual(stats.ttest_ind(edge, [92, 94, 93], equal_var=False).pvalue, 0.05, 4)
         self.assertGreater(row["plus_minus"], 4)
-        self.assertFalse(row["visible"])
+        self.assertEqual((row["visible"], row["plus_minus_of_same_seeds"]), ("no", None))
         self.assertIsNone(differences.item(groups[1:], "net"))
+
+    def test_differences_of_the_same_seeds(self):
+        values = {"a": (80.0, 84.0, 88.0), "b": (80.9, 85.0, 89.1)}
+        codecs = {"a": NONE, "b": FOUR}
+        folders = [
+            self.run_folder(f"{name}{seed}", [50, value], codecs[name], seed=seed)
+            for name, of_seeds in values.items()
+            for seed, value in enumerate(of_seeds)
+        ]
+        folders.append(self.run_folder("copy", [50, 10.0], FOUR, seed=1))  # the first of a seed counts
+        (row,) = differences.item(self.groups(folders), "net").data.to_dict("records")
+        self.assertEqual((row["seeds"], row["seeds_of_less"], row["visible"]), (3, 3, "by same seeds"))
+        self.assertEqual(row["difference"], 1.0)
+        edge = [value - 1 + row["plus_minus_of_same_seeds"] for value in values["b"]]
+        self.assertAlmostEqual(stats.ttest_rel(edge, values["a"]).pvalue, 0.05, 3)
+        self.assertGreater(row["plus_minus"], 1)
 
     def test_differences_of_published_runs(self):
         """ResNet-9 with float32 and QSGD 2 bit: docs/results/resnet9-codecs."""
         difference, half = differences.welch([84.08, 84.19, 84.05], [85.72, 85.48, 86.33])
         self.assertEqual((round(difference, 2), round(half, 2)), (-1.74, 1.05))
-        self.assertEqual(differences.welch([3.0, 3.0], [1.0, 1.0]), (2.0, 0.0))
+        self.assertEqual(differences.welch([3.0, 3.0], [1.0, 1.0]), (2.0, None))
+        self.assertIsNone(differences.paired([3.0, 4.0], [1.0, 2.0]))
 
     def test_a_long_table_is_folded(self):
         items = [
