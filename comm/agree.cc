@@ -77,11 +77,13 @@ std::string values_text(const std::vector<std::optional<std::string>>& values) {
 /// What differs between the ranks' facts, or an empty string.
 std::string disagreement(const std::vector<std::string>& texts) {
   std::vector<std::vector<Fact>> ranks;
+  ranks.reserve(texts.size());
   for (const std::string& text : texts) ranks.push_back(split(text));
   std::string message;
   std::vector<std::string> others;
   const auto compare = [&](const std::string& name) {
     std::vector<std::optional<std::string>> values;
+    values.reserve(ranks.size());
     for (const std::vector<Fact>& facts : ranks) values.push_back(value_of(facts, name));
     if (std::all_of(values.begin(), values.end(), [&](const auto& v) { return v == values[0]; })) return;
     if (message.empty())

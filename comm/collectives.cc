@@ -120,6 +120,7 @@ void Collectives::wait() {
     backoff.pause();
     if (!patience.due()) continue;
     std::vector<int> missing;
+    missing.reserve(in_flight_.size());
     for (const Message& m : in_flight_) missing.push_back(transport_.rank_in_run(m.peer));
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());

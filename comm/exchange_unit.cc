@@ -77,6 +77,7 @@ class ReduceBroadcast final : public UnitInFlight {
       if (!ranks.empty()) return ranks_text(ranks);
     }
     std::vector<int> ranks;  // that have not taken what was sent to them
+    ranks.reserve(sends_.size());
     for (const Sent& sent : sends_) ranks.push_back(shared_.transport.rank_in_run(sent.to));
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

@@ -7,7 +7,7 @@ namespace lpsgd {
 class ScopedRange {
  public:
   explicit ScopedRange(const char* name);
-  ~ScopedRange();
+  ~ScopedRange();  // NOLINT(performance-trivially-destructible): not in a build with CUDA
   ScopedRange(const ScopedRange&) = delete;
   ScopedRange& operator=(const ScopedRange&) = delete;
 };

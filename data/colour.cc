@@ -33,7 +33,7 @@ int mean_luminance(std::int64_t channels, std::span<const std::uint8_t> pixels) 
     for (const std::uint8_t x : pixels) sum += x;
   }
   const double count = static_cast<double>(pixels.size()) / static_cast<double>(channels);
-  return static_cast<int>(static_cast<double>(sum) / count + 0.5);
+  return static_cast<int>(std::lround(static_cast<double>(sum) / count));
 }
 
 void saturate(float factor, std::span<std::uint8_t> pixels) {

@@ -42,8 +42,8 @@ struct BucketSize {
   using enum Kind;
 
   constexpr BucketSize(Kind k) : kind(k) {}  // NOLINT(google-explicit-constructor)
-  constexpr BucketSize(std::int64_t n)
-      : kind(Kind::values), count(n) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr BucketSize(std::int64_t n) : kind(Kind::values), count(n) {}
   /// Values per bucket of this tensor, at least 1.
   std::int64_t of(const TensorInfo& info) const;
   bool operator==(const BucketSize&) const = default;

@@ -93,12 +93,12 @@ INSTANTIATE_TEST_SUITE_P(, CudaExchange,
                          name_of);
 
 TEST_P(CudaExchange, EqualsTheReferenceHoweverItIsCut) {
-  std::vector<const char*> codecs{"mixed", "optimal_feedback", "onebit_column", "topk"};
+  std::vector<const char*> codecs{"mixed", "optimal_feedback", "onebit_column", "topk_tensor"};
   if (ranks() == 3)
-    codecs = {"mixed",    "none",        "onebit64", "onebit_column",
-              "qsgd2",    "qsgd4",       "qsgd16",   "qsgd4_l2_feedback",
-              "topk",     "exponential", "interval", "optimal_feedback",
-              "majority", "sign",        "dynamic8"};
+    codecs = {"mixed",       "none",     "onebit64",          "onebit_column", "qsgd2",
+              "qsgd4",       "qsgd16",   "qsgd4_l2_feedback", "topk",          "topk_tensor",
+              "exponential", "interval", "optimal_feedback",  "majority",      "sign",
+              "dynamic8"};
   for (const char* codec : codecs) {
     const ExchangeSetup setup = make_setup(codec);
     const auto expected = reference_means(setup, ranks(), 3);

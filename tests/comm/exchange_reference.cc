@@ -67,6 +67,7 @@ const std::vector<NamedCodec>& tested_codecs() {
       {"sign_bucket", spec_of("{kind: sign, bucket: 64, error_feedback: false}")},
       {"majority", spec_of("{kind: sign, bucket: 96, majority: true}")},
       {"topk", spec_of("{kind: topk, density: 0.05, bucket: 128}")},
+      {"topk_tensor", spec_of("{kind: topk, density: 0.02, bucket: tensor}")},
       {"dynamic8", spec_of("{kind: dynamic8, bucket: 512, error_feedback: true}")},
   };
   return codecs;

@@ -232,11 +232,14 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   std::vector<std::int64_t> key{p.number};
   for (void* pointer : pointers) key.push_back(reinterpret_cast<std::intptr_t>(pointer));
   const auto& graph = heuristics.nodes.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)[0];
-  const Rounding rounding{uses_tensor_cores(p.engine), engines[p.engine].lost_bits};
+  const ConvolutionKind kind = convolution_kind(*graph);
+  const Rounding rounding{
+      uses_tensor_cores(p.engine),
+      engines[p.engine].lost_bits +
+          static_cast<int>(delay_of("LPSGD_EMULATED_LOST_BITS", static_cast<int>(kind.stride)))};
   queue(
       handle->stream, [graph, rounding, at] { run_convolution(*graph, rounding, at); }, key);
   queue_delay(handle->stream, delay_of("LPSGD_EMULATED_SLOW_ENGINES", p.engine));
-  const ConvolutionKind kind = convolution_kind(*graph);
   queue_delay(handle->stream, delay_of("LPSGD_EMULATED_SLOW_LAYOUTS", kind.is_nchw ? 1 : 0));
   queue_delay(handle->stream, delay_of("LPSGD_EMULATED_SLOW_STRIDES", static_cast<int>(kind.stride)));
   return CUDNN_STATUS_SUCCESS;

@@ -158,6 +158,16 @@ TEST_F(ConvEnginesGpu, AStoredSpaceToDepthIsTaken) {
   EXPECT_EQ(count(choices(true, strided), "space to depth"), 0) << "deterministic";
 }
 
+// Where the convolution over blocks of pixels is the fastest but wrong, the check on the device refuses it.
+TEST_F(ConvEnginesGpu, AWrongSpaceToDepthIsRefused) {
+  constexpr const char* strided =
+      "  - {conv: c1, filters: 8, kernel: 3, stride: 2, pad: 1}\n  - flatten\n  - {dense: f, units: 4}\n";
+  setenv("LPSGD_EMULATED_SLOW_STRIDES", "2=0.02", 1);
+  setenv("LPSGD_EMULATED_LOST_BITS", "1=20", 1);
+  const std::vector<std::string> found = choices(false, strided);
+  EXPECT_EQ(count(found, "space to depth"), 0) << testing::PrintToString(found);
+}
+
 TEST_F(ConvEnginesGpu, Bfloat16StaysInNhwc) {
   slow_layouts("0=0.01");
   for (const OperationCase& c : operation_cases()) {

@@ -32,7 +32,7 @@ class PlanSearchGpu : public GpuTest {
     for (const char* name :
          {"LPSGD_EMULATED_MISSING_ENGINES", "LPSGD_EMULATED_MISSING_LAYOUTS", "LPSGD_EMULATED_SLOW_ENGINES",
           "LPSGD_EMULATED_SLOW_ALGORITHMS", "LPSGD_EMULATED_SLOW_HEURISTICS", "LPSGD_EMULATED_SLOW_LAYOUTS",
-          "LPSGD_EMULATED_SLOW_STRIDES", "NVIDIA_TF32_OVERRIDE"})
+          "LPSGD_EMULATED_SLOW_STRIDES", "LPSGD_EMULATED_LOST_BITS", "NVIDIA_TF32_OVERRIDE"})
       unsetenv(name);
     old_.empty() ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", old_.c_str(), 1);
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
