@@ -70,9 +70,23 @@ def interval(settings, step, per_epoch):
     return int(h**share * UP) if warmup == "exponential" else 1
 
 
+def is_local(settings):
+    """Whether ranks ever train by themselves, as trainer/sync_options.cc has it."""
+    sync, kind = section(settings, "sync"), kind_of(settings)
+    if kind == "every_step" or whole(sync, "steps", 1) > 1:
+        return kind != "every_step"
+    if sync.get("reset_momentum") is True and kind != "post_local_sgd":
+        return True
+    if kind == "hierarchical_local_sgd":
+        return whole(sync, "block_steps", 1) > 1
+    return kind == "block_momentum" and (sync.get("momentum", 0.9) != 0 or sync.get("rate", 1) != 1)
+
+
 def exchanges(settings, epochs, per_epoch=None):
     """Of the first `epochs` epochs of a run. The turns of all fragments are one exchange."""
     per_epoch = per_epoch or ASSUMED_STEPS
+    if not is_local(settings):
+        return Exchanges(per_epoch * epochs, per_epoch * epochs)
     sync, kind = section(settings, "sync"), kind_of(settings)
     always_local = kind in ("hierarchical_local_sgd", "block_momentum") or (
         kind == "local_sgd" and sync.get("reset_momentum") is True

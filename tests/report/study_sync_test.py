@@ -60,6 +60,25 @@ class Counts(unittest.TestCase):
     def settings(self, sync):
         return {"sync": sync, "schedule": {"decay": {"2": 0.1, "3": 0.1}}}
 
+    def test_one_step_between_two_synchronisations(self):
+        """What is as every_step exchanges gradients: tests/trainer/sync_options_test.cc."""
+        momentum, blocks = {"kind": "block_momentum", "steps": 1}, {"kind": "hierarchical_local_sgd", "steps": 1}
+        for sync, gradients in (
+            ({"kind": "local_sgd", "steps": 1}, 12),
+            ({"kind": "local_sgd", "steps": 1, "reset_momentum": True}, 0),
+            ({"kind": "post_local_sgd", "steps": 1, "reset_momentum": True}, 12),
+            (momentum, 0),
+            ({**momentum, "momentum": 0}, 12),
+            ({**momentum, "momentum": 0, "rate": 0.5}, 0),
+            ({**momentum, "momentum": 0, "reset_momentum": True}, 0),
+            (blocks, 12),
+            ({**blocks, "block_steps": 1}, 12),
+            ({**blocks, "block_steps": 2}, 0),
+        ):
+            with self.subTest(sync=sync):
+                found = synchronisation.exchanges(self.settings(sync), 2, 6)
+                self.assertEqual((found.steps, found.gradients, found.total), (12, gradients, 12))
+
     def test_the_interval_during_a_warm_up(self):
         """As tests/trainer/sync_options_test.cc has it: each half of five epochs of ten steps."""
         for warmup, expected in (
