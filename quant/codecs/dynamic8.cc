@@ -91,7 +91,7 @@ using Type = Dynamic8Options::Type;
 
 /// The 128 magnitudes of a type (docs/numerics.md), computed in double.
 std::array<double, Dynamic8Table::codes> magnitudes(Type type) {
-  std::array<double, Dynamic8Table::codes> out{};
+  std::array<double, Dynamic8Table::codes> out;
   constexpr double decade[] = {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
   std::size_t c = 1;
   switch (type) {
@@ -119,7 +119,7 @@ std::array<double, Dynamic8Table::codes> magnitudes(Type type) {
 }
 
 Dynamic8Table make_table(Type type) {
-  Dynamic8Table table;
+  Dynamic8Table table{};
   const auto exact = magnitudes(type);
   for (std::size_t c = 0; c < exact.size(); ++c) table.magnitude[c] = static_cast<float>(exact[c]);
   constexpr int rest = Dynamic8Table::rest_bits;

@@ -42,7 +42,7 @@ PhiloxSequence draws(std::int64_t i, std::int64_t epoch) {
 using Pass = std::function<void(std::int64_t epoch)>;
 
 /// As the loader does. Mirroring, which the network does beside the scaling, is added.
-Pass reader_pass(std::shared_ptr<const ImageDataset> images, const ImageTransform& transform) {
+Pass reader_pass(const std::shared_ptr<const ImageDataset>& images, const ImageTransform& transform) {
   const auto reader = std::make_shared<ImageReader>(transform, sample);
   return [=](std::int64_t epoch) {
     std::vector<std::uint8_t> file;
@@ -56,7 +56,7 @@ Pass reader_pass(std::shared_ptr<const ImageDataset> images, const ImageTransfor
 }
 
 /// cv::imdecode and cv::resize of the same files, boxes and mirrorings.
-Pass opencv_pass(std::shared_ptr<const ImageDataset> images) {
+Pass opencv_pass(const std::shared_ptr<const ImageDataset>& images) {
   return [=](std::int64_t epoch) {
     const CropOptions crop;
     std::vector<std::uint8_t> file;
