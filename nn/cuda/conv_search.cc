@@ -278,7 +278,7 @@ ConvChoice choose_conv(Context& context, const ConvProblem& problem, const ConvT
                        const SmallConvTensors& own, const std::function<void()>& separate) {
   const auto known = context.conv_choices.find(problem.key());
   if (known != context.conv_choices.end()) return known->second;
-  const ConvChoice best = ConvSearch(context, problem, tensors, own, separate).run();
+  ConvChoice best = ConvSearch(context, problem, tensors, own, separate).run();
   context.conv_choices[problem.key()] = best;
   context.keep_workspace(workspace_of(problem, best));
   context.choices.push_back(fmt::format("convolution ({}): {}", text_of(problem), description_of(best)));
