@@ -91,7 +91,7 @@ using Type = Dynamic8Options::Type;
 
 /// The 128 magnitudes of a type (docs/numerics.md), computed in double.
 std::array<double, Dynamic8Table::codes> magnitudes(Type type) {
-  std::array<double, Dynamic8Table::codes> out;
+  std::array<double, Dynamic8Table::codes> out{};
   constexpr double decade[] = {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
   std::size_t c = 1;
   switch (type) {
