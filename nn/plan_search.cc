@@ -24,6 +24,9 @@ namespace {
 constexpr double loading = 0.1;  // seconds that a first run may wait for its kernels to be loaded
 constexpr double enough = 0.01;  // seconds of runs that are timed together
 constexpr int max_rounds = 3, max_runs = 4;
+// A second run that takes so many times the fastest candidate's time, and 20 us more, needs no others: runs
+// of one candidate do not differ so much.
+constexpr double far_behind = 1.3, jitter = 20e-6;
 constexpr int few_candidates = 3;
 constexpr double share = 32;  // of what is left for all searches, one takes the 32nd part at most
 constexpr std::uint64_t max_file = std::uint64_t{16} << 20;
@@ -62,6 +65,7 @@ PlanSearch::Result PlanSearch::measure(const std::function<double(int)>& run,
     out.seconds = run(1);
     out.runs = 2;
     if (drop(0)) return out;
+    if (fastest_ && out.seconds > far_behind * *fastest_ + jitter) return out;
     const int together =
         static_cast<int>(std::clamp(enough / std::max(out.seconds, 1e-9), 1.0, double{max_runs}));
     for (int r = 0; r < max_rounds && clock_() - *begin_ < budget_; ++r) {

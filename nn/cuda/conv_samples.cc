@@ -1,6 +1,7 @@
 #include "nn/cuda/conv_samples.h"
 
 #include <algorithm>
+#include <future>
 #include <span>
 
 #include "nn/cuda/random_operand.h"
@@ -43,7 +44,7 @@ class Sampler {
 
   ConvSamples run() {
     if (p_.pass == ConvPass::weight_gradient)
-      for (std::int64_t panel = 0; panel < panels; ++panel) add_panel(panel);
+      add_panels();
     else
       for (std::int64_t i = 0; i < sample_count; ++i) add_pixel(i);
     return std::move(out_);
@@ -105,8 +106,24 @@ class Sampler {
     return sum;
   }
 
-  /// The gradients of the weights of up to 4 filters for up to 4 channels, each in two places of the window.
-  void add_panel(std::int64_t panel) {
+  /// A thread each: their sums are long.
+  void add_panels() {
+    std::vector<std::future<ConvSamples>> all;
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      const std::int64_t tap = below(p_.kernel.h * p_.kernel.w);
+      all.push_back(std::async(std::launch::async, [this, panel, tap] { return panel_of(panel, tap); }));
+    }
+    for (std::future<ConvSamples>& each : all) {
+      const ConvSamples part = each.get();
+      out_.at.insert(out_.at.end(), part.at.begin(), part.at.end());
+      out_.values.insert(out_.values.end(), part.values.begin(), part.values.end());
+    }
+  }
+
+  /// The gradients of the weights of up to 4 filters for up to 4 channels, each in two places of the window,
+  /// one of them `other`.
+  ConvSamples panel_of(std::int64_t panel, std::int64_t other) const {
+    ConvSamples out;
     const std::int64_t group = spread(panel, panels, p_.groups);
     const std::int64_t filters = std::min(panel_side, group_filters_);
     const std::int64_t channels = std::min(panel_side, group_channels_);
@@ -114,16 +131,16 @@ class Sampler {
     const std::int64_t c0 = spread(panel * 5 % panels, panels, group_channels_ - channels + 1);
     const Columns x = columns(conv_input, p_.in, group * group_channels_ + c0, channels);
     const Columns dy = columns(conv_output, p_.out, k0, filters);
-    const std::int64_t taps = p_.kernel.h * p_.kernel.w;
-    const std::int64_t one = spread(panel, panels, taps), other = below(taps);
+    const std::int64_t one = spread(panel, panels, p_.kernel.h * p_.kernel.w);
     for (std::int64_t k = 0; k < filters; ++k)
       for (std::int64_t c = 0; c < channels; ++c)
         for (const std::int64_t tap : {one, other}) {
           const std::int64_t r = tap / p_.kernel.w, s = tap % p_.kernel.w;
-          out_.at.push_back(weight_index(k0 + k, r, s, c0 + c));
-          out_.values.push_back(
+          out.at.push_back(weight_index(k0 + k, r, s, c0 + c));
+          out.values.push_back(
               weight_gradient_of(x[static_cast<std::size_t>(c)], dy[static_cast<std::size_t>(k)], r, s));
         }
+    return out;
   }
 
   /// Neighbouring channels of the samples that have a gradient: (samples, H, W) each.

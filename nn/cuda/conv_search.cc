@@ -47,27 +47,33 @@ struct EngineList {
   std::vector<bool> taken;
   int transforms = 0;  // that ran
   int measured = 0;
+  double seconds = 0;  // that they took so far: to be found, built, run and checked
 };
 
-/// The engines of all forms. Each layout has its own order of forms; where layouts compete they take turns,
-/// so that a search that ends early has seen what cuDNN expects to be the best of each.
+/// The engines of all forms, in lanes. The next one is of the lane that has taken the least time, so that a
+/// search that ends early has seen what cuDNN expects to be the best of each.
+///
+/// Each layout is a lane. Plans that are fused are first, but not in fp32: cuDNN compiles them when they are
+/// built, and a convolution in fp32 takes so long that a pass over its output less gains little.
 class EngineQueue {
  public:
   EngineQueue(Context& context, const ConvProblem& problem) : context_(context), problem_(problem) {
     const bool fuses = problem.bias || problem.relu;
-    Lane& nhwc = lanes_.emplace_back();
-    if (fuses) nhwc.emplace_back(ConvForm{true, Layout::nhwc});
-    nhwc.emplace_back(ConvForm{false, Layout::nhwc});
-    if (context.deterministic) return;
-    if (problem.type == DataType::f32) {
-      Lane& nchw = lanes_.emplace_back();
-      nchw.emplace_back(ConvForm{false, Layout::nchw});
-      if (fuses) nchw.emplace_back(ConvForm{true, Layout::nchw});
+    const auto add_lane = [&](std::initializer_list<ConvForm> forms) {
+      Lane lane;
+      for (const ConvForm& form : forms)
+        if (fuses || !form.fused) lane.emplace_back(form);
+      if (!lane.empty()) lanes_.push_back(std::move(lane));
+    };
+    const ConvForm fused{true, Layout::nhwc}, plain{false, Layout::nhwc};
+    const ConvForm fused_nchw{true, Layout::nchw}, plain_nchw{false, Layout::nchw};
+    if (context.deterministic) {
+      add_lane({fused, plain});
+      return;
     }
-    if (!has_blocks(problem)) return;
-    Lane& blocks = lanes_.emplace_back();
-    if (fuses) blocks.emplace_back(ConvForm{true, Layout::nhwc, true});
-    blocks.emplace_back(ConvForm{false, Layout::nhwc, true});
+    problem.compute == Compute::fp32 ? add_lane({plain, fused}) : add_lane({fused, plain});
+    if (problem.type == DataType::f32) add_lane({plain_nchw, fused_nchw});
+    if (has_blocks(problem)) add_lane({{true, Layout::nhwc, true}, {false, Layout::nhwc, true}});
   }
 
   struct Next {
@@ -81,9 +87,9 @@ class EngineQueue {
     std::vector<Lane*> turns;
     for (Lane& lane : lanes_) turns.push_back(&lane);
     std::ranges::stable_sort(turns, {}, [](const Lane* lane) {
-      int measured = 0;
-      for (const EngineList& list : *lane) measured += list.measured;
-      return measured;
+      double seconds = 0;
+      for (const EngineList& list : *lane) seconds += list.seconds;
+      return seconds;
     });
     for (Lane* lane : turns)
       for (EngineList& list : *lane)
@@ -116,6 +122,7 @@ class EngineQueue {
   void open(EngineList& list) {
     if (list.opened) return;
     list.opened = true;
+    const double begin = now_seconds();
     try {
       list.graph.emplace(graph_of(problem_, list.form, context_.cudnn));
       list.engines = list.graph->engines();
@@ -123,6 +130,7 @@ class EngineQueue {
     } catch (const DeviceError& e) {
       trouble_ = e.what();
     }
+    list.seconds += now_seconds() - begin;
   }
 
   Context& context_;
@@ -151,7 +159,9 @@ class ConvSearch {
     while (!search.over() && !(context_.deterministic && best_)) {
       const auto next = queue.next(strict_.plan != nullptr);
       if (!next) break;
+      const double begin = now_seconds();
       measure(search, *next->list, next->position);
+      next->list->seconds += now_seconds() - begin;
     }
     if (trouble_.empty()) trouble_ = queue.trouble();
     if (!best_)

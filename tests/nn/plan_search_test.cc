@@ -52,6 +52,20 @@ TEST(PlanSearch, DropsAtOnceWhatIsSlowerThanTwiceTheBest) {
   EXPECT_FALSE(near.dropped);
 }
 
+// Two runs tell that it is not the fastest; those that may be have more.
+TEST(PlanSearch, WhatIsFarBehindHasTwoRuns) {
+  Machine m;
+  PlanSearch search(10, 10, m.clock());
+  EXPECT_GT(m.measure(search, 1e-3).runs, 10);
+  const PlanSearch::Result behind = m.measure(search, 1.4e-3);
+  EXPECT_EQ(behind.runs, 2);
+  EXPECT_FALSE(behind.dropped);
+  EXPECT_GT(m.measure(search, 1.2e-3).runs, 10);
+  PlanSearch of_short_ones(10, 10, m.clock());  // whose times differ by more
+  m.measure(of_short_ones, 20e-6);
+  EXPECT_GT(m.measure(of_short_ones, 39e-6).runs, 10);
+}
+
 TEST(PlanSearch, AFirstRunMayLoadKernels) {
   Machine m;
   PlanSearch search(10, 10, m.clock());
