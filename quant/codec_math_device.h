@@ -41,12 +41,18 @@ struct ScalarLanes {
     return __builtin_fmaf(a, b, c);
 #endif
   }
+  /// Half k % 2 of a word, as dither() takes it: on a GPU the bits of 2^23 + d.
+  LPSGD_HD static I half_of(std::uint32_t word, int k) {
+#ifdef __CUDA_ARCH__
+    return static_cast<I>(__byte_perm(word, 0x4b00u, k % 2 ? 0x5432u : 0x5410u));
+#else
+    return static_cast<I>(k % 2 ? word >> 16 : word & 0xffffu);
+#endif
+  }
   /// (2d+1)/131072, by its bits: a GPU converts integers slowly.
   LPSGD_HD static F dither(I half) {
 #ifdef __CUDA_ARCH__
-    // From 2^23 + d, exactly.
-    return __fmaf_rn(value(static_cast<I>(__byte_perm(static_cast<unsigned>(half), 0x4b00u, 0x5410u))),
-                     0x1p-16f, -0x1.fffffep6f);
+    return __fmaf_rn(value(half), 0x1p-16f, -0x1.fffffep6f);  // exactly
 #else
     return value((half << 7) | 0x3f800040) - 1.0f;
 #endif
@@ -116,16 +122,6 @@ LPSGD_HD std::int64_t topk_kept(double density, std::int64_t m) {
 }
 
 // ---- The dither
-
-/// The 16-bit half d of element e: half e mod 8 of Philox block floor(e/8).
-LPSGD_HD std::int32_t dither_half(std::int64_t element, std::uint32_t seed, std::uint32_t tensor,
-                                  std::uint32_t step, std::uint32_t rank, std::uint32_t round) {
-  const Philox4x32 block =
-      philox4x32(static_cast<std::uint32_t>(element / 8), tensor, step, 2 * rank + round - 1, seed,
-                 static_cast<std::uint32_t>(RandomUse::codec));
-  const std::uint32_t word = block.x[(element % 8) / 2];
-  return static_cast<std::int32_t>(element % 2 ? word >> 16 : word & 0xffffu);
-}
 
 /// Whether the dither (2d+1)/131072 is below `fraction`, as lanes of 1 or 0.
 template <class L>

@@ -18,7 +18,10 @@ struct Job : CodingJob {
   std::int64_t pieces_before = 0, buckets_before = 0;  // in the batch
   std::int64_t kept_before = 0;                        // buckets of Launch::kept_buckets, likewise
   std::int64_t large_before = 0;                       // Unit::bucket: larger ones
-  std::int32_t table_number = 0;                       // its number among the batch's
+  // Unit::piece, buckets of up to small_values: its whole pieces, which are its first ones, and the others.
+  // None is whole if an address does not allow loads of 16 bytes for values and of 4 for records.
+  std::int64_t whole_pieces = 0, whole_before = 0, rest_before = 0;
+  std::int32_t table_number = 0;  // its number among the batch's
 };
 
 /// A table of qsgd's optimal levels: unpacked, and its bytes. Of up to 4 bits also what each lane of a warp
@@ -76,13 +79,14 @@ struct Launch {
   std::int32_t job_first = 0, job_last = 0;
   std::int64_t piece_first = 0, pieces = 0;
   std::int64_t bucket_first = 0, buckets = 0;
-  // When encoding, of Unit::piece: whether some bucket has at most small_values, how many have more but at
-  // most kept_values, the warps that share one of these, and whether some have more.
-  bool small = false;
+  // When encoding, of Unit::piece: the whole pieces and the others of buckets of up to small_values, how many
+  // buckets have more but at most kept_values, the warps that share one of these, and whether some have more.
+  std::int64_t whole_pieces = 0, rest_pieces = 0;
   std::int64_t kept_buckets = 0;
   std::int32_t team_warps = 1;
   bool large = false;
   bool errors = false;  // some job has CodingJob::error
+  std::int32_t multiprocessors = 1;
   // Scratch memory of the batch: for its pieces and buckets where `large`, and for its tables.
   PieceScan* scans = nullptr;
   Scales* scales = nullptr;
@@ -106,6 +110,7 @@ struct CodecKernels {
   void (*encode)(const Launch&, const CodecOptions&, CUstream_st*) = nullptr;
   void (*decode)(const Launch&, const CodecOptions&, bool adds, CUstream_st*) = nullptr;
   Unit unit = Unit::piece;
+  std::int64_t whole_bucket = 0;  // Unit::piece: the bucket whose whole pieces have code of their own
   /// Bytes that all buckets read; a batch copies them to the device. nullptr: none.
   std::span<const std::byte> (*constants)(const CodecOptions&) = nullptr;
 };

@@ -8,6 +8,18 @@
 #include "quant/codec_table.h"
 
 namespace lpsgd {
+namespace {
+
+bool allows_wide_access(const CodingJob& job, std::int64_t table) {
+  const auto is_multiple = [](const void* address, std::uintptr_t of) {
+    return reinterpret_cast<std::uintptr_t>(address) % of == 0;
+  };
+  return is_multiple(job.values, 16) && is_multiple(job.residual, 16) && is_multiple(job.bytes + table, 4) &&
+         std::all_of(job.contributions, job.contributions + job.ranks,
+                     [&](const std::byte* encoding) { return is_multiple(encoding + table, 4); });
+}
+
+}  // namespace
 
 using Unit = cuda::CodecKernels::Unit;
 
@@ -31,9 +43,11 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
     put(constants_, kernels_.constants(options_));
     all_.constants = constants_.data();
   }
-  const std::vector<cuda::Job> numbered = number(jobs);
+  const std::int64_t table = jobs.empty() ? 0 : Codec(spec, jobs[0].bucket).table_bytes();
+  const std::vector<cuda::Job> numbered = number(jobs, table);
   put(jobs_, std::span<const cuda::Job>(numbered));
   all_.jobs = jobs_.data();
+  all_.multiprocessors = cuda_device_info(device.index).multiprocessors;
   all_.job_last = static_cast<std::int32_t>(numbered.size());
   if (all_.large) {
     scans_ = DeviceBuffer<cuda::PieceScan>(device, static_cast<std::size_t>(all_.pieces));
@@ -46,7 +60,7 @@ CudaBatch::CudaBatch(const CodecSpec& spec, Device device, std::span<const Codin
   }
   const auto has_values = [](const CodingJob& job) { return job.values != nullptr; };
   const bool encodes = ranks > 0 || std::any_of(jobs.begin(), jobs.end(), has_values);
-  if (encodes && Codec(spec, jobs[0].bucket).table_bytes() > 0) {
+  if (encodes && table > 0) {
     for (const cuda::Job& job : numbered) all_.table_count = std::max(all_.table_count, job.table_number + 1);
     const auto count = static_cast<std::size_t>(all_.table_count);
     tables_ = DeviceBuffer<cuda::DeviceTable>(device, count);
@@ -73,8 +87,9 @@ void CudaBatch::make_topk_scratch(StreamView stream) {
   all_.topk.positions = topk_positions_.data();
 }
 
-/// The jobs for the kernels, with their pieces, buckets, tables and scratch memory.
-std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs) {
+/// The jobs for the kernels, with their pieces, buckets, tables and scratch memory. Records begin behind
+/// `table` bytes.
+std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs, std::int64_t table) {
   std::vector<cuda::Job> out;
   std::map<std::uint32_t, std::int32_t> tables;
   for (const CodingJob& job : jobs) {
@@ -92,13 +107,18 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs) {
     all_.buckets += buckets;
     all_.errors |= job.error != nullptr;
     numbered.kept_before = all_.kept_buckets;
+    numbered.whole_before = all_.whole_pieces;
+    numbered.rest_before = all_.rest_pieces;
     numbered.large_before = large_buckets_;
     if (kernels_.unit == Unit::tile) {
       all_.pieces += (job.n + cuda::tile_values - 1) / cuda::tile_values;
     } else if (kernels_.unit == Unit::piece) {
       all_.pieces += cuda::piece_count(job.n, job.bucket);
       if (job.bucket <= cuda::small_values) {
-        all_.small = true;
+        if (allows_wide_access(job, table) && job.bucket == kernels_.whole_bucket)
+          numbered.whole_pieces = job.n / cuda::piece_length(job.bucket);
+        all_.whole_pieces += numbered.whole_pieces;
+        all_.rest_pieces += cuda::piece_count(job.n, job.bucket) - numbered.whole_pieces;
       } else if (job.bucket <= cuda::kept_values) {
         all_.kept_buckets += buckets;
         while (all_.team_warps * cuda::team_values < job.bucket) all_.team_warps *= 2;

@@ -44,7 +44,7 @@ class CudaBatch {
   void check(StreamView stream);
 
  private:
-  std::vector<cuda::Job> number(std::span<const CodingJob> jobs);
+  std::vector<cuda::Job> number(std::span<const CodingJob> jobs, std::int64_t table);
   void make_topk_scratch(StreamView stream);
 
   const Device device_;

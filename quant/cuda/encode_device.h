@@ -12,30 +12,30 @@ namespace lpsgd::cuda {
 namespace {
 
 /// One lane's part of a piece: its rule and its code words.
-template <class Rule>
+template <class Rule, class E>
 class Encoder {
  public:
   /// `first`: the warp has the bucket's first values. All lanes call it.
-  __device__ Encoder(const LaunchFor<Rule>& launch, const Extent& extent, Scales scales, bool first,
-                     float* tile)
+  __device__ __forceinline__ Encoder(const LaunchFor<Rule>& launch, const E& extent, std::uint32_t step,
+                                     Scales scales, bool first, float* tile)
       : launch_(launch),
         finite_(are_finite(scales)),
         rule_(make_rule<Rule>(launch, extent.job, nullptr)),
         tile_(reinterpret_cast<std::uint32_t*>(tile)),
         width_(extent.width),
         tensor_(extent.job.tensor),
+        step_(step),
         counter_(static_cast<std::uint32_t>((extent.job.first + extent.first()) / kEach)),
         residual_(extent.job.residual != nullptr ? extent.job.residual + extent.first() : nullptr) {
     const Job& job = extent.job;
-    if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.context.step;
     const int scale_count = count_scales<Rule>(launch);
     std::byte* record = job.bytes + Rule::table_bytes + extent.record;
     words_ = record + 4 * codes_at<Rule>(launch, extent);
     word_count_ = word_count<Rule>(extent);
     if (first) write_table(extent);
     if (first && extent.m > 0 && extent.lane() == 0) {
-      if (scale_count > 0) store_float(record, finite_ ? scales.a : canonical_nan());
-      if (scale_count > 1) store_float(record + 4, finite_ ? scales.b : canonical_nan());
+      if (scale_count > 0) store_float<E::whole>(record, finite_ ? scales.a : canonical_nan());
+      if (scale_count > 1) store_float<E::whole>(record + 4, finite_ ? scales.b : canonical_nan());
       if (!finite_) *job.non_finite = 1;
     }
     start(rule_, finite_ ? scales : Scales{1, 1});
@@ -51,9 +51,9 @@ class Encoder {
       words.pack([&](int k) { return rule_.code(finite_ ? v[k] : 0.0f, draws.half(k)); });
       if (!finite_) words.clear_from(0);
     }
-    if (left < kEach) words.clear_from(left);
-    store_codes<Rule::bits>(words_, word_count_, at, width_, words, tile_);
-    if (residual_ == nullptr || left <= 0) return;
+    if (!E::whole && left < kEach) words.clear_from(left);
+    store_codes<Rule::bits, E::whole>(words_, word_count_, at, E::whole ? whole_width : width_, words, tile_);
+    if (residual_ == nullptr || (!E::whole && left <= 0)) return;
     if (finite_) {
 #pragma unroll
       for (int k = 0; k < kEach; ++k) v[k] -= rule_.value(words.code(k));
@@ -61,14 +61,20 @@ class Encoder {
 #pragma unroll
       for (int k = 0; k < kEach; ++k) v[k] = canonical_nan();
     }
-    store_values(residual_ + at, left, v);
+    store_values<E::whole>(residual_ + at, left, v);
   }
 
  private:
+  static constexpr int whole_width = [] {
+    if constexpr (E::whole)
+      return E::width;
+    else
+      return kWarp;
+  }();
   struct Halves {
     Philox4x32 block{};
     __device__ __forceinline__ std::int32_t half(int k) const {
-      return static_cast<std::int32_t>(k % 2 ? block.x[k / 2] >> 16 : block.x[k / 2] & 0xffffu);
+      return ScalarLanes::half_of(block.x[k / 2], k);
     }
   };
   /// The dither of the lane's values.
@@ -79,7 +85,7 @@ class Encoder {
   }
 
   /// A table before the job's records, by the warp that has its first bucket.
-  __device__ void write_table(const Extent& extent) const {
+  __device__ void write_table(const E& extent) const {
     if (Rule::table_bytes == 0 || extent.job.n == 0) return;
     if (__ballot_sync(kAll, extent.begin == 0 && lane_number() < extent.width) == 0) return;
     for (int i = lane_number(); i < Rule::table_bytes; i += kWarp)
@@ -91,9 +97,8 @@ class Encoder {
   Rule rule_;
   std::uint32_t* tile_;
   const int width_;
-  const std::uint32_t tensor_, counter_;  // of the dither
-  std::uint32_t step_ = 0;
-  float* residual_;  // of the piece; nullptr: none
+  const std::uint32_t tensor_, step_, counter_;  // of the dither
+  float* residual_;                              // of the piece; nullptr: none
   std::byte* words_ = nullptr;
   int word_count_ = 0;
 };
@@ -107,14 +112,19 @@ template <class Rule>
 struct Encodes {
   static constexpr int words = 0;
   static constexpr std::int64_t max_blocks = 1 << 16;
-  __device__ Encodes(const LaunchFor<Rule>& launch, std::uint32_t*) : launch_(launch) {}
-  __device__ Encoder<Rule> with(const Extent& extent, Scales scales, bool first, float* tile) const {
-    return Encoder<Rule>(launch_, extent, scales, first, tile);
+  __device__ Encodes(const LaunchFor<Rule>& launch, std::uint32_t*) : launch_(launch) {
+    if constexpr (Rule::dithered) step_ = launch.step_at != nullptr ? *launch.step_at : launch.context.step;
+  }
+  template <class E>
+  __device__ __forceinline__ Encoder<Rule, E> with(const E& extent, Scales scales, bool first,
+                                                   float* tile) const {
+    return Encoder<Rule, E>(launch_, extent, step_, scales, first, tile);
   }
   __device__ void finish() {}
 
  private:
   const LaunchFor<Rule>& launch_;
+  std::uint32_t step_ = 0;
 };
 
 /// Calls body(offset in the piece) for every tile of the piece; all lanes the same number of times.
@@ -128,31 +138,101 @@ __device__ __forceinline__ void each_tile(const Extent& extent, Body body) {
 template <class Use, int warps>
 constexpr int shared_words = Use::words > 0 ? warps* Use::words : 1;
 
-/// Buckets of up to small_values, each in one warp's registers.
+/// A bucket of up to small_values in a warp's registers, `tiles` tiles.
+template <class Rule, int tiles, class Use, class E>
+__device__ __forceinline__ void use_bucket(const LaunchFor<Rule>& launch, const E& extent, float (*v)[kEach],
+                                           Use& use, float* tile) {
+  const int mine = extent.lane() * kEach;
+  Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
+#pragma unroll
+  for (int t = 0; t < tiles; ++t)
+    if (t * kTile < extent.trip) scanner.add(v[t], extent.count - t * kTile - mine);
+  const PieceScan scan = scanner.finish();
+  auto coder = use.with(extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), true, tile);
+#pragma unroll
+  for (int t = 0; t < tiles; ++t)
+    if (t * kTile < extent.trip) coder.code(v[t], t * kTile + mine, extent.count - t * kTile - mine);
+}
+
+/// The lanes of a whole bucket that has code of its own: that of the codec's default.
+template <class Rule>
+constexpr int whole_lanes = Rule::scales[0] == Scale::sides ? 8 : kWarp;
+
+template <class Rule>
+constexpr std::int64_t whole_bucket = WholeExtent<whole_lanes<Rule>>::count;
+
+/// Whole pieces. While a warp codes one of its own values, it loads the next one.
 template <class Rule, Source source, class Use>
-__global__ void __launch_bounds__(kThreads) small_kernel(LaunchFor<Rule> launch) {
+__device__ __forceinline__ void use_whole(const LaunchFor<Rule>& launch, Use& use, float* tile,
+                                          unsigned blocks) {
+  using Whole = WholeExtent<whole_lanes<Rule>>;
+  constexpr int tiles = Whole::tiles;
+  const int mine = Whole::lane() * kEach;
+  const unsigned stride = blocks * kWarps;
+  std::int64_t piece = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  while (piece < launch.whole_pieces) {
+    const Job job = launch.jobs[find_job(launch, piece, [](const Job& of) { return of.whole_before; })];
+    const auto count = static_cast<std::uint32_t>(job.whole_pieces);
+    auto i = static_cast<std::uint32_t>(piece - job.whole_before);
+    const auto extent_of = [&](std::uint32_t number) {
+      return whole_piece<Rule, Whole::width>(launch, job, number);
+    };
+    // Of the next piece; the residual only where registers allow.
+    constexpr bool residual_ahead = tiles == 1;
+    float values[tiles][kEach], residual[tiles][kEach];
+    const auto load_ahead = [&](std::uint32_t number) {
+      const Whole extent = extent_of(number);
+      load_tiles<tiles>(extent, job.values, mine, values);
+      if (residual_ahead && job.residual != nullptr) load_tiles<tiles>(extent, job.residual, mine, residual);
+    };
+    if constexpr (source == Source::own) load_ahead(i);
+    for (; i < count; i += stride) {
+      const Whole extent = extent_of(i);
+      float v[tiles][kEach];
+      if constexpr (source == Source::own) {
+#pragma unroll
+        for (int t = 0; t < tiles; ++t)
+#pragma unroll
+          for (int k = 0; k < kEach; ++k) v[t][k] = values[t][k];
+        if (!residual_ahead && job.residual != nullptr)
+          load_tiles<tiles>(extent, job.residual, mine, residual);
+        if (residual_ahead && job.residual != nullptr) add_tiles<tiles>(extent, residual, v);
+        load_ahead(i + stride < count ? i + stride : i);
+        if (!residual_ahead && job.residual != nullptr) add_tiles<tiles>(extent, residual, v);
+      } else {
+        load_source<Rule, source, tiles>(launch, extent, mine, v);
+      }
+      use_bucket<Rule, tiles>(launch, extent, v, use, tile);
+    }
+    piece = job.whole_before + i;
+  }
+}
+
+/// Buckets of up to small_values, each in one warp's registers. The first `whole_blocks` blocks have the
+/// whole pieces.
+template <class Rule, Source source, class Use>
+__global__ void __launch_bounds__(kThreads, source == Source::own && Rule::table_bytes == 0 ? 5 : 4)
+    small_kernel(LaunchFor<Rule> launch, unsigned whole_blocks) {
   __shared__ __align__(16) float tiles[kWarps][kTile];
   __shared__ std::uint32_t words[shared_words<Use, kWarps>];
   float* tile = tiles[threadIdx.x / kWarp];
   Use use(launch, words);
-  each_warp(launch.piece_first, launch.pieces, [&](std::int64_t piece) {
-    const std::int32_t j = find_job_of_piece(launch, piece);
-    if (launch.jobs[j].bucket > small_values) return;
-    const Extent extent = find_small<Rule>(launch, j, piece);
-    constexpr int kept = small_values / kTile;
-    float v[kept][kEach];
-    const int mine = extent.lane() * kEach;
-    load_source<Rule, source, kept>(launch, extent, mine, v);
-    Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
-#pragma unroll
-    for (int t = 0; t < kept; ++t)
-      if (t * kTile < extent.trip) scanner.add(v[t], extent.count - t * kTile - mine);
-    const PieceScan scan = scanner.finish();
-    auto coder = use.with(extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), true, tile);
-#pragma unroll
-    for (int t = 0; t < kept; ++t)
-      if (t * kTile < extent.trip) coder.code(v[t], t * kTile + mine, extent.count - t * kTile - mine);
-  });
+  if (blockIdx.x < whole_blocks) {
+    use_whole<Rule, source>(launch, use, tile, whole_blocks);
+  } else {
+    const std::int64_t warps = static_cast<std::int64_t>(gridDim.x - whole_blocks) * kWarps;
+    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x - whole_blocks) * kWarps + threadIdx.x / kWarp;
+         i < launch.rest_pieces; i += warps) {
+      const std::int32_t j = find_job(launch, i, [](const Job& job) { return job.rest_before; });
+      const Job& job = launch.jobs[j];
+      const Extent extent =
+          find_small<Rule>(launch, j, job.pieces_before + job.whole_pieces + i - job.rest_before);
+      constexpr int kept = small_values / kTile;
+      float v[kept][kEach];
+      load_source<Rule, source, kept>(launch, extent, extent.lane() * kEach, v);
+      use_bucket<Rule, kept>(launch, extent, v, use, tile);
+    }
+  }
   use.finish();
 }
 
@@ -309,7 +389,12 @@ void use_buckets(const LaunchFor<Rule>& launch, cudaStream_t stream) {
   const auto small = small_kernel<Rule, source, Use>;
   const auto kept = kept_kernel<Rule, source, Use>;
   const auto large = piece_kernel<Rule, source, Use>;
-  if (launch.small) LPSGD_LAUNCH(small, blocks(launch.pieces, kWarps), kThreads, stream)(launch);
+  if (launch.whole_pieces + launch.rest_pieces > 0) {
+    // So few for whole pieces that a warp has several, and so many that no multiprocessor waits long.
+    const unsigned most = 16 * static_cast<unsigned>(launch.multiprocessors);
+    const unsigned whole = min_of(blocks(launch.whole_pieces, kWarps), most);
+    LPSGD_LAUNCH(small, whole + blocks(launch.rest_pieces, kWarps), kThreads, stream)(launch, whole);
+  }
   if (launch.kept_buckets > 0)
     LPSGD_LAUNCH(kept, blocks(launch.kept_buckets, kTeamThreads / kWarp / launch.team_warps), kTeamThreads,
                  stream)

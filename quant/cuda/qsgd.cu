@@ -68,9 +68,9 @@ class Counts {
   static constexpr std::int64_t max_blocks = 1024;  // each adds to the same words
   class Bucket {
    public:
-    __device__ Bucket(Counts& counts, const Extent& extent, Scales s)
+    __device__ Bucket(Counts& counts, std::int64_t m, Scales s)
         : histogram_(counts.histogram_),
-          counts_(extent.m > 0 && is_finite(s.a) && s.a != 0.0f),
+          counts_(m > 0 && is_finite(s.a) && s.a != 0.0f),
           by_norm_(qsgd_divisor(s.a)) {}
     __device__ __forceinline__ void code(const float* v, int, int left) {
 #pragma unroll
@@ -92,12 +92,13 @@ class Counts {
     for (int i = lane_number(); i < LevelTable::cells; i += kWarp) histogram_[i] = 0;
     __syncwarp();
   }
-  __device__ Bucket with(const Extent& extent, Scales scales, bool, float*) {
+  template <class E>
+  __device__ Bucket with(const E& extent, Scales scales, bool, float*) {
     // (A 32-bit count holds 2^18 buckets of kept_values.)
     if (extent.job.table_number != table_ || counted_ > 1 << 17) flush();
     table_ = extent.job.table_number;
     ++counted_;
-    return Bucket(*this, extent, scales);
+    return Bucket(*this, extent.m, scales);
   }
   __device__ void finish() {
     __shared__ std::int32_t tables[kTeamThreads / kWarp];
@@ -293,7 +294,7 @@ void decode(const Launch& launch, const CodecOptions& options, bool adds, cudaSt
 }  // namespace
 
 CodecKernels qsgd_kernels() {
-  return {.encode = encode, .decode = decode};
+  return {.encode = encode, .decode = decode, .whole_bucket = small_values};
 }
 
 }  // namespace lpsgd::cuda

@@ -123,7 +123,8 @@ void decode_scaled(const Launch& launch, const CodecOptions& options, bool adds,
 template <template <class> class RuleOf>
 CodecKernels scaled_kernels() {
   using Rule = RuleOf<ScalarLanes>;
-  CodecKernels kernels{.encode = encode_scaled<Rule>, .decode = decode_scaled<Rule>};
+  CodecKernels kernels{
+      .encode = encode_scaled<Rule>, .decode = decode_scaled<Rule>, .whole_bucket = whole_bucket<Rule>};
   if constexpr (!std::is_void_v<typename Rule::Constants>)
     kernels.constants = [](const CodecOptions& options) {
       const auto& constants = Rule::constants(options_of<typename Rule::Options>(options));

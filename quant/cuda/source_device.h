@@ -39,6 +39,7 @@ __device__ __forceinline__ void start(Rule& rule, Scales scales) {
 // ---- Where a lane's values lie
 
 struct Extent {
+  static constexpr bool whole = false;
   Job job;
   std::int64_t bucket_number;  // of the batch
   std::int64_t begin, m;       // the bucket: its first value in the job, its length; 0: none
@@ -53,6 +54,25 @@ struct Extent {
   /// The piece's first value in the job.
   __device__ std::int64_t first() const { return begin + from; }
 };
+
+/// A whole piece of a job that allows wide access: a bucket of 512 values, or buckets of 8 values a lane that
+/// share a tile. What is known of it when the kernel is compiled takes no instructions.
+template <int lanes>
+struct WholeExtent {
+  static constexpr bool whole = true;
+  static constexpr int width = lanes, count = lanes * (lanes == kWarp ? small_values / kWarp : kEach),
+                       m = count, trip = count, from = 0;
+  static constexpr int tiles = (count + kTile - 1) / kTile;
+  const Job& job;
+  std::int64_t begin;  // this lane's bucket
+  std::int64_t record;
+
+  __device__ static int lane() { return lane_number() % lanes; }
+  __device__ std::int64_t first() const { return begin; }
+};
+
+template <class E>
+using WordsOf = std::conditional_t<E::whole, AlignedWords, Words>;
 
 /// Of a bucket of `length` values: log2 of the lanes that share it.
 __device__ __forceinline__ int lanes_log2(int length) {
@@ -96,6 +116,18 @@ __device__ __forceinline__ Extent find_small(const LaunchFor<Rule>& launch, std:
   return find_bucket<Rule>(launch, job_number, number << (5 - lanes_log2(static_cast<int>(job.bucket))));
 }
 
+/// The i-th of the job's whole pieces.
+template <class Rule, int lanes>
+__device__ __forceinline__ WholeExtent<lanes> whole_piece(const LaunchFor<Rule>& launch, const Job& job,
+                                                          std::uint32_t i) {
+  using E = WholeExtent<lanes>;
+  const std::uint32_t bucket = i * (kWarp / lanes) + static_cast<unsigned>(lane_number()) / lanes;
+  const auto record =
+      static_cast<std::uint32_t>(record_bytes(E::count, count_scales<Rule>(launch), Rule::bits));
+  return {job, static_cast<std::int64_t>(std::uint64_t{bucket} * static_cast<unsigned>(E::count)),
+          static_cast<std::int64_t>(std::uint64_t{bucket} * record)};
+}
+
 /// Piece `piece` of the batch.
 template <class Rule>
 __device__ Extent find_piece(const LaunchFor<Rule>& launch, std::int64_t piece) {
@@ -120,12 +152,12 @@ __device__ Extent find_piece(const LaunchFor<Rule>& launch, std::int64_t piece) 
 // ---- Codes in words
 
 /// Where the piece's words begin in its bucket's record, in words.
-template <class Rule>
-__device__ __forceinline__ std::int64_t codes_at(const LaunchFor<Rule>& launch, const Extent& extent) {
+template <class Rule, class E>
+__device__ __forceinline__ std::int64_t codes_at(const LaunchFor<Rule>& launch, const E& extent) {
   return count_scales<Rule>(launch) + extent.from / 32 * Rule::bits;
 }
-template <class Rule>
-__device__ __forceinline__ int word_count(const Extent& extent) {
+template <class Rule, class E>
+__device__ __forceinline__ int word_count(const E& extent) {
   return static_cast<int>(code_words(extent.count, Rule::bits));
 }
 
@@ -139,11 +171,13 @@ struct CodeWords {
 
   /// Value `at` of the piece first, from its `count` words. Codes after the last may have any bits. (No
   /// branch, so that many loads are under way at once.)
-  __device__ __forceinline__ void load(const Words& words, int count, int at) {
+  template <class Memory>
+  __device__ __forceinline__ void load(const Memory& words, int count, int at) {
+    constexpr bool whole = std::is_same_v<Memory, AlignedWords>;
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
       const int i = at / per_word + w, last = count > 0 ? count - 1 : 0;
-      word[w] = words[i < last ? i : last] >> (at % per_word * bits);
+      word[w] = words[whole || i < last ? i : last] >> (at % per_word * bits);
     }
   }
   /// Code k, with other bits above its own.
@@ -188,8 +222,9 @@ struct CodeWords {
 };
 
 /// Stores the lane's codes, value `at` of the piece first, in the piece's `count` words. All lanes of the
-/// warp call it. `tile`: 256 words of shared memory for this warp.
-template <int bits>
+/// warp call it. `tile`: 256 words of shared memory for this warp. `whole`: all of the words are there, and
+/// they are aligned.
+template <int bits, bool whole>
 __device__ __forceinline__ void store_codes(std::byte* words, int count, int at, int width,
                                             const CodeWords<bits>& codes, std::uint32_t* tile) {
   constexpr int per_word = CodeWords<bits>::per_word, taken = CodeWords<bits>::taken;
@@ -202,7 +237,7 @@ __device__ __forceinline__ void store_codes(std::byte* words, int count, int at,
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
       const int word = first + w * kWarp + lane_number();
-      if (word < count) store_word(words + 4 * word, tile[w * kWarp + lane_number()]);
+      if (whole || word < count) store_word<whole>(words + 4 * word, tile[w * kWarp + lane_number()]);
     }
     __syncwarp();
     return;
@@ -216,13 +251,13 @@ __device__ __forceinline__ void store_codes(std::byte* words, int count, int at,
       for (int other = 1; other < sharers; other *= 2) x |= __shfl_xor_sync(kAll, x, other);
     }
     const int word = at / per_word + w;
-    if (lane_number() % sharers == 0 && word < count) store_word(words + 4 * word, x);
+    if (lane_number() % sharers == 0 && (whole || word < count)) store_word<whole>(words + 4 * word, x);
   }
 }
 
 /// The scales of a record. If one is non-finite, the record decodes to NaNs.
-template <class Rule>
-__device__ __forceinline__ Scales read_scales(const LaunchFor<Rule>& launch, const Words& record) {
+template <class Rule, class Memory>
+__device__ __forceinline__ Scales read_scales(const LaunchFor<Rule>& launch, const Memory& record) {
   const int scales = count_scales<Rule>(launch);
   Scales s{1, 1};
   if (scales > 0) s.a = s.b = as_float(record[0]);
@@ -242,8 +277,8 @@ enum class Source : std::uint8_t { own, mean };
 /// loads overlap; two where they take more registers. Codes of 2 and 4 bits, of buckets that as many lanes
 /// share as there are codes, are looked up: each lane computes the value of one code, and shuffles give it to
 /// the others.
-template <class Rule, int tiles>
-__device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch, const Extent& extent, int at,
+template <class Rule, int tiles, class E>
+__device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch, const E& extent, int at,
                                                   float (*v)[kEach]) {
   constexpr int at_once = Rule::bits == 16 || Rule::scales[0] == Scale::sides ? 2 : 4,
                 codes = Rule::bits == 2 || Rule::bits == 4 ? 1 << Rule::bits : 1;
@@ -261,9 +296,9 @@ __device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch,
       encoding[i] = extent.job.contributions[first + i < launch.ranks ? first + i : launch.ranks - 1];
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      const Words record(encoding[i] + Rule::table_bytes + extent.record);
+      const WordsOf<E> record(encoding[i] + Rule::table_bytes + extent.record);
       scales[i] = read_scales<Rule>(launch, record);
-      const Words code_words_of = record.from(codes_at<Rule>(launch, extent));
+      const WordsOf<E> code_words_of = record.from(codes_at<Rule>(launch, extent));
 #pragma unroll
       for (int t = 0; t < tiles; ++t) loaded[i][t].load(code_words_of, words, at + t * kTile);
     }
@@ -290,21 +325,35 @@ __device__ __forceinline__ void add_contributions(const LaunchFor<Rule>& launch,
   }
 }
 
-/// This lane's values of the piece's `tiles` tiles from value `at` on; those that do not exist are +0. All
-/// lanes of the warp call it.
-template <class Rule, Source source, int tiles>
-__device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const Extent& extent, int at,
+/// Of an array of the job: this lane's values of the piece's `tiles` tiles from value `at` on; those that do
+/// not exist are +0.
+template <int tiles, class E>
+__device__ __forceinline__ void load_tiles(const E& extent, const float* from, int at, float (*v)[kEach]) {
+#pragma unroll
+  for (int t = 0; t < tiles; ++t) {
+    const int value = at + t * kTile;
+    if (t * kTile < extent.trip)
+      load_values<E::whole>(from + extent.first() + value, extent.count - value, v[t]);
+  }
+}
+template <int tiles, class E>
+__device__ __forceinline__ void add_tiles(const E& extent, const float (*residual)[kEach],
+                                          float (*v)[kEach]) {
+#pragma unroll
+  for (int t = 0; t < tiles; ++t) {
+    if (t * kTile >= extent.trip) continue;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) v[t][k] += residual[t][k];
+  }
+}
+
+/// What is coded, as load_tiles() loads it. All lanes of the warp call it.
+template <class Rule, Source source, int tiles, class E>
+__device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const E& extent, int at,
                                             float (*v)[kEach]) {
   const Job& job = extent.job;
-  const auto load = [&](const float* from, float(*to)[kEach]) {
-#pragma unroll
-    for (int t = 0; t < tiles; ++t) {
-      const int value = at + t * kTile;
-      if (t * kTile < extent.trip) load_values(from + extent.first() + value, extent.count - value, to[t]);
-    }
-  };
   if constexpr (source == Source::own) {
-    load(job.values, v);
+    load_tiles<tiles>(extent, job.values, at, v);
   } else {
     add_contributions<Rule, tiles>(launch, extent, at, v);
 #pragma unroll
@@ -312,7 +361,7 @@ __device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const
       const int left = extent.count - at - t * kTile;
 #pragma unroll
       for (int k = 0; k < kEach; ++k) v[t][k] *= launch.weight;
-      if (left < kEach) {
+      if (!E::whole && left < kEach) {
 #pragma unroll
         for (int k = 0; k < kEach; ++k) v[t][k] = k < left ? v[t][k] : 0.0f;
       }
@@ -320,13 +369,8 @@ __device__ __forceinline__ void load_source(const LaunchFor<Rule>& launch, const
   }
   if (job.residual == nullptr) return;
   float residual[tiles][kEach];
-  load(job.residual, residual);
-#pragma unroll
-  for (int t = 0; t < tiles; ++t) {
-    if (t * kTile >= extent.trip) continue;
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) v[t][k] += residual[t][k];
-  }
+  load_tiles<tiles>(extent, job.residual, at, residual);
+  add_tiles<tiles>(extent, residual, v);
 }
 
 }  // namespace

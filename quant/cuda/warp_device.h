@@ -29,9 +29,10 @@ __device__ __forceinline__ bool aligned(const T* p, std::size_t bytes) {
 
 // ---- Memory: 16 bytes at a time where address and length allow
 
-/// Eight values at p, of which `left` exist; the others become +0.
+/// Eight values at p, of which `left` exist; the others become +0. `whole`: all exist, and p is aligned.
+template <bool whole = false>
 __device__ __forceinline__ void load_values(const float* p, int left, float* v) {
-  if (left >= kEach && aligned(p, 16)) {
+  if (whole || (left >= kEach && aligned(p, 16))) {
     const float4 a = reinterpret_cast<const float4*>(p)[0], b = reinterpret_cast<const float4*>(p)[1];
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
@@ -40,8 +41,9 @@ __device__ __forceinline__ void load_values(const float* p, int left, float* v) 
     for (int k = 0; k < kEach; ++k) v[k] = k < left ? p[k] : 0.0f;
   }
 }
+template <bool whole = false>
 __device__ __forceinline__ void store_values(float* p, int left, const float* v) {
-  if (left >= kEach && aligned(p, 16)) {
+  if (whole || (left >= kEach && aligned(p, 16))) {
     reinterpret_cast<float4*>(p)[0] = make_float4(v[0], v[1], v[2], v[3]);
     reinterpret_cast<float4*>(p)[1] = make_float4(v[4], v[5], v[6], v[7]);
   } else {
@@ -72,11 +74,27 @@ class Words {
   const std::uint32_t* aligned_;
   unsigned shift_;
 };
+/// The same at multiples of four bytes.
+class AlignedWords {
+ public:
+  __device__ __forceinline__ explicit AlignedWords(const std::byte* first)
+      : words_(reinterpret_cast<const std::uint32_t*>(first)) {}
+  __device__ __forceinline__ std::uint32_t operator[](int i) const { return words_[i]; }
+  __device__ __forceinline__ AlignedWords from(std::int64_t i) const {
+    AlignedWords later = *this;
+    later.words_ += i;
+    return later;
+  }
+
+ private:
+  const std::uint32_t* words_;
+};
 __device__ __forceinline__ std::uint32_t load_word(const std::byte* p) {
   return Words(p)[0];
 }
+template <bool whole = false>
 __device__ __forceinline__ void store_word(std::byte* p, std::uint32_t word) {
-  if (aligned(p, 4)) {
+  if (whole || aligned(p, 4)) {
     *reinterpret_cast<std::uint32_t*>(p) = word;
   } else {
     auto* halves = reinterpret_cast<std::uint16_t*>(p);
@@ -90,8 +108,9 @@ __device__ __forceinline__ float as_float(std::uint32_t word) {
 __device__ __forceinline__ float load_float(const std::byte* p) {
   return as_float(load_word(p));
 }
+template <bool whole = false>
 __device__ __forceinline__ void store_float(std::byte* p, float x) {
-  store_word(p, static_cast<std::uint32_t>(ScalarLanes::bits(x)));
+  store_word<whole>(p, static_cast<std::uint32_t>(ScalarLanes::bits(x)));
 }
 
 // ---- Over the lanes of a group of `width`, a power of two up to the warp

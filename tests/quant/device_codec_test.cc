@@ -81,6 +81,21 @@ TEST_P(DeviceBuckets, AroundTheKernelsLimits) {
     }
 }
 
+// More whole buckets than a launch has warps for them, of several jobs: a warp goes on to the next one, and
+// to the next job.
+TEST_F(DeviceCodec, WarpsCodeManyBuckets) {
+  const std::int64_t warps = std::int64_t{64} * cuda_device_info(device.index).multiprocessors;
+  for (const char* text :
+       {"{kind: qsgd, bits: 4, bucket: 512}", "{kind: onebit, bucket: 64}", "{kind: sign, bucket: 512}",
+        "{kind: qsgd, bits: 2, levels: optimal, bucket: 512}"}) {
+    const std::int64_t piece = spec_of(text).kind == "onebit" ? 256 : 512;
+    for (const int kind : {0, 1, kinds}) {
+      compare(text, kind, {warps / 2 * piece, 100, (2 * warps + 7) * piece + 33, 3 * piece});
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(DeviceCodec, GoldenVectors) {
   const auto cases = golden_cases(LPSGD_GOLDEN);
   ASSERT_GT(cases.size(), 250u);
