@@ -1,6 +1,6 @@
 // Max and average pooling in NHWC. A block computes rows of output pixels, a thread V channels of one pixel
-// at a time; in backward, of one input pixel: it adds the gradients of the windows that hold it, in order. So
-// no two threads add to the same value.
+// at a time; in backward, of one input pixel, or of 2 x 2 of them: it adds the gradients of the windows that
+// hold it, in order. So no two threads add to the same value.
 //
 // Memory moved per value of b bytes, with V = 8 in loads and stores of 16 bytes, windows that overlap from
 // cache:
@@ -253,6 +253,62 @@ __global__ void __launch_bounds__(block_threads, reach < 3 ? 4 : 2)
   });
 }
 
+/// Backward of a maximum where windows of `kernel` rows and columns are `stride` apart. A thread has `stride`
+/// rows and columns of pixels, whose windows it loads once: where a window holds them is known when the
+/// kernel is compiled.
+template <int V, int kernel, int stride, class T>
+__global__ void __launch_bounds__(block_threads, kernel > stride ? 2 : 4)
+    pool_tiles_gradient_kernel(PoolShape s, const T* dy, const PoolPlace* place, T* dx) {
+  constexpr int reach = (kernel + stride - 1) / stride;  // windows of a tile, in each direction
+  constexpr PoolPlace none = 0xffff;
+  const int first_row = s.pad_h / stride, first_column = s.pad_w / stride;  // tiles before lie in the border
+  const int rows = (s.h + s.pad_h - 1) / stride - first_row + 1;
+  const int columns = (s.w + s.pad_w - 1) / stride - first_column + 1;
+  each_pixel<V>(s, rows, columns, [&](std::int64_t n, int row_of_tiles) {
+    const int i = first_row + row_of_tiles;
+    const std::int64_t image = n * s.out_h * s.out_w * s.channels;
+    const T* image_dy = dy + image;
+    const PoolPlace* image_place = place + image;
+    T* to = dx + n * s.h * s.w * s.channels;
+    return [=, &s](int column_of_tiles, int c) {
+      const int j = first_column + column_of_tiles;
+      Given<V, true, T> given[reach][reach];
+#pragma unroll
+      for (int a = 0; a < reach; ++a)
+#pragma unroll
+        for (int b = 0; b < reach; ++b) {
+          // Where there is no window, another one is loaded, and left out.
+          const int oh = i - (reach - 1) + a, ow = j - (reach - 1) + b;
+          const int at =
+              (min(max(oh, 0), s.out_h - 1) * s.out_w + min(max(ow, 0), s.out_w - 1)) * s.channels + c;
+          given[a][b].load_from(image_dy + at, image_place + at);
+          if (oh >= 0 && oh < s.out_h && ow >= 0 && ow < s.out_w) continue;
+#pragma unroll
+          for (int k = 0; k < V; ++k) given[a][b].places[k] = none;
+        }
+#pragma unroll
+      for (int y = 0; y < stride; ++y)
+#pragma unroll
+        for (int x = 0; x < stride; ++x) {
+          float sum[V] = {};
+#pragma unroll
+          for (int a = 0; a < reach; ++a)
+#pragma unroll
+            for (int b = 0; b < reach; ++b) {
+              const int down = y + (reach - 1 - a) * stride, across = x + (reach - 1 - b) * stride;
+              if (down >= kernel || across >= kernel) continue;
+#pragma unroll
+              for (int k = 0; k < V; ++k)
+                if (given[a][b].places[k] == down * kernel + across) sum[k] += given[a][b].g[k];
+            }
+          const int h = i * stride + y - s.pad_h, col = j * stride + x - s.pad_w;
+          if (h >= 0 && h < s.h && col >= 0 && col < s.w)
+            store<V>(to + ((h * s.w + col) * s.channels + c), sum);
+        }
+    };
+  });
+}
+
 unsigned row_blocks(std::int64_t rows) {
   return static_cast<unsigned>(rows < 1 ? 1 : rows < (1 << 16) ? rows : 1 << 16);
 }
@@ -288,7 +344,17 @@ cudaError_t launch_pool_gradient(DataType type, const PoolShape& s, const void* 
                                  void* dx, cudaStream_t stream) {
   const auto reach = [](int kernel, int stride) { return (kernel + stride - 1) / stride; };
   const int most = std::max(reach(s.kernel_h, s.stride_h), reach(s.kernel_w, s.stride_w));
+  const bool tiles = s.max && s.channels % 8 == 0 && s.kernel_h == s.kernel_w && s.stride_h == 2 &&
+                     s.stride_w == 2 && (s.kernel_h == 2 || s.kernel_h == 3);
   return with_type(type, [&]<class T>(T) {
+    if (tiles) {
+      const auto kernel =
+          s.kernel_h == 2 ? pool_tiles_gradient_kernel<8, 2, 2, T> : pool_tiles_gradient_kernel<8, 3, 2, T>;
+      const std::int64_t rows = (s.h + s.pad_h - 1) / 2 - s.pad_h / 2 + 1;
+      LPSGD_LAUNCH(kernel, row_blocks(s.batch * rows), block_threads, stream)
+      (s, static_cast<const T*>(dy), place, static_cast<T*>(dx));
+      return;
+    }
     with_variant(s, most, [&]<int V, bool is_max, int windows>() {
       const auto kernel = pool_gradient_kernel<V, is_max, windows, T>;
       LPSGD_LAUNCH(kernel, row_blocks(s.batch * s.h), block_threads, stream)

@@ -13,14 +13,19 @@ struct CUstream_st;  // cudaStream_t
 
 namespace lpsgd::cuda {
 
+/// Unit::piece, when encoding: the pieces of a job that are whole, which are its first ones, and its others.
+/// None is whole if an address does not allow loads of 16 bytes for values and of 4 for records. `before`:
+/// those of the jobs before in the batch.
+struct Wholes {
+  std::int64_t whole = 0, whole_before = 0, rest_before = 0;
+};
+
 /// A job of a batch. Everything points to device memory, also the array of contributions.
 struct Job : CodingJob {
   std::int64_t pieces_before = 0, buckets_before = 0;  // in the batch
   std::int64_t kept_before = 0;                        // buckets of Launch::kept_buckets, likewise
   std::int64_t large_before = 0;                       // Unit::bucket: larger ones
-  // Unit::piece, buckets of up to small_values: its whole pieces, which are its first ones, and the others.
-  // None is whole if an address does not allow loads of 16 bytes for values and of 4 for records.
-  std::int64_t whole_pieces = 0, whole_before = 0, rest_before = 0;
+  Wholes small, kept;             // of buckets of up to small_values, and of larger ones of up to kept_values
   std::int32_t table_number = 0;  // its number among the batch's
 };
 
@@ -79,10 +84,13 @@ struct Launch {
   std::int32_t job_first = 0, job_last = 0;
   std::int64_t piece_first = 0, pieces = 0;
   std::int64_t bucket_first = 0, buckets = 0;
-  // When encoding, of Unit::piece: the whole pieces and the others of buckets of up to small_values, how many
-  // buckets have more but at most kept_values, the warps that share one of these, and whether some have more.
-  std::int64_t whole_pieces = 0, rest_pieces = 0;
-  std::int64_t kept_buckets = 0;
+  // When encoding, of Unit::piece: the whole pieces and the others of buckets of up to small_values, the same
+  // of those that have more but at most kept_values, the warps that share one of these, and whether some have
+  // more.
+  struct {
+    std::int64_t whole = 0, rest = 0;
+  } small, kept;
+  std::int64_t kept_buckets = 0;  // of Unit::bucket
   std::int32_t team_warps = 1;
   bool large = false;
   bool errors = false;  // some job has CodingJob::error
@@ -110,7 +118,7 @@ struct CodecKernels {
   void (*encode)(const Launch&, const CodecOptions&, CUstream_st*) = nullptr;
   void (*decode)(const Launch&, const CodecOptions&, bool adds, CUstream_st*) = nullptr;
   Unit unit = Unit::piece;
-  std::int64_t whole_bucket = 0;  // Unit::piece: the bucket whose whole pieces have code of their own
+  std::int64_t whole_bucket = 0;  // Unit::piece: the small bucket whose whole pieces have code of their own
   /// Bytes that all buckets read; a batch copies them to the device. nullptr: none.
   std::span<const std::byte> (*constants)(const CodecOptions&) = nullptr;
 };

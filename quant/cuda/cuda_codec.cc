@@ -107,8 +107,8 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs, std::i
     all_.buckets += buckets;
     all_.errors |= job.error != nullptr;
     numbered.kept_before = all_.kept_buckets;
-    numbered.whole_before = all_.whole_pieces;
-    numbered.rest_before = all_.rest_pieces;
+    numbered.small = {0, all_.small.whole, all_.small.rest};
+    numbered.kept = {0, all_.kept.whole, all_.kept.rest};
     numbered.large_before = large_buckets_;
     if (kernels_.unit == Unit::tile) {
       all_.pieces += (job.n + cuda::tile_values - 1) / cuda::tile_values;
@@ -116,11 +116,14 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs, std::i
       all_.pieces += cuda::piece_count(job.n, job.bucket);
       if (job.bucket <= cuda::small_values) {
         if (allows_wide_access(job, table) && job.bucket == kernels_.whole_bucket)
-          numbered.whole_pieces = job.n / cuda::piece_length(job.bucket);
-        all_.whole_pieces += numbered.whole_pieces;
-        all_.rest_pieces += cuda::piece_count(job.n, job.bucket) - numbered.whole_pieces;
+          numbered.small.whole = job.n / cuda::piece_length(job.bucket);
+        all_.small.whole += numbered.small.whole;
+        all_.small.rest += cuda::piece_count(job.n, job.bucket) - numbered.small.whole;
       } else if (job.bucket <= cuda::kept_values) {
-        all_.kept_buckets += buckets;
+        if (allows_wide_access(job, table) && job.bucket % cuda::tile_values == 0)
+          numbered.kept.whole = job.n / job.bucket;
+        all_.kept.whole += numbered.kept.whole;
+        all_.kept.rest += buckets - numbered.kept.whole;
         while (all_.team_warps * cuda::team_values < job.bucket) all_.team_warps *= 2;
       } else {
         all_.large = true;

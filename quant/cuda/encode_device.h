@@ -170,10 +170,10 @@ __device__ __forceinline__ void use_whole(const LaunchFor<Rule>& launch, Use& us
   const int mine = Whole::lane() * kEach;
   const unsigned stride = blocks * kWarps;
   std::int64_t piece = blockIdx.x * kWarps + threadIdx.x / kWarp;
-  while (piece < launch.whole_pieces) {
-    const Job job = launch.jobs[find_job(launch, piece, [](const Job& of) { return of.whole_before; })];
-    const auto count = static_cast<std::uint32_t>(job.whole_pieces);
-    auto i = static_cast<std::uint32_t>(piece - job.whole_before);
+  while (piece < launch.small.whole) {
+    const Job job = launch.jobs[find_job(launch, piece, [](const Job& of) { return of.small.whole_before; })];
+    const auto count = static_cast<std::uint32_t>(job.small.whole);
+    auto i = static_cast<std::uint32_t>(piece - job.small.whole_before);
     const auto extent_of = [&](std::uint32_t number) {
       return whole_piece<Rule, Whole::width>(launch, job, number);
     };
@@ -204,7 +204,7 @@ __device__ __forceinline__ void use_whole(const LaunchFor<Rule>& launch, Use& us
       }
       use_bucket<Rule, tiles>(launch, extent, v, use, tile);
     }
-    piece = job.whole_before + i;
+    piece = job.small.whole_before + i;
   }
 }
 
@@ -222,11 +222,11 @@ __global__ void __launch_bounds__(kThreads, source == Source::own && Rule::table
   } else {
     const std::int64_t warps = static_cast<std::int64_t>(gridDim.x - whole_blocks) * kWarps;
     for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x - whole_blocks) * kWarps + threadIdx.x / kWarp;
-         i < launch.rest_pieces; i += warps) {
-      const std::int32_t j = find_job(launch, i, [](const Job& job) { return job.rest_before; });
+         i < launch.small.rest; i += warps) {
+      const std::int32_t j = find_job(launch, i, [](const Job& job) { return job.small.rest_before; });
       const Job& job = launch.jobs[j];
       const Extent extent =
-          find_small<Rule>(launch, j, job.pieces_before + job.whole_pieces + i - job.rest_before);
+          find_small<Rule>(launch, j, job.pieces_before + job.small.whole + i - job.small.rest_before);
       constexpr int kept = small_values / kTile;
       float v[kept][kEach];
       load_source<Rule, source, kept>(launch, extent, extent.lane() * kEach, v);
@@ -242,31 +242,35 @@ constexpr int kept_blocks =
     source == Source::own && Rule::table_bytes == 0 && !Rule::divides && Rule::scales[0] != Scale::sides ? 3
                                                                                                          : 2;
 
-/// Buckets of up to kept_values, each in the shared memory of a team of launch.team_warps warps.
-template <class Rule, Source source, class Use>
-__global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
-    kept_kernel(LaunchFor<Rule> launch) {
+/// A block's share of the buckets of up to kept_values, each in the shared memory of a team of
+/// launch.team_warps warps: the whole ones or the others, block `block` of `blocks`.
+template <bool whole, class Rule, Source source, class Use>
+__device__ __forceinline__ void use_kept(const LaunchFor<Rule>& launch, Use& use, float (*tiles)[kTile],
+                                         PieceScan* scans, unsigned block, unsigned blocks) {
   constexpr int block_tiles = FixedOrderSum::block / kTile;
-  __shared__ __align__(16) float tiles[kept_values / kTile][kTile];
-  __shared__ std::uint32_t words[shared_words<Use, kTeamThreads / kWarp>];
-  __shared__ PieceScan scans[kTeamThreads / kWarp];
+  const std::int64_t total = whole ? launch.kept.whole : launch.kept.rest;
   const int warps = launch.team_warps, teams = kTeamThreads / kWarp / warps;
   const int warp = static_cast<int>(threadIdx.x / kWarp), team = warp / warps, in_team = warp % warps;
   float(*mine)[kTile] = tiles + team * warps * (team_values / kTile);
-  Use use(launch, words);
   // All teams of a block do as many rounds, since barriers are the block's.
-  for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * teams; at < launch.kept_buckets;
-       at += static_cast<std::int64_t>(gridDim.x) * teams) {
-    const bool exists = at + team < launch.kept_buckets;
+  for (std::int64_t at = static_cast<std::int64_t>(block) * teams; at < total;
+       at += static_cast<std::int64_t>(blocks) * teams) {
+    const bool exists = at + team < total;
     const std::int64_t number = exists ? at + team : at;
     const auto find = [&] {  // twice, as registers are scarce
-      const std::int32_t j = find_job(launch, number, [](const Job& job) { return job.kept_before; });
-      return find_bucket<Rule>(launch, j, static_cast<std::uint32_t>(number - launch.jobs[j].kept_before));
+      const auto before = [](const Job& job) { return whole ? job.kept.whole_before : job.kept.rest_before; };
+      const std::int32_t j = find_job(launch, number, before);
+      const Job& job = launch.jobs[j];
+      const auto i = static_cast<std::uint32_t>(number - before(job));
+      if constexpr (whole)
+        return whole_bucket_of<Rule>(launch, job, i);
+      else
+        return find_bucket<Rule>(launch, j, static_cast<std::uint32_t>(job.kept.whole) + i);
     };
     int m = 0, count = 0;
     Scanner<Rule> scanner(scale_by<Rule>(launch.options), kWarp, nullptr);
     if (exists) {
-      const Extent extent = find();
+      const auto extent = find();
       m = static_cast<int>(extent.m);
       count = (m + kTile - 1) / kTile;
       constexpr int at_once = source == Source::own ? 2 : 1;  // tiles whose loads overlap
@@ -281,8 +285,8 @@ __global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
         for (int i = 0; i < at_once; ++i) {
           const int value = (t + i * warps) * kTile + lane_number() * kEach;
           if (t + i * warps >= count) continue;
-          store_values(mine[t + i * warps] + lane_number() * kEach, kEach, v[i]);
-          scanner.add_unordered(v[i], m - value);
+          store_values<true>(mine[t + i * warps] + lane_number() * kEach, kEach, v[i]);
+          scanner.add_unordered(v[i], whole ? kEach : m - value);
         }
       }
     }
@@ -304,17 +308,32 @@ __global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
       for (int side = 0; side < 2; ++side) scan.sum[side] += other.sum[side];
     }
     if (!exists) continue;
-    const Extent extent = find();
+    const auto extent = find();
     auto coder =
         use.with(extent, scales_of<Rule>(launch, scan, scan.positive, extent.m), in_team == 0, mine[in_team]);
     for (int t = in_team; t < count; t += warps) {
       const int value = t * kTile + lane_number() * kEach;
       float v[kEach];
-      load_values(mine[t] + lane_number() * kEach, kEach, v);
+      load_values<true>(mine[t] + lane_number() * kEach, kEach, v);
       __syncwarp();  // the coder uses mine[in_team], which its warp alone has read by now
       coder.code(v, value, m - value);
     }
   }
+}
+
+/// Buckets of up to kept_values. The first `whole_blocks` blocks have the whole ones.
+template <class Rule, Source source, class Use>
+__global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
+    kept_kernel(LaunchFor<Rule> launch, unsigned whole_blocks) {
+  __shared__ __align__(16) float tiles[kept_values / kTile][kTile];
+  __shared__ std::uint32_t words[shared_words<Use, kTeamThreads / kWarp>];
+  __shared__ PieceScan scans[kTeamThreads / kWarp];
+  Use use(launch, words);
+  if (blockIdx.x < whole_blocks)
+    use_kept<true, Rule, source>(launch, use, tiles, scans, blockIdx.x, whole_blocks);
+  else
+    use_kept<false, Rule, source>(launch, use, tiles, scans, blockIdx.x - whole_blocks,
+                                  gridDim.x - whole_blocks);
   use.finish();
 }
 
@@ -389,16 +408,17 @@ void use_buckets(const LaunchFor<Rule>& launch, cudaStream_t stream) {
   const auto small = small_kernel<Rule, source, Use>;
   const auto kept = kept_kernel<Rule, source, Use>;
   const auto large = piece_kernel<Rule, source, Use>;
-  if (launch.whole_pieces + launch.rest_pieces > 0) {
+  if (launch.small.whole + launch.small.rest > 0) {
     // So few for whole pieces that a warp has several, and so many that no multiprocessor waits long.
     const unsigned most = 16 * static_cast<unsigned>(launch.multiprocessors);
-    const unsigned whole = min_of(blocks(launch.whole_pieces, kWarps), most);
-    LPSGD_LAUNCH(small, whole + blocks(launch.rest_pieces, kWarps), kThreads, stream)(launch, whole);
+    const unsigned whole = min_of(blocks(launch.small.whole, kWarps), most);
+    LPSGD_LAUNCH(small, whole + blocks(launch.small.rest, kWarps), kThreads, stream)(launch, whole);
   }
-  if (launch.kept_buckets > 0)
-    LPSGD_LAUNCH(kept, blocks(launch.kept_buckets, kTeamThreads / kWarp / launch.team_warps), kTeamThreads,
-                 stream)
-  (launch);
+  if (launch.kept.whole + launch.kept.rest > 0) {
+    const int teams = kTeamThreads / kWarp / launch.team_warps;
+    const unsigned whole = blocks(launch.kept.whole, teams);
+    LPSGD_LAUNCH(kept, whole + blocks(launch.kept.rest, teams), kTeamThreads, stream)(launch, whole);
+  }
   if (launch.large) LPSGD_LAUNCH(large, blocks(launch.pieces, kWarps), kThreads, stream)(launch);
 }
 

@@ -71,6 +71,18 @@ struct WholeExtent {
   __device__ std::int64_t first() const { return begin; }
 };
 
+/// A whole bucket of whole tiles, likewise.
+struct WholeBucket {
+  static constexpr bool whole = true;
+  static constexpr int width = kWarp, from = 0, trip = kTile;  // tile by tile
+  const Job& job;
+  int m, count;  // the same
+  std::int64_t begin, record;
+
+  __device__ static int lane() { return lane_number(); }
+  __device__ std::int64_t first() const { return begin; }
+};
+
 template <class E>
 using WordsOf = std::conditional_t<E::whole, AlignedWords, Words>;
 
@@ -126,6 +138,18 @@ __device__ __forceinline__ WholeExtent<lanes> whole_piece(const LaunchFor<Rule>&
       static_cast<std::uint32_t>(record_bytes(E::count, count_scales<Rule>(launch), Rule::bits));
   return {job, static_cast<std::int64_t>(std::uint64_t{bucket} * static_cast<unsigned>(E::count)),
           static_cast<std::int64_t>(std::uint64_t{bucket} * record)};
+}
+
+/// The i-th of the job's whole buckets.
+template <class Rule>
+__device__ __forceinline__ WholeBucket whole_bucket_of(const LaunchFor<Rule>& launch, const Job& job,
+                                                       std::uint32_t i) {
+  const auto length = static_cast<std::uint32_t>(job.bucket);
+  const auto m = static_cast<int>(length);
+  const auto record =
+      static_cast<std::uint32_t>(record_bytes(length, count_scales<Rule>(launch), Rule::bits));
+  return {job, m, m, static_cast<std::int64_t>(std::uint64_t{i} * length),
+          static_cast<std::int64_t>(std::uint64_t{i} * record)};
 }
 
 /// Piece `piece` of the batch.
