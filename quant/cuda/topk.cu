@@ -30,47 +30,86 @@ struct Threshold {
   std::int64_t ties = 0;
 };
 
-/// The threshold of m values in shared memory, by digits of 11, 10 and 10 bits. `histogram`,
-/// TopkState::digits zeros, is left as it was.
-__device__ __forceinline__ Threshold find_kept_threshold(const float* kept, int m, std::int64_t wanted,
-                                                         std::uint32_t* histogram) {
-  __shared__ std::uint32_t warps[kBlockWarps];
-  __shared__ std::int32_t digit;
-  __shared__ std::uint32_t rest;
-  Threshold found{0, wanted};
-#pragma unroll 1
-  for (int shift = 20; shift >= 0; shift -= 10) {
-    // Of the keys that begin as the one wanted.
-    const std::int32_t low = found.key, high = low + (shift == 20 ? magnitude_mask : (1 << (shift + 10)) - 1);
-#pragma unroll 1
-    for (int h = 0; h < kHeld; ++h) {
-      float v[kEach];
-      std::int32_t keys[kEach];
-      load_keys(kept, h, m, v, keys);
+/// Of this thread's values; -1: there is none.
+using Keys = std::int32_t[kHeld][kEach];
+
+/// Keys from `low` on are those of at least `wanted` of the block's values, and `high` is the largest.
+struct KeyRange {
+  std::int32_t low = 0, high = 0;
+};
+
+/// Most values are far below the threshold, and need not be counted to find it. If every warp has some values
+/// from a key on, then so has the block: of a warp, the largest ones of as many lanes.
+__device__ __forceinline__ KeyRange find_range(const Keys& keys, std::int64_t wanted, KeyRange* warps) {
+  std::int32_t largest = -1;
 #pragma unroll
-      for (int k = 0; k < kEach; ++k)
-        if (keys[k] >= low && keys[k] <= high) atomicAdd(&histogram[(keys[k] - low) >> shift], 1u);
+  for (int h = 0; h < kHeld; ++h)
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) largest = keys[h][k] > largest ? keys[h][k] : largest;
+  KeyRange range{0, max_of(largest, kWarp)};
+  const std::int64_t of_warp = (wanted + kBlockWarps - 1) / kBlockWarps;
+  if (of_warp <= kWarp) {
+    range.low = range.high;
+    for (std::int64_t found = 0; range.low >= 0;) {
+      const unsigned lanes = __ballot_sync(kAll, largest == range.low);
+      found += __popc(lanes);
+      if (found >= of_warp) break;
+      if (largest == range.low) largest = -1;
+      range.low = max_of(largest, kWarp);
     }
+    range.low = range.low < 0 ? 0 : range.low;
+  }
+  if (lane_number() == 0) warps[threadIdx.x / kWarp] = range;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kBlockWarps; ++w) {
+    range.low = warps[w].low < range.low ? warps[w].low : range.low;
+    range.high = warps[w].high > range.high ? warps[w].high : range.high;
+  }
+  return range;
+}
+
+/// The threshold of the block's values, by digits of 8 bits of their keys' distance from `range.low`.
+/// `histogram`, kBlock zeros, is left as it was.
+__device__ __forceinline__ Threshold find_kept_threshold(const Keys& keys, std::int64_t wanted,
+                                                         const KeyRange& range, std::uint32_t* histogram) {
+  constexpr int digit_bits = 8;
+  static_assert(1 << digit_bits == kBlock);
+  __shared__ std::uint32_t warps[kBlockWarps];
+  __shared__ std::uint32_t digit, rest;
+  Threshold found{range.low, wanted};
+#pragma unroll 1
+  for (int left = 32 - __clz(range.high - range.low); left > 0;) {
+    const int shift = left > digit_bits ? left - digit_bits : 0;
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h)
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) {
+        const auto distance = static_cast<std::uint32_t>(keys[h][k] - found.key);
+        if (distance >> left == 0) atomicAdd(&histogram[distance >> shift], 1u);
+      }
     __syncthreads();
-    choose_digit(histogram, static_cast<std::uint32_t>(found.ties), warps,
-                 [&](std::int32_t d, std::uint32_t rank) {
-                   digit = d;
-                   rest = rank;
-                 });
+    choose_digit<kBlock>(histogram, static_cast<std::uint32_t>(found.ties), warps,
+                         [&](std::int32_t d, std::uint32_t rank) {
+                           digit = static_cast<std::uint32_t>(d);
+                           rest = rank;
+                         });
     __syncthreads();
-    found.key |= digit << shift;
+    found.key += static_cast<std::int32_t>(digit << shift);
     found.ties = rest;
+    left = shift;
   }
   return found;
 }
 
-__global__ void __launch_bounds__(kBlock, 4) encode_topk_kernel(TopkLaunch launch) {
+__global__ void __launch_bounds__(kBlock, 3) encode_topk_kernel(TopkLaunch launch) {
   __shared__ __align__(16) float kept[shared_values];
-  __shared__ std::uint32_t histogram[TopkState::digits];
+  __shared__ std::uint32_t histogram[kBlock];
+  __shared__ KeyRange ranges[kBlockWarps];
   __shared__ std::uint32_t
       totals[kHeld * kBlockWarps];  // of a tile: above the threshold, and 2^16 times tied
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = lane_number();
-  for (int i = static_cast<int>(threadIdx.x); i < TopkState::digits; i += kBlock) histogram[i] = 0;
+  histogram[threadIdx.x] = 0;
   for (std::int64_t b = blockIdx.x; b < launch.kept_buckets; b += gridDim.x) {
     const TopkBucket p = find_topk(launch, b, true);
     const Job& job = *p.job;
@@ -90,6 +129,7 @@ __global__ void __launch_bounds__(kBlock, 4) encode_topk_kernel(TopkLaunch launc
       __syncthreads();
     }
     float v[kHeld][kEach];
+    Keys keys;
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
       if (job.contributions == nullptr) {
@@ -110,19 +150,19 @@ __global__ void __launch_bounds__(kBlock, 4) encode_topk_kernel(TopkLaunch launc
 #pragma unroll
         for (int k = 0; k < kEach; ++k) v[h][k] += r[k];
       }
-      store_values(kept + held_at(h), kEach, v[h]);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) keys[h][k] = held_at(h) + k < m ? topk_key(v[h][k]) : -1;
     }
-    const Threshold threshold = find_kept_threshold(kept, m, p.kept, histogram);
+    const KeyRange range = find_range(keys, p.kept, ranges);
+    const Threshold threshold = find_kept_threshold(keys, p.kept, range, histogram);
 
     std::uint32_t before[kHeld];  // of the lanes before, as totals
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
-      std::int32_t keys[kEach];
-      load_keys(kept, h, m, v[0], keys);
       std::uint32_t count = 0;
 #pragma unroll
       for (int k = 0; k < kEach; ++k)
-        count += keys[k] > threshold.key ? 1u : keys[k] == threshold.key ? 1u << 16 : 0u;
+        count += keys[h][k] > threshold.key ? 1u : keys[h][k] == threshold.key ? 1u << 16 : 0u;
       std::uint32_t upto = count;
       for (int other = 1; other < kWarp; other *= 2) {
         const std::uint32_t x = __shfl_sync(kAll, upto, lane >= other ? lane - other : lane);
@@ -138,13 +178,11 @@ __global__ void __launch_bounds__(kBlock, 4) encode_topk_kernel(TopkLaunch launc
     for (int h = 0; h < kHeld; ++h) {
       for (int t = 0; t < warp + h * kBlockWarps; ++t) before[h] += totals[t];
       std::uint32_t above = before[h] & 0xffffu, tied = before[h] >> 16;
-      std::int32_t keys[kEach];
-      load_keys(kept, h, m, v[0], keys);
 #pragma unroll
       for (int k = 0; k < kEach; ++k) {
-        const bool is_above = keys[k] > threshold.key, is_tied = keys[k] == threshold.key;
+        const bool is_above = keys[h][k] > threshold.key, is_tied = keys[h][k] == threshold.key;
         const bool keep = is_above || (is_tied && tied < ties);
-        const float x = v[0][k];
+        const float x = v[h][k];
         if (keep) {
           const std::uint32_t position = above + (tied < ties ? tied : ties);
           store_word(record + 4 * position, static_cast<std::uint32_t>(held_at(h) + k));
@@ -153,12 +191,12 @@ __global__ void __launch_bounds__(kBlock, 4) encode_topk_kernel(TopkLaunch launc
         }
         above += is_above;
         tied += is_tied;
-        v[0][k] = canonical<ScalarLanes>(keep ? x - (x + 0.0f) : x);
+        v[h][k] = canonical<ScalarLanes>(keep ? x - (x + 0.0f) : x);
       }
-      if (residual != nullptr) store_values(residual + held_at(h), m - held_at(h), v[0]);
+      if (residual != nullptr) store_values(residual + held_at(h), m - held_at(h), v[h]);
       if (job.error != nullptr)
         for (int k = 0; k < kEach && held_at(h) + k < m; ++k)
-          lost += static_cast<double>(v[0][k]) * static_cast<double>(v[0][k]);
+          lost += static_cast<double>(v[h][k]) * static_cast<double>(v[h][k]);
     }
     if (!finite) *job.non_finite = 1;
     if (job.error != nullptr) add_error(job.error, own, lost);

@@ -57,12 +57,12 @@ __device__ __forceinline__ std::uint32_t sum_after(std::uint32_t mine, std::uint
   return sum;
 }
 
-/// The digit of the `wanted`-th largest of the keys that `counts` counts, and its rank among those with that
-/// digit: one thread calls found(digit, rank). Leaves zeros in `counts`.
-template <class Found>
+/// The digit of the `wanted`-th largest of the keys that `counts` counts by `digits` digits, and its rank
+/// among those with that digit: one thread calls found(digit, rank). Leaves zeros in `counts`.
+template <int digits, class Found>
 __device__ __forceinline__ void choose_digit(std::uint32_t* counts, std::uint32_t wanted,
                                              std::uint32_t* warps, Found found) {
-  constexpr int each = TopkState::digits / kBlock;
+  constexpr int each = digits / kBlock;
   std::uint32_t* mine = counts + threadIdx.x * each;
   std::uint32_t count[each], sum = 0;
 #pragma unroll
@@ -86,13 +86,6 @@ __device__ __forceinline__ void choose_digit(std::uint32_t* counts, std::uint32_
 /// The first of this thread's eight values of its tile h.
 __device__ __forceinline__ int held_at(int h) {
   return (static_cast<int>(threadIdx.x / kWarp) + h * kBlockWarps) * kTile + lane_number() * kEach;
-}
-
-/// The keys of this thread's eight values of its tile h, of m values in shared memory; -1: none.
-__device__ __forceinline__ void load_keys(const float* kept, int h, int m, float* v, std::int32_t* keys) {
-  load_values(kept + held_at(h), kEach, v);
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) keys[k] = held_at(h) + k < m ? topk_key(v[k]) : -1;
 }
 
 }  // namespace

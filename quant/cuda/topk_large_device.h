@@ -7,6 +7,13 @@
 namespace lpsgd::cuda {
 namespace {
 
+/// The keys of this thread's eight values of its tile h, of m values in shared memory; -1: none.
+__device__ __forceinline__ void load_keys(const float* kept, int h, int m, float* v, std::int32_t* keys) {
+  load_values(kept + held_at(h), kEach, v);
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) keys[k] = held_at(h) + k < m ? topk_key(v[k]) : -1;
+}
+
 struct TopkPart {
   TopkBucket bucket;
   std::int64_t piece;  // of the batch
@@ -200,7 +207,7 @@ __device__ __forceinline__ void join_counts(const TopkPart& part, std::uint32_t 
   if (!is_complete(part, pieces)) return;
   constexpr bool is_first = shift == 20;
   const std::uint32_t wanted = is_first ? static_cast<std::uint32_t>(part.bucket.kept) : state.ties;
-  choose_digit(state.counts, wanted, warps, [&](std::int32_t digit, std::uint32_t rank) {
+  choose_digit<TopkState::digits>(state.counts, wanted, warps, [&](std::int32_t digit, std::uint32_t rank) {
     state.key = (is_first ? 0 : state.key) | digit << shift;
     state.ties = rank;
   });

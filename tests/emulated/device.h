@@ -168,6 +168,9 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
 inline int __popc(unsigned x) {
   return std::popcount(x);
 }
+inline int __clz(int x) {
+  return std::countl_zero(static_cast<unsigned>(x));
+}
 inline float __fmaf_rn(float a, float b, float c) {
   return std::fma(a, b, c);
 }
