@@ -47,7 +47,7 @@ class LongSum {
 
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads, 2) statistics_kernel(const T* x, Cut cut, NormState s) {
-  __shared__ double shared[block_threads * V];
+  __shared__ Two shared[sums_of_block<V>];
   const RowRange range(cut, V);
   LongSum<V> sum, squares;
   if (range.active) {
@@ -72,31 +72,34 @@ __global__ void __launch_bounds__(block_threads, 2) statistics_kernel(const T* x
     sum.flush(), squares.flush();
   }
   const double here = static_cast<double>(range.end - range.begin);
-  const double total = sum_over_block<V>(sum.sum(), cut, shared, range.thread);
-  const double total_squares = sum_over_block<V>(squares.sum(), cut, shared, range.thread);
+  const Two total = sum_over_block<V>(
+      [&](int k) {
+        return Two{sum.sum()[k], squares.sum()[k]};
+      },
+      cut, shared, range.thread);
   const TileChannel channel(cut, V, range.thread);
   if (channel.writes) {
     const double pivot = static_cast<double>(as_float(x[range.begin * cut.channels + channel.number]));
     s.partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] =
-        moments_of(here, pivot, total, total_squares);
+        moments_of(here, pivot, total.first, total.second);
   }
   if (!is_last(s.finished)) return;
   const auto partial = [&](int p) { return s.partials[place_of(p, cut.channels, channel.number)]; };
 
   const double rows = static_cast<double>(cut.rows);
-  double all = 0, all_squares = 0, pivot = 0;
+  Two all;
+  double pivot = 0;
   if (channel.exists) {
     pivot = s.partials[channel.number].x;
     over_parts(cut.parts, channel.height, channel.heights, partial, [&](int p, const double2& part) {
       const std::int64_t first = static_cast<std::int64_t>(p) * cut.rows_each;
-      add_moments(static_cast<double>(min_of(cut.rows_each, cut.rows - first)), pivot, part, all,
-                  all_squares);
+      add_moments(static_cast<double>(min_of(cut.rows_each, cut.rows - first)), pivot, part, all.first,
+                  all.second);
     });
   }
   all = sum_over_heights(all, channel.columns, channel.heights, shared, range.thread);
-  all_squares = sum_over_heights(all_squares, channel.columns, channel.heights, shared, range.thread);
   if (!channel.writes) return;
-  const double2 moments = moments_of(rows, pivot, all, all_squares);
+  const double2 moments = moments_of(rows, pivot, all.first, all.second);
   set_statistics(s, channel.number, rows, moments.x, moments.y);
 }
 
@@ -199,7 +202,7 @@ __device__ __forceinline__ void load_gradients(const NormGradient& g, const Cons
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads, 2)
     gradient_sums_kernel(NormGradient g, Cut cut, NormState s) {
-  __shared__ double shared[block_threads * V];
+  __shared__ Two shared[sums_of_block<V>];
   const RowRange range(cut, V);
   LongSum<V> sum, products;
   if (range.active) {
@@ -218,29 +221,32 @@ __global__ void __launch_bounds__(block_threads, 2)
     });
     sum.flush(), products.flush();
   }
-  const double here = sum_over_block<V>(sum.sum(), cut, shared, range.thread);
-  const double here_products = sum_over_block<V>(products.sum(), cut, shared, range.thread);
+  const Two here = sum_over_block<V>(
+      [&](int k) {
+        return Two{sum.sum()[k], products.sum()[k]};
+      },
+      cut, shared, range.thread);
   const TileChannel channel(cut, V, range.thread);
   if (channel.writes)
     s.partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] =
-        make_double2(here, here_products);
+        make_double2(here.first, here.second);
   if (!is_last(s.finished)) return;
   const auto partial = [&](int p) { return s.partials[place_of(p, cut.channels, channel.number)]; };
 
-  double all = 0, all_products = 0;
+  Two all;
   if (channel.exists)
-    over_parts(cut.parts, channel.height, channel.heights, partial,
-               [&](int, const double2& part) { all += part.x, all_products += part.y; });
+    over_parts(cut.parts, channel.height, channel.heights, partial, [&](int, const double2& part) {
+      all += Two{part.x, part.y};
+    });
   all = sum_over_heights(all, channel.columns, channel.heights, shared, range.thread);
-  all_products = sum_over_heights(all_products, channel.columns, channel.heights, shared, range.thread);
   if (!channel.writes) return;
   const int c = channel.number;
   const double count = static_cast<double>(cut.rows);
   const double inverse = s.inverse[c], scale = static_cast<double>(s.weight[c]) * inverse;
-  s.weight_gradient[c] = static_cast<float>(all_products * inverse);
-  s.bias_gradient[c] = static_cast<float>(all);
-  s.gradient_mean[c] = static_cast<float>(all / count);
-  s.slope[c] = static_cast<float>(scale * inverse * inverse * all_products / count);
+  s.weight_gradient[c] = static_cast<float>(all.second * inverse);
+  s.bias_gradient[c] = static_cast<float>(all.first);
+  s.gradient_mean[c] = static_cast<float>(all.first / count);
+  s.slope[c] = static_cast<float>(scale * inverse * inverse * all.second / count);
 }
 
 template <class T, int V>

@@ -14,7 +14,7 @@ constexpr int rows_at_once = 8;
 
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads, 2) partial_sums(const T* x, Cut cut, double* partials) {
-  __shared__ double shared[block_threads * V];
+  __shared__ double shared[sums_of_block<V>];
   const RowRange range(cut, V);
   double sum[V] = {};
   if (range.active)
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(block_threads, 2) partial_sums(const T* x, Cut
 #pragma unroll
       for (int k = 0; k < V; ++k) sum[k] += static_cast<double>(few[k]);
     });
-  const double total = sum_over_block<V>(sum, cut, shared, range.thread);
+  const double total = sum_over_block<V>([&](int k) { return sum[k]; }, cut, shared, range.thread);
   const TileChannel channel(cut, V, range.thread);
   if (channel.writes) partials[place_of(static_cast<int>(blockIdx.y), cut.channels, channel.number)] = total;
 }

@@ -51,32 +51,49 @@ __device__ __forceinline__ void over_rows(const RowRange& range, const Cut& cut,
   for (; r < range.end; r += cut.ty) body.template operator()<1>(r);
 }
 
+/// Two sums at once, so that threads wait for each other once for both.
+struct alignas(16) Two {
+  double first = 0, second = 0;
+  __device__ __forceinline__ Two& operator+=(const Two& other) {
+    first += other.first;
+    second += other.second;
+    return *this;
+  }
+};
+
 /// The sum of value[c] over the `heights` threads c, c + columns, ... of a block, for thread c < columns.
-/// `shared` holds a double for each thread. All threads of the block call it.
-__device__ __forceinline__ double sum_over_heights(double value, int columns, int heights, double* shared,
-                                                   int thread) {
+/// `shared` holds a value for each thread. All threads of the block call it.
+template <class S>
+__device__ __forceinline__ S sum_over_heights(S value, int columns, int heights, S* shared, int thread) {
   __syncthreads();
   shared[thread] = value;
   __syncthreads();
-  double total = 0;
+  S total{};
   if (thread < columns)
     for (int h = 0; h < heights; ++h) total += shared[h * columns + thread];
   return total;
 }
 
-/// The sum over a block's rows of threads, which each have V channels' values: thread t < tx * V returns that
-/// of the tile's channel t. `shared` holds V doubles for each thread. All threads of the block call it.
+/// Values of shared memory for sum_over_block(). Channels lie one row and one value apart, so that neither
+/// the threads that write nor those that read use the same banks.
+constexpr int sums_row = block_threads + 1;
 template <int V>
-__device__ __forceinline__ double sum_over_block(const double* values, const Cut& cut, double* shared,
-                                                 int thread) {
+constexpr int sums_of_block = sums_row * V;
+
+/// The sum of value(k) over a block's rows of threads, which each have V channels' values: thread t < tx * V
+/// returns that of the tile's channel t. All threads of the block call it.
+template <int V, class S, class Value>
+__device__ __forceinline__ S sum_over_block(const Value& value, const Cut& cut, S* shared, int thread) {
   const int columns = cut.tx * V, heights = block_threads / columns;
+  const int column = thread % columns;
   __syncthreads();
 #pragma unroll
-  for (int k = 0; k < V; ++k) shared[thread * V + k] = values[k];
+  for (int k = 0; k < V; ++k) shared[k * sums_row + thread] = value(k);
   __syncthreads();
-  double sum = 0;
+  S sum{};
 #pragma unroll 4
-  for (int y = thread / columns; y < cut.ty; y += heights) sum += shared[y * columns + thread % columns];
+  for (int y = thread / columns; y < cut.ty; y += heights)
+    sum += shared[column % V * sums_row + y * cut.tx + column / V];
   return sum_over_heights(sum, columns, heights, shared, thread);
 }
 
