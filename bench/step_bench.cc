@@ -23,6 +23,7 @@
 #include "core/clock.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/philox.h"
 #include "core/stopwatch.h"
 #include "nn/network.h"
@@ -199,6 +200,7 @@ int main(int argc, char** argv) {
   declare(app, arguments);
   try {
     app.parse(argc, argv);
+    lpsgd::init_logging(0, 1);
     run(arguments);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;

@@ -28,7 +28,7 @@ constexpr int max_rounds = 3, max_runs = 4;
 // of one candidate do not differ so much.
 constexpr double far_behind = 1.3, jitter = 20e-6;
 constexpr int few_candidates = 3;
-constexpr double share = 32;  // of what is left for all searches, one takes the 32nd part at most
+constexpr double share = 25;  // of what is left for all searches, one takes the 25th part at most
 constexpr std::uint64_t max_file = std::uint64_t{16} << 20;
 constexpr std::string_view format = "lpsgd plans 1";
 

@@ -55,9 +55,10 @@ __global__ void join_sums(const double* partials, int parts, int channels, float
 }  // namespace
 
 Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels) {
-  // Enough blocks for any GPU's memory; few enough parts for the block that combines them; tiles whose rows
-  // are whole sectors of memory.
-  constexpr std::int64_t max_columns = 32, blocks_wanted = 512, max_parts = 256;
+  // As many blocks as a large GPU runs at once, two on each of 132 multiprocessors; few enough parts for the
+  // block that combines them; tiles whose rows are lines of 128 bytes.
+  constexpr std::int64_t blocks_wanted = 264, max_parts = 256;
+  const std::int64_t max_columns = 128 / size_of(type);
   Cut cut;
   cut.rows = rows;
   cut.channels = static_cast<int>(channels);

@@ -15,7 +15,7 @@ namespace lpsgd::cuda {
 namespace {
 
 constexpr int engines_measured = 8;  // of each graph
-constexpr int most_transforms = 3;   // before other engines
+constexpr int most_transforms = 6;   // before other engines
 
 std::string text_of(const ConvProblem& p) {
   static constexpr const char* passes[] = {"", ", gradient of the input", ", gradient of the weights"};

@@ -321,6 +321,24 @@ __device__ __forceinline__ void use_kept(const LaunchFor<Rule>& launch, Use& use
   }
 }
 
+/// Constants that lanes read at places of their own: shared memory serves them faster than the cache, which
+/// takes a line at a time.
+template <class Constants>
+struct SharedConstants {
+  Constants value;
+  __device__ const void* load(const void* from) {
+    static_assert(sizeof(Constants) % sizeof(std::uint32_t) == 0);
+    for (unsigned i = threadIdx.x; i < sizeof(Constants) / sizeof(std::uint32_t); i += blockDim.x)
+      reinterpret_cast<std::uint32_t*>(&value)[i] = static_cast<const std::uint32_t*>(from)[i];
+    __syncthreads();
+    return &value;
+  }
+};
+template <>
+struct SharedConstants<void> {
+  __device__ const void* load(const void* from) { return from; }
+};
+
 /// Buckets of up to kept_values. The first `whole_blocks` blocks have the whole ones.
 template <class Rule, Source source, class Use>
 __global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
@@ -328,6 +346,8 @@ __global__ void __launch_bounds__(kTeamThreads, kept_blocks<Rule, source>)
   __shared__ __align__(16) float tiles[kept_values / kTile][kTile];
   __shared__ std::uint32_t words[shared_words<Use, kTeamThreads / kWarp>];
   __shared__ PieceScan scans[kTeamThreads / kWarp];
+  __shared__ SharedConstants<typename Rule::Constants> constants;
+  launch.constants = constants.load(launch.constants);
   Use use(launch, words);
   if (blockIdx.x < whole_blocks)
     use_kept<true, Rule, source>(launch, use, tiles, scans, blockIdx.x, whole_blocks);
