@@ -2,7 +2,8 @@
 """PyTorch's training step on a GPU: the usual loop (eager), and the whole step as one CUDA graph (graph), also of the
 model under torch.compile (compile).
 
-    bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph,compile] [--steps 40]
+    bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph,compile] [--formats nchw,nhwc]
+                                         [--steps 40]
 
 Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three
 means) and the peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018,
@@ -90,6 +91,7 @@ def main():
     )
     parser.add_argument("--compute", choices=["fp32", "tf32", "bf16"], default="fp32")
     parser.add_argument("--ways", default="eager,graph", help="which of eager, graph and compile")
+    parser.add_argument("--formats", default=",".join(FORMATS), help="memory formats: nchw and nhwc")
     parser.add_argument("--steps", type=int, default=40)
     a = parser.parse_args()
     try:
@@ -106,7 +108,7 @@ def main():
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = a.compute == "tf32"
     for name in a.names:
-        for memory_format in FORMATS:
+        for memory_format in a.formats.split(","):
             for way in a.ways.split(","):
                 row = {
                     "network": name,
