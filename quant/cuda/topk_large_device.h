@@ -7,13 +7,6 @@
 namespace lpsgd::cuda {
 namespace {
 
-/// The keys of this thread's eight values of its tile h, of m values in shared memory; -1: none.
-__device__ __forceinline__ void load_keys(const float* kept, int h, int m, float* v, std::int32_t* keys) {
-  load_values(kept + held_at(h), kEach, v);
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) keys[k] = held_at(h) + k < m ? topk_key(v[k]) : -1;
-}
-
 struct TopkPart {
   TopkBucket bucket;
   std::int64_t piece;  // of the batch
@@ -57,6 +50,15 @@ __device__ __forceinline__ void each_part(const TopkLaunch& launch, Body body, L
     last(part, pieces);
     pieces = 0;
   }
+}
+
+/// The i-th piece of the bucket after this one.
+__device__ __forceinline__ TopkPart piece_after(const TopkPart& part, std::int64_t i) {
+  TopkPart p = part;
+  p.piece += i;
+  p.from += i * piece_values;
+  p.count = static_cast<int>(min_of(piece_values, p.bucket.m - p.from));
+  return p;
 }
 
 /// Whether the bucket's other pieces have come, too, so that all that their blocks wrote can be read. The
@@ -130,39 +132,42 @@ __device__ __forceinline__ void sum_contributions(const TopkPart& part, float* s
 
 // ---- The values of a piece
 
-/// Loads this thread's values: use(tile, eight values without the residual, the same with it). `coded`: a
-/// kernel has made the residual what is coded. `sum`: piece_values of shared memory. All threads of the
-/// block.
-template <class Use>
-__device__ __forceinline__ void each_value(const TopkLaunch& launch, const TopkPart& part, bool coded,
-                                           float* sum, Use use) {
+/// The piece's values, all of this thread's at once, with the residual; what the squares of the plain ones
+/// add up to is added to `own` if the job has an error. `sum`: piece_values of shared memory. All threads of
+/// the block.
+__device__ __forceinline__ void load_part(const TopkLaunch& launch, const TopkPart& part, float* sum,
+                                          float (*v)[kEach], double* own) {
   const Job& job = *part.bucket.job;
   const float* residual = part.residual();
-  const bool only_residual = coded && residual != nullptr, sums = job.contributions != nullptr;
-  if (sums && !only_residual) sum_contributions(part, sum);
-#pragma unroll 1
-  for (int h = 0; h < kHeld; ++h) {
-    const int left = part.count - held_at(h);
-    float own[kEach], v[kEach];
-    if (only_residual) {
-      load_values(residual + held_at(h), left, own);
-    } else if (sums) {
-      load_values(sum + held_at(h), kEach, own);
+  if (job.contributions != nullptr) {
+    sum_contributions(part, sum);
 #pragma unroll
-      for (int k = 0; k < kEach; ++k) own[k] *= launch.weight;
-    } else {
-      load_values(job.values + part.first() + held_at(h), left, own);
+    for (int h = 0; h < kHeld; ++h) {
+      load_values<true>(sum + held_at(h), kEach, v[h]);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) v[h][k] *= launch.weight;
     }
+  } else {
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) v[k] = own[k];
-    if (residual != nullptr && !only_residual) {
-      float r[kEach];
-      load_values(residual + held_at(h), left, r);
-#pragma unroll
-      for (int k = 0; k < kEach; ++k) v[k] += r[k];
-    }
-    use(h, own, v);
+    for (int h = 0; h < kHeld; ++h)
+      load_values(job.values + part.first() + held_at(h), part.count - held_at(h), v[h]);
   }
+  float r[kHeld][kEach];
+  if (residual != nullptr) {
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) load_values(residual + held_at(h), part.count - held_at(h), r[h]);
+  }
+  if (job.error != nullptr) {
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h)
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) *own += static_cast<double>(v[h][k]) * static_cast<double>(v[h][k]);
+  }
+  if (residual == nullptr) return;
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h)
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) v[h][k] += r[h][k];
 }
 
 /// The piece's candidates, or all of its values where they do not fit a slot: value i and its position in the
@@ -176,20 +181,59 @@ struct Candidates {
   __device__ int position(int i) const { return positions != nullptr ? positions[i] : i; }
 };
 
-/// `kept`: piece_values of shared memory.
-__device__ __forceinline__ Candidates load_candidates(const TopkLaunch& launch, const TopkPart& part,
-                                                      float* kept) {
-  const TopkScratch& scratch = launch.topk;
-  const std::uint32_t count = scratch.pieces[part.piece].candidates;
-  if (count <= static_cast<std::uint32_t>(scratch.slot)) {
-    const std::int64_t slot = part.piece * scratch.slot;
-    return {scratch.values + slot, scratch.positions + slot, static_cast<int>(count)};
+/// What is coded of a piece, as its own candidates in `kept`, piece_values of shared memory. The candidates'
+/// kernel has made the residual, if there is one, what is coded. All threads of the block.
+__device__ __forceinline__ Candidates load_all(const TopkLaunch& launch, const TopkPart& part, float* kept) {
+  const Job& job = *part.bucket.job;
+  const float* const residual = part.residual();
+  const bool sums = residual == nullptr && job.contributions != nullptr;
+  __syncthreads();
+  if (sums) sum_contributions(part, kept);
+#pragma unroll 1
+  for (int h = 0; h < kHeld; ++h) {
+    float v[kEach];
+    if (sums) {
+      load_values<true>(kept + held_at(h), kEach, v);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) v[k] *= launch.weight;
+    } else {
+      load_values((residual != nullptr ? residual : job.values + part.first()) + held_at(h),
+                  part.count - held_at(h), v);
+    }
+    store_values<true>(kept + held_at(h), kEach, v);
   }
   __syncthreads();
-  each_value(launch, part, true, kept,
-             [&](int h, const float*, const float* v) { store_values(kept + held_at(h), kEach, v); });
-  __syncthreads();
   return {kept, nullptr, part.count};
+}
+
+/// Calls of_warp(part, candidates) for the block's pieces whose candidates fit their slots, a piece a warp,
+/// and of_block(part, values) for the others, with all threads of the block; then last(part, pieces) as
+/// each_part(). `kept`: piece_values of shared memory.
+template <class OfWarp, class OfBlock, class Last>
+__device__ __forceinline__ void each_candidates(const TopkLaunch& launch, float* kept, OfWarp of_warp,
+                                                OfBlock of_block, Last last) {
+  const TopkScratch& scratch = launch.topk;
+  const auto count_of = [&](const TopkPart& part) { return scratch.pieces[part.piece].candidates; };
+  const auto slot = static_cast<std::uint32_t>(scratch.slot);
+  const std::int64_t each = (launch.pieces + gridDim.x - 1) / gridDim.x;
+  const std::int64_t end = min_of(launch.pieces, (blockIdx.x + std::int64_t{1}) * each);
+  for (std::int64_t first = blockIdx.x * each; first < end;) {
+    const TopkPart part = find_part(launch, launch.piece_first + first);
+    const std::int64_t count = min_of(part.pieces() - part.from / piece_values, end - first);
+    for (std::int64_t i = threadIdx.x / kWarp; i < count; i += kBlockWarps) {
+      const TopkPart mine = piece_after(part, i);
+      const std::uint32_t candidates = count_of(mine);
+      if (candidates > slot) continue;
+      const std::int64_t at = mine.piece * scratch.slot;
+      of_warp(mine, Candidates{scratch.values + at, scratch.positions + at, static_cast<int>(candidates)});
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      const TopkPart mine = piece_after(part, i);
+      if (count_of(mine) > slot) of_block(mine, load_all(launch, mine, kept));
+    }
+    last(piece_after(part, count - 1), static_cast<std::uint32_t>(count));
+    first += count;
+  }
 }
 
 /// Adds the block's counts to the bucket's. Once all of its pieces are counted, finds the threshold's digit

@@ -41,8 +41,8 @@ TEST_F(DeviceCodec, TopkOfLargeBuckets) {
       compare(text, kind, {100'003, 40'960, 5'000, 33, 4'096, 4'097, 8'192, 81'921});
 }
 
-// The places of 300 pieces are summed in two rounds. With more than 1024 pieces a block has several, also of
-// different buckets.
+// The places of more than 1024 pieces are summed in two rounds. With more than 1024 pieces a block has
+// several, also of different buckets.
 TEST_F(DeviceCodec, TopkOfManyPieces) {
   compare("{kind: topk, density: 0.01, bucket: tensor}", 3, {1'228'000});
   compare("{kind: topk, density: 0.01, bucket: tensor}", 0, {4'300'000, 5'000, 12'000, 5'000});
