@@ -133,6 +133,24 @@ __device__ __forceinline__ void each_tile(const Extent& extent, Body body) {
   const int step = extent.width * kEach;
   for (int at = 0; at < extent.trip; at += step) body(at + extent.lane() * kEach);
 }
+/// The same after load(offset, v) of `at_once` tiles, so that their loads overlap: body(offset, v), v being
+/// the lane's eight values.
+template <int at_once, class Load, class Body>
+__device__ __forceinline__ void each_loaded_tile(const Extent& extent, Load load, Body body) {
+  const int step = extent.width * kEach, mine = extent.lane() * kEach;
+  for (int first = 0; first < extent.trip; first += at_once * step) {
+    float v[at_once][kEach];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (first + i * step < extent.trip) load(first + i * step + mine, v + i);
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (first + i * step < extent.trip) body(first + i * step + mine, v[i]);
+  }
+}
+/// Of means few tiles are loaded at once: their contributions take registers.
+template <Source source, int of_own>
+constexpr int tiles_at_once = source == Source::own ? of_own : 1;
 
 /// Words of shared memory, at least one.
 template <class Use, int warps>
@@ -366,11 +384,9 @@ __global__ void __launch_bounds__(kThreads, 5) scan_kernel(LaunchFor<Rule> launc
     const Extent extent = find_piece<Rule>(launch, piece);
     if (extent.job.bucket <= kept_values) return;
     Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
-    each_tile(extent, [&](int at) {
-      float v[1][kEach];
-      load_source<Rule, source, 1>(launch, extent, at, v);
-      scanner.add(v[0], extent.count - at);
-    });
+    each_loaded_tile<tiles_at_once<source, 4>>(
+        extent, [&](int at, float(*v)[kEach]) { load_source<Rule, source, 1>(launch, extent, at, v); },
+        [&](int at, const float* v) { scanner.add(v, extent.count - at); });
     const PieceScan scan = scanner.finish();
     const std::int64_t pieces = (extent.m + piece_values - 1) / piece_values;
     int last = 0;
@@ -402,11 +418,9 @@ __global__ void __launch_bounds__(kThreads) piece_kernel(LaunchFor<Rule> launch)
     const Extent extent = find_piece<Rule>(launch, launch.piece_first + launch.pieces - 1 - after);
     if (extent.job.bucket <= kept_values) return;
     auto coder = use.with(extent, launch.scales[extent.bucket_number], extent.from == 0, tile);
-    each_tile(extent, [&](int at) {
-      float v[1][kEach];
-      load_source<Rule, source, 1>(launch, extent, at, v);
-      coder.code(v[0], at, extent.count - at);
-    });
+    each_loaded_tile<tiles_at_once<source, 2>>(
+        extent, [&](int at, float(*v)[kEach]) { load_source<Rule, source, 1>(launch, extent, at, v); },
+        [&](int at, float* v) { coder.code(v, at, extent.count - at); });
   });
   use.finish();
 }

@@ -30,6 +30,7 @@ const char* const default_codecs[] = {
     "{kind: qsgd, bits: 4, bucket: 512}",
     "{kind: qsgd, bits: 8, bucket: 512}",
     "{kind: qsgd, bits: 16, bucket: 8192}",
+    "{kind: qsgd, bits: 4, bucket: tensor}",
     "{kind: qsgd, bits: 4, levels: interval}",
     "{kind: qsgd, bits: 4, levels: exponential}",
     "{kind: qsgd, bits: 4, levels: optimal}",
