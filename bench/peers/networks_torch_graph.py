@@ -2,8 +2,8 @@
 """PyTorch's training step on a GPU: the usual loop (eager), and the whole step as one CUDA graph (graph), also of the
 model under torch.compile (compile).
 
-    bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph,compile] [--formats nchw,nhwc]
-                                         [--steps 40]
+    bench/peers/networks_torch_graph.py NAME... [--compute fp32|tf32|bf16] [--ways eager,graph,compile]
+                                         [--formats nchw,nhwc] [--steps 40]
 
 Prints one JSON object a line for each network, memory format and way: milliseconds a step (the best of three
 means) and the peak of the memory that PyTorch allocated. The batch is the paper's for one GPU (EDBT 2018,
@@ -94,6 +94,8 @@ def main():
     parser.add_argument("--formats", default=",".join(FORMATS), help="memory formats: nchw and nhwc")
     parser.add_argument("--steps", type=int, default=40)
     a = parser.parse_args()
+    if unknown := set(a.formats.split(",")) - set(FORMATS):
+        parser.error(f"--formats: {', '.join(sorted(unknown))}: neither nchw nor nhwc")
     try:
         import torch
     except ImportError:

@@ -47,7 +47,7 @@ class LongSum {
 
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads, 2) statistics_kernel(const T* x, Cut cut, NormState s) {
-  __shared__ Two shared[sums_of_block<V>];
+  __shared__ Two shared[sums_of_block<V, Two>];
   const RowRange range(cut, V);
   LongSum<V> sum, squares;
   if (range.active) {
@@ -202,7 +202,7 @@ __device__ __forceinline__ void load_gradients(const NormGradient& g, const Cons
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads, 2)
     gradient_sums_kernel(NormGradient g, Cut cut, NormState s) {
-  __shared__ Two shared[sums_of_block<V>];
+  __shared__ Two shared[sums_of_block<V, Two>];
   const RowRange range(cut, V);
   LongSum<V> sum, products;
   if (range.active) {

@@ -14,7 +14,7 @@ constexpr int rows_at_once = 8;
 
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads, 2) partial_sums(const T* x, Cut cut, double* partials) {
-  __shared__ double shared[sums_of_block<V>];
+  __shared__ double shared[sums_of_block<V, double>];
   const RowRange range(cut, V);
   double sum[V] = {};
   if (range.active)

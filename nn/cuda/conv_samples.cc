@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <future>
 #include <span>
+#include <system_error>
+#include <thread>
 
 #include "nn/cuda/random_operand.h"
 
@@ -106,17 +108,26 @@ class Sampler {
     return sum;
   }
 
-  /// A thread each: their sums are long.
+  /// Some at a time have a thread each, since their sums are long, and no more, since each has columns of its
+  /// own.
   void add_panels() {
-    std::vector<std::future<ConvSamples>> all;
-    for (std::int64_t panel = 0; panel < panels; ++panel) {
-      const std::int64_t tap = below(p_.kernel.h * p_.kernel.w);
-      all.push_back(std::async(std::launch::async, [this, panel, tap] { return panel_of(panel, tap); }));
-    }
-    for (std::future<ConvSamples>& each : all) {
-      const ConvSamples part = each.get();
-      out_.at.insert(out_.at.end(), part.at.begin(), part.at.end());
-      out_.values.insert(out_.values.end(), part.values.begin(), part.values.end());
+    const std::int64_t at_once = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 4);
+    for (std::int64_t first = 0; first < panels; first += at_once) {
+      std::vector<std::future<ConvSamples>> all;
+      for (std::int64_t panel = first; panel < std::min(first + at_once, panels); ++panel) {
+        const std::int64_t tap = below(p_.kernel.h * p_.kernel.w);
+        const auto panel_here = [this, panel, tap] { return panel_of(panel, tap); };
+        try {
+          all.push_back(std::async(std::launch::async, panel_here));
+        } catch (const std::system_error&) {  // no thread can start
+          all.push_back(std::async(std::launch::deferred, panel_here));
+        }
+      }
+      for (std::future<ConvSamples>& each : all) {
+        const ConvSamples part = each.get();
+        out_.at.insert(out_.at.end(), part.at.begin(), part.at.end());
+        out_.values.insert(out_.values.end(), part.values.begin(), part.values.end());
+      }
     }
   }
 
@@ -149,6 +160,9 @@ class Sampler {
     Columns out(static_cast<std::size_t>(count));
     std::vector<float> values(static_cast<std::size_t>(count));
     const std::int64_t pixels = shape[0] * shape[1];
+    std::int64_t samples = 0;
+    for (std::int64_t n = 0; n < p_.batch; ++n) samples += has_gradient(p_, n) ? 1 : 0;
+    for (std::vector<float>& column : out) column.reserve(static_cast<std::size_t>(samples * pixels));
     for (std::int64_t n = 0; n < p_.batch; ++n)
       for (std::int64_t i = 0; has_gradient(p_, n) && i < pixels; ++i) {
         read_operand(p_.type, tensor, (n * pixels + i) * shape[2] + first, values);

@@ -74,11 +74,13 @@ __device__ __forceinline__ S sum_over_heights(S value, int columns, int heights,
   return total;
 }
 
-/// Values of shared memory for sum_over_block(). Channels lie one row and one value apart, so that neither
-/// the threads that write nor those that read use the same banks.
-constexpr int sums_row = block_threads + 1;
-template <int V>
-constexpr int sums_of_block = sums_row * V;
+/// Values of shared memory for sum_over_block(). A row has all threads' values of one of their V channels.
+/// The next row begins the V-th part of all banks further: so neither those that write, whose values lie side
+/// by side, nor those that read, one value of each row, use the same banks.
+template <int V, class S>
+constexpr int sums_row = block_threads + (128 / int{sizeof(S)} >= V ? 128 / int{sizeof(S)} / V : 1);
+template <int V, class S>
+constexpr int sums_of_block = sums_row<V, S> * V;
 
 /// The sum of value(k) over a block's rows of threads, which each have V channels' values: thread t < tx * V
 /// returns that of the tile's channel t. All threads of the block call it.
@@ -88,12 +90,12 @@ __device__ __forceinline__ S sum_over_block(const Value& value, const Cut& cut, 
   const int column = thread % columns;
   __syncthreads();
 #pragma unroll
-  for (int k = 0; k < V; ++k) shared[k * sums_row + thread] = value(k);
+  for (int k = 0; k < V; ++k) shared[k * sums_row<V, S> + thread] = value(k);
   __syncthreads();
   S sum{};
 #pragma unroll 4
   for (int y = thread / columns; y < cut.ty; y += heights)
-    sum += shared[column % V * sums_row + y * cut.tx + column / V];
+    sum += shared[column % V * sums_row<V, S> + y * cut.tx + column / V];
   return sum_over_heights(sum, columns, heights, shared, thread);
 }
 

@@ -13,9 +13,10 @@ struct CUstream_st;  // cudaStream_t
 
 namespace lpsgd::cuda {
 
-/// Unit::piece, when encoding: the pieces of a job that are whole, which are its first ones, and its others.
-/// None is whole if an address does not allow loads of 16 bytes for values and of 4 for records. `before`:
-/// those of the jobs before in the batch.
+/// Unit::piece, when encoding: how many pieces (of `kept` buckets) of a job are whole, which are its first
+/// ones. None counts as whole if an address does not allow loads of 16 bytes for values and of 4 for records,
+/// or if the bucket is not CodecKernels::whole_bucket (of `kept`: not a multiple of a tile). `before`: those
+/// of the jobs before in the batch that are whole, and that are not.
 struct Wholes {
   std::int64_t whole = 0, whole_before = 0, rest_before = 0;
 };
@@ -84,9 +85,8 @@ struct Launch {
   std::int32_t job_first = 0, job_last = 0;
   std::int64_t piece_first = 0, pieces = 0;
   std::int64_t bucket_first = 0, buckets = 0;
-  // When encoding, of Unit::piece: the whole pieces and the others of buckets of up to small_values, the same
-  // of those that have more but at most kept_values, the warps that share one of these, and whether some have
-  // more.
+  // When encoding, of Unit::piece: pieces of buckets of up to small_values, and buckets that have more but at
+  // most kept_values, of all jobs; the warps that share one of these, and whether some have more.
   struct {
     std::int64_t whole = 0, rest = 0;
   } small, kept;
@@ -129,7 +129,7 @@ inline constexpr std::int64_t tile_values = 256;
 /// Unit::piece: a warp's registers keep buckets of up to small_values, a block's shared memory those of up to
 /// kept_values. A team of 1, 2, 4 or 8 warps of the block has team_values a warp.
 inline constexpr std::int64_t small_values = 512, team_values = 1024, kept_values = 8 * team_values;
-/// Unit::bucket: buckets of up to so many values are in Launch::kept_buckets; a block's shared memory keeps
+/// Unit::bucket: buckets of up to so many values are in Launch::kept_buckets; a block's registers keep
 /// them. Only larger ones have pieces.
 inline constexpr std::int64_t shared_values = piece_values;
 /// TopkScratch::slot: values of the first digit lie within an eighth of each other, so few of a piece are

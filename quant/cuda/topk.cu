@@ -1,5 +1,5 @@
 // topk (quant/codecs/topk.cc) on the device. A bucket of up to 4096 values, or the owner's mean of one, is
-// read once by one block and stays in its shared memory. Larger ones are coded in pieces (topk_large.cu).
+// read once by one block and stays in its registers. Larger ones are coded in pieces (topk_large.cu).
 //
 // Memory moved per value of a bucket, k of m values sent: encode 4 bytes, 8 more with a residual, and 8 k/m;
 // reduce 8 (ranks + 1) k/m, 8 more with a residual; decode 4 and 8 k/m, adding 16 k/m. One launch.
@@ -38,8 +38,9 @@ struct KeyRange {
   std::int32_t low = 0, high = 0;
 };
 
-/// Most values are far below the threshold, and need not be counted to find it. If every warp has some values
-/// from a key on, then so has the block: of a warp, the largest ones of as many lanes.
+/// Most values are far below the threshold, and need not be counted to find it. If each of the block's warps
+/// has k values of at least x, the block has k times as many as it has warps. For k up to 32 a warp finds
+/// such an x from the largest value of each lane.
 __device__ __forceinline__ KeyRange find_range(const Keys& keys, std::int64_t wanted, KeyRange* warps) {
   std::int32_t largest = -1;
 #pragma unroll

@@ -1,5 +1,5 @@
-// What the kernels of topk's buckets above shared_values share (topk_large.cu): pieces, which a block handles
-// alone. Internal to quant/cuda.
+// What the kernels of topk's buckets above shared_values share (topk_large.cu): pieces, which a block or
+// a warp handles alone. Internal to quant/cuda.
 #pragma once
 
 #include "quant/cuda/topk_device.h"
@@ -171,7 +171,7 @@ __device__ __forceinline__ void load_part(const TopkLaunch& launch, const TopkPa
 }
 
 /// The piece's candidates, or all of its values where they do not fit a slot: value i and its position in the
-/// piece. All threads of the block get the same.
+/// piece.
 struct Candidates {
   const float* values;
   const std::uint16_t* positions;  // nullptr: i

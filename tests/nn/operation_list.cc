@@ -200,6 +200,8 @@ void add_pools(Cases& out) {
     add({9, 7, 3}, {3, 3}, {2, 2}, {1, 1}, true, true);
     add({9, 7, 3}, {3, 3}, {2, 2}, {1, 1}, true, false);
     add({9, 7, 16}, {3, 3}, {2, 2}, {1, 1}, true, false);
+    add({8, 8, 16}, {3, 3}, {2, 2}, {0, 0}, false, true);  // the last row and column lie in no window
+    add({11, 9, 8}, {3, 3}, {2, 2}, {0, 0}, false, true);
     add({7, 8, 24}, {3, 3}, {1, 1}, {1, 1}, false, true);
     add({7, 8, 5}, {3, 2}, {1, 3}, {1, 0}, false, false);
     add({7, 7, 64}, {7, 7}, {7, 7}, {0, 0}, false, true);

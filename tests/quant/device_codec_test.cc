@@ -85,9 +85,11 @@ TEST_P(DeviceBuckets, AroundTheKernelsLimits) {
 // to the next job.
 TEST_F(DeviceCodec, WarpsCodeManyBuckets) {
   const std::int64_t warps = std::int64_t{64} * cuda_device_info(device.index).multiprocessors;
-  for (const char* text :
-       {"{kind: qsgd, bits: 4, bucket: 512}", "{kind: onebit, bucket: 64}", "{kind: sign, bucket: 512}",
-        "{kind: qsgd, bits: 2, levels: optimal, bucket: 512}"}) {
+  for (const char* text : {"{kind: qsgd, bits: 4, bucket: 512}", "{kind: onebit, bucket: 64}",
+                           "{kind: sign, bucket: 512}", "{kind: qsgd, bits: 4, levels: optimal, bucket: 512}",
+                           "{kind: qsgd, bits: 8, levels: optimal, bucket: 512}",
+                           // The table has two bytes, so no record is aligned, and no bucket counts as whole.
+                           "{kind: qsgd, bits: 2, levels: optimal, bucket: 512}"}) {
     const std::int64_t piece = spec_of(text).kind == "onebit" ? 256 : 512;
     for (const int kind : {0, 1, kinds}) {
       compare(text, kind, {warps / 2 * piece, 100, (2 * warps + 7) * piece + 33, 3 * piece});
