@@ -27,7 +27,7 @@ constexpr std::int64_t mib = std::int64_t{1} << 20;
 constexpr std::int64_t memory_alignment = 256, chunk_bytes = 4 * mib;
 // For one operation's algorithm, and for all of a network's: BN-Inception has 131 to choose, and the first
 // step of any network begins within 15 seconds.
-constexpr double search_seconds = 0.4, all_searches_seconds = 10;
+constexpr double search_seconds = 0.34, all_searches_seconds = 8.5;
 constexpr std::int64_t shared_partials = mib, shared_counters = 1 << 14;
 
 /// All that a choice of algorithms depends on except the operation.

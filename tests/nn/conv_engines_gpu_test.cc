@@ -73,6 +73,15 @@ TEST_F(ConvEnginesGpu, AStoredLayoutIsTaken) {
   EXPECT_EQ(choices(), first);
 }
 
+// Where runs in NHWC are slow, its first engine takes the time of several in NCHW, so these are measured
+// next.
+TEST_F(ConvEnginesGpu, LayoutsTakeTurnsByTime) {
+  missing_engines("4=1,7=1");
+  slow_layouts("0=0.15");
+  slow_engines("5=0.02");
+  EXPECT_EQ(count(choices(), "engine 6, 2=60, nchw"), 5);
+}
+
 // Without a strict engine there is nothing to compare with.
 TEST_F(ConvEnginesGpu, NoTransformWithoutAStrictEngine) {
   missing_engines("5=1,6=1");

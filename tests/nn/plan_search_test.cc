@@ -167,7 +167,7 @@ TEST(PlanSearch, TheLatestEndCutsItOff) {
 /// `kept` counts the choices worth keeping.
 double seconds_of_network(int operations, double build, double run, int& kept) {
   Machine m;
-  PlanBudget budget(10, 0.4, m.clock());
+  PlanBudget budget(8.5, 0.34, m.clock());
   for (int op = 0; op < operations; ++op) {
     PlanSearch search = budget.search();
     for (int engine = 0; engine < 16 && !search.over(); ++engine) {
@@ -193,7 +193,7 @@ TEST(PlanBudget, EveryNetworkStartsWithin15Seconds) {
 
 TEST(PlanBudget, FewOperationsSearchInFull) {
   Machine m;
-  PlanBudget budget(10, 0.4, m.clock());
+  PlanBudget budget(8.5, 0.34, m.clock());
   m.now = 1000;
   budget.begin();
   PlanSearch search = budget.search();
