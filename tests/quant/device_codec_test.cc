@@ -92,7 +92,7 @@ TEST_F(DeviceCodec, WarpsCodeManyBuckets) {
                            "{kind: qsgd, bits: 2, levels: optimal, bucket: 512}"}) {
     const std::int64_t piece = spec_of(text).kind == "onebit" ? 256 : 512;
     for (const int kind : {0, 1, kinds}) {
-      compare(text, kind, {warps / 2 * piece, 100, (2 * warps + 7) * piece + 33, 3 * piece});
+      compare(text, kind, {warps / 2 * piece, 100, (warps + 7) * piece + 33, 3 * piece});
       if (HasFailure()) return;
     }
   }
