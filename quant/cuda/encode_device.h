@@ -384,7 +384,7 @@ __global__ void __launch_bounds__(kThreads, 5) scan_kernel(LaunchFor<Rule> launc
     const Extent extent = find_piece<Rule>(launch, piece);
     if (extent.job.bucket <= kept_values) return;
     Scanner<Rule> scanner(scale_by<Rule>(launch.options), extent.width, tile);
-    each_loaded_tile<tiles_at_once<source, 4>>(
+    each_loaded_tile<tiles_at_once<source, Rule::scales[0] == Scale::sides ? 2 : 4>>(
         extent, [&](int at, float(*v)[kEach]) { load_source<Rule, source, 1>(launch, extent, at, v); },
         [&](int at, const float* v) { scanner.add(v, extent.count - at); });
     const PieceScan scan = scanner.finish();

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kBlock, 4) count_topk_kernel(TopkLaunch launch
 }
 
 /// Copies the candidates, and makes the residual what is coded.
-__global__ void __launch_bounds__(kBlock, 4) candidates_topk_kernel(TopkLaunch launch) {
+__global__ void __launch_bounds__(kBlock, 3) candidates_topk_kernel(TopkLaunch launch) {
   __shared__ __align__(16) float kept[piece_values];
   __shared__ std::uint32_t counts[TopkState::digits];
   __shared__ std::uint32_t totals[kHeld * kBlockWarps];  // candidates of a tile
