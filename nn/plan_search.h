@@ -38,8 +38,8 @@ class PlanSearch {
   };
   /// Measures the next candidate. run(n) runs it n times and returns the seconds of one. A candidate slower
   /// than the budget runs once, and one whose second run is far behind the fastest (1.3 times its time and 20
-  /// us) twice. accept(), if there is one, is asked whether a candidate that would be the
-  /// fastest may be taken. What they throw is passed on.
+  /// us) twice. accept(), if there is one, is asked whether a candidate that would be the fastest may be
+  /// taken. What they throw is passed on.
   Result measure(const std::function<double(int)>& run, const std::function<bool()>& accept = {});
 
  private:

@@ -171,7 +171,8 @@ struct Given {
   /// Adds a maximum's gradient if the maximum is at `here`, the pixel's place in the window.
   __device__ __forceinline__ void add_to(float* sum, int here, bool exists = true) const {
 #pragma unroll
-    for (int k = 0; k < V; ++k) sum[k] += exists && places[k] == here ? g[k] : 0.0f;
+    for (int k = 0; k < V; ++k)
+      if (exists && places[k] == here) sum[k] += g[k];
   }
   /// Adds a pixel's share of a mean's gradient.
   __device__ __forceinline__ void add_share_to(float* sum, float share, bool exists = true) const {
@@ -296,10 +297,7 @@ __global__ void __launch_bounds__(block_threads, kernel > stride ? 2 : 4)
 #pragma unroll
             for (int b = 0; b < reach; ++b) {
               const int down = y + (reach - 1 - a) * stride, across = x + (reach - 1 - b) * stride;
-              if (down >= kernel || across >= kernel) continue;
-#pragma unroll
-              for (int k = 0; k < V; ++k)
-                if (given[a][b].places[k] == down * kernel + across) sum[k] += given[a][b].g[k];
+              if (down < kernel && across < kernel) given[a][b].add_to(sum, down * kernel + across);
             }
           const int h = i * stride + y - s.pad_h, col = j * stride + x - s.pad_w;
           if (h >= 0 && h < s.h && col >= 0 && col < s.w)

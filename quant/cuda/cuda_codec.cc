@@ -113,17 +113,20 @@ std::vector<cuda::Job> CudaBatch::number(std::span<const CodingJob> jobs, std::i
     if (kernels_.unit == Unit::tile) {
       all_.pieces += (job.n + cuda::tile_values - 1) / cuda::tile_values;
     } else if (kernels_.unit == Unit::piece) {
-      all_.pieces += cuda::piece_count(job.n, job.bucket);
+      const std::int64_t pieces = cuda::piece_count(job.n, job.bucket);
+      const bool is_wide = allows_wide_access(job, table);
+      const auto count = [](cuda::Wholes& mine, auto& sum, std::int64_t whole, std::int64_t all) {
+        mine.whole = whole;
+        sum.whole += whole;
+        sum.rest += all - whole;
+      };
+      all_.pieces += pieces;
       if (job.bucket <= cuda::small_values) {
-        if (allows_wide_access(job, table) && job.bucket == kernels_.whole_bucket)
-          numbered.small.whole = job.n / cuda::piece_length(job.bucket);
-        all_.small.whole += numbered.small.whole;
-        all_.small.rest += cuda::piece_count(job.n, job.bucket) - numbered.small.whole;
+        const bool has_whole = is_wide && job.bucket == kernels_.whole_bucket;
+        count(numbered.small, all_.small, has_whole ? job.n / cuda::piece_length(job.bucket) : 0, pieces);
       } else if (job.bucket <= cuda::kept_values) {
-        if (allows_wide_access(job, table) && job.bucket % cuda::tile_values == 0)
-          numbered.kept.whole = job.n / job.bucket;
-        all_.kept.whole += numbered.kept.whole;
-        all_.kept.rest += buckets - numbered.kept.whole;
+        const bool has_whole = is_wide && job.bucket % cuda::tile_values == 0;
+        count(numbered.kept, all_.kept, has_whole ? job.n / job.bucket : 0, buckets);
         while (all_.team_warps * cuda::team_values < job.bucket) all_.team_warps *= 2;
       } else {
         all_.large = true;

@@ -84,7 +84,7 @@ struct WholeBucket {
 };
 
 template <class E>
-using WordsOf = std::conditional_t<E::whole, AlignedWords, Words>;
+using WordsOf = WordsAt<E::whole>;
 
 /// Of a bucket of `length` values: log2 of the lanes that share it.
 __device__ __forceinline__ int lanes_log2(int length) {
@@ -195,9 +195,8 @@ struct CodeWords {
 
   /// Value `at` of the piece first, from its `count` words. Codes after the last may have any bits. (No
   /// branch, so that many loads are under way at once.)
-  template <class Memory>
-  __device__ __forceinline__ void load(const Memory& words, int count, int at) {
-    constexpr bool whole = std::is_same_v<Memory, AlignedWords>;
+  template <bool whole>
+  __device__ __forceinline__ void load(const WordsAt<whole>& words, int count, int at) {
 #pragma unroll
     for (int w = 0; w < taken; ++w) {
       const int i = at / per_word + w, last = count > 0 ? count - 1 : 0;

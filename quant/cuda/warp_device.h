@@ -54,18 +54,23 @@ __device__ __forceinline__ void store_values(float* p, int left, const float* v)
 }
 /// 32-bit words at any even address: the table of 2-bit optimal levels has two bytes, and a pack can have
 /// 16-bit values before them. Reads up to two bytes before the words and after them (encoding_room()).
-class Words {
+/// `is_aligned`: the address is a multiple of four.
+template <bool is_aligned>
+class WordsAt {
  public:
-  __device__ __forceinline__ explicit Words(const std::byte* first)
-      : aligned_(reinterpret_cast<const std::uint32_t*>(first - reinterpret_cast<std::uintptr_t>(first) % 4)),
-        shift_(static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(first) % 4) * 8) {}
+  __device__ __forceinline__ explicit WordsAt(const std::byte* first) {
+    const std::uintptr_t past = is_aligned ? 0 : reinterpret_cast<std::uintptr_t>(first) % 4;
+    aligned_ = reinterpret_cast<const std::uint32_t*>(first - past);
+    shift_ = static_cast<unsigned>(past) * 8;
+  }
   __device__ __forceinline__ std::uint32_t operator[](int i) const {
+    if constexpr (is_aligned) return aligned_[i];
     const std::uint32_t low = aligned_[i], high = shift_ != 0 ? aligned_[i + 1] : 0;
     return __funnelshift_r(low, high, shift_);
   }
   /// The words from word i on.
-  __device__ __forceinline__ Words from(std::int64_t i) const {
-    Words later = *this;
+  __device__ __forceinline__ WordsAt from(std::int64_t i) const {
+    WordsAt later = *this;
     later.aligned_ += i;
     return later;
   }
@@ -74,21 +79,7 @@ class Words {
   const std::uint32_t* aligned_;
   unsigned shift_;
 };
-/// The same at multiples of four bytes.
-class AlignedWords {
- public:
-  __device__ __forceinline__ explicit AlignedWords(const std::byte* first)
-      : words_(reinterpret_cast<const std::uint32_t*>(first)) {}
-  __device__ __forceinline__ std::uint32_t operator[](int i) const { return words_[i]; }
-  __device__ __forceinline__ AlignedWords from(std::int64_t i) const {
-    AlignedWords later = *this;
-    later.words_ += i;
-    return later;
-  }
-
- private:
-  const std::uint32_t* words_;
-};
+using Words = WordsAt<false>;
 __device__ __forceinline__ std::uint32_t load_word(const std::byte* p) {
   return Words(p)[0];
 }
