@@ -97,7 +97,10 @@ class Layer {
   // What the planner asks, to share memory and to fuse passes. The defaults are right for every layer.
   virtual bool is_view() const { return false; }  // the output is the input with another shape
   virtual bool is_relu() const { return false; }
-  virtual bool is_sum() const { return false; }        // each input's gradient is the output's gradient
+  virtual bool is_sum() const { return false; }     // each input's gradient is the output's gradient
+  virtual bool is_concat() const { return false; }  // the inputs' last dimensions are joined
+  /// The output may be columns of a wider array (Binding::output_stride), if no residual is fused.
+  virtual bool can_write_columns() const { return false; }
   virtual bool reads_tokens() const { return false; }  // the input holds token numbers, which stay float32
   virtual bool can_run_in_place() const { return false; }  // the output may overwrite the input
   virtual bool backward_reads_input() const { return true; }

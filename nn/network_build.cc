@@ -73,8 +73,8 @@ void Network::Impl::make_carried(const Graph& graph) {
 
 Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena) {
   const std::int64_t batch = options.batch;
-  const auto value = [&](std::size_t v) { return arena + plan.values[v].offset * batch; };
-  const auto gradient = [&](std::size_t g) { return arena + plan.gradients[g].offset * batch; };
+  const auto value = [&](std::size_t v) { return plan.values[v].in(arena, batch); };
+  const auto gradient = [&](std::size_t g) { return plan.gradients[g].in(arena, batch); };
   const Node& node = graph.nodes[step.node];
   Binding b;
   b.batch = batch;
@@ -83,6 +83,9 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   b.shape = node.shape;
   b.type = plan.values[step.output].type;
   b.output = value(step.output);
+  b.output_stride = plan.values[step.output].stride;
+  require(b.output_stride == 0 || (!step.residual && !step.masked && step.output_gradients.size() <= 1),
+          "columns of a wider array have one gradient, and no residual");
   for (std::size_t i = 0; i < step.inputs.size(); ++i) {
     const std::size_t v = step.inputs[i];
     InputView in{graph.nodes[node.inputs[i]].shape, plan.values[v].type, value(v), nullptr};
@@ -116,8 +119,9 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   const Node& node = graph.nodes[planned.node];
   const auto value = [&](std::size_t v) { return plan.values[v].bytes() * options.batch; };
   const auto gradient = [&](std::size_t g) { return plan.gradients[g].bytes() * options.batch; };
-  std::int64_t inputs = 0, weights = 0;
-  for (const std::size_t v : planned.inputs) inputs += value(v);
+  // Columns are read by the concatenation they belong to alone, which copies the others.
+  std::int64_t inputs = 0, columns = 0, weights = 0;
+  for (const std::size_t v : planned.inputs) (plan.values[v].stride == 0 ? inputs : columns) += value(v);
   for (const std::size_t t : node.tensors) weights += tensors[t].elements;
   const std::int64_t operand = size_of(plan.values[planned.output].type), output = value(planned.output);
   const std::int64_t flops = node.layer->flops() * options.batch;
@@ -128,7 +132,8 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   const std::int64_t kept = planned.has_backward ? node.layer->kept_bytes() * options.batch : 0;
   step.kind = node.kind;
   step.forward_cost = {
-      inputs + output + weights_read + kept + (planned.residual ? value(*planned.residual) : 0), flops};
+      inputs + output - columns + weights_read + kept + (planned.residual ? value(*planned.residual) : 0),
+      flops};
   if (!planned.has_backward) return;
   OperationCost& cost = step.backward_cost;
   cost.bytes = kept;
@@ -142,7 +147,7 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   bool reaches_input = false;
   for (const std::optional<std::size_t>& g : planned.input_gradients) {
     if (!g) continue;
-    cost.bytes += gradient(*g);
+    cost.bytes += plan.gradients[*g].stride == 0 ? gradient(*g) : -gradient(*g);
     reaches_input = true;
   }
   if (reaches_input) {
@@ -169,11 +174,12 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   step.tensors = node.tensors;
   add_cost(graph, plan, planned, step);
   if (!planned.sum_into) return step;
-  const auto gradient = [&](std::size_t g) { return arena + plan.gradients[g].offset * options.batch; };
+  require(plan.values[planned.output].stride == 0, "gradients are summed in an array of their own");
+  const auto gradient = [&](std::size_t g) { return plan.gradients[g].in(arena, options.batch); };
   std::vector<const void*> terms;
   for (const std::size_t g : planned.output_gradients) terms.push_back(gradient(g));
   const Plan::MemoryRange& sum = plan.gradients[*planned.sum_into];
-  const void* mask = planned.relu ? arena + plan.values[planned.output].offset * options.batch : nullptr;
+  const void* mask = planned.relu ? plan.values[planned.output].in(arena, options.batch) : nullptr;
   step.gradient_sum = backend->sum(sum.type, gradient(*planned.sum_into), std::move(terms), mask,
                                    sum.elements * options.batch);
   return step;
@@ -193,7 +199,7 @@ void Network::Impl::build(const Graph& graph) {
   auto* activations = static_cast<std::byte*>(allocate_for(*backend, plan.arena, options.batch));
   const auto values = [&](std::size_t v) {
     const Plan::MemoryRange& range = plan.values[v];
-    return Values{activations + range.offset * options.batch, range.type, range.elements * options.batch};
+    return Values{range.in(activations, options.batch), range.type, range.elements * options.batch};
   };
   const std::size_t last = plan.value_of.back();
   input = values(0);
@@ -210,7 +216,7 @@ void Network::Impl::build(const Graph& graph) {
   }
   logits = values(last);
   scored_frames = plan.values[last].elements / graph.classes;
-  void* logits_gradient = training ? activations + plan.gradients[0].offset * options.batch : nullptr;
+  void* logits_gradient = training ? plan.gradients[0].in(activations, options.batch) : nullptr;
   loss = backend->softmax_cross_entropy(type, logits.data, logits_gradient, options.batch, scored_frames,
                                         graph.classes);
   for (const PlanStep& planned : plan.steps) steps.push_back(make_step(graph, plan, planned, activations));

@@ -83,6 +83,9 @@ struct Binding {
   Shape shape;  // of the output
   DataType type = DataType::f32;
   void* output = nullptr;
+  /// Output and output gradient may be columns of a wider array (Layer::can_write_columns), whose rows are so
+  /// many values apart; 0: they are arrays of their own.
+  std::int64_t output_stride = 0;
   /// The terms whose sum is the output's gradient. One, unless the layer sums_gradients().
   std::vector<const void*> output_gradients;
   std::vector<ParameterView> parameters;
@@ -102,6 +105,9 @@ struct Binding {
   Op* input_source = nullptr;
 
   std::int64_t elements() const { return batch * elements_of(shape).value_or(0); }  // of the output
+  std::int64_t row_stride() const {
+    return output_stride != 0 ? output_stride : shape.back();
+  }  // of the output
 };
 
 struct ConvDesc {
@@ -220,7 +226,8 @@ class Backend {
   virtual std::unique_ptr<Op> scale(const Binding& binding, double factor) = 0;
   /// The sum of the inputs.
   virtual std::unique_ptr<Op> add(const Binding& binding) = 0;
-  /// Joins the last dimension of the inputs.
+  /// Joins the last dimension of the inputs. An input, or its gradient, that lies in its columns of the
+  /// output, or of the output's gradient, is not copied.
   virtual std::unique_ptr<Op> concat(const Binding& binding) = 0;
   virtual std::unique_ptr<Op> dropout(const Binding& binding, double probability) = 0;
   virtual std::unique_ptr<Op> lrn(const Binding& binding, const LrnDesc& desc) = 0;

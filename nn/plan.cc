@@ -23,6 +23,7 @@ class Planner {
     count_readers();
     make_steps();
     find_types();
+    find_homes();
     find_gradient_needs();
     count_backward_reads();
     allocate_values();
@@ -34,6 +35,7 @@ class Planner {
  private:
   const Layer& layer(std::size_t node) const { return *graph_.nodes[node].layer; }
   std::int64_t elements(std::size_t node) const { return elements_of(graph_.nodes[node].shape).value_or(0); }
+  std::int64_t width(std::size_t node) const { return graph_.nodes[node].shape.back(); }
 
   void count_readers() {
     readers_.assign(graph_.nodes.size(), 0);
@@ -131,6 +133,32 @@ class Planner {
     }
   }
 
+  /// Which values lie in the memory of the concatenation that reads them.
+  void find_homes() {
+    home_.resize(graph_.nodes.size());
+    column_.assign(graph_.nodes.size(), 0);
+    for (std::size_t v = 0; v < home_.size(); ++v) home_[v] = v;
+    std::vector<const PlanStep*> writers(graph_.nodes.size(), nullptr);
+    for (const PlanStep& step : plan_.steps) writers[step.output] = &step;
+    for (const PlanStep& concat : plan_.steps) {
+      if (!layer(concat.node).is_concat()) continue;
+      std::int64_t column = 0;
+      for (const std::size_t v : graph_.nodes[concat.node].inputs) {
+        const PlanStep* writer = writers[v];  // null also where v is a view
+        if (writer != nullptr && readers_[v] == 1 && !writer->residual &&
+            layer(writer->node).can_write_columns()) {
+          home_[v] = concat.output;
+          column_[v] = column;
+        }
+        column += width(v);
+      }
+    }
+  }
+  /// Where `value` lies in `range`, which is of the shape of its home.
+  Plan::MemoryRange columns_of(const Plan::MemoryRange& range, std::size_t value) const {
+    return {range.offset, elements(value), range.type, width(value), width(home_[value]), column_[value]};
+  }
+
   // ---- the memory of values: it is in use from forward's write to the last read, which may be backward's
 
   /// A value needs a gradient if a trainable tensor was used to compute it.
@@ -157,7 +185,7 @@ class Planner {
   void count_backward_reads() {
     backward_reads_left_.assign(graph_.nodes.size(), 0);
     for (const PlanStep& step : plan_.steps)
-      backward_reads(step, [&](std::size_t v) { ++backward_reads_left_[v]; });
+      backward_reads(step, [&](std::size_t v) { ++backward_reads_left_[home_[v]]; });
     ++backward_reads_left_[plan_.value_of.back()];  // the caller reads the logits after the passes
   }
 
@@ -173,8 +201,11 @@ class Planner {
     }
     ++reads[plan_.value_of.back()];
 
+    std::vector<bool> allocated(count, false);
     const auto allocate = [&](std::size_t v) {
-      plan_.values[v] = {0, elements(v), types_[v]};
+      if (allocated[v]) return;
+      allocated[v] = true;
+      plan_.values[v] = {.elements = elements(v), .type = types_[v]};
       plan_.values[v].offset = arena_.allocate(plan_.values[v].bytes());
     };
     std::vector<std::size_t> left = reads;
@@ -186,9 +217,11 @@ class Planner {
         plan_.values[step.output] = plan_.values[in];
         continue;
       }
-      allocate(step.output);
+      allocate(home_[step.output]);
+      if (home_[step.output] != step.output)
+        plan_.values[step.output] = columns_of(plan_.values[home_[step.output]], step.output);
       const auto done = [&](std::size_t v) {
-        if (--left[v] == 0 && backward_reads_left_[v] == 0) free_value(v);
+        if (--left[v] == 0 && backward_reads_left_[v] == 0 && home_[v] == v) free_value(v);
       };
       for (const std::size_t v : step.inputs) done(v);
       if (step.residual) done(*step.residual);
@@ -199,17 +232,28 @@ class Planner {
 
   std::size_t new_gradient(std::int64_t size) {
     plan_.gradients.push_back({arena_.allocate(size * size_of(type_)), size, type_});
+    buffers_.push_back(plan_.gradients.size() - 1);
     waiting_.push_back(0);
     return plan_.gradients.size() - 1;
   }
-  void release(std::size_t g) {
-    if (waiting_[g] == 0) arena_.release(plan_.gradients[g].offset, plan_.gradients[g].bytes());
+  /// The gradient of `value`, as columns of that of its home.
+  std::size_t gradient_columns(std::size_t value, std::size_t g) {
+    plan_.gradients.push_back(columns_of(plan_.gradients[g], value));
+    buffers_.push_back(g);
+    waiting_.push_back(0);
+    return plan_.gradients.size() - 1;
+  }
+  void release(std::size_t buffer) {
+    if (waiting_[buffer] == 0)
+      arena_.release(plan_.gradients[buffer].offset, plan_.gradients[buffer].bytes());
   }
   void add_term(std::size_t value, std::size_t g) {
     if (!needs_gradient_[value]) return;
     gradient_terms_[value].push_back(g);
-    ++waiting_[g];
+    ++waiting_[buffers_[g]];
   }
+  /// `g` has been read: its memory is free once nobody waits for it.
+  void finish(std::size_t g) { finished_.push_back(buffers_[g]); }
 
   void plan_backward() {
     gradient_terms_.resize(graph_.nodes.size());
@@ -221,7 +265,7 @@ class Planner {
           s > 0 && needs_gradient_[step.inputs[0]] && runs_rowwise(step, plan_.steps[s - 1]);
       backward_step(step);
       backward_reads(step, [&](std::size_t v) {
-        if (--backward_reads_left_[v] == 0) read.push_back(v);
+        if (--backward_reads_left_[home_[v]] == 0) read.push_back(home_[v]);
       });
       if (step.rowwise_backward) continue;
       release_finished();
@@ -237,28 +281,28 @@ class Planner {
     const std::int64_t size = elements(step.output);
     std::vector<std::size_t> sources = std::move(gradient_terms_[step.output]);
     require(!sources.empty(), "a value has no gradient");
-    for (const std::size_t g : sources) --waiting_[g];
+    for (const std::size_t g : sources) --waiting_[buffers_[g]];
 
     // A gradient buffer that no other value waits for may be overwritten value by value.
     constexpr std::size_t no_gradient = SIZE_MAX;
     std::size_t spare = no_gradient;
     for (const std::size_t g : sources)
-      if (waiting_[g] == 0) spare = g;
+      if (buffers_[g] == g && waiting_[g] == 0) spare = g;
 
     if (main.is_sum() && !step.relu) {
       for (const std::size_t v : step.inputs)
         for (const std::size_t g : sources) add_term(v, g);
-      finished_.insert(finished_.end(), sources.begin(), sources.end());
+      for (const std::size_t g : sources) finish(g);
       return;
     }
     step.has_backward = true;
     for (const std::size_t t : graph_.nodes[step.node].tensors) plan_.announce_order.push_back(t);
     step.output_gradients = sources;
-    finished_.insert(finished_.end(), sources.begin(), sources.end());
+    for (const std::size_t g : sources) finish(g);
 
     if ((sources.size() > 1 || step.relu) && !main.sums_gradients()) {
       step.sum_into = spare != no_gradient ? spare : new_gradient(size);
-      if (spare == no_gradient) finished_.push_back(*step.sum_into);
+      if (spare == no_gradient) finish(*step.sum_into);
       spare = no_gradient;
     }
     const bool elementwise = main.sums_gradients();
@@ -268,7 +312,7 @@ class Planner {
         if (step.residual) add_term(*step.residual, sources[0]);
       } else {
         step.masked = spare != no_gradient ? spare : new_gradient(size);
-        if (spare == no_gradient) finished_.push_back(*step.masked);
+        if (spare == no_gradient) finish(*step.masked);
         if (step.residual) add_term(*step.residual, *step.masked);
       }
       spare = no_gradient;
@@ -280,7 +324,11 @@ class Planner {
     for (std::size_t i = 0; i < step.inputs.size(); ++i) {
       const std::size_t v = step.inputs[i];
       if (!needs_gradient_[v]) continue;
-      const std::size_t g = elementwise && spare != no_gradient ? spare : new_gradient(elements(v));
+      std::size_t g = spare;
+      if (home_[v] == step.output && v != step.output)
+        g = gradient_columns(v, step.sum_into.value_or(sources[0]));
+      else if (!elementwise || spare == no_gradient)
+        g = new_gradient(elements(v));
       if (g == spare) spare = no_gradient;
       step.input_gradients[i] = g;
       add_term(v, g);
@@ -299,13 +347,17 @@ class Planner {
   bool training_;
   DataType type_;
   Plan plan_;
-  std::vector<DataType> types_;                   // per value
-  std::vector<std::size_t> readers_;              // per node: how many read it
-  std::vector<bool> needs_gradient_;              // per value
-  std::vector<std::size_t> backward_reads_left_;  // per value: the reads of it that backward has still to do
+  std::vector<DataType> types_;       // per value
+  std::vector<std::size_t> readers_;  // per node: how many read it
+  std::vector<bool> needs_gradient_;  // per value
+  // The value in whose memory each value lies: its own, or that of a concatenation; and at which column.
+  std::vector<std::size_t> home_;
+  std::vector<std::int64_t> column_;
+  std::vector<std::size_t> backward_reads_left_;  // per home: the reads of it that backward has still to do
   std::vector<std::vector<std::size_t>> gradient_terms_;  // per value: buffers whose sum is its gradient
-  std::vector<std::size_t> waiting_;                      // per gradient: the values that it is a term of
-  std::vector<std::size_t> finished_;  // gradients that the last steps have read, or used as scratch memory
+  std::vector<std::size_t> buffers_;                      // per gradient: the one in whose memory it lies
+  std::vector<std::size_t> waiting_;   // per buffer: the values that it, or columns of it, is a term of
+  std::vector<std::size_t> finished_;  // buffers that the last steps have read, or used as scratch memory
   OffsetAllocator arena_;
 };
 

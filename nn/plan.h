@@ -1,7 +1,11 @@
 // The plan of a network's passes: which layers run as one operation, where each tensor lies in memory, and in
 // which order backward announces the gradients. It depends on the graph alone, not on a device.
+//
+// What only a concatenation reads lies in the concatenation's memory, as columns of it, if the layer that
+// writes it can do that; so does its gradient. Then nothing is copied.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -39,7 +43,14 @@ struct Plan {
     std::int64_t offset = 0;  // in bytes
     std::int64_t elements = 0;
     DataType type = DataType::f32;
+    // Columns of another range, which begins at the same offset: rows of `width` values (the last dimension)
+    // are `stride` values apart, and `column` values lie before each. Stride 0: a range of its own.
+    std::int64_t width = 0, stride = 0, column = 0;
     std::int64_t bytes() const { return elements * size_of(type); }
+    /// Its address in an arena of `batch` samples.
+    std::byte* in(std::byte* arena, std::int64_t batch) const {
+      return arena + offset * batch + column * size_of(type);
+    }
   };
   std::vector<PlanStep> steps;              // in forward's order; backward runs them in reverse
   std::vector<std::size_t> value_of;        // per node: the value that it is a view of, or its own

@@ -27,9 +27,10 @@ class BatchNormOp final : public Op {
     channels_ = b.shape.back();
     pixels_ = b.elements() / channels_;
     fold_ = channels_ < fold_width && fold_width % channels_ == 0 ? fold_width / channels_ : 1;
-    if (pixels_ % fold_ != 0) fold_ = 1;
+    if (pixels_ % fold_ != 0 || b.output_stride != 0) fold_ = 1;
     width_ = channels_ * fold_;
     rows_ = pixels_ / fold_;
+    stride_ = b.output_stride != 0 ? b.output_stride : width_;
     const auto array = [&](std::int64_t n) { return Buffer<float>(static_cast<std::size_t>(n)); };
     mean_ = array(width_);
     scale_ = array(width_);
@@ -89,7 +90,8 @@ class BatchNormOp final : public Op {
       blocks_reversed(first, last, [&](std::int64_t row, std::int64_t rows) {
         const std::int64_t at = row * width_;
         k_.normalize(as<T>(b_.inputs[0].value) + at, b_.residual ? as<T>(b_.residual) + at : nullptr,
-                     as<T>(b_.output) + at, rows, width_, constants(), b_.relu, non_temporal);
+                     as<T>(b_.output) + row * stride_, rows, width_, stride_, constants(), b_.relu,
+                     non_temporal);
       });
     });
   }
@@ -112,7 +114,8 @@ class BatchNormOp final : public Op {
           k_.masked_sum(terms.data(), static_cast<int>(terms.size()),
                         b_.relu ? as<T>(b_.output) + at : nullptr, as<T>(b_.masked) + at, rows * width_);
         }
-        k_.norm_gradient_sums(g + at, x + at, rows, width_, constants(), relu, p.a.data(), p.b.data());
+        k_.norm_gradient_sums(g + row * stride_, x + at, rows, width_, stride_, constants(), relu, p.a.data(),
+                              p.b.data());
         for (std::int64_t c = 0; c < width_; ++c) {
           const std::size_t i = static_cast<std::size_t>(c);
           p.first[i] += static_cast<double>(p.a[i]);
@@ -144,9 +147,8 @@ class BatchNormOp final : public Op {
     const auto input_gradient = [&](std::int64_t begin, std::int64_t end, T* dx) {
       context_.parallel(end - begin, [&](int, std::int64_t first, std::int64_t last) {
         blocks_reversed(first, last, [&](std::int64_t row, std::int64_t rows) {
-          const std::int64_t at = (begin + row) * width_;
-          k_.norm_gradient(g + at, x + at, dx + row * width_, rows, width_, constants(), relu, g_mean_.data(),
-                           slope_.data());
+          k_.norm_gradient(g + (begin + row) * stride_, x + (begin + row) * width_, dx + row * width_, rows,
+                           width_, stride_, constants(), relu, g_mean_.data(), slope_.data());
         });
       });
     };
@@ -240,6 +242,7 @@ class BatchNormOp final : public Op {
   BatchNormDesc desc_;
   const ActivationKernels<T>& k_;
   std::int64_t channels_ = 0, pixels_ = 0, fold_ = 1, width_ = 0, rows_ = 0;
+  std::int64_t stride_ = 0;  // of the rows of the output and its gradient
   Buffer<float> mean_, scale_, shift_, g_mean_, slope_;
   std::vector<double> inverse_deviation_;
   std::vector<Partial> partials_;

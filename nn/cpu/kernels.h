@@ -46,17 +46,20 @@ struct ActivationKernels {
   void (*narrow)(const float* x, T* y, std::int64_t n);
   /// sum[c] = sum over rows of x, and m2[c] = sum over rows of (x - sum / rows)^2.
   void (*row_moments)(const T* x, std::int64_t rows, std::int64_t width, float* sum, float* m2);
-  /// y = (x - mean) * scale + shift [+ residual] [then relu]. `residual` may be null. With `non_temporal`, y
-  /// is written past the caches if possible, which is faster for an output that is too large to stay there.
+  /// y = (x - mean) * scale + shift [+ residual] [then relu]. `residual` may be null. The rows of y are
+  /// `stride` values apart, those of the others `width`. With `non_temporal`, y is written past the caches if
+  /// possible, which is faster for an output that is too large to stay there.
   void (*normalize)(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
-                    NormConstants k, bool relu, bool non_temporal);
-  /// sum_g[c] = sum over rows of g, and sum_gx[c] = sum of g * (x - mean). With `relu`, g counts as 0 where
-  /// the result of normalize() was not positive.
-  void (*norm_gradient_sums)(const T* g, const T* x, std::int64_t rows, std::int64_t width, NormConstants k,
-                             bool relu, float* sum_g, float* sum_gx);
-  /// dx = (g - g_mean) * scale - (x - mean) * slope, with g masked as above. dx may be g.
-  void (*norm_gradient)(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, NormConstants k,
-                        bool relu, const float* g_mean, const float* slope);
+                    std::int64_t stride, NormConstants k, bool relu, bool non_temporal);
+  /// sum_g[c] = sum over rows of g, and sum_gx[c] = sum of g * (x - mean). The rows of g are `stride` values
+  /// apart. With `relu`, g counts as 0 where the result of normalize() was not positive.
+  void (*norm_gradient_sums)(const T* g, const T* x, std::int64_t rows, std::int64_t width,
+                             std::int64_t stride, NormConstants k, bool relu, float* sum_g, float* sum_gx);
+  /// dx = (g - g_mean) * scale - (x - mean) * slope, with g as above. dx may be g if its rows are `width`
+  /// values apart.
+  void (*norm_gradient)(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
+                        std::int64_t stride, NormConstants k, bool relu, const float* g_mean,
+                        const float* slope);
   /// out = sum of terms [then relu]. There is at least one term; `out` may be one of them.
   void (*sum)(const T* const* terms, int count, T* out, std::int64_t n, bool relu);
   /// sum[c] += the sum over rows of x, whose rows are `stride` values apart.

@@ -41,7 +41,7 @@ void row_moments(const T* x, std::int64_t rows, std::int64_t width, float* sum, 
 
 template <bool with_residual, bool relu, bool non_temporal, class T>
 void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
-                  NormConstants k) {
+                  std::int64_t stride, NormConstants k) {
   over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
     typename L::V mean[N], scale[N], shift[N];
     for (int j = 0; j < N; ++j) {
@@ -51,14 +51,14 @@ void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::i
     }
     for (std::int64_t r = first; r < last; ++r) {
       for (int j = 0; j < N; ++j) {
-        const std::int64_t at = r * width + c + j * L::n;
+        const std::int64_t at = r * width + c + j * L::n, to = r * stride + c + j * L::n;
         typename L::V v = (L::get(x + at) - mean[j]) * scale[j] + shift[j];
         if constexpr (with_residual) v += L::get(residual + at);
         if constexpr (relu) v = maths::relu(v);
         if constexpr (non_temporal && L::n == lanes)
-          store_non_temporal(y + at, v);
+          store_non_temporal(y + to, v);
         else
-          L::put(y + at, v);
+          L::put(y + to, v);
       }
     }
   });
@@ -67,26 +67,27 @@ void normalize_as(const T* x, const T* residual, T* y, std::int64_t rows, std::i
 
 template <bool with_residual, class T>
 void normalize_with(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
-                    NormConstants k, bool relu, bool non_temporal) {
+                    std::int64_t stride, NormConstants k, bool relu, bool non_temporal) {
   if constexpr (has_non_temporal_stores && std::is_same_v<T, float>) {
-    if (non_temporal && reinterpret_cast<std::uintptr_t>(y) % sizeof(Vector) == 0 && width % lanes == 0)
+    if (non_temporal && reinterpret_cast<std::uintptr_t>(y) % sizeof(Vector) == 0 && width % lanes == 0 &&
+        stride % lanes == 0)
       return (relu ? normalize_as<with_residual, true, true, T>
-                   : normalize_as<with_residual, false, true, T>)(x, residual, y, rows, width, k);
+                   : normalize_as<with_residual, false, true, T>)(x, residual, y, rows, width, stride, k);
   }
   (relu ? normalize_as<with_residual, true, false, T>
-        : normalize_as<with_residual, false, false, T>)(x, residual, y, rows, width, k);
+        : normalize_as<with_residual, false, false, T>)(x, residual, y, rows, width, stride, k);
 }
 
 template <class T>
-void normalize(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width, NormConstants k,
-               bool relu, bool non_temporal) {
-  (residual ? normalize_with<true, T> : normalize_with<false, T>)(x, residual, y, rows, width, k, relu,
-                                                                  non_temporal);
+void normalize(const T* x, const T* residual, T* y, std::int64_t rows, std::int64_t width,
+               std::int64_t stride, NormConstants k, bool relu, bool non_temporal) {
+  (residual ? normalize_with<true, T> : normalize_with<false, T>)(x, residual, y, rows, width, stride, k,
+                                                                  relu, non_temporal);
 }
 
 template <bool relu, class T>
-void norm_gradient_sums_as(const T* g, const T* x, std::int64_t rows, std::int64_t width, NormConstants k,
-                           float* sum_g, float* sum_gx) {
+void norm_gradient_sums_as(const T* g, const T* x, std::int64_t rows, std::int64_t width, std::int64_t stride,
+                           NormConstants k, float* sum_g, float* sum_gx) {
   over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
     typename L::V mean[N], scale[N], shift[N], a[N] = {}, b[N] = {};
     for (int j = 0; j < N; ++j) {
@@ -99,7 +100,7 @@ void norm_gradient_sums_as(const T* g, const T* x, std::int64_t rows, std::int64
       for (int j = 0; j < N; ++j) {
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];
-        typename L::V v = L::get(g + at);
+        typename L::V v = L::get(g + r * stride + c + j * L::n);
         if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
         a[j] += v;
         b[j] += v * d;
@@ -113,15 +114,15 @@ void norm_gradient_sums_as(const T* g, const T* x, std::int64_t rows, std::int64
 }
 
 template <class T>
-void norm_gradient_sums(const T* g, const T* x, std::int64_t rows, std::int64_t width, NormConstants k,
-                        bool relu, float* sum_g, float* sum_gx) {
-  (relu ? norm_gradient_sums_as<true, T> : norm_gradient_sums_as<false, T>)(g, x, rows, width, k, sum_g,
-                                                                            sum_gx);
+void norm_gradient_sums(const T* g, const T* x, std::int64_t rows, std::int64_t width, std::int64_t stride,
+                        NormConstants k, bool relu, float* sum_g, float* sum_gx) {
+  (relu ? norm_gradient_sums_as<true, T> : norm_gradient_sums_as<false, T>)(g, x, rows, width, stride, k,
+                                                                            sum_g, sum_gx);
 }
 
 template <bool relu, class T>
-void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, NormConstants k,
-                      const float* g_mean, const float* slope) {
+void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width,
+                      std::int64_t stride, NormConstants k, const float* g_mean, const float* slope) {
   over_channels(rows, width, [&]<int N, class L>(std::int64_t c, std::int64_t first, std::int64_t last) {
     typename L::V mean[N], scale[N], shift[N], gm[N], sl[N];
     for (int j = 0; j < N; ++j) {
@@ -135,7 +136,7 @@ void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int
       for (int j = 0; j < N; ++j) {
         const std::int64_t at = r * width + c + j * L::n;
         const typename L::V d = L::get(x + at) - mean[j];
-        typename L::V v = L::get(g + at);
+        typename L::V v = L::get(g + r * stride + c + j * L::n);
         if constexpr (relu) v = maths::where_positive(d * scale[j] + shift[j], v);
         L::put(dx + at, (v - gm[j]) * scale[j] - d * sl[j]);
       }
@@ -144,9 +145,10 @@ void norm_gradient_as(const T* g, const T* x, T* dx, std::int64_t rows, std::int
 }
 
 template <class T>
-void norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, NormConstants k,
-                   bool relu, const float* g_mean, const float* slope) {
-  (relu ? norm_gradient_as<true, T> : norm_gradient_as<false, T>)(g, x, dx, rows, width, k, g_mean, slope);
+void norm_gradient(const T* g, const T* x, T* dx, std::int64_t rows, std::int64_t width, std::int64_t stride,
+                   NormConstants k, bool relu, const float* g_mean, const float* slope) {
+  (relu ? norm_gradient_as<true, T> : norm_gradient_as<false, T>)(g, x, dx, rows, width, stride, k, g_mean,
+                                                                  slope);
 }
 
 }  // namespace

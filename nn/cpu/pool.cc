@@ -21,7 +21,8 @@ class PoolOp final : public Op {
         desc_(desc),
         in_(b.inputs[0].shape),
         out_(b.shape),
-        channels_(in_[2]) {
+        channels_(in_[2]),
+        stride_(b.row_stride()) {
     const std::int64_t window = std::min(desc.kernel.h, in_[0]) * std::min(desc.kernel.w, in_[1]);
     if (desc.kind == PoolDesc::Kind::max && b.training) {
       if (window > std::int64_t{1} << 16)
@@ -45,11 +46,11 @@ class PoolOp final : public Op {
         const T* image = x + row / out_[0] * in_[0] * in_[1] * channels_;
         for (std::int64_t ow = 0; ow < out_[1]; ++ow) {
           const Window w = window(row % out_[0], ow);
-          const std::int64_t at = (row * out_[1] + ow) * channels_;
+          const std::int64_t pixel = row * out_[1] + ow;
           if (desc_.kind == PoolDesc::Kind::max)
-            max(image, w, at, worker(thread));
+            max(image, w, pixel, worker(thread));
           else
-            mean(image, w, worker(thread).sums.data(), as<T>(b_.output) + at);
+            mean(image, w, worker(thread).sums.data(), as<T>(b_.output) + pixel * stride_);
         }
       }
     });
@@ -70,17 +71,18 @@ class PoolOp final : public Op {
         std::fill_n(dx, image, 0.0f);
         for (std::int64_t oh = 0; oh < out_[0]; ++oh) {
           for (std::int64_t ow = 0; ow < out_[1]; ++ow) {
-            const std::int64_t at = ((n * out_[0] + oh) * out_[1] + ow) * channels_;
+            const std::int64_t pixel = (n * out_[0] + oh) * out_[1] + ow;
+            const T* from = g + pixel * stride_;
             const Window w = window(oh, ow);
             if (desc_.kind == PoolDesc::Kind::max) {
               const std::int64_t* offsets = offsets_of(w, worker(thread)).data();
-              const std::uint16_t* argmax = argmax_.data() + at;
-              for (std::int64_t c = 0; c < channels_; ++c) dx[offsets[argmax[c]] + c] += widen(g[at + c]);
+              const std::uint16_t* argmax = argmax_.data() + pixel * channels_;
+              for (std::int64_t c = 0; c < channels_; ++c) dx[offsets[argmax[c]] + c] += widen(from[c]);
             } else {
               for (std::int64_t h = w.h0; h < w.h1; ++h) {
                 for (std::int64_t col = w.w0; col < w.w1; ++col) {
                   float* to = dx + (h * in_[1] + col) * channels_;
-                  for (std::int64_t c = 0; c < channels_; ++c) to[c] += widen(g[at + c]) / w.divisor;
+                  for (std::int64_t c = 0; c < channels_; ++c) to[c] += widen(from[c]) / w.divisor;
                 }
               }
             }
@@ -135,10 +137,11 @@ class PoolOp final : public Op {
     return {pixels.offsets.data(), count};
   }
 
-  void max(const T* image, const Window& w, std::int64_t at, Worker& pixels) {
+  void max(const T* image, const Window& w, std::int64_t pixel, Worker& pixels) {
     const std::span<const std::int64_t> offsets = offsets_of(w, pixels);
     k_.window_max(image, offsets.data(), static_cast<std::int64_t>(offsets.size()), channels_,
-                  as<T>(b_.output) + at, argmax_.empty() ? nullptr : argmax_.data() + at);
+                  as<T>(b_.output) + pixel * stride_,
+                  argmax_.empty() ? nullptr : argmax_.data() + pixel * channels_);
   }
 
   Context& context_;
@@ -146,7 +149,7 @@ class PoolOp final : public Op {
   Binding b_;
   PoolDesc desc_;
   Shape in_, out_;
-  std::int64_t channels_;
+  std::int64_t channels_, stride_;  // stride_: of the output's pixels
   Buffer<std::uint16_t> argmax_;
   std::vector<Worker> workers_;
 };

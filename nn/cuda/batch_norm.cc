@@ -4,11 +4,20 @@
 namespace lpsgd::cuda {
 namespace {
 
+/// The channels that a thread may take at once where the output is columns of a wider array.
+int most_channels(const Binding& b) {
+  for (const int pack : {8, 4})
+    if (b.row_stride() % pack == 0 &&
+        reinterpret_cast<std::uintptr_t>(b.output) % static_cast<std::uintptr_t>(pack * size_of(b.type)) == 0)
+      return pack;
+  return 1;
+}
+
 class BatchNormOp final : public Op {
  public:
   BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc) : context_(context), b_(b) {
     const std::int64_t channels = b.shape.back();
-    cut_ = cut_rows(b.type, b.elements() / channels, channels);
+    cut_ = cut_rows(b.type, b.elements() / channels, channels, b.output_stride != 0 ? most_channels(b) : 8);
     state_.weight = b.parameters[0].value;
     state_.bias = b.parameters[1].value;
     state_.weight_gradient = b.parameters[0].gradient;
@@ -27,6 +36,7 @@ class BatchNormOp final : public Op {
     auto* const source = dynamic_cast<StatisticsSource*>(b.input_source);
     has_statistics_ = source != nullptr && source->take_statistics(state_, cut_.rows, channels);
     gradient_.gradients = terms_of(b.output_gradients);
+    gradient_.stride = b.row_stride();
     gradient_.x = b.inputs[0].value;
     gradient_.y = b.output;
     gradient_.masked = b.masked;
@@ -40,7 +50,8 @@ class BatchNormOp final : public Op {
       check(launch_norm_constants(cut_, state_, context_.handle()));
     else if (!has_statistics_)
       check(launch_norm_statistics(b_.type, x, cut_, state_, context_.handle()));
-    check(launch_normalize(b_.type, x, b_.residual, b_.output, b_.relu, cut_, state_, context_.handle()));
+    check(launch_normalize(b_.type, x, b_.residual, b_.output, b_.row_stride(), b_.relu, cut_, state_,
+                           context_.handle()));
   }
 
   void backward() override {

@@ -123,7 +123,8 @@ struct Constants {
 
 template <class T, int V>
 __global__ void __launch_bounds__(block_threads)
-    normalize_kernel(const T* x, const T* residual, T* y, bool relu, Cut cut, NormState s) {
+    normalize_kernel(const T* x, const T* residual, T* y, std::int64_t stride, bool relu, Cut cut,
+                     NormState s) {
   const RowRange range(cut, V);
   if (!range.active) return;
   const Constants<V> k(s, range.channel);
@@ -144,27 +145,30 @@ __global__ void __launch_bounds__(block_threads)
         if (residual != nullptr) v[u][i] += more[u][i];
         if (relu) v[u][i] = maths::relu(v[u][i]);
       }
-      store<V>(y + first + u * next, v[u]);
+      store<V>(y + (r + u * cut.ty) * stride + range.channel, v[u]);
     }
   });
 }
 
 // ---- backward
 
-/// The gradients behind the ReLU, and what they are multiplied with, of `rows` rows from `first` on.
+/// The gradients behind the ReLU, and what they are multiplied with, of `rows` rows from `r` on.
 template <int rows, class T, int V>
-__device__ __forceinline__ void load_gradients(const NormGradient& g, const Constants<V>& k,
-                                               std::int64_t first, std::int64_t next, float (&v)[rows][V],
+__device__ __forceinline__ void load_gradients(const NormGradient& g, const Constants<V>& k, const Cut& cut,
+                                               std::int64_t r, int channel, float (&v)[rows][V],
                                                float (&d)[rows][V]) {
+  const std::int64_t first = r * cut.channels + channel, next = std::int64_t{cut.ty} * cut.channels;
+  const std::int64_t first_gradient = r * g.stride + channel, next_gradient = cut.ty * g.stride;
 #pragma unroll
-  for (int u = 0; u < rows; ++u) load<V>(static_cast<const T*>(g.gradients.at[0]) + first + u * next, v[u]);
+  for (int u = 0; u < rows; ++u)
+    load<V>(static_cast<const T*>(g.gradients.at[0]) + first_gradient + u * next_gradient, v[u]);
 #pragma unroll
   for (int u = 0; u < rows; ++u) load<V>(static_cast<const T*>(g.x) + first + u * next, d[u]);
   for (int t = 1; t < g.gradients.count; ++t) {
 #pragma unroll
     for (int u = 0; u < rows; ++u) {
       float more[V];
-      load<V>(static_cast<const T*>(g.gradients.at[t]) + first + u * next, more);
+      load<V>(static_cast<const T*>(g.gradients.at[t]) + first_gradient + u * next_gradient, more);
 #pragma unroll
       for (int i = 0; i < V; ++i) v[u][i] += more[i];
     }
@@ -210,8 +214,7 @@ __global__ void __launch_bounds__(block_threads, 2)
     int groups = 0;
     over_rows<rows_at_once<V> / 2>(range, cut, [&]<int rows>(std::int64_t r) {
       float v[rows][V], d[rows][V];
-      load_gradients<rows, T, V>(g, k, r * cut.channels + range.channel, std::int64_t{cut.ty} * cut.channels,
-                                 v, d);
+      load_gradients<rows, T, V>(g, k, cut, r, range.channel, v, d);
 #pragma unroll
       for (int u = 0; u < rows; ++u) {
 #pragma unroll
@@ -264,7 +267,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g,
     float v[rows][V], d[rows][V];
     const std::int64_t first = r * cut.channels + range.channel, next = std::int64_t{cut.ty} * cut.channels;
 #pragma unroll
-    for (int u = 0; u < rows; ++u) load<V>(gradient + first + u * next, v[u]);
+    for (int u = 0; u < rows; ++u) load<V>(gradient + (r + u * cut.ty) * g.stride + range.channel, v[u]);
 #pragma unroll
     for (int u = 0; u < rows; ++u) load<V>(x + first + u * next, d[u]);
 #pragma unroll
@@ -325,12 +328,13 @@ cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaSt
   return cudaGetLastError();
 }
 
-cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, bool relu,
-                             const Cut& cut, const NormState& state, cudaStream_t stream) {
+cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, std::int64_t stride,
+                             bool relu, const Cut& cut, const NormState& state, cudaStream_t stream) {
   const Cut fine = finer(cut);
   return launch(type, fine, [&]<class T, int V>() {
     LPSGD_LAUNCH((normalize_kernel<T, V>), grid(fine), threads(fine), stream)
-    (static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), relu, fine, state);
+    (static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), stride, relu, fine,
+     state);
   });
 }
 

@@ -54,7 +54,7 @@ __global__ void join_sums(const double* partials, int parts, int channels, float
 
 }  // namespace
 
-Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels) {
+Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels, int max_pack) {
   // As many blocks as a large GPU runs at once, two on each of 132 multiprocessors; few enough parts for the
   // block that combines them; tiles whose rows are lines of 128 bytes.
   constexpr std::int64_t blocks_wanted = 264, max_parts = 256;
@@ -62,7 +62,8 @@ Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels) {
   Cut cut;
   cut.rows = rows;
   cut.channels = static_cast<int>(channels);
-  cut.pack = type == DataType::bf16 && channels % 8 == 0 ? 8 : channels % 4 == 0 ? 4 : 1;
+  const auto divides = [&](int pack) { return pack <= max_pack && channels % pack == 0; };
+  cut.pack = type == DataType::bf16 && divides(8) ? 8 : divides(4) ? 4 : 1;
   const std::int64_t packs = channels / cut.pack;
   while (cut.tx < packs && cut.tx * cut.pack < max_columns) cut.tx *= 2;
   cut.ty = block_threads / cut.tx;

@@ -1,5 +1,6 @@
 // Operations that read and write every value once: activations, sums, concatenation, and the order of a
 // flattened image.
+#include "nn/concat_parts.h"
 #include "nn/cuda/context.h"
 
 namespace lpsgd::cuda {
@@ -100,32 +101,24 @@ class SmoothOp final : public Op {
 class ConcatOp final : public Op {
  public:
   ConcatOp(Context& context, const Binding& b)
-      : context_(context), b_(b), width_(b.shape.back()), rows_(b.elements() / width_) {}
+      : context_(context),
+        b_(b),
+        parts_(concat_parts(b)),
+        width_(b.shape.back()),
+        rows_(b.elements() / width_) {}
 
   void forward(const Pass&) override {
-    each_part([&](const InputView& in, std::int64_t n, std::int64_t at) {
-      check(
-          launch_copy_rows(b_.type, in.value, n, moved(b_.output, at), width_, rows_, n, context_.handle()));
-    });
+    for (const ConcatPart& part : parts_.forward)
+      check(launch_copy_rows(b_.type, part.value, part.width, moved(b_.output, part.column), width_, rows_,
+                             part.width, context_.handle()));
   }
   void backward() override {
-    each_part([&](const InputView& in, std::int64_t n, std::int64_t at) {
-      if (in.gradient)
-        check(launch_copy_rows(b_.type, moved(b_.output_gradients[0], at), width_, in.gradient, n, rows_, n,
-                               context_.handle()));
-    });
+    for (const ConcatPart& part : parts_.backward)
+      check(launch_copy_rows(b_.type, moved(b_.output_gradients[0], part.column), width_, part.gradient,
+                             part.width, rows_, part.width, context_.handle()));
   }
 
  private:
-  template <class Body>
-  void each_part(const Body& body) const {
-    std::int64_t at = 0;
-    for (const InputView& in : b_.inputs) {
-      const std::int64_t n = in.shape.back();
-      body(in, n, at);
-      at += n;
-    }
-  }
   std::int64_t bytes(std::int64_t values) const { return values * size_of(b_.type); }
   void* moved(void* p, std::int64_t values) const { return static_cast<std::byte*>(p) + bytes(values); }
   const void* moved(const void* p, std::int64_t values) const {
@@ -134,6 +127,7 @@ class ConcatOp final : public Op {
 
   Context& context_;
   Binding b_;
+  ConcatParts parts_;
   std::int64_t width_, rows_;
 };
 

@@ -111,7 +111,8 @@ struct Cut {
   int tx = 1, ty = 1;  // threads of a block over channels and over rows
   int tiles = 1, parts = 1;
 };
-Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels);
+/// `max_pack`: 8, 4 or 1.
+Cut cut_rows(DataType type, std::int64_t rows, std::int64_t channels, int max_pack = 8);
 
 /// sums[c] = the sum of column c. If `second` is not null, it receives the sums, too. `partials` holds
 /// parts * channels values.
@@ -137,12 +138,14 @@ cudaError_t launch_norm_statistics(DataType type, const void* x, const Cut& cut,
                                    cudaStream_t stream);
 /// Uses the running statistics instead of the batch's.
 cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaStream_t stream);
-/// y = relu((x - mean) * scale + bias + residual). `residual` may be null.
-cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, bool relu,
-                             const Cut& cut, const NormState& state, cudaStream_t stream);
+/// y = relu((x - mean) * scale + bias + residual). `residual` may be null. The rows of y are `stride` values
+/// apart; stride and address are multiples of cut.pack values.
+cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, std::int64_t stride,
+                             bool relu, const Cut& cut, const NormState& state, cudaStream_t stream);
 /// The arguments of both launches of backward.
 struct NormGradient {
-  Terms gradients;  // of the output
+  Terms gradients;          // of the output
+  std::int64_t stride = 0;  // of their rows, as in launch_normalize(); cut.channels if there is a `masked`
   const void* x = nullptr;
   const void* y = nullptr;  // the mask of the ReLU, if `masked` is not null
   void* masked = nullptr;   // receives the masked sum of `gradients`; null: there is only one gradient
@@ -162,11 +165,13 @@ struct PoolShape {
   int h = 0, w = 0, channels = 0, out_h = 0, out_w = 0;
   int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
   bool max = true, count_pad = true;
+  int out_stride = 0;  // values from an output pixel, and its gradient, to the next
 };
 /// Where a maximum lies in its window, in rows of the kernel's width.
 using PoolPlace = std::uint16_t;
 inline constexpr int max_pool_window = 1 << 16;  // values of a window
-/// `place` is null if there will be no backward. Tensors begin at multiples of 16 bytes.
+/// `place` is null if there will be no backward. Tensors begin at multiples of 16 bytes, except an output
+/// with a stride, and its gradient.
 cudaError_t launch_pool(DataType type, const PoolShape& shape, const void* x, void* y, PoolPlace* place,
                         cudaStream_t stream);
 cudaError_t launch_pool_gradient(DataType type, const PoolShape& shape, const void* dy,

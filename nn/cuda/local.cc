@@ -25,7 +25,8 @@ class PoolOp final : public Op {
               .pad_h = small(d.pad.h),
               .pad_w = small(d.pad.w),
               .max = d.kind == PoolDesc::Kind::max,
-              .count_pad = d.count_pad};
+              .count_pad = d.count_pad,
+              .out_stride = small(b.row_stride())};
     require(d.kernel.h * d.kernel.w <= max_pool_window, "a pooling window has at most 65536 values");
     if (shape_.max && b.training) place_ = context.array<PoolPlace>(b.elements());
   }

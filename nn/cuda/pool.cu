@@ -110,7 +110,9 @@ __global__ void __launch_bounds__(block_threads)
     pool_kernel(PoolShape s, const T* x, T* y, PoolPlace* place) {
   each_pixel<V>(s, s.out_h, s.out_w, [&](std::int64_t n, int oh) {
     const T* image = x + n * s.h * s.w * s.channels;
-    const std::int64_t row = (n * s.out_h + oh) * s.out_w * s.channels;
+    const std::int64_t row = (n * s.out_h + oh) * s.out_w;
+    T* const row_y = y + row * s.out_stride;
+    PoolPlace* const row_place = is_max && place != nullptr ? place + row * s.channels : nullptr;
     return [=, &s](int ow, int c) {
       const Window w(s, oh, ow);
       Pooled<V, is_max> pooled(w, s);
@@ -140,13 +142,12 @@ __global__ void __launch_bounds__(block_threads)
           }
         }
       }
-      const std::int64_t to = row + (ow * s.channels + c);
       if constexpr (is_max) {
-        if (place != nullptr) {
+        if (row_place != nullptr) {
           PoolPlace best[V];
 #pragma unroll
           for (int k = 0; k < V; ++k) best[k] = static_cast<PoolPlace>(pooled.best[k]);
-          store_places<V>(place + to, best);
+          store_places<V>(row_place + (ow * s.channels + c), best);
         }
       } else {
         const auto divisor = static_cast<float>(counted_rows(s, oh) * counted_columns(s, ow));
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
         for (int k = 0; k < V; ++k) pooled.out[k] = quotient(pooled.out[k], divisor, r);
       }
-      store<V>(y + to, pooled.out);
+      store<V>(row_y + (ow * s.out_stride + c), pooled.out);
     };
   });
 }
@@ -189,9 +190,9 @@ __global__ void __launch_bounds__(block_threads, reach < 3 ? 4 : 2)
   each_pixel<V>(s, s.h, s.w, [&](std::int64_t n, int row) {
     const int y = row + s.pad_h;
     const Holders rows(y, s.kernel_h, s.stride_h, s.out_h);
-    const std::int64_t image = n * s.out_h * s.out_w * s.channels;
-    const T* image_dy = dy + image;
-    const PoolPlace* image_place = is_max ? place + image : nullptr;
+    const std::int64_t image = n * s.out_h * s.out_w;
+    const T* image_dy = dy + image * s.out_stride;
+    const PoolPlace* image_place = is_max ? place + image * s.channels : nullptr;
     T* to = dx + (n * s.h + row) * s.w * s.channels;
     // A pixel's share of a mean is that of its row times that of its column.
     float row_share[reach > 0 ? reach : 1] = {};
@@ -204,8 +205,9 @@ __global__ void __launch_bounds__(block_threads, reach < 3 ? 4 : 2)
       const int x = col + s.pad_w;
       const Holders columns(x, s.kernel_w, s.stride_w, s.out_w);
       const auto load_window = [&](int oh, int ow, Given<V, is_max, T>& given) {
-        const int at = (oh * s.out_w + ow) * s.channels + c;
-        given.load_from(image_dy + at, is_max ? image_place + at : nullptr);
+        const int pixel = oh * s.out_w + ow;
+        given.load_from(image_dy + (pixel * s.out_stride + c),
+                        is_max ? image_place + (pixel * s.channels + c) : nullptr);
       };
       const auto here = [&](int oh, int ow) {
         return (y - oh * s.stride_h) * s.kernel_w + (x - ow * s.stride_w);
@@ -267,9 +269,9 @@ __global__ void __launch_bounds__(block_threads, kernel > stride ? 2 : 4)
   const int columns = (s.w + s.pad_w - 1) / stride - first_column + 1;
   each_pixel<V>(s, rows, columns, [&](std::int64_t n, int row_of_tiles) {
     const int i = first_row + row_of_tiles;
-    const std::int64_t image = n * s.out_h * s.out_w * s.channels;
-    const T* image_dy = dy + image;
-    const PoolPlace* image_place = place + image;
+    const std::int64_t image = n * s.out_h * s.out_w;
+    const T* image_dy = dy + image * s.out_stride;
+    const PoolPlace* image_place = place + image * s.channels;
     T* to = dx + n * s.h * s.w * s.channels;
     return [=, &s](int column_of_tiles, int c) {
       const int j = first_column + column_of_tiles;
@@ -280,9 +282,9 @@ __global__ void __launch_bounds__(block_threads, kernel > stride ? 2 : 4)
         for (int b = 0; b < reach; ++b) {
           // Where there is no window, another one is loaded, and left out.
           const int oh = i - (reach - 1) + a, ow = j - (reach - 1) + b;
-          const int at =
-              (min(max(oh, 0), s.out_h - 1) * s.out_w + min(max(ow, 0), s.out_w - 1)) * s.channels + c;
-          given[a][b].load_from(image_dy + at, image_place + at);
+          const int pixel = min(max(oh, 0), s.out_h - 1) * s.out_w + min(max(ow, 0), s.out_w - 1);
+          given[a][b].load_from(image_dy + (pixel * s.out_stride + c),
+                                image_place + (pixel * s.channels + c));
           if (oh >= 0 && oh < s.out_h && ow >= 0 && ow < s.out_w) continue;
 #pragma unroll
           for (int k = 0; k < V; ++k) given[a][b].places[k] = none;
@@ -311,14 +313,22 @@ unsigned row_blocks(std::int64_t rows) {
   return static_cast<unsigned>(rows < 1 ? 1 : rows < (1 << 16) ? rows : 1 << 16);
 }
 
-/// Calls body<V, is_max, fixed>(): V is 8 if the channels allow, and then `fixed` is `size` if that is 1 to
-/// 3; else 0.
+/// Whether threads may take 8 channels at once: `out` is the output, or its gradient, which may be columns of
+/// a wider array.
+template <class T>
+bool by_eight(const PoolShape& s, const T* out) {
+  return s.channels % 8 == 0 && s.out_stride % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(out) % (8 * sizeof(T)) == 0;
+}
+
+/// Calls body<V, is_max, fixed>(): V is 8 with `by_eight`, and then `fixed` is `size` if that is 1 to 3; else
+/// 0.
 template <class Body>
-void with_variant(const PoolShape& s, int size, const Body& body) {
+void with_variant(const PoolShape& s, bool by_eight, int size, const Body& body) {
   const auto with_kind = [&]<int V, int fixed>() {
     s.max ? body.template operator()<V, true, fixed>() : body.template operator()<V, false, fixed>();
   };
-  if (s.channels % 8 != 0) return with_kind.template operator()<1, 0>();
+  if (!by_eight) return with_kind.template operator()<1, 0>();
   if (size == 1) return with_kind.template operator()<8, 1>();
   if (size == 2) return with_kind.template operator()<8, 2>();
   if (size == 3) return with_kind.template operator()<8, 3>();
@@ -330,10 +340,12 @@ void with_variant(const PoolShape& s, int size, const Body& body) {
 cudaError_t launch_pool(DataType type, const PoolShape& s, const void* x, void* y, PoolPlace* place,
                         cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    with_variant(s, s.kernel_h == s.kernel_w ? s.kernel_h : 0, [&]<int V, bool is_max, int side>() {
-      const auto kernel = pool_kernel<V, is_max, side, T>;
+    T* const out = static_cast<T*>(y);
+    const int side = s.kernel_h == s.kernel_w ? s.kernel_h : 0;
+    with_variant(s, by_eight(s, out), side, [&]<int V, bool is_max, int fixed>() {
+      const auto kernel = pool_kernel<V, is_max, fixed, T>;
       LPSGD_LAUNCH(kernel, row_blocks(s.batch * s.out_h), block_threads, stream)
-      (s, static_cast<const T*>(x), static_cast<T*>(y), place);
+      (s, static_cast<const T*>(x), out, place);
     });
   });
 }
@@ -342,21 +354,22 @@ cudaError_t launch_pool_gradient(DataType type, const PoolShape& s, const void* 
                                  void* dx, cudaStream_t stream) {
   const auto reach = [](int kernel, int stride) { return (kernel + stride - 1) / stride; };
   const int most = std::max(reach(s.kernel_h, s.stride_h), reach(s.kernel_w, s.stride_w));
-  const bool tiles = s.max && s.channels % 8 == 0 && s.kernel_h == s.kernel_w && s.stride_h == 2 &&
-                     s.stride_w == 2 && (s.kernel_h == 2 || s.kernel_h == 3);
+  const bool tiles = s.max && s.kernel_h == s.kernel_w && s.stride_h == 2 && s.stride_w == 2 &&
+                     (s.kernel_h == 2 || s.kernel_h == 3);
   return with_type(type, [&]<class T>(T) {
-    if (tiles) {
+    const T* const gradient = static_cast<const T*>(dy);
+    if (tiles && by_eight(s, gradient)) {
       const auto kernel =
           s.kernel_h == 2 ? pool_tiles_gradient_kernel<8, 2, 2, T> : pool_tiles_gradient_kernel<8, 3, 2, T>;
       const std::int64_t rows = (s.h + s.pad_h - 1) / 2 - s.pad_h / 2 + 1;
       LPSGD_LAUNCH(kernel, row_blocks(s.batch * rows), block_threads, stream)
-      (s, static_cast<const T*>(dy), place, static_cast<T*>(dx));
+      (s, gradient, place, static_cast<T*>(dx));
       return;
     }
-    with_variant(s, most, [&]<int V, bool is_max, int windows>() {
+    with_variant(s, by_eight(s, gradient), most, [&]<int V, bool is_max, int windows>() {
       const auto kernel = pool_gradient_kernel<V, is_max, windows, T>;
       LPSGD_LAUNCH(kernel, row_blocks(s.batch * s.h), block_threads, stream)
-      (s, static_cast<const T*>(dy), place, static_cast<T*>(dx));
+      (s, gradient, place, static_cast<T*>(dx));
     });
   });
 }

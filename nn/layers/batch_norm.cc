@@ -39,6 +39,7 @@ class BatchNormLayer final : public Layer {
 
   std::int64_t flops() const override { return 2 * elements_; }
   bool can_fuse(Epilogue) const override { return true; }
+  bool can_write_columns() const override { return true; }
   bool emits_gradient_rows() const override { return true; }
   bool sums_gradients() const override { return true; }
 

@@ -22,6 +22,7 @@ class ConcatLayer final : public Layer {
     }
     return out;
   }
+  bool is_concat() const override { return true; }
   bool backward_reads_input() const override { return false; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.concat(binding);

@@ -50,6 +50,7 @@ class PoolLayer final : public Layer {
   }
   std::int64_t kept_bytes() const override { return desc_.kind == PoolDesc::Kind::max ? 2 * elements_ : 0; }
 
+  bool can_write_columns() const override { return true; }
   bool backward_reads_input() const override { return false; }
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {

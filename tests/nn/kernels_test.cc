@@ -62,10 +62,12 @@ class Results {
     const NormConstants norm{mean.data(), scale.data(), shift.data()};
     k.row_moments(x.data(), rows_, width_, number(width_), number(width_));
     for (const bool relu : {false, true}) {
-      k.normalize(x.data(), nullptr, out(), rows_, width_, norm, relu, false);
-      k.normalize(x.data(), r.data(), out(), rows_, width_, norm, relu, false);
-      k.norm_gradient_sums(g.data(), x.data(), rows_, width_, norm, relu, number(width_), number(width_));
-      k.norm_gradient(g.data(), x.data(), out(), rows_, width_, norm, relu, shift.data(), slope.data());
+      k.normalize(x.data(), nullptr, out(), rows_, width_, width_, norm, relu, false);
+      k.normalize(x.data(), r.data(), out(), rows_, width_, width_, norm, relu, false);
+      k.norm_gradient_sums(g.data(), x.data(), rows_, width_, width_, norm, relu, number(width_),
+                           number(width_));
+      k.norm_gradient(g.data(), x.data(), out(), rows_, width_, width_, norm, relu, shift.data(),
+                      slope.data());
       const std::array<const T*, 3> terms{x.data(), g.data(), r.data()};
       for (const int count : {1, 2, 3}) {
         k.sum(terms.data(), count, out(), n_, relu);
@@ -158,9 +160,10 @@ TEST(Kernels, WhereNormsAreWrittenDoesNotMatter) {
         for (const float* residual :
              {static_cast<const float*>(nullptr), static_cast<const float*>(r.data())})
           for (const std::size_t offset : {0, 1}) {
-            k->f32.normalize(x.data(), residual, plain.data(), rows, width, norm, relu, false);
+            k->f32.normalize(x.data(), residual, plain.data(), rows, width, width, norm, relu, false);
             std::fill(streamed.view().begin(), streamed.view().end(), -9.0f);
-            k->f32.normalize(x.data(), residual, streamed.data() + offset, rows, width, norm, relu, true);
+            k->f32.normalize(x.data(), residual, streamed.data() + offset, rows, width, width, norm, relu,
+                             true);
             EXPECT_TRUE(std::equal(plain.view().begin(), plain.view().end(), streamed.data() + offset))
                 << k->name << ", " << width << " wide, offset " << offset;
           }
@@ -197,8 +200,9 @@ TEST(Kernels, SumsOverRowsAreThoseOfEachChannel) {
         SCOPED_TRACE(std::string(k->name) + ", " + std::to_string(rows) + " by " + std::to_string(width));
         std::vector<float> sum(channels), m2(channels), sum_g(channels), sum_gx(channels);
         k->f32.row_moments(x.data(), rows, width, sum.data(), m2.data());
-        k->f32.norm_gradient_sums(g.data(), x.data(), rows, width, {mean.data(), scale.data(), shift.data()},
-                                  true, sum_g.data(), sum_gx.data());
+        k->f32.norm_gradient_sums(g.data(), x.data(), rows, width, width,
+                                  {mean.data(), scale.data(), shift.data()}, true, sum_g.data(),
+                                  sum_gx.data());
         for (std::size_t c = 0; c < channels; ++c) {
           double s = 0, q = 0, a = 0, b = 0;
           for (std::size_t r = c; r < n; r += channels) s += static_cast<double>(x[r]);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -60,6 +61,38 @@ std::int64_t elements(const Shape& shape) {
   return elements_of(shape).value_or(0);
 }
 
+constexpr float outside = 3;  // what lies beside the columns
+
+/// A tensor that may be columns of a wider array.
+class Columns {
+ public:
+  Columns(Rig& rig, DataType type, std::int64_t rows, std::int64_t width, const OperationCase& c)
+      : rig_(rig), rows_(rows), width_(width), before_(c.before), stride_(width + c.before + c.behind) {
+    all_ = rig.holding(std::vector<float>(size(rows * stride_), outside), type);
+  }
+  void* data() const { return static_cast<std::byte*>(all_.data) + before_ * size_of(all_.type); }
+  std::int64_t stride() const { return stride_; }
+  void put(const std::vector<float>& values) const {
+    std::vector<float> all(size(rows_ * stride_), outside);
+    for (std::int64_t i = 0; i < rows_ * width_; ++i) all[place(i)] = values[size(i)];
+    rig_.put(all_, all);
+  }
+  /// Error if what lies beside the columns was changed.
+  std::vector<float> get() const {
+    std::vector<float> all = rig_.get(all_), out(size(rows_ * width_));
+    for (std::int64_t i = 0; i < rows_ * width_; ++i) out[size(i)] = std::exchange(all[place(i)], outside);
+    require(std::ranges::all_of(all, [](float x) { return x == outside; }), "values beside the columns");
+    return out;
+  }
+
+ private:
+  std::size_t place(std::int64_t i) const { return size(i / width_ * stride_ + before_ + i % width_); }
+
+  Rig& rig_;
+  std::int64_t rows_, width_, before_, stride_;
+  Memory all_;
+};
+
 }  // namespace
 
 Results run_case(Backend& backend, DataType type, const OperationCase& c) {
@@ -99,7 +132,8 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
   for (const TensorInfo& info : infos)
     b.parameters.push_back({&info, static_cast<const float*>(weights.data) + info.offset,
                             static_cast<float*>(gradients.data) + info.offset});
-  std::vector<Memory> values, input_gradients, output_gradients, buffers;
+  std::vector<Memory> values, input_gradients, buffers;
+  std::vector<Columns> output_gradients;
   std::vector<std::vector<float>> given;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const std::int64_t n = c.batch * elements(c.inputs[i]);
@@ -111,15 +145,18 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
     values.push_back(rig.make(n, c.tokens > 0 ? DataType::f32 : type));
     b.inputs.push_back({c.inputs[i], values.back().type, values.back().data, nullptr});
   }
-  const Memory output = c.in_place ? values[0] : rig.make(b.elements());
-  b.output = output.data;
+  const std::int64_t width = c.output.back(), rows = b.elements() / width;
+  const Columns columns(rig, type, rows, width, c);
+  b.output = c.in_place ? values[0].data : columns.data();
+  if (c.before + c.behind > 0) b.output_stride = columns.stride();
   for (int g = 0; g < c.gradients; ++g) {
-    output_gradients.push_back(rig.make(b.elements()));
-    b.output_gradients.push_back(output_gradients.back().data);
+    output_gradients.emplace_back(rig, type, rows, width, c);
+    b.output_gradients.push_back(output_gradients.back().data());
   }
   if (c.training && c.input_gradients && c.tokens == 0) {
     for (std::size_t i = 0; i < c.inputs.size(); ++i) {
-      input_gradients.push_back(c.in_place ? output_gradients[0] : rig.make(values[i].elements));
+      input_gradients.push_back(c.in_place ? Memory{output_gradients[0].data(), type, b.elements()}
+                                           : rig.make(values[i].elements));
       b.inputs[i].gradient = input_gradients.back().data;
     }
   }
@@ -157,11 +194,10 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
     for (std::size_t i = 0; i < values.size(); ++i) rig.put(values[i], given[i]);
     for (std::size_t i = 0; i < carried.size(); ++i)
       rig.put(carried[i], draw(carried[i].elements, 70 + static_cast<std::uint32_t>(i)));
-    for (std::size_t g = 0; g < output_gradients.size(); ++g)
-      rig.put(output_gradients[g], output_gradient(g));
+    for (std::size_t g = 0; g < output_gradients.size(); ++g) output_gradients[g].put(output_gradient(g));
     backend.begin(pass, labels);
     op->forward(pass);
-    out["output"] = rig.get(output);
+    out["output"] = c.in_place ? rig.get(values[0]) : columns.get();
     if (c.training) op->backward();
   }
   for (std::size_t i = 0; i < input_gradients.size(); ++i)

@@ -25,6 +25,8 @@ struct OperationCase {
   bool residual = false, relu = false, masked = false;
   int gradients = 1;  // of the output, to be summed
   bool input_gradients = true;
+  // The output and its gradient are columns of a wider array, with so many columns before and behind them.
+  std::int64_t before = 0, behind = 0;
   bool in_place = false;  // the output lies where the input does, the gradients likewise
   bool training = true;
   std::int64_t tokens = 0;  // inputs are numbers below this

@@ -288,15 +288,34 @@ void add_recurrent(Cases& out) {
   embedding(20, 35, 50, 300);  // every word often, more tokens than a block has threads
 }
 
+/// The cases from `first` on again, as columns of a wider array: at multiples of 8 values, and at odd ones.
+void add_columns(Cases& out, std::size_t first) {
+  const std::size_t end = out.size();
+  for (std::size_t i = first; i < end; ++i) {
+    if (out[i].residual || out[i].gradients > 1) continue;
+    for (const auto& [before, behind] : {std::pair{8, 16}, {3, 2}}) {
+      OperationCase c = out[i];
+      c.before = before;
+      c.behind = behind;
+      c.name += fmt::format(", columns after {} and before {}", before, behind);
+      out.push_back(std::move(c));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<OperationCase> operation_cases() {
   Cases out;
   add_convolutions(out);
   add_dense(out);
+  const std::size_t norms = out.size();
   add_batch_norms(out);
+  add_columns(out, norms);
   add_elementwise(out);
+  const std::size_t pools = out.size();
   add_pools(out);
+  add_columns(out, pools);
   add_lrns(out);
   add_recurrent(out);
   return out;

@@ -19,6 +19,21 @@ TEST(Operations, ThreadsDoNotMatter) {
   }
 }
 
+TEST(Operations, ColumnsHoldWhatAnArrayOfItsOwnHolds) {
+  int checked = 0;
+  for (const OperationCase& c : operation_cases()) {
+    if (c.before + c.behind == 0) continue;
+    OperationCase plain = c;
+    plain.before = plain.behind = 0;
+    const auto one = make_cpu_backend(1, Compute::fp32), again = make_cpu_backend(1, Compute::fp32);
+    const Distance d =
+        worst_distance(run_case(*again, DataType::f32, c), run_case(*one, DataType::f32, plain));
+    EXPECT_LE(d.value, 1e-5) << c.name << ": " << d.tensor;
+    ++checked;
+  }
+  EXPECT_GE(checked, 60);
+}
+
 TEST(Operations, ConvolutionsEqualTheirDefinition) {
   for (const OperationCase& c : operation_cases()) {
     if (!c.convolution) continue;

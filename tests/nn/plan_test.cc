@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <map>
 #include <set>
 
 #include "core/error.h"
@@ -82,6 +82,105 @@ TEST(Plan, ConvolutionTakesTheReluAndItsMask) {
   EXPECT_FALSE(plan.steps[1].sum_into.has_value());
 }
 
+// What others read, too, what is no layer's own memory, and what a convolution writes are copied.
+TEST(Plan, ConcatenationsAreWrittenInPlace) {
+  const Graph graph = graph_of(
+      "  - {conv: c1, filters: 6, kernel: 1}\n  - {batch_norm: b1}\n  - {relu: r1}\n"
+      "  - {conv: c2, input: in, filters: 2, kernel: 1}\n"
+      "  - {max_pool: p, input: in, kernel: 3, stride: 1, pad: 1}\n"
+      "  - {batch_norm: b2, input: in}\n"
+      "  - {batch_norm: b3, input: in}\n  - {add: a, input: [b3, in]}\n"
+      "  - {concat: j, input: [r1, c2, p, b2, a]}\n"
+      "  - {conv: c3, input: j, filters: 4, kernel: 1}\n  - {conv: c4, input: j, filters: 4, kernel: 1}\n"
+      "  - {add: s, input: [c3, c4, b2]}\n" +
+      tail);
+  const auto node = [&](const std::string& name) {
+    for (std::size_t n = 0; n < graph.nodes.size(); ++n)
+      if (graph.nodes[n].name == name) return n;
+    ADD_FAILURE() << "no layer " << name;
+    return std::size_t{0};
+  };
+  const Plan plan = make_plan(graph, true);
+  const Plan::MemoryRange& all = plan.values[node("j")];
+  EXPECT_EQ(all.stride, 0);
+  EXPECT_EQ(all.elements, 64 * (6 + 2 + 4 + 4 + 4));
+  const auto expect_columns = [&](const Plan::MemoryRange& p, const Plan::MemoryRange& of, std::int64_t width,
+                                  std::int64_t column) {
+    EXPECT_EQ(p.offset, of.offset);
+    EXPECT_EQ(p.elements, 64 * width);
+    EXPECT_EQ(p.width, width);
+    EXPECT_EQ(p.stride, 20);
+    EXPECT_EQ(p.column, column);
+  };
+  expect_columns(plan.values[node("r1")], all, 6, 0);
+  expect_columns(plan.values[node("p")], all, 4, 8);
+  for (const char* name : {"c2", "b2", "a"}) EXPECT_EQ(plan.values[node(name)].stride, 0) << name;
+  for (const PlanStep& step : plan.steps) {
+    if (step.output == node("r1")) {
+      ASSERT_EQ(step.output_gradients.size(), 1u);
+      EXPECT_EQ(plan.gradients[step.output_gradients[0]].column, 0);
+    }
+    if (step.output != node("j")) continue;
+    ASSERT_TRUE(step.sum_into.has_value());
+    expect_columns(plan.gradients[step.input_gradients[0].value()], plan.gradients[*step.sum_into], 6, 0);
+    EXPECT_EQ(plan.gradients[step.input_gradients[1].value()].stride, 0);
+    EXPECT_FALSE(step.input_gradients[2].has_value());  // the pool reads the network's input
+  }
+}
+
+/// What each part of a sample's memory holds: values, by their number, and gradients.
+class Memory {
+ public:
+  explicit Memory(const Plan& plan) : plan_(plan), holds_(static_cast<std::size_t>(plan.arena / grain), -1) {
+    for (const PlanStep& step : plan.steps)
+      for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+        if (plan.values[step.inputs[i]].stride != 0) whole_[step.inputs[i]] = static_cast<int>(step.output);
+        if (i >= step.input_gradients.size() || !step.input_gradients[i]) continue;
+        if (plan.gradients[*step.input_gradients[i]].stride != 0)
+          whole_[first_gradient + *step.input_gradients[i]] =
+              static_cast<int>(first_gradient + step.sum_into.value_or(step.output_gradients[0]));
+      }
+  }
+  void write_value(std::size_t v) {
+    each(plan_.values[v], [&](int& holds) { holds = number(v); });
+  }
+  void write_gradient(std::size_t g) {
+    each(plan_.gradients[g], [&](int& holds) { holds = number(first_gradient + g); });
+  }
+  bool has_value(std::size_t v) { return has(plan_.values[v], number(v)); }
+  bool has_gradient(std::size_t g) { return has(plan_.gradients[g], number(first_gradient + g)); }
+
+ private:
+  static constexpr std::int64_t grain = 2;  // bytes of the smallest value
+  static constexpr std::size_t first_gradient = 1 << 20;
+
+  /// Columns hold a part of what the whole array does.
+  int number(std::size_t v) const {
+    const auto at = whole_.find(v);
+    return at != whole_.end() ? at->second : static_cast<int>(v);
+  }
+  bool has(const Plan::MemoryRange& p, int owner) {
+    bool all = true;
+    each(p, [&](int holds) { all = all && holds == owner; });
+    return all;
+  }
+  template <class Body>
+  void each(const Plan::MemoryRange& p, const Body& body) {
+    const std::int64_t words = size_of(p.type) / grain;
+    const auto each_of_row = [&](std::int64_t first, std::int64_t values) {
+      const std::int64_t at = p.offset / grain + first * words;
+      for (std::int64_t i = at; i < at + values * words; ++i) body(holds_[static_cast<std::size_t>(i)]);
+    };
+    if (p.stride == 0) return each_of_row(0, p.elements);
+    for (std::int64_t row = 0; row < p.elements / p.width; ++row)
+      each_of_row(row * p.stride + p.column, p.width);
+  }
+
+  const Plan& plan_;
+  std::vector<int> holds_;
+  std::map<std::size_t, int> whole_;
+};
+
 /// Checks the memory of values and gradients by running through the passes: no step writes to memory that is
 /// still to be read, and every read finds what was written last.
 TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
@@ -91,62 +190,50 @@ TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
         read_graph(config::parse_file(std::string(LPSGD_SOURCE_DIR "/configs/networks/") + file + ".yaml"));
     const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
     const Plan plan = make_plan(graph, true, type);
-    struct Block {
-      Plan::MemoryRange range;
-      std::string owner;
+    Memory memory(plan);
+    const auto value = [&](std::size_t v, const std::string& reader) {
+      EXPECT_TRUE(memory.has_value(v)) << file << ": " << reader << " reads value " << v << ": overwritten";
     };
-    std::vector<Block> written;  // newest last
-    const auto write = [&](const Plan::MemoryRange& p, const std::string& owner) {
-      std::erase_if(written, [&](const Block& b) {
-        return b.range.offset < p.offset + p.bytes() && p.offset < b.range.offset + b.range.bytes();
-      });
-      written.push_back({p, owner});
+    const auto gradient = [&](std::size_t g, const std::string& reader) {
+      EXPECT_TRUE(memory.has_gradient(g))
+          << file << ": " << reader << " reads gradient " << g << ": overwritten";
     };
-    const auto expect = [&](const Plan::MemoryRange& p, const std::string& owner, const std::string& reader) {
-      const bool there = std::any_of(written.begin(), written.end(), [&](const Block& b) {
-        return b.owner == owner && b.range.offset == p.offset && b.range.elements == p.elements;
-      });
-      EXPECT_TRUE(there) << file << ": " << reader << " reads " << owner << ", which is overwritten";
-    };
-    const auto value = [](std::size_t v) { return "value " + std::to_string(v); };
-    const auto gradient = [](std::size_t g) { return "gradient " + std::to_string(g); };
-    write(plan.values[0], value(0));
+    memory.write_value(0);
     for (const PlanStep& step : plan.steps) {
       const std::string& name = graph.nodes[step.node].name;
-      for (const std::size_t v : step.inputs) expect(plan.values[v], value(v), name);
-      if (step.residual) expect(plan.values[*step.residual], value(*step.residual), name);
-      write(plan.values[step.output], value(step.output));
+      for (const std::size_t v : step.inputs) value(v, name);
+      if (step.residual) value(*step.residual, name);
+      memory.write_value(step.output);
     }
     const std::size_t scores = plan.value_of.back();
-    expect(plan.values[scores], value(scores), "the loss");
-    write(plan.gradients[0], gradient(0));
+    value(scores, "the loss");
+    memory.write_gradient(0);
     for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
       if (!step->has_backward) continue;
       const Layer& layer = *graph.nodes[step->node].layer;
       const std::string name = graph.nodes[step->node].name + " backward";
-      for (const std::size_t g : step->output_gradients) expect(plan.gradients[g], gradient(g), name);
-      if (step->relu || layer.backward_reads_output())
-        expect(plan.values[step->output], value(step->output), name);
+      for (const std::size_t g : step->output_gradients) gradient(g, name);
+      if (step->relu || layer.backward_reads_output()) value(step->output, name);
       if (layer.backward_reads_input())
-        for (const std::size_t v : step->inputs) expect(plan.values[v], value(v), name);
+        for (const std::size_t v : step->inputs) value(v, name);
       // Gradients may lie over those they are computed from, but over nothing else that is read.
-      if (step->sum_into) write(plan.gradients[*step->sum_into], gradient(*step->sum_into));
-      if (step->masked) write(plan.gradients[*step->masked], gradient(*step->masked));
+      if (step->sum_into) memory.write_gradient(*step->sum_into);
+      if (step->masked) memory.write_gradient(*step->masked);
       for (const auto& g : step->input_gradients)
-        if (g) write(plan.gradients[*g], gradient(*g));
+        if (g) memory.write_gradient(*g);
       if (layer.backward_reads_input())
-        for (const std::size_t v : step->inputs) expect(plan.values[v], value(v), name + " at its end");
+        for (const std::size_t v : step->inputs) value(v, name + " at its end");
       // The next step's backward may end with this one's, and read until then.
       if (step == plan.steps.rbegin() || !(step - 1)->rowwise_backward) continue;
       const PlanStep& joined = *(step - 1);
       const std::string both = graph.nodes[joined.node].name + " joined with " + name;
-      expect(plan.values[joined.inputs[0]], value(joined.inputs[0]), both);
+      value(joined.inputs[0], both);
       const std::size_t read = joined.masked.value_or(joined.output_gradients[0]);
       // The input's gradient, which it then hands over instead, may lie over it.
       const bool over = plan.gradients[read].offset == plan.gradients[*joined.input_gradients[0]].offset;
-      expect(plan.gradients[read], gradient(over ? *joined.input_gradients[0] : read), both);
+      gradient(over ? *joined.input_gradients[0] : read, both);
     }
-    expect(plan.values[scores], value(scores), "the caller");
+    value(scores, "the caller");
   }
 }
 

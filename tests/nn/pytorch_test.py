@@ -2,7 +2,8 @@
 evaluation.
 
 PyTorch in float64 is the truth. With ReLU, float32 differs from float64 by its kinks, so PyTorch's own
-float32 is the measure; with tanh every tensor must agree to 1e-4. Images are smaller than the network's own
+float32 is the measure; with tanh every tensor must agree to 1e-4, or to 1.5 times PyTorch's float32: over
+ResNet-110's layers rounding grows to 2.4e-4 there. Images are smaller than the network's own
 where it allows that. Exits with 77 (skipped) where PyTorch is missing.
 
     pytorch_test.py DUMP_GRADIENTS NETWORKS_FOLDER NAME [cpu|cuda]
@@ -322,11 +323,13 @@ def main():
                 for i, layout in enumerate(layouts)
             ]
 
+            factor = 1.5 if smooth else 3
+
             def own(what, minimum):
                 return max(*(3 * distance(single[what], truth[what]) for single in singles), minimum)
 
             def own_worst(prefix, minimum):
-                return max(*(3 * worst(single, truth, prefix)[0] for single in singles), minimum)
+                return max(*(factor * worst(single, truth, prefix)[0] for single in singles), minimum)
 
             # With tanh 1e-4 in norm, unless max pooling's kinks have PyTorch's float32 farther off.
             minimum = 1e-4 if word == "tanh" else 1e-5
@@ -335,7 +338,7 @@ def main():
             else:
                 for what in ["loss", "logits"]:
                     check(f"{word}: {what}", distance(got[what], truth[what]), own(what, 1e-5))
-            limit = minimum if smooth else own_worst("gradient.", minimum)
+            limit = own_worst("gradient.", minimum)
             check(f"{word}: worst gradient ({tensor})", value, limit)
             if device == "cuda":
                 cpus = []
@@ -352,7 +355,7 @@ def main():
                   1e-5 if smooth else own_worst("buffer.", 1e-5))
             # A step of 0.01 on a gradient that kinks have 1e-2 off moves parameters and scores by up to 1e-4.
             check(f"{word}: worst parameter after {steps} steps", worst(got, truth, "step.")[0],
-                  1e-4 if smooth else own_worst("step.", 1e-4))
+                  own_worst("step.", 1e-4))
             check(
                 f"{word}: scores in evaluation after {steps} steps",
                 distance(got["evaluation"], truth["evaluation"]),
