@@ -1,5 +1,6 @@
 // Times training steps of a network file: forward, backward and update, on random data.
 //   step_bench NETWORK [--batch N] [--steps N] [--warm-up N] [--threads N] [--device cuda] [--tf32|--bf16]
+//              [--search-seconds S]
 //              [--bytes] [--set a.b=value]... [--frames N] [--length N] [--profile]
 // --frames is the number of frames of a network that leaves it open; with --length the sequences of the batch
 // have so many of them. With --bytes images are fed as the trainer does: pixels as bytes and crops, some of
@@ -36,6 +37,7 @@ struct Arguments {
   long frames = 0, length = 0;
   long batch = 128, steps = 10, warm_up = 4, threads = 1;  // a GPU captures its passes in the third step
   bool profile = false, bytes = false;
+  double search_seconds = lpsgd::default_search_seconds;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
   lpsgd::Device device;
   std::vector<std::string> overrides;
@@ -50,6 +52,7 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--frames", a.frames)->check(CLI::Range(0, 1 << 30));
   app.add_option("--length", a.length)->check(CLI::Range(0, 1 << 30));
   app.add_option("--set", a.overrides, "a.b=value")->allow_extra_args(false);
+  app.add_option("--search-seconds", a.search_seconds)->check(CLI::Range(0.0, 3600.0));
   app.add_flag("--profile", a.profile);
   app.add_flag("--bytes", a.bytes);
   auto* bf16 = app.add_flag_callback("--bf16", [&] { a.compute = lpsgd::Compute::bf16; });
@@ -84,6 +87,7 @@ void run(const Arguments& a) {
                                 .threads = static_cast<int>(a.threads),
                                 .compute = a.compute,
                                 .device = a.device,
+                                .search_seconds = a.search_seconds,
                                 .time_operations = a.profile};
   if (a.bytes) {
     const auto& shape = spec.input_shape();

@@ -21,8 +21,9 @@ void run_lap(Stopwatch& watch, bool measure, const Work& work) {
 
 Network::Impl::Impl(const NetworkOptions& network_options) : options(network_options) {
   const Device device = options.device;
-  backend = device.is_cuda() ? make_cuda_backend(device, options.compute, options.deterministic)
-                             : make_cpu_backend(options.threads, options.compute);
+  backend = device.is_cuda()
+                ? make_cuda_backend(device, options.compute, options.deterministic, options.search_seconds)
+                : make_cpu_backend(options.threads, options.compute);
   measures_steps = options.time_operations || !device.is_cuda();
   if (options.trace && device.is_cuda())
     trace.emplace(*options.trace, backend->stream(), "GPU: compute stream");
@@ -225,7 +226,7 @@ std::vector<OperationTime> Network::take_times() {
   std::vector<OperationTime> out;
   for (Impl::Step& step : impl_->steps)
     out.push_back({step.name, step.forward_time.take(), step.backward_time.take(), step.kind,
-                   step.forward_cost, step.backward_cost});
+                   step.forward_cost, step.backward_cost, step.elements});
   return out;
 }
 

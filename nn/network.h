@@ -15,6 +15,7 @@
 #include "core/tensor_info.h"
 #include "nn/compute.h"
 #include "nn/network_spec.h"
+#include "nn/plan_search.h"
 
 namespace lpsgd {
 
@@ -73,6 +74,7 @@ struct OperationTime {
   double forward = 0, backward = 0;  // seconds
   std::string kind;                  // of its layer
   OperationCost forward_cost, backward_cost;
+  std::int64_t elements = 0;  // of the output
 };
 
 /// Inputs that arrive as bytes, which the network crops, mirrors and scales on its device.
@@ -91,6 +93,8 @@ struct NetworkOptions {
   Device device = {};
   /// On a GPU: use only algorithms that add in a fixed order, and choose them without measuring.
   bool deterministic = false;
+  /// On a GPU: the seconds that measuring algorithms may take before the first step.
+  double search_seconds = default_search_seconds;
   /// On a GPU: capture each pass as a CUDA graph in its third run, and launch the graph from then on.
   bool cuda_graphs = true;
   /// On a GPU: measure each operation for take_times(). Nothing is captured then, and passes become a little

@@ -131,6 +131,7 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
                                                                : operand * weights;
   const std::int64_t kept = planned.has_backward ? node.layer->kept_bytes() * options.batch : 0;
   step.kind = node.kind;
+  step.elements = plan.values[planned.output].elements * options.batch;
   step.forward_cost = {
       inputs + output - columns + weights_read + kept + (planned.residual ? value(*planned.residual) : 0),
       flops};

@@ -32,6 +32,7 @@ struct Network::Impl {
     Trace::Label forward_label = 0, backward_label = 0, evaluate_label = 0;
     std::string kind;
     OperationCost forward_cost, backward_cost;
+    std::int64_t elements = 0;
   };
   /// Activations in the backend's memory.
   struct Values {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -30,7 +32,7 @@ constexpr double far_behind = 1.3, jitter = 20e-6;
 constexpr int few_candidates = 3;
 constexpr double share = 25;  // of what is left for all searches, one takes the 25th part at most
 constexpr std::uint64_t max_file = std::uint64_t{16} << 20;
-constexpr std::string_view format = "lpsgd plans 1";
+constexpr std::string_view format = "lpsgd plans 2";
 
 unsigned long long sum_of(std::string_view text) {
   return checksum64(std::as_bytes(std::span(text.data(), text.size())));
@@ -83,8 +85,8 @@ PlanSearch::Result PlanSearch::measure(const std::function<double(int)>& run,
   return out;
 }
 
-PlanBudget::PlanBudget(double total_seconds, double seconds_of_one, PlanSearch::Clock clock)
-    : clock_(std::move(clock)), total_(total_seconds), one_(seconds_of_one) {}
+PlanBudget::PlanBudget(double total_seconds, PlanSearch::Clock clock)
+    : clock_(std::move(clock)), total_(total_seconds) {}
 
 void PlanBudget::begin() {
   if (!end_) end_ = clock_() + total_;
@@ -92,20 +94,21 @@ void PlanBudget::begin() {
 
 PlanSearch PlanBudget::search() const {
   const double left = end_ ? std::max(*end_ - clock_(), 0.0) : total_;
-  return {std::min(one_, left / share), left, clock_};
+  return {left / share, left, clock_};
 }
 
-PlanCache::PlanCache(std::string folder, std::string device)
-    : folder_(std::move(folder)), device_(std::move(device)) {
+PlanCache::PlanCache(std::string folder, std::string device, double search_seconds)
+    : folder_(std::move(folder)), device_(std::move(device)), search_seconds_(search_seconds) {
   if (folder_.empty()) return;
   path_ = fmt::format("{}/plans-{:016x}.txt", folder_, sum_of(device_));
   known_ = read();
 }
 
 // Format: a line that names the format, one that names the device, then a line "<checksum> <operation>:
-// <choice>" for each choice. The checksum is of the rest of the line and of the device.
-std::map<std::string, std::string> PlanCache::read() const {
-  std::map<std::string, std::string> out;
+// <seconds of the search> <choice>" for each choice. The checksum is of the rest of the line and of the
+// device.
+std::map<std::string, PlanCache::Choice> PlanCache::read() const {
+  std::map<std::string, Choice> out;
   std::string text;
   try {
     text = read_file(path_, max_file);
@@ -126,20 +129,24 @@ std::map<std::string, std::string> PlanCache::read() const {
     if (line.size() < 17 || colon == std::string_view::npos || colon < 17) continue;
     const std::string_view body = line.substr(17);
     if (fmt::format("{:016x} ", sum_of(device_ + std::string(body))) != line.substr(0, 17)) continue;
-    out.insert_or_assign(std::string(line.substr(17, colon - 17)), std::string(line.substr(colon + 2)));
+    Choice choice;
+    const char* const end = line.data() + line.size();
+    const auto [after, error] = std::from_chars(line.data() + colon + 2, end, choice.seconds);
+    if (error != std::errc() || !std::isfinite(choice.seconds) || after == end || *after != ' ') continue;
+    choice.text.assign(after + 1, end);
+    out.insert_or_assign(std::string(line.substr(17, colon - 17)), std::move(choice));
   }
   return out;
 }
 
 std::optional<std::string> PlanCache::find(const std::string& operation) const {
   const auto at = known_.find(operation);
-  if (at == known_.end()) return std::nullopt;
-  return at->second;
+  if (at == known_.end() || at->second.seconds < search_seconds_) return std::nullopt;
+  return at->second.text;
 }
 
 void PlanCache::add(const std::string& operation, const std::string& choice) {
-  known_[operation] = choice;
-  added_[operation] = choice;
+  known_[operation] = added_[operation] = {search_seconds_, choice};
 }
 
 void PlanCache::save() {
@@ -150,10 +157,13 @@ void PlanCache::save() {
       fmt::format("{}.{}-{}-{:08x}.new", path_, getpid(), number++, std::random_device()());
   try {
     std::filesystem::create_directories(folder_);
-    for (auto& [operation, choice] : read()) added_.try_emplace(operation, choice);
+    for (const auto& [operation, choice] : read()) {
+      Choice& kept = added_.try_emplace(operation, choice).first->second;
+      if (choice.seconds > kept.seconds) kept = choice;
+    }
     std::string text = fmt::format("{}\n{}\n", format, device_);
     for (const auto& [operation, choice] : added_) {
-      const std::string body = fmt::format("{}: {}", operation, choice);
+      const std::string body = fmt::format("{}: {} {}", operation, choice.seconds, choice.text);
       text += fmt::format("{:016x} {}\n", sum_of(device_ + body), body);
     }
     write_file(beside, text);

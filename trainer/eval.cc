@@ -38,6 +38,7 @@ std::string eval_command(const EvalArguments& arguments) {
                          .inference_only = true,
                          .device = device,
                          .deterministic = run.train.deterministic,
+                         .search_seconds = run.train.search_seconds,
                          .pixels = pixel_options(run, loader.shape())});
   HostState state(network);
   read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());

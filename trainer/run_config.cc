@@ -69,6 +69,10 @@ void fields(Visitor& v, TrainOptions& o) {
            "the arithmetic of layers; tf32 needs a GPU, bf16 a GPU or a processor that has it");
   v.field("deterministic", o.deterministic,
           "on a GPU, get the same bits in every run, at some cost in speed; the CPU always does");
+  v.field("search_seconds", o.search_seconds,
+          "on a GPU, how long to measure which algorithms are the fastest, before the first step. A longer "
+          "search may find faster ones; choices are kept for later runs",
+          Range{.min = 0, .max = 3600});
   v.field("cuda_graphs", o.cuda_graphs,
           "on a GPU, capture the work of a step as CUDA graphs; over NCCL, backward, exchange and update "
           "become one graph");

@@ -37,8 +37,9 @@ struct TrainOptions {
   DeviceChoice device = DeviceChoice::automatic;
   Compute compute = Compute::fp32;
   bool deterministic = false;  // on a GPU: the same bits in every run, at some cost in speed
-  bool cuda_graphs = true;     // on a GPU
-  std::int64_t threads = 0;    // per rank; 0: the cores of this node divided by its ranks
+  double search_seconds = default_search_seconds;  // on a GPU: of all searches for algorithms
+  bool cuda_graphs = true;                         // on a GPU
+  std::int64_t threads = 0;                        // per rank; 0: the cores of this node divided by its ranks
 };
 
 struct CheckpointOptions {

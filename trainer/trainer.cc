@@ -50,6 +50,7 @@ NetworkOptions network_options(const RunConfig& run, const Transport& transport,
           .compute = run.train.compute,
           .device = device_of_rank(run, transport),
           .deterministic = run.train.deterministic,
+          .search_seconds = run.train.search_seconds,
           .cuda_graphs = run.train.cuda_graphs,
           .pixels = pixel_options(run, shape),
           .trace = trace};

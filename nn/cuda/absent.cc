@@ -7,7 +7,7 @@
 
 namespace lpsgd {
 
-std::unique_ptr<Backend> make_cuda_backend(Device device, Compute, bool) {
+std::unique_ptr<Backend> make_cuda_backend(Device device, Compute, bool, double) {
   const ScopedDevice refused(device);
   throw DeviceError("this build has no CUDA backend");
 }

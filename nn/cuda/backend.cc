@@ -21,8 +21,8 @@ namespace {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(Device device, Compute compute, bool deterministic)
-      : context_(device, compute, deterministic), inputs_(context_) {}
+  CudaBackend(Device device, Compute compute, bool deterministic, double search_seconds)
+      : context_(device, compute, deterministic, search_seconds), inputs_(context_) {}
 
   std::vector<std::string> choices() const override { return context_.choices; }
   std::size_t captured() const override {
@@ -124,9 +124,10 @@ class CudaBackend final : public Backend {
 }  // namespace
 }  // namespace cuda
 
-std::unique_ptr<Backend> make_cuda_backend(Device device, Compute compute, bool deterministic) {
+std::unique_ptr<Backend> make_cuda_backend(Device device, Compute compute, bool deterministic,
+                                           double search_seconds) {
   const ScopedDevice scope(device);
-  return std::make_unique<cuda::CudaBackend>(device, compute, deterministic);
+  return std::make_unique<cuda::CudaBackend>(device, compute, deterministic, search_seconds);
 }
 
 std::string cudnn_version() {

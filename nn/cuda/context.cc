@@ -25,9 +25,6 @@ namespace {
 
 constexpr std::int64_t mib = std::int64_t{1} << 20;
 constexpr std::int64_t memory_alignment = 256, chunk_bytes = 4 * mib;
-// For one operation's algorithm, and for all of a network's: BN-Inception has 131 to choose, and the first
-// step of any network begins within 15 seconds.
-constexpr double search_seconds = 0.34, all_searches_seconds = 8.5;
 constexpr std::int64_t shared_partials = mib, shared_counters = 1 << 14;
 
 /// All that a choice of algorithms depends on except the operation.
@@ -50,14 +47,14 @@ std::int64_t largest_workspace(Device device) {
 
 }  // namespace
 
-Context::Context(Device on, Compute arithmetic, bool is_deterministic)
+Context::Context(Device on, Compute arithmetic, bool is_deterministic, double search_seconds)
     : device(on),
       compute(arithmetic),
       deterministic(is_deterministic),
       capability_major(cuda_device_info(on.index).major),
       type(arithmetic == Compute::bf16 ? DataType::bf16 : DataType::f32),
       stream(on),
-      plan_budget_(all_searches_seconds, search_seconds, now_seconds) {
+      plan_budget_(search_seconds, now_seconds) {
   check(cublasLtCreate(&blas));  // first, so that cuDNN finds the library loaded when it looks for it
   check(cudnnCreate(&cudnn));
   check(cudnnSetStream(cudnn, handle()));
@@ -65,7 +62,7 @@ Context::Context(Device on, Compute arithmetic, bool is_deterministic)
   if (deterministic)
     workspace(workspace_limit);  // at once: choices must not depend on how much memory is free
   else
-    plan_cache = PlanCache(cache_folder(), device_text(device, workspace_limit));
+    plan_cache = PlanCache(cache_folder(), device_text(device, workspace_limit), search_seconds);
   partials_ = allocate(shared_partials);
   counters_ = array<unsigned>(shared_counters);
   bad_token = array<float>(1);

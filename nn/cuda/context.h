@@ -42,7 +42,8 @@ struct ConvChoice : ConvForm {
 };
 
 struct Context {
-  Context(Device device, Compute compute, bool deterministic);
+  /// `search_seconds`: PlanBudget.
+  Context(Device device, Compute compute, bool deterministic, double search_seconds);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

@@ -41,11 +41,14 @@ class PlanSearchGpu : public GpuTest {
   static constexpr const char* two_convolutions =
       "  - {conv: c1, filters: 8, kernel: 3, pad: 1}\n  - relu\n"
       "  - {conv: c2, filters: 8, kernel: 3, bias: false}\n  - flatten\n  - {dense: f, units: 4}\n";
-  std::vector<std::string> choices(bool deterministic = false, const char* layers = two_convolutions) {
+  std::vector<std::string> choices(bool deterministic = false, const char* layers = two_convolutions,
+                                   double search_seconds = default_search_seconds) {
     const NetworkSpec spec(
         config::parse_text(std::string("input: [8, 8, 3]\nclasses: 4\nlayers:\n") + layers, "net.yaml"));
     const double begin = now_seconds();
-    Network network(spec, {.batch = 4, .device = device, .deterministic = deterministic});
+    Network network(
+        spec,
+        {.batch = 4, .device = device, .deterministic = deterministic, .search_seconds = search_seconds});
     seconds_ = now_seconds() - begin;
     return network.choices();
   }
@@ -75,7 +78,7 @@ class PlanSearchGpu : public GpuTest {
     int changed = 0;
     while (std::getline(text, line)) {
       const std::size_t colon = line.find(": ");
-      const std::string before = line.substr(colon + 2), after = change(before);
+      const std::string before = line.substr(line.find(' ', colon + 2) + 1), after = change(before);
       changed += after != before;
       cache.add(line.substr(17, colon - 17), after);
     }

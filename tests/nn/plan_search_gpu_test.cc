@@ -179,6 +179,21 @@ TEST_F(PlanSearchGpu, SlowEnginesAreDropped) {
   EXPECT_GT(count(early, "engine 6"), 0);
 }
 
+TEST_F(PlanSearchGpu, ALongerSearchFindsMoreAndShorterOnesTakeItOver) {
+  if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
+  setenv("LPSGD_EMULATED_MISSING_ENGINES", "4=1,7=1", 1);
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", "5=0.01", 1);
+  const auto with = [&](double seconds) { return choices(false, two_convolutions, seconds); };
+  EXPECT_GT(count(with(0), "engine 5"), 0);  // the first one
+  const std::vector<std::string> found = with(default_search_seconds);
+  EXPECT_EQ(count(found, "engine 5"), 0);
+  EXPECT_EQ(with(0), found);
+  // A choice from less time is searched anew.
+  setenv("LPSGD_EMULATED_SLOW_ENGINES", "6=0.01", 1);
+  EXPECT_EQ(with(default_search_seconds), found);
+  EXPECT_EQ(count(with(default_search_seconds + 1), "engine 6"), 0);
+}
+
 TEST_F(PlanSearchGpu, ASecondStartRunsNoOtherEngine) {
   if (!is_emulated()) GTEST_SKIP() << "needs the emulated GPU";
   setenv("LPSGD_EMULATED_SLOW_ENGINES", "6=0.02", 1);

@@ -167,7 +167,7 @@ TEST(PlanSearch, TheLatestEndCutsItOff) {
 /// `kept` counts the choices worth keeping.
 double seconds_of_network(int operations, double build, double run, int& kept) {
   Machine m;
-  PlanBudget budget(8.5, 0.34, m.clock());
+  PlanBudget budget(default_search_seconds, m.clock());
   for (int op = 0; op < operations; ++op) {
     PlanSearch search = budget.search();
     for (int engine = 0; engine < 16 && !search.over(); ++engine) {
@@ -193,7 +193,7 @@ TEST(PlanBudget, EveryNetworkStartsWithin15Seconds) {
 
 TEST(PlanBudget, FewOperationsSearchInFull) {
   Machine m;
-  PlanBudget budget(8.5, 0.34, m.clock());
+  PlanBudget budget(default_search_seconds, m.clock());
   m.now = 1000;
   budget.begin();
   PlanSearch search = budget.search();
@@ -231,6 +231,20 @@ TEST_F(PlanCacheTest, KeepsChoicesByDevice) {
   EXPECT_EQ(PlanCache(folder_, "GPU one, cuDNN 9").find("conv 1 2"), "engine 34");
   EXPECT_EQ(PlanCache(folder_, "GPU two, cuDNN 9").find("conv 1 2"), std::nullopt);
   EXPECT_EQ(PlanCache().find("conv 1 2"), std::nullopt);
+}
+
+TEST_F(PlanCacheTest, TheLongerSearchCounts) {
+  PlanCache long_search(folder_, "GPU", 60), shorter(folder_, "GPU", 8.5), other(folder_, "GPU", 8.5);
+  shorter.add("conv", "engine 1");
+  shorter.save();
+  EXPECT_EQ(PlanCache(folder_, "GPU", 8.5).find("conv"), "engine 1");
+  EXPECT_EQ(PlanCache(folder_, "GPU", 60).find("conv"), std::nullopt);
+  long_search.add("conv", "engine 2");
+  long_search.save();
+  other.add("conv", "engine 3");  // its search began before the long one's choice was written
+  other.save();
+  EXPECT_EQ(PlanCache(folder_, "GPU", 8.5).find("conv"), "engine 2");
+  EXPECT_EQ(PlanCache(folder_, "GPU", 60).find("conv"), "engine 2");
 }
 
 TEST_F(PlanCacheTest, DamageLosesOnlyDamagedLines) {

@@ -298,7 +298,7 @@ class CheckedKernel {
 };
 
 TEST_F(SmallConvGpu, AKernelThatIsWrongOnThisDeviceIsRefused) {
-  cuda::Context context(device, Compute::bf16, true);
+  cuda::Context context(device, Compute::bf16, true, default_search_seconds);
   for (const cuda::ConvPass pass : passes)
     for (const int stride : {1, 2}) {
       SCOPED_TRACE(testing::Message() << "pass " << static_cast<int>(pass) << ", stride " << stride);

@@ -67,11 +67,14 @@ RunCommand declare_exchange(CLI::App& app, const Words& words) {
 
 RunCommand declare_layers(CLI::App& app, const Words&) {
   const auto bench = std::make_shared<BenchLayersArguments>();
-  app.add_option("NETWORK", bench->network, "a network file")->required();
+  app.add_option("NETWORK", bench->network, "a network file; without one, ResNet-20 of configs/networks");
   app.add_flag("--json", bench->json, "print JSON");
   app.add_option("--device", bench->device, "cpu, or cuda for the first GPU")
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--search-seconds", bench->search_seconds, "as train.search_seconds")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 3600.0));
   app.add_option("--compute", bench->compute, "as train.compute")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "tf32", "bf16"}));

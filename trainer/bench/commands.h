@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "nn/plan_search.h"
+
 namespace lpsgd {
 
 struct BenchCodecArguments {
@@ -35,8 +37,11 @@ struct BenchExchangeArguments {
 int bench_exchange_command(const BenchExchangeArguments& arguments,
                            const std::function<void(const std::string&)>& print);
 
+/// ResNet-20 of configs/networks, where this program was built.
+extern const char* const default_network;
+
 struct BenchLayersArguments {
-  std::string network;         // a network file
+  std::string network = default_network;
   std::string device = "cpu";  // or "cuda"
   std::string compute = "fp32";
   std::int64_t batch = 128;
@@ -45,6 +50,7 @@ struct BenchLayersArguments {
   int threads = 1;
   std::int64_t copied = 0;  // bytes of the array that is copied; 0: 2^28
   std::int64_t side = 0;    // of the matrices that are multiplied; 0: the fastest of some
+  double search_seconds = default_search_seconds;
   bool json = false;
 };
 /// Each operation of a network's training step: time, bytes, operations, and the part of its roofline.

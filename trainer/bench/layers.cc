@@ -137,6 +137,7 @@ ordered_json row(const OperationTime& operation, const char* pass, double second
           {"operation", operation.name},
           {"kind", operation.kind},
           {"pass", pass},
+          {"elements", operation.elements},
           {"seconds", seconds},
           {"bytes_moved", cost.bytes},
           {"flops", cost.flops},
@@ -172,6 +173,8 @@ std::string table(const ordered_json& rows, const Roofline& roofline) {
 
 }  // namespace
 
+const char* const default_network = LPSGD_CONFIGS_FOLDER "/networks/resnet20.yaml";
+
 std::string bench_layers_command(const BenchLayersArguments& a) {
   const NetworkSpec spec(config::parse_file(a.network),
                          a.frames > 0 ? std::optional<std::int64_t>(a.frames) : std::nullopt);
@@ -182,6 +185,7 @@ std::string bench_layers_command(const BenchLayersArguments& a) {
                                           : a.compute == "tf32" ? Compute::tf32
                                                                 : Compute::fp32,
                                .device = cuda ? Device::cuda(0) : Device::cpu(),
+                               .search_seconds = a.search_seconds,
                                .time_operations = true};
   if (const auto why = unsupported(options.compute, options.device)) throw ConfigError("--compute: " + *why);
   Steps steps(spec, options);

@@ -1,6 +1,7 @@
 // `lpsgd bench loader`: how fast images become samples, beside OpenCV's decoder and resize in the same run.
 #include <fmt/format.h>
 
+#include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
@@ -137,6 +138,25 @@ ordered_json rows(const std::vector<Measurement>& measurements, std::int64_t ima
   return out;
 }
 
+/// How long it takes to copy the samples that each row made.
+void add_limits(ordered_json& results, std::int64_t repeats) {
+  constexpr std::int64_t copied = 64;  // samples
+  std::vector<std::uint8_t> from(static_cast<std::size_t>(copied * sample.bytes()), 1), to(from.size());
+  std::vector<double> seconds;
+  for (std::int64_t i = -1; i < repeats; ++i) {
+    from[0] = static_cast<std::uint8_t>(i);
+    const double begin = now_seconds();
+    std::memcpy(to.data(), from.data(), from.size());
+    if (i >= 0) seconds.push_back((now_seconds() - begin) / copied);
+  }
+  for (ordered_json& row : results) {
+    const std::int64_t images = row["images"], elements = images * sample.bytes();
+    row["elements"] = elements;
+    row["bytes_moved"] = 2 * elements;
+    row["memcpy_seconds"] = static_cast<double>(images) * median(seconds);
+  }
+}
+
 std::string table(const ordered_json& results) {
   std::string out = fmt::format("{:<42} {:>7} {:>10} {:>10} {:>7}  {}\n", "samples of 224 x 224, or as named",
                                 "workers", "us each", "per s", "ratio", "ratio to");
@@ -174,6 +194,7 @@ std::string bench_loader_command(const BenchLoaderArguments& arguments) {
   data.augment = training().augment;
   for (const int workers : arguments.workers)
     if (workers > 0) results.push_back(measure_workers(images, data, sample, workers, arguments.repeats));
+  add_limits(results, arguments.repeats);
   results.push_back(measure_cifar_batch(arguments.repeats));
   return arguments.json ? json_text(results, 2) + "\n" : table(results);
 }

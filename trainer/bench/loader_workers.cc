@@ -114,6 +114,7 @@ ordered_json measure_cifar_batch(std::int64_t repeats) {
   return {{"name", "CIFAR batch of 128, 32 x 32, pad 4, mirror"},
           {"workers", 1},
           {"images", cifar_batch},
+          {"elements", static_cast<std::int64_t>(from.size())},
           {"seconds", median(seconds)},
           {"images_per_s", static_cast<double>(cifar_batch) / median(seconds)},
           {"bytes_moved", static_cast<std::int64_t>(2 * from.size())},
