@@ -179,17 +179,26 @@ class Reader final : public Visitor {
   void required() override { required_ = true; }
   using Visitor::choice;
 
-  /// Throws ConfigError if the map holds a key that no field declared.
+  /// Throws ConfigError if the map holds a key that no field declared, or lacks one that must be given.
   void finish();
 
  private:
+  /// A key that must be given, and is not.
+  struct Missing {
+    std::string key;  // of this map
+    std::string path, message;
+    Origin origin;
+    bool decides = false;  // which other keys are known
+  };
   const Value* take(const char* key);
   std::string path_of(std::string_view key) const;
+  [[noreturn]] void refuse(const Value::Entry& unknown) const;
 
   const Value& value_;
   std::string path_;
   Environment environment_;
   bool required_ = false;
+  std::optional<Missing> missing_;  // the first
   std::vector<std::string> known_;
 };
 

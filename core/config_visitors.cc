@@ -124,16 +124,12 @@ const Value* Reader::take(const char* key) {
   known_.emplace_back(key);
   const bool required = std::exchange(required_, false);
   const Value* v = value_.find(key);
-  if (v == nullptr && required) {
-    std::vector<std::string> unread;
-    for (const Value::Entry& e : value_.entries)
-      if (std::find(known_.begin(), known_.end(), e.key) == known_.end()) unread.push_back(e.key);
-    const auto near = nearest(key, unread);
-    const std::string hint = near ? fmt::format(", is '{}' meant for it?", *near) : "";
-    fail(value_.origin, path_.empty() ? std::string_view(key) : path_,
-         path_.empty() ? fmt::format("is missing; it must be given{}", hint)
-                       : fmt::format("the key '{}' is missing; it must be given{}", key, hint));
-  }
+  if (v == nullptr && required && !missing_)
+    missing_ = {.key = key,
+                .path = path_.empty() ? key : path_,
+                .message = path_.empty() ? "is missing; it must be given"
+                                         : fmt::format("the key '{}' is missing; it must be given", key),
+                .origin = value_.origin};
   return v;
 }
 
@@ -169,7 +165,10 @@ void Reader::field(const char* key, std::vector<std::int64_t>& value, const char
 
 void Reader::choice(const char* key, std::size_t& index, std::span<const char* const> names, const char*) {
   const Value* v = take(key);
-  if (!v) return;
+  if (!v) {
+    if (missing_ && missing_->key == key) missing_->decides = true;
+    return;
+  }
   const std::string path = path_of(key);
   if (!v->is_scalar()) wrong_type(*v, path, fmt::format("one of {}", fmt::join(names, ", ")));
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -197,16 +196,30 @@ void Reader::section(const char* key, const char*, const std::function<void(Visi
   absent.origin = value_.origin;
   Reader inner(v ? *v : absent, path_of(key), environment_);
   body(inner);
-  inner.finish();
+  if (v != nullptr || !inner.missing_) return inner.finish();
+  if (missing_) return;
+  missing_ = std::move(inner.missing_);  // unless the section is here under a name that is not its own
+  missing_->key = key;
+  missing_->decides = false;
+}
+
+void Reader::refuse(const Value::Entry& unknown) const {
+  fail(unknown.origin, path_of(unknown.key),
+       fmt::format("unknown key{}; allowed here: {}", did_you_mean(unknown.key, known_),
+                   fmt::join(known_, ", ")));
 }
 
 void Reader::finish() {
-  for (const Value::Entry& e : value_.entries) {
-    if (std::find(known_.begin(), known_.end(), e.key) != known_.end()) continue;
-    fail(
-        e.origin, path_of(e.key),
-        fmt::format("unknown key{}; allowed here: {}", did_you_mean(e.key, known_), fmt::join(known_, ", ")));
+  std::vector<const Value::Entry*> unknown;
+  for (const Value::Entry& e : value_.entries)
+    if (std::find(known_.begin(), known_.end(), e.key) == known_.end()) unknown.push_back(&e);
+  if (!missing_) {
+    if (!unknown.empty()) refuse(*unknown[0]);
+    return;
   }
+  for (const Value::Entry* e : unknown)
+    if (!missing_->decides || nearest(e->key, std::vector{missing_->key})) refuse(*e);
+  fail(missing_->origin, missing_->path, missing_->message);
 }
 
 // ---- Writer
