@@ -94,6 +94,8 @@ std::string emit_line(const Value& value);
 /// Replaces every ${NAME} in a quoted scalar. Throws ConfigError if a variable is not set, or if no
 /// configuration could hold its text.
 std::string expand_environment(const Value& scalar, std::string_view path);
+/// Whether it has such a variable.
+bool names_environment(const Value& value);
 /// The candidate nearest to `word` by edit distance, or nothing if all differ too much to be a misspelling.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 /// ", did you mean 'X'?" with the nearest candidate, or an empty string if there is none.
@@ -155,7 +157,9 @@ class Visitor {
   }
 };
 
-enum class Environment : std::uint8_t { expand, keep };
+/// What becomes of "${NAME}" in strings: its value; nothing; or its value if it is set. With `if_set` a
+/// number or a word that is not known because of a variable keeps its default.
+enum class Environment : std::uint8_t { expand, keep, if_set };
 
 /// Reads a map into the declared fields. Call finish() at the end to refuse unknown keys, as read() does.
 class Reader final : public Visitor {
@@ -191,6 +195,8 @@ class Reader final : public Visitor {
     bool decides = false;  // which other keys are known
   };
   const Value* take(const char* key);
+  /// Null also where the value is not known: a variable that is not set, and may be.
+  const Value* take_known(const char* key);
   std::string path_of(std::string_view key) const;
   [[noreturn]] void refuse(const Value::Entry& unknown) const;
 

@@ -152,6 +152,10 @@ void apply_override(Value& root, const std::string& assignment) {
   *node = std::move(value);
 }
 
+bool names_environment(const Value& v) {
+  return v.is_scalar() && v.quoted && v.scalar.find("${") != std::string::npos;
+}
+
 std::string expand_environment(const Value& v, std::string_view path) {
   if (!v.quoted) return v.scalar;
   std::string out;

@@ -133,14 +133,19 @@ const Value* Reader::take(const char* key) {
   return v;
 }
 
+const Value* Reader::take_known(const char* key) {
+  const Value* v = take(key);
+  return v != nullptr && environment_ == Environment::if_set && names_environment(*v) ? nullptr : v;
+}
+
 void Reader::field(const char* key, bool& value, const char*) {
-  if (const Value* v = take(key)) value = to_bool(*v, path_of(key));
+  if (const Value* v = take_known(key)) value = to_bool(*v, path_of(key));
 }
 void Reader::field(const char* key, std::int64_t& value, const char*, Range range) {
-  if (const Value* v = take(key)) value = to_integer(*v, path_of(key), range);
+  if (const Value* v = take_known(key)) value = to_integer(*v, path_of(key), range);
 }
 void Reader::field(const char* key, double& value, const char*, Range range) {
-  if (const Value* v = take(key)) value = to_number(*v, path_of(key), range);
+  if (const Value* v = take_known(key)) value = to_number(*v, path_of(key), range);
 }
 void Reader::field(const char* key, std::string& value, const char*) {
   if (const Value* v = take(key)) value = to_string(*v, path_of(key), environment_);
@@ -164,7 +169,7 @@ void Reader::field(const char* key, std::vector<std::int64_t>& value, const char
 }
 
 void Reader::choice(const char* key, std::size_t& index, std::span<const char* const> names, const char*) {
-  const Value* v = take(key);
+  const Value* v = take_known(key);
   if (!v) {
     if (missing_ && missing_->key == key) missing_->decides = true;
     return;
@@ -187,7 +192,7 @@ void Reader::choice(const char* key, std::size_t& index, std::span<const char* c
 void Reader::custom(const char* key, const char*, const char*,
                     const std::function<void(const Value&, const std::string&)>& parse,
                     const std::function<Value()>&) {
-  if (const Value* v = take(key)) parse(*v, path_of(key));
+  if (const Value* v = take_known(key)) parse(*v, path_of(key));
 }
 
 void Reader::section(const char* key, const char*, const std::function<void(Visitor&)>& body) {

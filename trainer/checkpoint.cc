@@ -172,10 +172,10 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
     const auto written = std::find_if(manifest.codecs.begin(), manifest.codecs.end(),
                                       [&](const auto& one) { return one.first == tensors[t].name; });
     if (written == manifest.codecs.end())
-      throw FileError(
+      throw ConfigError(
           fmt::format("{}: is of another network: it has no tensor '{}'", folder, tensors[t].name));
     if (written->second != now)
-      throw FileError(fmt::format(
+      throw ConfigError(fmt::format(
           "{}: was written with codec {} for '{}', the configuration says {}: their residuals differ", folder,
           written->second, tensors[t].name, now));
   }

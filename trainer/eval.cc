@@ -15,6 +15,7 @@
 #include "trainer/host_state.h"
 #include "trainer/json_text.h"
 #include "trainer/metrics.h"
+#include "trainer/non_finite.h"
 #include "trainer/run_data.h"
 #include "trainer/run_folder.h"
 
@@ -25,7 +26,7 @@ std::string eval_command(const EvalArguments& arguments) {
   const auto seed = static_cast<std::uint32_t>(run.train.seed);
   const std::shared_ptr<const Dataset> dataset = open_split(run, Split::test);
   const NetworkSpec spec = network_for(run, {dataset.get()});
-  check_data(run, spec, *dataset, Split::test);
+  naming_options(run, [&] { check_data(run, spec, *dataset, Split::test); });
 
   const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();
   const Device device = device_of(run.train, 0);
@@ -42,6 +43,13 @@ std::string eval_command(const EvalArguments& arguments) {
                          .pixels = pixel_options(run, loader.shape())});
   HostState state(network);
   read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
+  TrainingState loaded;
+  loaded.tensors = &network.tensors();
+  loaded.parameters = state.parameters();
+  loaded.buffers = state.buffers();
+  const std::string bad_value = first_non_finite(loaded, {});
+  if (!bad_value.empty())
+    throw FileError(fmt::format("{}: {} hold a NaN or an infinity", arguments.checkpoint, bad_value));
   state.upload();
   BadSamples bad;
   BatchMetrics m;
@@ -53,6 +61,8 @@ std::string eval_command(const EvalArguments& arguments) {
   }
   if (m.samples == 0)
     throw FileError(fmt::format("{} (and no other sample of the test set can be read)", bad.first.at(0)));
+  if (!std::isfinite(m.loss))
+    throw Error(fmt::format("{}: the loss of the test set is a NaN or an infinity", arguments.checkpoint));
   if (bad.count > 0) log::warn("{}", text(bad));
 
   const DataKind kind = kind_of(*dataset);

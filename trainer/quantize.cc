@@ -21,6 +21,17 @@ constexpr std::int64_t max_ranks = 256;
 /// Tensors with the same numbers of steps and ranks, which use one exchange.
 using Group = std::pair<std::int64_t, std::int64_t>;  // steps, K
 
+/// Most codecs carry a NaN or an infinity to all ranks, as NaNs of its bucket. Of the others the mean would
+/// be a number.
+void refuse_hidden(const NonFinite& found, const std::vector<TensorInfo>& tensors, const CodecSpec& codec) {
+  const TensorInfo& tensor = tensors[static_cast<std::size_t>(found.tensor)];
+  if (make_codec(codec, tensor)->carries_non_finite()) return;
+  throw FileError(
+      fmt::format("tensor '{}', step {}: the values of rank {} hold a NaN or an infinity, which {} "
+                  "does not carry",
+                  tensor.name, found.step, found.rank, to_text(codec)));
+}
+
 /// Runs the group's tensors through an exchange of K thread ranks. Tensors of other groups take part with no
 /// values, so that each tensor keeps its number in the file, on which dither and owners depend.
 void exchange_group(const Group& group, const std::vector<StoredTensor>& stored, const CodecSpec& codec,
@@ -52,6 +63,8 @@ void exchange_group(const Group& group, const std::vector<StoredTensor>& stored,
       exchange.begin(static_cast<std::uint32_t>(step));
       for (const std::size_t t : order) exchange.submit(t);
       exchange.finish();
+      const NonFinite found = exchange.check_finite();
+      if (found.tensor >= 0) refuse_hidden(found, tensors, codec);
       if (transport.rank() != 0) continue;
       for (const std::size_t t : members)
         std::copy_n(gradients.data() + tensors[t].offset, tensors[t].elements,

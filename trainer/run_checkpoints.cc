@@ -46,21 +46,21 @@ void check_order(const std::string& folder, const CheckpointManifest& manifest, 
                  const EpochContents& epoch) {
   const auto compare = [&](const std::string& key, const std::string& then, const std::string& now) {
     if (then != now)
-      throw FileError(fmt::format("{}: was written inside an epoch with {} {}, the configuration says {}",
-                                  folder, key, then, now));
+      throw ConfigError(fmt::format("{}: was written inside an epoch with {} {}, the configuration says {}",
+                                    folder, key, then, now));
   };
   compare("train.batch_size", std::to_string(manifest.batch_size), std::to_string(run.train.batch_size));
   for (const auto& [key, now] : sample_order(run))
     for (const auto& [written, then] : manifest.order)
       if (written == key) compare(key, then, now);
   if (manifest.batches != epoch.batches)
-    throw FileError(fmt::format("{}: was written inside an epoch of {} batches, the data set makes it {}",
-                                folder, manifest.batches, epoch.batches));
+    throw ConfigError(fmt::format("{}: was written inside an epoch of {} batches, the data set makes it {}",
+                                  folder, manifest.batches, epoch.batches));
   if (manifest.samples != 0 && manifest.samples != epoch.samples)
-    throw FileError(fmt::format("{}: was written inside an epoch of {} samples, the data set has {}", folder,
-                                manifest.samples, epoch.samples));
+    throw ConfigError(fmt::format("{}: was written inside an epoch of {} samples, the data set has {}",
+                                  folder, manifest.samples, epoch.samples));
   if (!manifest.lengths.empty() && manifest.lengths != epoch.lengths)
-    throw FileError(
+    throw ConfigError(
         fmt::format("{}: was written inside an epoch of sequences that had other numbers of frames", folder));
 }
 
@@ -135,8 +135,8 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
   CheckpointRead read;
   collective_try(transport_, [&] {
     if (manifest.seed != static_cast<std::uint32_t>(run_.train.seed))
-      throw FileError(fmt::format("{}: was written with train.seed {}, the configuration says {}", folder,
-                                  manifest.seed, run_.train.seed));
+      throw ConfigError(fmt::format("{}: was written with train.seed {}, the configuration says {}", folder,
+                                    manifest.seed, run_.train.seed));
     if (manifest.position.batch != 0) check_order(folder, manifest, run_, epoch_);
     HostState host(network_, step_.arenas());
     TrainingState state{&network_.tensors(), host.parameters(), host.arenas(), host.buffers(), {}};

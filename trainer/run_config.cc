@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <string_view>
 
 #include "comm/nccl_transport.h"
 #include "core/config_quantity.h"
@@ -215,12 +216,19 @@ Value load_tree(const std::string& path, const std::vector<std::string>& overrid
   return root;
 }
 
-/// Expands the environment variables of every quoted string.
-void expand(Value& value, const std::string& path) {
+/// Expands the environment variables of every quoted string. What they hold may be a number or a word as
+/// well. With `if_set` strings with a variable that is not set stay as they are.
+void expand(Value& value, const std::string& path, config::Environment environment) {
   const auto inner = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
-  if (value.is_scalar() && value.quoted) value.scalar = config::to_string(value, path);
-  for (Value::Entry& e : value.entries) expand(e.value, inner(e.key));
-  for (std::size_t i = 0; i < value.items.size(); ++i) expand(value.items[i], fmt::format("{}[{}]", path, i));
+  if (config::names_environment(value)) try {
+      value.scalar = config::expand_environment(value, path);
+      value.quoted = false;
+    } catch (const ConfigError&) {
+      if (environment == config::Environment::expand) throw;
+    }
+  for (Value::Entry& e : value.entries) expand(e.value, inner(e.key), environment);
+  for (std::size_t i = 0; i < value.items.size(); ++i)
+    expand(value.items[i], fmt::format("{}[{}]", path, i), environment);
 }
 
 /// OpenMP ends the process if the system starts no more threads, so a number that no machine profits from is
@@ -248,10 +256,11 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
   run.name = std::filesystem::path(path).stem().string();
   run.tree = std::move(tree);
   run.overrides = overrides;
-  if (environment == config::Environment::expand)
-    for (Value::Entry& section : run.tree.entries)
-      if (section.key != "network") expand(section.value, section.key);  // its $names are parameters
-  config::read(run.tree, "", run, config::Environment::keep);
+  for (Value::Entry& section : run.tree.entries)
+    if (section.key != "network")
+      expand(section.value, section.key, environment);  // its $names are parameters
+  config::read(run.tree, "", run,
+               environment == config::Environment::expand ? config::Environment::keep : environment);
   with_locations(run, [&] { check_combinations(run); });
   if (environment == config::Environment::expand) check_threads(run);  // not for `show`, on another machine
   return run;
@@ -285,13 +294,24 @@ void fields(Visitor& v, RunConfig& run) {
 
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
                           config::Environment environment) {
-  return from_tree(load_tree(path, overrides), path, overrides, environment);
+  try {
+    return from_tree(load_tree(path, overrides), path, overrides, environment);
+  } catch (const ConfigError& e) {
+    // A value of the file may be refused because of what an option says.
+    if (overrides.empty() || std::string_view(e.what()).starts_with("--set")) throw;
+    try {
+      from_tree(load_tree(path, {}), path, {}, environment);
+    } catch (const Error&) {
+      throw e;  // not because of the options
+    }
+    throw ConfigError(fmt::format("{} (with --set {})", e.what(), fmt::join(overrides, ", --set ")));
+  }
 }
 
 RunConfig load_run_config_or_network(const std::string& path, const std::vector<std::string>& overrides) {
   Value root = config::parse_file(path);
   if (!root.find("layers") || root.find("network"))
-    return load_run_config(path, overrides, config::Environment::keep);
+    return load_run_config(path, overrides, config::Environment::if_set);
   Value outer = Value::map();
   outer.origin = root.origin;
   outer.set("network", std::move(root));
@@ -303,7 +323,7 @@ RunConfig load_run_config_or_network(const std::string& path, const std::vector<
     check_parameter_override(outer, o);
     config::apply_override(outer, o);
   }
-  return from_tree(std::move(outer), path, overrides, config::Environment::keep);
+  return from_tree(std::move(outer), path, overrides, config::Environment::if_set);
 }
 
 Device device_of(const TrainOptions& options, int local_rank) {
@@ -423,6 +443,15 @@ void with_locations(const RunConfig& run, const std::function<void()>& body) {
       throw;
     const config::Origin origin = origin_of(run, key.substr(0, dot), key.substr(dot + 1));
     throw ConfigError(fmt::format("{}: {}", origin.text(), message));
+  }
+}
+
+void naming_options(const RunConfig& run, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const ConfigError& e) {
+    if (run.overrides.empty() || std::string_view(e.what()).find("--set ") != std::string_view::npos) throw;
+    throw ConfigError(fmt::format("{} (with --set {})", e.what(), fmt::join(run.overrides, ", --set ")));
   }
 }
 

@@ -88,7 +88,7 @@ struct RunConfig {
 void fields(config::Visitor& visitor, RunConfig& run);
 
 /// Reads CONFIG, replaces a network path by the file it names (relative to CONFIG's folder), applies the
-/// overrides, and checks every key. With Environment::keep unset variables in strings are no error.
+/// overrides, and checks every key. With Environment::if_set unset variables in strings are no error.
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
                           config::Environment environment);
 
@@ -117,6 +117,9 @@ NetworkSpec network_of(const RunConfig& run, std::optional<std::int64_t> frames 
 /// Runs `body`. If it throws a ConfigError that begins with a key ("data.mean: ..."), adds that key's file,
 /// line and column.
 void with_locations(const RunConfig& run, const std::function<void()>& body);
+/// Runs `body`. If it refuses a value of the file, which --set options may be the reason of, the message
+/// names these, too.
+void naming_options(const RunConfig& run, const std::function<void()>& body);
 
 /// The configuration as resolved: every key with its value, the network in place of its path. exchange.ranks
 /// is written for transport threads only, and no key that the chosen kinds do not read.

@@ -112,9 +112,10 @@ std::vector<std::string> metrics_lines(const std::string& folder) {
 }
 
 void write_summary(const std::string& folder, const RunConfig& run, int ranks,
-                   const std::vector<std::string>& records) {
+                   const std::vector<std::string>& records, bool finished) {
   ordered_json s;
   s["name"] = run.name;
+  s["finished"] = finished;
   s["ranks"] = ranks;
   s["codec"] = to_text(run.exchange.policy.codec);
   if (run.exchange.collective == Collective::simulated) s["simulated"] = true;

@@ -38,8 +38,8 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
 /// The complete lines of metrics.jsonl.
 std::vector<std::string> metrics_lines(const std::string& folder);
 
-/// summary.json: the best and the last epoch, totals, codec and ranks.
+/// summary.json: the best and the last epoch, totals, codec and ranks. `finished`: all epochs are done.
 void write_summary(const std::string& folder, const RunConfig& run, int ranks,
-                   const std::vector<std::string>& records);
+                   const std::vector<std::string>& records, bool finished);
 
 }  // namespace lpsgd

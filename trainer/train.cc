@@ -116,9 +116,11 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
   out.run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
   out.spec = std::make_unique<NetworkSpec>(network_of(out.run));
   if (out.run.exchange.transport == TransportKind::threads) ranks = static_cast<int>(out.run.exchange.ranks);
-  resolve_ranks(out.run, ranks);
-  check_ranks(out.run, ranks, under_mpirun);
-  with_locations(out.run, [&] { check_fragments(out.run.sync.fragments, out.spec->tensors().size()); });
+  naming_options(out.run, [&] {
+    resolve_ranks(out.run, ranks);
+    check_ranks(out.run, ranks, under_mpirun);
+    with_locations(out.run, [&] { check_fragments(out.run.sync.fragments, out.spec->tensors().size()); });
+  });
   if (arguments.check_replicas > 0 && out.run.sync.streams())
     throw ConfigError(
         "--check-replicas: with sync.fragments or sync.delay the replicas are never equal as a whole; "
@@ -130,7 +132,7 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
 void prepare_data(Prepared& out) {
   out.data = open_data(out.run);
   out.spec = std::make_unique<NetworkSpec>(network_for(out.run, {out.data.train.get(), out.data.test.get()}));
-  check_data(out.run, *out.spec, *out.data.train, Split::train);
+  naming_options(out.run, [&] { check_data(out.run, *out.spec, *out.data.train, Split::train); });
   if (kind_of(*out.data.train) != DataKind::images) return;
   // The run's folder records the resolved values.
   const Normalization used = normalization(out.run.data, out.spec->input_shape().back());

@@ -145,15 +145,20 @@ class RankTrainer {
     progress_.emplace(transport_.rank() == 0, command_.progress, position_.step, last_);
     if (by_steps && position_.step >= last_) {
       run_no_step();
+      if (!command_.resume) summarize(false);
       return 0;
     }
     if (const int signal = run_steps(by_steps)) return signal;
+    summarize(!by_steps);
+    return 0;
+  }
+
+  void summarize(bool finished) {
     const ScopedPhase end(transport_, Phase::end);
     collective_try(transport_, [&] {
-      if (transport_.rank() == 0 && !by_steps)
-        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out));
+      if (transport_.rank() == 0)
+        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out), finished);
     });
-    return 0;
   }
 
   /// Returns the signal that ended the run early, or 0.

@@ -68,7 +68,7 @@ def is_done(folder, digest):
     """Whether the run ended: its summary is whole, and its settings are these."""
     summary = files.read_json(os.path.join(folder, "summary.json"))
     about = files.read_json(os.path.join(folder, "study.json"))
-    is_whole = isinstance(summary.get("epochs"), int) and "bytes_fp32" in summary
+    is_whole = isinstance(summary.get("epochs"), int) and "bytes_fp32" in summary and summary.get("finished", True)
     return is_whole and about.get("digest") == digest
 
 

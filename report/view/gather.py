@@ -99,7 +99,7 @@ def read(paths, is_timed=True):
         for name in grid["runs"]:
             folder = os.path.join(path, "runs", str(name))
             summary = files.read_json(os.path.join(folder, "summary.json"))
-            if summary:
+            if summary.get("finished", bool(summary)):
                 found.append(read_run(folder, is_timed and grid.get("timed") is not False))
             else:
                 unfinished.append(str(name))

@@ -51,6 +51,16 @@ class ConfigurationErrors(Case):
                      env=hidden)
         self.assertEqual(result.status, 0, result)
 
+    def test_a_misspelt_key_that_must_be_given(self):
+        self.refused(CONFIG.replace("data:", "datta:"), "{config}:2:1: datta: unknown key, did you mean 'data'?; allowed here: network,")
+        self.refused(CONFIG.replace("dataset:", "datasett:"), "{config}:2:8: data.datasett: unknown key, did you mean 'dataset'?")
+        self.refused(CONFIG.replace("data:", "metrics: {{}}\n#").replace("{{}}", "{}"), "{config}:1:1: data: the key 'dataset' is missing")
+        for codec, expected in (
+            ("{knd: qsgd, bits: 4}", "exchange.codec.knd: unknown key, did you mean 'kind'?"),
+            ("{bits: 4}", "exchange.codec: the key 'kind' is missing; it must be given"),
+        ):
+            self.refused(CONFIG, expected, "--set", "exchange.codec=" + codec)
+
     def test_unknown_section(self):
         self.refused(CONFIG + "exchnge: {}\n", "{config}:8:1: exchnge: unknown key, did you mean 'exchange'?")
 
@@ -175,23 +185,33 @@ class ConfigurationErrors(Case):
         self.refused(text, "environment variable LPSGD_UNSET_VARIABLE is not set")
         self.assertEqual(run("show", self.write("bad.yaml", text)).status, 0)
 
-    def test_variables_are_expanded_in_every_quoted_string_but_not_by_show(self):
+    def test_variables_are_expanded_in_every_quoted_string(self):
         text = CONFIG.replace("dataset: shapes", 'dataset: "${LPSGD_TEST_SET}"')
+        text = text.replace("batch_size: 24", 'batch_size: "${LPSGD_TEST_BATCH}"')
         self.refused(text, "{config}:2:17: data.dataset: environment variable LPSGD_TEST_SET is not set")
+        config = self.write("set.yaml", text)
+        self.assertEqual(run("show", config).status, 0)  # needs neither
+        result = run("show", config, env={"LPSGD_TEST_SET": "shape"})
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("data.dataset: 'shape' is not known, did you mean 'shapes'?", result.err)
+        result = run("show", config, env={"LPSGD_TEST_BATCH": "many"})
+        self.assertEqual(result.status, 2, result)
         rules = ["--set", 'exchange.rules=[{name: "${LPSGD_UNSET_VARIABLE}", codec: none}]']
         self.assertEqual(run("show", self.config, *rules).status, 0)
         self.refused(CONFIG, "exchange.rules[0].name: environment variable LPSGD_UNSET_VARIABLE is not set", *rules)
-        self.train("out", config=self.write("set.yaml", text), env={"LPSGD_TEST_SET": "shapes"})
+        self.train("out", config=config, env={"LPSGD_TEST_SET": "shapes", "LPSGD_TEST_BATCH": "24"})
 
     def test_errors_found_in_the_data_name_the_line_too(self):
         for option, expected in (
             ("data.mean=[0.5]", "data.mean: 1 value, but the images have 3 channels"),
             ("data.std=[0, 1, 1]", "data.std: 0 is not above 0"),
             ("data.evaluate={resize: 16}", "data.evaluate.resize: 16 is less than the network's input of 32 x 32"),
+            ("data.train_samples=8", "train.batch_size: the training set has 8 samples, fewer than one global batch of 24 (with --set data.train_samples=8)"),
             ("train.batch_size=200", "train.batch_size: the training set has 96 samples, fewer than one global batch of 200"),
             ("data.dataset=cifar10", "data.root: missing"),
         ):
-            place = "{config}:2:7" if "cifar10" in option else "--set " + option.replace("{", "{{").replace("}", "}}")
+            place = {"data.dataset": "{config}:2:7", "data.train_samples": "{config}:3:32"}.get(option.split("=")[0])
+            place = place or "--set " + option.replace("{", "{{").replace("}", "}}")
             self.refused(CONFIG, f"{place}: {expected}", "--set", option)
 
     def test_a_network_changed_by_set_names_the_option(self):
@@ -249,6 +269,7 @@ class ConfigurationErrors(Case):
 
     def test_allreduce_takes_no_codec(self):
         self.refused(CONFIG.replace("transport: mpi", "collective: allreduce"), "takes only codec none")
+        self.refused(CONFIG, "use reduce_broadcast (with --set exchange.collective=allreduce)", "--set", "exchange.collective=allreduce")
 
     def test_threads_under_mpirun(self):
         self.refused(CONFIG.replace("transport: mpi", "transport: threads"), "without mpirun")
@@ -380,7 +401,7 @@ class RunErrors(Case):
             ("data.shuffle=false", "was written inside an epoch with data.shuffle true, the configuration says false"),
         ):
             result = run("train", self.config, "--out", folder, "--resume", "--set", option, ranks=2)
-            self.assertEqual(result.status, 1, result)
+            self.assertEqual(result.status, 2, result)
             self.assertIn(expected, result.err)
             self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
             self.assertEqual(files(), before)

@@ -109,6 +109,18 @@ class Quantize(Case):
             got = load(self.path("o.safetensors"))["a"]
             self.assertTrue(np.array_equal(got.view("u4"), self.exchanged(codec, x, 7).view("u4")), text)
 
+    def test_a_nan_is_a_nan_of_its_bucket_or_refused(self):
+        x = np.full((2, 3, 128), 0.01, dtype="f4")
+        x[1, 2, 70] = np.nan
+        save(self.path("in.safetensors"), {"a": x})
+        quantize = lambda codec: run("quantize", self.path("in.safetensors"), "--codec", codec, "--out", self.path("o.safetensors"))
+        self.assertEqual(quantize("{kind: qsgd, bits: 4, bucket: 64}").status, 0)
+        got = np.isnan(load(self.path("o.safetensors"))["a"])
+        self.assertEqual((got[0].any(), got[1, :64].any(), got[1, 64:].all()), (False, False, True))
+        result = quantize("{kind: sign, majority: true, error_feedback: false}")
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("tensor 'a', step 1: the values of rank 2 hold a NaN or an infinity", result.err)
+
     def test_wrong_shape_and_wrong_codec(self):
         save(self.path("in.safetensors"), {"a": np.zeros((3, 4))})
         result = run("quantize", self.path("in.safetensors"), "--codec", "{kind: none}", "--out", self.path("o.safetensors"))

@@ -11,7 +11,7 @@ import unittest
 
 import numpy as np
 
-from harness import LPSGD, Case, checkpoints, load, model, run
+from harness import LPSGD, Case, checkpoints, load, model, run, save
 from jobs import Job
 
 
@@ -240,6 +240,23 @@ class Runs(Case):
             self.assertEqual(result["samples"], 50)
             self.assertEqual(result["val_top1"], last["val_top1"])
             self.assertAlmostEqual(result["val_loss"], last["val_loss"], places=5)
+
+    def test_eval_refuses_weights_that_are_not_finite(self):
+        weights = {k: v.copy() for k, v in model(self.train("out", "--steps", "0"), "step-000000").items()}
+        weights["fc.weight"][3, 5] = np.nan
+        os.mkdir(self.path("bad"))
+        save(self.path("bad/model.safetensors"), weights)
+        for option in ((), ("--json",)):
+            result = run("eval", self.config, "--checkpoint", self.path("bad"), *option)
+            self.assertEqual((result.status, result.out), (1, ""), result)
+            self.assertIn("bad: the weights of 'fc.weight' hold a NaN or an infinity", result.err)
+
+    def test_a_run_that_was_stopped_has_a_summary_that_says_so(self):
+        folder = self.train("out", "--steps", "5")
+        summary = lambda: json.loads(open(os.path.join(folder, "summary.json")).read())
+        self.assertEqual((summary()["finished"], summary()["epochs"], summary()["step"]), (False, 1, 4))
+        self.train("out", "--resume")
+        self.assertEqual((summary()["finished"], summary()["epochs"], summary()["step"]), (True, 2, 8))
 
     def test_keep_removes_the_oldest(self):
         folder = self.train("out", "--set", "train.epochs=3", "--set", "checkpoint.keep=1")

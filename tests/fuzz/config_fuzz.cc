@@ -36,7 +36,7 @@ std::span<const std::uint8_t> bytes_of(const std::string& text) {
 void load_run(const std::string& text, const std::vector<std::string>& overrides) {
   RunConfig run;
   try {
-    run = load_run_config(MemoryFile(bytes_of(text)).path(), overrides, config::Environment::keep);
+    run = load_run_config(MemoryFile(bytes_of(text)).path(), overrides, config::Environment::if_set);
   } catch (const ConfigError&) {
     return;
   } catch (const FileError&) {  // of a network
@@ -44,7 +44,7 @@ void load_run(const std::string& text, const std::vector<std::string>& overrides
   }
   const std::string resolved = resolved_text(run);
   const RunConfig again =
-      load_run_config(MemoryFile(bytes_of(resolved)).path(), {}, config::Environment::keep);
+      load_run_config(MemoryFile(bytes_of(resolved)).path(), {}, config::Environment::if_set);
   if (resolved_text(again) != resolved) std::abort();
 }
 

@@ -156,7 +156,8 @@ TEST(NetworkSpec, MisspellingsAreSuggested) {
       "lstm, embedding, batch_norm, relu, sigmoid, tanh, dropout, lrn, scale, add, concat, max_pool, "
       "average_pool, flatten");
   EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n"),
-            "net.yaml:4:15: c.filter: unknown key, did you mean 'filters'?; allowed here: conv, input, if, filters, "
+            "net.yaml:4:15: c.filter: unknown key, did you mean 'filters'?; allowed here: conv, input, if, "
+            "filters, "
             "kernel, stride, pad, groups, bias, init_deviation, init_range, init_bias");
   EXPECT_EQ(layers_error("  - {scale: s}\n"),
             "net.yaml:4:5: s: the key 'factor' is missing; it must be given");
@@ -216,7 +217,8 @@ TEST(NetworkSpec, BlocksAreChecked) {
       "net.yaml:9:34: b: the block has no parameter 'widht', did you mean 'width'?; it has: width, act");
   EXPECT_EQ(
       error_of("input: [4]\nclasses: 4\nblocks: {b: {layres: [relu]}}\nlayers: [{dense: d, units: 4}]\n"),
-      "net.yaml:3:14: blocks.b.layres: unknown key, did you mean 'layers'?; allowed here: parameters, layers");
+      "net.yaml:3:14: blocks.b.layres: unknown key, did you mean 'layers'?; allowed here: parameters, "
+      "layers");
   EXPECT_EQ(with("{block: c}", body), "net.yaml:7:54: blocks.c.layers[1]: the block 'c' contains itself");
   EXPECT_EQ(with("{block: b, with: {width: 4}, repeat: 1000000000}", body),
             "net.yaml:9:42: b.repeat: expected an integer from 1 to 10000, got '1000000000'");

@@ -67,7 +67,7 @@ std::vector<Recipe> recipes() {
 
 RunConfig load(const std::string& name, const std::vector<std::string>& overrides = {}) {
   return load_run_config(std::string(LPSGD_SOURCE_DIR "/configs/study/") + name + ".yaml", overrides,
-                         config::Environment::keep);
+                         config::Environment::if_set);
 }
 
 TEST(StudyRecipes, AreAsPublished) {
