@@ -109,13 +109,10 @@ def calibrate_cells(options):
     for machine in machines:
         own = [cell for cell in given.cells if cell.machine == machine]
         wanted = [cell for cell in asked.cells if cell.machine == machine] if asked else []
-        alone = calibrate.alone_cells(own, options.calibrate)
+        alone = calibrate.alone_cells(own)
         for cell in wanted:
             if cell.network not in alone:
-                raise CostModelError(
-                    f"{cell.where}: {options.calibrate} has no cell of {cell.network} on 1 rank with codec "
-                    f"none"
-                )
+                raise CostModelError(f"{cell.where}: {options.calibrate} has no cell of {cell.network}")
         models[machine] = calibrate.fit(own, alone)
         if wanted:
             predicted.update(zip(map(id, wanted), models[machine].samples_per_s(wanted)))

@@ -24,6 +24,17 @@ std::string setting(const char* variable, const char* usual) {
   return value && *value ? value : usual;
 }
 
+/// Under mpirun: what the launcher told this process, which is for no program that this one starts.
+void leave_launcher() {
+  Words told;
+  for (char** at = environ; *at != nullptr; ++at) {
+    const std::string_view name = std::string_view(*at).substr(0, std::string_view(*at).find('='));
+    for (const char* begin : {"PMI_", "PMIX_", "MPI_LOCAL", "OMPI_COMM_WORLD_"})
+      if (name.starts_with(begin)) told.emplace_back(name);
+  }
+  for (const std::string& name : told) ::unsetenv(name.c_str());
+}
+
 /// Replaces the process. Returns only by an exception.
 int become_python(const std::string& command, const Words& arguments) {
   const std::string python = setting("LPSGD_PYTHON", "/usr/bin/python3");
@@ -36,6 +47,7 @@ int become_python(const std::string& command, const Words& arguments) {
                     program.string()));
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   if (!error) ::setenv("LPSGD_PROGRAM", self.c_str(), 1);
+  leave_launcher();
   std::string script = program.string();
   std::string interpreter = python;
   Words copies = arguments;

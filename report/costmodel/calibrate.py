@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -12,9 +13,17 @@ from costmodel import equations
 from costmodel.errors import CostModelError
 
 
-def alone_cells(cells, source):
-    """For each network the local batch and the seconds of a step of one rank;
-    the geometric mean of repeats.
+class Alone(NamedTuple):
+    """A step of one rank by itself."""
+
+    batch: float
+    seconds: float
+    is_measured: bool = True
+
+
+def alone_cells(cells):
+    """For each network a step of one rank, the geometric mean of repeats. Where it was not measured, the cell with
+    the most samples per second of a rank stands for it, and the fit moves it.
     """
     found = defaultdict(list)
     for cell in cells:
@@ -29,12 +38,14 @@ def alone_cells(cells, source):
                     f"{other.where}: {network} on 1 rank has batch {other.batch}, and {first.batch} in "
                     f"{first.where}"
                 )
-        alone[network] = (first.batch, math.exp(sum(math.log(m.seconds) for m in measured) / len(measured)))
-    for cell in cells:
-        if cell.network not in alone:
-            raise CostModelError(
-                f"{cell.where}: {source} has no cell of {cell.network} on 1 rank with codec none"
-            )
+        alone[network] = Alone(
+            first.batch, math.exp(sum(math.log(m.seconds) for m in measured) / len(measured))
+        )
+    for network in {cell.network for cell in cells} - set(alone):
+        nearest = min(
+            (cell for cell in cells if cell.network == network), key=lambda cell: cell.seconds / cell.local_batch
+        )
+        alone[network] = Alone(nearest.local_batch, c.COMPUTING * nearest.seconds, False)
     return alone
 
 
@@ -66,7 +77,10 @@ class Parameters:
 
     def add_walk(self, network, batches):
         start = self.alone[network][0]
-        self.several[network] = self.add(c.SEVERAL, f"{network} with several ranks")
+        if self.alone[network].is_measured:
+            self.several[network] = self.add(c.SEVERAL, f"{network} with several ranks")
+        else:
+            self.several[network] = self.add(c.ALONE, f"{network} on one rank")
         below = sorted((b for b in batches if b < start), reverse=True)
         above = sorted(b for b in batches if b > start)
         for direction in (below, above):
@@ -107,7 +121,7 @@ class Parameters:
                 found["latency"][i, self.latency[cell.network]] = 1
             batches, rows = walks[cell.network]
             found["batch"][i] = [np.interp(math.log(cell.local_batch), batches, column) for column in rows.T]
-            if cell.ranks == 1 and cell.network in self.several:
+            if cell.ranks == 1 and cell.network in self.several and self.alone[cell.network].is_measured:
                 found["batch"][i, self.several[cell.network]] = 0
         return found
 
@@ -158,9 +172,9 @@ def robust(residual):
     return np.sign(residual) * c.ROBUST * np.sqrt(2 * (np.sqrt(1 + (residual / c.ROBUST) ** 2) - 1))
 
 
-def fit(cells, alone=None, source="the file", constants=c.CONSTANTS):
+def fit(cells, alone=None, constants=c.CONSTANTS):
     """A Model of the cells of one machine."""
-    alone = alone or alone_cells(cells, source)
+    alone = alone or alone_cells(cells)
     parameters = Parameters(cells, alone, constants)
     measured = [cell for cell in cells if cell.ranks > 1]
     start = np.zeros(len(parameters.deviations))

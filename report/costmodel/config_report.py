@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import sys
 from dataclasses import replace
 
 import configuration
@@ -68,18 +70,37 @@ def settings_for(name, codec):
     return (f"exchange.codec={codec}", "exchange.rules=[]", *more)
 
 
-def computing_of(options, runs, config):
+def computing_here(options, config, ranks):
+    """Forward and backward, measured on this machine at the largest and the smallest local batch that are asked for."""
+    if options.weak:
+        batches = [run_folder.batch_size(config, 1, options.config)]
+    else:
+        batches = [int(batch) for batch in local_batches(options.config, config, ranks)[0].values()]
+    train = section(config, "train")
+    device = train.get("device", "auto")
+    if device == "auto":
+        device = "cuda" if program.ask("version", "--json")["is_cuda_available"] else "cpu"
+    threads = train.get("threads") or len(os.sched_getaffinity(0))
+    words = ["--device", device, "--compute", str(train.get("compute", "fp32"))]
+    if device == "cpu":
+        words += ["--threads", str(threads)]
+    points = []
+    for batch in sorted({min(batches), max(batches)}):
+        print(f"measuring the steps of one rank here, local batch {batch} (--run RUN: those of a run)", file=sys.stderr, flush=True)
+        rows = program.ask("bench", "layers", options.config, "--json", "--repeats", "3", "--batch", str(batch), *words)
+        of = {name: sum(row["seconds"] for row in rows if row["pass"] == name) for name in ("forward", "backward")}
+        points.append((batch, of["forward"], of["backward"], 0.0))
+    where = "this GPU" if device == "cuda" else f"{threads} thread{'s' if threads > 1 else ''} of this machine"
+    return scaling.Computing(tuple(points), 0.0, f"lpsgd bench layers on {where}, without update and data")
+
+
+def computing_of(options, runs, config, ranks):
     if runs and options.step_seconds is not None:
         raise CostModelError("--step-seconds: not together with --run")
     if runs:
         return scaling.from_runs(runs)
     if options.step_seconds is None:
-        raise CostModelError(
-            "predict needs the seconds of computing: --run RUN, the folder of a run of a whole epoch (a "
-            "short one: lpsgd train "
-            f"{options.config} --out RUN --set data.train_samples=N --set train.epochs=2), or "
-            f"--step-seconds S [--step-batch N]"
-        )
+        return computing_here(options, config, ranks)
     if not (math.isfinite(options.step_seconds) and 0 < options.step_seconds < 1e6):
         raise CostModelError("--step-seconds: not a positive number of seconds")
     batch = options.step_batch or run_folder.batch_size(config, 1, options.config)
@@ -125,7 +146,6 @@ def prediction(options):
     configured = program.show(options.config)
     runs = [run_folder.read(folder) for folder in options.run]
     same_network(runs, configured)
-    computing = computing_of(options, runs, config)
     exchange = section(config, "exchange")
     codecs = [("none", "{kind: none}")]
     if options.codecs:
@@ -136,6 +156,7 @@ def prediction(options):
     if options.link is None:
         raise CostModelError("--link BANDWIDTH,LATENCY is missing, such as --link 10Gbit,50us")
     link, ranks = links.link_of(options.link), ranks_of(options.ranks or "2,4,8")
+    computing = computing_of(options, runs, config, ranks)
     base = pipeline.Host(0.0, 0.0, share=scaling.CODING_SHARE)
     if options.message is not None:
         base = replace(base, message=options.message)

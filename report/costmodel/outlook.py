@@ -64,7 +64,7 @@ def speedups(model, given, folder):
         times = [seconds(model, cell) for cell in pair]
         rows.append(("network", name, intensity(networks.study_network(name)), times[0] / times[1]))
     if "alexnet" in model.parameters.alone:
-        batch, alone = model.parameters.alone["alexnet"]
+        batch, alone = model.parameters.alone["alexnet"][:2]
         usual = networks.study_network("alexnet").flops
         for width in WIDTHS:
             network = alexnet(width, folder)
@@ -118,7 +118,7 @@ def items(path):
         raise CostModelError(
             f"{path}: an outlook takes the cells of one machine; there are {', '.join(machines)}"
         )
-    model = calibrate.fit(given, source=path)
+    model = calibrate.fit(given)
     with tempfile.TemporaryDirectory(prefix="lpsgd-outlook-") as folder:
         speed = speedups(model, given, folder)
     price, claims, most = prices(model, given), claim.rows(model), limit(model, given)

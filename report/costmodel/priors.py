@@ -42,7 +42,7 @@ def unmeasured(cells):
 def moved(cells):
     """A Moved for each constant and direction, and the cells that its changes are of."""
     asked = unmeasured(cells)
-    alone = calibrate.alone_cells(cells, "the file")
+    alone = calibrate.alone_cells(cells)
     usual = np.log(calibrate.fit(cells, alone).samples_per_s(asked))
     found = []
     for i, constant in enumerate(CONSTANTS):

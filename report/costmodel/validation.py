@@ -42,7 +42,7 @@ def left_out(cells, chosen):
     """The chosen cells, predicted by a model fitted without them."""
     skipped = {id(cell) for cell in chosen}
     model = calibrate.fit(
-        [cell for cell in cells if id(cell) not in skipped], calibrate.alone_cells(cells, "the file")
+        [cell for cell in cells if id(cell) not in skipped], calibrate.alone_cells(cells)
     )
     return tried(model, chosen)
 
@@ -53,7 +53,7 @@ def networks_left_out(cells, constants=CONSTANTS):
     Only cells whose transport and codec another network has are tried.
     """
     found = {}
-    alone = calibrate.alone_cells(cells, "the file")
+    alone = calibrate.alone_cells(cells)
     for network in sorted({cell.network for cell in multi(cells)}):
         others = [cell for cell in cells if cell.network != network]
         seen = {(cell.transport, cell.codec) for cell in multi(others)}
@@ -103,12 +103,12 @@ def single_network_codecs(cells):
 
 def superlinear(cells):
     """Cells faster than as many ranks that each ran as fast as one alone, with the ratio."""
-    alone = calibrate.alone_cells(cells, "the file")
+    alone = calibrate.alone_cells(cells)
     found = []
     for cell in multi(cells):
-        batch, seconds = alone[cell.network]
-        ratio = cell.samples_per_s / (cell.ranks * batch / seconds)
-        if ratio > 1:
+        one = alone[cell.network]
+        ratio = cell.samples_per_s / (cell.ranks * one.batch / one.seconds)
+        if ratio > 1 and one.is_measured:
             found.append((cell, ratio))
     return found
 

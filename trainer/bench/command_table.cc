@@ -67,7 +67,8 @@ RunCommand declare_exchange(CLI::App& app, const Words& words) {
 
 RunCommand declare_layers(CLI::App& app, const Words&) {
   const auto bench = std::make_shared<BenchLayersArguments>();
-  app.add_option("NETWORK", bench->network, "a network file; without one, ResNet-20 of configs/networks");
+  app.add_option("NETWORK", bench->network,
+                 "a network file or a configuration; without one, ResNet-20 of configs/networks");
   app.add_flag("--json", bench->json, "print JSON");
   app.add_option("--device", bench->device, "cpu, or cuda for the first GPU")
       ->capture_default_str()

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "core/buffer.h"
-#include "core/config.h"
 #include "core/error.h"
 #include "core/philox.h"
 #include "core/stopwatch.h"
@@ -17,6 +16,7 @@
 #include "trainer/bench/commands.h"
 #include "trainer/bench/samples.h"
 #include "trainer/json_text.h"
+#include "trainer/run_config.h"
 
 namespace lpsgd {
 
@@ -176,8 +176,8 @@ std::string table(const ordered_json& rows, const Roofline& roofline) {
 const char* const default_network = LPSGD_CONFIGS_FOLDER "/networks/resnet20.yaml";
 
 std::string bench_layers_command(const BenchLayersArguments& a) {
-  const NetworkSpec spec(config::parse_file(a.network),
-                         a.frames > 0 ? std::optional<std::int64_t>(a.frames) : std::nullopt);
+  const NetworkSpec spec = network_of(load_run_config_or_network(a.network, {}),
+                                      a.frames > 0 ? std::optional<std::int64_t>(a.frames) : std::nullopt);
   const bool cuda = a.device == "cuda";
   const NetworkOptions options{.batch = a.batch,
                                .threads = a.threads,
