@@ -26,6 +26,7 @@ using nlohmann::ordered_json;
 
 constexpr std::uint64_t max_header = 100'000'000;  // the format's own limit
 constexpr std::size_t max_tensors = 50'000;        // with the metadata; of both, to write what can be read
+constexpr auto passed_over = static_cast<std::size_t>(-1);  // a tensor that is not read
 
 [[noreturn]] void malformed(const std::string& path, const std::string& what) {
   throw FileError(fmt::format("{}: not a valid safetensors file: {}", path, printable(what)));
@@ -95,7 +96,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
       };
       field("entry", entry.is_object());
       field("dtype", entry.contains("dtype") && entry["dtype"].is_string());
-      if (entry["dtype"] != "F32")
+      const bool counts = entry["dtype"] == "I64" && name.ends_with("num_batches_tracked");
+      if (entry["dtype"] != "F32" && !counts)
         throw FileError(fmt::format("{}: tensor '{}' is {}; only F32 is read", path, printable(name),
                                     printable(entry["dtype"].get<std::string>())));
       const auto numbers = [](const json& list) {
@@ -113,12 +115,12 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
       if (begin > end || end > data_bytes)
         malformed(path,
                   fmt::format("tensor '{}' lies at bytes {} to {} of {}", name, begin, end, data_bytes));
-      if (!product(tensor.shape, elements) || elements * 4 != end - begin)
+      if (!product(tensor.shape, elements) || elements * (counts ? 8 : 4) != end - begin)
         malformed(path, fmt::format("tensor '{}' of shape {} does not fit its {} bytes", name,
                                     shape_text(tensor.shape), end - begin));
       if (begin % 4 != 0) malformed(path, fmt::format("tensor '{}' is not aligned to 4 bytes", name));
-      tensors_.push_back(std::move(tensor));
-      ranges.push_back({begin, end, tensors_.size() - 1});
+      if (!counts) tensors_.push_back(std::move(tensor));
+      ranges.push_back({begin, end, counts ? passed_over : tensors_.size() - 1});
     }
     std::sort(ranges.begin(), ranges.end());
     std::uint64_t covered = 0;
@@ -136,9 +138,10 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
       std::copy_n(data, data_bytes, aligned_.data());
     }
     for (const auto& [begin, end, tensor] : ranges)
-      tensors_[tensor].values = {
-          reinterpret_cast<const float*>((is_aligned ? data : aligned_.data()) + begin),
-          static_cast<std::size_t>(end - begin) / sizeof(float)};
+      if (tensor != passed_over)
+        tensors_[tensor].values = {
+            reinterpret_cast<const float*>((is_aligned ? data : aligned_.data()) + begin),
+            static_cast<std::size_t>(end - begin) / sizeof(float)};
     std::stable_sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
       return a.values.data() < b.values.data();
     });

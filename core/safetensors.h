@@ -22,7 +22,7 @@ struct StoredTensor {
 };
 
 /// A file that is open for reading. Its tensors are views, valid as long as this object lives. Only the dtype
-/// F32 is accepted.
+/// F32 is accepted. PyTorch's counters of batches (I64 "...num_batches_tracked") are passed over.
 class SafetensorsFile {
  public:
   /// Throws FileError "path: what is wrong" if the file is not well formed: a header past the end,

@@ -153,6 +153,7 @@ std::vector<Fact> option_facts(const TrainArguments& arguments) {
   return {{"--out", given(arguments.out)},
           {"--resume", yes_or_no(arguments.resume)},
           {"--resume-required", yes_or_no(arguments.resume_required)},
+          {"--init", given(arguments.init)},
           {"--steps", arguments.steps ? fmt::format("{}", *arguments.steps) : "not given"},
           {"--check-replicas", fmt::format("{}", arguments.check_replicas)},
           {"--trace", given(arguments.trace)}};

@@ -213,6 +213,8 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
 
 void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
                            std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
+  if (path_exists(folder) && !is_folder(folder))
+    return read_model(SafetensorsFile(folder), tensors, parameters, buffers);
   std::string at = folder;
   bool verified = false;
   if (!path_exists(at + "/" + model_file) && is_folder(at + "/checkpoints")) {

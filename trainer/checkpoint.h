@@ -51,9 +51,9 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
                                const std::vector<CodecSpec>& codecs, const TrainingState& state,
                                ExchangeState& residuals, ExchangeState* block_residuals = nullptr);
 
-/// The weights and running statistics of a checkpoint's folder, or of the newest checkpoint that verifies in
-/// a run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a manifest. Warns
-/// of checkpoints that it passes over. FileError.
+/// The weights and running statistics of a file, of a checkpoint's folder, or of the newest checkpoint that
+/// verifies in a run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a
+/// manifest. Warns of checkpoints that it passes over. FileError.
 void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
                            std::span<float> parameters, const std::vector<NamedBuffer>& buffers);
 

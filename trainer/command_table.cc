@@ -31,6 +31,11 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
   app.add_flag("--resume", train->resume, "continue from the newest checkpoint in --out, if there is one");
   app.add_flag("--resume-required", train->resume_required, "as --resume, but refuse to start without one")
       ->needs(out);
+  app.add_option(
+         "--init", train->init,
+         "start from these weights and running statistics: a .safetensors file with PyTorch's names, a "
+         "checkpoint's folder, or a run's. A run that is resumed goes on from its own")
+      ->type_name("FILE");
   app.add_option("--steps", train->steps,
                  "stop after N steps in all, without evaluation; 0 writes the initial weights")
       ->type_name("N")
@@ -76,7 +81,8 @@ RunCommand declare_show(CLI::App& app, const Words&) {
 RunCommand declare_eval(CLI::App& app, const Words&) {
   const auto eval = std::make_shared<EvalArguments>();
   add_config_options(app, eval->config, eval->overrides);
-  app.add_option("--checkpoint", eval->checkpoint, "checkpoint folder, or a run's folder for its newest")
+  app.add_option("--checkpoint", eval->checkpoint,
+                 "checkpoint folder, a run's folder for its newest, or a .safetensors file")
       ->required()
       ->type_name("DIR");
   app.add_flag("--json", eval->json, "print JSON");

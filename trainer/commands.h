@@ -17,6 +17,7 @@ struct TrainArguments {
   std::string out;                     // empty: runs/<name>-<time>
   bool resume = false;
   bool resume_required = false;  // a folder without a checkpoint is refused; implies resume
+  std::string init;  // a file, checkpoint or run whose weights the run starts from; empty: random ones
   std::optional<std::int64_t> steps;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
   std::string trace;                // folder; empty: none

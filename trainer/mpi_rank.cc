@@ -71,7 +71,10 @@ int run_rank(std::unique_ptr<Transport> transport, const std::function<int(Trans
   } catch (const std::exception& e) {
     say(fmt::format("rank {}: {}", transport->rank(), e.what()));
   }
-  transport->abort(1);
+  if (transport->size() > 1)
+    transport->abort(1);  // the launcher adds a line of its own
+  else
+    set_mpi_exit_status(1);
   return 1;
 }
 

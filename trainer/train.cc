@@ -73,8 +73,9 @@ int end_run(int signal, const Transport& transport, const TrainCommand& command)
 
 /// Everything after the ranks have started. Returns the exit status. Collective.
 int train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
-             const NetworkSpec& spec, const TrainData& data) {
+             const NetworkSpec& spec, const TrainData& data, const InitialWeights* init) {
   TrainCommand command;
+  command.init = init;
   command.steps = arguments.steps;
   command.command_line = arguments.command_line;
   command.check_replicas = arguments.check_replicas;
@@ -90,6 +91,8 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
         run.exchange.transport == TransportKind::nccl ? "nccl" : transport.name(),
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
         to_text(run.exchange.policy.codec), command.out);
+    if (init != nullptr && !command.resume)
+      fmt::print("starting from the weights of {}\n", printable(arguments.init));
     std::fflush(stdout);
   }
   if (run.exchange.transport == TransportKind::nccl) {
@@ -109,6 +112,8 @@ struct Prepared {
   RunConfig run;
   std::unique_ptr<NetworkSpec> spec;
   TrainData data;
+  std::optional<InitialWeights> init;
+  const InitialWeights* initial() const { return init ? &*init : nullptr; }
 };
 
 /// Configuration and network: refused before anything starts.
@@ -127,6 +132,7 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
         "replicas_equal in metrics.jsonl says whether all ranks have agreed on the same weights");
   if (arguments.check_replicas > 0 && out.run.exchange.collective == Collective::simulated)
     throw ConfigError("--check-replicas: with exchange.collective: simulated the replicas are not equal");
+  if (!arguments.init.empty()) out.init = read_initial_weights(arguments.init, *out.spec);
 }
 
 void prepare_data(Prepared& out) {
@@ -158,7 +164,8 @@ int train_with_threads(const TrainArguments& arguments, Prepared& prepared) {
   run_thread_ranks(static_cast<int>(prepared.run.exchange.ranks), [&](Transport& transport) {
     transport.collectives().limits = limits_of(prepared.run);
     try {
-      const int mine = train_on(transport, prepared.run, arguments, *prepared.spec, prepared.data);
+      const int mine =
+          train_on(transport, prepared.run, arguments, *prepared.spec, prepared.data, prepared.initial());
       if (transport.rank() == 0) status = mine;
     } catch (const SharedError&) {
       throw;
@@ -181,9 +188,11 @@ int train_with_mpi(const TrainArguments& arguments, std::unique_ptr<Transport> t
   return run_mpi_rank(std::move(transport), facts, [&](Transport& ranks) {
     collective_try(ranks, [&] { prepare_config(arguments, ranks.size(), under_mpirun, prepared); });
     require_agreement(ranks, config_facts(prepared.run));
+    if (prepared.init)
+      require_agreement(ranks, {{"the checksum of --init's weights", prepared.init->checksum}});
     ranks.collectives().limits = limits_of(prepared.run);
     prepare_data_together(ranks, prepared);
-    return train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data);
+    return train_on(ranks, prepared.run, arguments, *prepared.spec, prepared.data, prepared.initial());
   });
 }
 

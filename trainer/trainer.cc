@@ -102,6 +102,9 @@ class RankTrainer {
         sums_(run.metrics.codec_error ? codecs_.size() : 0),
         compression_(compression(network_.tensors(), codecs_, transport.size())) {}
 
+  /// Before make_step(), which may take copies of the weights.
+  void start_from(const InitialWeights& weights) { set_weights(network_, weights); }
+
   /// Separate from the constructor because it is collective over some transports.
   void make_step() {
     step_ = lpsgd::make_step(run_, codecs_, network_, optimizer_, transport_, trace_.get());
@@ -453,6 +456,8 @@ int train_rank(const RunConfig& run, const TrainCommand& command, const TrainDat
                const NetworkSpec& spec, Transport& transport) {
   std::optional<RankTrainer> trainer;
   collective_try(transport, [&] { trainer.emplace(run, command, data, spec, transport); });
+  if (command.init != nullptr && !command.resume)
+    collective_try(transport, [&] { trainer->start_from(*command.init); });
   collective_try(transport, [&] { trainer->make_step(); });
   try {
     return trainer->train();
