@@ -93,6 +93,8 @@ class BenchLoader(Case):
         self.assertEqual([r["name"].split(",")[0] for r in against_opencv],
                          ["cv::imdecode + cv::resize", "files", "files", "files", "files", "packed JPEG", "packed pixels"])
         for r in rows:
+            self.assertGreater(r["memcpy_seconds"], 0)
+            self.assertEqual(r["bytes_moved"], 2 * r["elements"])
             self.assertAlmostEqual(r["images_per_s"] * r["seconds"], r["images"], delta=1e-6 * r["images"])
         for r in against_opencv:
             self.assertEqual(r["images"], 4)
@@ -215,7 +217,31 @@ layers:
 
     def test_what_is_refused(self):
         self.assertEqual(run("bench", "layers", "nowhere.yaml").status, 2)
-        self.assertEqual(run("bench", "layers").status, 2)
+        self.assertEqual(run("bench", "layers", "--batch", "0").status, 2)
+
+    def test_a_configuration_and_no_network(self):
+        config = self.write("run.yaml", "network: net.yaml\ndata: {dataset: shapes}\n")
+        self.write("net.yaml", self.NETWORK)
+        rows = json.loads(run("bench", "layers", config, "--json", "--batch", "4", "--repeats", "1").out)
+        self.assertEqual([(r["operation"], r["pass"], r["elements"]) for r in rows][0], ("c1", "forward", 4 * 8 * 8 * 16))
+        rows = json.loads(run("bench", "layers", "--json", "--batch", "4", "--repeats", "1").out)
+        self.assertEqual({r["network"] for r in rows}, {"resnet20"})
+
+    def test_columns_of_a_concatenation_cost_nothing(self):
+        network = """input: [4, 4, 3]
+classes: 4
+layers:
+  - {conv: c, filters: 3, kernel: 1, bias: false}
+  - {batch_norm: a, input: c}
+  - {max_pool: p, input: c, kernel: 1}
+  - {conv: d, input: c, filters: 2, kernel: 1}
+  - {concat: j, input: [a, p, d]}
+  - flatten
+  - {dense: f, units: 4}
+"""
+        rows = self.rows_of(network)
+        for of in "forward", "backward":  # the convolution's two channels are read and written, the others lie there
+            self.assertEqual(rows["j " + of]["bytes_moved"], 2 * 16 * 4 * 4 * 2 * 4, of)
 
 
 if __name__ == "__main__":
