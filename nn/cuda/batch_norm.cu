@@ -121,7 +121,8 @@ struct Constants {
   }
 };
 
-template <class T, int V>
+/// `columns`: y is columns of a wider array (`stride`), and there is no residual.
+template <class T, int V, bool columns>
 __global__ void __launch_bounds__(block_threads)
     normalize_kernel(const T* x, const T* residual, T* y, std::int64_t stride, bool relu, Cut cut,
                      NormState s) {
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(block_threads)
     const std::int64_t first = r * cut.channels + range.channel, next = std::int64_t{cut.ty} * cut.channels;
 #pragma unroll
     for (int u = 0; u < rows; ++u) load<V>(x + first + u * next, v[u]);
-    if (residual != nullptr) {
+    if (!columns && residual != nullptr) {
 #pragma unroll
       for (int u = 0; u < rows; ++u) load<V>(residual + first + u * next, more[u]);
     }
@@ -142,33 +143,35 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         v[u][i] = (v[u][i] - k.mean[i]) * k.scale[i] + k.bias[i];
-        if (residual != nullptr) v[u][i] += more[u][i];
+        if (!columns && residual != nullptr) v[u][i] += more[u][i];
         if (relu) v[u][i] = maths::relu(v[u][i]);
       }
-      store<V>(y + (r + u * cut.ty) * stride + range.channel, v[u]);
+      store<V>(y + (columns ? (r + u * cut.ty) * stride + range.channel : first + u * next), v[u]);
     }
   });
 }
 
 // ---- backward
 
-/// The gradients behind the ReLU, and what they are multiplied with, of `rows` rows from `r` on.
-template <int rows, class T, int V>
+/// The gradients behind the ReLU, and what they are multiplied with, of `rows` rows from `r` on. `columns`:
+/// there is one gradient, columns of a wider array, and it is not written to `masked`.
+template <int rows, bool columns, class T, int V>
 __device__ __forceinline__ void load_gradients(const NormGradient& g, const Constants<V>& k, const Cut& cut,
                                                std::int64_t r, int channel, float (&v)[rows][V],
                                                float (&d)[rows][V]) {
   const std::int64_t first = r * cut.channels + channel, next = std::int64_t{cut.ty} * cut.channels;
-  const std::int64_t first_gradient = r * g.stride + channel, next_gradient = cut.ty * g.stride;
 #pragma unroll
   for (int u = 0; u < rows; ++u)
-    load<V>(static_cast<const T*>(g.gradients.at[0]) + first_gradient + u * next_gradient, v[u]);
+    load<V>(static_cast<const T*>(g.gradients.at[0]) +
+                (columns ? (r + u * cut.ty) * g.stride + channel : first + u * next),
+            v[u]);
 #pragma unroll
   for (int u = 0; u < rows; ++u) load<V>(static_cast<const T*>(g.x) + first + u * next, d[u]);
-  for (int t = 1; t < g.gradients.count; ++t) {
+  for (int t = 1; !columns && t < g.gradients.count; ++t) {
 #pragma unroll
     for (int u = 0; u < rows; ++u) {
       float more[V];
-      load<V>(static_cast<const T*>(g.gradients.at[t]) + first_gradient + u * next_gradient, more);
+      load<V>(static_cast<const T*>(g.gradients.at[t]) + first + u * next, more);
 #pragma unroll
       for (int i = 0; i < V; ++i) v[u][i] += more[i];
     }
@@ -178,7 +181,7 @@ __device__ __forceinline__ void load_gradients(const NormGradient& g, const Cons
 #pragma unroll
     for (int i = 0; i < V; ++i) d[u][i] -= k.mean[i];
   }
-  if (g.masked != nullptr) {
+  if (!columns && g.masked != nullptr) {
     if (g.relu) {
 #pragma unroll
       for (int u = 0; u < rows; ++u) {
@@ -203,7 +206,7 @@ __device__ __forceinline__ void load_gradients(const NormGradient& g, const Cons
   }
 }
 
-template <class T, int V>
+template <class T, int V, bool columns>
 __global__ void __launch_bounds__(block_threads, 2)
     gradient_sums_kernel(NormGradient g, Cut cut, NormState s) {
   __shared__ Two shared[sums_of_block<V, Two>];
@@ -214,7 +217,7 @@ __global__ void __launch_bounds__(block_threads, 2)
     int groups = 0;
     over_rows<rows_at_once<V> / 2>(range, cut, [&]<int rows>(std::int64_t r) {
       float v[rows][V], d[rows][V];
-      load_gradients<rows, T, V>(g, k, cut, r, range.channel, v, d);
+      load_gradients<rows, columns, T, V>(g, k, cut, r, range.channel, v, d);
 #pragma unroll
       for (int u = 0; u < rows; ++u) {
 #pragma unroll
@@ -252,11 +255,11 @@ __global__ void __launch_bounds__(block_threads, 2)
   s.slope[c] = static_cast<float>(scale * inverse * inverse * all.second / count);
 }
 
-template <class T, int V>
+template <class T, int V, bool columns>
 __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g, Cut cut, NormState s) {
   const RowRange range(cut, V);
   if (!range.active) return;
-  const T* gradient = static_cast<const T*>(g.masked != nullptr ? g.masked : g.gradients.at[0]);
+  const T* gradient = static_cast<const T*>(!columns && g.masked != nullptr ? g.masked : g.gradients.at[0]);
   const T* x = static_cast<const T*>(g.x);
   const bool relu = g.relu && g.masked == nullptr;
   const Constants<V> k(s, range.channel);
@@ -267,7 +270,8 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(NormGradient g,
     float v[rows][V], d[rows][V];
     const std::int64_t first = r * cut.channels + range.channel, next = std::int64_t{cut.ty} * cut.channels;
 #pragma unroll
-    for (int u = 0; u < rows; ++u) load<V>(gradient + (r + u * cut.ty) * g.stride + range.channel, v[u]);
+    for (int u = 0; u < rows; ++u)
+      load<V>(gradient + (columns ? (r + u * cut.ty) * g.stride + range.channel : first + u * next), v[u]);
 #pragma unroll
     for (int u = 0; u < rows; ++u) load<V>(x + first + u * next, d[u]);
 #pragma unroll
@@ -303,6 +307,17 @@ dim3 threads(const Cut& cut) {
   return {static_cast<unsigned>(cut.tx), static_cast<unsigned>(cut.ty), 1};
 }
 
+/// As launch(), body<T, V, columns>(), where rows of the output are `stride` values apart.
+template <class Body>
+cudaError_t launch(DataType type, const Cut& cut, std::int64_t stride, const Body& body) {
+  return launch(type, cut, [&]<class T, int V>() {
+    if (stride == cut.channels)
+      body.template operator()<T, V, false>();
+    else
+      body.template operator()<T, V, true>();
+  });
+}
+
 /// More parts with fewer rows each, for passes without sums.
 Cut finer(Cut cut) {
   const std::int64_t max_parts = 2048 / cut.tiles, min_rows = 4 * cut.ty;
@@ -331,8 +346,8 @@ cudaError_t launch_norm_constants(const Cut& cut, const NormState& state, cudaSt
 cudaError_t launch_normalize(DataType type, const void* x, const void* residual, void* y, std::int64_t stride,
                              bool relu, const Cut& cut, const NormState& state, cudaStream_t stream) {
   const Cut fine = finer(cut);
-  return launch(type, fine, [&]<class T, int V>() {
-    LPSGD_LAUNCH((normalize_kernel<T, V>), grid(fine), threads(fine), stream)
+  return launch(type, fine, stride, [&]<class T, int V, bool columns>() {
+    LPSGD_LAUNCH((normalize_kernel<T, V, columns>), grid(fine), threads(fine), stream)
     (static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), stride, relu, fine,
      state);
   });
@@ -340,16 +355,16 @@ cudaError_t launch_normalize(DataType type, const void* x, const void* residual,
 
 cudaError_t launch_norm_gradient_sums(DataType type, const NormGradient& g, const Cut& cut,
                                       const NormState& state, cudaStream_t stream) {
-  return launch(type, cut, [&]<class T, int V>() {
-    LPSGD_LAUNCH((gradient_sums_kernel<T, V>), grid(cut), threads(cut), stream)(g, cut, state);
+  return launch(type, cut, g.stride, [&]<class T, int V, bool columns>() {
+    LPSGD_LAUNCH((gradient_sums_kernel<T, V, columns>), grid(cut), threads(cut), stream)(g, cut, state);
   });
 }
 
 cudaError_t launch_norm_gradient(DataType type, const NormGradient& g, const Cut& cut, const NormState& state,
                                  cudaStream_t stream) {
   const Cut fine = finer(cut);
-  return launch(type, fine, [&]<class T, int V>() {
-    LPSGD_LAUNCH((gradient_kernel<T, V>), grid(fine), threads(fine), stream)(g, fine, state);
+  return launch(type, fine, g.stride, [&]<class T, int V, bool columns>() {
+    LPSGD_LAUNCH((gradient_kernel<T, V, columns>), grid(fine), threads(fine), stream)(g, fine, state);
   });
 }
 
