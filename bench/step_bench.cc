@@ -52,7 +52,7 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--frames", a.frames)->check(CLI::Range(0, 1 << 30));
   app.add_option("--length", a.length)->check(CLI::Range(0, 1 << 30));
   app.add_option("--set", a.overrides, "a.b=value")->allow_extra_args(false);
-  app.add_option("--search-seconds", a.search_seconds)->check(CLI::Range(0.0, 3600.0));
+  app.add_option("--search-seconds", a.search_seconds)->check(CLI::Range(0.0, 1200.0));
   app.add_flag("--profile", a.profile);
   app.add_flag("--bytes", a.bytes);
   auto* bf16 = app.add_flag_callback("--bf16", [&] { a.compute = lpsgd::Compute::bf16; });

@@ -180,7 +180,12 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
           written->second, tensors[t].name, now));
   }
   CheckpointFiles files(from);
-  read_model(files.model(), tensors, state.parameters, state.buffers);
+  const SafetensorsFile& model = files.model();
+  try {
+    read_model(model, tensors, state.parameters, state.buffers);
+  } catch (const FileError& e) {  // it is whole, but of another network
+    throw ConfigError(e.what());
+  }
 
   read_carried(files, rank, ranks, state.carried);
   const bool same = manifest.ranks == ranks;

@@ -35,7 +35,10 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
          "--init", train->init,
          "start from these weights and running statistics: a .safetensors file with PyTorch's names, a "
          "checkpoint's folder, or a run's. A run that is resumed goes on from its own")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check([](const std::string& file) {
+        return file.empty() ? std::string("names no file") : std::string();
+      });
   app.add_option("--steps", train->steps,
                  "stop after N steps in all, without evaluation; 0 writes the initial weights")
       ->type_name("N")

@@ -29,7 +29,10 @@ void leave_launcher() {
   Words told;
   for (char** at = environ; *at != nullptr; ++at) {
     const std::string_view name = std::string_view(*at).substr(0, std::string_view(*at).find('='));
-    for (const char* begin : {"PMI_", "PMIX_", "MPI_LOCAL", "OMPI_COMM_WORLD_"})
+    for (const char* begin :
+         {"PMI_", "PMIX_", "MPI_LOCAL", "OMPI_COMM_WORLD_", "OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix",
+          "OMPI_UNIVERSE_SIZE", "OMPI_NUM_APP_CTX", "OMPI_APP_CTX_NUM_PROCS", "OMPI_FIRST_RANKS", "OMPI_ARGV",
+          "OMPI_COMMAND", "OMPI_FILE_LOCATION", "SLURM_STEP_", "SLURM_PROCID"})
       if (name.starts_with(begin)) told.emplace_back(name);
   }
   for (const std::string& name : told) ::unsetenv(name.c_str());

@@ -73,7 +73,7 @@ void fields(Visitor& v, TrainOptions& o) {
   v.field("search_seconds", o.search_seconds,
           "on a GPU, how long to measure which algorithms are the fastest, before the first step. A longer "
           "search may find faster ones; choices are kept for later runs",
-          Range{.min = 0, .max = 3600});
+          Range{.min = 0, .max = 1200});
   v.field("cuda_graphs", o.cuda_graphs,
           "on a GPU, capture the work of a step as CUDA graphs; over NCCL, backward, exchange and update "
           "become one graph");

@@ -33,7 +33,8 @@ namespace {
 
 /// The checkpoint to resume from. If there is none, the first line of output says so, or with `is_required`
 /// it is an error. Rank 0 chooses; each other rank verifies what it reads. Collective.
-std::optional<ResumePoint> resume_point(Transport& transport, const std::string& folder, bool is_required) {
+std::optional<ResumePoint> resume_point(Transport& transport, const std::string& folder, bool is_required,
+                                        const char* otherwise) {
   std::optional<ResumePoint> point;
   std::string chosen, lacks = "holds no checkpoint";
   collective_try(transport, [&] {
@@ -50,7 +51,7 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
   if (chosen.empty() && is_required)
     throw SharedError(fmt::format("--resume-required: {} {}", folder, lacks), 2);
   if (chosen.empty() && transport.rank() == 0)
-    fmt::print("{}: {}: starting from random weights\n", folder, lacks);
+    fmt::print("{}: {}: starting from {} weights\n", folder, lacks, otherwise);
   if (chosen.empty()) return std::nullopt;
   std::string sum;  // where each rank has a disk of its own, the folders may differ
   collective_try(transport, [&] {
@@ -83,7 +84,9 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
   command.progress = arguments.progress;
   const RunFolder folder(transport, run, arguments.out, arguments.resume);
   command.out = folder.path();
-  if (arguments.resume) command.resume = resume_point(transport, command.out, arguments.resume_required);
+  if (arguments.resume)
+    command.resume = resume_point(transport, command.out, arguments.resume_required,
+                                  init == nullptr ? "random" : "the given");
   if (transport.rank() == 0) {
     fmt::print(
         "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", printable(spec.name()), spec.parameters(),

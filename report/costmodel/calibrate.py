@@ -41,7 +41,7 @@ def alone_cells(cells):
         alone[network] = Alone(
             first.batch, math.exp(sum(math.log(m.seconds) for m in measured) / len(measured))
         )
-    for network in {cell.network for cell in cells} - set(alone):
+    for network in sorted({cell.network for cell in cells} - set(alone)):
         nearest = min(
             (cell for cell in cells if cell.network == network), key=lambda cell: cell.seconds / cell.local_batch
         )

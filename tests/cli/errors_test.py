@@ -406,6 +406,13 @@ class RunErrors(Case):
             self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
             self.assertEqual(files(), before)
 
+    def test_a_resume_of_another_network_is_refused(self):
+        plain = ("--set", "exchange.codec={kind: none}")
+        folder = self.train("out", "--steps", "3", *plain)
+        result = run("train", self.config, "--out", folder, "--resume", *plain, "--set", "network.layers.0.filters=16", ranks=2)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("tensor 'conv1.weight' has shape (8, 3, 3, 3), expected (16, 3, 3, 3)", result.err)
+
     def test_a_full_disk_leaves_the_last_checkpoint(self):
         threads = ["--set", "exchange.transport=threads", "--set", "exchange.ranks=2"]
         folder = self.train("out", "--steps", "3", *threads, ranks=None)

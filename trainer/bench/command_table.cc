@@ -75,7 +75,7 @@ RunCommand declare_layers(CLI::App& app, const Words&) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--search-seconds", bench->search_seconds, "as train.search_seconds")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(CLI::Range(0.0, 1200.0));
   app.add_option("--compute", bench->compute, "as train.compute")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "tf32", "bf16"}));
