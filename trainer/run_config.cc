@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <string_view>
 
 #include "comm/nccl_transport.h"
@@ -266,6 +268,12 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
   return run;
 }
 
+/// The error, with the --set options that may be its reason, unless it names one itself.
+ConfigError with_options(const ConfigError& e, const std::vector<std::string>& options) {
+  if (options.empty() || std::string_view(e.what()).find("--set ") != std::string_view::npos) return e;
+  return ConfigError(fmt::format("{} (with --set {})", e.what(), fmt::join(options, ", --set ")));
+}
+
 }  // namespace
 
 void fields(Visitor& v, RunConfig& run) {
@@ -298,13 +306,13 @@ RunConfig load_run_config(const std::string& path, const std::vector<std::string
     return from_tree(load_tree(path, overrides), path, overrides, environment);
   } catch (const ConfigError& e) {
     // A value of the file may be refused because of what an option says.
-    if (overrides.empty() || std::string_view(e.what()).starts_with("--set")) throw;
+    if (overrides.empty()) throw;
     try {
       from_tree(load_tree(path, {}), path, {}, environment);
     } catch (const Error&) {
       throw e;  // not because of the options
     }
-    throw ConfigError(fmt::format("{} (with --set {})", e.what(), fmt::join(overrides, ", --set ")));
+    throw with_options(e, overrides);
   }
 }
 
@@ -421,13 +429,10 @@ NetworkSpec network_of(const RunConfig& run, std::optional<std::int64_t> frames)
     if (spec.has_open_frames() && frames) return NetworkSpec(run.network, frames);
     return spec;
   } catch (const ConfigError& e) {
-    const std::string message = e.what();
-    if (message.find("--set ") != std::string::npos) throw;
-    std::string options;
-    for (const std::string& o : run.overrides)
-      if (o.starts_with("network")) options += fmt::format("{}--set {}", options.empty() ? "" : ", ", o);
-    if (options.empty()) throw;
-    throw ConfigError(fmt::format("{} (with {})", message, options));
+    std::vector<std::string> options;
+    std::ranges::copy_if(run.overrides, std::back_inserter(options),
+                         [](const std::string& o) { return o.starts_with("network"); });
+    throw with_options(e, options);
   }
 }
 
@@ -450,8 +455,7 @@ void naming_options(const RunConfig& run, const std::function<void()>& body) {
   try {
     body();
   } catch (const ConfigError& e) {
-    if (run.overrides.empty() || std::string_view(e.what()).find("--set ") != std::string_view::npos) throw;
-    throw ConfigError(fmt::format("{} (with --set {})", e.what(), fmt::join(run.overrides, ", --set ")));
+    throw with_options(e, run.overrides);
   }
 }
 

@@ -4,12 +4,10 @@
 namespace lpsgd::cuda {
 namespace {
 
-/// The channels that a thread may take at once where the output is columns of a wider array.
+/// The channels of the output that a thread may take at once.
 int most_channels(const Binding& b) {
   for (const int pack : {8, 4})
-    if (b.row_stride() % pack == 0 &&
-        reinterpret_cast<std::uintptr_t>(b.output) % static_cast<std::uintptr_t>(pack * size_of(b.type)) == 0)
-      return pack;
+    if (takes_packs(pack, size_of(b.type), b.output, b.row_stride())) return pack;
   return 1;
 }
 
@@ -17,7 +15,7 @@ class BatchNormOp final : public Op {
  public:
   BatchNormOp(Context& context, const Binding& b, const BatchNormDesc& desc) : context_(context), b_(b) {
     const std::int64_t channels = b.shape.back();
-    cut_ = cut_rows(b.type, b.elements() / channels, channels, b.output_stride != 0 ? most_channels(b) : 8);
+    cut_ = cut_rows(b.type, b.elements() / channels, channels, most_channels(b));
     state_.weight = b.parameters[0].value;
     state_.bias = b.parameters[1].value;
     state_.weight_gradient = b.parameters[0].gradient;

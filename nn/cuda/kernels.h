@@ -17,6 +17,13 @@
 
 namespace lpsgd::cuda {
 
+/// Whether values may be read and written `pack` at a time in rows that begin at `p` and are `stride` values
+/// apart. (For arrays of their own the length of the rows says it.)
+inline bool takes_packs(int pack, std::int64_t value_bytes, const void* p, std::int64_t stride) {
+  return stride % pack == 0 &&
+         reinterpret_cast<std::uintptr_t>(p) % static_cast<std::uintptr_t>(pack * value_bytes) == 0;
+}
+
 /// What the operations of a pass read on the device. A captured pass reads it anew each time it is launched.
 struct PassState {
   std::uint32_t step = 0;

@@ -317,8 +317,7 @@ unsigned row_blocks(std::int64_t rows) {
 /// a wider array.
 template <class T>
 bool by_eight(const PoolShape& s, const T* out) {
-  return s.channels % 8 == 0 && s.out_stride % 8 == 0 &&
-         reinterpret_cast<std::uintptr_t>(out) % (8 * sizeof(T)) == 0;
+  return s.channels % 8 == 0 && takes_packs(8, sizeof(T), out, s.out_stride);
 }
 
 /// Calls body<V, is_max, fixed>(): V is 8 with `by_eight`, and then `fixed` is `size` if that is 1 to 3; else
