@@ -142,6 +142,10 @@ bool is_sorted_by_class(const std::string& dataset) {
   return entry && entry->is_sorted_by_class;
 }
 
+bool has_images_of_any_size(const std::string& dataset) {
+  return is_sorted_by_class(dataset);  // both are so of images in a folder per class
+}
+
 Normalization normalization(const DataOptions& options, std::int64_t channels) {
   Normalization out{options.mean, options.std};
   if (const Entry* entry = find(options.dataset)) {

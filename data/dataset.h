@@ -112,6 +112,9 @@ bool is_packable(const std::string& dataset);
 /// would be those of a few classes.
 bool is_sorted_by_class(const std::string& dataset);
 
+/// Whether the images of the data set of this name may have any size. All others have one size each.
+bool has_images_of_any_size(const std::string& dataset);
+
 /// The mean and std of the options, or of the data set where the options have none. Throws ConfigError unless
 /// there is one of each for every channel, all are finite, and every std is above 0.
 Normalization normalization(const DataOptions& options, std::int64_t channels);

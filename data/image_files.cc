@@ -51,8 +51,9 @@ void find_images(const std::string& folder, bool nested, std::vector<std::string
 
 }  // namespace
 
-ImageFiles::ImageFiles(std::vector<ImageFile> images, std::int64_t classes, std::vector<InputFile> archives)
-    : images_(std::move(images)), classes_(classes), archives_(std::move(archives)) {
+ImageFiles::ImageFiles(std::vector<ImageFile> images, std::vector<std::string> class_names,
+                       std::vector<InputFile> archives)
+    : images_(std::move(images)), class_names_(std::move(class_names)), archives_(std::move(archives)) {
   require(!images_.empty(), "a data set has an image");
 }
 

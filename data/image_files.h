@@ -20,16 +20,19 @@ struct ImageFile {
 
 class ImageFiles final : public ImageDataset {
  public:
-  ImageFiles(std::vector<ImageFile> images, std::int64_t classes, std::vector<InputFile> archives = {});
+  /// `class_names`: by label.
+  ImageFiles(std::vector<ImageFile> images, std::vector<std::string> class_names,
+             std::vector<InputFile> archives = {});
   std::int64_t size() const override { return static_cast<std::int64_t>(images_.size()); }
-  std::int64_t classes() const override { return classes_; }
+  std::int64_t classes() const override { return static_cast<std::int64_t>(class_names_.size()); }
+  const std::vector<std::string>& class_names() const { return class_names_; }
   std::string name(std::int64_t i) const override { return images_[static_cast<std::size_t>(i)].name; }
   std::int32_t label(std::int64_t i) const override { return images_[static_cast<std::size_t>(i)].label; }
   StoredImage image(std::int64_t i, std::vector<std::uint8_t>& file) const override;
 
  private:
   std::vector<ImageFile> images_;
-  std::int64_t classes_;
+  std::vector<std::string> class_names_;
   std::vector<InputFile> archives_;
 };
 

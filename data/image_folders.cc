@@ -58,7 +58,7 @@ std::shared_ptr<const Dataset> open_image_folders(const DataOptions& options, Sp
   errors.attempt([&] { images = images_of_classes(folder, classes); });
   errors.throw_if_any();
   keep_samples(images, sample_limit(options, split, static_cast<std::int64_t>(images.size()), folder));
-  return std::make_shared<ImageFiles>(std::move(images), static_cast<std::int64_t>(classes.size()));
+  return std::make_shared<ImageFiles>(std::move(images), classes);
 }
 
 }  // namespace lpsgd

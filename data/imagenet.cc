@@ -187,8 +187,7 @@ std::shared_ptr<const Dataset> open_imagenet(const DataOptions& options, Split s
   }
   const std::string& where = split == Split::test ? val.path : train.path;
   keep_samples(images, sample_limit(options, split, static_cast<std::int64_t>(images.size()), where));
-  return std::make_shared<ImageFiles>(std::move(images), static_cast<std::int64_t>(classes.size()),
-                                      std::move(archives));
+  return std::make_shared<ImageFiles>(std::move(images), classes, std::move(archives));
 }
 
 }  // namespace lpsgd

@@ -18,6 +18,7 @@ namespace lpsgd {
 
 class Backend;
 class Op;
+class OperatorWriter;
 struct Binding;
 
 /// Inputs or options that a layer does not accept. The graph adds the file, the line and the layer's name.
@@ -113,6 +114,9 @@ class Layer {
 
   /// The operation that runs the layer on this memory.
   virtual std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const = 0;
+
+  /// The operators of ONNX that compute the layer's output in evaluation.
+  virtual void write_operators(OperatorWriter& out) const = 0;
 
  protected:
   /// The only input. Throws LayerError if there are several.

@@ -126,6 +126,10 @@ int print(const std::string& text) {
 
 void add_config_options(CLI::App& app, std::string& config, std::vector<std::string>& overrides) {
   app.add_option("config", config, "configuration file (YAML)")->required();
+  add_override_option(app, overrides);
+}
+
+void add_override_option(CLI::App& app, std::vector<std::string>& overrides) {
   app.add_option("--set", overrides, "override a key: a.b=value; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);

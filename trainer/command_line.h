@@ -38,5 +38,7 @@ int print(const std::string& text);
 
 /// Adds the configuration file and --set.
 void add_config_options(CLI::App& app, std::string& config, std::vector<std::string>& overrides);
+/// Adds --set alone.
+void add_override_option(CLI::App& app, std::vector<std::string>& overrides);
 
 }  // namespace lpsgd

@@ -16,6 +16,16 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+/// A run's folder, and which of its checkpoints.
+void add_run_options(CLI::App& app, std::string& run, std::string& checkpoint) {
+  app.add_option("run", run, "a run's folder")->required()->type_name("RUN");
+  app.add_option(
+         "--checkpoint", checkpoint,
+         "a checkpoint of the run, such as epoch-0010, a checkpoint's folder, or a .safetensors file; "
+         "default: the run's newest checkpoint")
+      ->type_name("CHECKPOINT");
+}
+
 std::string not_a_whole_number(const std::string& text) {
   const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   return digits && text.size() <= 18 ? "" : "expected a whole number from 0 on, got '" + text + "'";
@@ -92,6 +102,30 @@ RunCommand declare_eval(CLI::App& app, const Words&) {
   return [eval] { return print(eval_command(*eval)); };
 }
 
+RunCommand declare_infer(CLI::App& app, const Words&) {
+  const auto infer = std::make_shared<InferArguments>();
+  add_run_options(app, infer->run, infer->checkpoint);
+  app.add_option("images", infer->images, "image files, or folders of them")->required()->type_name("IMAGE");
+  app.add_option("--top", infer->top, "how many classes to print for each image")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
+  add_override_option(app, infer->overrides);
+  app.add_flag("--json", infer->json, "print JSON");
+  return [infer] { return infer_command(*infer, [](const std::string& text) { print(text); }); };
+}
+
+RunCommand declare_export(CLI::App& app, const Words&) {
+  const auto arguments = std::make_shared<ExportArguments>();
+  add_run_options(app, arguments->run, arguments->checkpoint);
+  app.add_option("--onnx", arguments->onnx, "the file to write")->required()->type_name("FILE");
+  app.add_flag(
+      "--state", arguments->state,
+      "the state of recurrent layers becomes input and output of the model; without it every sequence "
+      "starts from zeros");
+  app.add_flag("--json", arguments->json, "print JSON");
+  return [arguments] { return print(export_command(*arguments)); };
+}
+
 RunCommand declare_quantize(CLI::App& app, const Words&) {
   const auto quantize = std::make_shared<QuantizeArguments>();
   app.add_option("in", quantize->in, "safetensors file of float32 tensors (steps, K, n)")
@@ -152,6 +186,8 @@ std::span<const Command> all_commands() {
         {"train", "train a network; under mpirun, one process is one rank", declare_train, {}, true},
         {"show", "layers and tensors: shape, parameters, FLOPs, codec, bytes on the wire", declare_show},
         {"eval", "loss and accuracy of a checkpoint", declare_eval},
+        {"infer", "classify images by a run's network", declare_infer},
+        {"export", "write a run's network with its weights as an ONNX model", declare_export},
         {"quantize", "tensors (steps, K, n) in, exchanged means (steps, n) out", declare_quantize},
         {"data", "check a data set, or pack its images into one file", nullptr, data_commands()},
         {"checkpoint", "list, verify or compare the checkpoints of a run", nullptr, checkpoint_commands()},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +45,28 @@ struct EvalArguments {
 };
 /// Loss, top-1 and top-5 of a checkpoint on the test split.
 std::string eval_command(const EvalArguments& arguments);
+
+struct InferArguments {
+  std::string run;                     // its folder
+  std::string checkpoint;              // empty: the newest
+  std::vector<std::string> overrides;  // of the run's config.yaml
+  std::vector<std::string> images;     // files, and folders of images
+  std::int64_t top = 5;
+  bool json = false;
+};
+/// Passes the most probable classes of each image to `print` as they are found, or all of them as JSON. An
+/// image that cannot be read is named on standard error, or in the JSON, and the others are classified.
+/// Returns the process's exit status: 1 if there was one.
+int infer_command(const InferArguments& arguments, const std::function<void(const std::string&)>& print);
+
+struct ExportArguments {
+  std::string run, checkpoint;  // as InferArguments
+  std::string onnx;             // the file to write
+  bool state = false;           // recurrent layers' state becomes input and output
+  bool json = false;
+};
+/// Writes a run's network with its weights as an ONNX model.
+std::string export_command(const ExportArguments& arguments);
 
 struct QuantizeArguments {
   std::string in, codec, out;

@@ -1,29 +1,24 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 
-#include "comm/waiting.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "nn/network.h"
 #include "trainer/batch_inputs.h"
-#include "trainer/checkpoint.h"
 #include "trainer/commands.h"
 #include "trainer/evaluate.h"
-#include "trainer/host_state.h"
 #include "trainer/json_text.h"
 #include "trainer/metrics.h"
-#include "trainer/non_finite.h"
 #include "trainer/run_data.h"
 #include "trainer/run_folder.h"
+#include "trainer/weights.h"
 
 namespace lpsgd {
 
 std::string eval_command(const EvalArguments& arguments) {
   const RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
-  const auto seed = static_cast<std::uint32_t>(run.train.seed);
   const std::shared_ptr<const Dataset> dataset = open_split(run, Split::test);
   const NetworkSpec spec = network_for(run, {dataset.get()});
   naming_options(run, [&] { check_data(run, spec, *dataset, Split::test); });
@@ -32,33 +27,12 @@ std::string eval_command(const EvalArguments& arguments) {
   const Device device = device_of(run.train, 0);
   Loader loader(make_batch_source(dataset, run.data, batch_options(run, spec, 0, 1, false)),
                 loader_options(run, device, threads, false));
-  Network network(spec, {.batch = run.train.batch_size,
-                         .seed = seed,
-                         .threads = threads,
-                         .compute = run.train.compute,
-                         .inference_only = true,
-                         .device = device,
-                         .deterministic = run.train.deterministic,
-                         .search_seconds = run.train.search_seconds,
-                         .pixels = pixel_options(run, loader.shape())});
-  HostState state(network);
-  read_checkpoint_model(arguments.checkpoint, network.tensors(), state.parameters(), state.buffers());
-  TrainingState loaded;
-  loaded.tensors = &network.tensors();
-  loaded.parameters = state.parameters();
-  loaded.buffers = state.buffers();
-  const std::string bad_value = first_non_finite(loaded, {});
-  if (!bad_value.empty())
-    throw FileError(fmt::format("{}: {} hold a NaN or an infinity", arguments.checkpoint, bad_value));
-  state.upload();
+  Network network(spec, inference_options(run, device, threads, loader.shape()));
+  Weights weights = read_weights(arguments.checkpoint, spec);
+  set_weights(network, weights);
   BadSamples bad;
   BatchMetrics m;
-  try {
-    m = evaluate(network, loader, state.buffers(), &bad);
-  } catch (const StalledError& e) {  // the loader's destructor would wait for the thread that hangs
-    print_error(e.what());
-    ::_exit(1);
-  }
+  end_if_stalled([&] { m = evaluate(network, loader, named_buffers(spec, weights), &bad); });
   if (m.samples == 0)
     throw FileError(fmt::format("{} (and no other sample of the test set can be read)", bad.first.at(0)));
   if (!std::isfinite(m.loss))

@@ -1,7 +1,11 @@
 #include "trainer/evaluate.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
+#include "comm/waiting.h"
+#include "core/error.h"
 #include "trainer/batch_inputs.h"
 
 namespace lpsgd {
@@ -64,6 +68,27 @@ BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedB
   }
   copy_buffers(saved, own, stream);
   return network.take_metrics();  // and waits for the copies
+}
+
+NetworkOptions inference_options(const RunConfig& run, Device device, int threads, const BatchShape& shape) {
+  return {.batch = run.train.batch_size,
+          .seed = static_cast<std::uint32_t>(run.train.seed),
+          .threads = threads,
+          .compute = run.train.compute,
+          .inference_only = true,
+          .device = device,
+          .deterministic = run.train.deterministic,
+          .search_seconds = run.train.search_seconds,
+          .pixels = pixel_options(run, shape)};
+}
+
+void end_if_stalled(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const StalledError& e) {
+    print_error(e.what());
+    ::_exit(1);
+  }
 }
 
 }  // namespace lpsgd

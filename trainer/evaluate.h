@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "nn/network.h"
 #include "trainer/bad_samples.h"
+#include "trainer/run_config.h"
 
 namespace lpsgd {
 
@@ -31,5 +32,12 @@ class AveragedBuffers {
 /// called after each batch; if it returns false, the batches that are left are left out.
 BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with,
                       BadSamples* bad = nullptr, const std::function<bool()>& go_on = {});
+
+/// A network that only evaluates, in batches of train.batch_size of this shape.
+NetworkOptions inference_options(const RunConfig& run, Device device, int threads, const BatchShape& shape);
+
+/// Runs `body`, which reads from a Loader of this process alone. After a StalledError it prints the message
+/// and ends the process with 1: the loader's destructor would wait for the thread that hangs.
+void end_if_stalled(const std::function<void()>& body);
 
 }  // namespace lpsgd

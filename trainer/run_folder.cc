@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -80,7 +81,12 @@ RunFolder::RunFolder(Transport& transport, const RunConfig& run, const std::stri
   path_ = paths[0];
 }
 
-void describe_run(Transport& transport, const std::string& folder, const RunConfig& run, Device device,
+std::string classes_path(const std::string& folder) {
+  return folder + "/classes.txt";
+}
+
+void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
+                  const std::vector<std::string>& classes, Device device,
                   const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line) {
   const std::string environment = environment_json(transport, device, algorithms, command_line);
   collective_try(transport, [&] {
@@ -102,6 +108,7 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
     }
     replace_file(folder + "/config.yaml", resolved_text(run));
     replace_file(folder + "/environment.json", environment);
+    if (!classes.empty()) replace_file(classes_path(folder), fmt::format("{}\n", fmt::join(classes, "\n")));
   });
 }
 

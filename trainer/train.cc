@@ -74,7 +74,7 @@ int end_run(int signal, const Transport& transport, const TrainCommand& command)
 
 /// Everything after the ranks have started. Returns the exit status. Collective.
 int train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
-             const NetworkSpec& spec, const TrainData& data, const InitialWeights* init) {
+             const NetworkSpec& spec, const TrainData& data, const Weights* init) {
   TrainCommand command;
   command.init = init;
   command.steps = arguments.steps;
@@ -115,8 +115,8 @@ struct Prepared {
   RunConfig run;
   std::unique_ptr<NetworkSpec> spec;
   TrainData data;
-  std::optional<InitialWeights> init;
-  const InitialWeights* initial() const { return init ? &*init : nullptr; }
+  std::optional<Weights> init;
+  const Weights* initial() const { return init ? &*init : nullptr; }
 };
 
 /// Configuration and network: refused before anything starts.

@@ -11,6 +11,7 @@
 #include "comm/agree.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "data/class_names.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "quant/policy.h"
@@ -85,6 +86,7 @@ class RankTrainer {
         command_(command),
         transport_(transport),
         kind_(kind_of(*data.train)),
+        classes_(class_names(run.data.dataset, data.train.get())),
         trace_(command.trace),
         codecs_(assign_codecs(run.exchange.policy, spec.tensors())),
         train_loader_(batches_of(data.train, run, spec, transport, true),
@@ -103,7 +105,7 @@ class RankTrainer {
         compression_(compression(network_.tensors(), codecs_, transport.size())) {}
 
   /// Before make_step(), which may take copies of the weights.
-  void start_from(const InitialWeights& weights) { set_weights(network_, weights); }
+  void start_from(const Weights& weights) { set_weights(network_, weights); }
 
   /// Separate from the constructor because it is collective over some transports.
   void make_step() {
@@ -135,7 +137,7 @@ class RankTrainer {
   /// Returns the signal that ended the run early, or 0.
   int run() {
     if (command_.resume) resume(*command_.resume);
-    describe_run(transport_, command_.out, run_, network_.stream().device(), network_.choices(),
+    describe_run(transport_, command_.out, run_, classes_, network_.stream().device(), network_.choices(),
                  command_.command_line);
     collective_try(transport_, [&] {
       if (transport_.rank() == 0) metrics_.emplace(command_.out + "/metrics.jsonl", position_.epoch);
@@ -425,6 +427,7 @@ class RankTrainer {
   const TrainCommand& command_;
   Transport& transport_;
   const DataKind kind_;
+  const std::vector<std::string> classes_;  // their names
   const RankTrace trace_;
   const std::vector<CodecSpec> codecs_;
   Loader train_loader_, test_loader_;

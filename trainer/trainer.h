@@ -8,19 +8,19 @@
 
 #include "comm/transport.h"
 #include "trainer/checkpoint.h"
-#include "trainer/initial_weights.h"
 #include "trainer/progress.h"
 #include "trainer/run_config.h"
 #include "trainer/run_data.h"
+#include "trainer/weights.h"
 
 namespace lpsgd {
 
 /// The options of `lpsgd train` beside the configuration.
 struct TrainCommand {
-  std::string out;                       // the run's folder, the same on every rank; made and checked already
-  std::optional<std::int64_t> steps;     // stop after so many steps in all, without evaluation
-  std::optional<ResumePoint> resume;     // without it the run starts from `init`, or from random weights
-  const InitialWeights* init = nullptr;  // outlives the run
+  std::string out;                    // the run's folder, the same on every rank; made and checked already
+  std::optional<std::int64_t> steps;  // stop after so many steps in all, without evaluation
+  std::optional<ResumePoint> resume;  // without it the run starts from `init`, or from random weights
+  const Weights* init = nullptr;      // outlives the run
   std::vector<std::string> command_line;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
   std::string trace;                // a folder for one Chrome trace per rank; empty: none

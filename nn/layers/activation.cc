@@ -1,5 +1,6 @@
 // Elementwise activations. Their backward needs the output only, so they may work in place.
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -16,6 +17,10 @@ class ActivationLayer final : public Layer {
   bool sums_gradients() const override { return true; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.activation(binding, kind);
+  }
+  void write_operators(OperatorWriter& out) const override {
+    constexpr const char* names[] = {"Relu", "Sigmoid", "Tanh"};  // in the order of Activation
+    out.output(out.add(names[static_cast<std::size_t>(kind)], {out.input()}));
   }
 };
 

@@ -1,7 +1,10 @@
 // Elementwise sum. Backward moves nothing: every input's gradient is the output's.
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -24,6 +27,11 @@ class AddLayer final : public Layer {
   bool sums_gradients() const override { return true; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.add(binding);
+  }
+  void write_operators(OperatorWriter& out) const override {
+    std::vector<OperatorWriter::Value> terms;
+    for (std::size_t i = 0; i < out.inputs(); ++i) terms.push_back(out.input(i));
+    out.output(out.add("Sum", std::move(terms)));
   }
 
  private:

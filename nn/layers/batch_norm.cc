@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -45,6 +46,12 @@ class BatchNormLayer final : public Layer {
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.batch_norm(binding, desc_);
+  }
+  void write_operators(OperatorWriter& out) const override {
+    out.output(out.add("BatchNormalization",
+                       {out.input(), out.tensor("weight"), out.tensor("bias"), out.tensor("running_mean"),
+                        out.tensor("running_var")},
+                       {{"epsilon", desc_.eps}}));
   }
 
  private:

@@ -2,8 +2,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -26,6 +28,12 @@ class ConcatLayer final : public Layer {
   bool backward_reads_input() const override { return false; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.concat(binding);
+  }
+  void write_operators(OperatorWriter& out) const override {
+    std::vector<OperatorWriter::Value> parts;
+    for (std::size_t i = 0; i < out.inputs(); ++i) parts.push_back(out.input(i));
+    const bool channels = out.input_shape().size() == 3;
+    out.output(out.add("Concat", std::move(parts), {{"axis", std::int64_t{channels ? 1 : -1}}}));
   }
 };
 

@@ -1,7 +1,10 @@
 // Convolution: (H, W, I) to (H', W', O), H' = (H + 2 pad - kernel) / stride + 1. Weights O-H-W-(I / groups).
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -63,6 +66,16 @@ class ConvLayer final : public Layer {
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.conv(binding, desc_);
+  }
+  void write_operators(OperatorWriter& out) const override {
+    std::vector<OperatorWriter::Value> in{out.input(), out.tensor("weight")};
+    if (desc_.bias) in.push_back(out.tensor("bias"));
+    const Size2 k = desc_.kernel, s = desc_.stride, p = desc_.pad;
+    out.output(out.add("Conv", std::move(in),
+                       {{"group", desc_.groups},
+                        {"kernel_shape", std::vector{k.h, k.w}},
+                        {"strides", std::vector{s.h, s.w}},
+                        {"pads", std::vector{p.h, p.w, p.h, p.w}}}));
   }
 
  private:

@@ -1,7 +1,10 @@
 // Fully connected layer: y = W x + b, W of shape out x in; on a sequence, the same for each frame.
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -41,6 +44,16 @@ class DenseLayer final : public Layer {
 
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.dense(binding);
+  }
+  void write_operators(OperatorWriter& out) const override {
+    if (out.input_shape().size() == 1) {
+      std::vector<OperatorWriter::Value> in{out.input(), out.tensor("weight")};
+      if (bias_) in.push_back(out.tensor("bias"));
+      return out.output(out.add("Gemm", std::move(in), {{"transB", std::int64_t{1}}}));
+    }
+    const OperatorWriter::Value weight = out.add("Transpose", {out.tensor("weight")});
+    const OperatorWriter::Value product = out.add("MatMul", {out.input(), weight});
+    out.output(bias_ ? out.add("Add", {product, out.tensor("bias")}) : product);
   }
 
  private:

@@ -1,5 +1,6 @@
 // Dropout (Srivastava et al. 2014), scaled in training so that evaluation needs no change.
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -21,6 +22,7 @@ class DropoutLayer final : public Layer {
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.dropout(binding, probability_);
   }
+  void write_operators(OperatorWriter& out) const override { out.output(out.input()); }
 
  private:
   double probability_ = 0.5;

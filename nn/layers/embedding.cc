@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -33,6 +34,9 @@ class EmbeddingLayer final : public Layer {
   bool backward_reads_input() const override { return false; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.embedding(binding);
+  }
+  void write_operators(OperatorWriter& out) const override {
+    out.output(out.add("Gather", {out.tensor("weight"), out.input()}));
   }
 
  private:

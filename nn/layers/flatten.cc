@@ -1,6 +1,7 @@
 // An image as features in PyTorch's order (C, H, W), so that dense weights after it mean the same there. A
 // 1x1 image or a single channel is only viewed with another shape; anything else is transposed.
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -20,6 +21,7 @@ class FlattenLayer final : public Layer {
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.channels_first(binding);
   }
+  void write_operators(OperatorWriter& out) const override { out.output(out.add("Flatten", {out.input()})); }
 
  private:
   bool view_ = false;

@@ -1,6 +1,7 @@
 // y = factor * x, a constant factor. It runs in place where it can, so that scaling the scores costs one
 // pass.
 #include "nn/layer.h"
+#include "nn/operators.h"
 #include "nn/ops.h"
 
 namespace lpsgd {
@@ -18,6 +19,9 @@ class ScaleLayer final : public Layer {
   bool sums_gradients() const override { return true; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.scale(binding, factor_);
+  }
+  void write_operators(OperatorWriter& out) const override {
+    out.output(out.add("Mul", {out.input(), out.constant("factor", {}, {static_cast<float>(factor_)})}));
   }
 
  private:

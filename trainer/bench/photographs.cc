@@ -104,7 +104,7 @@ std::shared_ptr<const ImageDataset> photographs(const std::vector<std::string>& 
   for (const std::string& folder : folders)
     for (std::string& path : images_in(folder)) files.push_back({.name = std::move(path)});
   if (static_cast<std::int64_t>(files.size()) > most) keep_samples(files, most);
-  return std::make_shared<ImageFiles>(std::move(files), 1);
+  return std::make_shared<ImageFiles>(std::move(files), std::vector<std::string>{"photograph"});
 }
 
 std::shared_ptr<const ImageDataset> packed(const ImageDataset& images, const PackOptions& options,

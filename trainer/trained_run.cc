@@ -1,0 +1,70 @@
+#include "trainer/trained_run.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/paths.h"
+#include "data/class_names.h"
+#include "trainer/checkpoint_list.h"
+#include "trainer/run_folder.h"
+
+namespace lpsgd {
+
+namespace {
+
+constexpr std::uint64_t most_bytes = 64 << 20;  // of classes.txt
+
+std::string find_weights(const std::string& run, const std::string& checkpoint) {
+  if (is_checkpoint_name(checkpoint) && !path_exists(checkpoint)) {
+    const std::string folder = checkpoints_folder(run) + "/" + checkpoint;
+    if (!path_exists(folder)) throw FileError(fmt::format("{}: no such checkpoint", folder));
+    return folder;
+  }
+  if (!checkpoint.empty()) return checkpoint;
+  std::vector<PassedOver> passed_over;
+  const std::optional<ResumePoint> newest = find_resume_point(run, &passed_over);
+  for (const PassedOver& one : passed_over) log::warn("{}", text(one));
+  if (!newest)
+    throw FileError(
+        fmt::format("{}: holds no checkpoint{}", run, passed_over.empty() ? "" : " that verifies"));
+  return newest->folder;
+}
+
+std::vector<std::string> read_classes(const std::string& run, const RunConfig& config) {
+  const std::string path = classes_path(run);
+  if (!path_exists(path)) return class_names(config.data.dataset);
+  std::istringstream lines(read_file(path, most_bytes));
+  std::vector<std::string> out;
+  for (std::string line; std::getline(lines, line);) out.push_back(line);
+  return out;
+}
+
+}  // namespace
+
+TrainedRun open_trained_run(const std::string& run, const std::string& checkpoint,
+                            const std::vector<std::string>& overrides) {
+  const std::string config = run + "/config.yaml";
+  if (!path_exists(config))
+    throw ConfigError(fmt::format("{}: is not the folder of a run: it has no config.yaml", run));
+  RunConfig loaded = load_run_config(config, overrides, config::Environment::if_set);
+  NetworkSpec network = network_of(loaded);
+  std::vector<std::string> classes = read_classes(run, loaded);
+  if (classes.size() != static_cast<std::size_t>(network.classes())) {
+    if (path_exists(classes_path(run)))
+      log::warn("{} has {} names, but the network has {} classes: they are shown as numbers",
+                classes_path(run), classes.size(), network.classes());
+    classes.clear();
+  }
+  std::string weights = find_weights(run, checkpoint);
+  return {std::move(loaded), std::move(network), std::move(weights), std::move(classes)};
+}
+
+Weights read_weights(const TrainedRun& run) {
+  return read_weights(run.weights_path, run.network);
+}
+
+}  // namespace lpsgd

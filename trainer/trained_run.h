@@ -1,0 +1,28 @@
+// The network that a run has trained, as its folder describes it, for commands that use it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/run_config.h"
+#include "trainer/weights.h"
+
+namespace lpsgd {
+
+struct TrainedRun {
+  RunConfig config;  // as the run's config.yaml has it, with overrides
+  NetworkSpec network;
+  std::string weights_path;          // the checkpoint's folder, or the file
+  std::vector<std::string> classes;  // their names by label; empty: they have none
+};
+
+/// `run` is the run's folder. `checkpoint` is a checkpoint of the run ("epoch-0010"), the folder of a
+/// checkpoint, a run's folder or a .safetensors file; empty: the run's newest one that verifies. ConfigError
+/// if there is no run, FileError if there is no such checkpoint.
+TrainedRun open_trained_run(const std::string& run, const std::string& checkpoint,
+                            const std::vector<std::string>& overrides);
+
+/// Its weights. FileError if the checkpoint is damaged or of another network, or if a weight is not finite.
+Weights read_weights(const TrainedRun& run);
+
+}  // namespace lpsgd

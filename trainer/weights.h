@@ -1,0 +1,31 @@
+// A network's weights and running statistics, read from a file, a checkpoint or a run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/network.h"
+#include "nn/network_spec.h"
+
+namespace lpsgd {
+
+struct Weights {
+  std::vector<float> parameters;            // an arena
+  std::vector<std::vector<float>> buffers;  // of each of the network's buffers
+  std::string checksum;                     // of both, 16 hexadecimal digits
+};
+
+/// Of a file (PyTorch's names and order), a checkpoint or a run. It must hold each tensor and buffer of the
+/// network, and no other. Throws FileError if it does not, if it is damaged, or if a value is not finite.
+Weights read_weights(const std::string& path, const NetworkSpec& spec);
+
+/// As read_weights(), for `lpsgd train --init`: throws ConfigError "--init: ...".
+Weights read_initial_weights(const std::string& path, const NetworkSpec& spec);
+
+/// Makes the network start from them.
+void set_weights(Network& network, const Weights& weights);
+
+/// Views of the buffers, with the network's names and shapes.
+std::vector<NamedBuffer> named_buffers(const NetworkSpec& spec, Weights& weights);
+
+}  // namespace lpsgd
