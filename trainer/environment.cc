@@ -105,7 +105,8 @@ std::string mpi_version() {
   return name;
 }
 
-std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& algorithms,
+std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& classes,
+                             const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line) {
   const std::vector<std::string> hosts = transport.all_gather_text(hostname());
   utsname system{};
@@ -129,6 +130,7 @@ std::string environment_json(Transport& transport, Device device, const std::vec
   ::gmtime_r(&now, &utc);
   std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", &utc);
   o["started"] = time;
+  if (!classes.empty()) o["classes"] = classes;
   return json_text(o, 2) + "\n";
 }
 

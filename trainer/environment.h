@@ -11,7 +11,9 @@
 namespace lpsgd {
 
 /// The text of environment.json. `device` and `algorithms` (Network::choices()) are this rank's. Collective.
-std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& algorithms,
+/// `classes`: their names by label, which are left out if there are none.
+std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& classes,
+                             const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line);
 
 /// The MPI library that this program is linked with: "MPICH Version: 4.0.2", "Open MPI v4.1.4". Works before

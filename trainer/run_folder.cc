@@ -2,7 +2,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -32,6 +31,8 @@ int usable_cores() {
 }
 
 namespace {
+
+constexpr std::uint64_t most_environment_bytes = 64 << 20;
 
 bool holds_a_run(const std::string& folder) {
   return path_exists(folder + "/config.yaml") || path_exists(folder + "/checkpoints") ||
@@ -81,21 +82,28 @@ RunFolder::RunFolder(Transport& transport, const RunConfig& run, const std::stri
   path_ = paths[0];
 }
 
-std::string classes_path(const std::string& folder) {
-  return folder + "/classes.txt";
+std::vector<std::string> recorded_classes(const std::string& folder) {
+  const std::string path = folder + "/environment.json";
+  if (!path_exists(path)) return {};
+  const ordered_json environment = parse_json(read_file(path, most_environment_bytes), path);
+  if (!environment.is_object() || !environment.contains("classes")) return {};
+  try {
+    return environment["classes"].get<std::vector<std::string>>();
+  } catch (const nlohmann::json::exception&) {
+    throw FileError(fmt::format("{}: classes: expected a list of names", path));
+  }
 }
 
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
                   const std::vector<std::string>& classes, Device device,
                   const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line) {
-  const std::string environment = environment_json(transport, device, algorithms, command_line);
+  const std::string environment = environment_json(transport, device, classes, algorithms, command_line);
   collective_try(transport, [&] {
     if (transport.rank() != 0) return;
     if (run.train.deterministic && path_exists(folder + "/environment.json")) {
-      constexpr std::uint64_t max_bytes = 16 << 20;  // of environment.json
       const std::string path = folder + "/environment.json";
       try {
-        const ordered_json before = parse_json(read_file(path, max_bytes), path);
+        const ordered_json before = parse_json(read_file(path, most_environment_bytes), path);
         if (before.is_object() &&
             before.value("algorithms", ordered_json::array()) != ordered_json(algorithms))
           log::warn(
@@ -108,7 +116,6 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
     }
     replace_file(folder + "/config.yaml", resolved_text(run));
     replace_file(folder + "/environment.json", environment);
-    if (!classes.empty()) replace_file(classes_path(folder), fmt::format("{}\n", fmt::join(classes, "\n")));
   });
 }
 

@@ -29,15 +29,15 @@ class RunFolder {
   std::string path_;
 };
 
-/// Writes config.yaml, environment.json and, if classes have names, classes.txt, after all checks have
-/// passed. `device` and `algorithms` (Network::choices()): this rank's. Warns if a resumed deterministic run
-/// uses other algorithms than before. Collective.
+/// Writes config.yaml and environment.json, after all checks have passed. `classes`: their names by label.
+/// `device` and `algorithms` (Network::choices()): this rank's. Warns if a resumed deterministic run uses
+/// other algorithms than before. Collective.
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
                   const std::vector<std::string>& classes, Device device,
                   const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line);
 
-/// Where a run's folder has the names of the classes, by label, a line each.
-std::string classes_path(const std::string& folder);
+/// The names of the classes that environment.json has, by label. Empty: it has none. FileError.
+std::vector<std::string> recorded_classes(const std::string& folder);
 
 /// The complete lines of metrics.jsonl.
 std::vector<std::string> metrics_lines(const std::string& folder);

@@ -2,10 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <sstream>
-
 #include "core/error.h"
-#include "core/file.h"
 #include "core/log.h"
 #include "core/paths.h"
 #include "data/class_names.h"
@@ -15,8 +12,6 @@
 namespace lpsgd {
 
 namespace {
-
-constexpr std::uint64_t most_bytes = 64 << 20;  // of classes.txt
 
 std::string find_weights(const std::string& run, const std::string& checkpoint) {
   if (is_checkpoint_name(checkpoint) && !path_exists(checkpoint)) {
@@ -35,12 +30,8 @@ std::string find_weights(const std::string& run, const std::string& checkpoint) 
 }
 
 std::vector<std::string> read_classes(const std::string& run, const RunConfig& config) {
-  const std::string path = classes_path(run);
-  if (!path_exists(path)) return class_names(config.data.dataset);
-  std::istringstream lines(read_file(path, most_bytes));
-  std::vector<std::string> out;
-  for (std::string line; std::getline(lines, line);) out.push_back(line);
-  return out;
+  std::vector<std::string> recorded = recorded_classes(run);
+  return recorded.empty() ? class_names(config.data.dataset) : recorded;
 }
 
 }  // namespace
@@ -54,9 +45,9 @@ TrainedRun open_trained_run(const std::string& run, const std::string& checkpoin
   NetworkSpec network = network_of(loaded);
   std::vector<std::string> classes = read_classes(run, loaded);
   if (classes.size() != static_cast<std::size_t>(network.classes())) {
-    if (path_exists(classes_path(run)))
-      log::warn("{} has {} names, but the network has {} classes: they are shown as numbers",
-                classes_path(run), classes.size(), network.classes());
+    if (!classes.empty())
+      log::warn("{}: there are names of {} classes, but the network has {}: they are shown as numbers", run,
+                classes.size(), network.classes());
     classes.clear();
   }
   std::string weights = find_weights(run, checkpoint);

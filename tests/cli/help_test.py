@@ -27,7 +27,8 @@ class CommandLine(Case):
         self.assertEqual((result.out, result.err), ("", f"lpsgd: error: {expected}\n"))
 
     def test_a_misspelled_command(self):
-        commands = "commands: train, show, eval, quantize, data, checkpoint, bench, predict, study, report, help, version"
+        commands = ("commands: train, show, eval, infer, export, quantize, data, checkpoint, bench, predict, study, report, "
+                    "help, version")
         self.refused(["trian", self.config], f"no command 'trian', did you mean 'train'?; {commands}")
         self.refused(["trian", self.config], f"no command 'trian', did you mean 'train'?; {commands}", ranks=3)
         self.refused(["fly"], f"no command 'fly'; {commands}")

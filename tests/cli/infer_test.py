@@ -145,14 +145,14 @@ checkpoint: {{every_epochs: 1, keep: 3}}
         before = self.infer_json(self.files[0])
         shutil.rmtree(self.path("cifar"))
         self.assertEqual(self.infer_json(self.files[0]), before)
-        os.remove(os.path.join(self.folder, "classes.txt"))  # of a run by an older version
+        os.remove(os.path.join(self.folder, "environment.json"))  # an older version's has no names
         self.assertEqual(self.infer_json(self.files[0]), before)
 
     def test_class_names_that_do_not_fit(self):
-        Path(self.folder, "classes.txt").write_text("one\ntwo\n")
+        Path(self.folder, "environment.json").write_text('{"classes": ["one", "two"]}')
         result = self.infer(self.files[0])
         self.assertIn("class ", result.out)
-        self.assertIn("has 2 names, but the network has 10 classes", result.err)
+        self.assertIn("names of 2 classes, but the network has 10", result.err)
 
     def test_mistakes(self):
         self.assertIn("has no config.yaml", run("infer", self.path("png"), self.files[0]).err)
@@ -197,7 +197,7 @@ schedule: {{lr: 0.05}}
 exchange: {{transport: mpi, codec: {{kind: none}}}}
 """)
         folder = self.train("run", config=config, ranks=1)
-        self.assertEqual(Path(folder, "classes.txt").read_text(), "cat\ndog\nwith space\n")
+        self.assertEqual(json.loads(Path(folder, "environment.json").read_text())["classes"], kinds)
         result = run("infer", folder, self.path("val"), "--json")
         self.assertEqual(result.status, 0, result)
         found = json.loads(result.out)["images"]
