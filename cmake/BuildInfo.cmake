@@ -13,6 +13,7 @@ inline constexpr char compiler[] = \"${COMPILER}\";
 inline constexpr char cmake[] = \"${CMAKE_VERSION}\";
 inline constexpr char flags[] = \"${FLAGS}\";
 inline constexpr char cuda[] = \"${CUDA}\";
+inline constexpr char cuda_architectures[] = \"${ARCHITECTURES}\";
 \n}  // namespace lpsgd::build\n")
 set(old "")
 if(EXISTS ${OUT})

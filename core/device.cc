@@ -69,6 +69,12 @@ CudaDeviceInfo cuda_device_info(int index) {
   return cuda::device_info(index);
 }
 
+std::size_t free_device_memory(Device device) {
+  require_cuda(device);
+  const ScopedDevice scope(device);
+  return cuda::free_memory();
+}
+
 ScopedDevice::ScopedDevice(Device device) {
   if (!device.is_cuda()) return;
   require_cuda(device);

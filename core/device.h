@@ -58,6 +58,9 @@ struct CudaDeviceInfo {
 /// DeviceError when there is no such device.
 CudaDeviceInfo cuda_device_info(int index);
 
+/// Bytes that are free on a device now, for all processes; 0 if unknown. DeviceError as above.
+std::size_t free_device_memory(Device device);
+
 /// Makes `device` the calling thread's current CUDA device for its scope; nothing for the CPU. Only a nested
 /// scope restores the device that was current before it: restoring the default, GPU 0, after an outermost
 /// scope would create a context on GPU 0 for every rank of the machine.

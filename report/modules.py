@@ -1,9 +1,11 @@
-"""Prints in one line which module a report lacks, and how to install it."""
+"""Prints in one line which module a report lacks, and how to install it. As a program it lists all as JSON."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 DEBIANS = "/usr/bin/python3"
 PACKAGES = {
@@ -41,3 +43,26 @@ def debian_has(names):
         return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
     except OSError:
         return False
+
+
+def version(name):
+    """None if the module is missing."""
+    try:
+        importlib.import_module(name)
+        return metadata.version({"yaml": "PyYAML"}.get(name, name))
+    except metadata.PackageNotFoundError:
+        return "of an unknown version"
+    except ImportError:
+        return None
+
+
+if __name__ == "__main__":
+    print(
+        json.dumps(
+            {
+                "python": sys.version.split()[0],
+                "modules": {name: version(name) for name in PACKAGES},
+                "packages": PACKAGES,
+            }
+        )
+    )

@@ -143,6 +143,15 @@ RunCommand declare_quantize(CLI::App& app, const Words&) {
   return [quantize] { return print(quantize_command(*quantize)); };
 }
 
+RunCommand declare_doctor(CLI::App& app, const Words&) {
+  const auto doctor = std::make_shared<DoctorArguments>();
+  app.add_flag("--json", doctor->json, "print JSON");
+  app.add_flag("--ranks-only", doctor->ranks_only,
+               "under mpirun: check where the ranks are and what they exchange, not the machines");
+  app.footer("Under mpirun -n K it checks the ranks of that job. Status 1: at least one check is an error");
+  return [doctor] { return doctor_command(*doctor); };
+}
+
 struct HelpArguments {
   std::string key;
   bool schema = false, markdown = false;
@@ -192,10 +201,11 @@ std::span<const Command> all_commands() {
         {"data", "check a data set, or pack its images into one file", nullptr, data_commands()},
         {"checkpoint", "list, verify or compare the checkpoints of a run", nullptr, checkpoint_commands()},
         {"bench", "how fast the parts are", nullptr, bench_commands()},
+        {"doctor", "what this machine can do and what is wrong, with advice", declare_doctor, {}, true},
         {"help", "what a key of the configuration means, its values and its default", declare_help},
         {"version", "build, backends, library versions", declare_version},
     };
-    all.insert(all.end() - 2, python_commands().begin(), python_commands().end());
+    all.insert(all.end() - 3, python_commands().begin(), python_commands().end());
     return all;
   }();
   return commands;

@@ -75,4 +75,12 @@ struct QuantizeArguments {
 /// Tensors (steps, K, n) in, exchanged means (steps, n) out: K ranks' gradients through the real exchange.
 std::string quantize_command(const QuantizeArguments& arguments);
 
+struct DoctorArguments {
+  bool json = false;
+  bool ranks_only = false;  // nothing that concerns one machine alone
+};
+/// What this machine can do and what is wrong, with advice; under mpirun also of the ranks together. Prints
+/// it, and returns the process's exit status.
+int doctor_command(const DoctorArguments& arguments);
+
 }  // namespace lpsgd

@@ -25,20 +25,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The value of the first line `KEY=value` or `KEY : value` of a system file.
-std::string value_in_file(const char* path, const std::string& key, char separator) {
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with(key)) continue;
-    std::string value = line.substr(line.find(separator) + 1);
-    const auto strip = [](char c) { return c == ' ' || c == '\t' || c == '"'; };
-    while (!value.empty() && strip(value.front())) value.erase(value.begin());
-    while (!value.empty() && strip(value.back())) value.pop_back();
-    return value;
-  }
-  return "unknown";
-}
-
 std::string onednn_version() {
   const dnnl_version_t* v = dnnl_version();
   return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
@@ -62,6 +48,27 @@ void add_cuda(ordered_json& o) {
   for (int i = 0; i < found.count; ++i) models.push_back(cuda_device_info(i).name);
 }
 
+}  // namespace
+
+std::string value_in_file(const char* path, const std::string& key, char separator) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(key)) continue;
+    std::string value = line.substr(line.find(separator) + 1);
+    const auto strip = [](char c) { return c == ' ' || c == '\t' || c == '"'; };
+    while (!value.empty() && strip(value.front())) value.erase(value.begin());
+    while (!value.empty() && strip(value.back())) value.pop_back();
+    return value;
+  }
+  return "unknown";
+}
+
+std::string hostname() {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
 ordered_json build_and_libraries() {
   ordered_json o;
   o["lpsgd_version"] = build::version;
@@ -74,6 +81,8 @@ ordered_json build_and_libraries() {
   o["backends"] = ordered_json::array({"cpu"});
   if (cuda_devices().runtime_version > 0) o["backends"].push_back("cuda");
   o["cuda_compiled_version"] = build::cuda[0] ? ordered_json(build::cuda) : ordered_json(nullptr);
+  o["cuda_architectures"] =
+      build::cuda_architectures[0] ? ordered_json(build::cuda_architectures) : ordered_json(nullptr);
   add_cuda(o);
   o["nccl_version"] = nccl_missing().empty() ? ordered_json(nccl_version()) : ordered_json(nullptr);
   o["onednn_version"] = onednn_version();
@@ -82,14 +91,6 @@ ordered_json build_and_libraries() {
   o["libc_version"] = fmt::format("glibc-{}", gnu_get_libc_version());
   return o;
 }
-
-std::string hostname() {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  return host;
-}
-
-}  // namespace
 
 std::string revision() {
   return fmt::format("{}", build::git_hash);

@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,15 @@ std::string mpi_version();
 
 /// Of the sources that the program was built from, as `git describe` names it.
 std::string revision();
+
+/// The value of the first line `KEY=value` or `KEY : value` of a system file; "unknown" if there is none.
+std::string value_in_file(const char* path, const std::string& key, char separator);
+
+/// Of this machine.
+std::string hostname();
+
+/// What was built, and the libraries that are loaded.
+nlohmann::ordered_json build_and_libraries();
 
 /// `lpsgd version`, without and with --json: build, backends, library versions.
 std::string version_json();

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "trainer/python_program.h"
 
 namespace lpsgd {
 
@@ -19,30 +20,18 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-std::string setting(const char* variable, const char* usual) {
-  const char* value = std::getenv(variable);
-  return value && *value ? value : usual;
-}
-
 /// Under mpirun: what the launcher told this process, which is for no program that this one starts.
 void leave_launcher() {
   Words told;
-  for (char** at = environ; *at != nullptr; ++at) {
-    const std::string_view name = std::string_view(*at).substr(0, std::string_view(*at).find('='));
-    for (const char* begin :
-         {"PMI_", "PMIX_", "MPI_LOCAL", "OMPI_COMM_WORLD_", "OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix",
-          "OMPI_UNIVERSE_SIZE", "OMPI_NUM_APP_CTX", "OMPI_APP_CTX_NUM_PROCS", "OMPI_FIRST_RANKS", "OMPI_ARGV",
-          "OMPI_COMMAND", "OMPI_FILE_LOCATION", "SLURM_STEP_", "SLURM_PROCID"})
-      if (name.starts_with(begin)) told.emplace_back(name);
-  }
+  for (char** at = environ; *at != nullptr; ++at)
+    if (is_for_ranks(*at)) told.emplace_back(*at, std::strcspn(*at, "="));
   for (const std::string& name : told) ::unsetenv(name.c_str());
 }
 
 /// Replaces the process. Returns only by an exception.
 int become_python(const std::string& command, const Words& arguments) {
-  const std::string python = setting("LPSGD_PYTHON", "/usr/bin/python3");
-  const fs::path program =
-      fs::path(setting("LPSGD_REPORT", LPSGD_REPORT_FOLDER)) / ("lpsgd_" + command + ".py");
+  const std::string python = python_interpreter();
+  const fs::path program = fs::path(report_folder()) / ("lpsgd_" + command + ".py");
   std::error_code error;
   if (!fs::is_regular_file(program, error))
     throw ConfigError(

@@ -30,6 +30,10 @@ int usable_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
+int threads_by_default(int local_ranks) {
+  return std::max(1, usable_cores() / local_ranks);
+}
+
 namespace {
 
 constexpr std::uint64_t most_environment_bytes = 64 << 20;

@@ -34,7 +34,7 @@ namespace {
 
 int threads_per_rank(const RunConfig& run, const Transport& transport) {
   if (run.train.threads > 0) return static_cast<int>(run.train.threads);
-  return std::max(1, usable_cores() / transport.local_size());
+  return threads_by_default(transport.local_size());
 }
 
 Device device_of_rank(const RunConfig& run, const Transport& transport) {
