@@ -118,12 +118,6 @@ int run_command_line(const std::vector<std::string>& words) {
   return 0;
 }
 
-int print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    throw FileError("standard output cannot be written");
-  return 0;
-}
-
 void add_config_options(CLI::App& app, std::string& config, std::vector<std::string>& overrides) {
   app.add_option("config", config, "configuration file (YAML)")->required();
   add_override_option(app, overrides);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/print.h"
+
 namespace lpsgd {
 
 /// What a command declared, ready to run. Returns the process's exit status.
@@ -32,9 +34,6 @@ std::span<const Command> checkpoint_commands();
 /// ranks or not: otherwise rank 0 prints what each rank runs, and the status is 2. For a mistake in the words
 /// rank 0 throws ConfigError, or prints the message, and the other ranks return its status.
 int run_command_line(const std::vector<std::string>& words);
-
-/// Writes the text to standard output and returns 0. FileError when that fails.
-int print(const std::string& text);
 
 /// Adds the configuration file and --set.
 void add_config_options(CLI::App& app, std::string& config, std::vector<std::string>& overrides);

@@ -13,8 +13,8 @@
 
 #include "core/error.h"
 #include "core/printable.h"
-#include "trainer/command_line.h"
 #include "trainer/json_text.h"
+#include "trainer/print.h"
 
 namespace lpsgd::doctor {
 

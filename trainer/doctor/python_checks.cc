@@ -38,7 +38,9 @@ Checks interpreter_check() {
   if (!std::filesystem::is_regular_file(program, error))
     return {failed(fmt::format("{} is missing, so {} cannot start", program, what_for),
                    "let LPSGD_REPORT name the report folder of lpsgd's sources")};
-  const ChildResult child = run_child({python, program}, python_seconds, {"PYTHONDONTWRITEBYTECODE=1"});
+  const ChildResult child =
+      run_child({python, program}, python_seconds,  // No bytecode is written, and matplotlib makes no folder.
+                {"PYTHONDONTWRITEBYTECODE=1", "MPLCONFIGDIR=/tmp"});
   if (!child.start_error.empty())
     return {failed(fmt::format("{} cannot be started: {}", python, child.start_error), other_python())};
   if (child.timed_out)
