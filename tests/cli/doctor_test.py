@@ -114,7 +114,8 @@ class Alone(DoctorCase):
         self.fake("mpirun", "echo 'run 1.0'")
         self.assertIn("does not know", self.report()["mpi.launcher"]["found"])
         os.mkdir(self.path("empty"))
-        check = self.report(PATH=self.path("empty"))["mpi.launcher"]
+        checks = json.loads(self.doctor("--json", PATH=self.path("empty")).out)["checks"]  # Open MPI lacks its ssh
+        (check,) = [check for check in checks if check["name"] == "mpi.launcher"]
         self.assertEqual((check["status"], check["found"]), ("warning", "no mpirun in PATH"))
 
     def test_an_mpirun_that_hangs(self):
@@ -124,12 +125,15 @@ class Alone(DoctorCase):
         self.assertLess(time.monotonic() - begin, 60)
         self.assertEqual(check["status"], "warning", check)
         self.assertIn("did not end within 5 s", check["found"])
-        with open(self.path("pid")) as file:
+        self.assert_ended("pid")
+
+    def assert_ended(self, name):
+        with open(self.path(name)) as file:
             pid = file.read().strip()
         until = time.monotonic() + 5
         while self.runs(pid) and time.monotonic() < until:
             time.sleep(0.05)
-        self.assertFalse(self.runs(pid), "the launcher's group is ended")
+        self.assertFalse(self.runs(pid), "what the launcher has started is ended")
 
     def runs(self, pid):
         """A process may have ended without having been waited for."""
@@ -148,12 +152,20 @@ class Alone(DoctorCase):
 
     @unittest.skipUnless(FAMILY == "MPICH", "the variables are MPICH's")
     def test_ranks_that_do_not_answer(self):
-        hangs = self.fake("hangs", "exec sleep 1000")
+        hangs = self.fake("hangs", f"echo $$ > {self.path('pid')}; exec sleep 1000")
         hosts = self.write("hosts", "192.0.2.1\n")  # an address for documents
         begin = time.monotonic()
         check = self.report(status=1, HYDRA_HOST_FILE=hosts, HYDRA_LAUNCHER="ssh", HYDRA_LAUNCHER_EXEC=hangs)["ranks.started"]
         self.assertTrue(25 < time.monotonic() - begin < 90)
         self.assertEqual(check["found"], "two ranks were not done within 30 s")
+        self.assert_ended("pid")
+
+    @unittest.skipUnless(FAMILY == "Open MPI" and os.geteuid() == 0, "Open MPI refuses root")
+    def test_root_under_open_mpi(self):
+        self.assertNotIn("mpi.root", self.report(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
+        checks = self.report(OMPI_ALLOW_RUN_AS_ROOT="", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="")
+        self.assertEqual(checks["mpi.root"]["status"], "warning", checks["mpi.root"])
+        self.assertEqual(checks["ranks.started"]["status"], "ok", "the exchange is measured all the same")
 
     def test_a_python_that_is_not_there(self):
         check = self.report(LPSGD_PYTHON="/no/such/python3")["python.modules"]

@@ -250,6 +250,38 @@ class OnTheGpu(Case):
         self.assertEqual(result.err.count("the NVIDIA driver shows no device"), 1, result)
         self.assertFalse(os.path.exists(self.path("none")))
 
+    def doctor(self, *arguments, status=0, **options):
+        result = run("doctor", "--json", *arguments, **options)
+        self.assertEqual(result.status, status, result)
+        return {check["name"]: check for check in json.loads(result.out)["checks"]}
+
+    def test_doctor(self):
+        checks = self.doctor()
+        self.assertEqual(checks["gpu.driver"]["status"], "ok", checks["gpu.driver"])
+        for i in range(checks["gpu.driver"]["devices"]):
+            gpu = checks[f"gpu.{i}"]
+            self.assertIn(gpu["status"], ("ok", "warning"), gpu)  # other programs may use it
+            self.assertTrue(gpu["computes_as_cpu"] and gpu["has_code"], gpu)
+            self.assertTrue(0 < gpu["free_bytes"] <= gpu["memory_bytes"], gpu)
+            self.assertGreater(gpu["bytes_per_s"], 0, gpu)
+        self.assertRegex(checks["gpu.libraries"]["cudnn"], r"^9\.")
+
+    def test_doctor_over_ranks(self):
+        gpus = self.doctor()["gpu.driver"]["devices"]
+        checks = self.doctor("--ranks-only", ranks=gpus + 1)
+        self.assertEqual(checks["ranks.devices"]["status"], "warning", checks["ranks.devices"])
+        self.assertIn("the same GPU", checks["ranks.devices"]["found"])
+        self.assertEqual(checks["ranks.nccl"]["status"], "absent", checks["ranks.nccl"])
+        check = self.doctor("--ranks-only", ranks=2, wrap=A_HOST_EACH)["ranks.nccl"]
+        self.assertEqual((check["status"], check["sum_equal"]), ("ok", True), check)
+
+    def test_doctor_finds_a_gpu_without_memory(self):
+        if not EMULATED:
+            self.skipTest("needs GPUs whose memory can be chosen")
+        check = self.doctor(status=1, env={"LPSGD_EMULATED_MEMORY": "1000000"})["gpu.0"]
+        self.assertEqual(check["status"], "error", check)
+        self.assertIn("no room for", check["found"])
+
     def test_bench_exchange(self):
         sizes = ["--min", "4004", "--max", "400400" if EMULATED else "40040000", "--factor", "100"]
         for collective, ranks, transport in (("reduce_broadcast", None, None), ("reduce_broadcast", 2, "mpi"), ("allreduce", 2, "mpi"),

@@ -120,8 +120,8 @@ bool runs(const std::string& pid) {
   return end != std::string::npos && stat.compare(end, 3, ") Z") != 0;
 }
 
-TEST(Doctor, AChildThatHangsIsEndedWithItsGroup) {
-  for (const char* first : {"", "trap '' TERM; "}) {
+TEST(Doctor, AChildThatHangsIsEndedWithAllItStarted) {
+  for (const char* first : {"", "trap '' TERM; ", "setsid "}) {
     const ChildResult child =
         run_child({"sh", "-c", std::string(first) + "sleep 300 & echo $!; sleep 300"}, 0.5);
     EXPECT_TRUE(child.timed_out);

@@ -1,6 +1,7 @@
 #include "trainer/doctor/child_process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,7 +11,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -64,14 +71,56 @@ bool wait_until(pid_t child, double until, int& status) {
   }
 }
 
-/// First asks, so that a launcher can end its ranks.
-void end_group(pid_t child, int& status) {
+struct Process {
+  pid_t parent = 0;
+  std::string start;  // with the number it names a process for good
+};
+
+/// Nothing if it has ended.
+std::optional<Process> process(pid_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(in, text);
+  const std::size_t end = text.rfind(')');  // of its name
+  if (end == std::string::npos) return std::nullopt;
+  std::istringstream words(text.substr(end + 1));
+  Process found;
+  std::string word;
+  for (int field = 3; field <= 22 && words >> word; ++field) {  // proc(5) counts them
+    if (field == 4) found.parent = static_cast<pid_t>(std::atoi(word.c_str()));
+    if (field == 22) found.start = word;
+  }
+  return found;
+}
+
+/// The processes that `top` has started, and those that they have.
+std::map<pid_t, Process> descendants(pid_t top) {
+  std::map<pid_t, Process> all, out;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const auto pid = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
+    if (const std::optional<Process> one = pid > 0 ? process(pid) : std::nullopt) all[pid] = *one;
+  }
+  for (const auto& [pid, one] : all) {
+    pid_t above = one.parent;
+    for (auto at = all.find(above); above != top && at != all.end(); at = all.find(above))
+      above = at->second.parent;
+    if (above == top) out[pid] = one;
+  }
+  return out;
+}
+
+/// First asks, so that a launcher can end its ranks. It may have put what it started into other groups.
+void end_with_all(pid_t child, int& status) {
+  const std::map<pid_t, Process> started = descendants(child);
   ::kill(-child, SIGTERM);
   if (!wait_until(child, now_seconds() + 1, status)) {
     ::kill(-child, SIGKILL);
     wait_until(child, now_seconds() + 1, status);
   }
-  ::kill(-child, SIGKILL);  // what is left of its group
+  ::kill(-child, SIGKILL);
+  for (const auto& [pid, one] : started)
+    if (const std::optional<Process> now = process(pid); now && now->start == one.start) ::kill(pid, SIGKILL);
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -132,7 +181,7 @@ ChildResult run_child(const std::vector<std::string>& words, double seconds,
   }
   if (!wait_until(child, until, status)) {
     result.timed_out = true;
-    end_group(child, status);
+    end_with_all(child, status);
   }
   result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   result.seconds = now_seconds() - begin;

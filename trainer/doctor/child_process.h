@@ -8,7 +8,7 @@ namespace lpsgd::doctor {
 
 struct ChildResult {
   std::string start_error;  // why it could not be started; empty: it was
-  bool timed_out = false;   // it was ended, and its group of processes with it
+  bool timed_out = false;   // it was ended, and all that it had started with it
   int status = 0;           // as the shell counts: 128 + n for signal n
   std::string out, err;     // at most 1 MiB each
   double seconds = 0;
