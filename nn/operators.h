@@ -25,12 +25,12 @@ class OperatorWriter {
 
   virtual ~OperatorWriter() = default;
 
-  virtual std::size_t inputs() const = 0;
-  virtual Value input(std::size_t i = 0) const = 0;
-  /// As Layer::infer() got it: without the batch, images as (H, W, C).
-  virtual const Shape& input_shape(std::size_t i = 0) const = 0;
+  virtual std::vector<Value> inputs() const = 0;
+  Value input() const { return inputs().front(); }
+  /// Of the first input, as Layer::infer() got it: without the batch, images as (H, W, C).
+  virtual const Shape& input_shape() const = 0;
 
-  /// The layer's tensor or running statistic of this suffix, in PyTorch's order.
+  /// The layer's tensor or running statistic of this suffix, in PyTorch's order. To be called once for each.
   virtual Value tensor(const char* suffix) = 0;
   /// Its values, valid until the layer returns.
   virtual std::span<const float> values(const char* suffix) = 0;
@@ -50,7 +50,7 @@ class OperatorWriter {
   /// The state before the pass, (1, batch, features).
   virtual Value state(const char* suffix, std::int64_t features) = 0;
   /// The state after the pass, of the same shape.
-  virtual void set_state(const char* suffix, const Value& value) = 0;
+  virtual void set_state(const char* suffix, std::int64_t features, const Value& value) = 0;
 
   /// The layer's output. Every layer calls it once, last.
   virtual void output(const Value& value) = 0;

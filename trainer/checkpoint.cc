@@ -216,13 +216,16 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   return out;
 }
 
-void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
-                           std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
-  if (path_exists(folder) && !is_folder(folder))
-    return read_model(SafetensorsFile(folder), tensors, parameters, buffers);
+std::string read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
+                                  std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
+  if (path_exists(folder) && !is_folder(folder)) {
+    read_model(SafetensorsFile(folder), tensors, parameters, buffers);
+    return folder;
+  }
   std::string at = folder;
   bool verified = false;
-  if (!path_exists(at + "/" + model_file) && is_folder(at + "/checkpoints")) {
+  const bool is_run = path_exists(at + "/config.yaml") || is_folder(at + "/checkpoints");
+  if (!path_exists(at + "/" + model_file) && is_run) {
     std::vector<PassedOver> passed_over;
     const std::optional<ResumePoint> newest = find_resume_point(folder, &passed_over);
     for (const PassedOver& one : passed_over) log::warn("{}", text(one));
@@ -234,6 +237,7 @@ void read_checkpoint_model(const std::string& folder, const std::vector<TensorIn
   }
   if (!verified && path_exists(at + "/manifest.json")) verify(read_manifest(at), at, model_file);
   read_model(SafetensorsFile(at + "/" + model_file), tensors, parameters, buffers);
+  return at;
 }
 
 }  // namespace lpsgd

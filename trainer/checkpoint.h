@@ -53,8 +53,9 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
 
 /// The weights and running statistics of a file, of a checkpoint's folder, or of the newest checkpoint that
 /// verifies in a run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a
-/// manifest. Warns of checkpoints that it passes over. FileError.
-void read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
-                           std::span<float> parameters, const std::vector<NamedBuffer>& buffers);
+/// manifest. Warns of checkpoints that it passes over. Returns the file, or the checkpoint's folder.
+/// FileError.
+std::string read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
+                                  std::span<float> parameters, const std::vector<NamedBuffer>& buffers);
 
 }  // namespace lpsgd

@@ -111,7 +111,7 @@ RunCommand declare_infer(CLI::App& app, const Words&) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
   add_override_option(app, infer->overrides);
   app.add_flag("--json", infer->json, "print JSON");
-  return [infer] { return infer_command(*infer, [](const std::string& text) { print(text); }); };
+  return [infer] { return infer_command(*infer); };
 }
 
 RunCommand declare_export(CLI::App& app, const Words&) {

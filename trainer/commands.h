@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,10 +53,10 @@ struct InferArguments {
   std::int64_t top = 5;
   bool json = false;
 };
-/// Passes the most probable classes of each image to `print` as they are found, or all of them as JSON. An
-/// image that cannot be read is named on standard error, or in the JSON, and the others are classified.
-/// Returns the process's exit status: 1 if there was one.
-int infer_command(const InferArguments& arguments, const std::function<void(const std::string&)>& print);
+/// Prints the most probable classes of each image as they are found, or all of them as JSON. An image that
+/// cannot be read is named on standard error, or in the JSON, and the others are classified. Returns the
+/// process's exit status: 1 if there was one.
+int infer_command(const InferArguments& arguments);
 
 struct ExportArguments {
   std::string run, checkpoint;  // as InferArguments

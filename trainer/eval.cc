@@ -23,7 +23,7 @@ std::string eval_command(const EvalArguments& arguments) {
   const NetworkSpec spec = network_for(run, {dataset.get()});
   naming_options(run, [&] { check_data(run, spec, *dataset, Split::test); });
 
-  const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : usable_cores();
+  const int threads = threads_of_rank(run.train, 1);
   const Device device = device_of(run.train, 0);
   Loader loader(make_batch_source(dataset, run.data, batch_options(run, spec, 0, 1, false)),
                 loader_options(run, device, threads, false));

@@ -16,8 +16,10 @@
 #include "trainer/commands.h"
 #include "trainer/evaluate.h"
 #include "trainer/json_text.h"
+#include "trainer/print.h"
 #include "trainer/run_folder.h"
 #include "trainer/trained_run.h"
+#include "trainer/weights.h"
 
 namespace lpsgd {
 
@@ -72,9 +74,7 @@ std::vector<Guess> most_probable(std::span<const float> scores, std::int64_t top
 /// Prints what is found image by image, or keeps it for JSON.
 class Results {
  public:
-  using Print = std::function<void(const std::string&)>;
-  Results(const InferArguments& arguments, const TrainedRun& run, Print print)
-      : arguments_(arguments), run_(run), print_(std::move(print)) {}
+  Results(const InferArguments& arguments, const TrainedRun& run) : arguments_(arguments), run_(run) {}
 
   void add(const std::string& image, std::span<const float> scores) {
     if (!std::ranges::all_of(scores, [](float x) { return std::isfinite(x); }))
@@ -84,7 +84,7 @@ class Results {
       std::string out = printable(image) + "\n";
       for (const Guess& one : guesses)
         out += fmt::format("  {:6.2f} %  {}\n", 100 * one.probability, printable(name(one.label)));
-      print_(out);
+      print(out);
       return;
     }
     ordered_json classes = ordered_json::array();
@@ -101,9 +101,8 @@ class Results {
       print_error(error);
   }
 
-  int finish() const {
-    if (arguments_.json)
-      print_(json_text({{"checkpoint", run_.weights_path}, {"images", images_}}, 2) + "\n");
+  int finish(const std::string& checkpoint) const {
+    if (arguments_.json) print(json_text({{"checkpoint", checkpoint}, {"images", images_}}, 2) + "\n");
     return status_;
   }
 
@@ -115,7 +114,6 @@ class Results {
 
   const InferArguments& arguments_;
   const TrainedRun& run_;
-  const Print print_;
   ordered_json images_ = ordered_json::array();
   int status_ = 0;
 };
@@ -141,18 +139,17 @@ void classify(Network& network, Loader& loader, const std::vector<std::string>& 
 
 }  // namespace
 
-int infer_command(const InferArguments& arguments, const std::function<void(const std::string&)>& print) {
+int infer_command(const InferArguments& arguments) {
   TrainedRun run = open_trained_run(arguments.run, arguments.checkpoint, arguments.overrides);
   if (run.network.input_shape().size() != 3)
     throw ConfigError(
         fmt::format("infer takes images, but the network of {} reads sequences", arguments.run));
   const std::vector<std::string> paths = image_paths(arguments.images);
-  const Weights weights = read_weights(run);
+  const Weights weights = read_weights(run.weights, run.network);
 
   run.config.train.batch_size = std::min(static_cast<std::int64_t>(paths.size()), most_at_once);
   run.config.data = data_options(run.config);
-  const int threads =
-      run.config.train.threads > 0 ? static_cast<int>(run.config.train.threads) : usable_cores();
+  const int threads = threads_of_rank(run.config.train, 1);
   const Device device = device_of(run.config.train, 0);
   std::vector<ImageFile> files;
   for (const std::string& path : paths) files.push_back({.name = path});
@@ -163,9 +160,9 @@ int infer_command(const InferArguments& arguments, const std::function<void(cons
       loader_options(run.config, device, threads, false));
   Network network(run.network, inference_options(run.config, device, threads, loader.shape()));
   set_weights(network, weights);
-  Results results(arguments, run, print);
+  Results results(arguments, run);
   end_if_stalled([&] { classify(network, loader, paths, results); });
-  return results.finish();
+  return results.finish(weights.found_in);
 }
 
 }  // namespace lpsgd

@@ -49,37 +49,26 @@ class OnnxWriter final : public OperatorWriter {
       node().layer->write_operators(*this);
       ordered_.clear();
     }
-    name_output();
+    name_value(outputs_.back(), "scores", dimensions(graph_.nodes.back().shape));
+    for (const State& state : states_) name_value(state.value, state.name, state_dimensions(state.features));
     if (summary) describe(*summary);
     return std::move(model_);
   }
 
-  std::size_t inputs() const override { return node().inputs.size(); }
-  Value input(std::size_t i) const override { return outputs_.at(node().inputs.at(i)); }
-  const Shape& input_shape(std::size_t i) const override { return graph_.nodes[node().inputs.at(i)].shape; }
+  std::vector<Value> inputs() const override {
+    std::vector<Value> out;
+    for (const std::size_t i : node().inputs) out.push_back(outputs_.at(i));
+    return out;
+  }
+  const Shape& input_shape() const override { return graph_.nodes[node().inputs.front()].shape; }
 
   Value tensor(const char* suffix) override {
-    const std::string name = node().name + "." + suffix;
-    if (stored_.insert(name).second) store(name, shape_of(name), values(suffix));
-    return name;
+    const Tensor found = find(suffix);
+    store(found.name, found.shape, found.values);
+    return found.name;
   }
 
-  std::span<const float> values(const char* suffix) override {
-    const std::string name = node().name + "." + suffix;
-    for (const std::size_t t : node().tensors) {
-      const TensorInfo& tensor = graph_.tensors[t];
-      if (tensor.name != name) continue;
-      if (tensor.kind != TensorKind::conv)  // only convolutions have another order in memory
-        return parameters_.subspan(static_cast<std::size_t>(tensor.offset),
-                                   static_cast<std::size_t>(tensor.elements));
-      std::vector<float>& ordered = ordered_.emplace_back(static_cast<std::size_t>(tensor.elements));
-      to_pytorch_order(tensor, parameters_.data() + tensor.offset, ordered.data());
-      return ordered;
-    }
-    for (const std::size_t b : node().buffers)
-      if (graph_.buffers[b].name == name) return buffers_.at(b).values;
-    throw Error(fmt::format("there is no tensor {}", name));
-  }
+  std::span<const float> values(const char* suffix) override { return find(suffix).values; }
 
   Value constant(const char* name, const Shape& shape, std::vector<float> values) override {
     const Value full = unique(name);
@@ -114,20 +103,12 @@ class OnnxWriter final : public OperatorWriter {
 
   Value state(const char* suffix, std::int64_t features) override {
     const Value name = node().name + "." + suffix;
-    declare(*onnx_graph().add_input(), name, onnx::TensorProto::FLOAT,
-            {"1", "batch", std::to_string(features)});
-    state_features_[name] = features;
+    declare(*onnx_graph().add_input(), name, onnx::TensorProto::FLOAT, state_dimensions(features));
     return name;
   }
 
-  void set_state(const char* suffix, const Value& value) override {
-    const Value name = node().name + "." + suffix, after = name + ".after";
-    onnx::NodeProto& out = *onnx_graph().add_node();
-    out.set_op_type("Identity");
-    out.set_name(after);
-    out.add_input(value);
-    out.add_output(after);
-    state_outputs_.emplace_back(after, state_features_.at(name));
+  void set_state(const char* suffix, std::int64_t features, const Value& value) override {
+    states_.push_back({value, node().name + "." + suffix + ".after", features});
   }
 
   void output(const Value& value) override { outputs_.resize(node_ + 1, value); }
@@ -144,11 +125,26 @@ class OnnxWriter final : public OperatorWriter {
     return name;
   }
 
-  Shape shape_of(const std::string& name) const {
-    for (const std::size_t t : node().tensors)
-      if (graph_.tensors[t].name == name) return graph_.tensors[t].shape;
+  struct Tensor {
+    std::string name;
+    const Shape& shape;
+    std::span<const float> values;  // in PyTorch's order
+  };
+  Tensor find(const char* suffix) {
+    const std::string name = node().name + "." + suffix;
+    for (const std::size_t t : node().tensors) {
+      const TensorInfo& tensor = graph_.tensors[t];
+      if (tensor.name != name) continue;
+      if (tensor.kind != TensorKind::conv)  // only convolutions have another order in memory
+        return {name, tensor.shape,
+                parameters_.subspan(static_cast<std::size_t>(tensor.offset),
+                                    static_cast<std::size_t>(tensor.elements))};
+      std::vector<float>& ordered = ordered_.emplace_back(static_cast<std::size_t>(tensor.elements));
+      to_pytorch_order(tensor, parameters_.data() + tensor.offset, ordered.data());
+      return {name, tensor.shape, ordered};
+    }
     for (const std::size_t b : node().buffers)
-      if (graph_.buffers[b].name == name) return graph_.buffers[b].shape;
+      if (graph_.buffers[b].name == name) return {name, graph_.buffers[b].shape, buffers_.at(b).values};
     throw Error(fmt::format("there is no tensor {}", name));
   }
 
@@ -216,18 +212,18 @@ class OnnxWriter final : public OperatorWriter {
     outputs_.push_back("input");
   }
 
-  /// Names the last value `scores`.
-  void name_output() {
+  /// Gives a value the name of an output of the model.
+  void name_value(const Value& value, const std::string& name, const Dimensions& dimensions) {
     onnx::NodeProto& out = *onnx_graph().add_node();
     out.set_op_type("Identity");
-    out.set_name("scores");
-    out.add_input(outputs_.back());
-    out.add_output("scores");
-    declare(*onnx_graph().add_output(), "scores", onnx::TensorProto::FLOAT,
-            dimensions(graph_.nodes.back().shape));
-    for (const auto& [name, features] : state_outputs_)
-      declare(*onnx_graph().add_output(), name, onnx::TensorProto::FLOAT,
-              {"1", "batch", std::to_string(features)});
+    out.set_name(name);
+    out.add_input(value);
+    out.add_output(name);
+    declare(*onnx_graph().add_output(), name, onnx::TensorProto::FLOAT, dimensions);
+  }
+
+  static Dimensions state_dimensions(std::int64_t features) {
+    return {"1", "batch", std::to_string(features)};
   }
 
   static std::string text(const onnx::ValueInfoProto& value) {
@@ -241,8 +237,7 @@ class OnnxWriter final : public OperatorWriter {
   }
 
   void describe(OnnxSummary& summary) {
-    summary.ir_version = std::to_string(ir_version);
-    summary.opset = std::to_string(opset);
+    summary.opset = opset;
     summary.operators = static_cast<std::size_t>(onnx_graph().node_size());
     for (const auto& in : onnx_graph().input()) summary.inputs.push_back(text(in));
     for (const auto& out : onnx_graph().output()) summary.outputs.push_back(text(out));
@@ -256,9 +251,13 @@ class OnnxWriter final : public OperatorWriter {
   std::size_t node_ = 0;
   std::vector<Value> outputs_;              // of the nodes
   std::deque<std::vector<float>> ordered_;  // of this node's tensors, in PyTorch's order
-  std::set<std::string> names_, stored_;
-  std::map<std::string, std::int64_t> state_features_;
-  std::vector<std::pair<std::string, std::int64_t>> state_outputs_;
+  std::set<std::string> names_;
+  struct State {
+    Value value;
+    std::string name;
+    std::int64_t features;
+  };
+  std::vector<State> states_;  // after the pass: outputs behind the scores
 };
 
 }  // namespace
@@ -272,8 +271,7 @@ std::string onnx_model(const NetworkSpec& network, std::span<const float> parame
   const onnx::ModelProto model =
       OnnxWriter(network.graph(), parameters, buffers, options).write(network.name(), summary);
   std::string bytes;
-  if (model.ByteSizeLong() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()) ||
-      !model.SerializeToString(&bytes))
+  if (!model.SerializeToString(&bytes))
     throw Error("the network does not fit into an ONNX file, which holds 2 GB at most");
   return bytes;
 }

@@ -19,7 +19,7 @@ struct OnnxOptions {
 
 /// What `onnx_model` made, for messages.
 struct OnnxSummary {
-  std::string ir_version, opset;
+  std::int64_t opset = 0;
   std::size_t operators = 0;
   std::vector<std::string> inputs, outputs;  // "input: float32 (batch, 3, 32, 32)"
 };

@@ -23,15 +23,22 @@ namespace lpsgd {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-int usable_cores() {
+std::vector<int> usable_core_numbers() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) cores.push_back(i);
+  return cores;
 }
 
-int threads_by_default(int local_ranks) {
-  return std::max(1, usable_cores() / local_ranks);
+int usable_cores() {
+  return std::max(1, static_cast<int>(usable_core_numbers().size()));
+}
+
+int threads_of_rank(const TrainOptions& options, int local_ranks) {
+  return options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, usable_cores() / local_ranks);
 }
 
 namespace {

@@ -14,9 +14,12 @@ namespace lpsgd {
 /// Cores this process may run on.
 int usable_cores();
 
-/// The threads of a rank, unless train.threads says how many: the usable cores divided by the ranks that
-/// share the machine.
-int threads_by_default(int local_ranks);
+/// The numbers of these cores; empty if they cannot be found out.
+std::vector<int> usable_core_numbers();
+
+/// The threads of a rank: train.threads, or else the usable cores divided by the ranks that share the
+/// machine.
+int threads_of_rank(const TrainOptions& options, int local_ranks);
 
 /// The folder of the run, held by this job during the object's lifetime. Rank 0 chooses its name (default:
 /// runs/<name>-<time>) and makes it. A run that is refused before it wrote anything leaves no folder.

@@ -14,19 +14,11 @@ namespace lpsgd {
 namespace {
 
 std::string find_weights(const std::string& run, const std::string& checkpoint) {
-  if (is_checkpoint_name(checkpoint) && !path_exists(checkpoint)) {
-    const std::string folder = checkpoints_folder(run) + "/" + checkpoint;
-    if (!path_exists(folder)) throw FileError(fmt::format("{}: no such checkpoint", folder));
-    return folder;
-  }
-  if (!checkpoint.empty()) return checkpoint;
-  std::vector<PassedOver> passed_over;
-  const std::optional<ResumePoint> newest = find_resume_point(run, &passed_over);
-  for (const PassedOver& one : passed_over) log::warn("{}", text(one));
-  if (!newest)
-    throw FileError(
-        fmt::format("{}: holds no checkpoint{}", run, passed_over.empty() ? "" : " that verifies"));
-  return newest->folder;
+  if (checkpoint.empty()) return run;
+  if (!is_checkpoint_name(checkpoint) || path_exists(checkpoint)) return checkpoint;
+  const std::string folder = checkpoints_folder(run) + "/" + checkpoint;
+  if (!path_exists(folder)) throw FileError(fmt::format("{}: no such checkpoint", folder));
+  return folder;
 }
 
 std::vector<std::string> read_classes(const std::string& run, const RunConfig& config) {
@@ -52,10 +44,6 @@ TrainedRun open_trained_run(const std::string& run, const std::string& checkpoin
   }
   std::string weights = find_weights(run, checkpoint);
   return {std::move(loaded), std::move(network), std::move(weights), std::move(classes)};
-}
-
-Weights read_weights(const TrainedRun& run) {
-  return read_weights(run.weights_path, run.network);
 }
 
 }  // namespace lpsgd

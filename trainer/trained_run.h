@@ -5,14 +5,13 @@
 #include <vector>
 
 #include "trainer/run_config.h"
-#include "trainer/weights.h"
 
 namespace lpsgd {
 
 struct TrainedRun {
   RunConfig config;  // as the run's config.yaml has it, with overrides
   NetworkSpec network;
-  std::string weights_path;          // the checkpoint's folder, or the file
+  std::string weights;               // what read_weights() takes
   std::vector<std::string> classes;  // their names by label; empty: they have none
 };
 
@@ -21,8 +20,5 @@ struct TrainedRun {
 /// if there is no run, FileError if there is no such checkpoint.
 TrainedRun open_trained_run(const std::string& run, const std::string& checkpoint,
                             const std::vector<std::string>& overrides);
-
-/// Its weights. FileError if the checkpoint is damaged or of another network, or if a weight is not finite.
-Weights read_weights(const TrainedRun& run);
 
 }  // namespace lpsgd

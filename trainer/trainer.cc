@@ -33,8 +33,7 @@ namespace lpsgd {
 namespace {
 
 int threads_per_rank(const RunConfig& run, const Transport& transport) {
-  if (run.train.threads > 0) return static_cast<int>(run.train.threads);
-  return threads_by_default(transport.local_size());
+  return threads_of_rank(run.train, transport.local_size());
 }
 
 Device device_of_rank(const RunConfig& run, const Transport& transport) {

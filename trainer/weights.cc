@@ -32,7 +32,7 @@ Weights read_weights(const std::string& path, const NetworkSpec& spec) {
   state.tensors = &graph.tensors;
   state.parameters = out.parameters;
   state.buffers = named_buffers(spec, out);
-  read_checkpoint_model(path, graph.tensors, out.parameters, state.buffers);
+  out.found_in = read_checkpoint_model(path, graph.tensors, out.parameters, state.buffers);
   if (const std::string found = first_non_finite(state, {}); !found.empty())
     throw FileError(fmt::format("{}: {} hold a NaN or an infinity", path, found));
   std::uint64_t sum = checksum64(std::as_bytes(std::span(out.parameters)));

@@ -10,6 +10,7 @@
 namespace lpsgd {
 
 struct Weights {
+  std::string found_in;                     // the file, or the checkpoint's folder
   std::vector<float> parameters;            // an arena
   std::vector<std::vector<float>> buffers;  // of each of the network's buffers
   std::string checksum;                     // of both, 16 hexadecimal digits

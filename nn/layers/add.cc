@@ -1,8 +1,6 @@
 // Elementwise sum. Backward moves nothing: every input's gradient is the output's.
 #include <fmt/core.h>
 
-#include <utility>
-
 #include "nn/layer.h"
 #include "nn/operators.h"
 #include "nn/ops.h"
@@ -28,11 +26,7 @@ class AddLayer final : public Layer {
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.add(binding);
   }
-  void write_operators(OperatorWriter& out) const override {
-    std::vector<OperatorWriter::Value> terms;
-    for (std::size_t i = 0; i < out.inputs(); ++i) terms.push_back(out.input(i));
-    out.output(out.add("Sum", std::move(terms)));
-  }
+  void write_operators(OperatorWriter& out) const override { out.output(out.add("Sum", out.inputs())); }
 
  private:
   std::int64_t flops_ = 0;

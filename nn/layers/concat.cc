@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "nn/layer.h"
 #include "nn/operators.h"
@@ -30,10 +29,8 @@ class ConcatLayer final : public Layer {
     return backend.concat(binding);
   }
   void write_operators(OperatorWriter& out) const override {
-    std::vector<OperatorWriter::Value> parts;
-    for (std::size_t i = 0; i < out.inputs(); ++i) parts.push_back(out.input(i));
     const bool channels = out.input_shape().size() == 3;
-    out.output(out.add("Concat", std::move(parts), {{"axis", std::int64_t{channels ? 1 : -1}}}));
+    out.output(out.add("Concat", out.inputs(), {{"axis", std::int64_t{channels ? 1 : -1}}}));
   }
 };
 

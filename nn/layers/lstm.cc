@@ -124,8 +124,8 @@ void LstmLayer::write_operators(OperatorWriter& out) const {
   }
   const std::vector<Value> lstm = out.add("LSTM", std::move(in), {{"hidden_size", desc_.cell}}, 3);
   if (out.has_state()) {
-    out.set_state("h", lstm[1]);
-    out.set_state("c", lstm[2]);
+    out.set_state("h", desc_.cell, lstm[1]);
+    out.set_state("c", desc_.cell, lstm[2]);
   }
   const Value frames = out.add("Squeeze", {lstm[0], out.constant("direction", std::vector<std::int64_t>{1})});
   const Value all = out.add("Transpose", {frames}, {{"perm", swap}});

@@ -31,6 +31,7 @@ CASES = {
     "sequence": (3, None),
     "logistic": (4, None),
     "lenet": (4, None),
+    "resnet8": (4, None),
     "resnet20": (4, None),
     "resnet110": (2, None),
     "resnet9": (2, None),

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +13,7 @@
 #include "core/paths.h"
 #include "nn/plan_search.h"
 #include "trainer/doctor/checks.h"
+#include "trainer/doctor/system_files.h"
 
 namespace lpsgd::doctor {
 
@@ -38,12 +38,6 @@ std::string unwritable(const std::string& folder) {
   return error == 0 ? "" : std::strerror(error);
 }
 
-double free_bytes(const std::string& folder) {
-  struct statvfs files {};
-  if (::statvfs(folder.c_str(), &files) != 0) return -1;
-  return static_cast<double>(files.f_bavail) * static_cast<double>(files.f_frsize);
-}
-
 }  // namespace
 
 Checks runs_check() {
@@ -60,10 +54,11 @@ Checks runs_check() {
     check.advice = "change to a folder that can be written; or give each run one by --out";
     return {check};
   }
-  const double free = free_bytes(folder);
-  check.found = fmt::format("runs go to {}; {} are free", has_runs ? name : name + "/runs", bytes_text(free));
-  check.values["free_bytes"] = free;
-  if (free < gib) {
+  const std::optional<Space> space = space_of(folder);
+  check.found = fmt::format("runs go to {}; {} free", has_runs ? name : name + "/runs",
+                            space ? bytes_text(space->free) + " are" : "the system does not say what is");
+  if (space) check.values["free_bytes"] = space->free;
+  if (space && space->free < gib) {
     check.status = Status::warning;
     check.advice =
         "make room, or give --out on another disk: a checkpoint holds a network's weights and its "

@@ -1,7 +1,6 @@
 // The machine: cores, memory, and limits of the system that training meets.
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -81,18 +80,16 @@ Checks memory_check() {
 
 Checks shared_memory_check() {
   Check check{"machine.shm"};
-  struct statvfs files {};
-  if (::statvfs("/dev/shm", &files) != 0) {
+  const std::optional<Space> space = space_of("/dev/shm");
+  if (!space) {
     check.status = Status::warning;
     check.found = "there is no /dev/shm";
     check.advice = "mount a tmpfs there: MPI and NCCL exchange through it on one machine";
     return {check};
   }
-  const double all = static_cast<double>(files.f_blocks) * static_cast<double>(files.f_frsize),
-               free = static_cast<double>(files.f_bavail) * static_cast<double>(files.f_frsize);
-  check.found = fmt::format("/dev/shm: {} of {} free", bytes_text(free), bytes_text(all));
-  check.values = {{"total_bytes", all}, {"free_bytes", free}};
-  if (free <= 64 * mib) {  // Docker's default
+  check.found = fmt::format("/dev/shm: {} of {} free", bytes_text(space->free), bytes_text(space->total));
+  check.values = {{"total_bytes", space->total}, {"free_bytes", space->free}};
+  if (space->free <= 64 * mib) {  // Docker's default
     check.status = Status::warning;
     check.advice =
         "MPI and NCCL exchange through it: remove what other programs have left there, or make it "

@@ -1,7 +1,6 @@
 // The ranks of a job: where they run, which devices and cores they would use.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <map>
@@ -23,24 +22,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::vector<int> own_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
-  for (int i = 0; i < CPU_SETSIZE; ++i)
-    if (CPU_ISSET(i, &set)) cores.push_back(i);
-  return cores;
-}
-
 ordered_json place_of(const Transport& ranks) {
   const Device device = device_of({}, ranks.local_rank());
   return {{"host", hostname()},
           {"device", device.text()},
           {"bus", device.is_cuda() ? cuda_device_info(device.index).bus : ""},
           {"gpus", cuda_devices().count},
-          {"threads", threads_by_default(ranks.local_size())},
-          {"cores", own_cores()},
+          {"threads", threads_of_rank({}, ranks.local_size())},
+          {"cores", usable_core_numbers()},
           {"machine_cores", machine_cores()}};
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/doctor/system_files.h"
 
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <fstream>
 #include <sstream>
 #include <vector>
+
+#include "trainer/environment.h"
 
 namespace lpsgd::doctor {
 
@@ -48,15 +51,14 @@ std::vector<std::string> groups(const std::string& controller) {
 }  // namespace
 
 double kib_in_file(const char* path, const std::string& key) {
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with(key + ":")) continue;
-    std::istringstream words(line.substr(key.size() + 1));
-    double value = 0;
-    words >> value;
-    return value * 1024;
-  }
-  return 0;
+  return number(value_in_file(path, key, ':')).value_or(0) * 1024;
+}
+
+std::optional<Space> space_of(const std::string& folder) {
+  struct statvfs files {};
+  if (::statvfs(folder.c_str(), &files) != 0) return std::nullopt;
+  const auto block = static_cast<double>(files.f_frsize);
+  return Space{static_cast<double>(files.f_blocks) * block, static_cast<double>(files.f_bavail) * block};
 }
 
 std::optional<double> cgroup_cores() {

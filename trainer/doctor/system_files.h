@@ -9,6 +9,12 @@ namespace lpsgd::doctor {
 /// Bytes of the line `KEY:   N kB`; 0 if there is none.
 double kib_in_file(const char* path, const std::string& key);
 
+struct Space {
+  double total, free;  // bytes
+};
+/// Of the disk, or the memory, that a folder lies on; nothing if the system does not tell.
+std::optional<Space> space_of(const std::string& folder);
+
 /// Processor cores that the quota of this process's control groups allows; nothing without a quota.
 std::optional<double> cgroup_cores();
 
