@@ -39,6 +39,7 @@ struct Arguments {
   bool profile = false, bytes = false;
   double search_seconds = lpsgd::default_search_seconds;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
+  lpsgd::Recompute recompute = lpsgd::Recompute::none;
   lpsgd::Device device;
   std::vector<std::string> overrides;
 };
@@ -56,6 +57,7 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_flag("--profile", a.profile);
   app.add_flag("--bytes", a.bytes);
   auto* bf16 = app.add_flag_callback("--bf16", [&] { a.compute = lpsgd::Compute::bf16; });
+  app.add_flag_callback("--recompute", [&] { a.recompute = lpsgd::Recompute::batch_norm; });
   app.add_flag_callback("--tf32", [&] { a.compute = lpsgd::Compute::tf32; })->excludes(bf16);
   app.add_option_function<std::string>("--device",
                                        [&](const std::string& name) {
@@ -86,6 +88,7 @@ void run(const Arguments& a) {
   lpsgd::NetworkOptions options{.batch = a.batch,
                                 .threads = static_cast<int>(a.threads),
                                 .compute = a.compute,
+                                .recompute = a.recompute,
                                 .device = a.device,
                                 .search_seconds = a.search_seconds,
                                 .time_operations = a.profile};

@@ -108,6 +108,10 @@ class Layer {
   virtual bool backward_reads_output() const { return false; }
   virtual bool can_fuse(Epilogue) const { return false; }
   virtual bool sums_gradients() const { return false; }  // backward takes any number of output gradients
+  /// Backward computes a fused ReLU's mask from the input, if the output has one gradient and no residual is
+  /// fused.
+  virtual bool can_mask_by_input() const { return false; }
+  virtual bool can_recompute() const { return false; }  // Op::recompute(); backward_reads_input() is true
   // Backward can hand over the gradient of its input in parts; backward can accept that of its output so.
   virtual bool emits_gradient_rows() const { return false; }
   virtual bool accepts_gradient_rows() const { return false; }

@@ -138,6 +138,7 @@ void Network::Impl::backward(Step& step) {
   if (!step.has_backward) return;
   traced(step.backward_label, [&] {
     run_lap(step.backward_time, measures_steps, [&] {
+      for (const std::size_t s : step.recomputed) steps[s].op->recompute();
       if (step.gradient_sum) step.gradient_sum->backward();
       step.op->backward();
     });

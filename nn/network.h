@@ -90,6 +90,7 @@ struct NetworkOptions {
   int threads = 1;         // of this rank, for the CPU backend
   Compute compute = Compute::fp32;
   bool inference_only = false;  // no gradients, no backward
+  Recompute recompute = Recompute::none;
   Device device = {};
   /// On a GPU: use only algorithms that add in a fixed order, and choose them without measuring.
   bool deterministic = false;

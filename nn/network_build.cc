@@ -142,7 +142,10 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   for (const std::size_t g : planned.output_gradients) cost.bytes += gradient(g);
   if (planned.masked) cost.bytes += gradient(*planned.masked);
   if (node.layer->backward_reads_input()) cost.bytes += inputs;
-  if (node.layer->backward_reads_output() || planned.relu) cost.bytes += output;
+  if (node.layer->backward_reads_output() || planned.masks_by_output) cost.bytes += output;
+  for (const std::size_t s : planned.recomputed)
+    cost.bytes += value(plan.steps[s].inputs[0]) + value(plan.steps[s].output) +
+                  (plan.steps[s].residual ? value(*plan.steps[s].residual) : 0);
   cost.bytes += static_cast<std::int64_t>(sizeof(float)) * weights;
   std::int64_t gradients_computed = weights > 0 ? 1 : 0;
   bool reaches_input = false;
@@ -172,6 +175,7 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   if (planned.output != planned.node) step.name += "+" + graph.nodes[planned.output].name;
   step.op = node.layer->make(*backend, bind(graph, plan, planned, arena));
   step.has_backward = planned.has_backward;
+  step.recomputed = planned.recomputed;
   step.tensors = node.tensors;
   add_cost(graph, plan, planned, step);
   if (!planned.sum_into) return step;
@@ -190,7 +194,7 @@ void Network::Impl::build(const Graph& graph) {
   require(options.batch >= 1, "a network's batch is at least one sample");
   const bool training = !options.inference_only;
   const DataType type = options.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
-  const Plan plan = make_plan(graph, training, type);
+  const Plan plan = make_plan(graph, training, type, options.recompute);
   announce_order = plan.announce_order;
   is_sequence = graph.is_sequence();
   input_frames = graph.input[0];

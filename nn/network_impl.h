@@ -26,6 +26,7 @@ struct Network::Impl {
     std::string name;
     std::unique_ptr<Op> op;
     std::unique_ptr<Op> gradient_sum;  // runs before op's backward, if op takes one gradient and has several
+    std::vector<std::size_t> recomputed;  // the steps whose output backward needs again
     std::vector<std::size_t> tensors;
     bool has_backward = false;
     Stopwatch forward_time, backward_time;

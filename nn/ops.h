@@ -13,6 +13,7 @@
 
 #include "core/data_type.h"
 #include "core/device.h"
+#include "core/error.h"
 #include "core/pixels.h"
 #include "core/tensor_info.h"
 #include "nn/compute.h"
@@ -46,6 +47,9 @@ class Op {
   virtual void forward(const Pass& pass) = 0;
   /// Reads the gradients of the output. Overwrites those of the inputs and of the parameters.
   virtual void backward() = 0;
+  /// Writes the output of the last forward in training once more, with the same bits. For layers that
+  /// can_recompute(); called at most once before each backward.
+  virtual void recompute() { require(false, "this operation's output cannot be computed again"); }
   /// Whether backward also runs that of Binding::rowwise_source.
   virtual bool runs_rowwise_source() const { return false; }
 };

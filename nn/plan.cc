@@ -16,8 +16,8 @@ namespace {
 
 class Planner {
  public:
-  Planner(const Graph& graph, bool training, DataType type)
-      : graph_(graph), training_(training), type_(type) {}
+  Planner(const Graph& graph, bool training, DataType type, Recompute recompute)
+      : graph_(graph), training_(training), type_(type), recompute_(recompute) {}
 
   Plan run() {
     count_readers();
@@ -25,10 +25,12 @@ class Planner {
     find_types();
     find_homes();
     find_gradient_needs();
+    find_masks();
     count_backward_reads();
+    find_recomputed();
     allocate_values();
     if (training_) plan_backward();
-    plan_.arena = arena_.peak();
+    place();
     return std::move(plan_);
   }
 
@@ -172,12 +174,27 @@ class Planner {
     }
   }
 
+  /// Which steps' backward takes the ReLU's mask from the output. It could only be computed from the input
+  /// where no residual is added, and where one gradient arrives, which the mask then goes with.
+  void find_masks() {
+    std::vector<std::size_t> gradients(graph_.nodes.size(), 0);  // at most, two standing for any number
+    ++gradients[plan_.value_of.back()];
+    for (const PlanStep& step : plan_.steps) {
+      const bool passes_all_on = layer(step.node).is_sum() && !step.relu;
+      for (const std::size_t v : step.inputs) gradients[v] += passes_all_on ? 2 : 1;
+      if (step.residual) ++gradients[*step.residual];
+    }
+    for (PlanStep& step : plan_.steps)
+      step.masks_by_output = step.relu && (!layer(step.node).can_mask_by_input() ||
+                                           step.residual.has_value() || gradients[step.output] > 1);
+  }
+
   /// Calls body(value) for every value that the step's backward reads.
   template <class Body>
   void backward_reads(const PlanStep& step, const Body& body) const {
     if (!training_ || !needs_gradient_[step.output]) return;
     const Layer& main = layer(step.node);
-    if (step.relu || main.backward_reads_output()) body(step.output);
+    if (step.masks_by_output || main.backward_reads_output()) body(step.output);
     if (main.backward_reads_input())
       for (const std::size_t v : step.inputs) body(v);
   }
@@ -189,11 +206,45 @@ class Planner {
     ++backward_reads_left_[plan_.value_of.back()];  // the caller reads the logits after the passes
   }
 
-  void free_value(std::size_t v) { arena_.release(plan_.values[v].offset, plan_.values[v].bytes()); }
+  /// Which values are not kept for backward, as it can write them once more.
+  void find_recomputed() {
+    recomputed_.assign(graph_.nodes.size(), false);
+    writers_.resize(graph_.nodes.size());
+    if (!training_ || recompute_ == Recompute::none) return;
+    for (std::size_t s = 0; s < plan_.steps.size(); ++s) {
+      const PlanStep& step = plan_.steps[s];
+      if (!is_written_in_place(step)) writers_[home_[step.output]].push_back(s);
+    }
+    for (std::size_t h = 1; h < home_.size(); ++h) {
+      recomputed_[h] =
+          !writers_[h].empty() && h != plan_.value_of.back() && backward_reads_left_[h] > 0 &&
+          std::ranges::all_of(writers_[h], [&](std::size_t s) { return can_recompute(plan_.steps[s]); });
+      if (recomputed_[h])
+        for (const std::size_t s : writers_[h])
+          if (const auto r = plan_.steps[s].residual) ++backward_reads_left_[home_[*r]];
+    }
+  }
+  /// Whether the step joins values that all lie in its output already.
+  bool is_written_in_place(const PlanStep& step) const {
+    return layer(step.node).is_concat() &&
+           std::ranges::all_of(graph_.nodes[step.node].inputs,
+                               [&](std::size_t v) { return home_[v] == step.output; });
+  }
+  /// Whether what the step reads is kept anyway: its inputs for its own backward, a residual for another's.
+  bool can_recompute(const PlanStep& step) const {
+    const bool keeps_residual = !step.residual || (backward_reads_left_[home_[*step.residual]] > 0 &&
+                                                   !recomputed_[home_[*step.residual]]);
+    return layer(step.node).can_recompute() && layer(step.node).backward_reads_input() && keeps_residual &&
+           needs_gradient_[step.output] &&
+           std::ranges::none_of(step.inputs, [&](std::size_t v) { return recomputed_[home_[v]]; });
+  }
+
+  void free_value(std::size_t v) { arena_.release(value_buffers_[v]); }
 
   void allocate_values() {
     const std::size_t count = graph_.nodes.size();
     plan_.values.resize(count);
+    value_buffers_.resize(count);
     std::vector<std::size_t> reads(count, 0);  // of each value, by steps and the loss
     for (const PlanStep& step : plan_.steps) {
       for (const std::size_t v : step.inputs) ++reads[v];
@@ -206,7 +257,7 @@ class Planner {
       if (allocated[v]) return;
       allocated[v] = true;
       plan_.values[v] = {.elements = elements(v), .type = types_[v]};
-      plan_.values[v].offset = arena_.allocate(plan_.values[v].bytes());
+      value_buffers_[v] = arena_.allocate(plan_.values[v].bytes());
     };
     std::vector<std::size_t> left = reads;
     allocate(0);
@@ -215,13 +266,16 @@ class Planner {
       if (layer(step.node).can_run_in_place() && step.inputs.size() == 1 && reads[in] == 1 && in != 0 &&
           backward_reads_left_[in] == 0) {
         plan_.values[step.output] = plan_.values[in];
+        value_buffers_[step.output] = value_buffers_[in];
         continue;
       }
-      allocate(home_[step.output]);
-      if (home_[step.output] != step.output)
-        plan_.values[step.output] = columns_of(plan_.values[home_[step.output]], step.output);
+      const std::size_t home = home_[step.output];
+      allocate(home);
+      if (home != step.output) plan_.values[step.output] = columns_of(plan_.values[home], step.output);
+      value_buffers_[step.output] = value_buffers_[home];
       const auto done = [&](std::size_t v) {
-        if (--left[v] == 0 && backward_reads_left_[v] == 0 && home_[v] == v) free_value(v);
+        if (--left[v] == 0 && (backward_reads_left_[v] == 0 || recomputed_[v]) && home_[v] == v)
+          free_value(v);
       };
       for (const std::size_t v : step.inputs) done(v);
       if (step.residual) done(*step.residual);
@@ -231,8 +285,9 @@ class Planner {
   // ---- backward
 
   std::size_t new_gradient(std::int64_t size) {
-    plan_.gradients.push_back({arena_.allocate(size * size_of(type_)), size, type_});
+    plan_.gradients.push_back({.elements = size, .type = type_});
     buffers_.push_back(plan_.gradients.size() - 1);
+    gradient_buffers_.push_back(arena_.allocate(plan_.gradients.back().bytes()));
     waiting_.push_back(0);
     return plan_.gradients.size() - 1;
   }
@@ -240,12 +295,12 @@ class Planner {
   std::size_t gradient_columns(std::size_t value, std::size_t g) {
     plan_.gradients.push_back(columns_of(plan_.gradients[g], value));
     buffers_.push_back(g);
+    gradient_buffers_.push_back(gradient_buffers_[g]);
     waiting_.push_back(0);
     return plan_.gradients.size() - 1;
   }
   void release(std::size_t buffer) {
-    if (waiting_[buffer] == 0)
-      arena_.release(plan_.gradients[buffer].offset, plan_.gradients[buffer].bytes());
+    if (waiting_[buffer] == 0) arena_.release(gradient_buffers_[buffer]);
   }
   void add_term(std::size_t value, std::size_t g) {
     if (!needs_gradient_[value]) return;
@@ -258,20 +313,34 @@ class Planner {
   void plan_backward() {
     gradient_terms_.resize(graph_.nodes.size());
     add_term(plan_.value_of.back(), new_gradient(elements(plan_.value_of.back())));
-    std::vector<std::size_t> read;  // values, for the last time
     for (std::size_t s = plan_.steps.size(); s-- > 0;) {
       PlanStep& step = plan_.steps[s];
       step.rowwise_backward =
           s > 0 && needs_gradient_[step.inputs[0]] && runs_rowwise(step, plan_.steps[s - 1]);
+      backward_reads(step, [&](std::size_t v) { recompute(step, home_[v]); });
+      if (step.rowwise_backward)
+        backward_reads(plan_.steps[s - 1], [&](std::size_t v) { recompute(step, home_[v]); });
       backward_step(step);
-      backward_reads(step, [&](std::size_t v) {
-        if (--backward_reads_left_[home_[v]] == 0) read.push_back(home_[v]);
-      });
+      backward_reads(step, [&](std::size_t v) { finish_read(v); });
       if (step.rowwise_backward) continue;
       release_finished();
-      for (const std::size_t v : read) free_value(v);
-      read.clear();
+      for (const std::size_t v : read_) free_value(v);
+      read_.clear();
     }
+  }
+
+  /// Has the value in `home` before the step's backward.
+  void recompute(PlanStep& step, std::size_t home) {
+    if (!recomputed_[home]) return;
+    recomputed_[home] = false;  // from here on it is kept
+    arena_.use_again(value_buffers_[home]);
+    for (const std::size_t s : writers_[home]) {
+      step.recomputed.push_back(s);
+      if (const auto r = plan_.steps[s].residual) finish_read(*r);
+    }
+  }
+  void finish_read(std::size_t value) {
+    if (--backward_reads_left_[home_[value]] == 0) read_.push_back(home_[value]);
   }
 
   void backward_step(PlanStep& step) {
@@ -311,6 +380,7 @@ class Planner {
       if (alias) {
         if (step.residual) add_term(*step.residual, sources[0]);
       } else {
+        require(!step.relu || step.masks_by_output, "a gradient is masked by an output that was not kept");
         step.masked = spare != no_gradient ? spare : new_gradient(size);
         if (spare == no_gradient) finish(*step.masked);
         if (step.residual) add_term(*step.residual, *step.masked);
@@ -343,9 +413,19 @@ class Planner {
     finished_.clear();
   }
 
+  void place() {
+    const OffsetAllocator::Layout layout = arena_.layout();
+    for (std::size_t v = 0; v < plan_.values.size(); ++v)
+      if (plan_.values[v].elements > 0) plan_.values[v].offset = layout.offsets[value_buffers_[v]];
+    for (std::size_t g = 0; g < plan_.gradients.size(); ++g)
+      plan_.gradients[g].offset = layout.offsets[gradient_buffers_[g]];
+    plan_.arena = layout.bytes;
+  }
+
   const Graph& graph_;
   bool training_;
   DataType type_;
+  Recompute recompute_;
   Plan plan_;
   std::vector<DataType> types_;       // per value
   std::vector<std::size_t> readers_;  // per node: how many read it
@@ -353,18 +433,22 @@ class Planner {
   // The value in whose memory each value lies: its own, or that of a concatenation; and at which column.
   std::vector<std::size_t> home_;
   std::vector<std::int64_t> column_;
-  std::vector<std::size_t> backward_reads_left_;  // per home: the reads of it that backward has still to do
+  std::vector<std::size_t> backward_reads_left_;   // per home: the reads of it that backward has still to do
+  std::vector<std::vector<std::size_t>> writers_;  // per home: the steps that write it
+  std::vector<bool> recomputed_;                   // per home: forward does not keep it
+  std::vector<std::size_t> read_;                  // homes that the last steps have read for the last time
   std::vector<std::vector<std::size_t>> gradient_terms_;  // per value: buffers whose sum is its gradient
   std::vector<std::size_t> buffers_;                      // per gradient: the one in whose memory it lies
   std::vector<std::size_t> waiting_;   // per buffer: the values that it, or columns of it, is a term of
   std::vector<std::size_t> finished_;  // buffers that the last steps have read, or used as scratch memory
+  std::vector<std::size_t> value_buffers_, gradient_buffers_;  // the arena's, per value and per gradient
   OffsetAllocator arena_;
 };
 
 }  // namespace
 
-Plan make_plan(const Graph& graph, bool training, DataType type) {
-  return Planner(graph, training, type).run();
+Plan make_plan(const Graph& graph, bool training, DataType type, Recompute recompute) {
+  return Planner(graph, training, type, recompute).run();
 }
 
 }  // namespace lpsgd

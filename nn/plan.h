@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/data_type.h"
+#include "nn/compute.h"
 #include "nn/graph.h"
 
 namespace lpsgd {
@@ -23,6 +24,7 @@ struct PlanStep {
   std::vector<std::size_t> inputs;
   std::optional<std::size_t> residual;  // a value that is added to the layer's output
   bool relu = false;                    // applied last
+  bool masks_by_output = false;  // backward takes the ReLU's mask from the output, which is kept for it
 
   bool has_backward = false;  // if not, the members below are empty
   /// The terms whose sum is the output's gradient.
@@ -35,6 +37,8 @@ struct PlanStep {
   /// memory of both steps stays in use until both are done.
   bool rowwise_backward = false;
   std::vector<std::optional<std::size_t>> input_gradients;  // one per input; empty if not needed
+  /// Steps whose output is written again before this backward, which is the first to read it.
+  std::vector<std::size_t> recomputed;
 };
 
 struct Plan {
@@ -62,6 +66,7 @@ struct Plan {
 
 /// `type` is the type of all values and gradients, except of token numbers. Throws ConfigError if `type` is
 /// bf16 and a layer other than an embedding reads or writes token numbers.
-Plan make_plan(const Graph& graph, bool training, DataType type = DataType::f32);
+Plan make_plan(const Graph& graph, bool training, DataType type = DataType::f32,
+               Recompute recompute = Recompute::none);
 
 }  // namespace lpsgd

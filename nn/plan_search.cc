@@ -1,18 +1,23 @@
 #include "nn/plan_search.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <span>
 #include <string_view>
+#include <thread>
 
 #include "core/checksum.h"
 #include "core/error.h"
@@ -33,6 +38,26 @@ constexpr int few_candidates = 3;
 constexpr double share = 25;  // of what is left for all searches, one takes the 25th part at most
 constexpr std::uint64_t max_file = std::uint64_t{16} << 20;
 constexpr std::string_view format = "lpsgd plans 2";
+
+/// While it lives, others that take the same folder wait, up to a second. Without a lock, as on a file system
+/// that has none, two that write at once may lose a choice, never the file.
+class FolderTurn {
+ public:
+  explicit FolderTurn(const std::string& folder) : file_(::open(folder.c_str(), O_RDONLY | O_CLOEXEC)) {
+    for (int tries = 0; file_ >= 0 && ::flock(file_, LOCK_EX | LOCK_NB) != 0; ++tries) {
+      if (errno != EWOULDBLOCK || tries == 1000) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  ~FolderTurn() {
+    if (file_ >= 0) ::close(file_);
+  }
+  FolderTurn(const FolderTurn&) = delete;
+  FolderTurn& operator=(const FolderTurn&) = delete;
+
+ private:
+  int file_;
+};
 
 unsigned long long sum_of(std::string_view text) {
   return checksum64(std::as_bytes(std::span(text.data(), text.size())));
@@ -157,6 +182,7 @@ void PlanCache::save() {
       fmt::format("{}.{}-{}-{:08x}.new", path_, getpid(), number++, std::random_device()());
   try {
     std::filesystem::create_directories(folder_);
+    const FolderTurn turn(folder_);
     for (const auto& [operation, choice] : read()) {
       Choice& kept = added_.try_emplace(operation, choice).first->second;
       if (choice.seconds > kept.seconds) kept = choice;

@@ -70,6 +70,9 @@ void fields(Visitor& v, TrainOptions& o) {
            "where layers run; auto: on a GPU if there is one, else on the CPU");
   v.choice("compute", o.compute, {{"fp32", Compute::fp32}, {"tf32", Compute::tf32}, {"bf16", Compute::bf16}},
            "the arithmetic of layers; tf32 needs a GPU, bf16 a GPU or a processor that has it");
+  v.choice("recompute", o.recompute, {{"none", Recompute::none}, {"batch_norm", Recompute::batch_norm}},
+           "batch_norm: outputs of batch normalisations are not kept for backward, but computed again there; "
+           "less memory and the same bits, at some cost in speed");
   v.field("deterministic", o.deterministic,
           "on a GPU, get the same bits in every run, at some cost in speed; the CPU always does");
   v.field("search_seconds", o.search_seconds,

@@ -36,6 +36,7 @@ struct TrainOptions {
   std::int64_t seed = 1;
   DeviceChoice device = DeviceChoice::automatic;
   Compute compute = Compute::fp32;
+  Recompute recompute = Recompute::none;
   bool deterministic = false;  // on a GPU: the same bits in every run, at some cost in speed
   double search_seconds = default_search_seconds;  // on a GPU: of all searches for algorithms
   bool cuda_graphs = true;                         // on a GPU

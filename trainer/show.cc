@@ -21,11 +21,13 @@ using nlohmann::ordered_json;
 struct Memory {
   std::int64_t activations = 0, parameters = 0;  // bytes
   Compute compute = Compute::fp32;
+  Recompute recompute = Recompute::none;
 };
 
-Memory memory_of(const NetworkSpec& spec, Compute compute) {
-  const DataType type = compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
-  return {make_plan(spec.graph(), true, type).arena, 4 * spec.graph().arena, compute};
+Memory memory_of(const NetworkSpec& spec, const TrainOptions& train) {
+  const DataType type = train.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
+  return {make_plan(spec.graph(), true, type, train.recompute).arena, 4 * spec.graph().arena, train.compute,
+          train.recompute};
 }
 
 std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
@@ -97,10 +99,12 @@ std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const st
       threshold, total,
       4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)));
   out += fmt::format(
-      "training holds {} bytes of layers' outputs and their gradients for each {} ({}), and {} bytes of "
+      "training holds {} bytes of layers' outputs and their gradients for each {} ({}{}), and {} bytes of "
       "parameters; the gradients take as much again, and so does momentum\n",
       memory.activations, one_frame ? "frame" : "sample",
-      memory.compute == Compute::bf16 ? "bfloat16" : "float32", memory.parameters);
+      memory.compute == Compute::bf16 ? "bfloat16" : "float32",
+      memory.recompute == Recompute::batch_norm ? "; batch normalisations' outputs are computed twice" : "",
+      memory.parameters);
   return out;
 }
 
@@ -115,7 +119,7 @@ std::string show_command(const ShowArguments& arguments) {
   const int ranks = run.exchange.transport == TransportKind::threads ? static_cast<int>(run.exchange.ranks)
                                                                      : launched_as().size;
   return (arguments.json ? show_json : show_table)(spec, threshold, codecs, ranks,
-                                                   memory_of(spec, run.train.compute));
+                                                   memory_of(spec, run.train));
 }
 
 }  // namespace lpsgd

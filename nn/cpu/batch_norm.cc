@@ -84,17 +84,10 @@ class BatchNormOp final : public Op {
         shift_[static_cast<std::size_t>(f)] = bias[c];
       }
     }
-    const bool non_temporal =
-        b_.elements() * static_cast<std::int64_t>(sizeof(T)) >= non_temporal_bytes * context_.threads;
-    context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
-      blocks_reversed(first, last, [&](std::int64_t row, std::int64_t rows) {
-        const std::int64_t at = row * width_;
-        k_.normalize(as<T>(b_.inputs[0].value) + at, b_.residual ? as<T>(b_.residual) + at : nullptr,
-                     as<T>(b_.output) + row * stride_, rows, width_, stride_, constants(), b_.relu,
-                     non_temporal);
-      });
-    });
+    normalize();
   }
+
+  void recompute() override { normalize(); }
 
   void backward() override {
     // If a residual is added before the ReLU, the mask comes from the output. If not, it is computed from the
@@ -171,6 +164,19 @@ class BatchNormOp final : public Op {
     double count = 0;                   // rows of them
     std::vector<const T*> terms;
   };
+
+  void normalize() {
+    const bool non_temporal =
+        b_.elements() * static_cast<std::int64_t>(sizeof(T)) >= non_temporal_bytes * context_.threads;
+    context_.parallel(rows_, [&](int, std::int64_t first, std::int64_t last) {
+      blocks_reversed(first, last, [&](std::int64_t row, std::int64_t rows) {
+        const std::int64_t at = row * width_;
+        k_.normalize(as<T>(b_.inputs[0].value) + at, b_.residual ? as<T>(b_.residual) + at : nullptr,
+                     as<T>(b_.output) + row * stride_, rows, width_, stride_, constants(), b_.relu,
+                     non_temporal);
+      });
+    });
+  }
 
   NormConstants constants() const { return {mean_.data(), scale_.data(), shift_.data()}; }
 

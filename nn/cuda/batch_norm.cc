@@ -43,14 +43,14 @@ class BatchNormOp final : public Op {
   }
 
   void forward(const Pass& pass) override {
-    const void* x = b_.inputs[0].value;
     if (!pass.training)
       check(launch_norm_constants(cut_, state_, context_.handle()));
     else if (!has_statistics_)
-      check(launch_norm_statistics(b_.type, x, cut_, state_, context_.handle()));
-    check(launch_normalize(b_.type, x, b_.residual, b_.output, b_.row_stride(), b_.relu, cut_, state_,
-                           context_.handle()));
+      check(launch_norm_statistics(b_.type, b_.inputs[0].value, cut_, state_, context_.handle()));
+    normalize();
   }
+
+  void recompute() override { normalize(); }
 
   void backward() override {
     check(launch_norm_gradient_sums(b_.type, gradient_, cut_, state_, context_.handle()));
@@ -58,6 +58,11 @@ class BatchNormOp final : public Op {
   }
 
  private:
+  void normalize() {
+    check(launch_normalize(b_.type, b_.inputs[0].value, b_.residual, b_.output, b_.row_stride(), b_.relu,
+                           cut_, state_, context_.handle()));
+  }
+
   Context& context_;
   Binding b_;
   Cut cut_;

@@ -1,6 +1,6 @@
 // The blocks of a launch. A block's threads are fibers of one thread of the host.
 #include <array>
-#include <cstdlib>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -16,31 +16,10 @@
 #undef threadIdx
 #undef blockIdx
 
-// Saves the callee-saved registers and the stack pointer of this fiber, and resumes another.
-extern "C" void lpsgd_switch_stack(void** save, void* to);
-asm(R"(
-.text
-.type lpsgd_switch_stack, @function
-lpsgd_switch_stack:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size lpsgd_switch_stack, .-lpsgd_switch_stack
-)");
-
 namespace lpsgd::emulated {
+
+thread_local Thread* current = nullptr;
+
 namespace {
 
 // Not a power of two, or the tops of all stacks would share a few lines of the processor's cache.
@@ -49,31 +28,79 @@ constexpr std::size_t stack_bytes = (64 << 10) + 17 * 64;
 struct Fiber {
   Thread thread;
   std::unique_ptr<std::byte[]> stack{new std::byte[stack_bytes]};
-  void* stack_pointer = nullptr;  // while it waits
-  bool finished = true;
-  bool waiting = false;
-  Barrier barrier = Barrier::sync_warp;
-  unsigned exchanges = 0;  // with its warp
+  void* stack_pointer = nullptr;  // while it does not run
+  unsigned exchanges = 0;         // with its warp
 };
 
+using Lanes = std::uint32_t;  // one bit for each
+constexpr Lanes all_lanes = ~Lanes{0};
 using WarpValues = std::array<std::uint64_t, 32>;  // a lane's at its number
+
+struct Warp {
+  Lanes finished = 0, wait_for_warp = 0, wait_for_block = 0;
+  Barrier operation = Barrier::sync_warp;  // that the lanes in wait_for_warp have arrived at
+  std::array<WarpValues, 2> values{};      // of even and odd exchanges
+
+  Lanes ready() const { return ~(finished | wait_for_warp | wait_for_block); }
+};
 
 struct Block {
   std::vector<Fiber> fibers;
-  std::size_t running = 0, count = 0;
+  std::array<Warp, 32> warps{};
+  std::size_t running = 0;  // a fiber's index
   void* scheduler = nullptr;
   const std::function<void()>* kernel = nullptr;
-  std::array<std::array<WarpValues, 2>, 32> values{};  // by warp: of even and odd exchanges
   bool any = false, any_before = false;  // predicates: of the barrier being waited for, and of the one before
 
-  void yield() { lpsgd_switch_stack(&fibers[running].stack_pointer, scheduler); }
+  Warp& warp() { return warps[running / 32]; }
+  Lanes lane() const { return Lanes{1} << running % 32; }
 };
 thread_local Block block;
 
+/// Saves this fiber's state on its stack and goes on with another. All registers count as changed, so the
+/// compiler saves those in use. It is part of its caller and ends in a jump: a processor foresees where to,
+/// as lanes wait at the same place, and it would not foresee a return on another stack.
+[[gnu::always_inline]] inline void switch_stack(void** save, void* to) {
+  asm volatile(
+      "leaq -128(%%rsp), %%rsp\n"  // what a function may use below its stack
+      "pushq %%rbp\n"
+      "leaq 1f(%%rip), %%rax\n"
+      "pushq %%rax\n"
+      "movq %%rsp, (%%rdi)\n"
+      "movq %%rsi, %%rsp\n"
+      "popq %%rax\n"
+      "jmp *%%rax\n"
+      "1:\n"
+      "popq %%rbp\n"
+      "leaq 128(%%rsp), %%rsp"
+      : "+D"(save), "+S"(to)
+      :
+      : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1",
+        "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13",
+        "xmm14", "xmm15", "cc", "memory");
+}
+
+[[gnu::always_inline]] inline void go_to(std::size_t fiber, void** save) {
+  block.running = fiber;
+  Fiber& next = block.fibers[fiber];
+  current = &next.thread;
+  switch_stack(save, next.stack_pointer);
+}
+
+/// Goes on with the next lane of the warp that is ready, or with the scheduler.
+[[gnu::always_inline]] inline void yield() {
+  void** save = &block.fibers[block.running].stack_pointer;
+  const Lanes later = block.warp().ready() & ~(block.lane() | (block.lane() - 1));
+  if (later == 0)
+    switch_stack(save, block.scheduler);
+  else
+    go_to(block.running / 32 * 32 + static_cast<std::size_t>(std::countr_zero(later)), save);
+}
+
 void fiber_body() {
   (*block.kernel)();
-  block.fibers[block.running].finished = true;
-  block.yield();
+  block.warp().finished |= block.lane();
+  yield();
   undefined("a thread that has exited was resumed");
 }
 
@@ -81,88 +108,87 @@ void prepare(Fiber& fiber) {
   auto* top = reinterpret_cast<void**>(fiber.stack.get() + stack_bytes);
   *--top = nullptr;  // keeps the stack aligned as a call would
   *--top = reinterpret_cast<void*>(&fiber_body);
-  for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
   fiber.stack_pointer = top;
-  fiber.finished = fiber.waiting = false;
   fiber.exchanges = 0;
 }
 
-/// Releases fibers [first, last) if all wait at the same barrier. Whether they did.
-bool release(std::size_t first, std::size_t last, bool whole_block) {
-  std::size_t waiting = 0, finished = 0;
-  for (std::size_t i = first; i < last; ++i) {
-    const Fiber& f = block.fibers[i];
-    finished += f.finished;
-    waiting += f.waiting && (f.barrier == Barrier::sync_block) == whole_block;
+constexpr const char* waits_for_exited = "some threads wait for others that have exited";
+
+/// Releases the lanes of a warp if all have arrived. Whether they did.
+bool release_warp(Warp& warp) {
+  if (warp.wait_for_warp == 0) return false;
+  if (warp.finished != 0) undefined(waits_for_exited);
+  if (warp.wait_for_warp != all_lanes) return false;
+  warp.wait_for_warp = 0;
+  return true;
+}
+
+/// The same for the block's barrier.
+bool release_block(std::size_t warps) {
+  Lanes any_waits = 0, any_finished = 0, all_wait = all_lanes;
+  for (std::size_t w = 0; w < warps; ++w) {
+    any_waits |= block.warps[w].wait_for_block;
+    all_wait &= block.warps[w].wait_for_block;
+    any_finished |= block.warps[w].finished;
   }
-  if (waiting == 0) return false;
-  if (finished > 0) undefined("some threads wait for others that have exited");
-  if (waiting < last - first) return false;
-  for (std::size_t i = first; i < last; ++i) {
-    if (block.fibers[i].barrier != block.fibers[first].barrier)
-      undefined("lanes of a warp wait at different operations");
-    block.fibers[i].waiting = false;
-  }
-  if (whole_block) block.any_before = std::exchange(block.any, false);
+  if (any_waits == 0) return false;
+  if (any_finished != 0) undefined(waits_for_exited);
+  if (all_wait != all_lanes) return false;
+  for (std::size_t w = 0; w < warps; ++w) block.warps[w].wait_for_block = 0;
+  block.any_before = std::exchange(block.any, false);
   return true;
 }
 
 void run_block(std::size_t threads) {
-  block.count = threads;
-  while (block.fibers.size() < threads) block.fibers.emplace_back();
+  const std::size_t warps = threads / 32;
   for (std::size_t i = 0; i < threads; ++i) prepare(block.fibers[i]);
+  for (std::size_t w = 0; w < warps; ++w)
+    block.warps[w].finished = block.warps[w].wait_for_warp = block.warps[w].wait_for_block = 0;
   for (;;) {
-    bool progress = false, running = false;
+    bool progress = false;
     // The order of the warps changes, so that none always runs first.
     static thread_local std::size_t turn = 0;
-    const std::size_t warps = threads / 32, first_warp = turn++ % warps;
-    for (std::size_t w = 0; w < warps; ++w) {
-      const std::size_t first = (first_warp + w) % warps * 32;
+    const std::size_t first_warp = turn++ % warps;
+    for (std::size_t i = 0; i < warps; ++i) {
+      const std::size_t w = (first_warp + i) % warps;
+      Warp& warp = block.warps[w];
       do {
-        for (std::size_t i = first; i < first + 32; ++i) {
-          Fiber& f = block.fibers[i];
-          if (f.finished || f.waiting) continue;
-          block.running = i;
-          current = &f.thread;
-          lpsgd_switch_stack(&block.scheduler, f.stack_pointer);
-          progress = true;
-        }
-      } while (release(first, first + 32, false));
+        if (warp.ready() == 0) continue;
+        go_to(w * 32 + static_cast<std::size_t>(std::countr_zero(warp.ready())), &block.scheduler);
+        progress = true;
+      } while (release_warp(warp));
     }
-    if (release(0, threads, true)) progress = true;
-    for (std::size_t i = 0; i < threads; ++i) running |= !block.fibers[i].finished;
-    if (!running) return;
+    if (release_block(warps)) progress = true;
+    bool finished = true;
+    for (std::size_t w = 0; w < warps; ++w) finished &= block.warps[w].finished == all_lanes;
+    if (finished) return;
     if (!progress) undefined("threads wait at different barriers");
   }
 }
 
 }  // namespace
 
-thread_local Thread* current = nullptr;
+void wait_for_lanes(Barrier operation) {
+  Warp& warp = block.warp();
+  if (warp.wait_for_warp == 0)
+    warp.operation = operation;
+  else if (warp.operation != operation)
+    undefined("lanes of a warp wait at different operations");
+  warp.wait_for_warp |= block.lane();
+  yield();
+}
 
 const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value) {
-  Fiber& fiber = block.fibers[block.running];
-  WarpValues& values = block.values[block.running / 32][fiber.exchanges++ % 2];
+  WarpValues& values = block.warp().values[block.fibers[block.running].exchanges++ % 2];
   values[block.running % 32] = value;
-  fiber.barrier = operation;
-  fiber.waiting = true;
-  block.yield();
+  wait_for_lanes(operation);
   return values.data();
 }
 
-void wait_for_lanes(Barrier operation) {
-  Fiber& fiber = block.fibers[block.running];
-  fiber.barrier = operation;
-  fiber.waiting = true;
-  block.yield();
-}
-
 bool wait_for_block(bool predicate) {
-  Fiber& fiber = block.fibers[block.running];
-  fiber.barrier = Barrier::sync_block;
-  fiber.waiting = true;
+  block.warp().wait_for_block |= block.lane();
   block.any = block.any || predicate;
-  block.yield();
+  yield();
   return block.any_before;
 }
 

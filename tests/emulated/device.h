@@ -44,7 +44,8 @@ struct Thread {
 };
 extern thread_local Thread* current;
 
-enum class Barrier : std::uint8_t { sync_warp, shuffle, ballot, matrices, product, sync_block };
+/// What the lanes of a warp wait at.
+enum class Barrier : std::uint8_t { sync_warp, shuffle, ballot, matrices, product };
 /// Waits until all lanes of the warp have arrived at the same operation; result[i] is then lane i's value.
 const std::uint64_t* wait_for_warp(Barrier operation, std::uint64_t value);
 /// The same without values.

@@ -9,6 +9,7 @@
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "tests/core/gpu_test.h"
+#include "tests/nn/recompute_cases.h"
 
 namespace lpsgd {
 namespace {
@@ -184,6 +185,25 @@ TEST_P(CapturedGpu, PassesAreTheSame) {
 
 // A gradient that has been announced is complete for a stream that waits for an event recorded at that
 // moment.
+TEST_F(NetworkGpu, RecomputationGivesTheSameBits) {
+  for (const Compute compute : {Compute::fp32, Compute::bf16}) {
+    if (unsupported(compute, device)) continue;
+    const auto options = [&](Recompute recompute) {
+      return NetworkOptions{
+          .batch = 3, .compute = compute, .recompute = recompute, .device = device, .deterministic = true};
+    };
+    Trained kept(recompute_network, options(Recompute::none));
+    Trained twice(recompute_network, options(Recompute::batch_norm));
+    for (int s = 0; s < 4; ++s) {  // the third step captures the passes
+      kept.step(s);
+      twice.step(s);
+      EXPECT_EQ(twice.gradients(), kept.gradients()) << s;
+      EXPECT_EQ(twice.weights(), kept.weights()) << s;
+    }
+    EXPECT_EQ(twice.network.captured(), 2u);
+  }
+}
+
 TEST_F(NetworkGpu, AnnouncedGradientsAreFinal) {
   for (const bool in_groups : {false, true}) {
     Trained gpu(kinked, {.batch = 8, .device = device, .deterministic = true});

@@ -11,6 +11,7 @@
 #include "core/data_type.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "tests/nn/recompute_cases.h"
 
 namespace lpsgd {
 namespace {
@@ -44,6 +45,31 @@ TEST(Network, SameThreadsSameBytes) {
   EXPECT_EQ(gradients_of(3), gradients_of(3));
   const std::vector<float> one = gradients_of(1), three = gradients_of(3);
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], three[i], 1e-5);
+}
+
+// Each step reads memory that the one before has written, so a value that is not there is seen in the bits.
+TEST(Network, RecomputationGivesTheSameBits) {
+  const NetworkSpec spec = spec_of(recompute_network);
+  const auto trained = [&](Compute compute, int threads, Recompute recompute) {
+    Network network(spec, {.batch = 3, .threads = threads, .compute = compute, .recompute = recompute});
+    std::vector<float> out;
+    for (int step = 0; step < 3; ++step) {
+      std::vector<float> x = images(3 * 400);
+      std::ranges::rotate(x, x.begin() + 7 * step);
+      network.forward_train({x, std::vector<std::int32_t>{0, 4, 2}}, step);
+      network.backward({});
+      out.insert(out.end(), network.gradients().begin(), network.gradients().end());
+      for (std::size_t i = 0; i < network.gradients().size(); ++i)
+        network.parameters()[i] -= 0.1f * network.gradients()[i];
+    }
+    for (const NamedBuffer& b : network.buffers()) out.insert(out.end(), b.values.begin(), b.values.end());
+    return out;
+  };
+  for (const Compute compute : {Compute::fp32, Compute::bf16}) {
+    if (unsupported(compute)) continue;
+    for (const int threads : {1, 2})
+      EXPECT_EQ(trained(compute, threads, Recompute::batch_norm), trained(compute, threads, Recompute::none));
+  }
 }
 
 TEST(Network, InitialWeightsDependOnSeedAndTensor) {

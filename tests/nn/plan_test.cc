@@ -5,9 +5,11 @@
 
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "core/error.h"
 #include "nn/offset_allocator.h"
+#include "tests/nn/recompute_cases.h"
 
 namespace lpsgd {
 namespace {
@@ -20,16 +22,45 @@ const std::string tail = "  - average_pool\n  - flatten\n  - {dense: fc, units: 
 
 TEST(OffsetAllocator, ReusesAndJoinsHoles) {
   OffsetAllocator a;
-  EXPECT_EQ(a.allocate(40), 0);
-  EXPECT_EQ(a.allocate(80), 64);
-  EXPECT_EQ(a.allocate(64), 192);
-  a.release(0, 40);
-  a.release(64, 80);
-  EXPECT_EQ(a.allocate(160), 0);  // the two free ranges have become one of 192 bytes
-  EXPECT_EQ(a.allocate(1), 256);
-  a.release(256, 1);
-  EXPECT_EQ(a.allocate(256), 256);  // the last free range is extended
-  EXPECT_EQ(a.peak(), 512);
+  for (const std::int64_t bytes : {40, 80, 64}) a.allocate(bytes);
+  a.release(0);
+  a.release(1);
+  a.allocate(160);  // where the first two were, 192 bytes together
+  const std::size_t one = a.allocate(1);
+  a.release(one);
+  a.allocate(256);  // larger than the hole at the end, which grows
+  const OffsetAllocator::Layout layout = a.layout();
+  EXPECT_EQ(layout.offsets, (std::vector<std::int64_t>{0, 64, 192, 0, 256, 256}));
+  EXPECT_EQ(layout.bytes, 512);
+}
+
+TEST(OffsetAllocator, ABufferThatIsUsedAgainHasItsPlaceFreeBothTimes) {
+  OffsetAllocator a;
+  const std::size_t twice = a.allocate(64), first = a.allocate(64);
+  a.release(twice);
+  const std::size_t between = a.allocate(64);  // may lie where `twice` is not in use
+  a.release(between);
+  const std::size_t until_then = a.allocate(64);
+  a.use_again(twice);
+  EXPECT_THROW(a.use_again(first), Error);
+  const OffsetAllocator::Layout layout = a.layout();
+  EXPECT_EQ(layout.offsets[twice], layout.offsets[between]);
+  for (const std::size_t other : {first, until_then}) EXPECT_NE(layout.offsets[twice], layout.offsets[other]);
+  EXPECT_NE(layout.offsets[first], layout.offsets[until_then]);
+  EXPECT_EQ(layout.bytes, 192);
+}
+
+// In the order of time the small one lies where the large one then does not fit.
+TEST(OffsetAllocator, PlacesTheLargestFirstWhereThatTakesLess) {
+  OffsetAllocator a;
+  const std::size_t early = a.allocate(64);
+  const std::size_t small = a.allocate(64);
+  a.release(early);
+  const std::size_t large = a.allocate(192);
+  a.release(small);
+  a.allocate(64);
+  a.release(large);
+  EXPECT_EQ(a.layout().bytes, 256);
 }
 
 TEST(Plan, FusesNormSumAndRelu) {
@@ -183,58 +214,123 @@ class Memory {
 
 /// Checks the memory of values and gradients by running through the passes: no step writes to memory that is
 /// still to be read, and every read finds what was written last.
-TEST(Plan, NoMemoryIsUsedTwiceAtOneTime) {
-  for (const char* file :
-       {"resnet20", "resnet50", "densenet40_12", "bn_inception", "alexnet", "lstm_wikitext2"}) {
-    const Graph graph =
-        read_graph(config::parse_file(std::string(LPSGD_SOURCE_DIR "/configs/networks/") + file + ".yaml"));
-    const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
-    const Plan plan = make_plan(graph, true, type);
-    Memory memory(plan);
-    const auto value = [&](std::size_t v, const std::string& reader) {
-      EXPECT_TRUE(memory.has_value(v)) << file << ": " << reader << " reads value " << v << ": overwritten";
-    };
-    const auto gradient = [&](std::size_t g, const std::string& reader) {
-      EXPECT_TRUE(memory.has_gradient(g))
-          << file << ": " << reader << " reads gradient " << g << ": overwritten";
-    };
-    memory.write_value(0);
-    for (const PlanStep& step : plan.steps) {
-      const std::string& name = graph.nodes[step.node].name;
-      for (const std::size_t v : step.inputs) value(v, name);
-      if (step.residual) value(*step.residual, name);
-      memory.write_value(step.output);
-    }
-    const std::size_t scores = plan.value_of.back();
-    value(scores, "the loss");
-    memory.write_gradient(0);
-    for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
-      if (!step->has_backward) continue;
-      const Layer& layer = *graph.nodes[step->node].layer;
-      const std::string name = graph.nodes[step->node].name + " backward";
-      for (const std::size_t g : step->output_gradients) gradient(g, name);
-      if (step->relu || layer.backward_reads_output()) value(step->output, name);
-      if (layer.backward_reads_input())
-        for (const std::size_t v : step->inputs) value(v, name);
-      // Gradients may lie over those they are computed from, but over nothing else that is read.
-      if (step->sum_into) memory.write_gradient(*step->sum_into);
-      if (step->masked) memory.write_gradient(*step->masked);
-      for (const auto& g : step->input_gradients)
-        if (g) memory.write_gradient(*g);
-      if (layer.backward_reads_input())
-        for (const std::size_t v : step->inputs) value(v, name + " at its end");
-      // The next step's backward may end with this one's, and read until then.
-      if (step == plan.steps.rbegin() || !(step - 1)->rowwise_backward) continue;
-      const PlanStep& joined = *(step - 1);
-      const std::string both = graph.nodes[joined.node].name + " joined with " + name;
-      value(joined.inputs[0], both);
-      const std::size_t read = joined.masked.value_or(joined.output_gradients[0]);
-      // The input's gradient, which it then hands over instead, may lie over it.
-      const bool over = plan.gradients[read].offset == plan.gradients[*joined.input_gradients[0]].offset;
-      gradient(over ? *joined.input_gradients[0] : read, both);
-    }
-    value(scores, "the caller");
+class PlanMemory : public testing::TestWithParam<std::tuple<const char*, Recompute>> {};
+
+TEST_P(PlanMemory, IsNotUsedTwiceAtOneTime) {
+  const auto& [file, recompute] = GetParam();
+  const Graph graph = read_graph(
+      std::string(file) == "recompute"
+          ? config::parse_text(recompute_network, "net.yaml")
+          : config::parse_file(std::string(LPSGD_SOURCE_DIR "/configs/networks/") + file + ".yaml"));
+  const DataType type = std::string(file) == "alexnet" ? DataType::f32 : DataType::bf16;
+  const Plan plan = make_plan(graph, true, type, recompute);
+  Memory memory(plan);
+  const auto value = [&](std::size_t v, const std::string& reader) {
+    EXPECT_TRUE(memory.has_value(v)) << file << ": " << reader << " reads value " << v << ": overwritten";
+  };
+  const auto gradient = [&](std::size_t g, const std::string& reader) {
+    EXPECT_TRUE(memory.has_gradient(g))
+        << file << ": " << reader << " reads gradient " << g << ": overwritten";
+  };
+  memory.write_value(0);
+  for (const PlanStep& step : plan.steps) {
+    const std::string& name = graph.nodes[step.node].name;
+    for (const std::size_t v : step.inputs) value(v, name);
+    if (step.residual) value(*step.residual, name);
+    memory.write_value(step.output);
   }
+  const std::size_t scores = plan.value_of.back();
+  value(scores, "the loss");
+  memory.write_gradient(0);
+  for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
+    if (!step->has_backward) continue;
+    const Layer& layer = *graph.nodes[step->node].layer;
+    const std::string name = graph.nodes[step->node].name + " backward";
+    for (const std::size_t r : step->recomputed) {
+      EXPECT_EQ(recompute, Recompute::batch_norm);
+      const PlanStep& again = plan.steps[r];
+      for (const std::size_t v : again.inputs) value(v, "the second " + graph.nodes[again.node].name);
+      if (again.residual) value(*again.residual, "the second " + graph.nodes[again.node].name);
+      memory.write_value(again.output);
+    }
+    for (const std::size_t g : step->output_gradients) gradient(g, name);
+    // A norm whose gradient is not masked computes its ReLU's mask from the input.
+    const bool masks_by_input = std::string(graph.nodes[step->node].kind) == "batch_norm" && !step->masked;
+    if ((step->relu && !masks_by_input) || layer.backward_reads_output()) value(step->output, name);
+    if (layer.backward_reads_input())
+      for (const std::size_t v : step->inputs) value(v, name);
+    // Gradients may lie over those they are computed from, but over nothing else that is read.
+    if (step->sum_into) memory.write_gradient(*step->sum_into);
+    if (step->masked) memory.write_gradient(*step->masked);
+    for (const auto& g : step->input_gradients)
+      if (g) memory.write_gradient(*g);
+    if (layer.backward_reads_input())
+      for (const std::size_t v : step->inputs) value(v, name + " at its end");
+    // The next step's backward may end with this one's, and read until then.
+    if (step == plan.steps.rbegin() || !(step - 1)->rowwise_backward) continue;
+    const PlanStep& joined = *(step - 1);
+    const std::string both = graph.nodes[joined.node].name + " joined with " + name;
+    value(joined.inputs[0], both);
+    const std::size_t read = joined.masked.value_or(joined.output_gradients[0]);
+    // The input's gradient, which it then hands over instead, may lie over it.
+    const bool over = plan.gradients[read].offset == plan.gradients[*joined.input_gradients[0]].offset;
+    gradient(over ? *joined.input_gradients[0] : read, both);
+  }
+  value(scores, "the caller");
+}
+INSTANTIATE_TEST_SUITE_P(Networks, PlanMemory,
+                         testing::Combine(testing::Values("resnet20", "resnet50", "densenet40_12",
+                                                          "bn_inception", "alexnet", "lstm_wikitext2",
+                                                          "recompute"),
+                                          testing::Values(Recompute::none, Recompute::batch_norm)));
+
+TEST(Plan, NormsThatForwardDoesNotKeepAreRecomputedOnce) {
+  const Graph graph = read_graph(config::parse_text(recompute_network, "net.yaml"));
+  const auto recomputed = [&](const Plan& plan) {
+    std::multiset<std::string> out;
+    for (const PlanStep& step : plan.steps)
+      for (const std::size_t r : step.recomputed) out.insert(graph.nodes[plan.steps[r].node].name);
+    return out;
+  };
+  EXPECT_TRUE(recomputed(make_plan(graph, true)).empty());
+  EXPECT_TRUE(recomputed(make_plan(graph, false, DataType::f32, Recompute::batch_norm)).empty());
+  // Not n0 and n6, which backward does not need: a pooling and a tanh behind them do not read them again. Not
+  // m7, whose input is recomputed.
+  EXPECT_EQ(recomputed(make_plan(graph, true, DataType::f32, Recompute::batch_norm)),
+            (std::multiset<std::string>{"n1", "n2", "n3", "n4", "n5", "n7", "n10"}));
+}
+
+TEST(Plan, RecomputationTakesLessMemory) {
+  const auto share = [](const std::string& file) {
+    const Graph graph =
+        read_graph(config::parse_file(LPSGD_SOURCE_DIR "/configs/networks/" + file + ".yaml"));
+    return static_cast<double>(make_plan(graph, true, DataType::bf16, Recompute::batch_norm).arena) /
+           static_cast<double>(make_plan(graph, true, DataType::bf16).arena);
+  };
+  EXPECT_LT(share("resnet50"), 0.75);
+  EXPECT_LT(share("bn_inception"), 0.75);
+  EXPECT_LT(share("densenet40_12"), 0.55);
+}
+
+TEST(Plan, ANormsMaskComesFromItsInputWhereOneGradientArrives) {
+  const auto masks_by_output = [](const std::string& behind) {
+    const Graph graph =
+        graph_of("  - {conv: c, filters: 4, kernel: 3, pad: 1}\n  - {batch_norm: b}\n" + behind + tail);
+    for (const PlanStep& step : make_plan(graph, true).steps)
+      if (graph.nodes[step.node].name == "b") return step.masks_by_output;
+    ADD_FAILURE() << "no norm";
+    return false;
+  };
+  const std::string relu = "  - {relu: r}\n";
+  EXPECT_FALSE(masks_by_output(""));
+  EXPECT_FALSE(masks_by_output(relu));
+  EXPECT_FALSE(masks_by_output(relu + "  - {max_pool: p, kernel: 2}\n"));
+  EXPECT_TRUE(masks_by_output("  - {add: s, input: [b, in]}\n" + relu));                // a residual
+  EXPECT_TRUE(masks_by_output(relu + "  - {tanh: t}\n  - {add: s, input: [t, r]}\n"));  // two readers
+  EXPECT_TRUE(masks_by_output(relu + "  - {add: s, input: [r, r]}\n"));
+  // A sum that nothing is fused into hands on as many gradients as it gets.
+  EXPECT_TRUE(
+      masks_by_output(relu + "  - {add: s, input: [r, in]}\n  - {tanh: t}\n  - {add: u, input: [s, t]}\n"));
 }
 
 TEST(Plan, NormsJoinTheConvolutionsOfSinglePixelsBeforeThem) {

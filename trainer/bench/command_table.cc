@@ -79,6 +79,9 @@ RunCommand declare_layers(CLI::App& app, const Words&) {
   app.add_option("--compute", bench->compute, "as train.compute")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "tf32", "bf16"}));
+  app.add_option("--recompute", bench->recompute, "as train.recompute")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "batch_norm"}));
   const auto size_option = [&](const char* name, std::int64_t& size, const char* help) {
     return app.add_option(name, size, help)->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
   };

@@ -44,6 +44,7 @@ struct BenchLayersArguments {
   std::string network = default_network;
   std::string device = "cpu";  // or "cuda"
   std::string compute = "fp32";
+  std::string recompute = "none";
   std::int64_t batch = 128;
   std::int64_t frames = 0;  // of a network that leaves them open
   std::int64_t repeats = 10;

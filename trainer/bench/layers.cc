@@ -179,14 +179,16 @@ std::string bench_layers_command(const BenchLayersArguments& a) {
   const NetworkSpec spec = network_of(load_run_config_or_network(a.network, {}),
                                       a.frames > 0 ? std::optional<std::int64_t>(a.frames) : std::nullopt);
   const bool cuda = a.device == "cuda";
-  const NetworkOptions options{.batch = a.batch,
-                               .threads = a.threads,
-                               .compute = a.compute == "bf16"   ? Compute::bf16
-                                          : a.compute == "tf32" ? Compute::tf32
-                                                                : Compute::fp32,
-                               .device = cuda ? Device::cuda(0) : Device::cpu(),
-                               .search_seconds = a.search_seconds,
-                               .time_operations = true};
+  const NetworkOptions options{
+      .batch = a.batch,
+      .threads = a.threads,
+      .compute = a.compute == "bf16"   ? Compute::bf16
+                 : a.compute == "tf32" ? Compute::tf32
+                                       : Compute::fp32,
+      .recompute = a.recompute == "batch_norm" ? Recompute::batch_norm : Recompute::none,
+      .device = cuda ? Device::cuda(0) : Device::cpu(),
+      .search_seconds = a.search_seconds,
+      .time_operations = true};
   if (const auto why = unsupported(options.compute, options.device)) throw ConfigError("--compute: " + *why);
   Steps steps(spec, options);
   const std::vector<OperationTime> times = steps.run(a.repeats);

@@ -9,6 +9,8 @@
 
 namespace lpsgd::doctor {
 
+constexpr double mib = 1024.0 * 1024.0, gib = 1024.0 * mib;  // bytes
+
 enum class Status : std::uint8_t {
   ok,
   warning,  // lpsgd works, but not as well as it could

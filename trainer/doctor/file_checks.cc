@@ -21,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double gib = 1024.0 * 1024.0 * 1024.0;
-
 /// Why no file can be written in this folder; empty: one was, and is removed.
 std::string unwritable(const std::string& folder) {
   const std::string path = fmt::format("{}/.lpsgd-doctor-{}", folder, ::getpid());

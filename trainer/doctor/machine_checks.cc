@@ -20,8 +20,6 @@ namespace lpsgd::doctor {
 
 namespace {
 
-constexpr double mib = 1024.0 * 1024.0, gib = 1024.0 * mib;
-
 bool has_infiniband() {
   std::error_code error;
   return !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
