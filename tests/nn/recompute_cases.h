@@ -32,7 +32,22 @@ inline const std::string recompute_network =
     "  - {batch_norm: m7}\n  - {relu: r7}\n"
     "  - {conv: c8, input: r7, filters: 16, kernel: 3, pad: 1}\n"
     "  - {conv: c9, input: r7, filters: 16, kernel: 1}\n  - {add: a9, input: [c8, c9, r7]}\n"
+    // A residual that other layers' backward reads before the norm that adds it is computed again.
+    "  - {max_pool: q, input: a9, kernel: 3, stride: 1, pad: 1}\n"
+    "  - {conv: g1, input: a9, filters: 16, kernel: 1, bias: false}\n  - {batch_norm: u1}\n"
+    "  - {add: v1, input: [u1, q]}\n  - {relu: w1}\n"
+    "  - {conv: g2, input: w1, filters: 16, kernel: 3, pad: 1}\n"
+    "  - {conv: h2, input: g2, filters: 16, kernel: 3, pad: 1}\n  - {tanh: i2}\n"
+    "  - {conv: g3, input: q, filters: 16, kernel: 3, pad: 1}\n  - {add: x1, input: [i2, g3]}\n"
     "  - average_pool\n  - flatten\n  - {dense: f1, units: 12}\n  - {batch_norm: n10}\n  - {relu: r10}\n"
     "  - {dense: f2, units: 5}\n";
+
+/// Convolutions of single pixels whose backward the CPU runs as part of the norm behind them, for 32 samples.
+inline const std::string recompute_rowwise_network =
+    "input: [24, 24, 4]\nclasses: 5\nlayers:\n"
+    "  - {conv: c0, filters: 64, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: n0}\n  - {relu: r0}\n"
+    "  - {conv: c1, filters: 64, kernel: 1, bias: false}\n  - {batch_norm: n1}\n  - {relu: r1}\n"
+    "  - {conv: c2, filters: 64, kernel: 1, bias: false}\n  - {batch_norm: n2}\n  - {relu: r2}\n"
+    "  - average_pool\n  - flatten\n  - {dense: f, units: 5}\n";
 
 }  // namespace lpsgd
