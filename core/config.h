@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
+
 namespace lpsgd::config {
 
 /// Where a value was written: a file with line and column, both counted from 1, or a command-line option,
@@ -64,6 +66,15 @@ struct Value::Entry {
 
 /// Throws ConfigError "<origin>: <path>: <message>".
 [[noreturn]] void fail(const Origin& origin, std::string_view path, std::string_view message);
+/// A key that its map does not have.
+class UnknownKeyError : public ConfigError {
+ public:
+  UnknownKeyError(const std::string& what, std::string key) : ConfigError(what), key_(std::move(key)) {}
+  const std::string& key() const { return key_; }
+
+ private:
+  std::string key_;
+};
 
 constexpr int max_depth = 64;               // of a tree; its root has depth 0
 constexpr std::size_t max_nodes = 100'000;  // limits what aliases can expand a small file to

@@ -115,7 +115,18 @@ void apply_override(Value& root, const std::string& assignment) {
     fail(at, "", "expected key=value, with a dotted key such as train.seed=2");
   const std::string path = assignment.substr(0, equals);
   if (const std::size_t bad = plain_text_prefix(path); bad < path.size()) fail(at, "", not_plain(path[bad]));
-  Value value = parse_option(assignment.substr(equals + 1), source);
+  const std::string text = assignment.substr(equals + 1);
+  Value value = [&] {
+    try {
+      return parse_option(text, source);
+    } catch (const ConfigError& e) {
+      // The shell has cut {kind: onebit} into words.
+      const bool cut =
+          (text.starts_with('{') && !text.ends_with('}')) || (text.starts_with('[') && !text.ends_with(']'));
+      throw ConfigError(e.what() +
+                        std::string(cut ? "; values with spaces need quotes: --set 'key={a: b}'" : ""));
+    }
+  }();
   value.origin = at;
   check_fits(root, path, value, at);
 

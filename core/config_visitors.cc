@@ -209,9 +209,13 @@ void Reader::section(const char* key, const char*, const std::function<void(Visi
 }
 
 void Reader::refuse(const Value::Entry& unknown) const {
-  fail(unknown.origin, path_of(unknown.key),
-       fmt::format("unknown key{}; allowed here: {}", did_you_mean(unknown.key, known_),
-                   fmt::join(known_, ", ")));
+  try {
+    fail(unknown.origin, path_of(unknown.key),
+         fmt::format("unknown key{}; allowed here: {}", did_you_mean(unknown.key, known_),
+                     fmt::join(known_, ", ")));
+  } catch (const ConfigError& e) {
+    throw UnknownKeyError(e.what(), unknown.key);
+  }
 }
 
 void Reader::finish() {

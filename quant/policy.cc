@@ -107,6 +107,11 @@ bool applies(const PolicyRule& rule, const TensorInfo& tensor) {
   return rule.name.empty() || matches(rule.name, tensor.name);
 }
 
+/// The rule that gives the tensor its codec.
+auto rule_of(const PolicySpec& spec, const TensorInfo& tensor) {
+  return std::ranges::find_if(spec.rules, [&](const PolicyRule& r) { return applies(r, tensor); });
+}
+
 }  // namespace
 
 void fields(config::Visitor& v, PolicySpec& spec) {
@@ -179,11 +184,31 @@ std::vector<CodecSpec> assign_codecs(const PolicySpec& spec, const std::vector<T
   const std::int64_t threshold = min_elements(spec, tensors);
   std::vector<CodecSpec> out;
   for (const TensorInfo& t : tensors) {
-    const auto rule = std::find_if(spec.rules.begin(), spec.rules.end(),
-                                   [&](const PolicyRule& r) { return applies(r, t); });
+    const auto rule = rule_of(spec, t);
     out.push_back(rule != spec.rules.end()  ? rule->codec
                   : t.elements >= threshold ? spec.codec
                                             : CodecSpec{});
+  }
+  return out;
+}
+
+std::vector<std::string> unused_rules(const PolicySpec& spec, const std::vector<TensorInfo>& tensors) {
+  std::vector<std::string> names, out;
+  for (const TensorInfo& t : tensors) names.push_back(t.name);
+  for (auto rule = spec.rules.begin(); rule != spec.rules.end(); ++rule) {
+    std::size_t matched = 0, taken = 0;
+    for (const TensorInfo& t : tensors) {
+      matched += applies(*rule, t);
+      taken += rule_of(spec, t) == rule;
+    }
+    if (taken > 0 || tensors.empty()) continue;
+    std::string why = "earlier rules take all tensors that it matches";
+    if (matched == 0) {
+      why = "it matches no tensor" + config::did_you_mean(rule->name, names);
+      if (!config::nearest(rule->name, names))
+        why += fmt::format("; tensors have names such as '{}'", names.front());
+    }
+    out.push_back(fmt::format("exchange.rules[{}] has no effect: {}", rule - spec.rules.begin(), why));
   }
   return out;
 }

@@ -107,8 +107,8 @@ void read_arenas(CheckpointFiles& from, int rank, bool exact, const TrainingStat
     else if (arena.otherwise == Otherwise::zeros)
       std::fill(arena.values.begin(), arena.values.end(), 0.0f);
     else
-      throw FileError(
-          fmt::format("{}: has no '{}.{}'", from.state(of).path(), arena.name, state.tensors->front().name));
+      throw ConfigError(fmt::format("{}: has no '{}.{}': it was written with another optimizer.kind",
+                                    from.state(of).path(), arena.name, state.tensors->front().name));
   }
 }
 
@@ -142,7 +142,7 @@ void read_carried(CheckpointFiles& from, int rank, int ranks, const std::vector<
 }
 
 void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tensors,
-                std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
+                std::span<float> parameters, const std::vector<NamedBuffer>& buffers) try {
   for (const TensorInfo& tensor : tensors)
     from_pytorch_order(tensor, file.at(tensor.name, tensor.shape).values.data(),
                        parameters.data() + tensor.offset);
@@ -157,6 +157,16 @@ void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tens
       throw FileError(
           fmt::format("{}: holds '{}', which the network does not have", file.path(), stored.name));
   }
+} catch (const FileError& e) {  // it is whole, but of another network
+  throw ConfigError(e.what());
+}
+
+/// Zeros for the residuals of a codec that the checkpoint's run did not have yet.
+void begin_residuals(ExchangeState& of, std::size_t t, const TensorInfo& tensor, const CodecSpec& codec,
+                     int rank, int ranks) {
+  of.round1[t].assign(static_cast<std::size_t>(tensor.elements), 0.0f);
+  for (const Stripe& stripe : stripes(tensor.elements, codec.bucket.of(tensor), ranks, t))
+    if (stripe.owner == rank) of.round2[t].assign(static_cast<std::size_t>(stripe.last - stripe.first), 0.0f);
 }
 
 }  // namespace
@@ -167,6 +177,7 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   const std::string& folder = from.folder;
   const CheckpointManifest& manifest = from.manifest;
   const std::vector<TensorInfo>& tensors = *state.tensors;
+  std::vector<std::size_t> changed;  // tensors with another codec than before
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const std::string now = to_text(codecs[t]);
     const auto written = std::find_if(manifest.codecs.begin(), manifest.codecs.end(),
@@ -174,19 +185,16 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
     if (written == manifest.codecs.end())
       throw ConfigError(
           fmt::format("{}: is of another network: it has no tensor '{}'", folder, tensors[t].name));
-    if (written->second != now)
+    if (written->second == now) continue;
+    if (written->second.find("error_feedback: true") != std::string::npos)
       throw ConfigError(fmt::format(
           "{}: was written with codec {} for '{}', the configuration says {}: their residuals differ", folder,
           written->second, tensors[t].name, now));
+    changed.push_back(t);
   }
   CheckpointFiles files(from);
   const SafetensorsFile& model = files.model();
-  try {
-    read_model(model, tensors, state.parameters, state.buffers);
-  } catch (const FileError& e) {  // it is whole, but of another network
-    throw ConfigError(e.what());
-  }
-
+  read_model(model, tensors, state.parameters, state.buffers);
   read_carried(files, rank, ranks, state.carried);
   const bool same = manifest.ranks == ranks;
   const bool own_weights = has_arena(files, 0, "weights", tensors);
@@ -196,10 +204,14 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   const bool same_blocks = !own_weights || manifest.sync.ranks_per_block == state.ranks_per_block;
   const bool exact = same && own_weights == local && same_blocks;
   read_arenas(files, rank, exact, state);
-  CheckpointRead out{.other_ranks = !same, .averaged = !exact && own_weights};
+  CheckpointRead out{.other_ranks = !same, .averaged = !exact && own_weights, .new_codecs = changed.size()};
   std::vector<OldState> old;
-  for (int r = same ? rank : 0; r < (same ? rank + 1 : manifest.ranks); ++r)
+  for (int r = same ? rank : 0; r < (same ? rank + 1 : manifest.ranks); ++r) {
     old.push_back(read_state(files, r, tensors, state.buffers));
+    for (const std::size_t t : changed)
+      if (codecs[t].error_feedback)
+        begin_residuals(old.back().residuals, t, tensors[t], codecs[t], r, manifest.ranks);
+  }
   if (same) {
     residuals = std::move(old[0].residuals);
     out.dropped_residuals = manifest.sync.started && !local && drop(residuals);

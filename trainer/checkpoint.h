@@ -36,6 +36,7 @@ struct CheckpointRead {
   bool averaged = false;     // each old rank had weights and momentum of its own, and they are no longer
   /// Residuals of changes of weights, which a run that exchanges gradients starts without.
   bool dropped_residuals = false;
+  std::size_t new_codecs = 0;  // tensors with another codec than before, which had no residual
 };
 
 /// Restores this rank's weights, arenas, running statistics and carried state into what `state` views, and

@@ -38,7 +38,8 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
   CLI::Option* out =
       app.add_option("--out", train->out, "the run's folder (default runs/<config name>-<time>)");
   out->type_name("DIR");
-  app.add_flag("--resume", train->resume, "continue from the newest checkpoint in --out, if there is one");
+  app.add_flag("--resume", train->resume, "continue from the newest checkpoint in --out, if there is one")
+      ->needs(out);
   app.add_flag("--resume-required", train->resume_required, "as --resume, but refuse to start without one")
       ->needs(out);
   app.add_option(

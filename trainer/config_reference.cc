@@ -192,6 +192,15 @@ std::string config_sections() {
   return indented_list({"", all_fields()});
 }
 
+std::vector<std::string> homes_of_key(const std::string& name) {
+  std::vector<std::string> paths, homes;
+  collect_paths(all_fields(), "", paths);
+  for (const std::string& path : paths)
+    if (path.size() > name.size() + 1 && path.ends_with("." + name))
+      homes.push_back(path.substr(0, path.size() - name.size() - 1));
+  return homes;
+}
+
 bool is_config_key(const std::string& key) {
   return !find(key).empty();
 }

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 namespace lpsgd {
 
@@ -19,6 +20,9 @@ std::string config_help(const std::string& key, std::span<const std::string> oth
 
 /// The sections with their meaning, one a line.
 std::string config_sections();
+
+/// The sections and maps that have a key of this name: "schedule" for "lr".
+std::vector<std::string> homes_of_key(const std::string& name);
 
 /// Whether `key` is a key or a section.
 bool is_config_key(const std::string& key);

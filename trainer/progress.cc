@@ -15,11 +15,14 @@ namespace lpsgd {
 namespace {
 
 void append(fmt::memory_buffer& out, const StepLine& l) {
-  fmt::format_to(
-      std::back_inserter(out),
-      "step {}/{} | loss {:.4f} | lr {:.1e} | {:.1f} ms | {:.0f} samples/s | comm {:.0f}% | wire {:.1f}x",
-      l.step, l.steps, l.loss, l.lr, l.step_seconds * 1e3, l.samples_per_second, l.communication * 100,
-      l.compression);
+  fmt::format_to(std::back_inserter(out),
+                 "step {}/{} | loss {:.4f} | lr {:.1e} | {:.1f} ms | {:.0f} samples/s | comm {:.0f}% | wire ",
+                 l.step, l.steps, l.loss, l.lr, l.step_seconds * 1e3, l.samples_per_second,
+                 l.communication * 100);
+  if (l.compression > 0)
+    fmt::format_to(std::back_inserter(out), "{:.1f}x", l.compression);
+  else
+    out.push_back('-');
 }
 
 }  // namespace

@@ -163,6 +163,9 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
   if (drops_pending(manifest))
     log::warn("{}: a mean of changes that was to be applied after step {} is dropped", folder,
               manifest.sync.pending.due);
+  if (read.new_codecs > 0)
+    log::warn("{}: {} of {} tensors had another codec; residuals of the new ones start at zero", folder,
+              read.new_codecs, codecs_.size());
   if (read.dropped_residuals)
     log::warn("{}: its residuals hold changes of weights, this run exchanges gradients: residuals are zero",
               folder);

@@ -14,7 +14,9 @@
 #include "core/config_shape.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "trainer/config_checks.h"
+#include "trainer/config_reference.h"
 
 namespace lpsgd {
 
@@ -264,8 +266,15 @@ RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::
   for (Value::Entry& section : run.tree.entries)
     if (section.key != "network")
       expand(section.value, section.key, environment);  // its $names are parameters
-  config::read(run.tree, "", run,
-               environment == config::Environment::expand ? config::Environment::keep : environment);
+  try {
+    config::read(run.tree, "", run,
+                 environment == config::Environment::expand ? config::Environment::keep : environment);
+  } catch (const config::UnknownKeyError& e) {
+    const std::vector<std::string> homes = homes_of_key(e.key());
+    if (homes.empty() || homes.size() > 3) throw;
+    throw ConfigError(
+        fmt::format("{}; '{}' is a key of {}", e.what(), printable(e.key()), fmt::join(homes, ", ")));
+  }
   with_locations(run, [&] { check_combinations(run); });
   if (environment == config::Environment::expand) check_threads(run);  // not for `show`, on another machine
   return run;

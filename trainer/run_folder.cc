@@ -137,10 +137,10 @@ std::vector<std::string> metrics_lines(const std::string& folder) {
 }
 
 void write_summary(const std::string& folder, const RunConfig& run, int ranks,
-                   const std::vector<std::string>& records, bool finished) {
+                   const std::vector<std::string>& records, const std::optional<EpochRecord>& rest) {
   ordered_json s;
   s["name"] = run.name;
-  s["finished"] = finished;
+  s["finished"] = !rest.has_value();
   s["ranks"] = ranks;
   s["codec"] = to_text(run.exchange.policy.codec);
   if (run.exchange.collective == Collective::simulated) s["simulated"] = true;
@@ -163,8 +163,16 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
       throw FileError(fmt::format("{}/metrics.jsonl:{}: not an epoch's record: a value is missing or wrong",
                                   folder, line));
     }
+  if (rest) {
+    seconds += rest->seconds.mean.total;
+    communication += rest->seconds.mean.communication();
+    computation += rest->seconds.mean.computation();
+    samples += static_cast<double>(rest->samples());
+    sent += rest->bytes_sent;
+    fp32 += rest->bytes_fp32;
+  }
   s["epochs"] = records.size();
-  s["step"] = last.is_null() ? nlohmann::json(0) : last["step"];
+  s["step"] = rest ? nlohmann::json(rest->step) : last.is_null() ? nlohmann::json(0) : last["step"];
   s["val_top1"] = last.is_null() ? nlohmann::json() : last["val_top1"];
   s["val_top5"] = last.is_null() ? nlohmann::json() : last["val_top5"];
   s["val_loss"] = last.is_null() ? nlohmann::json() : last["val_loss"];

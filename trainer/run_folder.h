@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/transport.h"
 #include "trainer/folder_claim.h"
+#include "trainer/metrics.h"
 #include "trainer/run_config.h"
 
 namespace lpsgd {
@@ -49,8 +51,9 @@ std::vector<std::string> recorded_classes(const std::string& folder);
 /// The complete lines of metrics.jsonl.
 std::vector<std::string> metrics_lines(const std::string& folder);
 
-/// summary.json: the best and the last epoch, totals, codec and ranks. `finished`: all epochs are done.
+/// summary.json: the best and the last epoch, totals, codec and ranks. `rest`: what a run that was stopped
+/// has done of the epoch that it was in; empty if all epochs are done.
 void write_summary(const std::string& folder, const RunConfig& run, int ranks,
-                   const std::vector<std::string>& records, bool finished);
+                   const std::vector<std::string>& records, const std::optional<EpochRecord>& rest);
 
 }  // namespace lpsgd

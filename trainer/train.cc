@@ -72,6 +72,11 @@ int end_run(int signal, const Transport& transport, const TrainCommand& command)
   return 128 + signal;
 }
 
+std::string rules_text(const PolicySpec& policy) {
+  const std::size_t rules = policy.rules.size();
+  return rules == 0 ? "" : fmt::format(" and {} rule{}", rules, rules > 1 ? "s" : "");
+}
+
 /// Everything after the ranks have started. Returns the exit status. Collective.
 int train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
              const NetworkSpec& spec, const TrainData& data, const Weights* init) {
@@ -93,7 +98,8 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
         transport.size(), transport.size() > 1 ? "s" : "",
         run.exchange.transport == TransportKind::nccl ? "nccl" : transport.name(),
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
-        to_text(run.exchange.policy.codec), command.out);
+        to_text(run.exchange.policy.codec) + rules_text(run.exchange.policy), command.out);
+    for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors())) log::warn("{}", rule);
     if (init != nullptr && !command.resume)
       fmt::print("starting from the weights of {}\n", printable(arguments.init));
     std::fflush(stdout);

@@ -145,6 +145,15 @@ class RankTrainer {
     // Epochs finished before a resume may have had another length, so only those left are counted.
     const std::int64_t left = (run_.train.epochs - position_.epoch) * per_epoch_ - position_.batch;
     const std::int64_t total = position_.step + std::max<std::int64_t>(0, left);
+    if (run_.sync.kind != SyncKind::every_step && run_.sync.steps > total && transport_.rank() == 0 &&
+        total > 0)
+      log::warn("sync.steps: {} are more than the run's {} steps: the ranks never exchange what they learn",
+                run_.sync.steps, total);
+    if (run_.schedule.warmup_epochs > run_.train.epochs && run_.train.epochs > 0 && transport_.rank() == 0)
+      log::warn("schedule.warmup_epochs: the run of {} epoch{} ends before the rate has reached schedule.lr",
+                run_.train.epochs, run_.train.epochs == 1 ? "" : "s");
+    if (command_.resume && left <= 0 && transport_.rank() == 0)
+      log::info("epoch {} of {} is done: nothing to train", position_.epoch, run_.train.epochs);
     const bool by_steps = command_.steps && *command_.steps <= total;
     last_ = by_steps ? *command_.steps : total;
     progress_.emplace(transport_.rank() == 0, command_.progress, position_.step, last_);
@@ -160,9 +169,11 @@ class RankTrainer {
 
   void summarize(bool finished) {
     const ScopedPhase end(transport_, Phase::end);
+    std::optional<EpochRecord> rest;  // of the epoch that was not finished
+    if (!finished) rest = record_of(sums_.so_far(transport_, saved_at_));
     collective_try(transport_, [&] {
       if (transport_.rank() == 0)
-        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out), finished);
+        write_summary(command_.out, run_, transport_.size(), metrics_lines(command_.out), rest);
     });
   }
 
@@ -320,7 +331,7 @@ class RankTrainer {
     const bool due = progress_->due(position_.step);
     const double communication = due || !on_gpu() ? collect() : 0;
     progress_->step(position_.step, since_line_.loss / static_cast<double>(since_line_.samples), lr_,
-                    now_seconds() - start, communication, run_.train.batch_size, compression_, due);
+                    now_seconds() - start, communication, run_.train.batch_size, wire_ratio(), due);
     if (due) since_line_ = {};
   }
 
@@ -350,7 +361,17 @@ class RankTrainer {
     const StepMetrics metrics = step_->take(sums_.coding_errors());
     sums_.add(metrics);
     since_line_ += metrics.batches;
+    sent_ += metrics.bytes_sent;
+    fp32_ += metrics.bytes_fp32;
     return metrics.seconds.communication();
+  }
+
+  /// float32 bytes over bytes sent; 0 if nothing was sent. Local steps do not send in every step: then what
+  /// this rank has sent counts, which is its share.
+  double wire_ratio() const {
+    if (transport_.size() == 1) return 0;
+    if (run_.sync.kind == SyncKind::every_step) return compression_;
+    return sent_ == 0 ? 0 : static_cast<double>(fp32_) / transport_.size() / static_cast<double>(sent_);
   }
 
   bool on_gpu() const { return network_.stream().device().is_cuda(); }
@@ -362,39 +383,26 @@ class RankTrainer {
     collect();
     checkpoints_->check_finite(position_.step);
     const double start = now_seconds();
-    EpochRecord record;
     BadSamples bad;
-    BatchMetrics validation;
-    if (const int signal = evaluate_test_split(validation, bad)) return signal;
-    record.validation = sum(of_all_ranks(transport_, validation));
+    BatchMetrics mine;
+    if (const int signal = evaluate_test_split(mine, bad)) return signal;
+    const BatchMetrics validation = sum(of_all_ranks(transport_, mine));
     // Weights of enormous size: the next step would fail.
-    if (!std::isfinite(record.validation.loss))
+    if (!std::isfinite(validation.loss))
       throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite",
                                        std::max<std::int64_t>(0, position_.step - 1)));
-    record.replicas_equal = step_->replicas_equal();
+    const bool replicas_equal = step_->replicas_equal();
     sums_.add_evaluation(now_seconds() - start, bad);
     if (sums_.bad_samples().count > 0)
       log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));
-    if (record.validation.samples == 0) throw SharedError("no sample of the test set can be read");
+    if (validation.samples == 0) throw SharedError("no sample of the test set can be read");
 
     const EpochSoFar whole = sums_.so_far(transport_, now_seconds());
     ++position_.epoch;
     position_.batch = 0;
-    record.epoch = position_.epoch;
-    record.step = position_.step;
-    record.lr = lr_;
-    record.kind = kind_;
-    record.train = sum(whole.train);
-    record.sequences = whole.sequences;
-    record.seconds = whole.seconds;
-    record.bytes_sent = whole.bytes_sent;
-    record.bytes_fp32 = whole.bytes_fp32;
-    record.bad_samples = whole.bad_samples;
-    record.local_steps = run_.sync.kind != SyncKind::every_step;
-    record.synchronisations = whole.exchanges;
-    record.distance = whole.distance;
-    record.bytes_average = whole.bytes_average;
-    record.simulated = run_.exchange.collective == Collective::simulated;
+    EpochRecord record = record_of(whole);
+    record.validation = validation;
+    record.replicas_equal = replicas_equal;
     record.coding =
         sums_.coding(transport_, network_.tensors(), codecs_, step_->sync_position().ranks_per_block);
     collective_try(transport_, [&] {
@@ -403,6 +411,27 @@ class RankTrainer {
     progress_->line(text(record, run_.train.epochs));
     sums_.clear();
     return 0;
+  }
+
+  /// What the steps of an epoch have measured.
+  EpochRecord record_of(const EpochSoFar& sums) const {
+    EpochRecord record;
+    record.epoch = position_.epoch;
+    record.step = position_.step;
+    record.lr = lr_;
+    record.kind = kind_;
+    record.train = sum(sums.train);
+    record.sequences = sums.sequences;
+    record.seconds = sums.seconds;
+    record.bytes_sent = sums.bytes_sent;
+    record.bytes_fp32 = sums.bytes_fp32;
+    record.bad_samples = sums.bad_samples;
+    record.local_steps = run_.sync.kind != SyncKind::every_step;
+    record.synchronisations = sums.exchanges;
+    record.distance = sums.distance;
+    record.bytes_average = sums.bytes_average;
+    record.simulated = run_.exchange.collective == Collective::simulated;
+    return record;
   }
 
   int evaluate_test_split(BatchMetrics& validation, BadSamples& bad) {
@@ -450,6 +479,7 @@ class RankTrainer {
   std::optional<AveragedWeights> average_;  // since the last step
   BatchMetrics since_line_;                 // since the last progress line
   double lr_ = 0;                           // of the last step
+  std::uint64_t sent_ = 0, fp32_ = 0;       // bytes of this command's steps: by this rank; by all as float32
   const double compression_;
 };
 

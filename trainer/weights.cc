@@ -44,7 +44,7 @@ Weights read_weights(const std::string& path, const NetworkSpec& spec) {
 Weights read_initial_weights(const std::string& path, const NetworkSpec& spec) {
   try {
     return read_weights(path, spec);
-  } catch (const FileError& e) {
+  } catch (const Error& e) {
     throw ConfigError(fmt::format("--init: {}", e.what()));
   }
 }

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -74,6 +75,17 @@ class ConfigurationErrors(Case):
         self.refused(
             CONFIG.replace("bits: 4", "bits: 3"), "{config}:6:54: exchange.codec.bits: '3' is not known"
         )
+
+    def test_a_key_of_another_section_is_named(self):
+        for key, here in ("train.lr", "epochs"), ("lr", "network"):
+            result = run("train", self.write("good.yaml", CONFIG), "--out", self.path("out"), "--set", f"{key}=0.1")
+            self.assertEqual(result.status, 2, result)
+            self.assertIn(f"{key}: unknown key; allowed here: {here}, ", result.err)
+            self.assertIn("; 'lr' is a key of schedule\n", result.err)
+
+    def test_a_value_that_the_shell_has_cut(self):
+        option = "exchange.codec={kind:"
+        self.refused(CONFIG, "; values with spaces need quotes: --set 'key={{a: b}}'", "--set", option)
 
     def test_unknown_codec(self):
         self.refused(
@@ -396,7 +408,6 @@ class RunErrors(Case):
         before = files()
         for option, expected in (
             ("train.seed=4", "was written with train.seed 3, the configuration says 4"),
-            ("exchange.codec={kind: onebit}", "their residuals differ"),
             ("data.train_samples=48", "was written inside an epoch with data.train_samples 96, the configuration says 48"),
             ("data.shuffle=false", "was written inside an epoch with data.shuffle true, the configuration says false"),
         ):
@@ -405,6 +416,47 @@ class RunErrors(Case):
             self.assertIn(expected, result.err)
             self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
             self.assertEqual(files(), before)
+
+    def test_a_resume_may_begin_a_codec_and_not_lose_a_residual(self):
+        plain, onebit = ("--set", "exchange.codec={kind: none}"), ("--set", "exchange.codec={kind: onebit}")
+        self.train("out", "--steps", "3", *plain, ranks=2)
+        for ranks in 2, 1:  # residuals of as many ranks as before, and of others
+            folder = shutil.copytree(self.path("out"), self.path(f"begun{ranks}"))
+            result = run("train", self.config, "--out", folder, "--resume", *onebit, ranks=ranks)
+            self.assertEqual(result.status, 0, result)
+            self.assertRegex(result.err, r"[1-9]\d* of \d+ tensors had another codec; residuals of the new ones start at")
+            with open(os.path.join(folder, "metrics.jsonl")) as file:
+                self.assertTrue(json.loads(file.readlines()[-1])["replicas_equal"])
+        result = run("train", self.config, "--out", self.path("begun2"), "--resume", *plain, ranks=2)
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("their residuals differ", result.err)
+
+    def test_a_resume_with_another_optimizer_is_refused(self):
+        folder = self.train("out", "--steps", "3")
+        result = run("train", self.config, "--out", folder, "--resume", "--set", "optimizer={kind: adam}", ranks=2)
+        self.assertEqual(result.status, 2, result)
+        self.assertRegex(result.err, "has no '.*': it was written with another optimizer.kind")
+
+    def test_a_resume_needs_the_runs_folder(self):
+        result = run("train", self.config, "--resume")
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("--out", result.err)
+
+    def test_settings_without_effect_are_named(self):
+        result = run("train", self.config, "--out", self.path("out"), "--steps", "1", "--set",
+                     'exchange.rules=[{name: "fc.wight", codec: {kind: fp16}}, {kind: conv, codec: {kind: fp16}},'
+                     ' {name: "conv*", kind: conv, codec: {kind: none}}]')
+        self.assertEqual(result.status, 0, result)
+        self.assertIn("exchange.rules[0] has no effect: it matches no tensor, did you mean 'fc.weight'?", result.err)
+        self.assertIn("exchange.rules[2] has no effect: earlier rules take all tensors that it matches", result.err)
+        self.assertNotIn("rules[1]", result.err)
+        self.assertIn(" and 3 rules | ", result.out)
+        result = run("train", self.config, "--out", self.path("far"), "--set", "schedule.warmup_epochs=50", "--set",
+                     "sync={kind: local_sgd, steps: 1000}", ranks=2)
+        self.assertEqual(result.status, 0, result)
+        self.assertIn("sync.steps: 1000 are more than the run's", result.err)
+        self.assertIn("ends before the rate has reached schedule.lr", result.err)
+        self.assertRegex(result.out, r"\| wire -\n")
 
     def test_a_resume_of_another_network_is_refused(self):
         plain = ("--set", "exchange.codec={kind: none}")

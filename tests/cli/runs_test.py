@@ -254,7 +254,11 @@ class Runs(Case):
     def test_a_run_that_was_stopped_has_a_summary_that_says_so(self):
         folder = self.train("out", "--steps", "5")
         summary = lambda: json.loads(open(os.path.join(folder, "summary.json")).read())
-        self.assertEqual((summary()["finished"], summary()["epochs"], summary()["step"]), (False, 1, 4))
+        self.assertEqual((summary()["finished"], summary()["epochs"], summary()["step"]), (False, 1, 5))
+        lines = [json.loads(line) for line in open(os.path.join(folder, "metrics.jsonl"))]
+        self.assertGreater(summary()["seconds"], lines[0]["seconds"]["total"])  # the fifth step counts, too
+        self.assertGreater(summary()["samples_per_s"], 0)
+        self.assertEqual(summary()["bytes_fp32"], lines[0]["bytes_fp32"] * 5 // 4)
         self.train("out", "--resume")
         self.assertEqual((summary()["finished"], summary()["epochs"], summary()["step"]), (True, 2, 8))
 

@@ -9,15 +9,16 @@ namespace lpsgd::emulated {
 void load_matrices(const void* row, bool transposed, std::uint32_t (&out)[4]) {
   const std::uint64_t* rows = wait_for_warp(Barrier::matrices, pack(row));
   const int group = lane() / 4, pair = 2 * (lane() % 4);
+  const auto row_of = [&](int matrix, int r) {
+    const std::uint64_t from = rows[8 * matrix + r];
+    if (from % 16 != 0) undefined("a row of a matrix that is not aligned to 16 bytes");
+    return unpack<const std::uint16_t*>(from);
+  };
   for (int matrix = 0; matrix < 4; ++matrix) {
-    std::uint16_t halves[2];
-    for (int half = 0; half < 2; ++half) {
-      const int r = transposed ? pair + half : group, column = transposed ? group : pair + half;
-      const std::uint64_t from = rows[8 * matrix + r];
-      if (from % 16 != 0) undefined("a row of a matrix that is not aligned to 16 bytes");
-      std::memcpy(&halves[half], unpack<const std::uint16_t*>(from) + column, sizeof halves[half]);
-    }
-    out[matrix] = halves[0] | std::uint32_t{halves[1]} << 16;
+    if (transposed)
+      out[matrix] = row_of(matrix, pair)[group] | std::uint32_t{row_of(matrix, pair + 1)[group]} << 16;
+    else
+      std::memcpy(&out[matrix], row_of(matrix, group) + pair, sizeof out[matrix]);
   }
   wait_for_lanes(Barrier::matrices);  // all lanes have read before one goes on
 }
