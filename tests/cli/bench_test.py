@@ -186,8 +186,8 @@ layers:
         pixels, small, large, weights = 16 * 32 * 32, 64, 128, 64 * 128
         norm = rows["b1+relu backward"]
         self.assertEqual(norm["flops"], 2 * rows["c1 forward"]["flops"] + 2 * rows["b1+relu forward"]["flops"])
-        # Gradient, input and output of the norm, its parameters twice; input and its gradient of the convolution, weights twice.
-        self.assertEqual(norm["bytes_moved"], 4 * (3 * pixels * large + 2 * 2 * large + 2 * pixels * small + 2 * weights))
+        # Gradient and input of the norm (the ReLU's mask comes from it), its parameters twice; input and its gradient of the convolution, weights twice.
+        self.assertEqual(norm["bytes_moved"], 4 * (2 * pixels * large + 2 * 2 * large + 2 * pixels * small + 2 * weights))
 
     def test_no_fraction_is_beyond_reason(self):
         rows = self.rows_of(self.NETWORK.replace("[8, 8, 4]", "[64, 64, 4]"), "--copied", "30000000", "--side", "256", "--repeats", "9")
