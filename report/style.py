@@ -3,13 +3,14 @@
 import io
 import os
 import re
+import textwrap
 
+import layout
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
-from matplotlib.transforms import ScaledTranslation
 
 # Okabe and Ito's colours, distinct for any colour vision, dark enough on white. Markers and dashes repeat the
 # difference.
@@ -26,6 +27,10 @@ REFERENCE = {
     "zorder": 0,
 }  # a value to compare with
 FORMATS = ("png", "svg", "pdf")
+LABELS = 0.95, 0.85  # inches that the usual labels take beside axes, and above and below them
+LEGEND = {"handlelength": 2.6, "columnspacing": 1.4}
+SHORTEST = 24  # letters of a line, however narrow a legend must be
+NAMES = 44  # letters of a line of the names beside points or rows
 plt.rcParams.update(
     {
         "font.size": 11,
@@ -92,44 +97,66 @@ def note(axes, text, point, offset, **look):
 
 def panels(count, labels, width=4.4, height=3.6, columns=3, **options):
     """A figure of `count` axes above a legend of so many labels: (figure, axes, the legend's axes, its
-    columns)."""
+    columns). `width` and `height`: of axes with usual labels; the figure grows where theirs are longer."""
     columns = min(columns, count)
-    rows = -(-count // columns)
-    inches = max(6.2, width * columns)
-    legend_columns = columns_for(labels, inches)
-    legend_height = 0.15 + 0.24 * -(-len(labels) // legend_columns) if labels else 0.01
-    figure = plt.figure(figsize=(inches, height * rows + legend_height), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.1, hspace=0.04)
-    grid = figure.add_gridspec(rows + 1, columns, height_ratios=[height] * rows + [legend_height])
-    axes = []
-    for i in range(count):
-        shared = {key: axes[0] for key in ("sharex", "sharey") if options.get(key) and axes}
-        axes.append(figure.add_subplot(grid[i // columns, i % columns], **shared))
-    legend = figure.add_subplot(grid[rows, :])
+    figure = plt.figure(figsize=(max(6.2, width * columns), height * -(-count // columns)), layout=layout.Layout())
+    places = [(i // columns, i % columns, width - LABELS[0], height - LABELS[1]) for i in range(count)]
+    axes = add_panels(figure, places, **options)
+    legend = figure.add_axes((0, 0, 1, 0.1), label="legend")
     legend.axis("off")
-    return figure, axes, legend, legend_columns
+    figure.get_layout_engine().legend = legend
+    return figure, axes, legend, columns_for(labels, max(6.2, width * columns))
+
+
+def add_panels(figure, places, spans=False, **options):
+    """Axes at (row, column, width, height), of these inches."""
+    axes = []
+    for row, column, width, height in places:
+        shared = {key: axes[0] for key in ("sharex", "sharey") if options.get(key) and axes}
+        axes.append(figure.add_axes((0, 0, 1, 1), label=f"panel {row} {column}", **shared))
+        figure.get_layout_engine().add(axes[-1], row, column, width, height, spans)
+    return axes
 
 
 def below(legend_axes, handles, columns):
-    """A legend in axes of its own."""
-    legend_axes.legend(handles=handles, loc="center", ncol=columns, handlelength=2.6, columnspacing=1.4)
+    """A legend in axes of its own, at most as wide as the figure."""
+    _legend(legend_axes, handles, columns, legend_axes.figure.get_size_inches()[0], loc="center", **LEGEND)
 
 
-def under(axes, handles, columns, **look):
+def under(axes, handles, columns, inches=None, **look):
     """A legend under the axes and their labels, so that it covers nothing."""
-    lowest = axes.get_tightbbox(axes.figure.canvas.get_renderer()).y0
-    inches = (axes.bbox.y0 - lowest) / axes.figure.dpi + 0.1
-    place = axes.transAxes + ScaledTranslation(0, -inches, axes.figure.dpi_scale_trans)
-    options = {"handlelength": 2.6, "columnspacing": 1.2, **look}
-    axes.legend(
-        handles=handles,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        bbox_transform=place,
-        borderaxespad=0,
-        ncol=columns,
-        **options,
-    )
+    look = {**LEGEND, "columnspacing": 1.2, **look}
+    engine = axes.figure.get_layout_engine()
+    is_ours = isinstance(engine, layout.Layout)
+    if is_ours:
+        engine.under.append(axes)
+        inches = axes.bbox.width / axes.figure.dpi + LABELS[0]
+    _legend(axes, handles, columns, inches, loc="upper center", borderaxespad=0, **look)
+    layout.place_under(axes)
+
+
+def _legend(axes, handles, columns, inches, **look):
+    """With fewer columns, and with labels in several lines, where it would be wider than so many inches."""
+    axes.legend(handles=handles, ncol=columns, **look)
+    while inches and columns > 1 and layout.legend_width(axes) > inches:
+        columns -= 1
+        axes.legend(handles=handles, ncol=columns, **look)
+    letters = max((len(handle.get_label()) for handle in handles), default=0)
+    while inches and letters > SHORTEST and layout.legend_width(axes) > inches:
+        letters = max(SHORTEST, min(letters - 1, int(letters * inches / layout.legend_width(axes))))
+        for handle in handles:
+            handle.set_label(wrapped(handle.get_label(), letters))
+        axes.legend(handles=handles, ncol=columns, **look)
+
+
+def wrapped(label, letters=NAMES):
+    """In lines of at most so many letters."""
+    return textwrap.fill(label.replace("\n", " "), letters)
+
+
+def row_height(names):
+    """Inches from one name to the next below it, where each is in lines of NAMES letters."""
+    return 0.09 + 0.17 * max((wrapped(name).count("\n") + 1 for name in names), default=1)
 
 
 def names_beside(axes, points):
@@ -137,7 +164,8 @@ def names_beside(axes, points):
     line."""
     low, high = axes.get_ylim()
     order = sorted(points, key=lambda point: (-point[1], -point[0]))
-    places = places_apart([(y - low) / (high - low) for _, y, _ in order], 1 / max(len(order), 14))
+    step = row_height(name for _, _, name in points) / (axes.bbox.height / axes.figure.dpi)
+    places = places_apart([(y - low) / (high - low) for _, y, _ in order], step)
     arrow = {
         "arrowstyle": "-",
         "color": "0.7",
@@ -148,7 +176,7 @@ def names_beside(axes, points):
     }
     for (x, y, name), place in zip(order, places):
         axes.annotate(
-            name,
+            wrapped(name),
             (x, y),
             xycoords="data",
             xytext=(1.03, place),
@@ -184,8 +212,8 @@ def columns_for(labels, inches):
     return max(1, min(len(labels), 5, int(inches / (0.085 * longest + 0.75))))
 
 
-def save(figure, folder, name, kinds=FORMATS):
-    for kind in kinds:
+def save(figure, folder, name, kinds=None):
+    for kind in kinds or FORMATS:
         write(figure, os.path.join(folder, f"{name}.{kind}"))
 
 
@@ -196,6 +224,7 @@ def write(figure, path):
         ".pdf": {"CreationDate": None},
         ".png": {"Software": "lpsgd"},
     }.get(os.path.splitext(path)[1])
+    layout.fit(figure)
     try:
         figure.savefig(path, metadata=metadata)
     except ValueError as error:  # an extension that matplotlib does not support
@@ -205,6 +234,7 @@ def write(figure, path):
 def inline_svg(figure, name, title):
     """The figure for an HTML page: no namespaces or metadata, identifiers that no other figure has."""
     text = io.StringIO()
+    layout.fit(figure)
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]

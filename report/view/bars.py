@@ -13,6 +13,7 @@ import words
 from .item import Item
 
 PAPER = {"mpi": "Figs. 6 and 8", "nccl": "Figs. 7 and 9"}
+LETTER = 0.09  # inches of a bar's name
 
 
 def stacked(axes, places, communication, computation, texts, width, rotation=0):
@@ -48,10 +49,9 @@ def items(groups, transport):
     texts = {group.label: textwrap.fill(group.label, 30 if widest < 12 else 60) for group in groups}
     lines = max(text.count("\n") + 1 for text in texts.values())
     width = max(4.6, 1.2 + max(0.42, 0.26 * lines) * widest)
-    height = 3.6 + 0.085 * max(len(line) for text in texts.values() for line in text.split("\n"))
     labels = ["computation (with encoding and decoding)", "communication"]
     figure, axes, legend, columns = style.panels(
-        len(networks), labels, width=width, height=height, columns=1 if width > 7 else 2
+        len(networks), labels, width=width, height=4.2, columns=1 if width > 7 else 2
     )
     for panel, network in zip(axes, networks):
         rows += _network(panel, [g for g in groups if g.network == network], network, texts)
@@ -92,9 +92,10 @@ def _network(axes, groups, network, texts):
     top = float((communication + computation).max()) or 1.0
     axes.set_ylim(0, 1.16 * top)
     axes.set_xlim(places[0] - 0.8, places[-1] + 0.8)
-    axes.set_xticks(
-        places, [texts[g.label] for g in ordered], rotation=90 if len(places) > 3 else 0, fontsize=10
-    )
+    names = [texts[g.label] for g in ordered]
+    room = axes.bbox.width / axes.figure.dpi / len(names)
+    is_turned = room < LETTER * max(len(line) for name in names for line in name.split("\n"))
+    axes.set_xticks(places, names, rotation=90 if is_turned else 0, fontsize=10)
     axes.set_title(_title(network, ordered))
     axes.set_ylabel("seconds per epoch")
     for count in dict.fromkeys(g.ranks for g in ordered):

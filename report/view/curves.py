@@ -18,6 +18,7 @@ from .item import Item
 METRICS = {"val_top1": "top-1 accuracy (%)", "val_perplexity": "perplexity", "val_loss": "validation loss"}
 AXES = {"epoch": ("epoch", 1), "seconds": ("seconds of training", 1), "bytes": ("bytes on the wire", 1)}
 PER_PANEL = 6  # curves, and the reference
+COLUMNS = 2  # of panels
 VISIBLE = 35.0  # points of accuracy below the best, in runs of LONG epochs or more
 LONG = 8
 
@@ -117,13 +118,12 @@ def draw(groups, metric, by, target):
     width = 6.6 if is_single else 5.2
     # Where there are several panels each has a legend of its own.
     own_columns = min(2, style.columns_for([g.name for g in groups], width))
-    own_rows = -(-max(len(part) for _, part in parts) // own_columns)
     figure, axes, legend, count = style.panels(
         len(parts),
         names,
         width=width,
-        height=4.6 if is_single else 4.3 + 0.24 * own_rows,
-        columns=2,
+        height=4.6 if is_single else 4.3,
+        columns=COLUMNS,
         sharex=True,
         sharey=True,
     )
@@ -238,8 +238,8 @@ def published_within(groups):
 def _scales(axes, groups, metric, by):
     first = axes[0]
     curves = [g.curve(metric, by) for g in groups]
-    for panel in axes:
-        panel.set_ylabel(METRICS[metric] if panel is first or panel.get_subplotspec().is_first_col() else "")
+    for panel in axes[::COLUMNS]:
+        panel.set_ylabel(METRICS[metric])
     if metric == "val_top1":
         best = max(float(np.nanmax(y + spread)) for _, y, spread in curves)
         low = lowest_shown(groups)
@@ -296,7 +296,9 @@ def visible(values):
 def final(groups, network):
     """The last epoch's accuracy, mean and deviation over seeds: a dot each, and full precision as a line."""
     metric = metric_of(groups)
-    figure, (axes,), _, _ = style.panels(1, [], width=7.2, height=0.8 + 0.32 * max(3, len(groups)))
+    names = [g.name for g in groups]
+    height = style.row_height(names) * max(3, len(groups)) + style.LABELS[1]
+    figure, (axes,), _, _ = style.panels(1, [], width=5.2, height=height)
     base = reference(groups)
     finals = [mean_and_deviation(group.finals(metric)) for group in groups]
     low, best = (
@@ -325,7 +327,7 @@ def final(groups, network):
             axes.plot(group.finals(metric), [i + 0.28] * len(group.runs), **ticks)
     if base and finals[groups.index(base)][0] >= low:
         axes.axvline(finals[groups.index(base)][0], **style.REFERENCE)
-    axes.set_yticks(range(len(groups)), [g.name for g in groups])
+    axes.set_yticks(range(len(groups)), map(style.wrapped, names))
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_xlabel(METRICS[metric] + " after the last epoch")
     axes.grid(axis="x", **style.GRID)

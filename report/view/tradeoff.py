@@ -58,7 +58,9 @@ def against_bytes(groups, network):
     ]
     low, best = visible([row["val_top1_mean"] for row in rows])
     room = max(best - low, 0.5)
-    figure, (axes,), _, _ = style.panels(1, [], width=8.6, height=max(4.8, 1.6 + 0.25 * len(rows)))
+    names = [g.name if row["val_top1_mean"] >= low else f"{g.name}: {row['val_top1_mean']:.1f} %" for g, row in zip(groups, rows)]
+    height = style.row_height(names) * len(names) + style.LABELS[1]
+    figure, (axes,), _, _ = style.panels(1, [], width=6.4, height=max(4.8, height))
     most = max(row["ratio"] for row in rows)
     axes.set_xscale("log", base=2)
     least = min(1.0, *times)
@@ -66,7 +68,7 @@ def against_bytes(groups, network):
     high = max(row["val_top1_mean"] + (row["val_top1_deviation"] or 0.0) for row in rows)
     axes.set_ylim(low - 0.14 * room, max(high, best) + 0.08 * room)
     points = []
-    for group, row in zip(groups, rows):
+    for group, row, name in zip(groups, rows, names):
         inside = row["val_top1_mean"] >= low
         y = row["val_top1_mean"] if inside else low - 0.09 * room
         is_base = group is reference(groups)
@@ -81,9 +83,7 @@ def against_bytes(groups, network):
             zorder=3,
             color=style.BASE if is_base else style.EMPHASIS if inside else style.OUTSIDE,
         )
-        points.append(
-            (row["ratio"], y, group.name if inside else f"{group.name}: {row['val_top1_mean']:.1f} %")
-        )
+        points.append((row["ratio"], y, name))
     style.names_beside(axes, points)
     base = reference(groups)
     if base:
@@ -154,9 +154,8 @@ def target_bars(groups, item, network):
     shown = [("seconds", ""), ("bytes", "...")]
     if not any(known(row["seconds"]) for row in rows):  # of runs that trained at once
         shown.pop(0)
-    figure, axes, _, _ = style.panels(
-        len(shown), [], width=5.4, height=1.0 + 0.34 * max(3, len(rows)), columns=2, sharey=True
-    )
+    height = (0.06 + style.row_height(names)) * max(3, len(rows)) + style.LABELS[1]
+    figure, axes, _, _ = style.panels(len(shown), [], width=4.4, height=height, columns=2, sharey=True)
     for panel, (what, hatch) in zip(axes, shown):
         values = [row[what] if known(row[what]) else 0.0 for row in rows]
         deviations = [row[what + "_deviation"] for row in rows]
@@ -187,7 +186,7 @@ def target_bars(groups, item, network):
                 FuncFormatter(lambda value, _: table.bytes_text(value) if value > 0 else "0")
             )
             panel.tick_params(axis="x", rotation=30)
-    axes[0].set_yticks(range(len(rows)), names)
+    axes[0].set_yticks(range(len(rows)), map(style.wrapped, names))
     if len(axes) > 1:
         axes[1].tick_params(axis="y", labelleft=False)
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
