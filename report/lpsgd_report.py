@@ -77,13 +77,16 @@ def main():
     options = arguments()
     from view import gather, report
 
+    asked = report.read_target(options.target) if options.target else None
     read, target, unfinished = gather.read(options.folders, not options.untimed)
-    target = report.read_target(options.target) if options.target else target
+    if asked:
+        target = asked
+        report.check_target(target, read)
     runs.label_runs(read)
     if options.table:
         import table
 
-        print(table.text(read))
+        print(table.text(read, target))
     if options.out and is_figure(options.out):
         import figure
 

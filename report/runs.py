@@ -33,6 +33,10 @@ class RunError(UserError):
     """A run folder that cannot be used; the message names the file, and the line if there is one."""
 
 
+class NoEpoch(RunError):
+    """A run that has not finished an epoch yet."""
+
+
 @dataclass
 class Run:
     name: str  # the folder's
@@ -56,6 +60,8 @@ class Run:
 
 def read_run(folder):
     path = os.path.join(folder, "metrics.jsonl")
+    if os.path.exists(os.path.join(folder, "config.yaml")) and not os.path.exists(path):
+        raise NoEpoch(f"{path}: is not there yet, so no epoch is finished")
     epochs = read_metrics(path)
     config = read_yaml(os.path.join(folder, "config.yaml"))
     exchange = section(config, "exchange")
@@ -86,16 +92,15 @@ def read_records(path):
     lines = read_text(path).split("\n")
     # A line counts once its newline is there: a running (or killed) job's last line may be half written.
     unfinished = lines.pop()
-    if unfinished.strip():
-        print(f"lpsgd_report: {path}:{len(lines) + 1}: unfinished last line ignored", file=sys.stderr)
-
     epochs = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
             record = read_record(line, f"{path}:{number}")
             epochs[record["epoch"]] = record  # an epoch run again after a resume replaces the first
     if not epochs:
-        raise RunError(f"{path}: holds no finished epoch yet")
+        raise NoEpoch(f"{path}: holds no finished epoch yet")
+    if unfinished.strip():
+        print(f"lpsgd_report: {path}:{len(lines) + 1}: unfinished last line ignored", file=sys.stderr)
     return [epochs[epoch] for epoch in sorted(epochs)]
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import statistics
+import sys
 
 import buckets
 import configuration
@@ -87,24 +88,39 @@ def mean_and_deviation(values):
 
 def read(paths, is_timed=True):
     """Runs of folders in the order given, those of a study in the grid's order; the target of the first
-    study. The seconds of a study that says `timed: false` do not count, and none do unless `is_timed`."""
-    found, target, unfinished = [], None, []
+    study; names of the runs that are left out. The seconds of a study that says `timed: false` do not count,
+    and none do unless `is_timed`. A run without a finished epoch is left out with a warning."""
+    found, target, unfinished, empty = [], None, [], []
+
+    def add(folder, timed):
+        try:
+            found.append(read_run(folder, timed))
+        except runs.NoEpoch as error:
+            unfinished.append(os.path.basename(os.path.abspath(folder)))
+            empty.append((folder, error))
+
     for path in paths:
         grid = files.read_json(os.path.join(path, "study.json"))
         if not isinstance(grid.get("runs"), list):
-            found.append(read_run(path, is_timed))
+            add(path, is_timed)
             continue
         if isinstance(grid.get("target"), dict) and target is None:
             target = next(iter(grid["target"].items()), None)
         for name in grid["runs"]:
             folder = os.path.join(path, "runs", str(name))
             summary = files.read_json(os.path.join(folder, "summary.json"))
-            if summary.get("finished", bool(summary)):
-                found.append(read_run(folder, is_timed and grid.get("timed") is not False))
+            is_begun = os.path.isdir(folder) and not measures.read_epochs(folder)
+            if summary.get("finished", bool(summary)) or is_begun:
+                add(folder, is_timed and grid.get("timed") is not False)
             else:
                 unfinished.append(str(name))
+    if not found and [folder for folder, _ in empty] == [paths[0]] == paths:
+        raise empty[0][1]
     if not found:
-        raise runs.RunError(f"{paths[0]}: holds no finished run yet")
+        others = "; nor do the others" if len(paths) > 1 else ""
+        raise runs.RunError(f"{paths[0]}: holds no finished run yet{others}")
+    for folder, _ in empty:
+        print(f"lpsgd_report: {folder}: holds no finished epoch yet; skipped", file=sys.stderr)
     return found, target, unfinished
 
 

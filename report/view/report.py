@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 
@@ -132,7 +133,13 @@ def read_target(text):
     try:
         number = float(value)
     except ValueError:
-        number = None
-    if metric not in measures.TARGETS or not equals or number is None:
+        number = math.nan
+    if metric not in measures.TARGETS or not equals or not math.isfinite(number):
         raise runs.RunError(f"--target {text}: expected a metric and its value, such as val_top1=90")
     return metric, number
+
+
+def check_target(target, read):
+    metric, value = target
+    if not any(metric in run.epochs for run in read):
+        raise runs.RunError(f"--target {metric}={value:g}: no run has {metric}")

@@ -78,6 +78,69 @@ class Report(FolderTest):
         self.assertEqual(len(lines[0]), len(lines[2]), "columns are aligned")
         self.assertTrue(lines[4].startswith("top-1: "))
 
+    def cells(self, *words):
+        """Of each line of the table but the dashes, and its last line."""
+        status, out, err = self.report(*words, "--table")
+        self.assertEqual((status, err), (0, ""))
+        lines = out.splitlines()
+        return [[c.strip() for c in line.split("  ") if c.strip()] for line in lines[:1] + lines[2:-1]], lines[-1]
+
+    def test_table_of_local_steps(self):
+        every = self.run_folder("every", [record(1)])
+        local = self.run_folder("local", [record(1)], more="sync: {kind: local_sgd, steps: 8}\n")
+        (head, *_), _ = self.cells(every)
+        self.assertNotIn("sync", head)
+        (head, *rows), _ = self.cells(every, local)
+        self.assertEqual(head[:4], ["run", "codec", "sync", "ranks"])
+        self.assertEqual([row[2:4] for row in rows], [["every_step", "2"], ["local SGD, H = 8", "2"]])
+        out = self.report(every, local, "--table")[1].splitlines()
+        self.assertEqual(out[0].index("sync"), out[3].index("local SGD"), "words are aligned to the left")
+
+    def test_table_of_a_target(self):
+        records = [record(e) for e in (1, 2, 3)]  # 51, 52, 53 % after 12, 26 and 42 seconds
+        fast, slow = self.run_folder("fast", records), self.run_folder("slow", records[:1])
+        (head, *rows), note = self.cells(fast, slow, "--target", "val_top1=52")
+        self.assertEqual(head[-3:], ["epochs to", "seconds to", "bytes to"])
+        self.assertEqual([row[-3:] for row in rows], [["2", "26.0", "2.00 MB"], ["-", "-", "-"]])
+        self.assertIn("; to: until val_top1 is 52, ", note)
+        rows = self.cells(fast, "--target", "val_top1=52", "--untimed")[0]
+        self.assertEqual(rows[1][-3:], ["2", "-", "2.00 MB"])
+        self.assertNotIn("epochs to", self.cells(fast)[0][0])
+        for text, message in (
+            ("val_perplexity=90", "--target val_perplexity=90: no run has val_perplexity"),
+            ("val_top1=nan", "--target val_top1=nan: expected a metric and its value, such as val_top1=90"),
+        ):
+            self.assertEqual(self.report(fast, "--table", "--target", text), (2, "", f"lpsgd_report: {message}\n"))
+
+    def test_a_run_without_an_epoch_is_skipped(self):
+        good = self.run_folder("good", [record(1)])
+        empty = self.run_folder("empty", [], tail='{"epoch": 1, ')
+        begun = self.run_folder("begun", [])
+        os.remove(os.path.join(begun, "metrics.jsonl"))
+        warnings = "".join(f"lpsgd_report: {name}: holds no finished epoch yet; skipped\n" for name in (empty, begun))
+        status, out, err = self.report(empty, good, begun, "--table")
+        self.assertEqual((status, err), (0, warnings))
+        self.assertEqual([line.split()[0] for line in out.splitlines()[2:-1]], ["good"])
+        for out in ("f.png", "folder"):
+            status, _, err = self.report(empty, good, begun, "--out", str(self.root / out))
+            self.assertEqual((status, err), (0, warnings))
+        self.assertIn("2 runs not finished, so left out: empty, begun.", (self.root / "folder" / "index.html").read_text())
+        self.assertEqual(self.report(empty, begun, "--table"), (
+            2, "", f"lpsgd_report: {empty}: holds no finished run yet; nor do the others\n"))
+        self.assertIn("/metrics.jsonl: is not there yet, so no epoch is finished", self.refused(begun))
+
+    def test_a_run_of_a_study_without_an_epoch_is_skipped(self):
+        (self.root / "runs").mkdir()
+        for name, records in (("good", [record(1)]), ("empty", []), ("begun", []), ("running", [record(1)])):
+            self.run_folder(f"runs/{name}", records, ranks=None if name in ("begun", "running") else 2)
+        names = ["good", "empty", "begun", "running", "pending"]
+        self.write("study.json", json.dumps({"name": "s", "runs": names}))
+        status, out, err = self.report(str(self.root), "--table")
+        self.assertEqual(status, 0)
+        self.assertEqual(err, "".join(
+            f"lpsgd_report: {self.root}/runs/{name}: holds no finished epoch yet; skipped\n" for name in ("empty", "begun")))
+        self.assertEqual([line.split()[0] for line in out.splitlines()[2:-1]], ["good"])
+
     def test_text_shows_its_perplexity(self):
         words = [record(e, train_perplexity=90.0 + e, val_perplexity=120.0 - e) for e in (1, 2)]
         text = self.run_folder("text", words)
