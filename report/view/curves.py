@@ -12,6 +12,7 @@ import style
 import table
 import words
 
+from . import beside
 from .gather import mean_and_deviation, timed
 from .item import Item
 
@@ -48,11 +49,7 @@ def items(groups, network, target):
         band = (
             " The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in groups) else ""
         )
-        beside = (
-            f" Empty markers: published in {published.NAME}."
-            if by == "epoch" and any(published_within(groups).get(g.codec) for g in groups)
-            else ""
-        )
+        study = beside.caption(groups) if by == "epoch" and metric == "val_top1" else ""
         is_long = metric == "val_top1" and max(len(run.epochs) for g in groups for run in g.runs) >= LONG
         inset = (
             " A small panel, if there is room, shows the last quarter." if by == "epoch" and is_long else ""
@@ -64,7 +61,7 @@ def items(groups, network, target):
             Item(
                 f"{metric[4:]}_by_{by}_{network}",
                 f"{network}: {what} by {by}{fig5}",
-                f"Validation {what} after each epoch.{band}{inset}{beside}{cut}",
+                f"Validation {what} after each epoch.{band}{inset}{study}{cut}",
                 data(groups, metric, by),
                 figure,
             )
@@ -81,12 +78,17 @@ def kinds(groups):
     return list(dict.fromkeys((g.ranks, g.transport) for g in groups))
 
 
-def lowest_shown(groups):
-    """Of accuracy. Long runs are cut off at the start, where all curves are alike."""
-    curves = [group.curve("val_top1", "epoch")[1] for group in groups]
-    low = min(float(np.nanmin(y)) for y in curves)
-    is_long = max(len(y) for y in curves) >= LONG
-    return max(low, max(float(np.nanmax(y)) for y in curves) - VISIBLE) if is_long else low
+def shown(groups, by):
+    """The lowest and the highest accuracy. Long runs are cut off at the start, where all curves are alike."""
+    curves = [group.curve("val_top1", "epoch") for group in groups]
+    low = min(float(np.nanmin(y)) for _, y, _ in curves)
+    best = max(float(np.nanmax(y)) for _, y, _ in curves)
+    if max(len(y) for _, y, _ in curves) >= LONG:
+        low = max(low, best - VISIBLE)
+    best = max(float(np.nanmax(y + spread)) for _, y, spread in curves)
+    marks = beside.within(groups).values() if by == "epoch" else ()
+    marked = [top1 for points in marks for _, top1 in points]
+    return min([low, *marked]), max([best, *marked])
 
 
 def split(groups):
@@ -114,13 +116,12 @@ def split(groups):
 def draw(groups, metric, by, target):
     parts = split(groups)
     is_single = len(parts) == 1
-    names = [g.name for g in groups] if is_single else []
     width = 6.6 if is_single else 5.2
     # Where there are several panels each has a legend of its own.
     own_columns = min(2, style.columns_for([g.name for g in groups], width))
-    figure, axes, legend, count = style.panels(
+    figure, axes, legend, _ = style.panels(
         len(parts),
-        names,
+        [],
         width=width,
         height=4.6 if is_single else 4.3,
         columns=COLUMNS,
@@ -130,8 +131,8 @@ def draw(groups, metric, by, target):
     for panel, (name, part) in zip(axes, parts):
         panel.set_title(name)
         handles = [_curve(panel, group, i, metric, by) for i, group in zip(looks(groups, part), part)]
-        if by == "epoch":
-            _published(panel, part, metric, groups)
+        if by == "epoch" and metric == "val_top1":
+            handles += beside.mark(panel, part, [style.line(i) for i in looks(groups, part)], groups)
         if target and target[0] == metric:
             _target(panel, target[1])
         if by == "epoch" and metric == "val_top1":
@@ -139,7 +140,7 @@ def draw(groups, metric, by, target):
         panel.grid(**style.GRID)
         panel.set_xlabel(AXES[by][0])
         if is_single:
-            style.below(legend, handles, count)
+            style.below(legend, handles, style.columns_for([h.get_label() for h in handles], width))
         else:
             style.under(panel, handles, columns=own_columns)
     _scales(axes, groups, metric, by)
@@ -191,8 +192,9 @@ def _end(axes, part, groups):
     last = max(x[-1] for x, _, _ in curves)
     first = last - max(2, last // 4)
     tails = [y[x >= first] for x, y, _ in curves if x[-1] > first]
-    low, high = lowest_shown(groups), max(float(np.nanmax(y)) for _, y, _ in curves)
-    corner = min(float(np.interp(0.32 * last, x, y)) for x, y, _ in curves if y.max() >= low)
+    low, high = shown(groups, "epoch")
+    points = [top1 for marks in beside.within(groups).values() for epoch, top1 in marks if epoch > 0.32 * last]
+    corner = min([float(np.interp(0.32 * last, x, y)) for x, y, _ in curves if y.max() >= low] + points)
     if last < LONG or not tails or corner < low + 0.62 * (high - low):  # it would cover the curves
         return
     best = max(float(np.nanmax(y)) for y in tails)
@@ -209,40 +211,13 @@ def _end(axes, part, groups):
     inset.spines[["top", "right"]].set_visible(True)
 
 
-def _published(axes, part, metric, groups):
-    if metric != "val_top1" or not part:
-        return
-    known = published_within(groups)
-    for i, group in zip(looks(groups, part), part):
-        if known.get(group.codec):
-            epochs, values = zip(*known[group.codec])
-            look = style.line(i)
-            axes.plot(
-                epochs,
-                values,
-                linestyle="",
-                marker=look["marker"],
-                markersize=8,
-                markerfacecolor="none",
-                markeredgecolor=look["color"],
-            )
-
-
-def published_within(groups):
-    """The published accuracy after as many epochs as the runs have, or fewer."""
-    last = max(len(run.epochs) for g in groups for run in g.runs)
-    known = published.accuracy(groups[0].network)
-    return {codec: [p for p in points if p[0] <= 1.02 * last] for codec, points in known.items()}
-
-
 def _scales(axes, groups, metric, by):
     first = axes[0]
     curves = [g.curve(metric, by) for g in groups]
     for panel in axes[::COLUMNS]:
         panel.set_ylabel(METRICS[metric])
     if metric == "val_top1":
-        best = max(float(np.nanmax(y + spread)) for _, y, spread in curves)
-        low = lowest_shown(groups)
+        low, best = shown(groups, by)
         first.set_ylim(low - 0.03 * (best - low + 1), best + 0.06 * (best - low + 1))
     else:
         first.set_yscale("log")

@@ -2,8 +2,10 @@
 
 import configuration
 import pandas
+import published
 import words
 
+from . import beside
 from .curves import metric_of
 from .gather import mean_and_deviation
 from .item import Item, rounded
@@ -23,6 +25,7 @@ def item(groups):
         loss = mean_and_deviation(group.finals("train_loss"))[0]
         times = ratio(group)
         timed = group.timed()
+        study = beside.accuracy(group)
         rows.append(
             {
                 "network": group.network,
@@ -35,6 +38,8 @@ def item(groups):
                 metric: rounded(final, 2),
                 "deviation": rounded(deviation, 2),
                 "best": rounded(mean_and_deviation(best)[0], 2),
+                "study_top1": study[-1][1] if study else None,
+                "study_epochs": study[-1][0] if study else None,
                 "train_loss": rounded(loss, 4),
                 "samples_per_s": rounded(timed and timed.mean("samples_per_s")),
                 "communication_s": rounded(timed and timed.mean("communication_s"), 3),
@@ -48,6 +53,7 @@ def item(groups):
         "All runs",
         "Mean over seeds; deviation: the standard deviation over seeds (n - 1). Accuracy in percent after "
         "the last epoch. Samples, seconds and bytes: mean per epoch. Fewer bytes: float32's bytes over those "
-        "sent.",
+        f"sent. Study: the accuracy that {published.NAME} gives for the same network, codec and data set, after so "
+        "many epochs.",
         pandas.DataFrame(rows),
     )
