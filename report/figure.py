@@ -4,7 +4,7 @@ experimental study" (EDBT 2018), Figs. 6-9."""
 
 import layout
 import style
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import MaxNLocator
 from view import bars
 
 TOGETHER, BARS = 7, 20  # runs in one panel of accuracy, and in one of bars
@@ -74,8 +74,7 @@ def accuracy(axes, runs, is_text):
     axes.set_ylabel("perplexity" if is_text else "top-1 accuracy (%)")
     if is_text:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(ScalarFormatter())
+        style.log_labels(axes.yaxis)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(**style.GRID)
     style.under(axes, handles, columns=2)

@@ -11,6 +11,7 @@ import words
 from configuration import section
 from errors import UserError
 from files import read_json, read_text, read_yaml
+from study import measures
 
 # What a line of metrics.jsonl must have for the figure and the table.
 FIELDS = (
@@ -79,11 +80,15 @@ def read_run(folder):
 
 
 def read_metrics(path):
-    epochs = pandas.DataFrame(read_records(path))
+    records = read_records(path)
+    epochs = pandas.DataFrame(records)
     kept = epochs[[*FIELDS, *(name for name in TEXT_FIELDS if name in epochs)]].copy()
     for name in MORE_FIELDS:
         if name in epochs:
             kept[name] = pandas.to_numeric(epochs[name], errors="coerce")
+    errors = [measures.coding(record) for record in records]
+    if any(errors):
+        kept["codec_error"] = [error[0] if error else math.nan for error in errors]
     return kept
 
 

@@ -11,6 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 # Okabe and Ito's colours, distinct for any colour vision, dark enough on white. Markers and dashes repeat the
 # difference.
@@ -157,6 +158,19 @@ def wrapped(label, letters=NAMES):
 def row_height(names):
     """Inches from one name to the next below it, where each is in lines of NAMES letters."""
     return 0.09 + 0.17 * max((wrapped(name).count("\n") + 1 for name in names), default=1)
+
+
+def log_labels(axis):
+    """Numbers at a logarithmic axis' ticks; over more than a decade only at those that begin with 1, 2 or 5."""
+
+    def text(value, _):
+        low, high = axis.get_view_interval()
+        number = f"{value:g}"
+        is_dense = low > 0 and high > 10 * low
+        return number if not is_dense or number.lstrip("0.")[:1] in "125" else ""
+
+    axis.set_major_formatter(FuncFormatter(text))
+    axis.set_minor_formatter(FuncFormatter(text))
 
 
 def names_beside(axes, points):

@@ -1,6 +1,7 @@
 """A run's epochs from metrics.jsonl, and when it reached a target."""
 
 import json
+import math
 import os
 
 from configuration import section
@@ -38,6 +39,18 @@ def read_epochs(folder):
 def number(record, key):
     value = record.get(key)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def coding(record):
+    """(mean relative error, the largest, norm of the residual) of the tensors in a record's codec_error; None
+    without them. The mean is over the tensors whose coding loses something; of none it is 0."""
+    tensors = [value for value in section(record, "codec_error").values() if isinstance(value, dict)]
+    errors = [error for tensor in tensors if (error := number(tensor, "error")) is not None]
+    if not errors:
+        return None
+    lossy = [error for error in errors if error > 0]
+    residuals = [residual for tensor in tensors if (residual := number(tensor, "residual")) is not None]
+    return sum(lossy) / len(lossy) if lossy else 0.0, max(errors), math.hypot(*residuals)
 
 
 def training_seconds(record):

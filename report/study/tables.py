@@ -33,7 +33,13 @@ PARTS = (
     "eval",
     "other",
 )
-TIME_PARTS = tuple("seconds_" + part for part in PARTS)
+# Of metrics.jsonl: {column: (object, key)}; only the mean has `other`.
+TIME_PARTS = {
+    f"{name}_{part}": (name, part)
+    for name in ("seconds", "seconds_min", "seconds_max")
+    for part in PARTS
+    if name == "seconds" or part != "other"
+}
 RESULTS = (
     "train_loss",
     "val_loss",
@@ -46,6 +52,21 @@ RESULTS = (
 # Of local steps; empty where every step exchanges gradients.
 LOCAL_COUNTS = ("synchronisations", "bytes_average")
 LOCAL = (*LOCAL_COUNTS, "replica_distance")
+SAMPLES = ("samples", "frames", "padding")
+CODING = ("codec_error", "codec_error_max", "codec_residual")
+EPOCH_TIMES = ("samples_per_s", "communication_s", "computation_s")
+# Numbers of an epoch's record that are the same in every repetition.
+EPOCH_FIELDS = (
+    "step",
+    "lr",
+    *RESULTS,
+    *SAMPLES,
+    "bytes_sent",
+    "bytes_fp32",
+    *LOCAL,
+    "bytes_per_synchronisation",
+    "bad_samples",
+)
 ABOUT = (
     "label",
     "status",
@@ -122,17 +143,11 @@ class Tables:
                 "label",
                 "digest",
                 "epoch",
-                "step",
-                "lr",
-                *RESULTS,
-                "bytes_sent",
-                "bytes_fp32",
-                *LOCAL,
-                "bad_samples",
+                *EPOCH_FIELDS,
                 "replicas_equal",
-                "samples_per_s",
-                "communication_s",
-                "computation_s",
+                "simulated",
+                *CODING,
+                *EPOCH_TIMES,
                 *TIME_PARTS,
             ],
             epochs,
@@ -217,22 +232,12 @@ class Tables:
 
     def _epoch_row(self, run, record):
         row = {**self._identity(run), "epoch": record["epoch"]}
-        for key in (
-            "step",
-            "lr",
-            *RESULTS,
-            "bytes_sent",
-            "bytes_fp32",
-            *LOCAL,
-            "bad_samples",
-            "samples_per_s",
-            "communication_s",
-            "computation_s",
-        ):
-            row[key] = measures.number(record, key)
+        row.update({key: measures.number(record, key) for key in (*EPOCH_FIELDS, *EPOCH_TIMES)})
         row["replicas_equal"] = record.get("replicas_equal")
-        seconds = section(record, "seconds")
-        row.update({"seconds_" + part: measures.number(seconds, part) for part in PARTS})
+        row["simulated"] = record.get("simulated") is True
+        row.update(zip(CODING, measures.coding(record) or ()))
+        for column, (name, part) in TIME_PARTS.items():
+            row[column] = measures.number(section(record, name), part)
         return row
 
 

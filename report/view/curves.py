@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 import pandas
-from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 import published
 import style
@@ -16,7 +16,12 @@ from . import beside
 from .gather import mean_and_deviation, timed
 from .item import Item
 
-METRICS = {"val_top1": "top-1 accuracy (%)", "val_perplexity": "perplexity", "val_loss": "validation loss"}
+METRICS = {
+    "val_top1": "top-1 accuracy (%)",
+    "val_perplexity": "perplexity",
+    "val_loss": "validation loss",
+    "codec_error": "relative error of coding",
+}
 AXES = {"epoch": ("epoch", 1), "seconds": ("seconds of training", 1), "bytes": ("bytes on the wire", 1)}
 PER_PANEL = 6  # curves, and the reference
 COLUMNS = 2  # of panels
@@ -137,7 +142,7 @@ def draw(groups, metric, by, target):
             _target(panel, target[1])
         if by == "epoch" and metric == "val_top1":
             _end(panel, part, groups)
-        panel.grid(**style.GRID)
+        panel.grid(which="both", **style.GRID)
         panel.set_xlabel(AXES[by][0])
         if is_single:
             style.below(legend, handles, style.columns_for([h.get_label() for h in handles], width))
@@ -222,8 +227,7 @@ def _scales(axes, groups, metric, by):
     else:
         first.set_yscale("log")
         for panel in axes:
-            panel.yaxis.set_major_formatter(ScalarFormatter())
-            panel.yaxis.set_minor_formatter(ScalarFormatter())
+            style.log_labels(panel.yaxis)
     if by == "epoch":
         first.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=8))
     if by == "bytes":

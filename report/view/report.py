@@ -13,7 +13,7 @@ import style
 from study import measures
 from words import counted
 
-from . import bars, curves, differences, gather, latex, page, price as prices, scale, summary, tradeoff
+from . import bars, coding, curves, differences, gather, latex, page, price as prices, scale, summary, tradeoff
 
 MANIFEST = "report.json"  # the files of the report, so that the next one removes what it no longer has
 
@@ -70,6 +70,7 @@ def collect(read, target, price):
         items.append(curves.final(mine, network))
         items.append(differences.item(mine, network))
         items.append(tradeoff.against_bytes(mine, network))
+        items.append(coding.item(by_panel, network))
     if target:
         to_target = tradeoff.target_table(everything, target)
         items.append(to_target)

@@ -56,9 +56,10 @@ def against_bytes(groups, network):
         }
         for g, fewer in zip(groups, times)
     ]
-    low, best = visible([row["val_top1_mean"] for row in rows])
+    finals = [row["val_top1_mean"] for row in rows]
+    low, best = visible(finals)
     room = max(best - low, 0.5)
-    names = [g.name if row["val_top1_mean"] >= low else f"{g.name}: {row['val_top1_mean']:.1f} %" for g, row in zip(groups, rows)]
+    names = [g.name if final >= low else f"{g.name}: {final:.1f} %" for g, final in zip(groups, finals)]
     height = style.row_height(names) * len(names) + style.LABELS[1]
     figure, (axes,), _, _ = style.panels(1, [], width=6.4, height=max(4.8, height))
     most = max(row["ratio"] for row in rows)

@@ -106,7 +106,8 @@ class LongLabels(ReportTest):
         return line.get_color(), str(line._dash_pattern), line.get_marker()
 
     def test_nothing_is_cut_or_covered(self):
-        for count, networks in ((1, ("net",)), (3, ("net",)), (8, ("net",)), (14, ("net",)), (4, ("net", "a_second_network"))):
+        sets = [(count, ("net",)) for count in (1, 3, 8, 14)] + [(4, ("net", "a_second_network"))]
+        for count, networks in sets:
             for name, drawn in self.figures(self.many(count, networks)).items():
                 with self.subTest(f"{name} of {count} runs of {len(networks)} networks"):
                     self.check(drawn)
@@ -123,7 +124,8 @@ class LongLabels(ReportTest):
 
         short = sizes(self.many(3, is_long=False))
         long = sizes(self.many(3))
-        for name in ("top1_by_epoch_net", "accuracy_against_bytes_net", "final_top1_net", "to_target_net", "one figure"):
+        of_net = [f"{name}_net" for name in ("top1_by_epoch", "accuracy_against_bytes", "final_top1", "to_target")]
+        for name in (*of_net, "one figure"):
             self.assertEqual(short[name], long[name], name)
 
     def test_a_legend_makes_no_figure_wide(self):

@@ -124,7 +124,8 @@ class Report(FolderTest):
         for out in ("f.png", "folder"):
             status, _, err = self.report(empty, good, begun, "--out", str(self.root / out))
             self.assertEqual((status, err), (0, warnings))
-        self.assertIn("2 runs not finished, so left out: empty, begun.", (self.root / "folder" / "index.html").read_text())
+        page = (self.root / "folder" / "index.html").read_text()
+        self.assertIn("2 runs not finished, so left out: empty, begun.", page)
         self.assertEqual(self.report(empty, begun, "--table"), (
             2, "", f"lpsgd_report: {empty}: holds no finished run yet; nor do the others\n"))
         self.assertIn("/metrics.jsonl: is not there yet, so no epoch is finished", self.refused(begun))
@@ -137,8 +138,9 @@ class Report(FolderTest):
         self.write("study.json", json.dumps({"name": "s", "runs": names}))
         status, out, err = self.report(str(self.root), "--table")
         self.assertEqual(status, 0)
-        self.assertEqual(err, "".join(
-            f"lpsgd_report: {self.root}/runs/{name}: holds no finished epoch yet; skipped\n" for name in ("empty", "begun")))
+        folders = [f"{self.root}/runs/{name}" for name in ("empty", "begun")]
+        warnings = [f"lpsgd_report: {folder}: holds no finished epoch yet; skipped\n" for folder in folders]
+        self.assertEqual(err, "".join(warnings))
         self.assertEqual([line.split()[0] for line in out.splitlines()[2:-1]], ["good"])
 
     def test_text_shows_its_perplexity(self):

@@ -19,7 +19,7 @@ from study_harness import HEAD, LPSGD, StudyTest
 import program
 from study import tables
 
-TIMES = {*tables.TIME_COLUMNS, *tables.TIME_PARTS}
+TIMES = {*tables.TIME_COLUMNS, *tables.EPOCH_TIMES, *tables.TIME_PARTS}
 
 
 def without_times(path):
@@ -112,6 +112,36 @@ class Runs(StudyTest):
         self.assertAlmostEqual(float(local["replica_distance"]), sum(distances) / 2)
         for key in ("synchronisations", "bytes_average", "replica_distance"):
             self.assertEqual(gradients[key], "", key)
+
+    def test_epochs_have_every_field_of_the_metrics(self):
+        text = HEAD + (
+            "set: {metrics.codec_error: true, exchange.min_elements: 100, exchange.codec: {kind: onebit, bucket: 64}}\n"
+            "axes:\n"
+            "  sync: [every_step, {kind: local_sgd, steps: 3}]\n"
+            "  collective: [reduce_broadcast, simulated]\n"
+            "  ranks: 2\n"
+            "exclude: [{sync: {kind: local_sgd, steps: 3}, collective: simulated}]\n"
+        )
+        status, out, err = self.study(text)
+        self.assertEqual((status, err), (0, ""), out)
+        rows = rows_of(self.root / "out" / "epochs.csv")
+        self.assertEqual(len(rows), 6)
+        for row in rows:
+            metrics = (self.root / "out" / "runs" / row["run"] / "metrics.jsonl").read_text().splitlines()
+            record = json.loads(metrics[int(row["epoch"]) - 1])
+            tensors = record.pop("codec_error").values()
+            for name in ("seconds", "seconds_min", "seconds_max"):
+                record.update({f"{name}_{part}": value for part, value in record.pop(name).items()})
+            for name, value in record.items():
+                self.assertEqual(row[name], tables.cell(value), name)
+            errors = [tensor["error"] for tensor in tensors]
+            lossy = [error for error in errors if error]
+            self.assertTrue(0 < len(lossy) < len(errors), errors)
+            self.assertAlmostEqual(float(row["codec_error"]), sum(lossy) / len(lossy))
+            self.assertEqual(float(row["codec_error_max"]), max(errors))
+            norm = sum(tensor["residual"] ** 2 for tensor in tensors) ** 0.5
+            self.assertAlmostEqual(float(row["codec_residual"]), norm)
+        self.assertEqual([row["simulated"] for row in rows].count("true"), 2)
 
     def test_another_value_adds_runs_and_another_setting_runs_again(self):
         self.study(HEAD + "axes: {seed: 1}\n")
