@@ -13,7 +13,8 @@ import style
 from study import measures
 from words import counted
 
-from . import bars, coding, curves, differences, gather, latex, page, price as prices, scale, summary, tradeoff
+from . import bars, coding, curves, differences, gather, latex, local_steps, page, scale, summary, tradeoff
+from . import price as prices
 
 MANIFEST = "report.json"  # the files of the report, so that the next one removes what it no longer has
 
@@ -71,6 +72,7 @@ def collect(read, target, price):
         items.append(differences.item(mine, network))
         items.append(tradeoff.against_bytes(mine, network))
         items.append(coding.item(by_panel, network))
+        items.append(local_steps.item(mine, network))
     if target:
         to_target = tradeoff.target_table(everything, target)
         items.append(to_target)
