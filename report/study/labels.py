@@ -44,4 +44,5 @@ def of_choice(axis, label):
 
 
 def slug(text, most=80):
+    text = text.replace("*", "_star ")  # 1bitSGD and 1bitSGD* differ in it alone
     return re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_.")[:most].rstrip("_.") or "run"

@@ -249,6 +249,7 @@ launcher: {{mpirun: {mpirun}, hosts: [a:1, b:1], options: --bind-to none}}
     def test_names_of_folders(self):
         self.assertEqual(labels.slug("qsgd 4 bit, bucket 512/../x"), "qsgd_4_bit_bucket_512_.._x")
         self.assertEqual(labels.slug("///"), "run")
+        self.assertEqual(labels.slug("1bitSGD*, column"), "1bitSGD_star_column")
 
 
 class Refused(StudyTest):
