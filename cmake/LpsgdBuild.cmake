@@ -29,6 +29,12 @@ target_include_directories(lpsgd_options INTERFACE ${CMAKE_SOURCE_DIR})
 if(LPSGD_SANITIZE)
   target_compile_options(lpsgd_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LPSGD_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
+  if(LPSGD_SANITIZE MATCHES "undefined")
+    # Null pointers stop the program anyway; these three checks take a fifth of the time to compile. Of tests, which are half
+    # of the sources, addresses are checked.
+    target_compile_options(lpsgd_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,vptr,object-size>
+      $<$<BOOL:$<TARGET_PROPERTY:LPSGD_IS_TEST>>:-fno-sanitize=undefined>)
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # which then warns of optional values that are not there
     target_compile_options(lpsgd_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
   endif()
@@ -137,6 +143,7 @@ function(lpsgd_test_headers)
   add_library(lpsgd_test_headers OBJECT ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cc)
   set_target_properties(lpsgd_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_link_libraries(lpsgd_test_headers PRIVATE GTest::gtest GTest::gmock lpsgd_core)
+  set_target_properties(lpsgd_test_headers PROPERTIES LPSGD_IS_TEST ON)
   target_compile_options(lpsgd_test_headers PRIVATE -fPIE -O1)
   target_precompile_headers(lpsgd_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h>)
 endfunction()
@@ -155,6 +162,7 @@ function(lpsgd_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main lpsgd_options)
   # Tests are compiled for the compiler's speed, not for theirs.
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  set_target_properties(${name} PROPERTIES LPSGD_IS_TEST ON)
   target_precompile_headers(${name} REUSE_FROM lpsgd_test_headers)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
