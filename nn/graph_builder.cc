@@ -18,8 +18,7 @@ std::string layer_path(const std::string& name) {
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(const std::string& name, const Shape& input, const config::Origin& input_origin,
-                           std::int64_t classes) {
+GraphBuilder::GraphBuilder(const std::string& name, const Shape& input, const config::Origin& input_origin) {
   if (input.empty() || input.size() > 3)
     config::fail(
         input_origin, "input",
@@ -27,7 +26,6 @@ GraphBuilder::GraphBuilder(const std::string& name, const Shape& input, const co
   if (!elements_of(input)) config::fail(input_origin, "input", "is too large");
   graph_.name = name;
   graph_.input = input;
-  graph_.classes = classes;
   Node node;
   node.name = "in";
   node.shape = input;
@@ -76,7 +74,8 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
   return graph_.nodes.size() - 1;
 }
 
-Graph GraphBuilder::finish(std::size_t last, const config::Origin& layers_origin) {
+Graph GraphBuilder::finish(std::size_t last, std::int64_t classes, const config::Origin& layers_origin) {
+  graph_.classes = classes;
   if (last == 0) config::fail(layers_origin, "layers", "the network has no layer");
   const Node& end = graph_.nodes[last];
   if (end.shape.size() > 2 || end.shape.back() != graph_.classes)

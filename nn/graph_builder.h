@@ -15,8 +15,7 @@ class GraphBuilder {
  public:
   /// `input_origin` is where the file gives the shape of the input. Throws ConfigError if that has not one to
   /// three dimensions or too many elements.
-  GraphBuilder(const std::string& name, const Shape& input, const config::Origin& input_origin,
-               std::int64_t classes);
+  GraphBuilder(const std::string& name, const Shape& input, const config::Origin& input_origin);
 
   /// Adds a layer that reads `inputs` and returns its node. Throws ConfigError if the layer does not accept
   /// its inputs, or a tensor or the network becomes too large.
@@ -26,9 +25,9 @@ class GraphBuilder {
   const Shape& shape(std::size_t node) const { return graph_.nodes[node].shape; }
 
   /// The finished graph, whose class scores are the output of node `last`. Throws ConfigError if `last` does
-  /// not have a score for each class, or if nothing reads the output of another node. `layers_origin` is
-  /// where the file has its list of layers.
-  Graph finish(std::size_t last, const config::Origin& layers_origin);
+  /// not have a score for each of the classes, or if nothing reads the output of another node.
+  /// `layers_origin` is where the file has its list of layers.
+  Graph finish(std::size_t last, std::int64_t classes, const config::Origin& layers_origin);
 
  private:
   Graph graph_;

@@ -115,15 +115,17 @@ void declare(const Value& declared, ParameterScope& scope, const GivenParameters
 class GraphReader {
  public:
   GraphReader(const NetworkFile& file, const Value& value)
-      : file_(file), value_(value), graph_(file.name, file.input, origin_of(value, "input"), file.classes) {}
+      : file_(file), value_(value), graph_(file.name, file.input, origin_of(value, "input")) {}
 
   Graph read() {
     if (!file_.blocks.is_map() && !file_.blocks.is_null())
       config::fail(file_.blocks.origin, "blocks", "expected a map of blocks");
     declare(file_.parameters, globals_, nullptr, "parameters");
+    const std::int64_t classes = config::to_integer(substitute(file_.classes, globals_, "classes"), "classes",
+                                                    {.min = 1, .max = double{max_classes}});
     for (const Value::Entry& e : file_.blocks.entries) read_definition(e.value, e.key);  // unused ones, too
     const std::size_t last = expand({file_.layers, "", 0}, globals_, "layers");
-    return graph_.finish(last, origin_of(value_, "layers"));
+    return graph_.finish(last, classes, origin_of(value_, "layers"));
   }
 
  private:

@@ -54,8 +54,8 @@ void fields(config::Visitor& v, NetworkFile& file) {
       [&file](const Value& value, const std::string& path) { parse_input(value, path, file); },
       [] { return Value(); });
   v.required();
-  v.field("classes", file.classes, "the last layer's features; the loss is softmax cross-entropy over them",
-          {.min = 1, .max = 1 << 24});
+  subtree(v, "classes", fmt::format("integer from 1 to {}", max_classes).c_str(),
+          "the last layer's features; the loss is softmax cross-entropy over them", file.classes);
   subtree(v, "parameters", "map of values", "values that expressions use as `$name`", file.parameters);
   subtree(v, "blocks", "map of blocks", "named lists of layers, with parameters of their own", file.blocks);
   v.required();

@@ -10,12 +10,14 @@
 
 namespace lpsgd {
 
+constexpr std::int64_t max_classes = 1 << 24;
+
 /// The top level of a network file.
 struct NetworkFile {
   std::string name = "network";
   std::vector<std::int64_t> input;
   bool has_open_frames = false;  // the first number is `any`
-  std::int64_t classes = 0;
+  config::Value classes;         // an integer from 1 to max_classes, once the parameters are known
   config::Value parameters, blocks, layers;
 };
 void fields(config::Visitor& visitor, NetworkFile& file);

@@ -7,46 +7,11 @@
 
 #include "core/config_shape.h"
 #include "core/error.h"
+#include "core/name_patterns.h"
 
 namespace lpsgd {
 
 namespace {
-
-/// Whether `text` matches `pattern`: * any run of characters, ? any one.
-bool matches_glob(std::string_view pattern, std::string_view text) {
-  std::size_t p = 0, t = 0;
-  std::size_t star = std::string_view::npos, resume = 0;  // after the last *, and where its run may grow
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = ++p;
-      resume = t;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p;
-      ++t;
-    } else if (star != std::string_view::npos) {
-      p = star;
-      t = ++resume;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', p) == std::string_view::npos;
-}
-
-/// The same, with {a,b} for either of a and b.
-bool matches(const std::string& pattern, const std::string& text) {
-  const std::size_t open = pattern.find('{');
-  const std::size_t close = open == std::string::npos ? open : pattern.find('}', open);
-  if (close == std::string::npos) return matches_glob(pattern, text);
-  for (std::size_t begin = open + 1; begin <= close;) {
-    const std::size_t end = std::min(close, pattern.find(',', begin));
-    if (matches(pattern.substr(0, open) + pattern.substr(begin, end - begin) + pattern.substr(close + 1),
-                text))
-      return true;
-    begin = end + 1;
-  }
-  return false;
-}
 
 constexpr TensorKind kinds[] = {TensorKind::conv, TensorKind::dense, TensorKind::norm,
                                 TensorKind::bias, TensorKind::lstm,  TensorKind::embedding};
@@ -104,7 +69,7 @@ config::Value write_rule(const PolicyRule& rule) {
 
 bool applies(const PolicyRule& rule, const TensorInfo& tensor) {
   if (rule.kind && *rule.kind != tensor.kind) return false;
-  return rule.name.empty() || matches(rule.name, tensor.name);
+  return rule.name.empty() || matches_pattern(rule.name, tensor.name);
 }
 
 /// The rule that gives the tensor its codec.

@@ -1,6 +1,7 @@
 #include "trainer/agreement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -154,6 +155,7 @@ std::vector<Fact> option_facts(const TrainArguments& arguments) {
           {"--resume", yes_or_no(arguments.resume)},
           {"--resume-required", yes_or_no(arguments.resume_required)},
           {"--init", given(arguments.init)},
+          {"--init-skip", given(fmt::format("{}", fmt::join(arguments.init_skip, ",")))},
           {"--steps", arguments.steps ? fmt::format("{}", *arguments.steps) : "not given"},
           {"--check-replicas", fmt::format("{}", arguments.check_replicas)},
           {"--trace", given(arguments.trace)}};

@@ -7,10 +7,8 @@
 #include <map>
 #include <memory>
 
-#include "core/error.h"
 #include "core/log.h"
 #include "core/paths.h"
-#include "core/safetensors.h"
 
 namespace lpsgd {
 
@@ -141,26 +139,6 @@ void read_carried(CheckpointFiles& from, int rank, int ranks, const std::vector<
   }
 }
 
-void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tensors,
-                std::span<float> parameters, const std::vector<NamedBuffer>& buffers) try {
-  for (const TensorInfo& tensor : tensors)
-    from_pytorch_order(tensor, file.at(tensor.name, tensor.shape).values.data(),
-                       parameters.data() + tensor.offset);
-  for (const NamedBuffer& b : buffers) {
-    const std::span<const float> values = file.at(b.name, b.shape).values;
-    std::copy(values.begin(), values.end(), b.values.begin());
-  }
-  for (const StoredTensor& stored : file.tensors()) {
-    const auto named = [&](const auto& x) { return x.name == stored.name; };
-    if (std::none_of(tensors.begin(), tensors.end(), named) &&
-        std::none_of(buffers.begin(), buffers.end(), named))
-      throw FileError(
-          fmt::format("{}: holds '{}', which the network does not have", file.path(), stored.name));
-  }
-} catch (const FileError& e) {  // it is whole, but of another network
-  throw ConfigError(e.what());
-}
-
 /// Zeros for the residuals of a codec that the checkpoint's run did not have yet.
 void begin_residuals(ExchangeState& of, std::size_t t, const TensorInfo& tensor, const CodecSpec& codec,
                      int rank, int ranks) {
@@ -228,28 +206,49 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   return out;
 }
 
-std::string read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
-                                  std::span<float> parameters, const std::vector<NamedBuffer>& buffers) {
-  if (path_exists(folder) && !is_folder(folder)) {
-    read_model(SafetensorsFile(folder), tensors, parameters, buffers);
-    return folder;
+void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tensors,
+                std::span<float> parameters, const std::vector<NamedBuffer>& buffers,
+                const NamePatterns& skip) {
+  const auto values_of = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    try {
+      return file.at(name, shape).values;
+    } catch (const FileError& e) {  // it is whole, but of another network
+      throw UnfitTensorError(e.what(), name);
+    }
+  };
+  for (const TensorInfo& tensor : tensors)
+    if (!skip.matches(tensor.name))
+      from_pytorch_order(tensor, values_of(tensor.name, tensor.shape).data(),
+                         parameters.data() + tensor.offset);
+  for (const NamedBuffer& b : buffers)
+    if (!skip.matches(b.name)) std::ranges::copy(values_of(b.name, b.shape), b.values.begin());
+  for (const StoredTensor& stored : file.tensors()) {
+    const auto named = [&](const auto& x) { return x.name == stored.name; };
+    if (std::ranges::none_of(tensors, named) && std::ranges::none_of(buffers, named) &&
+        !skip.matches(stored.name))
+      throw UnfitTensorError(
+          fmt::format("{}: holds '{}', which the network does not have", file.path(), stored.name),
+          stored.name);
   }
-  std::string at = folder;
+}
+
+ModelFile find_model(const std::string& path) {
+  if (path_exists(path) && !is_folder(path)) return {path, path};
+  std::string at = path;
   bool verified = false;
   const bool is_run = path_exists(at + "/config.yaml") || is_folder(at + "/checkpoints");
   if (!path_exists(at + "/" + model_file) && is_run) {
     std::vector<PassedOver> passed_over;
-    const std::optional<ResumePoint> newest = find_resume_point(folder, &passed_over);
+    const std::optional<ResumePoint> newest = find_resume_point(path, &passed_over);
     for (const PassedOver& one : passed_over) log::warn("{}", text(one));
     if (!newest)
       throw FileError(
-          fmt::format("{}: holds no checkpoint{}", folder, passed_over.empty() ? "" : " that verifies"));
+          fmt::format("{}: holds no checkpoint{}", path, passed_over.empty() ? "" : " that verifies"));
     at = newest->folder;
     verified = true;
   }
   if (!verified && path_exists(at + "/manifest.json")) verify(read_manifest(at), at, model_file);
-  read_model(SafetensorsFile(at + "/" + model_file), tensors, parameters, buffers);
-  return at;
+  return {at + "/" + model_file, at};
 }
 
 }  // namespace lpsgd

@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "comm/exchange.h"
+#include "core/error.h"
+#include "core/name_patterns.h"
+#include "core/safetensors.h"
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "trainer/checkpoint_list.h"
@@ -52,11 +55,32 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
                                const std::vector<CodecSpec>& codecs, const TrainingState& state,
                                ExchangeState& residuals, ExchangeState* block_residuals = nullptr);
 
-/// The weights and running statistics of a file, of a checkpoint's folder, or of the newest checkpoint that
-/// verifies in a run's folder (PyTorch's layout -> memory order). The checksum is compared if there is a
-/// manifest. Warns of checkpoints that it passes over. Returns the file, or the checkpoint's folder.
-/// FileError.
-std::string read_checkpoint_model(const std::string& folder, const std::vector<TensorInfo>& tensors,
-                                  std::span<float> parameters, const std::vector<NamedBuffer>& buffers);
+/// A file of weights and running statistics.
+struct ModelFile {
+  std::string path;
+  std::string found_in;  // the file, or the checkpoint's folder
+};
+
+/// That of a file, of a checkpoint's folder, or of the newest checkpoint that verifies in a run's folder. The
+/// checksum is compared if there is a manifest. Warns of checkpoints that it passes over. FileError.
+ModelFile find_model(const std::string& path);
+
+/// A tensor that the network or the file lacks, or that has another shape.
+class UnfitTensorError : public ConfigError {
+ public:
+  UnfitTensorError(const std::string& what, std::string tensor)
+      : ConfigError(what), tensor_(std::move(tensor)) {}
+  const std::string& tensor() const { return tensor_; }
+
+ private:
+  std::string tensor_;
+};
+
+/// Reads weights and running statistics (PyTorch's layout -> memory order). The file must hold each of them,
+/// and no other: otherwise UnfitTensorError. Tensors with a name of `skip` are left as they are, whatever the
+/// file holds.
+void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tensors,
+                std::span<float> parameters, const std::vector<NamedBuffer>& buffers,
+                const NamePatterns& skip = {});
 
 }  // namespace lpsgd

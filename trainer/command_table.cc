@@ -2,8 +2,10 @@
 // data_command_table.cc, those of `checkpoint` in checkpoint_command_table.cc, those that Python programs do
 // in python_commands.cc.
 #include <algorithm>
+#include <iterator>
 #include <memory>
 
+#include "core/name_patterns.h"
 #include "trainer/command_line.h"
 #include "trainer/commands.h"
 #include "trainer/config_reference.h"
@@ -42,14 +44,18 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
       ->needs(out);
   app.add_flag("--resume-required", train->resume_required, "as --resume, but refuse to start without one")
       ->needs(out);
-  app.add_option(
-         "--init", train->init,
-         "start from these weights and running statistics: a .safetensors file with PyTorch's names, a "
-         "checkpoint's folder, or a run's. A run that is resumed goes on from its own")
-      ->type_name("FILE")
-      ->check([](const std::string& file) {
-        return file.empty() ? std::string("names no file") : std::string();
-      });
+  CLI::Option* init = app.add_option(
+      "--init", train->init,
+      "start from these weights and running statistics: a .safetensors file with PyTorch's names, a "
+      "checkpoint's folder, or a run's. A run that is resumed goes on from its own");
+  init->type_name("FILE")->check(
+      [](const std::string& file) { return file.empty() ? std::string("names no file") : std::string(); });
+  app.add_option("--init-skip", train->init_skip,
+                 "layers or tensors that start from random values in spite of --init; the file's are passed "
+                 "over. Patterns with *, ? and {a,b}, separated by commas; may be repeated")
+      ->type_name("NAME,...")
+      ->allow_extra_args(false)
+      ->needs(init);
   app.add_option("--steps", train->steps,
                  "stop after N steps in all, without evaluation; 0 writes the initial weights")
       ->type_name("N")
@@ -81,6 +87,10 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
       ->type_name("DIR");
   return [train] {
     train->resume |= train->resume_required;
+    std::vector<std::string> skip;
+    for (const std::string& list : train->init_skip)
+      std::ranges::copy(split_patterns(list), std::back_inserter(skip));
+    train->init_skip = std::move(skip);
     return train_command(*train);
   };
 }

@@ -18,6 +18,7 @@ struct TrainArguments {
   bool resume = false;
   bool resume_required = false;  // a folder without a checkpoint is refused; implies resume
   std::string init;  // a file, checkpoint or run whose weights the run starts from; empty: random ones
+  std::vector<std::string> init_skip;  // names of layers and tensors that start from random values even so
   std::optional<std::int64_t> steps;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
   std::string trace;                // folder; empty: none

@@ -18,6 +18,19 @@ config::Origin network_origin(const RunConfig& run, std::string_view key) {
   return found ? found->origin : run.network.origin;
 }
 
+/// What gives the network `classes` classes: the parameter that its file takes their number from, if there is
+/// one.
+std::string classes_hint(const RunConfig& run, std::int64_t classes) {
+  const config::Value* const said = run.network.find("classes");
+  const config::Value* const parameters = run.network.find("parameters");
+  if (said && said->is_scalar() && said->scalar.starts_with('$')) {
+    const std::string parameter = said->scalar.substr(1);
+    if (parameters && parameters->find(parameter))
+      return fmt::format("set network.parameters.{}={}", parameter, classes);
+  }
+  return fmt::format("set `classes` and the units of the last layer in the network's file to {}", classes);
+}
+
 /// The errors of a few bad files, a line each.
 std::string first_lines(const std::string& text) {
   constexpr std::size_t few = 3;
@@ -121,8 +134,8 @@ void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset&
     check_vocabulary(run, network, *text);
   else if (network.classes() != dataset.classes())
     config::fail(network_origin(run, "classes"), "network.classes",
-                 fmt::format("the network has {} classes, data set {} has {}", network.classes(),
-                             run.data.dataset, dataset.classes()));
+                 fmt::format("the network has {} classes, data set {} has {}; {}", network.classes(),
+                             run.data.dataset, dataset.classes(), classes_hint(run, dataset.classes())));
   if (split == Split::train && dataset.size() < run.train.batch_size)
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("the training set has {} samples, fewer than one global batch of {}",

@@ -1,6 +1,7 @@
 // `lpsgd train`: starts the ranks, checks configuration and data on all of them, trains, and prints one
 // message for a failure.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <csignal>
 #include <cstdio>
@@ -77,6 +78,16 @@ std::string rules_text(const PolicySpec& policy) {
   return rules == 0 ? "" : fmt::format(" and {} rule{}", rules, rules > 1 ? "s" : "");
 }
 
+/// ", but for fc.weight, fc.bias", with the first few names.
+std::string but_for(std::vector<std::string> skipped) {
+  constexpr std::size_t few = 4;
+  if (skipped.empty()) return "";
+  const std::size_t more = skipped.size() - std::min(few, skipped.size());
+  skipped.resize(skipped.size() - more);
+  return fmt::format(", but for {}{}", printable(fmt::format("{}", fmt::join(skipped, ", "))),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
 /// Everything after the ranks have started. Returns the exit status. Collective.
 int train_on(Transport& transport, const RunConfig& run, const TrainArguments& arguments,
              const NetworkSpec& spec, const TrainData& data, const Weights* init) {
@@ -101,7 +112,8 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
         to_text(run.exchange.policy.codec) + rules_text(run.exchange.policy), command.out);
     for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors())) log::warn("{}", rule);
     if (init != nullptr && !command.resume)
-      fmt::print("starting from the weights of {}\n", printable(arguments.init));
+      fmt::print("starting from the weights of {}{}\n", printable(arguments.init),
+                 but_for(skipped(spec, *init)));
     std::fflush(stdout);
   }
   if (run.exchange.transport == TransportKind::nccl) {
@@ -141,7 +153,8 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
         "replicas_equal in metrics.jsonl says whether all ranks have agreed on the same weights");
   if (arguments.check_replicas > 0 && out.run.exchange.collective == Collective::simulated)
     throw ConfigError("--check-replicas: with exchange.collective: simulated the replicas are not equal");
-  if (!arguments.init.empty()) out.init = read_initial_weights(arguments.init, *out.spec);
+  if (!arguments.init.empty())
+    out.init = read_initial_weights(arguments.init, *out.spec, arguments.init_skip);
 }
 
 void prepare_data(Prepared& out) {

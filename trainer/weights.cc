@@ -7,12 +7,63 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/printable.h"
+#include "core/safetensors.h"
 #include "nn/graph.h"
 #include "trainer/checkpoint.h"
 #include "trainer/host_state.h"
 #include "trainer/non_finite.h"
 
 namespace lpsgd {
+
+namespace {
+
+std::vector<std::string> names_of(const NetworkSpec& spec) {
+  std::vector<std::string> out;
+  for (const TensorInfo& tensor : spec.tensors()) out.push_back(tensor.name);
+  for (const GraphBuffer& b : spec.graph().buffers) out.push_back(b.name);
+  return out;
+}
+
+/// Each pattern must name a tensor of the network or of the file.
+void check_skip(const NamePatterns& skip, const NetworkSpec& spec, const SafetensorsFile& file) {
+  std::vector<std::string> names = names_of(spec);
+  for (const StoredTensor& stored : file.tensors()) names.push_back(stored.name);
+  if (const auto unused = skip.unused(names))
+    throw ConfigError(
+        fmt::format("--init-skip: {} (looked for in the network and in {})", *unused, file.path()));
+}
+
+Weights read_weights(const std::string& path, const NetworkSpec& spec, NamePatterns skip) {
+  const Graph& graph = spec.graph();
+  Weights out;
+  out.skip = std::move(skip);
+  out.parameters.resize(static_cast<std::size_t>(graph.arena));
+  for (const GraphBuffer& b : graph.buffers)
+    out.buffers.emplace_back(static_cast<std::size_t>(elements_of(b.shape).value_or(0)));
+  TrainingState state;
+  state.tensors = &graph.tensors;
+  state.parameters = out.parameters;
+  state.buffers = named_buffers(spec, out);
+  ModelFile found = find_model(path);
+  const SafetensorsFile file(found.path);
+  out.found_in = std::move(found.found_in);
+  check_skip(out.skip, spec, file);
+  read_model(file, graph.tensors, out.parameters, state.buffers, out.skip);
+  if (const std::string bad = first_non_finite(state, {}); !bad.empty())
+    throw FileError(fmt::format("{}: {} hold a NaN or an infinity", path, bad));
+  std::uint64_t sum = checksum64(std::as_bytes(std::span(out.parameters)));
+  for (const std::vector<float>& b : out.buffers) sum = 31 * sum + checksum64(std::as_bytes(std::span(b)));
+  out.checksum = fmt::format("{:016x}", sum);
+  return out;
+}
+
+/// "--init-skip fc": what lets a run start without the tensor's values.
+std::string skip_option(const std::string& tensor) {
+  return "--init-skip " + printable(tensor.substr(0, tensor.rfind('.')));
+}
+
+}  // namespace
 
 std::vector<NamedBuffer> named_buffers(const NetworkSpec& spec, Weights& weights) {
   std::vector<NamedBuffer> out;
@@ -23,38 +74,40 @@ std::vector<NamedBuffer> named_buffers(const NetworkSpec& spec, Weights& weights
 }
 
 Weights read_weights(const std::string& path, const NetworkSpec& spec) {
-  const Graph& graph = spec.graph();
-  Weights out;
-  out.parameters.resize(static_cast<std::size_t>(graph.arena));
-  for (const GraphBuffer& b : graph.buffers)
-    out.buffers.emplace_back(static_cast<std::size_t>(elements_of(b.shape).value_or(0)));
-  TrainingState state;
-  state.tensors = &graph.tensors;
-  state.parameters = out.parameters;
-  state.buffers = named_buffers(spec, out);
-  out.found_in = read_checkpoint_model(path, graph.tensors, out.parameters, state.buffers);
-  if (const std::string found = first_non_finite(state, {}); !found.empty())
-    throw FileError(fmt::format("{}: {} hold a NaN or an infinity", path, found));
-  std::uint64_t sum = checksum64(std::as_bytes(std::span(out.parameters)));
-  for (const std::vector<float>& b : out.buffers) sum = 31 * sum + checksum64(std::as_bytes(std::span(b)));
-  out.checksum = fmt::format("{:016x}", sum);
-  return out;
+  return read_weights(path, spec, NamePatterns());
 }
 
-Weights read_initial_weights(const std::string& path, const NetworkSpec& spec) {
+Weights read_initial_weights(const std::string& path, const NetworkSpec& spec,
+                             const std::vector<std::string>& skip) {
+  if (std::ranges::any_of(skip, &std::string::empty)) throw ConfigError("--init-skip: an empty name");
   try {
-    return read_weights(path, spec);
+    return read_weights(path, spec, NamePatterns(skip));
+  } catch (const UnfitTensorError& e) {
+    throw ConfigError(fmt::format("--init: {}; {} leaves that layer out", e.what(), skip_option(e.tensor())));
   } catch (const Error& e) {
-    throw ConfigError(fmt::format("--init: {}", e.what()));
+    const std::string message = e.what();
+    throw ConfigError(message.starts_with("--init-skip: ") ? message : "--init: " + message);
   }
 }
 
 void set_weights(Network& network, const Weights& weights) {
   HostState host(network);
-  std::ranges::copy(weights.parameters, host.parameters().begin());
+  if (!weights.skip.empty()) host.download();
+  for (const TensorInfo& tensor : network.tensors()) {
+    if (weights.skip.matches(tensor.name)) continue;
+    const auto from = weights.parameters.begin() + tensor.offset;
+    std::copy(from, from + tensor.elements, host.parameters().begin() + tensor.offset);
+  }
   for (std::size_t b = 0; b < weights.buffers.size(); ++b)
-    std::ranges::copy(weights.buffers[b], host.buffers()[b].values.begin());
+    if (!weights.skip.matches(host.buffers()[b].name))
+      std::ranges::copy(weights.buffers[b], host.buffers()[b].values.begin());
   host.upload();
+}
+
+std::vector<std::string> skipped(const NetworkSpec& spec, const Weights& weights) {
+  std::vector<std::string> out = names_of(spec);
+  std::erase_if(out, [&](const std::string& name) { return !weights.skip.matches(name); });
+  return out;
 }
 
 }  // namespace lpsgd

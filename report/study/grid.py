@@ -17,6 +17,8 @@ from . import labels
 from .yaml_file import StudyError, flow, read
 
 MAX_RUNS = 20_000
+# Networks whose files had the parameter `outputs` while all files still said `classes` in a number.
+HAD_OUTPUTS = ("resnet20", "densenet40_12", "wideresnet28_12")
 
 
 @dataclass
@@ -134,7 +136,8 @@ def _run(study, chosen, configs):
         settings, problem = {"config": config, **sets}, str(error)
     exchange = section(settings, "exchange")
     ranks = asked or (exchange.get("ranks", 1) if exchange.get("transport") == "threads" else 1)
-    digest = hashlib.sha256(json.dumps([settings, ranks], sort_keys=True).encode()).hexdigest()
+    digested = {**settings, "network": _with_written_classes(settings.get("network"))}
+    digest = hashlib.sha256(json.dumps([digested, ranks], sort_keys=True).encode()).hexdigest()
     choices = {axis: choice.label for axis, choice in chosen.items()}
     several = {axis.name for axis in study.axes if len(axis.choices) > 1}
     words = [labels.of_choice(axis, label) for axis, label in choices.items()]
@@ -178,6 +181,30 @@ def _resolved(config, sets, path):
         if key != "network":
             _assign(settings, key.split("."), value)
     return settings
+
+
+def _with_written_classes(network):
+    """A network's file as earlier revisions had it, with the number of classes in place of `$outputs`: the
+    digests of their runs stay the same."""
+    if not isinstance(network, dict) or network.get("classes") != "$outputs":
+        return network
+    parameters = dict(network.get("parameters") or {})
+    classes = parameters.get("outputs")
+    if classes is None:
+        return network
+    if network.get("name") in HAD_OUTPUTS:
+        return {**network, "classes": classes}
+    del parameters["outputs"]
+    written = _replaced({key: value for key, value in network.items() if key != "parameters"}, "$outputs", classes)
+    return {**written, "parameters": parameters} if parameters else written
+
+
+def _replaced(tree, old, new):
+    if isinstance(tree, dict):
+        return {key: _replaced(value, old, new) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_replaced(value, old, new) for value in tree]
+    return new if tree == old else tree
 
 
 def _network(given, path):

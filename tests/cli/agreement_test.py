@@ -170,6 +170,9 @@ class Disagreement(Case):
             with self.subTest(option=option):
                 self.refused(apart(self.start, [*self.start, *option]), f"the ranks disagree on {option[0]}: ")
         self.refused(apart(self.start, ["train", self.config, "--out", self.path("elsewhere")]), "the ranks disagree on --out")
+        first = self.train("first", "--steps", "0", ranks=1)
+        self.refused(apart([*self.start, "--init", first, "--init-skip", "fc"], [*self.start, "--init", first, "--init-skip", "bn1,fc"]),
+                     "the ranks disagree on --init-skip: fc on rank 0, bn1,fc on rank 1")
         result = apart([*self.start, "--steps", "1"], [*self.start, "--steps", "1", "--progress", "none"])
         self.assertEqual(result.status, 0, result)
 

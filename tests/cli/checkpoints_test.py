@@ -12,13 +12,9 @@ import unittest
 
 import numpy as np
 
-from harness import LPSGD, MPIRUN, Case, checkpoints, load, model, run
+from harness import LPSGD, MPIRUN, Case, checkpoints, equal, load, model, run
 
 THREADS = ("--set", "exchange.transport=threads", "--set", "exchange.ranks=2")
-
-
-def equal(a, b):
-    return a.keys() == b.keys() and all(np.array_equal(a[k].view("<u4"), b[k].view("<u4")) for k in a)
 
 
 def damage(path):

@@ -133,3 +133,8 @@ def save(path, tensors):
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + b"".join(pieces))
+
+
+def equal(a, b):
+    """Whether two dictionaries of arrays are the same, bit for bit."""
+    return a.keys() == b.keys() and all(np.array_equal(a[k].view("<u4"), b[k].view("<u4")) for k in a)

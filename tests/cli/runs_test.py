@@ -11,12 +11,8 @@ import unittest
 
 import numpy as np
 
-from harness import LPSGD, Case, checkpoints, load, model, run, save
+from harness import LPSGD, Case, checkpoints, equal, load, model, run, save
 from jobs import Job
-
-
-def equal(a, b):
-    return a.keys() == b.keys() and all(np.array_equal(a[k].view("<u4"), b[k].view("<u4")) for k in a)
 
 
 def slice_of(process):
@@ -261,63 +257,6 @@ class Runs(Case):
         self.assertEqual(summary()["bytes_fp32"], lines[0]["bytes_fp32"] * 5 // 4)
         self.train("out", "--resume")
         self.assertEqual((summary()["finished"], summary()["epochs"], summary()["step"]), (True, 2, 8))
-
-    def test_a_run_starts_from_given_weights(self):
-        first = self.train("first", "--set", "train.epochs=1")
-        given = os.path.join(first, "checkpoints", "epoch-0001", "model.safetensors")
-        weights = {k: v.copy() for k, v in load(given).items()}
-        with open(given, "rb") as file:
-            trained = file.read()
-        for name, init in (("file", given), ("checkpoint", os.path.dirname(given)), ("run", first)):
-            folder = self.train(name, "--init", init, "--steps", "0")
-            with open(os.path.join(folder, "checkpoints", "step-000000", "model.safetensors"), "rb") as file:
-                self.assertEqual(file.read(), trained, name)
-        # As PyTorch writes a state dict, with its counters of batches.
-        header, pieces, at = {}, [], 0
-        for name, values in [*weights.items(), *((f"{k[:-11]}num_batches_tracked", np.int64(7)) for k in weights if k.endswith("running_var"))]:
-            data = np.asarray(values).tobytes()
-            kind = "I64" if np.asarray(values).dtype == np.int64 else "F32"
-            header[name] = {"dtype": kind, "shape": list(np.shape(values)), "data_offsets": [at, at + len(data)]}
-            pieces.append(data)
-            at += len(data)
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with open(self.path("torch.safetensors"), "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text + b"".join(pieces))
-        again = self.train("torch", "--init", self.path("torch.safetensors"), "--steps", "0")
-        self.assertTrue(equal(model(again, "step-000000"), weights))
-        # The first step is the trained network's: its loss is that of an evaluation with these weights, not of random ones.
-        local = self.train("local", "--init", first, "--set", "sync={kind: local_sgd, steps: 2}")
-        self.assertTrue(all(record["replicas_equal"] for record in self.metrics(local)))
-        self.assertLess(self.metrics(local)[0]["train_loss"], self.metrics(first)[0]["train_loss"])
-        # A run that is resumed goes on from its own checkpoint.
-        result = run("train", self.config, "--out", self.path("first"), "--resume", "--init", self.path("torch.safetensors"), ranks=2)
-        self.assertEqual(result.status, 0, result)
-        self.assertNotIn("starting from the weights", result.out)
-
-    def test_weights_that_do_not_fit_are_refused(self):
-        weights = {k: v.copy() for k, v in model(self.train("out", "--steps", "0"), "step-000000").items()}
-        more, fewer, nan = dict(weights), dict(weights), {k: v.copy() for k, v in weights.items()}
-        more["fc2.weight"] = np.zeros(3)
-        del fewer["bn1.running_var"]
-        nan["bn1.running_mean"][2] = np.nan
-        wide = {**weights, "fc.bias": np.zeros(11)}
-        for name, tensors, expected in (
-            ("more", more, "holds 'fc2.weight', which the network does not have"),
-            ("fewer", fewer, "has no tensor 'bn1.running_var'"),
-            ("wide", wide, "tensor 'fc.bias' has shape"),
-            ("nan", nan, "the running statistics of 'bn1.running_mean' hold a NaN or an infinity"),
-            ("missing", None, "missing"),
-        ):
-            path = self.path(name + ".safetensors")
-            if tensors is not None:
-                save(path, tensors)
-            result = run("train", self.config, "--out", self.path("new"), "--init", path, ranks=2)
-            self.assertEqual(result.status, 2, result)
-            self.assertIn("lpsgd: error: --init: " + path, result.err)
-            self.assertIn(expected, result.err)
-            self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
-            self.assertFalse(os.path.exists(self.path("new")), "nothing may start")
 
     def test_keep_removes_the_oldest(self):
         folder = self.train("out", "--set", "train.epochs=3", "--set", "checkpoint.keep=1")

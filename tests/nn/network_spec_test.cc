@@ -1,6 +1,7 @@
 // The language of network files: what it expands to, and the texts of its errors.
 #include "nn/network_spec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -53,6 +54,46 @@ TEST(NetworkSpec, NetworksHaveTheLiteraturesSizes) {
   check("lstm_an4", 13'637'764, 2 * 13.61e-3);  // 13,625,476 with one vector of biases a layer
   check("lstm_wikitext2", 53'450'278, 2 * 31.8e-3);
   check("logistic", 30'730, 2 * 30.72e-6);
+}
+
+/// As published, and with 5 classes.
+TEST(NetworkSpec, NetworksThatClassifyHaveTheNumberOfClassesAsParameter) {
+  const auto check = [](const char* file, std::int64_t classes, std::int64_t features, bool bias = true) {
+    SCOPED_TRACE(file);
+    config::Value tree = config::parse_file(source + "/configs/networks/" + file + ".yaml");
+    const NetworkSpec published(tree);
+    EXPECT_EQ(published.classes(), classes);
+    config::apply_override(tree, "parameters.outputs=5");
+    const NetworkSpec five(tree);
+    EXPECT_EQ(five.classes(), 5);
+    EXPECT_EQ(five.tensors().size(), published.tensors().size());
+    EXPECT_EQ(published.parameters() - five.parameters(), (classes - 5) * (features + (bias ? 1 : 0)));
+  };
+  for (const char* const file : {"resnet8", "resnet20", "resnet110"}) check(file, 10, 64);
+  for (const char* const file : {"resnet50", "resnet152"}) check(file, 1000, 2048);
+  for (const char* const file : {"alexnet", "vgg19"}) check(file, 1000, 4096);
+  check("bn_inception", 1000, 1024);
+  check("resnet9", 10, 256, false);
+  check("densenet40_12", 10, 448);
+  check("wideresnet28_12", 10, 768);
+  check("lenet", 10, 500);
+  check("logistic", 10, 3072);
+  check("lstm_an4", 132, 512);
+}
+
+TEST(NetworkSpec, ClassesMayBeAnExpression) {
+  const auto file = [](const std::string& classes) {
+    return "input: [4]\nclasses: " + classes +
+           "\nparameters: {half: 3}\nlayers: [{dense: d, units: 2 * $half}]\n";
+  };
+  EXPECT_EQ(spec_of(file("2 * $half")).classes(), 6);
+  EXPECT_EQ(error_of(file("$half")),
+            "net.yaml:4:10: layer 'd': the last layer gives (6), but the network has 3 classes");
+  EXPECT_THAT(error_of(file("$hal")), testing::StartsWith("net.yaml:2:10: classes: "));
+  EXPECT_EQ(error_of(file("$half - 3")), error_of(file("0")));
+  EXPECT_EQ(error_of(file("0")), "net.yaml:2:10: classes: expected an integer from 1 to 16777216, got '0'");
+  EXPECT_THAT(error_of(file("ten")),
+              testing::StartsWith("net.yaml:2:10: classes: expected an integer from 1 to"));
 }
 
 TEST(NetworkSpec, StrideOfBottlenecksCanMove) {

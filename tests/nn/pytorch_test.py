@@ -236,7 +236,8 @@ def main():
             if name in FRAMES
             else [size, size, 3] if size else json.loads(text.split("\ninput:")[1].split("\n")[0])
         )
-        classes = int(text.split("\nclasses:")[1].split()[0])
+        classes = text.split("\nclasses:")[1].split()[0]
+        classes = int(text.split("outputs: ")[1].split("}")[0] if classes == "$outputs" else classes)
 
         def ours(arguments, device=device):
             done = subprocess.run([program, network] + arguments + ["--device", device] + settings,

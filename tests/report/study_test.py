@@ -112,7 +112,12 @@ exclude:
         self.assertEqual(base, digest("config: tiny.yaml\naxes: {seed: 1}\n"))
         self.assertNotEqual(base, digest("config: tiny.yaml\naxes: {seed: 2}\n"))
         self.assertNotEqual(base, digest("config: tiny.yaml\naxes: {seed: 1, ranks: 2}\n"))
-        self.write("tiny.yaml", (self.root / "tiny.yaml").read_text().replace("units: 10", "units: 11"))
+        text = (self.root / "tiny.yaml").read_text()
+        as_parameter = text.replace("  classes: 10\n", "  classes: $outputs\n  parameters: {outputs: 10}\n")
+        self.write("tiny.yaml", as_parameter.replace("units: 10", "units: $outputs"))
+        self.assertEqual(base, digest("config: tiny.yaml\naxes: {seed: 1}\n"))
+        self.assertNotEqual(base, digest("config: tiny.yaml\nset: {network.parameters.outputs: 11}\naxes: {seed: 1}\n"))
+        self.write("tiny.yaml", text.replace("units: 10", "units: 11"))
         self.assertNotEqual(base, digest("config: tiny.yaml\naxes: {seed: 1}\n"))
 
     def test_values_as_the_program_reads_them(self):
@@ -164,6 +169,8 @@ exclude:
             "resnet9_width64": 3,
             "local_sgd_resnet20": 10 * 2 * 3,
             "edbt2018": 6 * 68 + 21,
+            "edbt2018_times": 6 * (1 + 3 * (7 + 1 + 6 + 6)) + 21,
+            "edbt2018_times_cpu": 7 * (1 + 6 * 2),
         }
         folder = REPORT.parent / "configs" / "studies"
         self.assertEqual({path.stem for path in folder.glob("*.yaml")}, set(expected))

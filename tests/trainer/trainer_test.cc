@@ -200,8 +200,8 @@ TEST(Trainer, WritesTheInitialWeights) {
   ASSERT_TRUE(written);
   EXPECT_EQ(written->folder, folder.path() + "/checkpoints/step-000000");
   SmallModel model(run, 0, 1), other(small_run({"train.seed=6"}), 0, 1);
-  read_checkpoint_model(folder.path(), other.network.tensors(), other.network.parameters(),
-                        other.network.buffers());
+  read_model(SafetensorsFile(find_model(folder.path()).path), other.network.tensors(),
+             other.network.parameters(), other.network.buffers());
   EXPECT_EQ(values(other.network.parameters()), values(model.network.parameters()));
 }
 
