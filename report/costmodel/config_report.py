@@ -10,6 +10,7 @@ from configuration import section
 
 from costmodel import (
     codec_choice,
+    fragments,
     links,
     local_steps,
     measured_here,
@@ -77,7 +78,7 @@ def waiting_of(computing, runs, elements, base, run_link):
         blocks = local_steps.Blocks(run.block, emulated or scaling.NO_LINK) if run.block else None
         packs = plan.pack_bytes(run.config)
         given = (shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs)
-        step = local_steps.mean_step(*given, run.exchanges, blocks)
+        step = local_steps.mean_step(*given, run.exchanges, blocks, fragments.streaming_of(run.config))
         measured.append((run.step, step))
     return scaling.with_waiting(computing, measured)
 
@@ -132,7 +133,8 @@ def prediction(options):
             given = (shown, text, k, local, computing, link, host, overlap, packs)
             for way in compared:
                 if not way.problem(k):
-                    step = local_steps.mean_step(*given, way.exchanges(k, local), way.blocks(k, within))
+                    found = (way.exchanges(k, local), way.blocks(k, within), way.streaming)
+                    step = local_steps.mean_step(*given, *found)
                     rows.append((name, way.label, step))
     left_out = [{"ranks": k, "reason": reason} for k, reason in skipped.items()]
     left_out += [

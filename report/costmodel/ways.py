@@ -12,7 +12,7 @@ import yaml
 from configuration import section
 from yaml import YAMLError
 
-from costmodel import links, local_steps, scaling
+from costmodel import fragments, links, local_steps, scaling
 from costmodel.errors import CostModelError
 
 
@@ -27,6 +27,10 @@ class Way:
         per_epoch = max(1, int(samples // (ranks * local_batch))) if samples else None
         epochs = max(1, run_length.epochs(self.settings))
         return synchronisation.exchanges(self.settings, epochs, per_epoch)
+
+    @property
+    def streaming(self):
+        return fragments.streaming_of(self.settings)
 
     def blocks(self, ranks, link):
         """None without blocks, or where they do not divide the ranks: see problem()."""
