@@ -45,6 +45,9 @@ def parse(words):
         "--outlook", metavar="DIR", help="write the figures of speed-up, price and Dettmers' claim"
     )
     group = parser.add_argument_group("a configuration")
+    group.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="override a key, as of lpsgd train; several"
+    )
     group.add_argument("--run", metavar="RUN", action="append", default=[],
                        help="folder of a measured run; several, with other local batches or codecs, say more")
     group.add_argument(

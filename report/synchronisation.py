@@ -82,11 +82,13 @@ def is_local(settings):
     return kind == "block_momentum" and (sync.get("momentum", 0.9) != 0 or sync.get("rate", 1) != 1)
 
 
-def exchanges(settings, epochs, per_epoch=None):
-    """Of the first `epochs` epochs of a run. The turns of all fragments are one exchange."""
+def exchanges(settings, epochs, per_epoch=None, more=0):
+    """Of the first `epochs` epochs of a run, and of so many steps `more`. The turns of all fragments are one
+    exchange."""
     per_epoch = per_epoch or ASSUMED_STEPS
+    total = per_epoch * epochs + more
     if not is_local(settings):
-        return Exchanges(per_epoch * epochs, per_epoch * epochs)
+        return Exchanges(total, total)
     sync, kind = section(settings, "sync"), kind_of(settings)
     always_local = kind in ("hierarchical_local_sgd", "block_momentum") or (
         kind == "local_sgd" and sync.get("reset_momentum") is True
@@ -95,7 +97,7 @@ def exchanges(settings, epochs, per_epoch=None):
     def h_of(step):
         return interval(settings, step, per_epoch)
 
-    step, total, gradients, rounds, since = 0, per_epoch * epochs, 0, 0, 0
+    step, gradients, rounds, since = 0, 0, 0, 0
     while step < total:  # through the parts of the run that have one H
         h = h_of(step)
         end = bisect.bisect_right(range(total), h, lo=step, key=h_of)

@@ -2,19 +2,27 @@
 
 import json
 import math
-import os
-import re
-import sys
 from dataclasses import replace
 
 import configuration
-import files
 import program
 from configuration import section
 
-from costmodel import links, local_steps, pipeline, plan, run_folder, scaling, ways
+from costmodel import (
+    codec_choice,
+    fragments,
+    links,
+    local_steps,
+    measured_here,
+    pipeline,
+    plan,
+    run_folder,
+    scaling,
+    settings,
+    verdicts,
+    ways,
+)
 from costmodel.errors import CostModelError
-from costmodel.networks import CODECS
 
 WEAK = "--weak keeps the measured local batch"
 
@@ -36,71 +44,17 @@ def ranks_of(text):
     return list(dict.fromkeys(found))
 
 
-def codecs_of(text):
-    """Names of codecs, or codecs as in the configuration: none,qsgd4,'{kind: topk, density: 0.01}'."""
-    found = []
-    for word in re.findall(r"\{[^{}]*\}|[^,{}]+", text):
-        word = word.strip()
-        if word in CODECS:
-            found.append((word, CODECS[word].config))
-        elif word.startswith("{"):
-            found.append((word, word))
-        elif word:
-            raise CostModelError(
-                f"--codecs: unknown codec '{word}'; expected {', '.join(CODECS)}, or a codec as in the "
-                f"configuration"
-            )
-    return found
-
-
-def short(codec):
-    """qsgd4 or, for what has no name, its options less the usual ones."""
-    options = codec.strip("{}").split(", ")
-    usual = {"norm: max", "levels: sign_magnitude", "type: dynamic_tree"}
-    usual.add(f"error_feedback: {'false' if options[0] in ('kind: qsgd', 'kind: dynamic8') else 'true'}")
-    text = "{" + ", ".join(option for option in options if option not in usual) + "}"
-    return next((name for name, known in CODECS.items() if known.config == text), text)
-
-
-def settings_for(name, codec):
-    """--set values that give the whole network this codec; nothing for the configured one."""
-    if codec is None:
-        return ()
-    more = ("exchange.min_elements=0",) if name in CODECS and CODECS[name].all_tensors else ()
-    return (f"exchange.codec={codec}", "exchange.rules=[]", *more)
-
-
-def computing_here(options, config, ranks):
-    """Forward and backward, measured on this machine at the largest and the smallest local batch that are asked for."""
-    if options.weak:
-        batches = [run_folder.batch_size(config, 1, options.config)]
-    else:
-        batches = [int(batch) for batch in local_batches(options.config, config, ranks)[0].values()]
-    train = section(config, "train")
-    device = train.get("device", "auto")
-    if device == "auto":
-        device = "cuda" if program.ask("version", "--json")["is_cuda_available"] else "cpu"
-    threads = train.get("threads") or len(os.sched_getaffinity(0))
-    words = ["--device", device, "--compute", str(train.get("compute", "fp32"))]
-    if device == "cpu":
-        words += ["--threads", str(threads)]
-    points = []
-    for batch in sorted({min(batches), max(batches)}):
-        print(f"measuring the steps of one rank here, local batch {batch} (--run RUN: those of a run)", file=sys.stderr, flush=True)
-        rows = program.ask("bench", "layers", options.config, "--json", "--repeats", "3", "--batch", str(batch), *words)
-        of = {name: sum(row["seconds"] for row in rows if row["pass"] == name) for name in ("forward", "backward")}
-        points.append((batch, of["forward"], of["backward"], 0.0))
-    where = "this GPU" if device == "cuda" else f"{threads} thread{'s' if threads > 1 else ''} of this machine"
-    return scaling.Computing(tuple(points), 0.0, f"lpsgd bench layers on {where}, without update and data")
-
-
 def computing_of(options, runs, config, ranks):
     if runs and options.step_seconds is not None:
         raise CostModelError("--step-seconds: not together with --run")
     if runs:
         return scaling.from_runs(runs)
     if options.step_seconds is None:
-        return computing_here(options, config, ranks)
+        if options.weak:
+            batches = [run_folder.batch_size(config, 1, options.config)]
+        else:
+            batches = [int(batch) for batch in local_batches(options.config, config, ranks)[0].values()]
+        return measured_here.computing(options.config, options.set, config, batches)
     if not (math.isfinite(options.step_seconds) and 0 < options.step_seconds < 1e6):
         raise CostModelError("--step-seconds: not a positive number of seconds")
     batch = options.step_batch or run_folder.batch_size(config, 1, options.config)
@@ -124,7 +78,7 @@ def waiting_of(computing, runs, elements, base, run_link):
         blocks = local_steps.Blocks(run.block, emulated or scaling.NO_LINK) if run.block else None
         packs = plan.pack_bytes(run.config)
         given = (shown, codec, run.ranks, run.local_batch, computing, link, host, overlap, packs)
-        step = local_steps.mean_step(*given, run.exchanges, blocks)
+        step = local_steps.mean_step(*given, run.exchanges, blocks, fragments.streaming_of(run.config))
         measured.append((run.step, step))
     return scaling.with_waiting(computing, measured)
 
@@ -142,16 +96,16 @@ def same_network(runs, shown):
 
 def prediction(options):
     """A dictionary: what was assumed, and a row for each number of ranks, codec and way to synchronise."""
-    config = files.read_yaml(options.config)
-    configured = program.show(options.config)
-    runs = [run_folder.read(folder) for folder in options.run]
+    config, sets = settings.read(options.config, options.set), tuple(options.set)
+    configured = program.show(options.config, sets)
+    runs = [run_folder.read_enough(folder) for folder in options.run]
     same_network(runs, configured)
     exchange = section(config, "exchange")
     codecs = [("none", "{kind: none}")]
     if options.codecs:
-        codecs += codecs_of(options.codecs)
+        codecs += codec_choice.codecs_of(options.codecs)
     elif any(t["codec"] != "none" for t in configured["tensors"]):
-        codecs.append((short(scaling.codec_of(configured)), None))
+        codecs.append((codec_choice.short(scaling.codec_of(configured)), None))
     codecs = list(dict(codecs).items())
     if options.link is None:
         raise CostModelError("--link BANDWIDTH,LATENCY is missing, such as --link 10Gbit,50us")
@@ -172,14 +126,15 @@ def prediction(options):
     else:
         batches, skipped = local_batches(options.config, config, ranks)
     for name, codec in codecs:
-        shown = program.show(options.config, settings_for(name, codec)) if codec else configured
+        shown = program.show(options.config, sets + codec_choice.settings_for(name, codec)) if codec else configured
         text = scaling.codec_of(shown)
         host, sources[name] = scaling.host_for(text, runs, shown["parameters"], base)
         for k, local in batches.items():
             given = (shown, text, k, local, computing, link, host, overlap, packs)
             for way in compared:
                 if not way.problem(k):
-                    step = local_steps.mean_step(*given, way.exchanges(k, local), way.blocks(k, within))
+                    found = (way.exchanges(k, local), way.blocks(k, within), way.streaming)
+                    step = local_steps.mean_step(*given, *found)
                     rows.append((name, way.label, step))
     left_out = [{"ranks": k, "reason": reason} for k, reason in skipped.items()]
     left_out += [
@@ -188,7 +143,7 @@ def prediction(options):
         for way in compared
         if way.problem(k)
     ]
-    return document(options, configured, computing, sources, link, rows, left_out)
+    return document(options, configured, computing, runs, sources, link, rows, left_out)
 
 
 def local_batches(path, config, ranks):
@@ -209,7 +164,7 @@ def local_batches(path, config, ranks):
     return batches, skipped
 
 
-def document(options, shown, computing, sources, link, rows, skipped):
+def document(options, shown, computing, runs, sources, link, rows, skipped):
     plain = {step.ranks: step for name, sync, step in rows if name == "none" and not sync}
     found = []
     for name, sync, step in sorted(rows, key=lambda row: row[-1].ranks):
@@ -231,40 +186,26 @@ def document(options, shown, computing, sources, link, rows, skipped):
                 "messages": step.messages,
                 "bytes_per_rank": step.bytes_per_rank,
                 "speedup_over_none": gain,
+                "verdict": verdicts.verdict(gain) if name != "none" or sync else None,
             }
         )
     return {
         "config": options.config,
         "network": shown["network"],
         "parameters": shown["parameters"],
-        "computing": {"source": computing.source, "batches": [p[0] for p in computing.points]},
+        "computing": {
+            "source": computing.source,
+            "batches": [p[0] for p in computing.points],
+            "runs": [{"run": run.where, "steps": run.steps, "first_step": run.is_cold} for run in runs],
+        },
         "coding": sources,
         "link": {"bits_per_s": link.bandwidth, "latency_s": link.latency, "burst_bytes": link.burst},
         "scaling": "weak" if options.weak else "strong",
         "rows": found,
         "skipped": skipped,
-        "verdicts": verdicts(found),
+        "too_close": {"from": 1 / verdicts.PAYS, "to": verdicts.PAYS},
+        "verdicts": verdicts.lines(found),
     }
-
-
-def label_of(row):
-    """Codec and way to synchronise."""
-    return row["codec"] if row["sync"] == "every_step" else f"{row['codec']}, {row['sync']}"
-
-
-def verdicts(rows):
-    lines = []
-    for k in dict.fromkeys(row["ranks"] for row in rows):
-        for row in rows:
-            if row["ranks"] != k or label_of(row) == "none":
-                continue
-            gain = row["speedup_over_none"]
-            if gain >= 1.005:
-                lines.append(f"{k} ranks: {label_of(row)} pays: {gain:.2f} times none's samples per second")
-            else:
-                loss = f"{100 * (1 / gain - 1):.1f} % slower than none" if gain < 0.995 else "as fast as none"
-                lines.append(f"{k} ranks: {label_of(row)} does not pay: {loss}")
-    return lines
 
 
 # Heading, width, and the text of a row.
@@ -298,12 +239,12 @@ def text(found):
     if any(row["sync"] != "every_step" for row in rows):
         first += "; with local steps a step is the mean of the run's, and exch. the exchanges in it"
         columns = (("exch.", 6, lambda row: f"{row['exchanges_per_step']:.3f}"), *COLUMNS)
-    width = max(34, *(len(label_of(row)) for row in rows))
+    width = max(34, *(len(verdicts.label_of(row)) for row in rows))
     lines = [first, ""]
     lines.append(" ".join([f"ranks  {'codec':<{width}}", *(f"{name:>{size}}" for name, size, _ in columns)]))
     for row in rows:
         cells = [f"{value(row):>{size}}" for _, size, value in columns]
-        lines.append(" ".join([f"{row['ranks']:>5}  {label_of(row):<{width}}", *cells]))
+        lines.append(" ".join([f"{row['ranks']:>5}  {verdicts.label_of(row):<{width}}", *cells]))
     for row in found["skipped"]:
         lines.append(f"{row['ranks']:>5}  left out: {row['reason']}" + ("" if "sync" in row else f"; {WEAK}"))
     return "\n".join([*lines, "", *found["verdicts"]])

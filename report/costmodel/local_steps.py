@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 
-from costmodel import pipeline, plan, run_folder, scaling
+from costmodel import fragments, pipeline, plan, run_folder, scaling
 
 SUMMED = [
     field.name for field in fields(scaling.Step) if field.name not in ("ranks", "codec", "local_batch")
@@ -17,44 +17,79 @@ class Blocks:
     link: pipeline.Link = scaling.NO_LINK  # within it
 
 
+ALL_AT_ONCE = fragments.Streaming()
+
+
 def mean_step(
-    shown, codec, ranks, local_batch, computing, link, host, overlap, pack_bytes, exchanges, blocks=None
+    shown, codec, ranks, local_batch, computing, link, host, overlap, pack_bytes, exchanges, blocks=None,
+    streaming=ALL_AT_ONCE,
 ):
-    """A scaling.Step. `exchanges`: how often ranks exchange in how many steps; for the rest see
-    scaling.predict."""
+    """A scaling.Step. `exchanges`: how often ranks exchange in how many steps, with all fragments' turns as one; for
+    the rest see scaling.predict."""
     every = scaling.predict(shown, codec, ranks, local_batch, computing, link, host, overlap, pack_bytes)
     if exchanges.gradients == exchanges.steps:
         return every
     alone = scaling.Step(ranks, codec, local_batch, every.computation, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0)
-    parts = [
-        (exchanges.gradients, every),
-        (exchanges.steps - exchanges.gradients, alone),
-        (exchanges.everywhere, synchronisation(shown, alone, ranks, computing, link, host, pack_bytes)),
-    ]
+    local = exchanges.steps - exchanges.gradients
+    parts = [(exchanges.gradients, every), (local, alone)]
+    exchange = Exchange(shown, alone, computing, host, pack_bytes, local / max(1, exchanges.total - exchanges.gradients))
     if exchanges.within:
-        within = synchronisation(shown, alone, blocks.ranks, computing, blocks.link, host, pack_bytes)
-        parts.append((exchanges.within, within))
-    means = {
-        name: sum(count * getattr(step, name) for count, step in parts) / exchanges.steps for name in SUMMED
-    }
-    return replace(alone, **means)
+        parts.append((exchanges.within, exchange.synchronisation(blocks.ranks, blocks.link)))
+    interval = fragments.question_interval(alone.computation)
+    while True:
+        everywhere = exchange.synchronisation(ranks, link, streaming, interval)
+        step = mean([*parts, (exchanges.everywhere, everywhere)], alone, exchanges.steps)
+        fewer = fragments.question_interval(step.seconds)
+        if fewer >= interval:
+            return step
+        interval = fewer  # steps that wait are longer
 
 
-def synchronisation(shown, step, members, computing, link, host, pack_bytes):
-    """What it adds to a step, where so many ranks synchronise with each other: an exchange that nothing
-    hides, and waiting for the last of them."""
-    alone = replace(step, computation=run_folder.UPDATES * computing.update, exchanges=1.0)
-    if members == 1 and step.codec == "{kind: none}":
-        return alone
-    tensors = plan.planned(shown)
-    units = plan.make_plan(tensors, members, pack_bytes)
-    times = pipeline.simulate(units, [0.0] * len(units), members, link, host)
-    return replace(
-        alone,
-        coding=times.coding,
-        link_busy=times.sending,
-        exposed=times.end,
-        waiting=computing.waits(members) * step.computation,
-        messages=plan.messages(units, members) * (step.ranks // members),
-        bytes_per_rank=2 * sum(t.wire_bytes for t in tensors) * (members - 1) / members,
-    )
+def mean(parts, step, steps):
+    """Of pairs of a count and a step, over so many steps."""
+    return replace(step, **{name: sum(n * getattr(part, name) for n, part in parts) / steps for name in SUMMED})
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Of changes of weights. `step`: a local step; `apart`: steps between two synchronisations."""
+
+    shown: dict
+    step: scaling.Step
+    computing: scaling.Computing
+    host: pipeline.Host
+    pack_bytes: int
+    apart: float
+
+    def synchronisation(self, members, link, streaming=ALL_AT_ONCE, interval=1):
+        """What it adds to the steps, where so many ranks synchronise with each other: the exchanges of all fragments,
+        which nothing hides but the steps of a delay, and waiting for the last rank. `interval`: see
+        fragments.Streaming."""
+        tensors = plan.planned(self.shown)
+        turns = fragments.fragments_of([t.elements for t in tensors], streaming.fragments)
+        update = run_folder.UPDATES * self.computing.update
+        alone = replace(self.step, computation=update, exchanges=float(len(turns)))
+        if members == 1 and self.step.codec == "{kind: none}":
+            return alone
+        added = [self.turn(members, link, streaming, interval, tensors, numbers) for numbers in turns]
+        sums = {name: sum(one[name] for one in added) for name in added[0]}
+        sent = 2 * sum(t.wire_bytes for t in tensors) * (members - 1) / members
+        return replace(alone, bytes_per_rank=sent, **sums)
+
+    def turn(self, members, link, streaming, interval, tensors, numbers):
+        """Of the tensors with these numbers."""
+        units = plan.make_plan(tensors, members, self.pack_bytes, numbers)
+        # The link has rested since the turn before, so that a burst leaves at once.
+        pause = self.apart / streaming.fragments * self.step.computation
+        times = pipeline.simulate(units, [pause] * len(units), members, link, self.host)
+        end, late = times.end - pause, self.computing.waits(members) * self.step.computation
+        exposed = streaming.seen(end, self.step.computation, interval)
+        waiting = streaming.seen(end + late, self.step.computation, interval) - exposed
+        hidden = max(0.0, times.coding - exposed) if streaming.delay else 0.0
+        return {
+            "coding": times.coding,
+            "link_busy": times.sending,
+            "exposed": exposed,
+            "waiting": waiting + self.host.share * hidden,
+            "messages": plan.messages(units, members) * (self.step.ranks // members),
+        }

@@ -55,8 +55,9 @@ def pack_bytes(config):
     return STAGED_PACK_BYTES if train.get("device") == "cuda" and staged else PACK_BYTES
 
 
-def make_plan(tensors, ranks, pack_bytes=PACK_BYTES):
-    """Units in the order in which backward announces tensors: the last one first."""
+def make_plan(tensors, ranks, pack_bytes=PACK_BYTES, numbers=None):
+    """Units in the order in which backward announces tensors: the last one first. `numbers`: of these tensors
+    only."""
     units, pack, packed_owners = [], Unit(), set()
 
     def close():
@@ -66,7 +67,7 @@ def make_plan(tensors, ranks, pack_bytes=PACK_BYTES):
             units.append(pack)
         pack, packed_owners = Unit(), set()
 
-    for number in reversed(range(len(tensors))):
+    for number in reversed(range(len(tensors)) if numbers is None else numbers):
         tensor = tensors[number]
         if not tensor.elements:
             continue

@@ -1,5 +1,6 @@
 """What a measured run says of computing and coding: seconds of a step of one rank."""
 
+import glob
 import json
 import math
 import os
@@ -7,9 +8,14 @@ from dataclasses import dataclass
 
 import configuration
 import synchronisation
-from files import read_text, read_yaml
+import words
+from configuration import section
+from files import read_json, read_text, read_yaml
 
 from costmodel.errors import CostModelError
+
+# The first step of a run may take half as long again: of so many it adds 6 %, of fewer more.
+LEAST_STEPS = 8
 
 PARTS = (
     "data",
@@ -24,7 +30,7 @@ PARTS = (
     "total",
     "eval",
 )
-
+MAIN_THREAD = ("data", "forward", "backward", "exposed_comm", "update", "eval")
 
 # A synchronisation's differences and their mean move 28 bytes of each weight; an update by SGD with momentum
 # moves 20.
@@ -38,12 +44,20 @@ class Measured:
     batch: int  # global
     config: dict
     seconds: dict  # of a step, by part; update: without that of synchronisations
-    exchanges: synchronisation.Exchanges = synchronisation.EVERY_STEP  # in the steps that were measured
+    exchanges: synchronisation.Exchanges = synchronisation.EVERY_STEP  # in these steps
     block: int | None = None  # ranks of a block of hierarchical_local_sgd
+    steps: int = 1  # that were measured
+    is_cold: bool = False  # the run's first step is one of them
 
     @property
     def local_batch(self):
         return self.batch / self.ranks
+
+    @property
+    def said(self):
+        """The folder, and what its seconds rest on."""
+        first = ", the run's first among them" if self.is_cold else ""
+        return f"{self.where} ({words.counted(self.steps, 'step')}{first})"
 
     @property
     def step(self):
@@ -86,6 +100,11 @@ def epoch_seconds(line, where):
         raise CostModelError(
             f"{where}: not an epoch with samples and seconds of {', '.join(PARTS)}"
         ) from None
+    check_seconds(where, samples, seconds)
+    return samples, seconds
+
+
+def check_seconds(where, samples, seconds):
     for value in (samples, *seconds.values()):
         if (
             isinstance(value, bool)
@@ -96,28 +115,77 @@ def epoch_seconds(line, where):
             raise CostModelError(f"{where}: '{value}' is not a number of seconds or samples")
     if samples < 1 or seconds["total"] <= 0 or seconds["forward"] + seconds["backward"] <= 0:
         raise CostModelError(f"{where}: an epoch without samples or seconds")
-    return samples, seconds
+
+
+def finished_epochs(folder, batch):
+    """(steps, seconds by part) of each."""
+    path = os.path.join(folder, "metrics.jsonl")
+    lines = [(n, line) for n, line in enumerate(read_text(path).split("\n")[:-1], start=1) if line.strip()]
+    epochs = [epoch_seconds(line, f"{path}:{n}") for n, line in lines]
+    return [(samples / batch, seconds) for samples, seconds in epochs]
+
+
+def unfinished_epoch(folder, finished, ranks, batch):
+    """(steps, seconds by part, steps of a whole epoch) of the epoch in which the run stopped: its newest checkpoint
+    has the sums. None without one."""
+    newest = None
+    for path in glob.glob(os.path.join(glob.escape(folder), "checkpoints", "*", "manifest.json")):
+        manifest = read_json(path)
+        data, epoch = section(manifest, "data"), manifest.get("epoch")
+        if (manifest.get("ranks"), data.get("batch_size")) != (ranks, batch) or epoch not in range(finished, 1 << 30):
+            continue  # of an epoch that is finished by now, or from before a resume with other ranks
+        if newest is None or manifest.get("step", 0) > newest[1].get("step", 0):
+            newest = path, manifest
+    if newest is None or section(newest[1], "data").get("batch") == 0:
+        return None
+    path, manifest = newest
+    try:
+        mean, data = manifest["epoch_so_far"]["seconds"]["mean"], manifest["data"]
+        seconds = {part: mean[part] for part in PARTS if part != "other"}
+        seconds["other"] = seconds["total"] - sum(seconds[part] for part in MAIN_THREAD)
+        steps, whole = data["batch"], data["batches"]
+    except (TypeError, KeyError):
+        raise CostModelError(f"{path}: not a checkpoint's manifest with seconds of an epoch") from None
+    check_seconds(path, steps, seconds)
+    return steps, seconds, whole
+
+
+def read_enough(folder):
+    """As read(). CostModelError where the steps are too few for a prediction."""
+    run = read(folder)
+    if run.steps < LEAST_STEPS:
+        raise CostModelError(
+            f"{folder}: {words.counted(run.steps, 'step')} measured, and a prediction needs {LEAST_STEPS} or more; "
+            f"train longer, such as with --steps {4 * LEAST_STEPS}"
+        )
+    return run
 
 
 def read(folder):
-    """The mean over the run's epochs; the first one, which also warms up, counts only if it is alone."""
-    path = os.path.join(folder, "metrics.jsonl")
-    lines = [(n, line) for n, line in enumerate(read_text(path).split("\n")[:-1], start=1) if line.strip()]
-    if not lines:
-        raise CostModelError(f"{path}: holds no finished epoch")
-    epochs = [epoch_seconds(line, f"{path}:{n}") for n, line in lines]
+    """The mean over the run's steps; the first epoch, which also warms up, counts only if those after it are too
+    few."""
     config_path = os.path.join(folder, "config.yaml")
+    epochs_path = os.path.join(folder, "metrics.jsonl")
+    read_text(epochs_path)
     config, (ranks, machines) = read_yaml(config_path), environment_of(folder)
     batch = batch_size(config, ranks, config_path)
-    first = 1 if len(epochs) > 1 else 0
-    per_epoch = max(1, round(epochs[-1][0] / batch))
-    exchanges = synchronisation.exchanges(config, len(epochs), per_epoch) - synchronisation.exchanges(
-        config, first, per_epoch
-    )
-    steps = sum(samples for samples, _ in epochs[first:]) / batch
-    seconds = {part: max(0.0, sum(s[part] for _, s in epochs[first:])) / steps for part in PARTS}
-    seconds["update"] /= 1 + UPDATES * (exchanges.within + exchanges.everywhere) / exchanges.steps
+    epochs = finished_epochs(folder, batch)
+    rest = unfinished_epoch(folder, len(epochs), ranks, batch)
+    parts = epochs + ([rest[:2]] if rest else [])
+    if not parts:
+        raise CostModelError(f"{epochs_path}: holds no finished epoch, and no checkpoint has the sums of steps")
+    first = 1 if round(sum(steps for steps, _ in parts[1:])) >= LEAST_STEPS else 0
+    steps = sum(count for count, _ in parts[first:])
+    per_epoch = max(1, round(epochs[-1][0]) if epochs else rest[2])
+
+    def exchanges(count):
+        more = rest[0] if rest and count > len(epochs) else 0
+        return synchronisation.exchanges(config, min(count, len(epochs)), per_epoch, more)
+
+    found = exchanges(len(parts)) - exchanges(first)
+    seconds = {part: max(0.0, sum(s[part] for _, s in parts[first:])) / steps for part in PARTS}
+    seconds["update"] /= 1 + UPDATES * (found.within + found.everywhere) / found.steps
     block = synchronisation.block_size(config, ranks, machines)
-    if exchanges.within and not block:
+    if found.within and not block:
         raise CostModelError(f"{config_path}: sync.ranks_per_block does not divide {ranks} ranks")
-    return Measured(folder, ranks, batch, config, seconds, exchanges, block)
+    return Measured(folder, ranks, batch, config, seconds, found, block, round(steps), first == 0)

@@ -63,7 +63,7 @@ def from_runs(runs):
 
         points.append((batch, mean("forward"), mean("backward"), mean("data", "other")))
     update = sum(r.seconds["update"] for r in runs) / len(runs)
-    return Computing(tuple(points), update, ", ".join(r.where for r in runs))
+    return Computing(tuple(points), update, ", ".join(r.said for r in runs))
 
 
 def from_seconds(seconds, batch):

@@ -12,7 +12,7 @@ import yaml
 from configuration import section
 from yaml import YAMLError
 
-from costmodel import links, local_steps, scaling
+from costmodel import fragments, links, local_steps, scaling
 from costmodel.errors import CostModelError
 
 
@@ -27,6 +27,10 @@ class Way:
         per_epoch = max(1, int(samples // (ranks * local_batch))) if samples else None
         epochs = max(1, run_length.epochs(self.settings))
         return synchronisation.exchanges(self.settings, epochs, per_epoch)
+
+    @property
+    def streaming(self):
+        return fragments.streaming_of(self.settings)
 
     def blocks(self, ranks, link):
         """None without blocks, or where they do not divide the ranks: see problem()."""
@@ -46,7 +50,7 @@ class Way:
 
 def ways_of(options, config):
     """The first one is every_step."""
-    given = [sync_of(options.config, text) for text in options.sync] or [section(config, "sync")]
+    given = [sync_of(options, text) for text in options.sync] or [section(config, "sync")]
     ways = [Way("", {**config, "sync": {"kind": "every_step"}})]
     for sync in given:
         way = Way(words.sync_text(sync), {**config, "sync": sync})
@@ -62,7 +66,7 @@ def ways_of(options, config):
     return ways
 
 
-def sync_of(config, text):
+def sync_of(options, text):
     """A map as in the configuration, which the program checks."""
     try:
         sync = yaml.safe_load(text)
@@ -72,7 +76,7 @@ def sync_of(config, text):
         return {"kind": sync}
     if not isinstance(sync, dict):
         raise CostModelError(f"--sync: '{text}' is not a map such as {{kind: local_sgd, steps: 8}}")
-    program.show(config, (f"sync={text}",))
+    program.show(options.config, (*options.set, f"sync={text}"))
     return sync
 
 

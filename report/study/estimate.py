@@ -70,7 +70,7 @@ class CostModel:
         if not known or not batch or (found.within and not block_size(run, self.hosts)):
             return None
         try:
-            from costmodel import links, local_steps, pipeline, plan, run_folder, scaling
+            from costmodel import fragments, links, local_steps, pipeline, plan, run_folder, scaling
         except ImportError:
             return None
         known = [item for item in known if jobs_of(item[1]) == self.jobs] or known
@@ -96,6 +96,7 @@ class CostModel:
                 plan.pack_bytes(run.settings),
                 found,
                 local_steps.Blocks(block_size(run, self.hosts), wire) if found.within else None,
+                fragments.streaming_of(run.settings),
             ).seconds
         except UserError:
             return None

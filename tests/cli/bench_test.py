@@ -227,6 +227,19 @@ layers:
         rows = json.loads(run("bench", "layers", "--json", "--batch", "4", "--repeats", "1").out)
         self.assertEqual({r["network"] for r in rows}, {"resnet20"})
 
+    def test_overrides_and_steps_to_warm_up(self):
+        config = self.write("run.yaml", "network: net.yaml\ndata: {dataset: shapes}\n")
+        self.write("net.yaml", self.NETWORK)
+        words = ("bench", "layers", config, "--json", "--batch", "4", "--repeats", "1", "--copied", "1000", "--side", "64")
+        for warm_up in ("0", "1"):
+            rows = json.loads(run(*words, "--warm-up", warm_up, "--set", "network.layers.0.filters=8").out)
+            self.assertEqual((rows[0]["operation"], rows[0]["elements"]), ("c1", 4 * 8 * 8 * 8))
+            self.assertTrue(all(r["seconds"] > 0 for r in rows), rows)
+        result = run(*words, "--set", "network.layers.0.filter=8")
+        self.assertEqual(result.status, 2, result)
+        self.assertIn("filter", result.err)
+        self.assertEqual(run(*words, "--warm-up", "-1").status, 2)
+
     def test_columns_of_a_concatenation_cost_nothing(self):
         network = """input: [4, 4, 3]
 classes: 4

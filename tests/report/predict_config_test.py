@@ -324,23 +324,6 @@ class Command(FolderTest):
         self.assertIn("5 % of forward and backward are taken not to shrink", out)
         self.assertEqual(sum("qsgd2" in line for line in out.splitlines()), 6)  # three rows, three verdicts
 
-    def test_without_a_run_computing_is_measured_here(self):
-        config = self.root / "small.yaml"
-        config.write_text(
-            f"network: {SOURCE}/configs/networks/logistic.yaml\ndata: {{dataset: shapes}}\n"
-            "train: {batch_size: 64, threads: 1, device: cpu}\n"
-        )
-        status, out, err = predict(str(config), "--link", "1Gbit,50us", "--ranks", "2,4", "--json")
-        self.assertEqual(status, 0, err)
-        found = json.loads(out)
-        self.assertEqual(found["computing"]["batches"], [16, 32])
-        self.assertIn("lpsgd bench layers on 1 thread of this machine", found["computing"]["source"])
-        self.assertEqual(err.count("measuring the steps of one rank here"), 2, err)
-        rows = program.ask("bench", "layers", str(config), "--json", "--batch", "32", "--repeats", "3")
-        seconds = sum(row["seconds"] for row in rows)
-        of_two = next(row["computation_s"] for row in found["rows"] if row["ranks"] == 2)
-        self.assertTrue(seconds / 5 < of_two < 5 * seconds, (seconds, of_two))
-
     def refused(self, *words):
         status, out, err = predict(*words)
         self.assertEqual((status, out, err.count("\n")), (2, "", 1), err)

@@ -2,12 +2,13 @@
 
 import json
 import os
+import subprocess
 import sys
 import unittest
 from unittest import mock
 
 from harness import SOURCE
-from predict_harness import TrainedTest
+from predict_harness import LPSGD, TrainedTest
 
 from costmodel import links, pipeline, run_folder, scaling
 from costmodel.errors import CostModelError
@@ -35,6 +36,87 @@ class Links(TrainedTest):
                 links.emulated({"link": link}, "there")
         for exchange in ({}, {"link": {}}, {"link": None}, {"link": {"burst": "1kB"}}):
             self.assertIsNone(links.emulated(exchange, "there"))
+
+
+class Steps(TrainedTest):
+    """Runs that --steps has ended: the newest checkpoint has the sums of the epoch."""
+
+    def stopped(self, name, steps, *sets):
+        folder = self.root / name
+        words = [word for item in sets for word in ("--set", item)]
+        command = [LPSGD, "train", str(self.config), "--out", str(folder), "--steps", str(steps), *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=100)
+        return folder
+
+    def sums(self, folder, name):
+        manifest = json.loads((folder / "checkpoints" / name / "manifest.json").read_text())
+        return manifest["epoch_so_far"]["seconds"]["mean"]
+
+    def test_the_steps_of_an_epoch_that_did_not_end(self):
+        folder = self.stopped("part", 12, "train.batch_size=16", "train.epochs=1")
+        self.assertEqual((folder / "metrics.jsonl").read_text(), "")
+        run = run_folder.read(str(folder))
+        self.assertEqual((run.steps, run.is_cold, run.exchanges.steps), (12, True, 12))
+        sums = self.sums(folder, "step-000012")
+        for part in ("total", "forward", "backward", "encode", "exposed_comm"):
+            self.assertAlmostEqual(run.seconds[part], sums[part] / 12)
+        main = sum(run.seconds[part] for part in ("data", "forward", "backward", "exposed_comm", "update", "other"))
+        self.assertAlmostEqual(main, run.step)
+        found = self.predicted("--run", str(folder), "--set", "train.batch_size=16")
+        said = f"{folder} (12 steps, the run's first among them)"
+        self.assertEqual(found["computing"]["source"], said)
+        self.assertEqual(found["computing"]["runs"], [{"run": str(folder), "steps": 12, "first_step": True}])
+        self.assertEqual(found["coding"]["qsgd4"], "measured")
+
+    def test_epochs_and_steps_after_them(self):
+        """8 steps an epoch: the first one is left out where those after it are enough."""
+        for steps, counted, is_cold in ((8, 8, True), (13, 13, True), (16, 8, False), (20, 12, False)):
+            with self.subTest(steps=steps):
+                run = run_folder.read(str(self.stopped(f"of_{steps}", steps, "train.epochs=9")))
+                self.assertEqual((run.steps, run.is_cold), (counted, is_cold))
+        lines = (self.root / "of_20" / "metrics.jsonl").read_text().splitlines()
+        epochs = [json.loads(line)["seconds"] for line in lines]
+        self.assertEqual(len(epochs), 2)
+        both = epochs[1]["forward"] + self.sums(self.root / "of_20", "step-000020")["forward"]
+        self.assertAlmostEqual(run.seconds["forward"], both / 12)
+
+    def test_local_steps_of_a_part_of_an_epoch(self):
+        sync = "{kind: local_sgd, steps: 3, warmup: constant, warmup_epochs: 1}"
+        run = run_folder.read(str(self.stopped("local", 20, "train.epochs=9", f"sync={sync}")))
+        self.assertEqual((run.exchanges.steps, run.exchanges.everywhere), (12, 4))
+
+    def test_a_checkpoint_of_an_epoch_that_is_finished_by_now(self):
+        folder = self.train("whole", "checkpoint.every_steps=6", "checkpoint.every_epochs=0", "checkpoint.keep=9")
+        self.assertTrue((folder / "checkpoints" / "step-000012").exists())
+        run = run_folder.read(str(folder))
+        self.assertEqual((run.steps, run.is_cold), (8, False))
+
+    def test_too_few_steps(self):
+        least = run_folder.LEAST_STEPS
+        for steps in (0, 1, 7):
+            folder = self.stopped(f"few_{steps}", steps)
+            with self.assertRaises(CostModelError) as caught:
+                run_folder.read_enough(str(folder))
+            if steps:
+                counted = f"{steps} step{'s' if steps > 1 else ''}"
+                expected = f"{folder}: {counted} measured, and a prediction needs {least} or more; train longer"
+            else:
+                expected = f"{folder}/metrics.jsonl: holds no finished epoch, and no checkpoint has the sums of steps"
+            self.assertIn(expected, str(caught.exception))
+        self.assertEqual(run_folder.read(str(folder)).steps, 7)
+
+    def test_a_manifest_that_is_none(self):
+        folder = self.stopped("bad", 8, "train.epochs=9", "train.batch_size=16")
+        path = folder / "checkpoints" / "step-000008" / "manifest.json"
+        manifest = json.loads(path.read_text())
+        for change in ({"epoch_so_far": {}}, {"epoch_so_far": {"seconds": {"mean": {}}}}):
+            path.write_text(json.dumps({**manifest, **change}))
+            with self.assertRaisesRegex(CostModelError, f"^{path}: not a checkpoint's manifest with seconds"):
+                run_folder.read(str(folder))
+        manifest["epoch_so_far"]["seconds"]["mean"]["forward"] = "long"
+        path.write_text(json.dumps(manifest))
+        with self.assertRaisesRegex(CostModelError, f"^{path}: "):
+            run_folder.read(str(folder))
 
 
 class Measurements(unittest.TestCase):

@@ -69,6 +69,7 @@ RunCommand declare_layers(CLI::App& app, const Words&) {
   const auto bench = std::make_shared<BenchLayersArguments>();
   app.add_option("NETWORK", bench->network,
                  "a network file or a configuration; without one, ResNet-20 of configs/networks");
+  add_override_option(app, bench->overrides);
   app.add_flag("--json", bench->json, "print JSON");
   app.add_option("--device", bench->device, "cpu, or cuda for the first GPU")
       ->capture_default_str()
@@ -88,6 +89,9 @@ RunCommand declare_layers(CLI::App& app, const Words&) {
   size_option("--batch", bench->batch, "samples")->capture_default_str();
   size_option("--frames", bench->frames, "of a network that leaves their number open");
   size_option("--repeats", bench->repeats, "steps whose median counts")->capture_default_str();
+  app.add_option("--warm-up", bench->warm_up, "steps before these")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}));
   app.add_option("--threads", bench->threads, "on the CPU")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));

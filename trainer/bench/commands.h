@@ -42,12 +42,14 @@ extern const char* const default_network;
 
 struct BenchLayersArguments {
   std::string network = default_network;
+  std::vector<std::string> overrides;
   std::string device = "cpu";  // or "cuda"
   std::string compute = "fp32";
   std::string recompute = "none";
   std::int64_t batch = 128;
   std::int64_t frames = 0;  // of a network that leaves them open
   std::int64_t repeats = 10;
+  std::int64_t warm_up = 3;  // steps before them
   int threads = 1;
   std::int64_t copied = 0;  // bytes of the array that is copied; 0: 2^28
   std::int64_t side = 0;    // of the matrices that are multiplied; 0: the fastest of some

@@ -24,8 +24,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int warm_up = 3;
-
 /// Steps of a network on random data: forward and backward, without an update.
 class Steps {
  public:
@@ -41,8 +39,8 @@ class Steps {
     for (std::int32_t& label : labels_) label = static_cast<std::int32_t>(draw.below(classes));
   }
 
-  /// One row per operation, with the medians of `repeats` steps.
-  std::vector<OperationTime> run(std::int64_t repeats) {
+  /// One row per operation, with the medians of `repeats` steps, which follow `warm_up` others.
+  std::vector<OperationTime> run(std::int64_t repeats, std::int64_t warm_up) {
     std::vector<std::vector<OperationTime>> all;
     for (std::int64_t s = 0; s < warm_up + repeats; ++s) {
       network_.forward_train({.inputs = inputs_.view(), .labels = labels_}, s);
@@ -116,7 +114,8 @@ double measure_copy(const NetworkOptions& options, StreamView stream, std::int64
 }
 
 /// A square product: the forward pass of a dense layer.
-double measure_product(NetworkOptions options, std::int64_t side, std::int64_t repeats) {
+double measure_product(NetworkOptions options, std::int64_t side, std::int64_t repeats,
+                       std::int64_t warm_up) {
   const NetworkSpec spec(config::parse_text(
       fmt::format(
           "input: [1, 1, {0}]\nclasses: 10\nlayers:\n  - flatten\n  - {{dense: product, units: {0}}}\n"
@@ -124,7 +123,7 @@ double measure_product(NetworkOptions options, std::int64_t side, std::int64_t r
           side),
       "product"));
   options.batch = side;
-  for (const OperationTime& t : Steps(spec, options).run(repeats))
+  for (const OperationTime& t : Steps(spec, options).run(repeats, warm_up))
     if (t.name == "product") return static_cast<double>(t.forward_cost.flops) / t.forward;
   throw Error("bench layers: the matrix product was not measured");
 }
@@ -176,7 +175,7 @@ std::string table(const ordered_json& rows, const Roofline& roofline) {
 const char* const default_network = LPSGD_CONFIGS_FOLDER "/networks/resnet20.yaml";
 
 std::string bench_layers_command(const BenchLayersArguments& a) {
-  const NetworkSpec spec = network_of(load_run_config_or_network(a.network, {}),
+  const NetworkSpec spec = network_of(load_run_config_or_network(a.network, a.overrides),
                                       a.frames > 0 ? std::optional<std::int64_t>(a.frames) : std::nullopt);
   const bool cuda = a.device == "cuda";
   const NetworkOptions options{
@@ -191,7 +190,7 @@ std::string bench_layers_command(const BenchLayersArguments& a) {
       .time_operations = true};
   if (const auto why = unsupported(options.compute, options.device)) throw ConfigError("--compute: " + *why);
   Steps steps(spec, options);
-  const std::vector<OperationTime> times = steps.run(a.repeats);
+  const std::vector<OperationTime> times = steps.run(a.repeats, a.warm_up);
   Roofline roofline;
   roofline.bytes_per_s =
       measure_copy(options, steps.stream(), a.copied > 0 ? a.copied : std::int64_t{1} << 28, a.repeats);
@@ -200,7 +199,8 @@ std::string bench_layers_command(const BenchLayersArguments& a) {
                                           : cuda     ? std::vector<std::int64_t>{4096, 8192}
                                                      : std::vector<std::int64_t>{256, 512, 1024};
   for (const std::int64_t side : sides)
-    roofline.flops_per_s = std::max(roofline.flops_per_s, measure_product(options, side, a.repeats));
+    roofline.flops_per_s =
+        std::max(roofline.flops_per_s, measure_product(options, side, a.repeats, a.warm_up));
   ordered_json rows = ordered_json::array();
   for (const OperationTime& t : times) {
     rows.push_back(row(t, "forward", t.forward, t.forward_cost, roofline));
