@@ -10,6 +10,7 @@ namespace lpsgd {
 namespace {
 
 constexpr std::int64_t most_steps = 1'000'000'000;  // between two questions
+constexpr std::int64_t patience = 10;               // as often a question may be put off for an exchange
 
 }  // namespace
 
@@ -21,8 +22,8 @@ void StepAgreement::restart(double now) {
   since_ = now;
 }
 
-Agreed StepAgreement::after_step(double now, const Agreed& mine) {
-  if (++steps_ < interval_) return {.busy = true};
+Agreed StepAgreement::after_step(double now, const Agreed& mine, bool exchanging) {
+  if (++steps_ < interval_ || (exchanging && steps_ < patience * interval_)) return {.busy = true};
   const double longest = static_cast<double>(2 * interval_);
   const double per_step = (now - since_) / static_cast<double>(steps_);
   const double steps = per_step * longest > seconds_ ? seconds_ / per_step : longest;

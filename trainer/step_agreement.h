@@ -19,15 +19,17 @@ struct Agreed {
 /// The ranks ask each other after steps that are known beforehand, about once in `seconds`. When they do,
 /// rank 0 also says after how many steps they ask next: as many as take `seconds`, at the speed of those
 /// since the last time, but at most twice as many as before. In all other steps nothing is sent, and no step
-/// waits for a GPU. Asking is an all_gather of a few bytes between hosts.
+/// waits for a GPU. Asking is an all_gather of a few bytes between hosts. It waits for an exchange that goes
+/// on beside steps, so meanwhile the ranks put it off, at most to ten times as many steps.
 class StepAgreement {
  public:
   explicit StepAgreement(Transport& transport, double seconds = 1);
 
   /// Counts a step, which ended at `now`, and asks if this is one of the agreed. Collective, with the same
   /// number of calls on every rank.
-  /// Nothing without asking: no signal, no saving, and busy.
-  Agreed after_step(double now, const Agreed& mine);
+  /// Nothing without asking: no signal, no saving, and busy. `exchanging`: whether an exchange goes on, on
+  /// all ranks alike.
+  Agreed after_step(double now, const Agreed& mine, bool exchanging = false);
   /// Asks at once. Collective.
   Agreed ask(double now, const Agreed& mine) { return gather(now, mine, interval_); }
   /// Asks again after the next step, and from there on less often, as at the start. Called on all ranks after

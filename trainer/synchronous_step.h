@@ -55,6 +55,9 @@ class SynchronousStep {
   virtual void run(Loader& loader, std::int64_t number, double lr);
   /// Waits for an exchange that is still on its way. The time counts as the steps'.
   virtual void settle() {}
+  /// Whether an exchange goes on while the ranks train, so that any other collective would wait for it. The
+  /// same on all ranks.
+  virtual bool is_exchanging() const { return false; }
   /// Throws NonFiniteError if the last step's gradients were non-finite. Waits for a GPU. Collective.
   virtual void check_finite();
   /// What the steps since the last call measured. With metrics.codec_error the coding errors are added to

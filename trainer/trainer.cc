@@ -240,7 +240,7 @@ class RankTrainer {
 
   /// Saves inside an epoch, if that is due. Returns a signal that any rank has caught, or 0.
   int between_steps() {
-    const Agreed agreed = go_on(agreement_.after_step(now_seconds(), mine()));
+    const Agreed agreed = go_on(agreement_.after_step(now_seconds(), mine(), step_->is_exchanging()));
     if (agreed.signal != 0) return agreed.signal;
     const bool due = agreed.save || is_step_due(run_.checkpoint, position_.step);
     const bool halfway = !due && is_halfway_due(run_.checkpoint, position_.step);

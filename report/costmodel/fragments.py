@@ -10,6 +10,7 @@ from configuration import section
 from costmodel.errors import CostModelError
 
 AGREEMENT = 1.0  # seconds from one question between all ranks to the next: trainer/step_agreement.h
+PATIENCE = 10  # intervals that a question is put off for an exchange, at most: trainer/step_agreement.cc
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,9 @@ class Streaming:
 
     def seen(self, seconds, step, interval):
         """Of an exchange of so many seconds, those that a rank waits for it. `step`: seconds of a step;
-        `interval`: steps between two questions. Any of `interval` positions of the next question is as likely."""
-        behind = max(0.0, seconds - self.delay * step)
-        if not self.is_asked:
-            return behind
-        early = min(interval, self.delay)  # positions before the mean is due
-        asked = sum(max(0.0, seconds - steps * step) for steps in range(early))
-        return (asked + (interval - early) * behind) / interval
+        `interval`: steps between two questions, the last of which may be an interval before the exchange."""
+        hidden = min(self.delay, (PATIENCE - 1) * interval) if self.is_asked else self.delay
+        return max(0.0, seconds - hidden * step)
 
 
 def streaming_of(settings):

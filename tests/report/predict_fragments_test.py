@@ -3,6 +3,7 @@ skip."""
 
 import json
 import unittest
+from unittest import mock
 
 from harness import SOURCE
 from predict_harness import TrainedTest, predict
@@ -41,13 +42,11 @@ class Seen(unittest.TestCase):
             for interval in (1, 7):
                 self.assertEqual(Streaming(1, delay, False).seen(5, 1, interval), seen)
 
-    def test_a_question_between_all_ranks_waits_for_it(self):
-        self.assertEqual(Streaming(1, 0).seen(5, 1, 3), 5)
-        for delay in (1, 4, 9):
-            self.assertEqual(Streaming(1, delay).seen(5, 1, 1), 5)  # after every step: nothing is hidden
-        self.assertAlmostEqual(Streaming(1, 2).seen(5, 1, 10), (5 + 4 + 8 * 3) / 10)
-        self.assertAlmostEqual(Streaming(1, 9).seen(5, 1, 10), (5 + 4 + 3 + 2 + 1) / 10)
-        self.assertAlmostEqual(Streaming(1, 9).seen(5, 1, 2), (5 + 4) / 2)
+    def test_a_question_between_all_ranks_is_put_off_at_most_ten_times(self):
+        for delay, seen in ((0, 20), (1, 19), (9, 11), (10, 11), (19, 11)):
+            self.assertEqual(Streaming(1, delay).seen(20, 1, 1), seen)
+        self.assertEqual(Streaming(1, 19).seen(20, 1, 2), 2)
+        self.assertEqual(Streaming(1, 19).seen(20, 1, 3), 1)
 
     def test_questions_are_about_a_second_apart(self):
         self.assertEqual([fragments.question_interval(s) for s in (0.01, 0.3, 0.6, 1, 7)], [100, 3, 1, 1, 1])
@@ -115,15 +114,15 @@ class MeanStep(unittest.TestCase):
                 self.assertLess(step.exposed, self.step(Streaming(count), link, seconds).exposed)
             self.assertEqual(self.step(streaming, link, 1.1 * max(ends) / delay).exposed, 0)
 
-    def test_long_steps_hide_nothing_where_ranks_ask_after_each(self):
-        link = pipeline.Link(1e9, 1e-3)
-        plain = self.step(Streaming(1), link, 3.0)
-        self.assertAlmostEqual(self.step(Streaming(1, 4), link, 3.0).exposed, plain.exposed)
-        self.assertEqual(self.step(Streaming(1, 4, False), link, 3.0).exposed, 0)
-        # Steps of 0.3 s lie 3 to a question, until they wait so long that there are fewer.
-        asked = self.step(Streaming(1, 4), pipeline.Link(1e10, 1e-3), 0.3)
-        (end,) = self.ends(1, pipeline.Link(1e10, 1e-3))
-        self.assertAlmostEqual(asked.exposed, (end + max(0, end - 0.3) + max(0, end - 0.6)) / 3 / 8)
+    def test_a_delay_hides_no_more_steps_than_questions_are_put_off(self):
+        link, sixteen = pipeline.Link(1e8, 1e-3), synchronisation.Exchanges(1600, 0, 0, 100)
+        with mock.patch.object(self, "FOUND", sixteen):
+            (end,) = self.ends(1, link)
+            for seconds, most in ((3.0, 9), (0.5, 15)):  # a question after each step, and after every second one
+                self.assertGreater(end, 15 * seconds)
+                step = self.step(Streaming(1, 15), link, seconds)
+                self.assertAlmostEqual(step.exposed, (end - most * seconds) / 16)
+            self.assertAlmostEqual(self.step(Streaming(1, 15, False), link, 3.0).exposed, (end - 45) / 16)
 
     def test_a_delay_hides_waiting_for_a_late_rank(self):
         link, late = pipeline.Link(1e12, 0.0), ((4, 0.5),)

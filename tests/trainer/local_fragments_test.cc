@@ -128,6 +128,24 @@ TEST(LocalStep, CollectivesOnTheWayChangeNothing) {
       }
 }
 
+TEST(LocalStep, SaysWhetherAnExchangeIsOnItsWay) {
+  run_thread_ranks(2, [](Transport& transport) {
+    std::string after_steps[3];
+    const RunConfig runs[] = {small_run(streamed), small_run(with(streamed, {"sync.delay=0"})),
+                              small_run(local)};
+    for (int i = 0; i < 3; ++i) {
+      Rank rank(runs[i], transport);
+      for (std::int64_t s = 0; s < 9; ++s) {
+        rank.train(s, s + 1);
+        after_steps[i] += rank.step->is_exchanging() ? 'x' : '.';
+      }
+    }
+    EXPECT_EQ(after_steps[0], "..xx.xx.x") << "turns of three steps, a delay of two";
+    EXPECT_EQ(after_steps[1], ".........");
+    EXPECT_EQ(after_steps[2], ".........");
+  });
+}
+
 TEST(LocalStep, ADelayUsesNoGradientsMemory) {
   const RunConfig run = small_run(streamed);
   run_thread_ranks(2, [&](Transport& transport) {

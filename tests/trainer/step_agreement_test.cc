@@ -14,7 +14,8 @@ namespace {
 
 /// The steps after which two ranks ask, with steps of `seconds(i)` on rank 0. Rank 1's clock runs otherwise.
 template <class Seconds>
-std::vector<int> asked(int steps, Seconds seconds) {
+std::vector<int> asked(
+    int steps, Seconds seconds, bool (*exchanging)(int) = [](int) { return false; }) {
   std::vector<int> out[2];
   run_thread_ranks(2, [&](Transport& transport) {
     StepAgreement agreement(transport, 1);
@@ -23,7 +24,7 @@ std::vector<int> asked(int steps, Seconds seconds) {
     const bool first = transport.rank() == 0;
     for (int i = 1; i <= steps; ++i) {
       now += first ? seconds(i) : 7;
-      if (agreement.after_step(now, {.save = true}).save) out[transport.rank()].push_back(i);
+      if (agreement.after_step(now, {.save = true}, exchanging(i)).save) out[transport.rank()].push_back(i);
     }
   });
   EXPECT_EQ(out[0], out[1]);
@@ -35,6 +36,14 @@ TEST(StepAgreement, AsksOnceASecondOfRank0) {
   EXPECT_EQ(asked(4, [](int) { return 3.0; }), (std::vector<int>{1, 2, 3, 4})) << "slow steps: after each";
   EXPECT_EQ(asked(16, [](int i) { return i <= 7 ? 0.01 : 1.0; }), (std::vector<int>{1, 3, 7, 15, 16}))
       << "steps that become slow";
+}
+
+TEST(StepAgreement, WaitsForAnExchangeBesideSteps) {
+  const auto slow = [](int) { return 3.0; };
+  EXPECT_EQ(asked(12, slow, [](int i) { return i % 4 != 0; }), (std::vector<int>{4, 8, 12}));
+  EXPECT_EQ(asked(35, slow, [](int) { return true; }), (std::vector<int>{10, 20, 30})) << "not for ever";
+  const auto quick = [](int) { return 0.25; };
+  EXPECT_EQ(asked(24, quick, [](int i) { return i % 5 != 0; }), (std::vector<int>{5, 10, 15, 20}));
 }
 
 TEST(StepAgreement, CanBeAskedToAskSoon) {
