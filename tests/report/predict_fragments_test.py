@@ -115,14 +115,14 @@ class MeanStep(unittest.TestCase):
             self.assertEqual(self.step(streaming, link, 1.1 * max(ends) / delay).exposed, 0)
 
     def test_a_delay_hides_no_more_steps_than_questions_are_put_off(self):
-        link, sixteen = pipeline.Link(1e8, 1e-3), synchronisation.Exchanges(1600, 0, 0, 100)
-        with mock.patch.object(self, "FOUND", sixteen):
-            (end,) = self.ends(1, link)
-            for seconds, most in ((3.0, 9), (0.5, 15)):  # a question after each step, and after every second one
-                self.assertGreater(end, 15 * seconds)
-                step = self.step(Streaming(1, 15), link, seconds)
-                self.assertAlmostEqual(step.exposed, (end - most * seconds) / 16)
-            self.assertAlmostEqual(self.step(Streaming(1, 15, False), link, 3.0).exposed, (end - 45) / 16)
+        slow, quick = pipeline.Link(1e7, 1e-3), pipeline.Link(2e8, 1e-3)
+        with mock.patch.object(self, "FOUND", synchronisation.Exchanges(1600, 0, 0, 100)):
+            (end,) = self.ends(1, slow)
+            self.assertGreater(end, 45)
+            self.assertAlmostEqual(self.step(Streaming(1, 15), slow, 3.0).exposed, (end - 9 * 3) / 16)
+            self.assertAlmostEqual(self.step(Streaming(1, 15, False), slow, 3.0).exposed, (end - 15 * 3) / 16)
+            self.assertGreater(self.ends(1, quick)[0], 9 * 0.4)  # steps of which there are two to a question
+            self.assertEqual(self.step(Streaming(1, 15), quick, 0.4).exposed, 0)
 
     def test_a_delay_hides_waiting_for_a_late_rank(self):
         link, late = pipeline.Link(1e12, 0.0), ((4, 0.5),)
