@@ -195,8 +195,8 @@ def _with_written_classes(network):
     if network.get("name") in HAD_OUTPUTS:
         return {**network, "classes": classes}
     del parameters["outputs"]
-    written = _replaced({key: value for key, value in network.items() if key != "parameters"}, "$outputs", classes)
-    return {**written, "parameters": parameters} if parameters else written
+    written = _replaced({**network, "parameters": parameters}, "$outputs", classes)
+    return {key: value for key, value in written.items() if key != "parameters" or value}
 
 
 def _replaced(tree, old, new):
