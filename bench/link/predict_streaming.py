@@ -5,8 +5,7 @@
 
 Two ranks, which are threads of one process, train configs/quickstart.yaml over an emulated link of 5 Mbit/s. Of each
 way to synchronise it prints how long a step waits for its exchange: as the run says, and as the model says from the
-computing of the same run. So other work on the machine counts in both. A number is the mean of the rounds: questions
-between all ranks, once a second, wait for an exchange or do not, by chance.
+computing of the same run. So other work on the machine counts in both. A number is the mean of the rounds.
 """
 
 import argparse
