@@ -35,7 +35,9 @@ class LocalStep final : public SynchronousStep {
   void measure_distance() override { measure_ = true; }
   void run(Loader& loader, std::int64_t number, double lr) override;
   void settle() override { join(); }
-  bool is_exchanging() const override { return at_.has_pending(); }
+  bool is_exchanging() const override {
+    return !transport_.ordered() && transport_.size() > 1 && exchange_.is_open();
+  }
   void check_finite() override;
 
   /// Fragments are synchronised at different times, and after a delay ranks keep some of their own.

@@ -134,8 +134,9 @@ void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset&
     check_vocabulary(run, network, *text);
   else if (network.classes() != dataset.classes())
     config::fail(network_origin(run, "classes"), "network.classes",
-                 fmt::format("the network has {} classes, data set {} has {}; {}", network.classes(),
-                             run.data.dataset, dataset.classes(), classes_hint(run, dataset.classes())));
+                 fmt::format("the network has {} classes, data set {} has {}{}", network.classes(),
+                             run.data.dataset, dataset.classes(),
+                             split == Split::train ? "; " + classes_hint(run, dataset.classes()) : ""));
   if (split == Split::train && dataset.size() < run.train.batch_size)
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("the training set has {} samples, fewer than one global batch of {}",

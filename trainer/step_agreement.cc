@@ -10,7 +10,9 @@ namespace lpsgd {
 namespace {
 
 constexpr std::int64_t most_steps = 1'000'000'000;  // between two questions
-constexpr std::int64_t patience = 10;               // as often a question may be put off for an exchange
+// A question may be put off for an exchange to so many intervals, and for about so many seconds.
+constexpr std::int64_t most_intervals = 10;
+constexpr double most_seconds = 30;
 
 }  // namespace
 
@@ -23,22 +25,29 @@ void StepAgreement::restart(double now) {
 }
 
 Agreed StepAgreement::after_step(double now, const Agreed& mine, bool exchanging) {
-  if (++steps_ < interval_ || (exchanging && steps_ < patience * interval_)) return {.busy = true};
+  if (++steps_ < interval_ || (exchanging && steps_ < latest_)) return {.busy = true};
   const double longest = static_cast<double>(2 * interval_);
   const double per_step = (now - since_) / static_cast<double>(steps_);
   const double steps = per_step * longest > seconds_ ? seconds_ / per_step : longest;
-  return gather(now, mine, std::clamp<std::int64_t>(static_cast<std::int64_t>(steps), 1, most_steps));
+  const std::int64_t next = std::clamp<std::int64_t>(static_cast<std::int64_t>(steps), 1, most_steps);
+  const double latest = static_cast<double>(most_intervals * next);
+  return gather(now, mine, next,
+                per_step * latest > most_seconds ? static_cast<std::int64_t>(most_seconds / per_step)
+                                                 : most_intervals * next);
 }
 
-Agreed StepAgreement::gather(double now, const Agreed& mine, std::int64_t next) {
-  const Message message{mine.signal, mine.save ? 1 : 0, mine.busy ? 1 : 0, next};
+Agreed StepAgreement::gather(double now, const Agreed& mine, std::int64_t next, std::int64_t latest) {
+  const Message message{mine.signal, mine.save ? 1 : 0, mine.busy ? 1 : 0, next, std::max(next, latest)};
   transport_.all_gather(std::as_bytes(std::span(&message, 1)), std::as_writable_bytes(std::span(messages_)));
   for (std::size_t r = 0; r < messages_.size(); ++r) {
     const Message& m = messages_[r];
-    if (m.signal < 0 || m.signal > 64 || m.interval < 1 || m.interval > most_steps)
-      throw impossible(r, fmt::format("signal {} and an interval of {} steps", m.signal, m.interval));
+    if (m.signal < 0 || m.signal > 64 || m.interval < 1 || m.interval > most_steps || m.latest < m.interval ||
+        m.latest > most_intervals * m.interval)
+      throw impossible(
+          r, fmt::format("signal {} and an interval of {} to {} steps", m.signal, m.interval, m.latest));
   }
   interval_ = messages_[0].interval;
+  latest_ = messages_[0].latest;
   restart(now);
   Agreed out{.save = messages_[0].save != 0};
   for (const Message& m : messages_) {

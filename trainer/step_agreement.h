@@ -20,7 +20,8 @@ struct Agreed {
 /// rank 0 also says after how many steps they ask next: as many as take `seconds`, at the speed of those
 /// since the last time, but at most twice as many as before. In all other steps nothing is sent, and no step
 /// waits for a GPU. Asking is an all_gather of a few bytes between hosts. It waits for an exchange that goes
-/// on beside steps, so meanwhile the ranks put it off, at most to ten times as many steps.
+/// on beside steps, so meanwhile the ranks put it off: at most to ten times as many steps, and for about half
+/// a minute.
 class StepAgreement {
  public:
   explicit StepAgreement(Transport& transport, double seconds = 1);
@@ -31,10 +32,10 @@ class StepAgreement {
   /// all ranks alike.
   Agreed after_step(double now, const Agreed& mine, bool exchanging = false);
   /// Asks at once. Collective.
-  Agreed ask(double now, const Agreed& mine) { return gather(now, mine, interval_); }
+  Agreed ask(double now, const Agreed& mine) { return gather(now, mine, interval_, latest_); }
   /// Asks again after the next step, and from there on less often, as at the start. Called on all ranks after
   /// the same step.
-  void ask_soon() { interval_ = 1; }
+  void ask_soon() { interval_ = latest_ = 1; }
   /// The next step begins at `now`.
   void restart(double now);
 
@@ -43,14 +44,14 @@ class StepAgreement {
 
  private:
   struct Message {
-    std::int64_t signal = 0, save = 0, busy = 0, interval = 1;
+    std::int64_t signal = 0, save = 0, busy = 0, interval = 1, latest = 1;
   };
-  Agreed gather(double now, const Agreed& mine, std::int64_t next);
+  Agreed gather(double now, const Agreed& mine, std::int64_t next, std::int64_t latest);
 
   Transport& transport_;
   const double seconds_;
   std::vector<Message> messages_;  // of all ranks
-  std::int64_t interval_ = 1, steps_ = 0;
+  std::int64_t interval_ = 1, latest_ = 1, steps_ = 0;
   double since_ = 0;
 };
 

@@ -4,7 +4,6 @@ starts it)."""
 import argparse
 import json
 import os
-import re
 import sys
 import time
 
@@ -17,6 +16,7 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "nn"), os.path.join(ROOT, "bench", "peers")]
 import torch_networks  # noqa: E402
+from jobs import shape_and_classes  # noqa: E402
 from torch_blas import blas, refuse_reference_blas  # noqa: E402
 
 
@@ -71,8 +71,8 @@ def main():
     dist.init_process_group("gloo")
     with open(os.path.join(ROOT, "configs/networks", options.network + ".yaml")) as file:
         text = file.read()
-    height, width, channels = map(int, re.search(r"^input: \[(\d+), *(\d+), *(\d+)\]", text, re.M).groups())
-    classes = int(re.search(r"^classes: (\d+)", text, re.M).group(1))
+    shape, classes = shape_and_classes(text)
+    height, width, channels = map(int, shape)
     torch.manual_seed(1)
     x = torch.randn(options.batch, channels, height, width)
     y = torch.randint(0, classes, (options.batch,))

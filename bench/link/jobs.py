@@ -87,13 +87,21 @@ def network_file(row):
     return os.path.join(ROOT, "configs/networks", row.network + ".yaml")
 
 
+def shape_and_classes(text):
+    """Of the text of a network's file: its input as words, and its number of classes, which may be a parameter."""
+    shape = re.search(r"^input: \[(\d+), *(\d+), *(\d+)\]", text, re.M).groups()
+    classes = re.search(r"^classes: (\S+)", text, re.M).group(1)
+    if classes.startswith("$"):
+        classes = re.search(rf"^parameters: .*\b{classes[1:]}: (\d+)", text, re.M).group(1)
+    return shape, int(classes)
+
+
 def train(row, hosts, lpsgd, trace_folder=None):
     """Two epochs on images of noise. Returns the second one's record, and the bytes that the kernel counted
     on the cables."""
     with open(network_file(row), encoding="utf-8") as file:
         text = file.read()
-    shape = re.search(r"^input: \[(\d+), *(\d+), *(\d+)\]", text, re.M).groups()
-    classes = re.search(r"^classes: (\d+)", text, re.M).group(1)
+    shape, classes = shape_and_classes(text)
     with tempfile.TemporaryDirectory(prefix="lpsgd-link-") as folder:
         config, out = os.path.join(folder, "config.yaml"), os.path.join(folder, "out")
         with open(config, "w", encoding="utf-8") as file:

@@ -9,7 +9,6 @@ computing of the same run. So other work on the machine counts in both. A number
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess

@@ -10,7 +10,8 @@ from configuration import section
 from costmodel.errors import CostModelError
 
 AGREEMENT = 1.0  # seconds from one question between all ranks to the next: trainer/step_agreement.h
-PATIENCE = 10  # intervals that a question is put off for an exchange, at most: trainer/step_agreement.cc
+# A question is put off for an exchange to so many intervals at most, and for so many seconds: trainer/step_agreement.cc
+PATIENCE, LONGEST = 10, 30.0
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,10 @@ class Streaming:
     def seen(self, seconds, step, interval):
         """Of an exchange of so many seconds, those that a rank waits for it. `step`: seconds of a step;
         `interval`: steps between two questions, the last of which may be an interval before the exchange."""
-        hidden = min(self.delay, (PATIENCE - 1) * interval) if self.is_asked else self.delay
+        hidden = self.delay
+        if self.is_asked:
+            most = LONGEST // step - 1 if step > 0 else hidden
+            hidden = min(hidden, (PATIENCE - 1) * interval, max(0, most))
         return max(0.0, seconds - hidden * step)
 
 

@@ -35,4 +35,4 @@ def sentence(said, gain):
     times = f"{gain:.2f} times none's samples per second"
     if said == YES:
         return f"{YES}: {times}"
-    return f"is {UNKNOWN}: {times}; predictions are within a factor of {PAYS:.2f}"
+    return f"is {UNKNOWN}: {times}; nine of ten predictions are within a factor of {PAYS:.2f}"

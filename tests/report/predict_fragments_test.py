@@ -46,6 +46,8 @@ class Seen(unittest.TestCase):
         for delay, seen in ((0, 20), (1, 19), (9, 11), (10, 11), (19, 11)):
             self.assertEqual(Streaming(1, delay).seen(20, 1, 1), seen)
         self.assertEqual(Streaming(1, 19).seen(20, 1, 2), 2)
+        self.assertEqual(Streaming(1, 9).seen(60, 7, 1), 60 - 3 * 7)  # the fifth step would end after half a minute
+        self.assertEqual(Streaming(1, 9).seen(60, 31, 1), 60)
         self.assertEqual(Streaming(1, 19).seen(20, 1, 3), 1)
 
     def test_questions_are_about_a_second_apart(self):

@@ -137,10 +137,11 @@ TEST(LocalStep, SaysWhetherAnExchangeIsOnItsWay) {
       Rank rank(runs[i], transport);
       for (std::int64_t s = 0; s < 8; ++s) {
         rank.train(s, s + 1);
+        if (s == 6) transport.barrier();  // which waits for it
         after_steps[i] += rank.step->is_exchanging() ? 'x' : '.';
       }
     }
-    EXPECT_EQ(after_steps[0], "..xx.xx.") << "turns of three steps, a delay of two";
+    EXPECT_EQ(after_steps[0], "..xx.x..") << "turns of three steps, a delay of two";
     EXPECT_EQ(after_steps[1], "........");
     EXPECT_EQ(after_steps[2], "........");
   });

@@ -39,11 +39,13 @@ TEST(StepAgreement, AsksOnceASecondOfRank0) {
 }
 
 TEST(StepAgreement, WaitsForAnExchangeBesideSteps) {
-  const auto slow = [](int) { return 3.0; };
-  EXPECT_EQ(asked(12, slow, [](int i) { return i % 4 != 0; }), (std::vector<int>{4, 8, 12}));
-  EXPECT_EQ(asked(35, slow, [](int) { return true; }), (std::vector<int>{10, 20, 30})) << "not for ever";
+  const auto slow = [](int) { return 2.0; };
+  EXPECT_EQ(asked(12, slow, [](int i) { return i % 4 != 0; }), (std::vector<int>{1, 4, 8, 12}));
+  EXPECT_EQ(asked(35, slow, [](int) { return true; }), (std::vector<int>{1, 11, 21, 31})) << "not for ever";
+  const auto slower = [](int) { return 7.0; };
+  EXPECT_EQ(asked(12, slower, [](int) { return true; }), (std::vector<int>{1, 5, 9})) << "nor for long";
   const auto quick = [](int) { return 0.25; };
-  EXPECT_EQ(asked(24, quick, [](int i) { return i % 5 != 0; }), (std::vector<int>{5, 10, 15, 20}));
+  EXPECT_EQ(asked(24, quick, [](int i) { return i % 5 != 0; }), (std::vector<int>{1, 5, 10, 15, 20}));
 }
 
 TEST(StepAgreement, CanBeAskedToAskSoon) {
