@@ -30,10 +30,8 @@ Agreed StepAgreement::after_step(double now, const Agreed& mine, bool exchanging
   const double per_step = (now - since_) / static_cast<double>(steps_);
   const double steps = per_step * longest > seconds_ ? seconds_ / per_step : longest;
   const std::int64_t next = std::clamp<std::int64_t>(static_cast<std::int64_t>(steps), 1, most_steps);
-  const double latest = static_cast<double>(most_intervals * next);
-  return gather(now, mine, next,
-                per_step * latest > most_seconds ? static_cast<std::int64_t>(most_seconds / per_step)
-                                                 : most_intervals * next);
+  const double latest = std::min(static_cast<double>(most_intervals * next), most_seconds / per_step);
+  return gather(now, mine, next, static_cast<std::int64_t>(latest));
 }
 
 Agreed StepAgreement::gather(double now, const Agreed& mine, std::int64_t next, std::int64_t latest) {

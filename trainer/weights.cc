@@ -84,9 +84,10 @@ Weights read_initial_weights(const std::string& path, const NetworkSpec& spec,
     return read_weights(path, spec, NamePatterns(skip));
   } catch (const UnfitTensorError& e) {
     throw ConfigError(fmt::format("--init: {}; {} leaves that layer out", e.what(), skip_option(e.tensor())));
+  } catch (const ConfigError&) {  // of --init-skip
+    throw;
   } catch (const Error& e) {
-    const std::string message = e.what();
-    throw ConfigError(message.starts_with("--init-skip: ") ? message : "--init: " + message);
+    throw ConfigError(fmt::format("--init: {}", e.what()));
   }
 }
 
