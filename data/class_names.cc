@@ -4,8 +4,6 @@
 #include <map>
 #include <sstream>
 
-#include "data/image_files.h"
-
 namespace lpsgd {
 
 namespace {
@@ -30,7 +28,8 @@ const std::map<std::string, const char*> known{
 }  // namespace
 
 std::vector<std::string> class_names(const std::string& dataset, const Dataset* opened) {
-  if (const auto* files = dynamic_cast<const ImageFiles*>(opened)) return files->class_names();
+  if (const auto* images = dynamic_cast<const ImageDataset*>(opened))
+    if (std::vector<std::string> names = images->class_names(); !names.empty()) return names;
   const auto found = known.find(dataset);
   if (found == known.end()) return {};
   std::istringstream words(found->second);

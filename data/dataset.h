@@ -43,6 +43,8 @@ class ImageDataset : public Dataset {
   virtual std::optional<ImageShape> fixed_shape() const { return std::nullopt; }
   /// The bytes lie in the data set, or in `file` until the next call with it. FileError.
   virtual StoredImage image(std::int64_t i, std::vector<std::uint8_t>& file) const = 0;
+  /// By label; empty if the files do not name the classes.
+  virtual std::vector<std::string> class_names() const { return {}; }
   /// XXH3-64 of an image's bytes, where it is stored beside them; image() checks it.
   virtual std::optional<std::uint64_t> stored_checksum(std::int64_t) const { return std::nullopt; }
 };

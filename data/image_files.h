@@ -25,7 +25,7 @@ class ImageFiles final : public ImageDataset {
              std::vector<InputFile> archives = {});
   std::int64_t size() const override { return static_cast<std::int64_t>(images_.size()); }
   std::int64_t classes() const override { return static_cast<std::int64_t>(class_names_.size()); }
-  const std::vector<std::string>& class_names() const { return class_names_; }
+  std::vector<std::string> class_names() const override { return class_names_; }
   std::string name(std::int64_t i) const override { return images_[static_cast<std::size_t>(i)].name; }
   std::int32_t label(std::int64_t i) const override { return images_[static_cast<std::size_t>(i)].label; }
   StoredImage image(std::int64_t i, std::vector<std::uint8_t>& file) const override;

@@ -28,6 +28,8 @@ void append(std::vector<std::uint8_t>& out, std::span<const std::uint8_t> bytes)
 
 ShardWriter::ShardWriter(const std::string& path, ShardInfo info)
     : path_(path), temporary_(path + ".new"), info_(std::move(info)) {
+  require(info_.class_names.empty() || info_.class_names.size() == static_cast<std::size_t>(info_.classes),
+          "a shard names all classes, or none");
   require(info_.dataset.size() < shard::Footer{}.dataset.size(), "a data set's name fits in a shard");
   file_.emplace(temporary_, Existing::replace);
   write(bytes_of(shard::Header{}));
@@ -69,6 +71,7 @@ void ShardWriter::add(const StoredImage& image, std::int32_t label, const std::s
 
 void ShardWriter::finish() {
   align();
+  for (const std::string& name : info_.class_names) (names_ += name) += '\0';
   shard::Footer footer{.index = at_,
                        .samples = samples_,
                        .names_bytes = names_.size(),

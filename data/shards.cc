@@ -9,6 +9,7 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "data/file_errors.h"
 #include "data/input_file.h"
 #include "data/sample_limit.h"
@@ -37,6 +38,21 @@ class Shard {
     return {footer_.dataset.begin(), std::find(footer_.dataset.begin(), footer_.dataset.end(), '\0')};
   }
 
+  /// What lies behind the samples' names.
+  std::vector<std::string> class_names() const {
+    const std::uint64_t first = size() == 0 ? 0 : entry(size() - 1).name_end;
+    std::string_view rest(names() + first, footer_.names_bytes - first);
+    std::vector<std::string> out;
+    for (; !rest.empty(); rest.remove_prefix(out.back().size() + 1)) {
+      const std::size_t end = rest.find('\0');
+      if (end == std::string_view::npos) fail("malformed shard: the last class's name has no end");
+      out.emplace_back(rest.substr(0, end));
+    }
+    if (!out.empty() && out.size() != footer_.classes)
+      fail(fmt::format("malformed shard: names of {} classes, but it has {}", out.size(), classes()));
+    return out;
+  }
+
   shard::Entry entry(std::int64_t i) const {
     return shard::load<shard::Entry>(file_.bytes().data() + footer_.index +
                                      static_cast<std::uint64_t>(i) * sizeof(shard::Entry));
@@ -48,9 +64,7 @@ class Shard {
 
   std::string name(std::int64_t i) const {
     const std::uint64_t first = i == 0 ? 0 : entry(i - 1).name_end, last = entry(i).name_end;
-    const auto* names = reinterpret_cast<const char*>(file_.bytes().data() + footer_.index +
-                                                      footer_.samples * sizeof(shard::Entry));
-    return fmt::format("sample {} of {} ({})", i, path(), std::string_view(names + first, last - first));
+    return fmt::format("sample {} of {} ({})", i, path(), std::string_view(names() + first, last - first));
   }
 
   StoredImage image(std::int64_t i) const {
@@ -67,6 +81,10 @@ class Shard {
   }
 
  private:
+  const char* names() const {
+    return reinterpret_cast<const char*>(file_.bytes().data() + footer_.index +
+                                         footer_.samples * sizeof(shard::Entry));
+  }
   [[noreturn]] void fail(const std::string& what) const {
     throw FileError(fmt::format("{}: {}", path(), what));
   }
@@ -124,6 +142,8 @@ class Shards final : public ImageDataset {
   Shards(std::vector<std::unique_ptr<Shard>> shards, std::int64_t size, bool spaced)
       : shards_(std::move(shards)), size_(size), spaced_(spaced) {
     for (const auto& shard : shards_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + shard->size());
+    for (const auto& shard : shards_)
+      if (class_names_.empty()) class_names_ = shard->class_names();
     shape_ = Shard::shape_of(shards_[0]->entry(0));
     for (std::int64_t i = 0; i < size_ && shape_; ++i) {
       const auto [shard, at] = find(i);
@@ -132,6 +152,7 @@ class Shards final : public ImageDataset {
   }
   std::int64_t size() const override { return size_; }
   std::int64_t classes() const override { return shards_[0]->classes(); }
+  std::vector<std::string> class_names() const override { return class_names_; }
   std::string name(std::int64_t i) const override {
     const auto [shard, at] = find(i);
     return shard->name(at);
@@ -170,7 +191,25 @@ class Shards final : public ImageDataset {
   std::int64_t size_;
   bool spaced_;
   std::optional<ImageShape> shape_;
+  std::vector<std::string> class_names_;
 };
+
+struct NamedClasses {
+  std::string path;  // of the shard
+  std::vector<std::string> names;
+};
+
+/// A label is the same class in all shards of a folder, as far as they name them. `first`: the first that
+/// does.
+void check_names(const Shard& shard, NamedClasses& first) {
+  NamedClasses own{shard.path(), shard.class_names()};
+  if (own.names.empty()) return;
+  if (first.names.empty()) first = own;
+  const auto [a, b] = std::ranges::mismatch(own.names, first.names);
+  if (a != own.names.end() && b != first.names.end())
+    throw FileError(fmt::format("{}: class {} is '{}', but in {} it is '{}'", own.path, a - own.names.begin(),
+                                printable(*a), first.path, printable(*b)));
+}
 
 /// The file, or the shards in a folder.
 std::vector<std::string> shard_files(const std::string& path) {
@@ -193,6 +232,7 @@ std::shared_ptr<const ImageDataset> open_shards(const DataOptions& options, Spli
   const char* split_name = split == Split::train ? "train" : "test";
   std::vector<std::unique_ptr<Shard>> shards;
   std::int64_t size = 0;
+  NamedClasses first;
   FileErrors errors;
   for (const std::string& file : shard_files(path))
     errors.attempt([&] {
@@ -200,6 +240,7 @@ std::shared_ptr<const ImageDataset> open_shards(const DataOptions& options, Spli
       if (shard->dataset() != dataset)
         throw FileError(
             fmt::format("{}: holds data set {}, but data.dataset is {}", file, shard->dataset(), dataset));
+      check_names(*shard, first);
       if (shard->split() != split) return;
       if (!shards.empty() && shard->classes() != shards[0]->classes())
         throw FileError(fmt::format("{}: has {} classes, but {} has {}", file, shard->classes(),

@@ -18,6 +18,7 @@ struct ShardInfo {
   std::string dataset;  // whose images these are: `data.dataset`
   Split split = Split::train;
   std::int64_t classes = 0;
+  std::vector<std::string> class_names = {};  // by label; empty: they have none
 };
 
 /// Writes a shard sample by sample. The file appears under its name when finish() has synced it; without

@@ -23,7 +23,8 @@ struct Node {
   std::unique_ptr<Layer> layer;
   std::vector<std::size_t> inputs;   // nodes
   Shape shape;                       // of the output for one sample
-  std::vector<std::size_t> tensors;  // indices into Graph::tensors
+  bool frozen = false;               // computes as in evaluation, and none of its tensors is trained
+  std::vector<std::size_t> tensors;  // indices into Graph::tensors, or of a frozen layer into Graph::frozen
   std::vector<std::size_t> buffers;  // indices into Graph::buffers
   std::vector<std::size_t> carried;  // indices into Graph::carried
 };
@@ -41,16 +42,31 @@ struct Graph {
   bool has_open_frames = false;  // the file leaves the number of frames to the run
   std::int64_t classes = 0;
   std::vector<Node> nodes;
-  std::vector<TensorInfo> tensors;
-  std::vector<Init> inits;  // one for each tensor
+  std::vector<TensorInfo> tensors;  // that are trained
+  std::vector<Init> inits;          // one for each of them
+  std::vector<TensorInfo> frozen;   // that are not: offsets are in an arena of their own
+  std::vector<Init> frozen_inits;
   std::vector<GraphBuffer> buffers;
   std::vector<GraphBuffer> carried;  // shapes of one sample
-  std::int64_t parameters = 0;       // trainable values
-  std::int64_t arena = 0;            // floats of the parameters' arena, padding included
+  std::int64_t parameters = 0;       // values of the tensors that are trained
+  std::int64_t arena = 0;            // floats of their arena, padding included
+  std::int64_t frozen_arena = 0;
 
+  /// Adds a tensor of the node, and returns its index. The offset is set.
+  std::size_t add(const Node& node, TensorInfo tensor, const Init& init);
+  /// Tensor `t` of the node.
+  const TensorInfo& tensor(const Node& node, std::size_t t) const {
+    return node.frozen ? frozen[t] : tensors[t];
+  }
+  const Init& init(const Node& node, std::size_t t) const { return node.frozen ? frozen_inits[t] : inits[t]; }
   /// Whether a sample is a sequence, (frames, features) or token numbers.
   bool is_sequence() const;
 };
+
+/// Freezes the layers with these names, and those in blocks with these names (core/name_patterns.h).
+/// ConfigError if a name stands for no layer, if a layer in front of a frozen one is trained, or if none is
+/// left to train.
+void freeze(Graph& graph, const std::vector<std::string>& names);
 
 /// Reads and checks the tree of a network file. `frames` is the number for a file that leaves it to the run,
 /// and 1 by default. Throws ConfigError, also if `frames` is not what the file says.

@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::size_t max_layers = 20'000;
 constexpr std::int64_t max_parameters = std::int64_t{1} << 36;
-constexpr std::int64_t tensor_alignment = 16;  // floats: every tensor starts on a multiple of 64 bytes
 
 std::string layer_path(const std::string& name) {
   return fmt::format("layer '{}'", name);
@@ -54,11 +53,7 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
   for (const ParameterSpec& p : layer->parameters()) {
     const auto elements = elements_of(p.shape);
     if (!elements) refuse(fmt::format("its {} {} is too large", p.suffix, shape_text(p.shape)));
-    node.tensors.push_back(graph_.tensors.size());
-    graph_.tensors.push_back({name + "." + p.suffix, p.kind, p.shape, *elements, graph_.arena});
-    graph_.inits.push_back(p.init);
-    graph_.parameters += *elements;
-    graph_.arena += (*elements + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
+    node.tensors.push_back(graph_.add(node, {name + "." + p.suffix, p.kind, p.shape, *elements}, p.init));
     if (graph_.parameters > max_parameters) refuse("the network has too many parameters");
   }
   for (const BufferSpec& b : layer->buffers()) {
@@ -72,6 +67,18 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
   node.layer = std::move(layer);
   graph_.nodes.push_back(std::move(node));
   return graph_.nodes.size() - 1;
+}
+
+std::size_t Graph::add(const Node& node, TensorInfo tensor, const Init& init) {
+  constexpr std::int64_t alignment = 16;  // floats: every tensor starts on a multiple of 64 bytes
+  std::int64_t& end = node.frozen ? frozen_arena : arena;
+  tensor.offset = end;
+  end += (tensor.elements + alignment - 1) / alignment * alignment;
+  if (!node.frozen) parameters += tensor.elements;
+  std::vector<TensorInfo>& list = node.frozen ? frozen : tensors;
+  (node.frozen ? frozen_inits : inits).push_back(init);
+  list.push_back(std::move(tensor));
+  return list.size() - 1;
 }
 
 Graph GraphBuilder::finish(std::size_t last, std::int64_t classes, const config::Origin& layers_origin) {

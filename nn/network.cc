@@ -114,6 +114,9 @@ std::span<float> Network::parameters() {
 std::span<float> Network::gradients() {
   return impl_->gradients;
 }
+TensorArena Network::frozen() {
+  return {&impl_->frozen_tensors, impl_->frozen_parameters};
+}
 std::vector<NamedBuffer> Network::buffers() {
   return impl_->buffers;
 }

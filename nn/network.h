@@ -26,6 +26,13 @@ struct NamedBuffer {
   std::string name;  // "bn1.running_mean"
   std::vector<std::int64_t> shape;
   std::span<float> values;
+  bool frozen = false;  // of a frozen layer: no pass changes it
+};
+
+/// Tensors, and the memory that holds each of them at its offset.
+struct TensorArena {
+  const std::vector<TensorInfo>* tensors = nullptr;
+  std::span<float> values = {};
 };
 
 /// This rank's part of a global batch.
@@ -115,11 +122,13 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  const std::vector<TensorInfo>& tensors() const;
+  const std::vector<TensorInfo>& tensors() const;  // those that are trained
   // The arenas hold each tensor at its offset, in memory order (O-H-W-I, out x in). They lie in the memory of
   // the device; copy_values() of core/device.h copies them to the host.
   std::span<float> parameters();
   std::span<float> gradients();
+  /// Those that are not trained (NetworkSpec::freeze()), in an arena of their own.
+  TensorArena frozen();
   std::vector<NamedBuffer> buffers();  // in order
   /// What training carries from step to step: "lstm1.h" (batch, width) and "lstm1.c" (batch, cell), in the
   /// memory of the device. Evaluation has its own, so that it changes nothing here.

@@ -45,20 +45,30 @@ void Network::Impl::fill(std::span<float> to, const Fill& fill) const {
 
 void Network::Impl::make_parameters(const Graph& graph) {
   tensors = graph.tensors;
-  parameters = allocate_floats(*backend, graph.arena);
+  frozen_tensors = graph.frozen;
+  const std::span<float> all = allocate_floats(*backend, graph.arena + graph.frozen_arena);
+  parameters = all.first(static_cast<std::size_t>(graph.arena));
+  frozen_parameters = all.subspan(parameters.size());
   if (!options.inference_only) gradients = allocate_floats(*backend, graph.arena);
   for (const GraphBuffer& b : graph.buffers) {
     buffers.push_back({b.name, b.shape, allocate_floats(*backend, elements_of(b.shape).value_or(0))});
     fill(buffers.back().values,
          [&](std::span<float> values) { std::fill(values.begin(), values.end(), b.initial); });
   }
-  fill(parameters, [&](std::span<float> values) {
-    for (std::size_t t = 0; t < tensors.size(); ++t)
-      initialize(tensors[t], static_cast<std::uint32_t>(t), options.seed, graph.inits[t],
-                 values.subspan(static_cast<std::size_t>(tensors[t].offset),
-                                static_cast<std::size_t>(tensors[t].elements)));
+  for (const Node& node : graph.nodes)
+    for (const std::size_t b : node.buffers) buffers[b].frozen = node.frozen;
+  fill(all, [&](std::span<float> values) {
+    std::uint32_t number = 0;  // frozen tensors counted, so that freezing does not change initial weights
+    for (const Node& node : graph.nodes)
+      for (const std::size_t t : node.tensors) {
+        const TensorInfo& tensor = graph.tensor(node, t);
+        const std::int64_t offset = tensor.offset + (node.frozen ? graph.arena : 0);
+        initialize(
+            tensor, number++, options.seed, graph.init(node, t),
+            values.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(tensor.elements)));
+      }
   });
-  backend->parameters(parameters);
+  backend->parameters(all);
 }
 
 void Network::Impl::make_carried(const Graph& graph) {
@@ -78,7 +88,7 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   const Node& node = graph.nodes[step.node];
   Binding b;
   b.batch = batch;
-  b.training = !options.inference_only;
+  b.training = !options.inference_only && !node.frozen;
   b.random = {options.seed, static_cast<std::uint32_t>(step.node), options.first};
   b.shape = node.shape;
   b.type = plan.values[step.output].type;
@@ -93,9 +103,10 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
     b.inputs.push_back(std::move(in));
   }
   for (const std::size_t t : node.tensors) {
-    const std::int64_t offset = tensors[t].offset;
-    b.parameters.push_back(
-        {&tensors[t], parameters.data() + offset, gradients.empty() ? nullptr : gradients.data() + offset});
+    const TensorInfo& tensor = (node.frozen ? frozen_tensors : tensors)[t];
+    const bool has_gradient = !gradients.empty() && !node.frozen;
+    b.parameters.push_back({&tensor, (node.frozen ? frozen_parameters : parameters).data() + tensor.offset,
+                            has_gradient ? gradients.data() + tensor.offset : nullptr});
   }
   for (const std::size_t i : node.buffers) b.buffers.push_back(buffers[i].values.data());
   for (const std::size_t i : node.carried) {
@@ -122,7 +133,7 @@ void Network::Impl::add_cost(const Graph& graph, const Plan& plan, const PlanSte
   // Columns are read by the concatenation they belong to alone, which copies the others.
   std::int64_t inputs = 0, columns = 0, weights = 0;
   for (const std::size_t v : planned.inputs) (plan.values[v].stride == 0 ? inputs : columns) += value(v);
-  for (const std::size_t t : node.tensors) weights += tensors[t].elements;
+  for (const std::size_t t : node.tensors) weights += graph.tensor(node, t).elements;
   const std::int64_t operand = size_of(plan.values[planned.output].type), output = value(planned.output);
   const std::int64_t flops = node.layer->flops() * options.batch;
   // An embedding reads a row of float32 for each of its output's.
@@ -176,7 +187,7 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   step.op = node.layer->make(*backend, bind(graph, plan, planned, arena));
   step.has_backward = planned.has_backward;
   step.recomputed = planned.recomputed;
-  step.tensors = node.tensors;
+  if (!node.frozen) step.tensors = node.tensors;
   add_cost(graph, plan, planned, step);
   if (!planned.sum_into) return step;
   require(plan.values[planned.output].stride == 0, "gradients are summed in an array of their own");

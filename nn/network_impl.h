@@ -56,11 +56,11 @@ struct Network::Impl {
 
   NetworkOptions options;
   std::unique_ptr<Backend> backend;
-  std::vector<TensorInfo> tensors;
+  std::vector<TensorInfo> tensors, frozen_tensors;
   std::vector<std::size_t> announce_order;
   std::vector<NamedBuffer> buffers;
   std::vector<NamedBuffer> carried, carried_in_evaluation;
-  std::span<float> parameters, gradients;
+  std::span<float> parameters, gradients, frozen_parameters;
   Values input, logits;
   std::unique_ptr<PixelInput> pixel_input;  // null: inputs are float32
   bool is_sequence = false;

@@ -6,10 +6,20 @@ namespace lpsgd {
 
 NetworkSpec::NetworkSpec(const config::Value& value, std::optional<std::int64_t> frames)
     : graph_(std::make_unique<Graph>(read_graph(value, frames))) {
+  list_layers();
+}
+
+void NetworkSpec::freeze(const std::vector<std::string>& names) {
+  lpsgd::freeze(*graph_, names);
+  list_layers();
+}
+
+void NetworkSpec::list_layers() {
+  layers_.clear();
   for (const Node& node : graph_->nodes) {
     if (!node.layer) continue;
-    LayerInfo info{node.name, node.kind, node.shape, 0, node.layer->flops()};
-    for (const std::size_t t : node.tensors) info.parameters += graph_->tensors[t].elements;
+    LayerInfo info{node.name, node.kind, node.shape, 0, node.layer->flops(), node.frozen};
+    for (const std::size_t t : node.tensors) info.parameters += graph_->tensor(node, t).elements;
     layers_.push_back(std::move(info));
   }
 }
@@ -35,8 +45,16 @@ std::int64_t NetworkSpec::classes() const {
 const std::vector<TensorInfo>& NetworkSpec::tensors() const {
   return graph_->tensors;
 }
+const std::vector<TensorInfo>& NetworkSpec::frozen_tensors() const {
+  return graph_->frozen;
+}
 std::int64_t NetworkSpec::parameters() const {
   return graph_->parameters;
+}
+std::int64_t NetworkSpec::frozen_parameters() const {
+  std::int64_t sum = 0;
+  for (const TensorInfo& tensor : graph_->frozen) sum += tensor.elements;
+  return sum;
 }
 std::int64_t NetworkSpec::flops() const {
   std::int64_t sum = 0;

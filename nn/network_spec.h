@@ -21,6 +21,7 @@ struct LayerInfo {
   std::vector<std::int64_t> shape;  // of the output for one sample: (H, W, C), (frames, features), (features)
   std::int64_t parameters = 0;
   std::int64_t flops = 0;  // of forward for one sample; a multiply-add counts as 2
+  bool frozen = false;
 };
 
 /// A network's description with every shape inferred. It needs no device and no memory for parameters.
@@ -33,6 +34,8 @@ class NetworkSpec {
   explicit NetworkSpec(const config::Value& value, std::optional<std::int64_t> frames = {});
   ~NetworkSpec();
   NetworkSpec(NetworkSpec&&) noexcept;
+  /// Freezes the layers and blocks with these names: see freeze() in nn/graph.h.
+  void freeze(const std::vector<std::string>& names);
 
   const std::string& name() const;
   const std::vector<std::int64_t>& input_shape() const;  // of one sample
@@ -40,13 +43,17 @@ class NetworkSpec {
   bool is_sequence() const;                              // (frames, features), or token numbers
   std::int64_t classes() const;
   const std::vector<LayerInfo>& layers() const { return layers_; }
-  const std::vector<TensorInfo>& tensors() const;  // the trainable ones, in order
-  std::int64_t parameters() const;
+  const std::vector<TensorInfo>& tensors() const;         // those that are trained, in order
+  const std::vector<TensorInfo>& frozen_tensors() const;  // the others, likewise
+  std::int64_t parameters() const;                        // of those that are trained
+  std::int64_t frozen_parameters() const;
   std::int64_t flops() const;
   const Graph& graph() const { return *graph_; }  // nn/graph.h
 
  private:
-  std::unique_ptr<const Graph> graph_;
+  void list_layers();
+
+  std::unique_ptr<Graph> graph_;
   std::vector<LayerInfo> layers_;
 };
 

@@ -81,7 +81,7 @@ struct RandomSource {
 /// and buffers are float32.
 struct Binding {
   std::int64_t batch = 1;
-  bool training = true;  // backward will be called
+  bool training = true;  // backward may be called; if not, passes in training compute as in evaluation
   RandomSource random;
   std::vector<InputView> inputs;
   Shape shape;  // of the output

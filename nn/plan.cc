@@ -21,10 +21,10 @@ class Planner {
 
   Plan run() {
     count_readers();
+    find_gradient_needs();
     make_steps();
     find_types();
     find_homes();
-    find_gradient_needs();
     find_masks();
     count_backward_reads();
     find_recomputed();
@@ -44,6 +44,17 @@ class Planner {
     for (const Node& node : graph_.nodes)
       for (const std::size_t i : node.inputs) ++readers_[i];
     ++readers_.back();  // the loss
+  }
+
+  /// A value needs a gradient if a tensor that is trained was used to compute it.
+  void find_gradient_needs() {
+    needs_gradient_.assign(graph_.nodes.size(), false);
+    for (std::size_t n = 1; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      needs_gradient_[n] =
+          (!node.frozen && !node.tensors.empty()) ||
+          std::ranges::any_of(node.inputs, [&](std::size_t i) { return needs_gradient_[i]; });
+    }
   }
 
   // ---- fusion
@@ -112,6 +123,8 @@ class Planner {
     for (const auto& [main, other] : {std::pair(in[0], in[1]), std::pair(in[1], in[0])}) {
       const auto s = extendable(main, true, false);
       if (!s) continue;
+      // A frozen layer has no backward, which could hand a gradient to the residual.
+      if (graph_.nodes[plan_.steps[*s].node].frozen && needs_gradient_[other]) continue;
       extend(*s, n, plan_.value_of[other], false);
       return true;
     }
@@ -162,17 +175,6 @@ class Planner {
   }
 
   // ---- the memory of values: it is in use from forward's write to the last read, which may be backward's
-
-  /// A value needs a gradient if a trainable tensor was used to compute it.
-  void find_gradient_needs() {
-    needs_gradient_.assign(graph_.nodes.size(), false);
-    for (const PlanStep& step : plan_.steps) {
-      bool needed =
-          !graph_.nodes[step.node].tensors.empty() || (step.residual && needs_gradient_[*step.residual]);
-      for (const std::size_t v : step.inputs) needed = needed || needs_gradient_[v];
-      needs_gradient_[step.output] = needed;
-    }
-  }
 
   /// Which steps' backward takes the ReLU's mask from the output. It could only be computed from the input
   /// where no residual is added, and where one gradient arrives, which the mask then goes with.

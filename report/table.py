@@ -43,11 +43,16 @@ def is_text(run):
     return "val_perplexity" in run.epochs
 
 
+def rate_text(rate):
+    """At least three digits."""
+    return f"{rate:.0f}" if rate >= 99.95 else f"{rate:#.3g}"
+
+
 def cells(run, with_sync, with_perplexity, target):
     mean = run.epochs.mean(numeric_only=True)
     ratio = mean["bytes_fp32"] / mean["bytes_sent"] if mean["bytes_sent"] > 0 else None
     perplexity = [f"{run.epochs['val_perplexity'].iloc[-1]:.2f}" if is_text(run) else "-"]
-    times = [f"{mean['samples_per_s']:.0f}", f"{mean['communication_s']:.2f}", f"{mean['computation_s']:.2f}"]
+    times = [rate_text(mean["samples_per_s"]), f"{mean['communication_s']:.2f}", f"{mean['computation_s']:.2f}"]
     if not run.is_timed:
         times = ["-"] * len(times)
     return (

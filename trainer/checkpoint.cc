@@ -161,8 +161,9 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
     const auto written = std::find_if(manifest.codecs.begin(), manifest.codecs.end(),
                                       [&](const auto& one) { return one.first == tensors[t].name; });
     if (written == manifest.codecs.end())
-      throw ConfigError(
-          fmt::format("{}: is of another network: it has no tensor '{}'", folder, tensors[t].name));
+      throw ConfigError(fmt::format(
+          "{}: is of another network, or was written with another train.freeze: it did not train '{}'",
+          folder, tensors[t].name));
     if (written->second == now) continue;
     if (written->second.find("error_feedback: true") != std::string::npos)
       throw ConfigError(fmt::format(
@@ -170,9 +171,14 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
           written->second, tensors[t].name, now));
     changed.push_back(t);
   }
+  if (state.frozen.tensors)
+    for (const TensorInfo& frozen : *state.frozen.tensors)
+      if (std::ranges::any_of(manifest.codecs, [&](const auto& one) { return one.first == frozen.name; }))
+        throw ConfigError(
+            fmt::format("{}: was written with another train.freeze: it trained '{}'", folder, frozen.name));
   CheckpointFiles files(from);
   const SafetensorsFile& model = files.model();
-  read_model(model, tensors, state.parameters, state.buffers);
+  read_model(model, state);
   read_carried(files, rank, ranks, state.carried);
   const bool same = manifest.ranks == ranks;
   const bool own_weights = has_arena(files, 0, "weights", tensors);
@@ -206,9 +212,14 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   return out;
 }
 
-void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tensors,
-                std::span<float> parameters, const std::vector<NamedBuffer>& buffers,
-                const NamePatterns& skip) {
+std::vector<TensorArena> arenas_of(const TrainingState& state) {
+  std::vector<TensorArena> out;
+  if (state.frozen.tensors) out.push_back(state.frozen);
+  out.push_back({state.tensors, state.parameters});
+  return out;
+}
+
+void read_model(const SafetensorsFile& file, const TrainingState& to, const NamePatterns& skip) {
   const auto values_of = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
     try {
       return file.at(name, shape).values;
@@ -216,16 +227,20 @@ void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tens
       throw UnfitTensorError(e.what(), name);
     }
   };
-  for (const TensorInfo& tensor : tensors)
-    if (!skip.matches(tensor.name))
-      from_pytorch_order(tensor, values_of(tensor.name, tensor.shape).data(),
-                         parameters.data() + tensor.offset);
-  for (const NamedBuffer& b : buffers)
+  std::vector<std::string> known;
+  for (const TensorArena& arena : arenas_of(to))
+    for (const TensorInfo& tensor : *arena.tensors) {
+      known.push_back(tensor.name);
+      if (!skip.matches(tensor.name))
+        from_pytorch_order(tensor, values_of(tensor.name, tensor.shape).data(),
+                           arena.values.data() + tensor.offset);
+    }
+  for (const NamedBuffer& b : to.buffers) {
+    known.push_back(b.name);
     if (!skip.matches(b.name)) std::ranges::copy(values_of(b.name, b.shape), b.values.begin());
+  }
   for (const StoredTensor& stored : file.tensors()) {
-    const auto named = [&](const auto& x) { return x.name == stored.name; };
-    if (std::ranges::none_of(tensors, named) && std::ranges::none_of(buffers, named) &&
-        !skip.matches(stored.name))
+    if (std::ranges::count(known, stored.name) == 0 && !skip.matches(stored.name))
       throw UnfitTensorError(
           fmt::format("{}: holds '{}', which the network does not have", file.path(), stored.name),
           stored.name);

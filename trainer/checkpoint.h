@@ -31,7 +31,11 @@ struct TrainingState {
   /// Inside an epoch, what this rank's recurrent layers carry to the next batch: a row for each of its
   /// positions of the global batch.
   std::vector<NamedBuffer> carried = {};
+  TensorArena frozen = {};  // tensors that are not trained
 };
+
+/// Of all weights: the frozen ones, and those that are trained.
+std::vector<TensorArena> arenas_of(const TrainingState& state);
 
 /// What read_checkpoint() had to change.
 struct CheckpointRead {
@@ -76,11 +80,9 @@ class UnfitTensorError : public ConfigError {
   std::string tensor_;
 };
 
-/// Reads weights and running statistics (PyTorch's layout -> memory order). The file must hold each of them,
-/// and no other: otherwise UnfitTensorError. Tensors with a name of `skip` are left as they are, whatever the
-/// file holds.
-void read_model(const SafetensorsFile& file, const std::vector<TensorInfo>& tensors,
-                std::span<float> parameters, const std::vector<NamedBuffer>& buffers,
-                const NamePatterns& skip = {});
+/// Reads the weights, frozen ones too, and running statistics (PyTorch's layout -> memory order). The file
+/// must hold each of them, and no other: otherwise UnfitTensorError. Tensors with a name of `skip` are left
+/// as they are, whatever the file holds.
+void read_model(const SafetensorsFile& file, const TrainingState& to, const NamePatterns& skip = {});
 
 }  // namespace lpsgd

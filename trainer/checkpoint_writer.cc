@@ -41,18 +41,22 @@ fs::path building_folder(const std::string& run_folder, const std::string& name)
 std::string write_model(const std::string& path, const TrainingState& state,
                         const std::vector<NamedBuffer>& buffers) {
   std::vector<std::vector<float>> turned;  // filters, in PyTorch's order
-  turned.reserve(state.tensors->size());
   std::vector<StoredTensor> stored;
-  for (const TensorInfo& tensor : *state.tensors) {
-    std::span<const float> values = state.parameters.subspan(static_cast<std::size_t>(tensor.offset),
-                                                             static_cast<std::size_t>(tensor.elements));
-    if (tensor.kind == TensorKind::conv) {
-      std::vector<float>& filters = turned.emplace_back(values.size());
-      to_pytorch_order(tensor, values.data(), filters.data());
-      values = filters;
+  const std::vector<TensorArena> arenas = arenas_of(state);
+  std::size_t tensors = 0;
+  for (const TensorArena& arena : arenas) tensors += arena.tensors->size();
+  turned.reserve(tensors);
+  for (const TensorArena& arena : arenas)
+    for (const TensorInfo& tensor : *arena.tensors) {
+      std::span<const float> values = arena.values.subspan(static_cast<std::size_t>(tensor.offset),
+                                                           static_cast<std::size_t>(tensor.elements));
+      if (tensor.kind == TensorKind::conv) {
+        std::vector<float>& filters = turned.emplace_back(values.size());
+        to_pytorch_order(tensor, values.data(), filters.data());
+        values = filters;
+      }
+      stored.push_back({tensor.name, tensor.shape, values});
     }
-    stored.push_back({tensor.name, tensor.shape, values});
-  }
   // PyTorch's order: a module's running statistics follow its own parameters.
   const auto module_of = [](const std::string& name) { return name.substr(0, name.rfind('.')); };
   for (const NamedBuffer& b : buffers) {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "data/class_names.h"
 #include "data/shards.h"
 #include "trainer/bad_samples.h"
 #include "trainer/data_commands.h"
@@ -105,7 +106,8 @@ int data_pack_command(const DataPackArguments& arguments) {
   const auto* images = dynamic_cast<const ImageDataset*>(dataset.get());
   require(images != nullptr, "a data set that can be packed holds images");
   const int threads = run.data.workers > 0 ? static_cast<int>(run.data.workers) : usable_cores();
-  ShardWriter writer(arguments.out, {run.data.dataset, arguments.split, images->classes()});
+  ShardWriter writer(arguments.out, {run.data.dataset, arguments.split, images->classes(),
+                                     class_names(run.data.dataset, images)});
   const Counts counts = pack(*images, arguments, run.data.on_bad_sample, threads, writer);
   if (counts.images == 0)
     throw FileError(fmt::format("{} (and no other image of the split can be read)", counts.bad.first.at(0)));

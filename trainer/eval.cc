@@ -18,7 +18,8 @@
 namespace lpsgd {
 
 std::string eval_command(const EvalArguments& arguments) {
-  const RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
+  RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
+  run.train.freeze.clear();
   const std::shared_ptr<const Dataset> dataset = open_split(run, Split::test);
   const NetworkSpec spec = network_for(run, {dataset.get()});
   naming_options(run, [&] { check_data(run, spec, *dataset, Split::test); });

@@ -44,10 +44,15 @@ AveragedBuffers::AveragedBuffers(Transport& transport, Network& network)
   Buffer<float> all(n * ranks);
   transport.all_gather(std::as_bytes(values_.view()), std::as_writable_bytes(all.view()));
   const float scale = 1.0f / static_cast<float>(ranks);
-  for (std::size_t i = 0; i < n; ++i) {
-    float sum = all[i];
-    for (std::size_t r = 1; r < ranks; ++r) sum += all[r * n + i];
-    values_[i] = sum * scale;
+  std::size_t begin = 0;
+  for (const NamedBuffer& b : network.buffers()) {
+    const std::size_t end = begin + b.values.size();
+    for (std::size_t i = begin; i < end && !b.frozen; ++i) {  // a mean of equal values may be rounded
+      float sum = all[i];
+      for (std::size_t r = 1; r < ranks; ++r) sum += all[r * n + i];
+      values_[i] = sum * scale;
+    }
+    begin = end;
   }
 }
 

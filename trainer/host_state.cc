@@ -4,6 +4,8 @@ namespace lpsgd {
 
 HostState::HostState(Network& network, const std::vector<NamedArena>& arenas)
     : stream_(network.stream()), parameters_(mirrored(network.parameters())) {
+  arrays_.push_back(mirrored(network.frozen().values));
+  frozen_ = {network.frozen().tensors, arrays_.back().host};
   for (const NamedArena& arena : arenas) {
     arrays_.push_back(mirrored(arena.values));
     arenas_.push_back({arena.name, arrays_.back().host, arena.own, arena.otherwise});

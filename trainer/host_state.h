@@ -17,6 +17,7 @@ class HostState {
   /// `arenas` lie on the network's device.
   explicit HostState(Network& network, const std::vector<NamedArena>& arenas = {});
   std::span<float> parameters() const { return parameters_.host; }
+  TensorArena frozen() const { return frozen_; }
   /// Named as those that the constructor got.
   const std::vector<NamedArena>& arenas() const { return arenas_; }
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
@@ -35,7 +36,8 @@ class HostState {
   StreamView stream_;
   std::vector<Buffer<float>> copies_;
   Array parameters_;
-  std::vector<Array> arrays_;  // of the arenas, the buffers and the carried state
+  std::vector<Array> arrays_;  // of frozen tensors, the arenas, the buffers and the carried state
+  TensorArena frozen_;
   std::vector<NamedArena> arenas_;
   std::vector<NamedBuffer> buffers_, carried_;
 };

@@ -41,6 +41,11 @@ std::string first_non_finite(const TrainingState& state) {
       return fmt::format("the residuals of '{}'", tensor.name);
     if (!finite(state.parameters)) return fmt::format("{}'{}'", average, tensor.name);
   }
+  if (state.frozen.tensors)
+    for (const TensorInfo& tensor : *state.frozen.tensors)
+      if (!all_finite(state.frozen.values.subspan(static_cast<std::size_t>(tensor.offset),
+                                                  static_cast<std::size_t>(tensor.elements))))
+        return fmt::format("the weights of '{}'", tensor.name);
   const std::string found = first_non_finite(state.buffers, "running statistics");
   return found.empty() ? first_non_finite(state.carried, "carried values") : found;
 }

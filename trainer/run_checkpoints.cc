@@ -140,6 +140,7 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
     if (manifest.position.batch != 0) check_order(folder, manifest, run_, epoch_);
     HostState host(network_, step_.arenas());
     TrainingState state{&network_.tensors(), host.parameters(), host.arenas(), host.buffers(), {}};
+    state.frozen = host.frozen();
     if (manifest.position.batch != 0) state.carried = host.carried();
     state.ranks_per_block = step_.sync_position().ranks_per_block;
     ExchangeState residuals, block_residuals;

@@ -53,6 +53,22 @@ Value write_batch_size(const TrainOptions& o) {
   return map;
 }
 
+void parse_names(std::vector<std::string>& names, const Value& value, const std::string& path) {
+  if (!value.is_sequence())
+    config::fail(value.origin, path, "expected a list of names, such as [conv1, layer1]");
+  names.clear();
+  for (const Value& item : value.items) {
+    names.push_back(config::to_string(item, path));
+    if (names.back().empty()) config::fail(item.origin, path, "a name is empty");
+  }
+}
+
+Value write_names(const std::vector<std::string>& names) {
+  Value out = Value::sequence();
+  for (const std::string& name : names) out.items.push_back(Value::plain(name));
+  return out;
+}
+
 void fields(Visitor& v, TrainOptions& o) {
   v.field("epochs", o.epochs, "the number of passes over the training set", Range{.min = 0, .max = 1e9});
   v.shape([] {
@@ -75,6 +91,14 @@ void fields(Visitor& v, TrainOptions& o) {
   v.choice("recompute", o.recompute, {{"none", Recompute::none}, {"batch_norm", Recompute::batch_norm}},
            "batch_norm: outputs of batch normalisations are not kept for backward, but computed again there; "
            "less memory and the same bits, at some cost in speed");
+  v.shape([] { return config::Shape::list(config::Shape::text()); });
+  v.custom(
+      "freeze", "list of layers and blocks",
+      "layers that are not trained: they compute as in evaluation, and their tensors are neither exchanged "
+      "nor "
+      "changed. Names of layers or blocks, or patterns; no layer in front of them may be trained",
+      [&](const Value& value, const std::string& path) { parse_names(o.freeze, value, path); },
+      [&] { return write_names(o.freeze); });
   v.field("deterministic", o.deterministic,
           "on a GPU, get the same bits in every run, at some cost in speed; the CPU always does");
   v.field("search_seconds", o.search_seconds,
@@ -286,6 +310,20 @@ ConfigError with_options(const ConfigError& e, const std::vector<std::string>& o
   return ConfigError(fmt::format("{} (with --set {})", e.what(), fmt::join(options, ", --set ")));
 }
 
+NetworkSpec read_network(const RunConfig& run, std::optional<std::int64_t> frames) {
+  try {
+    NetworkSpec spec(run.network);
+    if (spec.is_sequence() && run.data.truncate > 0) return NetworkSpec(run.network, run.data.truncate);
+    if (spec.has_open_frames() && frames) return NetworkSpec(run.network, frames);
+    return spec;
+  } catch (const ConfigError& e) {
+    std::vector<std::string> options;
+    std::ranges::copy_if(run.overrides, std::back_inserter(options),
+                         [](const std::string& o) { return o.starts_with("network"); });
+    throw with_options(e, options);
+  }
+}
+
 }  // namespace
 
 void fields(Visitor& v, RunConfig& run) {
@@ -435,17 +473,15 @@ config::Origin origin_of(const RunConfig& run, std::string_view section, std::st
 }
 
 NetworkSpec network_of(const RunConfig& run, std::optional<std::int64_t> frames) {
-  try {
-    NetworkSpec spec(run.network);
-    if (spec.is_sequence() && run.data.truncate > 0) return NetworkSpec(run.network, run.data.truncate);
-    if (spec.has_open_frames() && frames) return NetworkSpec(run.network, frames);
-    return spec;
-  } catch (const ConfigError& e) {
-    std::vector<std::string> options;
-    std::ranges::copy_if(run.overrides, std::back_inserter(options),
-                         [](const std::string& o) { return o.starts_with("network"); });
-    throw with_options(e, options);
-  }
+  NetworkSpec spec = read_network(run, frames);
+  naming_options(run, [&] {
+    try {
+      spec.freeze(run.train.freeze);
+    } catch (const ConfigError& e) {
+      config::fail(origin_of(run, "train", "freeze"), "train.freeze", e.what());
+    }
+  });
+  return spec;
 }
 
 void with_locations(const RunConfig& run, const std::function<void()>& body) {

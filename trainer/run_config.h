@@ -37,7 +37,8 @@ struct TrainOptions {
   DeviceChoice device = DeviceChoice::automatic;
   Compute compute = Compute::fp32;
   Recompute recompute = Recompute::none;
-  bool deterministic = false;  // on a GPU: the same bits in every run, at some cost in speed
+  std::vector<std::string> freeze = {};  // layers and blocks that are not trained
+  bool deterministic = false;            // on a GPU: the same bits in every run, at some cost in speed
   double search_seconds = default_search_seconds;  // on a GPU: of all searches for algorithms
   bool cuda_graphs = true;                         // on a GPU
   std::int64_t threads = 0;                        // per rank; 0: the cores of this node divided by its ranks
@@ -112,7 +113,8 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun);
 config::Origin origin_of(const RunConfig& run, std::string_view section, std::string_view key);
 
 /// The network of the configuration. If its file leaves the number of frames open, it is data.truncate, or
-/// else `frames`, or else 1. ConfigError; an error that an override may have caused names the option.
+/// else `frames`, or else 1. train.freeze is applied. ConfigError; an error that an override may have caused
+/// names the option.
 NetworkSpec network_of(const RunConfig& run, std::optional<std::int64_t> frames = {});
 
 /// Runs `body`. If it throws a ConfigError that begins with a key ("data.mean: ..."), adds that key's file,

@@ -20,15 +20,15 @@ using nlohmann::ordered_json;
 /// What a rank that trains holds at least: the layers' outputs and their gradients for each sample, and the
 /// parameters.
 struct Memory {
-  std::int64_t activations = 0, parameters = 0;  // bytes
+  std::int64_t activations = 0, parameters = 0, frozen = 0;  // bytes
   Compute compute = Compute::fp32;
   Recompute recompute = Recompute::none;
 };
 
 Memory memory_of(const NetworkSpec& spec, const TrainOptions& train) {
   const DataType type = train.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
-  return {make_plan(spec.graph(), true, type, train.recompute).arena, 4 * spec.graph().arena, train.compute,
-          train.recompute};
+  return {make_plan(spec.graph(), true, type, train.recompute).arena, 4 * spec.graph().arena,
+          4 * spec.graph().frozen_arena, train.compute, train.recompute};
 }
 
 std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
@@ -54,9 +54,11 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
                       {"kind", layer.kind},
                       {"shape", layer.shape},
                       {"parameters", layer.parameters},
-                      {"flops", layer.flops}});
+                      {"flops", layer.flops},
+                      {"frozen", layer.frozen}});
   o["network"] = spec.name();
   o["parameters"] = spec.parameters();
+  o["frozen_parameters"] = spec.frozen_parameters();
   o["flops"] = spec.flops();
   o["threshold"] = threshold;
   o["wire_bytes"] = total;
@@ -64,23 +66,27 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
   o["tensors"] = std::move(tensors);
   o["activation_bytes"] = memory.activations;
   o["parameter_bytes"] = memory.parameters;
+  o["frozen_parameter_bytes"] = memory.frozen;
   return json_text(o, 2) + "\n";
 }
 
 std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
                        int ranks, const Memory& memory) {
   const bool one_frame = spec.has_open_frames() && spec.input_shape()[0] == 1;
-  std::string out = fmt::format("{}: {} parameters, {:.2f} MFLOP a {} forward\n\n", printable(spec.name()),
-                                spec.parameters(), static_cast<double>(spec.flops()) * 1e-6,
-                                one_frame ? "frame" : "sample");
+  const bool any_frozen = !spec.frozen_tensors().empty();
+  std::string out = fmt::format(
+      "{}: {} parameters{}, {:.2f} MFLOP a {} forward\n\n", printable(spec.name()), spec.parameters(),
+      any_frozen ? fmt::format(", {} more are frozen", spec.frozen_parameters()) : "",
+      static_cast<double>(spec.flops()) * 1e-6, one_frame ? "frame" : "sample");
   std::size_t width = 5;
   for (const LayerInfo& layer : spec.layers()) width = std::max(width, layer.name.size());
   for (const TensorInfo& tensor : spec.tensors()) width = std::max(width, tensor.name.size());
   out += fmt::format("{:<{}}  {:<12} {:>18} {:>12} {:>14}\n", "layer", width, "kind", "output", "parameters",
                      "FLOPs");
   for (const LayerInfo& layer : spec.layers())
-    out += fmt::format("{:<{}}  {:<12} {:>18} {:>12} {:>14}\n", layer.name, width, layer.kind,
-                       fmt::format("{}", fmt::join(layer.shape, " x ")), layer.parameters, layer.flops);
+    out += fmt::format("{:<{}}  {:<12} {:>18} {:>12} {:>14}{}\n", layer.name, width, layer.kind,
+                       fmt::format("{}", fmt::join(layer.shape, " x ")), layer.parameters, layer.flops,
+                       layer.frozen ? "  frozen" : "");
   out += fmt::format("\n{:<{}}  {:<9} {:>18} {:>12} {:>12} {:>7}  {}\n", "tensor", width, "kind", "shape",
                      "elements", "wire bytes", "ratio", "codec");
   std::uint64_t total = 0;
@@ -101,11 +107,12 @@ std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const st
       4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)));
   out += fmt::format(
       "training holds {} bytes of layers' outputs and their gradients for each {} ({}{}), and {} bytes of "
-      "parameters; the gradients take as much again, and so does momentum\n",
+      "parameters; the gradients take as much again, and so does momentum{}\n",
       memory.activations, one_frame ? "frame" : "sample",
       memory.compute == Compute::bf16 ? "bfloat16" : "float32",
       memory.recompute == Recompute::batch_norm ? "; batch normalisations' outputs are computed twice" : "",
-      memory.parameters);
+      memory.parameters,
+      any_frozen ? fmt::format("; {} bytes of frozen parameters have neither", memory.frozen) : "");
   return out;
 }
 

@@ -30,12 +30,13 @@ StateSnapshot::StateSnapshot(Network& network, SynchronousStep& step, bool with_
   for (const auto* sizes : {&residuals, &of_block})
     for (const ResidualSizes& one : *sizes) size += one.round1 + one.round2;
   for (const NamedArena& arena : copied_) size += arena.values.size();
-  if (with_replica) size += network.parameters().size() + values_of(buffers);
+  if (with_replica) size += network.parameters().size() + network.frozen().values.size() + values_of(buffers);
   memory_ = PinnedBuffer<float>(network.stream().device(), size);
 
   state_.tensors = &network.tensors();
   if (with_replica) {
     state_.parameters = part(network.parameters().size());
+    state_.frozen = {network.frozen().tensors, part(network.frozen().values.size())};
     averaged_ = parts(buffers);
   }
   for (const NamedArena& arena : copied_)
@@ -55,6 +56,7 @@ void StateSnapshot::take(bool inside_epoch, std::span<const float> weights,
   const StreamView stream = network_.stream();
   if (!state_.parameters.empty()) {
     copy_values(state_.parameters, weights, stream);
+    copy_values(state_.frozen.values, network_.frozen().values, stream);
     copy_all(averaged_, averaged, {});
   }
   for (std::size_t i = 0; i < copied_.size(); ++i)

@@ -105,7 +105,8 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
                                   init == nullptr ? "random" : "the given");
   if (transport.rank() == 0) {
     fmt::print(
-        "{} | {} parameters | {} rank{} over {}{} | {} | {}\n", printable(spec.name()), spec.parameters(),
+        "{} | {} parameters{} | {} rank{} over {}{} | {} | {}\n", printable(spec.name()), spec.parameters(),
+        spec.frozen_parameters() > 0 ? fmt::format(", {} more are frozen", spec.frozen_parameters()) : "",
         transport.size(), transport.size() > 1 ? "s" : "",
         run.exchange.transport == TransportKind::nccl ? "nccl" : transport.name(),
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",

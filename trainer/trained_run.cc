@@ -34,6 +34,7 @@ TrainedRun open_trained_run(const std::string& run, const std::string& checkpoin
   if (!path_exists(config))
     throw ConfigError(fmt::format("{}: is not the folder of a run: it has no config.yaml", run));
   RunConfig loaded = load_run_config(config, overrides, config::Environment::if_set);
+  loaded.train.freeze.clear();
   NetworkSpec network = network_of(loaded);
   std::vector<std::string> classes = read_classes(run, loaded);
   if (classes.size() != static_cast<std::size_t>(network.classes())) {

@@ -20,7 +20,8 @@ namespace {
 
 std::vector<std::string> names_of(const NetworkSpec& spec) {
   std::vector<std::string> out;
-  for (const TensorInfo& tensor : spec.tensors()) out.push_back(tensor.name);
+  for (const auto* tensors : {&spec.frozen_tensors(), &spec.tensors()})
+    for (const TensorInfo& tensor : *tensors) out.push_back(tensor.name);
   for (const GraphBuffer& b : spec.graph().buffers) out.push_back(b.name);
   return out;
 }
@@ -39,20 +40,23 @@ Weights read_weights(const std::string& path, const NetworkSpec& spec, NamePatte
   Weights out;
   out.skip = std::move(skip);
   out.parameters.resize(static_cast<std::size_t>(graph.arena));
+  out.frozen.resize(static_cast<std::size_t>(graph.frozen_arena));
   for (const GraphBuffer& b : graph.buffers)
     out.buffers.emplace_back(static_cast<std::size_t>(elements_of(b.shape).value_or(0)));
   TrainingState state;
   state.tensors = &graph.tensors;
   state.parameters = out.parameters;
+  state.frozen = {&graph.frozen, out.frozen};
   state.buffers = named_buffers(spec, out);
   ModelFile found = find_model(path);
   const SafetensorsFile file(found.path);
   out.found_in = std::move(found.found_in);
   check_skip(out.skip, spec, file);
-  read_model(file, graph.tensors, out.parameters, state.buffers, out.skip);
+  read_model(file, state, out.skip);
   if (const std::string bad = first_non_finite(state, {}); !bad.empty())
     throw FileError(fmt::format("{}: {} hold a NaN or an infinity", path, bad));
   std::uint64_t sum = checksum64(std::as_bytes(std::span(out.parameters)));
+  if (!out.frozen.empty()) sum = 31 * sum + checksum64(std::as_bytes(std::span(out.frozen)));
   for (const std::vector<float>& b : out.buffers) sum = 31 * sum + checksum64(std::as_bytes(std::span(b)));
   out.checksum = fmt::format("{:016x}", sum);
   return out;
@@ -94,11 +98,14 @@ Weights read_initial_weights(const std::string& path, const NetworkSpec& spec,
 void set_weights(Network& network, const Weights& weights) {
   HostState host(network);
   if (!weights.skip.empty()) host.download();
-  for (const TensorInfo& tensor : network.tensors()) {
-    if (weights.skip.matches(tensor.name)) continue;
-    const auto from = weights.parameters.begin() + tensor.offset;
-    std::copy(from, from + tensor.elements, host.parameters().begin() + tensor.offset);
-  }
+  const auto set = [&](const std::vector<TensorInfo>& tensors, const std::vector<float>& from,
+                       std::span<float> to) {
+    for (const TensorInfo& tensor : tensors)
+      if (!weights.skip.matches(tensor.name))
+        std::copy_n(from.begin() + tensor.offset, tensor.elements, to.begin() + tensor.offset);
+  };
+  set(network.tensors(), weights.parameters, host.parameters());
+  set(*host.frozen().tensors, weights.frozen, host.frozen().values);
   for (std::size_t b = 0; b < weights.buffers.size(); ++b)
     if (!weights.skip.matches(host.buffers()[b].name))
       std::ranges::copy(weights.buffers[b], host.buffers()[b].values.begin());

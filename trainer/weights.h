@@ -13,9 +13,9 @@ namespace lpsgd {
 struct Weights {
   NamePatterns skip;                        // tensors that have no values here
   std::string found_in;                     // the file, or the checkpoint's folder
-  std::vector<float> parameters;            // an arena
+  std::vector<float> parameters, frozen;    // arenas
   std::vector<std::vector<float>> buffers;  // of each of the network's buffers
-  std::string checksum;                     // of both, 16 hexadecimal digits
+  std::string checksum;                     // of all of them, 16 hexadecimal digits
 };
 
 /// Of a file (PyTorch's names and order), a checkpoint or a run. It must hold each tensor and buffer of the

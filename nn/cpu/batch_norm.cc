@@ -56,7 +56,7 @@ class BatchNormOp final : public Op {
   bool runs_rowwise_source() const override { return rowwise_source_ != nullptr; }
 
   void forward(const Pass& pass) override {
-    const bool training = pass.training;
+    const bool training = pass.training && b_.training;
     const float* weight = b_.parameters[0].value;
     const float* bias = b_.parameters[1].value;
     float* running_mean = b_.buffers[0];

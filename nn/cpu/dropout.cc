@@ -24,7 +24,7 @@ class DropoutOp final : public Op {
   void forward(const Pass& pass) override {
     const T* x = as<T>(b_.inputs[0].value);
     T* y = as<T>(b_.output);
-    if (!pass.training) {
+    if (!pass.training || !b_.training) {
       if (x != y) std::copy_n(x, b_.elements(), y);
       return;
     }

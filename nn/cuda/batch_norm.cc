@@ -43,7 +43,7 @@ class BatchNormOp final : public Op {
   }
 
   void forward(const Pass& pass) override {
-    if (!pass.training)
+    if (!pass.training || !b_.training)
       check(launch_norm_constants(cut_, state_, context_.handle()));
     else if (!has_statistics_)
       check(launch_norm_statistics(b_.type, b_.inputs[0].value, cut_, state_, context_.handle()));

@@ -88,7 +88,7 @@ class DropoutOp final : public Op {
   }
   void forward(const Pass& pass) override {
     const void* x = b_.inputs[0].value;
-    if (pass.training)
+    if (pass.training && b_.training)
       check(launch_dropout(b_.type, shape_, context_.pass, x, b_.output, kept_, context_.handle()));
     else if (x != b_.output)
       copy_bytes(b_.output, x, static_cast<std::size_t>(b_.elements() * size_of(b_.type)), context_.stream);

@@ -119,9 +119,10 @@ def ready_times(shown, units, forward, backward, overlap):
     """When each unit's last tensor is final: backward passes the layers in turn,
     each as long as its share of FLOPs.
     """
-    total = sum(layer["flops"] for layer in shown["layers"]) or 1
+    layers = [layer for layer in shown["layers"] if not layer["frozen"]]  # the others have no backward
+    total = sum(layer["flops"] for layer in layers) or 1
     after, done = {}, 0
-    for layer in reversed(shown["layers"]):
+    for layer in reversed(layers):
         done += layer["flops"]
         after[layer["name"]] = done / total
     final = []

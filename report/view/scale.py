@@ -2,7 +2,7 @@
 its Figs. 12 to 15."""
 
 import pandas
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 import published
 import style
@@ -125,7 +125,7 @@ def scalability(groups, every_group, transport):
         panel.set_yscale("log", base=2)
         ticks = sorted({g.ranks for g, _ in based if g.network == network} | {1})
         for axis, values in ((panel.xaxis, ticks), (panel.yaxis, [2.0**i for i in range(-3, 12)])):
-            axis.set_major_formatter(ScalarFormatter())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_major_locator(FixedLocator(values))
             axis.set_minor_locator(NullLocator())
         panel.set_title(network)

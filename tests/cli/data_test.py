@@ -2,6 +2,7 @@
 
 import glob
 import io
+import json
 import os
 import re
 import shutil
@@ -149,6 +150,9 @@ class Data(DataCase):
             shards = ["--set", f"data.shards={folder}"]
             packed = self.train("packed" + "".join(arguments), *shards, ranks=2, config=self.images)
             self.check(*shards)
+            for run_folder in (packed, self.path("files")):
+                with open(os.path.join(run_folder, "environment.json")) as file:
+                    self.assertEqual(json.load(file)["classes"], ["cat", "dog", "eel"], run_folder)
             for name, value in model(packed, "epoch-0001").items():
                 self.assertTrue(np.array_equal(value.view("<u4"), reference[name].view("<u4")), (arguments, name))
             shutil.rmtree(folder)

@@ -132,6 +132,12 @@ class Init(Case):
         self.train("halfway", *start, "--resume")
         self.assertTrue(equal(model(halfway, "epoch-0002"), done))
 
+    def test_a_run_goes_on_under_a_network_with_its_classes_as_a_parameter(self):
+        done = model(self.train("done"), "epoch-0002")
+        half = self.train("half", "--steps", "5")
+        self.train("half", "--resume", "--set", "network=any.yaml")
+        self.assertTrue(equal(model(half, "epoch-0002"), done))
+
     def test_names_that_cannot_be_skipped(self):
         self.train("first", "--steps", "0")
         init = ("--init", self.path("first"))

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/checksum.h"
+#include "data/class_names.h"
 #include "data/shard_format.h"
 #include "tests/core/temporary_folder.h"
 #include "tests/data/images.h"
@@ -106,6 +107,25 @@ TEST_F(Shards, GiveBackPixels) {
   mixed.add({bytes(0, 20), ImageShape{5, 4, 1}}, 0, "");
   mixed.finish();
   EXPECT_EQ(opened(path("c.shard"), "images", Split::train)->fixed_shape(), shape);
+}
+
+TEST_F(Shards, NameTheClasses) {
+  const std::vector<std::string> names{"ape", "bee", "cat", "dog", "eel", "f o x", "g"};
+  std::vector<std::string> others = names;
+  others[4] = "emu";
+  pack("s/a.shard", 3);  // without names
+  EXPECT_TRUE(opened(path("s/a.shard"), "images", Split::train)->class_names().empty());
+  pack("s/b.shard", 9, {"images", Split::train, 7, names});
+  const auto set = opened(path("s"), "images", Split::train);
+  EXPECT_EQ(set->class_names(), names);
+  EXPECT_EQ(set->name(11), fmt::format("sample 8 of {} (cat/8.jpg)", path("s/b.shard")));
+  EXPECT_EQ(class_names("images", set.get()), names);
+  EXPECT_THAT(error(changed("s/b.shard", [](shard::Entry&, shard::Footer& footer) { footer.classes = 8; })),
+              HasSubstr("malformed shard: names of 7 classes, but it has 8"));
+  pack("s/c.shard", 3, {"images", Split::test, 7, others});
+  EXPECT_EQ(error(path("s")),
+            path("s/c.shard") + ": class 4 is 'emu', but in " + path("s/b.shard") + " it is 'eel'");
+  EXPECT_EQ(error(path("s"), Split::test), error(path("s")));
 }
 
 TEST_F(Shards, AFolderIsOneDataSet) {

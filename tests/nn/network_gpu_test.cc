@@ -9,6 +9,7 @@
 #include "nn/network.h"
 #include "nn/optimizer.h"
 #include "tests/core/gpu_test.h"
+#include "tests/nn/frozen_network.h"
 #include "tests/nn/recompute_cases.h"
 
 namespace lpsgd {
@@ -46,10 +47,17 @@ const std::string kinked =
     "  - {add: s, input: [b2, r1]}\n  - {relu: r2}\n  - {max_pool: p, kernel: 2}\n"
     "  - {conv: c3, filters: 8, kernel: 3}\n  - {relu: r3}\n  - flatten\n  - {dense: f2, units: 7}\n";
 
+NetworkSpec spec_of(const std::string& text, const std::vector<std::string>& frozen) {
+  NetworkSpec out(config::parse_text(text, "net.yaml"));
+  out.freeze(frozen);
+  return out;
+}
+
 /// A network, its data, and steps of training.
 struct Trained {
-  Trained(const std::string& text, const NetworkOptions& options, const OptimizerOptions& sgd = {})
-      : spec(config::parse_text(text, "net.yaml")),
+  Trained(const std::string& text, const NetworkOptions& options, const OptimizerOptions& sgd = {},
+          const std::vector<std::string>& frozen = {})
+      : spec(spec_of(text, frozen)),
         network(spec, options),
         optimizer(sgd, spec.tensors(), network.parameters().size(), network.stream()) {
     optimizer.set_rate(0.05);
@@ -118,6 +126,40 @@ TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
   EXPECT_EQ(b.samples, 5);
   EXPECT_NEAR(b.loss, a.loss, 1e-4 * a.loss);
   EXPECT_EQ(gpu.network.take_metrics().samples, 0);
+}
+
+TEST_F(NetworkGpu, FrozenLayersComputeAsTheCpus) {
+  Trained cpu(frozen_network, {.batch = 8}, {}, frozen_layers);
+  Trained gpu(frozen_network, {.batch = 8, .device = device}, {}, frozen_layers);
+  const TensorArena frozen = gpu.network.frozen();
+  const std::vector<float> before = on_host(frozen.values, gpu.network.stream());
+  EXPECT_TRUE(std::ranges::equal(before, cpu.network.frozen().values));
+  for (int s = 0; s < 5; ++s) {
+    SCOPED_TRACE(s);
+    cpu.step(s);
+    gpu.step(s, true);
+    EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
+    EXPECT_LE(distance(gpu.network.logits(), cpu.network.logits()), 1e-4);
+    EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
+    for (std::size_t i = 0; i < cpu.network.buffers().size(); ++i)
+      EXPECT_LE(distance(on_host(gpu.network.buffers()[i].values, gpu.network.stream()),
+                         cpu.network.buffers()[i].values),
+                1e-4)
+          << cpu.network.buffers()[i].name;
+  }
+  EXPECT_EQ(on_host(frozen.values, gpu.network.stream()), before);
+  EXPECT_EQ(gpu.announced.size(), 5 * gpu.network.tensors().size());
+  for (const Compute compute : {Compute::fp32, Compute::bf16}) {
+    if (unsupported(compute, device)) continue;
+    Trained all(frozen_network, {.batch = 8, .compute = compute, .device = device}, {},
+                {"{c,b}{1,2,3}", "d1", "side"});
+    all.step(0);
+    const std::vector<float> scores(all.network.logits().begin(), all.network.logits().end());
+    Trained again(frozen_network, {.batch = 8, .compute = compute, .device = device}, {},
+                  {"{c,b}{1,2,3}", "d1", "side"});
+    again.network.forward_eval({.inputs = again.inputs, .labels = again.labels}, 8);
+    EXPECT_LE(distance(again.network.logits(), scores), compute == Compute::fp32 ? 1e-6 : 1e-2);
+  }
 }
 
 TEST_F(NetworkGpu, FirstStepOfAnArithmeticIsNearTheCpus) {

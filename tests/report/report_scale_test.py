@@ -74,6 +74,13 @@ class Scale(ReportTest):
             found[ranks].append(value)
         self.assertEqual(found, {1: [0.8, 1.0], 2: [1.5, 1.2]})
 
+    def test_ticks_say_what_slows_down(self):
+        folders = [self.variant("one", 100.0, 1), self.variant("two", 40.0, 2)]
+        groups = self.groups(folders, PLACES)
+        axis = scale.scalability(groups, groups, "mpi").figure.axes[0].yaxis
+        shown = [axis.get_major_formatter()(tick) for tick in (0.25, 0.5, 1, 2)]
+        self.assertEqual(shown, ["0.25", "0.5", "1", "2"])
+
     def test_a_variant_without_a_run_of_one_rank_is_left_out(self):
         folders = self.grid("train.compute", ("fp32", "bf16"), lambda v: {"train": {"compute": v}})
         self.assertEqual(

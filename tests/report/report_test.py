@@ -78,6 +78,12 @@ class Report(FolderTest):
         self.assertEqual(len(lines[0]), len(lines[2]), "columns are aligned")
         self.assertTrue(lines[4].startswith("top-1: "))
 
+    def test_table_of_slow_runs(self):
+        rates = (0.37249, 1.0, 99.94, 99.96, 2345.6)
+        runs = [self.run_folder(f"r{i}", [record(1, samples_per_s=rate)]) for i, rate in enumerate(rates)]
+        (_, *rows), _ = self.cells(*runs)
+        self.assertEqual([row[4] for row in rows], ["0.372", "1.00", "99.9", "100", "2346"])
+
     def cells(self, *words):
         """Of each line of the table but the dashes, and its last line."""
         status, out, err = self.report(*words, "--table")

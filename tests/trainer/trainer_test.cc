@@ -200,8 +200,11 @@ TEST(Trainer, WritesTheInitialWeights) {
   ASSERT_TRUE(written);
   EXPECT_EQ(written->folder, folder.path() + "/checkpoints/step-000000");
   SmallModel model(run, 0, 1), other(small_run({"train.seed=6"}), 0, 1);
-  read_model(SafetensorsFile(find_model(folder.path()).path), other.network.tensors(),
-             other.network.parameters(), other.network.buffers());
+  TrainingState state;
+  state.tensors = &other.network.tensors();
+  state.parameters = other.network.parameters();
+  state.buffers = other.network.buffers();
+  read_model(SafetensorsFile(find_model(folder.path()).path), state);
   EXPECT_EQ(values(other.network.parameters()), values(model.network.parameters()));
 }
 

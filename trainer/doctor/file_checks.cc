@@ -21,18 +21,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Why no file can be written in this folder; empty: one was, and is removed.
+/// Why no file can be written in this folder; empty: one was, and is gone.
 std::string unwritable(const std::string& folder) {
   const std::string path = fmt::format("{}/.lpsgd-doctor-{}", folder, ::getpid());
   const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
   if (file < 0) return std::strerror(errno);
+  ::unlink(path.c_str());  // already here: nothing stays if the process is ended below
   const std::array<char, 4096> page{};
   int error = 0;
   const ssize_t written = ::write(file, page.data(), page.size());
   if (written != static_cast<ssize_t>(page.size())) error = written < 0 ? errno : ENOSPC;
   if (error == 0 && ::fsync(file) != 0) error = errno;
   if (::close(file) != 0 && error == 0) error = errno;
-  ::unlink(path.c_str());
   return error == 0 ? "" : std::strerror(error);
 }
 
