@@ -14,7 +14,7 @@ inline const std::string frozen_network =
     "  - {conv: c2, filters: 16, kernel: 3, pad: 1, bias: false}\n  - {batch_norm: b2}\n"
     "  - {conv: side, filters: 16, kernel: 1, input: d1}\n"
     "  - {add: s, input: [b2, side]}\n  - {tanh: t1}\n"
-    "  - {concat: j, input: [t1, b2]}\n"
+    "  - {concat: j, input: [t1, d1]}\n"
     "  - {conv: c3, filters: 8, kernel: 3, stride: 2, bias: false}\n  - {batch_norm: b3}\n  - {tanh: t2}\n"
     "  - flatten\n  - {dense: f, units: 7}\n";
 inline const std::vector<std::string> frozen_layers{"{c,b}1", "{c,b}2", "d1"};
