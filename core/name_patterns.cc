@@ -82,7 +82,8 @@ bool NamePatterns::matches(const std::string& tensor) const {
   return std::ranges::any_of(patterns_, [&](const std::string& p) { return matches_any_of(p, names); });
 }
 
-std::optional<std::string> NamePatterns::unused(std::span<const std::string> tensors) const {
+std::optional<std::string> NamePatterns::unused(std::span<const std::string> tensors,
+                                                const Nouns& nouns) const {
   for (const std::string& pattern : patterns_) {
     std::vector<std::string> known;
     bool used = false;
@@ -94,8 +95,8 @@ std::optional<std::string> NamePatterns::unused(std::span<const std::string> ten
     if (used) continue;
     std::string hint = config::did_you_mean(pattern, known);
     if (hint.empty() && !tensors.empty())
-      hint = fmt::format("; tensors have names such as '{}'", printable(tensors.front()));
-    return fmt::format("'{}' is the name of no layer and no tensor{}", printable(pattern), hint);
+      hint = fmt::format("; {} have names such as '{}'", nouns.all, printable(tensors.front()));
+    return fmt::format("'{}' is the name of {}{}", printable(pattern), nouns.none, hint);
   }
   return std::nullopt;
 }

@@ -25,9 +25,16 @@ class NamePatterns {
   /// Whether a pattern matches the tensor's name, or its beginning up to a dot: "layer1" and "layer1.0.conv1"
   /// stand for all of that block's and that layer's tensors.
   bool matches(const std::string& tensor) const;
+  /// What messages call the names.
+  struct Nouns {
+    const char *none = "no layer and no tensor", *all = "tensors";
+  };
   /// "'fcc' is the name of no layer and no tensor, did you mean 'fc'?" of the first pattern that matches none
   /// of the tensors. Nothing if all match one.
-  std::optional<std::string> unused(std::span<const std::string> tensors) const;
+  std::optional<std::string> unused(std::span<const std::string> tensors) const {
+    return unused(tensors, {});
+  }
+  std::optional<std::string> unused(std::span<const std::string> names, const Nouns& nouns) const;
 
  private:
   std::vector<std::string> patterns_;

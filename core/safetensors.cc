@@ -98,8 +98,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
       field("dtype", entry.contains("dtype") && entry["dtype"].is_string());
       const bool counts = entry["dtype"] == "I64" && name.ends_with("num_batches_tracked");
       if (entry["dtype"] != "F32" && !counts)
-        throw FileError(fmt::format("{}: tensor '{}' is {}; only F32 is read", path, printable(name),
-                                    printable(entry["dtype"].get<std::string>())));
+        throw FileError(fmt::format("{}: tensor '{}' is {}; only F32 is read (in PyTorch: tensor.float())",
+                                    path, printable(name), printable(entry["dtype"].get<std::string>())));
       const auto numbers = [](const json& list) {
         return list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& x) {
                  return x.is_number_unsigned() && x.template get<std::uint64_t>() <= (std::uint64_t{1} << 61);

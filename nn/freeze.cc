@@ -57,7 +57,8 @@ void freeze(Graph& graph, const std::vector<std::string>& names) {
   if (names.empty()) return;
   require(graph.frozen.empty(), "a graph's layers are frozen once");
   const NamePatterns patterns(names);
-  if (const auto unused = patterns.unused(names_in(graph))) throw ConfigError(*unused);
+  if (const auto unused = patterns.unused(names_in(graph), {"no layer", "layers"}))
+    throw ConfigError(*unused);
   const std::vector<bool> frozen = named_layers(graph, patterns);
   check_order(graph, frozen);
 

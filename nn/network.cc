@@ -193,6 +193,15 @@ void Network::announce_behind(std::span<const std::size_t> tensors) {
         std::ranges::any_of(own, [&](std::size_t t) { return std::ranges::count(tensors, t) > 0; });
     if (ends || s == 0) impl_->segments.push_back(s);
   }
+  // In front of the last tensor that is trained there may be frozen layers alone, which launch nothing.
+  std::vector<std::size_t>& segments = impl_->segments;
+  if (segments.size() > 1 &&
+      std::none_of(impl_->steps.begin(),
+                   impl_->steps.begin() + static_cast<std::ptrdiff_t>(segments[segments.size() - 2]),
+                   [](const Impl::Step& step) { return step.has_backward; })) {
+    segments.pop_back();
+    segments.back() = 0;
+  }
 }
 
 BatchMetrics Network::take_metrics() {

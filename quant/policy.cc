@@ -157,7 +157,8 @@ std::vector<CodecSpec> assign_codecs(const PolicySpec& spec, const std::vector<T
   return out;
 }
 
-std::vector<std::string> unused_rules(const PolicySpec& spec, const std::vector<TensorInfo>& tensors) {
+std::vector<std::string> unused_rules(const PolicySpec& spec, const std::vector<TensorInfo>& tensors,
+                                      const std::vector<TensorInfo>& frozen) {
   std::vector<std::string> names, out;
   for (const TensorInfo& t : tensors) names.push_back(t.name);
   for (auto rule = spec.rules.begin(); rule != spec.rules.end(); ++rule) {
@@ -168,7 +169,10 @@ std::vector<std::string> unused_rules(const PolicySpec& spec, const std::vector<
     }
     if (taken > 0 || tensors.empty()) continue;
     std::string why = "earlier rules take all tensors that it matches";
-    if (matched == 0) {
+    const auto stays = std::ranges::find_if(frozen, [&](const TensorInfo& t) { return applies(*rule, t); });
+    if (matched == 0 && stays != frozen.end()) {
+      why = fmt::format("it matches only frozen tensors, such as '{}', which are not exchanged", stays->name);
+    } else if (matched == 0) {
       why = "it matches no tensor" + config::did_you_mean(rule->name, names);
       if (!config::nearest(rule->name, names))
         why += fmt::format("; tensors have names such as '{}'", names.front());

@@ -37,7 +37,8 @@ std::int64_t min_elements(const PolicySpec& spec, const std::vector<TensorInfo>&
 /// One codec per tensor, in the tensors' order.
 std::vector<CodecSpec> assign_codecs(const PolicySpec& spec, const std::vector<TensorInfo>& tensors);
 
-/// A line for each rule that gives no tensor its codec, and why.
-std::vector<std::string> unused_rules(const PolicySpec& spec, const std::vector<TensorInfo>& tensors);
+/// A line for each rule that gives no tensor its codec, and why. `frozen` are tensors that are not exchanged.
+std::vector<std::string> unused_rules(const PolicySpec& spec, const std::vector<TensorInfo>& tensors,
+                                      const std::vector<TensorInfo>& frozen = {});
 
 }  // namespace lpsgd

@@ -72,6 +72,7 @@ USUAL = {
     "sync": {"kind": "every_step"},
     "train.compute": "fp32",
     "train.batch_size": 128,
+    "train.freeze": [],
     "optimizer.noise": 0,
     "optimizer.noise_decay": 0.55,
     "schedule.lr_scaling": "none",
@@ -149,6 +150,8 @@ def setting_text(key, value):
         return f"batch {value}"
     if key == "train.compute":
         return str(value)
+    if key == "train.freeze":
+        return f"{', '.join(map(str, value))} frozen" if value else ""
     if key == "sync":
         return sync_text(value)
     return f"{key.split('.')[-1]} {value}" if value is not None else ""

@@ -311,8 +311,8 @@ bool LocalStep::replicas_equal() {
     std::uint64_t all, block, pending;
   };
   const bool block_agreed = block_ && at_.started && at_.steps == 0;
-  Sums mine{checksum_of(is_synchronised() ? network_.parameters() : outer_->synchronised()), 0,
-            checksum_of(changes_.view())};
+  const std::span<const float> agreed = is_synchronised() ? network_.parameters() : outer_->synchronised();
+  Sums mine{checksum_of(agreed) + frozen_checksum(), 0, checksum_of(changes_.view())};
   if (block_) mine.block = checksum_of(block_agreed ? network_.parameters() : block_->outer->synchronised());
   const std::vector<Sums> sums = transport_.all_gather(mine);
   const auto size = static_cast<std::size_t>(block_ ? block_->ranks.size : 1);

@@ -95,11 +95,15 @@ ReplicaCheck::ReplicaCheck(std::int64_t every, const BitFlip& flip, Transport& t
     : every_(every), flip_(flip), transport_(transport), network_(network) {
   if (every_ > 0 || flip_.planned()) host_.emplace(network, optimizer.arenas());
   if (!flip_.planned()) return;
-  const std::vector<TensorInfo>& tensors = network.tensors();
-  const auto tensor = std::find_if(tensors.begin(), tensors.end(), [&](const TensorInfo& t) {
-    return flip_.tensor.empty() || t.name == flip_.tensor;
-  });
-  if (tensor == tensors.end())
+  const TensorInfo* tensor = nullptr;
+  for (const TensorArena& arena : {TensorArena{&network.tensors(), host_->parameters()}, host_->frozen()})
+    for (const TensorInfo& t : *arena.tensors)
+      if (tensor == nullptr && (flip_.tensor.empty() || t.name == flip_.tensor)) {
+        tensor = &t;
+        flipped_ =
+            arena.values.subspan(static_cast<std::size_t>(t.offset), static_cast<std::size_t>(t.elements));
+      }
+  if (tensor == nullptr)
     throw ConfigError(fmt::format("exchange.inject.tensor: the network has no '{}'", flip_.tensor));
   if (flip_.element >= tensor->elements)
     throw ConfigError(fmt::format("exchange.inject.element: '{}' has {} elements, so {} is not one of them",
@@ -107,7 +111,6 @@ ReplicaCheck::ReplicaCheck(std::int64_t every, const BitFlip& flip, Transport& t
   if (flip_.rank >= transport.size())
     throw ConfigError(fmt::format("exchange.inject.rank: there are {} ranks, so {} is not one of them",
                                   transport.size(), flip_.rank));
-  flipped_value_ = static_cast<std::size_t>(tensor->offset + flip_.element);
 }
 
 void ReplicaCheck::after_step(std::int64_t steps, Comparable comparable) {
@@ -122,7 +125,7 @@ void ReplicaCheck::before_checkpoint(std::int64_t steps, Comparable comparable) 
 
 void ReplicaCheck::flip() {
   host_->download();
-  float& value = host_->parameters()[flipped_value_];
+  float& value = flipped_[static_cast<std::size_t>(flip_.element)];
   const float before = value;
   value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ (std::uint32_t{1} << flip_.bit));
   host_->upload();
@@ -135,19 +138,23 @@ void ReplicaCheck::compare(std::int64_t steps, Comparable comparable) {
   host_->download();
   compared_ = steps;
   due_ = false;
-  std::vector<std::pair<std::string, std::span<const float>>> arenas{{"weights", host_->parameters()}};
+  const std::vector<TensorInfo>* const trained = &network_.tensors();
+  std::vector<std::pair<std::string, TensorArena>> arenas{{"weights", {trained, host_->parameters()}},
+                                                          {"frozen weights", host_->frozen()}};
   if (comparable == Comparable::all)
-    for (const NamedArena& arena : host_->arenas()) arenas.emplace_back(arena.name + " values", arena.values);
+    for (const NamedArena& arena : host_->arenas())
+      arenas.push_back({arena.name + " values", {trained, arena.values}});
   std::vector<std::uint64_t> whole;
-  for (const auto& [kind, arena] : arenas) whole.push_back(checksum(arena));
+  for (const auto& [kind, arena] : arenas) whole.push_back(checksum(arena.values));
   const std::vector<std::uint64_t> wholes = gather(transport_, whole);
   bool equal = true;
   for (std::size_t i = 0; i < wholes.size(); ++i) equal &= wholes[i] == wholes[i % whole.size()];
   if (equal) return;
 
-  const std::vector<TensorInfo>& tensors = network_.tensors();
   const auto ranks = static_cast<std::size_t>(transport_.size());
-  for (const auto& [kind, arena] : arenas) {
+  for (const auto& [kind, of] : arenas) {
+    const std::vector<TensorInfo>& tensors = *of.tensors;
+    const std::span<const float> arena = of.values;
     if (arena.empty()) continue;
     std::vector<std::uint64_t> mine;
     for (const TensorInfo& tensor : tensors) mine.push_back(checksum(part(arena, tensor)));

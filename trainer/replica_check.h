@@ -45,7 +45,7 @@ class ReplicaCheck {
   Transport& transport_;
   Network& network_;
   std::optional<HostState> host_;  // if there is anything to do
-  std::size_t flipped_value_ = 0;  // its place in the parameters
+  std::span<float> flipped_;       // the tensor that the planned fault changes
   std::int64_t compared_ = 0;      // steps at the last comparison
   bool due_ = false;
 };

@@ -123,7 +123,8 @@ std::string show_command(const ShowArguments& arguments) {
   const NetworkSpec spec = network_of(run);
   const std::int64_t threshold = min_elements(run.exchange.policy, spec.tensors());
   const std::vector<CodecSpec> codecs = assign_codecs(run.exchange.policy, spec.tensors());
-  for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors())) log::warn("{}", rule);
+  for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors(), spec.frozen_tensors()))
+    log::warn("{}", rule);
   // Bytes depend on the number of ranks only where tables travel (qsgd's optimal levels).
   const int ranks = run.exchange.transport == TransportKind::threads ? static_cast<int>(run.exchange.ranks)
                                                                      : launched_as().size;

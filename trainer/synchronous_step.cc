@@ -143,8 +143,13 @@ std::uint64_t SynchronousStep::checksum_of(std::span<const float> weights) const
   return checksum64(std::as_bytes(host.view()));
 }
 
+std::uint64_t SynchronousStep::frozen_checksum() const {
+  const std::span<const float> frozen = network_.frozen().values;
+  return frozen.empty() ? 0 : 31 * checksum_of(frozen);
+}
+
 bool SynchronousStep::replicas_equal() {
-  return transport_.all_equal(checksum_of(network_.parameters()));
+  return transport_.all_equal(checksum_of(network_.parameters()) + frozen_checksum());
 }
 
 void SynchronousStep::check_finite() {

@@ -109,6 +109,7 @@ class SynchronousStep {
   /// `step_before`: checks the step before the last one, without waiting for the last one.
   void check(bool step_before, const char* what = "gradient");
   std::uint64_t checksum_of(std::span<const float> weights) const;
+  std::uint64_t frozen_checksum() const;  // of the weights that are not trained; 0: there are none
 
   const RunConfig& run_;
   Network& network_;

@@ -79,13 +79,23 @@ std::string rules_text(const PolicySpec& policy) {
 }
 
 /// ", but for fc.weight, fc.bias", with the first few names.
-std::string but_for(std::vector<std::string> skipped) {
+/// "a, b, c, d and 7 more"
+std::string some_of(std::vector<std::string> names) {
   constexpr std::size_t few = 4;
-  if (skipped.empty()) return "";
-  const std::size_t more = skipped.size() - std::min(few, skipped.size());
-  skipped.resize(skipped.size() - more);
-  return fmt::format(", but for {}{}", printable(fmt::format("{}", fmt::join(skipped, ", "))),
-                     more > 0 ? fmt::format(" and {} more", more) : "");
+  const std::size_t more = names.size() - std::min(few, names.size());
+  names.resize(names.size() - more);
+  return printable(fmt::format("{}", fmt::join(names, ", "))) +
+         (more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+/// They would stay random.
+void warn_of_random_frozen(const NetworkSpec& spec, const Weights* init) {
+  std::vector<std::string> random;
+  for (const TensorInfo& tensor : spec.frozen_tensors())
+    if (init == nullptr || init->skip.matches(tensor.name)) random.push_back(tensor.name);
+  if (!random.empty())
+    log::warn("train.freeze: frozen tensors keep their random initial values: {} ({})", some_of(random),
+              init == nullptr ? "--init gives them others" : "--init-skip leaves them out");
 }
 
 /// Everything after the ranks have started. Returns the exit status. Collective.
@@ -111,10 +121,14 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
         run.exchange.transport == TransportKind::nccl ? "nccl" : transport.name(),
         run.exchange.link.emulated() ? fmt::format(" (emulated link: {})", to_text(run.exchange.link)) : "",
         to_text(run.exchange.policy.codec) + rules_text(run.exchange.policy), command.out);
-    for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors())) log::warn("{}", rule);
-    if (init != nullptr && !command.resume)
+    for (const std::string& rule : unused_rules(run.exchange.policy, spec.tensors(), spec.frozen_tensors()))
+      log::warn("{}", rule);
+    if (!command.resume) warn_of_random_frozen(spec, init);
+    if (init != nullptr && !command.resume) {
+      const std::vector<std::string> left_out = skipped(spec, *init);
       fmt::print("starting from the weights of {}{}\n", printable(arguments.init),
-                 but_for(skipped(spec, *init)));
+                 left_out.empty() ? "" : ", but for " + some_of(left_out));
+    }
     std::fflush(stdout);
   }
   if (run.exchange.transport == TransportKind::nccl) {

@@ -83,15 +83,20 @@ def waiting_of(computing, runs, elements, base, run_link):
     return scaling.with_waiting(computing, measured)
 
 
+PARAMETERS = ("parameters", "frozen_parameters")
+
+
 def same_network(runs, shown):
     """Runs of another network would say nothing."""
     for run in runs:
         found = program.show(f"{run.where}/config.yaml")
-        if found["parameters"] != shown["parameters"]:
-            raise CostModelError(
-                f"{run.where}: a run of {found['network']} with {found['parameters']} parameters, not of "
-                f"{shown['network']} with {shown['parameters']}"
-            )
+        if [found[key] for key in PARAMETERS] != [shown[key] for key in PARAMETERS]:
+            raise CostModelError(f"{run.where}: a run of {sized(found)}, not of {sized(shown)}")
+
+
+def sized(shown):
+    frozen = shown["frozen_parameters"]
+    return f"{shown['network']} with {shown['parameters']} parameters" + (f" and {frozen} frozen ones" if frozen else "")
 
 
 def prediction(options):

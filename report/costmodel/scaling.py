@@ -119,7 +119,10 @@ def ready_times(shown, units, forward, backward, overlap):
     """When each unit's last tensor is final: backward passes the layers in turn,
     each as long as its share of FLOPs.
     """
-    layers = [layer for layer in shown["layers"] if not layer["frozen"]]  # the others have no backward
+    trained = {tensor["name"].rpartition(".")[0] for tensor in shown["tensors"]}
+    names = [layer["name"] for layer in shown["layers"]]
+    first = next((i for i, name in enumerate(names) if name in trained), 0)  # nothing in front has a backward
+    layers = [layer for layer in shown["layers"][first:] if not layer["frozen"]]
     total = sum(layer["flops"] for layer in layers) or 1
     after, done = {}, 0
     for layer in reversed(layers):

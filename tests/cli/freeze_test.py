@@ -88,7 +88,7 @@ class Freeze(Case):
 
     def test_what_cannot_be_frozen(self):
         for layers, expected in (
-            ("[conv7]", "train.freeze: 'conv7' is the name of no layer and no tensor, did you mean 'conv1'?"),
+            ("[conv7]", "train.freeze: 'conv7' is the name of no layer, did you mean 'conv1'?"),
             ("[fc]", "train.freeze: 'fc' cannot be frozen, because 'bn2' in front of it is trained"),
             ("[conv1.weight]", "train.freeze: 'conv1.weight' is one tensor: layers are frozen as a whole, here 'conv1'"),
             ("['*']", "train.freeze: no layer is left to train"),
@@ -103,6 +103,39 @@ class Freeze(Case):
         config = self.write("frozen.yaml", open(self.config).read().replace("epochs: 2", "epochs: 2, freeze: [fc]"))
         result = run("show", config)
         self.assertIn(f"lpsgd: error: {config}:3:28: train.freeze: 'fc' cannot be frozen", result.err)
+
+    def test_what_stays_random_is_named(self):
+        init, _ = self.start()
+        for number, (more, expected) in enumerate((
+            ((), "frozen tensors keep their random initial values: conv1.weight, bn1.weight, bn1.bias, conv2.weight and 2 more "
+                 "(--init gives them others)"),
+            ((*init, "--init-skip", "fc,bn2.bias"), "frozen tensors keep their random initial values: bn2.bias (--init-skip"),
+            ((*init, "--init-skip", "fc"), None),
+        )):
+            out = ("--out", self.path(f"out{number}"), "--steps", "2")
+            for arguments in (out, (*out, "--resume")):
+                result = run("train", self.config, *arguments, *freezing(), *more, ranks=2)
+                self.assertEqual(result.status, 0, result)
+                if expected and arguments == out:
+                    self.assertIn("warning: train.freeze: " + expected, result.err)
+                else:
+                    self.assertNotIn("warning", result.err)
+
+    def test_frozen_weights_that_differ_are_found(self):
+        flip = ("--set", "exchange.inject={step: 3, rank: 1, tensor: conv1.weight, element: 17, bit: 21}")
+        for sync in ((), ("--set", "sync={kind: local_sgd, steps: 2}")):
+            out = self.train("out" + str(len(sync)), *freezing(BODY, *flip), *sync)
+            self.assertEqual([record["replicas_equal"] for record in self.metrics(out)], [False, False])
+        result = run("train", self.config, "--out", self.path("new"), *freezing(BODY, *flip), "--check-replicas", "1", ranks=2)
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("the replicas are not equal: in the frozen weights of 'conv1.weight'", result.err)
+        self.assertIn("from element 17 on; 1 of 6 tensors differ", result.err)
+
+    def test_a_rule_of_frozen_tensors_has_no_effect(self):
+        rule = ("--set", "exchange.rules=[{name: conv1.weight, codec: none}]")
+        expected = "it matches only frozen tensors, such as 'conv1.weight', which are not exchanged"
+        self.assertIn(expected, run("show", self.config, *freezing(BODY, *rule)).err)
+        self.assertNotIn("exchange.rules", run("show", self.config, *rule).err)
 
     def test_show_marks_them(self):
         shown = run("show", self.config, *freezing())

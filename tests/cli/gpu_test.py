@@ -74,6 +74,19 @@ class OnTheGpu(Case):
                 for name, value in one.items():
                     self.assertTrue(np.array_equal(value, two[name]), (transport, rank, name))
 
+    def test_frozen_layers_stay(self):
+        plain = ["--set", "exchange.codec=none", "--set", "network.parameters.activation=tanh", "--set", "train.freeze=[conv1, bn1]"]
+        start = model(self.train("start", *plain, "--steps", "0"), "step-000000")
+        cpu = model(self.train("cpu", *plain, "--steps", "5"), "step-000005")
+        gpu = model(self.train("gpu", *plain, *FIXED, "--steps", "5"), "step-000005")
+        self.close(gpu, cpu, 1e-4)
+        for name, value in gpu.items():
+            self.assertEqual(np.array_equal(value, start[name]), name.startswith(("conv1.", "bn1.")), name)
+        self.train("parts", *plain, *FIXED, "--steps", "2")
+        parts = model(self.train("parts", *plain, *FIXED, "--steps", "5", "--resume"), "step-000005")
+        for name, value in gpu.items():
+            self.assertTrue(np.array_equal(value, parts[name]), name)
+
     def test_two_ranks_share_a_gpu(self):
         plain = ["--set", "train.epochs=1"]
         cpu = self.metrics(self.train("cpu", *plain, ranks=2))[0]

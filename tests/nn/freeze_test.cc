@@ -195,7 +195,7 @@ TEST(Freeze, WhatCannotBeFrozenIsNamed) {
     }
     return "no error";
   };
-  EXPECT_EQ(error_of({"c1", "c7"}), "'c7' is the name of no layer and no tensor, did you mean 'c1'?");
+  EXPECT_EQ(error_of({"c1", "c7"}), "'c7' is the name of no layer, did you mean 'c1'?");
   EXPECT_EQ(error_of({"b1.weight"}), "'b1.weight' is one tensor: layers are frozen as a whole, here 'b1'");
   EXPECT_EQ(error_of({"c1", "c2"}), "'c2' cannot be frozen, because 'b1' in front of it is trained");
   EXPECT_EQ(error_of({"f"}), "'f' cannot be frozen, because 'b3' in front of it is trained");

@@ -131,6 +131,7 @@ TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
 TEST_F(NetworkGpu, FrozenLayersComputeAsTheCpus) {
   Trained cpu(frozen_network, {.batch = 8}, {}, frozen_layers);
   Trained gpu(frozen_network, {.batch = 8, .device = device}, {}, frozen_layers);
+  gpu.network.announce_behind(std::vector<std::size_t>{3, 0});  // b3.weight, side.weight
   const TensorArena frozen = gpu.network.frozen();
   const std::vector<float> before = on_host(frozen.values, gpu.network.stream());
   EXPECT_TRUE(std::ranges::equal(before, cpu.network.frozen().values));
@@ -149,6 +150,8 @@ TEST_F(NetworkGpu, FrozenLayersComputeAsTheCpus) {
   }
   EXPECT_EQ(on_host(frozen.values, gpu.network.stream()), before);
   EXPECT_EQ(gpu.announced.size(), 5 * gpu.network.tensors().size());
+  EXPECT_EQ(gpu.network.captured(),
+            3u);  // forward, and two segments of backward: none of frozen layers alone
   for (const Compute compute : {Compute::fp32, Compute::bf16}) {
     if (unsupported(compute, device)) continue;
     Trained all(frozen_network, {.batch = 8, .compute = compute, .device = device}, {},

@@ -49,6 +49,18 @@ class MeanStep(unittest.TestCase):
             self.assertAlmostEqual(step.bytes_per_rank, every.bytes_per_rank / h)
             self.assertAlmostEqual(step.messages, every.messages / h)
 
+    def test_frozen_layers_have_no_backward(self):
+        """All but fc7 and fc8, whose tensors are ready after their shares of the two layers' FLOPs."""
+        frozen = "train.freeze=['conv?', fc6]"
+        shown = program.show(str(SOURCE / "configs" / "alexnet_noise.yaml"), (frozen,))
+        self.assertEqual({t["name"].split(".")[0] for t in shown["tensors"]}, {"fc7", "fc8"})
+        flops = {layer["name"]: layer["flops"] for layer in shown["layers"]}
+        units = [plan.Unit(0, 1, 1, (t,)) for t in reversed(range(len(shown["tensors"])))]
+        times = scaling.ready_times(shown, units, 1.0, 2.0, True)
+        share = flops["fc8"] / (flops["fc7"] + flops["fc8"])
+        for found, expected in zip(times, (1 + 2 * share, 1 + 2 * share, 3.0, 3.0)):
+            self.assertAlmostEqual(found, expected)
+
     def test_it_is_not_hidden_behind_backward(self):
         every = self.step(4, synchronisation.EVERY_STEP)
         self.assertLess(every.exposed, 0.2 * self.end(4, self.LINK))

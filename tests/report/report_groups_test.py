@@ -106,6 +106,7 @@ class Groups(ReportTest):
         settings = yaml.safe_load(config.read_text())
         settings["data"] = {"root": "/elsewhere"}
         settings["schedule"] = {"lr_scaling": "none"}
+        settings["train"] = {**settings.get("train", {}), "freeze": []}
         config.write_text(yaml.safe_dump(settings))
         self.assertEqual([(g.label, len(g.runs)) for g in self.groups(folders)], [("qsgd 4 bit, bucket 512", 2)])
         settings["schedule"] = {"lr_scaling": "sqrt"}
@@ -113,6 +114,13 @@ class Groups(ReportTest):
         self.assertEqual(
             [g.label for g in self.groups(folders)],
             [f"qsgd 4 bit, bucket 512, lr_scaling {scaling}" for scaling in ("none", "sqrt")],
+        )
+        settings["schedule"] = {"lr_scaling": "none"}
+        settings["train"]["freeze"] = ["conv1", "layer?"]
+        config.write_text(yaml.safe_dump(settings))
+        self.assertEqual(
+            [g.label for g in self.groups(folders)],
+            ["qsgd 4 bit, bucket 512", "qsgd 4 bit, bucket 512, conv1, layer? frozen"],
         )
 
     def test_rules_and_error_feedback_make_another_codec(self):
