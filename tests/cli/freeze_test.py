@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from harness import Case, equal, model, run
+from harness import CONFIG, Case, equal, model, run
 
 HEAD = ("fc.weight", "fc.bias")
 BODY = "[conv1, bn1, conv2, bn2]"
@@ -100,7 +100,7 @@ class Freeze(Case):
                 self.assertEqual(result.status, 2, result)
                 self.assertIn(f"lpsgd: error: --set train.freeze={layers}: {expected}", result.err)
                 self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
-        config = self.write("frozen.yaml", open(self.config).read().replace("epochs: 2", "epochs: 2, freeze: [fc]"))
+        config = self.write("frozen.yaml", CONFIG.replace("epochs: 2", "epochs: 2, freeze: [fc]"))
         result = run("show", config)
         self.assertIn(f"lpsgd: error: {config}:3:28: train.freeze: 'fc' cannot be frozen", result.err)
 
