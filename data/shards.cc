@@ -27,6 +27,7 @@ class Shard {
   explicit Shard(const std::string& path) : file_(path) {
     read_ends();
     check_index();
+    read_class_names();
     verified_ = std::make_unique<std::atomic<std::uint8_t>[]>(footer_.samples);
   }
 
@@ -38,20 +39,8 @@ class Shard {
     return {footer_.dataset.begin(), std::find(footer_.dataset.begin(), footer_.dataset.end(), '\0')};
   }
 
-  /// What lies behind the samples' names.
-  std::vector<std::string> class_names() const {
-    const std::uint64_t first = size() == 0 ? 0 : entry(size() - 1).name_end;
-    std::string_view rest(names() + first, footer_.names_bytes - first);
-    std::vector<std::string> out;
-    for (; !rest.empty(); rest.remove_prefix(out.back().size() + 1)) {
-      const std::size_t end = rest.find('\0');
-      if (end == std::string_view::npos) fail("malformed shard: the last class's name has no end");
-      out.emplace_back(rest.substr(0, end));
-    }
-    if (!out.empty() && out.size() != footer_.classes)
-      fail(fmt::format("malformed shard: names of {} classes, but it has {}", out.size(), classes()));
-    return out;
-  }
+  /// By label; empty if the shard does not name its classes.
+  const std::vector<std::string>& class_names() const { return class_names_; }
 
   shard::Entry entry(std::int64_t i) const {
     return shard::load<shard::Entry>(file_.bytes().data() + footer_.index +
@@ -131,8 +120,23 @@ class Shard {
     }
   }
 
+  /// They lie behind the samples' names.
+  void read_class_names() {
+    const std::uint64_t first = entry(size() - 1).name_end;
+    std::string_view rest(names() + first, footer_.names_bytes - first);
+    for (; !rest.empty(); rest.remove_prefix(class_names_.back().size() + 1)) {
+      const std::size_t end = rest.find('\0');
+      if (end == std::string_view::npos) fail("malformed shard: the last class's name has no end");
+      class_names_.emplace_back(rest.substr(0, end));
+    }
+    if (!class_names_.empty() && class_names_.size() != footer_.classes)
+      fail(
+          fmt::format("malformed shard: names of {} classes, but it has {}", class_names_.size(), classes()));
+  }
+
   MappedFile file_;
   shard::Footer footer_;
+  std::vector<std::string> class_names_;
   std::unique_ptr<std::atomic<std::uint8_t>[]> verified_;  // 1: the sample's checksum was right
 };
 

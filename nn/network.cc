@@ -187,20 +187,15 @@ void Network::announce_behind(std::span<const std::size_t> tensors) {
   require(impl_->segments.empty(), "the segments of a network's backward are set once");
   for (const std::size_t t : tensors)
     require(t < impl_->tensors.size(), "a segment ends behind a tensor that the network does not have");
-  for (std::size_t s = impl_->steps.size(); s-- > 0;) {
+  // Steps of frozen layers in front of the first one with a backward would be a segment that launches
+  // nothing.
+  std::size_t first = 0;
+  while (first + 1 < impl_->steps.size() && !impl_->steps[first].has_backward) ++first;
+  for (std::size_t s = impl_->steps.size(); s-- > first;) {
     const std::vector<std::size_t>& own = impl_->steps[s].tensors;
     const bool ends =
         std::ranges::any_of(own, [&](std::size_t t) { return std::ranges::count(tensors, t) > 0; });
-    if (ends || s == 0) impl_->segments.push_back(s);
-  }
-  // In front of the last tensor that is trained there may be frozen layers alone, which launch nothing.
-  std::vector<std::size_t>& segments = impl_->segments;
-  if (segments.size() > 1 &&
-      std::none_of(impl_->steps.begin(),
-                   impl_->steps.begin() + static_cast<std::ptrdiff_t>(segments[segments.size() - 2]),
-                   [](const Impl::Step& step) { return step.has_backward; })) {
-    segments.pop_back();
-    segments.back() = 0;
+    if (ends || s == first) impl_->segments.push_back(s == first ? 0 : s);
   }
 }
 

@@ -33,6 +33,10 @@ struct NamedBuffer {
 struct TensorArena {
   const std::vector<TensorInfo>* tensors = nullptr;
   std::span<float> values = {};
+  /// The tensor's own.
+  std::span<float> of(const TensorInfo& tensor) const {
+    return values.subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.elements));
+  }
 };
 
 /// This rank's part of a global batch.

@@ -48,8 +48,7 @@ std::string write_model(const std::string& path, const TrainingState& state,
   turned.reserve(tensors);
   for (const TensorArena& arena : arenas)
     for (const TensorInfo& tensor : *arena.tensors) {
-      std::span<const float> values = arena.values.subspan(static_cast<std::size_t>(tensor.offset),
-                                                           static_cast<std::size_t>(tensor.elements));
+      std::span<const float> values = arena.of(tensor);
       if (tensor.kind == TensorKind::conv) {
         std::vector<float>& filters = turned.emplace_back(values.size());
         to_pytorch_order(tensor, values.data(), filters.data());

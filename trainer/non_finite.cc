@@ -43,9 +43,7 @@ std::string first_non_finite(const TrainingState& state) {
   }
   if (state.frozen.tensors)
     for (const TensorInfo& tensor : *state.frozen.tensors)
-      if (!all_finite(state.frozen.values.subspan(static_cast<std::size_t>(tensor.offset),
-                                                  static_cast<std::size_t>(tensor.elements))))
-        return fmt::format("the weights of '{}'", tensor.name);
+      if (!all_finite(state.frozen.of(tensor))) return fmt::format("the weights of '{}'", tensor.name);
   const std::string found = first_non_finite(state.buffers, "running statistics");
   return found.empty() ? first_non_finite(state.carried, "carried values") : found;
 }

@@ -22,10 +22,6 @@ namespace lpsgd {
 
 namespace {
 
-std::span<const float> part(std::span<const float> arena, const TensorInfo& tensor) {
-  return arena.subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.elements));
-}
-
 std::uint64_t checksum(std::span<const float> values) {
   return checksum64(std::as_bytes(values));
 }
@@ -100,8 +96,7 @@ ReplicaCheck::ReplicaCheck(std::int64_t every, const BitFlip& flip, Transport& t
     for (const TensorInfo& t : *arena.tensors)
       if (tensor == nullptr && (flip_.tensor.empty() || t.name == flip_.tensor)) {
         tensor = &t;
-        flipped_ =
-            arena.values.subspan(static_cast<std::size_t>(t.offset), static_cast<std::size_t>(t.elements));
+        flipped_ = arena.of(t);
       }
   if (tensor == nullptr)
     throw ConfigError(fmt::format("exchange.inject.tensor: the network has no '{}'", flip_.tensor));
@@ -152,12 +147,11 @@ void ReplicaCheck::compare(std::int64_t steps, Comparable comparable) {
   if (equal) return;
 
   const auto ranks = static_cast<std::size_t>(transport_.size());
-  for (const auto& [kind, of] : arenas) {
-    const std::vector<TensorInfo>& tensors = *of.tensors;
-    const std::span<const float> arena = of.values;
-    if (arena.empty()) continue;
+  for (const auto& [kind, arena] : arenas) {
+    const std::vector<TensorInfo>& tensors = *arena.tensors;
+    if (arena.values.empty()) continue;
     std::vector<std::uint64_t> mine;
-    for (const TensorInfo& tensor : tensors) mine.push_back(checksum(part(arena, tensor)));
+    for (const TensorInfo& tensor : tensors) mine.push_back(checksum(arena.of(tensor)));
     const std::vector<std::uint64_t> all = gather(transport_, mine);
     std::vector<std::size_t> different;
     for (std::size_t t = 0; t < tensors.size(); ++t)
@@ -172,7 +166,7 @@ void ReplicaCheck::compare(std::int64_t steps, Comparable comparable) {
     for (std::size_t r = 0; r < ranks; ++r) of_first[r] = all[r * tensors.size() + first];
     const std::vector<std::vector<int>> groups = groups_of(of_first);
     const std::int64_t element =
-        first_difference(transport_, part(arena, tensors[first]), groups.front().front());
+        first_difference(transport_, arena.of(tensors[first]), groups.front().front());
     throw ReplicaError(fmt::format(
         "step {}: the replicas are not equal: in the {} of '{}' {}, from element {} on; {} of {} tensors "
         "differ",

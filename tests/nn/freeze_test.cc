@@ -12,6 +12,7 @@
 #include "nn/network.h"
 #include "nn/plan.h"
 #include "tests/nn/frozen_network.h"
+#include "tests/nn/random_samples.h"
 
 namespace lpsgd {
 namespace {
@@ -23,22 +24,11 @@ const std::string plain =
     "  - {max_pool: p, kernel: 2}\n  - {conv: c2, filters: 8, kernel: 3}\n  - {tanh: t2}\n"
     "  - flatten\n  - {dense: f1, units: 6}\n  - {dense: f2, units: 5}\n";
 
-NetworkSpec spec_of(const std::string& text, const Names& frozen) {
-  NetworkSpec out(config::parse_text(text, "net.yaml"));
-  out.freeze(frozen);
-  return out;
-}
-
 struct Model {
   Model(const std::string& text, const Names& frozen, const NetworkOptions& options)
-      : spec(spec_of(text, frozen)), network(spec, options) {
-    std::size_t n = static_cast<std::size_t>(options.batch);
-    for (const std::int64_t d : spec.input_shape()) n *= static_cast<std::size_t>(d);
-    PhiloxSequence draw(3, RandomUse::dataset, 1);
-    inputs.resize(n);
-    for (float& x : inputs) x = 2 * draw.uniform() - 1;
-    for (std::int64_t i = 0; i < options.batch; ++i)
-      labels.push_back(static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes()))));
+      : spec(frozen_spec(text, frozen)), network(spec, options) {
+    draw_samples(spec, options.batch, inputs, labels);
+    PhiloxSequence draw(4, RandomUse::dataset, 1);
     for (const NamedBuffer& b : network.buffers())  // not those of a new network
       for (float& value : b.values) value += 0.5f * draw.uniform();
   }
@@ -138,7 +128,7 @@ TEST(Freeze, AFrozenLstmHasAStateOfItsOwnInTraining) {
   const std::string text =
       "input: [4]\nclasses: 6\nlayers:\n  - {embedding: e, vocabulary: 6, dimension: 5}\n"
       "  - {lstm: l, cell: 8}\n  - {dense: d, units: 6}\n";
-  const NetworkSpec spec = spec_of(text, {"e", "l"});
+  const NetworkSpec spec = frozen_spec(text, {"e", "l"});
   const auto scores = [&](bool evaluates) {
     Network network(spec, {.batch = 2});
     const std::vector<float> inputs{0, 1, 2, 3, 5, 4, 3, 2};
@@ -175,7 +165,7 @@ TEST(Freeze, ForwardKeepsNothingOfFrozenLayers) {
 }
 
 TEST(Freeze, SpecsCountWhatIsTrained) {
-  const NetworkSpec whole = spec_of(plain, {}), part = spec_of(plain, {"c1", "t1"});
+  const NetworkSpec whole = frozen_spec(plain, {}), part = frozen_spec(plain, {"c1", "t1"});
   EXPECT_EQ(part.parameters() + part.frozen_parameters(), whole.parameters());
   EXPECT_EQ(part.frozen_parameters(), 16 * 4 * 9 + 16);
   EXPECT_EQ(part.tensors().front().name, "c2.weight");
@@ -189,7 +179,7 @@ TEST(Freeze, SpecsCountWhatIsTrained) {
 TEST(Freeze, WhatCannotBeFrozenIsNamed) {
   const auto error_of = [](const Names& frozen) -> std::string {
     try {
-      spec_of(frozen_network, frozen);
+      frozen_spec(frozen_network, frozen);
     } catch (const ConfigError& e) {
       return e.what();
     }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "nn/network_spec.h"
+
 namespace lpsgd {
 
 inline const std::string frozen_network =
@@ -18,5 +20,11 @@ inline const std::string frozen_network =
     "  - {conv: c3, filters: 8, kernel: 3, stride: 2, bias: false}\n  - {batch_norm: b3}\n  - {tanh: t2}\n"
     "  - flatten\n  - {dense: f, units: 7}\n";
 inline const std::vector<std::string> frozen_layers{"{c,b}1", "{c,b}2", "d1"};
+
+inline NetworkSpec frozen_spec(const std::string& text, const std::vector<std::string>& frozen) {
+  NetworkSpec out(config::parse_text(text, "net.yaml"));
+  out.freeze(frozen);
+  return out;
+}
 
 }  // namespace lpsgd

@@ -10,6 +10,7 @@
 #include "nn/optimizer.h"
 #include "tests/core/gpu_test.h"
 #include "tests/nn/frozen_network.h"
+#include "tests/nn/random_samples.h"
 #include "tests/nn/recompute_cases.h"
 
 namespace lpsgd {
@@ -47,27 +48,15 @@ const std::string kinked =
     "  - {add: s, input: [b2, r1]}\n  - {relu: r2}\n  - {max_pool: p, kernel: 2}\n"
     "  - {conv: c3, filters: 8, kernel: 3}\n  - {relu: r3}\n  - flatten\n  - {dense: f2, units: 7}\n";
 
-NetworkSpec spec_of(const std::string& text, const std::vector<std::string>& frozen) {
-  NetworkSpec out(config::parse_text(text, "net.yaml"));
-  out.freeze(frozen);
-  return out;
-}
-
 /// A network, its data, and steps of training.
 struct Trained {
   Trained(const std::string& text, const NetworkOptions& options, const OptimizerOptions& sgd = {},
           const std::vector<std::string>& frozen = {})
-      : spec(spec_of(text, frozen)),
+      : spec(frozen_spec(text, frozen)),
         network(spec, options),
         optimizer(sgd, spec.tensors(), network.parameters().size(), network.stream()) {
     optimizer.set_rate(0.05);
-    std::size_t n = static_cast<std::size_t>(options.batch);
-    for (const std::int64_t d : spec.input_shape()) n *= static_cast<std::size_t>(d);
-    PhiloxSequence draw(3, RandomUse::dataset, 1);
-    inputs.resize(n);
-    for (float& x : inputs) x = 2 * draw.uniform() - 1;
-    for (std::int64_t i = 0; i < options.batch; ++i)
-      labels.push_back(static_cast<std::int32_t>(draw.below(static_cast<std::uint32_t>(spec.classes()))));
+    draw_samples(spec, options.batch, inputs, labels);
   }
   void step(std::int64_t number, bool announces = false) {
     network.forward_train({.inputs = inputs,
@@ -94,6 +83,18 @@ struct Trained {
   std::vector<std::size_t> announced;
 };
 
+/// After the same steps.
+void expect_near(Trained& gpu, Trained& cpu) {
+  EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
+  EXPECT_LE(distance(gpu.network.logits(), cpu.network.logits()), 1e-4);
+  EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
+  for (std::size_t i = 0; i < cpu.network.buffers().size(); ++i)
+    EXPECT_LE(distance(on_host(gpu.network.buffers()[i].values, gpu.network.stream()),
+                       cpu.network.buffers()[i].values),
+              1e-4)
+        << cpu.network.buffers()[i].name;
+}
+
 using NetworkGpu = GpuTest;
 
 TEST_F(NetworkGpu, InitialWeightsAreTheCpus) {
@@ -110,14 +111,7 @@ TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
     const BatchMetrics a = cpu.network.take_metrics(), b = gpu.network.take_metrics();
     EXPECT_NEAR(b.loss, a.loss, 1e-4 * a.loss);
     EXPECT_EQ(b.samples, a.samples);
-    EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
-    EXPECT_LE(distance(gpu.network.logits(), cpu.network.logits()), 1e-4);
-    EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
-    for (std::size_t i = 0; i < cpu.network.buffers().size(); ++i)
-      EXPECT_LE(distance(on_host(gpu.network.buffers()[i].values, gpu.network.stream()),
-                         cpu.network.buffers()[i].values),
-                1e-4)
-          << cpu.network.buffers()[i].name;
+    expect_near(gpu, cpu);
   }
   EXPECT_EQ(gpu.network.captured(), 2u);
   cpu.network.forward_eval({cpu.inputs, cpu.labels}, 5);
@@ -139,14 +133,7 @@ TEST_F(NetworkGpu, FrozenLayersComputeAsTheCpus) {
     SCOPED_TRACE(s);
     cpu.step(s);
     gpu.step(s, true);
-    EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
-    EXPECT_LE(distance(gpu.network.logits(), cpu.network.logits()), 1e-4);
-    EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
-    for (std::size_t i = 0; i < cpu.network.buffers().size(); ++i)
-      EXPECT_LE(distance(on_host(gpu.network.buffers()[i].values, gpu.network.stream()),
-                         cpu.network.buffers()[i].values),
-                1e-4)
-          << cpu.network.buffers()[i].name;
+    expect_near(gpu, cpu);
   }
   EXPECT_EQ(on_host(frozen.values, gpu.network.stream()), before);
   EXPECT_EQ(gpu.announced.size(), 5 * gpu.network.tensors().size());
