@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
+#include <numbers>
 
 #include "core/config_shape.h"
 #include "core/error.h"
@@ -24,14 +25,21 @@ void periodic_fields(config::Visitor& v, ScheduleOptions& o) {
   v.field("factor", o.factor, "what the rate is multiplied by each time", rate_factor);
 }
 
-void linear_fields(config::Visitor& v, double& to) {
+const char* key_of(const RateFall& fall) {
+  return fall.cosine ? "cosine" : "linear";
+}
+
+void fall_fields(config::Visitor& v, RateFall& fall) {
   v.required();
-  v.field("linear", to,
-          "the rate that it falls to, step by step, from the end of the warm-up to that of the run",
+  v.field(key_of(fall), fall.to,
+          fall.cosine ? "the rate that it falls to along half a cosine, step by step, in the same time"
+                      : "the rate that it falls to, step by step, from the end of the warm-up to that of the "
+                        "run",
           {.min = 0});
 }
 
-constexpr const char* decay_type = "{epoch: factor, ...}, {every: epochs, factor: number} or {linear: rate}";
+constexpr const char* decay_type =
+    "{epoch: factor, ...}, {every: epochs, factor: number}, {linear: rate} or {cosine: rate}";
 
 std::int64_t to_epoch(const config::Value::Entry& e, std::int64_t least, const char* expected,
                       const std::string& path) {
@@ -49,10 +57,11 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
   o.decay.clear();
   o.every = 0;
   o.factor = 1;
-  o.linear.reset();
-  if (value.find("linear")) {
+  o.fall.reset();
+  if (value.find("linear") || value.find("cosine")) {
     config::Reader reader(value, path);
-    linear_fields(reader, o.linear.emplace());
+    o.fall.emplace().cosine = !value.find("linear");
+    fall_fields(reader, *o.fall);
     reader.finish();
     return;
   }
@@ -94,7 +103,7 @@ config::Value write_decay(const ScheduleOptions& o) {
     map.set("every", config::Value::plain(fmt::format("{}", o.every)));
     map.set("factor", config::Value::plain(config::number_text(o.factor)));
   }
-  if (o.linear) map.set("linear", config::Value::plain(config::number_text(*o.linear)));
+  if (o.fall) map.set(key_of(*o.fall), config::Value::plain(config::number_text(o.fall->to)));
   for (const auto& [epoch, factor] : o.decay)
     map.set(fmt::format("{}", epoch), config::Value::plain(config::number_text(factor)));
   return map;
@@ -117,16 +126,18 @@ void fields(config::Visitor& v, ScheduleOptions& o) {
           "the learning rate of the first step of the warm-up; with lr_scaling it is lr", {.min = 0});
   v.shape([] {
     ScheduleOptions none;
-    double to = 0;
+    RateFall linear, cosine{.cosine = true};
     return config::Shape::choice(
         {config::Shape::map([&](config::Visitor& inner) { periodic_fields(inner, none); }),
-         config::Shape::map([&](config::Visitor& inner) { linear_fields(inner, to); }),
+         config::Shape::map([&](config::Visitor& inner) { fall_fields(inner, linear); }),
+         config::Shape::map([&](config::Visitor& inner) { fall_fields(inner, cosine); }),
          config::Shape::table(config::Shape::number(rate_factor))});
   });
   v.custom(
       "decay", decay_type,
       "after the given number of epochs, or every so many epochs, the learning rate is multiplied by the "
-      "factor; linear: it falls step by step, from the end of the warm-up to this rate at the run's end",
+      "factor; linear, cosine: it falls step by step, from the end of the warm-up to this rate at the run's "
+      "end",
       [&](const config::Value& value, const std::string& path) { parse_decay(o, value, path); },
       [&] { return write_decay(o); });
   v.shape([] { return config::Shape::table(config::Shape::number(momentum_range)); });
@@ -150,13 +161,13 @@ void scale_rate(ScheduleOptions& o, std::int64_t batch_size) {
 
 void check_schedule(const ScheduleOptions& o, std::int64_t epochs, std::int64_t batch_size) {
   const double full = o.lr * rate_scale(o, batch_size);
-  if (o.linear && *o.linear > full * (1 + 1e-9))
+  if (o.fall && o.fall->to > full * (1 + 1e-9))
+    throw ConfigError(fmt::format("schedule.decay: the rate would rise from {:.6g} to {}: {}", full,
+                                  key_of(*o.fall), o.fall->to));
+  if (o.fall && epochs > 0 && o.warmup_epochs >= epochs)
     throw ConfigError(
-        fmt::format("schedule.decay: the rate would rise from {:.6g} to linear: {}", full, *o.linear));
-  if (o.linear && epochs > 0 && o.warmup_epochs >= epochs)
-    throw ConfigError(
-        fmt::format("schedule.decay: a warm-up of {} epochs leaves none of the run's {} for a linear decay",
-                    o.warmup_epochs, epochs));
+        fmt::format("schedule.decay: a warm-up of {} epochs leaves none of the run's {} for a {} decay",
+                    o.warmup_epochs, epochs, key_of(*o.fall)));
 }
 
 double learning_rate(const ScheduleOptions& o, std::int64_t step, std::int64_t steps_per_epoch,
@@ -169,9 +180,11 @@ double learning_rate(const ScheduleOptions& o, std::int64_t step, std::int64_t s
     lr = from + (full - from) * share;
   }
   const std::int64_t peak = o.warmup_epochs * steps_per_epoch, end = epochs * steps_per_epoch;
-  if (o.linear && step >= peak) {
-    if (step >= end) return *o.linear;
-    return *o.linear + (full - *o.linear) * static_cast<double>(end - step) / static_cast<double>(end - peak);
+  if (o.fall && step >= peak) {
+    if (step >= end) return o.fall->to;
+    const double left = static_cast<double>(end - step) / static_cast<double>(end - peak);
+    const double height = o.fall->cosine ? (1 - std::cos(std::numbers::pi * left)) / 2 : left;
+    return o.fall->to + (full - o.fall->to) * height;
   }
   if (o.every > 0) lr *= std::pow(o.factor, static_cast<double>(epoch / o.every));
   for (const auto& [done, factor] : o.decay)

@@ -11,6 +11,13 @@ namespace lpsgd {
 
 enum class RateScaling : std::uint8_t { none, linear, sqrt };
 
+/// From the end of the warm-up to that of the run the rate falls step by step to `to`: linearly, or along
+/// half a period of a cosine (Loshchilov and Hutter 2017, SGDR, equation 5, without restarts).
+struct RateFall {
+  bool cosine = false;
+  double to = 0;
+};
+
 struct ScheduleOptions {
   double lr = 0.1;
   RateScaling lr_scaling = RateScaling::none;  // of lr, from lr_batch_size to the run's batch size
@@ -22,7 +29,7 @@ struct ScheduleOptions {
   std::int64_t every = 0;                // of decay: {every: 2, factor: 0.94}; 0: use the map
   double factor = 1;
   std::map<std::int64_t, double> momentum;  // {1: 0.9}: after 1 epoch it replaces optimizer.momentum
-  std::optional<double> linear;             // of decay: {linear: 0}: the rate after the last epoch
+  std::optional<RateFall> fall;             // of decay: {linear: 0} or {cosine: 0}
 };
 void fields(config::Visitor& visitor, ScheduleOptions& options);  // section `schedule`
 

@@ -53,6 +53,7 @@ DataOptions data_options(const RunConfig& run) {
 
 struct Guess {
   std::int64_t label = 0;
+  float score = 0;
   double probability = 0;
 };
 
@@ -62,7 +63,7 @@ std::vector<Guess> most_probable(std::span<const float> scores, std::int64_t top
   std::vector<Guess> all;
   double sum = 0;
   for (std::size_t c = 0; c < scores.size(); ++c) {
-    all.push_back({static_cast<std::int64_t>(c), std::exp(scores[c] - largest)});
+    all.push_back({static_cast<std::int64_t>(c), scores[c], std::exp(scores[c] - largest)});
     sum += all.back().probability;
   }
   for (Guess& one : all) one.probability /= sum;
@@ -89,7 +90,10 @@ class Results {
     }
     ordered_json classes = ordered_json::array();
     for (const Guess& one : guesses)
-      classes.push_back({{"class", one.label}, {"name", name(one.label)}, {"probability", one.probability}});
+      classes.push_back({{"class", one.label},
+                         {"name", name(one.label)},
+                         {"probability", one.probability},
+                         {"score", one.score}});
     images_.push_back({{"image", image}, {"classes", std::move(classes)}});
   }
 

@@ -29,8 +29,7 @@ void leave_launcher() {
 }
 
 /// Replaces the process. Returns only by an exception.
-int become_python(const std::string& command, const Words& arguments) {
-  const std::string python = python_interpreter();
+int become_python(const std::string& python, const std::string& command, const Words& arguments) {
   const fs::path program = fs::path(report_folder()) / ("lpsgd_" + command + ".py");
   std::error_code error;
   if (!fs::is_regular_file(program, error))
@@ -53,15 +52,24 @@ int become_python(const std::string& command, const Words& arguments) {
 }
 
 /// Passes everything on, --help too.
-RunCommand declare_python(CLI::App& app, const Words& words) {
+RunCommand declare(CLI::App& app, const Words& words, const std::string& python) {
   app.set_help_flag();
   app.prefix_command();
   app.footer("Its options: lpsgd " + app.get_name() + " --help");
   const std::string name = app.get_name();
-  return [name, words] {
+  return [name, words, python] {
     const auto at = std::find(words.begin() + 1, words.end(), name);
-    return become_python(name, {at + 1, words.end()});
+    return become_python(python, name, {at + 1, words.end()});
   };
+}
+
+RunCommand declare_python(CLI::App& app, const Words& words) {
+  return declare(app, words, python_interpreter());
+}
+
+/// PyTorch is where its user runs it: in the PATH's Python.
+RunCommand declare_with_pytorch(CLI::App& app, const Words& words) {
+  return declare(app, words, python_interpreter("python3"));
 }
 
 }  // namespace
@@ -71,6 +79,7 @@ std::span<const Command> python_commands() {
       {"predict", "the cost model: samples per second for other ranks, links and codecs", declare_python},
       {"study", "train every run of a grid, resumable, with tables of all runs", declare_python},
       {"report", "figures and tables of runs", declare_python},
+      {"import", "a PyTorch module as a network file with its weights", declare_with_pytorch},
   };
   return commands;
 }

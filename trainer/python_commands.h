@@ -7,9 +7,10 @@
 
 namespace lpsgd {
 
-/// `predict`, `study` and `report`. The process becomes /usr/bin/python3 (or LPSGD_PYTHON), running
-/// lpsgd_<command>.py of the source tree's report folder (or LPSGD_REPORT) with the words after the command.
-/// LPSGD_PROGRAM tells it this program's path. ConfigError if Python or the file is missing.
+/// `predict`, `study`, `report` and `import`. The process becomes Debian's Python (for `import` the PATH's,
+/// or for all LPSGD_PYTHON), running lpsgd_<command>.py of the source tree's report folder (or LPSGD_REPORT)
+/// with the words after the command. LPSGD_PROGRAM tells it this program's path. ConfigError if Python or the
+/// file is missing.
 std::span<const Command> python_commands();
 
 }  // namespace lpsgd

@@ -15,8 +15,8 @@ std::string setting(const char* variable, const char* usual) {
 
 }  // namespace
 
-std::string python_interpreter() {
-  return setting("LPSGD_PYTHON", "/usr/bin/python3");
+std::string python_interpreter(const char* usual) {
+  return setting("LPSGD_PYTHON", usual);
 }
 
 std::string report_folder() {

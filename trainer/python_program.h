@@ -6,8 +6,8 @@
 
 namespace lpsgd {
 
-/// LPSGD_PYTHON, by default Debian's /usr/bin/python3.
-std::string python_interpreter();
+/// LPSGD_PYTHON, or else `usual`: Debian's Python, whose packages the reports need.
+std::string python_interpreter(const char* usual = "/usr/bin/python3");
 
 /// LPSGD_REPORT, by default the source tree's report folder.
 std::string report_folder();

@@ -41,6 +41,7 @@ GIVEN = [
     (["schedule.lr_scaling=linear"], ["schedule.lr_batch_size"]),
     (["schedule.decay={every: 1, factor: 0.5}"], ["schedule.decay.every=2", "schedule.decay.factor=0.25"]),
     (["schedule.decay={linear: 0.01}"], ["schedule.decay.linear=0.02"]),
+    (["schedule.decay={cosine: 0.01}"], ["schedule.decay.cosine=0.02"]),
     (["sync={kind: block_momentum, steps: 4}"], ["sync.steps=8", "sync.momentum", "sync.rate", "sync.nesterov", "sync.fragments",
                                                  "sync.delay", "sync.reset_momentum", "sync.distance"]),
     (["sync={kind: block_momentum, steps: 4, delay: 1}"], ["sync.mix"]),

@@ -28,7 +28,7 @@ class CommandLine(Case):
 
     def test_a_misspelled_command(self):
         commands = ("commands: train, show, eval, infer, export, quantize, data, checkpoint, bench, predict, study, report, "
-                    "doctor, help, version")
+                    "import, doctor, help, version")
         self.refused(["trian", self.config], f"no command 'trian', did you mean 'train'?; {commands}")
         self.refused(["trian", self.config], f"no command 'trian', did you mean 'train'?; {commands}", ranks=3)
         self.refused(["fly"], f"no command 'fly'; {commands}")

@@ -337,6 +337,20 @@ TEST(Schedule, FallsLinearlyToTheLastEpoch) {
     EXPECT_DOUBLE_EQ(learning_rate(plain, step, 7, 5), 3 * (1 - static_cast<double>(step) / 35)) << step;
 }
 
+/// The rates are those of torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=80, eta_min=0.1).
+TEST(Schedule, FallsAlongACosineToTheLastEpoch) {
+  const ScheduleOptions o = schedule("{lr: 0.5, warmup_epochs: 2, warmup_from: 0.1, decay: {cosine: 0.1}}");
+  const auto rate = [&](std::int64_t step) { return learning_rate(o, step, 10, 10); };
+  EXPECT_DOUBLE_EQ(rate(10), 0.3);
+  EXPECT_DOUBLE_EQ(rate(20), 0.5);  // the warm-up's end
+  EXPECT_NEAR(rate(21), 0.4998458072481446, 1e-12);
+  EXPECT_NEAR(rate(40), 0.44142135623730956, 1e-12);
+  EXPECT_NEAR(rate(60), 0.3, 1e-12);
+  EXPECT_NEAR(rate(99), 0.1001541927518554, 1e-12);
+  EXPECT_DOUBLE_EQ(rate(100), 0.1);
+  EXPECT_DOUBLE_EQ(rate(120), 0.1);
+}
+
 TEST(Schedule, MomentumChangesOnceEpochsAreDone) {
   const ScheduleOptions o = schedule("momentum: {2: 0.5, 3: 0.9}");
   EXPECT_EQ(momentum_at(o, 0, 0.1), 0.1);
@@ -372,22 +386,25 @@ TEST(Schedule, ConfigurationIsCheckedAndWritten) {
   EXPECT_EQ(
       error_of<ScheduleOptions>("decay: {eighty: 0.1}"),
       "a.yaml:1:9: x.decay: 'eighty' is no epoch; expected {epoch: factor, ...}, {every: epochs, factor: "
-      "number} or {linear: rate}");
+      "number}, {linear: rate} or {cosine: rate}");
   EXPECT_EQ(error_of<ScheduleOptions>("decay: {80: 0}"),
             "a.yaml:1:13: x.decay.80: expected a number > 0, got '0'");
   EXPECT_EQ(error_of<ScheduleOptions>("decay: {every: 2}"),
             "a.yaml:1:8: x.decay: the key 'factor' is missing; it must be given");
   EXPECT_EQ(error_of<ScheduleOptions>("decay: 3"),
-            "a.yaml:1:8: x.decay: expected {epoch: factor, ...}, {every: epochs, factor: number} or {linear: "
-            "rate}");
+            "a.yaml:1:8: x.decay: expected {epoch: factor, ...}, {every: epochs, factor: number}, {linear: "
+            "rate} or {cosine: rate}");
+  EXPECT_EQ(error_of<ScheduleOptions>("{lr: 1, decay: {cosine: 0, linear: 0}}"),
+            "a.yaml:1:17: x.decay.cosine: unknown key; allowed here: linear");
   EXPECT_EQ(error_of<ScheduleOptions>("{lr: 1, decay: {linear: 0, 80: 0.1}}"),
             "a.yaml:1:28: x.decay.80: unknown key; allowed here: linear");
   EXPECT_EQ(error_of<ScheduleOptions>("{lr: 1, decay: {linear: 0, every: 2}}"),
             "a.yaml:1:28: x.decay.every: unknown key; allowed here: linear");
   EXPECT_EQ(error_of<ScheduleOptions>("{decay: {linear: -1}}"),
             "a.yaml:1:18: x.decay.linear: expected a number >= 0, got '-1'");
-  for (const char* text : {"{lr: 0.2, decay: {3: 0.5, 7: 0.1}}", "{decay: {every: 3, factor: 0.25}}",
-                           "{decay: {linear: 0.01}}", "{momentum: {0: 0, 4: 0.9}}", "{lr: 1}"}) {
+  for (const char* text :
+       {"{lr: 0.2, decay: {3: 0.5, 7: 0.1}}", "{decay: {every: 3, factor: 0.25}}", "{decay: {linear: 0.01}}",
+        "{decay: {cosine: 0.01}}", "{momentum: {0: 0, 4: 0.9}}", "{lr: 1}"}) {
     const config::Value once = config::write(schedule(text));
     EXPECT_EQ(config::emit(config::write(schedule(config::emit(once)))), config::emit(once));
   }

@@ -1,0 +1,1 @@
+"""PyTorch modules as network files: docs/from-pytorch.md."""

@@ -1,0 +1,66 @@
+"""A network file: its layers, its text, and the parameters that its layers have."""
+
+from dataclasses import dataclass, field
+
+
+class Unfit(Exception):
+    """What no layer of lpsgd computes."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a layer gives: its name in the network file, and the shape of one sample, as PyTorch has it."""
+
+    layer: str
+    shape: tuple
+
+
+@dataclass
+class Layer:
+    kind: str
+    inputs: list  # of Output
+    keys: dict  # of the network file
+    output: Output
+
+    @property
+    def name(self):
+        return self.output.layer
+
+
+@dataclass
+class Network:
+    layers: list = field(default_factory=list)
+    parameters: dict = field(default_factory=dict)  # tensors by their names, running statistics too
+    problems: dict = field(default_factory=dict)  # what has no layer: the places of each
+    notes: list = field(default_factory=list)  # what the user is told
+    ending: object = None  # what the module does to the last layer's output: a softmax, or nothing
+
+
+def reordered(shape):
+    """lpsgd's order of dimensions: (H, W, C) for PyTorch's (C, H, W)."""
+    return [*shape[1:], shape[0]] if len(shape) == 3 else list(shape)
+
+
+def text(name, shape, network, comment):
+    """`shape`: of one sample, in PyTorch's order."""
+    lines = [f"# {line}" for line in comment]
+    lines += [f"name: {name}", f"input: {_value(reordered(shape))}"]
+    lines += [f"classes: {network.layers[-1].output.shape[-1]}", "layers:"]
+    before = "in"
+    for layer in network.layers:
+        inputs = [one.layer for one in layer.inputs]
+        keys = {layer.kind: layer.name}
+        if inputs != [before]:
+            keys["input"] = inputs[0] if len(inputs) == 1 else inputs
+        keys.update(layer.keys)
+        lines.append("  - {" + ", ".join(f"{key}: {_value(value)}" for key, value in keys.items()) + "}")
+        before = layer.name
+    return "\n".join(lines) + "\n"
+
+
+def _value(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    return repr(value) if isinstance(value, float) else str(value)
