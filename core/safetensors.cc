@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <tuple>
 #include <unordered_set>
+#include <utility>
 
 #include "core/checksum.h"
+#include "core/data_type.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/fp16.h"
 #include "core/json.h"
 #include "core/printable.h"
 
@@ -26,7 +28,19 @@ using nlohmann::ordered_json;
 
 constexpr std::uint64_t max_header = 100'000'000;  // the format's own limit
 constexpr std::size_t max_tensors = 50'000;        // with the metadata; of both, to write what can be read
-constexpr auto passed_over = static_cast<std::size_t>(-1);  // a tensor that is not read
+
+/// How a tensor's values are stored.
+enum class Stored : std::uint8_t { f32, f16, bf16, counter };
+
+constexpr std::uint64_t size_of(Stored stored) {
+  return stored == Stored::counter ? 8 : stored == Stored::f32 ? 4 : 2;
+}
+
+struct Entry {
+  StoredTensor tensor;
+  Stored stored = Stored::f32;
+  std::uint64_t begin = 0, end = 0;  // of its bytes, from the end of the header
+};
 
 [[noreturn]] void malformed(const std::string& path, const std::string& what) {
   throw FileError(fmt::format("{}: not a valid safetensors file: {}", path, printable(what)));
@@ -52,6 +66,74 @@ bool product(const std::vector<std::int64_t>& shape, std::uint64_t& out) {
   for (const std::int64_t d : shape)
     if (__builtin_mul_overflow(out, static_cast<std::uint64_t>(d), &out)) return false;
   return out <= (std::uint64_t{1} << 61);
+}
+
+Stored stored_of(const std::string& path, const std::string& name, const std::string& dtype) {
+  if (dtype == "F32") return Stored::f32;
+  if (dtype == "F16") return Stored::f16;
+  if (dtype == "BF16") return Stored::bf16;
+  if (dtype == "I64" && name.ends_with("num_batches_tracked")) return Stored::counter;
+  throw FileError(
+      fmt::format("{}: tensor '{}' is {}; F32, F16 and BF16 are read (in PyTorch: tensor.float())", path,
+                  printable(name), printable(dtype)));
+}
+
+bool are_numbers(const json& list) {
+  return list.is_array() && std::ranges::all_of(list, [](const auto& x) {
+           return x.is_number_unsigned() && x.template get<std::uint64_t>() <= (std::uint64_t{1} << 61);
+         });
+}
+
+Entry parse_entry(const std::string& path, const std::string& name, const json& entry,
+                  std::uint64_t data_bytes) {
+  const auto field = [&](const char* key, bool right) {
+    if (!right) malformed(path, fmt::format("tensor '{}' has no proper '{}'", name, key));
+  };
+  field("entry", entry.is_object());
+  field("dtype", entry.contains("dtype") && entry["dtype"].is_string());
+  Entry out;
+  out.stored = stored_of(path, name, entry["dtype"].get<std::string>());
+  field("shape", entry.contains("shape") && are_numbers(entry["shape"]));
+  field("data_offsets", entry.contains("data_offsets") && are_numbers(entry["data_offsets"]) &&
+                            entry["data_offsets"].size() == 2);
+  out.tensor = {name, entry["shape"].get<std::vector<std::int64_t>>(), {}};
+  out.begin = entry["data_offsets"][0].get<std::uint64_t>();
+  out.end = entry["data_offsets"][1].get<std::uint64_t>();
+  std::uint64_t elements = 0;
+  if (out.begin > out.end || out.end > data_bytes)
+    malformed(path,
+              fmt::format("tensor '{}' lies at bytes {} to {} of {}", name, out.begin, out.end, data_bytes));
+  if (!product(out.tensor.shape, elements) || elements * size_of(out.stored) != out.end - out.begin)
+    malformed(path, fmt::format("tensor '{}' of shape {} does not fit its {} bytes", name,
+                                shape_text(out.tensor.shape), out.end - out.begin));
+  const std::uint64_t alignment = std::min<std::uint64_t>(size_of(out.stored), 4);
+  if (out.begin % alignment != 0)
+    malformed(path, fmt::format("tensor '{}' is not aligned to {} bytes", name, alignment));
+  return out;
+}
+
+/// The entries must cover the data without holes, in their order.
+void check_cover(const std::string& path, const std::vector<Entry>& entries, std::uint64_t data_bytes) {
+  std::uint64_t covered = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin != covered)
+      malformed(path, entry.begin < covered ? "tensors overlap" : "there is a hole between tensors");
+    covered = entry.end;
+  }
+  if (covered != data_bytes)
+    malformed(path, fmt::format("its tensors cover {} of {} bytes", covered, data_bytes));
+}
+
+template <class Half>
+std::vector<float> widened(const std::byte* bytes, std::uint64_t elements) {
+  std::vector<float> out(elements);
+  for (float& value : out) {
+    Half half;
+    std::memcpy(&half, bytes, sizeof(half));
+    bytes += sizeof(half);
+    value = widen(half);
+  }
+  return out;
 }
 
 }  // namespace
@@ -81,70 +163,38 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     const std::byte* const data = base + 8 + length;
     const json header = parse_header(path, {reinterpret_cast<const char*>(base + 8), length});
 
-    std::vector<std::tuple<std::uint64_t, std::uint64_t, std::size_t>> ranges;  // begin, end, tensor
+    std::vector<Entry> entries;
     for (const auto& [name, entry] : header.items()) {
-      if (name == "__metadata__") {
-        if (!entry.is_object()) malformed(path, "__metadata__ is not an object");
-        for (const auto& [key, value] : entry.items()) {
-          if (!value.is_string()) malformed(path, fmt::format("__metadata__.{} is not a string", key));
-          metadata_[key] = value.get<std::string>();
-        }
+      if (name != "__metadata__") {
+        entries.push_back(parse_entry(path, name, entry, data_bytes));
         continue;
       }
-      const auto field = [&](const char* key, bool right) {
-        if (!right) malformed(path, fmt::format("tensor '{}' has no proper '{}'", name, key));
-      };
-      field("entry", entry.is_object());
-      field("dtype", entry.contains("dtype") && entry["dtype"].is_string());
-      const bool counts = entry["dtype"] == "I64" && name.ends_with("num_batches_tracked");
-      if (entry["dtype"] != "F32" && !counts)
-        throw FileError(fmt::format("{}: tensor '{}' is {}; only F32 is read (in PyTorch: tensor.float())",
-                                    path, printable(name), printable(entry["dtype"].get<std::string>())));
-      const auto numbers = [](const json& list) {
-        return list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& x) {
-                 return x.is_number_unsigned() && x.template get<std::uint64_t>() <= (std::uint64_t{1} << 61);
-               });
-      };
-      field("shape", entry.contains("shape") && numbers(entry["shape"]));
-      field("data_offsets", entry.contains("data_offsets") && numbers(entry["data_offsets"]) &&
-                                entry["data_offsets"].size() == 2);
-      StoredTensor tensor{name, entry["shape"].get<std::vector<std::int64_t>>(), {}};
-      const auto begin = entry["data_offsets"][0].get<std::uint64_t>();
-      const auto end = entry["data_offsets"][1].get<std::uint64_t>();
-      std::uint64_t elements = 0;
-      if (begin > end || end > data_bytes)
-        malformed(path,
-                  fmt::format("tensor '{}' lies at bytes {} to {} of {}", name, begin, end, data_bytes));
-      if (!product(tensor.shape, elements) || elements * (counts ? 8 : 4) != end - begin)
-        malformed(path, fmt::format("tensor '{}' of shape {} does not fit its {} bytes", name,
-                                    shape_text(tensor.shape), end - begin));
-      if (begin % 4 != 0) malformed(path, fmt::format("tensor '{}' is not aligned to 4 bytes", name));
-      if (!counts) tensors_.push_back(std::move(tensor));
-      ranges.push_back({begin, end, counts ? passed_over : tensors_.size() - 1});
+      if (!entry.is_object()) malformed(path, "__metadata__ is not an object");
+      for (const auto& [key, value] : entry.items()) {
+        if (!value.is_string()) malformed(path, fmt::format("__metadata__.{} is not a string", key));
+        metadata_[key] = value.get<std::string>();
+      }
     }
-    std::sort(ranges.begin(), ranges.end());
-    std::uint64_t covered = 0;
-    for (const auto& [begin, end, tensor] : ranges) {
-      if (begin != covered)
-        malformed(path, begin < covered ? "tensors overlap" : "there is a hole between tensors");
-      covered = end;
-    }
-    if (covered != data_bytes)
-      malformed(path, fmt::format("its tensors cover {} of {} bytes", covered, data_bytes));
+    std::ranges::stable_sort(entries, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
+    check_cover(path, entries, data_bytes);
     // Now that the file is known to be whole: a copy for a writer that does not pad its header.
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(data) % alignof(float) == 0;
     if (!is_aligned) {
       aligned_ = Buffer<std::byte>(data_bytes);
       std::copy_n(data, data_bytes, aligned_.data());
     }
-    for (const auto& [begin, end, tensor] : ranges)
-      if (tensor != passed_over)
-        tensors_[tensor].values = {
-            reinterpret_cast<const float*>((is_aligned ? data : aligned_.data()) + begin),
-            static_cast<std::size_t>(end - begin) / sizeof(float)};
-    std::stable_sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
-      return a.values.data() < b.values.data();
-    });
+    const std::byte* const from = is_aligned ? data : aligned_.data();
+    for (Entry& entry : entries) {
+      if (entry.stored == Stored::counter) continue;
+      const std::uint64_t elements = (entry.end - entry.begin) / size_of(entry.stored);
+      if (entry.stored == Stored::f16)
+        entry.tensor.values = widened_.emplace_back(widened<Fp16>(from + entry.begin, elements));
+      else if (entry.stored == Stored::bf16)
+        entry.tensor.values = widened_.emplace_back(widened<Bf16>(from + entry.begin, elements));
+      else
+        entry.tensor.values = {reinterpret_cast<const float*>(from + entry.begin), elements};
+      tensors_.push_back(std::move(entry.tensor));
+    }
     for (std::size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
   } catch (...) {
     ::munmap(map_, bytes_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -14,15 +15,16 @@
 
 namespace lpsgd {
 
-/// A float32 tensor of a safetensors file.
+/// A tensor of a safetensors file, as float32.
 struct StoredTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::span<const float> values;
 };
 
-/// A file that is open for reading. Its tensors are views, valid as long as this object lives. Only the dtype
-/// F32 is accepted. PyTorch's counters of batches (I64 "...num_batches_tracked") are passed over.
+/// A file that is open for reading. Its tensors are views, valid as long as this object lives. Those of the
+/// dtypes F16 and BF16 are widened to F32, exactly; no other is accepted. PyTorch's counters of batches (I64
+/// "...num_batches_tracked") are passed over.
 class SafetensorsFile {
  public:
   /// Throws FileError "path: what is wrong" if the file is not well formed: a header past the end,
@@ -44,7 +46,8 @@ class SafetensorsFile {
   std::string path_;
   void* map_ = nullptr;
   std::size_t bytes_ = 0;
-  Buffer<std::byte> aligned_;  // a copy of the data, if it is not aligned in the file
+  Buffer<std::byte> aligned_;               // a copy of the data, if it is not aligned in the file
+  std::deque<std::vector<float>> widened_;  // values that are not float32 in the file
   std::vector<StoredTensor> tensors_;
   std::unordered_map<std::string, std::size_t> index_;  // of the tensors, by name
   std::map<std::string, std::string> metadata_;

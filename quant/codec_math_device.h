@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "core/data_type.h"
+#include "core/fp16.h"
 #include "core/philox.h"
 
 namespace lpsgd {
@@ -223,18 +224,7 @@ LPSGD_HD std::uint16_t to_fp16(float x) {
 }
 
 LPSGD_HD float from_fp16(std::uint16_t h) {
-  const std::uint32_t sign = (std::uint32_t{h} & 0x8000u) << 16;
-  const std::uint32_t rest = h & 0x7fffu;
-  if (rest > 0x7c00u) return canonical_nan();
-  std::uint32_t bits = 0;
-  if (rest >= 0x7c00u) {
-    bits = 0x7f800000u;
-  } else if (rest >= 0x0400u) {
-    bits = (rest << 13) + 0x38000000u;
-  } else {
-    bits = static_cast<std::uint32_t>(ScalarLanes::bits(static_cast<float>(rest) * 0x1p-24f));
-  }
-  return ScalarLanes::value(static_cast<std::int32_t>(sign | bits));
+  return widen(Fp16{h});
 }
 
 }  // namespace lpsgd

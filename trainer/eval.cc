@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "data/class_names.h"
 #include "nn/network.h"
 #include "trainer/batch_inputs.h"
 #include "trainer/commands.h"
@@ -16,6 +17,19 @@
 #include "trainer/weights.h"
 
 namespace lpsgd {
+
+namespace {
+
+/// The folder of the run that wrote `found_in`, a checkpoint's folder or the model in it; empty if there is
+/// none.
+std::string run_of(const std::string& found_in) {
+  for (std::filesystem::path at = std::filesystem::absolute(found_in); at.has_relative_path();
+       at = at.parent_path())
+    if (at.parent_path().filename() == "checkpoints") return at.parent_path().parent_path();
+  return {};
+}
+
+}  // namespace
 
 std::string eval_command(const EvalArguments& arguments) {
   RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
@@ -31,6 +45,8 @@ std::string eval_command(const EvalArguments& arguments) {
   Network network(spec, inference_options(run, device, threads, loader.shape()));
   Weights weights = read_weights(arguments.checkpoint, spec);
   set_weights(network, weights);
+  if (const std::string folder = run_of(weights.found_in); !folder.empty())
+    warn_of_other_classes(folder, class_names(run.data.dataset, dataset.get()));
   BadSamples bad;
   BatchMetrics m;
   end_if_stalled([&] { m = evaluate(network, loader, named_buffers(spec, weights), &bad); });

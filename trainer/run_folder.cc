@@ -14,6 +14,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/paths.h"
+#include "core/printable.h"
 #include "trainer/environment.h"
 #include "trainer/epoch_records.h"
 #include "trainer/json_text.h"
@@ -105,12 +106,26 @@ std::vector<std::string> recorded_classes(const std::string& folder) {
   }
 }
 
+void warn_of_other_classes(const std::string& folder, const std::vector<std::string>& classes) {
+  try {
+    const std::vector<std::string> recorded = recorded_classes(folder);
+    const auto [trained, here] = std::ranges::mismatch(recorded, classes);
+    if (trained == recorded.end() || here == classes.end()) return;  // one has no names, or they are the same
+    log::warn(
+        "{}: class {} is '{}' in the run but '{}' in this data: only the numbers of classes are compared",
+        folder, trained - recorded.begin(), printable(*trained), printable(*here));
+  } catch (const FileError& e) {
+    log::warn("{}; whether the run's classes are those of this data is not known", e.what());
+  }
+}
+
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
                   const std::vector<std::string>& classes, Device device,
                   const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line) {
   const std::string environment = environment_json(transport, device, classes, algorithms, command_line);
   collective_try(transport, [&] {
     if (transport.rank() != 0) return;
+    warn_of_other_classes(folder, classes);
     if (run.train.deterministic && path_exists(folder + "/environment.json")) {
       const std::string path = folder + "/environment.json";
       try {

@@ -40,13 +40,17 @@ class RunFolder {
 
 /// Writes config.yaml and environment.json, after all checks have passed. `classes`: their names by label.
 /// `device` and `algorithms` (Network::choices()): this rank's. Warns if a resumed deterministic run uses
-/// other algorithms than before. Collective.
+/// other algorithms than before, and as warn_of_other_classes(). Collective.
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
                   const std::vector<std::string>& classes, Device device,
                   const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line);
 
 /// The names of the classes that environment.json has, by label. Empty: it has none. FileError.
 std::vector<std::string> recorded_classes(const std::string& folder);
+
+/// Logs a warning if environment.json of the folder names a class otherwise than `classes`, by label, do.
+/// Nothing is compared where one of them has no names.
+void warn_of_other_classes(const std::string& folder, const std::vector<std::string>& classes);
 
 /// The complete lines of metrics.jsonl.
 std::vector<std::string> metrics_lines(const std::string& folder);

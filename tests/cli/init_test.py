@@ -23,7 +23,7 @@ def save_as_pytorch(path, weights):
     counters = ((f"{k[:-11]}num_batches_tracked", np.int64(7)) for k in weights if k.endswith("running_var"))
     for name, values in [*weights.items(), *counters]:
         data = np.asarray(values).tobytes()
-        kind = "I64" if np.asarray(values).dtype == np.int64 else "F32"
+        kind = {"int64": "I64", "float16": "F16", "float32": "F32"}[np.asarray(values).dtype.name]
         header[name] = {"dtype": kind, "shape": list(np.shape(values)), "data_offsets": [at, at + len(data)]}
         pieces.append(data)
         at += len(data)
@@ -62,6 +62,10 @@ class Init(Case):
         save_as_pytorch(self.path("torch.safetensors"), weights)
         again = self.train("torch", "--init", self.path("torch.safetensors"), "--steps", "0")
         self.assertTrue(equal(model(again, "step-000000"), weights))
+        halves = {name: values.astype(np.float16) for name, values in weights.items()}
+        save_as_pytorch(self.path("half.safetensors"), halves)
+        again = self.train("half", "--init", self.path("half.safetensors"), "--steps", "0")
+        self.assertTrue(equal(model(again, "step-000000"), {name: v.astype(np.float32) for name, v in halves.items()}))
         # The first step is the trained network's: its loss is that of an evaluation with these weights, not of random ones.
         local = self.train("local", "--init", first, "--set", "sync={kind: local_sgd, steps: 2}")
         self.assertTrue(all(record["replicas_equal"] for record in self.metrics(local)))
@@ -158,12 +162,42 @@ class Init(Case):
                               "set network.parameters.outputs=10 (with --set")
 
 
+def picture(path, number):
+    with open(path, "wb") as file:
+        file.write(b"P6\n48 40\n255\n" + np.random.default_rng(number).integers(0, 256, 48 * 40 * 3, np.uint8).tobytes())
+
+
+class Classes(Case):
+    """Of a run, beside those of the data that it is evaluated or resumed on."""
+
+    def leaves(self, name, kinds):
+        for split, count in (("train", 12), ("val", 2)):
+            for kind in kinds:
+                os.makedirs(self.path(name, split, kind))
+                for i in range(count):
+                    picture(self.path(name, split, kind, f"{i}.ppm"), i)
+        return ["--set", f"data={{dataset: images, root: {self.path(name)}}}"]
+
+    def test_other_names_are_warned_of(self):
+        self.write("any.yaml", ANY_CLASSES)
+        two = ["--set", "network=any.yaml", "--set", "network.parameters.outputs=2"]
+        ours, others = self.leaves("ours", ["lime", "oak"]), self.leaves("others", ["lime", "pine"])
+        folder = self.train("run", *two, *ours, "--set", "train.epochs=1")
+        warning = f"{folder}: class 1 is 'oak' in the run but 'pine' in this data: only the numbers of classes are compared"
+        newest = os.path.join(folder, "checkpoints", "epoch-0001")
+        for checkpoint in (folder, newest, os.path.join(newest, "model.safetensors")):
+            for data, count in ((ours, 0), (others, 1), (["--set", "data={dataset: noise, image: [32, 32, 3], classes: 2}"], 0)):
+                result = run("eval", self.config, "--checkpoint", checkpoint, *two, *data)
+                self.assertEqual(result.status, 0, result)
+                self.assertEqual(result.err.count("warning"), count, result)
+                self.assertEqual(result.err.count(warning), count, result)
+        result = run("train", self.config, "--out", folder, "--resume", *two, *others, ranks=2)
+        self.assertEqual(result.status, 0, result)
+        self.assertEqual(result.err.count(warning), 1, result)
+
+
 class Documentation(Case):
     """The example of docs/trained-networks.md, with small data sets in place of the real ones."""
-
-    def pictures(self, path, number):
-        with open(path, "wb") as file:
-            file.write(b"P6\n48 40\n255\n" + np.random.default_rng(number).integers(0, 256, 48 * 40 * 3, np.uint8).tobytes())
 
     def test_fine_tuning(self):
         with open(os.path.join(SOURCE, "docs", "trained-networks.md")) as file:
@@ -182,7 +216,7 @@ class Documentation(Case):
             for kind in ("birch", "lime", "maple", "oak", "poplar"):
                 os.makedirs(self.path("leaves", split, kind))
                 for i in range(count):
-                    self.pictures(self.path("leaves", split, kind, f"{i}.ppm"), i)
+                    picture(self.path("leaves", split, kind, f"{i}.ppm"), i)
         os.symlink(os.path.join(SOURCE, "configs"), self.path("configs"))
         out = ""
         for number, command in enumerate(commands):

@@ -1,6 +1,7 @@
 // Safetensors: round trip, and refusal of every kind of malformed file.
 #include "core/safetensors.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "core/file.h"
@@ -43,6 +44,35 @@ TEST_F(Safetensors, RoundTrip) {
   EXPECT_THROW(file.at("z", {3, 2}), FileError);
 }
 
+// As PyTorch writes a network in half precision, with its counters of batches.
+TEST_F(Safetensors, HalvesAreWidened) {
+  std::string text = file_with_header(
+      R"({"f":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},"n.num_batches_tracked":{"dtype":"I64","shape":[],)"
+      R"("data_offsets":[0,8]},"h":{"dtype":"F16","shape":[63488],"data_offsets":[12,126988]},)"
+      R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[126988,126994]}}    )",
+      0);
+  const auto append = [&](auto value) { text.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  append(std::int64_t{7});
+  append(0.1f);
+  std::vector<float> expected;  // every number, by its definition
+  for (int sign = 0; sign < 2; ++sign)
+    for (int exponent = 0; exponent < 31; ++exponent)
+      for (int mantissa = 0; mantissa < 1024; ++mantissa) {
+        append(static_cast<std::uint16_t>(sign << 15 | exponent << 10 | mantissa));
+        const double magnitude =
+            exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+        expected.push_back(static_cast<float>(sign ? -magnitude : magnitude));
+      }
+  for (const unsigned bits : {0x3f80u, 0xc020u, 0x0001u}) append(static_cast<std::uint16_t>(bits));
+  const SafetensorsFile file(write("half.safetensors", text));
+  ASSERT_EQ(file.tensors().size(), 3u);
+  EXPECT_EQ(file.at("f", {1}).values[0], 0.1f);
+  const std::span<const float> halves = file.at("h", {63488}).values;
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    ASSERT_TRUE(halves[i] == expected[i] && std::signbit(halves[i]) == std::signbit(expected[i])) << i;
+  EXPECT_THAT(file.at("b", {3}).values, testing::ElementsAre(1.0f, -2.5f, std::ldexp(1.0f, -133)));
+}
+
 TEST_F(Safetensors, RefusesMalformedFiles) {
   using testing::HasSubstr;
   const auto one = [](const std::string& fields) { return R"({"t":{)" + fields + "}}   "; };
@@ -54,9 +84,12 @@ TEST_F(Safetensors, RefusesMalformedFiles) {
   h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
   EXPECT_THAT(error_of(file_with_header(h, 12)), HasSubstr("does not fit"));
   EXPECT_THAT(error_of(file_with_header(h, 4)), HasSubstr("lies at bytes"));
-  h = one(R"("dtype":"F16","shape":[2],"data_offsets":[0,4])");
+  h = one(R"("dtype":"F64","shape":[2],"data_offsets":[0,16])");
   h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
-  EXPECT_THAT(error_of(file_with_header(h, 4)), HasSubstr("only F32"));
+  EXPECT_THAT(error_of(file_with_header(h, 16)), HasSubstr("is F64; F32, F16 and BF16 are read"));
+  h = one(R"("dtype":"F16","shape":[2],"data_offsets":[0,8])");
+  h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
+  EXPECT_THAT(error_of(file_with_header(h, 8)), HasSubstr("does not fit"));
   h = one(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])");
   h.resize(h.size() + (8 - h.size() % 8) % 8, ' ');
   EXPECT_THAT(error_of(file_with_header(h, 4)), HasSubstr("shape"));
@@ -86,8 +119,8 @@ TEST_F(Safetensors, AFullDiskIsAnError) {
 }
 
 TEST_F(Safetensors, QuotesNamesWithoutTheirControlCharacters) {
-  std::string h = R"({"a\u001b[2J\n":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})";
-  EXPECT_THAT(error_of(file_with_header(h, 2)), testing::HasSubstr("tensor 'a\\x1b[2J\\x0a' is F16"));
+  std::string h = R"({"a\u001b[2J\n":{"dtype":"I16","shape":[1],"data_offsets":[0,2]}})";
+  EXPECT_THAT(error_of(file_with_header(h, 2)), testing::HasSubstr("tensor 'a\\x1b[2J\\x0a' is I16"));
 }
 
 // Otherwise a checkpoint of a network of many layers could be written and not resumed.
