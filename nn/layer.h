@@ -153,6 +153,7 @@ std::unique_ptr<Layer> make_batch_norm_layer();
 std::unique_ptr<Layer> make_relu_layer();
 std::unique_ptr<Layer> make_sigmoid_layer();
 std::unique_ptr<Layer> make_tanh_layer();
+std::unique_ptr<Layer> make_relu6_layer();
 std::unique_ptr<Layer> make_dropout_layer();
 std::unique_ptr<Layer> make_lrn_layer();
 std::unique_ptr<Layer> make_scale_layer();

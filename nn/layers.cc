@@ -20,6 +20,7 @@ std::span<const LayerKind> layer_kinds() {
       LayerKind{"relu", "max(x, 0)", make_relu_layer},
       LayerKind{"sigmoid", "1 / (1 + exp(-x))", make_sigmoid_layer},
       LayerKind{"tanh", "hyperbolic tangent", make_tanh_layer},
+      LayerKind{"relu6", "min(max(x, 0), 6), as in MobileNet (Howard et al. 2017)", make_relu6_layer},
       LayerKind{"dropout",
                 "in training sets values to 0 at random and scales the others, so that the expected value "
                 "stays the same; "

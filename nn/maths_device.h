@@ -41,6 +41,18 @@ LPSGD_HD V where_positive(V y, V g) {
   return choose_less_or_equal(y, V{}, V{}, g);
 }
 
+/// min(max(v, 0), 6). A NaN stays a NaN.
+template <class V>
+LPSGD_HD V relu6(V v) {
+  const V six = V{} + 6.0f;
+  return choose_less(v, V{}, V{}, choose_less(six, v, six, v));
+}
+/// The gradient before it where its output is y, from the gradient g behind it.
+template <class V>
+LPSGD_HD V where_below_6(V y, V g) {
+  return where_positive(y, choose_less_or_equal(V{} + 6.0f, y, V{}, g));
+}
+
 /// exp(x) to about one unit in the last place. It is 0 below -87, and above 88 what it is at 88. A NaN stays
 /// a NaN.
 template <class L>

@@ -140,7 +140,7 @@ struct BatchNormDesc {
   double eps = 1e-5, momentum = 0.1;
 };
 
-enum class Activation : std::uint8_t { relu, sigmoid, tanh };
+enum class Activation : std::uint8_t { relu, sigmoid, tanh, relu6 };
 
 /// y = x * (k + alpha / size * sum of x^2 over the `size` channels around)^-beta.
 struct LrnDesc {

@@ -32,36 +32,46 @@ std::vector<const void*> input_values(const Binding& b) {
   return out;
 }
 
-/// Tanh, with derivative 1 - y^2, or the logistic sigmoid, with y - y^2.
+/// Activations with bounded outputs: tanh, with derivative 1 - y^2, the logistic sigmoid, with y - y^2, or
+/// ReLU6.
 template <class T>
-class SmoothOp final : public Op {
+class BoundedOp final : public Op {
  public:
-  SmoothOp(Context& context, const Binding& b, Activation kind)
-      : context_(context), b_(b), tanh_(kind == Activation::tanh) {}
+  BoundedOp(Context& context, const Binding& b, Activation kind) : context_(context), b_(b), kind_(kind) {}
   void forward(const Pass&) override {
     const T* x = as<T>(b_.inputs[0].value);
     const ActivationKernels<T>& k = context_.k.of<T>();
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
-      (tanh_ ? k.tanh : k.sigmoid)(x + first, as<T>(b_.output) + first, last - first);
+      const auto f = kind_ == Activation::tanh ? k.tanh : kind_ == Activation::sigmoid ? k.sigmoid : k.relu6;
+      f(x + first, as<T>(b_.output) + first, last - first);
     });
   }
   void backward() override {
+    if (kind_ == Activation::tanh)
+      backward([](float y, float g) { return g * (1.0f - y * y); });
+    else if (kind_ == Activation::sigmoid)
+      backward([](float y, float g) { return g * (y - y * y); });
+    else
+      backward([](float y, float g) { return maths::where_below_6(y, g); });
+  }
+
+ private:
+  template <class Gradient>
+  void backward(Gradient gradient) {
     T* dx = as<T>(b_.inputs[0].gradient);
     context_.parallel(b_.elements(), [&](int, std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
         float g = widen(as<T>(b_.output_gradients[0])[i]);
         for (std::size_t j = 1; j < b_.output_gradients.size(); ++j)
           g += widen(as<T>(b_.output_gradients[j])[i]);
-        const float y = widen(as<T>(b_.output)[i]);
-        dx[i] = narrow<T>(g * ((tanh_ ? 1.0f : y) - y * y));
+        dx[i] = narrow<T>(gradient(widen(as<T>(b_.output)[i]), g));
       }
     });
   }
 
- private:
   Context& context_;
   Binding b_;
-  bool tanh_;
+  Activation kind_;
 };
 
 template <class T>
@@ -184,7 +194,7 @@ std::unique_ptr<Op> make_activation(Context& context, const Binding& binding, Ac
       sum.masked = binding.inputs[0].gradient;
       return std::make_unique<AddOp<T>>(context, sum);
     }
-    return std::make_unique<SmoothOp<T>>(context, binding, kind);
+    return std::make_unique<BoundedOp<T>>(context, binding, kind);
   });
 }
 

@@ -74,6 +74,7 @@ struct ActivationKernels {
                      T* out, std::uint16_t* argmax);
   void (*sigmoid)(const T* x, T* y, std::int64_t n);
   void (*tanh)(const T* x, T* y, std::int64_t n);
+  void (*relu6)(const T* x, T* y, std::int64_t n);
   /// One LSTM step of one sample. `gates` holds the sums of i, f, g and o (`cells` floats each), which become
   /// their activations. c = f before + i g, output = o tanh(c).
   void (*lstm_cell)(float* gates, const float* before, float* c, T* output, std::int64_t cells);

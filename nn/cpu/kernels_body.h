@@ -119,6 +119,11 @@ void tanh(const T* x, T* y, std::int64_t n) {
               [&]<class L>(std::int64_t i) { L::put(y + i, maths::tanh<typename L::Maths>(L::get(x + i))); });
 }
 
+template <class T>
+void relu6(const T* x, T* y, std::int64_t n) {
+  over_values(n, [&]<class L>(std::int64_t i) { L::put(y + i, maths::relu6(L::get(x + i))); });
+}
+
 typedef float Eight __attribute__((vector_size(32), may_alias));
 typedef double Doubles __attribute__((vector_size(64)));
 
@@ -244,11 +249,26 @@ void adam(float* w, const float* g, float* m, float* v, std::int64_t n, maths::A
 }
 
 template <class T>
-constexpr ActivationKernels<T> activation_kernels{
-    widen<T>,         narrow<T>,       row_moments<T>, normalize<T>,  norm_gradient_sums<T>,
-    norm_gradient<T>, sum<T>,          add_rows<T>,    masked_sum<T>, scaled_sum<T>,
-    window_max<T>,    sigmoid<T>,      tanh<T>,        lstm_cell<T>,  lstm_cell_gradient<T>,
-    lrn<T>,           lrn_gradient<T>, softmax_row<T>, softmax<T>};
+constexpr ActivationKernels<T> activation_kernels{widen<T>,
+                                                  narrow<T>,
+                                                  row_moments<T>,
+                                                  normalize<T>,
+                                                  norm_gradient_sums<T>,
+                                                  norm_gradient<T>,
+                                                  sum<T>,
+                                                  add_rows<T>,
+                                                  masked_sum<T>,
+                                                  scaled_sum<T>,
+                                                  window_max<T>,
+                                                  sigmoid<T>,
+                                                  tanh<T>,
+                                                  relu6<T>,
+                                                  lstm_cell<T>,
+                                                  lstm_cell_gradient<T>,
+                                                  lrn<T>,
+                                                  lrn_gradient<T>,
+                                                  softmax_row<T>,
+                                                  softmax<T>};
 
 }  // namespace
 

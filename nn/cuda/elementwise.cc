@@ -79,22 +79,22 @@ class ScaleOp final : public Op {
   Terms input_, gradients_;
 };
 
-class SmoothOp final : public Op {
+class BoundedOp final : public Op {
  public:
-  SmoothOp(Context& context, const Binding& b, Smooth kind)
+  BoundedOp(Context& context, const Binding& b, Bounded kind)
       : context_(context), b_(b), kind_(kind), gradients_(terms_of(b.output_gradients)) {}
   void forward(const Pass&) override {
-    check(launch_smooth(b_.type, kind_, b_.inputs[0].value, b_.output, b_.elements(), context_.handle()));
+    check(launch_bounded(b_.type, kind_, b_.inputs[0].value, b_.output, b_.elements(), context_.handle()));
   }
   void backward() override {
-    check(launch_smooth_gradient(b_.type, kind_, gradients_, b_.output, b_.inputs[0].gradient, b_.elements(),
-                                 context_.handle()));
+    check(launch_bounded_gradient(b_.type, kind_, gradients_, b_.output, b_.inputs[0].gradient, b_.elements(),
+                                  context_.handle()));
   }
 
  private:
   Context& context_;
   Binding b_;
-  Smooth kind_;
+  Bounded kind_;
   Terms gradients_;
 };
 
@@ -157,8 +157,9 @@ class ChannelsFirstOp final : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_activation(Context& context, const Binding& b, Activation kind) {
-  if (kind != Activation::relu)
-    return std::make_unique<SmoothOp>(context, b, kind == Activation::tanh ? Smooth::tanh : Smooth::sigmoid);
+  if (kind == Activation::sigmoid) return std::make_unique<BoundedOp>(context, b, Bounded::sigmoid);
+  if (kind == Activation::tanh) return std::make_unique<BoundedOp>(context, b, Bounded::tanh);
+  if (kind == Activation::relu6) return std::make_unique<BoundedOp>(context, b, Bounded::relu6);
   std::optional<Sum> backward;
   if (b.training && b.inputs[0].gradient)
     backward.emplace(context, b.type, b.inputs[0].gradient, b.output_gradients, b.output, false,

@@ -3,7 +3,7 @@
 //
 // Memory moved per value of b bytes, in loads and stores of 16 bytes where addresses allow:
 //   sum, scaled_sum   (terms + 1) b, with a mask b more
-//   smooth            2 b (x, y); its gradient (gradients + 2) b (y, dx)
+//   bounded           2 b (x, y); its gradient (gradients + 2) b (y, dx)
 //   convert           the bytes of both types
 //   copy_rows         2 b
 //   bias_relu         2 b; the bias comes from cache
@@ -42,25 +42,29 @@ __global__ void scaled_sum_kernel(T* into, Terms terms, float factor, std::int64
 }
 
 template <class T>
-__global__ void smooth_kernel(Smooth kind, const T* x, T* y, std::int64_t n) {
+__global__ void bounded_kernel(Bounded kind, const T* x, T* y, std::int64_t n) {
   over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float v[V];
     load<V>(x + i, v);
 #pragma unroll
     for (int k = 0; k < V; ++k)
-      v[k] = kind == Smooth::tanh ? maths::tanh<One>(v[k]) : maths::sigmoid<One>(v[k]);
+      v[k] = kind == Bounded::tanh      ? maths::tanh<One>(v[k])
+             : kind == Bounded::sigmoid ? maths::sigmoid<One>(v[k])
+                                        : maths::relu6(v[k]);
     store<V>(y + i, v);
   });
 }
 
 template <class T>
-__global__ void smooth_gradient_kernel(Smooth kind, Terms gradients, const T* y, T* dx, std::int64_t n) {
+__global__ void bounded_gradient_kernel(Bounded kind, Terms gradients, const T* y, T* dx, std::int64_t n) {
   over_values<pack_of<T>>(n, [&]<int V>(std::int64_t i) {
     float g[V], v[V];
     load_sum<V, T>(gradients, i, g);
     load<V>(y + i, v);
 #pragma unroll
-    for (int k = 0; k < V; ++k) g[k] *= (kind == Smooth::tanh ? 1.0f : v[k]) - v[k] * v[k];
+    for (int k = 0; k < V; ++k)
+      g[k] = kind == Bounded::relu6 ? maths::where_below_6(v[k], g[k])
+                                    : g[k] * ((kind == Bounded::tanh ? 1.0f : v[k]) - v[k] * v[k]);
     store<V>(dx + i, g);
   });
 }
@@ -140,18 +144,18 @@ cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, flo
   });
 }
 
-cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, std::int64_t n,
-                          cudaStream_t stream) {
+cudaError_t launch_bounded(DataType type, Bounded kind, const void* x, void* y, std::int64_t n,
+                           cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(smooth_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
+    LPSGD_LAUNCH(bounded_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
     (kind, static_cast<const T*>(x), static_cast<T*>(y), n);
   });
 }
 
-cudaError_t launch_smooth_gradient(DataType type, Smooth kind, const Terms& gradients, const void* y,
-                                   void* dx, std::int64_t n, cudaStream_t stream) {
+cudaError_t launch_bounded_gradient(DataType type, Bounded kind, const Terms& gradients, const void* y,
+                                    void* dx, std::int64_t n, cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
-    LPSGD_LAUNCH(smooth_gradient_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
+    LPSGD_LAUNCH(bounded_gradient_kernel<T>, blocks_for(n / pack_of<T>), block_threads, stream)
     (kind, gradients, static_cast<const T*>(y), static_cast<T*>(dx), n);
   });
 }

@@ -57,11 +57,11 @@ cudaError_t launch_sum(DataType type, void* into, const Terms& terms, const void
 /// into = factor * sum of the terms. `into` may be one of them.
 cudaError_t launch_scaled_sum(DataType type, void* into, const Terms& terms, float factor, std::int64_t n,
                               cudaStream_t stream);
-enum class Smooth : std::uint8_t { sigmoid, tanh };
-cudaError_t launch_smooth(DataType type, Smooth kind, const void* x, void* y, std::int64_t n,
-                          cudaStream_t stream);
-cudaError_t launch_smooth_gradient(DataType type, Smooth kind, const Terms& gradients, const void* y,
-                                   void* dx, std::int64_t n, cudaStream_t stream);
+enum class Bounded : std::uint8_t { sigmoid, tanh, relu6 };
+cudaError_t launch_bounded(DataType type, Bounded kind, const void* x, void* y, std::int64_t n,
+                           cudaStream_t stream);
+cudaError_t launch_bounded_gradient(DataType type, Bounded kind, const Terms& gradients, const void* y,
+                                    void* dx, std::int64_t n, cudaStream_t stream);
 cudaError_t launch_convert(const void* from, DataType from_type, void* to, DataType to_type, std::int64_t n,
                            cudaStream_t stream);
 /// Copies `rows` rows of `width` values. The rows are `from_stride` and `to_stride` values apart.

@@ -19,8 +19,13 @@ class ActivationLayer final : public Layer {
     return backend.activation(binding, kind);
   }
   void write_operators(OperatorWriter& out) const override {
-    constexpr const char* names[] = {"Relu", "Sigmoid", "Tanh"};  // in the order of Activation
-    out.output(out.add(names[static_cast<std::size_t>(kind)], {out.input()}));
+    constexpr const char* names[] = {"Relu", "Sigmoid", "Tanh", "Clip"};  // in the order of Activation
+    std::vector<std::string> inputs{out.input()};
+    if constexpr (kind == Activation::relu6) {
+      inputs.push_back(out.constant("least", {}, std::vector<float>{0}));
+      inputs.push_back(out.constant("most", {}, std::vector<float>{6}));
+    }
+    out.output(out.add(names[static_cast<std::size_t>(kind)], std::move(inputs)));
   }
 };
 
@@ -36,6 +41,10 @@ std::unique_ptr<Layer> make_sigmoid_layer() {
 
 std::unique_ptr<Layer> make_tanh_layer() {
   return std::make_unique<ActivationLayer<Activation::tanh>>();
+}
+
+std::unique_ptr<Layer> make_relu6_layer() {
+  return std::make_unique<ActivationLayer<Activation::relu6>>();
 }
 
 }  // namespace lpsgd

@@ -13,6 +13,7 @@ ACTIVATIONS = {
     "relu": (nn.ReLU, torch.relu, torch.relu_, functional.relu, functional.relu_, "relu", "relu_"),
     "sigmoid": (nn.Sigmoid, torch.sigmoid, functional.sigmoid, "sigmoid", "sigmoid_"),
     "tanh": (nn.Tanh, torch.tanh, functional.tanh, "tanh", "tanh_"),
+    "relu6": (nn.ReLU6, functional.relu6),
 }
 MOST_DROPPED = 0.999
 

@@ -82,6 +82,7 @@ class Results {
     k.window_max(image.data(), offsets.data(), 3, n_, out(), argmax.data());
     k.sigmoid(x.data(), out(), n_);
     k.tanh(x.data(), out(), n_);
+    k.relu6(x.data(), out(), n_);
     std::vector<float> gates = floats(8, 4 * width_), before = floats(9), cells(before), dc = floats(10);
     k.lstm_cell(gates.data(), before.data(), cells.data(), out(), width_);
     std::vector<T> sums_gradient(gates.size());

@@ -127,6 +127,35 @@ TEST(Forward, Scale) {
   }
 }
 
+TEST(Forward, Relu6AndItsGradientAtItsKinks) {
+  LayerFixture f("input: [12]\nclasses: 12\nlayers: [{dense: d, units: 12, bias: false}, relu6]", 1);
+  const std::vector<float> x = {-100.0f,    -2.0f, -0.0f,      0.0f, 1e-3f, 3.5f,
+                                5.9999995f, 6.0f,  6.0000005f, 7.0f, 20.0f, 1.0f};
+  const std::span<float> weights = f.network.parameters();  // of the identity
+  std::ranges::fill(weights, 0.0f);
+  for (std::size_t i = 0; i < 12; ++i) weights[13 * i] = 1;
+  std::ranges::copy(x, f.inputs.begin());
+  f.network.forward_train({f.inputs, f.labels}, 0);
+  f.network.backward({});
+  for (std::size_t i = 0; i < 12; ++i) {
+    EXPECT_EQ(f.network.logits()[i], std::min(std::max(x[i], 0.0f), 6.0f)) << x[i];
+    // Of a weight: the gradient of the score times the input, as d's output is the input.
+    const bool passes = x[i] > 0 && x[i] < 6;
+    EXPECT_EQ(f.network.gradients()[13 * i] != 0, passes) << x[i];
+  }
+}
+
+TEST(Forward, Relu6OfInfinitiesAndNan) {
+  LayerFixture f("input: [4]\nclasses: 4\nlayers: [relu6]", 1);
+  const float infinity = std::numeric_limits<float>::infinity();
+  f.inputs = {infinity, -infinity, std::nanf(""), 2};
+  f.network.forward_train({f.inputs, f.labels}, 0);
+  EXPECT_EQ(f.network.logits()[0], 6);
+  EXPECT_EQ(f.network.logits()[1], 0);
+  EXPECT_TRUE(std::isnan(f.network.logits()[2]));
+  EXPECT_EQ(f.network.logits()[3], 2);
+}
+
 TEST(Forward, SigmoidAndTanhOverTheirRange) {
   for (const bool sigmoid : {true, false}) {
     LayerFixture f("input: [64]\nclasses: 64\nlayers: [" + std::string(sigmoid ? "sigmoid" : "tanh") + "]",

@@ -194,7 +194,7 @@ TEST(NetworkSpec, MisspellingsAreSuggested) {
   EXPECT_EQ(
       layers_error("  - {cnov: c, filters: 4, kernel: 3}\n"),
       "net.yaml:4:6: layers[0]: unknown layer kind 'cnov', did you mean 'conv'?; known: block, conv, dense, "
-      "lstm, embedding, batch_norm, relu, sigmoid, tanh, dropout, lrn, scale, add, concat, max_pool, "
+      "lstm, embedding, batch_norm, relu, sigmoid, tanh, relu6, dropout, lrn, scale, add, concat, max_pool, "
       "average_pool, flatten");
   EXPECT_EQ(layers_error("  - {conv: c, filter: 4, kernel: 3}\n"),
             "net.yaml:4:15: c.filter: unknown key, did you mean 'filters'?; allowed here: conv, input, if, "

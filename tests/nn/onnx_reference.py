@@ -97,6 +97,7 @@ OPERATORS = {
     "Flatten": lambda a, x: x.reshape(x.shape[0], -1),
     "Gather": lambda a, x, i: x[i.astype(int)],
     "Gemm": gemm,
+    "Clip": lambda a, x, least, most: np.clip(x, least, most),
     "Identity": lambda a, x: x,
     "LRN": lrn,
     "LSTM": lstm,

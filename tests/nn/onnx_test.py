@@ -69,7 +69,8 @@ layers:
   - flatten
   - {dense: d, units: 9, bias: false}
   - {batch_norm: b2}
-  - relu
+  - {scale: wide, factor: 8}
+  - relu6
   - {dense: e, units: 7}
   - {scale: f, factor: 0.375}
 """

@@ -137,7 +137,7 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
   std::vector<std::vector<float>> given;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const std::int64_t n = c.batch * elements(c.inputs[i]);
-    given.push_back(draw(n, 10 + static_cast<std::uint32_t>(i)));
+    given.push_back(draw(n, 10 + static_cast<std::uint32_t>(i), -c.range, c.range));
     if (c.tokens > 0)
       for (float& x : given.back()) x = std::floor((x + 1) / 2 * static_cast<float>(c.tokens));
     if (c.step > 0)

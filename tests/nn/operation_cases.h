@@ -31,6 +31,7 @@ struct OperationCase {
   bool training = true;
   std::int64_t tokens = 0;  // inputs are numbers below this
   float step = 0;           // inputs are multiples of this, so that many are equal
+  float range = 1;          // inputs lie between minus this and this
   bool infinite = false;    // the output's gradients begin and end with an infinity
   std::vector<std::int32_t> lengths;
   std::vector<Shape> carried;  // of one sample

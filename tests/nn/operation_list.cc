@@ -127,14 +127,19 @@ void add_elementwise(Cases& out) {
     c.make = make;
     return out.emplace_back(std::move(c));
   };
-  for (const auto& [name, kind] :
-       {std::pair{"relu", Activation::relu}, {"sigmoid", Activation::sigmoid}, {"tanh", Activation::tanh}}) {
+  for (const auto& [name, kind] : {std::pair{"relu", Activation::relu},
+                                   {"sigmoid", Activation::sigmoid},
+                                   {"tanh", Activation::tanh},
+                                   {"relu6", Activation::relu6}}) {
     const auto make = [kind = kind](Backend& backend, const Binding& b) {
       return backend.activation(b, kind);
     };
-    add(name, 3, {5, 7, 3}, 1, 1, make);
-    add(name, 8, {64}, 1, 3, make);
-    add(std::string(name) + " in place", 8, {33}, 1, 2, make).in_place = true;
+    const float range = kind == Activation::relu6 ? 12 : 1;
+    add(name, 3, {5, 7, 3}, 1, 1, make).range = range;
+    add(name, 8, {64}, 1, 3, make).range = range;
+    OperationCase& in_place = add(std::string(name) + " in place", 8, {33}, 1, 2, make);
+    in_place.range = range;
+    in_place.in_place = true;
   }
   const auto sum = [](Backend& backend, const Binding& b) { return backend.add(b); };
   for (const bool relu : {false, true}) {

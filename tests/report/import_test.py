@@ -80,7 +80,7 @@ class Net(nn.Module):
             x = part(x)
         x = torch.cat([self.pool(x), self.mean(x).contiguous()], dim=1)
         x = self.same(self.valid(torch.cat([x], 1)))
-        wide = F.relu(x).mean([2, 3])
+        wide = F.relu6(F.relu(x) * 8.0).mean([2, 3])
         x = self.coarse(x) * 0.75
         x = F.avg_pool2d(x, 1) / 2.0
         x = x.view(x.shape[0], -1)
@@ -231,7 +231,7 @@ class Import(FolderTest):
         self.compare_training(module, found, x, labels)
         kinds = {line.split("{")[1].split(":")[0] for line in (self.root / "net/network.yaml").read_text().splitlines()
                  if line.startswith("  - ")}
-        self.assertEqual(kinds, set("conv batch_norm dense relu sigmoid tanh lrn scale add concat max_pool average_pool "
+        self.assertEqual(kinds, set("conv batch_norm dense relu relu6 sigmoid tanh lrn scale add concat max_pool average_pool "
                                     "flatten".split()))
 
     def test_what_works_in_place(self):
