@@ -106,9 +106,6 @@ Entry parse_entry(const std::string& path, const std::string& name, const json& 
   if (!product(out.tensor.shape, elements) || elements * size_of(out.stored) != out.end - out.begin)
     malformed(path, fmt::format("tensor '{}' of shape {} does not fit its {} bytes", name,
                                 shape_text(out.tensor.shape), out.end - out.begin));
-  const std::uint64_t alignment = std::min<std::uint64_t>(size_of(out.stored), 4);
-  if (out.begin % alignment != 0)
-    malformed(path, fmt::format("tensor '{}' is not aligned to {} bytes", name, alignment));
   return out;
 }
 
@@ -124,14 +121,15 @@ void check_cover(const std::string& path, const std::vector<Entry>& entries, std
     malformed(path, fmt::format("its tensors cover {} of {} bytes", covered, data_bytes));
 }
 
-template <class Half>
+/// Values of a type at any address, as float32.
+template <class T>
 std::vector<float> widened(const std::byte* bytes, std::uint64_t elements) {
   std::vector<float> out(elements);
   for (float& value : out) {
-    Half half;
-    std::memcpy(&half, bytes, sizeof(half));
-    bytes += sizeof(half);
-    value = widen(half);
+    T stored;
+    std::memcpy(&stored, bytes, sizeof(stored));
+    bytes += sizeof(stored);
+    value = widen(stored);
   }
   return out;
 }
@@ -177,22 +175,18 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     }
     std::ranges::stable_sort(entries, {}, [](const Entry& e) { return std::pair(e.begin, e.end); });
     check_cover(path, entries, data_bytes);
-    // Now that the file is known to be whole: a copy for a writer that does not pad its header.
-    const bool is_aligned = reinterpret_cast<std::uintptr_t>(data) % alignof(float) == 0;
-    if (!is_aligned) {
-      aligned_ = Buffer<std::byte>(data_bytes);
-      std::copy_n(data, data_bytes, aligned_.data());
-    }
-    const std::byte* const from = is_aligned ? data : aligned_.data();
     for (Entry& entry : entries) {
       if (entry.stored == Stored::counter) continue;
       const std::uint64_t elements = (entry.end - entry.begin) / size_of(entry.stored);
+      const std::byte* const from = data + entry.begin;
       if (entry.stored == Stored::f16)
-        entry.tensor.values = widened_.emplace_back(widened<Fp16>(from + entry.begin, elements));
+        entry.tensor.values = copies_.emplace_back(widened<Fp16>(from, elements));
       else if (entry.stored == Stored::bf16)
-        entry.tensor.values = widened_.emplace_back(widened<Bf16>(from + entry.begin, elements));
+        entry.tensor.values = copies_.emplace_back(widened<Bf16>(from, elements));
+      else if (reinterpret_cast<std::uintptr_t>(from) % alignof(float) != 0)  // of a writer that does not pad
+        entry.tensor.values = copies_.emplace_back(widened<float>(from, elements));
       else
-        entry.tensor.values = {reinterpret_cast<const float*>(from + entry.begin), elements};
+        entry.tensor.values = {reinterpret_cast<const float*>(from), elements};
       tensors_.push_back(std::move(entry.tensor));
     }
     for (std::size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);

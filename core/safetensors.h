@@ -11,8 +11,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/buffer.h"
-
 namespace lpsgd {
 
 /// A tensor of a safetensors file, as float32.
@@ -46,8 +44,7 @@ class SafetensorsFile {
   std::string path_;
   void* map_ = nullptr;
   std::size_t bytes_ = 0;
-  Buffer<std::byte> aligned_;               // a copy of the data, if it is not aligned in the file
-  std::deque<std::vector<float>> widened_;  // values that are not float32 in the file
+  std::deque<std::vector<float>> copies_;  // values that are not float32 in the file, or not aligned
   std::vector<StoredTensor> tensors_;
   std::unordered_map<std::string, std::size_t> index_;  // of the tensors, by name
   std::map<std::string, std::string> metadata_;

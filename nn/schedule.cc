@@ -58,6 +58,8 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
   o.every = 0;
   o.factor = 1;
   o.fall.reset();
+  if (value.find("linear") && value.find("cosine"))
+    config::fail(value.origin, path, "either linear or cosine, not both");
   if (value.find("linear") || value.find("cosine")) {
     config::Reader reader(value, path);
     o.fall.emplace().cosine = !value.find("linear");

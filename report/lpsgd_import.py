@@ -6,8 +6,10 @@
 Ends with 0 when both files are written and compared, 2 where the module cannot be imported.
 """
 
+import argparse
 import importlib.util
 import os
+import shlex
 import sys
 import tempfile
 
@@ -23,7 +25,7 @@ def shape(text):
     except ValueError:
         sizes = ()
     if len(sizes) not in (1, 2, 3) or min(sizes) < 1:
-        raise command.argparse.ArgumentTypeError(f"'{text}' is not C,H,W, nor FRAMES,FEATURES, nor one number")
+        raise argparse.ArgumentTypeError(f"'{text}' is not C,H,W, nor FRAMES,FEATURES, nor one number")
     return sizes
 
 
@@ -64,48 +66,20 @@ def arguments():
     return parsed
 
 
-def few(names):
-    """The first of the names, and how many more there are."""
-    most = 3
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def frozen_layers(module, network):
-    """Names of the layers whose parameters all need no gradient."""
-    needs = {}
-    for name, parameter in module.named_parameters():
-        needs.setdefault(name.rpartition(".")[0], []).append(parameter.requires_grad)
-    return [layer.name for layer in network.layers if layer.name in needs and not any(needs[layer.name])]
-
-
-def remarks(module, network):
-    lines = list(network.notes)
-    used = set(network.parameters)
-    unused = [n for n in module.state_dict() if n not in used and not n.endswith("num_batches_tracked")]
-    if unused:
-        lines.append(f"left out, because the scores do not depend on it: {few(unused)}")
-    frozen = frozen_layers(module, network)
-    if frozen:
-        lines.append(f"need no gradient in PyTorch: --set 'train.freeze=[{', '.join(frozen)}]' freezes them")
-    return lines
-
-
-def compare_scores(options, folder, module, network):
-    """Says how far lpsgd's scores are from PyTorch's. Raises UserError where they are others."""
-    from torch_import import check
-
-    if not check.can_compare_scores(options.input):
-        return "scores were not compared: the input is not an image of 1 or 3 channels"
-    distance, alike = check.scores(folder, module, options.input, network)
-    of = "the scores' deviation" if alike else "a score's deviation between images"
-    if not distance <= check.FURTHEST:
-        raise UserError(
-            f"{options.module}: scores of random images differ from PyTorch's by {distance:.1e} of {of}, more than "
-            f"{check.FURTHEST:g}, so nothing is written; does forward in training compute something else than in "
-            "evaluation?"
-        )
-    said = f"scores of {check.IMAGES} random images are PyTorch's to {distance:.1e} of {of}"
-    return said + (", but with these weights they hardly depend on the image" if alike else "")
+def write(files, text, save):
+    """Both files, each whole or not at all; the network file last."""
+    try:
+        os.makedirs(os.path.dirname(files[NETWORK]) or ".", exist_ok=True)
+        save(files[WEIGHTS] + ".new")
+        with open(files[NETWORK] + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        for name in (WEIGHTS, NETWORK):
+            os.replace(files[name] + ".new", files[name])
+    except OSError as error:
+        for path in files.values():
+            if os.path.exists(path + ".new"):
+                os.unlink(path + ".new")
+        raise UserError(f"{error.filename or files[NETWORK]}: cannot be written: {error.strerror}") from None
 
 
 @command.refuses("lpsgd: error: import", UserError)
@@ -114,7 +88,7 @@ def main():
     if importlib.util.find_spec("torch") is None:
         raise UserError(f"{sys.executable} has no module torch; LPSGD_PYTHON names a Python that has PyTorch")
     import torch
-    from torch_import import check, convert, network, source, traced, weights_file
+    from torch_import import check, convert, network, remarks, source, traced, weights_file
 
     files = {name: os.path.join(options.out, name) for name in (NETWORK, WEIGHTS)}
     for path in files.values():
@@ -125,31 +99,37 @@ def main():
         source.load_weights(module, options.weights)
     batch = (traced.BATCH, *options.input)
     samples = torch.zeros(batch, dtype=torch.int64) if options.tokens else torch.randn(batch)
-    found = traced.trace(module, samples)
-    converted = convert.Converter(found).run()
-    if converted.problems:
-        lines = [f"{few(places)}: {what}" for what, places in converted.problems.items()]
+    found = convert.Converter(traced.trace(module, samples)).run()
+    if found.problems:
+        lines = [f"{remarks.few(places)}: {what}" for what, places in found.problems.items()]
         raise UserError("\n  ".join([f"{options.module} cannot be imported", *lines]))
+    network.check_scores(found)
     name = options.module.rpartition(":")[2].lower()
     comment = [f"{options.module} of PyTorch {torch.__version__}, by lpsgd import."]
-    comment += [f"--with {word}" for word in options.keywords]
-    try:
-        os.makedirs(options.out, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=options.out, prefix=".new-") as folder:
-            with open(os.path.join(folder, NETWORK), "w", encoding="utf-8") as file:
-                file.write(network.text(name, options.input, converted, comment))
-            weights_file.save(os.path.join(folder, WEIGHTS), converted.parameters)
-            shown = check.shapes(os.path.join(folder, NETWORK), converted)
-            compared = compare_scores(options, folder, module, converted)
-            for file in (WEIGHTS, NETWORK):
-                os.replace(os.path.join(folder, file), files[file])
-    except OSError as error:
-        raise UserError(f"{error.filename or options.out}: cannot be written: {error.strerror}") from None
-    print(f"{files[NETWORK]}: {len(converted.layers)} layers, {shown['parameters']} parameters")
-    print(f"{files[WEIGHTS]}: {sum(4 * t.numel() for t in converted.parameters.values()) / 1e6:.1f} MB")
-    for line in [*remarks(module, converted), compared]:
+    text = network.text(name, options.input, found, comment + [f"--with {word}" for word in options.keywords])
+    lines = remarks.lines(module, found)
+    with check.other_weights(module, found), tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, NETWORK)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        shown = check.shapes(path, found)
+        if sys.stderr.isatty():
+            print("lpsgd import: comparing with PyTorch; a minute for large networks", file=sys.stderr)
+        check.functions(module, found, options.input, network.vocabulary(found) if options.tokens else None)
+        lines.append("with other weights: scores, gradients and running statistics are the module's, in PyTorch")
+        if check.can_infer(options.input):
+            distance = check.scores(path, module, options.input, found)
+            lines.append(
+                f"with other weights: lpsgd's scores of {check.IMAGES} images are PyTorch's to {distance:.1e} "
+                "of their deviation"
+            )
+    write(files, text, lambda path: weights_file.save(path, found.parameters))
+    print(f"{files[NETWORK]}: {len(found.layers)} layers, {shown['parameters']} parameters")
+    print(f"{files[WEIGHTS]}: {sum(4 * t.numel() for t in found.parameters.values()) / 1e6:.1f} MB")
+    for line in lines:
         print(f"  {line}")
-    print(f"train it: lpsgd train CONFIG --set network={files[NETWORK]} --init {files[WEIGHTS]}")
+    quoted = {key: shlex.quote(path) for key, path in files.items()}
+    print(f"train it: lpsgd train CONFIG --set network={quoted[NETWORK]} --init {quoted[WEIGHTS]}")
     return 0
 
 

@@ -8,6 +8,8 @@
 #include "data/class_names.h"
 #include "nn/network.h"
 #include "trainer/batch_inputs.h"
+#include "trainer/checkpoint_list.h"
+#include "trainer/checkpoint_manifest.h"
 #include "trainer/commands.h"
 #include "trainer/evaluate.h"
 #include "trainer/json_text.h"
@@ -20,13 +22,14 @@ namespace lpsgd {
 
 namespace {
 
-/// The folder of the run that wrote `found_in`, a checkpoint's folder or the model in it; empty if there is
+/// The folder of the run that wrote `found_in`, a checkpoint's folder or the model in it; empty if it is
 /// none.
-std::string run_of(const std::string& found_in) {
-  for (std::filesystem::path at = std::filesystem::absolute(found_in); at.has_relative_path();
-       at = at.parent_path())
-    if (at.parent_path().filename() == "checkpoints") return at.parent_path().parent_path();
-  return {};
+std::string run_folder_of(const std::string& found_in) {
+  std::filesystem::path at = std::filesystem::absolute(found_in);
+  if (at.filename() == model_file) at = at.parent_path();
+  const std::filesystem::path above = at.parent_path();
+  const bool is_checkpoint = above.filename() == "checkpoints" && is_checkpoint_name(at.filename().string());
+  return is_checkpoint ? above.parent_path().string() : "";
 }
 
 }  // namespace
@@ -45,7 +48,7 @@ std::string eval_command(const EvalArguments& arguments) {
   Network network(spec, inference_options(run, device, threads, loader.shape()));
   Weights weights = read_weights(arguments.checkpoint, spec);
   set_weights(network, weights);
-  if (const std::string folder = run_of(weights.found_in); !folder.empty())
+  if (const std::string folder = run_folder_of(weights.found_in); !folder.empty())
     warn_of_other_classes(folder, class_names(run.data.dataset, dataset.get()));
   BadSamples bad;
   BatchMetrics m;

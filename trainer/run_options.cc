@@ -85,8 +85,7 @@ void fields(Visitor& v, TrainOptions& o) {
       "freeze", "list of layers and blocks",
       "layers that are not trained: they compute as in evaluation, and their tensors are neither exchanged "
       "nor changed. Names of layers or blocks, or patterns with *, ? and {a,b}; no layer in front of them "
-      "may "
-      "be trained",
+      "may be trained",
       [&](const Value& value, const std::string& path) { parse_names(o.freeze, value, path); },
       [&] { return write_names(o.freeze); });
   v.field("deterministic", o.deterministic,

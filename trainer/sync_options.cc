@@ -48,7 +48,7 @@ const Kind& kind_of(const SyncOptions& o) {
   return kinds()[static_cast<std::size_t>(o.kind)];
 }
 
-/// A linear decay has no first one: it begins with the run, or with the end of the warm-up.
+/// A linear or cosine decay has no first one: it begins with the run, or with the end of the warm-up.
 std::optional<std::int64_t> first_decay_of(const ScheduleOptions& schedule) {
   if (schedule.every > 0 && schedule.factor < 1) return schedule.every;
   for (const auto& [epoch, factor] : schedule.decay)

@@ -1,48 +1,141 @@
-"""Compares what was written with the module: shapes by `lpsgd show`, class scores by `lpsgd infer`."""
+"""Compares what is written with the module, with other weights than the module's: those may hide much, such as
+normalisations whose scale is 0. The network file's layers are computed in PyTorch (replica.py), in evaluation and in
+training, with gradients; and by lpsgd: shapes by `lpsgd show`, class scores by `lpsgd infer`."""
 
+import contextlib
 import json
+import math
 import os
+import random
 import tempfile
 
 import program
 import torch
 from errors import UserError
 
-from .network import reordered
+from . import network as networks
+from . import replica, weights_file
+from .source import cause
 
 MEAN, DEVIATION = 0.45, 0.25  # how images are scaled here
 IMAGES = 4
-FURTHEST = 1e-2  # of a score's deviation between images; float32 rounds to 1e-6 of the scores
-ALIKE = 1e-3  # of the deviation of all scores: where images' scores are closer, they hardly depend on the image
+BATCHES = 3  # of training, each with other random numbers
+SAMPLES = 3  # of a batch; not traced.BATCH
+DIFFERS = "the layers of lpsgd would not compute what the module does"
+FURTHEST = 1e-3  # of the largest value; they are computed alike, in float32
+FURTHEST_SCORE = 3e-2  # of a score's deviation between images; float32 rounds to 1e-6 of the scores
 
 
-class Differs(UserError):
-    """lpsgd computes something else than the module."""
+@contextlib.contextmanager
+def other_weights(module, network):
+    """Lends the module weights and running statistics that hide nothing."""
+    kept = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    generator = torch.Generator().manual_seed(1)
+    try:
+        with torch.no_grad():
+            for name, tensor in network.parameters.items():
+                if name.endswith("running_var"):
+                    tensor.uniform_(0.5, 2, generator=generator)
+                elif tensor.dim() > 1:
+                    fan_in = tensor[0].numel()
+                    tensor.normal_(0, math.sqrt(2 / fan_in), generator=generator)
+                elif name.endswith(".weight"):
+                    tensor.uniform_(0.5, 1, generator=generator)
+                else:
+                    tensor.normal_(0, 0.2, generator=generator)
+        yield
+    finally:
+        module.load_state_dict(kept)
+        module.zero_grad(set_to_none=True)
+        module.eval()
+
+
+def functions(module, network, shape, vocabulary):
+    """Scores of a batch in evaluation; scores, gradients and running statistics of a few in training. Raises UserError. `vocabulary`: None, or how many
+    tokens there are."""
+    for seed in range(BATCHES + 1):
+        generator = torch.Generator().manual_seed(seed)
+        if vocabulary:
+            x = torch.randint(0, vocabulary, (SAMPLES, *shape), generator=generator)
+        else:
+            x = torch.randn(SAMPLES, *shape, generator=generator)
+        _compare(module, network, x, seed > 0, seed)
+
+
+def _compare(module, network, x, training, seed):
+    named = dict(module.named_parameters())
+    copies = {name: tensor.detach().clone() for name, tensor in network.parameters.items()}
+    for name, tensor in copies.items():
+        tensor.requires_grad_(training and name in named and named[name].requires_grad)
+    module.zero_grad(set_to_none=True)
+    module.train(training)
+    when = "in training" if training else "in evaluation"
+    _seed(seed)
+    try:
+        theirs = module(x)
+    except Exception as error:
+        raise UserError(f"{when} the module does not take {len(x)} samples: {cause(error)}") from error
+    _seed(seed)
+    ours = replica.run(network, copies, x, training)
+    _close(ours, theirs, f"{when} the scores")
+    if not training or not theirs.requires_grad:
+        return
+    weights = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(seed))
+    try:
+        (theirs * weights).sum().backward()
+    except RuntimeError as error:
+        raise UserError(f"PyTorch cannot train the module: {cause(error)}") from error
+    (ours * weights).sum().backward()
+    gradients = {name: named[name].grad for name, tensor in copies.items() if tensor.requires_grad}
+    for name, gradient in gradients.items():
+        if gradient is None:
+            raise UserError(f"{DIFFERS}: {name} gets no gradient in the module, without requires_grad=False")
+    largest = max(gradient.abs().max() for gradient in gradients.values())
+    for name, gradient in gradients.items():  # some are 0, such as that of a bias in front of a normalisation
+        _close(copies[name].grad, gradient, f"the gradients of {name}", largest / 100)
+    for name, tensor in module.named_buffers():
+        if name in copies:
+            _close(copies[name], tensor, f"after a step the values of {name}")
+
+
+def _close(ours, theirs, what, least=1e-6):
+    if ours.shape != theirs.shape:
+        raise UserError(f"{DIFFERS}: {what} have the shape {tuple(theirs.shape)}, not {tuple(ours.shape)}")
+    distance = ((ours - theirs).abs().max() / theirs.abs().max().clamp_min(least)).item()
+    if not distance <= FURTHEST:
+        raise UserError(f"{DIFFERS}: {what} differ by {distance:.1e} of the largest; docs/from-pytorch.md says why")
+
+
+def _seed(seed):
+    random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def shapes(path, network):
-    """Returns what `lpsgd show` says of the network file."""
-    shown = program.ask("show", path, "--json")
+    """Returns what `lpsgd show` says of the network file. Raises UserError."""
+    try:
+        shown = program.ask("show", path, "--json")
+    except program.Refused as error:
+        raise UserError(f"lpsgd refuses the network file: {str(error).replace(path, 'network.yaml')}") from None
     found = {layer["name"]: layer["shape"] for layer in shown["layers"]}
     for layer in network.layers:
-        wanted = reordered(layer.output.shape)
+        wanted = networks.reordered(layer.output.shape)
         if found[layer.name] != wanted:
-            raise Differs(f"{layer.name}: the module gives {wanted}, lpsgd {found[layer.name]}")
+            raise UserError(f"{layer.name}: the module gives {wanted}, lpsgd {found[layer.name]}")
     for one in shown["tensors"]:
         wanted = list(network.parameters[one["name"]].shape)
         if one["shape"] != wanted:
-            raise Differs(f"{one['name']}: {wanted} in the module, {one['shape']} in lpsgd")
+            raise UserError(f"{one['name']}: {wanted} in the module, {one['shape']} in lpsgd")
     return shown
 
 
-def can_compare_scores(shape):
+def can_infer(shape):
     return len(shape) == 3 and shape[0] in (1, 3)
 
 
-def scores(folder, module, shape, network):
+def scores(path, module, shape, network):
     """Of random images: the largest difference between the class scores that the module and `lpsgd infer` give, over a
-    score's standard deviation between the images; and whether the scores hardly depend on the image. Then the
-    difference is over the deviation of all scores."""
+    score's standard deviation between the images. `path`: of the network file."""
     channels, height, width = shape
     (classes,) = network.layers[-1].output.shape
     pixels = torch.randint(0, 256, (IMAGES, height, width, channels), generator=torch.Generator().manual_seed(1))
@@ -55,14 +148,15 @@ def scores(folder, module, shape, network):
                 file.write(image.to(torch.uint8).numpy().tobytes())
         numbers = {"mean": [MEAN] * channels, "std": [DEVIATION] * channels}
         config = {
-            "network": os.path.abspath(os.path.join(folder, "network.yaml")),
+            "network": os.path.abspath(path),
             "data": {"dataset": "noise", **numbers},
             "train": {"batch_size": 2, "device": "cpu"},
             "schedule": {"lr": 0.1},
         }
         with open(os.path.join(scratch, "config.yaml"), "w", encoding="utf-8") as file:
             json.dump(config, file)  # JSON is YAML
-        weights = os.path.abspath(os.path.join(folder, "weights.safetensors"))
+        weights = os.path.join(scratch, "weights.safetensors")
+        weights_file.save(weights, network.parameters)
         said = program.ask("infer", scratch, *images, "--checkpoint", weights, "--top", str(classes), "--json")
     ours = torch.zeros(IMAGES, classes, dtype=torch.float64)
     for row, image in enumerate(said["images"]):
@@ -73,9 +167,9 @@ def scores(folder, module, shape, network):
     if network.ending:
         ours = network.ending(ours, dim=1)
     with torch.no_grad():
-        x = (pixels.permute(0, 3, 1, 2) / 255.0 - MEAN) / DEVIATION
-        theirs = module(x).double()
-    between_images, of_all = theirs.std(dim=0).square().mean().sqrt(), theirs.std()
-    alike = bool(between_images <= ALIKE * of_all)
-    unit = (of_all if alike else between_images).clamp_min(1e-30)
-    return ((ours - theirs).abs().max() / unit).item(), alike
+        theirs = module.eval()((pixels.permute(0, 3, 1, 2).contiguous() / 255.0 - MEAN) / DEVIATION).double()
+    deviation = theirs.std(dim=0).square().mean().sqrt().clamp_min(1e-30)
+    distance = ((ours - theirs).abs().max() / deviation).item()
+    if not distance <= FURTHEST_SCORE:
+        raise UserError(f"lpsgd's scores of images differ from PyTorch's by {distance:.1e} of their deviation")
+    return distance

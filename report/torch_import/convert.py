@@ -1,10 +1,14 @@
 """A traced module as the layers of a network file."""
 
+import inspect
+
 from torch import fx
 
 from . import layers
 from .network import Layer, Network, Output, Unfit
 from .traced import BATCH
+
+KEYWORDS = {"input": "x", "other": "y"}  # PyTorch's names of arguments, and the handlers'
 
 
 class Converter:
@@ -15,6 +19,7 @@ class Converter:
         self._traced = traced
         self._found = {}  # what each node gives: an Output, a tuple of them, or a plain value
         self._taken = {"in"}  # names of layers
+        self._modules = {name for name, _ in traced.module.named_modules()}
         self._owners = {}  # the layer of each parameter, by the parameter's identity
         (end,) = [node for node in traced.graph.nodes if node.op == "output"]
         self._last = end.args[0]
@@ -27,8 +32,9 @@ class Converter:
                 self.network.problems.setdefault(str(error), []).append(self._place(node))
                 # so that what follows is looked at, too
                 found = Output(node.name, self._traced.shapes.get(node.name, (BATCH,))[1:])
-            if layers.is_in_place(node, self._traced.module):  # later readers of its input read its output
-                before = self._found[node.args[0].name]
+            changed = layers.changed_by(node, self._traced.module)
+            if changed is not None:  # later readers of its input read its output
+                before = self._found[changed.name]
                 self._found = {name: found if value is before else value for name, value in self._found.items()}
             self._found[node.name] = found
         return self.network
@@ -57,32 +63,41 @@ class Converter:
                 raise Unfit(f"has a parameter of {owner}, but layers of lpsgd share none")
         output = self.emit(node, kind, inputs, **keys)
         for name, tensor in tensors.items():
-            self.network.parameters[f"{node.target}.{name}"] = tensor.detach()
+            self.network.parameters[f"{node.target}.{name}"] = tensor
         return output
 
     def is_last(self, node):
         """Whether the node gives the class scores."""
         return node is self._last
 
+    def is_evaluating(self, node):
+        """Whether the module that it calls stays in evaluation in training."""
+        return node.op == "call_module" and node.target in self._traced.evaluating
+
     def _convert(self, node):
         if node.op == "placeholder":
-            if self._found:
+            if any(isinstance(value, Output) for value in self._found.values()):
                 raise Unfit("a second input; networks of lpsgd have one")
-            return Output("in", self.shape(node))
+            return Output("in", self.shape(node)) if node.name in self._traced.shapes else None
         if node.op == "get_attr":
             raise Unfit("a tensor that belongs to no layer")
         module = layers.module_of(node, self._traced.module)
         if node.name not in self._traced.shapes and not layers.is_sequence_layer(module):
             return self._traced.values[node.name]  # such as a size
         args, keywords = self._resolve(node.args), self._resolve(node.kwargs)
+        keywords = {KEYWORDS.get(name, name): value for name, value in keywords.items()}
         if module is None:
             handler = layers.of_function(node)
-            return handler(self, node, *args, **keywords)
-        if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "parametrizations"):
-            raise Unfit("has hooks or parametrizations, which change what it computes")
-        if len(args) != 1 or keywords:
-            raise Unfit(f"{len(args) + len(keywords)} inputs; such a layer of lpsgd has one")
-        return layers.of_module(module)(self, node, args[0], module)
+        else:
+            if layers.has_hooks(module):
+                raise Unfit("has hooks or parametrizations, which change what it computes")
+            handler = layers.of_module(module)
+            keywords["module"] = module
+        try:
+            inspect.signature(handler).bind(self, node, *args, **keywords)
+        except TypeError as error:
+            raise Unfit(f"arguments that lpsgd's layer does not have: {error}") from None
+        return handler(self, node, *args, **keywords)
 
     def _resolve(self, value):
         """An argument, with what nodes give in place of the nodes."""
@@ -97,9 +112,10 @@ class Converter:
     def _free_name(self, node, kind):
         """The module's path; for a function the kind of layer, inside the module that calls it."""
         inside = node.meta["inside"]
-        name = node.target if node.op == "call_module" else f"{inside}.{kind}" if inside else kind
+        is_module = node.op == "call_module"
+        name = node.target if is_module else f"{inside}.{kind}" if inside else kind
         free, number = name, 1
-        while free in self._taken:
+        while free in self._taken or (free in self._modules and not (is_module and free == node.target)):
             number += 1
             free = f"{name}_{number}"
         self._taken.add(free)
@@ -113,12 +129,13 @@ class Converter:
 
 
 def _needed(traced):
-    """The nodes that the scores depend on, in their order."""
+    """The nodes that the scores depend on, in their order, and the inputs."""
     needed = set()
     for node in reversed(traced.graph.nodes):
         users = set(node.users)
-        if layers.is_in_place(node, traced.module):
-            users |= set(node.args[0].users)
+        changed = layers.changed_by(node, traced.module)
+        if changed is not None:
+            users |= set(changed.users)
         if node.op == "output" or users & needed:
             needed.add(node)
     return [node for node in traced.graph.nodes if node in needed and node.op != "output"]

@@ -50,7 +50,8 @@ def must(holds, what):
 # Modules with parameters.
 
 
-def conv(to, node, x, m):
+def conv(to, node, x, module):
+    m = module
     must(pair(m.dilation) == (1, 1), f"dilation={m.dilation}; lpsgd's convolutions have none")
     must(m.padding_mode == "zeros", f"padding_mode='{m.padding_mode}'; lpsgd pads with zeros")
     keys = unlike(
@@ -81,14 +82,20 @@ def _padding(m):
     return tuple(k // 2 for k in m.kernel_size)
 
 
-def linear(to, node, x, m):
+def linear(to, node, x, module):
+    m = module
     must(len(tensor(x).shape) in (1, 2), f"a linear layer over the last of the dimensions {x.shape}; flatten comes first")
     keys = unlike({"bias": True}, bias=m.bias is not None)
     return to.emit_with_parameters(node, "dense", [x], m, ("weight", "bias"), units=m.out_features, **keys)
 
 
-def batch_norm(to, node, x, m):
+def batch_norm(to, node, x, module):
+    m = module
     tensor(x, 1 if isinstance(m, nn.BatchNorm1d) else 3)
+    must(
+        not to.is_evaluating(node),
+        "stays in evaluation in training; without that it can be imported, and frozen by train.freeze",
+    )
     must(m.affine, "affine=False; lpsgd's batch normalisation has a weight and a bias")
     must(m.track_running_stats, "track_running_stats=False; lpsgd's has running statistics")
     must(m.momentum is not None, "momentum=None; lpsgd's running statistics have a fixed momentum")
@@ -98,7 +105,8 @@ def batch_norm(to, node, x, m):
     )
 
 
-def embedding(to, node, x, m):
+def embedding(to, node, x, module):
+    m = module
     must(m.padding_idx is None and m.max_norm is None, "padding_idx or max_norm; lpsgd's embedding has neither")
     must(not m.scale_grad_by_freq and not m.sparse, "scale_grad_by_freq or sparse; lpsgd's embedding has neither")
     return to.emit_with_parameters(
@@ -106,7 +114,8 @@ def embedding(to, node, x, m):
     )
 
 
-def lstm(to, node, x, m):
+def lstm(to, node, x, module):
+    m = module
     must(m.num_layers == 1, f"num_layers={m.num_layers}; one nn.LSTM for each layer can be imported")
     must(not m.bidirectional, "bidirectional=True; lpsgd's LSTM runs forward")
     must(m.batch_first, "batch_first=False; here the samples come first")
@@ -124,14 +133,14 @@ def lstm(to, node, x, m):
 
 
 def activation(kind):
-    def convert(to, node, x, *_, **__):
+    def convert(to, node, x, inplace=False):
         return to.emit(node, kind, [tensor(x)])
 
     return convert
 
 
 def dropout(to, node, x, p=0.5, training=True, inplace=False):
-    if p == 0 or not training:
+    if p == 0 or not training or to.is_evaluating(node):
         return tensor(x)
     must(p <= MOST_DROPPED, f"p={p}; lpsgd drops at most {MOST_DROPPED}")
     return to.emit(node, "dropout", [tensor(x)], **unlike({"probability": 0.5}, probability=float(p)))
@@ -186,7 +195,7 @@ def adaptive(kind):
         size = tensor(x, 3).shape[1:]
         wanted = tuple(s if o is None else o for s, o in zip(size, pair(output_size)))
         if wanted == size:
-            return x
+            return copied(x)
         if wanted == (1, 1):
             return to.emit(node, kind, [x])
         must(
@@ -199,7 +208,7 @@ def adaptive(kind):
 
 
 def reshape(to, node, x, *_, **__):
-    """view, reshape, flatten, squeeze: by the shapes alone, as the order of the values stays."""
+    """view, reshape, flatten: by the shapes alone, as the order of the values stays."""
     before, after = tensor(x).shape, to.shape(node)
     if before == after:
         return x
@@ -207,7 +216,7 @@ def reshape(to, node, x, *_, **__):
     return to.emit(node, "flatten", [x])
 
 
-def mean(to, node, x, dim=None, keepdim=False, **_):
+def mean(to, node, x, dim=None, keepdim=False):
     """Over height and width: global average pooling."""
     dimensions = sorted(d % 4 for d in ([dim] if isinstance(dim, int) else dim or ()))
     must(dimensions == [2, 3] and len(tensor(x).shape) == 3, f"a mean over the dimensions {dim}; lpsgd's is over the image")
@@ -235,17 +244,18 @@ def divide(to, node, x, y, rounding_mode=None):
     return multiply(to, node, x, 1 / y)
 
 
-def concatenate(to, node, tensors, dim=0, **keywords):
-    dim = keywords.get("axis", dim)
+def concatenate(to, node, tensors, dim=0):
     parts = [tensor(one) for one in tensors]
     dimensions = len(parts[0].shape) + 1
     must(dim % dimensions == 1 and dimensions in (2, 4), f"joins the dimension {dim}; lpsgd joins channels or features")
-    return parts[0] if len(parts) == 1 else to.emit(node, "concat", parts)
+    return copied(parts[0]) if len(parts) == 1 else to.emit(node, "concat", parts)
 
 
 def ending(function):
-    def convert(to, node, x, *_, **__):
+    def convert(to, node, x, dim=None, _stacklevel=3, dtype=None):
         must(to.is_last(node), "a softmax inside the network; lpsgd has one only in the loss")
+        last = len(tensor(x).shape)
+        must(dim in (-1, last) or (dim is None and last == 1), f"dim={dim}; lpsgd's loss is over the last dimension")
         to.network.ending = function
         to.network.notes.append(
             "the softmax at the end is left out: lpsgd's loss has it, as torch.nn.CrossEntropyLoss has"
@@ -263,6 +273,15 @@ def item(to, node, x, index):
 
 def nothing(to, node, x, *_, **__):
     return tensor(x)
+
+
+def copied(x):
+    """The same values in memory of their own: what works in place there changes nothing here."""
+    return Output(x.layer, x.shape)
+
+
+def copy(to, node, x, memory_format=None):
+    return copied(tensor(x))
 
 
 def attributes(convert, *names):
@@ -287,10 +306,10 @@ MODULES = {
     ),
     nn.AdaptiveAvgPool2d: attributes(adaptive("average_pool"), "output_size"),
     nn.AdaptiveMaxPool2d: attributes(adaptive("max_pool"), "output_size", "return_indices"),
-    nn.Flatten: reshape,
-    nn.Identity: nothing,
-    nn.Softmax: ending(torch.softmax),
-    nn.LogSoftmax: ending(torch.log_softmax),
+    nn.Flatten: attributes(reshape),
+    nn.Identity: attributes(nothing),
+    nn.Softmax: attributes(ending(torch.softmax), "dim"),
+    nn.LogSoftmax: attributes(ending(torch.log_softmax), "dim"),
 }
 FUNCTIONS = {
     functional.dropout: dropout,
@@ -323,7 +342,8 @@ FUNCTIONS = {
 }
 METHODS = {
     **dict.fromkeys(("view", "reshape", "flatten", "squeeze"), reshape),
-    **dict.fromkeys(("contiguous", "clone", "float"), nothing),
+    **dict.fromkeys(("contiguous", "float"), nothing),
+    "clone": copy,
     **dict.fromkeys(("add", "add_"), add),
     **dict.fromkeys(("mul", "mul_"), multiply),
     **dict.fromkeys(("div", "div_"), divide),
@@ -333,12 +353,14 @@ METHODS = {
 }
 for _kind, _same in ACTIVATIONS.items():
     for _one in _same:
-        _table = METHODS if isinstance(_one, str) else MODULES if isinstance(_one, type) else FUNCTIONS
-        _table[_one] = activation(_kind)
+        if isinstance(_one, type):
+            MODULES[_one] = attributes(activation(_kind))
+        else:
+            (METHODS if isinstance(_one, str) else FUNCTIONS)[_one] = activation(_kind)
 
 
 IN_PLACE = {torch.relu_, functional.relu_, operator.iadd, operator.imul, operator.itruediv}
-INPLACE_ARGUMENT = {functional.relu: 1, functional.dropout: 3}  # where it stands without its name
+INPLACE_ARGUMENT = {functional.relu: 1, functional.relu6: 1, functional.dropout: 3}  # where it stands without its name
 
 
 def module_of(node, root):
@@ -346,17 +368,29 @@ def module_of(node, root):
     return root.get_submodule(node.target) if node.op == "call_module" else None
 
 
-def is_in_place(node, root):
-    """Whether the node changes its first argument."""
+def changed_by(node, root):
+    """The node whose result this one changes in place, or None."""
     if node.op == "call_module":
-        return getattr(module_of(node, root), "inplace", False)
-    if node.op == "call_method":
-        return node.target.endswith("_") and not node.target.endswith("__")
-    if node.op != "call_function":
-        return False
-    at = INPLACE_ARGUMENT.get(node.target)
-    given = at is not None and len(node.args) > at and node.args[at] is True
-    return node.target in IN_PLACE or given or node.kwargs.get("inplace") is True
+        changes = getattr(module_of(node, root), "inplace", False)
+    elif node.op == "call_method":
+        changes = node.target.endswith("_") and not node.target.endswith("__")
+    elif node.op == "call_function":
+        at = INPLACE_ARGUMENT.get(node.target)
+        given = at is not None and len(node.args) > at and node.args[at] is True
+        changes = node.target in IN_PLACE or given or node.kwargs.get("inplace") is True
+    else:
+        changes = False
+    return (node.args[0] if node.args else node.kwargs["input"]) if changes else None
+
+
+def has_hooks(module):
+    """Whether it computes something else than its kind says."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in names) or hasattr(module, "parametrizations")
+
+
+def has_layer(module):
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in MODULES)
 
 
 def of_module(module):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from errors import UserError
+
 
 class Unfit(Exception):
     """What no layer of lpsgd computes."""
@@ -56,6 +58,23 @@ def text(name, shape, network, comment):
         lines.append("  - {" + ", ".join(f"{key}: {_value(value)}" for key, value in keys.items()) + "}")
         before = layer.name
     return "\n".join(lines) + "\n"
+
+
+def check_scores(network):
+    """Raises UserError unless the last layer gives the scores of two classes or more."""
+    if not network.layers:
+        raise UserError("the module computes nothing that is a layer of lpsgd")
+    shape = network.layers[-1].output.shape
+    if len(shape) not in (1, 2):
+        raise UserError(f"the module's output has the shape {shape} a sample; scores are (classes) or (frames, classes)")
+    if shape[-1] < 2:
+        raise UserError("the module gives one score; lpsgd's loss, softmax cross-entropy, takes one for each class")
+
+
+def vocabulary(network):
+    """How many tokens the embeddings know; 2 if there is none."""
+    sizes = [layer.keys["vocabulary"] for layer in network.layers if layer.kind == "embedding"]
+    return min(sizes, default=2)
 
 
 def _value(value):

@@ -1,6 +1,7 @@
 """Makes the module that the command line names, and loads its weights."""
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import os
@@ -9,6 +10,9 @@ import sys
 import torch
 from errors import UserError
 from torch import nn
+
+STATE_KEYS = ("state_dict", "model_state_dict", "model")  # where checkpoints have the state dict
+PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 
 
 def make(name, arguments, seed):
@@ -20,7 +24,8 @@ def make(name, arguments, seed):
     found = _imported(file)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise UserError(f"{file} has no '{part}'{_near(part, found)}")
+            near = difflib.get_close_matches(part, dir(found), 1)
+            raise UserError(f"{file} has no '{part}'" + (f", did you mean '{near[0]}'?" if near else ""))
         found = getattr(found, part)
     if isinstance(found, nn.Module):
         if arguments:
@@ -30,8 +35,9 @@ def make(name, arguments, seed):
         raise UserError(f"{name} is no module, and nothing that makes one: {type(found).__name__}")
     try:
         made = found(**arguments)
-    except Exception as error:  # whatever the user's code throws
-        raise UserError(f"{name}({_said(arguments)}): {_cause(error)}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's code throws
+        said = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        raise UserError(f"{name}({said}): {cause(error)}") from error
     if not isinstance(made, nn.Module):
         raise UserError(f"{name} makes no torch.nn.Module: {type(made).__name__}")
     return made
@@ -55,20 +61,27 @@ def load_weights(module, path):
     except UserError:
         raise
     except Exception as error:  # torch.load throws what pickle, zipfile and the system throw
-        raise UserError(f"--weights {path}: {_cause(error)}") from error
-    for key in ("state_dict", "model_state_dict", "model"):
+        raise UserError(f"--weights {path}: {cause(error)}") from error
+    for key in STATE_KEYS:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+    ):
         raise UserError(f"--weights {path}: holds no state dict")
-    for prefix in ("module.", "_orig_mod."):  # of DistributedDataParallel and torch.compile
-        if state and all(name.startswith(prefix) for name in state):
-            state = {name[len(prefix) :]: value for name, value in state.items()}
+    while prefix := next((p for p in PREFIXES if state and all(n.startswith(p) for n in state)), None):
+        state = {name[len(prefix) :]: value for name, value in state.items()}
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:]]
         raise UserError(f"--weights {path}: {' '.join(lines) or error}") from error
+
+
+def cause(error):
+    """The kind of an exception and the first sentence of its message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].split('. ')[0]}" if lines else type(error).__name__
 
 
 def _read(path):
@@ -83,6 +96,7 @@ def _read(path):
 
 def _imported(file):
     is_path = file.endswith(".py")
+    _hide_own_modules()
     sys.path.insert(0, os.path.dirname(os.path.abspath(file)) if is_path else os.getcwd())
     try:
         if not is_path:
@@ -97,21 +111,14 @@ def _imported(file):
         return module
     except UserError:
         raise
-    except Exception as error:
-        raise UserError(f"{file} cannot be imported: {_cause(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{file} cannot be imported: {cause(error)}") from error
 
 
-def _near(name, owner):
-    import difflib
-
-    near = difflib.get_close_matches(name, dir(owner), 1)
-    return f", did you mean '{near[0]}'?" if near else ""
-
-
-def _said(arguments):
-    return ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-
-
-def _cause(error):
-    first = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
+def _hide_own_modules():
+    """So that the user's `import errors` finds the user's. All of ours are imported by now."""
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != own]
+    for name, module in list(sys.modules.items()):
+        if name != "__main__" and (getattr(module, "__file__", None) or "").startswith(own + os.sep):
+            del sys.modules[name]

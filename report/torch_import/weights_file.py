@@ -17,4 +17,4 @@ def save(path, tensors):
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
-            file.write(tensor.to(torch.float32).contiguous().numpy().tobytes())
+            file.write(tensor.detach().to(torch.float32).contiguous().numpy().tobytes())

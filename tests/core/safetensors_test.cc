@@ -49,7 +49,8 @@ TEST_F(Safetensors, HalvesAreWidened) {
   std::string text = file_with_header(
       R"({"f":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},"n.num_batches_tracked":{"dtype":"I64","shape":[],)"
       R"("data_offsets":[0,8]},"h":{"dtype":"F16","shape":[63488],"data_offsets":[12,126988]},)"
-      R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[126988,126994]}}    )",
+      R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[126988,126994]},"g":{"dtype":"F32","shape":[2],)"
+      R"("data_offsets":[126994,127002]}} )",
       0);
   const auto append = [&](auto value) { text.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
   append(std::int64_t{7});
@@ -64,12 +65,14 @@ TEST_F(Safetensors, HalvesAreWidened) {
         expected.push_back(static_cast<float>(sign ? -magnitude : magnitude));
       }
   for (const unsigned bits : {0x3f80u, 0xc020u, 0x0001u}) append(static_cast<std::uint16_t>(bits));
+  for (const float value : {2.5f, -0.1f}) append(value);  // at no multiple of four bytes
   const SafetensorsFile file(write("half.safetensors", text));
-  ASSERT_EQ(file.tensors().size(), 3u);
+  ASSERT_EQ(file.tensors().size(), 4u);
   EXPECT_EQ(file.at("f", {1}).values[0], 0.1f);
   const std::span<const float> halves = file.at("h", {63488}).values;
   for (std::size_t i = 0; i < expected.size(); ++i)
     ASSERT_TRUE(halves[i] == expected[i] && std::signbit(halves[i]) == std::signbit(expected[i])) << i;
+  EXPECT_THAT(file.at("g", {2}).values, testing::ElementsAre(2.5f, -0.1f));
   EXPECT_THAT(file.at("b", {3}).values, testing::ElementsAre(1.0f, -2.5f, std::ldexp(1.0f, -133)));
 }
 

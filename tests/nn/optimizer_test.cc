@@ -395,7 +395,7 @@ TEST(Schedule, ConfigurationIsCheckedAndWritten) {
             "a.yaml:1:8: x.decay: expected {epoch: factor, ...}, {every: epochs, factor: number}, {linear: "
             "rate} or {cosine: rate}");
   EXPECT_EQ(error_of<ScheduleOptions>("{lr: 1, decay: {cosine: 0, linear: 0}}"),
-            "a.yaml:1:17: x.decay.cosine: unknown key; allowed here: linear");
+            "a.yaml:1:16: x.decay: either linear or cosine, not both");
   EXPECT_EQ(error_of<ScheduleOptions>("{lr: 1, decay: {linear: 0, 80: 0.1}}"),
             "a.yaml:1:28: x.decay.80: unknown key; allowed here: linear");
   EXPECT_EQ(error_of<ScheduleOptions>("{lr: 1, decay: {linear: 0, every: 2}}"),

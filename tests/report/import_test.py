@@ -106,10 +106,11 @@ class Net(nn.Module):
         x = self.a(x)
         y = self.b(self.relu(x))
         F.relu_(y)
-        x += y
-        z = y * 1.0
+        z = (x + y) * 1.0
         z.mul_(0.5)
-        y = torch.add(x, F.relu(z, True))
+        y = torch.add(input=x, other=F.relu(z, True)) + z
+        z = y.clone()
+        z.mul_(0.25)
         return self.fc(F.adaptive_max_pool2d(y + z, 1).flatten(1))
 
 
@@ -127,7 +128,8 @@ class Net(nn.Module):
         self.out = nn.Linear(7, 11)
 
     def forward(self, x):
-        return self.out(self.second(self.first(self.table(x))[0])[0])
+        x, _ = self.first(self.table(x))
+        return self.out(self.second(x)[0])
 """
 
 REFUSED = HEAD + """
@@ -222,7 +224,7 @@ class Import(FolderTest):
         said = self.imported(LAYERS, "--input", "3,21,10", "--with", "classes=5")
         self.assertIn("the softmax at the end is left out", said)
         self.assertIn("left out, because the scores do not depend on it: unused.weight, unused.bias\n", said)
-        self.assertRegex(said, r"scores of 4 random images are PyTorch's to \d\.\de-0[4-7] of a score's deviation between images\n")
+        self.assertRegex(said, r"with other weights: lpsgd's scores of 4 images are PyTorch's to \d\.\de-0[4-7] of their deviation\n")
         module = self.module(LAYERS.replace("classes=7", "classes=5"))
         generator = torch.Generator().manual_seed(5)
         x = torch.randn(6, 3, 21, 10, generator=generator)
@@ -239,15 +241,11 @@ class Import(FolderTest):
         module = self.module(IN_PLACE)
         x = torch.randn(4, 1, 9, 8, generator=torch.Generator().manual_seed(5))
         labels = torch.tensor([0, 4, 2, 1])
-        found = self.dumped(x.permute(0, 2, 3, 1).numpy(), labels.numpy())
-        with torch.no_grad():  # autograd refuses some of what runs in place here
-            scores = module.double().train()(x.double())
-            loss = functional.cross_entropy(scores, labels).item()
-        self.assertAlmostEqual(float(found["loss"][0]), loss, delta=1e-5 * loss)
+        self.compare_training(module, self.dumped(x.permute(0, 2, 3, 1).numpy(), labels.numpy()), x, labels)
 
     def test_sequences(self):
         said = self.imported(SEQUENCE, "--input", "6", "--tokens", name="Net")
-        self.assertIn("scores were not compared: the input is not an image of 1 or 3 channels", said)
+        self.assertNotIn("lpsgd's scores", said)
         module = self.module(SEQUENCE, "Net")
         generator = torch.Generator().manual_seed(5)
         x, labels = torch.randint(0, 11, (2, 3, 6), generator=generator)
@@ -295,12 +293,12 @@ class Net(nn.Module):
         ])
         self.assertFalse((self.root / "net").exists())
 
-    def refused(self, expected, text, *words, name="Net"):
-        status, said, err = self.run_import(text, *words, name=name)
+    def refused(self, expected, text, *words, name="Net", out="out"):
+        status, said, err = self.run_import(text, *words, name=name, out=out)
         self.assertEqual((status, said), (2, ""))
         self.assertIn(expected, err)
         self.assertEqual(err.count("\n"), 1, err)
-        self.assertFalse((self.root / "net" / "network.yaml").exists())
+        self.assertFalse((self.root / out).exists())
 
     def test_mistakes(self):
         image = ("--input", "3,21,10")
@@ -318,24 +316,116 @@ class Net(nn.Module):
         branch = HEAD + "class Net(nn.Module):\n    def forward(self, x):\n        return x if x.sum() > 0 else -x\n"
         self.refused("torch.fx cannot trace the module: ", branch, *image)
         self.refused("model.py:18)", branch, *image)
-        other = HEAD + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(12, 3), nn.Linear(12, 3)
-
-    def forward(self, x):
-        return (self.a if self.training else self.b)(x.flatten(1))
-"""
-        self.refused("does forward in training compute something else than in evaluation?", other, "--input", "3,2,2")
+        self.refused("computes nothing that is a layer", HEAD + "Net = nn.Sequential\n", "--input", "3")
+        self.refused("cannot be imported: SystemExit", "import sys\nsys.exit(0)\n", *image)
+        self.refused("the module is a single layer; put it into", HEAD + "def Net():\n    return nn.Linear(3, 4)\n", "--input", "3")
+        one = HEAD + "def Net():\n    return nn.Sequential(nn.Linear(3, 1))\n"
+        self.refused("the module gives one score; lpsgd's loss", one, "--input", "3")
+        odd = HEAD + "def Net():\n    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, eps=0))\n"
+        self.refused("lpsgd refuses the network file: network.yaml:7:", odd, "--input", "3")
         status, _, err = run("import", "model.py:Net", "--input", "3,2,2", "--out", "x", LPSGD_PYTHON="/no/python")
         self.assertEqual(status, 2)
         self.assertIn("LPSGD_PYTHON", err)
 
-    def test_scores_that_do_not_depend_on_the_image(self):
-        text = IN_PLACE.replace("return settle(Net())", "module = Net()\n    nn.init.zeros_(module.a.weight)\n    return module")
-        said = self.imported(text, "--input", "1,9,8")
-        self.assertIn("of the scores' deviation, but with these weights they hardly depend on the image\n", said)
+    def test_what_the_network_file_cannot_say_is_found(self):
+        """By the comparison in training, with other weights than the module's, in batches of another size."""
+        differs = "the layers of lpsgd would not compute what the module does: "
+        for body, expected in (
+            ("x = self.conv(x)\n        return self.fc(self.norm(x).flatten(1) / x.size(0))", differs + "in evaluation the scores"),
+            ("x = self.norm(self.conv(x))\n        return self.fc((x if self.training else 7 * x).flatten(1))",
+             differs + "in evaluation the scores"),
+            ("with torch.no_grad():\n            x = self.conv(x)\n        return self.fc(self.norm(x).flatten(1))",
+             differs + "conv.weight gets no gradient in the module, without requires_grad=False"),
+            ("x = self.norm(self.conv(x))\n        return self.fc(x.flatten(1) if random.random() < 0.5 else 0.5 * x.flatten(1))",
+             differs + "in "),
+            ("x = self.conv(x)\n        self.norm(x)\n        return self.fc(F.dropout(x.flatten(1)))",
+             differs + "in evaluation the scores"),
+            ("x = keep = self.norm(self.conv(x))\n        x += self.conv2(x)\n        return self.fc((x + keep).flatten(1))",
+             None if torch.__version__ >= "2" else differs + "in evaluation the scores"),
+            ("y = self.norm(self.conv(x))\n        f = y.flatten(1)\n        F.relu_(f)\n        return self.fc(F.max_pool2d(y, 1).flatten(1))",
+             differs + "in evaluation the scores"),
+            ("return torch.softmax(self.fc(self.norm(self.conv(x)).flatten(1)), 0)", "softmax: dim=0; lpsgd's loss is over the last"),
+        ):
+            if expected is None:
+                continue
+            with self.subTest(body):
+                text = HEAD.replace("import operator", "import operator, random") + f"""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv2 = nn.Conv2d(4, 4, 1)
+        self.fc = nn.Linear(4 * 36, 3)
+        nn.init.zeros_(self.norm.weight)
+
+    def forward(self, x):
+        {body}
+"""
+                status, said, err = self.run_import(text, "--input", "3,6,6", name="Net")
+                self.assertEqual((status, said), (2, ""), err)
+                self.assertIn(expected, err)
+                self.assertNotIn("Traceback", err)
+                self.assertFalse((self.root / "net").exists())
+
+    def test_modules_that_stay_in_evaluation(self):
+        text = HEAD + """
+class Net(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.conv, self.norm, self.drop = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5)
+        self.fc = nn.Linear(4 * 16, 3)
+        self.still = self.norm if norm else self.drop
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.still.eval()
+        return self
+
+    def forward(self, x, state=None, flag=False):
+        x = self.norm(self.conv(x))
+        if state is None and not flag:
+            x = torch.relu(x)
+        return self.fc(self.drop(x).view(x.shape[0], -1))
+"""
+        self.refused_lines(["norm: stays in evaluation in training; without that it can be imported, and frozen by train.freeze"],
+                           text, "--input", "3,6,6", "--with", "norm=True")
+        self.imported(text, "--input", "3,6,6", "--with", "norm=False", name="Net")
+        self.assertNotIn("dropout", (self.root / "net" / "network.yaml").read_text())
+        self.assertIn("relu", (self.root / "net" / "network.yaml").read_text())
+
+    def refused_lines(self, expected, text, *words):
+        status, said, err = self.run_import(text, *words, name="Net")
+        self.assertEqual((status, said), (2, ""))
+        self.assertEqual([line.strip() for line in err.splitlines()[1:]], expected)
+
+    def test_names_and_files_of_the_user(self):
+        """That are those of lpsgd's own Python files, or clash with each other; a weight file of two wrappers."""
+        self.write("errors.py", "SIZE = 6\n")
+        text = HEAD + """
+from errors import SIZE
+
+
+class Sub(nn.Linear):
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.fc = Sub(SIZE, SIZE), Sub(SIZE, 3)
+
+    def forward(self, x):
+        return self.fc(self.scale(x * 0.5) * 2.0)
+"""
+        torch.save({"_orig_mod.module." + n: v for n, v in
+                    {"scale.weight": torch.ones(6, 6), "scale.bias": torch.ones(6), "fc.weight": torch.ones(3, 6),
+                     "fc.bias": torch.ones(3)}.items()}, self.root / "w.pt")
+        self.imported(text, "--input", "6", "--weights", self.root / "w.pt", name="Net")
+        self.assertEqual([line.split(": ")[1].split(",")[0] for line in
+                          (self.root / "net" / "network.yaml").read_text().splitlines() if line.startswith("  - ")],
+                         ["scale_2", "scale", "scale_3", "fc"])
+        torch.save({0: torch.ones(1)}, self.root / "k.pt")
+        self.refused("k.pt: holds no state dict", IN_PLACE, "--input", "1,9,8", "--weights", self.root / "k.pt", name="make", out="o")
 
     def test_nothing_is_overwritten(self):
         self.imported(IN_PLACE, "--input", "1,9,8")

@@ -1,0 +1,35 @@
+"""What the user is told of a module that was imported."""
+
+
+def few(names):
+    """The first of the names, and how many more there are."""
+    most = 3
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def lines(module, network):
+    out = list(network.notes)
+    used = set(network.parameters)
+    unused = [n for n in module.state_dict() if n not in used and not n.endswith("num_batches_tracked")]
+    if unused:
+        out.append(f"left out, because the scores do not depend on it: {few(unused)}")
+    frozen, rest = _without_gradient(module, network)
+    if frozen:
+        out.append(f"need no gradient in PyTorch: --set 'train.freeze=[{', '.join(frozen)}]' freezes them")
+    if rest:
+        out.append(f"need no gradient in PyTorch, but are trained here: {few(rest)}")
+    return out
+
+
+def _without_gradient(module, network):
+    """The layers in front, up to the first that is trained, whose parameters need none; and all other such parameters."""
+    needs = {name: p.requires_grad for name, p in module.named_parameters() if name in network.parameters}
+    frozen = []
+    for layer in network.layers:
+        own = [need for name, need in needs.items() if name.rpartition(".")[0] == layer.name]
+        if any(own):
+            break
+        if own:
+            frozen.append(layer.name)
+    rest = [name for name, need in needs.items() if not need and name.rpartition(".")[0] not in frozen]
+    return frozen, rest

@@ -1,0 +1,77 @@
+"""Computes a network file's layers in PyTorch, by what docs/networks.md says of them."""
+
+import torch
+from torch.nn import functional
+
+
+def run(network, parameters, x, training):
+    """The class scores of `x`, in PyTorch's order. In training, running statistics among the parameters change."""
+    found = {"in": x}
+    for layer in network.layers:
+        inputs = [found[one.layer] for one in layer.inputs]
+        own = {name.rpartition(".")[2]: p for name, p in parameters.items() if name.rpartition(".")[0] == layer.name}
+        found[layer.name] = LAYERS[layer.kind](inputs, own, training, **layer.keys)
+    scores = found[network.layers[-1].name]
+    return network.ending(scores, dim=-1) if network.ending else scores
+
+
+def _conv(inputs, own, training, filters, kernel, stride=1, pad=0, groups=1, bias=True):
+    return functional.conv2d(inputs[0], own["weight"], own.get("bias"), stride, pad, 1, groups)
+
+
+def _dense(inputs, own, training, units, bias=True):
+    return functional.linear(inputs[0], own["weight"], own.get("bias"))
+
+
+def _batch_norm(inputs, own, training, eps=1e-5, momentum=0.1):
+    statistics = own["running_mean"], own["running_var"]
+    return functional.batch_norm(inputs[0], *statistics, own["weight"], own["bias"], training, momentum, eps)
+
+
+def _lstm(inputs, own, training, cell, projection=0, bias=True):
+    weights = [p for _, p in sorted(own.items(), key=lambda item: ORDER.index(item[0]))]
+    zeros = [inputs[0].new_zeros(1, len(inputs[0]), features) for features in (projection or cell, cell)]
+    return torch.lstm(inputs[0], zeros, weights, bias, 1, 0.0, training, False, True)[0]
+
+
+def _max_pool(inputs, own, training, kernel=0, stride=0, pad=0, ceil_mode=False):
+    kernel = kernel or inputs[0].shape[2:]
+    return functional.max_pool2d(inputs[0], kernel, stride or kernel, pad, 1, ceil_mode)
+
+
+def _average_pool(inputs, own, training, kernel=0, stride=0, pad=0, ceil_mode=False, count_pad=True):
+    kernel = kernel or inputs[0].shape[2:]
+    return functional.avg_pool2d(inputs[0], kernel, stride or kernel, pad, ceil_mode, count_pad)
+
+
+def _lrn(inputs, own, training, size=5, alpha=1e-4, beta=0.75, k=1.0):
+    return functional.local_response_norm(inputs[0], size, alpha, beta, k)
+
+
+def _add(inputs, own, training):
+    total = inputs[0]
+    for one in inputs[1:]:
+        total = total + one
+    return total
+
+
+ORDER = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_hr_l0")  # torch.lstm's
+LAYERS = {
+    "conv": _conv,
+    "dense": _dense,
+    "batch_norm": _batch_norm,
+    "lstm": _lstm,
+    "embedding": lambda i, own, training, vocabulary, dimension: functional.embedding(i[0], own["weight"]),
+    "relu": lambda i, own, training: functional.relu(i[0]),
+    "relu6": lambda i, own, training: functional.relu6(i[0]),
+    "sigmoid": lambda i, own, training: torch.sigmoid(i[0]),
+    "tanh": lambda i, own, training: torch.tanh(i[0]),
+    "dropout": lambda i, own, training, probability=0.5: functional.dropout(i[0], probability, training),
+    "lrn": _lrn,
+    "scale": lambda i, own, training, factor: i[0] * factor,
+    "add": _add,
+    "concat": lambda i, own, training: torch.cat(i, dim=1),
+    "max_pool": _max_pool,
+    "average_pool": _average_pool,
+    "flatten": lambda i, own, training: i[0].flatten(1),
+}
