@@ -51,81 +51,76 @@ def must(holds, what):
 
 
 def conv(to, node, x, module):
-    m = module
-    must(pair(m.dilation) == (1, 1), f"dilation={m.dilation}; lpsgd's convolutions have none")
-    must(m.padding_mode == "zeros", f"padding_mode='{m.padding_mode}'; lpsgd pads with zeros")
+    must(pair(module.dilation) == (1, 1), f"dilation={module.dilation}; lpsgd's convolutions have none")
+    must(module.padding_mode == "zeros", f"padding_mode='{module.padding_mode}'; lpsgd pads with zeros")
     keys = unlike(
         {"stride": 1, "pad": 0, "groups": 1, "bias": True},
-        stride=short(m.stride),
-        pad=short(_padding(m)),
-        groups=m.groups,
-        bias=m.bias is not None,
+        stride=short(module.stride),
+        pad=short(_padding(module)),
+        groups=module.groups,
+        bias=module.bias is not None,
     )
     return to.emit_with_parameters(
         node,
         "conv",
         [tensor(x, 3)],
-        m,
+        module,
         ("weight", "bias"),
-        filters=m.out_channels,
-        kernel=short(m.kernel_size),
+        filters=module.out_channels,
+        kernel=short(module.kernel_size),
         **keys,
     )
 
 
-def _padding(m):
-    if m.padding == "valid":
+def _padding(module):
+    if module.padding == "valid":
         return 0
-    if m.padding != "same":
-        return m.padding
-    must(all(k % 2 for k in m.kernel_size), f"padding='same' of an even kernel, {m.kernel_size}: its two sides differ")
-    return tuple(k // 2 for k in m.kernel_size)
+    if module.padding != "same":
+        return module.padding
+    must(all(k % 2 for k in module.kernel_size), f"padding='same' of an even kernel, {module.kernel_size}: its two sides differ")
+    return tuple(k // 2 for k in module.kernel_size)
 
 
 def linear(to, node, x, module):
-    m = module
     must(len(tensor(x).shape) in (1, 2), f"a linear layer over the last of the dimensions {x.shape}; flatten comes first")
-    keys = unlike({"bias": True}, bias=m.bias is not None)
-    return to.emit_with_parameters(node, "dense", [x], m, ("weight", "bias"), units=m.out_features, **keys)
+    keys = unlike({"bias": True}, bias=module.bias is not None)
+    return to.emit_with_parameters(node, "dense", [x], module, ("weight", "bias"), units=module.out_features, **keys)
 
 
 def batch_norm(to, node, x, module):
-    m = module
-    tensor(x, 1 if isinstance(m, nn.BatchNorm1d) else 3)
+    tensor(x, 1 if isinstance(module, nn.BatchNorm1d) else 3)
     must(
         not to.is_evaluating(node),
         "stays in evaluation in training; without that it can be imported, and frozen by train.freeze",
     )
-    must(m.affine, "affine=False; lpsgd's batch normalisation has a weight and a bias")
-    must(m.track_running_stats, "track_running_stats=False; lpsgd's has running statistics")
-    must(m.momentum is not None, "momentum=None; lpsgd's running statistics have a fixed momentum")
-    keys = unlike({"eps": 1e-5, "momentum": 0.1}, eps=float(m.eps), momentum=float(m.momentum))
+    must(module.affine, "affine=False; lpsgd's batch normalisation has a weight and a bias")
+    must(module.track_running_stats, "track_running_stats=False; lpsgd's has running statistics")
+    must(module.momentum is not None, "momentum=None; lpsgd's running statistics have a fixed momentum")
+    keys = unlike({"eps": 1e-5, "momentum": 0.1}, eps=float(module.eps), momentum=float(module.momentum))
     return to.emit_with_parameters(
-        node, "batch_norm", [x], m, ("weight", "bias", "running_mean", "running_var"), **keys
+        node, "batch_norm", [x], module, ("weight", "bias", "running_mean", "running_var"), **keys
     )
 
 
 def embedding(to, node, x, module):
-    m = module
-    must(m.padding_idx is None and m.max_norm is None, "padding_idx or max_norm; lpsgd's embedding has neither")
-    must(not m.scale_grad_by_freq and not m.sparse, "scale_grad_by_freq or sparse; lpsgd's embedding has neither")
+    must(module.padding_idx is None and module.max_norm is None, "padding_idx or max_norm; lpsgd's embedding has neither")
+    must(not module.scale_grad_by_freq and not module.sparse, "scale_grad_by_freq or sparse; lpsgd's embedding has neither")
     return to.emit_with_parameters(
-        node, "embedding", [tensor(x, 1)], m, ("weight",), vocabulary=m.num_embeddings, dimension=m.embedding_dim
+        node, "embedding", [tensor(x, 1)], module, ("weight",), vocabulary=module.num_embeddings, dimension=module.embedding_dim
     )
 
 
 def lstm(to, node, x, module):
-    m = module
-    must(m.num_layers == 1, f"num_layers={m.num_layers}; one nn.LSTM for each layer can be imported")
-    must(not m.bidirectional, "bidirectional=True; lpsgd's LSTM runs forward")
-    must(m.batch_first, "batch_first=False; here the samples come first")
-    keys = unlike({"projection": 0, "bias": True}, projection=m.proj_size, bias=m.bias)
+    must(module.num_layers == 1, f"num_layers={module.num_layers}; one nn.LSTM for each layer can be imported")
+    must(not module.bidirectional, "bidirectional=True; lpsgd's LSTM runs forward")
+    must(module.batch_first, "batch_first=False; here the samples come first")
+    keys = unlike({"projection": 0, "bias": True}, projection=module.proj_size, bias=module.bias)
     names = ["weight_ih_l0", "weight_hh_l0"]
-    names += ["bias_ih_l0", "bias_hh_l0"] if m.bias else []
-    names += ["weight_hr_l0"] if m.proj_size else []
+    names += ["bias_ih_l0", "bias_hh_l0"] if module.bias else []
+    names += ["weight_hr_l0"] if module.proj_size else []
     x = tensor(x, 2)
-    shape = (x.shape[0], m.proj_size or m.hidden_size)
-    output = to.emit_with_parameters(node, "lstm", [x], m, names, shape=shape, cell=m.hidden_size, **keys)
+    shape = (x.shape[0], module.proj_size or module.hidden_size)
+    output = to.emit_with_parameters(node, "lstm", [x], module, names, shape=shape, cell=module.hidden_size, **keys)
     return (output, "the state of an LSTM")
 
 
