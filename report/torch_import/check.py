@@ -51,8 +51,8 @@ def other_weights(module, network):
 
 
 def functions(module, network, shape, vocabulary):
-    """Scores of a batch in evaluation; scores, gradients and running statistics of a few in training. Raises UserError. `vocabulary`: None, or how many
-    tokens there are."""
+    """Scores of a batch in evaluation; scores, gradients and running statistics of a few in training. `vocabulary`: None,
+    or how many tokens there are. Raises UserError."""
     for seed in range(BATCHES + 1):
         generator = torch.Generator().manual_seed(seed)
         if vocabulary:
