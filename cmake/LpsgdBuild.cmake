@@ -112,7 +112,7 @@ endfunction()
 
 # lpsgd_library(NAME SOURCES ... [CUDA_SOURCES ...] DEPENDS ...)
 # A static library lpsgd_NAME. DEPENDS are linked publicly; an lpsgd library among them must lie below NAME.
-set(LPSGD_LAYERS core quant comm nn data trainer)
+set(LPSGD_LAYERS core quant comm nn data trainer python)
 set(LPSGD_BELOW_core "")
 set(LPSGD_BELOW_quant core)
 set(LPSGD_BELOW_comm quant core)

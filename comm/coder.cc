@@ -9,9 +9,7 @@
 
 namespace lpsgd {
 
-std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions& options,
-                                  [[maybe_unused]] std::span<const std::size_t> order,
-                                  [[maybe_unused]] std::span<const Unit> plan) {
+std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions& options) {
   const Transport& transport = shared.transport;
   if (!options.device.is_cuda()) {
     if (!transport.ordered()) return make_cpu_coder(shared);
@@ -27,7 +25,7 @@ std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions&
   if (options.device_pointers == false && transport.ordered())
     refuse("takes device memory alone; allowed: auto, true");
 #if LPSGD_HAVE_CUDA
-  return std::make_unique<DeviceCoder>(shared, options, order, plan);
+  return std::make_unique<DeviceCoder>(shared, options);
 #else
   throw DeviceError("this build has no CUDA backend");
 #endif

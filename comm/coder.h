@@ -142,9 +142,8 @@ class Coder {
 };
 
 std::unique_ptr<Coder> make_cpu_coder(ExchangeShared& shared);
-/// The coder for the device in `options`. `order` is the announce order. ConfigError if the transport does
-/// not support the options, DeviceError for a CUDA device in a build without the CUDA backend.
-std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions& options,
-                                  std::span<const std::size_t> order, std::span<const Unit> plan);
+/// The coder for the device in `options`. ConfigError if the transport does not support the options,
+/// DeviceError for a CUDA device in a build without the CUDA backend.
+std::unique_ptr<Coder> make_coder(ExchangeShared& shared, const ExchangeOptions& options);
 
 }  // namespace lpsgd

@@ -77,7 +77,7 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
   if (options.trace)
     shared_->trace = std::make_unique<ExchangeTrace>(*options.trace, plan_, shared_->tensors, slots,
                                                      options.device.is_cuda());
-  coder_ = make_coder(*shared_, options, order_, plan_);
+  coder_ = make_coder(*shared_, options);
   for (std::size_t slot = 0; slot < slots; ++slot) {
     std::vector<NumberedUnit> units;
     for (std::size_t u = slot; u < plan_.size(); u += slots) units.push_back({&plan_[u], u});
@@ -102,31 +102,19 @@ void Exchange::make_parts() {
 
 void Exchange::make_tensors(const std::vector<TensorInfo>& infos, const std::vector<CodecSpec>& codecs,
                             std::span<float> gradients) {
-  const int ranks = shared_->transport.size();
-  shared_->tensors.resize(infos.size());
+  const Transport& transport = shared_->transport;
   for (std::size_t t = 0; t < infos.size(); ++t) {
-    ExchangeTensor& tensor = shared_->tensors[t];
-    tensor.info = infos[t];
-    const auto elements = static_cast<std::size_t>(tensor.info.elements);
-    require(tensor.info.offset >= 0 &&
-                static_cast<std::size_t>(tensor.info.offset) + elements <= gradients.size(),
+    const TensorInfo& info = infos[t];
+    require(info.offset >= 0 && static_cast<std::size_t>(info.offset + info.elements) <= gradients.size(),
             "a tensor lies outside the gradient arena");
-    tensor.gradient = gradients.data() + tensor.info.offset;
-    const bool none = codecs[t].is_none();
-    if (options_.collective == Collective::allreduce && !none)
+    if (options_.collective == Collective::allreduce && !codecs[t].is_none())
       throw ConfigError(fmt::format(
           "exchange.collective: allreduce sums float32 and takes codec none only, but tensor {} has "
           "codec {}; allowed with it: reduce_broadcast, simulated",
-          tensor.info.name, to_text(codecs[t])));
-    tensor.codec = make_codec(codecs[t], tensor.info);
-    tensor.untouched = none && ranks == 1;
-    tensor.permuted = is_permuted(tensor.info, codecs[t]);
-    for (const Stripe& stripe : stripes(tensor.info.elements, tensor.codec->bucket(), ranks, t))
-      if (stripe.owner == shared_->transport.rank()) tensor.own = stripe;
-    if (!tensor.codec->error_feedback()) continue;
-    tensor.residual1 = elements;
-    if (options_.collective == Collective::reduce_broadcast)
-      tensor.residual2 = static_cast<std::size_t>(tensor.own.last - tensor.own.first);
+          info.name, to_text(codecs[t])));
+    shared_->tensors.push_back(make_exchange_tensor(info, codecs[t], t, transport.rank(), transport.size(),
+                                                    options_.collective == Collective::reduce_broadcast));
+    shared_->tensors.back().gradient = gradients.data() + info.offset;
   }
 }
 

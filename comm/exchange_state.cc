@@ -4,15 +4,9 @@
 #include <algorithm>
 
 #include "comm/exchange.h"
-#include "comm/exchange_tensor.h"
 #include "core/error.h"
 
 namespace lpsgd {
-
-bool is_permuted(const TensorInfo& tensor, const CodecSpec& codec) {
-  const TensorInfo::Columns columns = tensor.columns();
-  return codec.bucket == BucketSize::column && columns.rows > 1 && columns.columns > 1;
-}
 
 std::uint64_t wire_bytes(const TensorInfo& tensor, const CodecSpec& codec, int ranks) {
   const auto c = make_codec(codec, tensor);

@@ -29,4 +29,9 @@ struct ExchangeTensor {
 /// Whether the codec's order of this tensor differs from memory order.
 bool is_permuted(const TensorInfo& tensor, const CodecSpec& codec);
 
+/// The tensor with this number as one of `ranks` ranks exchanges it, without its gradient. `returns_mean`:
+/// owners encode means, and keep residuals of them.
+ExchangeTensor make_exchange_tensor(const TensorInfo& info, const CodecSpec& codec, std::size_t number,
+                                    int rank, int ranks, bool returns_mean);
+
 }  // namespace lpsgd

@@ -79,6 +79,12 @@ auto rule_of(const PolicySpec& spec, const TensorInfo& tensor) {
 
 }  // namespace
 
+std::optional<TensorKind> find_tensor_kind(std::string_view name) {
+  for (const TensorKind kind : kinds)
+    if (name == to_text(kind)) return kind;
+  return std::nullopt;
+}
+
 void fields(config::Visitor& v, PolicySpec& spec) {
   declare_codec(v, spec.codec);
   v.shape([] {

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/config.h"
@@ -11,6 +12,9 @@
 #include "quant/codec.h"
 
 namespace lpsgd {
+
+/// The kind of this name (to_text); nothing if there is none.
+std::optional<TensorKind> find_tensor_kind(std::string_view name);
 
 /// `{name: "layer1.*", kind: conv, codec: {...}}`: every key given must match.
 struct PolicyRule {

@@ -29,7 +29,7 @@ mpirun_of() {
 # The folders that hold source, and the C++ and CUDA files in them.
 source_folders() {
   local folder
-  for folder in core quant comm nn data trainer tests bench; do
+  for folder in core quant comm nn data trainer python tests bench; do
     if [ -d "$folder" ]; then say "$folder"; fi
   done
 }

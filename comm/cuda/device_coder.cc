@@ -8,14 +8,13 @@
 
 namespace lpsgd {
 
-DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
-                         std::span<const std::size_t> order, std::span<const Unit> plan)
+DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options)
     : shared_(shared),
       streams_{options.compute, shared.transport.stream()},
       collective_(options.collective),
       staged_(!options.device_pointers.value_or(shared.transport.takes_device_memory())),
       kept_(shared.tensors.size()),
-      submitted_(order.size()),
+      submitted_(shared.tensors.size()),
       errors_(options.device, shared.measure_error ? 2 * kept_.size() : 0),
       turns_{{device(), {device(), 2 * kept_.size()}}, {device(), {device(), 2 * kept_.size()}}} {
   require(options.compute.device() == options.device, "the compute stream is another device's");
@@ -34,8 +33,6 @@ DeviceCoder::DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options,
     copies_[0] = make(streams_.download, "GPU: copies to the host", "Memcpy DtoH");
     copies_[1] = make(streams_.upload, "GPU: copies from the host", "Memcpy HtoD");
   }
-  for (const Unit& unit : plan)
-    if (std::optional<Event>& event = submitted_[unit.ready_after - 1]; !event) event.emplace(options.device);
   origin_.record(streams_.compute);
   origin_.synchronize();
   origin_time_ = now_seconds();

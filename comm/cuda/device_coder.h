@@ -36,8 +36,7 @@ struct DeviceTensor {
 
 class DeviceCoder final : public Coder {
  public:
-  DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options, std::span<const std::size_t> order,
-              std::span<const Unit> plan);
+  DeviceCoder(ExchangeShared& shared, const ExchangeOptions& options);
 
   std::unique_ptr<UnitCoder> make_unit_coder(std::span<const NumberedUnit> units) override;
   void begin_step() override;

@@ -288,6 +288,8 @@ void DeviceUnitCoder::decode_outgoing(float weight) {
 }  // namespace
 
 std::unique_ptr<UnitCoder> DeviceCoder::make_unit_coder(std::span<const NumberedUnit> units) {
+  for (const NumberedUnit& u : units)
+    if (std::optional<Event>& event = submitted_[u.unit->ready_after - 1]; !event) event.emplace(device());
   return std::make_unique<DeviceUnitCoder>(*this, units);
 }
 

@@ -10,6 +10,7 @@
 #include "comm/transport_over.h"
 #include "core/error.h"
 #include "tests/comm/cuda_arena.h"
+#include "tests/comm/message_coder_cases.h"
 #include "tests/core/gpu_test.h"
 
 namespace lpsgd {
@@ -146,6 +147,33 @@ TEST_P(CudaExchange, SimulatedDecodesItsOwn) {
 
 TEST_P(CudaExchange, ErrorsAreMeasured) {
   run([&](Transport& t, const MakeArena& a) { exchange_cases::errors_are_measured(t, "mixed", a); });
+}
+
+class CudaMessageCoder : public GpuTest, public testing::WithParamInterface<int> {
+ protected:
+  void run(const std::function<void(Transport&)>& body) { run_thread_ranks(GetParam(), body); }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaMessageCoder, testing::Values(1, 2, 3));
+
+TEST_P(CudaMessageCoder, EqualsTheReferenceWhateverTheBuckets) {
+  for (const char* codec : {"mixed", "onebit_column", "optimal_feedback", "topk_tensor"}) {
+    const ExchangeSetup setup = make_setup(codec);
+    const auto expected = reference_means(setup, GetParam(), 3);
+    run([&](Transport& t) { message_coder_cases::equals_reference(t, setup, expected, device); });
+  }
+}
+
+TEST_P(CudaMessageCoder, ResidualsContinue) {
+  run([&](Transport& t) { message_coder_cases::residuals_continue(t, "mixed", device); });
+}
+
+TEST_P(CudaMessageCoder, GoesOnAfterANan) {
+  for (const char* codec : {"none", "onebit_column", "qsgd4_l2_feedback", "majority"})
+    run([&](Transport& t) { message_coder_cases::goes_on_after_a_nan(t, codec, device); });
+}
+
+TEST_P(CudaMessageCoder, BytesAreThoseOfTheMessages) {
+  run([&](Transport& t) { message_coder_cases::bytes_are_those_of_the_messages(t, "mixed", device); });
 }
 
 class CudaExchangeOptions : public GpuTest {};

@@ -1,0 +1,199 @@
+#include "comm/message_coder.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "comm/coder.h"
+#include "comm/transport.h"
+#include "core/error.h"
+
+namespace lpsgd {
+
+/// The ranks as coders see them. Its messages are moved by the caller.
+class MessageCoder::Elsewhere final : public Transport {
+ public:
+  explicit Elsewhere(const Options& options) : options_(options) {}
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.ranks; }
+  const char* name() const override { return "another program's"; }
+  int local_rank() const override { return options_.rank; }
+  int local_size() const override { return options_.ranks; }
+  bool takes_device_memory() const override { return options_.device.is_cuda(); }
+  bool ordered() const override { return options_.device.is_cuda(); }
+  StreamView stream() const override { return options_.messages; }
+
+  Request isend(std::span<const std::byte>, int, int) override { throw not_here(); }
+  Request irecv(std::span<std::byte>, int, int) override { throw not_here(); }
+  Request iallreduce(std::span<float>) override { throw not_here(); }
+  bool test(Request) override { throw not_here(); }
+  Collectives& collectives() override { throw not_here(); }
+  void abort(int) noexcept override {}
+  void cancel() noexcept override {}
+
+ private:
+  static Error not_here() { return Error("messages of this exchange are moved by another program"); }
+  const Options options_;
+};
+
+struct MessageCoder::Bucket {
+  std::vector<std::size_t> tensors;
+  Unit unit;
+  std::unique_ptr<UnitCoder> coder;
+};
+
+MessageCoder::MessageCoder(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs,
+                           const Options& options)
+    : options_(options),
+      transport_(std::make_unique<Elsewhere>(options)),
+      shared_(new ExchangeShared{*transport_, {}, options.seed, 0, 0, false, {}, 0, 0, {}}),
+      owners_(static_cast<std::size_t>(options.ranks)) {
+  require(tensors.size() == codecs.size(), "the exchange needs one codec per tensor");
+  require(options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks,
+          "the rank lies outside the number of ranks");
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    shared_->tensors.push_back(
+        make_exchange_tensor(tensors[t], codecs[t], t, options.rank, options.ranks, true));
+  std::iota(owners_.begin(), owners_.end(), 0);
+  ExchangeOptions exchange;
+  exchange.device = options.device;
+  exchange.compute = options.gradients;
+  coder_ = make_coder(*shared_, exchange);
+}
+
+MessageCoder::~MessageCoder() {
+  coder_->drain();
+}
+
+std::size_t MessageCoder::add_bucket(std::vector<std::size_t> tensors, std::span<float* const> gradients) {
+  require(!tensors.empty() && tensors.size() == gradients.size(),
+          "a bucket has tensors, each with a gradient");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    require(tensors[i] < shared_->tensors.size(), "a bucket holds a tensor that is not there");
+    shared_->tensors[tensors[i]].gradient = gradients[i];
+  }
+  constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
+  std::vector<Unit> units = make_plan(shared_->tensors, tensors, {options_.ranks, any, any});
+  require(units.size() == 1, "a bucket holds no values");
+  auto bucket = std::make_unique<Bucket>(Bucket{std::move(tensors), std::move(units.front()), nullptr});
+  bucket->unit.ready_after = bucket->tensors.front() + 1;  // a number that no other bucket of a step has
+  const NumberedUnit unit{&bucket->unit, buckets_.size()};
+  bucket->coder = coder_->make_unit_coder({&unit, 1});
+  bucket->coder->start(unit);
+  buckets_.push_back(std::move(bucket));
+  return buckets_.size() - 1;
+}
+
+void MessageCoder::drop_bucket(std::size_t bucket) {
+  require(!open_, "a bucket is dropped within a step");
+  at(bucket);
+  coder_->drain();
+  buckets_[bucket].reset();
+}
+
+MessageCoder::Bucket& MessageCoder::at(std::size_t bucket) const {
+  require(bucket < buckets_.size() && buckets_[bucket], "there is no bucket of this number");
+  return *buckets_[bucket];
+}
+
+std::span<std::byte> MessageCoder::outgoing(std::size_t bucket, int owner) {
+  return at(bucket).coder->outgoing(owner);
+}
+std::span<std::byte> MessageCoder::incoming(std::size_t bucket, int rank) {
+  require(rank != options_.rank, "a rank receives no message of its own");
+  return at(bucket).coder->incoming(rank);
+}
+std::span<std::byte> MessageCoder::mean(std::size_t bucket, int owner) {
+  return at(bucket).coder->mean(owner);
+}
+
+std::uint64_t MessageCoder::bytes_sent(std::size_t bucket) {
+  const Unit& unit = at(bucket).unit;
+  const std::size_t own = unit.message_bytes(options_.rank);
+  return unit.bytes() - own + own * static_cast<std::size_t>(options_.ranks - 1);
+}
+
+void MessageCoder::begin(std::uint32_t step) {
+  require(!open_, "begin() while a step is open");
+  coder_->collect();
+  reset_non_finite();
+  open_ = true;
+  shared_->step = step;
+  coder_->begin_step();
+}
+
+void MessageCoder::reset_non_finite() {
+  const std::vector<ExchangeTensor>& tensors = shared_->tensors;
+  if (std::ranges::none_of(tensors, [](const ExchangeTensor& t) { return t.residual1 > 0; })) return;
+  if (coder_->read_finite_flags(false) < 0) return;
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    for (const int round : {1, 2}) {
+      if (round == 1 ? tensors[t].own_finite : tensors[t].mean_finite) continue;
+      std::vector<float> values = residual(t, round);
+      std::ranges::replace_if(
+          values, [](float v) { return !std::isfinite(v); }, 0.0f);
+      coder_->set_residual(t, round, values);
+    }
+}
+
+void MessageCoder::encode(std::size_t bucket) {
+  require(open_, "encode() without begin()");
+  Bucket& b = at(bucket);
+  coder_->submitted(b.unit.ready_after);
+  b.coder->start({&b.unit, bucket});
+  b.coder->encode(owners_);
+}
+
+void MessageCoder::reduce(std::size_t bucket) {
+  require(open_, "reduce() without begin()");
+  at(bucket).coder->reduce();
+}
+
+void MessageCoder::decode(std::size_t bucket) {
+  require(open_, "decode() without begin()");
+  at(bucket).coder->decode(owners_);
+}
+
+void MessageCoder::end() {
+  require(open_, "end() without begin()");
+  coder_->waiting();
+  coder_->end_step(0);
+  coder_->joined();
+  open_ = false;
+}
+
+MessageCoder::Seconds MessageCoder::take_seconds() {
+  require(!open_, "take_seconds() while a step is open");
+  coder_->collect();
+  CodecClock& clock = shared_->clock;
+  return {std::exchange(clock.encode, 0), std::exchange(clock.decode, 0)};
+}
+
+std::size_t MessageCoder::residual_size(std::size_t tensor, int round) const {
+  require(tensor < shared_->tensors.size() && (round == 1 || round == 2), "there is no such residual");
+  const ExchangeTensor& t = shared_->tensors[tensor];
+  return round == 1 ? t.residual1 : t.residual2;
+}
+
+std::vector<float> MessageCoder::residual(std::size_t tensor, int round) const {
+  require(!open_, "the residuals are read while a step is open");
+  std::vector<float> values(residual_size(tensor, round));
+  coder_->copy_residual(tensor, round, values);
+  options_.gradients.synchronize();
+  return values;
+}
+
+void MessageCoder::set_residual(std::size_t tensor, int round, std::span<const float> values) {
+  require(!open_, "the residuals are set while a step is open");
+  const std::size_t size = residual_size(tensor, round);
+  if (values.size() != size)
+    throw Error(fmt::format("residual of tensor {}, round {}, rank {}: {} values, expected {}",
+                            shared_->tensors[tensor].info.name, round, options_.rank, values.size(), size));
+  coder_->set_residual(tensor, round, values);
+}
+
+}  // namespace lpsgd

@@ -1,0 +1,218 @@
+"""A communication hook of PyTorch's DistributedDataParallel: gradients go through lpsgd's codecs."""
+
+import json
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from . import library
+from .pipeline import Pipeline
+from .transport import Transport
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+)
+_KINDS = {
+    nn.modules.conv._ConvNd: "conv",
+    nn.Linear: "dense",
+    nn.RNNBase: "lstm",
+    nn.RNNCellBase: "lstm",
+    nn.Embedding: "embedding",
+    nn.EmbeddingBag: "embedding",
+}
+_STATE_FORMAT = 1
+
+
+def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1):
+    """Exchanges the gradients of `model`, a DistributedDataParallel, through `codec`, with error feedback and in both
+    directions, in place of its all-reduce. Call it once, on all ranks, before the first backward pass.
+
+    codec: as in lpsgd's configuration: "onebit", "{kind: qsgd, bits: 4, bucket: 512}", or a dictionary.
+    min_elements: smaller tensors stay in float32; "auto" keeps more than 99 % of all values quantized.
+    rules: exceptions, the first that applies: {"name": "head.*", "kind": "dense", "codec": "none"}; one of name and
+        kind may be left out.
+    seed: of stochastic rounding.
+
+    Gradients become the mean over ranks: the same bits on every rank, and on every run. Returns a GradientExchange.
+    Raises ValueError if the model or the arguments are not fit for it, or differ between ranks.
+    """
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ValueError(f"model is a {type(model).__name__}; expected a DistributedDataParallel")
+    exchange = GradientExchange(model, _policy_text(codec, min_elements, rules), seed)
+    model.register_comm_hook(exchange, GradientExchange.hook)
+    return exchange
+
+
+def _policy_text(codec, min_elements, rules):
+    """The policy as YAML. A codec that is given as text stays as it is written."""
+
+    def flow(value):
+        return value if isinstance(value, str) else json.dumps(value)
+
+    lines = [f"codec: {flow(codec)}", f"min_elements: {flow(min_elements)}"]
+    if rules:
+        lines.append("rules:")
+    for rule in rules:
+        words = [
+            f"{key}: {flow(value) if key == 'codec' else json.dumps(value)}" for key, value in rule.items()
+        ]
+        lines.append("  - {" + ", ".join(words) + "}")
+    return "\n".join(lines) + "\n"
+
+
+def _tensors_of(model):
+    """(name, kind, parameter) of each parameter that is trained, in the order of their definition."""
+    kinds = {}
+    for module in model.modules():
+        norm = isinstance(module, _NORMS)
+        kind = next((kind for base, kind in _KINDS.items() if isinstance(module, base)), None)
+        for parameter in module.parameters(recurse=False):
+            matrix = parameter.dim() > 1
+            kinds[parameter] = "norm" if norm else ((kind or "dense") if matrix else "bias")
+    return [
+        (name, kinds[parameter], parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    ]
+
+
+class GradientExchange:
+    """What compress_gradients() returns: the state of a rank's exchange.
+
+    step: the number of exchanges so far, on which stochastic rounding depends.
+    codecs: the codec of each parameter, by name.
+    bytes_sent: by this rank so far, in both rounds.
+    bytes_float32: what they would have been without codecs, in the mean over ranks.
+    """
+
+    def __init__(self, model, policy, seed):
+        self.step = 0
+        self.bytes_sent = 0
+        self.bytes_float32 = 0
+        tensors = _tensors_of(model.module)
+        if not tensors:
+            raise ValueError("the model has no parameter to train")
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"seed is {seed}; allowed: from 0 to 4294967295")
+        self._seed = seed
+        self._names = [name for name, _, _ in tensors]
+        self._numbers = {parameter: number for number, (_, _, parameter) in enumerate(tensors)}
+        self._transport = Transport(model.process_group, _device_of(tensors))
+        try:
+            self._coder = library.Coder(
+                policy,
+                [(name, kind, tuple(parameter.shape)) for name, kind, parameter in tensors],
+                rank=self._transport.rank,
+                ranks=self._transport.ranks,
+                seed=seed,
+                cuda=self._transport.cuda,
+            )
+        except library.LibraryError as error:
+            raise ValueError(str(error)) from None
+        for line in self._coder.warnings:
+            warnings.warn(f"lpsgd: {line}", stacklevel=3)
+        self.codecs = dict(zip(self._names, self._coder.codecs))
+        self._transport.require_equal(
+            {
+                "wire format": library.load().lpsgd_wire_format_version(),
+                "seed": seed,
+                "parameters": [(name, tuple(parameter.shape)) for name, _, parameter in tensors],
+                "codecs": self._coder.codecs,
+            }
+        )
+        self._pipeline = Pipeline(self._coder, self._transport)
+
+    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """DistributedDataParallel calls it for each of its buckets, in their order."""
+        if bucket.index() == 0:
+            self._pipeline.begin(self.step)
+        numbers = [self._numbers[parameter] for parameter in bucket.parameters()]
+        buffer = bucket.buffer()
+        job = self._pipeline.job(bucket.index(), buffer, numbers, bucket.gradients())
+        self.bytes_sent += job.bytes_sent
+        ranks = self._transport.ranks
+        self.bytes_float32 += 8 * buffer.numel() * (ranks - 1) // ranks
+        if bucket.is_last():
+            self.step += 1
+        return self._pipeline.start(job, last=bucket.is_last())
+
+    def seconds(self):
+        """Seconds on this rank since the last call: `encode`, `decode` (with the owner's additions), and `wait`,
+        in which the exchange waited for messages."""
+        encode, decode = self._coder.take_seconds()
+        return {"encode": encode, "decode": decode, "wait": self._pipeline.take_wait()}
+
+    def state_dict(self):
+        """This rank's state for a checkpoint: the step, and the residuals of error feedback. It is another one on
+        each rank. Call it between steps."""
+        self._pipeline.require_idle()
+        residuals = {}
+        for number, name in enumerate(self._names):
+            values = [self._residual(number, round_) for round_ in (1, 2)]
+            if any(len(v) for v in values):
+                residuals[name] = values
+        return {
+            "format": _STATE_FORMAT,
+            "rank": self._transport.rank,
+            "ranks": self._transport.ranks,
+            "seed": self._seed,
+            "step": self.step,
+            "codecs": dict(self.codecs),
+            "residuals": residuals,
+        }
+
+    def load_state_dict(self, state):
+        """Goes on from what state_dict() returned on this rank: then all later gradients have the same bits. Raises
+        ValueError, and changes nothing, if it is of another rank, number of ranks, seed, model or codec."""
+        self._pipeline.require_idle()
+        expected = {
+            "format": _STATE_FORMAT,
+            "rank": self._transport.rank,
+            "ranks": self._transport.ranks,
+            "seed": self._seed,
+        }
+        for key, value in expected.items():
+            if state.get(key) != value:
+                raise ValueError(f"the exchange's state has {key} {state.get(key)}, here it is {value}")
+        for name in dict.fromkeys([*self.codecs, *state["codecs"]]):
+            kept, here = state["codecs"].get(name), self.codecs.get(name)
+            if kept != here:
+                raise ValueError(f"the exchange's state has codec {kept} for {name}, here it is {here}")
+        empty = torch.zeros(0)
+        given = []
+        for number, name in enumerate(self._names):
+            values = state["residuals"].get(name, [empty, empty])
+            for round_ in (1, 2):
+                value = values[round_ - 1].detach().to("cpu", torch.float32).contiguous()
+                size = self._coder.residual_size(number, round_)
+                if value.numel() != size:
+                    raise ValueError(
+                        f"the exchange's state has {value.numel()} values of {name} in round {round_}, "
+                        f"here it has {size}"
+                    )
+                given.append((number, round_, value))
+        for number, round_, value in given:
+            self._coder.set_residual(number, round_, value.data_ptr(), value.numel())
+        self.step = state["step"]
+
+    def _residual(self, number, round_):
+        values = torch.zeros(self._coder.residual_size(number, round_))
+        if values.numel():
+            self._coder.get_residual(number, round_, values.data_ptr(), values.numel())
+        return values
+
+
+def _device_of(tensors):
+    devices = {parameter.device for _, _, parameter in tensors}
+    if len(devices) > 1:
+        raise ValueError(
+            f"the model's parameters are on {len(devices)} devices; expected one device for each process"
+        )
+    device = devices.pop()
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"the model is on {device}; expected the CPU or a CUDA device")
+    return device

@@ -1,0 +1,173 @@
+"""One rank of a test of the communication hook: hook_ranks.py CASE FOLDER, with RANK and WORLD_SIZE in the environment.
+FOLDER/given.pt holds the case's arguments. What the case returns goes to FOLDER/out-RANK.pt."""
+
+import os
+import pathlib
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "python"))
+import lpsgd  # noqa: E402
+
+
+class Given(nn.Module):
+    """Its gradients are what it is called with."""
+
+    def __init__(self, shapes, dtype=torch.float32):
+        super().__init__()
+        self.tensors = nn.ParameterList([nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes])
+
+    def forward(self, gradients):
+        return sum((tensor * g.to(tensor.dtype)).sum() for tensor, g in zip(self.tensors, gradients))
+
+
+def backward(model, gradients):
+    """The means of one step."""
+    model.zero_grad()
+    model(gradients).backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def make(given, **options):
+    shapes = [g.shape[2:] for g in given["gradients"]]
+    module = Given(shapes, given.get("dtype", torch.float32))
+    model = DistributedDataParallel(module, bucket_cap_mb=given.get("bucket_mb", 0.02), **options)
+    return model, lpsgd.compress_gradients(model, given["codec"], min_elements=1, seed=given.get("seed", 1))
+
+
+def own(given, step):
+    return [g[step, dist.get_rank()] for g in given["gradients"]]
+
+
+def steps(given):
+    """Means, by step."""
+    model, exchange = make(given)
+    means = [backward(model, own(given, step)) for step in range(len(given["gradients"][0]))]
+    return {
+        "means": means,
+        "step": exchange.step,
+        "sent": exchange.bytes_sent,
+        "float32": exchange.bytes_float32,
+        "codecs": exchange.codecs,
+        "seconds": exchange.seconds(),
+    }
+
+
+def goes_on(given):
+    """A second model goes on from the state of the first one after two steps."""
+    model, exchange = make(given)
+    for step in range(2):
+        backward(model, own(given, step))
+    file = pathlib.Path(given["folder"]) / f"state-{dist.get_rank()}.pt"
+    torch.save(exchange.state_dict(), file)
+    model, exchange = make(given)
+    state = torch.load(file)
+    errors = []
+    for change in given["changes"]:
+        try:
+            exchange.load_state_dict({**state, **change})
+        except ValueError as error:
+            errors.append(str(error))
+    exchange.load_state_dict(state)
+    means = [backward(model, own(given, step)) for step in range(2, len(given["gradients"][0]))]
+    return {"means": means, "errors": errors, "step": exchange.step}
+
+
+def accumulates(given):
+    """Two backward passes without an exchange and one with it. Then a step in which half of the tensors are not used."""
+    model, exchange = make(given, find_unused_parameters=True)
+    with model.no_sync():
+        for step in range(2):
+            model(own(given, step)).backward()
+    model(own(given, 2)).backward()
+    means = [[parameter.grad.clone() for parameter in model.parameters()]]
+    half = len(given["gradients"]) // 2
+    model.zero_grad(set_to_none=True)
+    model(own(given, 3)[:half]).backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    means.append([gradient.clone() for gradient in gradients[:half]])
+    return {"means": means, "unused": gradients[half:], "step": exchange.step}
+
+
+def network(given):
+    """A network whose layers have all kinds, in the given memory format, trained for some steps. Its weights at the end,
+    and its first gradients: those of this rank alone and the means."""
+    memory_format = getattr(torch, given["format"])
+    torch.manual_seed(3)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 6 * 6, 5),
+    ).to(memory_format=memory_format)
+    model = DistributedDataParallel(net)
+    exchange = lpsgd.compress_gradients(model, "{kind: qsgd, bits: 4}", **given["options"])
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    torch.manual_seed(dist.get_rank())
+    alone = first = None
+    for _ in range(4):
+        images = torch.randn(4, 3, 8, 8).contiguous(memory_format=memory_format)
+        labels = torch.randint(0, 5, (4,))
+        if first is None:
+            loss = nn.functional.cross_entropy(net(images), labels)
+            alone = torch.autograd.grad(loss, list(net.parameters()))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        if first is None:
+            first = [p.grad.clone() for p in net.parameters()]
+        optimizer.step()
+    return {
+        "codecs": exchange.codecs,
+        "alone": [g.clone() for g in alone],
+        "first": first,
+        "weights": [p.detach().clone() for p in net.parameters()],
+    }
+
+
+def refused(given):
+    """The message of the ValueError that compress_gradients raises on this rank."""
+    net = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, 2))
+    model = net if given["plain"] else DistributedDataParallel(net)
+    try:
+        lpsgd.compress_gradients(model, **given["options"][dist.get_rank()])
+    except (ValueError, lpsgd.LibraryError) as error:
+        return {"type": type(error).__name__, "message": str(error)}
+    return {"message": None}
+
+
+def dies(given):
+    """The last rank is killed in its third step. What the others get then, and when they go on."""
+    model, _ = make(given)
+    for step in range(2):
+        backward(model, own(given, step))
+    loss = model(own(given, 2))
+    if dist.get_rank() == dist.get_world_size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    errors = []
+    for _ in range(2):
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            errors.append(str(error))
+        if len(errors) == 1:
+            loss = model(own(given, 2))
+    return {"errors": errors}
+
+
+def main():
+    case, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    torch.set_num_threads(1)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
+    torch.save(globals()[case](torch.load(folder / "given.pt")), folder / f"out-{rank}.pt")
+
+
+if __name__ == "__main__":
+    main()

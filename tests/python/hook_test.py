@@ -1,0 +1,224 @@
+"""The communication hook of PyTorch's DistributedDataParallel (python/lpsgd) over gloo: its means are those of
+`lpsgd quantize`, bit for bit."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+try:
+    import torch
+except ImportError:
+    print("skipped: needs PyTorch")
+    sys.exit(77)
+import numpy as np
+
+sys.path.insert(0, str(SOURCE / "tests" / "nn"))
+import safetensors_file  # noqa: E402
+
+SHAPES = [(40, 130), (7,), (3, 5, 3, 3), (2000,), (1,), (129, 64)]
+CODECS = [
+    "none",
+    "onebit",
+    "{kind: onebit, bucket: tensor}",
+    "{kind: qsgd, bits: 2, bucket: 128}",
+    "{kind: qsgd, bits: 4, levels: optimal, error_feedback: true}",
+    "{kind: topk, density: 0.02}",
+    "sign",
+    "dynamic8",
+    "fp16",
+]
+
+
+def bits(array):
+    return np.ascontiguousarray(array, "<f4").view("<u4")
+
+
+class HookTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.runs = 0
+
+    def run_ranks(self, ranks, case, given, *, dead=(), **environment):
+        """What the case returned on each rank; of ranks in `dead` nothing."""
+        self.runs += 1
+        folder = self.root / f"run{self.runs}"
+        folder.mkdir()
+        torch.save({**given, "folder": str(folder)}, folder / "given.pt")
+        processes = [
+            subprocess.Popen(
+                [sys.executable, SOURCE / "tests" / "python" / "hook_ranks.py", case, folder],
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), **environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        for rank, process in enumerate(processes):
+            if rank in dead:
+                self.assertEqual(process.returncode, -signal.SIGKILL, outputs[rank])
+            else:
+                self.assertEqual(process.returncode, 0, f"rank {rank}:\n{outputs[rank]}")
+        return [None if r in dead else torch.load(folder / f"out-{r}.pt") for r in range(ranks)]
+
+    def gradients(self, ranks, steps, shapes=SHAPES):
+        """One tensor (steps, ranks, ...) for each shape."""
+        torch.manual_seed(5)
+        return [torch.randn(steps, ranks, *shape) * torch.rand(()) for shape in shapes]
+
+    def expected(self, gradients, codec, seed=1):
+        """By `lpsgd quantize`: (steps, n) of each tensor."""
+        path = self.root / "in.safetensors"
+        safetensors_file.save(path, {f"{i:02}": g.flatten(2).numpy() for i, g in enumerate(gradients)})
+        out = self.root / "out.safetensors"
+        subprocess.run(
+            [os.environ["LPSGD"], "quantize", path, "--codec", codec, "--seed", str(seed), "--out", out],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        return [values for _, values in sorted(safetensors_file.load(out).items())]
+
+    def assert_means(self, result, expected, first=0):
+        for step, means in enumerate(result["means"], first):
+            for tensor, mean in enumerate(means):
+                np.testing.assert_array_equal(
+                    bits(mean.flatten().numpy()),
+                    bits(expected[tensor][step]),
+                    f"step {step}, tensor {tensor}",
+                )
+
+    def test_means_are_those_of_quantize(self):
+        for ranks, codecs in ((1, CODECS[1:4]), (2, CODECS), (3, CODECS[:5])):
+            gradients = self.gradients(ranks, 4)
+            for codec in codecs:
+                with self.subTest(ranks=ranks, codec=codec):
+                    given = {"gradients": gradients, "codec": codec, "seed": 9}
+                    expected = self.expected(gradients, codec, 9)
+                    for result in self.run_ranks(ranks, "steps", given):
+                        self.assert_means(result, expected)
+                        self.assertEqual(result["step"], 4)
+                        self.assertEqual(set(result["codecs"]), {f"tensors.{i}" for i in range(len(SHAPES))})
+                        self.assertGreater(result["seconds"]["encode"], 0)
+
+    def test_bytes(self):
+        gradients = self.gradients(3, 2)
+        results = self.run_ranks(3, "steps", {"gradients": gradients, "codec": "{kind: qsgd, bits: 4}"})
+        # 2 (K - 1) copies of each tensor a step: a float32 and half a byte a value for each bucket of 512.
+        values = [g[0, 0].numel() for g in gradients]
+        copy = sum(4 * -(-n // 512) + -(-n // 2) for n in values)
+        self.assertAlmostEqual(sum(r["sent"] for r in results) / (2 * 4 * copy), 1, delta=0.01)
+        for result in results:
+            self.assertAlmostEqual(result["float32"] / (2 * 8 * sum(values) * 2 / 3), 1, delta=0.01)
+
+    def test_half_gradients(self):
+        """They are coded as float32, and the means rounded."""
+        gradients = [g.to(torch.float16).float() for g in self.gradients(2, 3)]
+        given = {"gradients": gradients, "codec": "onebit", "dtype": torch.float16}
+        expected = [torch.tensor(e).to(torch.float16).float().numpy() for e in self.expected(gradients, "onebit")]
+        for result in self.run_ranks(2, "steps", given):
+            result["means"] = [[mean.float() for mean in means] for means in result["means"]]
+            self.assert_means(result, expected)
+
+    def test_one_bucket(self):
+        gradients = self.gradients(2, 3)
+        given = {"gradients": gradients, "codec": "onebit", "bucket_mb": 25}
+        expected = self.expected(gradients, "onebit")
+        for result in self.run_ranks(2, "steps", given):
+            self.assert_means(result, expected)
+
+    def test_state_goes_on(self):
+        gradients = self.gradients(2, 4)
+        codecs = {f"tensors.{i}": "{kind: none}" for i in range(len(SHAPES))}
+        given = {
+            "gradients": gradients,
+            "codec": "onebit",
+            "changes": [{"ranks": 3}, {"rank": 5}, {"seed": 2}, {"codecs": codecs}, {"residuals": {}}],
+        }
+        expected = self.expected(gradients, "onebit")
+        for rank, result in enumerate(self.run_ranks(2, "goes_on", given)):
+            self.assert_means(result, expected, first=2)
+            self.assertEqual(result["step"], 4)
+            onebit = "{kind: onebit, bucket: 64, error_feedback: true}"
+            self.assertEqual(
+                result["errors"],
+                [
+                    "the exchange's state has ranks 3, here it is 2",
+                    f"the exchange's state has rank 5, here it is {rank}",
+                    "the exchange's state has seed 2, here it is 1",
+                    f"the exchange's state has codec {{kind: none}} for tensors.0, here it is {onebit}",
+                    "the exchange's state has 0 values of tensors.0 in round 1, here it has 5200",
+                ],
+            )
+
+    def test_accumulation_and_unused_parameters(self):
+        gradients = self.gradients(2, 4)
+        half = len(SHAPES) // 2
+        exchanged = [torch.stack([g[0] + g[1] + g[2], g[3]]) for g in gradients]
+        expected = self.expected(exchanged, "{kind: qsgd, bits: 4}")
+        given = {"gradients": gradients, "codec": "{kind: qsgd, bits: 4}"}
+        for result in self.run_ranks(2, "accumulates", given):
+            self.assert_means(result, expected)
+            self.assertEqual(result["unused"], (len(SHAPES) - half) * [None])
+            self.assertEqual(result["step"], 2)
+
+    def test_a_network_in_both_memory_formats(self):
+        rules = [{"kind": "conv", "codec": {"kind": "qsgd", "bits": 8}}, {"name": "4.w*", "codec": "onebit"}]
+        for memory_format in ("contiguous_format", "channels_last"):
+            given = {"format": memory_format, "options": {"rules": rules, "min_elements": 100}}
+            results = self.run_ranks(2, "network", given)
+            kinds = [codec.split(",")[0].strip("{}") for codec in results[0]["codecs"].values()]
+            self.assertEqual(kinds, ["kind: qsgd"] + 3 * ["kind: none"] + ["kind: onebit", "kind: none"])
+            for a, b in zip(results[0]["weights"], results[1]["weights"]):
+                self.assertTrue(torch.equal(a, b))
+            # The convolution's gradient is coded in the order of its memory.
+            both = torch.stack([r["alone"][0] for r in results])
+            order = (0, 1, 3, 4, 2) if memory_format == "channels_last" else (0, 1, 2, 3, 4)
+            in_memory = both.permute(order).reshape(1, 2, -1)
+            (mean,) = self.expected([in_memory], "{kind: qsgd, bits: 8}")
+            first = results[0]["first"][0]
+            ours = (first.permute(0, 2, 3, 1) if memory_format == "channels_last" else first).flatten()
+            np.testing.assert_array_equal(bits(ours.numpy()), bits(mean[0]))
+
+    def test_what_is_refused(self):
+        def refused(*options, plain=False, **environment):
+            given = {"plain": plain, "options": list(options)}
+            return [r["message"] for r in self.run_ranks(len(options), "refused", given, **environment)]
+
+        good = {"codec": "onebit"}
+        for options, message in (
+            ({"codec": "{kind: qsgd, bits: 9}"}, "codec.bits: '9' is not known; allowed: 2, 4, 8, 16"),
+            ({"codec": {"kind": "qsdg"}}, "did you mean 'qsgd'?"),
+            ({"codec": "onebit", "min_elements": "all"}, "min_elements"),
+            ({"codec": "onebit", "rules": [{"kind": "layer", "codec": "none"}]}, "rules"),
+            ({"codec": "onebit", "seed": -1}, "seed is -1; allowed: from 0 to 4294967295"),
+        ):
+            with self.subTest(message):
+                self.assertIn(message, refused(options)[0])
+        self.assertEqual(refused(good, plain=True), ["model is a Sequential; expected a DistributedDataParallel"])
+        self.assertEqual(
+            refused(good, {"codec": "sign", "seed": 4}),
+            2 * ["rank 1 has other seed and codecs than rank 0"],
+        )
+        (message,) = refused(good, LPSGD_LIBRARY="/nowhere/liblpsgd.so")
+        self.assertIn("/nowhere/liblpsgd.so: no such file; scripts/build makes it", message)
+        (message,) = refused(good, LPSGD_LIBRARY=__file__)
+        self.assertIn(f"{__file__} cannot be loaded", message)
+
+    def test_a_rank_that_dies_ends_the_others(self):
+        given = {"gradients": self.gradients(3, 3), "codec": "onebit"}
+        for result in self.run_ranks(3, "dies", given, dead=[2])[:2]:
+            first, second = result["errors"]
+            self.assertIn("lpsgd: the exchange of gradients failed in step 2: ", first)
+            self.assertIn("lpsgd: the backward pass before this one has not exchanged all its gradients", second)
+
+
+if __name__ == "__main__":
+    unittest.main()
