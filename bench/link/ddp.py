@@ -14,7 +14,8 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [os.path.join(ROOT, "tests", "nn"), os.path.join(ROOT, "bench", "peers")]
+sys.path[:0] = [os.path.join(ROOT, "tests", "nn"), os.path.join(ROOT, "bench", "peers"), os.path.join(ROOT, "python")]
+import lpsgd  # noqa: E402
 import torch_networks  # noqa: E402
 from jobs import shape_and_classes  # noqa: E402
 from torch_blas import blas, refuse_reference_blas  # noqa: E402
@@ -61,7 +62,8 @@ def main():
     parser.add_argument("--network", required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--hook", choices=["full", "fp16", "powersgd"], default="full")
+    parser.add_argument("--hook", choices=["full", "fp16", "powersgd", "lpsgd"], default="full")
+    parser.add_argument("--codec", help="of lpsgd's hook")
     parser.add_argument("--local-steps", type=int, default=0,
                         help="post-local SGD from the start: weights are averaged every so many steps")
     parser.add_argument("--one-bucket", action="store_true", help="all gradients in one message")
@@ -96,6 +98,8 @@ def main():
             powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3),
             powerSGD_hook.powerSGD_hook,
         )
+    elif options.hook == "lpsgd":
+        lpsgd.compress_gradients(model, options.codec)
     optimizer, warm_up = sgd(model), max(5, options.steps // 2)
     if options.local_steps:
         state = post_localSGD_hook.PostLocalSGDState(None, None, 0, post_local_gradient_allreduce=False)

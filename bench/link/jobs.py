@@ -39,7 +39,7 @@ class Row:
     ranks: int = 2
     rate: str = "1gbit"
     over: str = "cable"
-    codec: str = ""  # of lpsgd
+    codec: str = ""  # of lpsgd, or of its hook
     compute: str = "fp32"
     hook: str = ""  # of DDP
     python: str = ""  # DDP's, with PyTorch
@@ -51,7 +51,8 @@ class Row:
     def name(self):
         local = f", H = {self.local_steps}" if self.local_steps else ""
         if self.hook:
-            return f"{'post-local SGD' if local else 'DDP ' + self.hook}{local}, {self.label}"
+            hook = f"lpsgd's hook, {self.codec}" if self.codec else self.hook
+            return f"{'post-local SGD' if local else 'DDP ' + hook}{local}, {self.label}"
         return f"lpsgd {self.codec}{local}" + ("" if self.compute == "fp32" else f", {self.compute}")
 
     @property
@@ -198,6 +199,7 @@ def ddp_ranks(row, hosts, *more):
             row.hook,
             "--local-steps",
             str(row.local_steps),
+            *(["--codec", CODECS[row.codec]] if row.codec else []),
             *more,
         ]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))

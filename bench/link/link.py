@@ -5,6 +5,7 @@ iproute2 and MPICH.
 
     link.py ddp --out FOLDER        samples/s beside DDP: AlexNet at 32 and ResNet-50 at 8 a rank, 1 Gbit/s,
                                     two hosts
+    link.py hook --out FOLDER       DDP with lpsgd's communication hook beside DDP's own, 1 Gbit/s
     link.py overlap --out FOLDER    exposed communication: AlexNet, QSGD 4 bit, 1 Gbit/s and unshaped;
                                     with traces
     link.py emulated --out FOLDER   the emulated link beside the real one, step time
@@ -55,10 +56,10 @@ def rows_of(options):
                     local_steps=options.local_steps, **more)
                 for rate in rates for codec in codecs for compute in computes]
 
-    def theirs(network, hooks, rates):
+    def theirs(network, hooks, rates, codecs=("",)):
         return [Row(network, batch(network), steps(network), rate=rate, hook=hook, python=python, label=label,
-                    local_steps=options.local_steps)
-                for rate in rates for label, python in options.torch for hook in hooks]
+                    local_steps=options.local_steps, codec=codec)
+                for rate in rates for label, python in options.torch for hook in hooks for codec in codecs]
 
     def and_emulated(rows):
         pairs = [(row, Row(**{**vars(row), "over": "emulated"})) for row in rows]
@@ -68,6 +69,10 @@ def rows_of(options):
         return [row for network in ("alexnet", "resnet50")
                 for row in ours(network, ["none", "qsgd8", "qsgd4", "onebit"], ["1gbit"], ["fp32", "bf16"])
                 + theirs(network, HOOKS, ["1gbit"])]
+    if options.point == "hook":
+        return [row for network in ("alexnet", "resnet50")
+                for row in theirs(network, HOOKS, ["1gbit"])
+                + theirs(network, ["lpsgd"], ["1gbit"], ["none", "qsgd8", "qsgd4", "onebit"])]
     if options.point == "local":
         return [row for network in ("alexnet", "resnet20")
                 for row in ours(network, ["none", "sign"], ["1gbit"]) + theirs(network, ["full"], ["1gbit"])]
@@ -279,8 +284,9 @@ CABLE = {
     ),
     "other / total": lambda r, _: f"{100 * r['other']:.2f} %" if "other" in r else "",
 }
-COLUMNS = {  # ddp, local and own: also of_ddp
+COLUMNS = {  # ddp, hook, local and own: also of_ddp
     "ddp": COMMON | EXPOSED | WIRE,
+    "hook": COMMON,
     "local": COMMON | EXPOSED | WIRE,
     "overlap": COMMON | EXPOSED,
     "emulated": COMMON | EXPOSED | {"emulated / real": against_real},
@@ -292,7 +298,7 @@ COLUMNS = {  # ddp, local and own: also of_ddp
 
 def columns_of(options):
     columns = dict(COLUMNS[options.point])
-    if options.point not in ("ddp", "local", "own"):
+    if options.point not in ("ddp", "hook", "local", "own"):
         return columns
     for label, _ in options.torch:
         if options.local_steps:

@@ -34,7 +34,7 @@ class Pipeline:
         self._step = 0
         self._encoded = None  # the bucket whose round 1 is on its way
         self._reduced = None  # the one whose round 2 is on its way
-        self._done = []  # those that are decoded
+        self._under_way = []  # all of the step
         self._failed = None
         self._wait = 0.0
         self._queue = None
@@ -104,6 +104,8 @@ class Pipeline:
 
     def require_idle(self):
         """Waits for the end of a step's exchange."""
+        if self._failed:
+            raise self._failed
         if not self._idle.wait(timeout=600) or self._open:
             raise RuntimeError("a backward pass is under way")
 
@@ -116,21 +118,22 @@ class Pipeline:
         try:
             if self._failed:
                 raise self._failed
+            self._under_way.append(job)
             if job.values is not job.buffer:
                 job.values.copy_(job.buffer)
             self._advance(job)
             if not last:
                 return
             self._end()
-            for done in self._take_done():
+            for done in self._take_all():
                 if done.values is not done.buffer:
                     done.buffer.copy_(done.values)
                 done.future.set_result(done.buffer)
         except Exception as cause:
-            error = self._failed = RuntimeError(
+            error = self._failed = self._failed or RuntimeError(
                 f"lpsgd: the exchange of gradients failed in step {self._step}: {cause}"
             )
-            for failed in {job, self._encoded, self._reduced, *self._take_done()} - {None}:
+            for failed in {job, *self._take_all()}:
                 failed.future.set_result(error)
             self._encoded = self._reduced = None
         if last:
@@ -145,12 +148,13 @@ class Pipeline:
             with torch.cuda.stream(gradients):
                 if job.values is not job.buffer:
                     job.values.copy_(job.buffer)
+            self._under_way.append(job)
             with torch.cuda.stream(self._transport.message_stream):
                 self._advance(job)
                 if last:
                     self._end()
             with torch.cuda.stream(gradients):
-                for done in self._take_done() if last else ():
+                for done in self._take_all() if last else ():
                     if done.values is not done.buffer:
                         done.buffer.copy_(done.values)
                     done.future.set_result(done.buffer)
@@ -173,7 +177,6 @@ class Pipeline:
             self._wait_for(reduced)
             self._coder.decode(reduced.number)
             reduced.works = []
-            self._done.append(reduced)
 
     def _wait_for(self, job):
         since = time.perf_counter()
@@ -189,9 +192,9 @@ class Pipeline:
             self._coder.drop_bucket(number)
         self._dropped.clear()
 
-    def _take_done(self):
-        done, self._done = self._done, []
-        return done
+    def _take_all(self):
+        under_way, self._under_way = self._under_way, []
+        return under_way
 
 
 def _take(future):

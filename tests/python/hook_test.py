@@ -18,7 +18,9 @@ except ImportError:
 import numpy as np
 
 sys.path.insert(0, str(SOURCE / "tests" / "nn"))
+sys.path.insert(0, str(SOURCE / "python"))
 import safetensors_file  # noqa: E402
+from lpsgd import library, pipeline  # noqa: E402
 
 SHAPES = [(40, 130), (7,), (3, 5, 3, 3), (2000,), (1,), (129, 64)]
 CODECS = [
@@ -218,6 +220,40 @@ class HookTest(unittest.TestCase):
             first, second = result["errors"]
             self.assertIn("lpsgd: the exchange of gradients failed in step 2: ", first)
             self.assertIn("lpsgd: the backward pass before this one has not exchanged all its gradients", second)
+
+
+class FailingTransport:
+    """Its first messages fail."""
+
+    cuda = None
+
+    def view(self, address, size):
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def post(self, sends, receives, tag):
+        return []
+
+    def wait(self, works):
+        raise RuntimeError("cut off")
+
+
+class PipelineTest(unittest.TestCase):
+    def test_every_bucket_of_a_failed_step_ends(self):
+        """A future that never comes would make the backward pass wait for ever."""
+        values = [torch.ones(100) for _ in range(4)]
+        coder = library.Coder(
+            "codec: onebit", [(str(i), "dense", (100,)) for i in range(4)], rank=0, ranks=2, seed=1
+        )
+        exchange = pipeline.Pipeline(coder, FailingTransport())
+        exchange.begin(7)
+        futures = [
+            exchange.start(exchange.job(i, value, [i], [value]), last=i == 3) for i, value in enumerate(values)
+        ]
+        for future in futures:
+            with self.assertRaisesRegex(RuntimeError, "failed in step 7: cut off"):
+                future.wait()
+        with self.assertRaisesRegex(RuntimeError, "cut off"):
+            exchange.require_idle()
 
 
 if __name__ == "__main__":
