@@ -223,9 +223,12 @@ class HookTest(unittest.TestCase):
 
 
 class FailingTransport:
-    """Its first messages fail."""
+    """Its messages fail from a number on."""
 
     cuda = None
+
+    def __init__(self, number):
+        self.left = number
 
     def view(self, address, size):
         return torch.zeros(size, dtype=torch.uint8)
@@ -234,26 +237,29 @@ class FailingTransport:
         return []
 
     def wait(self, works):
-        raise RuntimeError("cut off")
+        if self.left == 0:
+            raise RuntimeError("cut off")
+        self.left -= 1
 
 
 class PipelineTest(unittest.TestCase):
     def test_every_bucket_of_a_failed_step_ends(self):
         """A future that never comes would make the backward pass wait for ever."""
-        values = [torch.ones(100) for _ in range(4)]
-        coder = library.Coder(
-            "codec: onebit", [(str(i), "dense", (100,)) for i in range(4)], rank=0, ranks=2, seed=1
-        )
-        exchange = pipeline.Pipeline(coder, FailingTransport())
-        exchange.begin(7)
-        futures = [
-            exchange.start(exchange.job(i, value, [i], [value]), last=i == 3) for i, value in enumerate(values)
-        ]
-        for future in futures:
-            with self.assertRaisesRegex(RuntimeError, "failed in step 7: cut off"):
-                future.wait()
-        with self.assertRaisesRegex(RuntimeError, "cut off"):
-            exchange.require_idle()
+        for number in range(6):
+            values = [torch.ones(100) for _ in range(4)]
+            tensors = [(str(i), "dense", (100,)) for i in range(4)]
+            coder = library.Coder("codec: onebit", tensors, rank=0, ranks=2, seed=1)
+            exchange = pipeline.Pipeline(coder, FailingTransport(number))
+            exchange.begin(7)
+            futures = [
+                exchange.start(exchange.job(i, value, [i], [value]), last=i == 3)
+                for i, value in enumerate(values)
+            ]
+            for future in futures:
+                with self.assertRaisesRegex(RuntimeError, "failed in step 7: cut off"):
+                    future.wait()
+            with self.assertRaisesRegex(RuntimeError, "cut off"):
+                exchange.require_idle()
 
 
 if __name__ == "__main__":
