@@ -1,5 +1,5 @@
-"""One rank of a test of the communication hook: hook_ranks.py CASE FOLDER, with RANK and WORLD_SIZE in the environment.
-FOLDER/given.pt holds the case's arguments. What the case returns goes to FOLDER/out-RANK.pt."""
+"""One rank of a test of the communication hook: hook_ranks.py CASE FOLDER, with RANK, WORLD_SIZE and DEVICE (cpu or cuda) in
+the environment. FOLDER/given.pt holds the case's arguments. What the case returns goes to FOLDER/out-RANK.pt."""
 
 import os
 import pathlib
@@ -14,6 +14,21 @@ from torch.nn.parallel import DistributedDataParallel
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SOURCE / "python"))
 import lpsgd  # noqa: E402
+
+
+def device():
+    if os.environ["DEVICE"] == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ["RANK"]) % torch.cuda.device_count())
+
+
+def wrap(module, **options):
+    """As a DistributedDataParallel on this rank's device."""
+    return DistributedDataParallel(module.to(device()), **options)
+
+
+def host(tensors):
+    return [tensor.detach().to("cpu", copy=True) for tensor in tensors]
 
 
 class Given(nn.Module):
@@ -31,18 +46,18 @@ def backward(model, gradients):
     """The means of one step."""
     model.zero_grad()
     model(gradients).backward()
-    return [parameter.grad.clone() for parameter in model.parameters()]
+    return host(parameter.grad for parameter in model.parameters())
 
 
 def make(given, **options):
     shapes = [g.shape[2:] for g in given["gradients"]]
     module = Given(shapes, given.get("dtype", torch.float32))
-    model = DistributedDataParallel(module, bucket_cap_mb=given.get("bucket_mb", 0.02), **options)
+    model = wrap(module, bucket_cap_mb=given.get("bucket_mb", 0.02), **options)
     return model, lpsgd.compress_gradients(model, given["codec"], min_elements=1, seed=given.get("seed", 1))
 
 
 def own(given, step):
-    return [g[step, dist.get_rank()] for g in given["gradients"]]
+    return [g[step, dist.get_rank()].to(device()) for g in given["gradients"]]
 
 
 def steps(given):
@@ -86,12 +101,12 @@ def accumulates(given):
         for step in range(2):
             model(own(given, step)).backward()
     model(own(given, 2)).backward()
-    means = [[parameter.grad.clone() for parameter in model.parameters()]]
+    means = [host(parameter.grad for parameter in model.parameters())]
     half = len(given["gradients"]) // 2
     model.zero_grad(set_to_none=True)
     model(own(given, 3)[:half]).backward()
     gradients = [parameter.grad for parameter in model.parameters()]
-    means.append([gradient.clone() for gradient in gradients[:half]])
+    means.append(host(gradients[:half]))
     return {"means": means, "unused": gradients[half:], "step": exchange.step}
 
 
@@ -107,34 +122,34 @@ def network(given):
         nn.Flatten(),
         nn.Linear(8 * 6 * 6, 5),
     ).to(memory_format=memory_format)
-    model = DistributedDataParallel(net)
+    model = wrap(net)
     exchange = lpsgd.compress_gradients(model, "{kind: qsgd, bits: 4}", **given["options"])
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     torch.manual_seed(dist.get_rank())
     alone = first = None
     for _ in range(4):
-        images = torch.randn(4, 3, 8, 8).contiguous(memory_format=memory_format)
-        labels = torch.randint(0, 5, (4,))
+        images = torch.randn(4, 3, 8, 8).contiguous(memory_format=memory_format).to(device())
+        labels = torch.randint(0, 5, (4,)).to(device())
         if first is None:
             loss = nn.functional.cross_entropy(net(images), labels)
             alone = torch.autograd.grad(loss, list(net.parameters()))
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         if first is None:
-            first = [p.grad.clone() for p in net.parameters()]
+            first = host(p.grad for p in net.parameters())
         optimizer.step()
     return {
         "codecs": exchange.codecs,
-        "alone": [g.clone() for g in alone],
+        "alone": host(alone),
         "first": first,
-        "weights": [p.detach().clone() for p in net.parameters()],
+        "weights": host(net.parameters()),
     }
 
 
 def refused(given):
     """The message of the ValueError that compress_gradients raises on this rank."""
     net = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, 2))
-    model = net if given["plain"] else DistributedDataParallel(net)
+    model = net if given["plain"] else wrap(net)
     try:
         lpsgd.compress_gradients(model, **given["options"][dist.get_rank()])
     except (ValueError, lpsgd.LibraryError) as error:
@@ -165,7 +180,15 @@ def main():
     case, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
+    backend = "gloo"
+    if device().type == "cuda":
+        backend = "nccl"
+        torch.cuda.set_device(device())
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+        os.environ["NCCL_HOSTID"] = f"rank{rank}"  # so that ranks may share a GPU
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
     torch.save(globals()[case](torch.load(folder / "given.pt")), folder / f"out-{rank}.pt")
 
 

@@ -1,5 +1,5 @@
-"""The communication hook of PyTorch's DistributedDataParallel (python/lpsgd) over gloo: its means are those of
-`lpsgd quantize`, bit for bit."""
+"""The communication hook of PyTorch's DistributedDataParallel (python/lpsgd): its means are those of `lpsgd quantize`, bit for
+bit. On the CPU over gloo; with DEVICE=cuda in the environment on a GPU, or several, over NCCL."""
 
 import os
 import pathlib
@@ -17,6 +17,10 @@ except ImportError:
     sys.exit(77)
 import numpy as np
 
+DEVICE = os.environ.get("DEVICE", "cpu")
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    print("skipped: needs a GPU and a PyTorch for it")
+    sys.exit(77)
 sys.path.insert(0, str(SOURCE / "tests" / "nn"))
 sys.path.insert(0, str(SOURCE / "python"))
 import safetensors_file  # noqa: E402
@@ -56,7 +60,7 @@ class HookTest(unittest.TestCase):
         processes = [
             subprocess.Popen(
                 [sys.executable, SOURCE / "tests" / "python" / "hook_ranks.py", case, folder],
-                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), **environment},
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "DEVICE": DEVICE, **environment},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -214,6 +218,7 @@ class HookTest(unittest.TestCase):
         (message,) = refused(good, LPSGD_LIBRARY=__file__)
         self.assertIn(f"{__file__} cannot be loaded", message)
 
+    @unittest.skipIf(DEVICE == "cuda", "NCCL has its own watchdog")
     def test_a_rank_that_dies_ends_the_others(self):
         given = {"gradients": self.gradients(3, 3), "codec": "onebit"}
         for result in self.run_ranks(3, "dies", given, dead=[2])[:2]:
