@@ -39,15 +39,15 @@ class CodecClock {
 /// What the exchange and its coder share.
 struct ExchangeShared {
   Transport& transport;
-  std::vector<ExchangeTensor> tensors;
+  std::vector<ExchangeTensor> tensors = {};
   std::uint32_t seed = 1;
   std::uint32_t step = 0;
   int first_rank = 0;  // see ExchangeOptions
   bool measure_error = false;
-  CodecClock clock;
+  CodecClock clock = {};
   std::uint64_t bytes_sent = 0;  // of this step
   std::size_t next_sum = 0;      // the unit whose all-reduce is next: all ranks call them in one order
-  std::unique_ptr<ExchangeTrace> trace;  // nullptr without ExchangeOptions::trace
+  std::unique_ptr<ExchangeTrace> trace = {};  // nullptr without ExchangeOptions::trace
 
   CodingContext context(int round) const {
     return {seed, step, static_cast<std::uint32_t>(first_rank + transport.rank()),

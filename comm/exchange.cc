@@ -42,8 +42,10 @@ Exchange::Exchange(Transport& transport, const std::vector<TensorInfo>& infos,
                    std::vector<std::size_t> announce_order, const ExchangeOptions& options)
     : options_(options),
       order_(by_part(std::move(announce_order), options.parts)),
-      shared_(new ExchangeShared{
-          transport, {}, options.seed, 0, options.first_rank, options.measure_error, {}, 0, 0, {}}) {
+      shared_(new ExchangeShared{.transport = transport,
+                                 .seed = options.seed,
+                                 .first_rank = options.first_rank,
+                                 .measure_error = options.measure_error}) {
   require(infos.size() == codecs.size(), "the exchange needs one codec per tensor");
   require(options.chunk_bytes > 0 && options.pack_bytes.value_or(0) >= 0 && options.units_in_flight > 0,
           "the exchange's sizes must be positive");

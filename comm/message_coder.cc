@@ -13,6 +13,16 @@
 #include "core/error.h"
 
 namespace lpsgd {
+namespace {
+
+std::vector<float> finite(std::span<const float> values) {
+  std::vector<float> out(values.begin(), values.end());
+  for (float& value : out)
+    if (!std::isfinite(value)) value = 0;
+  return out;
+}
+
+}  // namespace
 
 /// The ranks as coders see them. Its messages are moved by the caller.
 class MessageCoder::Elsewhere final : public Transport {
@@ -50,14 +60,14 @@ MessageCoder::MessageCoder(const std::vector<TensorInfo>& tensors, const std::ve
                            const Options& options)
     : options_(options),
       transport_(std::make_unique<Elsewhere>(options)),
-      shared_(new ExchangeShared{*transport_, {}, options.seed, 0, 0, false, {}, 0, 0, {}}),
-      owners_(static_cast<std::size_t>(options.ranks)) {
+      shared_(new ExchangeShared{.transport = *transport_, .seed = options.seed}) {
   require(tensors.size() == codecs.size(), "the exchange needs one codec per tensor");
   require(options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks,
           "the rank lies outside the number of ranks");
   for (std::size_t t = 0; t < tensors.size(); ++t)
     shared_->tensors.push_back(
         make_exchange_tensor(tensors[t], codecs[t], t, options.rank, options.ranks, true));
+  owners_.resize(static_cast<std::size_t>(options.ranks));
   std::iota(owners_.begin(), owners_.end(), 0);
   ExchangeOptions exchange;
   exchange.device = options.device;
@@ -88,6 +98,13 @@ std::size_t MessageCoder::add_bucket(std::vector<std::size_t> tensors, std::span
   return buckets_.size() - 1;
 }
 
+void MessageCoder::move_bucket(std::size_t bucket, std::span<float* const> gradients) {
+  require(!options_.device.is_cuda(), "a bucket is moved on a GPU");
+  const std::vector<std::size_t>& tensors = at(bucket).tensors;
+  require(gradients.size() == tensors.size(), "a bucket is moved with a gradient for each tensor");
+  for (std::size_t i = 0; i < tensors.size(); ++i) shared_->tensors[tensors[i]].gradient = gradients[i];
+}
+
 void MessageCoder::drop_bucket(std::size_t bucket) {
   require(!open_, "a bucket is dropped within a step");
   at(bucket);
@@ -111,12 +128,6 @@ std::span<std::byte> MessageCoder::mean(std::size_t bucket, int owner) {
   return at(bucket).coder->mean(owner);
 }
 
-std::uint64_t MessageCoder::bytes_sent(std::size_t bucket) {
-  const Unit& unit = at(bucket).unit;
-  const std::size_t own = unit.message_bytes(options_.rank);
-  return unit.bytes() - own + own * static_cast<std::size_t>(options_.ranks - 1);
-}
-
 void MessageCoder::begin(std::uint32_t step) {
   require(!open_, "begin() while a step is open");
   coder_->collect();
@@ -130,14 +141,10 @@ void MessageCoder::reset_non_finite() {
   const std::vector<ExchangeTensor>& tensors = shared_->tensors;
   if (std::ranges::none_of(tensors, [](const ExchangeTensor& t) { return t.residual1 > 0; })) return;
   if (coder_->read_finite_flags(false) < 0) return;
-  for (std::size_t t = 0; t < tensors.size(); ++t)
-    for (const int round : {1, 2}) {
-      if (round == 1 ? tensors[t].own_finite : tensors[t].mean_finite) continue;
-      std::vector<float> values = residual(t, round);
-      std::ranges::replace_if(
-          values, [](float v) { return !std::isfinite(v); }, 0.0f);
-      coder_->set_residual(t, round, values);
-    }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (!tensors[t].own_finite) coder_->set_residual(t, 1, residual_of(t, 1));
+    if (!tensors[t].mean_finite) coder_->set_residual(t, 2, residual_of(t, 2));
+  }
 }
 
 void MessageCoder::encode(std::size_t bucket) {
@@ -179,12 +186,16 @@ std::size_t MessageCoder::residual_size(std::size_t tensor, int round) const {
   return round == 1 ? t.residual1 : t.residual2;
 }
 
-std::vector<float> MessageCoder::residual(std::size_t tensor, int round) const {
-  require(!open_, "the residuals are read while a step is open");
+std::vector<float> MessageCoder::residual_of(std::size_t tensor, int round) const {
   std::vector<float> values(residual_size(tensor, round));
   coder_->copy_residual(tensor, round, values);
   options_.gradients.synchronize();
-  return values;
+  return finite(values);
+}
+
+std::vector<float> MessageCoder::residual(std::size_t tensor, int round) const {
+  require(!open_, "the residuals are read while a step is open");
+  return residual_of(tensor, round);
 }
 
 void MessageCoder::set_residual(std::size_t tensor, int round, std::span<const float> values) {
@@ -193,7 +204,7 @@ void MessageCoder::set_residual(std::size_t tensor, int round, std::span<const f
   if (values.size() != size)
     throw Error(fmt::format("residual of tensor {}, round {}, rank {}: {} values, expected {}",
                             shared_->tensors[tensor].info.name, round, options_.rank, values.size(), size));
-  coder_->set_residual(tensor, round, values);
+  coder_->set_residual(tensor, round, finite(values));
 }
 
 }  // namespace lpsgd

@@ -44,6 +44,9 @@ class MessageCoder {
   /// A bucket of one tensor or more, with the places of their gradients, which stay there until the bucket is
   /// dropped. All ranks make the same buckets. Returns its number. Error if the bucket holds no value.
   std::size_t add_bucket(std::vector<std::size_t> tensors, std::span<float* const> gradients);
+  /// From its next encode() on, the gradients of the bucket lie in other places. Not on a CUDA device, where
+  /// a new bucket is made.
+  void move_bucket(std::size_t bucket, std::span<float* const> gradients);
   /// Frees the messages of a bucket. Its number is not used again. Not within a step.
   void drop_bucket(std::size_t bucket);
 
@@ -51,8 +54,6 @@ class MessageCoder {
   std::span<std::byte> outgoing(std::size_t bucket, int owner);
   std::span<std::byte> incoming(std::size_t bucket, int rank);
   std::span<std::byte> mean(std::size_t bucket, int owner);
-  /// Bytes that this rank sends for the bucket, in both rounds.
-  std::uint64_t bytes_sent(std::size_t bucket);
 
   /// Opens step `step`, on which the dither depends. Residuals that a NaN or an infinity has reached in the
   /// step before become zero, so that training can go on after a step that the caller skips. For this the
@@ -71,7 +72,7 @@ class MessageCoder {
   Seconds take_seconds();
 
   // Between steps: this rank's residuals of a tensor, in the codec's order, of round 1 or 2; empty without
-  // error feedback.
+  // error feedback. Values that are not finite are taken as zero.
   std::vector<float> residual(std::size_t tensor, int round) const;
   /// Its number of values.
   std::size_t residual_size(std::size_t tensor, int round) const;
@@ -84,6 +85,7 @@ class MessageCoder {
 
   Bucket& at(std::size_t bucket) const;
   void reset_non_finite();
+  std::vector<float> residual_of(std::size_t tensor, int round) const;
 
   const Options options_;
   const std::unique_ptr<Elsewhere> transport_;

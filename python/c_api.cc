@@ -61,7 +61,7 @@ TensorInfo as_matrix(TensorInfo info) {
 
 lpsgd_coder* make(const char* text, std::span<const lpsgd_tensor> given, const lpsgd_options& options) {
   PolicySpec policy;
-  config::read(config::parse_text(text, "gradients"), "", policy, config::Environment::keep);
+  config::read(config::parse_text(text, "compress_gradients"), "", policy, config::Environment::keep);
   std::vector<TensorInfo> tensors, matrices;
   for (const lpsgd_tensor& tensor : given) {
     tensors.push_back(tensor_info(tensor));
@@ -116,6 +116,9 @@ const char* lpsgd_warnings(const lpsgd_coder* coder) {
 int lpsgd_add_bucket(lpsgd_coder* coder, const size_t* tensors, float* const* gradients, size_t count,
                      size_t* bucket) {
   return guarded([&] { *bucket = coder->coder.add_bucket({tensors, tensors + count}, {gradients, count}); });
+}
+int lpsgd_move_bucket(lpsgd_coder* coder, size_t bucket, float* const* gradients, size_t count) {
+  return guarded([&] { coder->coder.move_bucket(bucket, {gradients, count}); });
 }
 int lpsgd_drop_bucket(lpsgd_coder* coder, size_t bucket) {
   return guarded([&] { coder->coder.drop_bucket(bucket); });

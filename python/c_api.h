@@ -49,6 +49,8 @@ const char* lpsgd_warnings(const lpsgd_coder* coder);
 /* A bucket of `count` tensors with the places of their gradients (float32). */
 int lpsgd_add_bucket(lpsgd_coder* coder, const size_t* tensors, float* const* gradients, size_t count,
                      size_t* bucket);
+/* From the next lpsgd_encode on, the gradients of the bucket lie in other places. Not on a CUDA device. */
+int lpsgd_move_bucket(lpsgd_coder* coder, size_t bucket, float* const* gradients, size_t count);
 int lpsgd_drop_bucket(lpsgd_coder* coder, size_t bucket);
 
 enum { lpsgd_outgoing = 0, lpsgd_incoming = 1, lpsgd_mean = 2 };

@@ -11,11 +11,11 @@ from . import library
 from .pipeline import Pipeline
 from .transport import Transport
 
-_NORMS = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-)
+_NORMS = tuple(
+    getattr(nn, name)
+    for name in ("LayerNorm", "GroupNorm", "RMSNorm")
+    if hasattr(nn, name)
+) + (nn.modules.batchnorm._NormBase,)
 _KINDS = {
     nn.modules.conv._ConvNd: "conv",
     nn.Linear: "dense",
@@ -27,22 +27,23 @@ _KINDS = {
 _STATE_FORMAT = 1
 
 
-def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1):
-    """Exchanges the gradients of `model`, a DistributedDataParallel, through `codec`, with error feedback and in both
-    directions, in place of its all-reduce. Call it once, on all ranks, before the first backward pass.
+def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1, timeout=None):
+    """Exchanges the gradients of `model`, a DistributedDataParallel, through `codec`, in both directions, in place of its
+    all-reduce. All ranks of its process group call it, before the first backward pass.
 
     codec: as in lpsgd's configuration: "onebit", "{kind: qsgd, bits: 4, bucket: 512}", or a dictionary.
     min_elements: smaller tensors stay in float32; "auto" keeps more than 99 % of all values quantized.
     rules: exceptions, the first that applies: {"name": "head.*", "kind": "dense", "codec": "none"}; one of name and
         kind may be left out.
     seed: of stochastic rounding.
+    timeout: of a message, a datetime.timedelta; by default PyTorch's for a new process group.
 
-    Gradients become the mean over ranks: the same bits on every rank, and on every run. Returns a GradientExchange.
-    Raises ValueError if the model or the arguments are not fit for it, or differ between ranks.
+    Gradients become the mean over ranks: the same bits on every rank, and in every run. Returns a GradientExchange.
+    Raises ValueError on all ranks if the model or the arguments of one are not fit for it, or differ between ranks.
     """
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(f"model is a {type(model).__name__}; expected a DistributedDataParallel")
-    exchange = GradientExchange(model, _policy_text(codec, min_elements, rules), seed)
+    exchange = GradientExchange(model, (codec, min_elements, rules), seed, timeout)
     model.register_comm_hook(exchange, GradientExchange.hook)
     return exchange
 
@@ -57,6 +58,8 @@ def _policy_text(codec, min_elements, rules):
     if rules:
         lines.append("rules:")
     for rule in rules:
+        if not isinstance(rule, dict):
+            raise ValueError(f"rules: {rule!r} is not a dictionary")
         words = [
             f"{key}: {flow(value) if key == 'codec' else json.dumps(value)}" for key, value in rule.items()
         ]
@@ -65,19 +68,32 @@ def _policy_text(codec, min_elements, rules):
 
 
 def _tensors_of(model):
-    """(name, kind, parameter) of each parameter that is trained, in the order of their definition."""
+    """(name, kind, parameter) of each parameter that DistributedDataParallel exchanges, in the order of their definition."""
     kinds = {}
-    for module in model.modules():
+    for name, module in model.module.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise ValueError(f"{name}: sparse gradients cannot be exchanged; expected sparse=False")
         norm = isinstance(module, _NORMS)
         kind = next((kind for base, kind in _KINDS.items() if isinstance(module, base)), None)
         for parameter in module.parameters(recurse=False):
             matrix = parameter.dim() > 1
-            kinds[parameter] = "norm" if norm else ((kind or "dense") if matrix else "bias")
-    return [
+            kinds.setdefault(parameter, "norm" if norm else ((kind or "dense") if matrix else "bias"))
+    tensors = [
         (name, kinds[parameter], parameter)
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and name not in model.parameters_to_ignore
     ]
+    if not tensors:
+        raise ValueError("the model has no parameter to train")
+    for name, _, parameter in tensors:
+        if not parameter.dtype.is_floating_point:
+            raise ValueError(f"{name} is of type {parameter.dtype}; expected a floating-point type")
+    devices = {parameter.device for _, _, parameter in tensors}
+    if len(devices) > 1:
+        raise ValueError(
+            f"the model's parameters are on {len(devices)} devices; expected one device for each process"
+        )
+    return tensors
 
 
 class GradientExchange:
@@ -85,76 +101,108 @@ class GradientExchange:
 
     step: the number of exchanges so far, on which stochastic rounding depends.
     codecs: the codec of each parameter, by name.
-    bytes_sent: by this rank so far, in both rounds.
-    bytes_float32: what they would have been without codecs, in the mean over ranks.
+    bytes_float32: what bytes_sent would have been without codecs, in the mean over ranks.
     """
 
-    def __init__(self, model, policy, seed):
+    def __init__(self, model, policy, seed, timeout):
         self.step = 0
-        self.bytes_sent = 0
         self.bytes_float32 = 0
-        tensors = _tensors_of(model.module)
-        if not tensors:
-            raise ValueError("the model has no parameter to train")
-        if not 0 <= seed < 2**32:
-            raise ValueError(f"seed is {seed}; allowed: from 0 to 4294967295")
         self._seed = seed
+        self._transport = Transport(model.process_group, timeout)
+        try:
+            mine = self._make_coder(model, policy)
+        except Exception as error:  # the other ranks wait for what this one has
+            self._transport.gather({"error": str(error)})
+            raise
+        self._refuse_differences(mine)
+        self._pipeline = Pipeline(self._coder, self._transport)
+
+    def _make_coder(self, model, policy):
+        """Returns what must be equal on all ranks."""
+        if not isinstance(self._seed, int) or not 0 <= self._seed < 2**32:
+            raise ValueError(f"seed is {self._seed}; allowed: whole numbers from 0 to 4294967295")
+        tensors = _tensors_of(model)
         self._names = [name for name, _, _ in tensors]
         self._numbers = {parameter: number for number, (_, _, parameter) in enumerate(tensors)}
-        self._transport = Transport(model.process_group, _device_of(tensors))
-        try:
-            self._coder = library.Coder(
-                policy,
-                [(name, kind, tuple(parameter.shape)) for name, kind, parameter in tensors],
-                rank=self._transport.rank,
-                ranks=self._transport.ranks,
-                seed=seed,
-                cuda=self._transport.cuda,
-            )
-        except library.LibraryError as error:
-            raise ValueError(str(error)) from None
+        self._transport.use(tensors[0][2].device)
+        wire_format = library.load().lpsgd_wire_format_version()
+        with self._transport.on_device():
+            try:
+                self._coder = library.Coder(
+                    _policy_text(*policy),
+                    [(name, kind, tuple(parameter.shape)) for name, kind, parameter in tensors],
+                    rank=self._transport.rank,
+                    ranks=self._transport.ranks,
+                    seed=self._seed,
+                    cuda=self._transport.cuda,
+                )
+            except library.LibraryError as error:
+                raise ValueError(str(error)) from None
         for line in self._coder.warnings:
-            warnings.warn(f"lpsgd: {line}", stacklevel=3)
+            warnings.warn("lpsgd: " + line.replace("exchange.", ""), stacklevel=5)
         self.codecs = dict(zip(self._names, self._coder.codecs))
-        self._transport.require_equal(
-            {
-                "wire format": library.load().lpsgd_wire_format_version(),
-                "seed": seed,
-                "parameters": [(name, tuple(parameter.shape)) for name, _, parameter in tensors],
-                "codecs": self._coder.codecs,
-            }
-        )
-        self._pipeline = Pipeline(self._coder, self._transport)
+        return {
+            "wire format": wire_format,
+            "seed": self._seed,
+            "parameters": [(name, tuple(parameter.shape)) for name, _, parameter in tensors],
+            "codecs": self._coder.codecs,
+        }
+
+    def _refuse_differences(self, mine):
+        everyone = self._transport.gather(mine)
+        for rank, theirs in enumerate(everyone):
+            if "error" in theirs:
+                raise ValueError(f"rank {rank}: {theirs['error']}")
+        for rank, theirs in enumerate(everyone):
+            different = [key for key in mine if theirs[key] != everyone[0][key]]
+            if different:
+                raise ValueError(f"rank {rank} has other {' and '.join(different)} than rank 0")
+
+    @property
+    def bytes_sent(self):
+        """By this rank so far, in both rounds."""
+        return self._pipeline.bytes_sent
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DistributedDataParallel calls it for each of its buckets, in their order."""
+        buffer = bucket.buffer()
+        if buffer.layout != torch.strided:
+            raise RuntimeError("lpsgd: sparse gradients cannot be exchanged; expected sparse=False")
+        try:
+            numbers = [self._numbers[parameter] for parameter in bucket.parameters()]
+        except KeyError:
+            raise RuntimeError(
+                "lpsgd: a gradient is exchanged of a parameter that compress_gradients did not find; freeze and thaw "
+                "parameters before DistributedDataParallel is made"
+            ) from None
         if bucket.index() == 0:
             self._pipeline.begin(self.step)
-        numbers = [self._numbers[parameter] for parameter in bucket.parameters()]
-        buffer = bucket.buffer()
-        job = self._pipeline.job(bucket.index(), buffer, numbers, bucket.gradients())
-        self.bytes_sent += job.bytes_sent
         ranks = self._transport.ranks
         self.bytes_float32 += 8 * buffer.numel() * (ranks - 1) // ranks
         if bucket.is_last():
             self.step += 1
-        return self._pipeline.start(job, last=bucket.is_last())
+        return self._pipeline.start(
+            bucket.index(), buffer, numbers, bucket.gradients(), last=bucket.is_last()
+        )
 
     def seconds(self):
         """Seconds on this rank since the last call: `encode`, `decode` (with the owner's additions), and `wait`,
         in which the exchange waited for messages."""
-        encode, decode = self._coder.take_seconds()
+        self._pipeline.require_idle()
+        with self._transport.on_device():
+            encode, decode = self._coder.take_seconds()
         return {"encode": encode, "decode": decode, "wait": self._pipeline.take_wait()}
 
     def state_dict(self):
-        """This rank's state for a checkpoint: the step, and the residuals of error feedback. It is another one on
-        each rank. Call it between steps."""
+        """This rank's state for a checkpoint: the step, and the residuals of error feedback. Each rank has its own. Call it
+        between steps."""
         self._pipeline.require_idle()
         residuals = {}
-        for number, name in enumerate(self._names):
-            values = [self._residual(number, round_) for round_ in (1, 2)]
-            if any(len(v) for v in values):
-                residuals[name] = values
+        with self._transport.on_device():
+            for number, name in enumerate(self._names):
+                values = [self._residual(number, round_) for round_ in (1, 2)]
+                if any(len(v) for v in values):
+                    residuals[name] = values
         return {
             "format": _STATE_FORMAT,
             "rank": self._transport.rank,
@@ -182,10 +230,9 @@ class GradientExchange:
             kept, here = state["codecs"].get(name), self.codecs.get(name)
             if kept != here:
                 raise ValueError(f"the exchange's state has codec {kept} for {name}, here it is {here}")
-        empty = torch.zeros(0)
         given = []
         for number, name in enumerate(self._names):
-            values = state["residuals"].get(name, [empty, empty])
+            values = state["residuals"].get(name, [_zeros(0), _zeros(0)])
             for round_ in (1, 2):
                 value = values[round_ - 1].detach().to("cpu", torch.float32).contiguous()
                 size = self._coder.residual_size(number, round_)
@@ -195,24 +242,28 @@ class GradientExchange:
                         f"here it has {size}"
                     )
                 given.append((number, round_, value))
-        for number, round_, value in given:
-            self._coder.set_residual(number, round_, value.data_ptr(), value.numel())
+        with self._transport.on_device():
+            for number, round_, value in given:
+                self._coder.set_residual(number, round_, value.data_ptr(), value.numel())
         self.step = state["step"]
 
+    def close(self):
+        """Ends the exchange, and its process group, of a model that is not trained any more. All ranks call it."""
+        self._pipeline.close()
+        self._transport.close()
+
+    def __reduce__(self):
+        raise TypeError(
+            "lpsgd: a model whose gradients are compressed cannot be copied or pickled; copy or save model.module, and "
+            "the exchange's state_dict()"
+        )
+
     def _residual(self, number, round_):
-        values = torch.zeros(self._coder.residual_size(number, round_))
+        values = _zeros(self._coder.residual_size(number, round_))
         if values.numel():
             self._coder.get_residual(number, round_, values.data_ptr(), values.numel())
         return values
 
 
-def _device_of(tensors):
-    devices = {parameter.device for _, _, parameter in tensors}
-    if len(devices) > 1:
-        raise ValueError(
-            f"the model's parameters are on {len(devices)} devices; expected one device for each process"
-        )
-    device = devices.pop()
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"the model is on {device}; expected the CPU or a CUDA device")
-    return device
+def _zeros(size):
+    return torch.zeros(size, dtype=torch.float32, device="cpu")

@@ -52,6 +52,7 @@ _ARGUMENTS = {
         _SIZE,
         ctypes.POINTER(_SIZE),
     ],
+    "lpsgd_move_bucket": [_CODER, _SIZE, ctypes.POINTER(ctypes.c_void_p), _SIZE],
     "lpsgd_drop_bucket": [_CODER, _SIZE],
     "lpsgd_message": [
         _CODER,
@@ -94,7 +95,7 @@ def load():
         library = ctypes.CDLL(str(found))
         version = library.lpsgd_api_version()
     except (OSError, AttributeError) as error:
-        raise LibraryError(f"{found} cannot be loaded: {error}") from error
+        raise LibraryError(f"{found} cannot be loaded: {error}") from None
     if version != API_VERSION:
         raise LibraryError(
             f"{found} has version {version} of the interface, this package version {API_VERSION}; "
@@ -168,6 +169,11 @@ class Coder:
             ctypes.byref(number),
         )
         return number.value
+
+    def move_bucket(self, bucket, addresses):
+        """Its gradients lie at other addresses from now on."""
+        count = len(addresses)
+        self._call("move_bucket", self._coder, bucket, (ctypes.c_void_p * count)(*addresses), count)
 
     def drop_bucket(self, bucket):
         self._call("drop_bucket", self._coder, bucket)

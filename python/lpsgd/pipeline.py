@@ -2,6 +2,8 @@
 
 Round 1 of a bucket is posted as soon as it is encoded. Then the bucket before it is reduced and its round 2 posted, and
 the one before that is decoded: the same order of messages on all ranks.
+
+On the CPU a thread of its own does all this. On a CUDA device the caller's thread queues it on streams.
 """
 
 import queue
@@ -14,32 +16,42 @@ import torch
 from . import library
 
 
-class _Job:
-    """A bucket of DistributedDataParallel: `values` are its gradients in float32, where they are coded."""
+class _Bucket:
+    """What is kept for a bucket of DistributedDataParallel from step to step."""
 
-    def __init__(self, key, number, buffer, values):
-        self.key, self.number, self.buffer, self.values = key, number, buffer, values
-        self.outgoing, self.incoming, self.returning, self.means = {}, {}, {}, {}
+    def __init__(self, key, number, copy):
+        self.key, self.number = key, number
+        self.copy = copy  # its gradients in float32, if they are of another type
+        self.address = 0  # of its gradients as DistributedDataParallel keeps them
+        self.outgoing, self.incoming, self.returning, self.means = {}, {}, {}, {}  # messages, by rank
         self.bytes_sent = 0
+
+
+class _Job:
+    """A bucket in one step."""
+
+    def __init__(self, index, buffer, numbers, gradients, last, future):
+        self.index, self.buffer, self.numbers, self.last, self.future = index, buffer, numbers, last, future
+        item = buffer.element_size()
+        self.offsets = [(g.data_ptr() - buffer.data_ptr()) // item * 4 for g in gradients]  # in float32's bytes
+        self.bucket = None
         self.works = []  # its messages on their way
-        self.future = None
 
 
 class Pipeline:
     def __init__(self, coder, transport):
         self._coder, self._transport = coder, transport
-        self._jobs = {}  # by the index of DistributedDataParallel's bucket
+        self._buckets = {}  # by DistributedDataParallel's index
         self._dropped = []  # numbers of buckets that are not used any more
         self._open = False
         self._step = 0
-        self._encoded = None  # the bucket whose round 1 is on its way
+        self._encoded = None  # the job whose round 1 is on its way
         self._reduced = None  # the one whose round 2 is on its way
         self._under_way = []  # all of the step
         self._failed = None
         self._wait = 0.0
-        self._queue = None
-        self._idle = threading.Event()
-        self._idle.set()
+        self._queue = self._stop = None  # of the thread
+        self.bytes_sent = 0
 
     def begin(self, step):
         if self._open:
@@ -49,134 +61,160 @@ class Pipeline:
             )
         self._open = True
         self._step = step
-        self._coder.begin(step)
+        with self._transport.on_device():
+            self._coder.begin(step)
 
-    def job(self, index, buffer, numbers, gradients):
-        """The bucket with this index. It stays the same until DistributedDataParallel changes its buckets."""
-        key = (buffer.data_ptr(), buffer.numel(), buffer.dtype, tuple(numbers))
-        job = self._jobs.get(index)
-        if job is None or job.key != key:
-            if job is not None:
-                self._dropped.append(job.number)
-            job = self._jobs[index] = self._make_job(key, buffer, numbers, gradients)
-        job.buffer = buffer
-        return job
-
-    def _make_job(self, key, buffer, numbers, gradients):
-        if buffer.layout != torch.strided:
-            raise ValueError("sparse gradients cannot be exchanged; use Embedding(sparse=False)")
-        values = buffer if buffer.dtype == torch.float32 else torch.empty_like(buffer, dtype=torch.float32)
-        item = buffer.element_size()
-        addresses = [
-            values.data_ptr() + (gradient.data_ptr() - buffer.data_ptr()) // item * 4
-            for gradient in gradients
-        ]
-        number = self._coder.add_bucket(numbers, addresses)
-        job = _Job(key, number, buffer, values)
-        rank, ranks = self._coder.rank, self._coder.ranks
-
-        def view(which, peer):
-            return self._transport.view(*self._coder.message(number, which, peer))
-
-        for shift in range(1, ranks):  # ranks begin with different peers
-            peer = (rank + shift) % ranks
-            job.outgoing[peer] = view(library.OUTGOING, peer)
-            job.incoming[peer] = view(library.INCOMING, peer)
-            job.returning[peer] = view(library.MEAN, rank)
-            job.means[peer] = view(library.MEAN, peer)
-        job.bytes_sent = sum(m.numel() for m in (*job.outgoing.values(), *job.returning.values()))
-        return job
-
-    def start(self, job, last):
-        """Exchanges the bucket. Returns the future of its means, which comes when the step's exchange is done."""
-        self._idle.clear()
+    def start(self, index, buffer, numbers, gradients, last):
+        """Exchanges a bucket: `buffer` holds the `gradients` of the tensors with these numbers. Returns the future of their
+        means, which comes when the step's exchange is done."""
         if self._transport.cuda:
-            return self._start_on_gpu(job, last)
-        job.future = torch.futures.Future()
+            future = torch.futures.Future(devices=[self._transport.device])
+            self._queue_on_gpu(_Job(index, buffer, numbers, gradients, last, future))
+            return future
         if self._queue is None:
-            self._queue = queue.SimpleQueue()
+            self._queue = queue.Queue()
             thread = threading.Thread(target=_serve, args=(self._queue,), name="lpsgd", daemon=True)
             thread.start()
-            weakref.finalize(self, _stop, self._queue, thread)
-        self._queue.put((self, job, last))
+            self._stop = weakref.finalize(self, _stop, self._queue, thread)
+        future = torch.futures.Future()
+        self._queue.put((self, _Job(index, buffer, numbers, gradients, last, future)))
         # An exception reaches the backward pass only from a callback.
-        return job.future.then(_take)
+        return future.then(_take)
+
+    def close(self):
+        """Ends the thread."""
+        if self._stop:
+            self._stop()
 
     def require_idle(self):
         """Waits for the end of a step's exchange."""
+        if self._queue:
+            self._queue.join()
         if self._failed:
             raise self._failed
-        if not self._idle.wait(timeout=600) or self._open:
-            raise RuntimeError("a backward pass is under way")
+        if self._open:
+            raise RuntimeError("lpsgd: the last backward pass has not exchanged all its gradients")
 
     def take_wait(self):
         wait, self._wait = self._wait, 0.0
         return wait
 
-    def run(self, job, last):
-        """On the CPU, on the exchange's own thread."""
+    def run(self, job):
+        """On the exchange's own thread."""
+        jobs = self._under_way
+        jobs.append(job)
         try:
             if self._failed:
                 raise self._failed
-            self._under_way.append(job)
-            if job.values is not job.buffer:
-                job.values.copy_(job.buffer)
+            self._find_bucket(job)
+            self._read(job)
             self._advance(job)
-            if not last:
+            if not job.last:
                 return
             self._end()
-            for done in self._take_all():
-                if done.values is not done.buffer:
-                    done.buffer.copy_(done.values)
-                done.future.set_result(done.buffer)
+            for done in jobs:
+                self._write(done)
         except Exception as cause:
-            error = self._failed = self._failed or RuntimeError(
+            self._fail(cause)
+        jobs.clear()
+
+    def _fail(self, cause):
+        if self._failed is None:
+            self._failed = RuntimeError(
                 f"lpsgd: the exchange of gradients failed in step {self._step}: {cause}"
             )
-            for failed in {job, *self._take_all()}:
-                failed.future.set_result(error)
-            self._encoded = self._reduced = None
-        if last:
-            self._idle.set()
+            self._failed.__cause__ = cause
+        for job in self._under_way:  # the backward pass waits for all of them
+            if not job.future.done():
+                job.future.set_result(self._failed)
+        self._encoded = self._reduced = None
 
-    def _start_on_gpu(self, job, last):
-        """Queues all work. Coding and messages wait for each other on streams, and the host for nothing."""
-        device, gradients = self._transport.device, self._transport.gradient_stream
-        job.future = torch.futures.Future(devices=[device])
-        gradients.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.device(device):
-            with torch.cuda.stream(gradients):
-                if job.values is not job.buffer:
-                    job.values.copy_(job.buffer)
-            self._under_way.append(job)
-            with torch.cuda.stream(self._transport.message_stream):
-                self._advance(job)
-                if last:
-                    self._end()
-            with torch.cuda.stream(gradients):
-                for done in self._take_all() if last else ():
-                    if done.values is not done.buffer:
-                        done.buffer.copy_(done.values)
-                    done.future.set_result(done.buffer)
-        if last:
-            self._idle.set()
-        return job.future
+    def _queue_on_gpu(self, job):
+        """Coding and messages wait for each other on streams."""
+        transport = self._transport
+        gradients = transport.gradient_stream
+        gradients.wait_stream(torch.cuda.current_stream(transport.device))
+        try:
+            with transport.on_device():
+                self._under_way.append(job)
+                self._find_bucket(job)
+                with torch.cuda.stream(gradients):
+                    self._read(job)
+                with torch.cuda.stream(transport.message_stream):
+                    self._advance(job)
+                    if job.last:
+                        self._end()
+                with torch.cuda.stream(gradients):
+                    for done in self._under_way if job.last else ():
+                        self._write(done)
+        except Exception as error:
+            self._failed = error
+            raise
+        if job.last:
+            self._under_way.clear()
+
+    def _find_bucket(self, job):
+        """It stays the same until DistributedDataParallel changes its buckets."""
+        buffer = job.buffer
+        key = (buffer.numel(), buffer.dtype, tuple(job.numbers), tuple(job.offsets))
+        bucket = self._buckets.get(job.index)
+        copied = buffer.dtype != torch.float32
+        if bucket is None or bucket.key != key or (self._transport.cuda and bucket.address != buffer.data_ptr()):
+            if bucket is not None:
+                self._dropped.append(bucket.number)
+            copy = torch.empty_like(buffer, dtype=torch.float32) if copied else None
+            bucket = self._buckets[job.index] = self._make_bucket(key, job, copy)
+        elif not copied and bucket.address != buffer.data_ptr():
+            self._coder.move_bucket(bucket.number, [buffer.data_ptr() + at for at in job.offsets])
+        bucket.address = buffer.data_ptr()
+        job.bucket = bucket
+        self.bytes_sent += bucket.bytes_sent
+
+    def _make_bucket(self, key, job, copy):
+        start = (job.buffer if copy is None else copy).data_ptr()
+        number = self._coder.add_bucket(job.numbers, [start + at for at in job.offsets])
+        bucket = _Bucket(key, number, copy)
+        rank, ranks = self._coder.rank, self._coder.ranks
+
+        def view(which, peer):
+            return self._transport.view(*self._coder.message(number, which, peer), owner=self._coder)
+
+        for shift in range(1, ranks):  # ranks begin with different peers
+            peer = (rank + shift) % ranks
+            bucket.outgoing[peer] = view(library.OUTGOING, peer)
+            bucket.incoming[peer] = view(library.INCOMING, peer)
+            bucket.returning[peer] = view(library.MEAN, rank)
+            bucket.means[peer] = view(library.MEAN, peer)
+        bucket.bytes_sent = sum(m.numel() for m in (*bucket.outgoing.values(), *bucket.returning.values()))
+        return bucket
+
+    @staticmethod
+    def _read(job):
+        if job.bucket.copy is not None:
+            job.bucket.copy.copy_(job.buffer)
+
+    @staticmethod
+    def _write(job):
+        if job.bucket.copy is not None:
+            job.buffer.copy_(job.bucket.copy)
+        job.future.set_result(job.buffer)
 
     def _advance(self, job):
         """Encodes this bucket, if any, reduces the one before it and decodes the one before that."""
         if job is not None:
-            self._coder.encode(job.number)
-            job.works = self._transport.post(job.outgoing, job.incoming, 2 * job.number)
+            bucket = job.bucket
+            self._coder.encode(bucket.number)
+            job.works = self._transport.post(bucket.outgoing, bucket.incoming, 2 * job.index)
         encoded, self._encoded = self._encoded, job
         if encoded is not None:
+            bucket = encoded.bucket
             self._wait_for(encoded)
-            self._coder.reduce(encoded.number)
-            encoded.works = self._transport.post(encoded.returning, encoded.means, 2 * encoded.number + 1)
+            self._coder.reduce(bucket.number)
+            encoded.works = self._transport.post(bucket.returning, bucket.means, 2 * encoded.index + 1)
         reduced, self._reduced = self._reduced, encoded
         if reduced is not None:
             self._wait_for(reduced)
-            self._coder.decode(reduced.number)
-            reduced.works = []
+            self._coder.decode(reduced.bucket.number)
 
     def _wait_for(self, job):
         since = time.perf_counter()
@@ -191,10 +229,6 @@ class Pipeline:
         for number in self._dropped:
             self._coder.drop_bucket(number)
         self._dropped.clear()
-
-    def _take_all(self):
-        under_way, self._under_way = self._under_way, []
-        return under_way
 
 
 def _take(future):
@@ -213,6 +247,7 @@ def _stop(jobs, thread):
 
 
 def _serve(jobs):
-    for pipeline, job, last in iter(jobs.get, None):
-        pipeline.run(job, last)
+    for pipeline, job in iter(jobs.get, None):
+        pipeline.run(job)
         del pipeline, job  # the next may never come
+        jobs.task_done()

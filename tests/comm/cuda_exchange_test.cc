@@ -172,8 +172,8 @@ TEST_P(CudaMessageCoder, GoesOnAfterANan) {
     run([&](Transport& t) { message_coder_cases::goes_on_after_a_nan(t, codec, device); });
 }
 
-TEST_P(CudaMessageCoder, BytesAreThoseOfTheMessages) {
-  run([&](Transport& t) { message_coder_cases::bytes_are_those_of_the_messages(t, "mixed", device); });
+TEST_P(CudaMessageCoder, BytesAreThoseAnnounced) {
+  run([&](Transport& t) { message_coder_cases::bytes_are_those_announced(t, "mixed", device); });
 }
 
 class CudaExchangeOptions : public GpuTest {};

@@ -194,9 +194,8 @@ void goes_on_after_a_nan(Transport& transport, const std::string& codec, Device 
       const auto means = rank.step(step, buckets, own);
       EXPECT_TRUE(!carried || std::isnan(means[at])) << "rank " << transport.rank();
       for (const int round : {1, 2}) {
-        std::vector<float> residual = rank.coder().residual(largest, round);
-        for (float& value : residual)
-          if (!std::isfinite(value)) value = 0;
+        const std::vector<float> residual = rank.coder().residual(largest, round);
+        EXPECT_TRUE(std::ranges::all_of(residual, [](float v) { return std::isfinite(v); }));
         other.coder().set_residual(largest, round, residual);
       }
       continue;
@@ -207,19 +206,15 @@ void goes_on_after_a_nan(Transport& transport, const std::string& codec, Device 
   }
 }
 
-void bytes_are_those_of_the_messages(Transport& transport, const std::string& codec, Device device) {
+void bytes_are_those_announced(Transport& transport, const std::string& codec, Device device) {
   const ExchangeSetup setup = make_setup(codec);
   Rank rank(transport, setup, device);
   std::uint64_t sent = 0;
-  for (const std::size_t bucket : rank.add(cut(setup, 2))) {
-    std::uint64_t messages = 0;
+  for (const std::size_t bucket : rank.add(cut(setup, 2)))
     for (int peer = 0; peer < transport.size(); ++peer)
       if (peer != transport.rank())
-        messages +=
+        sent +=
             rank.coder().outgoing(bucket, peer).size() + rank.coder().mean(bucket, transport.rank()).size();
-    EXPECT_EQ(rank.coder().bytes_sent(bucket), messages);
-    sent += messages;
-  }
   std::uint64_t encoded = 0;
   for (std::size_t t = 0; t < setup.tensors.size(); ++t)
     encoded += wire_bytes(setup.tensors[t], setup.codecs[t], transport.size());

@@ -19,7 +19,7 @@ void residuals_continue(Transport& transport, const std::string& codec, Device d
 /// A NaN reaches all ranks. In the next step the residuals that it has reached count as zero, and all others
 /// as they are.
 void goes_on_after_a_nan(Transport& transport, const std::string& codec, Device device);
-/// bytes_sent() is the sum of the messages, and twice (K-1)/K of the encoded tensors in the mean over ranks.
-void bytes_are_those_of_the_messages(Transport& transport, const std::string& codec, Device device);
+/// All messages of a step together have 2 (K-1) copies of the encoded tensors.
+void bytes_are_those_announced(Transport& transport, const std::string& codec, Device device);
 
 }  // namespace lpsgd::message_coder_cases

@@ -38,9 +38,9 @@ TEST_P(MessageCoderOfRanks, GoesOnAfterANan) {
     run([&](Transport& t) { message_coder_cases::goes_on_after_a_nan(t, codec, Device::cpu()); });
 }
 
-TEST_P(MessageCoderOfRanks, BytesAreThoseOfTheMessages) {
+TEST_P(MessageCoderOfRanks, BytesAreThoseAnnounced) {
   for (const char* codec : {"mixed", "none", "qsgd2"})
-    run([&](Transport& t) { message_coder_cases::bytes_are_those_of_the_messages(t, codec, Device::cpu()); });
+    run([&](Transport& t) { message_coder_cases::bytes_are_those_announced(t, codec, Device::cpu()); });
 }
 
 TEST(MessageCoder, RefusesCallsOutOfOrder) {
@@ -56,6 +56,7 @@ TEST(MessageCoder, RefusesCallsOutOfOrder) {
   EXPECT_THROW(coder.add_bucket({setup.tensors.size()}, {{gradient}}), Error);
   EXPECT_THROW(coder.outgoing(bucket + 1, 0), Error);
   EXPECT_THROW(coder.residual(t, 3), Error);
+  EXPECT_THROW(coder.move_bucket(bucket, {}), Error);
   coder.begin(0);
   EXPECT_THROW(coder.begin(1), Error);
   EXPECT_THROW(coder.drop_bucket(bucket), Error);

@@ -1,6 +1,8 @@
 """One rank of a test of the communication hook: hook_ranks.py CASE FOLDER, with RANK, WORLD_SIZE and DEVICE (cpu or cuda) in
 the environment. FOLDER/given.pt holds the case's arguments. What the case returns goes to FOLDER/out-RANK.pt."""
 
+import copy
+import math
 import os
 import pathlib
 import signal
@@ -146,10 +148,90 @@ def network(given):
     }
 
 
+def joins(given):
+    """Rank r has r steps more than rank 0; ranks without data take part with zeros."""
+    model, exchange = make(given)
+    with model.join():
+        for step in range(2 + dist.get_rank()):
+            means = backward(model, own(given, step))
+    return {"means": [means], "step": exchange.step}
+
+
+def two_models_of_some_ranks(given):
+    """Ranks 1 and 2 exchange the gradients of two models in one backward pass, in a group of their own."""
+    group = dist.new_group([1, 2])
+    if dist.get_rank() == 0:
+        return {}
+    models = []
+    for codec in ("none", "onebit"):
+        module = Given([g.shape[2:] for g in given["gradients"]])
+        models.append(wrap(module, bucket_cap_mb=0.02, process_group=group))
+        lpsgd.compress_gradients(models[-1], codec, min_elements=1)
+    means = []
+    for step in range(3):
+        gradients = [g[step, dist.get_rank() - 1].to(device()) for g in given["gradients"]]
+        for model in models:
+            model.zero_grad()
+        sum(model(gradients) for model in models).backward()
+        means.append([host(parameter.grad for parameter in model.parameters()) for model in models])
+    return {"means": means}
+
+
+def a_nan(given):
+    """A NaN in the second step, which the optimizer leaves out, as a GradScaler does. Then a checkpoint is loaded."""
+    model, exchange = make(given)
+    means = []
+    for step in range(4):
+        gradients = own(given, step)
+        if step == 1 and dist.get_rank() == 1:
+            gradients[0].flatten()[5] = math.nan
+        means.append(backward(model, gradients))
+        if step == 1:
+            state = exchange.state_dict()
+    model, exchange = make(given)
+    exchange.load_state_dict(state)
+    resumed = [backward(model, own(given, step)) for step in (2, 3)]
+    return {"means": means, "resumed": resumed}
+
+
+def ddp_options(given):
+    """Means with DistributedDataParallel's other options, and gradients of two types in one model."""
+    results = []
+    for options in ({"gradient_as_bucket_view": True}, {"static_graph": True}):
+        model, _ = make(given, **options)
+        results.append([backward(model, own(given, step)) for step in range(3)])
+    module = Given([g.shape[2:] for g in given["gradients"]])
+    module.tensors[0].data = module.tensors[0].double()
+    model = wrap(module, bucket_cap_mb=0.02)
+    lpsgd.compress_gradients(model, given["codec"], min_elements=1)
+    results.append([[m.float() for m in backward(model, own(given, step))] for step in range(3)])
+    return {"all": results}
+
+
+def misused(given):
+    """Messages of errors after compress_gradients, and a state under another default type."""
+    model, exchange = make(given)
+    backward(model, own(given, 0))
+    errors = {}
+    torch.set_default_dtype(torch.float64)
+    sizes = {name: [v.dtype for v in values] for name, values in exchange.state_dict()["residuals"].items()}
+    torch.set_default_dtype(torch.float32)
+    for name, action in {"copy": lambda: copy.deepcopy(exchange), "close": exchange.close}.items():
+        try:
+            errors[name] = action()
+        except TypeError as error:
+            errors[name] = str(error)
+    return {"errors": errors, "types": sizes}
+
+
 def refused(given):
     """The message of the ValueError that compress_gradients raises on this rank."""
     net = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, 2))
-    model = net if given["plain"] else wrap(net)
+    if given["kind"] == "sparse":
+        net.append(nn.Embedding(10, 3, sparse=True))
+    if given["kind"] == "complex":
+        net.extra = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    model = net if given["kind"] == "plain" else wrap(net)
     try:
         lpsgd.compress_gradients(model, **given["options"][dist.get_rank()])
     except (ValueError, lpsgd.LibraryError) as error:

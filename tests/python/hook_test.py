@@ -1,6 +1,7 @@
 """The communication hook of PyTorch's DistributedDataParallel (python/lpsgd): its means are those of `lpsgd quantize`, bit for
 bit. On the CPU over gloo; with DEVICE=cuda in the environment on a GPU, or several, over NCCL."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -193,9 +194,52 @@ class HookTest(unittest.TestCase):
             ours = (first.permute(0, 2, 3, 1) if memory_format == "channels_last" else first).flatten()
             np.testing.assert_array_equal(bits(ours.numpy()), bits(mean[0]))
 
+    def test_join(self):
+        """Ranks that have no more data take part with zeros, and their residuals."""
+        gradients = self.gradients(2, 3)
+        exchanged = [g.clone() for g in gradients]
+        for g in exchanged:
+            g[2, 0] = 0
+        given = {"gradients": gradients, "codec": "onebit"}
+        results = self.run_ranks(2, "joins", given)
+        expected = self.expected(exchanged, "onebit")
+        self.assert_means(results[0], expected, first=1)
+        self.assertEqual([r["step"] for r in results], [3, 3])
+        self.assert_means(results[1], expected, first=2)
+
+    def test_two_models_of_some_ranks(self):
+        gradients = self.gradients(2, 3)
+        results = self.run_ranks(3, "two_models_of_some_ranks", {"gradients": gradients})
+        for number, codec in enumerate(("none", "onebit")):
+            expected = self.expected(gradients, codec)
+            for result in results[1:]:
+                self.assert_means({"means": [means[number] for means in result["means"]]}, expected)
+
+    def test_a_nan(self):
+        gradients = self.gradients(2, 4)
+        for rank, result in enumerate(self.run_ranks(2, "a_nan", {"gradients": gradients, "codec": "onebit"})):
+            finite = [all(torch.isfinite(mean).all() for mean in means) for means in result["means"]]
+            self.assertEqual(finite, [True, False, True, True], rank)
+            for resumed, means in zip(result["resumed"], result["means"][2:]):
+                for a, b in zip(resumed, means):
+                    self.assertTrue(torch.equal(a, b))
+
+    def test_ddp_options(self):
+        gradients = self.gradients(2, 3)
+        expected = self.expected(gradients, "onebit")
+        for result in self.run_ranks(2, "ddp_options", {"gradients": gradients, "codec": "onebit"}):
+            for means in result["all"]:
+                self.assert_means({"means": means}, expected)
+
+    def test_misuse(self):
+        (result,) = self.run_ranks(1, "misused", {"gradients": self.gradients(1, 1), "codec": "onebit"})
+        self.assertIn("copy or save model.module", result["errors"]["copy"])
+        self.assertIsNone(result["errors"]["close"])
+        self.assertEqual(set(sum(result["types"].values(), [])), {torch.float32})
+
     def test_what_is_refused(self):
-        def refused(*options, plain=False, **environment):
-            given = {"plain": plain, "options": list(options)}
+        def refused(*options, kind="", **environment):
+            given = {"kind": kind, "options": list(options)}
             return [r["message"] for r in self.run_ranks(len(options), "refused", given, **environment)]
 
         good = {"codec": "onebit"}
@@ -204,15 +248,22 @@ class HookTest(unittest.TestCase):
             ({"codec": {"kind": "qsdg"}}, "did you mean 'qsgd'?"),
             ({"codec": "onebit", "min_elements": "all"}, "min_elements"),
             ({"codec": "onebit", "rules": [{"kind": "layer", "codec": "none"}]}, "rules"),
-            ({"codec": "onebit", "seed": -1}, "seed is -1; allowed: from 0 to 4294967295"),
+            ({"codec": "onebit", "rules": {"kind": "conv"}}, "rules: 'kind' is not a dictionary"),
+            ({"codec": "onebit", "seed": -1}, "seed is -1; allowed: whole numbers from 0 to 4294967295"),
         ):
             with self.subTest(message):
                 self.assertIn(message, refused(options)[0])
-        self.assertEqual(refused(good, plain=True), ["model is a Sequential; expected a DistributedDataParallel"])
+        self.assertEqual(refused(good, kind="plain"), ["model is a Sequential; expected a DistributedDataParallel"])
+        self.assertEqual(
+            refused(good, kind="sparse"), ["2: sparse gradients cannot be exchanged; expected sparse=False"]
+        )
         self.assertEqual(
             refused(good, {"codec": "sign", "seed": 4}),
             2 * ["rank 1 has other seed and codecs than rank 0"],
         )
+        # A rank that cannot take part tells the others.
+        first, second = refused(good, {"codec": "qsdg"})
+        self.assertEqual(first, f"rank 1: {second}")
         (message,) = refused(good, LPSGD_LIBRARY="/nowhere/liblpsgd.so")
         self.assertIn("/nowhere/liblpsgd.so: no such file; scripts/build makes it", message)
         (message,) = refused(good, LPSGD_LIBRARY=__file__)
@@ -235,7 +286,10 @@ class FailingTransport:
     def __init__(self, number):
         self.left = number
 
-    def view(self, address, size):
+    def on_device(self):
+        return contextlib.nullcontext()
+
+    def view(self, address, size, owner):
         return torch.zeros(size, dtype=torch.uint8)
 
     def post(self, sends, receives, tag):
@@ -256,10 +310,7 @@ class PipelineTest(unittest.TestCase):
             coder = library.Coder("codec: onebit", tensors, rank=0, ranks=2, seed=1)
             exchange = pipeline.Pipeline(coder, FailingTransport(number))
             exchange.begin(7)
-            futures = [
-                exchange.start(exchange.job(i, value, [i], [value]), last=i == 3)
-                for i, value in enumerate(values)
-            ]
+            futures = [exchange.start(i, v, [i], [v], last=i == 3) for i, v in enumerate(values)]
             for future in futures:
                 with self.assertRaisesRegex(RuntimeError, "failed in step 7: cut off"):
                     future.wait()
