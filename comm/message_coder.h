@@ -7,8 +7,8 @@
 // overlap.
 //
 // On the CPU a call returns when its work is done. On a CUDA device it queues the work, and the caller queues
-// the messages on the stream Options::messages: what is encoded before a message is queued there, and what
-// waits for it afterwards.
+// the messages on the stream Options::messages. There a message waits for the encode() or reduce() before it,
+// and reduce() and decode() wait for the messages before them.
 #pragma once
 
 #include <cstddef>

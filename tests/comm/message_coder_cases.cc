@@ -33,12 +33,15 @@ class Rank {
 
   std::vector<std::size_t> add(const Buckets& buckets) {
     std::vector<std::size_t> numbers;
-    for (const std::vector<std::size_t>& tensors : buckets) {
-      std::vector<float*> places;
-      for (const std::size_t t : tensors) places.push_back(arena_.data() + setup_.tensors[t].offset);
-      numbers.push_back(coder_.add_bucket(tensors, places));
-    }
+    for (const std::vector<std::size_t>& tensors : buckets)
+      numbers.push_back(coder_.add_bucket(tensors, places(tensors)));
     return numbers;
+  }
+
+  /// The gradients lie in another arena from now on.
+  void move_gradients(const std::vector<std::size_t>& numbers, const Buckets& buckets) {
+    arena_ = DeviceBuffer<float>(arena_.device(), setup_.arena);
+    for (std::size_t i = 0; i < numbers.size(); ++i) coder_.move_bucket(numbers[i], places(buckets[i]));
   }
 
   /// The means of one step. A bucket is encoded before the one before it is reduced, and the one before that
@@ -67,6 +70,12 @@ class Rank {
   }
 
  private:
+  std::vector<float*> places(const std::vector<std::size_t>& tensors) {
+    std::vector<float*> gradients;
+    for (const std::size_t t : tensors) gradients.push_back(arena_.data() + setup_.tensors[t].offset);
+    return gradients;
+  }
+
   MessageCoder::Options options(Device device) const {
     MessageCoder::Options options;
     options.rank = transport_.rank();
@@ -149,6 +158,7 @@ void equals_reference(Transport& transport, const ExchangeSetup& setup,
         for (const std::size_t bucket : buckets) rank.coder().drop_bucket(bucket);
         buckets = rank.add(cut(setup, size + 1));
       }
+      if (step == 2 && !device.is_cuda()) rank.move_gradients(buckets, cut(setup, size + 1));
       const auto means = rank.step(step, buckets, setup.gradients(transport.rank(), step));
       expect_equal(setup, means, expected[step], step, transport);
     }
