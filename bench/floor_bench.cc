@@ -153,8 +153,8 @@ class FloorBackend final : public lpsgd::Backend {
                           std::int64_t) override {
     return idle();
   }
-  std::unique_ptr<lpsgd::LossOp> softmax_cross_entropy(lpsgd::DataType, const void*, void*, std::int64_t,
-                                                       std::int64_t, std::int64_t) override {
+  std::unique_ptr<lpsgd::LossOp> softmax_cross_entropy(lpsgd::DataType, const void*, void*,
+                                                       const lpsgd::LossDesc&) override {
     return nullptr;
   }
 

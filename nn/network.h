@@ -102,6 +102,7 @@ struct NetworkOptions {
   Compute compute = Compute::fp32;
   bool inference_only = false;  // no gradients, no backward
   Recompute recompute = Recompute::none;
+  double label_smoothing = 0;  // of the loss in training, from 0 to 1
   Device device = {};
   /// On a GPU: use only algorithms that add in a fixed order, and choose them without measuring.
   bool deterministic = false;

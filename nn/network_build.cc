@@ -233,8 +233,9 @@ void Network::Impl::build(const Graph& graph) {
   logits = values(last);
   scored_frames = plan.values[last].elements / graph.classes;
   void* logits_gradient = training ? plan.gradients[0].in(activations, options.batch) : nullptr;
-  loss = backend->softmax_cross_entropy(type, logits.data, logits_gradient, options.batch, scored_frames,
-                                        graph.classes);
+  loss =
+      backend->softmax_cross_entropy(type, logits.data, logits_gradient,
+                                     {options.batch, scored_frames, graph.classes, options.label_smoothing});
   for (const PlanStep& planned : plan.steps) steps.push_back(make_step(graph, plan, planned, activations));
   backend->finish_planning();
   if (!trace) return;

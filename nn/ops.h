@@ -148,9 +148,15 @@ struct LrnDesc {
   double alpha = 1e-4, beta = 0.75, k = 1;
 };
 
-/// The loss: softmax cross-entropy of logits (batch, frames, classes), summed over the rows that are scored,
-/// which are each sample's frames within its length, and divided by Pass::loss_divisor. Computed in float32
-/// whatever the logits' type.
+/// The loss of logits (batch, frames, classes).
+struct LossDesc {
+  std::int64_t batch = 1, frames = 1, classes = 1;
+  /// e of the target (1 - e) onehot + e / classes, in training alone (Szegedy and others, 2016, section 7).
+  double label_smoothing = 0;
+};
+
+/// Softmax cross-entropy, summed over the rows that are scored, which are each sample's frames within its
+/// length, and divided by Pass::loss_divisor. Computed in float32 whatever the logits' type.
 class LossOp {
  public:
   struct Sums {
@@ -161,7 +167,7 @@ class LossOp {
   /// Adds to the sums over the pass's valid samples, except rows whose label is -1. The rank of a label is
   /// the number of classes with a greater score, or with an equal score and a lower index.
   virtual void forward(const Pass& pass, std::span<const std::int32_t> labels) = 0;
-  /// Writes the gradient for the labels of the last forward: (softmax - onehot) / divisor, and 0 for rows
+  /// Writes the gradient for the labels of the last forward: (softmax - target) / divisor, and 0 for rows
   /// that are not scored.
   virtual void backward() = 0;
   /// The sums since the last take(). Waits for the device.
@@ -249,8 +255,7 @@ class Backend {
   virtual std::unique_ptr<Op> sum(DataType type, void* into, std::vector<const void*> terms, const void* mask,
                                   std::int64_t elements) = 0;
   virtual std::unique_ptr<LossOp> softmax_cross_entropy(DataType type, const void* logits, void* gradient,
-                                                        std::int64_t batch, std::int64_t frames,
-                                                        std::int64_t classes) = 0;
+                                                        const LossDesc& desc) = 0;
 };
 
 /// Why this machine's processor cannot do the arithmetic; nothing if it can.

@@ -73,6 +73,7 @@ USUAL = {
     "train.compute": "fp32",
     "train.batch_size": 128,
     "train.freeze": [],
+    "train.label_smoothing": 0,
     "optimizer.noise": 0,
     "optimizer.noise_decay": 0.55,
     "schedule.lr_scaling": "none",

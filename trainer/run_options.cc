@@ -80,6 +80,10 @@ void fields(Visitor& v, TrainOptions& o) {
   v.choice("recompute", o.recompute, {{"none", Recompute::none}, {"batch_norm", Recompute::batch_norm}},
            "batch_norm: outputs of batch normalisations are not kept for backward, but computed again there; "
            "less memory and the same bits, at some cost in speed");
+  v.field("label_smoothing", o.label_smoothing,
+          "in training, the part of each label that is spread over all classes, as in PyTorch's "
+          "CrossEntropyLoss; train_loss is of these labels",
+          Range{.min = 0, .max = 1, .max_open = true});
   v.shape([] { return config::Shape::list(config::Shape::text()); });
   v.custom(
       "freeze", "list of layers and blocks",

@@ -28,6 +28,7 @@ struct TrainOptions {
   DeviceChoice device = DeviceChoice::automatic;
   Compute compute = Compute::fp32;
   Recompute recompute = Recompute::none;
+  double label_smoothing = 0;
   std::vector<std::string> freeze = {};  // layers and blocks that are not trained
   bool deterministic = false;            // on a GPU: the same bits in every run, at some cost in speed
   double search_seconds = default_search_seconds;  // on a GPU: of all searches for algorithms

@@ -158,9 +158,8 @@ class CpuBackend final : public Backend {
     return make_sum(context_, type, into, std::move(terms), mask, elements);
   }
   std::unique_ptr<LossOp> softmax_cross_entropy(DataType type, const void* logits, void* gradient,
-                                                std::int64_t batch, std::int64_t frames,
-                                                std::int64_t classes) override {
-    return make_loss(context_, type, logits, gradient, batch, frames, classes);
+                                                const LossDesc& desc) override {
+    return make_loss(context_, type, logits, gradient, desc);
   }
 
  private:

@@ -172,6 +172,6 @@ std::unique_ptr<Op> make_pool(Context& context, const Binding& binding, const Po
 std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding);
 std::unique_ptr<PixelInput> make_pixel_input(Context& context, const PixelDesc& desc);
 std::unique_ptr<LossOp> make_loss(Context& context, DataType type, const void* logits, void* gradient,
-                                  std::int64_t batch, std::int64_t frames, std::int64_t classes);
+                                  const LossDesc& desc);
 
 }  // namespace lpsgd::cpu

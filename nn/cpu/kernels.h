@@ -88,8 +88,8 @@ struct ActivationKernels {
                        float* scratch);
   /// Of a row of class scores and the label's score in it.
   SoftmaxRow (*softmax_row)(const T* scores, std::int64_t classes, std::int64_t label);
-  /// out = exp(scores - max) * scale.
-  void (*softmax)(const T* scores, float max, float scale, T* out, std::int64_t classes);
+  /// out = exp(scores - max) * scale - shift.
+  void (*softmax)(const T* scores, float max, float scale, float shift, T* out, std::int64_t classes);
 };
 
 struct Kernels {

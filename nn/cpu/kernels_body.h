@@ -178,9 +178,9 @@ SoftmaxRow softmax_row(const T* scores, std::int64_t classes, std::int64_t label
 }
 
 template <class T>
-void softmax(const T* scores, float max, float scale, T* out, std::int64_t classes) {
+void softmax(const T* scores, float max, float scale, float shift, T* out, std::int64_t classes) {
   over_values(classes, [&]<class L>(std::int64_t i) {
-    L::put(out + i, maths::exp<typename L::Maths>(L::get(scores + i) - max) * scale);
+    L::put(out + i, maths::exp<typename L::Maths>(L::get(scores + i) - max) * scale - shift);
   });
 }
 

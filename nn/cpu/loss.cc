@@ -1,5 +1,6 @@
 // Softmax cross-entropy: log(sum exp(z - max)) - (z_label - max), exponentials in float32, sums in double.
-// Rows are computed in parallel and added in their order.
+// With label smoothing e the second term is (1 - e) (z_label - max) + e mean(z - max). Rows are computed in
+// parallel and added in their order.
 #include <cmath>
 #include <utility>
 
@@ -12,19 +13,20 @@ namespace {
 template <class T>
 class SoftmaxCrossEntropy final : public LossOp {
  public:
-  SoftmaxCrossEntropy(Context& context, const void* logits, void* gradient, std::int64_t batch,
-                      std::int64_t frames, std::int64_t classes)
+  SoftmaxCrossEntropy(Context& context, const void* logits, void* gradient, const LossDesc& desc)
       : context_(context),
         k_(context.k.of<T>()),
         logits_(as<T>(logits)),
         gradient_(as<T>(gradient)),
-        frames_(frames),
-        classes_(classes) {
-    rows_.resize(static_cast<std::size_t>(batch * frames));
+        frames_(desc.frames),
+        classes_(desc.classes),
+        label_smoothing_(desc.label_smoothing) {
+    rows_.resize(static_cast<std::size_t>(desc.batch * desc.frames));
   }
 
   void forward(const Pass& pass, std::span<const std::int32_t> labels) override {
     Sums sums;  // of this pass
+    smoothing_ = pass.training ? label_smoothing_ : 0;
     for (std::int64_t r = 0; r < rows(); ++r) {
       const std::int64_t n = r / frames_;
       const std::int32_t label = labels[static_cast<std::size_t>(r)];
@@ -63,9 +65,11 @@ class SoftmaxCrossEntropy final : public LossOp {
           continue;
         }
         const T* z = logits_ + r * classes_;
-        k_.softmax(z, of.max, static_cast<float>(1 / (of.sum * divisor_)), gradient, classes_);
+        const double share = smoothing_ / static_cast<double>(classes_);
+        k_.softmax(z, of.max, static_cast<float>(1 / (of.sum * divisor_)),
+                   static_cast<float>(share / divisor_), gradient, classes_);
         const double p = std::exp(at_label(z, of.label) - static_cast<double>(of.max)) / of.sum;
-        gradient[of.label] = narrow<T>(static_cast<float>((p - 1) / divisor_));
+        gradient[of.label] = narrow<T>(static_cast<float>((p - (1 - smoothing_) - share) / divisor_));
       }
     });
   }
@@ -91,7 +95,14 @@ class SoftmaxCrossEntropy final : public LossOp {
     const double label = at_label(z, to.label);
     to.max = of.max;
     to.sum = of.sum;
-    to.loss = std::log(of.sum) - (label - static_cast<double>(of.max));
+    const double max = static_cast<double>(of.max);
+    to.loss = std::log(of.sum) - (label - max);
+    if (smoothing_ > 0) {
+      double scores = 0;
+      for (std::int64_t c = 0; c < classes_; ++c) scores += at_label(z, static_cast<std::int32_t>(c)) - max;
+      const double mean = scores / static_cast<double>(classes_);
+      to.loss = std::log(of.sum) - ((1 - smoothing_) * (label - max) + smoothing_ * mean);
+    }
     to.rank = std::isnan(label) ? classes_ + 5 : of.rank;  // a NaN ranks below every other score
   }
 
@@ -100,6 +111,8 @@ class SoftmaxCrossEntropy final : public LossOp {
   const T* logits_;
   T* gradient_;
   std::int64_t frames_, classes_;
+  double label_smoothing_;
+  double smoothing_ = 0;  // of the last forward
   double divisor_ = 1;
   std::vector<Row> rows_;
   Sums total_;  // since take()
@@ -108,9 +121,9 @@ class SoftmaxCrossEntropy final : public LossOp {
 }  // namespace
 
 std::unique_ptr<LossOp> make_loss(Context& context, DataType type, const void* logits, void* gradient,
-                                  std::int64_t batch, std::int64_t frames, std::int64_t classes) {
+                                  const LossDesc& desc) {
   return with_type(type, [&]<class T>() -> std::unique_ptr<LossOp> {
-    return std::make_unique<SoftmaxCrossEntropy<T>>(context, logits, gradient, batch, frames, classes);
+    return std::make_unique<SoftmaxCrossEntropy<T>>(context, logits, gradient, desc);
   });
 }
 

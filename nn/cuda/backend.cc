@@ -108,10 +108,9 @@ class CudaBackend final : public Backend {
     return make_sum(context_, type, into, terms, mask, elements);
   }
   std::unique_ptr<LossOp> softmax_cross_entropy(DataType type, const void* logits, void* gradient,
-                                                std::int64_t batch, std::int64_t frames,
-                                                std::int64_t classes) override {
-    feed_.emplace(context_, batch, frames, classes);
-    return make_loss(context_, type, logits, gradient, batch, frames, classes);
+                                                const LossDesc& desc) override {
+    feed_.emplace(context_, desc.batch, desc.frames, desc.classes);
+    return make_loss(context_, type, logits, gradient, desc);
   }
 
  private:

@@ -151,6 +151,6 @@ std::unique_ptr<Op> make_channels_first(Context& context, const Binding& binding
 std::unique_ptr<Op> make_sum(Context& context, DataType type, void* into,
                              const std::vector<const void*>& terms, const void* mask, std::int64_t elements);
 std::unique_ptr<LossOp> make_loss(Context& context, DataType type, const void* logits, void* gradient,
-                                  std::int64_t batch, std::int64_t frames, std::int64_t classes);
+                                  const LossDesc& desc);
 
 }  // namespace lpsgd::cuda

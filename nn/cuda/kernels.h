@@ -231,12 +231,14 @@ struct LossRow {
   float max;          // of the logits
   std::int32_t hits;  // 1: first, 2: among five
 };
-/// The label of a row that does not count is negative.
+/// The label of a row that does not count is negative. `smoothing`: LossDesc::label_smoothing, or 0.
 cudaError_t launch_loss(DataType type, const void* logits, const std::int32_t* labels, LossRow* rows,
-                        std::int64_t count, std::int64_t classes, LossSums* sums, cudaStream_t stream);
+                        std::int64_t count, std::int64_t classes, double smoothing, LossSums* sums,
+                        cudaStream_t stream);
 cudaError_t launch_loss_gradient(DataType type, const void* logits, const std::int32_t* labels,
                                  const LossRow* rows, const PassState* pass, void* gradient,
-                                 std::int64_t count, std::int64_t classes, cudaStream_t stream);
+                                 std::int64_t count, std::int64_t classes, double smoothing,
+                                 cudaStream_t stream);
 
 // ---- lstm.cu
 

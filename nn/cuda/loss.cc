@@ -13,25 +13,28 @@ namespace {
 class SoftmaxCrossEntropy final : public LossOp {
  public:
   SoftmaxCrossEntropy(Context& context, DataType type, const void* logits, void* gradient, std::int64_t rows,
-                      std::int64_t classes)
+                      std::int64_t classes, double label_smoothing)
       : context_(context),
         type_(type),
         logits_(logits),
         gradient_(gradient),
         count_(rows),
         classes_(classes),
+        label_smoothing_(label_smoothing),
         rows_(context.array<LossRow>(rows)),
         sums_(context.array<LossSums>(1)),
         taken_(context.device, 1),
         bad_token_(context.device, 1) {}
 
-  void forward(const Pass&, std::span<const std::int32_t>) override {
-    check(launch_loss(type_, logits_, context_.labels, rows_, count_, classes_, sums_, context_.handle()));
+  void forward(const Pass& pass, std::span<const std::int32_t>) override {
+    const double smoothing = pass.training ? label_smoothing_ : 0;
+    check(launch_loss(type_, logits_, context_.labels, rows_, count_, classes_, smoothing, sums_,
+                      context_.handle()));
   }
 
   void backward() override {
     check(launch_loss_gradient(type_, logits_, context_.labels, rows_, context_.pass, gradient_, count_,
-                               classes_, context_.handle()));
+                               classes_, label_smoothing_, context_.handle()));
   }
 
   Sums take() override {
@@ -56,6 +59,7 @@ class SoftmaxCrossEntropy final : public LossOp {
   const void* logits_;
   void* gradient_;
   std::int64_t count_, classes_;
+  double label_smoothing_;
   LossRow* rows_;
   LossSums* sums_;
   PinnedBuffer<LossSums> taken_;
@@ -65,8 +69,9 @@ class SoftmaxCrossEntropy final : public LossOp {
 }  // namespace
 
 std::unique_ptr<LossOp> make_loss(Context& context, DataType type, const void* logits, void* gradient,
-                                  std::int64_t batch, std::int64_t frames, std::int64_t classes) {
-  return std::make_unique<SoftmaxCrossEntropy>(context, type, logits, gradient, batch * frames, classes);
+                                  const LossDesc& desc) {
+  return std::make_unique<SoftmaxCrossEntropy>(context, type, logits, gradient, desc.batch * desc.frames,
+                                               desc.classes, desc.label_smoothing);
 }
 
 }  // namespace lpsgd::cuda

@@ -28,7 +28,7 @@ __device__ V over_block(V v, const Join& join) {
 template <class T>
 __global__ void __launch_bounds__(row_threads)
     loss_kernel(const T* logits, const std::int32_t* labels, LossRow* rows, std::int64_t count,
-                std::int64_t classes) {
+                std::int64_t classes, double smoothing) {
   for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     const std::int32_t label = labels[row];
     if (label < 0) {
@@ -40,19 +40,24 @@ __global__ void __launch_bounds__(row_threads)
     float max = at_label;
     for (std::int64_t c = threadIdx.x; c < classes; c += row_threads) max = fmaxf(max, as_float(z[c]));
     max = over_block(max, [](float a, float b) { return fmaxf(a, b); });
-    double sum = 0;
+    double sum = 0, scores = 0;
     long long before = 0;  // classes that rank before the label
     for (std::int64_t c = threadIdx.x; c < classes; c += row_threads) {
       const float x = as_float(z[c]);
       sum += static_cast<double>(maths::exp<maths::One>(x - max));
+      scores += static_cast<double>(x) - static_cast<double>(max);
       before += x > at_label || (x == at_label && c < label);
     }
     sum = over_block(sum, [](double a, double b) { return a + b; });
     before = over_block(before, [](long long a, long long b) { return a + b; });
+    if (smoothing > 0) scores = over_block(scores, [](double a, double b) { return a + b; });
     if (threadIdx.x == 0) {
       // A NaN ranks below every other score.
       const bool number = at_label == at_label;
-      const double loss = log(sum) - (static_cast<double>(at_label) - static_cast<double>(max));
+      double target = static_cast<double>(at_label) - static_cast<double>(max);
+      if (smoothing > 0)
+        target = (1 - smoothing) * target + smoothing * (scores / static_cast<double>(classes));
+      const double loss = log(sum) - target;
       rows[row] = {loss, sum, max, (number && before < 1 ? 1 : 0) | (number && before < 5 ? 2 : 0)};
     }
   }
@@ -81,8 +86,10 @@ __global__ void __launch_bounds__(row_threads)
 template <class T>
 __global__ void loss_gradient_kernel(const T* logits, const std::int32_t* labels, const LossRow* rows,
                                      const PassState* pass, T* gradient, std::int64_t count,
-                                     std::int64_t classes) {
+                                     std::int64_t classes, double smoothing) {
   const double divisor = pass->loss_divisor;
+  const double share = smoothing / static_cast<double>(classes);
+  const auto shift = static_cast<float>(share / divisor);
   for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     const std::int32_t label = labels[row];
     const LossRow of = rows[row];
@@ -94,9 +101,9 @@ __global__ void loss_gradient_kernel(const T* logits, const std::int32_t* labels
         g[c] = from_float<T>(0.0f);
       } else if (c == label) {
         const double p = exp(static_cast<double>(as_float(z[c])) - static_cast<double>(of.max)) / of.sum;
-        g[c] = from_float<T>(static_cast<float>((p - 1) / divisor));
+        g[c] = from_float<T>(static_cast<float>((p - (1 - smoothing) - share) / divisor));
       } else {
-        g[c] = from_float<T>(maths::exp<maths::One>(as_float(z[c]) - of.max) * scale);
+        g[c] = from_float<T>(maths::exp<maths::One>(as_float(z[c]) - of.max) * scale - shift);
       }
     }
   }
@@ -109,20 +116,22 @@ unsigned row_blocks(std::int64_t count) {
 }  // namespace
 
 cudaError_t launch_loss(DataType type, const void* logits, const std::int32_t* labels, LossRow* rows,
-                        std::int64_t count, std::int64_t classes, LossSums* sums, cudaStream_t stream) {
+                        std::int64_t count, std::int64_t classes, double smoothing, LossSums* sums,
+                        cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
     LPSGD_LAUNCH(loss_kernel<T>, row_blocks(count), row_threads, stream)
-    (static_cast<const T*>(logits), labels, rows, count, classes);
+    (static_cast<const T*>(logits), labels, rows, count, classes, smoothing);
     LPSGD_LAUNCH(loss_sums_kernel, 1, row_threads, stream)(rows, labels, count, sums);
   });
 }
 
 cudaError_t launch_loss_gradient(DataType type, const void* logits, const std::int32_t* labels,
                                  const LossRow* rows, const PassState* pass, void* gradient,
-                                 std::int64_t count, std::int64_t classes, cudaStream_t stream) {
+                                 std::int64_t count, std::int64_t classes, double smoothing,
+                                 cudaStream_t stream) {
   return with_type(type, [&]<class T>(T) {
     LPSGD_LAUNCH(loss_gradient_kernel<T>, row_blocks(count), row_threads, stream)
-    (static_cast<const T*>(logits), labels, rows, pass, static_cast<T*>(gradient), count, classes);
+    (static_cast<const T*>(logits), labels, rows, pass, static_cast<T*>(gradient), count, classes, smoothing);
   });
 }
 

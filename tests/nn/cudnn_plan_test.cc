@@ -129,8 +129,7 @@ class Collector final : public Backend {
   std::unique_ptr<Op> sum(DataType, void*, std::vector<const void*>, const void*, std::int64_t) override {
     return nullptr;
   }
-  std::unique_ptr<LossOp> softmax_cross_entropy(DataType, const void*, void*, std::int64_t, std::int64_t,
-                                                std::int64_t) override {
+  std::unique_ptr<LossOp> softmax_cross_entropy(DataType, const void*, void*, const LossDesc&) override {
     return nullptr;
   }
 

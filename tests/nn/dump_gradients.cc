@@ -1,5 +1,6 @@
 // Runs a network from given weights on a given batch and writes what another system can be compared with.
 //   dump_gradients NETWORK IN.safetensors OUT.safetensors [--steps N] [--device cuda] [--compute tf32|bf16]
+//                  [--label-smoothing E]
 //                  [--set a.b=value]...
 // IN holds every parameter under its name (PyTorch's order of elements), "input" (N, shape...), "labels" (N)
 // or (N, frames), and, if it likes, "lengths" (N), "continues" (N) with the states that training carries to
@@ -71,6 +72,7 @@ std::vector<float> on_host(std::span<const float> values, lpsgd::StreamView stre
 void run(const std::vector<std::string>& words) {
   lpsgd::config::Value tree = lpsgd::config::parse_file(words[0]);
   int steps = 1;
+  double smoothing = 0;
   lpsgd::Compute compute = lpsgd::Compute::fp32;
   lpsgd::Device device;
   for (std::size_t i = 3; i + 1 < words.size(); i += 2) {
@@ -78,6 +80,8 @@ void run(const std::vector<std::string>& words) {
       steps = std::stoi(words[i + 1]);
     else if (words[i] == "--compute")
       compute = compute_of(words[i + 1]);
+    else if (words[i] == "--label-smoothing")
+      smoothing = std::stod(words[i + 1]);
     else if (words[i] == "--device")
       device = words[i + 1] == "cuda" ? lpsgd::Device::cuda(0) : lpsgd::Device::cpu();
     else
@@ -96,7 +100,8 @@ void run(const std::vector<std::string>& words) {
   const StoredTensor* label = in.find("labels");
   if (!input || !label) throw lpsgd::FileError(words[1] + ": has no 'input' or no 'labels'");
   const std::int64_t batch = input->shape[0];
-  lpsgd::Network network(spec, {.batch = batch, .compute = compute, .device = device});
+  lpsgd::Network network(
+      spec, {.batch = batch, .compute = compute, .label_smoothing = smoothing, .device = device});
   const lpsgd::StreamView stream = network.stream();
   std::vector<float> weights(network.parameters().size());
   for (const TensorInfo& t : spec.tensors())

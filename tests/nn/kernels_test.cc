@@ -93,7 +93,7 @@ class Results {
     k.add_rows(x.data() + width_ / 3, rows_, width_, width_ - width_ / 3, number(width_ - width_ / 3));
     for (const std::int64_t label : {std::int64_t{0}, n_ / 2, n_ - 1}) {
       const SoftmaxRow row = k.softmax_row(x.data(), n_, label);
-      k.softmax(x.data(), row.max, static_cast<float>(1 / row.sum), out(), n_);
+      k.softmax(x.data(), row.max, static_cast<float>(1 / row.sum), 0.01f, out(), n_);
       for (const double v : {static_cast<double>(row.max), row.sum, static_cast<double>(row.rank)})
         *number(1) = static_cast<float>(v);
     }
@@ -246,9 +246,9 @@ TEST(Kernels, SoftmaxRowsAreTheirDefinition) {
         EXPECT_NEAR(row.sum, sum, 1e-6 * sum);
         EXPECT_EQ(row.rank, rank) << label;
       }
-      k->f32.softmax(z.data(), static_cast<float>(max), 0.5f, y.data(), classes);
+      k->f32.softmax(z.data(), static_cast<float>(max), 0.5f, 0.125f, y.data(), classes);
       for (std::size_t c = 0; c < z.size(); ++c)
-        EXPECT_NEAR(static_cast<double>(y[c]), 0.5 * std::exp(static_cast<double>(z[c]) - max), 1e-7);
+        EXPECT_NEAR(static_cast<double>(y[c]), 0.5 * std::exp(static_cast<double>(z[c]) - max) - 0.125, 1e-7);
     }
   }
 }

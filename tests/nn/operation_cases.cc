@@ -100,7 +100,7 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
   Rig rig(backend, type);
   const std::vector<std::int32_t> labels(size(c.batch), 0);
   const Memory logits = rig.make(2 * c.batch);
-  const auto loss = backend.softmax_cross_entropy(type, logits.data, nullptr, c.batch, 1, 2);
+  const auto loss = backend.softmax_cross_entropy(type, logits.data, nullptr, {c.batch, 1, 2});
 
   // Parameters lie in an arena, at multiples of 16 values.
   std::int64_t arena = 0;
@@ -220,13 +220,13 @@ Results run_case(Backend& backend, DataType type, const OperationCase& c) {
   return out;
 }
 
-Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64_t frames,
-                 std::int64_t classes, bool lengths, double divisor) {
+Results run_loss(Backend& backend, DataType type, const LossDesc& desc, bool lengths, double divisor) {
+  const auto [batch, frames, classes, smoothing] = desc;
   backend.prepare_thread();
   Rig rig(backend, type);
   const std::int64_t rows = batch * frames;
   const Memory logits = rig.make(rows * classes), gradient = rig.make(rows * classes);
-  const auto loss = backend.softmax_cross_entropy(type, logits.data, gradient.data, batch, frames, classes);
+  const auto loss = backend.softmax_cross_entropy(type, logits.data, gradient.data, desc);
   backend.finish_planning();
   Results out;
   PhiloxSequence sequence(3, RandomUse::dataset, 77);

@@ -55,8 +55,7 @@ Results convolution_by_definition(const OperationCase& c, const Results& given);
 
 /// A loss alone: "loss", "top1", "top5", "scored" of three batches together, and the last one's
 /// "gradient".
-Results run_loss(Backend& backend, DataType type, std::int64_t batch, std::int64_t frames,
-                 std::int64_t classes, bool lengths, double divisor = 0);
+Results run_loss(Backend& backend, DataType type, const LossDesc& desc, bool lengths, double divisor = 0);
 
 /// into = the sum of `terms` arrays, masked or not, `into` one of them: "sum".
 Results run_sum(Backend& backend, DataType type, int terms, bool masked, std::int64_t n);

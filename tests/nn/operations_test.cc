@@ -76,11 +76,11 @@ TEST(Operations, Bfloat16IsCloseToFloat32) {
 
 TEST(Operations, LossAndSums) {
   const auto one = make_cpu_backend(1, Compute::fp32), again = make_cpu_backend(1, Compute::fp32);
-  EXPECT_EQ(worst_distance(run_loss(*again, DataType::f32, 5, 3, 11, true),
-                           run_loss(*one, DataType::f32, 5, 3, 11, true))
+  EXPECT_EQ(worst_distance(run_loss(*again, DataType::f32, {5, 3, 11, 0.1}, true),
+                           run_loss(*one, DataType::f32, {5, 3, 11, 0.1}, true))
                 .value,
             0.0);
-  EXPECT_EQ(run_loss(*one, DataType::f32, 5, 1, 7, false).at("scored"), std::vector<float>{14});
+  EXPECT_EQ(run_loss(*one, DataType::f32, {5, 1, 7}, false).at("scored"), std::vector<float>{14});
   EXPECT_LE(worst_distance(run_sum(*again, DataType::f32, 3, true, 1001),
                            run_sum(*one, DataType::f32, 3, true, 1001))
                 .value,

@@ -78,7 +78,7 @@ void check(Backend& backend, const PixelCase& c, DataType type) {
   void* output = backend.allocate(elements * size_of(type));
   const auto input = backend.pixel_input({batch, c.stored, c.sample, norm, type, output});
   const auto loss =
-      backend.softmax_cross_entropy(type, backend.allocate(batch * size_of(type)), nullptr, batch, 1, 1);
+      backend.softmax_cross_entropy(type, backend.allocate(batch * size_of(type)), nullptr, {batch, 1, 1});
   backend.finish_planning();
   backend.prepare_thread();
   Pass pass{.training = true, .valid = batch};

@@ -59,6 +59,9 @@ BF16_INPUTS = 6
 FRAMES = {"lstm_an4": ([9, 363], [4, 9, 1, 7], [1, 1, 0, 0], (512, 1024)),
           "lstm_wikitext2": ([5], [5, 2, 5], [0, 1, 1], (650, 650))}
 
+# Label smoothing of these networks' loss, with rows that are not scored, too.
+SMOOTHING = {"layers": 0.1, "lstm_an4": 0.2}
+
 # What these files do not use, or not in every way.
 LAYERS = """
 name: layers
@@ -122,6 +125,7 @@ def run_torch(
     layout=torch.channels_last,
     autocast=False,
     states=None,
+    smoothing=0.0,
 ):
     """What dump_gradients writes, as float64 arrays. `states`: "lstm1.h", ... that each step starts from."""
     model = model.to(dtype=dtype, memory_format=layout)
@@ -158,7 +162,7 @@ def run_torch(
         carried = [] if states is None else [first_states()]
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             logits = model(*inputs, *carried).to(dtype)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), target)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), target, label_smoothing=smoothing)
         loss.backward()
         if step == 0:
             out["loss"] = np.array([loss.item()])
@@ -239,6 +243,9 @@ def main():
         classes = text.split("\nclasses:")[1].split()[0]
         classes = int(text.split("outputs: ")[1].split("}")[0] if classes == "$outputs" else classes)
 
+        smoothing = SMOOTHING.get(name, 0.0)
+        settings += ["--label-smoothing", str(smoothing)]
+
         def ours(arguments, device=device):
             done = subprocess.run([program, network] + arguments + ["--device", device] + settings,
                                   stderr=subprocess.PIPE, text=True)
@@ -302,7 +309,8 @@ def main():
             choice = ["--set", f"parameters.activation={word}"] if "$activation" in text else []
             ours([f"{folder}/in", f"{folder}/out", "--steps", str(steps)] + choice)
             got = load(f"{folder}/out")
-            truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths, states=started)
+            truth = run_torch(build(act), torch.float64, weights, x, labels, steps, lengths, states=started,
+                              smoothing=smoothing)
             assert set(got) == set(truth), set(got) ^ set(truth)
             value, tensor = worst(got, truth, "gradient.")
             # PyTorch's own float32 in both memory formats.
@@ -320,6 +328,7 @@ def main():
                     lengths,
                     layout,
                     states=started,
+                    smoothing=smoothing,
                 )
                 for i, layout in enumerate(layouts)
             ]
@@ -368,7 +377,8 @@ def main():
                 logits, gradient = BF16_LOGITS, BF16_GRADIENT
                 scores = distance(low["logits"], truth["logits"])
                 if lengths is None:
-                    peer = run_torch(build(act), torch.float32, weights, x, labels, 1, autocast=True)
+                    peer = run_torch(build(act), torch.float32, weights, x, labels, 1, autocast=True,
+                                     smoothing=smoothing)
                     gradient = max(gradient, BF16_PEER * whole_gradient(peer, truth))
                     more = (
                         np.random.default_rng(8).standard_normal((BF16_INPUTS, *x.shape)).astype(np.float32)

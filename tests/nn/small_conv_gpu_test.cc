@@ -136,7 +136,7 @@ Norms run_norms(Backend& backend, const OperationCase& c, float bias, int norms)
   const std::int64_t filters = c.output[2], values = c.batch * elements_of(c.output).value_or(0);
   const std::vector<std::int32_t> labels(static_cast<std::size_t>(c.batch), 0);
   const auto loss =
-      backend.softmax_cross_entropy(DataType::bf16, backend.allocate(4 * c.batch), nullptr, c.batch, 1, 2);
+      backend.softmax_cross_entropy(DataType::bf16, backend.allocate(4 * c.batch), nullptr, {c.batch, 1, 2});
   const TensorInfo weights{"w", TensorKind::dense, c.parameters[0], elements_of(c.parameters[0]).value_or(0),
                            0};
   const TensorInfo biases{"b", TensorKind::dense, {filters}, filters, weights.elements};
