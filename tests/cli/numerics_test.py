@@ -31,6 +31,17 @@ class RanksAgree(Case):
                 self.assertGreater(np.linalg.norm(a - start[name]), 0, "training moves every tensor")
 
 
+class LabelSmoothing(Case):
+    def test_it_is_of_training_alone(self):
+        """Weights that do not move: the evaluation's loss stays, and that of training is of other labels."""
+        still = ["--set", "schedule.lr=1e-20", "--set", "train.epochs=1"]
+        plain = self.metrics(self.train("plain", *still))[0]
+        smooth = self.metrics(self.train("smooth", *still, "--set", "train.label_smoothing=0.5"))[0]
+        self.assertEqual(smooth["val_loss"], plain["val_loss"])
+        self.assertEqual(smooth["train_top1"], plain["train_top1"])
+        self.assertGreater(abs(smooth["train_loss"] - plain["train_loss"]), 0.001)
+
+
 class Quantize(Case):
     def test_none_is_the_mean_in_rank_order(self):
         rng = np.random.default_rng(1)
