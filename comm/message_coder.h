@@ -1,7 +1,8 @@
 // The coding of an exchange whose messages another program moves, e.g. PyTorch's torch.distributed. The bytes
 // and the means are those of Exchange with reduce_broadcast: the same tensors, numbers, owners and dither.
 //
-// Tensors are exchanged in buckets. For each bucket of a step, in this order: encode(); the caller sends
+// Tensors are exchanged in buckets, which is PyTorch's word for tensors whose messages travel together; a
+// codec's buckets are parts of a tensor. For each bucket of a step, in this order: encode(); the caller sends
 // outgoing(o) to every other rank o, and receives incoming(r) from every other rank r; reduce(); the caller
 // sends mean(rank) to every other rank, and receives mean(o) from every other rank o; decode(). Buckets may
 // overlap.
