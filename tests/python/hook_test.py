@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from concurrent import futures
+from unittest import mock
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 try:
@@ -315,6 +317,101 @@ class PipelineTest(unittest.TestCase):
                 with self.assertRaisesRegex(RuntimeError, "failed in step 7: cut off"):
                     future.wait()
             with self.assertRaisesRegex(RuntimeError, "cut off"):
+                exchange.require_idle()
+
+
+class Recorder:
+    """Coder, transport and streams of a GPU that is not there. Everything that is queued is recorded with its stream."""
+
+    rank, ranks, cuda, device = 0, 2, (0, 1, 2), None
+
+    def __init__(self):
+        self.calls, self.stream, self.buckets = [], "default", 0
+        self.gradient_stream, self.message_stream = mock.Mock(), mock.Mock()
+        self.gradient_stream.wait_stream = lambda stream: self.add(f"gradients wait for {stream}")
+
+    def add(self, text):
+        self.calls.append(f"{self.stream}: {text}")
+
+    def add_bucket(self, tensors, addresses):
+        self.buckets += 1
+        return self.buckets - 1
+
+    def message(self, bucket, which, peer):
+        return 0, 0
+
+    def on_device(self):
+        return contextlib.nullcontext()
+
+    def view(self, address, size, owner):
+        return torch.zeros(4, dtype=torch.uint8)
+
+    def post(self, sends, receives, tag):
+        self.add(f"messages {tag}")
+        return [tag]
+
+    def wait(self, works):
+        self.add(f"waits for {works[0]}")
+
+    @contextlib.contextmanager
+    def on(self, stream):
+        before, self.stream = self.stream, "gradients" if stream is self.gradient_stream else "messages"
+        yield
+        self.stream = before
+
+    def __getattr__(self, name):
+        if name not in ("begin", "encode", "reduce", "decode", "end", "drop_bucket"):
+            raise AttributeError(name)
+        return lambda *arguments: self.add(" ".join([name, *map(str, arguments)]))
+
+
+class OnGpuTest(unittest.TestCase):
+    def test_order_of_what_is_queued(self):
+        gpu = Recorder()
+        with mock.patch("torch.cuda.stream", gpu.on), mock.patch(
+            "torch.cuda.current_stream", lambda device: "backward"
+        ), mock.patch("torch.futures.Future", lambda devices: futures.Future()):
+            exchange = pipeline.Pipeline(gpu, gpu)
+            for step, kind in enumerate((torch.float32, torch.float16)):
+                values = [torch.ones(8, dtype=kind) for _ in range(3)]
+                gpu.calls.clear()
+                exchange.begin(step)
+                means = [exchange.start(i, v, [i], [v], last=i == 2) for i, v in enumerate(values)]
+                self.assertTrue(all(mean.result(timeout=0) is v for mean, v in zip(means, values)))
+                ready = "default: gradients wait for backward"
+                first = 3 * step  # buckets of another type are new ones
+                self.assertEqual(
+                    gpu.calls,
+                    [
+                        f"default: begin {step}",
+                        ready,
+                        f"messages: encode {first}",
+                        "messages: messages 0",
+                        ready,
+                        f"messages: encode {first + 1}",
+                        "messages: messages 2",
+                        "messages: waits for 0",
+                        f"messages: reduce {first}",
+                        "messages: messages 1",
+                        ready,
+                        f"messages: encode {first + 2}",
+                        "messages: messages 4",
+                        "messages: waits for 2",
+                        f"messages: reduce {first + 1}",
+                        "messages: messages 3",
+                        "messages: waits for 1",
+                        f"messages: decode {first}",
+                        "messages: waits for 4",
+                        f"messages: reduce {first + 2}",
+                        "messages: messages 5",
+                        "messages: waits for 3",
+                        f"messages: decode {first + 1}",
+                        "messages: waits for 5",
+                        f"messages: decode {first + 2}",
+                        "messages: end",
+                        *(f"messages: drop_bucket {number}" for number in range(first)),
+                    ],
+                )
                 exchange.require_idle()
 
 
