@@ -11,10 +11,14 @@ import os
 import signal
 import sys
 
-import command
-import modules
-import program
-from errors import UserError
+CTRL_C = signal.getsignal(signal.SIGINT)
+if CTRL_C is signal.default_int_handler:  # while modules are loaded, it would print a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import command  # noqa: E402
+import modules  # noqa: E402
+import program  # noqa: E402
+from errors import UserError  # noqa: E402
 
 modules.require(__file__, "thrift", "yaml")
 from study import definition, estimate, grid, launcher, runner, timing  # noqa: E402
@@ -83,6 +87,7 @@ def main():
     options = arguments()
     lock = None
     try:
+        signal.signal(signal.SIGINT, CTRL_C)
         study = definition.load(options.study)
         jobs = options.jobs or study.jobs
         runs = grid.expand(study)
