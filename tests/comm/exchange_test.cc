@@ -104,8 +104,8 @@ TEST(Exchange, FailureOfOneRankInAStepEndsAll) {
         options.collective = collective;
         const auto arena = exchange_cases::host_arena(setup.arena);
         Exchange exchange(t, setup.tensors, setup.codecs, arena->values(), setup.order, options);
-        exchange_cases::exchange_step(exchange, setup, 0, *arena, setup.gradients(t.rank(), 0));
-        try {
+        try {  // a rank may still be in the step before when another one fails
+          exchange_cases::exchange_step(exchange, setup, 0, *arena, setup.gradients(t.rank(), 0));
           exchange.begin(1);
           for (std::size_t i = 0; i < setup.order.size(); ++i) {
             if (t.rank() == 2 && i == 5) throw std::runtime_error("backward failed");
