@@ -138,8 +138,8 @@ class GradientExchange:
                 )
             except library.LibraryError as error:
                 raise ValueError(str(error)) from None
-        for line in self._coder.warnings:
-            warnings.warn("lpsgd: " + line.replace("exchange.", ""), stacklevel=5)
+        for line in self._coder.warnings if self._transport.rank == 0 else ():
+            warnings.warn("lpsgd: " + line.replace("exchange.", ""), stacklevel=4)
         self.codecs = dict(zip(self._names, self._coder.codecs))
         return {
             "wire format": wire_format,
