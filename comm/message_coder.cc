@@ -142,8 +142,8 @@ void MessageCoder::reset_non_finite() {
   if (std::ranges::none_of(tensors, [](const ExchangeTensor& t) { return t.residual1 > 0; })) return;
   if (coder_->read_finite_flags(false) < 0) return;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (!tensors[t].own_finite) coder_->set_residual(t, 1, residual_of(t, 1));
-    if (!tensors[t].mean_finite) coder_->set_residual(t, 2, residual_of(t, 2));
+    if (!tensors[t].own_finite) set_residual(t, 1, residual(t, 1));
+    if (!tensors[t].mean_finite) set_residual(t, 2, residual(t, 2));
   }
 }
 
@@ -186,16 +186,12 @@ std::size_t MessageCoder::residual_size(std::size_t tensor, int round) const {
   return round == 1 ? t.residual1 : t.residual2;
 }
 
-std::vector<float> MessageCoder::residual_of(std::size_t tensor, int round) const {
+std::vector<float> MessageCoder::residual(std::size_t tensor, int round) const {
+  require(!open_, "the residuals are read while a step is open");
   std::vector<float> values(residual_size(tensor, round));
   coder_->copy_residual(tensor, round, values);
   options_.gradients.synchronize();
   return finite(values);
-}
-
-std::vector<float> MessageCoder::residual(std::size_t tensor, int round) const {
-  require(!open_, "the residuals are read while a step is open");
-  return residual_of(tensor, round);
 }
 
 void MessageCoder::set_residual(std::size_t tensor, int round, std::span<const float> values) {

@@ -86,7 +86,6 @@ class MessageCoder {
 
   Bucket& at(std::size_t bucket) const;
   void reset_non_finite();
-  std::vector<float> residual_of(std::size_t tensor, int round) const;
 
   const Options options_;
   const std::unique_ptr<Elsewhere> transport_;

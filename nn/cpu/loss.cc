@@ -96,13 +96,13 @@ class SoftmaxCrossEntropy final : public LossOp {
     to.max = of.max;
     to.sum = of.sum;
     const double max = static_cast<double>(of.max);
-    to.loss = std::log(of.sum) - (label - max);
+    double target = label - max;
     if (smoothing_ > 0) {
       double scores = 0;
-      for (std::int64_t c = 0; c < classes_; ++c) scores += at_label(z, static_cast<std::int32_t>(c)) - max;
-      const double mean = scores / static_cast<double>(classes_);
-      to.loss = std::log(of.sum) - ((1 - smoothing_) * (label - max) + smoothing_ * mean);
+      for (std::int64_t c = 0; c < classes_; ++c) scores += static_cast<double>(widen(z[c])) - max;
+      target = (1 - smoothing_) * target + smoothing_ * (scores / static_cast<double>(classes_));
     }
+    to.loss = std::log(of.sum) - target;
     to.rank = std::isnan(label) ? classes_ + 5 : of.rank;  // a NaN ranks below every other score
   }
 

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(row_threads)
     for (std::int64_t c = threadIdx.x; c < classes; c += row_threads) {
       const float x = as_float(z[c]);
       sum += static_cast<double>(maths::exp<maths::One>(x - max));
-      scores += static_cast<double>(x) - static_cast<double>(max);
+      if (smoothing > 0) scores += static_cast<double>(x) - static_cast<double>(max);
       before += x > at_label || (x == at_label && c < label);
     }
     sum = over_block(sum, [](double a, double b) { return a + b; });

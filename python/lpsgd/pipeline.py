@@ -75,7 +75,7 @@ class Pipeline:
             self._queue = queue.Queue()
             thread = threading.Thread(target=_serve, args=(self._queue,), name="lpsgd", daemon=True)
             thread.start()
-            self._stop = weakref.finalize(self, _stop, self._queue, thread)
+            self._stop = weakref.finalize(self, _end_thread, self._queue, thread)
         future = torch.futures.Future()
         self._queue.put((self, _Job(index, buffer, numbers, gradients, last, future)))
         # An exception reaches the backward pass only from a callback.
@@ -238,7 +238,7 @@ def _take(future):
     return value
 
 
-def _stop(jobs, thread):
+def _end_thread(jobs, thread):
     """At the end of the program, too: Python aborts it if a thread is in PyTorch's code then. A thread that waits for a
     rank that has failed does not come; the program ends without it."""
     jobs.put(None)
