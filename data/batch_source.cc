@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "data/image_batches.h"
+#include "data/micro_batches.h"
 #include "data/sequence_batches.h"
 
 namespace lpsgd {
@@ -29,16 +30,23 @@ std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> da
   require(dataset != nullptr, "batches need a data set");
   require(options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks,
           "a rank must be below the number of ranks");
-  if (options.global_batch < 1 || options.global_batch % options.ranks != 0)
-    throw ConfigError(fmt::format("train.batch_size: {} samples cannot be shared equally by {} ranks",
-                                  options.global_batch, options.ranks));
+  require(options.micro_batches >= 1, "a batch has at least one micro-batch");
+  if (options.global_batch < 1 || options.global_batch % (options.ranks * options.micro_batches) != 0)
+    throw ConfigError(fmt::format(
+        "train.batch_size: {} samples cannot be shared equally by {} ranks{}", options.global_batch,
+        options.ranks,
+        options.micro_batches == 1 ? "" : fmt::format(" with {} micro-batches each", options.micro_batches)));
   if (options.training && dataset->size() < options.global_batch)
     throw ConfigError(
         fmt::format("train.batch_size: the training set has {} samples, fewer than one global batch of {}",
                     dataset->size(), options.global_batch));
+  std::unique_ptr<BatchSource> out;
   if (auto images = std::dynamic_pointer_cast<const ImageDataset>(dataset))
-    return std::make_unique<ImageBatches>(std::move(images), data, options);
-  return std::make_unique<SequenceBatches>(std::move(dataset), data, options);
+    out = std::make_unique<ImageBatches>(std::move(images), data, options);
+  else
+    out = std::make_unique<SequenceBatches>(std::move(dataset), data, options);
+  return options.micro_batches == 1 ? std::move(out)
+                                    : make_micro_batches(std::move(out), options.micro_batches);
 }
 
 }  // namespace lpsgd

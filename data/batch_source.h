@@ -17,6 +17,8 @@ namespace lpsgd {
 struct BatchOptions {
   std::int64_t global_batch = 128;  // samples of all ranks together
   int rank = 0, ranks = 1;
+  /// In how many parts a rank's samples of a batch come (gradient accumulation).
+  std::int64_t micro_batches = 1;
   std::uint32_t seed = 1;
   /// In training, samples are shuffled and augmented as configured, and a last partial batch is dropped. In
   /// evaluation, they are in order, and a last partial batch is kept.
@@ -50,11 +52,12 @@ struct SampleView {
 struct BatchCounts {
   std::int64_t valid = 0;          // the rank's samples from this number on are zeros and do not count
   std::int64_t global_frames = 0;  // scored frames of the global batch; 0 for images
+  std::int64_t micro_batch = 0;    // which part of the rank's batch this is
 };
 
-/// The batches of a rank. What is at position p of global batch b of an epoch depends on seed, epoch, b, p
-/// and the data set, never on the number of ranks. Rank r of K has the r-th of K contiguous parts of the
-/// positions.
+/// The batches of a rank, or their micro-batches one after the other. What is at position p of global batch b
+/// of an epoch depends on seed, epoch, b, p and the data set, never on the number of ranks. Rank r of K has
+/// the r-th of K contiguous parts of the positions.
 class BatchSource {
  public:
   /// Memory that a thread keeps from sample to sample.
@@ -79,8 +82,8 @@ class BatchSource {
                     const SampleView& out) const = 0;
 };
 
-/// The source for this kind of data set. ConfigError if the ranks do not divide the global batch, if a
-/// training set is smaller than one global batch, or if network and data set do not fit.
+/// The source for this kind of data set. ConfigError if the ranks and their micro-batches do not divide the
+/// global batch, if a training set is smaller than one global batch, or if network and data set do not fit.
 std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> dataset,
                                                const DataOptions& data, const BatchOptions& options);
 

@@ -72,6 +72,7 @@ class Slot {
     out.bad_samples = errors_;
     out.valid = counts.valid;
     out.global_frames = counts.global_frames;
+    out.micro_batch = counts.micro_batch;
     out.read = &read;
     return out;
   }

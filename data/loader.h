@@ -13,8 +13,8 @@
 
 namespace lpsgd {
 
-/// A rank's part of a global batch. A part that the batches do not have is empty. Valid until the next call
-/// of next() or start(), and then until what `read` has recorded is done.
+/// A rank's part of a global batch, or a micro-batch of it. A part that the batches do not have is empty.
+/// Valid until the next call of next() or start(), and then until what `read` has recorded is done.
 struct Batch {
   std::span<const std::uint8_t> pixels;              // (samples, H, W, C) of BatchShape::image
   std::span<const PixelCrop> crops;                  // (samples)
@@ -24,6 +24,7 @@ struct Batch {
   std::int64_t valid = 0;                    // the first `valid` samples count; the rest of a batch is zeros
   std::span<const std::string> bad_samples;  // the errors of samples that were replaced or left out, in order
   std::int64_t global_frames = 0;            // scored frames of the global batch; 0 for images
+  std::int64_t micro_batch = 0;              // BatchCounts::micro_batch
   /// To be recorded behind queued work that reads pixels or values.
   Event* read = nullptr;
 };
@@ -48,7 +49,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   const BatchShape& shape() const;
-  /// The number of batches of an epoch.
+  /// The number of batches of an epoch, each micro-batch counted.
   std::int64_t batches() const;
   /// Starts epoch `epoch`, which counts from 0, at batch `first`, and begins to prefetch. May be called at
   /// any time; the rest of a running epoch is dropped.

@@ -68,7 +68,22 @@ void Network::Impl::check(const Samples& samples, const Pass& pass) const {
   require(is_sequence || (samples.lengths.empty() && samples.continues.empty()),
           "only sequences have lengths and continue");
   require(samples.loss_divisor >= 0, "the loss is divided by a positive number");
+  require(pass.training ? samples.micro_batch == micro_batch
+                        : samples.micro_batch >= 0 && samples.micro_batch < options.micro_batches,
+          "a step's micro-batches come in order");
   require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
+}
+
+/// Between the memory of the samples of all micro-batches, and that of the operations.
+void Network::Impl::move_carried(const Samples& samples, bool training, bool in) {
+  if (options.micro_batches == 1) return;
+  const Carried& of = training ? carried : carried_in_evaluation;
+  for (std::size_t i = 0; i < of.all.size(); ++i) {
+    const std::span<float> running = of.running[i].values;
+    const std::span<float> own = of.all[i].values.subspan(
+        static_cast<std::size_t>(samples.micro_batch) * running.size(), running.size());
+    copy_values(in ? running : own, in ? own : running, backend->stream());
+  }
 }
 
 void Network::Impl::forward(const Samples& samples, Pass pass) {
@@ -76,9 +91,11 @@ void Network::Impl::forward(const Samples& samples, Pass pass) {
   pass.continues = samples.continues;
   pass.crops = samples.crops;
   pass.loss_divisor = samples.loss_divisor;
+  pass.first = samples.micro_batch * options.batch;
   check(samples, pass);
   backend->prepare_thread();
   backend->begin(pass, samples.labels);
+  move_carried(samples, pass.training, true);
   upload(samples, pass);
   const std::int64_t width = input.elements / (options.batch * input_frames);  // of a frame
   const auto all = [&] {
@@ -93,6 +110,7 @@ void Network::Impl::forward(const Samples& samples, Pass pass) {
     backend->run(pass.training ? Backend::Part::train_forward : Backend::Part::evaluate, 0, all);
   else
     all();
+  move_carried(samples, pass.training, false);
   has_host_logits = false;
   is_trained = pass.training;
 }
@@ -121,7 +139,7 @@ std::vector<NamedBuffer> Network::buffers() {
   return impl_->buffers;
 }
 std::vector<NamedBuffer> Network::carried_state() {
-  return impl_->carried;
+  return impl_->carried.all;
 }
 const std::vector<std::size_t>& Network::announce_order() const {
   return impl_->announce_order;
@@ -152,18 +170,43 @@ void Network::Impl::backward(const std::function<void(std::size_t)>& announce) {
   traced(loss_backward_label, [&] { loss->backward(); });
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     backward(*step);
-    if (announce)
-      for (const std::size_t t : step->tensors) announce(t);
+    if (!announce) continue;
+    mean(step->mean);
+    for (const std::size_t t : step->tensors) announce(t);
   }
+}
+
+/// Of a micro-batch that is not the last one.
+void Network::Impl::backward_and_add() {
+  backward({});
+  traced(add_label, [&] { accumulation->add(micro_batch == 0); });
+}
+
+void Network::Impl::backward_and_mean() {
+  backward({});
+  mean(mean_of_all);
+}
+
+void Network::Impl::mean(const GradientAccumulation::Mean& of) {
+  if (!of.is_empty()) traced(mean_label, [&] { of.run(); });
+}
+
+GradientAccumulation::Mean Network::Impl::mean_of_steps(std::size_t begin, std::size_t end) const {
+  if (!accumulation) return {};
+  std::vector<TensorInfo> all;
+  for (std::size_t s = begin; s < end; ++s)
+    for (const std::size_t t : steps[s].tensors) all.push_back(tensors[t]);
+  return accumulation->mean_of(std::move(all));
 }
 
 void Network::Impl::backward_by_segments(const std::function<void(std::size_t)>& announce) {
   std::size_t end = steps.size();
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    const std::size_t begin = segments[i];
+    const std::size_t begin = segments[i].begin;
     backend->run(Backend::Part::backward_segment, i, [&] {
       if (i == 0) loss->backward();
       for (std::size_t s = end; s-- > begin;) backward(steps[s]);
+      mean(segments[i].mean);
     });
     for (std::size_t s = end; s-- > begin;)
       for (const std::size_t t : steps[s].tensors) announce(t);
@@ -174,12 +217,20 @@ void Network::Impl::backward_by_segments(const std::function<void(std::size_t)>&
 void Network::backward(const std::function<void(std::size_t)>& announce) {
   require(impl_->is_trained, "backward follows forward_train");
   impl_->backend->prepare_thread();
-  if (!impl_->uses_graphs || (announce && impl_->segments.empty()))
-    impl_->backward(announce);
-  else if (announce)
+  const std::int64_t micro_batch = impl_->micro_batch;
+  const bool last = micro_batch + 1 == impl_->options.micro_batches;
+  const auto run = [this](Backend::Part part, std::size_t index, const std::function<void()>& work) {
+    impl_->uses_graphs ? impl_->backend->run(part, index, work) : work();
+  };
+  if (!last)
+    run(Backend::Part::micro_backward, micro_batch == 0 ? 0 : 1, [this] { impl_->backward_and_add(); });
+  else if (!announce)
+    run(Backend::Part::backward, 0, [this] { impl_->backward_and_mean(); });
+  else if (impl_->uses_graphs && !impl_->segments.empty())
     impl_->backward_by_segments(announce);
   else
-    impl_->backend->run(Backend::Part::backward, 0, [this] { impl_->backward({}); });
+    impl_->backward(announce);
+  impl_->micro_batch = last ? 0 : micro_batch + 1;
   impl_->is_trained = false;
 }
 
@@ -189,13 +240,15 @@ void Network::announce_behind(std::span<const std::size_t> tensors) {
     require(t < impl_->tensors.size(), "a segment ends behind a tensor that the network does not have");
   // Steps of frozen layers in front of the first one with a backward would be a segment that launches
   // nothing.
-  std::size_t first = 0;
+  std::size_t first = 0, end = impl_->steps.size();
   while (first + 1 < impl_->steps.size() && !impl_->steps[first].has_backward) ++first;
   for (std::size_t s = impl_->steps.size(); s-- > first;) {
     const std::vector<std::size_t>& own = impl_->steps[s].tensors;
     const bool ends =
         std::ranges::any_of(own, [&](std::size_t t) { return std::ranges::count(tensors, t) > 0; });
-    if (ends || s == first) impl_->segments.push_back(s == first ? 0 : s);
+    if (!ends && s != first) continue;
+    impl_->segments.push_back({s == first ? 0 : s, impl_->mean_of_steps(s, end)});
+    end = s;
   }
 }
 

@@ -39,7 +39,7 @@ struct TensorArena {
   }
 };
 
-/// This rank's part of a global batch.
+/// This rank's part of a global batch, or one of its micro-batches.
 struct Samples {
   /// (batch, input shape...); token numbers are floats, too. Empty if the inputs are pixels.
   std::span<const float> inputs = {};
@@ -61,6 +61,8 @@ struct Samples {
   /// that are scored, which gives the mean. Where ranks score different numbers of frames, frames of all
   /// ranks / number of ranks makes the mean over ranks the mean over all frames.
   double loss_divisor = 0;
+  /// Which of NetworkOptions::micro_batches this is. In training they come in order.
+  std::int64_t micro_batch = 0;
   /// If not null, it is recorded behind the work that reads inputs or pixels. They must not change before.
   Event* read = nullptr;
 };
@@ -95,8 +97,11 @@ struct PixelOptions {
 };
 
 struct NetworkOptions {
-  std::int64_t batch = 1;  // samples of a pass: this rank's part of the global batch
-  std::int64_t first = 0;  // position of the first of them in the global batch, for dropout
+  std::int64_t batch = 1;  // samples of a pass: this rank's part of the global batch, or of a micro-batch
+  std::int64_t first = 0;  // position of the rank's first sample in the global batch, for dropout
+  /// Gradient accumulation: the gradients of a step are the mean of those of so many passes, each of `batch`
+  /// samples. With more than one they are added up in an arena of their own.
+  std::int64_t micro_batches = 1;
   std::uint32_t seed = 1;  // of initial weights and dropout
   int threads = 1;         // of this rank, for the CPU backend
   Compute compute = Compute::fp32;
@@ -135,8 +140,9 @@ class Network {
   /// Those that are not trained (NetworkSpec::freeze()), in an arena of their own.
   TensorArena frozen();
   std::vector<NamedBuffer> buffers();  // in order
-  /// What training carries from step to step: "lstm1.h" (batch, width) and "lstm1.c" (batch, cell), in the
-  /// memory of the device. Evaluation has its own, so that it changes nothing here.
+  /// What training carries from step to step: "lstm1.h" (samples, width) and "lstm1.c" (samples, cell), of
+  /// the samples of all micro-batches, in the memory of the device. Evaluation has its own, so that it
+  /// changes nothing here.
   std::vector<NamedBuffer> carried_state();
   /// The order in which backward announces the tensors. It is the same on every rank and in every step.
   const std::vector<std::size_t>& announce_order() const;
@@ -146,9 +152,11 @@ class Network {
   void forward_train(const Samples& samples, std::int64_t step);
   /// Only the first `valid` samples count in the metrics.
   void forward_eval(const Samples& samples, std::int64_t valid);
-  /// Computes the gradients of the loss of the last forward_train(), see Samples::loss_divisor. Calls
-  /// announce(tensor) for each tensor, in announce_order(), as soon as its gradient is final. On a GPU that
-  /// is when the work has been queued on stream().
+  /// Computes the gradients of the loss of the last forward_train(), see Samples::loss_divisor. Behind a
+  /// micro-batch that is not the step's last one, they are only added to those before, and `announce` is not
+  /// called; behind the last one gradients() become the mean over the micro-batches. Calls announce(tensor)
+  /// for each tensor, in announce_order(), as soon as its gradient is final. On a GPU that is when the work
+  /// has been queued on stream().
   void backward(const std::function<void(std::size_t)>& announce);
   /// On a GPU, cuts backward into segments, each launched as one graph: a segment ends behind the layer of
   /// each of `tensors`, and the tensors of a segment are announced behind it. `tensors` are in

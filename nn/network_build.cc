@@ -30,6 +30,13 @@ std::span<float> allocate_floats(Backend& backend, std::int64_t elements) {
           static_cast<std::size_t>(elements)};
 }
 
+std::vector<TensorInfo> infos(const std::vector<TensorInfo>& tensors,
+                              const std::vector<std::size_t>& numbers) {
+  std::vector<TensorInfo> out;
+  for (const std::size_t t : numbers) out.push_back(tensors[t]);
+  return out;
+}
+
 }  // namespace
 
 /// Fills the backend's memory from the host: calls fill(values) with host memory.
@@ -72,13 +79,16 @@ void Network::Impl::make_parameters(const Graph& graph) {
 }
 
 void Network::Impl::make_carried(const Graph& graph) {
-  for (const GraphBuffer& c : graph.carried) {
+  const auto buffer = [&](const GraphBuffer& c, std::int64_t samples) -> NamedBuffer {
     Shape shape = c.shape;
-    shape.insert(shape.begin(), options.batch);
-    const std::int64_t elements = options.batch * elements_of(c.shape).value_or(0);
-    for (std::vector<NamedBuffer>* of : {&carried, &carried_in_evaluation})
-      of->push_back({c.name, shape, allocate_floats(*backend, elements)});
-  }
+    shape.insert(shape.begin(), samples);
+    return {c.name, shape, allocate_floats(*backend, samples * elements_of(c.shape).value_or(0))};
+  };
+  for (const GraphBuffer& c : graph.carried)
+    for (Carried* of : {&carried, &carried_in_evaluation}) {
+      of->all.push_back(buffer(c, options.batch * options.micro_batches));
+      of->running.push_back(options.micro_batches == 1 ? of->all.back() : buffer(c, options.batch));
+    }
 }
 
 Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena) {
@@ -110,8 +120,8 @@ Binding Network::Impl::bind(const Graph& graph, const Plan& plan, const PlanStep
   }
   for (const std::size_t i : node.buffers) b.buffers.push_back(buffers[i].values.data());
   for (const std::size_t i : node.carried) {
-    b.carried.push_back(carried[i].values.data());
-    b.carried_in_evaluation.push_back(carried_in_evaluation[i].values.data());
+    b.carried.push_back(carried.running[i].values.data());
+    b.carried_in_evaluation.push_back(carried_in_evaluation.running[i].values.data());
   }
   if (step.sum_into)
     b.output_gradients = {gradient(*step.sum_into)};
@@ -188,6 +198,7 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   step.has_backward = planned.has_backward;
   step.recomputed = planned.recomputed;
   if (!node.frozen) step.tensors = node.tensors;
+  if (accumulation) step.mean = accumulation->mean_of(infos(tensors, step.tensors));
   add_cost(graph, plan, planned, step);
   if (!planned.sum_into) return step;
   require(plan.values[planned.output].stride == 0, "gradients are summed in an array of their own");
@@ -203,6 +214,7 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
 
 void Network::Impl::build(const Graph& graph) {
   require(options.batch >= 1, "a network's batch is at least one sample");
+  require(options.micro_batches >= 1, "a step has at least one micro-batch");
   const bool training = !options.inference_only;
   const DataType type = options.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
   const Plan plan = make_plan(graph, training, type, options.recompute);
@@ -211,6 +223,10 @@ void Network::Impl::build(const Graph& graph) {
   input_frames = graph.input[0];
   make_parameters(graph);
   make_carried(graph);
+  if (training && options.micro_batches > 1) {
+    accumulation.emplace(*backend, gradients, options.micro_batches);
+    mean_of_all = accumulation->mean_of(tensors);
+  }
 
   auto* activations = static_cast<std::byte*>(allocate_for(*backend, plan.arena, options.batch));
   const auto values = [&](std::size_t v) {
@@ -247,6 +263,8 @@ void Network::Impl::build(const Graph& graph) {
   loss_forward_label = trace->label("forward loss");
   loss_backward_label = trace->label("backward loss");
   loss_evaluate_label = trace->label("evaluate loss");
+  add_label = trace->label("add gradients");
+  mean_label = trace->label("mean of gradients");
 }
 
 }  // namespace lpsgd

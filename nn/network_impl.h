@@ -12,6 +12,7 @@
 
 #include "core/stopwatch.h"
 #include "core/stream_trace.h"
+#include "nn/accumulation.h"
 #include "nn/graph.h"
 #include "nn/network.h"
 #include "nn/ops.h"
@@ -28,6 +29,7 @@ struct Network::Impl {
     std::unique_ptr<Op> gradient_sum;  // runs before op's backward, if op takes one gradient and has several
     std::vector<std::size_t> recomputed;  // the steps whose output backward needs again
     std::vector<std::size_t> tensors;
+    GradientAccumulation::Mean mean;  // of their gradients
     bool has_backward = false;
     Stopwatch forward_time, backward_time;
     Trace::Label forward_label = 0, backward_label = 0, evaluate_label = 0;
@@ -52,6 +54,10 @@ struct Network::Impl {
   void backward(Step& step);
   /// Backward step by step. `announce` may be empty.
   void backward(const std::function<void(std::size_t)>& announce);
+  void backward_and_add();
+  void backward_and_mean();
+  void mean(const GradientAccumulation::Mean& of);
+  GradientAccumulation::Mean mean_of_steps(std::size_t begin, std::size_t end) const;
   void backward_by_segments(const std::function<void(std::size_t)>& announce);
 
   NetworkOptions options;
@@ -59,7 +65,12 @@ struct Network::Impl {
   std::vector<TensorInfo> tensors, frozen_tensors;
   std::vector<std::size_t> announce_order;
   std::vector<NamedBuffer> buffers;
-  std::vector<NamedBuffer> carried, carried_in_evaluation;
+  /// What is carried from pass to pass: of the samples of all micro-batches, and what operations read and
+  /// write, which is of one micro-batch.
+  struct Carried {
+    std::vector<NamedBuffer> all, running;
+  };
+  Carried carried, carried_in_evaluation;
   std::span<float> parameters, gradients, frozen_parameters;
   Values input, logits;
   std::unique_ptr<PixelInput> pixel_input;  // null: inputs are float32
@@ -70,10 +81,18 @@ struct Network::Impl {
   bool has_host_logits = false;    // whether host_logits is up to date
   std::vector<Step> steps;
   std::unique_ptr<LossOp> loss;
-  std::vector<std::size_t> segments;  // the first step of each, in backward's order; empty: no segments
-  bool is_trained = false;            // whether the last forward was forward_train
-  std::optional<StreamTrace> trace;   // of the compute stream
+  struct Segment {
+    std::size_t begin = 0;  // its first step
+    GradientAccumulation::Mean mean;
+  };
+  std::vector<Segment> segments;                     // in backward's order; empty: no segments
+  std::optional<GradientAccumulation> accumulation;  // of several micro-batches
+  GradientAccumulation::Mean mean_of_all;
+  std::int64_t micro_batch = 0;      // of the last forward_train, or the next one
+  bool is_trained = false;           // whether the last forward was forward_train
+  std::optional<StreamTrace> trace;  // of the compute stream
   Trace::Label loss_forward_label = 0, loss_backward_label = 0, loss_evaluate_label = 0;
+  Trace::Label add_label = 0, mean_label = 0;  // of accumulation
   bool measures_steps = true;
   bool uses_graphs = false;
 
@@ -85,6 +104,7 @@ struct Network::Impl {
   void fill(std::span<float> to, const Fill& fill) const;
   void make_parameters(const Graph& graph);
   void make_carried(const Graph& graph);
+  void move_carried(const Samples& samples, bool training, bool in);
   Binding bind(const Graph& graph, const Plan& plan, const PlanStep& step, std::byte* arena);
   void add_cost(const Graph& graph, const Plan& plan, const PlanStep& planned, Step& step);
   Step make_step(const Graph& graph, const Plan& plan, const PlanStep& planned, std::byte* arena);

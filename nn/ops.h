@@ -31,6 +31,7 @@ struct Pass {
   std::span<const std::int32_t> lengths = {}, continues = {};
   std::span<const PixelCrop> crops = {};  // of each sample; empty: each is its image's top left part
   double loss_divisor = 0;  // of the loss whose gradients backward computes; 0: the frames that are scored
+  std::int64_t first = 0;   // position of the first sample among those of the rank's part of the global batch
 
   std::int64_t length(std::int64_t sample, std::int64_t frames) const {
     return lengths.empty() ? frames : lengths[static_cast<std::size_t>(sample)];
@@ -73,7 +74,7 @@ struct InputView {
 /// What an operation's random draws depend on, besides the step.
 struct RandomSource {
   std::uint32_t seed = 0, layer = 0;
-  std::int64_t first = 0;  // position of the first sample in the global batch
+  std::int64_t first = 0;  // position of the rank's first sample in the global batch
 };
 
 /// The memory that an operation is planned with, which is the device's. Activations and their gradients are
@@ -213,8 +214,16 @@ class Backend {
   /// Called before each pass with what operations read besides their inputs. Error if a label is not a class.
   virtual void begin(const Pass&, std::span<const std::int32_t>) {}
   /// Runs a part of a step, which always calls the same operations, so that a device may capture it and
-  /// launch the graph. Backward is one part, or several segments with an index each.
-  enum class Part : std::uint8_t { train_forward, evaluate, backward, backward_segment, count };
+  /// launch the graph. Backward is one part, or several segments with an index each. That of micro-batches
+  /// before the last one has an index for the first and one for the others.
+  enum class Part : std::uint8_t {
+    train_forward,
+    evaluate,
+    micro_backward,
+    backward,
+    backward_segment,
+    count
+  };
   virtual void run(Part, std::size_t /*index*/, const std::function<void()>& work) { work(); }
   /// Whether the part is captured, with all of its segments; and how many parts and segments are captured.
   virtual bool is_captured(Part) const { return false; }

@@ -13,3 +13,8 @@ def batch_size(config, ranks):
     if isinstance(size, dict):
         size = size.get(ranks, size.get(str(ranks)))
     return size if type(size) is int and size >= 1 else None
+
+
+def micro_batches(config):
+    """Of each rank, in a step."""
+    return section(config, "train").get("micro_batches", 1)

@@ -74,6 +74,7 @@ USUAL = {
     "train.batch_size": 128,
     "train.freeze": [],
     "train.label_smoothing": 0,
+    "train.micro_batches": 1,
     "optimizer.noise": 0,
     "optimizer.noise_decay": 0.55,
     "schedule.lr_scaling": "none",

@@ -9,6 +9,7 @@ BatchOptions batch_options(const RunConfig& run, const NetworkSpec& spec, int ra
   return {.global_batch = run.train.batch_size,
           .rank = rank,
           .ranks = ranks,
+          .micro_batches = run.train.micro_batches,
           .seed = static_cast<std::uint32_t>(run.train.seed),
           .training = training,
           .input = spec.input_shape()};
@@ -30,13 +31,14 @@ std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape
   return PixelOptions{*shape.image, normalization(run.data, shape.image->channels)};
 }
 
-Samples samples_of(const Batch& batch, int ranks) {
+Samples samples_of(const Batch& batch, std::int64_t parts) {
   Samples out;
   out.inputs = batch.values;
   out.labels = batch.labels;
   out.lengths = batch.lengths;
   out.continues = batch.continues;
-  out.loss_divisor = static_cast<double>(batch.global_frames) / ranks;
+  out.loss_divisor = static_cast<double>(batch.global_frames) / static_cast<double>(parts);
+  out.micro_batch = batch.micro_batch;
   out.pixels = batch.pixels;
   out.crops = batch.crops;
   out.read = batch.read;

@@ -20,9 +20,9 @@ LoaderOptions loader_options(const RunConfig& run, Device device, int threads, b
 /// How the network reads batches of this shape: nothing unless they hold pixels.
 std::optional<PixelOptions> pixel_options(const RunConfig& run, const BatchShape& shape);
 
-/// Valid as long as the batch. The loss of sequences is such that the mean gradient over `ranks` ranks is
-/// that of the mean over the frames of the global batch.
-Samples samples_of(const Batch& batch, int ranks);
+/// Valid as long as the batch. The loss of sequences is such that the mean gradient over `parts` parts of the
+/// global batch, which are the micro-batches of all ranks, is that of the mean over its frames.
+Samples samples_of(const Batch& batch, std::int64_t parts);
 
 /// What a batch of sequences holds; zeros for images.
 SequenceCounts sequences_in(const Batch& batch);

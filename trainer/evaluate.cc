@@ -76,7 +76,8 @@ BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedB
 }
 
 NetworkOptions inference_options(const RunConfig& run, Device device, int threads, const BatchShape& shape) {
-  return {.batch = run.train.batch_size,
+  return {.batch = shape.samples,
+          .micro_batches = run.train.micro_batches,
           .seed = static_cast<std::uint32_t>(run.train.seed),
           .threads = threads,
           .compute = run.train.compute,

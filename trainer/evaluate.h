@@ -33,7 +33,7 @@ class AveragedBuffers {
 BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with,
                       BadSamples* bad = nullptr, const std::function<bool()>& go_on = {});
 
-/// A network that only evaluates, in batches of train.batch_size of this shape.
+/// A network that only evaluates, in batches of this shape.
 NetworkOptions inference_options(const RunConfig& run, Device device, int threads, const BatchShape& shape);
 
 /// Runs `body`, which reads from a Loader of this process alone. After a StalledError it prints the message

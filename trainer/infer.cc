@@ -152,6 +152,7 @@ int infer_command(const InferArguments& arguments) {
   const Weights weights = read_weights(run.weights, run.network);
 
   run.config.train.batch_size = std::min(static_cast<std::int64_t>(paths.size()), most_at_once);
+  run.config.train.micro_batches = 1;
   run.config.data = data_options(run.config);
   const int threads = threads_of_rank(run.config.train, 1);
   const Device device = device_of(run.config.train, 0);

@@ -127,12 +127,12 @@ void LocalStep::local(Loader& loader, std::int64_t number, StepTimes& at) {
       local_steps_.wanted(transport_, number, can, network_.stream(), "backward and update of local steps")) {
     local_steps_.run(static_cast<std::size_t>(number),
                      {[this] { network_.backward({}); }, [] {}, [this] { update(); }, [] {}});
-    at[3] = at[4] = at[2];
-    at[5] = now_seconds();
+    at.backward = at.exposed = at.forward;
+    at.update = now_seconds();
     return;
   }
-  at[4] = at[3] = part("backward", times_.backward, [&] { network_.backward({}); });
-  at[5] = update_part([&] { update(); });
+  at.exposed = at.backward = part("backward", times_.backward, [&] { network_.backward({}); });
+  at.update = update_part([&] { update(); });
 }
 
 void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
@@ -151,7 +151,7 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
   has_run_ |= !within;
   if (within) ++block_->exchanges;
   if (is_captured) {
-    at[6] = now_seconds();
+    at.sending = now_seconds();
     captured.graphs.run(captured.count, {[this, within] {
                                            difference(within);
                                            submit_changes(within);
@@ -160,15 +160,15 @@ void LocalStep::synchronise(std::int64_t number, StepTimes& at) {
                                          [this, within] { apply_mean(within); },
                                          [this, within] { exchange_of(within).launched(); }});
     if (!within) check_exchange_before();
-    at[4] = at[5] = now_seconds();
+    at.exposed = at.update = now_seconds();
   } else {
-    at[6] = update_part([&] { difference(within); });
-    at[4] = part("exposed communication", times_.exposed, [&] {
+    at.sending = update_part([&] { difference(within); });
+    at.exposed = part("exposed communication", times_.exposed, [&] {
       submit_changes(within);
       exchange.finish();
       if (!within) check_exchange_before();
     });
-    at[5] = update_part([&] { apply_mean(within); });
+    at.update = update_part([&] { apply_mean(within); });
   }
   ++captured.count;
   at_.steps = 0;
@@ -194,11 +194,11 @@ void LocalStep::send(const Fragment& fragment, std::size_t index, std::int64_t n
   has_run_ = unchecked_ = true;
   at_.pending = {static_cast<std::int64_t>(fragment.first), static_cast<std::int64_t>(fragment.last),
                  number + options_.delay};
-  at[6] = update_part([&] {
+  at.sending = update_part([&] {
     outer_->difference(network_.parameters().subspan(fragment.at, fragment.values),
                        changes().subspan(fragment.at, fragment.values), fragment.at);
   });
-  at[4] = at[5] = part("exposed communication", times_.exposed, [&] {
+  at.exposed = at.update = part("exposed communication", times_.exposed, [&] {
     for (const std::size_t tensor : network_.announce_order())
       if (fragment.first <= tensor && tensor < fragment.last) exchange_.submit(tensor);
     exchange_.release();
@@ -207,14 +207,14 @@ void LocalStep::send(const Fragment& fragment, std::size_t index, std::int64_t n
 
 /// The pending mean is due.
 void LocalStep::arrive(StepTimes& at) {
-  if (options_.delay > 0) at[6] = at[5];
+  if (options_.delay > 0) at.sending = at.update;
   join();
   check_arrived();
-  at[4] = now_seconds();
+  at.exposed = now_seconds();
   const Fragment fragment =
       fragment_of(network_.tensors(), static_cast<std::size_t>(at_.pending.first),
                   static_cast<std::size_t>(at_.pending.last), network_.parameters().size());
-  at[5] = update_part([&] {
+  at.update = update_part([&] {
     outer_->apply(network_.parameters().subspan(fragment.at, fragment.values),
                   changes().subspan(fragment.at, fragment.values), fragment.at,
                   options_.delay > 0 ? options_.mix : 0);

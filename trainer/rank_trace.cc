@@ -64,14 +64,18 @@ StepTrace::StepTrace(Trace& to, StreamView compute)
 }
 
 void StepTrace::add(std::int64_t number, const StepTimes& at) const {
-  trace_.span(steps_, step_, at[0], at[5], number);
-  trace_.span(compute_, data_, at[0], at[1]);
-  trace_.span(compute_, forward_, at[1], at[2]);
-  trace_.span(compute_, backward_, at[2], at[3]);
-  const bool updated_before = at[6] > 0;
-  if (updated_before) trace_.span(compute_, update_, at[3], at[6]);
-  trace_.span(compute_, exposed_, updated_before ? at[6] : at[3], at[4]);
-  trace_.span(compute_, update_, at[4], at[5]);
+  trace_.span(steps_, step_, at.step, at.update, number);
+  add_micro_batch(at);
+  const bool updated_before = at.sending > 0;
+  if (updated_before) trace_.span(compute_, update_, at.backward, at.sending);
+  trace_.span(compute_, exposed_, updated_before ? at.sending : at.backward, at.exposed);
+  trace_.span(compute_, update_, at.exposed, at.update);
+}
+
+void StepTrace::add_micro_batch(const StepTimes& at) const {
+  trace_.span(compute_, data_, at.begin, at.data);
+  trace_.span(compute_, forward_, at.data, at.forward);
+  trace_.span(compute_, backward_, at.forward, at.backward);
 }
 
 }  // namespace lpsgd

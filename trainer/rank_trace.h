@@ -1,7 +1,6 @@
 // One rank's trace of a run: its folder is checked before the first step, its file written after the last.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,10 +30,14 @@ class RankTrace {
   std::unique_ptr<Trace> trace_;
 };
 
-/// When a step began, and when each part ended: data, forward, backward, exposed communication, update. The
-/// last: when the communication began, if an update lies between backward and it, else 0. In seconds of
-/// now_seconds().
-using StepTimes = std::array<double, 7>;
+/// Of a step, in seconds of now_seconds().
+struct StepTimes {
+  double step = 0;                             // when it began
+  double begin = 0;                            // when its last micro-batch began
+  double data = 0, forward = 0, backward = 0;  // when each part of that ended
+  double exposed = 0, update = 0;              // when exposed communication and update ended
+  double sending = 0;  // when the communication began, if an update lies between backward and it
+};
 
 /// The spans of the main thread: the step and its parts; on a GPU also those of updates on the compute
 /// stream.
@@ -48,8 +51,10 @@ class StepTrace {
     updates_ ? updates_->span(updated_, work) : work();
   }
 
-  /// The step `number`.
+  /// The step `number`, with its last micro-batch.
   void add(std::int64_t number, const StepTimes& at) const;
+  /// Another one, up to its backward.
+  void add_micro_batch(const StepTimes& at) const;
 
  private:
   Trace& trace_;

@@ -287,6 +287,12 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
     config::fail(origin_of(run, "train", "batch_size"), "train.batch_size",
                  fmt::format("{} samples cannot be divided evenly over {} ranks; allowed: multiples of {}",
                              run.train.batch_size, ranks, ranks));
+  if (run.train.batch_size / ranks % run.train.micro_batches != 0)
+    config::fail(
+        origin_of(run, "train", "micro_batches"), "train.micro_batches",
+        fmt::format("{} samples of a rank (train.batch_size {}, {} ranks) cannot be divided evenly into {} "
+                    "micro-batches",
+                    run.train.batch_size / ranks, run.train.batch_size, ranks, run.train.micro_batches));
   with_locations(run, [&] { check_blocks(run.sync, ranks); });
   if (run.exchange.collective == Collective::allreduce && run.sync.kind == SyncKind::hierarchical_local_sgd)
     config::fail(

@@ -70,6 +70,12 @@ void fields(Visitor& v, TrainOptions& o) {
       "number of ranks that the run may have",
       [&](const Value& value, const std::string& path) { parse_batch_size(o, value, path); },
       [&] { return write_batch_size(o); });
+  v.field(
+      "micro_batches", o.micro_batches,
+      "gradient accumulation: each rank computes its samples of a step in so many parts, one after the "
+      "other, whose gradients are averaged before they are exchanged. Less memory; batch normalisation sees "
+      "one part at a time",
+      Range{.min = 1, .max = 1e6});
   v.field("seed", o.seed, "the seed of everything random: weights, data order, augmentation, dropout, dither",
           Range{.min = 0, .max = 4294967295.0});
   v.choice("device", o.device,

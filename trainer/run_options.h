@@ -24,6 +24,7 @@ struct TrainOptions {
   /// The batch size by number of ranks, if the configuration has a table. `batch_size` is then that of the
   /// fewest ranks until resolve_ranks() has taken the run's.
   std::map<std::int64_t, std::int64_t> batch_sizes = {};
+  std::int64_t micro_batches = 1;  // of each rank, in a step (gradient accumulation)
   std::int64_t seed = 1;
   DeviceChoice device = DeviceChoice::automatic;
   Compute compute = Compute::fp32;

@@ -21,14 +21,19 @@ using nlohmann::ordered_json;
 /// parameters.
 struct Memory {
   std::int64_t activations = 0, parameters = 0, frozen = 0;  // bytes
+  std::int64_t micro_batches = 1;
   Compute compute = Compute::fp32;
   Recompute recompute = Recompute::none;
 };
 
 Memory memory_of(const NetworkSpec& spec, const TrainOptions& train) {
   const DataType type = train.compute == Compute::bf16 ? DataType::bf16 : DataType::f32;
-  return {make_plan(spec.graph(), true, type, train.recompute).arena, 4 * spec.graph().arena,
-          4 * spec.graph().frozen_arena, train.compute, train.recompute};
+  return {make_plan(spec.graph(), true, type, train.recompute).arena,
+          4 * spec.graph().arena,
+          4 * spec.graph().frozen_arena,
+          train.micro_batches,
+          train.compute,
+          train.recompute};
 }
 
 std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std::vector<CodecSpec>& codecs,
@@ -67,6 +72,7 @@ std::string show_json(const NetworkSpec& spec, std::int64_t threshold, const std
   o["activation_bytes"] = memory.activations;
   o["parameter_bytes"] = memory.parameters;
   o["frozen_parameter_bytes"] = memory.frozen;
+  o["micro_batches"] = memory.micro_batches;
   return json_text(o, 2) + "\n";
 }
 
@@ -106,12 +112,12 @@ std::string show_table(const NetworkSpec& spec, std::int64_t threshold, const st
       threshold, total,
       4.0 * static_cast<double>(spec.parameters()) / static_cast<double>(std::max<std::uint64_t>(1, total)));
   out += fmt::format(
-      "training holds {} bytes of layers' outputs and their gradients for each {} ({}{}), and {} bytes of "
-      "parameters; the gradients take as much again, and so does momentum{}\n",
-      memory.activations, one_frame ? "frame" : "sample",
+      "training holds {} bytes of layers' outputs and their gradients for each {}{} ({}{}), and {} bytes of "
+      "parameters; the gradients take as much again, and so do{} momentum{}\n",
+      memory.activations, one_frame ? "frame" : "sample", memory.micro_batches > 1 ? " of a micro-batch" : "",
       memory.compute == Compute::bf16 ? "bfloat16" : "float32",
       memory.recompute == Recompute::batch_norm ? "; batch normalisations' outputs are computed twice" : "",
-      memory.parameters,
+      memory.parameters, memory.micro_batches > 1 ? " their sum over micro-batches and" : "es",
       any_frozen ? fmt::format("; {} bytes of frozen parameters have neither", memory.frozen) : "");
   return out;
 }

@@ -73,13 +73,24 @@ SynchronousStep::SynchronousStep(const RunConfig& run, const std::vector<CodecSp
 }
 
 void SynchronousStep::forward(Loader& loader, std::int64_t number, StepTimes& at) {
-  at[0] = now_seconds();
+  at.step = now_seconds();
+  for (std::int64_t m = 1; m < run_.train.micro_batches; ++m) {
+    micro_batch(loader, number, at);
+    at.backward = part("backward", times_.backward, [&] { network_.backward({}); });
+    if (trace_) trace_->add_micro_batch(at);
+  }
+  micro_batch(loader, number, at);
+}
+
+void SynchronousStep::micro_batch(Loader& loader, std::int64_t number, StepTimes& at) {
+  const std::int64_t parts = transport_.size() * run_.train.micro_batches;
+  at.begin = now_seconds();
   Batch batch;
-  at[1] = part("data", times_.data, [&] { batch = loader.next(); });
+  at.data = part("data", times_.data, [&] { batch = loader.next(); });
   bad_samples_.add(batch.bad_samples);
   sequences_ += sequences_in(batch);
-  at[2] = part("forward", times_.forward,
-               [&] { network_.forward_train(samples_of(batch, transport_.size()), number); });
+  at.forward =
+      part("forward", times_.forward, [&] { network_.forward_train(samples_of(batch, parts), number); });
 }
 
 void SynchronousStep::end_step(std::int64_t number, const StepTimes& at) {
@@ -99,15 +110,15 @@ void SynchronousStep::run(Loader& loader, std::int64_t number, double lr) {
     captured_.run(static_cast<std::size_t>(number), {[this] { backward(); }, [this] { exchange_.finish(); },
                                                      [this] { update(); }, [this] { exchange_.launched(); }});
     check(true);
-    at[3] = at[4] = at[2];
-    at[5] = now_seconds();
+    at.backward = at.exposed = at.forward;
+    at.update = now_seconds();
   } else {
-    at[3] = part("backward", times_.backward, [&] { backward(); });
-    at[4] = part("exposed communication", times_.exposed, [&] {
+    at.backward = part("backward", times_.backward, [&] { backward(); });
+    at.exposed = part("exposed communication", times_.exposed, [&] {
       exchange_.finish();
       check(on_gpu_);  // The host does not wait for this step's flags on a GPU.
     });
-    at[5] = update_part([&] { update(); });
+    at.update = update_part([&] { update(); });
   }
   end_step(number, at);
 }

@@ -2,7 +2,6 @@
 // all make the same update. It is also the base of other ways to synchronise ranks (trainer/local_step.h).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -97,7 +96,7 @@ class SynchronousStep {
     Stopwatch data, forward, backward, exposed, update;
   };
 
-  /// The step up to its forward pass. `at`: its begin, and the end of each part.
+  /// The step up to the forward pass of its last micro-batch.
   void forward(Loader& loader, std::int64_t number, StepTimes& at);
   void end_step(std::int64_t number, const StepTimes& at);
   void update() { optimizer_.step(network_.parameters(), network_.gradients()); }
@@ -130,6 +129,7 @@ class SynchronousStep {
   bool has_run_ = false;
 
  private:
+  void micro_batch(Loader& loader, std::int64_t number, StepTimes& at);  // up to its forward pass
   void backward();
   bool is_captured(std::int64_t number);
 };

@@ -42,9 +42,9 @@ Device device_of_rank(const RunConfig& run, const Transport& transport) {
 
 NetworkOptions network_options(const RunConfig& run, const Transport& transport, const BatchShape& shape,
                                Trace* trace) {
-  const std::int64_t batch = run.train.batch_size / transport.size();
-  return {.batch = batch,
-          .first = batch * transport.rank(),
+  return {.batch = shape.samples,
+          .first = shape.samples * run.train.micro_batches * transport.rank(),
+          .micro_batches = run.train.micro_batches,
           .seed = static_cast<std::uint32_t>(run.train.seed),
           .threads = threads_per_rank(run, transport),
           .compute = run.train.compute,
@@ -97,7 +97,7 @@ class RankTrainer {
         network_(spec, network_options(run, transport, train_loader_.shape(), trace_.get())),
         optimizer_(run.optimizer, network_.tensors(), network_.parameters().size(), network_.stream(),
                    static_cast<std::uint32_t>(run.train.seed)),
-        per_epoch_(train_loader_.batches()),
+        per_epoch_(train_loader_.batches() / run.train.micro_batches),
         contents_(epoch_contents(*data.train, per_epoch_)),
         replicas_(command.check_replicas, run.exchange.inject, transport, network_, optimizer_),
         agreement_(transport),
@@ -185,7 +185,7 @@ class RankTrainer {
     sums_.start_clock(saved_at_);
     if (const int signal = ask().signal) return stop(signal);
     while (position_.epoch < run_.train.epochs) {
-      train_loader_.start(position_.epoch, position_.batch);
+      train_loader_.start(position_.epoch, position_.batch * run_.train.micro_batches);
       if (run_.sync.distance && !sums_.has_distance()) step_->measure_distance();
       while (position_.batch < per_epoch_ && position_.step < last_) {
         train_step();
@@ -463,7 +463,7 @@ class RankTrainer {
   Loader train_loader_, test_loader_;
   Network network_;
   Optimizer optimizer_;
-  const std::int64_t per_epoch_;  // batches
+  const std::int64_t per_epoch_;  // steps
   const EpochContents contents_;
   std::unique_ptr<SynchronousStep> step_;
   std::optional<RunCheckpoints> checkpoints_;

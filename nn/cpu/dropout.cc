@@ -30,7 +30,7 @@ class DropoutOp final : public Op {
     }
     context_.parallel(b_.batch, [&](int, std::int64_t first, std::int64_t last) {
       for (std::int64_t n = first; n < last; ++n) {
-        const auto position = static_cast<std::uint32_t>(b_.random.first + n);
+        const auto position = static_cast<std::uint32_t>(b_.random.first + pass.first + n);
         for (std::int64_t e = 0; e < per_sample_; e += 4) {
           const Philox4x32 draw =
               philox4x32(static_cast<std::uint32_t>(e / 4), position, pass.step, b_.random.layer,

@@ -18,7 +18,7 @@ void throw_cudnn_error(cudnnStatus_t status, std::source_location where) {
 namespace cuda {
 namespace {
 
-constexpr std::int64_t alignment = 16;  // bytes of every tensor's address
+constexpr std::int64_t tensor_alignment = 16;  // bytes of every tensor's address
 constexpr std::int64_t virtual_id = 100;
 
 cudnnDataType_t cudnn_type(DataType type) {
@@ -36,7 +36,7 @@ Descriptor tensor(std::int64_t id, DataType type, Layout layout, std::int64_t n,
   d.set(CUDNN_ATTR_TENSOR_STRIDES, layout == Layout::nhwc
                                        ? std::vector{h * w * c, std::int64_t{1}, w * c, c}
                                        : std::vector{h * w * c, h * w, w, std::int64_t{1}});
-  d.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
+  d.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, tensor_alignment);
   if (is_virtual) d.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
   d.finalize();
   return d;

@@ -11,11 +11,11 @@ namespace {
 template <class T>
 __global__ void dropout_kernel(DropoutShape s, const PassState* pass, const T* x, T* y, std::uint8_t* kept) {
   const std::int64_t groups = (s.per_sample + 3) / 4;
-  const std::uint32_t step = pass->step;
+  const std::uint32_t step = pass->step, first = s.first + pass->first;
   for (std::int64_t i = thread_number(); i < s.batch * groups; i += thread_count()) {
     const std::int64_t n = i / groups, e = i % groups * 4;
     const Philox4x32 draw =
-        philox4x32(static_cast<std::uint32_t>(e / 4), s.first + static_cast<std::uint32_t>(n), step, s.layer,
+        philox4x32(static_cast<std::uint32_t>(e / 4), first + static_cast<std::uint32_t>(n), step, s.layer,
                    s.seed, static_cast<std::uint32_t>(RandomUse::dropout));
     const std::int64_t at = n * s.per_sample + e;
     if (s.per_sample % 4 == 0) {

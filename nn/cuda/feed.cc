@@ -94,7 +94,7 @@ void PassFeed::upload(const Pass& pass, std::span<const std::int32_t> labels) {
   auto* crops = reinterpret_cast<PixelCrop*>(host + crops_at_);
   auto* continues = reinterpret_cast<std::int32_t*>(host + continues_at_);
   auto* scored = reinterpret_cast<std::int32_t*>(host + labels_at_);
-  *state = {pass.step};
+  *state = {pass.step, static_cast<std::uint32_t>(pass.first)};
   std::int64_t count = 0;
   for (std::int64_t n = 0; n < batch_; ++n) {
     // Without lengths every frame counts. The input may have more frames than the loss scores, so the length

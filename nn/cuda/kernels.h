@@ -27,6 +27,7 @@ inline bool takes_packs(int pack, std::int64_t value_bytes, const void* p, std::
 /// What the operations of a pass read on the device. A captured pass reads it anew each time it is launched.
 struct PassState {
   std::uint32_t step = 0;
+  std::uint32_t first = 0;  // Pass::first
   double loss_divisor = 0;
 };
 

@@ -161,6 +161,9 @@ def local_batches(path, config, ranks):
             skipped[k] = f"train.batch_size gives no positive whole number for {k} ranks"
         elif batch % k:
             skipped[k] = f"train.batch_size {batch} is not a multiple of {k} ranks"
+        elif batch // k % configuration.micro_batches(config):
+            parts = configuration.micro_batches(config)
+            skipped[k] = f"{batch // k} samples of each of {k} ranks are not a multiple of {parts} micro-batches"
         else:
             batches[k] = batch / k
     if not batches:

@@ -6,7 +6,7 @@ import sys
 import time
 
 import program
-from configuration import section
+from configuration import micro_batches, section
 
 from costmodel import scaling
 
@@ -46,9 +46,12 @@ class Bench:
 
 def computing(path, overrides, config, batches):
     """A scaling.Computing, of the smallest and the largest of these local batches. On a CPU, where both would take
-    longer than SECONDS, of fewer steps, and of a smaller batch than the largest."""
+    longer than SECONDS, of fewer steps, and of a smaller batch than the largest. Of several micro-batches one is
+    measured."""
     bench, start = Bench(path, overrides, config), time.monotonic()
-    wanted = sorted({min(batches), max(batches)})
+    parts = micro_batches(config)
+    name = "local batch" if parts == 1 else "micro-batch"
+    wanted = sorted({max(1, batch // parts) for batch in (min(batches), max(batches))})
     one, a_sample = None, 0.0
     if not bench.is_on_gpu:
         say("trying a step of one sample here")
@@ -59,25 +62,27 @@ def computing(path, overrides, config, batches):
         left = math.inf if bench.is_on_gpu else SECONDS - (time.monotonic() - start)
         batch, counts = affordable(asked, a_sample, left, points[-1][0] if points else 0)
         if (batch, counts) != (asked, STEPS) and not is_told:
-            slow = f"a step takes about {a_sample * asked:.0f} s at a local batch of {asked}"
+            slow = f"forward and backward take about {a_sample * asked:.0f} s at a {name} of {asked}"
             say(f"{slow}, so less is measured; {OTHERWISE}")
             is_told = True
         if batch == 0:
             continue
-        say(f"measuring the steps of one rank here, local batch {batch}: {sum(counts)} steps")
+        say(f"measuring the steps of one rank here, {name} {batch}: {sum(counts)} steps")
         began = time.monotonic()
         seconds = one if one and (batch, counts) == (1, FEWER) else bench.step(batch, counts)
         took = time.monotonic() - began
         points.append((batch, *seconds, 0.0))
         a_sample = sum(seconds) / batch
-        say(f"local batch {batch}: {sum(seconds):.3g} s a step, forward and backward")
+        say(f"{name} {batch}: {sum(seconds):.3g} s, forward and backward")
         if took > LONG and not is_told:
             say(f"that took {took:.0f} s; {OTHERWISE}")
             is_told = True
     source = f"lpsgd bench layers on {bench.where}, without update and data"
     if points[-1][0] < wanted[-1]:
-        source += f"; local batches above {points[-1][0]} were not measured"
-    return scaling.Computing(tuple(points), 0.0, source)
+        source += f"; {name}es above {points[-1][0]} were not measured"
+    if parts > 1:
+        source += f"; {parts} micro-batches a step"
+    return scaling.Computing(tuple(tuple(parts * value for value in point) for point in points), 0.0, source)
 
 
 def affordable(batch, a_sample, left, known):

@@ -117,7 +117,7 @@ def codec_of(shown):
 
 def ready_times(shown, units, forward, backward, overlap):
     """When each unit's last tensor is final: backward passes the layers in turn,
-    each as long as its share of FLOPs.
+    each as long as its share of FLOPs. Of several micro-batches it is that of the last one.
     """
     trained = {tensor["name"].rpartition(".")[0] for tensor in shown["tensors"]}
     names = [layer["name"] for layer in shown["layers"]]
@@ -134,7 +134,8 @@ def ready_times(shown, units, forward, backward, overlap):
         final.append(after.get(name, 1.0))
     if not overlap:
         return [forward + backward] * len(units)
-    times = [forward + backward * max(final[t] for t in unit.tensors) for unit in units]
+    last = backward / shown["micro_batches"]
+    times = [forward + backward - last + last * max(final[t] for t in unit.tensors) for unit in units]
     for i in range(1, len(times)):
         times[i] = max(times[i], times[i - 1])  # units start in order
     return times

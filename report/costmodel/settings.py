@@ -14,6 +14,7 @@ READ = (
     "data.dataset",
     "data.train_samples",
     "train.batch_size",
+    "train.micro_batches",
     "train.epochs",
     "train.device",
     "train.threads",

@@ -19,7 +19,7 @@ GIVEN = [
           "exchange.min_elements=7", "exchange.timeout=5min", "exchange.timeout_outside_step=1h",
           "exchange.rules=[{kind: conv, codec: none}]", "optimizer.no_decay=[bias]", "schedule.decay={1: 0.2}",
           "schedule.momentum={1: 0.5}", ("sync.kind", "sync={kind: local_sgd, steps: 2}"), "train.batch_size=48",
-          "train.device=auto", "train.epochs=3", "train.freeze=[conv1, bn1]", "train.seed=4", "train.threads=2"]),
+          "train.device=auto", "train.epochs=3", "train.freeze=[conv1, bn1]", "train.micro_batches=2", "train.seed=4", "train.threads=2"]),
     (["data.augment={mirror: true}"], ["data.augment.crop={kind: random_resized}"]),
     (["data.augment={crop: {kind: random_resized}}"],
      [("data.augment.crop.kind", "data.augment.crop={kind: side_ratio, ratio: 0.5}"), "data.augment.crop.area=[0.5, 1]",

@@ -104,18 +104,27 @@ struct LoadedBatch {
 
 /// The batches of an epoch, each with the samples of all ranks in the order of ranks.
 std::vector<LoadedBatch> collect(const std::shared_ptr<const ImageDataset>& set, const DataOptions& data,
-                                 std::int64_t batch, int ranks, std::int64_t epoch, bool training) {
+                                 std::int64_t batch, int ranks, std::int64_t epoch, bool training,
+                                 std::int64_t micro_batches = 1) {
   std::vector<LoadedBatch> loaded;
   for (int rank = 0; rank < ranks; ++rank) {
     TestLoader loader(set, data,
-                      {.global_batch = batch, .rank = rank, .ranks = ranks, .seed = 5, .training = training});
+                      {.global_batch = batch,
+                       .rank = rank,
+                       .ranks = ranks,
+                       .micro_batches = micro_batches,
+                       .seed = 5,
+                       .training = training});
     loader.start(epoch);
     for (std::int64_t b = 0; b < loader.batches(); ++b) {
-      if (static_cast<std::size_t>(b) == loaded.size()) loaded.emplace_back();
+      const auto whole = static_cast<std::size_t>(b / micro_batches);
+      if (whole == loaded.size()) loaded.emplace_back();
       const Batch got = loader.next();
-      EXPECT_EQ(got.pixels.size(), static_cast<std::size_t>(batch / ranks * image_size));
-      EXPECT_EQ(got.labels.size(), static_cast<std::size_t>(batch / ranks));
-      LoadedBatch& all = loaded[static_cast<std::size_t>(b)];
+      const std::int64_t samples = batch / ranks / micro_batches;
+      EXPECT_EQ(got.micro_batch, b % micro_batches);
+      EXPECT_EQ(got.pixels.size(), static_cast<std::size_t>(samples * image_size));
+      EXPECT_EQ(got.labels.size(), static_cast<std::size_t>(samples));
+      LoadedBatch& all = loaded[whole];
       for (std::int64_t i = 0; i < got.valid; ++i) {
         const std::int64_t sample = got.labels[static_cast<std::size_t>(i)];
         all.samples.push_back(sample);
@@ -163,6 +172,31 @@ TEST(ImageBatches, UnshuffledBatchesAreContiguousAndSplitByRank) {
       EXPECT_EQ(batch.valid, 3);
     }
   }
+}
+
+// Also of the last batch in evaluation, which is shorter.
+TEST(ImageBatches, MicroBatchesAreABatchsPartsInOrder) {
+  const auto set = std::make_shared<Numbered>(103);
+  const DataOptions data = data_options(2, true);
+  for (const bool training : {true, false})
+    for (const int ranks : {1, 2}) {
+      const auto whole = collect(set, data, 20, ranks, 1, training);
+      ASSERT_EQ(whole.size(), training ? 5u : 6u);
+      for (const std::int64_t parts : {2, 5}) {
+        const auto got = collect(set, data, 20, ranks, 1, training, parts);
+        ASSERT_EQ(got.size(), whole.size());
+        for (std::size_t b = 0; b < got.size(); ++b) {
+          EXPECT_EQ(got[b].samples, whole[b].samples);
+          EXPECT_EQ(got[b].images, whole[b].images);
+        }
+      }
+    }
+  TestLoader loader(set, data, {.global_batch = 20, .micro_batches = 5, .seed = 5});
+  EXPECT_EQ(loader.batches(), 25);
+  loader.start(1, 7);  // the third part of the second batch
+  EXPECT_EQ(loader.next().micro_batch, 2);
+  EXPECT_THROW(make_batch_source(set, data, {.global_batch = 20, .ranks = 2, .micro_batches = 4}),
+               ConfigError);
 }
 
 TEST(ImageBatches, TrainingBatchesAreTheSameForAnyNumberOfRanks) {

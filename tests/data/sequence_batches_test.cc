@@ -69,23 +69,28 @@ struct Global {
 
 /// An epoch's global batches, put together from the ranks' parts.
 Global epoch(const std::shared_ptr<const Dataset>& set, const DataOptions& data, int ranks, int workers,
-             bool training, std::int64_t number = 1) {
+             bool training, std::int64_t number = 1, std::int64_t micro_batches = 1) {
   std::vector<std::unique_ptr<Loader>> loaders;
   for (int r = 0; r < ranks; ++r)
-    loaders.push_back(std::make_unique<Loader>(
-        make_batch_source(set, data,
-                          {.global_batch = 8, .rank = r, .ranks = ranks, .seed = 3, .training = training}),
-        LoaderOptions{.workers = workers}));
+    loaders.push_back(std::make_unique<Loader>(make_batch_source(set, data,
+                                                                 {.global_batch = 8,
+                                                                  .rank = r,
+                                                                  .ranks = ranks,
+                                                                  .micro_batches = micro_batches,
+                                                                  .seed = 3,
+                                                                  .training = training}),
+                                               LoaderOptions{.workers = workers}));
   for (auto& loader : loaders) loader->start(number);
   Global out;
   const auto append = [](std::vector<double>& to, const auto& from) {
     to.insert(to.end(), from.begin(), from.end());
   };
-  for (std::int64_t b = 0; b < loaders[0]->batches(); ++b) {
+  for (std::int64_t b = 0; b < loaders[0]->batches(); b += micro_batches) {
     std::int64_t frames = 0, told = 0;
-    for (auto& loader : loaders) {
-      EXPECT_EQ(loader->batches(), loaders[0]->batches());
-      const Batch batch = loader->next();
+    for (std::size_t part = 0; part < loaders.size() * static_cast<std::size_t>(micro_batches); ++part) {
+      Loader& loader = *loaders[part / static_cast<std::size_t>(micro_batches)];
+      EXPECT_EQ(loader.batches(), loaders[0]->batches());
+      const Batch batch = loader.next();
       append(out.values, batch.values);
       append(out.labels, batch.labels);
       append(out.lengths, batch.lengths);
@@ -114,6 +119,7 @@ TEST(SequenceBatches, AreTheSameForAnyNumberOfRanksAndWorkers) {
         EXPECT_GT(one.frames.size(), 4u);
         for (const int ranks : {2, 4, 8})
           for (const int workers : {1, 3}) EXPECT_EQ(epoch(set, data, ranks, workers, training), one);
+        for (const std::int64_t parts : {2, 4}) EXPECT_EQ(epoch(set, data, 2, 1, training, 1, parts), one);
         EXPECT_EQ(epoch(set, data, 1, 1, training, 2) == one, !training || set == text);
       }
     }

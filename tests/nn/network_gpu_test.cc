@@ -2,7 +2,9 @@
 // nn_pytorch_cuda_*.)
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -53,28 +55,39 @@ struct Trained {
   Trained(const std::string& text, const NetworkOptions& options, const OptimizerOptions& sgd = {},
           const std::vector<std::string>& frozen = {})
       : spec(frozen_spec(text, frozen)),
+        micro_batches(options.micro_batches),
         network(spec, options),
         optimizer(sgd, spec.tensors(), network.parameters().size(), network.stream()) {
     optimizer.set_rate(0.05);
-    draw_samples(spec, options.batch, inputs, labels);
+    draw_samples(spec, micro_batches * options.batch, inputs, labels);
   }
   void step(std::int64_t number, bool announces = false) {
-    network.forward_train({.inputs = inputs,
-                           .labels = labels,
-                           .lengths = lengths,
-                           .continues = continues,
-                           .loss_divisor = loss_divisor},
-                          number);
-    if (announces)
-      network.backward([&](std::size_t t) { announced.push_back(t); });
-    else
-      network.backward({});
+    for (std::int64_t m = 0; m < micro_batches; ++m) {
+      network.forward_train({.inputs = part(inputs, m),
+                             .labels = part(labels, m),
+                             .lengths = part(lengths, m),
+                             .continues = part(continues, m),
+                             .loss_divisor = loss_divisor,
+                             .micro_batch = m},
+                            number);
+      if (announces)
+        network.backward([&](std::size_t t) { announced.push_back(t); });
+      else
+        network.backward({});
+    }
     optimizer.step(network.parameters(), network.gradients());
   }
   std::vector<float> gradients() { return on_host(network.gradients(), network.stream()); }
   std::vector<float> weights() { return on_host(network.parameters(), network.stream()); }
 
+  template <class V>
+  std::span<const V> part(const std::vector<V>& of, std::int64_t micro_batch) const {
+    const std::size_t size = of.size() / static_cast<std::size_t>(micro_batches);
+    return std::span(of).subspan(static_cast<std::size_t>(micro_batch) * size, size);
+  }
+
   NetworkSpec spec;
+  const std::int64_t micro_batches;
   Network network;
   Optimizer optimizer;
   std::vector<float> inputs;
@@ -120,6 +133,18 @@ TEST_F(NetworkGpu, TrainsAsTheCpuDoes) {
   EXPECT_EQ(b.samples, 5);
   EXPECT_NEAR(b.loss, a.loss, 1e-4 * a.loss);
   EXPECT_EQ(gpu.network.take_metrics().samples, 0);
+}
+
+TEST_F(NetworkGpu, AccumulatesAsTheCpuDoes) {
+  Trained cpu(smooth, {.batch = 4, .first = 36, .micro_batches = 3});
+  Trained gpu(smooth, {.batch = 4, .first = 36, .micro_batches = 3, .device = device});
+  for (int s = 0; s < 5; ++s) {
+    SCOPED_TRACE(s);
+    cpu.step(s);
+    gpu.step(s);
+    expect_near(gpu, cpu);
+  }
+  EXPECT_EQ(gpu.network.captured(), 4u);  // forward; backward of the first, the second and the last
 }
 
 TEST_F(NetworkGpu, FrozenLayersComputeAsTheCpus) {
@@ -179,12 +204,20 @@ TEST_F(NetworkGpu, FirstStepOfAnArithmeticIsNearTheCpus) {
 
 // Gradients of a step are the same whether its passes run as they are, are launched whole, or in groups
 // between announcements.
-class CapturedGpu : public NetworkGpu, public ::testing::WithParamInterface<Compute> {};
-INSTANTIATE_TEST_SUITE_P(, CapturedGpu, ::testing::Values(Compute::fp32, Compute::bf16));
+using CapturedCase = std::tuple<Compute, std::int64_t>;  // and micro-batches
+class CapturedGpu : public NetworkGpu, public ::testing::WithParamInterface<CapturedCase> {};
+INSTANTIATE_TEST_SUITE_P(, CapturedGpu,
+                         ::testing::Combine(::testing::Values(Compute::fp32, Compute::bf16),
+                                            ::testing::Values(1, 2, 3)));
 
 TEST_P(CapturedGpu, PassesAreTheSame) {
-  if (const auto why = unsupported(GetParam(), device)) GTEST_SKIP() << *why;
-  const NetworkOptions fixed{.batch = 8, .compute = GetParam(), .device = device, .deterministic = true};
+  const auto [compute, micro_batches] = GetParam();
+  if (const auto why = unsupported(compute, device)) GTEST_SKIP() << *why;
+  const NetworkOptions fixed{.batch = 8 / micro_batches,
+                             .micro_batches = micro_batches,
+                             .compute = compute,
+                             .device = device,
+                             .deterministic = true};
   NetworkOptions timed = fixed;
   timed.time_operations = true;
   Trained launched(kinked, fixed), plain(kinked, timed), every(kinked, fixed), grouped(kinked, fixed),
@@ -203,12 +236,14 @@ TEST_P(CapturedGpu, PassesAreTheSame) {
       EXPECT_EQ(t->weights(), launched.weights());
     }
   }
-  // Forward, and backward whole, not at all, or in two runs and what is left.
-  EXPECT_EQ(launched.network.captured(), 2u);
+  // Forward, and backward whole, not at all, or in two runs and what is left; of micro-batches in front of
+  // the last one whole, the first by itself.
+  const std::size_t in_front = std::min<std::size_t>(static_cast<std::size_t>(micro_batches) - 1, 2);
+  EXPECT_EQ(launched.network.captured(), 2 + in_front);
   EXPECT_EQ(plain.network.captured(), 0u);
-  EXPECT_EQ(every.network.captured(), 1u);
-  EXPECT_EQ(grouped.network.captured(), 4u);
-  EXPECT_EQ(one.network.captured(), 2u);
+  EXPECT_EQ(every.network.captured(), 1 + in_front);
+  EXPECT_EQ(grouped.network.captured(), 4 + in_front);
+  EXPECT_EQ(one.network.captured(), 2 + in_front);
   for (const OperationTime& t : plain.network.take_times()) EXPECT_GT(t.forward, 0) << t.name;
   for (const OperationTime& t : launched.network.take_times()) EXPECT_EQ(t.forward, 0) << t.name;
   EXPECT_THROW(one.network.announce_behind({}), Error);
@@ -299,6 +334,28 @@ TEST_F(NetworkGpu, SequencesOfOtherLengthsAreCaptured) {
       }
     }
     EXPECT_EQ(gpu.network.captured(), 3u);
+  }
+}
+
+// The state that each micro-batch carries is its own.
+TEST_F(NetworkGpu, MicroBatchesOfSequencesContinue) {
+  const std::string sequences =
+      "input: [6, 5]\nclasses: 4\nlayers: [{lstm: a, cell: 8, projection: 4}, {dense: fc, units: 4}]";
+  Trained cpu(sequences, {.batch = 2, .micro_batches = 3}),
+      gpu(sequences, {.batch = 2, .micro_batches = 3, .device = device});
+  for (int s = 0; s < 5; ++s) {
+    SCOPED_TRACE(s);
+    for (Trained* t : {&cpu, &gpu}) {
+      t->continues = {s % 4 != 0, 1, 0, s % 2, 1, 1};
+      t->labels.assign(36, s % 4);
+      t->step(s);
+    }
+    EXPECT_LE(distance(gpu.gradients(), cpu.gradients()), 1e-3);
+    EXPECT_LE(distance(gpu.weights(), cpu.weights()), 1e-4);
+    const std::vector<NamedBuffer> left = cpu.network.carried_state(), on_gpu = gpu.network.carried_state();
+    for (std::size_t i = 0; i < left.size(); ++i)
+      EXPECT_LE(distance(on_host(on_gpu[i].values, gpu.network.stream()), left[i].values), 1e-4)
+          << left[i].name;
   }
 }
 

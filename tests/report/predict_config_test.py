@@ -339,6 +339,10 @@ class Command(FolderTest):
                 (config, "--run", run, *link, "--ranks", "3"),
                 "batch_size 64 is not a multiple of 3 ranks; --weak keeps",
             ),
+            (
+                (config, "--run", run, *link, "--ranks", "2", "--set", "train.micro_batches=5"),
+                "32 samples of each of 2 ranks are not a multiple of 5 micro-batches; --weak keeps",
+            ),
             ((config, "--run", run, *link, "--codecs", "qsgd3"), "unknown codec 'qsgd3'"),
             ((config, "--run", run, *link, "--codecs", "{kind: foo}"), "'foo' is not known"),
             ((config, "--run", run, *link, "--step-seconds", "1"), "not together with --run"),

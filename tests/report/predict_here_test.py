@@ -31,7 +31,7 @@ class Here(FolderTest):
         of_two = next(row["computation_s"] for row in found["rows"] if row["ranks"] == 2)
         self.assertTrue(seconds / 5 < of_two < 5 * seconds, (seconds, of_two))
 
-    def measured(self, of_a_sample, batches, **more):
+    def measured(self, of_a_sample, batches, config=None, **more):
         """What a machine of so many seconds a sample measures: (batches, steps of each), and what it says."""
         asked = []
 
@@ -43,10 +43,11 @@ class Here(FolderTest):
         clock, err = [0.0], io.StringIO()
         bench = mock.patch.multiple(measured_here.Bench, __init__=lambda *_: None, step=step, create=True, **more)
         with bench, mock.patch("time.monotonic", lambda: clock[0]), contextlib.redirect_stderr(err):
-            found = measured_here.computing("c", (), {}, batches)
+            found = measured_here.computing("c", (), config or {}, batches)
         self.assertLessEqual([p[0] for p in found.points], sorted(p[0] for p in found.points))
         for batch, forward, backward, rest in found.points:
-            self.assertEqual((forward + backward, rest), (of_a_sample * batch, 0))
+            self.assertAlmostEqual(forward + backward, of_a_sample * batch)
+            self.assertEqual(rest, 0)
         return asked, clock[0], found, err.getvalue()
 
     def test_slow_steps_are_measured_less_often_and_with_smaller_batches(self):
@@ -68,9 +69,14 @@ class Here(FolderTest):
                 self.assertEqual(err.count(hint), of_a_sample > 1, err)
                 self.assertEqual("were not measured" in found.source, found.points[-1][0] < max(batches))
                 self.assertEqual(err.count("measuring the steps"), len(found.points))
-                self.assertEqual(err.count(" s a step, forward and backward"), len(found.points))
+                self.assertEqual(err.count(" s, forward and backward"), len(found.points))
         slow = self.measured(4.0, [4], **usual)[-1]
         self.assertIn("that took 96 s; " + hint, slow)
+        asked, _, found, err = self.measured(0.001, [16, 8, 4], {"train": {"micro_batches": 4}}, **usual)
+        self.assertEqual(asked, [(1, 2), (1, 6), (4, 6)])
+        self.assertEqual([p[0] for p in found.points], [4, 16])
+        self.assertIn("micro-batch 4: 0.004 s, forward and backward", err)
+        self.assertIn("4 micro-batches a step", found.source)
         on_gpu = self.measured(100, [64, 8], is_on_gpu=True, where="this GPU")
         self.assertEqual(on_gpu[0], [(8, 6), (64, 6)])
 

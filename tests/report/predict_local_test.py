@@ -61,6 +61,15 @@ class MeanStep(unittest.TestCase):
         for found, expected in zip(times, (1 + 2 * share, 1 + 2 * share, 3.0, 3.0)):
             self.assertAlmostEqual(found, expected)
 
+    def test_only_the_backward_of_the_last_micro_batch_hides_communication(self):
+        words = ("train.micro_batches=4",)
+        shown = program.show(str(SOURCE / "configs" / "alexnet_noise.yaml"), words)
+        units = [plan.Unit(0, 1, 1, (t,)) for t in reversed(range(len(shown["tensors"])))]
+        one = scaling.ready_times({**shown, "micro_batches": 1}, units, 1.0, 2.0, True)
+        self.assertEqual(one[-1], 3.0)
+        for whole, last in zip(one, scaling.ready_times(shown, units, 1.0, 2.0, True)):
+            self.assertAlmostEqual(3.0 - last, (3.0 - whole) / 4)
+
     def test_it_is_not_hidden_behind_backward(self):
         every = self.step(4, synchronisation.EVERY_STEP)
         self.assertLess(every.exposed, 0.2 * self.end(4, self.LINK))

@@ -114,6 +114,7 @@ const AllocationCase cases[] = {
       "sync={kind: hierarchical_local_sgd, steps: 2, block_steps: 2, ranks_per_block: 3}"}},
     {"block_momentum",
      {"exchange.codec=none", "optimizer.kind=lars", "sync={kind: block_momentum, steps: 2}"}},
+    {"micro_batches", {"exchange.codec=onebit", "train.micro_batches=4"}},
     {"link", {"exchange.codec=onebit", "exchange.link={bandwidth: 1Gbit, latency: 20us}"}},
 };
 

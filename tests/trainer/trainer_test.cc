@@ -13,14 +13,16 @@
 #include "tests/trainer/small_run.h"
 #include "trainer/run_folder.h"
 #include "trainer/stop_signals.h"
+#include "trainer/weights.h"
 
 namespace lpsgd {
 namespace {
 
-/// Trains two ranks in `folder`, from its newest checkpoint if there is one. Returns the message of the error
-/// that stopped them.
+/// Trains two ranks, or `ranks`, in `folder`, from its newest checkpoint if there is one. Returns the message
+/// of the error that stopped them.
 std::string train(const RunConfig& run, const std::string& folder,
-                  std::optional<std::int64_t> steps = std::nullopt, const std::set<std::int64_t>& bad = {}) {
+                  std::optional<std::int64_t> steps = std::nullopt, const std::set<std::int64_t>& bad = {},
+                  int ranks = 2) {
   TrainCommand command;
   command.out = folder;
   command.steps = steps;
@@ -28,36 +30,60 @@ std::string train(const RunConfig& run, const std::string& folder,
   const TrainData data{small_dataset(48, bad), small_dataset(30, bad)};  // four batches an epoch
   const NetworkSpec spec = network_of(run);
   try {
-    run_thread_ranks(2, [&](Transport& transport) { train_rank(run, command, data, spec, transport); });
+    run_thread_ranks(ranks, [&](Transport& transport) { train_rank(run, command, data, spec, transport); });
   } catch (const Error& e) {
     return e.what();
   }
   return "";
 }
 
+/// Ranks add their gradients in the order of ranks, as micro-batches are added. Only the running statistics
+/// differ, which a step does not read.
+TEST(Trainer, MicroBatchesTrainAsRanksDo) {
+  const auto weights = [&](int ranks, const std::string& micro_batches, const std::string& sync) {
+    const RunConfig run = small_run({"exchange.codec={kind: none}", "train.micro_batches=" + micro_batches,
+                                     "sync=" + sync, "network.layers.2={dropout: d, probability: 0.3}"});
+    const TestFolder out;
+    EXPECT_EQ(train(run, out.path(), std::nullopt, {}, ranks), "");
+    return read_weights(out.path(), network_of(run)).parameters;
+  };
+  const std::vector<float> expected = weights(3, "1", "{kind: every_step}");
+  EXPECT_EQ(weights(1, "3", "{kind: every_step}"), expected);
+  const auto expect_near = [](const std::vector<float>& got, const std::vector<float>& near) {
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], near[i], 1e-6);
+  };
+  // The mean of two means is rounded otherwise.
+  expect_near(weights(2, "2", "{kind: every_step}"), weights(4, "1", "{kind: every_step}"));
+  // One rank's local steps are those of synchronous SGD, up to the rounding of the outer step.
+  expect_near(weights(1, "3", "{kind: local_sgd, steps: 3}"), expected);
+}
+
 TEST(Trainer, ResumesBitForBit) {
   // Rates that change in every step.
-  const RunConfig run =
-      small_run({"schedule.warmup_epochs=1", "schedule.warmup_from=0.01", "schedule.decay={linear: 0}",
-                 "optimizer.momentum_unit_gain=true", "schedule.momentum={1: 0.5}"});
-  const TestFolder folder;
-  const std::string whole = folder.path() + "/whole", parts = folder.path() + "/parts";
-  std::filesystem::create_directories(whole);
-  std::filesystem::create_directories(parts);
-  EXPECT_EQ(train(run, whole), "");
-  for (const std::int64_t steps : {2, 4, 5}) EXPECT_EQ(train(run, parts, steps), "");  // 4: an epoch's end
-  EXPECT_EQ(train(run, parts), "");
-  for (const char* file : {"model.safetensors", "state-rank0000.safetensors", "state-rank0001.safetensors"})
-    EXPECT_EQ(read_file(whole + "/checkpoints/epoch-0002/" + file),
-              read_file(parts + "/checkpoints/epoch-0002/" + file))
-        << file;
-  const std::vector<std::string> a = metrics_lines(whole), b = metrics_lines(parts);
-  ASSERT_EQ(a.size(), 2u);
-  ASSERT_EQ(b.size(), 2u);
-  for (std::size_t e = 0; e < 2; ++e)
-    for (const char* key : {"epoch", "step", "lr", "train_loss", "train_top1", "val_loss", "val_top5",
-                            "samples", "bytes_sent", "bytes_fp32", "replicas_equal"})
-      EXPECT_EQ(nlohmann::json::parse(a[e])[key], nlohmann::json::parse(b[e])[key]) << key;
+  for (const char* micro_batches : {"1", "3"}) {
+    const RunConfig run =
+        small_run({"schedule.warmup_epochs=1", "schedule.warmup_from=0.01", "schedule.decay={linear: 0}",
+                   "optimizer.momentum_unit_gain=true", "schedule.momentum={1: 0.5}",
+                   std::string("train.micro_batches=") + micro_batches});
+    const TestFolder folder;
+    const std::string whole = folder.path() + "/whole", parts = folder.path() + "/parts";
+    std::filesystem::create_directories(whole);
+    std::filesystem::create_directories(parts);
+    EXPECT_EQ(train(run, whole), "");
+    for (const std::int64_t steps : {2, 4, 5}) EXPECT_EQ(train(run, parts, steps), "");  // 4: an epoch's end
+    EXPECT_EQ(train(run, parts), "");
+    for (const char* file : {"model.safetensors", "state-rank0000.safetensors", "state-rank0001.safetensors"})
+      EXPECT_EQ(read_file(whole + "/checkpoints/epoch-0002/" + file),
+                read_file(parts + "/checkpoints/epoch-0002/" + file))
+          << file;
+    const std::vector<std::string> a = metrics_lines(whole), b = metrics_lines(parts);
+    ASSERT_EQ(a.size(), 2u);
+    ASSERT_EQ(b.size(), 2u);
+    for (std::size_t e = 0; e < 2; ++e)
+      for (const char* key : {"epoch", "step", "lr", "train_loss", "train_top1", "val_loss", "val_top5",
+                              "samples", "bytes_sent", "bytes_fp32", "replicas_equal"})
+        EXPECT_EQ(nlohmann::json::parse(a[e])[key], nlohmann::json::parse(b[e])[key]) << key;
+  }
 }
 
 /// The average of an epoch's end serves the evaluation and the checkpoint.
