@@ -22,7 +22,9 @@ TEST(RankTrace, WritesOneFilePerRank) {
     trace.prepare(transport);
     EXPECT_TRUE(std::filesystem::is_directory(path));
     const StepTrace steps(*trace.get());
-    steps.add(7, {1, 2, 4, 7, 11, 16});
+    steps.add_micro_batch({.step = 1, .begin = 1, .data = 1.5, .forward = 1.75, .backward = 1.875});
+    steps.add(7,
+              {.step = 1, .begin = 2, .data = 3, .forward = 5, .backward = 8, .exposed = 12, .update = 17});
     trace.write(transport);
   });
   for (int rank = 0; rank < 2; ++rank) {
@@ -30,11 +32,11 @@ TEST(RankTrace, WritesOneFilePerRank) {
     EXPECT_EQ(json["distributedInfo"]["rank"], rank);
     std::map<std::string, double> seconds;
     for (const auto& event : json["traceEvents"])
-      if (event["ph"] == "X") seconds[event["name"]] = event["dur"].get<double>() * 1e-6;
+      if (event["ph"] == "X") seconds[event["name"]] += event["dur"].get<double>() * 1e-6;
     EXPECT_THAT(seconds,
-                testing::ElementsAre(testing::Pair("ProfilerStep#7", 15), testing::Pair("backward", 3),
-                                     testing::Pair("data", 1), testing::Pair("exposed communication", 4),
-                                     testing::Pair("forward", 2), testing::Pair("update", 5)));
+                testing::ElementsAre(testing::Pair("ProfilerStep#7", 16), testing::Pair("backward", 3.125),
+                                     testing::Pair("data", 1.5), testing::Pair("exposed communication", 4),
+                                     testing::Pair("forward", 2.25), testing::Pair("update", 5)));
   }
 }
 
@@ -43,7 +45,14 @@ TEST(RankTrace, AnUpdateBeforeTheExchangeIsNoCommunication) {
   run_thread_ranks(1, [&](Transport& transport) {
     const RankTrace trace(folder.path());
     const StepTrace steps(*trace.get());
-    steps.add(7, {1, 2, 4, 7, 11, 16, 9});
+    steps.add(7, {.step = 1,
+                  .begin = 1,
+                  .data = 2,
+                  .forward = 4,
+                  .backward = 7,
+                  .exposed = 11,
+                  .update = 16,
+                  .sending = 9});
     trace.write(transport);
   });
   const auto json = nlohmann::json::parse(read_file(folder.path() + "/rank0000.json"));
