@@ -67,6 +67,8 @@ OldState read_state(CheckpointFiles& from, int rank, const std::vector<TensorInf
   return out;
 }
 
+constexpr const char* second_moment = "second_moment";  // an arena of Adam's alone
+
 /// Whether the state file of the checkpoint's rank has the arena.
 bool has_arena(CheckpointFiles& from, int rank, const std::string& arena,
                const std::vector<TensorInfo>& tensors) {
@@ -177,6 +179,10 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
         throw ConfigError(
             fmt::format("{}: was written with another train.freeze: it trained '{}'", folder, frozen.name));
   CheckpointFiles files(from);
+  const bool is_adam =
+      std::ranges::any_of(state.arenas, [](const NamedArena& arena) { return arena.name == second_moment; });
+  if (!is_adam && has_arena(files, 0, second_moment, tensors))  // older manifests do not name the kind
+    throw ConfigError(fmt::format("{}: was written with another optimizer.kind", folder));
   const SafetensorsFile& model = files.model();
   read_model(model, state);
   read_carried(files, rank, ranks, state.carried);
@@ -192,9 +198,13 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   std::vector<OldState> old;
   for (int r = same ? rank : 0; r < (same ? rank + 1 : manifest.ranks); ++r) {
     old.push_back(read_state(files, r, tensors, state.buffers));
-    for (const std::size_t t : changed)
-      if (codecs[t].error_feedback)
-        begin_residuals(old.back().residuals, t, tensors[t], codecs[t], r, manifest.ranks);
+    const auto in_block = static_cast<int>(state.ranks_per_block);
+    for (const std::size_t t : changed) {
+      if (!codecs[t].error_feedback) continue;
+      begin_residuals(old.back().residuals, t, tensors[t], codecs[t], r, manifest.ranks);
+      if (in_block > 0)
+        begin_residuals(old.back().block_residuals, t, tensors[t], codecs[t], r % in_block, in_block);
+    }
   }
   if (same) {
     residuals = std::move(old[0].residuals);

@@ -156,6 +156,18 @@ std::vector<MetadataDifference> compare(const CheckpointManifest& a, const Check
   add("batches", a.batches, b.batches);
   add("samples", a.samples, b.samples);
   add("lengths", a.lengths, b.lengths);
+  if (!a.optimizer.empty() && !b.optimizer.empty()) add("optimizer", a.optimizer, b.optimizer);
+  add("halfway", a.halfway, b.halfway);
+  add("local steps begun", a.sync.started, b.sync.started);
+  add("local steps since a synchronisation", a.sync.steps, b.sync.steps);
+  add("synchronisations within blocks", a.sync.rounds, b.sync.rounds);
+  add("ranks per block", a.sync.ranks_per_block, b.sync.ranks_per_block);
+  const auto pending = [](const SyncPosition& at) {
+    return at.has_pending() ? fmt::format("tensors {} to {}, due after step {}", at.pending.first,
+                                          at.pending.last - 1, at.pending.due)
+                            : std::string("none");
+  };
+  add("pending mean", pending(a.sync), pending(b.sync));
   const auto add_pairs = [&](const std::string& kind, const auto& x, const auto& y) {
     const auto value = [](const auto& pairs, const std::string& key) {
       const auto at = std::find_if(pairs.begin(), pairs.end(), [&](const auto& p) { return p.first == key; });

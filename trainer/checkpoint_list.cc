@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/paths.h"
 
 namespace lpsgd {
 
@@ -107,6 +108,10 @@ std::string folder_while_removed(const std::string& folder) {
   return hidden(folder, removed_suffix);
 }
 
+std::string PassedOver::name() const {
+  return fs::path(folder).filename().string();
+}
+
 std::string text(const PassedOver& one) {
   return fmt::format("{} is passed over: {}", one.folder, one.why);
 }
@@ -121,8 +126,9 @@ std::vector<ListedCheckpoint> list_checkpoints(const std::string& run_folder) {
     if (is_checkpoint_name(it->path().filename().string()) && fs::is_directory(it->path(), ignored))
       found.push_back(read_entry(it->path()));
   }
-  if (error && error != std::errc::no_such_file_or_directory)
-    throw FileError(fmt::format("{}: cannot be read: {}", root, error.message()));
+  std::error_code ignored;
+  if (error == std::errc::no_such_file_or_directory && !fs::is_symlink(root, ignored)) error.clear();
+  if (error) throw FileError(fmt::format("{}: cannot be read: {}", root, error.message()));
   std::sort(found.begin(), found.end(),
             [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return age(a) < age(b); });
   return found;
@@ -130,15 +136,24 @@ std::vector<ListedCheckpoint> list_checkpoints(const std::string& run_folder) {
 
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
                                              std::vector<PassedOver>* passed_over) {
-  std::vector<ListedCheckpoint> all = list_checkpoints(run_folder);
+  constexpr int attempts = 10;
+  std::vector<ListedCheckpoint> all;
   std::optional<ResumePoint> found;
   std::vector<PassedOver> left_out;
-  for (auto one = all.rbegin(); one != all.rend() && one->manifest && !found; ++one) try {
-      verify_all(*one->manifest, one->folder);
-      found = ResumePoint{one->folder, std::move(*one->manifest), true};
-    } catch (const FileError& e) {
-      left_out.push_back({one->folder, e.what()});
-    }
+  const auto is_gone = [](const auto& one) { return !path_exists(one.folder); };
+  for (int attempt = 0; attempt < attempts && !found; ++attempt) {
+    all = list_checkpoints(run_folder);
+    left_out.clear();
+    for (auto one = all.rbegin(); one != all.rend() && one->manifest && !found; ++one) try {
+        verify_all(*one->manifest, one->folder);
+        found = ResumePoint{one->folder, std::move(*one->manifest), true};
+      } catch (const FileError& e) {
+        left_out.push_back({one->folder, e.what()});
+      }
+    if (std::ranges::none_of(all, is_gone)) break;
+  }
+  std::erase_if(left_out, is_gone);
+  std::erase_if(all, is_gone);
   if (!passed_over) return found;
   for (const ListedCheckpoint& one : all)
     if (!one.error.empty() && (!found || is_named_after(one, found->manifest.position)))
@@ -161,14 +176,15 @@ void remove_unfinished(const std::string& run_folder) {
   }
 }
 
-void remove_old_checkpoints(const std::string& run_folder, const std::string& newest, std::int64_t keep) {
+void remove_old_checkpoints(const std::string& run_folder, const std::string& newest, std::int64_t keep,
+                            const std::vector<std::string>& damaged) {
   const std::vector<ListedCheckpoint> all = list_checkpoints(run_folder);
   const auto last = std::find_if(all.begin(), all.end(),
                                  [&](const ListedCheckpoint& one) { return name_of(one) == newest; });
   if (last == all.end()) return;
   for (auto one = std::next(last); one != all.begin();) {
     --one;
-    if (!one->manifest) continue;
+    if (!one->manifest || std::ranges::count(damaged, name_of(*one)) > 0) continue;
     const bool is_kept = one->manifest->halfway ? one == last : keep-- > 0;
     if (!is_kept) remove_checkpoint(one->folder);
   }

@@ -44,12 +44,14 @@ std::vector<ListedCheckpoint> list_checkpoints(const std::string& run_folder);
 /// A checkpoint that resuming leaves out.
 struct PassedOver {
   std::string folder, why;
+  std::string name() const;  // of the folder: "epoch-0003"
 };
 /// "runs/a/checkpoints/epoch-0003 is passed over: has no manifest.json"
 std::string text(const PassedOver& one);
 
 /// The newest checkpoint of the run, by step, of which every file has the manifest's checksum; nullopt if
-/// there is none. Newer ones are added to `passed_over`. Writes nothing.
+/// there is none. Newer ones are added to `passed_over`. Writes nothing. The run may be training: if it
+/// removes checkpoints meanwhile, the newer ones are found.
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
                                              std::vector<PassedOver>* passed_over = nullptr);
 
@@ -58,6 +60,8 @@ void remove_unfinished(const std::string& run_folder);
 /// Removes all but the newest `keep` checkpoints up to and with the one named `newest`; of halfway ones,
 /// which are not counted, all but `newest`. Leaves what has no readable manifest, and what is newer than
 /// `newest`: a run that resumed from an older one has passed it over. What cannot be removed gives a warning.
-void remove_old_checkpoints(const std::string& run_folder, const std::string& newest, std::int64_t keep);
+/// Neither are those with a name of `damaged` counted or removed.
+void remove_old_checkpoints(const std::string& run_folder, const std::string& newest, std::int64_t keep,
+                            const std::vector<std::string>& damaged = {});
 
 }  // namespace lpsgd

@@ -65,6 +65,8 @@ CheckpointManifest read_manifest(const std::string& folder) {
     out.position = {count(m.at("step")), count(m.at("epoch")), count(data.at("batch"))};
     out.ranks = static_cast<int>(count(m.at("ranks"), 1'000'000));
     out.seed = static_cast<std::uint32_t>(count(m.at("seeds").at("run"), 0xffffffffu));
+    if (const auto optimizer = m.find("optimizer"); optimizer != m.end())
+      out.optimizer = optimizer->at("kind");
     out.lr = m.at("schedule").at("lr");
     if (const auto halfway = m.find("halfway"); halfway != m.end()) out.halfway = halfway->get<bool>();
     out.batch_size = count(data.at("batch_size"));
@@ -150,6 +152,7 @@ void write_manifest(const std::string& folder, const CheckpointManifest& manifes
   m["epoch"] = manifest.position.epoch;
   m["ranks"] = manifest.ranks;
   m["seeds"] = {{"run", manifest.seed}};
+  if (!manifest.optimizer.empty()) m["optimizer"] = {{"kind", manifest.optimizer}};
   m["schedule"] = {{"lr", manifest.lr}};
   if (manifest.halfway) m["halfway"] = true;
   m["data"] = {{"epoch", manifest.position.epoch},

@@ -26,6 +26,7 @@ struct CheckpointManifest {
   Position position;
   EpochSoFar so_far;
   std::uint32_t seed = 0;
+  std::string optimizer;  // its kind; empty: not recorded
   int ranks = 1;
   std::int64_t batch_size = 0;                              // global
   std::int64_t batches = 0;                                 // of an epoch

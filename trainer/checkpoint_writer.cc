@@ -162,6 +162,7 @@ void CheckpointWriter::begin(const std::string& name, CheckpointManifest manifes
                              const std::vector<NamedBuffer>& averaged) {
   require(!in_flight(), "only one checkpoint is written at a time");
   name_ = name;
+  std::erase(damaged_, name);
   manifest_ = std::move(manifest);
   state_ = &state;
   averaged_ = &averaged;
@@ -253,7 +254,7 @@ double CheckpointWriter::publish() const {
   sync_folder(run_folder_);
   rename_folder(building, fs::path(checkpoints_folder(run_folder_)) / name_);
   const double now = now_seconds();
-  remove_old_checkpoints(run_folder_, name_, keep_);
+  remove_old_checkpoints(run_folder_, name_, keep_, damaged_);
   return now;
 }
 
@@ -266,7 +267,7 @@ void CheckpointWriter::abandon() {
   if (transport_.rank() != 0) return;
   std::error_code ignored;
   fs::remove_all(building_folder(run_folder_, name_), ignored);
-  fs::remove(checkpoints_folder(run_folder_), ignored);  // only if it is empty
+  ::rmdir(checkpoints_folder(run_folder_).c_str());  // only if it is empty, and no link
 }
 
 }  // namespace lpsgd

@@ -28,6 +28,9 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
+  /// These are neither counted nor removed as older ones, until one is written under the same name.
+  void set_damaged(std::vector<std::string> names) { damaged_ = std::move(names); }
+
   /// Begins to write checkpoint `name`, with none in flight. `state` and `averaged` (the running statistics
   /// over ranks, for model.safetensors) stay unchanged until in_flight() is false. The manifest's `files` are
   /// filled in here. Collective; fails on all ranks or on none.
@@ -64,6 +67,7 @@ class CheckpointWriter {
   Transport& transport_;
   const std::string run_folder_;
   const std::int64_t keep_;
+  std::vector<std::string> damaged_;
 
   Stage stage_ = Stage::idle;
   std::string name_;

@@ -39,7 +39,10 @@ RunCommand declare_train(CLI::App& app, const Words& words) {
   add_config_options(app, train->config, train->overrides);
   CLI::Option* out =
       app.add_option("--out", train->out, "the run's folder (default runs/<config name>-<time>)");
-  out->type_name("DIR");
+  const auto names_none = [](const std::string& name) {
+    return name.empty() ? std::string("names no folder") : std::string();
+  };
+  out->type_name("DIR")->check(names_none);
   app.add_flag("--resume", train->resume, "continue from the newest checkpoint in --out, if there is one")
       ->needs(out);
   app.add_flag("--resume-required", train->resume_required, "as --resume, but refuse to start without one")

@@ -106,7 +106,8 @@ std::string mpi_version() {
   return name;
 }
 
-std::string environment_json(Transport& transport, Device device, const std::vector<std::string>& classes,
+std::string environment_json(Transport& transport, const std::string& name, Device device,
+                             const std::vector<std::string>& classes,
                              const std::vector<std::string>& algorithms,
                              const std::vector<std::string>& command_line) {
   const std::vector<std::string> hosts = transport.all_gather_text(hostname());
@@ -124,6 +125,7 @@ std::string environment_json(Transport& transport, Device device, const std::vec
   o["transport"] = transport.name();
   o["ranks"] = transport.size();
   o["hosts"] = hosts;
+  o["name"] = name;
   o["command"] = command_line;
   char time[64];
   const std::time_t now = std::time(nullptr);

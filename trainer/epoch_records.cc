@@ -28,6 +28,29 @@ nlohmann::json parse_epoch_record(std::string_view text, const std::string& path
   return record;
 }
 
+void check_epoch_record(const nlohmann::json& record, const std::string& path, std::int64_t line) {
+  const std::string source = fmt::format("{}:{}", path, line);
+  const auto require_value = [&](bool is_right, const std::string& key) {
+    if (!is_right)
+      throw FileError(
+          fmt::format("{}: not an epoch's record: '{}' is missing or of another type", source, key));
+  };
+  const auto has = [](const nlohmann::json& in, const char* key, bool may_be_null = false) {
+    const auto at = in.find(key);
+    return at != in.end() && (at->is_number() || (may_be_null && at->is_null()));
+  };
+  for (const char* const key : {"val_loss", "val_top1", "val_top5"})
+    require_value(has(record, key, true), key);
+  for (const char* const key : {"step", "samples", "communication_s", "computation_s"})
+    require_value(has(record, key), key);
+  for (const char* const key : {"bytes_sent", "bytes_fp32"}) {
+    require_value(has(record, key), key);
+    whole_number(record[key], source);
+  }
+  const auto seconds = record.find("seconds");
+  require_value(seconds != record.end() && seconds->is_object() && has(*seconds, "total"), "seconds.total");
+}
+
 std::vector<EpochLine> parse_epoch_lines(std::string_view text, const std::string& path) {
   std::vector<EpochLine> lines;
   std::size_t end = 0;

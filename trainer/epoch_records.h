@@ -19,6 +19,9 @@ struct EpochLine {
 /// number of an epoch.
 nlohmann::json parse_epoch_record(std::string_view text, const std::string& path, std::int64_t line);
 
+/// Throws FileError unless the record has all that a summary is made of.
+void check_epoch_record(const nlohmann::json& record, const std::string& path, std::int64_t line);
+
 /// The lines of the file's text. A last line without its end was cut off by a crash and is left out.
 /// Throws FileError as parse_epoch_record() does.
 std::vector<EpochLine> parse_epoch_lines(std::string_view text, const std::string& path);

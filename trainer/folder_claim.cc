@@ -150,6 +150,10 @@ void FolderClaim::make_folders() {
       made_.push_back(folder.string());
     else if (errno != EEXIST)
       throw FileError(fmt::format("{}: cannot be made: {}", folder_, error_text(errno)));
+    else if (!fs::is_directory(folder, error))  // another process may have made it
+      throw FileError(
+          fmt::format("{}: cannot be made: {} {}", folder_, folder.string(),
+                      fs::is_symlink(folder, error) ? "is a link that leads nowhere" : "is not a folder"));
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/paths.h"
 #include "trainer/epoch_records.h"
 #include "trainer/json_text.h"
@@ -105,10 +106,19 @@ std::string text(const EpochRecord& record, std::int64_t epochs) {
 
 MetricsFile::MetricsFile(std::string path, std::int64_t finished_epochs) : path_(std::move(path)) {
   std::string kept;
+  std::int64_t number = 0, records = 0;
   if (finished_epochs > 0 && path_exists(path_)) {
-    for (const EpochLine& line : read_epoch_lines(path_))
-      if (line.epoch <= finished_epochs) kept += line.text + '\n';
+    for (const EpochLine& line : read_epoch_lines(path_)) {
+      ++number;
+      if (line.epoch > finished_epochs) continue;
+      check_epoch_record(parse_epoch_record(line.text, path_, number), path_, number);
+      kept += line.text + '\n';
+      ++records;
+    }
   }
+  if (records < finished_epochs)
+    log::warn("{}: has the records of {} of {} finished epochs; summary.json will be of these alone", path_,
+              records, finished_epochs);
   replace_file(path_, kept);
 }
 

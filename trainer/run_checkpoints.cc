@@ -26,17 +26,35 @@ constexpr std::string_view order_keys[] = {"data.dataset",       "data.train_fol
                                            "data.sort_window",   "data.speech.held_out", "data.text.train",
                                            "data.text.unit",     "data.text.eos"};
 
+/// A key's value in force.
+std::string value_of(const config::Value& tree, std::string_view key) {
+  const config::Value* value = &tree;
+  for (const auto part : std::views::split(key, '.'))
+    value = value ? value->find(std::string_view(part.begin(), part.end())) : nullptr;
+  require(value != nullptr, "the keys that a checkpoint records exist");
+  return config::emit_line(*value);
+}
+
+std::string optimizer_of(const RunConfig& run) {
+  return value_of(config::write(run), "optimizer.kind");
+}
+
+/// What the state of another kind means is something else. Older checkpoints do not name theirs.
+void check_optimizer(const ResumePoint& from, const RunConfig& run) {
+  const std::string now = optimizer_of(run), &then = from.manifest.optimizer;
+  if (!then.empty() && then != now)
+    throw ConfigError(fmt::format("{}: was written with optimizer.kind {}, the configuration says {}",
+                                  from.folder, then, now));
+}
+
 std::vector<std::pair<std::string, std::string>> sample_order(const RunConfig& run) {
   const config::Value tree = config::write(run);
   std::vector<std::pair<std::string, std::string>> out;
   for (const std::string_view key : order_keys) {
-    const config::Value* value = &tree;
-    for (const auto part : std::views::split(key, '.'))
-      value = value ? value->find(std::string_view(part.begin(), part.end())) : nullptr;
-    require(value != nullptr, "the keys that decide the order of samples exist");
+    const std::string value = value_of(tree, key);
     // With a limit, what the shards hold beyond it also decides which samples are used.
     if (key == "data.shards" && run.data.train_samples == 0) continue;
-    out.emplace_back(key, config::emit_line(*value));
+    out.emplace_back(key, value);
   }
   return out;
 }
@@ -137,6 +155,7 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
     if (manifest.seed != static_cast<std::uint32_t>(run_.train.seed))
       throw ConfigError(fmt::format("{}: was written with train.seed {}, the configuration says {}", folder,
                                     manifest.seed, run_.train.seed));
+    check_optimizer(from, run_);
     if (manifest.position.batch != 0) check_order(folder, manifest, run_, epoch_);
     HostState host(network_, step_.arenas());
     TrainingState state{&network_.tensors(), host.parameters(), host.arenas(), host.buffers(), {}};
@@ -167,6 +186,9 @@ Resumed RunCheckpoints::restore(const ResumePoint& from) {
   if (read.new_codecs > 0)
     log::warn("{}: {} of {} tensors had another codec; residuals of the new ones start at zero", folder,
               read.new_codecs, codecs_.size());
+  if (run_.exchange.collective == Collective::simulated && transport_.size() > 1)
+    log::warn("{}: with exchange.collective: simulated it holds rank 0's weights, from which all ranks go on",
+              folder);
   if (read.dropped_residuals)
     log::warn("{}: its residuals hold changes of weights, this run exchanges gradients: residuals are zero",
               folder);
@@ -196,6 +218,7 @@ void RunCheckpoints::begin(const std::string& name, const Position& position, Ep
   if (position.batch != 0) manifest.so_far = std::move(so_far);
   if (run_.sync.kind == SyncKind::every_step) manifest.so_far.exchanges = 0;  // known from the steps
   manifest.seed = static_cast<std::uint32_t>(run_.train.seed);
+  manifest.optimizer = optimizer_of(run_);
   manifest.ranks = transport_.size();
   manifest.batch_size = run_.train.batch_size;
   manifest.batches = epoch_.batches;

@@ -59,6 +59,9 @@ class RunCheckpoints {
                  const std::vector<CodecSpec>& codecs, Transport& transport, Network& network,
                  SynchronousStep& step);
 
+  /// See CheckpointWriter::set_damaged().
+  void set_damaged(std::vector<std::string> names) { writer_.set_damaged(std::move(names)); }
+
   /// Restores weights, momentum, running statistics and residuals. Refuses a checkpoint of another seed,
   /// network or codec, and one from within an epoch if its contents or a key that decides the order of
   /// samples have changed. Collective; fails on all ranks with one message.

@@ -7,12 +7,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "comm/nccl_transport.h"
 #include "core/config_shape.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/paths.h"
 #include "core/printable.h"
 #include "trainer/config_checks.h"
 #include "trainer/config_reference.h"
@@ -131,10 +136,25 @@ void check_threads(const RunConfig& run) {
   check_thread_count(run, "data", "workers", run.data.workers, ranks);
 }
 
+/// That of the file; of a run's config.yaml the run's, which environment.json beside it has.
+std::string name_of_run(const std::filesystem::path& config) {
+  std::string name = config.stem().string();
+  const std::string environment = (config.parent_path() / "environment.json").string();
+  if (config.filename() != "config.yaml" || !path_exists(environment)) return name;
+  try {
+    const auto recorded = parse_json<nlohmann::json>(read_file(environment, 64 << 20), environment);
+    if (recorded.is_object() && recorded.contains("name") && recorded["name"].is_string())
+      name = recorded["name"];
+  } catch (const FileError& e) {
+    log::warn("{}; the run is called {}", e.what(), name);
+  }
+  return name;
+}
+
 RunConfig from_tree(Value tree, const std::string& path, const std::vector<std::string>& overrides,
                     config::Environment environment) {
   RunConfig run;
-  run.name = std::filesystem::path(path).stem().string();
+  run.name = name_of_run(path);
   run.tree = std::move(tree);
   run.overrides = overrides;
   for (Value::Entry& section : run.tree.entries)

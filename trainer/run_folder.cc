@@ -47,7 +47,7 @@ namespace {
 constexpr std::uint64_t most_environment_bytes = 64 << 20;
 
 bool holds_a_run(const std::string& folder) {
-  return path_exists(folder + "/config.yaml") || path_exists(folder + "/checkpoints") ||
+  return path_exists(folder + "/environment.json") || path_exists(folder + "/checkpoints") ||
          path_exists(folder + "/metrics.jsonl");
 }
 
@@ -69,6 +69,9 @@ std::unique_ptr<FolderClaim> claim_default_folder(const RunConfig& run) {
 std::unique_ptr<FolderClaim> claim_folder(const RunConfig& run, const std::string& out, bool resume) {
   if (out.empty()) return claim_default_folder(run);
   auto claim = std::make_unique<FolderClaim>(out);
+  if (!holds_a_run(out) && path_exists(out + "/config.yaml"))
+    throw ConfigError(fmt::format(
+        "--out {}: has a config.yaml that is of no run and would be overwritten; give another folder", out));
   if (!resume && holds_a_run(out))
     throw ConfigError(
         fmt::format("--out {}: holds a run already; give --resume to go on with it, or another folder", out));
@@ -122,7 +125,8 @@ void warn_of_other_classes(const std::string& folder, const std::vector<std::str
 void describe_run(Transport& transport, const std::string& folder, const RunConfig& run,
                   const std::vector<std::string>& classes, Device device,
                   const std::vector<std::string>& algorithms, const std::vector<std::string>& command_line) {
-  const std::string environment = environment_json(transport, device, classes, algorithms, command_line);
+  const std::string environment =
+      environment_json(transport, run.name, device, classes, algorithms, command_line);
   collective_try(transport, [&] {
     if (transport.rank() != 0) return;
     warn_of_other_classes(folder, classes);
@@ -140,8 +144,8 @@ void describe_run(Transport& transport, const std::string& folder, const RunConf
         log::warn("{}; whether the libraries run the same algorithms as before is not known", e.what());
       }
     }
+    replace_file(folder + "/environment.json", environment);  // holds_a_run() looks for it
     replace_file(folder + "/config.yaml", resolved_text(run));
-    replace_file(folder + "/environment.json", environment);
   });
 }
 
@@ -149,6 +153,13 @@ std::vector<std::string> metrics_lines(const std::string& folder) {
   std::vector<std::string> lines;
   for (EpochLine& line : read_epoch_lines(folder + "/metrics.jsonl")) lines.push_back(std::move(line.text));
   return lines;
+}
+
+void remove_summary(const std::string& folder) {
+  const std::string path = folder + "/summary.json";
+  std::error_code error;
+  fs::remove(path, error);
+  if (error) throw FileError(fmt::format("{}: cannot be removed: {}", path, error.message()));
 }
 
 void write_summary(const std::string& folder, const RunConfig& run, int ranks,
@@ -163,21 +174,18 @@ void write_summary(const std::string& folder, const RunConfig& run, int ranks,
   double seconds = 0, communication = 0, computation = 0, samples = 0;
   std::uint64_t sent = 0, fp32 = 0;
   std::int64_t line = 0;
-  for (const std::string& record : records) try {
-      last = parse_epoch_record(record, folder + "/metrics.jsonl", ++line);
-      if (best.is_null() || (last["val_top1"].is_number() && last["val_top1"] > best["val_top1"]))
-        best = last;
-      seconds += last["seconds"]["total"].get<double>();
-      communication += last["communication_s"].get<double>();
-      computation += last["computation_s"].get<double>();
-      samples += last["samples"].get<double>();
-      const std::string source = fmt::format("{}/metrics.jsonl:{}", folder, line);
-      sent += static_cast<std::uint64_t>(whole_number(last["bytes_sent"], source));
-      fp32 += static_cast<std::uint64_t>(whole_number(last["bytes_fp32"], source));
-    } catch (const nlohmann::json::exception&) {
-      throw FileError(fmt::format("{}/metrics.jsonl:{}: not an epoch's record: a value is missing or wrong",
-                                  folder, line));
-    }
+  const std::string path = folder + "/metrics.jsonl";
+  for (const std::string& record : records) {
+    last = parse_epoch_record(record, path, ++line);
+    check_epoch_record(last, path, line);
+    if (best.is_null() || (last["val_top1"].is_number() && last["val_top1"] > best["val_top1"])) best = last;
+    seconds += last["seconds"]["total"].get<double>();
+    communication += last["communication_s"].get<double>();
+    computation += last["computation_s"].get<double>();
+    samples += last["samples"].get<double>();
+    sent += static_cast<std::uint64_t>(whole_number(last["bytes_sent"], path));
+    fp32 += static_cast<std::uint64_t>(whole_number(last["bytes_fp32"], path));
+  }
   if (rest) {
     seconds += rest->seconds.mean.total;
     communication += rest->seconds.mean.communication();

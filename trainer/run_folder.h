@@ -55,6 +55,9 @@ void warn_of_other_classes(const std::string& folder, const std::vector<std::str
 /// The complete lines of metrics.jsonl.
 std::vector<std::string> metrics_lines(const std::string& folder);
 
+/// Removes summary.json, if there is one. FileError.
+void remove_summary(const std::string& folder);
+
 /// summary.json: the best and the last epoch, totals, codec and ranks. `rest`: what a run that was stopped
 /// has done of the epoch that it was in; empty if all epochs are done.
 void write_summary(const std::string& folder, const RunConfig& run, int ranks,

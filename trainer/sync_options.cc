@@ -206,4 +206,20 @@ std::int64_t local_steps(const SyncOptions& o, const ScheduleOptions& schedule, 
   return 1;
 }
 
+bool any_exchange(const SyncOptions& o, const ScheduleOptions& schedule, std::int64_t begin, std::int64_t end,
+                  std::int64_t epoch, std::int64_t batch, std::int64_t batches, SyncPosition at) {
+  for (std::int64_t step = begin; step < end; ++step) {
+    const std::int64_t h = local_steps(o, schedule, epoch, batch, batches);
+    if (++batch == batches) ++epoch, batch = 0;
+    if (h == 1 && !at.started && !o.always_differences()) return true;
+    at.started = true;
+    ++at.steps;
+    if (o.streams() && at.steps % o.steps_per_fragment() == 0) return true;
+    if (at.steps < h) continue;
+    if (o.kind != SyncKind::hierarchical_local_sgd || ++at.rounds >= o.block_steps) return true;
+    at.steps = 0;
+  }
+  return false;
+}
+
 }  // namespace lpsgd

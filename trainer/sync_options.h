@@ -7,6 +7,7 @@
 
 #include "core/config.h"
 #include "nn/schedule.h"
+#include "trainer/sync_position.h"
 
 namespace lpsgd {
 
@@ -62,5 +63,11 @@ void check_blocks(const SyncOptions& options, int ranks);
 /// H of batch `batch` of an epoch of `batches`; epochs and batches count from 0.
 std::int64_t local_steps(const SyncOptions& options, const ScheduleOptions& schedule, std::int64_t epoch,
                          std::int64_t batch, std::int64_t batches);
+
+/// Whether all ranks exchange anything in the steps from `begin` to `end`, counted from the run's start.
+/// `batch`: that of step `begin` in `epoch`; `at`: where the steps before have left local steps.
+bool any_exchange(const SyncOptions& options, const ScheduleOptions& schedule, std::int64_t begin,
+                  std::int64_t end, std::int64_t epoch, std::int64_t batch, std::int64_t batches,
+                  SyncPosition at);
 
 }  // namespace lpsgd

@@ -33,9 +33,10 @@ namespace lpsgd {
 namespace {
 
 /// The checkpoint to resume from. If there is none, the first line of output says so, or with `is_required`
-/// it is an error. Rank 0 chooses; each other rank verifies what it reads. Collective.
+/// it is an error. Rank 0 chooses; each other rank verifies what it reads. Adds what rank 0 passed over to
+/// `damaged`. Collective.
 std::optional<ResumePoint> resume_point(Transport& transport, const std::string& folder, bool is_required,
-                                        const char* otherwise) {
+                                        const char* otherwise, std::vector<std::string>& damaged) {
   std::optional<ResumePoint> point;
   std::string chosen, lacks = "holds no checkpoint";
   collective_try(transport, [&] {
@@ -44,7 +45,10 @@ std::optional<ResumePoint> resume_point(Transport& transport, const std::string&
     std::vector<PassedOver> passed_over;
     point = find_resume_point(folder, &passed_over);
     if (point) chosen = point->folder;
-    for (const PassedOver& one : passed_over) log::warn("{}", text(one));
+    for (const PassedOver& one : passed_over) {
+      log::warn("{}", text(one));
+      damaged.push_back(one.name());
+    }
     if (!passed_over.empty()) lacks += " that verifies";
   });
   chosen = transport.all_gather_text(chosen)[0];
@@ -112,7 +116,7 @@ int train_on(Transport& transport, const RunConfig& run, const TrainArguments& a
   command.out = folder.path();
   if (arguments.resume)
     command.resume = resume_point(transport, command.out, arguments.resume_required,
-                                  init == nullptr ? "random" : "the given");
+                                  init == nullptr ? "random" : "the given", command.damaged);
   if (transport.rank() == 0) {
     fmt::print(
         "{} | {} parameters{} | {} rank{} over {}{} | {} | {}\n", printable(spec.name()), spec.parameters(),

@@ -112,6 +112,7 @@ class RankTrainer {
   void make_step() {
     step_ = lpsgd::make_step(run_, codecs_, network_, optimizer_, transport_, trace_.get());
     checkpoints_.emplace(command_.out, run_, contents_, codecs_, transport_, network_, *step_);
+    checkpoints_->set_damaged(command_.damaged);
   }
 
   int train() {
@@ -138,34 +139,51 @@ class RankTrainer {
   /// Returns the signal that ended the run early, or 0.
   int run() {
     if (command_.resume) resume(*command_.resume);
-    describe_run(transport_, command_.out, run_, classes_, network_.stream().device(), network_.choices(),
-                 command_.command_line);
     collective_try(transport_, [&] {
       if (transport_.rank() == 0) metrics_.emplace(command_.out + "/metrics.jsonl", position_.epoch);
     });
+    describe_run(transport_, command_.out, run_, classes_, network_.stream().device(), network_.choices(),
+                 command_.command_line);
     // Epochs finished before a resume may have had another length, so only those left are counted.
     const std::int64_t left = (run_.train.epochs - position_.epoch) * per_epoch_ - position_.batch;
     const std::int64_t total = position_.step + std::max<std::int64_t>(0, left);
-    if (run_.sync.kind != SyncKind::every_step && run_.sync.steps > total && transport_.rank() == 0 &&
-        total > 0)
-      log::warn("sync.steps: {} are more than the run's {} steps: the ranks never exchange what they learn",
-                run_.sync.steps, total);
     if (run_.schedule.warmup_epochs > run_.train.epochs && run_.train.epochs > 0 && transport_.rank() == 0)
       log::warn("schedule.warmup_epochs: the run of {} epoch{} ends before the rate has reached schedule.lr",
                 run_.train.epochs, run_.train.epochs == 1 ? "" : "s");
-    if (command_.resume && left <= 0 && transport_.rank() == 0)
-      log::info("epoch {} of {} is done: nothing to train", position_.epoch, run_.train.epochs);
+    const bool is_done = position_.epoch >= run_.train.epochs;
+    if (command_.resume && left <= 0 && transport_.rank() == 0) {
+      if (is_done)
+        log::info("epoch {} of {} is done: nothing to train", position_.epoch, run_.train.epochs);
+      else
+        log::info("the steps of epoch {} are done: its evaluation is left", position_.epoch + 1);
+    }
     const bool by_steps = command_.steps && *command_.steps <= total;
     last_ = by_steps ? *command_.steps : total;
+    warn_if_apart();
     progress_.emplace(transport_.rank() == 0, command_.progress, position_.step, last_);
     if (by_steps && position_.step >= last_) {
       run_no_step();
       if (!command_.resume) summarize(false);
       return 0;
     }
+    if (!is_done)  // a summary of before is no longer this run's
+      collective_try(transport_, [&] {
+        if (transport_.rank() == 0) remove_summary(command_.out);
+      });
     if (const int signal = run_steps(by_steps)) return signal;
     summarize(!by_steps);
     return 0;
+  }
+
+  void warn_if_apart() const {
+    const std::int64_t steps = last_ - position_.step;
+    const SyncPosition at = step_->sync_position();
+    if (transport_.rank() != 0 || steps <= 0 || at.ranks_per_block == transport_.size()) return;
+    if (!any_exchange(run_.sync, run_.schedule, position_.step, last_, position_.epoch, position_.batch,
+                      per_epoch_, at) &&
+        transport_.size() > 1)
+      log::warn("sync: in the {} step{} up to step {} there is no synchronisation of all ranks", steps,
+                steps == 1 ? "" : "s", last_);
   }
 
   void summarize(bool finished) {
@@ -277,6 +295,7 @@ class RankTrainer {
   void run_no_step() {
     if (command_.resume) return progress_->line(fmt::format("at step {}: nothing to do", position_.step));
     const std::string name = step_checkpoint_name(position_.step);
+    sums_.start_clock(now_seconds());
     save(name);
     finish_checkpoint();
     progress_->line(fmt::format("wrote the initial weights: checkpoint {}", name));

@@ -20,6 +20,7 @@ struct TrainCommand {
   std::string out;                    // the run's folder, the same on every rank; made and checked already
   std::optional<std::int64_t> steps;  // stop after so many steps in all, without evaluation
   std::optional<ResumePoint> resume;  // without it the run starts from `init`, or from random weights
+  std::vector<std::string> damaged;   // on rank 0: the checkpoints of the folder that were passed over
   const Weights* init = nullptr;      // outlives the run
   std::vector<std::string> command_line;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none

@@ -233,7 +233,7 @@ class NothingStays(Case):
     def test_a_folder_that_cannot_be_made(self):
         result = run("train", self.config, "--out", os.path.join(self.config, "out"), ranks=2)
         self.assertEqual(result.status, 1, result)
-        self.assertIn(f"{self.config}/out: cannot be made: Not a directory", result.err)
+        self.assertIn(f"{self.config}/out: cannot be made: {self.config} is not a folder", result.err)
         self.assertEqual(result.err.count("lpsgd: error:"), 1, result)
 
 

@@ -132,6 +132,42 @@ TEST(LocalResume, GoesOnBitForBitWhereLocalStepsBegin) {
   }
 }
 
+/// A codec that some tensors begin does not touch the others' residuals, within blocks neither.
+TEST(LocalResume, ANewCodecKeepsTheOtherResiduals) {
+  const TestFolder folder;
+  std::vector<ExchangeState> within(4), of_all(4);
+  run_thread_ranks(4, [&](Transport& transport) {
+    const RunConfig run =
+        small_run(with(hierarchical, {"exchange.codec=none",
+                                      "exchange.rules=[{kind: conv, codec: {kind: onebit, bucket: 32}}]"}));
+    Rank rank(run, transport, folder.path());
+    rank.train(0, 9);
+    const auto r = static_cast<std::size_t>(transport.rank());
+    within[r] = rank.step->block_exchange()->state();
+    of_all[r] = rank.step->state();
+    save(rank, transport, 9);
+  });
+  run_thread_ranks(4, [&](Transport& transport) {
+    const RunConfig run = small_run(hierarchical);  // onebit for all
+    Rank rank(run, transport, folder.path());
+    rank.checkpoints.restore(find_resume_point(folder.path()).value());
+    const auto r = static_cast<std::size_t>(transport.rank());
+    for (const auto& [now, before] : {std::pair{rank.step->block_exchange()->state(), within[r]},
+                                      std::pair{rank.step->state(), of_all[r]}}) {
+      double sum = 0;
+      for (const float value : before.round1[0]) sum += std::abs(static_cast<double>(value));
+      EXPECT_GT(sum, 0);
+      EXPECT_EQ(now.round1[0], before.round1[0]);
+      EXPECT_EQ(now.round2[0], before.round2[0]);
+      for (std::size_t t = 1; t < now.round1.size(); ++t) {
+        EXPECT_TRUE(before.round1[t].empty());
+        EXPECT_EQ(now.round1[t], std::vector<float>(now.round1[t].size()));
+        EXPECT_FALSE(now.round1[t].empty());
+      }
+    }
+  });
+}
+
 /// Between two synchronisations of all, old blocks have agreed on different weights.
 TEST(LocalResume, BlocksOfAnotherSizeGoOnFromTheAverage) {
   const RunConfig run = small_run(hierarchical);

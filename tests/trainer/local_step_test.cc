@@ -329,6 +329,41 @@ TEST(LocalStep, ResidualsOfGradientsBecomeThoseOfChanges) {
   }
 }
 
+/// What any_exchange() says against what the ranks do, from the start of a run or from later on.
+TEST(LocalStep, SaysWhetherAllRanksExchangeAnything) {
+  const Overrides variants[] = {
+      {},
+      {"sync.kind=local_sgd", "sync.steps=5"},
+      {"sync.kind=local_sgd", "sync.steps=100", "sync.warmup=exponential", "sync.warmup_epochs=2"},
+      {"sync.kind=local_sgd", "sync.steps=100", "sync.warmup=linear", "sync.warmup_epochs=2"},
+      {"sync.kind=local_sgd", "sync.steps=12", "sync.fragments=4"},
+      {"sync.kind=post_local_sgd", "sync.steps=100", "sync.from=1"},
+      {"sync.kind=block_momentum", "sync.steps=7"},
+      streamed,
+      hierarchical};
+  for (const Overrides& variant : variants) {
+    const RunConfig run = small_run(variant);
+    for (const std::int64_t begin : {0, 2, 5, 7})
+      for (const std::int64_t end : {1, 3, 6, 8, 12}) {
+        if (end <= begin) continue;
+        run_thread_ranks(4, [&, begin = begin, end = end](Transport& transport) {
+          Rank rank(run, transport);
+          rank.train(0, begin);
+          rank.step->check_finite();
+          rank.step->take({});
+          const SyncPosition at = rank.step->sync_position();
+          rank.train(begin, end);
+          rank.step->check_finite();
+          const StepMetrics found = rank.step->take({});
+          EXPECT_EQ(any_exchange(run.sync, run.schedule, begin, end, begin / per_epoch, begin % per_epoch,
+                                 per_epoch, at),
+                    found.exchanges > found.block_exchanges)
+              << (variant.empty() ? "" : variant[0]) << " from " << begin << " to " << end;
+        });
+      }
+  }
+}
+
 TEST(LocalStep, WarnsOfWhatWillNotBe) {
   const auto warnings = [](const Overrides& overrides) {
     const RunConfig run = small_run(overrides);

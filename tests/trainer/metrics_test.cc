@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "tests/comm/captured_log.h"
 #include "tests/trainer/small_run.h"
 #include "trainer/epoch_records.h"
 
@@ -140,15 +141,49 @@ TEST(MetricsFile, AppendsLines) {
 TEST(MetricsFile, KeepsTheFinishedEpochsOfAnOlderFile) {
   const TestFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";
-  std::ofstream(path) << "{\"epoch\":1}\n{\"epoch\":2}\n{\"epoch\":3}\n{\"epo";  // cut off by a crash
+  std::vector<std::string> lines;
+  for (const std::int64_t epoch : {1, 2, 3}) {
+    EpochRecord one = record();
+    one.epoch = epoch;
+    lines.push_back(one.json() + "\n");
+  }
+  std::ofstream(path) << lines[0] << lines[1] << lines[2] << "{\"epo";  // cut off by a crash
+  CapturedLog log;
   const MetricsFile file(path, 2);
-  EXPECT_EQ(read_file(path), "{\"epoch\":1}\n{\"epoch\":2}\n");
+  EXPECT_EQ(read_file(path), lines[0] + lines[1]);
+  EXPECT_EQ(log.text(), "");
+  const MetricsFile longer(path, 3);
+  EXPECT_THAT(log.text(), testing::HasSubstr("has the records of 2 of 3 finished epochs"));
+}
+
+TEST(MetricsFile, RefusesARecordOfWhichNoSummaryCanBeMade) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  const auto good = nlohmann::json::parse(record().json());
+  for (const char* key : {"step", "samples", "val_loss", "val_top1", "val_top5", "seconds", "bytes_sent",
+                          "bytes_fp32", "communication_s", "computation_s"})
+    for (const bool is_missing : {true, false}) {
+      nlohmann::json bad = good;
+      if (is_missing)
+        bad.erase(key);
+      else
+        bad[key] = "1";
+      const std::string text = bad.dump() + "\n";
+      std::ofstream(path) << text;
+      try {
+        const MetricsFile file(path, 3);
+        ADD_FAILURE() << key;
+      } catch (const FileError& e) {
+        EXPECT_THAT(e.what(), testing::StartsWith(path + ":1: not an epoch's record: '" + key)) << key;
+      }
+      EXPECT_EQ(read_file(path), text) << "the file must stay";
+    }
 }
 
 TEST(MetricsFile, NamesTheLineThatIsNoRecord) {
   const TestFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";
-  const std::string good = "{\"epoch\":1}\n";
+  const std::string good = record().json() + "\n";
   const auto error_of = [&](const std::string& line) -> std::string {
     std::ofstream(path) << good << line << "\n" << good;
     try {

@@ -301,6 +301,30 @@ TEST(RunCheckpoints, RefusesAnotherSeed) {
   expect_refused({"train.seed=6"}, "was written with train.seed 5, the configuration says 6");
 }
 
+TEST(RunCheckpoints, RefusesAnotherOptimizer) {
+  for (const std::string kind : {"lars", "adam"})
+    expect_refused({"optimizer={kind: " + kind + "}"},
+                   "was written with optimizer.kind sgd, the configuration says " + kind);
+  // Older manifests do not name it.
+  const TestFolder folder;
+  save_two_steps(small_run({"optimizer={kind: adam}"}), folder.path());
+  const std::string checkpoint = folder.path() + "/checkpoints/step-000002";
+  CheckpointManifest manifest = read_manifest(checkpoint);
+  EXPECT_EQ(std::exchange(manifest.optimizer, ""), "adam");
+  fs::remove(checkpoint + "/manifest.json");
+  write_manifest(checkpoint, manifest);
+  run_thread_ranks(2, [&](Transport& transport) {
+    const RunConfig run = small_run();
+    Rank rank(run, folder.path(), transport);
+    try {
+      rank.restore(folder.path());
+      ADD_FAILURE() << "no error";
+    } catch (const SharedError& e) {
+      EXPECT_EQ(std::string(e.what()), checkpoint + ": was written with another optimizer.kind");
+    }
+  });
+}
+
 TEST(RunCheckpoints, RefusesAnotherOrderOfSamplesWithinAnEpoch) {
   const auto expect = [](const std::string& key, const std::string& then, const std::string& now) {
     expect_refused(
@@ -453,8 +477,11 @@ TEST(RunCheckpoints, AHalfwayOneStaysUntilTheNextStands) {
 
 TEST(RunCheckpoints, ASaveThatFailsLeavesTheLastOne) {
   const RunConfig run = small_run();
-  const TestFolder folder;
+  const TestFolder folder, elsewhere;
   save_two_steps(run, folder.path());
+  const std::string link = folder.path() + "/checkpoints", target = elsewhere.path() + "/checkpoints";
+  fs::rename(link, target);
+  fs::create_symlink(target, link);
   run_thread_ranks(2, [&](Transport& transport) {
     Rank rank(run, folder.path(), transport);
     // A file where the checkpoint is to be built cannot hold a folder's files.
@@ -463,6 +490,7 @@ TEST(RunCheckpoints, ASaveThatFailsLeavesTheLastOne) {
     EXPECT_THROW(rank.save("epoch-0001/below", {.step = 4, .epoch = 1}, {}, 0.1), SharedError);
     EXPECT_FALSE(rank.checkpoints.newest());
   });
+  EXPECT_TRUE(fs::is_symlink(link)) << "the user's";
   EXPECT_EQ(find_resume_point(folder.path())->folder, folder.path() + "/checkpoints/step-000002");
 }
 
