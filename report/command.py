@@ -1,7 +1,11 @@
-"""What the commands share: their mistakes are one line on standard error and status 2."""
+"""What the commands share: their mistakes are one line on standard error and status 2, and Ctrl-C ends them with 130.
+It is imported before modules that take time to load."""
+
+import interrupts  # isort: skip
 
 import argparse
 import functools
+import signal
 import sys
 
 
@@ -32,10 +36,13 @@ def refuses(prefix, *mistakes):
         @functools.wraps(main)
         def run():
             try:
+                interrupts.raise_from_now_on()
                 return main() or 0
             except mistakes as error:
                 print(f"{prefix}: {error}", file=sys.stderr)
                 return 2
+            except KeyboardInterrupt:
+                return 128 + signal.SIGINT
 
         return run
 

@@ -8,17 +8,12 @@ or where no run can start, 128 + n when signal n ended it. The same command goes
 """
 
 import os
-import signal
 import sys
 
-CTRL_C = signal.getsignal(signal.SIGINT)
-if CTRL_C is signal.default_int_handler:  # while modules are loaded, it would print a traceback
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-import command  # noqa: E402
-import modules  # noqa: E402
-import program  # noqa: E402
-from errors import UserError  # noqa: E402
+import command
+import modules
+import program
+from errors import UserError
 
 modules.require(__file__, "thrift", "yaml")
 from study import definition, estimate, grid, launcher, runner, timing  # noqa: E402
@@ -87,7 +82,6 @@ def main():
     options = arguments()
     lock = None
     try:
-        signal.signal(signal.SIGINT, CTRL_C)
         study = definition.load(options.study)
         jobs = options.jobs or study.jobs
         runs = grid.expand(study)
@@ -98,8 +92,6 @@ def main():
             return dry_run(start, runs, shown, out, jobs, options.time_steps, refused)
         lock = runner.Lock(out)
         return runner.Runner(study, runs, start, out, jobs, refused).all()
-    except KeyboardInterrupt:  # while the grid is checked; later the runner ends its runs first
-        return 128 + signal.SIGINT
     finally:
         if lock:
             lock.release()

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -46,6 +47,11 @@ int become_python(const std::string& python, const std::string& command, const W
   for (std::string& argument : copies) argv.push_back(argument.data());
   argv.push_back(nullptr);
   std::fflush(nullptr);
+  // While Python starts, Ctrl-C would print a traceback: report/interrupts.py lets it through.
+  sigset_t interrupt;
+  ::sigemptyset(&interrupt);
+  ::sigaddset(&interrupt, SIGINT);
+  ::sigprocmask(SIG_BLOCK, &interrupt, nullptr);
   ::execvp(interpreter.c_str(), argv.data());
   throw ConfigError(fmt::format("{}: {} cannot be started: {}; LPSGD_PYTHON names a Python 3", command,
                                 python, std::strerror(errno)));
