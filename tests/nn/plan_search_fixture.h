@@ -15,6 +15,7 @@
 #include "nn/network.h"
 #include "nn/plan_search.h"
 #include "tests/core/gpu_test.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 
@@ -22,11 +23,8 @@ class PlanSearchGpu : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
-    char name[] = "/tmp/lpsgd-plans-XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
     if (const char* old = std::getenv("XDG_CACHE_HOME")) old_ = old;
-    setenv("XDG_CACHE_HOME", name, 1);
+    setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
   }
   void TearDown() override {
     for (const char* name :
@@ -35,7 +33,6 @@ class PlanSearchGpu : public GpuTest {
           "LPSGD_EMULATED_SLOW_STRIDES", "LPSGD_EMULATED_LOST_BITS", "NVIDIA_TF32_OVERRIDE"})
       unsetenv(name);
     old_.empty() ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", old_.c_str(), 1);
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
   static constexpr const char* two_convolutions =
@@ -90,7 +87,9 @@ class PlanSearchGpu : public GpuTest {
     return text;
   }
 
-  std::string folder_, old_;
+  const TestFolder made_;
+  const std::string folder_ = made_.path();
+  std::string old_;
   double seconds_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/file.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lpsgd {
 namespace {
@@ -212,14 +213,11 @@ TEST(PlanSearch, SlowCandidatesRunFewTimes) {
 }
 
 class PlanCacheTest : public testing::Test {
+ private:
+  const TestFolder made_;
+
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/lpsgd-plans-XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = std::string(name) + "/a/b";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_ + "/../.."); }
-  std::string folder_;
+  const std::string folder_ = made_.path() + "/a/b";  // not there yet
 };
 
 TEST_F(PlanCacheTest, KeepsChoicesByDevice) {
