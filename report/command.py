@@ -5,6 +5,7 @@ import interrupts  # isort: skip
 
 import argparse
 import functools
+import math
 import signal
 import sys
 
@@ -25,6 +26,21 @@ def whole(least, most):
         if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
             return int(text)
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} to {most}")
+
+    return parse
+
+
+def number(least, most, what, is_open=False):
+    """A type of options: a number from `least` to `most`, or above `least` with `is_open`."""
+
+    def parse(text):
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if least <= value <= most and not (is_open and value == least):
+            return value
+        raise argparse.ArgumentTypeError(f"'{text}' is not {what}")
 
     return parse
 

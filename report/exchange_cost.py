@@ -29,6 +29,8 @@ def read(path, clock):
     wire)."""
     with open(path, encoding="utf-8") as file:
         rows = json.load(file)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path}: is not the output of lpsgd bench exchange --json")
     sizes = {r["size"] for r in rows}
     if len(sizes) != 1:
         raise ValueError(f"{path}: holds {len(sizes)} sizes; expected one (--min and --max alike)")

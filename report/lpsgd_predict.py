@@ -19,16 +19,6 @@ import modules
 from errors import UserError
 
 
-def share(text):
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to 1")
-    return value
-
-
 def parse(words):
     parser = command.Parser(
         prog="lpsgd predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -67,11 +57,14 @@ def parse(words):
         "--codecs", metavar="CODEC,...", help="to compare with none (default: the configured one)"
     )
     group.add_argument(
-        "--message", type=float, metavar="S", help="processor seconds of a message (default 20e-6)"
+        "--message",
+        type=command.number(0, 1, "a number of seconds from 0 to 1"),
+        metavar="S",
+        help="processor seconds of a message (default 20e-6)",
     )
     group.add_argument(
         "--coding-share",
-        type=share,
+        type=command.number(0, 1, "a number from 0 to 1"),
         default=None,
         metavar="X",
         help="of coding beside computing, that computing waits for: they share cores (default 0.5)",

@@ -40,7 +40,7 @@ def arguments():
     parser.add_argument(
         "--price",
         metavar="DOLLARS",
-        type=float,
+        type=command.number(0, 1e9, "a positive number", is_open=True),
         help="of one rank for an hour: adds the runs to price against accuracy",
     )
     parser.add_argument(
@@ -56,6 +56,10 @@ def arguments():
     parsed = parser.parse_args()
     if parsed.outlook and (not parsed.out or is_figure(parsed.out)):
         parser.error("--outlook belongs to --out DIR")
+    if parsed.price and (not parsed.out or is_figure(parsed.out)):
+        parser.error("--price belongs to --out DIR")
+    if parsed.target and not parsed.table and is_figure(parsed.out or ""):
+        parser.error("--target belongs to --out DIR or --table")
     if not parsed.out and not parsed.table:
         parser.error("nothing to do: give --out, --table or both")
     return parsed
@@ -72,13 +76,14 @@ def outlook_items(cells):
     return outlook.items(cells)[0]
 
 
-@command.refuses("lpsgd_report", UserError, OSError)
+@command.refuses("lpsgd: error: report", UserError, OSError)
 def main():
     options = arguments()
     from view import gather, report
 
     asked = report.read_target(options.target) if options.target else None
-    read, target, unfinished = gather.read(options.folders, not options.untimed)
+    has_page = options.out and not is_figure(options.out)  # which names the runs that are left out
+    read, target, unfinished = gather.read(options.folders, not options.untimed, not has_page)
     if asked:
         target = asked
         report.check_target(target, read)

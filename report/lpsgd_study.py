@@ -77,7 +77,7 @@ def check(start, study, runs, needs_environment):
     return shown, refused
 
 
-@command.refuses("lpsgd study", UserError)
+@command.refuses("lpsgd: error: study", UserError)
 def main():
     options = arguments()
     lock = None

@@ -52,6 +52,16 @@ class Run:
     study: dict = field(default_factory=dict)  # study.json: what the run is in the grid of `lpsgd study`
 
     @property
+    def seed(self):
+        return section(self.config, "train").get("seed")
+
+    @property
+    def progress(self):
+        """"3 of 10 epochs" of a run that is not finished, else empty."""
+        done, asked = int(self.epochs["epoch"].iloc[-1]), section(self.config, "train").get("epochs")
+        return f"{done} of {asked} epochs" if type(asked) is int and done < asked else ""
+
+    @property
     def is_timed(self):
         """Whether it had the machine to itself: seconds of runs beside other work, or of several at once, are
         not comparable."""
@@ -61,11 +71,14 @@ class Run:
 
 def read_run(folder):
     path = os.path.join(folder, "metrics.jsonl")
-    if os.path.exists(os.path.join(folder, "config.yaml")) and not os.path.exists(path):
+    is_run = any(os.path.exists(os.path.join(folder, name)) for name in ("config.yaml", "study.json"))
+    if is_run and not os.path.exists(path):
         raise NoEpoch(f"{path}: is not there yet, so no epoch is finished")
     epochs = read_metrics(path)
     config = read_yaml(os.path.join(folder, "config.yaml"))
     exchange = section(config, "exchange")
+    environment = read_json(os.path.join(folder, "environment.json"))
+    study = read_json(os.path.join(folder, "study.json"))
     return Run(
         name=os.path.basename(os.path.abspath(folder)),
         codec=words.exchange_text(exchange),
@@ -74,16 +87,16 @@ def read_run(folder):
         epochs=epochs,
         folder=folder,
         config=config,
-        environment=read_json(os.path.join(folder, "environment.json")),
-        study=read_json(os.path.join(folder, "study.json")),
+        environment={**environment, "command": words_of(environment.get("command"))},
+        study={**study, "study": str(study.get("study", "")), "command": words_of(study.get("command"))},
     )
 
 
 def read_metrics(path):
     records = read_records(path)
     epochs = pandas.DataFrame(records)
-    kept = epochs[[*FIELDS, *(name for name in TEXT_FIELDS if name in epochs)]].copy()
-    for name in MORE_FIELDS:
+    kept = epochs[list(FIELDS)].copy()
+    for name in (*TEXT_FIELDS, *MORE_FIELDS):
         if name in epochs:
             kept[name] = pandas.to_numeric(epochs[name], errors="coerce")
     errors = [measures.coding(record) for record in records]
@@ -105,7 +118,7 @@ def read_records(path):
     if not epochs:
         raise NoEpoch(f"{path}: holds no finished epoch yet")
     if unfinished.strip():
-        print(f"lpsgd_report: {path}:{len(lines) + 1}: unfinished last line ignored", file=sys.stderr)
+        print(f"lpsgd report: {path}:{len(lines) + 1}: unfinished last line ignored", file=sys.stderr)
     return [epochs[epoch] for epoch in sorted(epochs)]
 
 
@@ -129,9 +142,14 @@ def ranks_of(folder, exchange):
     """The number of ranks: from summary.json, else environment.json, else the thread transport's option."""
     for name in ("summary.json", "environment.json"):
         ranks = read_json(os.path.join(folder, name)).get("ranks")
-        if isinstance(ranks, int):
+        if type(ranks) is int:
             return ranks
     return exchange.get("ranks") if exchange.get("transport") == "threads" else None
+
+
+def words_of(command):
+    """A command line as a list of words."""
+    return [str(word) for word in command] if isinstance(command, list) else []
 
 
 def label_runs(read):

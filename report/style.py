@@ -54,6 +54,8 @@ plt.rcParams.update(
         "lines.markersize": 6,
     }
 )
+if "text.parse_math" in plt.rcParams:  # a $ of a name is a dollar
+    plt.rcParams["text.parse_math"] = False
 
 
 def line(index, points=1):

@@ -1,5 +1,7 @@
 """Text tables: columns that are aligned, numbers of bytes, and the table of runs."""
 
+import math
+
 import synchronisation
 import words
 from study import measures
@@ -48,10 +50,15 @@ def rate_text(rate):
     return f"{rate:.0f}" if rate >= 99.95 else f"{rate:#.3g}"
 
 
+def perplexity_text(value):
+    """A record has null where the perplexity of a finite loss is too large for a number."""
+    return "inf" if math.isnan(value) else f"{value:.2f}"
+
+
 def cells(run, with_sync, with_perplexity, target):
     mean = run.epochs.mean(numeric_only=True)
     ratio = mean["bytes_fp32"] / mean["bytes_sent"] if mean["bytes_sent"] > 0 else None
-    perplexity = [f"{run.epochs['val_perplexity'].iloc[-1]:.2f}" if is_text(run) else "-"]
+    perplexity = [perplexity_text(run.epochs["val_perplexity"].iloc[-1]) if is_text(run) else "-"]
     times = [rate_text(mean["samples_per_s"]), f"{mean['communication_s']:.2f}", f"{mean['computation_s']:.2f}"]
     if not run.is_timed:
         times = ["-"] * len(times)

@@ -149,7 +149,14 @@ def draw(ranks, steps):
 
 
 def numbers(text):
-    return [int(n) for n in text.split(",")]
+    return sorted({int(n) for n in text.split(",")})
+
+
+def neighbours(text):
+    found = numbers(text)
+    if found != list(range(found[0], found[-1] + 1)):
+        raise argparse.ArgumentTypeError(f"'{text}' leaves out steps in between")
+    return found
 
 
 @command.refuses("trace_picture", TraceError, OSError, ValueError)
@@ -160,7 +167,7 @@ def main():
     parser.add_argument("folder", metavar="DIR", help="holds rank0000.json and so on")
     parser.add_argument("--out", required=True, metavar="FIGURE", help=".png, .pdf or .svg")
     parser.add_argument(
-        "--steps", type=numbers, help="numbers, neighbours: 5,6; default: the one before the last"
+        "--steps", type=neighbours, help="numbers, neighbours: 5,6; default: the one before the last"
     )
     parser.add_argument("--ranks", type=numbers, help="default: the first two")
     options = parser.parse_args()

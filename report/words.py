@@ -17,7 +17,8 @@ def codec_text(codec):
     if "bits" in codec:
         text += f" {codec['bits']} bit"
     if "density" in codec:
-        text += f" {codec['density']:g}"
+        density = codec["density"]
+        text += f" {density:g}" if isinstance(density, (int, float)) else f" {density}"
     for key, usual in (("levels", "sign_magnitude"), ("norm", "max"), ("type", "dynamic_tree")):
         if codec.get(key, usual) != usual:
             text += f" {codec[key]}"

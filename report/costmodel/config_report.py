@@ -110,7 +110,7 @@ def prediction(options):
     if options.codecs:
         codecs += codec_choice.codecs_of(options.codecs)
     elif any(t["codec"] != "none" for t in configured["tensors"]):
-        codecs.append((codec_choice.short(scaling.codec_of(configured)), None))
+        codecs.append((configured_name(configured, exchange), None))
     codecs = list(dict(codecs).items())
     if options.link is None:
         raise CostModelError("--link BANDWIDTH,LATENCY is missing, such as --link 10Gbit,50us")
@@ -149,6 +149,12 @@ def prediction(options):
         if way.problem(k)
     ]
     return document(options, configured, computing, runs, sources, link, rows, left_out)
+
+
+def configured_name(shown, exchange):
+    """Of the configured codecs: that of the codec if there is one beside none, and no rules."""
+    used = {t["codec_options"] for t in shown["tensors"] if t["codec"] != "none"}
+    return "configured" if exchange.get("rules") or len(used) != 1 else codec_choice.short(used.pop())
 
 
 def local_batches(path, config, ranks):

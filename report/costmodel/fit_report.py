@@ -128,6 +128,8 @@ def uncertainty_section(model):
 
 def priors_section(cells):
     """Each prior's centre moved, one at a time."""
+    if len({cell.network for cell in v.multi(cells)}) < 2:
+        return ["Not told: its errors are those of networks that are left out, and there is one network."]
     found, asked = priors.moved(cells)
     rows = []
     for m in found:

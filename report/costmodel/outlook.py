@@ -118,6 +118,9 @@ def items(path):
         raise CostModelError(
             f"{path}: an outlook takes the cells of one machine; there are {', '.join(machines)}"
         )
+    priced = published.data_sets()
+    if not {cell.network for cell in given} & set(priced):
+        raise CostModelError(f"{path}: an outlook needs cells of one of {', '.join(priced)}")
     model = calibrate.fit(given)
     with tempfile.TemporaryDirectory(prefix="lpsgd-outlook-") as folder:
         speed = speedups(model, given, folder)

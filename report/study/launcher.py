@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+import configuration
 import program
 
 from .yaml_file import StudyError
@@ -25,7 +26,8 @@ class Launcher:
     def check(self, runs):
         """{digest: why} of the runs whose configuration cannot be read, or that need an mpirun that is
         missing."""
-        refused = {run.digest: run.problem for run in runs if run.problem}
+        refused = {run.digest: run.problem or batch_problem(run) for run in runs}
+        refused = {digest: problem for digest, problem in refused.items() if problem}
         need = [run for run in runs if self.needs_mpirun(run)]
         if need:
             try:
@@ -112,6 +114,15 @@ class Launcher:
             return program.ask("show", run.config, *run.set_options(), "--json", executable=self.executable)
         except program.Refused as message:
             return f"{place_of(study, run, str(message))}: {message}"
+
+
+def batch_problem(run):
+    """Why the program would refuse the batch size for the run's ranks; None if it would not."""
+    batch, parts = run.batch_size, configuration.micro_batches(run.settings)
+    if not batch or not isinstance(parts, int) or batch % (run.ranks * parts) == 0:
+        return None
+    more = f" with {parts} micro-batches each" if parts > 1 else ""
+    return f"run '{run.label}': train.batch_size: {batch} samples cannot be divided evenly over {run.ranks} ranks{more}"
 
 
 def host_of_each_rank(hosts, ranks):

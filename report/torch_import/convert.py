@@ -1,7 +1,9 @@
 """A traced module as the layers of a network file."""
 
 import inspect
+import re
 
+from errors import UserError
 from torch import fx
 
 from . import layers
@@ -114,6 +116,8 @@ class Converter:
         inside = node.meta["inside"]
         is_module = node.op == "call_module"
         name = node.target if is_module else f"{inside}.{kind}" if inside else kind
+        if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+            raise UserError(f"'{name}' cannot be a layer's name, which has letters, digits, '_', '-' and dots alone")
         free, number = name, 1
         while free in self._taken or (free in self._modules and not (is_module and free == node.target)):
             number += 1

@@ -46,7 +46,7 @@ def reordered(shape):
 def text(name, shape, network, comment):
     """`shape`: of one sample, in PyTorch's order."""
     lines = [f"# {line}" for line in comment]
-    lines += [f"name: {name}", f"input: {_value(reordered(shape))}"]
+    lines += [f"name: {_value(name)}", f"input: {_value(reordered(shape))}"]
     lines += [f"classes: {network.layers[-1].output.shape[-1]}", "layers:"]
     before = "in"
     for layer in network.layers:
@@ -82,4 +82,6 @@ def _value(value):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(v) for v in value) + "]"
+    if isinstance(value, str) and value.lower() in ("null", "true", "false"):  # a word, not what YAML makes of it
+        return f'"{value}"'
     return repr(value) if isinstance(value, float) else str(value)

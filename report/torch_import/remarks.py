@@ -14,7 +14,13 @@ def lines(module, network):
     if unused:
         out.append(f"left out, because the scores do not depend on it: {few(unused)}")
     frozen, rest = _without_gradient(module, network)
-    if frozen:
+    is_all = frozen and not rest and all(not p.requires_grad for n, p in module.named_parameters() if n in used)
+    if is_all:
+        out.append("no parameter needs a gradient in PyTorch; lpsgd trains one layer at least")
+        frozen = frozen[:-1]
+    if frozen and is_all:
+        out.append(f"--set 'train.freeze=[{', '.join(frozen)}]' freezes all but the last")
+    elif frozen:
         out.append(f"need no gradient in PyTorch: --set 'train.freeze=[{', '.join(frozen)}]' freezes them")
     if rest:
         out.append(f"need no gradient in PyTorch, but are trained here: {few(rest)}")

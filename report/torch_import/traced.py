@@ -103,7 +103,12 @@ def trace(module, samples):
                 "depend on the values of tensors"
             ) from error
         module.eval()  # no statistics are to change
-        shapes = _Shapes(fx.GraphModule(module, graph))
+        try:
+            shapes = _Shapes(fx.GraphModule(module, graph))
+        except SyntaxError as error:
+            raise UserError(
+                f"torch.fx cannot write the module's forward: {cause(error)}; is a submodule's name a word of Python's?"
+            ) from error
         try:
             trained = shapes.run(samples)
         except Exception as error:

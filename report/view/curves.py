@@ -75,7 +75,9 @@ def items(groups, network, target):
 
 
 def reference(groups):
-    return next((g for g in groups if g.codec == "none"), None)
+    """Full precision, with an exchange in every step if there is such a group."""
+    full = [g for g in groups if g.codec == "none" and not g.simulated]
+    return next((g for g in full if g.is_every_step), full[0] if full else None)
 
 
 def kinds(groups):

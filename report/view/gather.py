@@ -10,6 +10,7 @@ import configuration
 import files
 import numpy as np
 import runs
+import synchronisation
 import words
 from study import measures
 
@@ -29,6 +30,10 @@ class Group:
     collective: str
     simulated: bool
     ranks: int
+
+    @property
+    def is_every_step(self):
+        return synchronisation.kind_of(self.runs[0].config) == "every_step"
 
     @property
     def name(self):
@@ -86,15 +91,28 @@ def mean_and_deviation(values):
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def read(paths, is_timed=True):
+def read(paths, is_timed=True, tells_all=False):
     """Runs of folders in the order given, those of a study in the grid's order; the target of the first
     study; names of the runs that are left out. The seconds of a study that says `timed: false` do not count,
-    and none do unless `is_timed`. A run without a finished epoch is left out with a warning."""
-    found, target, unfinished, empty = [], None, [], []
+    and none do unless `is_timed`. A run without a finished epoch is left out with a warning, and so is with
+    `tells_all` every other run of a study that is not finished."""
+    found, target, unfinished, empty, places, known = [], None, [], [], set(), {}
+
+    def keep(run):
+        """Of runs with the same settings and seed the first."""
+        other = known.setdefault((labelling.identity(run), run.seed), run)
+        if other is run or run.seed is None:
+            found.append(run)
+        else:
+            tell(f"{run.folder}: has the settings and the seed of {other.folder}; left out")
 
     def add(folder, timed):
+        place = os.path.realpath(folder)
+        if place in places:  # given before
+            return
+        places.add(place)
         try:
-            found.append(read_run(folder, timed))
+            keep(read_run(folder, timed))
         except runs.NoEpoch as error:
             unfinished.append(os.path.basename(os.path.abspath(folder)))
             empty.append((folder, error))
@@ -114,14 +132,20 @@ def read(paths, is_timed=True):
                 add(folder, is_timed and grid.get("timed") is not False)
             else:
                 unfinished.append(str(name))
+                if tells_all:
+                    tell(f"{folder}: is not finished; skipped")
     if not found and [folder for folder, _ in empty] == [paths[0]] == paths:
         raise empty[0][1]
     if not found:
         others = "; nor do the others" if len(paths) > 1 else ""
         raise runs.RunError(f"{paths[0]}: holds no finished run yet{others}")
     for folder, _ in empty:
-        print(f"lpsgd_report: {folder}: holds no finished epoch yet; skipped", file=sys.stderr)
+        tell(f"{folder}: holds no finished epoch yet; skipped")
     return found, target, unfinished
+
+
+def tell(text):
+    print(f"lpsgd report: {text}", file=sys.stderr)
 
 
 def read_run(folder, is_timed):

@@ -1,5 +1,6 @@
 """A figure or a table of the report."""
 
+import re
 from dataclasses import dataclass
 
 import pandas
@@ -14,8 +15,11 @@ def rounded(value, decimals=None):
 
 @dataclass
 class Item:
-    name: str  # of its files
+    name: str  # of its files; what is no letter, digit, dot or dash of a network's name becomes a dash
     title: str
     caption: str
     data: pandas.DataFrame  # the figure's numbers, or the table
     figure: object = None  # matplotlib's; none for a table
+
+    def __post_init__(self):
+        self.name = re.sub(r"[^\w.-]+", "-", self.name, flags=re.ASCII)

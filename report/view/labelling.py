@@ -21,15 +21,16 @@ def settings(config):
 
 
 def identity(run):
-    """Equal for runs that differ in their seed only."""
+    """Equal for runs that differ in their seed only. Those that are not finished are as far as each other."""
     axes = tuple(str(value) for _, value in told_axes(run, ()))
-    return run.ranks, axes, tuple(sorted(settings(run.config).items()))
+    return run.ranks, axes, tuple(sorted(settings(run.config).items())), run.progress
 
 
 def labels(runs, omit):
     """A study's own names of its variants; else what differs in the runs' settings. `omit`: see
     gather.groups."""
     out = _of_study(runs, omit) or _of_settings(runs, omit)
+    out = [", ".join(filter(None, [text, run.progress])) for run, text in zip(runs, out)]
     out = _unique(runs, out, omit)
     assert not _collisions(runs, out, omit)
     return out

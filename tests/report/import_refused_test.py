@@ -95,6 +95,14 @@ class Refused(ImportTest):
         self.refused("the module is a single layer; put it into", HEAD + "def Net():\n    return nn.Linear(3, 4)\n", "--input", "3")
         one = HEAD + "def Net():\n    return nn.Sequential(nn.Linear(3, 1))\n"
         self.refused("the module gives one score; lpsgd's loss", one, "--input", "3")
+        named = HEAD + "def Net():\n    return nn.Sequential(OrderedDict(a=nn.Linear(3, 4), **{'%s': nn.Linear(4, 2)}))\n"
+        named = "from collections import OrderedDict\n" + named
+        self.refused("'x: y' cannot be a layer's name, which has letters, digits", named % "x: y", "--input", "3")
+        keyword = HEAD + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        keyword += "        self.d = nn.ModuleDict({'in': nn.Linear(3, 2)})\n\n    def forward(self, x):\n        return self.d['in'](x)\n"
+        status, _, err = self.run_import(keyword, "--input", "3", name="Net", out="keyword")
+        self.assertNotIn("Traceback", err)
+        self.assertIn(status, (0, 2))
         odd = HEAD + "def Net():\n    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, eps=0))\n"
         self.refused("lpsgd refuses the network file: network.yaml:7:", odd, "--input", "3")
         status, _, err = run("import", "model.py:Net", "--input", "3,2,2", "--out", "x", LPSGD_PYTHON="/no/python")

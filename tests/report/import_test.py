@@ -6,6 +6,7 @@ from the written network are compared with those of the module, in float64.
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -199,6 +200,21 @@ class Net(nn.Module):
         status, _, err = self.run_import(IN_PLACE, "--input", "1,9,8", "--weights", self.root / "d.pt", out="other")
         self.assertEqual(status, 2)
         self.assertIn('d.pt: Missing key(s) in state_dict: "fc.bias".', err)
+
+    def test_names_that_yaml_takes_for_something_else(self):
+        text = HEAD + "class Null(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        text += "        self.null, self.true = nn.Linear(4, 3), nn.Linear(3, 2)\n\n"
+        text += "    def forward(self, x):\n        return self.true(self.null(x))\n"
+        self.imported(text, "--input", "4", name="Null")
+        self.assertIn('{dense: "null", units: 3}', (self.root / "net" / "network.yaml").read_text())
+
+    def test_where_nothing_needs_a_gradient(self):
+        """lpsgd trains one layer at least, so the last one is not to be frozen."""
+        text = HEAD + "def make():\n    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)\n"
+        said = self.imported(text, "--input", "4")
+        self.assertIn("no parameter needs a gradient in PyTorch; lpsgd trains one layer at least", said)
+        setting = re.search(r"--set '(train.freeze=\[0\])' freezes all but the last", said)[1]
+        self.assertEqual(run("show", self.root / "net" / "network.yaml", "--set", setting)[0], 0)
 
     def test_it_trains(self):
         """With its frozen layers, from its weights; PyTorch loads what comes out."""

@@ -309,6 +309,16 @@ class Command(FolderTest):
         self.assertEqual([row["ranks"] for row in found["skipped"]], every[2:])
         self.assertIn("no positive whole number for 32 ranks", found["skipped"][2]["reason"])
 
+    def test_rules_make_a_codec_of_their_own(self):
+        """The row of none is float32's, whatever the configuration says; the configured one has its bytes."""
+        words = ("--ranks", "2", "--link", "1Gbit,50us", "--run", self.run_folder())
+        plain = [r for r in self.predicted(*words)["rows"] if r["codec"] == "none"]
+        rule = "exchange.rules=[{kind: dense, codec: {kind: onebit, bucket: 64}}]"
+        found = self.predicted(*words, "--set", "exchange.codec=none", "--set", rule)["rows"]
+        self.assertEqual([r["codec"] for r in found], ["none", "configured"])
+        self.assertEqual(found[0]["bytes_per_rank"], plain[0]["bytes_per_rank"])
+        self.assertLess(found[1]["bytes_per_rank"], found[0]["bytes_per_rank"])
+
     def test_weak_scaling_keeps_the_local_batch(self):
         found = self.predicted(
             "--run", self.run_folder(), "--ranks", "2,16", "--link", "1Gbit,50us", "--weak"

@@ -36,6 +36,17 @@ class Outlook(unittest.TestCase):
             self.assertEqual((status, err.count("\n")), (2, 1))
             self.assertIn("--outlook belongs to --out DIR", err)
 
+    def test_without_a_network_that_has_a_price(self):
+        with tempfile.TemporaryDirectory() as folder:
+            given = pathlib.Path(folder, "given.csv")
+            head = "machine,network,transport,codec,ranks,batch,samples_per_s"
+            rows = [f"m,resnet20,mpi,none,{k},128,{300 * k ** 0.9:.1f}" for k in (1, 2, 4)]
+            given.write_text("\n".join([head, *rows, ""]))
+            out = pathlib.Path(folder, "out")
+            status, _, err = predict("--outlook", str(out), "--calibrate", str(given))
+            self.assertEqual((status, err.count("\n")), (2, 1), err)
+            self.assertIn("an outlook needs cells of one of ", err)
+
     def test_files(self):
         with tempfile.TemporaryDirectory() as folder:
             status, out, err = predict("--outlook", folder, "--calibrate", GIVEN)

@@ -289,6 +289,10 @@ class Command(FolderTest):
     def test_mistakes_on_the_command_line(self):
         ask = self.file(HEADER + "m,resnet20,mpi,none,2,128,\n", "ask.csv")
         given = self.file(ONE)
+        for value in ("nan", "-1", "1e300", "x"):
+            status, _, err = predict("resnet20.yaml", "--step-seconds", "1", "--link", "1Gbit,50us", "--message", value)
+            self.assertEqual(status, 2, err)
+            self.assertIn(f"'{value}' is not a number of seconds from 0 to 1", err)
         for words in ((), ("--calibrate", given), ("--calibrate", given, "--cells", ask), ("--no-such",),
                       ("--calibrate", given, "--cells", ask, "--out", "/no/such/folder/out.csv")):
             status, out, err = predict(*words)
@@ -309,6 +313,13 @@ class Command(FolderTest):
         for row, found in zip(alone + held, out.read_text().splitlines()[1:]):
             ratio = float(found.split(",")[-1]) / float(row.split(",")[-1])
             self.assertTrue(0.9 < ratio < 1.1, (row, found))
+
+    def test_one_network(self):
+        """No network can be left out, so no error of one that is left out is told."""
+        rows = "".join(f"m,resnet20,mpi,none,{k},128,{300 * k ** 0.9:.1f}\n" for k in (1, 2, 4))
+        status, text, err = predict("--calibrate", self.file(HEADER + rows), "--report")
+        self.assertEqual((status, err), (0, ""))
+        self.assertNotIn("nan", text)
 
     def test_only_priors(self):
         """One rank alone: nothing says how fast the machine sends, so the priors do."""

@@ -116,14 +116,14 @@ class Report(FolderTest):
             ("val_perplexity=90", "--target val_perplexity=90: no run has val_perplexity"),
             ("val_top1=nan", "--target val_top1=nan: expected a metric and its value, such as val_top1=90"),
         ):
-            self.assertEqual(self.report(fast, "--table", "--target", text), (2, "", f"lpsgd_report: {message}\n"))
+            self.assertEqual(self.report(fast, "--table", "--target", text), (2, "", f"lpsgd: error: report: {message}\n"))
 
     def test_a_run_without_an_epoch_is_skipped(self):
         good = self.run_folder("good", [record(1)])
         empty = self.run_folder("empty", [], tail='{"epoch": 1, ')
         begun = self.run_folder("begun", [])
         os.remove(os.path.join(begun, "metrics.jsonl"))
-        warnings = "".join(f"lpsgd_report: {name}: holds no finished epoch yet; skipped\n" for name in (empty, begun))
+        warnings = "".join(f"lpsgd report: {name}: holds no finished epoch yet; skipped\n" for name in (empty, begun))
         status, out, err = self.report(empty, good, begun, "--table")
         self.assertEqual((status, err), (0, warnings))
         self.assertEqual([line.split()[0] for line in out.splitlines()[2:-1]], ["good"])
@@ -133,7 +133,7 @@ class Report(FolderTest):
         page = (self.root / "folder" / "index.html").read_text()
         self.assertIn("2 runs not finished, so left out: empty, begun.", page)
         self.assertEqual(self.report(empty, begun, "--table"), (
-            2, "", f"lpsgd_report: {empty}: holds no finished run yet; nor do the others\n"))
+            2, "", f"lpsgd: error: report: {empty}: holds no finished run yet; nor do the others\n"))
         self.assertIn("/metrics.jsonl: is not there yet, so no epoch is finished", self.refused(begun))
 
     def test_a_run_of_a_study_without_an_epoch_is_skipped(self):
@@ -145,8 +145,9 @@ class Report(FolderTest):
         status, out, err = self.report(str(self.root), "--table")
         self.assertEqual(status, 0)
         folders = [f"{self.root}/runs/{name}" for name in ("empty", "begun")]
-        warnings = [f"lpsgd_report: {folder}: holds no finished epoch yet; skipped\n" for folder in folders]
-        self.assertEqual(err, "".join(warnings))
+        waiting = [f"{self.root}/runs/{name}: is not finished; skipped" for name in ("running", "pending")]
+        warnings = waiting + [f"{folder}: holds no finished epoch yet; skipped" for folder in folders]
+        self.assertEqual(err, "".join(f"lpsgd report: {text}\n" for text in warnings))
         self.assertEqual([line.split()[0] for line in out.splitlines()[2:-1]], ["good"])
 
     def test_text_shows_its_perplexity(self):
@@ -243,7 +244,7 @@ class Report(FolderTest):
             status, out, err = self.report(folder, "--table")
             self.assertEqual(status, 0)
             self.assertIn(" 52.00 ", out)
-            self.assertEqual(err, f"lpsgd_report: {folder}/metrics.jsonl:3: unfinished last line ignored\n")
+            self.assertEqual(err, f"lpsgd report: {folder}/metrics.jsonl:3: unfinished last line ignored\n")
 
     def test_an_epoch_run_again_counts_once(self):
         folder = self.run_folder("a", [record(1), record(2), record(2, val_top1=77.0)])
@@ -263,7 +264,7 @@ class Report(FolderTest):
         )
         for i, (records, tail, message) in enumerate(cases):
             folder = self.run_folder(f"case{i}", records, tail=tail)
-            self.assertIn(f"lpsgd_report: {folder}/{message}", self.refused(folder))
+            self.assertIn(f"lpsgd: error: report: {folder}/{message}", self.refused(folder))
 
     def test_refuses_what_is_not_a_run(self):
         self.assertIn(
@@ -417,6 +418,9 @@ class TracePicture(FolderTest):
             (status, errors, drawn),
             (2, "trace_picture: step 9 is not in the trace of rank 0; there: 7 to 8\n", False),
         )
+        status, errors, _ = self.picture("--steps", "5,8")
+        self.assertEqual((status, "'5,8' leaves out steps in between" in errors), (2, True), errors)
+        self.assertEqual(trace_picture.neighbours("8,7"), [7, 8])
         self.assertEqual(self.picture("--ranks", "5")[0], 2)
         self.write("rank0000.json", "{")
         self.assertEqual(self.picture()[0], 2)

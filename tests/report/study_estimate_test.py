@@ -240,7 +240,7 @@ class About(StudyTest):
             (
                 2,
                 "",
-                f"lpsgd study: {self.root}/study.yaml: run 'study': data.root needs the environment variable "
+                f"lpsgd: error: study: {self.root}/study.yaml: run 'study': data.root needs the environment variable "
                 "LPSGD_NOWHERE, which is not set\n",
             ),
         )

@@ -290,7 +290,7 @@ class Runs(StudyTest):
         self.assertEqual((status, out), (2, ""))
         self.assertEqual(
             err,
-            f"lpsgd study: --out {self.root}/out: is in use by process {first.pid} on {os.uname().nodename}; "
+            f"lpsgd: error: study: --out {self.root}/out: is in use by process {first.pid} on {os.uname().nodename}; "
             "wait for it to end, or give another folder\n",
         )
         first.send_signal(signal.SIGTERM)

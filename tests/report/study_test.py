@@ -368,7 +368,7 @@ class Refused(StudyTest):
         result = subprocess.run(command, env=environment, capture_output=True, text=True)
         self.assertEqual(
             (result.returncode, result.stderr),
-            (2, f"lpsgd study: {self.root}/study.yaml: cannot be read: No such file or directory\n"),
+            (2, f"lpsgd: error: study: {self.root}/study.yaml: cannot be read: No such file or directory\n"),
         )
 
     def test_a_configuration_that_the_program_refuses(self):
@@ -378,6 +378,14 @@ class Refused(StudyTest):
         )
         self.write("tiny.yaml", "network: none.yaml\ndata: {dataset: shapes}\n")
         self.refuse("config: tiny.yaml\n", "tiny.yaml: network: no file ")
+
+    def test_batches_that_ranks_cannot_divide(self):
+        """They are told before anything is trained; the other runs can start."""
+        status, out, err = self.study("config: tiny.yaml\naxes: {transport: threads, ranks: [1, 3]}\n", "--dry-run")
+        self.assertEqual(status, 1)
+        self.assertRegex(err, r"run '3 ranks': train.batch_size: \d+ samples cannot be divided evenly over 3 ranks\n")
+        self.assertEqual(err.count("\n"), 1, err)
+        self.refuse("config: tiny.yaml\nset: {train.micro_batches: 7}\n", "over 1 ranks with 7 micro-batches each")
 
     def test_an_mpirun_that_is_missing(self):
         text = "config: tiny.yaml\nlauncher: {mpirun: mpirun-none}\naxes: {transport: mpi, ranks: 2}\n"
