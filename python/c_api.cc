@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/exchange.h"
 #include "comm/message_coder.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -18,7 +19,10 @@
 
 struct lpsgd_coder {
   lpsgd::MessageCoder coder;
-  std::vector<std::string> codecs;  // as text, by tensor
+  std::vector<lpsgd::TensorInfo> tensors;
+  std::vector<lpsgd::CodecSpec> specs;  // by tensor
+  int rank, ranks;
+  std::vector<std::string> codecs;  // as text
   std::string warnings;
 };
 
@@ -80,8 +84,29 @@ lpsgd_coder* make(const char* text, std::span<const lpsgd_tensor> given, const l
     message.messages = {message.device, static_cast<CUstream_st*>(options.message_stream)};
   }
   return new lpsgd_coder{{matrices, codecs, message},
+                         matrices,
+                         codecs,
+                         options.rank,
+                         options.ranks,
                          std::move(texts),
                          fmt::format("{}", fmt::join(unused_rules(policy, tensors), "\n"))};
+}
+
+void redistribute_residuals(lpsgd_coder& of, int old_ranks, const float* const* values,
+                            const std::size_t* counts) {
+  std::vector<ExchangeState> old(static_cast<std::size_t>(std::max(0, old_ranks)));
+  for (ExchangeState& state : old)
+    for (std::size_t t = 0; t < of.tensors.size(); ++t)
+      for (auto* round : {&state.round1, &state.round2}) {
+        round->emplace_back(*values, *values + *counts);
+        ++values, ++counts;
+      }
+  const ExchangeState mine =
+      redistribute(old, of.tensors, of.specs, of.ranks)[static_cast<std::size_t>(of.rank)];
+  for (std::size_t t = 0; t < of.tensors.size(); ++t) {
+    of.coder.set_residual(t, 1, mine.round1[t]);
+    of.coder.set_residual(t, 2, mine.round2[t]);
+  }
 }
 
 }  // namespace
@@ -170,4 +195,8 @@ int lpsgd_get_residual(const lpsgd_coder* coder, size_t tensor, int round, float
 }
 int lpsgd_set_residual(lpsgd_coder* coder, size_t tensor, int round, const float* values, size_t count) {
   return guarded([&] { coder->coder.set_residual(tensor, round, {values, count}); });
+}
+int lpsgd_redistribute_residuals(lpsgd_coder* coder, int32_t old_ranks, const float* const* values,
+                                 const size_t* counts) {
+  return guarded([&] { lpsgd::redistribute_residuals(*coder, old_ranks, values, counts); });
 }

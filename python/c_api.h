@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* Counts incompatible changes of this file. */
-enum { lpsgd_api_version_of_header = 1 };
+enum { lpsgd_api_version_of_header = 2 };
 int lpsgd_api_version(void);
 /* Of docs/wire-format.md. */
 int lpsgd_wire_format_version(void);
@@ -69,6 +69,12 @@ int lpsgd_take_seconds(lpsgd_coder* coder, double* encode, double* decode);
 /* Residuals of round 1 or 2, float32 in host memory: with values NULL, get only tells their number. */
 int lpsgd_get_residual(const lpsgd_coder* coder, size_t tensor, int round, float* values, size_t* count);
 int lpsgd_set_residual(lpsgd_coder* coder, size_t tensor, int round, const float* values, size_t count);
+
+/* Sets all residuals of this rank from those of `old_ranks` ranks, which may be another number: round 1 is
+   the mean of theirs, round 2 is cut anew along the new stripes. `values` and `counts` (float32, as
+   lpsgd_get_residual() gave them) are by old rank, tensor and round. Changes nothing if it fails. */
+int lpsgd_redistribute_residuals(lpsgd_coder* coder, int32_t old_ranks, const float* const* values,
+                                 const size_t* counts);
 
 #ifdef __cplusplus
 }

@@ -215,26 +215,18 @@ class GradientExchange:
 
     def load_state_dict(self, state):
         """Goes on from what state_dict() returned on this rank: then all later gradients have the same bits. Raises
-        ValueError, and changes nothing, if it is of another rank, number of ranks, seed, model or codec."""
+        ValueError, and changes nothing, if it is of another rank, number of ranks, seed, model or codec.
+
+        Or from a list of what it returned on every rank of a run that had another number of ranks: residuals of a
+        rank's own gradients become the mean of the old ones, those of means go to their new owners.
+        """
         self._pipeline.require_idle()
-        expected = {
-            "format": _STATE_FORMAT,
-            "rank": self._transport.rank,
-            "ranks": self._transport.ranks,
-            "seed": self._seed,
-        }
-        for key, value in expected.items():
-            if state.get(key) != value:
-                raise ValueError(f"the exchange's state has {key} {state.get(key)}, here it is {value}")
-        for name in dict.fromkeys([*self.codecs, *state["codecs"]]):
-            kept, here = state["codecs"].get(name), self.codecs.get(name)
-            if kept != here:
-                raise ValueError(f"the exchange's state has codec {kept} for {name}, here it is {here}")
+        if isinstance(state, (list, tuple)):
+            return self._load_states(state)
+        self._check_state(state, {"rank": self._transport.rank, "ranks": self._transport.ranks})
         given = []
-        for number, name in enumerate(self._names):
-            values = state["residuals"].get(name, [_zeros(0), _zeros(0)])
-            for round_ in (1, 2):
-                value = values[round_ - 1].detach().to("cpu", torch.float32).contiguous()
+        for number, (name, values) in enumerate(zip(self._names, self._residuals_in(state))):
+            for round_, value in enumerate(values, start=1):
                 size = self._coder.residual_size(number, round_)
                 if value.numel() != size:
                     raise ValueError(
@@ -246,6 +238,40 @@ class GradientExchange:
             for number, round_, value in given:
                 self._coder.set_residual(number, round_, value.data_ptr(), value.numel())
         self.step = state["step"]
+
+    def _load_states(self, states):
+        if len(states) == self._transport.ranks:
+            return self.load_state_dict(states[self._transport.rank])
+        if not states:
+            raise ValueError("the list of the exchange's states is empty")
+        for rank, state in enumerate(states):
+            self._check_state(state, {"rank": rank, "ranks": len(states), "step": states[0].get("step")})
+        values = [value for state in states for pair in self._residuals_in(state) for value in pair]
+        with self._transport.on_device():
+            try:
+                self._coder.redistribute_residuals(
+                    len(states), [(value.data_ptr(), value.numel()) for value in values]
+                )
+            except library.LibraryError as error:
+                raise ValueError(f"the exchange's states: {error}") from None
+        self.step = states[0]["step"]
+
+    def _check_state(self, state, expected):
+        for key, value in {"format": _STATE_FORMAT, "seed": self._seed, **expected}.items():
+            if state.get(key) != value:
+                raise ValueError(f"the exchange's state has {key} {state.get(key)}, here it is {value}")
+        for name in dict.fromkeys([*self.codecs, *state["codecs"]]):
+            kept, here = state["codecs"].get(name), self.codecs.get(name)
+            if kept != here:
+                raise ValueError(f"the exchange's state has codec {kept} for {name}, here it is {here}")
+
+    def _residuals_in(self, state):
+        """Those of each parameter, of rounds 1 and 2."""
+        none = (_zeros(0), _zeros(0))
+        return [
+            [value.detach().to("cpu", torch.float32).contiguous() for value in state["residuals"].get(name, none)]
+            for name in self._names
+        ]
 
     def close(self):
         """Ends the exchange, and its process group, of a model that is not trained any more. All ranks call it."""

@@ -5,7 +5,7 @@ import functools
 import os
 import pathlib
 
-API_VERSION = 1
+API_VERSION = 2
 OUTGOING, INCOMING, MEAN = range(3)
 
 _SIZE = ctypes.c_size_t
@@ -70,6 +70,12 @@ _ARGUMENTS = {
     "lpsgd_take_seconds": [_CODER, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
     "lpsgd_get_residual": [_CODER, _SIZE, ctypes.c_int, _FLOATS, ctypes.POINTER(_SIZE)],
     "lpsgd_set_residual": [_CODER, _SIZE, ctypes.c_int, _FLOATS, _SIZE],
+    "lpsgd_redistribute_residuals": [
+        _CODER,
+        ctypes.c_int32,
+        ctypes.POINTER(ctypes.c_void_p),
+        ctypes.POINTER(_SIZE),
+    ],
 }
 
 
@@ -224,3 +230,14 @@ class Coder:
 
     def set_residual(self, tensor, round_, address, size):
         self._call("set_residual", self._coder, tensor, round_, ctypes.cast(address, _FLOATS), size)
+
+    def redistribute_residuals(self, old_ranks, values):
+        """Sets all residuals from those of other ranks. `values`: (address, size) by rank, tensor and round."""
+        count = len(values)
+        self._call(
+            "redistribute_residuals",
+            self._coder,
+            old_ranks,
+            (ctypes.c_void_p * count)(*(address for address, _ in values)),
+            (_SIZE * count)(*(size for _, size in values)),
+        )

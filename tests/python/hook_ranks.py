@@ -96,6 +96,28 @@ def goes_on(given):
     return {"means": means, "errors": errors, "step": exchange.step}
 
 
+def saves(given):
+    """The state after two steps."""
+    model, exchange = make(given)
+    for step in range(2):
+        backward(model, own(given, step))
+    return exchange.state_dict()
+
+
+def other_ranks(given):
+    """Goes on from the states of another number of ranks; what then is its own, and a mean."""
+    model, exchange = make(given)
+    errors = []
+    for states in given["wrong"]:
+        try:
+            exchange.load_state_dict(states)
+        except ValueError as error:
+            errors.append(str(error))
+    assert exchange.step == 0 and not any(v.any() for pair in exchange.state_dict()["residuals"].values() for v in pair)
+    exchange.load_state_dict(given["states"])
+    return {"state": exchange.state_dict(), "mean": backward(model, own(given, 0)), "errors": errors}
+
+
 def accumulates(given):
     """Two backward passes without an exchange and one with it. Then a step in which half of the tensors are not used."""
     model, exchange = make(given, find_unused_parameters=True)

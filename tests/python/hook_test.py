@@ -167,6 +167,45 @@ class HookTest(unittest.TestCase):
                 ],
             )
 
+    def test_states_of_another_number_of_ranks(self):
+        """Round 1 has the mean of the old residuals; round 2 lies in the stripes of docs/exchange.md."""
+        bucket = 64  # onebit's
+        for old, new in ((2, 3), (3, 1), (3, 2)):
+            given = {"gradients": self.gradients(old, 2), "codec": "onebit"}
+            states = self.run_ranks(old, "saves", given)
+            wrong = [
+                [],
+                states[1:],
+                [{**state, "seed": 7} for state in states],
+                [*states[:-1], {**states[-1], "step": 5}],
+                [*states[:-1], {**states[-1], "residuals": {}}],
+            ]
+            given = {"gradients": self.gradients(new, 1), "codec": "onebit", "states": states, "wrong": wrong}
+            results = self.run_ranks(new, "other_ranks", given)
+            for number, name in enumerate(sorted(results[0]["state"]["residuals"], key=lambda n: int(n.split(".")[1]))):
+                size = len(states[0]["residuals"][name][0])
+
+                def whole(parts, ranks):
+                    out, buckets = np.full(size, np.nan, "f4"), -(-size // bucket)
+                    for r in range(ranks):
+                        first, last = (min(size, buckets * i // ranks * bucket) for i in (r, r + 1))
+                        out[first:last] = parts[(r + number) % ranks]
+                    return out
+
+                before = whole([state["residuals"][name][1].numpy() for state in states], old)
+                after = whole([r["state"]["residuals"][name][1].numpy() for r in results], new)
+                np.testing.assert_array_equal(bits(before), bits(after))
+                mean = np.mean([state["residuals"][name][0].double().numpy() for state in states], axis=0)
+                for result in results:
+                    np.testing.assert_array_equal(result["state"]["residuals"][name][0].numpy(), mean.astype("f4"))
+            for result in results:
+                self.assertEqual(result["state"]["step"], 2)
+                self.assertEqual([torch.equal(a, b) for a, b in zip(result["mean"], results[0]["mean"])], [True] * len(SHAPES))
+                errors = result["errors"]
+                self.assertEqual(errors[0], "the list of the exchange's states is empty")
+                self.assertIn("the exchange's state has seed 7, here it is 1", errors[2])
+                self.assertEqual(len(errors), len(wrong))
+
     def test_accumulation_and_unused_parameters(self):
         gradients = self.gradients(2, 4)
         half = len(SHAPES) // 2
