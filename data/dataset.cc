@@ -114,7 +114,8 @@ void fields(config::Visitor& visitor, DataOptions& options) {
                   [&](config::Visitor& inner) { fields(inner, options.text); });
   visitor.field("workers", options.workers,
                 "threads of a rank that read samples; 0: as many as train.threads", {.min = 0, .max = 1024});
-  visitor.field("prefetch", options.prefetch, "the number of batches that are made ready ahead",
+  visitor.field("prefetch", options.prefetch,
+                "the number of batches that are made ready ahead, each with all its micro-batches",
                 {.min = 1, .max = 1024});
   visitor.choice(
       "on_bad_sample", options.on_bad_sample, {{"error", OnBadSample::error}, {"skip", OnBadSample::skip}},

@@ -3,6 +3,7 @@
 // float32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -19,7 +20,7 @@ class GradientAccumulation {
   GradientAccumulation(Backend& backend, std::span<float> gradients, std::int64_t micro_batches);
 
   /// Adds the gradients of a micro-batch that is not the last one. `first`: there is no sum yet.
-  void add(bool first) { (first ? first_ : add_)->backward(); }
+  void add(bool first);
 
   /// Part of the arena: gradients = (sum + gradients) / micro-batches, behind the backward of the last one.
   class Mean {
@@ -33,18 +34,14 @@ class GradientAccumulation {
     friend class GradientAccumulation;
     std::vector<std::unique_ptr<Op>> ranges_;
   };
-  /// Of these tensors, in as few passes as their places allow.
-  Mean mean_of(std::vector<TensorInfo> tensors) const;
+  /// Of the tensors with these numbers, in as few passes as their places allow.
+  Mean mean_of(const std::vector<TensorInfo>& tensors, std::vector<std::size_t> numbers) const;
 
  private:
-  /// into = factor * the sum of the terms, each of which begins at value `first`.
-  std::unique_ptr<Op> scaled_sum(std::span<float> into, const std::vector<std::span<const float>>& terms,
-                                 double factor) const;
-
   Backend& backend_;
   const std::span<float> gradients_, sum_;
-  const double factor_;  // 1 / micro-batches
-  const std::unique_ptr<Op> first_, add_;
+  const double factor_;            // 1 / micro-batches
+  const std::unique_ptr<Op> add_;  // backward: sum += gradients
 };
 
 }  // namespace lpsgd

@@ -68,7 +68,7 @@ void Network::Impl::check(const Samples& samples, const Pass& pass) const {
   require(is_sequence || (samples.lengths.empty() && samples.continues.empty()),
           "only sequences have lengths and continue");
   require(samples.loss_divisor >= 0, "the loss is divided by a positive number");
-  require(pass.training ? samples.micro_batch == micro_batch
+  require(pass.training ? samples.micro_batch == next_micro_batch
                         : samples.micro_batch >= 0 && samples.micro_batch < options.micro_batches,
           "a step's micro-batches come in order");
   require(pass.valid >= 0 && pass.valid <= options.batch, "valid samples are part of the batch");
@@ -113,6 +113,9 @@ void Network::Impl::forward(const Samples& samples, Pass pass) {
   move_carried(samples, pass.training, false);
   has_host_logits = false;
   is_trained = pass.training;
+  if (!pass.training) return;
+  micro_batch = samples.micro_batch;
+  next_micro_batch = (micro_batch + 1) % options.micro_batches;
 }
 
 Network::Network(const NetworkSpec& spec, const NetworkOptions& options)
@@ -193,10 +196,10 @@ void Network::Impl::mean(const GradientAccumulation::Mean& of) {
 
 GradientAccumulation::Mean Network::Impl::mean_of_steps(std::size_t begin, std::size_t end) const {
   if (!accumulation) return {};
-  std::vector<TensorInfo> all;
+  std::vector<std::size_t> all;
   for (std::size_t s = begin; s < end; ++s)
-    for (const std::size_t t : steps[s].tensors) all.push_back(tensors[t]);
-  return accumulation->mean_of(std::move(all));
+    all.insert(all.end(), steps[s].tensors.begin(), steps[s].tensors.end());
+  return accumulation->mean_of(tensors, std::move(all));
 }
 
 void Network::Impl::backward_by_segments(const std::function<void(std::size_t)>& announce) {
@@ -230,7 +233,6 @@ void Network::backward(const std::function<void(std::size_t)>& announce) {
     impl_->backward_by_segments(announce);
   else
     impl_->backward(announce);
-  impl_->micro_batch = last ? 0 : micro_batch + 1;
   impl_->is_trained = false;
 }
 

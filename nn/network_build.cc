@@ -30,13 +30,6 @@ std::span<float> allocate_floats(Backend& backend, std::int64_t elements) {
           static_cast<std::size_t>(elements)};
 }
 
-std::vector<TensorInfo> infos(const std::vector<TensorInfo>& tensors,
-                              const std::vector<std::size_t>& numbers) {
-  std::vector<TensorInfo> out;
-  for (const std::size_t t : numbers) out.push_back(tensors[t]);
-  return out;
-}
-
 }  // namespace
 
 /// Fills the backend's memory from the host: calls fill(values) with host memory.
@@ -198,7 +191,7 @@ Network::Impl::Step Network::Impl::make_step(const Graph& graph, const Plan& pla
   step.has_backward = planned.has_backward;
   step.recomputed = planned.recomputed;
   if (!node.frozen) step.tensors = node.tensors;
-  if (accumulation) step.mean = accumulation->mean_of(infos(tensors, step.tensors));
+  if (accumulation) step.mean = accumulation->mean_of(tensors, step.tensors);
   add_cost(graph, plan, planned, step);
   if (!planned.sum_into) return step;
   require(plan.values[planned.output].stride == 0, "gradients are summed in an array of their own");
@@ -223,10 +216,7 @@ void Network::Impl::build(const Graph& graph) {
   input_frames = graph.input[0];
   make_parameters(graph);
   make_carried(graph);
-  if (training && options.micro_batches > 1) {
-    accumulation.emplace(*backend, gradients, options.micro_batches);
-    mean_of_all = accumulation->mean_of(tensors);
-  }
+  if (training && options.micro_batches > 1) accumulation.emplace(*backend, gradients, options.micro_batches);
 
   auto* activations = static_cast<std::byte*>(allocate_for(*backend, plan.arena, options.batch));
   const auto values = [&](std::size_t v) {
@@ -253,6 +243,7 @@ void Network::Impl::build(const Graph& graph) {
       backend->softmax_cross_entropy(type, logits.data, logits_gradient,
                                      {options.batch, scored_frames, graph.classes, options.label_smoothing});
   for (const PlanStep& planned : plan.steps) steps.push_back(make_step(graph, plan, planned, activations));
+  mean_of_all = mean_of_steps(0, steps.size());
   backend->finish_planning();
   if (!trace) return;
   for (Step& step : steps) {

@@ -88,9 +88,9 @@ struct Network::Impl {
   std::vector<Segment> segments;                     // in backward's order; empty: no segments
   std::optional<GradientAccumulation> accumulation;  // of several micro-batches
   GradientAccumulation::Mean mean_of_all;
-  std::int64_t micro_batch = 0;      // of the last forward_train, or the next one
-  bool is_trained = false;           // whether the last forward was forward_train
-  std::optional<StreamTrace> trace;  // of the compute stream
+  std::int64_t micro_batch = 0, next_micro_batch = 0;  // of the last forward_train, of the next one
+  bool is_trained = false;                             // whether the last forward was forward_train
+  std::optional<StreamTrace> trace;                    // of the compute stream
   Trace::Label loss_forward_label = 0, loss_backward_label = 0, loss_evaluate_label = 0;
   Trace::Label add_label = 0, mean_label = 0;  // of accumulation
   bool measures_steps = true;

@@ -50,6 +50,7 @@ class Run:
     config: dict = field(default_factory=dict)  # config.yaml: every key with the value in force
     environment: dict = field(default_factory=dict)  # environment.json, where it is there
     study: dict = field(default_factory=dict)  # study.json: what the run is in the grid of `lpsgd study`
+    copy: int = 0  # how many runs before it have the same settings and seed
 
     @property
     def seed(self):

@@ -20,7 +20,7 @@ LoaderOptions loader_options(const RunConfig& run, Device device, int threads, b
   const Limit& limit = training ? limits.step : limits.outside_step;
   const int workers = run.data.workers > 0 ? static_cast<int>(run.data.workers) : threads;
   return {.workers = workers,
-          .prefetch = run.data.prefetch,
+          .prefetch = run.data.prefetch * run.train.micro_batches,
           .device = device,
           .longest_wait = limit.seconds,
           .limited_by = limit.name};

@@ -37,6 +37,8 @@ std::string run_folder_of(const std::string& found_in) {
 std::string eval_command(const EvalArguments& arguments) {
   RunConfig run = load_run_config(arguments.config, arguments.overrides, config::Environment::expand);
   run.train.freeze.clear();
+  // They divide the batch of each rank that trained, and need not divide that of one.
+  if (run.train.batch_size % run.train.micro_batches != 0) run.train.micro_batches = 1;
   const std::shared_ptr<const Dataset> dataset = open_split(run, Split::test);
   const NetworkSpec spec = network_for(run, {dataset.get()});
   naming_options(run, [&] { check_data(run, spec, *dataset, Split::test); });

@@ -33,7 +33,7 @@ class RankTrace {
 /// Of a step, in seconds of now_seconds().
 struct StepTimes {
   double step = 0;                             // when it began
-  double begin = 0;                            // when its last micro-batch began
+  double begin = 0;                            // when a micro-batch began: for add(), the last one
   double data = 0, forward = 0, backward = 0;  // when each part of that ended
   double exposed = 0, update = 0;              // when exposed communication and update ended
   double sending = 0;  // when the communication began, if an update lies between backward and it

@@ -143,8 +143,9 @@ std::string name_of_run(const std::filesystem::path& config) {
   if (config.filename() != "config.yaml" || !path_exists(environment)) return name;
   try {
     const auto recorded = parse_json<nlohmann::json>(read_file(environment, 64 << 20), environment);
-    if (recorded.is_object() && recorded.contains("name") && recorded["name"].is_string())
-      name = recorded["name"];
+    if (!recorded.is_object() || !recorded.contains("name") || !recorded["name"].is_string()) return name;
+    const std::filesystem::path given = recorded["name"].get<std::string>();
+    if (!given.empty() && given == given.filename() && given != "." && given != "..") name = given.string();
   } catch (const FileError& e) {
     log::warn("{}; the run is called {}", e.what(), name);
   }
@@ -310,9 +311,9 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
   if (run.train.batch_size / ranks % run.train.micro_batches != 0)
     config::fail(
         origin_of(run, "train", "micro_batches"), "train.micro_batches",
-        fmt::format("{} samples of a rank (train.batch_size {}, {} ranks) cannot be divided evenly into {} "
-                    "micro-batches",
-                    run.train.batch_size / ranks, run.train.batch_size, ranks, run.train.micro_batches));
+        fmt::format("{} samples of each rank cannot be divided evenly into {} micro-batches; allowed: "
+                    "divisors of {}",
+                    run.train.batch_size / ranks, run.train.micro_batches, run.train.batch_size / ranks));
   with_locations(run, [&] { check_blocks(run.sync, ranks); });
   if (run.exchange.collective == Collective::allreduce && run.sync.kind == SyncKind::hierarchical_local_sgd)
     config::fail(

@@ -159,7 +159,7 @@ class RankTrainer {
     }
     const bool by_steps = command_.steps && *command_.steps <= total;
     last_ = by_steps ? *command_.steps : total;
-    warn_if_apart();
+    warn_if_apart(total);
     progress_.emplace(transport_.rank() == 0, command_.progress, position_.step, last_);
     if (by_steps && position_.step >= last_) {
       run_no_step();
@@ -175,15 +175,16 @@ class RankTrainer {
     return 0;
   }
 
-  void warn_if_apart() const {
-    const std::int64_t steps = last_ - position_.step;
+  /// `end`: the run's last step.
+  void warn_if_apart(std::int64_t end) const {
+    const std::int64_t steps = end - position_.step;
     const SyncPosition at = step_->sync_position();
     if (transport_.rank() != 0 || steps <= 0 || at.ranks_per_block == transport_.size()) return;
-    if (!any_exchange(run_.sync, run_.schedule, position_.step, last_, position_.epoch, position_.batch,
+    if (!any_exchange(run_.sync, run_.schedule, position_.step, end, position_.epoch, position_.batch,
                       per_epoch_, at) &&
         transport_.size() > 1)
       log::warn("sync: in the {} step{} up to step {} there is no synchronisation of all ranks", steps,
-                steps == 1 ? "" : "s", last_);
+                steps == 1 ? "" : "s", end);
   }
 
   void summarize(bool finished) {

@@ -87,9 +87,12 @@ PARAMETERS = ("parameters", "frozen_parameters")
 
 
 def same_network(runs, shown):
-    """Runs of another network would say nothing."""
+    """Runs of another network would say nothing, and of other micro-batches something else."""
     for run in runs:
         found = program.show(f"{run.where}/config.yaml")
+        parts = [one["micro_batches"] for one in (found, shown)]
+        if parts[0] != parts[1]:
+            raise CostModelError(f"{run.where}: a run with train.micro_batches {parts[0]}, not {parts[1]}")
         if [found[key] for key in PARAMETERS] != [shown[key] for key in PARAMETERS]:
             raise CostModelError(f"{run.where}: a run of {sized(found)}, not of {sized(shown)}")
 

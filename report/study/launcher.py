@@ -119,10 +119,11 @@ class Launcher:
 def batch_problem(run):
     """Why the program would refuse the batch size for the run's ranks; None if it would not."""
     batch, parts = run.batch_size, configuration.micro_batches(run.settings)
-    if not batch or not isinstance(parts, int) or batch % (run.ranks * parts) == 0:
+    if not batch or type(parts) is not int or parts < 1 or batch % (run.ranks * parts) == 0:
         return None
+    ranks = "1 rank" if run.ranks == 1 else f"{run.ranks} ranks"
     more = f" with {parts} micro-batches each" if parts > 1 else ""
-    return f"run '{run.label}': train.batch_size: {batch} samples cannot be divided evenly over {run.ranks} ranks{more}"
+    return f"run '{run.label}': train.batch_size: {batch} samples cannot be divided evenly over {ranks}{more}"
 
 
 def host_of_each_rank(hosts, ranks):

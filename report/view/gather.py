@@ -99,12 +99,10 @@ def read(paths, is_timed=True, tells_all=False):
     found, target, unfinished, empty, places, known = [], None, [], [], set(), {}
 
     def keep(run):
-        """Of runs with the same settings and seed the first."""
-        other = known.setdefault((labelling.identity(run), run.seed), run)
-        if other is run or run.seed is None:
-            found.append(run)
-        else:
-            tell(f"{run.folder}: has the settings and the seed of {other.folder}; left out")
+        """Runs with the same settings and seed, of two machines for example, are of different groups."""
+        key = labelling.identity(run), run.seed
+        run.copy = known[key] = known.get(key, -1) + 1
+        found.append(run)
 
     def add(folder, timed):
         place = os.path.realpath(folder)

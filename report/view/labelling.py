@@ -23,7 +23,7 @@ def settings(config):
 def identity(run):
     """Equal for runs that differ in their seed only. Those that are not finished are as far as each other."""
     axes = tuple(str(value) for _, value in told_axes(run, ()))
-    return run.ranks, axes, tuple(sorted(settings(run.config).items())), run.progress
+    return run.ranks, axes, tuple(sorted(settings(run.config).items())), run.progress, run.copy
 
 
 def labels(runs, omit):

@@ -350,9 +350,10 @@ class Command(FolderTest):
                 "batch_size 64 is not a multiple of 3 ranks; --weak keeps",
             ),
             (
-                (config, "--run", run, *link, "--ranks", "2", "--set", "train.micro_batches=5"),
+                (config, "--step-seconds", "1", *link, "--ranks", "2", "--set", "train.micro_batches=5"),
                 "32 samples of each of 2 ranks are not a multiple of 5 micro-batches; --weak keeps",
             ),
+            ((config, "--run", run, *link, "--set", "train.micro_batches=2"), "a run with train.micro_batches 1, not 2"),
             ((config, "--run", run, *link, "--codecs", "qsgd3"), "unknown codec 'qsgd3'"),
             ((config, "--run", run, *link, "--codecs", "{kind: foo}"), "'foo' is not known"),
             ((config, "--run", run, *link, "--step-seconds", "1"), "not together with --run"),

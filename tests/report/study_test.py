@@ -385,7 +385,8 @@ class Refused(StudyTest):
         self.assertEqual(status, 1)
         self.assertRegex(err, r"run '3 ranks': train.batch_size: \d+ samples cannot be divided evenly over 3 ranks\n")
         self.assertEqual(err.count("\n"), 1, err)
-        self.refuse("config: tiny.yaml\nset: {train.micro_batches: 7}\n", "over 1 ranks with 7 micro-batches each")
+        self.refuse("config: tiny.yaml\nset: {train.micro_batches: 7}\n", "over 1 rank with 7 micro-batches each")
+        self.refuse("config: tiny.yaml\nset: {train.micro_batches: 0}\n", "train.micro_batches: expected an integer from 1")
 
     def test_an_mpirun_that_is_missing(self):
         text = "config: tiny.yaml\nlauncher: {mpirun: mpirun-none}\naxes: {transport: mpi, ranks: 2}\n"

@@ -14,10 +14,12 @@ struct GpuModel {
       : spec(network_of(run)),
         loader(make_batch_source(small_dataset(12 * 20), run.data, batch_options(run, spec, 0, 1, true)),
                {.workers = workers, .prefetch = prefetch, .device = device}),
-        network(spec, {.batch = run.train.batch_size,
+        network(spec, {.batch = loader.shape().samples,
+                       .micro_batches = run.train.micro_batches,
                        .seed = 5,
                        .device = device,
                        .deterministic = true,
+                       .cuda_graphs = run.train.cuda_graphs,
                        .pixels = pixel_options(run, loader.shape())}),
         optimizer(run.optimizer, network.tensors(), network.parameters().size(), network.stream()) {
     optimizer.set_rate(0.05);

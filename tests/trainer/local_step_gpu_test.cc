@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/agree.h"
+#include "comm/nccl_transport.h"
 #include "core/checksum.h"
 #include "core/device.h"
 #include "nn/outer_step.h"
@@ -128,6 +129,34 @@ TEST_F(LocalStepGpu, CollectivesOnTheWayChangeNothing) {
     EXPECT_EQ(weights[0], weights[1]);
     EXPECT_FALSE(transport.all_equal(checksum64(std::as_bytes(std::span(weights[0])))));
   });
+}
+
+/// Local steps become one graph each, and so do steps over an ordered transport: the micro-batches in front
+/// of the last one are launched beside it.
+TEST_F(LocalStepGpu, MicroBatchesOfCapturedStepsAreTheSame) {
+  for (const std::string micro_batches : {"1", "2", "3"}) {
+    for (const char* const sync : {"{kind: local_sgd, steps: 4}", "{kind: every_step}"}) {
+      std::vector<std::vector<float>> weights;
+      for (const char* const graphs : {"true", "false"}) {
+        const RunConfig run =
+            small_run({std::string("sync=") + sync, "train.micro_batches=" + micro_batches,
+                       std::string("train.cuda_graphs=") + graphs, "exchange.codec=onebit"});
+        run_thread_ranks(1, [&](Transport& transport) {
+          const auto nccl = make_nccl_transport(transport, device);
+          GpuModel model(run, device, 1, 3);
+          const std::vector<CodecSpec> codecs = assign_codecs(run.exchange.policy, model.network.tensors());
+          const auto step = make_step(run, codecs, model.network, model.optimizer, *nccl, nullptr);
+          step->set_interval(run.sync.steps);
+          model.loader.start(0);
+          for (std::int64_t s = 0; s < 12; ++s) step->run(model.loader, s, 0.05);
+          step->check_finite();
+          weights.push_back(model.weights());
+        });
+      }
+      ASSERT_EQ(weights.size(), 2u);
+      EXPECT_EQ(weights[0], weights[1]) << micro_batches << " micro-batches, " << sync;
+    }
+  }
 }
 
 TEST_F(LocalStepGpu, ANonFiniteChangeIsFoundAfterADelay) {
