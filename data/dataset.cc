@@ -48,8 +48,9 @@ const Entry* find(const std::string& name) {
 
 void check_channels(const char* key, const std::vector<double>& values, std::int64_t channels) {
   if (static_cast<std::int64_t>(values.size()) != channels)
-    throw ConfigError(fmt::format("data.{}: {} value{}, but the images have {} channel{}", key, values.size(),
-                                  values.size() == 1 ? "" : "s", channels, channels == 1 ? "" : "s"));
+    throw ConfigError(fmt::format("data.{}: {} value{}, but the network takes images of {} channel{}", key,
+                                  values.size(), values.size() == 1 ? "" : "s", channels,
+                                  channels == 1 ? "" : "s"));
   for (const double value : values) {
     if (!std::isfinite(value))
       throw ConfigError(fmt::format("data.{}: {} is not a finite number", key, value));
@@ -153,6 +154,10 @@ Normalization normalization(const DataOptions& options, std::int64_t channels) {
     // `noise` is the same in every channel, however many there are.
     const auto fill = [&](std::vector<double>& values, const double(&own)[3]) {
       if (!values.empty()) return;
+      if (entry->channels == 1 && channels == 3 && std::string_view(entry->name) != "noise") {
+        values.assign(3, own[0]);  // a grey image is taken three times
+        return;
+      }
       values.assign(own, own + entry->channels);
       if (std::string_view(entry->name) == "noise") values.resize(static_cast<std::size_t>(channels), own[0]);
     };

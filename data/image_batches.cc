@@ -62,7 +62,9 @@ BatchShape ImageBatches::shape() const {
 
 void ImageBatches::begin_epoch(std::int64_t epoch) {
   epoch_ = epoch;
-  if (options_.training) order_ = epoch_order(dataset_->size(), shuffle_, options_.seed, epoch);
+  if (!options_.training) return;
+  order_ = epoch_order(dataset_->size(), shuffle_, options_.seed, epoch);
+  if (skip_bad_) known_bad_ = std::make_unique<std::atomic<bool>[]>(order_.size());
 }
 
 BatchCounts ImageBatches::counts(std::int64_t batch) const {
@@ -97,7 +99,10 @@ void ImageBatches::fill(Worker& worker, std::int64_t batch, std::int64_t positio
     if (!skip_bad_) throw;
     worker.bad_samples.emplace_back(e.what());
   }
-  if (options_.training) return read_behind(sample, worker, out);
+  if (options_.training) {
+    known_bad_[static_cast<std::size_t>(sample)] = true;
+    return read_behind(sample, worker, out);
+  }
   std::fill_n(out.pixels, image_.bytes(), std::uint8_t{0});
   *out.crop = {};
   *out.labels = -1;
@@ -106,9 +111,12 @@ void ImageBatches::fill(Worker& worker, std::int64_t batch, std::int64_t positio
 void ImageBatches::read_behind(std::int64_t bad, Worker& worker, const SampleView& out) const {
   const std::int64_t size = dataset_->size();
   for (std::int64_t next = (bad + 1) % size; next != bad; next = (next + 1) % size) {
+    std::atomic<bool>& is_bad = known_bad_[static_cast<std::size_t>(next)];
+    if (is_bad) continue;
     try {
       return read(next, worker, out);
     } catch (const FileError&) {  // it is reported at its own turn
+      is_bad = true;
     }
   }
   throw FileError(fmt::format("{} (data.on_bad_sample: skip finds no other: all {} samples are bad)",

@@ -1,6 +1,7 @@
 // Batches of images.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -47,6 +48,8 @@ class ImageBatches final : public BatchSource {
   std::int64_t begin_ = 0, samples_ = 0;  // evaluation: this rank's samples
   std::int64_t batches_ = 0, epoch_ = 0;
   std::vector<std::int64_t> order_;  // of the epoch's samples; evaluation: empty
+  // Samples that could not be read in this epoch, so that many in a row are not read again for each of them.
+  std::unique_ptr<std::atomic<bool>[]> known_bad_;  // null unless bad ones are skipped in training
 };
 
 }  // namespace lpsgd

@@ -33,15 +33,17 @@ struct ImageDecoder::Impl {
     const ImageHeader header = read_image_header(bytes, name);
     if (bytes.size() > std::numeric_limits<int>::max())
       throw FileError(fmt::format("{}: a file of {} bytes is too large for an image", name, bytes.size()));
+    take_tiff_error();
     image.release();  // cv::imdecode would leave it as it is if it cannot read the header
     try {
       const cv::Mat in = opencv_view(1, static_cast<std::int64_t>(bytes.size()), 1, bytes.data());
-      image = opencv_imdecode(in, channels == 1 ? cv::IMREAD_GRAYSCALE : cv::IMREAD_COLOR, &image);
+      // In colour always: libpng would make a luminance of its own where a file has a gamma.
+      image = opencv_imdecode(in, cv::IMREAD_COLOR, &image);
     } catch (const cv::Exception& error) {
       image.release();
       throw FileError(fmt::format("{}: the {} image cannot be decoded: {}", name, header.format, error.err));
     }
-    if (image.empty() || image.type() != opencv_type(channels))
+    if (image.empty() || image.type() != opencv_type(3) || take_tiff_error())
       throw FileError(
           fmt::format("{}: the {} image is damaged, truncated or of an unknown kind", name, header.format));
   }
@@ -60,8 +62,7 @@ struct ImageDecoder::Impl {
   Pixels part(const Box& box) {
     const cv::Mat part = image(cv::Rect(static_cast<int>(box.left), static_cast<int>(box.top),
                                         static_cast<int>(box.width), static_cast<int>(box.height)));
-    if (channels == 1) return pixels_of(part);
-    cv::cvtColor(part, colours, cv::COLOR_BGR2RGB);
+    cv::cvtColor(part, colours, channels == 1 ? cv::COLOR_BGR2GRAY : cv::COLOR_BGR2RGB);
     return pixels_of(colours);
   }
 };

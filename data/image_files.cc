@@ -88,9 +88,12 @@ bool is_image_name(const std::string& path) {
 std::vector<std::string> subfolders(const std::string& folder) {
   std::vector<std::string> names;
   for_entries(folder, [&](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    if (!is_hidden(entry.path()) && entry.is_directory(ignored))
-      names.push_back(entry.path().filename().string());
+    if (is_hidden(entry.path())) return;
+    std::error_code error;
+    const bool is_folder = entry.is_directory(error);
+    if (error)  // of a link to a disk that is not there, for example
+      throw FileError(fmt::format("{}: cannot be read: {}", entry.path().string(), error.message()));
+    if (is_folder) names.push_back(entry.path().filename().string());
   });
   std::sort(names.begin(), names.end());
   return names;

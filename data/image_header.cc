@@ -1,5 +1,7 @@
 #include "data/image_header.h"
 
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <string_view>
@@ -63,12 +65,26 @@ ImageHeader png(const Header& file) {
 ImageHeader bmp(const Header& file) {
   if (file.little(14, 4) == 12) return {"BMP", file.little(18, 2), file.little(20, 2)};
   const auto height = static_cast<std::int32_t>(file.little(22, 4));  // below 0: rows from the top
+  constexpr std::uint32_t bit_fields = 3, alpha_bit_fields = 6;
+  const std::uint32_t compression = file.little(30, 4);
+  if (compression == bit_fields || compression == alpha_bit_fields) {
+    // OpenCV does not read other masks right.
+    const std::array masks{file.little(54, 4), file.little(58, 4), file.little(62, 4)};
+    constexpr std::array<std::array<std::uint32_t, 3>, 3> known{
+        {{0xff0000, 0xff00, 0xff}, {0x7c00, 0x3e0, 0x1f}, {0xf800, 0x7e0, 0x1f}}};
+    if (std::ranges::count(known, masks) == 0)
+      file.fail("a BMP file whose colours lie in unusual places (BITFIELDS)");
+  }
   return {"BMP", static_cast<std::int32_t>(file.little(18, 4)), std::abs(std::int64_t{height})};
 }
 
 ImageHeader webp(const Header& file) {
   if (std::size_t{file.little(4, 4)} + 8 > file.size()) file.fail("truncated: the WebP file is longer");
-  if (file.begins("VP8X", 12)) return {"WebP", file.little(24, 3) + 1, file.little(27, 3) + 1};
+  if (file.begins("VP8X", 12)) {
+    constexpr std::uint32_t animation = 2;
+    if (file.little(20, 1) & animation) file.fail("an animated WebP file, which is not read");
+    return {"WebP", file.little(24, 3) + 1, file.little(27, 3) + 1};
+  }
   if (file.begins("VP8L", 12)) {
     const std::uint32_t bits = file.little(21, 4);
     return {"WebP", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1};
@@ -91,6 +107,9 @@ ImageHeader tiff(const Header& file) {
   const std::int64_t across = tile_side(tile_width), down = tile_side(tile_height);
   if (across > max_image_pixels || (across > 0 && down > max_image_pixels / across))
     file.fail("the TIFF file's tiles are too large");
+  constexpr std::uint16_t extra_samples = 338, unassociated_alpha = 2;
+  if (tags.find(extra_samples) == unassociated_alpha)
+    file.fail("a TIFF file with transparency (unassociated alpha), whose colours would be changed by it");
   return {"TIFF", *w, *h};
 }
 
@@ -99,7 +118,7 @@ ImageHeader portable(const Header& file) {
   std::int64_t numbers[2] = {};
   std::size_t at = 2;
   const auto byte = [&] { return static_cast<unsigned char>(file.little(at, 1)); };
-  for (std::int64_t& number : numbers) {
+  const auto number = [&] {
     while (std::isspace(byte()) || byte() == '#') {
       if (byte() == '#') {
         while (byte() != '\n') ++at;
@@ -107,8 +126,16 @@ ImageHeader portable(const Header& file) {
       ++at;
     }
     if (!std::isdigit(byte())) file.fail("nonsense in the header of a PBM, PGM or PPM file");
-    for (; std::isdigit(byte()) && number <= max_image_pixels; ++at) number = 10 * number + (byte() - '0');
-  }
+    std::int64_t out = 0;
+    for (; std::isdigit(byte()) && out <= max_image_pixels; ++at) out = 10 * out + (byte() - '0');
+    return out;
+  };
+  for (std::int64_t& side : numbers) side = number();
+  const bool is_bitmap = file.begins("P1") || file.begins("P4");
+  if (is_bitmap) return {"PNM", numbers[0], numbers[1]};
+  const std::int64_t most = number();  // OpenCV does not scale by it
+  if (most != 255 && most != 65535)
+    file.fail(fmt::format("a PGM or PPM file whose largest value is {}; allowed: 255 and 65535", most));
   return {"PNM", numbers[0], numbers[1]};
 }
 

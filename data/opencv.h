@@ -24,6 +24,9 @@ inline cv::Mat opencv_view(std::int64_t rows, std::int64_t columns, std::int64_t
 /// cv::imdecode does.
 cv::Mat opencv_imdecode(cv::InputArray bytes, int flags, cv::Mat* into);
 
+/// Whether libtiff, which goes on after damaged data, has found any on this thread since the last call.
+bool take_tiff_error();
+
 /// Keeps OpenCV to the calling thread: the loader's workers share the cores already.
 void use_one_opencv_thread();
 

@@ -63,8 +63,12 @@ SequenceBatches::SequenceBatches(std::shared_ptr<const Dataset> dataset, const D
   plan_ = make_plan(0);
   if (options.training && plan_.batches() == 0)
     throw ConfigError(
-        fmt::format("train.batch_size: the training set makes less than one batch of {} sequences",
-                    options.global_batch));
+        text_ ? fmt::format(
+                    "train.batch_size: {} tokens of the training text are fewer than {} sequences of {} "
+                    "(train.batch_size and data.truncate)",
+                    text_->size(), options.global_batch, truncate_)
+              : fmt::format("train.batch_size: the training set makes less than one batch of {} sequences",
+                            options.global_batch));
 }
 
 SequencePlan SequenceBatches::make_plan(std::int64_t epoch) const {

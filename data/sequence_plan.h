@@ -64,9 +64,9 @@ SequencePlan carried_sequences(std::span<const std::int64_t> lengths, std::int64
                                const SequencePlanOptions& options);
 
 /// The tokens of a text, cut into a contiguous part for each position. Batch t has frames [t truncate, (t +
-/// 1) truncate) of each; all continue but the first. In training, parts are equally long, multiples of
-/// `truncate`, and what is behind them is left out. In evaluation, part p of P has tokens [floor(p n/P),
-/// floor((p + 1) n/P)). A piece's `first` counts in the text; `sequence` is the position.
+/// 1) truncate) of each; all continue but the first. In training, each part has as many whole
+/// pieces of `truncate` as fit, and the rest of it is left out. In evaluation, part p of P has tokens
+/// [floor(p n/P), floor((p + 1) n/P)). A piece's `first` counts in the text; `sequence` is the position.
 SequencePlan token_streams(std::int64_t tokens, std::int64_t truncate, const SequencePlanOptions& options);
 
 }  // namespace lpsgd

@@ -8,6 +8,7 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/paths.h"
 #include "data/shard_format.h"
 #include "data/shards.h"
 
@@ -31,6 +32,8 @@ ShardWriter::ShardWriter(const std::string& path, ShardInfo info)
   require(info_.class_names.empty() || info_.class_names.size() == static_cast<std::size_t>(info_.classes),
           "a shard names all classes, or none");
   require(info_.dataset.size() < shard::Footer{}.dataset.size(), "a data set's name fits in a shard");
+  if (path.ends_with('/') || is_folder(path))
+    throw FileError(fmt::format("{}: is a folder; expected the name of a file to write", path));
   file_.emplace(temporary_, Existing::replace);
   write(bytes_of(shard::Header{}));
 }

@@ -101,6 +101,10 @@ std::shared_ptr<const Dataset> open_named(DataOptions options, Split split, cons
 
 void for_each_token(std::string_view text, const std::string& name, const TextOptions& options,
                     const std::function<void(std::string_view, std::size_t)>& token) {
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+    throw FileError(fmt::format("{}: begins as UTF-16; expected UTF-8", name));
+  if (constexpr std::string_view mark = "\xef\xbb\xbf"; text.starts_with(mark))
+    text.remove_prefix(mark.size());  // the byte order mark of UTF-8
   TextLines lines(text);
   while (const auto line = lines.next()) {
     std::string_view rest = *line;

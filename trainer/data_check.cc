@@ -7,9 +7,11 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "data/image_reader.h"
 #include "trainer/data_commands.h"
 #include "trainer/data_progress.h"
+#include "trainer/print.h"
 #include "trainer/run_config.h"
 #include "trainer/run_folder.h"
 #include "trainer/sample_threads.h"
@@ -146,13 +148,13 @@ std::int64_t check_split(const Dataset& dataset, const char* split, int threads)
         checker.check(i);
       } catch (const FileError& e) {
         ++checker.seen.bad;
-        progress.line(fmt::format("bad: {}", e.what()));
+        progress.line(fmt::format("bad: {}", printable(e.what())));
       }
       progress.count();
     });
   }
   for (const auto& checker : checkers) seen.add(checker->seen);
-  fmt::print("{}", summary(split, dataset, seen));
+  print(summary(split, dataset, seen));
   return seen.bad;
 }
 
@@ -170,7 +172,7 @@ int data_check_command(const DataCheckArguments& arguments) {
     } catch (const FileError& e) {
       std::istringstream lines(e.what());  // one for each bad file
       for (std::string line; std::getline(lines, line);)
-        if (failures.insert(line).second) fmt::print("bad: {}\n", line);
+        if (failures.insert(line).second) print(fmt::format("bad: {}\n", printable(line)));
       continue;
     }
     bad += check_split(*dataset, split == Split::train ? "train" : "test", threads);

@@ -5,11 +5,13 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/printable.h"
 #include "data/class_names.h"
 #include "data/shards.h"
 #include "trainer/bad_samples.h"
 #include "trainer/data_commands.h"
 #include "trainer/data_progress.h"
+#include "trainer/print.h"
 #include "trainer/run_config.h"
 #include "trainer/run_data.h"
 #include "trainer/run_folder.h"
@@ -114,10 +116,10 @@ int data_pack_command(const DataPackArguments& arguments) {
   writer.finish();
   if (counts.bad.count > 0) log::warn("{}", text(counts.bad));
   warn_of_lost_classes(counts);
-  fmt::print("{}: {} images of data set {}, split {}, {:.1f} MB\n", arguments.out, counts.images,
-             run.data.dataset, arguments.split == Split::train ? "train" : "test",
-             static_cast<double>(counts.bytes) * 1e-6);
-  return 0;
+  return print(fmt::format("{}: {} images of data set {}, split {}, {:.1f} MB\n", printable(arguments.out),
+                           counts.images, run.data.dataset,
+                           arguments.split == Split::train ? "train" : "test",
+                           static_cast<double>(counts.bytes) * 1e-6));
 }
 
 }  // namespace lpsgd

@@ -125,6 +125,13 @@ NetworkSpec network_for(const RunConfig& run, std::initializer_list<const Datase
   return network_of(run, frames);
 }
 
+EvaluateOptions evaluation_of(const RunConfig& run, const NetworkSpec& network, const Dataset& images) {
+  const std::vector<std::int64_t>& input = network.input_shape();
+  return resolve({run.data.augment, run.data.evaluate, run.data.interpolation},
+                 dynamic_cast<const ImageDataset&>(images).fixed_shape(), {input[0], input[1], input[2]})
+      .evaluate;
+}
+
 void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split) {
   const auto* text = dynamic_cast<const TextDataset*>(&dataset);
   if (const auto* images = dynamic_cast<const ImageDataset*>(&dataset))

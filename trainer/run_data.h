@@ -27,6 +27,9 @@ TrainData open_data(RunConfig& run);
 /// The network with as many frames as the data sets need, if its file leaves that open. ConfigError.
 NetworkSpec network_for(const RunConfig& run, std::initializer_list<const Dataset*> datasets);
 
+/// data.evaluate of a split of images, with `auto` resolved. ConfigError.
+EvaluateOptions evaluation_of(const RunConfig& run, const NetworkSpec& network, const Dataset& images);
+
 /// Checks that network and data match: the shape of samples, the number of classes, the vocabulary, and a
 /// training set of at least one batch. ConfigError.
 void check_data(const RunConfig& run, const NetworkSpec& network, const Dataset& dataset, Split split);

@@ -179,8 +179,13 @@ void prepare_config(const TrainArguments& arguments, int ranks, bool under_mpiru
 void prepare_data(Prepared& out) {
   out.data = open_data(out.run);
   out.spec = std::make_unique<NetworkSpec>(network_for(out.run, {out.data.train.get(), out.data.test.get()}));
-  naming_options(out.run, [&] { check_data(out.run, *out.spec, *out.data.train, Split::train); });
+  naming_options(out.run, [&] {
+    check_data(out.run, *out.spec, *out.data.train, Split::train);
+    check_data(out.run, *out.spec, *out.data.test, Split::test);
+  });
   if (kind_of(*out.data.train) != DataKind::images) return;
+  if (has_images_of_any_size(out.run.data.dataset))  // infer cuts images as the evaluation does
+    out.run.data.evaluate = evaluation_of(out.run, *out.spec, *out.data.test);
   // The run's folder records the resolved values.
   const Normalization used = normalization(out.run.data, out.spec->input_shape().back());
   out.run.data.mean = used.mean;

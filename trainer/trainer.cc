@@ -60,8 +60,12 @@ NetworkOptions network_options(const RunConfig& run, const Transport& transport,
 
 std::unique_ptr<BatchSource> batches_of(const std::shared_ptr<const Dataset>& dataset, const RunConfig& run,
                                         const NetworkSpec& spec, const Transport& transport, bool training) {
-  return make_batch_source(dataset, run.data,
-                           batch_options(run, spec, transport.rank(), transport.size(), training));
+  std::unique_ptr<BatchSource> out;
+  with_locations(run, [&] {
+    out = make_batch_source(dataset, run.data,
+                            batch_options(run, spec, transport.rank(), transport.size(), training));
+  });
+  return out;
 }
 
 LoaderOptions loader_options(const RunConfig& run, const Transport& transport, bool training) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 
@@ -31,12 +32,14 @@ class Numbered final : public ImageDataset {
   std::string name(std::int64_t i) const override { return "image " + std::to_string(i); }
   std::optional<ImageShape> fixed_shape() const override { return ImageShape{height, width, channels}; }
   StoredImage image(std::int64_t i, std::vector<std::uint8_t>&) const override {
+    ++reads;
     if (broken.contains(i)) throw FileError(name(i) + ": cannot be decoded");
     return {std::span(images_).subspan(static_cast<std::size_t>(i * image_size), image_size), fixed_shape()};
   }
   std::int32_t label(std::int64_t i) const override { return static_cast<std::int32_t>(i); }
 
   std::set<std::int64_t> broken;
+  mutable std::atomic<std::int64_t> reads = 0;
 
  private:
   std::int64_t size_;
@@ -384,6 +387,19 @@ TEST(BadSamples, DoNotCountInEvaluation) {
   const Batch last = loader.next();
   EXPECT_EQ(last.valid, 3);
   EXPECT_THAT(last.labels, testing::ElementsAre(4, 5, -1, 0));
+}
+
+/// Each is read once for its own turn, and at most once more behind another bad one.
+TEST(BadSamples, ManyInARowAreNotReadForEachOther) {
+  auto set = std::make_shared<Numbered>(400);
+  for (std::int64_t i = 20; i < 380; ++i) set->broken.insert(i);
+  TestLoader loader(set, skipping(0), {.global_batch = 400});
+  for (const std::int64_t epoch : {0, 1}) {
+    set->reads = 0;
+    loader.start(epoch);
+    EXPECT_EQ(loader.next().bad_samples.size(), 360u);
+    EXPECT_LE(set->reads, 400 + 360 + 360);
+  }
 }
 
 TEST(BadSamples, AreAnErrorIfThereAreNoOthers) {

@@ -125,6 +125,27 @@ TEST(ImageDecoder, GivesLuminance) {
   }
 }
 
+/// libpng would go through linear light.
+TEST(ImageDecoder, AGammaDoesNotChangeLuminance) {
+  const Bytes plain = encode(".png", picture(3));
+  Bytes with_gamma = plain;
+  constexpr std::uint8_t gamma[] = {0, 0, 0, 4, 'g', 'A', 'M', 'A', 0, 0, 0xb1, 0x8f, 0x0b, 0xfc, 0x61, 0x05};
+  with_gamma.insert(with_gamma.begin() + 33, std::begin(gamma), std::end(gamma));  // behind IHDR
+  ImageDecoder decoder(1);
+  EXPECT_EQ(decode(decoder, with_gamma), decode(decoder, plain));
+}
+
+/// libtiff goes on behind them, with black rows.
+TEST(ImageDecoder, DamagedDataOfATiffAreAnError) {
+  constexpr int deflate = 8;
+  Bytes bytes = encode(".tiff", picture(3), {cv::IMWRITE_TIFF_COMPRESSION, deflate});
+  ImageDecoder decoder(3);
+  EXPECT_EQ(decode(decoder, bytes), expected_rgb(3));
+  std::fill(bytes.begin() + 14, bytes.begin() + 40, std::uint8_t{0xff});
+  EXPECT_THAT(error_of(bytes), testing::HasSubstr("the TIFF image is damaged"));
+  EXPECT_EQ(decode(decoder, encode(".tiff", picture(3))), expected_rgb(3)) << "the next one is whole";
+}
+
 Bytes from_hex(std::string_view hex) {
   Bytes out;
   for (std::size_t i = 0; i < hex.size(); i += 2)

@@ -35,6 +35,37 @@ TEST(ImageHeader, SaysWhatIsWrong) {
   EXPECT_EQ(error("P6 x 4 255\n"), "a: nonsense in the header of a PBM, PGM or PPM file");
   EXPECT_EQ(error("P6 # a comment"), "a: truncated inside the image's header");
   EXPECT_EQ(error("P6 0 5 255\n"), "a: an image of 0 x 5 pixels");
+  for (const std::string_view kind : {"P2", "P3", "P5", "P6"})
+    EXPECT_EQ(error(std::string(kind) + " 4 5 # of 12 bits\n4095\n"),
+              "a: a PGM or PPM file whose largest value is 4095; allowed: 255 and 65535");
+  EXPECT_EQ(error("P4 4 5\n"), "no error of this type");
+  EXPECT_EQ(error("RIFF\x12\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0\x03\0\0\x03\0\0"sv),
+            "a: an animated WebP file, which is not read");
+}
+
+std::string little(std::uint32_t value, std::size_t bytes) {
+  std::string out;
+  for (; bytes > 0; --bytes, value >>= 8) out += static_cast<char>(value & 0xff);
+  return out;
+}
+
+TEST(ImageHeader, WhatOpenCvReadsWronglyIsRefused) {
+  const auto bmp = [](std::uint32_t compression, std::uint32_t red) {
+    return "BM" + little(0, 12) + little(40, 4) + little(4, 4) + little(5, 4) + little(1, 2) + little(32, 2) +
+           little(compression, 4) + little(0, 20) + little(red, 4) + little(0xff00, 4) + little(0xff, 4);
+  };
+  EXPECT_EQ(error(bmp(3, 0xff0000)), "no error of this type");
+  EXPECT_EQ(error(bmp(0, 0)), "no error of this type");
+  EXPECT_EQ(error(bmp(3, 0xff000000)), "a: a BMP file whose colours lie in unusual places (BITFIELDS)");
+  const auto tiff = [](std::uint32_t extra) {
+    std::string out = "II*" + little(0, 1) + little(8, 4) + little(3, 2);
+    for (const auto& [tag, value] : {std::pair{256u, 4u}, {257u, 5u}, {338u, extra}})
+      out += little(tag, 2) + little(3, 2) + little(1, 4) + little(value, 4);
+    return out + little(0, 4);
+  };
+  EXPECT_EQ(error(tiff(0)), "no error of this type");
+  EXPECT_EQ(error(tiff(2)),
+            "a: a TIFF file with transparency (unassociated alpha), whose colours would be changed by it");
 }
 
 TEST(ImageHeader, FilesOfTwoGibibytesAreRefused) {

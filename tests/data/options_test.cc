@@ -95,8 +95,12 @@ TEST(Normalization, RefusesWhatDoesNotFitTheImages) {
     }
     return "no error";
   };
-  EXPECT_EQ(error({0.5}, {}), "data.mean: 1 value, but the images have 3 channels");
-  EXPECT_EQ(error({}, {1, 1}), "data.std: 2 values, but the images have 3 channels");
+  EXPECT_EQ(error({0.5}, {}), "data.mean: 1 value, but the network takes images of 3 channels");
+  EXPECT_EQ(error({}, {1, 1}), "data.std: 2 values, but the network takes images of 3 channels");
+  DataOptions digits;
+  digits.dataset = "mnist";  // grey images, which a network of colours takes three times
+  EXPECT_EQ(normalization(digits, 3).mean, std::vector<double>(3, normalization(digits, 1).mean[0]));
+  EXPECT_EQ(normalization(digits, 3).std, std::vector<double>(3, normalization(digits, 1).std[0]));
   EXPECT_EQ(error({}, {1, 0, 1}), "data.std: 0 is not above 0");
   EXPECT_EQ(error({}, {1, -1, 1}), "data.std: -1 is not above 0");
   EXPECT_EQ(error({}, {1, 1e-60, 1}), "data.std: 1e-60 is not above 0");

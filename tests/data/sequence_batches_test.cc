@@ -229,8 +229,10 @@ TEST(SequenceBatches, RefusesWhatDoesNotFit) {
             "data.truncate: 5 frames, but the network takes 4");
   EXPECT_EQ(error_of(text, data, {.global_batch = 4, .input = {5, 2}}),
             "data.dataset: it has tokens, and the network does not take them");
-  EXPECT_EQ(error_of(text, data, {.global_batch = 8}),
-            "train.batch_size: the training set makes less than one batch of 8 sequences");
+  EXPECT_EQ(
+      error_of(text, data, {.global_batch = 8}),
+      "train.batch_size: 19 tokens of the training text are fewer than 8 sequences of 5 (train.batch_size "
+      "and data.truncate)");
 }
 
 }  // namespace
