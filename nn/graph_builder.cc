@@ -42,6 +42,8 @@ std::size_t GraphBuilder::add(const std::string& name, const char* kind, std::un
   node.kind = kind;
   node.origin = origin;
   node.inputs = inputs;
+  if (layer->reads_tokens() && inputs != std::vector<std::size_t>{0})
+    refuse("reads token numbers, which only the network's input holds (input: in)");
   std::vector<Shape> shapes;
   for (const std::size_t i : inputs) shapes.push_back(graph_.nodes[i].shape);
   try {

@@ -198,6 +198,8 @@ class GraphReader {
       open_blocks_.push_back(block);
       for (std::int64_t i = 0; i < repeat; ++i) {
         const std::string full = is_repeated ? fmt::format("{}.{}", name, i) : name;
+        if (names_.contains(full))
+          config::fail(map.origin, name, fmt::format("there is a layer '{}' already", full));
         ParameterScope inner(&globals_);  // not the parameters of the list that the block stands in
         Value channels = Value::plain(fmt::format("{}", graph_.shape(last).back()));
         channels.origin = map.origin;

@@ -22,6 +22,8 @@ class NodeNames {
   /// Makes `name` stand for `node`.
   void set(const std::string& name, std::size_t node) { nodes_[name] = node; }
 
+  bool contains(const std::string& name) const { return nodes_.contains(name); }
+
   /// The full name that `label` gives a layer of `list`. Throws ConfigError if it is not a valid name or
   /// is in use.
   std::string named(const config::Value& label, const LayerList& list, const std::string& path) const;

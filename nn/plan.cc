@@ -360,7 +360,9 @@ class Planner {
     for (const std::size_t g : sources)
       if (buffers_[g] == g && waiting_[g] == 0) spare = g;
 
-    if (main.is_sum() && !step.relu) {
+    // Terms of sums of sums would multiply: many are added up first.
+    constexpr std::size_t few = 8;
+    if (main.is_sum() && !step.relu && sources.size() <= few) {
       for (const std::size_t v : step.inputs)
         for (const std::size_t g : sources) add_term(v, g);
       for (const std::size_t g : sources) finish(g);

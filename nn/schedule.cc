@@ -75,6 +75,7 @@ void parse_decay(ScheduleOptions& o, const config::Value& value, const std::stri
   }
   for (const config::Value::Entry& e : value.entries) {
     const std::int64_t epoch = to_epoch(e, 1, decay_type, path);
+    if (o.decay.contains(epoch)) config::fail(e.origin, path, fmt::format("epoch {} is given twice", epoch));
     o.decay[epoch] = config::to_number(e.value, path + "." + e.key, rate_factor);
   }
 }
@@ -88,6 +89,8 @@ void parse_momentum(ScheduleOptions& o, const config::Value& value, const std::s
   o.momentum.clear();
   for (const config::Value::Entry& e : value.entries) {
     const std::int64_t epoch = to_epoch(e, 0, momentum_type, path);
+    if (o.momentum.contains(epoch))
+      config::fail(e.origin, path, fmt::format("epoch {} is given twice", epoch));
     o.momentum[epoch] = config::to_number(e.value, path + "." + e.key, momentum_range);
   }
 }

@@ -11,6 +11,7 @@
 namespace lpsgd {
 
 void check_fragments(std::int64_t count, std::size_t tensors) {
+  if (tensors == 0) throw ConfigError("network.layers: no layer has parameters to train");
   if (count > static_cast<std::int64_t>(tensors))
     throw ConfigError(fmt::format("sync.fragments: {} fragments need as many tensors, and the network has {}",
                                   count, tensors));

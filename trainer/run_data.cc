@@ -74,6 +74,13 @@ void check_sequences(const RunConfig& run, const NetworkSpec& network, const Dat
   if (speech && (input.size() != 2 || input[1] != speech->features()))
     fail(fmt::format("sequences of (frames, {})", speech->features()));
   if (!speech && input.size() != 1) fail("tokens");
+  const LayerInfo& last = network.layers().back();
+  if (last.shape.size() != 2)
+    config::fail(
+        network_origin(run, "layers"), "network.layers",
+        fmt::format("the last layer '{}' gives ({}), but {} has a label for each {}: (frames, classes) is "
+                    "needed",
+                    last.name, fmt::join(last.shape, ", "), run.data.dataset, speech ? "frame" : "token"));
 }
 
 /// The network's vocabulary is as large as its smallest embedding and its number of classes allow.

@@ -26,6 +26,7 @@ void parse_batch_size(TrainOptions& o, const Value& value, const std::string& pa
     Value ranks = Value::plain(e.key);
     ranks.origin = e.origin;
     const std::int64_t k = config::to_integer(ranks, path, Range{.min = 1, .max = 1e6});
+    if (o.batch_sizes.contains(k)) config::fail(e.origin, path, fmt::format("{} ranks are given twice", k));
     o.batch_sizes[k] = config::to_integer(e.value, path + "." + e.key, batch_range);
   }
   if (o.batch_sizes.empty()) config::fail(value.origin, path, fmt::format("expected {}", batch_type));
@@ -52,7 +53,7 @@ void parse_names(std::vector<std::string>& names, const Value& value, const std:
 
 Value write_names(const std::vector<std::string>& names) {
   Value out = Value::sequence();
-  for (const std::string& name : names) out.items.push_back(Value::plain(name));
+  for (const std::string& name : names) out.items.push_back(Value::string(name));
   return out;
 }
 

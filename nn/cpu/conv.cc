@@ -1,7 +1,9 @@
 // Convolution by oneDNN: direct, or as matrix products. Activations stay NHWC.
 // Weights are reordered once in each pass into the layout that the primitive prefers, because oneDNN 2.6 has
 // only slow convolutions for O-H-W-I weights. The weights' gradient is reordered back.
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "nn/cpu/context.h"
 #include "nn/cpu/im2col_products.h"
@@ -79,6 +81,9 @@ class ConvOp final : public Op {
                 {DNNL_ARG_SCRATCHPAD, context.scratchpad(plan.data.scratchpad_desc())}}};
     }
     if (products_) return;
+    filters_ = {desc.filters * desc.kernel.h, desc.kernel.w, inner};
+    for (std::int64_t x = 0; x < desc.kernel.w; ++x)
+      if (!is_read(desc, x)) unread_columns_.push_back(x);
     // The gradient of the weights is no longer needed in this layout when the weights are reordered, so the
     // two share a buffer.
     gradient_weights_ =
@@ -101,6 +106,7 @@ class ConvOp final : public Op {
     if (products_) products_->weight_gradient();
     gradient_.run(context_.stream);
     gradient_weights_.reorder.run(context_.stream);
+    clear_unread_columns();
     data_weights_.reorder.run(context_.stream);
     data_.run(context_.stream);
   }
@@ -134,8 +140,30 @@ class ConvOp final : public Op {
     return plan;
   }
 
+  /// Whether a window's column `x` lies on the image anywhere.
+  bool is_read(const ConvDesc& desc, std::int64_t x) const {
+    for (std::int64_t out = 0; out < b_.shape[1]; ++out) {
+      const std::int64_t at = out * desc.stride.w + x - desc.pad.w;
+      if (at >= 0 && at < b_.inputs[0].shape[1]) return true;
+    }
+    return false;
+  }
+
+  /// With bfloat16 and a stride oneDNN 2.6 leaves their gradients as they are in memory.
+  void clear_unread_columns() const {
+    if (unread_columns_.empty()) return;
+    for (std::int64_t row = 0; row < filters_.rows; ++row)
+      for (const std::int64_t x : unread_columns_)
+        std::fill_n(b_.parameters[0].gradient + (row * filters_.width + x) * filters_.inner, filters_.inner,
+                    0.0f);
+  }
+
   Context& context_;
   Binding b_;
+  struct {
+    std::int64_t rows = 0, width = 0, inner = 0;  // of all filters, in memory: (rows, width, inner)
+  } filters_;
+  std::vector<std::int64_t> unread_columns_;  // of the kernel: only padding lies below them
   Reordered forward_weights_, data_weights_, gradient_weights_;
   Call forward_, data_, gradient_;
   std::optional<Im2colProducts> products_;

@@ -33,6 +33,10 @@ void add_convolutions(Cases& out) {
   add(2, {60, 49, 96}, {3, 3}, {2, 2}, {1, 1}, 64, 1, false, false);
   add(2, {12, 13, 64}, {2, 3}, {1, 3}, {0, 2}, 64, 1, false, false);
   out.back().input_gradients = false;
+  // Columns of the kernel, and rows, that only meet the border.
+  add(4, {4, 1, 16}, {3, 3}, {2, 2}, {1, 1}, 16, 1, true, false);
+  add(3, {1, 1, 8}, {3, 5}, {1, 3}, {1, 2}, 24, 1, false, false);
+  add(2, {9, 2, 16}, {3, 7}, {2, 4}, {1, 3}, 32, 2, false, true);
   // Large enough for parts of its rows.
   add(1, {130, 129, 64}, {1, 1}, {1, 1}, {0, 0}, 64, 1, false, false);
   // Large enough for Winograd's tiles: whole ones, cut ones, with and without a border.

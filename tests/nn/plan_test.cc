@@ -1,6 +1,7 @@
 // The plan: what is fused, and that no memory is used twice at one time.
 #include "nn/plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -415,10 +416,17 @@ TEST(Plan, Bfloat16HalvesTheMemoryButTokensStayFloat32) {
                 where + ": with compute: bf16 only an embedding may read or write token numbers");
     }
   };
-  refused("  - relu\n" + embedding, "net.yaml:4:5: layer 'relu'");
   refused(
       embedding + "  - flatten\n  - {dense: d, input: in, units: 4}\n  - {concat: c, input: [flatten, d]}\n",
       "net.yaml:6:5: layer 'd'");
+}
+
+/// Terms of the gradient would double with each of them.
+TEST(Plan, SumsOfSumsHaveFewTerms) {
+  std::string layers = "  - {conv: c0, filters: 4, kernel: 1}\n";
+  for (int i = 1; i < 200; ++i) layers += fmt::format("  - {{add: c{0}, input: [c{1}, c{1}]}}\n", i, i - 1);
+  const Plan plan = make_plan(graph_of(layers + tail), true);
+  for (const PlanStep& step : plan.steps) EXPECT_LE(step.output_gradients.size(), 16u);
 }
 
 TEST(Plan, AnnouncesEveryTensorOnceAndLastLayersFirst) {
