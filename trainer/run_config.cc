@@ -284,6 +284,9 @@ void check_ranks(const RunConfig& run, int ranks, bool under_mpirun) {
         origin_of(run, "exchange", "transport"), "exchange.transport",
         "threads makes its ranks inside one process; start it without mpirun (exchange.ranks says how many), "
         "or use mpi");
+  if (run.exchange.link.burst > 0 && run.exchange.link.bandwidth == 0)
+    config::fail(origin_of(run, "exchange", "link"), "exchange.link.burst",
+                 "has a meaning with bandwidth only");
   if (run.exchange.transport != TransportKind::threads && run.exchange.ranks != 1)
     config::fail(origin_of(run, "exchange", "ranks"), "exchange.ranks",
                  "is for transport threads; with mpi, mpirun -n says how many ranks there are");

@@ -25,6 +25,7 @@ _KINDS = {
     nn.EmbeddingBag: "embedding",
 }
 _STATE_FORMAT = 1
+_EXCHANGE = "_lpsgd_exchange"  # a model's attribute
 
 
 def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1, timeout=None):
@@ -43,8 +44,15 @@ def compress_gradients(model, codec, *, min_elements="auto", rules=(), seed=1, t
     """
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(f"model is a {type(model).__name__}; expected a DistributedDataParallel")
+    if getattr(model, _EXCHANGE, None) is not None:
+        raise ValueError("the gradients of this model are compressed already")
     exchange = GradientExchange(model, (codec, min_elements, rules), seed, timeout)
-    model.register_comm_hook(exchange, GradientExchange.hook)
+    try:
+        model.register_comm_hook(exchange, GradientExchange.hook)
+    except Exception:
+        exchange.close()
+        raise
+    setattr(model, _EXCHANGE, exchange)  # so that the model refuses to be copied
     return exchange
 
 
@@ -52,7 +60,7 @@ def _policy_text(codec, min_elements, rules):
     """The policy as YAML. A codec that is given as text stays as it is written."""
 
     def flow(value):
-        return value if isinstance(value, str) else json.dumps(value)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     lines = [f"codec: {flow(codec)}", f"min_elements: {flow(min_elements)}"]
     if rules:
@@ -61,7 +69,8 @@ def _policy_text(codec, min_elements, rules):
         if not isinstance(rule, dict):
             raise ValueError(f"rules: {rule!r} is not a dictionary")
         words = [
-            f"{key}: {flow(value) if key == 'codec' else json.dumps(value)}" for key, value in rule.items()
+            f"{key}: {flow(value) if key == 'codec' else json.dumps(value, ensure_ascii=False)}"
+            for key, value in rule.items()
         ]
         lines.append("  - {" + ", ".join(words) + "}")
     return "\n".join(lines) + "\n"
@@ -69,20 +78,21 @@ def _policy_text(codec, min_elements, rules):
 
 def _tensors_of(model):
     """(name, kind, parameter) of each parameter that DistributedDataParallel exchanges, in the order of their definition."""
-    kinds = {}
-    for name, module in model.module.named_modules():
-        if getattr(module, "sparse", False) is True:
-            raise ValueError(f"{name}: sparse gradients cannot be exchanged; expected sparse=False")
+    tensors, known = [], set()
+    for path, module in model.module.named_modules():
         norm = isinstance(module, _NORMS)
         kind = next((kind for base, kind in _KINDS.items() if isinstance(module, base)), None)
-        for parameter in module.parameters(recurse=False):
+        for own, parameter in module.named_parameters(recurse=False):
+            # As DistributedDataParallel has it, which names a parameter of the whole model with a dot in front.
+            name = f"{path}.{own}"
+            if not parameter.requires_grad or name in model.parameters_to_ignore or parameter in known:
+                continue
+            known.add(parameter)
+            name = name.removeprefix(".")
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+                raise ValueError(f"{name}: sparse gradients cannot be exchanged; expected sparse=False")
             matrix = parameter.dim() > 1
-            kinds.setdefault(parameter, "norm" if norm else ((kind or "dense") if matrix else "bias"))
-    tensors = [
-        (name, kinds[parameter], parameter)
-        for name, parameter in model.module.named_parameters()
-        if parameter.requires_grad and name not in model.parameters_to_ignore
-    ]
+            tensors.append((name, "norm" if norm else ((kind or "dense") if matrix else "bias"), parameter))
     if not tensors:
         raise ValueError("the model has no parameter to train")
     for name, _, parameter in tensors:
@@ -94,6 +104,12 @@ def _tensors_of(model):
             f"the model's parameters are on {len(devices)} devices; expected one device for each process"
         )
     return tensors
+
+
+def _shape_in_memory(parameter):
+    """The shape with its dimensions in the order in which they lie in memory."""
+    order = sorted(range(parameter.dim()), key=lambda dimension: -parameter.stride(dimension))
+    return tuple(parameter.shape[dimension] for dimension in order)
 
 
 class GradientExchange:
@@ -130,7 +146,7 @@ class GradientExchange:
             try:
                 self._coder = library.Coder(
                     _policy_text(*policy),
-                    [(name, kind, tuple(parameter.shape)) for name, kind, parameter in tensors],
+                    [(name, kind, _shape_in_memory(parameter)) for name, kind, parameter in tensors],
                     rank=self._transport.rank,
                     ranks=self._transport.ranks,
                     seed=self._seed,
@@ -257,6 +273,15 @@ class GradientExchange:
         self.step = states[0]["step"]
 
     def _check_state(self, state, expected):
+        if not isinstance(state, dict):
+            raise ValueError(f"the exchange's state is a {type(state).__name__}; expected what state_dict() returned")
+        missing = [key for key in ("format", "step", "codecs", "residuals") if key not in state]
+        if missing:
+            raise ValueError(f"the exchange's state has no {missing[0]}")
+        if type(state["step"]) is not int or not 0 <= state["step"] < 2**32:
+            raise ValueError(f"the exchange's state has step {state['step']}; expected a whole number below 2^32")
+        if any(len(pair) != 2 for pair in state["residuals"].values()):
+            raise ValueError("the exchange's state has a residual of one round alone")
         for key, value in {"format": _STATE_FORMAT, "seed": self._seed, **expected}.items():
             if state.get(key) != value:
                 raise ValueError(f"the exchange's state has {key} {state.get(key)}, here it is {value}")

@@ -34,6 +34,7 @@ class _Job:
         self.index, self.buffer, self.numbers, self.last, self.future = index, buffer, numbers, last, future
         item = buffer.element_size()
         self.offsets = [(g.data_ptr() - buffer.data_ptr()) // item * 4 for g in gradients]  # in float32's bytes
+        self.is_empty = buffer.numel() == 0  # of parameters without values: there is nothing to exchange
         self.bucket = None
         self.works = []  # its messages on their way
 
@@ -49,11 +50,14 @@ class Pipeline:
         self._reduced = None  # the one whose round 2 is on its way
         self._under_way = []  # all of the step
         self._failed = None
+        self._closed = False
         self._wait = 0.0
         self._queue = self._stop = None  # of the thread
         self.bytes_sent = 0
 
     def begin(self, step):
+        if self._closed:
+            raise RuntimeError("lpsgd: the exchange of this model's gradients is closed")
         if self._open:
             raise RuntimeError(
                 "lpsgd: the backward pass before this one has not exchanged all its gradients; after an error in it, "
@@ -82,7 +86,8 @@ class Pipeline:
         return future.then(_take)
 
     def close(self):
-        """Ends the thread."""
+        """Ends the thread. Residuals can be read afterwards."""
+        self._closed = True
         if self._stop:
             self._stop()
 
@@ -106,9 +111,10 @@ class Pipeline:
         try:
             if self._failed:
                 raise self._failed
-            self._find_bucket(job)
-            self._read(job)
-            self._advance(job)
+            if not job.is_empty:
+                self._find_bucket(job)
+                self._read(job)
+                self._advance(job)
             if not job.last:
                 return
             self._end()
@@ -137,11 +143,13 @@ class Pipeline:
         try:
             with transport.on_device():
                 self._under_way.append(job)
-                self._find_bucket(job)
-                with torch.cuda.stream(gradients):
-                    self._read(job)
+                if not job.is_empty:
+                    self._find_bucket(job)
+                    with torch.cuda.stream(gradients):
+                        self._read(job)
                 with torch.cuda.stream(transport.message_stream):
-                    self._advance(job)
+                    if not job.is_empty:
+                        self._advance(job)
                     if job.last:
                         self._end()
                 with torch.cuda.stream(gradients):
@@ -195,7 +203,7 @@ class Pipeline:
 
     @staticmethod
     def _write(job):
-        if job.bucket.copy is not None:
+        if job.bucket is not None and job.bucket.copy is not None:
             job.buffer.copy_(job.bucket.copy)
         job.future.set_result(job.buffer)
 
@@ -247,7 +255,9 @@ def _end_thread(jobs, thread):
 
 
 def _serve(jobs):
-    for pipeline, job in iter(jobs.get, None):
+    while (given := jobs.get()) is not None:
+        pipeline, job = given
         pipeline.run(job)
-        del pipeline, job  # the next may never come
+        del given, pipeline, job  # the next may never come
         jobs.task_done()
+    jobs.task_done()  # of the end

@@ -45,6 +45,10 @@ class Transport:
         if "use_local_synchronization" in inspect.signature(dist.new_group).parameters:
             self.group = dist.new_group(self._peers, use_local_synchronization=True, **options)
         else:
+            if timeout is not None:
+                raise ValueError(
+                    f"timeout: PyTorch {torch.__version__} has none for a part of all processes; leave it out"
+                )
             self._own, self.group = False, group
             self._tag = _TAGS * _sharing.get(group, 0)
             _sharing[group] = _sharing.get(group, 0) + 1
@@ -83,6 +87,7 @@ class Transport:
     def close(self):
         if self._own:
             dist.destroy_process_group(self.group)
+        self._own = False
 
     def view(self, address, size, owner):
         """A message's bytes as a tensor. They are the owner's, which lives as long as the tensor."""

@@ -238,12 +238,60 @@ def misused(given):
     torch.set_default_dtype(torch.float64)
     sizes = {name: [v.dtype for v in values] for name, values in exchange.state_dict()["residuals"].items()}
     torch.set_default_dtype(torch.float32)
-    for name, action in {"copy": lambda: copy.deepcopy(exchange), "close": exchange.close}.items():
+    state = exchange.state_dict()
+    actions = {
+        "copy": lambda: copy.deepcopy(exchange),
+        "copy of the model": lambda: copy.deepcopy(model),
+        "twice": lambda: lpsgd.compress_gradients(model, "none"),
+        **{f"state {name}": lambda bad=bad: exchange.load_state_dict(bad) for name, bad in {
+            "type": 5,
+            "keys": {name: state[name] for name in state if name != "residuals"},
+            "step": {**state, "step": -1},
+            "rounds": {**state, "residuals": {name: pair[:1] for name, pair in state["residuals"].items()}},
+        }.items()},
+        "close": exchange.close,
+        "close again": exchange.close,
+        "state afterwards": lambda: exchange.state_dict()["step"],
+        "backward afterwards": lambda: backward(model, own(given, 0)),
+    }
+    for name, action in actions.items():
         try:
             errors[name] = action()
-        except TypeError as error:
-            errors[name] = str(error)
+        except (TypeError, ValueError, RuntimeError) as error:
+            errors[name] = f"{type(error).__name__}: {error}"
     return {"errors": errors, "types": sizes}
+
+
+def odd_parameters(given):
+    """Empty ones, also of another type; one that lies transposed; one with two names of which one is ignored; a frozen
+    embedding of sparse gradients, and a module that has a flag of that name."""
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sparse = True
+            self.none = nn.Parameter(torch.zeros(0))
+            self.none64 = nn.Parameter(torch.zeros(0, dtype=torch.float64))
+            self.turned = nn.Parameter(torch.zeros(32, 48).t())
+            self.e = nn.Embedding(48, 32)
+            self.l = nn.Linear(32, 48, bias=False)
+            self.l.weight = self.e.weight
+            self.frozen = nn.Embedding(4, 4, sparse=True).requires_grad_(False)
+
+        def forward(self, a, b):
+            return (self.turned * a).sum() + (self.l.weight * b).sum() + self.none.sum() + self.none64.sum()
+
+    net = Odd()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["e.weight"])
+    model = wrap(net, bucket_cap_mb=0.001)
+    exchange = lpsgd.compress_gradients(
+        model, "{kind: onebit, bucket: column, error_feedback: false}", min_elements=1,
+        rules=[{"name": "\U0001f600*", "codec": "none"}],
+    )
+    for step in range(3):
+        model.zero_grad()
+        model(*(g[step, dist.get_rank()].to(device()) for g in given["gradients"])).backward()
+    return {"turned": net.turned.grad.cpu(), "codecs": exchange.codecs, "step": exchange.step}
 
 
 def refused(given):

@@ -275,8 +275,30 @@ class HookTest(unittest.TestCase):
     def test_misuse(self):
         (result,) = self.run_ranks(1, "misused", {"gradients": self.gradients(1, 1), "codec": "onebit"})
         self.assertIn("copy or save model.module", result["errors"]["copy"])
-        self.assertIsNone(result["errors"]["close"])
+        errors = result["errors"]
+        self.assertIn("copy or save model.module", errors["copy of the model"])
+        self.assertEqual(errors["twice"], "ValueError: the gradients of this model are compressed already")
+        for name, message in (
+            ("type", "is a int; expected what state_dict() returned"),
+            ("keys", "has no residuals"),
+            ("step", "has step -1; expected a whole number below 2^32"),
+            ("rounds", "has a residual of one round alone"),
+        ):
+            self.assertEqual(errors[f"state {name}"], f"ValueError: the exchange's state {message}")
+        self.assertEqual([errors[name] for name in ("close", "close again", "state afterwards")], [None, None, 1])
+        self.assertIn("RuntimeError: lpsgd: the exchange of this model's gradients is closed", errors["backward afterwards"])
         self.assertEqual(set(sum(result["types"].values(), [])), {torch.float32})
+
+    def test_odd_parameters(self):
+        gradients = self.gradients(2, 3, [(48, 32), (48, 32)])
+        with_warning = self.run_ranks(2, "odd_parameters", {"gradients": gradients})
+        for result in with_warning:
+            self.assertEqual(result["step"], 3)
+            self.assertEqual(set(result["codecs"]), {"none", "none64", "turned", "l.weight"})
+            # As it lies in memory it has 32 rows of 48 values; a column of these has two values.
+            rows = result["turned"].t()
+            self.assertEqual({len(set(column.tolist())) for column in rows.t()}, {2})
+        self.assertTrue(torch.equal(*(r["turned"] for r in with_warning)))
 
     def test_what_is_refused(self):
         def refused(*options, kind="", **environment):
@@ -296,7 +318,7 @@ class HookTest(unittest.TestCase):
                 self.assertIn(message, refused(options)[0])
         self.assertEqual(refused(good, kind="plain"), ["model is a Sequential; expected a DistributedDataParallel"])
         self.assertEqual(
-            refused(good, kind="sparse"), ["2: sparse gradients cannot be exchanged; expected sparse=False"]
+            refused(good, kind="sparse"), ["2.weight: sparse gradients cannot be exchanged; expected sparse=False"]
         )
         self.assertEqual(
             refused(good, {"codec": "sign", "seed": 4}),
