@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdint>
+#include <exception>
 #include <variant>
 #include <vector>
 
@@ -75,36 +76,64 @@ class Evaluator {
 
   std::int64_t integer(const Result& r) const {
     if (const auto* x = std::get_if<std::int64_t>(&r)) return *x;
+    if (unused_ > 0) return 1;
     fail(fmt::format("'{}' is not an integer", show(r)));
   }
   bool truth(const Result& r) const {
     if (const auto* x = std::get_if<bool>(&r)) return *x;
+    if (unused_ > 0) return false;
     fail(fmt::format("'{}' is neither true nor false", show(r)));
   }
 
   Result choice() {
-    Result a = disjunction();
-    if (!take("if")) return a;
+    const std::size_t begin = at_;
+    const int unused_here = unused_;
+    Result a;
+    std::exception_ptr failure;  // of a, which counts if a is chosen
+    try {
+      a = disjunction();
+    } catch (const ConfigError&) {
+      if (unused_here > 0) throw;  // not a matter of numbers
+      failure = std::current_exception();
+      at_ = begin;
+      unused_ = 0;
+      unused([&] { disjunction(); });
+    }
+    const auto chosen = [&] {
+      if (failure) std::rethrow_exception(failure);
+      return a;
+    };
+    if (!take("if")) return chosen();
     const bool condition = truth(disjunction());
     if (!take("else")) fail("'else' is missing");
-    Result b = choice();
-    return condition ? a : b;
+    if (!condition) return choice();
+    unused([&] { choice(); });
+    return chosen();
+  }
+  /// Reads a part whose value is not needed: numbers in it may be impossible.
+  template <class Part>
+  void unused(const Part& part) {
+    ++unused_;
+    part();
+    --unused_;
   }
   Result disjunction() {
     Result a = conjunction();
     while (take("or")) {
-      const bool left = truth(a);
-      const bool right = truth(conjunction());
-      a = left || right;
+      if (truth(a))
+        unused([&] { conjunction(); });
+      else
+        a = truth(conjunction());
     }
     return a;
   }
   Result conjunction() {
     Result a = negation();
     while (take("and")) {
-      const bool left = truth(a);
-      const bool right = truth(negation());
-      a = left && right;
+      if (!truth(a))
+        unused([&] { negation(); });
+      else
+        a = truth(negation());
     }
     return a;
   }
@@ -130,7 +159,8 @@ class Evaluator {
       const std::int64_t x = integer(a);
       const std::int64_t y = integer(product());
       std::int64_t z = 0;
-      if (plus ? __builtin_add_overflow(x, y, &z) : __builtin_sub_overflow(x, y, &z)) fail("overflows");
+      if ((plus ? __builtin_add_overflow(x, y, &z) : __builtin_sub_overflow(x, y, &z)) && unused_ == 0)
+        fail("overflows");
       a = z;
     }
   }
@@ -144,8 +174,8 @@ class Evaluator {
       const std::int64_t y = integer(factor());
       std::int64_t z = 0;
       if (op == '*') {
-        if (__builtin_mul_overflow(x, y, &z)) fail("overflows");
-      } else {
+        if (__builtin_mul_overflow(x, y, &z) && unused_ == 0) fail("overflows");
+      } else if (unused_ == 0) {
         if (y == 0 || (x == INT64_MIN && y == -1)) fail("division by zero or overflow");
         if (op == '/' && x % y != 0) fail(fmt::format("{} / {} does not come out even", x, y));
         z = op == '/' ? x / y : x % y;
@@ -161,8 +191,8 @@ class Evaluator {
     }
     if (take("-")) {
       const std::int64_t x = integer(factor());
-      if (x == INT64_MIN) fail("overflows");
-      return -x;
+      if (x == INT64_MIN && unused_ == 0) fail("overflows");
+      return x == INT64_MIN ? x : -x;
     }
     if (take("$")) return parameter(word());
     skip();
@@ -213,6 +243,7 @@ class Evaluator {
   const config::Origin& origin_;
   const std::string& path_;
   std::size_t at_ = 0;
+  int unused_ = 0;  // above 0: in a part whose value is not needed
 };
 
 }  // namespace

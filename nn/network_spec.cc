@@ -58,7 +58,8 @@ std::int64_t NetworkSpec::frozen_parameters() const {
 }
 std::int64_t NetworkSpec::flops() const {
   std::int64_t sum = 0;
-  for (const LayerInfo& layer : layers_) sum += layer.flops;
+  for (const LayerInfo& layer : layers_)
+    if (__builtin_add_overflow(sum, layer.flops, &sum)) return INT64_MAX;
   return sum;
 }
 

@@ -10,10 +10,12 @@ class LrnOp final : public Op {
  public:
   LrnOp(Context& context, const Binding& b, const LrnDesc& desc)
       : context_(context), b_(b), channels_(b.shape.back()), pixels_(b.elements() / channels_) {
-    constants_ = {desc.size, static_cast<float>(desc.alpha / static_cast<double>(desc.size)),
+    // All channels lie in a window of twice as many.
+    constants_ = {std::min(desc.size, 2 * channels_),
+                  static_cast<float>(desc.alpha / static_cast<double>(desc.size)),
                   static_cast<float>(desc.beta), static_cast<float>(desc.k)};
     for (int t = 0; t < context.threads; ++t)
-      scratch_.emplace_back(static_cast<std::size_t>(4 * channels_ + 4 * desc.size));
+      scratch_.emplace_back(static_cast<std::size_t>(4 * channels_ + 4 * constants_.size));
   }
 
   void forward(const Pass&) override {

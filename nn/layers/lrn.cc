@@ -19,9 +19,10 @@ class LrnLayer final : public Layer {
 
   Shape infer(std::span<const Shape> inputs) override {
     elements_ = elements_of(image(inputs)).value_or(0);
+    channels_ = inputs[0].back();
     return inputs[0];
   }
-  std::int64_t flops() const override { return (2 * desc_.size + 4) * elements_; }
+  std::int64_t flops() const override { return (2 * std::min(desc_.size, channels_) + 4) * elements_; }
   std::unique_ptr<Op> make(Backend& backend, const Binding& binding) const override {
     return backend.lrn(binding, desc_);
   }
@@ -50,7 +51,7 @@ class LrnLayer final : public Layer {
 
  private:
   LrnDesc desc_;
-  std::int64_t elements_ = 0;
+  std::int64_t elements_ = 0, channels_ = 0;
 };
 
 }  // namespace

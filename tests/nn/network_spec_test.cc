@@ -236,6 +236,25 @@ TEST(NetworkSpec, ExpressionsAreChecked) {
             "net.yaml:5:24: layers[0]: in '$n * 9223372036854775807': overflows");
   EXPECT_EQ(with("$n +"), "net.yaml:5:24: layers[0]: in '$n +': it ends too soon");
   EXPECT_EQ(with("$n $n"), "net.yaml:5:24: layers[0]: in '$n $n': '$n' is not understood");
+  // What is not needed is read, but not computed.
+  EXPECT_EQ(with("$n / 2 if $n % 2 == 0 else 4"), "no error");
+  EXPECT_EQ(with("4 if $n > 2 else $n / 0"), "no error");
+  EXPECT_EQ(with("(4 / 0 if $n == 0 else 4) if $n != 0 else 1"), "no error");
+  EXPECT_EQ(with("4 if $n == 3 or 1 / ($n - 3) == 2 else 5"), "no error");
+  EXPECT_EQ(with("5 if $n != 3 and 1 / ($n - 3) == 2 else 4"), "no error");
+  EXPECT_EQ(with("5 if $n != 3 and $word + 1 == 2 else 4"), "no error");
+  const std::string at = "net.yaml:5:24: layers[0]: in ";
+  EXPECT_EQ(with("$n / 2 if $n == 3 else 4"),
+            at + "'$n / 2 if $n == 3 else 4': 3 / 2 does not come out even");
+  EXPECT_EQ(with("4 if $n == 0 else $n / 0"),
+            at + "'4 if $n == 0 else $n / 0': division by zero or overflow");
+  EXPECT_EQ(with("4 if $n == 3 and 1 / ($n - 3) == 2 else 5"),
+            at + "'4 if $n == 3 and 1 / ($n - 3) == 2 else 5': division by zero or overflow");
+  EXPECT_EQ(with("4 if true or $n + ) else 5"),
+            at + "'4 if true or $n + ) else 5': ') else 5' is not understood");
+  EXPECT_EQ(with("$m if $n == 0 else 4"),
+            at + "'$m if $n == 0 else 4': there is no parameter '$m', did you mean '$n'?; known here: "
+                 "$n, $word");
   EXPECT_EQ(with("-$n"), "net.yaml:5:24: fc.units: expected an integer from 1 to 16777216, got '-3'");
 }
 
