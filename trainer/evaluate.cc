@@ -65,14 +65,22 @@ BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedB
   copy_buffers(with, own, stream);
   network.take_metrics();
   loader.start(0);
-  for (std::int64_t b = loader.batches(); b > 0; --b) {
-    const Batch batch = loader.next();
-    if (bad) bad->add(batch.bad_samples);
-    network.forward_eval(samples_of(batch, 1), batch.valid);
-    if (go_on && !go_on()) break;
+  const auto end = [&] {
+    copy_buffers(saved, own, stream);
+    return network.take_metrics();  // and waits for the copies
+  };
+  try {
+    for (std::int64_t b = loader.batches(); b > 0; --b) {
+      const Batch batch = loader.next();
+      if (bad) bad->add(batch.bad_samples);
+      network.forward_eval(samples_of(batch, 1), batch.valid);
+      if (go_on && !go_on()) break;
+    }
+  } catch (const FileError&) {
+    end();
+    throw;
   }
-  copy_buffers(saved, own, stream);
-  return network.take_metrics();  // and waits for the copies
+  return end();
 }
 
 NetworkOptions inference_options(const RunConfig& run, Device device, int threads, const BatchShape& shape) {

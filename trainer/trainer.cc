@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <exception>
+#include <functional>
 #include <utility>
 
 #include "comm/agree.h"
@@ -410,8 +412,15 @@ class RankTrainer {
     const double start = now_seconds();
     BadSamples bad;
     BatchMetrics mine;
-    if (const int signal = evaluate_test_split(mine, bad)) return signal;
+    std::exception_ptr failure;
+    if (const int signal = evaluate_test_split(mine, bad, failure)) return signal;
     const BatchMetrics validation = sum(of_all_ranks(transport_, mine));
+    keep_steps_if_failed([&] {
+      if (failure) std::rethrow_exception(failure);
+      if (validation.samples > 0) return;
+      log::warn("epoch {}: {}", position_.epoch + 1, text(bad));
+      throw FileError("no sample of the test set can be read");
+    });
     // Weights of enormous size: the next step would fail.
     if (!std::isfinite(validation.loss))
       throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite",
@@ -420,7 +429,6 @@ class RankTrainer {
     sums_.add_evaluation(now_seconds() - start, bad);
     if (sums_.bad_samples().count > 0)
       log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));
-    if (validation.samples == 0) throw SharedError("no sample of the test set can be read");
 
     const EpochSoFar whole = sums_.so_far(transport_, now_seconds());
     ++position_.epoch;
@@ -436,6 +444,19 @@ class RankTrainer {
     progress_->line(text(record, run_.train.epochs));
     sums_.clear();
     return 0;
+  }
+
+  /// Throws what `check`, of the evaluation, throws on any rank. A checkpoint then keeps the epoch's steps.
+  void keep_steps_if_failed(const std::function<void()>& check) {
+    try {
+      collective_try(transport_, check);
+    } catch (const SharedError& e) {
+      if (saved_ != position_) save(step_checkpoint_name(position_.step));
+      finish_checkpoint();
+      throw SharedError(fmt::format("{}; epoch {} is not evaluated, its steps are in checkpoint {}", e.what(),
+                                    position_.epoch + 1, *checkpoints_->newest()),
+                        e.exit_status());
+    }
   }
 
   /// What the steps of an epoch have measured.
@@ -459,7 +480,8 @@ class RankTrainer {
     return record;
   }
 
-  int evaluate_test_split(BatchMetrics& validation, BadSamples& bad) {
+  /// `failure`: of a file that this rank cannot read; it takes part in what the ranks agree on all the same.
+  int evaluate_test_split(BatchMetrics& validation, BadSamples& bad, std::exception_ptr& failure) {
     const std::vector<std::int64_t> batches = transport_.all_gather(test_loader_.batches());
     const std::int64_t most = *std::max_element(batches.begin(), batches.end());  // of all ranks
     const AveragedBuffers averaged(transport_, network_);
@@ -467,13 +489,19 @@ class RankTrainer {
     std::optional<AveragedWeights::Installed> installed;
     if (weights) installed.emplace(*weights, network_);
     int signal = 0;
+    std::int64_t done = 0;  // batches
     const auto after_batch = [&] {
+      ++done;
       signal = go_on(evaluation_agreement_.after_step(now_seconds(), mine())).signal;
       return signal == 0;
     };
     evaluation_agreement_.restart(now_seconds());
-    validation = evaluate(network_, test_loader_, averaged.buffers(), &bad, after_batch);
-    for (std::int64_t b = test_loader_.batches(); b < most && signal == 0; ++b) after_batch();
+    try {
+      validation = evaluate(network_, test_loader_, averaged.buffers(), &bad, after_batch);
+    } catch (const FileError&) {
+      failure = std::current_exception();
+    }
+    while (done < most && signal == 0) after_batch();
     return signal;
   }
 

@@ -238,6 +238,42 @@ class Data(DataCase):
         self.assertEqual(result.status, 1, result)
         self.assertIn("train/dog/0.ppm: ", result.err)
 
+    def test_a_bad_file_of_the_test_set_costs_no_step(self):
+        self.write("small.yaml", NETWORK.replace("  - relu\n", "  - {batch_norm: bn1}\n  - relu\n"))
+        arguments = ("train", self.images, "--set", "train.epochs=2", "--out")
+        whole, out = self.path("whole"), self.path("out")
+        self.assertEqual(run(*arguments, whole, ranks=2).status, 0)
+        good = self.read(os.path.join(self.root, "val/dog/0.ppm"))
+        self.put("val/dog/0.ppm", b"no image")
+        result = run(*arguments, out, ranks=2)
+        self.assertEqual(result.status, 1, result)
+        self.assertIn("val/dog/0.ppm: ", result.err)
+        kept = re.search(r"; epoch 1 is not evaluated, its steps are in checkpoint (.*)$", result.err, re.M)
+        self.assertTrue(kept, result)
+        self.assertEqual([kept[1]], glob.glob(os.path.join(out, "checkpoints", "*")))
+        self.assertEqual(self.metrics(out), [])
+        self.put("val/dog/0.ppm", good)
+        result = run(*arguments, out, "--resume", ranks=2)
+        self.assertEqual(result.status, 0, result)
+        expected, actual = (model(folder, "epoch-0002") for folder in (whole, out))
+        for name, value in expected.items():
+            self.assertTrue(np.array_equal(value.view("<u4"), actual[name].view("<u4")), name)
+        expected, actual = (
+            [(e["train_loss"], e["val_loss"], e["val_top1"]) for e in self.metrics(f)] for f in (whole, out)
+        )
+        self.assertEqual(expected, actual)
+
+    def test_no_sample_of_the_test_set_can_be_read(self):
+        for path in glob.glob(os.path.join(self.root, "val", "*", "*")):
+            self.put(os.path.relpath(path, self.root), b"no image")
+        out = self.path("out")
+        result = run("train", self.images, "--set", "data.on_bad_sample=skip", "--out", out, ranks=2)
+        self.assertEqual(result.status, 1, result)
+        kept = glob.glob(os.path.join(out, "checkpoints", "*"))
+        self.assertEqual(len(kept), 1, result)
+        self.assertIn(f"no sample of the test set can be read; epoch 1 is not evaluated, its steps are in checkpoint "
+                      f"{kept[0]}\n", result.err)
+
     def test_bad_files_can_be_skipped(self):
         self.put("train/cat/1.ppm", self.read(os.path.join(self.root, "train/cat/1.ppm"))[:500])
         self.put("val/dog/0.ppm", b"no image")
