@@ -121,9 +121,9 @@ std::vector<ListedCheckpoint> list_checkpoints(const std::string& run_folder) {
   std::vector<ListedCheckpoint> found;
   std::error_code error;
   for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;  // of a link that leads nowhere: it is no folder
+    std::error_code ignored;  // of a link that leads nowhere, which is no folder
     // Other names are the user's, such as copies.
-    if (is_checkpoint_name(it->path().filename().string()) && fs::is_directory(it->path(), ignored))
+    if (is_checkpoint_name(it->path().filename().string()) && it->is_directory(ignored))
       found.push_back(read_entry(it->path()));
   }
   std::error_code ignored;
@@ -136,12 +136,12 @@ std::vector<ListedCheckpoint> list_checkpoints(const std::string& run_folder) {
 
 std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
                                              std::vector<PassedOver>* passed_over) {
-  constexpr int attempts = 10;
+  constexpr int attempts = 100;  // one fails only where a checkpoint was replaced meanwhile
   std::vector<ListedCheckpoint> all;
   std::optional<ResumePoint> found;
   std::vector<PassedOver> left_out;
   const auto is_gone = [](const auto& one) { return !path_exists(one.folder); };
-  for (int attempt = 0; attempt < attempts && !found; ++attempt) {
+  for (int attempt = 0; attempt < attempts; ++attempt) {
     all = list_checkpoints(run_folder);
     left_out.clear();
     for (auto one = all.rbegin(); one != all.rend() && one->manifest && !found; ++one) try {
@@ -150,7 +150,12 @@ std::optional<ResumePoint> find_resume_point(const std::string& run_folder,
       } catch (const FileError& e) {
         left_out.push_back({one->folder, e.what()});
       }
-    if (std::ranges::none_of(all, is_gone)) break;
+    if (found) break;
+    // A folder that is renamed while its parent is listed may be missing in the list.
+    if (std::ranges::none_of(all, is_gone) &&
+        std::ranges::equal(all, list_checkpoints(run_folder), {}, &ListedCheckpoint::folder,
+                           &ListedCheckpoint::folder))
+      break;
   }
   std::erase_if(left_out, is_gone);
   std::erase_if(all, is_gone);

@@ -29,7 +29,8 @@ class AveragedBuffers {
 
 /// Loss and hits over this rank's part of the loader's data. It uses the running statistics `with`, in host
 /// memory, and then restores the network's own. Adds samples that could not be read to `bad`. `go_on` is
-/// called after each batch; if it returns false, the batches that are left are left out.
+/// called after each batch; if it returns false, the batches that are left are left out. Throws FileError for
+/// a sample that cannot be read, and has then restored the statistics, too.
 BatchMetrics evaluate(Network& network, Loader& loader, const std::vector<NamedBuffer>& with,
                       BadSamples* bad = nullptr, const std::function<bool()>& go_on = {});
 

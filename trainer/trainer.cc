@@ -18,11 +18,11 @@
 #include "nn/optimizer.h"
 #include "quant/policy.h"
 #include "trainer/averaged_weights.h"
-#include "trainer/batch_inputs.h"
-#include "trainer/evaluate.h"
+#include "trainer/epoch_evaluation.h"
 #include "trainer/local_step.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
+#include "trainer/rank_options.h"
 #include "trainer/rank_trace.h"
 #include "trainer/replica_check.h"
 #include "trainer/run_checkpoints.h"
@@ -33,46 +33,6 @@
 namespace lpsgd {
 
 namespace {
-
-int threads_per_rank(const RunConfig& run, const Transport& transport) {
-  return threads_of_rank(run.train, transport.local_size());
-}
-
-Device device_of_rank(const RunConfig& run, const Transport& transport) {
-  return device_of(run.train, transport.local_rank());
-}
-
-NetworkOptions network_options(const RunConfig& run, const Transport& transport, const BatchShape& shape,
-                               Trace* trace) {
-  return {.batch = shape.samples,
-          .first = shape.samples * run.train.micro_batches * transport.rank(),
-          .micro_batches = run.train.micro_batches,
-          .seed = static_cast<std::uint32_t>(run.train.seed),
-          .threads = threads_per_rank(run, transport),
-          .compute = run.train.compute,
-          .recompute = run.train.recompute,
-          .label_smoothing = run.train.label_smoothing,
-          .device = device_of_rank(run, transport),
-          .deterministic = run.train.deterministic,
-          .search_seconds = run.train.search_seconds,
-          .cuda_graphs = run.train.cuda_graphs,
-          .pixels = pixel_options(run, shape),
-          .trace = trace};
-}
-
-std::unique_ptr<BatchSource> batches_of(const std::shared_ptr<const Dataset>& dataset, const RunConfig& run,
-                                        const NetworkSpec& spec, const Transport& transport, bool training) {
-  std::unique_ptr<BatchSource> out;
-  with_locations(run, [&] {
-    out = make_batch_source(dataset, run.data,
-                            batch_options(run, spec, transport.rank(), transport.size(), training));
-  });
-  return out;
-}
-
-LoaderOptions loader_options(const RunConfig& run, const Transport& transport, bool training) {
-  return loader_options(run, device_of_rank(run, transport), threads_per_rank(run, transport), training);
-}
 
 /// float32 bytes over bytes on the wire.
 double compression(const std::vector<TensorInfo>& tensors, const std::vector<CodecSpec>& codecs, int ranks) {
@@ -105,9 +65,9 @@ class RankTrainer {
                    static_cast<std::uint32_t>(run.train.seed)),
         per_epoch_(train_loader_.batches() / run.train.micro_batches),
         contents_(epoch_contents(*data.train, per_epoch_)),
+        evaluation_(transport, network_, test_loader_),
         replicas_(command.check_replicas, run.exchange.inject, transport, network_, optimizer_),
         agreement_(transport),
-        evaluation_agreement_(transport),
         sums_(run.metrics.codec_error ? codecs_.size() : 0),
         compression_(compression(network_.tensors(), codecs_, transport.size())) {}
 
@@ -410,15 +370,14 @@ class RankTrainer {
     collect();
     checkpoints_->check_finite(position_.step);
     const double start = now_seconds();
-    BadSamples bad;
-    BatchMetrics mine;
-    std::exception_ptr failure;
-    if (const int signal = evaluate_test_split(mine, bad, failure)) return signal;
-    const BatchMetrics validation = sum(of_all_ranks(transport_, mine));
+    const Evaluation found = evaluation_.run(
+        average_if_apart(), [this] { return mine(); }, [this](const Agreed& agreed) { go_on(agreed); });
+    if (found.signal != 0) return found.signal;
+    const BatchMetrics& validation = found.validation;
     keep_steps_if_failed([&] {
-      if (failure) std::rethrow_exception(failure);
+      if (found.failure) std::rethrow_exception(found.failure);
       if (validation.samples > 0) return;
-      log::warn("epoch {}: {}", position_.epoch + 1, text(bad));
+      log::warn("epoch {}: {}", position_.epoch + 1, text(found.bad));
       throw FileError("no sample of the test set can be read");
     });
     // Weights of enormous size: the next step would fail.
@@ -426,7 +385,7 @@ class RankTrainer {
       throw NonFiniteError(fmt::format("step {}: the loss of the evaluation is not finite",
                                        std::max<std::int64_t>(0, position_.step - 1)));
     const bool replicas_equal = step_->replicas_equal();
-    sums_.add_evaluation(now_seconds() - start, bad);
+    sums_.add_evaluation(now_seconds() - start, found.bad);
     if (sums_.bad_samples().count > 0)
       log::warn("epoch {}: {}", position_.epoch + 1, text(sums_.bad_samples()));
 
@@ -480,31 +439,6 @@ class RankTrainer {
     return record;
   }
 
-  /// `failure`: of a file that this rank cannot read; it takes part in what the ranks agree on all the same.
-  int evaluate_test_split(BatchMetrics& validation, BadSamples& bad, std::exception_ptr& failure) {
-    const std::vector<std::int64_t> batches = transport_.all_gather(test_loader_.batches());
-    const std::int64_t most = *std::max_element(batches.begin(), batches.end());  // of all ranks
-    const AveragedBuffers averaged(transport_, network_);
-    const AveragedWeights* const weights = average_if_apart();
-    std::optional<AveragedWeights::Installed> installed;
-    if (weights) installed.emplace(*weights, network_);
-    int signal = 0;
-    std::int64_t done = 0;  // batches
-    const auto after_batch = [&] {
-      ++done;
-      signal = go_on(evaluation_agreement_.after_step(now_seconds(), mine())).signal;
-      return signal == 0;
-    };
-    evaluation_agreement_.restart(now_seconds());
-    try {
-      validation = evaluate(network_, test_loader_, averaged.buffers(), &bad, after_batch);
-    } catch (const FileError&) {
-      failure = std::current_exception();
-    }
-    while (done < most && signal == 0) after_batch();
-    return signal;
-  }
-
   const RunConfig& run_;
   const TrainCommand& command_;
   Transport& transport_;
@@ -517,13 +451,14 @@ class RankTrainer {
   Optimizer optimizer_;
   const std::int64_t per_epoch_;  // steps
   const EpochContents contents_;
+  EpochEvaluation evaluation_;
   std::unique_ptr<SynchronousStep> step_;
   std::optional<RunCheckpoints> checkpoints_;
   ReplicaCheck replicas_;
   std::optional<MetricsFile> metrics_;  // rank 0's
   std::optional<Progress> progress_;
 
-  StepAgreement agreement_, evaluation_agreement_;
+  StepAgreement agreement_;
   Position position_;
   std::optional<Position> saved_;  // of the newest checkpoint of this run
   double saved_at_ = 0;            // or when the run started

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -75,9 +74,8 @@ TEST(CheckpointList, FindsOneWhileARunReplacesThem) {
   const TestFolder folder;
   const fs::path checkpoints = checkpoints_folder(folder.path());
   make_checkpoint(checkpoints, 0);
-  std::atomic<bool> stop = false;
-  std::jthread run([&] {
-    for (std::int64_t step = 1; !stop; ++step) {
+  const std::jthread run([&](const std::stop_token& stop) {
+    for (std::int64_t step = 1; !stop.stop_requested(); ++step) {
       make_checkpoint(checkpoints, step);
       remove_old_checkpoints(folder.path(), step_checkpoint_name(step), 1);
     }
@@ -87,7 +85,6 @@ TEST(CheckpointList, FindsOneWhileARunReplacesThem) {
     ASSERT_TRUE(find_resume_point(folder.path(), &passed_over)) << i;
     for (const PassedOver& one : passed_over) ADD_FAILURE() << text(one);
   }
-  stop = true;
 }
 
 }  // namespace
