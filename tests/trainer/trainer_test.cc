@@ -195,7 +195,11 @@ TEST(Trainer, NeedsATestSample) {
   std::set<std::int64_t> bad;
   for (std::int64_t i = 0; i < 30; ++i) bad.insert(i);
   const TestFolder folder;
-  EXPECT_EQ(train(run, folder.path(), std::nullopt, bad), "no sample of the test set can be read");
+  const std::string message =
+      "no sample of the test set can be read; epoch 1 is not evaluated, its steps are in checkpoint " +
+      folder.path() + "/checkpoints/step-000004";
+  EXPECT_EQ(train(run, folder.path(), std::nullopt, bad), message);
+  EXPECT_EQ(train(run, folder.path(), std::nullopt, bad), message) << "resumed, without a step";
 }
 
 TEST(Trainer, ANonFiniteGradientNamesTheLastCheckpoint) {
