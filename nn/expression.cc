@@ -5,7 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdint>
-#include <exception>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -87,28 +87,18 @@ class Evaluator {
 
   Result choice() {
     const std::size_t begin = at_;
-    const int unused_here = unused_;
-    Result a;
-    std::exception_ptr failure;  // of a, which counts if a is chosen
-    try {
-      a = disjunction();
-    } catch (const ConfigError&) {
-      if (unused_here > 0) throw;  // not a matter of numbers
-      failure = std::current_exception();
-      at_ = begin;
-      unused_ = 0;
-      unused([&] { disjunction(); });
+    unused([&] { disjunction(); });  // whether its value is needed is said behind it
+    if (take("if")) {
+      const bool is_chosen = truth(disjunction());
+      if (!take("else")) fail("'else' is missing");
+      if (!is_chosen) return choice();
+      unused([&] { choice(); });
     }
-    const auto chosen = [&] {
-      if (failure) std::rethrow_exception(failure);
-      return a;
-    };
-    if (!take("if")) return chosen();
-    const bool condition = truth(disjunction());
-    if (!take("else")) fail("'else' is missing");
-    if (!condition) return choice();
-    unused([&] { choice(); });
-    return chosen();
+    if (unused_ > 0) return {};
+    const std::size_t end = std::exchange(at_, begin);
+    Result chosen = disjunction();
+    at_ = end;
+    return chosen;
   }
   /// Reads a part whose value is not needed: numbers in it may be impossible.
   template <class Part>

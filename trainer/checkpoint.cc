@@ -196,9 +196,9 @@ CheckpointRead read_checkpoint(const ResumePoint& from, int rank, int ranks,
   read_arenas(files, rank, exact, state);
   CheckpointRead out{.other_ranks = !same, .averaged = !exact && own_weights, .new_codecs = changed.size()};
   std::vector<OldState> old;
+  const auto in_block = static_cast<int>(state.ranks_per_block);
   for (int r = same ? rank : 0; r < (same ? rank + 1 : manifest.ranks); ++r) {
     old.push_back(read_state(files, r, tensors, state.buffers));
-    const auto in_block = static_cast<int>(state.ranks_per_block);
     for (const std::size_t t : changed) {
       if (!codecs[t].error_feedback) continue;
       begin_residuals(old.back().residuals, t, tensors[t], codecs[t], r, manifest.ranks);

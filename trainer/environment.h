@@ -12,7 +12,7 @@
 namespace lpsgd {
 
 /// The text of environment.json. `device` and `algorithms` (Network::choices()) are this rank's. Collective.
-/// `classes`: their names by label, which are left out if there are none.
+/// `name`: of the run. `classes`: their names by label, which are left out if there are none.
 std::string environment_json(Transport& transport, const std::string& name, Device device,
                              const std::vector<std::string>& classes,
                              const std::vector<std::string>& algorithms,

@@ -15,8 +15,8 @@ namespace lpsgd {
 EpochEvaluation::EpochEvaluation(Transport& transport, Network& network, Loader& loader)
     : transport_(transport), network_(network), loader_(loader), agreement_(transport) {}
 
-Evaluation EpochEvaluation::run(const AveragedWeights* averaged, const std::function<Agreed()>& mine,
-                                const std::function<void(const Agreed&)>& agreed) {
+Evaluation EpochEvaluation::run(const AveragedWeights* averaged,
+                                const std::function<Agreed(StepAgreement&)>& after_batch) {
   const std::vector<std::int64_t> batches = transport_.all_gather(loader_.batches());
   const std::int64_t most = *std::max_element(batches.begin(), batches.end());  // of all ranks
   const AveragedBuffers statistics(transport_, network_);
@@ -26,21 +26,19 @@ Evaluation EpochEvaluation::run(const AveragedWeights* averaged, const std::func
   Evaluation out;
   BatchMetrics of_rank;
   std::int64_t done = 0;  // batches
-  const auto after_batch = [&] {
+  const auto go_on = [&] {
     ++done;
-    const Agreed answer = agreement_.after_step(now_seconds(), mine());
-    agreed(answer);
-    out.signal = answer.signal;
+    out.signal = after_batch(agreement_).signal;
     return out.signal == 0;
   };
   agreement_.restart(now_seconds());
   try {
-    of_rank = evaluate(network_, loader_, statistics.buffers(), &out.bad, after_batch);
+    of_rank = evaluate(network_, loader_, statistics.buffers(), &out.bad, go_on);
   } catch (const FileError&) {
     out.failure = std::current_exception();
   }
   // A rank with fewer batches, or with a bad file, takes part in what the ranks agree on all the same.
-  while (done < most && out.signal == 0) after_batch();
+  while (done < most && out.signal == 0) go_on();
   if (out.signal == 0) out.validation = sum(of_all_ranks(transport_, of_rank));
   return out;
 }

@@ -27,10 +27,9 @@ class EpochEvaluation {
   EpochEvaluation(Transport& transport, Network& network, Loader& loader);
 
   /// Loss and hits of `averaged`, or without it of the network's weights, with the mean of the ranks' running
-  /// statistics. `mine`: what this rank says when the ranks ask each other; `agreed` learns the answer.
+  /// statistics. `after_batch` is called as often on every rank: the ranks agree on what to do next.
   /// Collective.
-  Evaluation run(const AveragedWeights* averaged, const std::function<Agreed()>& mine,
-                 const std::function<void(const Agreed&)>& agreed);
+  Evaluation run(const AveragedWeights* averaged, const std::function<Agreed(StepAgreement&)>& after_batch);
 
  private:
   Transport& transport_;

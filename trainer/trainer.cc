@@ -249,10 +249,15 @@ class RankTrainer {
     return position_.epoch < run_.train.epochs ? agreed.signal : 0;
   }
 
-  /// Ends the run early, with a checkpoint unless the last one is of this position.
-  int stop(int signal) {
+  /// Writes a checkpoint, unless the last one is of this position.
+  void keep_position() {
     if (saved_ != position_ && position_.step > 0) save(step_checkpoint_name(position_.step));
     finish_checkpoint();
+  }
+
+  /// Ends the run early.
+  int stop(int signal) {
+    keep_position();
     progress_->line(
         fmt::format("stopped by {} after step {}; {}", signal_name(signal), position_.step,
                     checkpoints_->newest() ? "checkpoint " + *checkpoints_->newest() : "no checkpoint"));
@@ -370,8 +375,9 @@ class RankTrainer {
     collect();
     checkpoints_->check_finite(position_.step);
     const double start = now_seconds();
-    const Evaluation found = evaluation_.run(
-        average_if_apart(), [this] { return mine(); }, [this](const Agreed& agreed) { go_on(agreed); });
+    const Evaluation found = evaluation_.run(average_if_apart(), [this](StepAgreement& ranks) {
+      return go_on(ranks.after_step(now_seconds(), mine()));
+    });
     if (found.signal != 0) return found.signal;
     const BatchMetrics& validation = found.validation;
     keep_steps_if_failed([&] {
@@ -410,8 +416,7 @@ class RankTrainer {
     try {
       collective_try(transport_, check);
     } catch (const SharedError& e) {
-      if (saved_ != position_) save(step_checkpoint_name(position_.step));
-      finish_checkpoint();
+      keep_position();
       throw SharedError(fmt::format("{}; epoch {} is not evaluated, its steps are in checkpoint {}", e.what(),
                                     position_.epoch + 1, *checkpoints_->newest()),
                         e.exit_status());
